@@ -1,0 +1,54 @@
+import ipaddr from 'ipaddr.js';
+import type { IpFamily } from './objects.ts';
+
+/**
+ * Canonical text of an IP address: dotted quad, or RFC 5952 for IPv6.
+ * @returns undefined when the text is no address. IPv4 must be four plain decimal parts: the
+ * shorthand and octal forms of inet_aton mean different hosts to different parsers (CVE-2021-29923).
+ * IPv4-mapped IPv6 is refused for the same reason, zone ids because no rule can carry them.
+ */
+export function canonicalAddress(text: string): string | undefined {
+  if (ipaddr.IPv4.isValidFourPartDecimal(text)) return text;
+  if (text.includes('%') || !ipaddr.IPv6.isValid(text)) return undefined;
+  const address = ipaddr.IPv6.parse(text);
+  return address.isIPv4MappedAddress() ? undefined : address.toRFC5952String();
+}
+
+/**
+ * Canonical text of a CIDR with the host bits cleared, which is how the kernel stores it.
+ * @returns undefined when the text is no CIDR.
+ */
+export function canonicalCidr(text: string): string | undefined {
+  const [host, length, ...rest] = text.split('/');
+  if (host === undefined || length === undefined || rest.length > 0 || !/^\d{1,3}$/.test(length)) {
+    return undefined;
+  }
+  const address = canonicalAddress(host);
+  if (address === undefined) return undefined;
+  const bits = Number(length);
+  const cidr = `${address}/${bits}`;
+  if (familyOf(address) === 'IPv4') {
+    return bits > 32 ? undefined : `${ipaddr.IPv4.networkAddressFromCIDR(cidr)}/${bits}`;
+  }
+  if (bits > 128) return undefined;
+  return `${ipaddr.IPv6.networkAddressFromCIDR(cidr).toRFC5952String()}/${bits}`;
+}
+
+/** Family of canonical text: an address or a CIDR. */
+export function familyOf(canonical: string): IpFamily {
+  return canonical.includes(':') ? 'IPv6' : 'IPv4';
+}
+
+/** Whether a canonical CIDR contains a canonical address; false across families. */
+export function cidrContains(cidr: string, address: string): boolean {
+  if (familyOf(cidr) !== familyOf(address)) return false;
+  return familyOf(cidr) === 'IPv4'
+    ? ipaddr.IPv4.parse(address).match(ipaddr.IPv4.parseCIDR(cidr))
+    : ipaddr.IPv6.parse(address).match(ipaddr.IPv6.parseCIDR(cidr));
+}
+
+/** The last byte of a canonical address, 0 to 255. */
+export function lastByte(address: string): number {
+  const bytes = ipaddr.parse(address).toByteArray();
+  return bytes[bytes.length - 1] ?? 0;
+}

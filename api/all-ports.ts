@@ -1,0 +1,124 @@
+import type { ObjectKey, Service } from './objects.ts';
+import { PROTOCOLS } from './objects.ts';
+import { isPort, isProtocol, normalizeRanges, type PortRange } from './ports.ts';
+
+export const PORTS_ANNOTATION = 'portwide.dev/ports';
+const ANNOTATION_FIELD = `metadata.annotations["${PORTS_ANNOTATION}"]`;
+
+/** More would let one Service slow every packet of a node: each range is a rule a VIP and protocol. */
+export const MAX_RANGES = 1024;
+
+/** Label values of the metric for refused Services; one word a cause. */
+export type RefusalReason =
+  | 'NodePort'
+  | 'ExternalName'
+  | 'Headless'
+  | 'ExternalIPs'
+  | 'Ports'
+  | 'Annotation'
+  | 'FeatureGate'
+  | 'NodeAddress'
+  | 'Overlap';
+
+/** Why a Service, or one of its VIPs, is not served. */
+export interface Refusal {
+  readonly serviceKey: ObjectKey;
+  readonly reason: RefusalReason;
+  readonly field: string;
+  readonly message: string;
+}
+
+/** How a Service chooses its ports. */
+export type PortScheme =
+  | { readonly kind: 'listed' }
+  | { readonly kind: 'all' }
+  | { readonly kind: 'ranges'; readonly ranges: readonly PortRange[] }
+  | { readonly kind: 'refused'; readonly refusals: readonly Refusal[] };
+
+type AnnotationValue =
+  | { readonly kind: 'off' | 'all' }
+  | { readonly kind: 'ranges'; readonly ranges: readonly PortRange[] }
+  | { readonly kind: 'bad'; readonly message: string };
+
+/**
+ * Reads the value of annotation `portwide.dev/ports`: `all`, `false`, or comma-separated ports and
+ * ranges with an optional protocol, such as `5060/UDP,20000-50000/UDP,8000-8100`. White space
+ * around an item is ignored. No protocol means TCP, UDP and SCTP. Ranges come back normalised.
+ */
+export function parsePortsAnnotation(value: string): AnnotationValue {
+  const text = value.trim();
+  if (text === 'all') return { kind: 'all' };
+  if (text === 'false') return { kind: 'off' };
+  const ranges: PortRange[] = [];
+  for (const item of text.split(',')) {
+    const parsed = parseItem(item.trim());
+    if (typeof parsed === 'string') return { kind: 'bad', message: parsed };
+    ranges.push(...parsed);
+  }
+  const joined = normalizeRanges(ranges);
+  if (joined.length > MAX_RANGES) {
+    return { kind: 'bad', message: `more than ${MAX_RANGES} separate ranges` };
+  }
+  return { kind: 'ranges', ranges: joined };
+}
+
+function parseItem(item: string): PortRange[] | string {
+  const shown = JSON.stringify(item);
+  const match = /^(\d{1,5})(?:-(\d{1,5}))?(?:\/(.*))?$/.exec(item);
+  if (match === null) {
+    return `${shown} is neither "all", "false", nor a port or range such as 5060/UDP or 8000-8100`;
+  }
+  const from = Number(match[1]);
+  const to = Number(match[2] ?? match[1]);
+  const protocol = match[3];
+  if (!isPort(from) || !isPort(to)) return `${shown}: ports are 1 to 65535`;
+  if (from > to) return `${shown}: the range ends before it begins`;
+  if (protocol === undefined) return PROTOCOLS.map((each) => ({ protocol: each, from, to }));
+  if (!isProtocol(protocol)) return `${shown}: the protocol must be TCP, UDP or SCTP`;
+  return [{ protocol, from, to }];
+}
+
+/**
+ * Decides how a Service is served, by KEP-2610 and the annotation that stands in for its field on
+ * stock API servers. Refuses what neither can carry; every cause is reported, not the first only.
+ * @param allPortsEnabled the feature gate `AllPorts`.
+ */
+export function portScheme(service: Service, allPortsEnabled: boolean): PortScheme {
+  const annotation: AnnotationValue =
+    service.portsAnnotation === undefined
+      ? { kind: 'off' }
+      : parsePortsAnnotation(service.portsAnnotation);
+  const byField = service.allPorts === true;
+  if (!byField && annotation.kind === 'off') return { kind: 'listed' };
+
+  const refusals: Refusal[] = [];
+  const refuse = (reason: RefusalReason, field: string, message: string) =>
+    refusals.push({ serviceKey: service.key, reason, field, message });
+
+  if (!allPortsEnabled) {
+    const field = byField ? 'spec.allPorts' : ANNOTATION_FIELD;
+    refuse('FeatureGate', field, 'the feature gate AllPorts is off on this node');
+  }
+  if (annotation.kind === 'bad') refuse('Annotation', ANNOTATION_FIELD, annotation.message);
+  if (byField && annotation.kind === 'ranges') {
+    refuse('Annotation', ANNOTATION_FIELD, 'port ranges contradict spec.allPorts: true');
+  }
+  if (service.type === 'NodePort') {
+    refuse('NodePort', 'spec.type', 'a NodePort Service cannot serve all ports of a node');
+  } else if (service.type === 'ExternalName') {
+    refuse('ExternalName', 'spec.type', 'an ExternalName Service has no VIP to serve all ports of');
+  } else if (service.headless) {
+    refuse('Headless', 'spec.clusterIP', 'a headless Service has no VIP to serve all ports of');
+  } else if (service.clusterIPs.length === 0) {
+    refuse('Headless', 'spec.clusterIP', 'no cluster IP is set, and all ports need a VIP');
+  }
+  if (service.externalIPs.length > 0) {
+    refuse('ExternalIPs', 'spec.externalIPs', 'external IPs cannot be served on all ports');
+  }
+  if (byField && service.ports.length > 0) {
+    refuse('Ports', 'spec.ports', 'must be empty when spec.allPorts is true');
+  }
+
+  if (refusals.length > 0) return { kind: 'refused', refusals };
+  return !byField && annotation.kind === 'ranges' ? annotation : { kind: 'all' };
+}

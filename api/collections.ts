@@ -1,0 +1,19 @@
+/** The value of a key, made on first use. */
+export function getOrCreate<Key, Value>(
+  map: Map<Key, Value>,
+  key: Key,
+  create: () => Value,
+): Value {
+  let value = map.get(key);
+  if (value === undefined) {
+    value = create();
+    map.set(key, value);
+  }
+  return value;
+}
+
+/** Orders text by code unit, the same on every machine. */
+export function compareText(a: string, b: string): number {
+  if (a === b) return 0;
+  return a < b ? -1 : 1;
+}

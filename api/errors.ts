@@ -1,0 +1,16 @@
+/** An object that cannot be read: names the field and the reason, for logs and `portwide validate`. */
+export class InvalidObject extends Error {
+  override readonly name = 'InvalidObject';
+  /** `Service default/web`, as far as it could be read. */
+  readonly object: string;
+  /** Path of the field, such as `spec.ports[0].port`. */
+  readonly field: string;
+  readonly reason: string;
+
+  constructor(object: string, field: string, reason: string) {
+    super(`${object}: ${field}: ${reason}`);
+    this.object = object;
+    this.field = field;
+    this.reason = reason;
+  }
+}

@@ -1,0 +1,43 @@
+import { PROTOCOLS, type Protocol } from './objects.ts';
+
+/** Ports `from` to `to`, both included. */
+export interface PortRange {
+  readonly protocol: Protocol;
+  readonly from: number;
+  readonly to: number;
+}
+
+/** 1 to 65535; port 0 is reserved (RFC 6335, section 6). */
+export function isPort(value: unknown): value is number {
+  return typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= 65535;
+}
+
+export function isProtocol(value: unknown): value is Protocol {
+  return typeof value === 'string' && (PROTOCOLS as readonly string[]).includes(value);
+}
+
+/** Sorted by protocol and port, with overlapping and adjacent ranges joined. */
+export function normalizeRanges(ranges: readonly PortRange[]): PortRange[] {
+  const sorted = ranges.toSorted(
+    (a, b) =>
+      PROTOCOLS.indexOf(a.protocol) - PROTOCOLS.indexOf(b.protocol) ||
+      a.from - b.from ||
+      a.to - b.to,
+  );
+  const joined: PortRange[] = [];
+  for (const range of sorted) {
+    const last = joined.at(-1);
+    if (last !== undefined && last.protocol === range.protocol && range.from <= last.to + 1) {
+      joined[joined.length - 1] = { ...last, to: Math.max(last.to, range.to) };
+    } else {
+      joined.push(range);
+    }
+  }
+  return joined;
+}
+
+export function rangesOverlap(a: readonly PortRange[], b: readonly PortRange[]): boolean {
+  return a.some((x) =>
+    b.some((y) => x.protocol === y.protocol && x.from <= y.to && y.from <= x.to),
+  );
+}

@@ -1,0 +1,96 @@
+import { familyOf } from './addresses.ts';
+import {
+  type EndpointSlice,
+  type IpFamily,
+  PROTOCOLS,
+  type SliceEndpoint,
+  type SlicePort,
+} from './objects.ts';
+import { ALL_SPECIAL, address } from './read-address.ts';
+import {
+  child,
+  choice,
+  type Field,
+  fail,
+  items,
+  optionalBoolean,
+  optionalInteger,
+  optionalText,
+  text,
+} from './read-field.ts';
+import { readMetadata } from './read-metadata.ts';
+import { dnsLabel, dnsSubdomain, portName } from './read-name.ts';
+
+/**
+ * An EndpointSlice of `discovery.k8s.io/v1`. Held against the rules of Kubernetes'
+ * ValidateEndpointSlice, conditions as kube-proxy takes them.
+ * @returns undefined for a slice that serves nothing here: of the address type FQDN, without the
+ * label `kubernetes.io/service-name`, or of a headless Service by its label (kube-proxy's informer
+ * leaves those out too).
+ * @throws InvalidObject for the first field that cannot be read.
+ */
+export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
+  const { root, metadata, key, namespace, name } = readMetadata('EndpointSlice', raw);
+  const labels = child(metadata, 'labels');
+  const serviceName = child(labels, 'kubernetes.io/service-name');
+  if (optionalText(serviceName) === undefined) return undefined;
+  if (child(labels, 'service.kubernetes.io/headless').value !== undefined) return undefined;
+  const addressType = child(root, 'addressType');
+  if (optionalText(addressType) === undefined) fail(addressType, 'is required');
+  const family = choice(addressType, ['IPv4', 'IPv6', 'FQDN'], 'FQDN');
+  if (family === 'FQDN') return undefined;
+  return {
+    kind: 'EndpointSlice',
+    key,
+    namespace,
+    name,
+    serviceKey: `${namespace}/${dnsLabel(serviceName)}`,
+    family,
+    ports: readPorts(child(root, 'ports')),
+    endpoints: items(child(root, 'endpoints')).map((field) => readEndpoint(field, family)),
+  };
+}
+
+function readPorts(list: Field): SlicePort[] {
+  const names = new Set<string>();
+  const ports: SlicePort[] = [];
+  for (const field of items(list)) {
+    const name = portName(child(field, 'name'));
+    if (names.has(name)) fail(child(field, 'name'), `is the second port named "${name}"`);
+    names.add(name);
+    const protocol = choice(child(field, 'protocol'), PROTOCOLS, 'TCP');
+    const port = optionalInteger(child(field, 'port'), 0, 65535);
+    // The API does not check the number; kube-proxy leaves out a port 0.
+    if (port !== 0) ports.push({ name, protocol, port });
+  }
+  return ports;
+}
+
+function readEndpoint(field: Field, family: IpFamily): SliceEndpoint {
+  const addresses = items(child(field, 'addresses')).map((item) => {
+    const canonical = address(item, ALL_SPECIAL);
+    if (familyOf(canonical) !== family) fail(item, `must be an ${family} address`);
+    return canonical;
+  });
+  const [first] = addresses;
+  if (first === undefined) fail(child(field, 'addresses'), 'must hold an address');
+  const conditions = child(field, 'conditions');
+  const nodeName = child(field, 'nodeName');
+  const hints = child(field, 'hints');
+  return {
+    address: first,
+    ready: optionalBoolean(child(conditions, 'ready')) ?? true,
+    serving: optionalBoolean(child(conditions, 'serving')) ?? true,
+    terminating: optionalBoolean(child(conditions, 'terminating')) ?? false,
+    nodeName: optionalText(nodeName) === undefined ? undefined : dnsSubdomain(nodeName),
+    zone: optionalText(child(field, 'zone')),
+    hintedZones: readHints(child(hints, 'forZones')),
+    hintedNodes: readHints(child(hints, 'forNodes')),
+  };
+}
+
+/** An empty list is no hint (kube-proxy). */
+function readHints(list: Field): string[] | undefined {
+  const names = items(list).map((hint) => text(child(hint, 'name')));
+  return names.length === 0 ? undefined : names;
+}

@@ -1,0 +1,119 @@
+import { InvalidObject } from './errors.ts';
+
+/**
+ * A value inside a raw object together with the way to it, so that what cannot be read is named by
+ * its path. Paths are put together only for errors: there are hundreds of thousands of fields in
+ * the endpoints of a large cluster, and hardly ever an error.
+ */
+export interface Field {
+  /** `Service default/web`. */
+  readonly object: string;
+  readonly parent: Field | undefined;
+  readonly key: string | number;
+  readonly value: unknown;
+}
+
+export function rootField(object: string, value: unknown): Field {
+  return { object, parent: undefined, key: '', value };
+}
+
+/** Refuses the object because of this field. */
+export function fail(field: Field, reason: string): never {
+  throw new InvalidObject(field.object, pathOf(field), reason);
+}
+
+function pathOf(field: Field): string {
+  if (field.parent === undefined) return '';
+  const path = pathOf(field.parent);
+  if (typeof field.key === 'number') return `${path}[${field.key}]`;
+  if (/[./]/.test(field.key)) return `${path}[${JSON.stringify(field.key)}]`;
+  return path === '' ? field.key : `${path}.${field.key}`;
+}
+
+/** A JSON object: no array, no null, nothing that a YAML tag may have made. */
+export function isRecord(value: unknown): value is Record<string, unknown> {
+  if (typeof value !== 'object' || value === null) return false;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
+}
+
+/** Null and missing are one to the Kubernetes API. */
+export function isMissing(field: Field): boolean {
+  return field.value === undefined || field.value === null;
+}
+
+/** A member of an object; a missing object has only missing members. */
+export function child(field: Field, key: string): Field {
+  if (isMissing(field)) return { object: field.object, parent: field, key, value: undefined };
+  if (!isRecord(field.value)) fail(field, 'must be an object');
+  const value = Object.hasOwn(field.value, key) ? field.value[key] : undefined;
+  return { object: field.object, parent: field, key, value };
+}
+
+/** The members of a list; none when it is missing. */
+export function items(field: Field): Field[] {
+  if (isMissing(field)) return [];
+  if (!Array.isArray(field.value)) fail(field, 'must be a list');
+  return field.value.map((value: unknown, key) => ({
+    object: field.object,
+    parent: field,
+    key,
+    value,
+  }));
+}
+
+export function text(field: Field): string {
+  if (isMissing(field)) fail(field, 'is required');
+  if (typeof field.value !== 'string') {
+    fail(field, `must be a string, in quotes if need be, not ${shown(field.value)}`);
+  }
+  return field.value;
+}
+
+/** Empty is missing, as it is to the Kubernetes API (`omitempty`). */
+export function optionalText(field: Field): string | undefined {
+  return isMissing(field) || text(field) === '' ? undefined : text(field);
+}
+
+export function optionalBoolean(field: Field): boolean | undefined {
+  if (isMissing(field)) return undefined;
+  if (typeof field.value !== 'boolean') {
+    fail(field, `must be true or false, not ${shown(field.value)}`);
+  }
+  return field.value;
+}
+
+/** One of the allowed words; the fallback when it is missing or empty. */
+export function choice<T extends string>(field: Field, allowed: readonly T[], fallback: T): T {
+  const value = optionalText(field);
+  if (value === undefined) return fallback;
+  const found = allowed.find((word) => word === value);
+  return found ?? fail(field, `must be one of ${allowed.join(', ')}, not ${shown(value)}`);
+}
+
+/** A whole number from `from` to `to`; undefined when it is missing. */
+export function optionalInteger(field: Field, from: number, to: number): number | undefined {
+  const { value } = field;
+  if (isMissing(field)) return undefined;
+  if (typeof value !== 'number' || !Number.isInteger(value) || value < from || value > to) {
+    fail(field, `must be a number from ${from} to ${to}, not ${shown(value)}`);
+  }
+  return value === 0 ? 0 : value; // JSON knows -0, which equals 0 and yet is not deeply equal to it
+}
+
+/** A value as an error message shows it: short, on one line, in printable ASCII. */
+export function shown(value: unknown): string {
+  if (typeof value === 'object' && value !== null)
+    return Array.isArray(value) ? 'a list' : 'an object';
+  const whole = typeof value === 'string' ? value : String(value);
+  const short = whole.length > 80 ? `${whole.slice(0, 80)}...` : whole;
+  return typeof value === 'string' ? printable(JSON.stringify(short)) : short;
+}
+
+/** Text of others made safe for a log line or a terminal: nothing but printable ASCII. */
+export function printable(line: string): string {
+  return line.replace(
+    /[^\x20-\x7e]/g,
+    (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  );
+}

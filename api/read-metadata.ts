@@ -1,0 +1,75 @@
+import type { Kind, ObjectKey } from './objects.ts';
+import {
+  child,
+  type Field,
+  fail,
+  isMissing,
+  isRecord,
+  optionalText,
+  printable,
+  rootField,
+  shown,
+} from './read-field.ts';
+import { dnsLabel, dnsSubdomain } from './read-name.ts';
+
+/** What every object has. */
+export interface Metadata {
+  readonly root: Field;
+  readonly metadata: Field;
+  readonly key: ObjectKey;
+  /** Empty for a Node. */
+  readonly namespace: string;
+  readonly name: string;
+}
+
+/** @throws InvalidObject when the name or the namespace cannot be read. */
+export function readMetadata(kind: Kind, raw: unknown): Metadata {
+  const root = rootField(objectLabel(kind, raw), raw);
+  const metadata = child(root, 'metadata');
+  const nameField = child(metadata, 'name');
+  const name = kind === 'Service' ? dnsLabel(nameField) : dnsSubdomain(nameField);
+  if (kind === 'Node') return { root, metadata, key: name, namespace: '', name };
+  const namespaceField = child(metadata, 'namespace');
+  // As kubectl without --namespace.
+  const missing = isMissing(namespaceField) || namespaceField.value === '';
+  const namespace = missing ? 'default' : dnsLabel(namespaceField);
+  return { root, metadata, key: `${namespace}/${name}`, namespace, name };
+}
+
+/** `Service default/web` for messages, as far as it can be read; safe to print. */
+export function objectLabel(kind: Kind, raw: unknown): string {
+  const metadata = isRecord(raw) && isRecord(raw.metadata) ? raw.metadata : {};
+  const name = typeof metadata.name === 'string' ? printable(metadata.name.slice(0, 253)) : '?';
+  if (kind === 'Node') return `${kind} ${name}`;
+  const { namespace } = metadata;
+  const given = typeof namespace === 'string' && namespace !== '';
+  return `${kind} ${given ? printable(namespace.slice(0, 63)) : 'default'}/${name}`;
+}
+
+const RFC3339 =
+  /^(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$/;
+
+/**
+ * `metadata.creationTimestamp` in UTC with whole seconds, which is how the API server writes it
+ * and which orders as text; empty when missing. YAML may have made a Date of it.
+ */
+export function creationTimestamp(metadata: Field): string {
+  const field = child(metadata, 'creationTimestamp');
+  const { value } = field;
+  if (value instanceof Date) return wholeSeconds(value) ?? fail(field, 'must be a time');
+  const given = optionalText(field);
+  if (given === undefined) return '';
+  const upper = given.toUpperCase();
+  const [, date] = RFC3339.exec(upper) ?? [];
+  // Date takes 30 February for 1 March.
+  const real = date !== undefined && wholeSeconds(new Date(`${date}T00:00:00Z`))?.startsWith(date);
+  const canonical = real ? wholeSeconds(new Date(upper)) : undefined;
+  return canonical ?? fail(field, `must be a time as in RFC 3339, not ${shown(given)}`);
+}
+
+/** @returns undefined outside the years 0000 to 9999. */
+function wholeSeconds(date: Date): string | undefined {
+  if (Number.isNaN(date.getTime())) return undefined;
+  const iso = date.toISOString();
+  return iso.length === 24 ? `${iso.slice(0, 19)}Z` : undefined;
+}

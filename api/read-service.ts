@@ -1,0 +1,189 @@
+import { canonicalAddress } from './addresses.ts';
+import {
+  type LoadBalancerIngress,
+  PROTOCOLS,
+  type Service,
+  type ServicePort,
+  type ServiceType,
+  type TrafficDistribution,
+  type TrafficPolicy,
+} from './objects.ts';
+import {
+  ALL_SPECIAL,
+  address,
+  cidr,
+  onePerFamily,
+  type SpecialRange,
+  specialRange,
+} from './read-address.ts';
+import {
+  child,
+  choice,
+  type Field,
+  fail,
+  isMissing,
+  isRecord,
+  items,
+  optionalBoolean,
+  optionalInteger,
+  optionalText,
+  shown,
+  text,
+} from './read-field.ts';
+import { creationTimestamp, readMetadata } from './read-metadata.ts';
+import { portName } from './read-name.ts';
+
+const TYPES: readonly ServiceType[] = ['ClusterIP', 'NodePort', 'LoadBalancer', 'ExternalName'];
+const POLICIES: readonly TrafficPolicy[] = ['Cluster', 'Local'];
+const DISTRIBUTIONS: readonly TrafficDistribution[] = [
+  'PreferClose',
+  'PreferSameZone',
+  'PreferSameNode',
+];
+const NO_CLUSTER_IP: readonly SpecialRange[] = [
+  'unspecified',
+  'loopback',
+  'multicast',
+  'broadcast',
+];
+/** Kubernetes' DefaultClientIPServiceAffinitySeconds and MaxClientIPServiceAffinitySeconds. */
+const AFFINITY_SECONDS = 10800;
+const MAX_AFFINITY_SECONDS = 86400;
+
+/**
+ * A Service of the API group `v1`, with the defaults of the API server. Held against the rules of
+ * Kubernetes' ValidateService; those of all-ports Services are not checked here.
+ * @throws InvalidObject for the first field that cannot be read.
+ */
+export function readService(raw: unknown): Service {
+  const { root, metadata, key, namespace, name } = readMetadata('Service', raw);
+  const spec = child(root, 'spec');
+  if (isMissing(spec)) fail(spec, 'is required');
+  const type = choice(child(spec, 'type'), TYPES, 'ClusterIP');
+  // kube-proxy does not look at them on an ExternalName Service.
+  const clusterIPs = type === 'ExternalName' ? [] : readClusterIPs(spec);
+  return {
+    kind: 'Service',
+    key,
+    namespace,
+    name,
+    creationTimestamp: creationTimestamp(metadata),
+    type,
+    clusterIPs: clusterIPs === 'None' ? [] : clusterIPs,
+    headless: clusterIPs === 'None',
+    ports: readPorts(child(spec, 'ports'), type),
+    allPorts: optionalBoolean(child(spec, 'allPorts')),
+    portsAnnotation: readAnnotation(child(child(metadata, 'annotations'), 'portwide.dev/ports')),
+    externalIPs: unique(items(child(spec, 'externalIPs')).map((ip) => address(ip, ALL_SPECIAL))),
+    loadBalancerIngress: readIngress(child(child(root, 'status'), 'loadBalancer')),
+    loadBalancerSourceRanges: unique(items(child(spec, 'loadBalancerSourceRanges')).map(cidr)),
+    externalTrafficPolicy: choice(child(spec, 'externalTrafficPolicy'), POLICIES, 'Cluster'),
+    internalTrafficPolicy: choice(child(spec, 'internalTrafficPolicy'), POLICIES, 'Cluster'),
+    healthCheckNodePort: optionalInteger(child(spec, 'healthCheckNodePort'), 0, 65535) ?? 0,
+    affinitySeconds: readAffinity(spec),
+    trafficDistribution: readDistribution(child(spec, 'trafficDistribution')),
+    otherProxy: hasLabel(metadata, 'service.kubernetes.io/service-proxy-name'),
+    headlessLabel: hasLabel(metadata, 'service.kubernetes.io/headless'),
+  };
+}
+
+function readClusterIPs(spec: Field): string[] | 'None' {
+  const single = child(spec, 'clusterIP');
+  const list = child(spec, 'clusterIPs');
+  const first = optionalText(single);
+  const fields = items(list);
+  if (fields.length === 0) {
+    if (first === undefined) return [];
+    return first === 'None' ? 'None' : [address(single, NO_CLUSTER_IP)];
+  }
+  if (fields.length === 1 && fields[0]?.value === 'None') {
+    if (first !== undefined && first !== 'None') fail(list, 'must begin with spec.clusterIP');
+    return 'None';
+  }
+  const addresses = fields.map((field) => address(field, NO_CLUSTER_IP));
+  onePerFamily(list, addresses);
+  if (first !== undefined && canonicalAddress(first) !== addresses[0]) {
+    fail(list, 'must begin with spec.clusterIP');
+  }
+  return addresses;
+}
+
+function readPorts(list: Field, type: ServiceType): ServicePort[] {
+  const fields = items(list);
+  const taken = new Set<string>();
+  /** Kubernetes refuses a second port of the same name, number or node port. */
+  const take = (field: Field, what: string) => {
+    if (taken.has(what)) fail(field, `is the second ${what}`);
+    taken.add(what);
+  };
+  return fields.map((field) => {
+    const name = portName(child(field, 'name'));
+    if (name === '' && fields.length > 1) {
+      fail(child(field, 'name'), 'is required when there are several ports');
+    }
+    const protocol = choice(child(field, 'protocol'), PROTOCOLS, 'TCP');
+    const port = optionalInteger(child(field, 'port'), 1, 65535);
+    if (port === undefined) fail(child(field, 'port'), 'is required');
+    const nodePort = optionalInteger(child(field, 'nodePort'), 0, 65535) ?? 0;
+    if (nodePort !== 0 && type !== 'NodePort' && type !== 'LoadBalancer') {
+      fail(child(field, 'nodePort'), `must not be set on a Service of type ${type}`);
+    }
+    take(child(field, 'name'), `port named "${name}"`);
+    take(child(field, 'port'), `port ${port}/${protocol}`);
+    if (nodePort !== 0) take(child(field, 'nodePort'), `node port ${nodePort}/${protocol}`);
+    return { name, protocol, port, nodePort };
+  });
+}
+
+/**
+ * Nothing stops a controller from writing special addresses into the status (`minikube tunnel`
+ * writes 127.0.0.1, Docker Desktop a host name). No node may capture those, but they are no reason
+ * to stop serving the Service's other addresses: they are left out.
+ */
+function readIngress(loadBalancer: Field): LoadBalancerIngress[] {
+  const ingress: LoadBalancerIngress[] = [];
+  for (const field of items(child(loadBalancer, 'ingress'))) {
+    if (optionalText(child(field, 'ip')) === undefined) continue;
+    const ip = address(child(field, 'ip'), []);
+    if (specialRange(ip) !== undefined) continue;
+    // A mode that is not known is not VIP (kube-proxy).
+    const ipMode = (optionalText(child(field, 'ipMode')) ?? 'VIP') === 'VIP' ? 'VIP' : 'Proxy';
+    if (!ingress.some((other) => other.ip === ip && other.ipMode === ipMode)) {
+      ingress.push({ ip, ipMode });
+    }
+  }
+  return ingress;
+}
+
+function readAffinity(spec: Field): number {
+  const affinity = choice(child(spec, 'sessionAffinity'), ['None', 'ClientIP'], 'None');
+  if (affinity === 'None') return 0;
+  const clientIP = child(child(spec, 'sessionAffinityConfig'), 'clientIP');
+  const seconds = optionalInteger(child(clientIP, 'timeoutSeconds'), 1, MAX_AFFINITY_SECONDS);
+  return seconds ?? AFFINITY_SECONDS;
+}
+
+/** A value that came to the API later says nothing to us, and is a preference only. */
+function readDistribution(field: Field): TrafficDistribution | undefined {
+  const value = optionalText(field);
+  return DISTRIBUTIONS.find((known) => known === value);
+}
+
+function readAnnotation(field: Field): string | undefined {
+  if (field.value === undefined) return undefined;
+  if (typeof field.value !== 'string') {
+    fail(field, `must be a string, in quotes, not ${shown(field.value)}`);
+  }
+  return text(field);
+}
+
+function hasLabel(metadata: Field, label: string): boolean {
+  const labels = child(metadata, 'labels');
+  if (isMissing(labels)) return false;
+  if (!isRecord(labels.value)) fail(labels, 'must be an object');
+  return Object.hasOwn(labels.value, label);
+}
+
+function unique(texts: readonly string[]): string[] {
+  return [...new Set(texts)];
+}

@@ -1,0 +1,100 @@
+import { readFile } from 'node:fs/promises';
+import type { Command } from 'commander';
+import { ExecaError, execa } from 'execa';
+import { cleanupInput } from '../iptables/cleanup.ts';
+import { VARIANTS } from '../iptables/commands.ts';
+import { TABLES } from '../iptables/ruleset.ts';
+
+export function addCleanupCommand(program: Command): void {
+  program
+    .command('cleanup')
+    .description('remove everything that Portwide or kube-proxy put on this node, in every mode')
+    .action(async () => {
+      const failures = await cleanup();
+      for (const failure of failures) process.stderr.write(`${failure}\n`);
+      if (failures.length > 0) process.exitCode = 1;
+    });
+}
+
+/**
+ * Removes rules, tables, sets, virtual servers and devices, whichever mode made them. The kubelet's
+ * own chains stay. Goes on after a failure.
+ * @returns what could not be removed, and why.
+ */
+async function cleanup(): Promise<string[]> {
+  const failures: string[] = [];
+  const attempt = async (what: string, action: () => Promise<void>) => {
+    try {
+      await action();
+    } catch (error) {
+      if (isMissingCommand(error)) return;
+      failures.push(`${what}: ${error instanceof Error ? error.message : String(error)}`);
+    }
+  };
+  for (const command of ['iptables', 'ip6tables']) {
+    for (const variant of VARIANTS) {
+      for (const table of TABLES) {
+        const name = `${command}-${variant}`;
+        await attempt(`${name}, table ${table}`, () => cleanTable(name, table));
+      }
+    }
+  }
+  for (const family of ['ip', 'ip6']) {
+    await attempt(`nft, ${family}`, () => deleteNftTable(family));
+  }
+  await attempt('IPVS', clearIpvs);
+  await attempt('ipset', destroyIpsets);
+  return failures;
+}
+
+function isMissingCommand(error: unknown): boolean {
+  return error instanceof ExecaError && error.code === 'ENOENT';
+}
+
+async function cleanTable(command: string, table: (typeof TABLES)[number]): Promise<void> {
+  // Asking iptables-legacy for a table would create it.
+  if (command.endsWith('-legacy') && !(await hasLegacyTable(command, table))) return;
+  const { stdout } = await execa(`${command}-save`, ['-t', table], { maxBuffer: 2 ** 30 });
+  const input = cleanupInput(table, stdout);
+  if (input !== undefined) {
+    await execa(`${command}-restore`, ['--noflush', '-w', '5'], { input });
+  }
+}
+
+async function hasLegacyTable(command: string, table: string): Promise<boolean> {
+  const file = command.startsWith('ip6') ? 'ip6_tables_names' : 'ip_tables_names';
+  return (await readIfThere(`/proc/net/${file}`)).split('\n').includes(table);
+}
+
+async function deleteNftTable(family: string): Promise<void> {
+  // By name: listing a ruleset can trip over other owners' tables.
+  const { exitCode } = await execa('nft', ['list', 'table', family, 'kube-proxy'], {
+    reject: false,
+    stdout: 'ignore',
+  });
+  if (exitCode === 0) await execa('nft', ['delete', 'table', family, 'kube-proxy']);
+}
+
+async function clearIpvs(): Promise<void> {
+  const { exitCode } = await execa('ip', ['link', 'show', 'kube-ipvs0'], { reject: false });
+  if (exitCode === 0) await execa('ip', ['link', 'delete', 'kube-ipvs0']);
+  if (/^(TCP|UDP|SCTP|FWM) /m.test(await readIfThere('/proc/net/ip_vs'))) {
+    await execa('ipvsadm', ['--clear']);
+  }
+}
+
+async function destroyIpsets(): Promise<void> {
+  const { stdout } = await execa('ipset', ['list', '-n']);
+  for (const name of stdout.split('\n')) {
+    if (name.startsWith('KUBE-')) await execa('ipset', ['destroy', name]);
+  }
+}
+
+async function readIfThere(file: string): Promise<string> {
+  try {
+    return await readFile(file, 'utf8');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return '';
+    throw error;
+  }
+}

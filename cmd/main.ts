@@ -1,0 +1,33 @@
+import { Command } from 'commander';
+import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
+import { addCleanupCommand } from './cleanup.ts';
+import { UserError } from './errors.ts';
+import { addRenderCommand } from './render.ts';
+import { addRunCommand } from './run.ts';
+import { addValidateCommand } from './validate.ts';
+import { VERSION } from './version.ts';
+
+const program = new Command('portwide').description(
+  'A Kubernetes node agent that replaces kube-proxy and serves all-ports Services.',
+);
+addRunCommand(program);
+addRenderCommand(program);
+addValidateCommand(program);
+addCleanupCommand(program);
+program
+  .command('version')
+  .description('print the version')
+  .action(() => {
+    process.stdout.write(`${VERSION}
+`);
+  });
+
+try {
+  await program.parseAsync();
+} catch (error) {
+  const isExpected = error instanceof UserError || error instanceof ManifestDirectoryError;
+  process.stderr.write(
+    `portwide: ${isExpected ? error.message : String((error as Error).stack)}\n`,
+  );
+  process.exit(1);
+}

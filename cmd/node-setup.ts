@@ -1,0 +1,96 @@
+/** What the agent asks of the node, and sets on it, before it programs rules. */
+import { readFile, writeFile } from 'node:fs/promises';
+import type { Logger } from 'pino';
+import { cidrContains } from '../api/addresses.ts';
+import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
+import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
+import { UserError } from './errors.ts';
+import type { NodeOptions } from './node-options.ts';
+
+/** `net.ipv4.ip_forward` and the like. @returns undefined where the kernel has none such. */
+export async function readSysctl(name: string): Promise<string | undefined> {
+  try {
+    return (await readFile(sysctlPath(name), 'utf8')).trim();
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
+function sysctlPath(name: string): string {
+  return `/proc/sys/${name.replaceAll('.', '/')}`;
+}
+
+/**
+ * The families that this node can do. One that it cannot is logged and left out, as in kube-proxy.
+ * @throws UserError when there is none.
+ */
+export async function usableFamilies(variant: Variant, log: Logger): Promise<Iptables[]> {
+  const usable: Iptables[] = [];
+  for (const family of IP_FAMILIES) {
+    const iptables = iptablesCommands(family, variant);
+    const reason = await whyUnusable(iptables);
+    if (reason === undefined) usable.push(iptables);
+    else log.warn({ family, reason }, 'no iptables for this family on this node; it is left out');
+  }
+  if (usable.length === 0) {
+    throw new UserError(
+      `iptables-${variant} does not work on this node for any IP family: the package "iptables" ` +
+        'must be installed, the kernel must have its tables, and the agent needs CAP_NET_ADMIN',
+    );
+  }
+  return usable;
+}
+
+async function whyUnusable(iptables: Iptables): Promise<string | undefined> {
+  if (iptables.family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0') {
+    return 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
+  }
+  try {
+    await iptables.save('nat');
+    return undefined;
+  } catch (error) {
+    return error instanceof Error ? error.message : String(error);
+  }
+}
+
+/** MASQUERADE --random-fully came with iptables 1.6.2. */
+export function hasRandomFully(version: string): boolean {
+  const [, major, minor, patch] = /v(\d+)\.(\d+)\.(\d+)/.exec(version) ?? [];
+  const [x, y, z] = [Number(major), Number(minor), Number(patch)];
+  return x > 1 || (x === 1 && (y > 6 || (y === 6 && z >= 2)));
+}
+
+/** Conntrack's strictness decides whether packets that it calls invalid are dropped. */
+export async function dropsInvalid(): Promise<boolean> {
+  return (await readSysctl('net.netfilter.nf_conntrack_tcp_be_liberal')) !== '1';
+}
+
+/**
+ * Node ports on 127.0.0.1 need route_localnet; the rules close what it opens (CVE-2020-8558).
+ * Not set when no node port is served there anyway.
+ */
+export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger): Promise<void> {
+  const addresses = options.nodeportAddresses;
+  const servesLoopback =
+    addresses === 'all' ||
+    (addresses !== 'primary' && addresses.some((cidr) => cidrContains(cidr, '127.0.0.1')));
+  if (!options.iptablesLocalhostNodeports || !servesLoopback) return;
+  const name = 'net.ipv4.conf.all.route_localnet';
+  if ((await readSysctl(name)) === '1') return;
+  try {
+    await writeFile(sysctlPath(name), '1');
+  } catch (error) {
+    log.warn({ err: error, sysctl: name }, 'cannot set; node ports do not answer on 127.0.0.1');
+  }
+}
+
+/** Pods behind one bridge reach each other past iptables unless the bridge calls it. */
+export async function warnOfBridge(families: readonly IpFamily[], log: Logger): Promise<void> {
+  for (const family of families) {
+    const name = `net.bridge.bridge-nf-call-${family === 'IPv4' ? 'iptables' : 'ip6tables'}`;
+    if ((await readSysctl(name)) === '0') {
+      log.warn({ sysctl: name }, 'is 0: Services between pods on one bridge may not work');
+    }
+  }
+}

@@ -1,0 +1,34 @@
+import type { Logger } from 'pino';
+import { IptablesError } from '../iptables/commands.ts';
+import type { Metrics } from '../metrics/metrics.ts';
+import type { ProxierObserver } from '../proxier/proxier.ts';
+
+/** Turns what the proxier does into log lines and metrics. */
+export function createObserver(log: Logger, metrics: Metrics): ProxierObserver {
+  return {
+    refusals({ raised, cleared, warnings }) {
+      for (const { serviceKey, reason, field, message } of raised) {
+        log.warn({ service: serviceKey, reason, field }, `Service is not served: ${message}`);
+      }
+      for (const { serviceKey, reason, field } of cleared) {
+        log.info({ service: serviceKey, reason, field }, 'Service is no longer refused for this');
+      }
+      for (const { serviceKey, message } of warnings) log.warn({ service: serviceKey }, message);
+    },
+    synced({ family, full, seconds, written, forgottenFlows, flowError }) {
+      metrics.syncSeconds.observe({ ip_family: family }, seconds);
+      metrics.lastSync.setToCurrentTime({ ip_family: family });
+      log.debug({ family, full, seconds, written, forgottenFlows }, 'synced');
+      if (flowError !== undefined) {
+        log.warn({ family, err: flowError }, 'cannot forget stale UDP flows; trying again later');
+      }
+    },
+    syncFailed(family, error) {
+      if (error instanceof IptablesError) metrics.restoreFailures.inc({ ip_family: family });
+      log.error({ family, err: error }, 'sync failed; the rules stay as they were, trying again');
+    },
+    rulesLost(family) {
+      log.warn({ family }, 'somebody removed our rules; writing them again');
+    },
+  };
+}

@@ -1,0 +1,191 @@
+import type { Command } from 'commander';
+import { type Logger, pino } from 'pino';
+import { iptablesBackend } from '../iptables/backend.ts';
+import type { Iptables } from '../iptables/commands.ts';
+import { detectVariant } from '../iptables/variant.ts';
+import { createMetrics, serveMetrics } from '../metrics/metrics.ts';
+import { watchAddresses } from '../netlink/address-watch.ts';
+import { conntrackFlows } from '../proxier/conntrack-flows.ts';
+import { FamilyProxier } from '../proxier/family-proxier.ts';
+import { Proxier } from '../proxier/proxier.ts';
+import { RouteTable } from '../proxier/route-table.ts';
+import { systemTimers } from '../proxier/runner.ts';
+import { createKubernetesSource } from '../sources/kubernetes/source.ts';
+import { formatProblem } from '../sources/manifests/problem.ts';
+import { createManifestSource } from '../sources/manifests/source.ts';
+import type { ObjectSink, Source } from '../sources/store.ts';
+import { UserError } from './errors.ts';
+import { iptablesOptions } from './iptables-mode.ts';
+import { effectiveNodeName } from './node-options.ts';
+import {
+  allowLocalhostNodePorts,
+  dropsInvalid,
+  hasRandomFully,
+  usableFamilies,
+  warnOfBridge,
+} from './node-setup.ts';
+import { createObserver } from './observer.ts';
+import { addRunOptions, type RunOptions, runContradiction } from './run-options.ts';
+import { VERSION } from './version.ts';
+
+/** The device that kube-proxy's IPVS mode keeps VIPs on; its addresses are not the node's own. */
+const IPVS_DEVICE = 'kube-ipvs0';
+
+export function addRunCommand(program: Command): void {
+  addRunOptions(
+    program.command('run').description('serve Services on this node until stopped'),
+  ).action(run);
+}
+
+/**
+ * Runs the agent until SIGTERM or SIGINT. Rules stay when it ends.
+ * @throws UserError and what stands in the way of starting; nothing is programmed by then.
+ */
+async function run(options: RunOptions): Promise<void> {
+  const conflict = runContradiction(options);
+  if (conflict !== undefined) throw new UserError(conflict);
+  const log = pino({ base: null, level: options.v >= 3 ? 'debug' : 'info' });
+  const nodeName = effectiveNodeName(options);
+  const variant = options.iptablesVariant ?? (await detectVariant());
+  log.info({ version: VERSION, node: nodeName, mode: options.proxyMode, variant }, 'starting');
+  const families = await usableFamilies(variant, log);
+
+  // Until then everything is only collected.
+  let changed = () => {};
+  const table = new RouteTable({
+    nodeName,
+    allPortsEnabled: options.featureGates.AllPorts,
+    onChange: () => changed(),
+  });
+  const metrics = createMetrics(() => table.refusals());
+  const server = await serveMetrics(metrics.registry, options.metricsBindAddress).catch((error) => {
+    throw new UserError(`--metrics-bind-address: ${error.message}`);
+  });
+
+  const source = createSource(options, nodeName, table, log);
+  const stopping = stopSignal();
+  await Promise.race([source.start(), stopping]);
+  const podCidrs = await Promise.race([
+    podCidrsOf(table, options, (callback) => {
+      changed = callback;
+    }),
+    stopping.then(() => []),
+  ]);
+  await allowLocalhostNodePorts(options, log);
+  await warnOfBridge(
+    families.map(({ family }) => family),
+    log,
+  );
+
+  const backends = await createBackends(options, families, podCidrs, log);
+  const proxier = new Proxier({
+    table,
+    families: backends.map((backend) => new FamilyProxier(backend, conntrackFlows(backend.family))),
+    minSyncPeriod: options.iptablesMinSyncPeriod,
+    syncPeriod: options.iptablesSyncPeriod,
+    timers: systemTimers,
+    observer: createObserver(log, metrics),
+  });
+  changed = () => {
+    exitIfPodCidrsChanged(table, options, podCidrs, log);
+    proxier.request();
+  };
+  const watch = await watchAddresses(
+    (addresses) =>
+      proxier.setNodeAddresses(
+        addresses
+          .filter(({ interfaceName }) => interfaceName !== IPVS_DEVICE)
+          .map(({ address }) => address),
+      ),
+    { onError: (error) => log.error({ err: error }, 'cannot read the addresses of this node') },
+  );
+
+  const signal = await stopping;
+  log.info({ signal }, 'stopping; the rules stay');
+  await source.stop();
+  await watch.close();
+  await proxier.stop();
+  server.close();
+  process.exit(0);
+}
+
+function stopSignal(): Promise<NodeJS.Signals> {
+  return new Promise((resolve) => {
+    process.once('SIGTERM', resolve);
+    process.once('SIGINT', resolve);
+  });
+}
+
+function createSource(
+  options: RunOptions,
+  nodeName: string,
+  sink: ObjectSink,
+  log: Logger,
+): Source {
+  const { manifests, kubeconfig, master } = options;
+  if (manifests !== undefined) {
+    return createManifestSource({
+      directory: manifests,
+      sink,
+      onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
+    });
+  }
+  return createKubernetesSource({
+    kubeconfig,
+    master,
+    nodeName,
+    sink,
+    log,
+    onProblem: ({ object, field, reason }) =>
+      log.warn(
+        { object, field, reason },
+        'cannot read this object; its last version stays in force',
+      ),
+  });
+}
+
+async function createBackends(
+  options: RunOptions,
+  families: readonly Iptables[],
+  podCidrs: readonly string[],
+  log: Logger,
+) {
+  const dropInvalid = await dropsInvalid();
+  return await Promise.all(
+    families.map(async (iptables) => {
+      const traits = {
+        dropInvalid,
+        randomFully: hasRandomFully(await iptables.version()),
+        onWarning: (message: string) => log.warn({ family: iptables.family }, message),
+      };
+      return iptablesBackend(iptables, iptablesOptions(options, iptables.family, podCidrs, traits));
+    }),
+  );
+}
+
+/** With `--detect-local-mode NodeCIDR` nothing can be done before the Node has pod CIDRs. */
+async function podCidrsOf(
+  table: RouteTable,
+  options: RunOptions,
+  onChange: (callback: () => void) => void,
+): Promise<readonly string[]> {
+  if (options.detectLocalMode !== 'NodeCIDR') return [];
+  while ((table.node?.podCIDRs ?? []).length === 0) {
+    await new Promise<void>((resolve) => onChange(resolve));
+  }
+  return table.node?.podCIDRs ?? [];
+}
+
+/** The rules are made for one set of pod CIDRs; as kube-proxy, start anew with another. */
+function exitIfPodCidrsChanged(
+  table: RouteTable,
+  options: RunOptions,
+  podCidrs: readonly string[],
+  log: Logger,
+): void {
+  const now = table.node?.podCIDRs;
+  if (options.detectLocalMode !== 'NodeCIDR' || now === undefined) return;
+  if (now.join() === podCidrs.join()) return;
+  log.error({ before: podCidrs, now }, 'the pod CIDRs of this Node changed; ending for a restart');
+  process.exit(1);
+}

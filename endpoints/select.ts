@@ -1,0 +1,194 @@
+import { compareText } from '../api/collections.ts';
+import type {
+  EndpointSlice,
+  IpFamily,
+  Protocol,
+  SliceEndpoint,
+  TrafficDistribution,
+} from '../api/objects.ts';
+
+export interface Endpoint {
+  readonly address: string;
+  /** undefined: the port of the packet is kept (all-ports). */
+  readonly port: number | undefined;
+  /** On this node. */
+  readonly local: boolean;
+}
+
+/** Where this agent runs, for topology and traffic policies. */
+export interface NodePlace {
+  readonly name: string;
+  readonly zone: string | undefined;
+}
+
+/** Which endpoints a Service (port) uses: see `selectEndpoints`. */
+export interface EndpointPolicy {
+  readonly usesCluster: boolean;
+  readonly usesLocal: boolean;
+  readonly distribution: TrafficDistribution | undefined;
+}
+
+export interface SelectedEndpoints {
+  /** For traffic policy Cluster, topology applied. */
+  readonly cluster: readonly Endpoint[];
+  /** For traffic policy Local. */
+  readonly local: readonly Endpoint[];
+  /** Some endpoint serves somewhere, though perhaps none that this node may use. */
+  readonly anywhere: boolean;
+  /** All that are ready, serve or still drain: UDP flows to these are kept. */
+  readonly alive: readonly Endpoint[];
+}
+
+interface Candidate extends SliceEndpoint {
+  readonly port: number | undefined;
+}
+
+/** Endpoints for a listed port: slices name theirs by port name and protocol. */
+export function candidatesForPort(
+  slices: Iterable<EndpointSlice>,
+  family: IpFamily,
+  portName: string,
+  protocol: Protocol,
+): Candidate[] {
+  const found = new Map<string, Candidate>();
+  for (const slice of slices) {
+    if (slice.family !== family) continue;
+    for (const port of slice.ports) {
+      // A port without a number is no port of a listed Service; kube-proxy ignores it too.
+      if (port.name !== portName || port.protocol !== protocol || port.port === undefined) continue;
+      for (const endpoint of slice.endpoints) keepBest(found, endpoint, port.port);
+    }
+  }
+  return sorted(found);
+}
+
+/** Endpoints for all-ports: every address counts, whatever ports its slice names. */
+export function candidatesForAllPorts(
+  slices: Iterable<EndpointSlice>,
+  family: IpFamily,
+): Candidate[] {
+  const found = new Map<string, Candidate>();
+  for (const slice of slices) {
+    if (slice.family !== family) continue;
+    for (const endpoint of slice.endpoints) keepBest(found, endpoint, undefined);
+  }
+  return sorted(found);
+}
+
+/**
+ * One address and port may stand in several slices while the controller moves it, or while a new
+ * pod got the address of one that still terminates (kubernetes/kubernetes#135593): the one that
+ * can serve wins; between equals the text decides, so that the order of slices does not matter.
+ */
+function keepBest(
+  found: Map<string, Candidate>,
+  endpoint: SliceEndpoint,
+  port: number | undefined,
+): void {
+  const key = `${endpoint.address} ${port}`;
+  const known = found.get(key);
+  if (known === undefined || betterThan(endpoint, known)) found.set(key, { ...endpoint, port });
+}
+
+function betterThan(a: SliceEndpoint, b: SliceEndpoint): boolean {
+  const difference = usefulness(a) - usefulness(b);
+  return difference !== 0 ? difference > 0 : JSON.stringify(a) < JSON.stringify(b);
+}
+
+function usefulness(endpoint: SliceEndpoint): number {
+  if (endpoint.ready) return 2;
+  return drains(endpoint) ? 1 : 0;
+}
+
+function drains(endpoint: SliceEndpoint): boolean {
+  return endpoint.serving && endpoint.terminating;
+}
+
+function sorted(found: ReadonlyMap<string, Candidate>): Candidate[] {
+  return [...found.values()].sort(
+    (a, b) => compareText(a.address, b.address) || (a.port ?? 0) - (b.port ?? 0),
+  );
+}
+
+/**
+ * Which endpoints serve, by kube-proxy's rules (pkg/proxy/topology.go): ready ones; where there is
+ * none, those that serve while terminating, decided for the cluster and the local set apart.
+ * Topology hints restrict the cluster set only, all or nothing.
+ */
+export function selectEndpoints(
+  candidates: readonly Candidate[],
+  policy: EndpointPolicy,
+  node: NodePlace,
+): SelectedEndpoints {
+  const isLocal = (endpoint: Candidate) => endpoint.nodeName === node.name;
+  const plain = (endpoint: Candidate): Endpoint => ({
+    address: endpoint.address,
+    port: endpoint.port,
+    local: isLocal(endpoint),
+  });
+  const ready = candidates.filter((endpoint) => endpoint.ready);
+  const serve = (endpoints: readonly Candidate[]) => {
+    const usable = endpoints.filter((endpoint) => endpoint.ready);
+    return usable.length > 0 ? usable : endpoints.filter(drains);
+  };
+
+  const near = ready.filter(topologyFilter(ready, policy.distribution, node));
+  const cluster = near.length > 0 ? near : serve(candidates);
+  const local = serve(candidates.filter(isLocal));
+  const alive = candidates.filter((endpoint) => endpoint.ready || drains(endpoint));
+  return {
+    cluster: policy.usesCluster ? cluster.map(plain) : [],
+    local: policy.usesLocal ? local.map(plain) : [],
+    anywhere: alive.length > 0,
+    alive: alive.map(plain),
+  };
+}
+
+/**
+ * Node hints count only if every ready endpoint has some and one names this node; otherwise the
+ * same holds for zone hints; otherwise there is no restriction.
+ */
+function topologyFilter(
+  ready: readonly Candidate[],
+  distribution: TrafficDistribution | undefined,
+  node: NodePlace,
+): (endpoint: Candidate) => boolean {
+  const byNode = (endpoint: Candidate) => nodeHints(endpoint, distribution);
+  const byZone = (endpoint: Candidate) => zoneHints(endpoint, distribution);
+  for (const [hints, here] of [
+    [byNode, node.name],
+    [byZone, node.zone],
+  ] as const) {
+    if (here === undefined) continue;
+    const allHinted = ready.every((endpoint) => hints(endpoint).length > 0);
+    const names = (endpoint: Candidate) => hints(endpoint).includes(here);
+    if (allHinted && ready.some(names)) return names;
+  }
+  return () => true;
+}
+
+/**
+ * Hints are written by the EndpointSlice controller. Where no controller ran (manifests), they are
+ * what it would have written for the Service's trafficDistribution (KEP-3015).
+ */
+function nodeHints(
+  endpoint: Candidate,
+  distribution: TrafficDistribution | undefined,
+): readonly string[] {
+  if (hasHints(endpoint)) return endpoint.hintedNodes ?? [];
+  return distribution === 'PreferSameNode' && endpoint.nodeName !== undefined
+    ? [endpoint.nodeName]
+    : [];
+}
+
+function zoneHints(
+  endpoint: Candidate,
+  distribution: TrafficDistribution | undefined,
+): readonly string[] {
+  if (hasHints(endpoint)) return endpoint.hintedZones ?? [];
+  return distribution !== undefined && endpoint.zone !== undefined ? [endpoint.zone] : [];
+}
+
+function hasHints(endpoint: Candidate): boolean {
+  return endpoint.hintedNodes !== undefined || endpoint.hintedZones !== undefined;
+}

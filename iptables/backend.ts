@@ -1,0 +1,91 @@
+import { cidrContains } from '../api/addresses.ts';
+import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
+import type { Route } from '../services/route.ts';
+import type { BaseOptions } from './base-rules.ts';
+import { CANARY } from './chains.ts';
+import type { Iptables } from './commands.ts';
+import { isEmpty, NFT_CHAINS_PER_TRANSACTION, restoreInput } from './restore.ts';
+import { Ruleset, TABLES, type TableChange } from './ruleset.ts';
+
+/** Options that hold for the life of the agent; the rest are facts about the node. */
+export interface IptablesOptions extends Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
+  /** Addresses on which node ports are served: all, those in the CIDRs, the Node object's first. */
+  readonly nodePortSelection: 'all' | 'primary' | readonly string[];
+  /** Told of a chain that could not be removed: something that is not ours still jumps to it. */
+  readonly onWarning: (message: string) => void;
+}
+
+const CANARY_RULE = [CANARY, '-m', 'comment', '--comment', 'Portwide canary', '-j', 'RETURN'];
+
+/** Options for a ruleset, from what is configured and what the node is like. */
+export function baseOptions(options: IptablesOptions, facts: NodeFacts): BaseOptions {
+  return {
+    ...options,
+    nodeAddresses: facts.addresses,
+    nodePortAddresses: nodePortAddresses(options.nodePortSelection, facts),
+  };
+}
+
+function nodePortAddresses(
+  selection: IptablesOptions['nodePortSelection'],
+  { addresses, primary }: NodeFacts,
+): 'all' | readonly string[] {
+  if (selection === 'all') return 'all';
+  if (selection === 'primary') return primary === undefined ? [] : [primary];
+  return addresses.filter((address) => selection.some((cidr) => cidrContains(cidr, address)));
+}
+
+/** The iptables mode in one family: hands Routes to a `Ruleset` and its changes to the commands. */
+export function iptablesBackend(iptables: Iptables, options: IptablesOptions): Backend {
+  const ruleset = new Ruleset(baseOptions(options, { addresses: [], primary: undefined }));
+  const perTransaction = iptables.variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
+
+  const write = async (change: TableChange): Promise<number> => {
+    if (isEmpty(change)) return 0;
+    await iptables.restore(restoreInput(change, perTransaction));
+    ruleset.markWritten(change);
+    return change.write.size + change.remove.length + change.addShared.length;
+  };
+
+  // A rule of somebody else that jumps to a chain of ours keeps it from being removed. That must
+  // not keep everything else from being written.
+  const writeTolerant = async (change: TableChange): Promise<number> => {
+    try {
+      return await write(change);
+    } catch (error) {
+      if (change.remove.length === 0) throw error;
+      const written = await write({ ...change, remove: [] });
+      // Left for the next comparison with the kernel.
+      ruleset.markWritten({ ...change, write: new Map() });
+      options.onWarning(`stale chains of table ${change.table} were left: ${String(error)}`);
+      return written;
+    }
+  };
+
+  return {
+    family: iptables.family,
+    setFacts: (facts) => ruleset.setOptions(baseOptions(options, facts)),
+    update: (upserts: Iterable<Route>, removals: Iterable<string>) =>
+      ruleset.update(upserts, removals),
+    async apply(full): Promise<ApplyReport> {
+      let written = 0;
+      // nat before filter: a Service that gets its first endpoint is translated before its reject
+      // goes, so that no packet to the VIP leaves the node untranslated.
+      if (full) {
+        for (const table of TABLES) {
+          const saved = await iptables.save(table);
+          written += await writeTolerant(ruleset.difference(table, saved));
+        }
+      } else {
+        for (const change of ruleset.pending()) written += await write(change);
+      }
+      return { written };
+    },
+    async intact() {
+      for (const table of TABLES) {
+        if (!(await iptables.hasRule(table, CANARY_RULE))) return false;
+      }
+      return true;
+    },
+  };
+}

@@ -1,0 +1,187 @@
+/**
+ * What stands on every node whatever Services there are: the chains around the dispatch trees, and
+ * the jumps from the built-in chains. Text is kube-proxy's, in iptables-save's form, so that rules
+ * that kube-proxy left are taken over as they stand.
+ */
+import { PROTOCOLS } from '../api/objects.ts';
+import {
+  CANARY,
+  EXTERNAL_SERVICES,
+  FIREWALL,
+  FORWARD,
+  MARK_MASQ,
+  NODE_PORTS,
+  POSTROUTING,
+  PROXY_FIREWALL,
+  SERVICES,
+  type Table,
+} from './chains.ts';
+import { type CompileOptions, DEPTH } from './compile.ts';
+import { addressType, ctstate, hex, host, ruleText } from './rule.ts';
+import type { TreeChain } from './vip-tree.ts';
+
+export interface BaseOptions extends CompileOptions {
+  /** 0 to 31 (`--iptables-masquerade-bit`). */
+  readonly masqueradeBit: number;
+  /** `all`: every local address; otherwise these, which must be the node's (`--nodeport-addresses`). */
+  readonly nodePortAddresses: 'all' | readonly string[];
+  /** Serve node ports on 127.0.0.1 (`--iptables-localhost-nodeports`); IPv4 only. */
+  readonly localhostNodePorts: boolean;
+  /** Drop what conntrack calls invalid; off when the kernel is liberal about TCP windows. */
+  readonly dropInvalid: boolean;
+  /** MASQUERADE knows --random-fully (iptables 1.6.2). */
+  readonly randomFully: boolean;
+}
+
+/** A rule in a chain that is not ours alone: added where it is missing, nothing else is touched. */
+export interface SharedRule {
+  readonly table: Table;
+  readonly chain: string;
+  readonly builtin: boolean;
+  readonly rule: string;
+}
+
+/** Chains without dispatch in them. */
+export function baseChains(options: BaseOptions): TreeChain[] {
+  // `1 << 31` is negative in JavaScript.
+  const mark = hex((1 << options.masqueradeBit) >>> 0);
+  const chain = (table: Table, name: string, rules: readonly string[], depth = DEPTH.root) => ({
+    table,
+    name,
+    depth,
+    rules,
+  });
+  return [
+    ...(['mangle', 'nat', 'filter'] as const).map((table) =>
+      // The rule tells a flush from an untouched chain: `iptables -F` leaves chains standing.
+      chain(table, CANARY, [ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' })]),
+    ),
+    chain(
+      'nat',
+      MARK_MASQ,
+      [ruleText(MARK_MASQ, { target: `MARK --set-xmark ${mark}/${mark}` })],
+      DEPTH.mark,
+    ),
+    chain('nat', POSTROUTING, [
+      ruleText(POSTROUTING, { matches: [`-m mark ! --mark ${mark}/${mark}`], target: 'RETURN' }),
+      // Cleared, so that a packet that is encapsulated and comes by again is not masqueraded twice.
+      ruleText(POSTROUTING, { target: `MARK --set-xmark ${mark}/0x0` }),
+      ruleText(POSTROUTING, {
+        comment: 'kubernetes service traffic requiring SNAT',
+        target: options.randomFully ? 'MASQUERADE --random-fully' : 'MASQUERADE',
+      }),
+    ]),
+    chain('filter', FORWARD, [
+      ...(options.dropInvalid
+        ? [ruleText(FORWARD, { matches: [ctstate('INVALID')], target: 'DROP' })]
+        : []),
+      ruleText(FORWARD, {
+        comment: 'kubernetes forwarding rules',
+        matches: [`-m mark --mark ${mark}/${mark}`],
+        target: 'ACCEPT',
+      }),
+      ruleText(FORWARD, {
+        comment: 'kubernetes forwarding conntrack rule',
+        matches: [ctstate('RELATED,ESTABLISHED')],
+        target: 'ACCEPT',
+      }),
+    ]),
+  ];
+}
+
+/** Rules of the tree roots besides their jumps into the tree; they follow those. */
+export function rootRules(table: Table, root: string, options: BaseOptions): string[] {
+  if (table === 'nat' && root === SERVICES) return nodePortJumps(options);
+  if (table === 'filter' && root === PROXY_FIREWALL) return portZeroDrops();
+  return [];
+}
+
+function nodePortJumps(options: BaseOptions): string[] {
+  const comment = 'kubernetes service nodeports; NOTE: this must be the last rule in this chain';
+  const jump = { comment, target: NODE_PORTS };
+  if (options.nodePortAddresses !== 'all') {
+    return options.nodePortAddresses.map((address) =>
+      ruleText(SERVICES, { ...jump, destination: host(address, options.family) }),
+    );
+  }
+  const local = { ...jump, matches: [addressType('dst', 'LOCAL')] };
+  // The kernel does not route [::1] off the loopback device, whatever route_localnet says for IPv4.
+  if (options.family === 'IPv6') {
+    return [ruleText(SERVICES, { ...local, destination: { value: '::1/128', not: true } })];
+  }
+  if (!options.localhostNodePorts) {
+    return [ruleText(SERVICES, { ...local, destination: { value: '127.0.0.0/8', not: true } })];
+  }
+  return [ruleText(SERVICES, local)];
+}
+
+/** All-ports means 1 to 65535 (KEP-2610). No other Service translates to port 0 either. */
+function portZeroDrops(): string[] {
+  return PROTOCOLS.map((protocol) =>
+    ruleText(PROXY_FIREWALL, {
+      protocol,
+      ports: { from: 0, to: 0 },
+      matches: [ctstate('DNAT')],
+      target: 'DROP',
+    }),
+  );
+}
+
+/** Jumps from built-in chains, first to last as they shall stand. */
+export function sharedRules(options: BaseOptions): SharedRule[] {
+  const jump = (table: Table, chain: string, target: string, comment: string, onlyNew = true) => ({
+    table,
+    chain,
+    builtin: true,
+    rule: ruleText(chain, {
+      // kube-proxy puts the state first; so does this, or its jumps would not be recognised.
+      ...(onlyNew ? { matches: [ctstate('NEW'), commentMatch(comment)] } : { comment }),
+      target,
+    }),
+  });
+  const portals = 'kubernetes service portals';
+  const external = 'kubernetes externally-visible service portals';
+  const firewall = 'kubernetes load balancer firewall';
+  const rules: SharedRule[] = [
+    jump('nat', 'PREROUTING', SERVICES, portals, false),
+    jump('nat', 'OUTPUT', SERVICES, portals, false),
+    jump('nat', 'POSTROUTING', POSTROUTING, 'kubernetes postrouting rules', false),
+    jump('filter', 'INPUT', PROXY_FIREWALL, firewall),
+    jump('filter', 'INPUT', NODE_PORTS, 'kubernetes health check service ports', false),
+    jump('filter', 'INPUT', EXTERNAL_SERVICES, external),
+    // kube-proxy has none here. Without it a VIP that the node holds would reach the node's own
+    // listeners when it has no endpoint.
+    jump('filter', 'INPUT', SERVICES, portals),
+    jump('filter', 'FORWARD', PROXY_FIREWALL, firewall),
+    jump('filter', 'FORWARD', FORWARD, 'kubernetes forwarding rules', false),
+    jump('filter', 'FORWARD', SERVICES, portals),
+    jump('filter', 'FORWARD', EXTERNAL_SERVICES, external),
+    jump('filter', 'OUTPUT', PROXY_FIREWALL, firewall),
+    jump('filter', 'OUTPUT', SERVICES, portals),
+  ];
+  return options.family === 'IPv4' && options.localhostNodePorts
+    ? [...rules, ...localnetRules()]
+    : rules;
+}
+
+/** route_localnet=1 lets neighbours send to 127.0.0.0/8; this takes it back (CVE-2020-8558). */
+function localnetRules(): SharedRule[] {
+  const drop = ruleText(FIREWALL, {
+    source: { value: '127.0.0.0/8', not: true },
+    destination: { value: '127.0.0.0/8' },
+    comment: 'block incoming localnet connections',
+    matches: ['-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT'],
+    target: 'DROP',
+  });
+  const jumps = ['INPUT', 'OUTPUT'].map((chain) => ({
+    table: 'filter' as const,
+    chain,
+    builtin: true,
+    rule: ruleText(chain, { target: FIREWALL }),
+  }));
+  return [{ table: 'filter', chain: FIREWALL, builtin: false, rule: drop }, ...jumps];
+}
+
+function commentMatch(comment: string): string {
+  return `-m comment --comment "${comment}"`;
+}

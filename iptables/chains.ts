@@ -1,0 +1,96 @@
+import { createHash } from 'node:crypto';
+import type { IpFamily, Protocol } from '../api/objects.ts';
+
+export type Table = 'mangle' | 'nat' | 'filter';
+
+/** kube-proxy's chain names; dashboards, scripts and kube-proxy itself know these rules by them. */
+export const SERVICES = 'KUBE-SERVICES';
+export const NODE_PORTS = 'KUBE-NODEPORTS';
+export const EXTERNAL_SERVICES = 'KUBE-EXTERNAL-SERVICES';
+export const PROXY_FIREWALL = 'KUBE-PROXY-FIREWALL';
+export const POSTROUTING = 'KUBE-POSTROUTING';
+export const MARK_MASQ = 'KUBE-MARK-MASQ';
+export const FORWARD = 'KUBE-FORWARD';
+export const FIREWALL = 'KUBE-FIREWALL';
+export const CANARY = 'KUBE-PROXY-CANARY';
+
+/** Prefixes of the chains made for one Service port or endpoint. */
+export const PER_SERVICE_PREFIXES = [
+  'KUBE-SVC-',
+  'KUBE-SVL-',
+  'KUBE-EXT-',
+  'KUBE-FW-',
+  'KUBE-SEP-',
+  // Older kube-proxy versions.
+  'KUBE-XLB-',
+] as const;
+
+/** Chains under which dispatch trees grow, each as `NAME-suffix`. */
+const TREE_ROOTS = [SERVICES, NODE_PORTS, EXTERNAL_SERVICES, PROXY_FIREWALL];
+
+/**
+ * Whether a chain belongs to this mode of kube-proxy or Portwide alone, so that it may be flushed
+ * and deleted. KUBE-FIREWALL is shared with the kubelet, and its KUBE-IPTABLES-HINT and
+ * KUBE-KUBELET-CANARY are its own: those are never touched.
+ */
+export function isOwnChain(name: string): boolean {
+  return (
+    [POSTROUTING, MARK_MASQ, FORWARD, CANARY].includes(name) ||
+    TREE_ROOTS.some((root) => name === root || name.startsWith(`${root}-`)) ||
+    PER_SERVICE_PREFIXES.some((prefix) => name.startsWith(prefix))
+  );
+}
+
+/** Chains of one Service port, named as kube-proxy names them. */
+export interface ServiceChains {
+  /** Spreads over the endpoints of traffic policy Cluster. */
+  readonly cluster: string;
+  /** Spreads over the endpoints of traffic policy Local. */
+  readonly local: string;
+  /** Traffic from outside: decides on masquerade and policy. */
+  readonly external: string;
+  /** Source ranges of load balancer VIPs. */
+  readonly firewall: string;
+  endpoint(address: string, port: number | undefined): string;
+}
+
+/**
+ * kube-proxy hashes `ns/name:port`, the lower-case protocol and, for an endpoint, `ip:port`, so
+ * that a node changes hands without leaking chains. An all-ports Service has no protocol, its
+ * endpoints no port.
+ */
+export function serviceChains(name: string, protocol: Protocol | undefined): ServiceChains {
+  const key = name + (protocol ?? '').toLowerCase();
+  const service = hash(key);
+  return {
+    cluster: `KUBE-SVC-${service}`,
+    local: `KUBE-SVL-${service}`,
+    external: `KUBE-EXT-${service}`,
+    firewall: `KUBE-FW-${service}`,
+    endpoint: (address, port) => `KUBE-SEP-${hash(key + socketAddress(address, port))}`,
+  };
+}
+
+/** `10.0.0.1:80`, `[fd00::1]:80`; without a port the bare address. */
+export function socketAddress(address: string, port: number | undefined): string {
+  if (port === undefined) return address;
+  return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
+}
+
+/** First 16 characters of the base32 (RFC 4648) SHA-256, which keeps names within 28 characters. */
+function hash(text: string): string {
+  const digest = createHash('sha256').update(text).digest();
+  let name = '';
+  for (let at = 0; at < 10; at += 5) {
+    const bits = BigInt(digest.readUIntBE(at, 5));
+    for (let shift = 35n; shift >= 0n; shift -= 5n) {
+      name += 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'.charAt(Number((bits >> shift) & 31n));
+    }
+  }
+  return name;
+}
+
+/** Length of the prefix that means one host. */
+export function hostPrefix(family: IpFamily): number {
+  return family === 'IPv4' ? 32 : 128;
+}

@@ -1,0 +1,93 @@
+import { ExecaError, execa } from 'execa';
+import type { IpFamily } from '../api/objects.ts';
+import type { Table } from './chains.ts';
+import type { SavedTable } from './ruleset.ts';
+import { parseSaved } from './saved.ts';
+
+/** Which of the two kernel interfaces the commands speak to. */
+export type Variant = 'nft' | 'legacy';
+export const VARIANTS: readonly Variant[] = ['nft', 'legacy'];
+
+/** Seconds to wait for the xtables lock, as kube-proxy does. */
+const LOCK_WAIT = ['-w', '5'];
+
+/** A command of iptables failed; for a restore, with the line of the input that it named. */
+export class IptablesError extends Error {
+  override readonly name = 'IptablesError';
+  readonly command: string;
+  readonly stderr: string;
+  /** The rejected line of the input, when the command told its number. */
+  readonly line: string | undefined;
+
+  constructor(command: string, stderr: string, line: string | undefined, cause: unknown) {
+    const at = line === undefined ? '' : ` at "${line}"`;
+    super(`${command} failed${at}: ${stderr.trim() || String(cause)}`, { cause });
+    this.command = command;
+    this.stderr = stderr;
+    this.line = line;
+  }
+}
+
+/** The commands of one family and variant. Each runs without a shell. */
+export interface Iptables {
+  readonly family: IpFamily;
+  readonly variant: Variant;
+  /** Reads one table. */
+  save(table: Table): Promise<SavedTable>;
+  /** Loads `input` without flushing the rest; all of a table or nothing of it. */
+  restore(input: string): Promise<void>;
+  /** Whether a rule is there, given as its text after `-A`. */
+  hasRule(table: Table, ruleArguments: readonly string[]): Promise<boolean>;
+  /** First line of `--version`. */
+  version(): Promise<string>;
+}
+
+export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
+  const command = `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
+  return {
+    family,
+    variant,
+    async save(table) {
+      const name = `${command}-save`;
+      const process = execa(name, ['-t', table], { stdin: 'ignore', buffer: { stdout: false } });
+      try {
+        const [saved] = await Promise.all([parseSaved(process.iterable()), process]);
+        return saved;
+      } catch (error) {
+        throw asIptablesError(name, error);
+      }
+    },
+    async restore(input) {
+      const name = `${command}-restore`;
+      try {
+        await execa(name, ['--noflush', ...LOCK_WAIT], { input });
+      } catch (error) {
+        throw asIptablesError(name, error, input);
+      }
+    },
+    async hasRule(table, ruleArguments) {
+      try {
+        await execa(command, [...LOCK_WAIT, '-t', table, '-C', ...ruleArguments]);
+        return true;
+      } catch (error) {
+        // 1: no such rule, chain or table; everything else (no command, lock held) is no answer.
+        if (error instanceof ExecaError && error.exitCode === 1) return false;
+        throw asIptablesError(command, error);
+      }
+    },
+    async version() {
+      try {
+        return (await execa(command, ['--version'])).stdout;
+      } catch (error) {
+        throw asIptablesError(command, error);
+      }
+    },
+  };
+}
+
+function asIptablesError(command: string, error: unknown, input?: string): IptablesError {
+  const stderr = error instanceof ExecaError ? String(error.stderr ?? '') : '';
+  const number = /line:? (\d+)/i.exec(stderr)?.[1];
+  const line = number === undefined ? undefined : input?.split('\n')[Number(number) - 1];
+  return new IptablesError(command, stderr, line, error);
+}

@@ -1,0 +1,89 @@
+/**
+ * From a port of the node to its rules, as `vip-tree.ts` does for VIPs: one chain for 32 ports, so
+ * that a new node port rewrites a handful of rules and a packet passes few.
+ *
+ *   KUBE-NODEPORTS ── tcp dport 30016:30047 ──► KUBE-NODEPORTS-T938 ── tcp dport 30040 ──► KUBE-EXT-…
+ */
+import { compareText, getOrCreate } from '../api/collections.ts';
+import type { Protocol } from '../api/objects.ts';
+import type { Table } from './chains.ts';
+import { DEPTH } from './compile.ts';
+import { type RuleSpec, ruleText } from './rule.ts';
+import type { TreeChain } from './vip-tree.ts';
+
+const BLOCK = 32;
+
+/** A rule for one port. */
+export interface PortRule {
+  readonly protocol: Protocol;
+  readonly port: number;
+  readonly comment: string;
+  readonly matches?: readonly string[];
+  readonly target: string;
+}
+
+export class PortTree {
+  readonly #table: Table;
+  readonly #root: string;
+  /** Block name -> owner -> rule. */
+  readonly #blocks = new Map<string, Map<string, PortRule>>();
+  readonly #touched = new Set<string>();
+
+  constructor(table: Table, root: string) {
+    this.#table = table;
+    this.#root = root;
+  }
+
+  /** Replaces the rule of one owner (a Route). */
+  replace(owner: string, before: PortRule | undefined, after: PortRule | undefined): void {
+    if (before !== undefined) {
+      const name = blockName(before);
+      const block = this.#blocks.get(name);
+      block?.delete(owner);
+      if (block?.size === 0) this.#blocks.delete(name);
+      this.#touched.add(name);
+    }
+    if (after !== undefined) {
+      const name = blockName(after);
+      getOrCreate(this.#blocks, name, () => new Map()).set(owner, after);
+      this.#touched.add(name);
+    }
+  }
+
+  /** The chains that changed since the last call; `jumps` are all those of the root. */
+  takeChanges(): { chains: TreeChain[]; table: Table; root: string; jumps: string[] } | undefined {
+    if (this.#touched.size === 0) return undefined;
+    const chains = [...this.#touched].map((name) => this.#blockChain(name));
+    this.#touched.clear();
+    const jumps = [...this.#blocks]
+      .sort(([a], [b]) => compareText(a, b))
+      .flatMap(([name, block]) => {
+        const first = block.values().next().value;
+        return first === undefined ? [] : [ruleText(this.#root, this.#jump(name, first))];
+      });
+    return { chains, table: this.#table, root: this.#root, jumps };
+  }
+
+  #blockChain(block: string): TreeChain {
+    const name = `${this.#root}-${block}`;
+    const rules = [...(this.#blocks.get(block)?.values() ?? [])]
+      .sort((a, b) => a.port - b.port || compareText(a.comment, b.comment))
+      .map(({ port, ...rule }) => ruleText(name, { ...rule, ports: { from: port, to: port } }));
+    return { table: this.#table, name, depth: DEPTH.leaf, rules };
+  }
+
+  #jump(block: string, { protocol, port }: PortRule): RuleSpec {
+    const from = blockStart(port);
+    const ports = { from, to: Math.min(from + BLOCK - 1, 65535) };
+    return { protocol, ports, target: `${this.#root}-${block}` };
+  }
+}
+
+function blockStart(port: number): number {
+  return port - (port % BLOCK);
+}
+
+/** Short, for chain names end at 28 characters: `T939` is the 940th block of TCP. */
+function blockName({ protocol, port }: PortRule): string {
+  return `${protocol.charAt(0)}${blockStart(port) / BLOCK}`;
+}

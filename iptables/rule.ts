@@ -1,0 +1,89 @@
+import type { IpFamily, Protocol } from '../api/objects.ts';
+import { hostPrefix } from './chains.ts';
+
+/** A condition that may be negated: `! -s 10.0.0.0/8`. */
+export interface Condition {
+  readonly value: string;
+  readonly not?: boolean;
+}
+
+/** One rule, as values. Addresses are CIDRs or address/mask, already canonical. */
+export interface RuleSpec {
+  readonly source?: Condition | undefined;
+  readonly destination?: Condition | undefined;
+  readonly inInterface?: Condition | undefined;
+  readonly protocol?: Protocol | undefined;
+  readonly comment?: string | undefined;
+  /** `from:to` or a single destination port; needs `protocol`. */
+  readonly ports?: { readonly from: number; readonly to: number } | undefined;
+  /** Further matches, each as iptables-save prints it. */
+  readonly matches?: readonly string[] | undefined;
+  /** Target with its options. */
+  readonly target: string;
+}
+
+/**
+ * Text of a rule in exactly the form in which `iptables-save` prints it, so that what is wanted and
+ * what the kernel has can be compared as text.
+ */
+export function ruleText(chain: string, rule: RuleSpec): string {
+  const parts = [`-A ${chain}`];
+  const condition = (flag: string, value: Condition | undefined) => {
+    if (value !== undefined) parts.push(`${value.not === true ? '! ' : ''}${flag} ${value.value}`);
+  };
+  condition('-s', rule.source);
+  condition('-d', rule.destination);
+  condition('-i', rule.inInterface);
+  const protocol = rule.protocol?.toLowerCase();
+  if (protocol !== undefined) parts.push(`-p ${protocol}`);
+  if (rule.comment !== undefined) parts.push(`-m comment --comment ${quoted(rule.comment)}`);
+  if (protocol !== undefined && rule.ports !== undefined) {
+    const { from, to } = rule.ports;
+    parts.push(`-m ${protocol} --dport ${from === to ? from : `${from}:${to}`}`);
+  }
+  parts.push(...(rule.matches ?? []), `-j ${rule.target}`);
+  return parts.join(' ');
+}
+
+/** `10.0.0.1/32`: how rules match one address exactly. */
+export function host(address: string, family: IpFamily): Condition {
+  return { value: `${address}/${hostPrefix(family)}` };
+}
+
+/**
+ * A comment as iptables-restore reads it: quoted, at most 255 bytes. Names are checked when objects
+ * are read; whatever else gets here still cannot leave its quotes or its line.
+ */
+function quoted(text: string): string {
+  const safe = text.replaceAll(/[^\x20-\x7e]/g, '?').slice(0, 240);
+  return `"${safe.replaceAll(/["\\]/g, '?')}"`;
+}
+
+/** `-m statistic` for the first of `n` equal shares, in the kernel's own rounding (31 bits). */
+export function oneIn(n: number): string {
+  const probability = Math.round(0x80000000 / n) / 0x80000000;
+  return `-m statistic --mode random --probability ${probability.toFixed(11)}`;
+}
+
+export function ctstate(states: string): string {
+  return `-m conntrack --ctstate ${states}`;
+}
+
+export function addressType(side: 'src' | 'dst', type: 'LOCAL'): string {
+  return `-m addrtype --${side}-type ${type}`;
+}
+
+/** `-m recent` keyed by the source address alone. */
+export function recent(action: string, list: string, family: IpFamily): string {
+  const mask = family === 'IPv4' ? '255.255.255.255' : 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff';
+  return `-m recent ${action} --name ${list} --mask ${mask} --rsource`;
+}
+
+export function reject(family: IpFamily): string {
+  return `REJECT --reject-with ${family === 'IPv4' ? 'icmp-port-unreachable' : 'icmp6-port-unreachable'}`;
+}
+
+/** `0x4000`, as iptables prints marks. */
+export function hex(mark: number): string {
+  return `0x${(mark >>> 0).toString(16)}`;
+}

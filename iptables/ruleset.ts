@@ -1,0 +1,236 @@
+import type { Route } from '../services/route.ts';
+import {
+  type BaseOptions,
+  baseChains,
+  rootRules,
+  type SharedRule,
+  sharedRules,
+} from './base-rules.ts';
+import { EXTERNAL_SERVICES, NODE_PORTS, PROXY_FIREWALL, SERVICES, type Table } from './chains.ts';
+import { type CompiledRoute, compileRoute, DEPTH, type NodePortEntry } from './compile.ts';
+import { type PortRule, PortTree } from './port-tree.ts';
+import { addressType, reject } from './rule.ts';
+import { type TreeChain, VipTrees } from './vip-tree.ts';
+
+export const TABLES: readonly Table[] = ['mangle', 'nat', 'filter'];
+
+/** One chain as it should be: rules as text, joined by newlines. */
+export interface Chain {
+  readonly text: string;
+  readonly depth: number;
+}
+
+/** What must be written to one table. */
+export interface TableChange {
+  readonly table: Table;
+  readonly write: ReadonlyMap<string, Chain>;
+  readonly remove: readonly string[];
+  readonly addShared: readonly SharedRule[];
+  /** Shared chains to create first; naming one that exists would flush it. */
+  readonly createShared: readonly string[];
+}
+
+/** One table as `iptables-save` shows it, ours and the built-in chains. */
+export interface SavedTable {
+  /** Our own chains, to their rules joined by newlines. */
+  readonly chains: ReadonlyMap<string, string>;
+  /** Rules and declarations (`:NAME`) in chains that are not ours. */
+  readonly foreign: ReadonlySet<string>;
+}
+
+/** All but its chains, which live in the table they are in. */
+type RouteRecord = Omit<CompiledRoute, 'chains'> & {
+  readonly chains: readonly string[];
+  readonly route: Route | undefined;
+};
+
+const NO_ROUTE: RouteRecord = {
+  chains: [],
+  vips: [],
+  nodePort: undefined,
+  healthCheck: undefined,
+  route: undefined,
+};
+
+/**
+ * The rules that one family should have, kept up to date Route by Route: a change compiles the
+ * Routes concerned, rewrites their chains and the leaves that lead to them, and nothing else.
+ * Pure but for its memory: it touches no kernel.
+ */
+export class Ruleset {
+  #options: BaseOptions;
+  readonly #routes = new Map<string, RouteRecord>();
+  readonly #vips: VipTrees;
+  readonly #nodePorts = new PortTree('nat', NODE_PORTS);
+  readonly #nodePortVerdicts = new PortTree('filter', EXTERNAL_SERVICES);
+  readonly #healthChecks = new PortTree('filter', NODE_PORTS);
+  readonly #jumps = new Map<string, { table: Table; name: string; jumps: readonly string[] }>();
+  readonly #chains = new Map<Table, Map<string, Chain>>(TABLES.map((table) => [table, new Map()]));
+  /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
+  readonly #dirty = new Map<Table, Set<string>>(TABLES.map((table) => [table, new Set()]));
+
+  constructor(options: BaseOptions) {
+    this.#options = options;
+    this.#vips = new VipTrees(options.family);
+    for (const [table, name] of [
+      ['nat', SERVICES],
+      ['nat', NODE_PORTS],
+      ['filter', SERVICES],
+      ['filter', NODE_PORTS],
+      ['filter', EXTERNAL_SERVICES],
+      ['filter', PROXY_FIREWALL],
+    ] as const) {
+      this.#jumps.set(`${table} ${name}`, { table, name, jumps: [] });
+    }
+    this.#writeBase();
+  }
+
+  /** New facts about the node: recompiles what depends on them. */
+  setOptions(options: BaseOptions): void {
+    this.#options = options;
+    this.#writeBase();
+    // Source ranges ask whether the node is inside them; nothing else knows the node's addresses.
+    const concerned = [...this.#routes.values()].flatMap(({ route }) =>
+      route?.sourceRanges === undefined ? [] : [route],
+    );
+    this.update(concerned, []);
+  }
+
+  /** Hands over changed Routes whole, and the ids of Routes that went. */
+  update(upserts: Iterable<Route>, removals: Iterable<string>): void {
+    for (const id of removals) this.#replace(id, undefined);
+    for (const route of upserts) this.#replace(route.id, route);
+
+    const { chains, roots } = this.#vips.takeChanges();
+    for (const chain of chains) this.#write(chain);
+    for (const root of roots) this.#jumps.set(`${root.table} ${root.name}`, root);
+    const changedRoots = roots.map(({ table, name }) => ({ table, name }));
+    for (const tree of [this.#nodePorts, this.#nodePortVerdicts, this.#healthChecks]) {
+      const changes = tree.takeChanges();
+      if (changes === undefined) continue;
+      for (const chain of changes.chains) this.#write(chain);
+      const { table, root: name, jumps } = changes;
+      this.#jumps.set(`${table} ${name}`, { table, name, jumps });
+      changedRoots.push({ table, name });
+    }
+    for (const { table, name } of changedRoots) this.#writeRoot(table, name);
+  }
+
+  /** What changed since `markWritten`, for a kernel that has the rest. */
+  pending(): TableChange[] {
+    return TABLES.map((table) => {
+      const chains = this.#of(this.#chains, table);
+      const write = new Map<string, Chain>();
+      const remove: string[] = [];
+      for (const name of this.#of(this.#dirty, table)) {
+        const chain = chains.get(name);
+        if (chain === undefined) remove.push(name);
+        else write.set(name, chain);
+      }
+      return { table, write, remove, addShared: [], createShared: [] };
+    });
+  }
+
+  /** What one table lacks, given what is in it. */
+  difference(table: Table, saved: SavedTable): TableChange {
+    const chains = this.#of(this.#chains, table);
+    const write = new Map(
+      [...chains].filter(([name, { text }]) => saved.chains.get(name) !== text),
+    );
+    const remove = [...saved.chains.keys()].filter((name) => !chains.has(name));
+    const addShared = sharedRules(this.#options).filter(
+      (shared) => shared.table === table && !saved.foreign.has(shared.rule),
+    );
+    const createShared = addShared
+      .filter(({ chain, builtin }) => !builtin && !saved.foreign.has(`:${chain}`))
+      .map(({ chain }) => chain);
+    return { table, write, remove, addShared, createShared };
+  }
+
+  /** The kernel took everything that was pending when `change` was made. */
+  markWritten(change: TableChange): void {
+    const dirty = this.#of(this.#dirty, change.table);
+    const chains = this.#of(this.#chains, change.table);
+    for (const [name, chain] of change.write) if (chains.get(name) === chain) dirty.delete(name);
+    for (const name of change.remove) if (!chains.has(name)) dirty.delete(name);
+  }
+
+  /** All chains of a table. */
+  chains(table: Table): ReadonlyMap<string, Chain> {
+    return this.#of(this.#chains, table);
+  }
+
+  #replace(id: string, route: Route | undefined): void {
+    const before = this.#routes.get(id) ?? NO_ROUTE;
+    const after = route === undefined ? undefined : compileRoute(route, this.#options);
+    for (const name of before.chains) if (after?.chains.has(name) !== true) this.#drop('nat', name);
+    for (const [name, { rules, depth }] of after?.chains ?? []) {
+      this.#write({ table: 'nat', name, rules, depth });
+    }
+    this.#vips.replace(id, before.vips, after?.vips ?? []);
+    this.#nodePorts.replace(id, translation(before.nodePort), translation(after?.nodePort));
+    this.#nodePortVerdicts.replace(id, this.#fate(before.nodePort), this.#fate(after?.nodePort));
+    this.#healthChecks.replace(id, admission(before), admission(after));
+    if (after === undefined) this.#routes.delete(id);
+    else {
+      const { chains, ...rest } = after;
+      const kept = route?.sourceRanges === undefined ? undefined : route;
+      this.#routes.set(id, { ...rest, chains: [...chains.keys()], route: kept });
+    }
+  }
+
+  #fate(entry: NodePortEntry | undefined): PortRule | undefined {
+    if (entry?.verdict === undefined) return undefined;
+    return {
+      protocol: entry.protocol,
+      port: entry.port,
+      comment: entry.comment,
+      matches: [addressType('dst', 'LOCAL')],
+      target: entry.verdict === 'REJECT' ? reject(this.#options.family) : entry.verdict,
+    };
+  }
+
+  #writeBase(): void {
+    for (const chain of baseChains(this.#options)) this.#write(chain, true);
+    for (const { table, name } of this.#jumps.values()) this.#writeRoot(table, name);
+  }
+
+  #writeRoot(table: Table, name: string): void {
+    const jumps = this.#jumps.get(`${table} ${name}`)?.jumps ?? [];
+    const rules = [...jumps, ...rootRules(table, name, this.#options)];
+    this.#write({ table, name, depth: DEPTH.root, rules }, true);
+  }
+
+  #write({ table, name, depth, rules }: TreeChain, keepEmpty = false): void {
+    if (rules.length === 0 && !keepEmpty) {
+      this.#drop(table, name);
+      return;
+    }
+    const chains = this.#of(this.#chains, table);
+    const text = rules.join('\n');
+    if (chains.get(name)?.text === text) return;
+    chains.set(name, { text, depth });
+    this.#of(this.#dirty, table).add(name);
+  }
+
+  #drop(table: Table, name: string): void {
+    if (this.#of(this.#chains, table).delete(name)) this.#of(this.#dirty, table).add(name);
+  }
+
+  #of<Value>(byTable: ReadonlyMap<Table, Value>, table: Table): Value {
+    const value = byTable.get(table);
+    if (value === undefined) throw new TypeError(`no such table: ${table}`);
+    return value;
+  }
+}
+
+function translation(entry: NodePortEntry | undefined): PortRule | undefined {
+  if (entry?.chain === undefined) return undefined;
+  const { protocol, port, comment, chain } = entry;
+  return { protocol, port, comment, target: chain };
+}
+
+function admission(compiled: Pick<CompiledRoute, 'healthCheck'> | undefined): PortRule | undefined {
+  if (compiled?.healthCheck === undefined) return undefined;
+  return { protocol: 'TCP', ...compiled.healthCheck, target: 'ACCEPT' };
+}

@@ -1,0 +1,61 @@
+import { readFile } from 'node:fs/promises';
+import { execa } from 'execa';
+import type { Variant } from './commands.ts';
+
+/** Marks that the kubelet leaves in table mangle with the iptables it uses itself. */
+const KUBELET_CHAIN = /^:(KUBE-IPTABLES-HINT|KUBE-KUBELET-CANARY) /m;
+
+/** What the two variants hold now, as `iptables-save` text; undefined: unused or not installed. */
+export interface VariantFacts {
+  readonly nft: string | undefined;
+  readonly legacy: string | undefined;
+}
+
+/**
+ * The variant that the node uses, by the rules of iptables-wrapper: the kubelet's mark in table
+ * mangle decides, then the greater number of rules. Rules in both would be ghosts to each other.
+ */
+export function chooseVariant(mangle: VariantFacts, all: VariantFacts): Variant {
+  if (KUBELET_CHAIN.test(mangle.nft ?? '')) return 'nft';
+  if (KUBELET_CHAIN.test(mangle.legacy ?? '')) return 'legacy';
+  return countRules(all.legacy) > countRules(all.nft) ? 'legacy' : 'nft';
+}
+
+/** Looks at both families of the node and chooses. */
+export async function detectVariant(): Promise<Variant> {
+  const mangle = { nft: await saved('nft', 'mangle'), legacy: await saved('legacy', 'mangle') };
+  const all = { nft: await saved('nft', 'nat'), legacy: await saved('legacy', 'nat') };
+  return chooseVariant(mangle, all);
+}
+
+async function saved(variant: Variant, table: string): Promise<string | undefined> {
+  const families = [
+    ['iptables', '/proc/net/ip_tables_names'],
+    ['ip6tables', '/proc/net/ip6_tables_names'],
+  ] as const;
+  const texts: string[] = [];
+  for (const [command, names] of families) {
+    // iptables-legacy-save creates the table that it is asked for, and loads its module.
+    if (variant === 'legacy' && !(await lists(names, table))) continue;
+    const result = await execa(`${command}-${variant}-save`, ['-t', table], {
+      reject: false,
+      stdin: 'ignore',
+      maxBuffer: 256 * 1024 * 1024,
+    });
+    if (result.exitCode === 0) texts.push(result.stdout);
+  }
+  return texts.length === 0 ? undefined : texts.join('\n');
+}
+
+async function lists(file: string, table: string): Promise<boolean> {
+  try {
+    return (await readFile(file, 'utf8')).split('\n').includes(table);
+  } catch {
+    // No such file: the kernel has no iptables-legacy of this family.
+    return false;
+  }
+}
+
+function countRules(text: string | undefined): number {
+  return text?.match(/^-A /gm)?.length ?? 0;
+}

@@ -1,0 +1,201 @@
+/**
+ * From a VIP to its rules without walking all of them. kube-proxy keeps one rule a VIP and port in
+ * the one chain KUBE-SERVICES: every new connection walks it, every change rewrites it. Here a tree
+ * of two levels stands between, by the low and then the high half of the address's last byte (which
+ * addresses handed out from a pool use evenly):
+ *
+ *   KUBE-SERVICES ── -d 0.0.0.5/0.0.0.15 ──► KUBE-SERVICES-5 ── -d 0.0.0.160/0.0.0.240 ──► KUBE-SERVICES-5A
+ *
+ * A packet passes at most 32 rules and one 256th of the VIPs; a change rewrites one leaf.
+ * All entries of one VIP share a leaf, so that its order there is their precedence.
+ */
+import { lastByte } from '../api/addresses.ts';
+import { compareText, getOrCreate } from '../api/collections.ts';
+import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
+import { PROXY_FIREWALL, SERVICES, type Table } from './chains.ts';
+import { DEPTH, type VipEntry } from './compile.ts';
+import { host, type RuleSpec, reject, ruleText } from './rule.ts';
+
+/** A chain to write, or to remove when it has no rules. */
+export interface TreeChain {
+  readonly table: Table;
+  readonly name: string;
+  readonly depth: number;
+  readonly rules: readonly string[];
+}
+
+interface Tree {
+  readonly table: Table;
+  readonly root: string;
+  /** What an entry does in this tree; undefined: nothing. */
+  target(entry: VipEntry, family: IpFamily): string | undefined;
+  /** Target that keeps a packet of an entry from the wider entries of its VIP. */
+  readonly stop: string;
+}
+
+const TREES: readonly Tree[] = [
+  {
+    table: 'nat',
+    root: SERVICES,
+    target: (entry) => entry.chain,
+    // Not RETURN: node ports are looked up later, and must not capture a VIP that the node holds.
+    stop: 'ACCEPT',
+  },
+  {
+    table: 'filter',
+    root: SERVICES,
+    target: (entry, family) => (entry.verdict === 'REJECT' ? reject(family) : entry.verdict),
+    stop: 'RETURN',
+  },
+  {
+    table: 'filter',
+    root: PROXY_FIREWALL,
+    target: (entry) => (entry.firewall ? 'DROP' : undefined),
+    stop: 'RETURN',
+  },
+];
+
+/** The three trees over VIPs of one family: translation, rejects, source ranges. */
+export class VipTrees {
+  readonly #family: IpFamily;
+  /** Last byte of the address -> VIP -> owner -> entries. */
+  readonly #leaves = new Map<number, Map<string, Map<string, readonly VipEntry[]>>>();
+  readonly #touched = new Set<number>();
+  /** Leaf chains that have rules, by tree root and table; what the branches jump to. */
+  readonly #filled = new Map<Tree, Set<number>>(TREES.map((tree) => [tree, new Set()]));
+
+  constructor(family: IpFamily) {
+    this.#family = family;
+  }
+
+  /** Replaces the entries of one owner (a Route). */
+  replace(owner: string, before: readonly VipEntry[], after: readonly VipEntry[]): void {
+    for (const { vip } of before) {
+      const byte = lastByte(vip);
+      const owners = this.#leaves.get(byte)?.get(vip);
+      if (owners?.delete(owner) === true) this.#touched.add(byte);
+      if (owners?.size === 0) this.#leaves.get(byte)?.delete(vip);
+    }
+    for (const [vip, entries] of Map.groupBy(after, (entry) => entry.vip)) {
+      const byte = lastByte(vip);
+      const leaf = getOrCreate(this.#leaves, byte, () => new Map());
+      getOrCreate(leaf, vip, () => new Map()).set(owner, entries);
+      this.#touched.add(byte);
+    }
+  }
+
+  /**
+   * The chains that the replacements since the last call may have changed: leaves, branches and
+   * the jumps of the roots (`roots`, to which the caller adds rules of its own).
+   */
+  takeChanges(): { chains: TreeChain[]; roots: { table: Table; name: string; jumps: string[] }[] } {
+    const chains: TreeChain[] = [];
+    const roots: { table: Table; name: string; jumps: string[] }[] = [];
+    for (const tree of TREES) {
+      const filled = this.#filled.get(tree) ?? new Set();
+      const branches = new Set<number>();
+      for (const byte of this.#touched) {
+        const leaf = this.#leafChain(tree, byte);
+        chains.push(leaf);
+        if (filled.has(byte) === leaf.rules.length > 0) continue;
+        if (leaf.rules.length > 0) filled.add(byte);
+        else filled.delete(byte);
+        branches.add(byte & 15);
+      }
+      for (const low of branches) chains.push(this.#branchChain(tree, filled, low));
+      if (branches.size > 0) {
+        roots.push({ table: tree.table, name: tree.root, jumps: this.#rootJumps(tree, filled) });
+      }
+    }
+    this.#touched.clear();
+    return { chains, roots };
+  }
+
+  #leafChain(tree: Tree, byte: number): TreeChain {
+    const name = leafName(tree, byte);
+    const rules: string[] = [];
+    const vips = [...(this.#leaves.get(byte) ?? [])].sort(([a], [b]) => compareText(a, b));
+    for (const [, owners] of vips) {
+      for (const rule of vipRules(tree, this.#family, [...owners.values()].flat())) {
+        rules.push(ruleText(name, rule));
+      }
+    }
+    return { table: tree.table, name, depth: DEPTH.leaf, rules };
+  }
+
+  #branchChain(tree: Tree, filled: ReadonlySet<number>, low: number): TreeChain {
+    const name = branchName(tree, low);
+    const rules = [];
+    for (let high = 0; high < 16; high++) {
+      if (!filled.has(high * 16 + low)) continue;
+      const destination = { value: maskedByte(this.#family, high * 16, 0xf0) };
+      rules.push(ruleText(name, { destination, target: leafName(tree, high * 16 + low) }));
+    }
+    return { table: tree.table, name, depth: DEPTH.branch, rules };
+  }
+
+  #rootJumps(tree: Tree, filled: ReadonlySet<number>): string[] {
+    const lows = [...new Set([...filled].map((byte) => byte & 15))].sort((a, b) => a - b);
+    return lows.map((low) =>
+      ruleText(tree.root, {
+        destination: { value: maskedByte(this.#family, low, 0x0f) },
+        target: branchName(tree, low),
+      }),
+    );
+  }
+}
+
+/**
+ * Rules of one VIP in one tree, by precedence: exact port, range, all. An entry that does nothing
+ * here still hides wider ones: it gets a stop where one of those would act. In nat that is also so
+ * where the entry's chain may come back without having translated.
+ */
+function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): RuleSpec[] {
+  const rules: RuleSpec[] = [];
+  const hasWide = entries.some((entry) => entry.kind !== 'port');
+  let widerActs = tree.table === 'nat' && hasWide;
+  for (const entry of entries.toSorted(byPrecedence).reverse()) {
+    const target = tree.target(entry, family);
+    const match = {
+      destination: host(entry.vip, family),
+      protocol: entry.ports?.protocol,
+      ports: entry.ports,
+      comment: entry.comment,
+    };
+    if (widerActs && (target === undefined || (tree.table === 'nat' && entry.returns))) {
+      rules.push({ ...match, target: tree.stop });
+    }
+    if (target !== undefined) {
+      rules.push({ ...match, target });
+      if (entry.kind !== 'port') widerActs = true;
+    }
+  }
+  return rules.reverse();
+}
+
+const PRECEDENCE = ['port', 'range', 'all', 'outside'];
+
+function byPrecedence(a: VipEntry, b: VipEntry): number {
+  return (
+    PRECEDENCE.indexOf(a.kind) - PRECEDENCE.indexOf(b.kind) ||
+    PROTOCOLS.indexOf(a.ports?.protocol ?? 'TCP') - PROTOCOLS.indexOf(b.ports?.protocol ?? 'TCP') ||
+    (a.ports?.from ?? 0) - (b.ports?.from ?? 0) ||
+    compareText(a.comment, b.comment)
+  );
+}
+
+function branchName(tree: Tree, low: number): string {
+  return `${tree.root}-${low.toString(16).toUpperCase()}`;
+}
+
+/** Branch name and the high half: KUBE-SERVICES-5A holds addresses that end in .165 (0xA5). */
+function leafName(tree: Tree, byte: number): string {
+  return branchName(tree, byte & 15) + (byte >> 4).toString(16).toUpperCase();
+}
+
+/** `0.0.0.5/0.0.0.15`: matches addresses by bits of their last byte. */
+function maskedByte(family: IpFamily, value: number, mask: number): string {
+  return family === 'IPv4'
+    ? `0.0.0.${value}/0.0.0.${mask}`
+    : `::${value === 0 ? '' : value.toString(16)}/::${mask.toString(16)}`;
+}

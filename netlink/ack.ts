@@ -1,0 +1,49 @@
+import { align, readAttributes } from './attribute.ts';
+import { type ExtendedAck, MalformedMessage } from './error.ts';
+import { readI32, readU32 } from './host.ts';
+import { MESSAGE_HEADER, type Message, NLMSG_ERROR } from './message.ts';
+
+/** Flags of an NLMSG_ERROR (linux/netlink.h): the sent payload is left out; attributes follow. */
+const NLM_F_CAPPED = 0x100;
+const NLM_F_ACK_TLVS = 0x200;
+
+const NLMSGERR_ATTR_MSG = 1;
+const NLMSGERR_ATTR_OFFS = 2;
+
+export interface Ack {
+  /** Positive; 0 for success. */
+  readonly errno: number;
+  readonly extendedAck: ExtendedAck | undefined;
+}
+
+/**
+ * Reads an NLMSG_ERROR (struct nlmsgerr: int error, the header of the request, its payload unless
+ * capped, attributes) or an NLMSG_DONE (int error, attributes; kernels may leave out the error).
+ * @throws MalformedMessage
+ */
+export function readAck({ type, flags, payload }: Message): Ack {
+  if (payload.length < 4) {
+    if (type !== NLMSG_ERROR) return { errno: 0, extendedAck: undefined };
+    throw new MalformedMessage('an error without an error number');
+  }
+  const errno = Math.abs(readI32(payload, 0));
+  if ((flags & NLM_F_ACK_TLVS) === 0) return { errno, extendedAck: undefined };
+
+  let start = 4;
+  if (type === NLMSG_ERROR) {
+    if (payload.length < 4 + MESSAGE_HEADER)
+      throw new MalformedMessage('an error without a header');
+    const capped = (flags & NLM_F_CAPPED) !== 0;
+    start += capped ? MESSAGE_HEADER : Math.max(align(readU32(payload, 4)), MESSAGE_HEADER);
+  }
+  const attributes = readAttributes(payload, start);
+  const text = attributes.get(NLMSGERR_ATTR_MSG)?.toString('utf8').replace(/\0.*$/su, '');
+  const offset = attributes.get(NLMSGERR_ATTR_OFFS);
+  return {
+    errno,
+    extendedAck: {
+      message: text,
+      offset: offset !== undefined && offset.length >= 4 ? readU32(offset, 0) : undefined,
+    },
+  };
+}

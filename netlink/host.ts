@@ -1,0 +1,36 @@
+import { endianness } from 'node:os';
+
+/**
+ * Integers in the byte order of this machine, which netlink uses for its own headers and for most
+ * of rtnetlink. Netfilter attributes are in network order: for those, Buffer's own BE methods serve.
+ */
+const little = endianness() === 'LE';
+
+export function readU16(bytes: Buffer, offset: number): number {
+  return little ? bytes.readUInt16LE(offset) : bytes.readUInt16BE(offset);
+}
+
+export function readU32(bytes: Buffer, offset: number): number {
+  return little ? bytes.readUInt32LE(offset) : bytes.readUInt32BE(offset);
+}
+
+export function readI32(bytes: Buffer, offset: number): number {
+  return little ? bytes.readInt32LE(offset) : bytes.readInt32BE(offset);
+}
+
+export function writeU16(bytes: Buffer, value: number, offset: number): void {
+  if (little) bytes.writeUInt16LE(value, offset);
+  else bytes.writeUInt16BE(value, offset);
+}
+
+export function writeU32(bytes: Buffer, value: number, offset: number): void {
+  if (little) bytes.writeUInt32LE(value, offset);
+  else bytes.writeUInt32BE(value, offset);
+}
+
+/** A value of its own in host order, such as an option of a socket. */
+export function u32(value: number): Buffer {
+  const bytes = Buffer.alloc(4);
+  writeU32(bytes, value, 0);
+  return bytes;
+}

@@ -1,0 +1,78 @@
+import { align } from './attribute.ts';
+import { MalformedMessage } from './error.ts';
+import { readU16, readU32, writeU16, writeU32 } from './host.ts';
+
+/** struct nlmsghdr of linux/netlink.h: u32 length, u16 type, u16 flags, u32 sequence, u32 port. */
+export const MESSAGE_HEADER = 16;
+
+/** Flags of linux/netlink.h, as far as they are used. */
+export const NLM_F_REQUEST = 0x01;
+export const NLM_F_ACK = 0x04;
+/** The kernel's table changed while it was dumped: entries may be missing or come twice. */
+export const NLM_F_DUMP_INTR = 0x10;
+export const NLM_F_DUMP = 0x300;
+
+/** Message types that every netlink protocol shares. */
+export const NLMSG_ERROR = 2;
+export const NLMSG_DONE = 3;
+
+/** A message to be sent; the payload starts with the header of its protocol (nfgenmsg, ifaddrmsg). */
+export interface Request {
+  readonly type: number;
+  /** Beyond NLM_F_REQUEST, which is always set. */
+  readonly flags?: number;
+  readonly payload: Buffer;
+}
+
+/** A message that was received. */
+export interface Message {
+  readonly type: number;
+  readonly flags: number;
+  /** Of the request that it answers; of a notification, whatever its cause had. */
+  readonly sequence: number;
+  /** A view of the receive buffer: whoever keeps it beyond the callback must copy it. */
+  readonly payload: Buffer;
+}
+
+/** Packs messages for one send, numbered upwards from `sequence` (modulo 2^32). */
+export function encodeMessages(requests: readonly Request[], sequence: number): Buffer {
+  let length = 0;
+  for (const { payload } of requests) length += MESSAGE_HEADER + align(payload.length);
+  const bytes = Buffer.alloc(length);
+  let offset = 0;
+  for (const [index, { type, flags = 0, payload }] of requests.entries()) {
+    writeU32(bytes, MESSAGE_HEADER + payload.length, offset);
+    writeU16(bytes, type, offset + 4);
+    writeU16(bytes, flags | NLM_F_REQUEST, offset + 6);
+    writeU32(bytes, (sequence + index) >>> 0, offset + 8);
+    payload.copy(bytes, offset + MESSAGE_HEADER);
+    offset += MESSAGE_HEADER + align(payload.length);
+  }
+  return bytes;
+}
+
+/**
+ * Splits what one receive brought.
+ * @throws MalformedMessage at a header or a length that reaches beyond the end.
+ */
+export function readMessages(bytes: Buffer): Message[] {
+  const messages: Message[] = [];
+  let offset = 0;
+  while (offset < bytes.length) {
+    const left = bytes.length - offset;
+    if (left < MESSAGE_HEADER) throw new MalformedMessage(`${left} bytes where a header should be`);
+    const length = readU32(bytes, offset);
+    if (length < MESSAGE_HEADER || length > left) {
+      throw new MalformedMessage(`message of ${length} bytes where ${left} are left`);
+    }
+    messages.push({
+      type: readU16(bytes, offset + 4),
+      flags: readU16(bytes, offset + 6),
+      sequence: readU32(bytes, offset + 8),
+      payload: bytes.subarray(offset + MESSAGE_HEADER, offset + length),
+    });
+    // Not align(): beyond 2^31 it would turn negative, and the loop would never end.
+    offset += Math.ceil(length / 4) * 4;
+  }
+  return messages;
+}

@@ -1,0 +1,123 @@
+import ipaddr from 'ipaddr.js';
+import type { IpFamily } from '../api/objects.ts';
+import { AF_INET, AF_INET6, addressFormatter } from './address.ts';
+import { encodeAttributes, readAttributes } from './attribute.ts';
+import { NETLINK_ROUTE } from './descriptor.ts';
+import { MalformedMessage } from './error.ts';
+import { readI32, readU32, u32 } from './host.ts';
+import type { Message } from './message.ts';
+import { NetlinkSocket } from './socket.ts';
+
+/** An address that the node has. */
+export interface NodeAddress {
+  /** As `canonicalAddress` of api/addresses.ts gives it. */
+  readonly address: string;
+  readonly family: IpFamily;
+  readonly prefixLength: number;
+  readonly interfaceIndex: number;
+  readonly interfaceName: string;
+}
+
+/** The state of links and addresses, at one time as far as the kernel allows. */
+export interface NodeLinks {
+  /** Names by index. */
+  readonly names: ReadonlyMap<number, string>;
+  /** Sorted by interface, family and text. */
+  readonly addresses: readonly NodeAddress[];
+}
+
+/** linux/rtnetlink.h */
+const RTM_NEWLINK = 16;
+const RTM_GETLINK = 18;
+const RTM_NEWADDR = 20;
+const RTM_GETADDR = 22;
+/** linux/if_addr.h; struct ifaddrmsg: u8 family, u8 prefix length, u8 flags, u8 scope, u32 index. */
+const IFADDRMSG = 8;
+const IFA_ADDRESS = 1;
+const IFA_LOCAL = 2;
+/** linux/if_link.h; struct ifinfomsg: u8 family, u8 padding, u16 type, i32 index, u32 flags, u32 change. */
+const IFINFOMSG = 16;
+const IFLA_IFNAME = 3;
+const IFLA_EXT_MASK = 29;
+const RTEXT_FILTER_SKIP_STATS = 1 << 3;
+
+/**
+ * All addresses of the node, on links that are up or down.
+ * @throws NetlinkError
+ */
+export async function listAddresses(): Promise<readonly NodeAddress[]> {
+  return (await listLinks()).addresses;
+}
+
+/** @throws NetlinkError */
+export async function listLinks(): Promise<NodeLinks> {
+  const socket = new NetlinkSocket(NETLINK_ROUTE);
+  try {
+    return await dumpLinks(socket);
+  } finally {
+    await socket.close();
+  }
+}
+
+async function dumpLinks(socket: NetlinkSocket): Promise<NodeLinks> {
+  const format = addressFormatter();
+  // Addresses first: one whose link is not there afterwards has gone with it.
+  const found = await socket.dump(
+    { type: RTM_GETADDR, payload: Buffer.alloc(IFADDRMSG) },
+    (message) => readAddress(message, format),
+  );
+  const extMask = { type: IFLA_EXT_MASK, value: u32(RTEXT_FILTER_SKIP_STATS) };
+  const links = await socket.dump(
+    {
+      type: RTM_GETLINK,
+      payload: Buffer.concat([Buffer.alloc(IFINFOMSG), encodeAttributes([extMask])]),
+    },
+    readLink,
+  );
+  const names = new Map(links);
+  const addresses: NodeAddress[] = [];
+  for (const address of found) {
+    const interfaceName = names.get(address.interfaceIndex);
+    if (interfaceName !== undefined) addresses.push({ ...address, interfaceName });
+  }
+  return { names, addresses: addresses.sort(compare) };
+}
+
+function readAddress(
+  { type, payload }: Message,
+  format: ReturnType<typeof addressFormatter>,
+): Omit<NodeAddress, 'interfaceName'> | undefined {
+  if (type !== RTM_NEWADDR) return undefined;
+  if (payload.length < IFADDRMSG) throw new MalformedMessage('address without a header');
+  const afFamily = payload.readUInt8(0);
+  if (afFamily !== AF_INET && afFamily !== AF_INET6) return undefined;
+  const attributes = readAttributes(payload, IFADDRMSG);
+  // On a point-to-point link IFA_ADDRESS is the other end; IPv6 elsewhere has no IFA_LOCAL.
+  const bytes = attributes.get(IFA_LOCAL) ?? attributes.get(IFA_ADDRESS);
+  if (bytes === undefined) return undefined;
+  const family = afFamily === AF_INET ? 'IPv4' : 'IPv6';
+  const address = format(bytes, 0, bytes.length);
+  // No canonical text exists for it, so no VIP can be meant by it.
+  if (family === 'IPv6' && ipaddr.IPv6.parse(address).isIPv4MappedAddress()) return undefined;
+  return {
+    address,
+    family,
+    prefixLength: payload.readUInt8(1),
+    interfaceIndex: readU32(payload, 4),
+  };
+}
+
+function readLink({ type, payload }: Message): [number, string] | undefined {
+  if (type !== RTM_NEWLINK) return undefined;
+  if (payload.length < IFINFOMSG) throw new MalformedMessage('link without a header');
+  const name = readAttributes(payload, IFINFOMSG).get(IFLA_IFNAME);
+  if (name === undefined) return undefined;
+  return [readI32(payload, 4), name.toString('utf8').replace(/\0.*$/su, '')];
+}
+
+function compare(a: NodeAddress, b: NodeAddress): number {
+  if (a.interfaceIndex !== b.interfaceIndex) return a.interfaceIndex - b.interfaceIndex;
+  const [left, right] = [`${a.family} ${a.address}`, `${b.family} ${b.address}`];
+  if (left === right) return a.prefixLength - b.prefixLength;
+  return left < right ? -1 : 1;
+}

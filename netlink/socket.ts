@@ -1,0 +1,289 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { type Ack, readAck } from './ack.ts';
+import { emptyDatagram, readDatagram } from './datagram.ts';
+import { check, joinGroup, openDescriptor, type SocketOptions } from './descriptor.ts';
+import { EAGAIN, ECANCELED, EINTR, ETIMEDOUT, MalformedMessage, NetlinkError } from './error.ts';
+import { libc } from './libc.ts';
+import {
+  encodeMessages,
+  type Message,
+  NLM_F_ACK,
+  NLM_F_DUMP,
+  NLM_F_DUMP_INTR,
+  NLMSG_DONE,
+  NLMSG_ERROR,
+  type Request,
+} from './message.ts';
+
+/** A message of a batch that the kernel refused. */
+export interface Refusal {
+  /** Position in the batch. */
+  readonly index: number;
+  readonly error: NetlinkError;
+}
+
+const DUMP_ATTEMPTS = 5;
+/** Milliseconds of work after which the event loop gets a turn. */
+const SLICE = 8;
+
+/**
+ * One netlink socket, in the network namespace of the thread that opens it. It serves requests,
+ * one after the other, or a subscription, not both: an overrun by notifications would lose answers.
+ *
+ * The kernel works inside send (requests, batches) and recv (dumps), for as long as the table
+ * demands, so these run in the thread pool. Neither ever waits there: the socket does not block.
+ */
+export class NetlinkSocket {
+  readonly #fd: number;
+  readonly #timeout: number;
+  readonly #into = emptyDatagram();
+  readonly #closing = Promise.withResolvers<never>();
+  #closed: Promise<void> | undefined;
+  #queue: Promise<unknown> = Promise.resolve();
+  #sequence = 0;
+  /** An exchange ended early, so that answers to it may still come. */
+  #stale = false;
+  #sliceStart = 0;
+  #watch: { close(): void } | undefined;
+
+  /** @throws NetlinkError when the kernel lacks the protocol or refuses the socket. */
+  constructor(protocol: number, options: SocketOptions = {}) {
+    this.#timeout = options.timeout ?? 30_000;
+    this.#fd = openDescriptor(protocol, options);
+    // Nobody need be waiting when it rejects.
+    this.#closing.promise.catch(() => undefined);
+  }
+
+  /**
+   * Sends one message and waits until the kernel has done what it says.
+   * @throws NetlinkError
+   */
+  async request(request: Request): Promise<void> {
+    const [refusal] = await this.batch([request]);
+    if (refusal !== undefined) throw refusal.error;
+  }
+
+  /**
+   * Sends messages in one go. The kernel takes them one by one, unless their protocol makes
+   * a transaction of them, and goes on after one that it refuses. Only the last is acknowledged.
+   * @returns those that were refused, in order.
+   * @throws NetlinkError when the fate of the batch is not known (ENOBUFS, ETIMEDOUT) or nothing
+   * was sent at all (EMSGSIZE).
+   */
+  batch(requests: readonly Request[]): Promise<Refusal[]> {
+    const last = requests.at(-1);
+    if (last === undefined) return Promise.resolve([]);
+    const operation = `netlink message ${last.type}`;
+    const acknowledged = { ...last, flags: (last.flags ?? 0) | NLM_F_ACK };
+    return this.#serialised(async () => {
+      const refusals: Refusal[] = [];
+      const first = this.#number(requests.length);
+      const bytes = encodeMessages([...requests.slice(0, -1), acknowledged], first);
+      await this.#exchange(operation, bytes, false, (message) => {
+        if (message.type !== NLMSG_ERROR) return false;
+        const index = (message.sequence - first) >>> 0;
+        const request = requests[index];
+        if (request === undefined) return false;
+        const ack = readAck(message);
+        if (ack.errno !== 0) {
+          refusals.push({ index, error: refused(`netlink message ${request.type}`, ack) });
+        }
+        return index === requests.length - 1;
+      });
+      return refusals;
+    });
+  }
+
+  /**
+   * Dumps a table. A dump during which the table changed is made again, up to five times.
+   * @param pick Called with every message; undefined leaves it out. Called again, from the start,
+   * when the dump is made again.
+   * @throws NetlinkError; EINTR when the table would not keep still.
+   * @throws whatever `pick` throws.
+   */
+  dump<T>(request: Request, pick: (message: Message) => T | undefined): Promise<T[]> {
+    return this.#serialised(async () => {
+      for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
+        const picked = await this.#dumpOnce(request, pick);
+        if (picked !== undefined) return picked;
+      }
+      throw new NetlinkError(`netlink dump ${request.type}, table changing all the time`, EINTR);
+    });
+  }
+
+  /**
+   * Joins multicast groups (RTNLGRP_ and NFNLGRP_ numbers) and listens until the socket is
+   * closed; the process stays alive as long. The callbacks run in turns of the event loop of
+   * their own; what they throw is an uncaught exception.
+   * @param onMessages The messages are valid during the call only.
+   * @param onOverrun Notifications were lost (ENOBUFS), or could not be read: look at the table anew.
+   * @throws NetlinkError when the kernel does not know a group.
+   */
+  subscribe(
+    groups: readonly number[],
+    onMessages: (messages: readonly Message[]) => void,
+    onOverrun: (error: Error) => void,
+  ): void {
+    this.#checkOpen();
+    for (const group of groups) joinGroup(this.#fd, group);
+    this.#watch = libc().watch(this.#fd, () => this.#hear(onMessages, onOverrun));
+  }
+
+  /** Fails what is under way with ECANCELED. Resolves when the descriptor is gone. */
+  close(): Promise<void> {
+    this.#closed ??= this.#close();
+    return this.#closed;
+  }
+
+  async #close(): Promise<void> {
+    this.#watch?.close();
+    this.#closing.reject(new NetlinkError('netlink socket closed', ECANCELED));
+    // A call in the pool may still use the descriptor, whose number is free for others once closed.
+    await this.#queue;
+    libc().close(this.#fd);
+  }
+
+  #serialised<T>(work: () => Promise<T>): Promise<T> {
+    const result = this.#queue.then(() => {
+      this.#checkOpen();
+      if (this.#watch !== undefined) throw new TypeError('request on a socket that subscribed');
+      return work();
+    });
+    this.#queue = result.catch(() => undefined);
+    return result;
+  }
+
+  #checkOpen(): void {
+    if (this.#closed !== undefined) throw new NetlinkError('netlink socket closed', ECANCELED);
+  }
+
+  /** Takes sequence numbers; 0 is left to notifications. */
+  #number(count: number): number {
+    if (this.#sequence + count > 0xffffffff) this.#sequence = 0;
+    const first = this.#sequence + 1;
+    this.#sequence += count;
+    return first;
+  }
+
+  /** @returns undefined when the table changed meanwhile. */
+  async #dumpOnce<T>(
+    request: Request,
+    pick: (message: Message) => T | undefined,
+  ): Promise<T[] | undefined> {
+    const operation = `netlink dump ${request.type}`;
+    const picked: T[] = [];
+    let interrupted = false;
+    let thrown: { error: unknown } | undefined;
+    const sequence = this.#number(1);
+    const flags = (request.flags ?? 0) | NLM_F_DUMP;
+    const bytes = encodeMessages([{ ...request, flags }], sequence);
+    await this.#exchange(operation, bytes, true, (message) => {
+      if (message.sequence !== sequence) return false;
+      if ((message.flags & NLM_F_DUMP_INTR) !== 0) interrupted = true;
+      if (message.type === NLMSG_DONE || message.type === NLMSG_ERROR) {
+        const ack = readAck(message);
+        if (ack.errno !== 0) thrown ??= { error: refused(operation, ack) };
+        return true;
+      }
+      // After a failure the rest is received all the same, or the socket could not dump again.
+      if (thrown !== undefined) return false;
+      try {
+        const value = pick(message);
+        if (value !== undefined) picked.push(value);
+      } catch (error) {
+        thrown = { error };
+      }
+      return false;
+    });
+    if (thrown !== undefined) throw thrown.error;
+    return interrupted ? undefined : picked;
+  }
+
+  /** Sends, then receives until `isLast` says so. */
+  async #exchange(
+    operation: string,
+    bytes: Buffer,
+    pooled: boolean,
+    isLast: (message: Message) => boolean,
+  ): Promise<void> {
+    const deadline = performance.now() + this.#timeout;
+    this.#sliceStart = performance.now();
+    if (this.#stale) await this.#drain(operation, deadline);
+    this.#stale = true;
+    check(operation, await libc().send(this.#fd, bytes));
+    for (let last = false; !last; ) {
+      this.#checkOpen();
+      const result = await this.#receive(pooled);
+      if (result === -EAGAIN) await this.#readable(operation, deadline);
+      else
+        for (const message of readDatagram(operation, this.#into, result))
+          last = isLast(message) || last;
+      if (!last) await this.#pause(operation, deadline);
+    }
+    this.#stale = false;
+  }
+
+  /** Receives what is left of an exchange that ended early; also ends a dump. */
+  async #drain(operation: string, deadline: number): Promise<void> {
+    while ((await this.#receive(true)) !== -EAGAIN) {
+      this.#checkOpen();
+      await this.#pause(operation, deadline);
+    }
+  }
+
+  #receive(pooled: boolean): number | Promise<number> {
+    return pooled
+      ? libc().receivePooled(this.#fd, this.#into)
+      : libc().receive(this.#fd, this.#into);
+  }
+
+  /** @throws NetlinkError ETIMEDOUT */
+  async #pause(operation: string, deadline: number): Promise<void> {
+    const now = performance.now();
+    if (now > deadline) throw new NetlinkError(operation, ETIMEDOUT);
+    if (now - this.#sliceStart < SLICE) return;
+    await nextTurn();
+    this.#sliceStart = performance.now();
+  }
+
+  /** Rare: the answer is there as soon as send returns, except from a protocol that answers later. */
+  async #readable(operation: string, deadline: number): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const watch = libc().watch(this.#fd, resolve);
+    const timer = setTimeout(
+      () => reject(new NetlinkError(operation, ETIMEDOUT)),
+      Math.max(deadline - performance.now(), 0),
+    );
+    try {
+      await Promise.race([promise, this.#closing.promise]);
+    } finally {
+      clearTimeout(timer);
+      watch.close();
+    }
+  }
+
+  #hear(
+    onMessages: (messages: readonly Message[]) => void,
+    onOverrun: (error: Error) => void,
+  ): void {
+    const start = performance.now();
+    // What is left after the slice makes the socket readable in the next turn.
+    while (this.#closed === undefined && performance.now() - start < SLICE) {
+      const result = libc().receive(this.#fd, this.#into);
+      if (result === -EAGAIN) return;
+      let messages: Message[];
+      try {
+        messages = readDatagram('netlink notifications', this.#into, result);
+      } catch (error) {
+        if (!(error instanceof NetlinkError || error instanceof MalformedMessage)) throw error;
+        onOverrun(error);
+        continue;
+      }
+      onMessages(messages);
+    }
+  }
+}
+
+function refused(operation: string, { errno, extendedAck }: Ack): NetlinkError {
+  return new NetlinkError(operation, errno, extendedAck);
+}

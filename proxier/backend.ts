@@ -1,0 +1,31 @@
+import type { IpFamily } from '../api/objects.ts';
+import type { Route } from '../services/route.ts';
+
+/** What a backend knows of the node besides Routes. */
+export interface NodeFacts {
+  /** All addresses of this node in the family, sorted. */
+  readonly addresses: readonly string[];
+  /** The address that the Node object names first in the family. */
+  readonly primary: string | undefined;
+}
+
+/** What one `apply` did, for logs and metrics. */
+export interface ApplyReport {
+  /** Chains, maps or messages written; 0 when the kernel had everything. */
+  readonly written: number;
+}
+
+/**
+ * One proxy mode in one family. `update` and `setFacts` only change what is wanted and are quick;
+ * `apply` brings the kernel there. After an `apply` that failed the kernel is as it was (or part
+ * of the way, each part consistent), and the next has everything still to do.
+ */
+export interface Backend {
+  readonly family: IpFamily;
+  setFacts(facts: NodeFacts): void;
+  update(upserts: Iterable<Route>, removals: Iterable<string>): void;
+  /** @param full compare with the kernel and mend whatever differs, stale rules included. */
+  apply(full: boolean): Promise<ApplyReport>;
+  /** Whether the rules still stand, as far as a cheap look can tell. */
+  intact(): Promise<boolean>;
+}

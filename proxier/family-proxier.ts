@@ -1,0 +1,128 @@
+import { isDeepStrictEqual } from 'node:util';
+import type { IpFamily } from '../api/objects.ts';
+import type { Route } from '../services/route.ts';
+import type { Backend, NodeFacts } from './backend.ts';
+import { type Flow, FlowOwners, type Suspects } from './stale-flows.ts';
+
+/** Looks at conntrack's UDP flows of one family and forgets some. */
+export interface FlowTable {
+  /**
+   * Forgets the UDP flows for which `isStale` says so.
+   * @param origDst when given, only flows to this address are looked at.
+   * @returns how many were forgotten.
+   */
+  forget(isStale: (flow: Flow) => boolean, origDst: string | undefined): Promise<number>;
+}
+
+/** What happened in one sync, for logs and metrics. */
+export interface SyncReport {
+  readonly family: IpFamily;
+  readonly full: boolean;
+  readonly seconds: number;
+  readonly written: number;
+  readonly forgottenFlows: number;
+  /** Why stale UDP flows could not be forgotten; they are tried again with the next sync. */
+  readonly flowError: unknown;
+}
+
+/**
+ * One family: what is wanted, and bringing the kernel there. Changes are handed over at any time;
+ * `sync` applies them all, and keeps what it could not for the next time.
+ */
+export class FamilyProxier {
+  readonly family: IpFamily;
+  readonly #backend: Backend;
+  readonly #flows: FlowTable;
+  readonly #owners = new FlowOwners();
+  #facts: NodeFacts = { addresses: [], primary: undefined };
+  #dirty = true;
+  #full = true;
+
+  constructor(backend: Backend, flows: FlowTable) {
+    this.family = backend.family;
+    this.#backend = backend;
+    this.#flows = flows;
+  }
+
+  /** @returns whether there is something to sync. */
+  get needsSync(): boolean {
+    return this.#dirty || this.#full;
+  }
+
+  /** The next sync compares everything with the kernel. */
+  requireFull(): void {
+    this.#full = true;
+  }
+
+  setNodeFacts(facts: NodeFacts): void {
+    if (isDeepStrictEqual(facts, this.#facts)) return;
+    this.#facts = facts;
+    this.#backend.setFacts(facts);
+    this.#dirty = true;
+  }
+
+  /** Hands over changes; `before` has the earlier version of those that existed. */
+  update(
+    upserts: readonly Route[],
+    removals: readonly Route[],
+    before: ReadonlyMap<string, Route>,
+  ): void {
+    if (upserts.length === 0 && removals.length === 0) return;
+    for (const route of removals) this.#owners.replace(route, undefined);
+    for (const route of upserts) this.#owners.replace(before.get(route.id), route);
+    this.#backend.update(
+      upserts,
+      removals.map((route) => route.id),
+    );
+    this.#dirty = true;
+  }
+
+  /** Whether the rules still stand. */
+  intact(): Promise<boolean> {
+    return this.#backend.intact();
+  }
+
+  /**
+   * Brings the kernel to what is wanted, then forgets UDP flows that the rules no longer make.
+   * @throws what the backend throws; nothing is lost, and the next sync is full.
+   */
+  async sync(): Promise<SyncReport> {
+    const started = performance.now();
+    const full = this.#full;
+    this.#dirty = false;
+    this.#full = false;
+    try {
+      if (full) this.#owners.suspectAll();
+      const { written } = await this.#backend.apply(full);
+      const flows = await this.#forgetStaleFlows();
+      const seconds = (performance.now() - started) / 1000;
+      return { family: this.family, full, seconds, written, ...flows };
+    } catch (error) {
+      this.#full = true;
+      throw error;
+    }
+  }
+
+  async #forgetStaleFlows(): Promise<{ forgottenFlows: number; flowError: unknown }> {
+    const suspects = this.#owners.takeSuspects();
+    if (suspects === undefined) return { forgottenFlows: 0, flowError: undefined };
+    const addresses = new Set(this.#facts.addresses);
+    const isNodeAddress = (address: string) => addresses.has(address);
+    try {
+      const forgottenFlows = await this.#flows.forget(
+        (flow) => this.#owners.isStale(flow, suspects, isNodeAddress),
+        onlyVip(suspects),
+      );
+      return { forgottenFlows, flowError: undefined };
+    } catch (flowError) {
+      this.#owners.returnSuspects(suspects);
+      return { forgottenFlows: 0, flowError };
+    }
+  }
+}
+
+/** The kernel can look for one destination by itself; for several, one look at all is cheaper. */
+function onlyVip({ vips, nodePorts }: Suspects): string | undefined {
+  const [vip] = vips;
+  return vips.size === 1 && nodePorts.size === 0 ? vip : undefined;
+}

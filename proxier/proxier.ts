@@ -1,0 +1,164 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { familyOf } from '../api/addresses.ts';
+import { compareText } from '../api/collections.ts';
+import type { IpFamily } from '../api/objects.ts';
+import type { FamilyProxier, SyncReport } from './family-proxier.ts';
+import type { RefusalChanges, RouteTable } from './route-table.ts';
+import { Runner, type Timers } from './runner.ts';
+
+export interface ProxierOptions {
+  readonly table: RouteTable;
+  readonly families: readonly FamilyProxier[];
+  /** Least milliseconds between two syncs of a family. */
+  readonly minSyncPeriod: number;
+  /** Milliseconds between two looks whether the rules still stand. */
+  readonly syncPeriod: number;
+  readonly timers: Timers;
+  readonly observer: ProxierObserver;
+}
+
+/** Hears what the proxier does. */
+export interface ProxierObserver {
+  refusals(changes: RefusalChanges): void;
+  synced(report: SyncReport): void;
+  syncFailed(family: IpFamily, error: unknown): void;
+  /** Somebody else removed our rules. */
+  rulesLost(family: IpFamily): void;
+}
+
+/** Everything is compared with the kernel at least this often, as in kube-proxy. */
+const FULL_SYNC_PERIOD = 60 * 60 * 1000;
+const BACKOFF = { first: 500, max: 30_000 };
+/** Services resolved before the event loop gets a turn. */
+const SERVICES_PER_TURN = 250;
+
+/**
+ * The loop from changed objects to the kernel: collects changes by Service, resolves them to
+ * Routes, and lets each family sync on its own, so that one that fails does not hold up the other.
+ */
+export class Proxier {
+  readonly #options: ProxierOptions;
+  readonly #runners: Map<FamilyProxier, Runner>;
+  readonly #lastFull = new Map<FamilyProxier, number>();
+  #draining: Promise<void> | undefined;
+  #addresses: readonly string[] | undefined;
+  #checkTimer: unknown;
+  #checking: Promise<void> | undefined;
+  /**
+   * Families compared once more after their first sync: a restore that a killed predecessor left
+   * running may have come in between.
+   */
+  readonly #confirmed = new Set<FamilyProxier>();
+  #stopped = false;
+
+  constructor(options: ProxierOptions) {
+    this.#options = options;
+    this.#runners = new Map(
+      options.families.map((family) => [
+        family,
+        new Runner({
+          run: () => this.#sync(family),
+          minPeriod: options.minSyncPeriod,
+          backoff: BACKOFF,
+          timers: options.timers,
+        }),
+      ]),
+    );
+    this.#scheduleCheck();
+  }
+
+  /** There may be something to do. */
+  request(): void {
+    for (const runner of this.#runners.values()) runner.request();
+  }
+
+  /**
+   * All addresses of this node; nothing is programmed before they are known. Does not wait for the
+   * least period: an address that a Service must let go of is urgent.
+   */
+  setNodeAddresses(addresses: readonly string[]): void {
+    this.#addresses = addresses.toSorted(compareText);
+    this.#options.table.setNodeAddresses(new Set(addresses));
+    for (const runner of this.#runners.values()) runner.request({ urgent: true });
+  }
+
+  /** Ends after the syncs that run now; the kernel keeps its rules. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#options.timers.clear(this.#checkTimer);
+    await Promise.all([...this.#runners.values()].map((runner) => runner.stop()));
+    await this.#checking;
+  }
+
+  async #sync(family: FamilyProxier): Promise<boolean> {
+    const { table, observer, timers } = this.#options;
+    if (!table.isSynced || this.#addresses === undefined) return false;
+    try {
+      await this.#drain();
+      if (!family.needsSync) return false;
+      const report = await family.sync();
+      if (report.full) this.#lastFull.set(family, timers.now());
+      observer.synced(report);
+      return true;
+    } catch (error) {
+      observer.syncFailed(family.family, error);
+      throw error;
+    }
+  }
+
+  /** Hands what changed to all families; one at a time, for both ask for it. */
+  #drain(): Promise<void> {
+    this.#draining ??= this.#drainOnce().finally(() => {
+      this.#draining = undefined;
+    });
+    return this.#draining;
+  }
+
+  async #drainOnce(): Promise<void> {
+    const { table, families, observer } = this.#options;
+    for (const family of families) {
+      const own = (list: readonly string[]) =>
+        list.filter((address) => familyOf(address) === family.family);
+      const addresses = own(this.#addresses ?? []);
+      family.setNodeFacts({ addresses, primary: own(table.node?.addresses ?? [])[0] });
+    }
+    while (table.hasChanges) {
+      const { routes, refusals } = table.takeChanges(SERVICES_PER_TURN);
+      for (const family of families) {
+        const own = <T extends { family: IpFamily }>(list: readonly T[]) =>
+          list.filter((route) => route.family === family.family);
+        family.update(own(routes.upserts), own(routes.removals), routes.before);
+      }
+      observer.refusals(refusals);
+      if (table.hasChanges) await nextTurn();
+    }
+  }
+
+  #scheduleCheck(): void {
+    if (this.#stopped) return;
+    this.#checkTimer = this.#options.timers.set(() => {
+      this.#checking = this.#check();
+    }, this.#options.syncPeriod);
+  }
+
+  /** Looks whether the rules still stand, and whether a full comparison is due. */
+  async #check(): Promise<void> {
+    const { observer, timers } = this.#options;
+    for (const [family, runner] of this.#runners) {
+      const last = this.#lastFull.get(family);
+      if (last === undefined) continue;
+      try {
+        const isIntact = await family.intact();
+        if (!isIntact) observer.rulesLost(family.family);
+        const isFresh = this.#confirmed.has(family) && timers.now() - last < FULL_SYNC_PERIOD;
+        if (isIntact && isFresh) continue;
+        this.#confirmed.add(family);
+        family.requireFull();
+        runner.request();
+      } catch (error) {
+        observer.syncFailed(family.family, error);
+      }
+    }
+    this.#scheduleCheck();
+  }
+}

@@ -1,0 +1,207 @@
+import { isDeepStrictEqual } from 'node:util';
+import type { Refusal } from '../api/all-ports.ts';
+import { getOrCreate } from '../api/collections.ts';
+import type { ApiObject, EndpointSlice, Kind, Node, ObjectKey, Service } from '../api/objects.ts';
+import type { NodePlace } from '../endpoints/select.ts';
+import { resolveRoute } from '../services/resolve-route.ts';
+import type { Route } from '../services/route.ts';
+import { type ServedService, servedPorts } from '../services/served-ports.ts';
+import { VipLedger } from '../services/vip-ledger.ts';
+import type { ObjectSink } from '../sources/store.ts';
+
+/** What became of the Routes since the last time it was asked. */
+export interface RouteChanges {
+  readonly upserts: readonly Route[];
+  readonly removals: readonly Route[];
+  /** Routes as they were, for those in `upserts` that existed before. */
+  readonly before: ReadonlyMap<string, Route>;
+}
+
+/** Refusals and warnings that came or went, for logs and Events. */
+export interface RefusalChanges {
+  readonly raised: readonly Refusal[];
+  readonly cleared: readonly Refusal[];
+  readonly warnings: readonly { readonly serviceKey: ObjectKey; readonly message: string }[];
+}
+
+interface ServiceState {
+  readonly service: Service;
+  readonly served: ServedService;
+}
+
+const KINDS: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
+
+/**
+ * The objects that sources handed over, and the Routes that follow from them. A change marks the
+ * Services that it touches; `takeChanges` resolves those and no others.
+ */
+export class RouteTable implements ObjectSink {
+  readonly #nodeName: string;
+  readonly #allPortsEnabled: boolean;
+  readonly #onChange: () => void;
+  readonly #services = new Map<ObjectKey, ServiceState>();
+  readonly #slices = new Map<ObjectKey, Map<ObjectKey, EndpointSlice>>();
+  /** Which Service a slice belongs to, for when its label changes. */
+  readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
+  readonly #ledger = new VipLedger();
+  readonly #routes = new Map<ObjectKey, Map<string, Route>>();
+  readonly #refusals = new Map<ObjectKey, readonly Refusal[]>();
+  readonly #touched = new Set<ObjectKey>();
+  readonly #unsynced = new Set<Kind>(KINDS);
+  #node: Node | undefined;
+  #pendingWarnings: { serviceKey: ObjectKey; message: string }[] = [];
+
+  /** @param onChange called whenever there may be something to take, also once all is synced. */
+  constructor(options: { nodeName: string; allPortsEnabled: boolean; onChange: () => void }) {
+    this.#nodeName = options.nodeName;
+    this.#allPortsEnabled = options.allPortsEnabled;
+    this.#onChange = options.onChange;
+  }
+
+  /** All sources have listed; before that nothing may be programmed. */
+  get isSynced(): boolean {
+    return this.#unsynced.size === 0;
+  }
+
+  /** This node's object, once a source had it. */
+  get node(): Node | undefined {
+    return this.#node;
+  }
+
+  upsert(object: ApiObject): void {
+    if (object.kind === 'Service') this.#upsertService(object);
+    else if (object.kind === 'EndpointSlice') this.#upsertSlice(object);
+    else if (object.name === this.#nodeName) this.#setNode(object);
+    this.#onChange();
+  }
+
+  remove(kind: Kind, key: ObjectKey): void {
+    if (kind === 'Service') this.#removeService(key);
+    else if (kind === 'EndpointSlice') this.#removeSlice(key);
+    else if (key === this.#nodeName) this.#setNode(undefined);
+    this.#onChange();
+  }
+
+  synced(kind: Kind): void {
+    this.#unsynced.delete(kind);
+    this.#onChange();
+  }
+
+  /** Addresses of this node other than on the agent's own dummy device (contract, line 6). */
+  setNodeAddresses(addresses: ReadonlySet<string>): void {
+    for (const key of this.#ledger.setNodeAddresses(addresses)) this.#touched.add(key);
+    this.#onChange();
+  }
+
+  /** All Routes. */
+  *routes(): Iterable<Route> {
+    for (const routes of this.#routes.values()) yield* routes.values();
+  }
+
+  /** All refusals in force. */
+  *refusals(): Iterable<Refusal> {
+    for (const refusals of this.#refusals.values()) yield* refusals;
+  }
+
+  /** Some Service was touched and is not resolved yet. */
+  get hasChanges(): boolean {
+    return this.#touched.size > 0;
+  }
+
+  /** Resolves Services touched since the last call, at most `limit` of them. */
+  takeChanges(limit = Infinity): { routes: RouteChanges; refusals: RefusalChanges } {
+    const upserts: Route[] = [];
+    const removals: Route[] = [];
+    const before = new Map<string, Route>();
+    const raised: Refusal[] = [];
+    const cleared: Refusal[] = [];
+    for (const key of [...this.#touched].slice(0, limit)) {
+      this.#touched.delete(key);
+      const { routes, refusals } = this.#resolve(key);
+      const known = this.#routes.get(key);
+      for (const route of known?.values() ?? []) if (!routes.has(route.id)) removals.push(route);
+      for (const route of routes.values()) {
+        const old = known?.get(route.id);
+        if (old !== undefined && isDeepStrictEqual(old, route)) continue;
+        upserts.push(route);
+        if (old !== undefined) before.set(route.id, old);
+      }
+      if (routes.size > 0) this.#routes.set(key, routes);
+      else this.#routes.delete(key);
+
+      const standing = this.#refusals.get(key) ?? [];
+      raised.push(...without(refusals, standing));
+      cleared.push(...without(standing, refusals));
+      if (refusals.length > 0) this.#refusals.set(key, refusals);
+      else this.#refusals.delete(key);
+    }
+    const warnings = this.#pendingWarnings;
+    this.#pendingWarnings = [];
+    return { routes: { upserts, removals, before }, refusals: { raised, cleared, warnings } };
+  }
+
+  #resolve(key: ObjectKey): { routes: Map<string, Route>; refusals: readonly Refusal[] } {
+    const routes = new Map<string, Route>();
+    const state = this.#services.get(key);
+    if (state === undefined) return { routes, refusals: [] };
+    const refused = this.#ledger.refusals(key);
+    const slices = [...(this.#slices.get(key)?.values() ?? [])];
+    const place: NodePlace = { name: this.#nodeName, zone: this.#node?.zone };
+    for (const port of state.served.ports) {
+      const route = resolveRoute(state.service, port, refused, slices, place);
+      if (route !== undefined) routes.set(route.id, route);
+    }
+    return { routes, refusals: [...state.served.refusals, ...refused.values()] };
+  }
+
+  #upsertService(service: Service): void {
+    const served = servedPorts(service, this.#allPortsEnabled);
+    const known = this.#services.get(service.key);
+    this.#services.set(service.key, { service, served });
+    this.#claim(service.key, service.creationTimestamp, served);
+    for (const message of served.warnings) {
+      if (known?.served.warnings.includes(message) === true) continue;
+      this.#pendingWarnings.push({ serviceKey: service.key, message });
+    }
+  }
+
+  #removeService(key: ObjectKey): void {
+    if (!this.#services.delete(key)) return;
+    this.#claim(key, '', undefined);
+  }
+
+  #claim(key: ObjectKey, creationTimestamp: string, served: ServedService | undefined): void {
+    const affected = this.#ledger.replace(key, creationTimestamp, served?.ports ?? []);
+    for (const other of affected) this.#touched.add(other);
+    this.#touched.add(key);
+  }
+
+  #upsertSlice(slice: EndpointSlice): void {
+    const owner = this.#sliceOwner.get(slice.key);
+    if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
+    this.#sliceOwner.set(slice.key, slice.serviceKey);
+    getOrCreate(this.#slices, slice.serviceKey, () => new Map()).set(slice.key, slice);
+    this.#touched.add(slice.serviceKey);
+  }
+
+  #removeSlice(key: ObjectKey): void {
+    const owner = this.#sliceOwner.get(key);
+    if (owner === undefined) return;
+    this.#sliceOwner.delete(key);
+    const slices = this.#slices.get(owner);
+    slices?.delete(key);
+    if (slices?.size === 0) this.#slices.delete(owner);
+    this.#touched.add(owner);
+  }
+
+  #setNode(node: Node | undefined): void {
+    const moved = this.#node?.zone !== node?.zone;
+    this.#node = node;
+    // The zone decides on topology everywhere: the one change that concerns every Service.
+    if (moved) for (const key of this.#services.keys()) this.#touched.add(key);
+  }
+}
+
+function without(all: readonly Refusal[], known: readonly Refusal[]): Refusal[] {
+  return all.filter((refusal) => !known.some((other) => isDeepStrictEqual(refusal, other)));
+}

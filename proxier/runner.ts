@@ -1,0 +1,97 @@
+/** Clock and timers, so that tests can be their master. */
+export interface Timers {
+  now(): number;
+  set(callback: () => void, milliseconds: number): unknown;
+  clear(handle: unknown): void;
+}
+
+export const systemTimers: Timers = {
+  now: () => performance.now(),
+  set: (callback, milliseconds) => setTimeout(callback, milliseconds),
+  clear: (handle) => clearTimeout(handle as NodeJS.Timeout),
+};
+
+export interface RunnerOptions {
+  /**
+   * One run; a rejection makes the next one come after a backoff.
+   * @returns whether there was something to do; if not, the run does not count for `minPeriod`.
+   */
+  readonly run: () => Promise<boolean>;
+  /** Least milliseconds from the start of one run to that of the next. */
+  readonly minPeriod: number;
+  /** First and greatest milliseconds to wait after a failure; doubled in between. */
+  readonly backoff: { readonly first: number; readonly max: number };
+  readonly timers: Timers;
+}
+
+/**
+ * Runs one thing at a time, when asked: at once when it rested, at most once a `minPeriod` under a
+ * storm, and again by itself after a failure. A request is never lost: one that comes in the middle
+ * of a run makes another follow.
+ */
+export class Runner {
+  readonly #options: RunnerOptions;
+  #timer: unknown;
+  #running: Promise<void> | undefined;
+  #requested = false;
+  #urgent = false;
+  #stopped = false;
+  #lastStart = -Infinity;
+  #failures = 0;
+
+  constructor(options: RunnerOptions) {
+    this.#options = options;
+  }
+
+  /** @param options.urgent does not wait for `minPeriod`, nor for a backoff. */
+  request(options: { urgent?: boolean } = {}): void {
+    this.#requested = true;
+    if (options.urgent === true) {
+      this.#urgent = true;
+      this.#options.timers.clear(this.#timer);
+      this.#timer = undefined;
+    }
+    this.#schedule();
+  }
+
+  /** No run starts any more; resolves when the current one has ended. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#options.timers.clear(this.#timer);
+    await this.#running;
+  }
+
+  #schedule(): void {
+    if (this.#stopped || this.#running !== undefined || this.#timer !== undefined) return;
+    const { minPeriod, timers } = this.#options;
+    const rest = Math.max(this.#lastStart + minPeriod - timers.now(), this.#pause(), 0);
+    const wait = this.#urgent ? 0 : rest;
+    // Also without a wait by timer: what arrives in the same turn goes into the same run.
+    this.#timer = timers.set(() => {
+      this.#timer = undefined;
+      this.#running = this.#runOnce();
+    }, wait);
+  }
+
+  #pause(): number {
+    if (this.#failures === 0) return 0;
+    const { first, max } = this.#options.backoff;
+    return Math.min(first * 2 ** (this.#failures - 1), max);
+  }
+
+  async #runOnce(): Promise<void> {
+    this.#requested = false;
+    this.#urgent = false;
+    const start = this.#options.timers.now();
+    try {
+      if (await this.#options.run()) this.#lastStart = start;
+      this.#failures = 0;
+    } catch {
+      // `run` has reported it; what is left to do here is to come again.
+      this.#failures += 1;
+      this.#requested = true;
+    }
+    this.#running = undefined;
+    if (this.#requested) this.#schedule();
+  }
+}

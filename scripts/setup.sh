@@ -1,0 +1,39 @@
+#!/bin/sh
+# Brings a fresh Debian machine to where the demo, the tests and the benchmarks run: packages by apt
+# where a command is missing, modules by npm where they are not those of the lock file.
+set -eu
+cd "$(dirname -- "$0")/.."
+
+if [ "$(id -u)" -ne 0 ]; then
+  echo "This needs root: it makes network namespaces and installs packages. Try: sudo make ${1:-setup}" >&2
+  exit 1
+fi
+
+# command:package
+wanted="ip:iproute2 iptables-nft:iptables iptables-legacy:iptables nft:nftables ipset:ipset ping:iputils-ping conntrack:conntrack npm:npm"
+missing=
+for entry in $wanted; do
+  command -v "${entry%%:*}" >/dev/null 2>&1 || missing="$missing ${entry#*:}"
+done
+if [ -n "$missing" ]; then
+  echo "Installing with apt:$missing"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  # shellcheck disable=SC2086 # a list of words
+  apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+
+# npm leaves a copy of the lock file where it installed.
+if ! node_modules/.bin/node --version >/dev/null 2>&1 ||
+  [ package-lock.json -nt node_modules/.package-lock.json ]; then
+  echo "Installing modules with npm"
+  npm ci --no-audit --no-fund --loglevel=error
+  touch node_modules/.package-lock.json
+fi
+
+# A kernel that cannot make a network namespace can run nothing here; say so before a test does.
+if ! ip netns add portwide-setup 2>/dev/null; then
+  echo "This machine cannot make network namespaces (ip netns add failed); CAP_SYS_ADMIN is needed." >&2
+  exit 1
+fi
+ip netns delete portwide-setup

@@ -1,0 +1,68 @@
+import type { EndpointSlice, Service } from '../api/objects.ts';
+import {
+  candidatesForAllPorts,
+  candidatesForPort,
+  type NodePlace,
+  selectEndpoints,
+} from '../endpoints/select.ts';
+import type { Route } from './route.ts';
+import type { ServedPort } from './served-ports.ts';
+import { grantKey, nodePortGrantKey } from './vip-ledger.ts';
+
+/**
+ * Joins what a Service asks for, which VIPs it was granted and its endpoints into a Route.
+ * @param refused keys of `VipLedger.refusals`.
+ * @returns undefined when no VIP and no node port is left.
+ */
+export function resolveRoute(
+  service: Service,
+  port: ServedPort,
+  refused: ReadonlyMap<string, unknown>,
+  slices: Iterable<EndpointSlice>,
+  node: NodePlace,
+): Route | undefined {
+  const granted = (vip: string) => !refused.has(grantKey(port.id, vip));
+  const clusterIP = granted(port.clusterIP) ? port.clusterIP : undefined;
+  const externalIPs = port.externalIPs.filter((vip) => vip !== port.clusterIP && granted(vip));
+  const loadBalancerIPs = port.loadBalancerIPs.filter(
+    (vip) => vip !== port.clusterIP && !externalIPs.includes(vip) && granted(vip),
+  );
+  const nodePort = refused.has(nodePortGrantKey(port)) ? 0 : port.nodePort;
+  const external = externalIPs.length > 0 || loadBalancerIPs.length > 0 || nodePort > 0;
+  if (clusterIP === undefined && !external) return undefined;
+
+  const internalLocal = service.internalTrafficPolicy === 'Local';
+  const externalLocal = external && service.externalTrafficPolicy === 'Local';
+  const { match } = port;
+  const candidates =
+    match.kind === 'port'
+      ? candidatesForPort(slices, port.family, port.portName, match.protocol)
+      : candidatesForAllPorts(slices, port.family);
+  // With externalTrafficPolicy Local, pods and the node itself still reach the whole cluster set.
+  const policy = {
+    usesCluster: !internalLocal || external,
+    usesLocal: internalLocal || externalLocal,
+    distribution: service.trafficDistribution,
+  };
+  const endpoints = selectEndpoints(candidates, policy, node);
+  return {
+    id: port.id,
+    serviceKey: service.key,
+    name: port.name,
+    family: port.family,
+    match,
+    clusterIP,
+    externalIPs,
+    loadBalancerIPs,
+    nodePort,
+    healthCheckNodePort: port.healthCheckNodePort,
+    sourceRanges: port.sourceRanges,
+    internalLocal,
+    externalLocal,
+    affinitySeconds: service.affinitySeconds,
+    clusterEndpoints: endpoints.cluster,
+    localEndpoints: endpoints.local,
+    hasEndpointsAnywhere: endpoints.anywhere,
+    aliveEndpoints: endpoints.alive,
+  };
+}

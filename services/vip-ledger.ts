@@ -1,0 +1,202 @@
+import type { Refusal } from '../api/all-ports.ts';
+import { compareText, getOrCreate } from '../api/collections.ts';
+import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import { type PortRange, rangesOverlap } from '../api/ports.ts';
+import type { Match } from './route.ts';
+import type { ServedPort } from './served-ports.ts';
+
+/** Pseudo-VIP on which node ports are claimed; a dual-stack Service uses one number in both families. */
+const nodePortsOf = (family: IpFamily) => `node port, ${family}`;
+
+/** A Service that wants a VIP, on a port, on ranges or whole. */
+interface Claim {
+  readonly vip: string;
+  readonly id: string;
+  readonly match: Match;
+  readonly field: string;
+  readonly serviceKey: ObjectKey;
+  /** Sorts claims: the older first, then by namespace/name. */
+  readonly seniority: string;
+}
+
+/** Claims on one VIP. Exact ports are keyed, for a Service may list thousands. */
+interface VipClaims {
+  readonly exact: Map<string, Claim[]>;
+  readonly ranges: Claim[];
+  readonly all: Claim[];
+}
+
+/**
+ * Who owns which VIP. Exact ports, ranges and all-ports share a VIP by precedence; two of one kind
+ * that overlap do not: the older Service has it, the other is refused there and takes over when
+ * the first goes. A VIP that is an address of this node is given to no all-ports Service: capturing
+ * it whole would cut off ssh and the kubelet.
+ */
+export class VipLedger {
+  readonly #vips = new Map<string, VipClaims>();
+  readonly #services = new Map<ObjectKey, readonly Claim[]>();
+  #nodeAddresses: ReadonlySet<string> = new Set();
+
+  /**
+   * Records what a Service wants now (nothing: it has gone).
+   * @returns the other Services whose VIPs may be granted differently from now on.
+   */
+  replace(
+    serviceKey: ObjectKey,
+    creationTimestamp: string,
+    ports: readonly ServedPort[],
+  ): Set<ObjectKey> {
+    const affected = new Set<ObjectKey>();
+    const before = this.#services.get(serviceKey) ?? [];
+    const claims = ports.flatMap((port) => claimsOf(port, serviceKey, creationTimestamp));
+    for (const claim of before) this.#remove(claim, affected);
+    for (const claim of claims) this.#add(claim, affected);
+    if (claims.length > 0) this.#services.set(serviceKey, claims);
+    else this.#services.delete(serviceKey);
+    affected.delete(serviceKey);
+    return affected;
+  }
+
+  /** @returns the Services that claim, with all ports or ranges, an address that came or went. */
+  setNodeAddresses(addresses: ReadonlySet<string>): Set<ObjectKey> {
+    const changed = [
+      ...[...addresses].filter((address) => !this.#nodeAddresses.has(address)),
+      ...[...this.#nodeAddresses].filter((address) => !addresses.has(address)),
+    ];
+    this.#nodeAddresses = addresses;
+    const affected = new Set<ObjectKey>();
+    for (const vip of changed) {
+      const claims = this.#vips.get(vip);
+      for (const claim of [...(claims?.ranges ?? []), ...(claims?.all ?? [])]) {
+        affected.add(claim.serviceKey);
+      }
+    }
+    return affected;
+  }
+
+  /** The VIP claims of a Service that are refused now: keys as `grantKey` makes them. */
+  refusals(serviceKey: ObjectKey): Map<string, Refusal> {
+    const refused = new Map<string, Refusal>();
+    for (const claim of this.#services.get(serviceKey) ?? []) {
+      const refusal = this.#refusalOf(claim);
+      if (refusal !== undefined) refused.set(grantKey(claim.id, claim.vip), refusal);
+    }
+    return refused;
+  }
+
+  #refusalOf(claim: Claim): Refusal | undefined {
+    const { serviceKey, field, vip, match } = claim;
+    if (match.kind !== 'port' && this.#nodeAddresses.has(vip)) {
+      const message = `${vip} is an address of this node; all its ports would be taken from the node`;
+      return { serviceKey, reason: 'NodeAddress', field, message };
+    }
+    const owner = this.#winnerOver(claim);
+    if (owner === undefined) return undefined;
+    const message = `${vip} is already served for the older Service ${owner.serviceKey}`;
+    return { serviceKey, reason: 'Overlap', field, message };
+  }
+
+  /** The claim that keeps this one from its VIP. */
+  #winnerOver(claim: Claim): Claim | undefined {
+    const claims = this.#vips.get(claim.vip);
+    if (claims === undefined) return undefined;
+    if (claim.match.kind === 'port') {
+      return notSelf(claims.exact.get(exactKey(claim.match))?.[0], claim);
+    }
+    if (claim.match.kind === 'all') return notSelf(claims.all[0], claim);
+    const granted: Claim[] = [];
+    for (const other of claims.ranges) {
+      const winner = granted.find((owner) => rangesOverlap(rangesOf(owner), rangesOf(other)));
+      if (other.id === claim.id) return winner;
+      if (winner === undefined) granted.push(other);
+    }
+    return undefined;
+  }
+
+  #add(claim: Claim, affected: Set<ObjectKey>): void {
+    const claims = getOrCreate(this.#vips, claim.vip, () => ({
+      exact: new Map(),
+      ranges: [],
+      all: [],
+    }));
+    const rivals = rivalsOf(claims, claim);
+    noteOwners(rivals, affected);
+    rivals.push(claim);
+    rivals.sort((a, b) => compareText(a.seniority, b.seniority));
+  }
+
+  #remove(claim: Claim, affected: Set<ObjectKey>): void {
+    const claims = this.#vips.get(claim.vip);
+    if (claims === undefined) return;
+    const rivals = rivalsOf(claims, claim);
+    const index = rivals.findIndex((other) => other.id === claim.id);
+    if (index >= 0) rivals.splice(index, 1);
+    noteOwners(rivals, affected);
+    if (claim.match.kind === 'port' && rivals.length === 0) {
+      claims.exact.delete(exactKey(claim.match));
+    }
+    if (claims.exact.size === 0 && claims.ranges.length === 0 && claims.all.length === 0) {
+      this.#vips.delete(claim.vip);
+    }
+  }
+}
+
+/** Names one VIP of one served port in `VipLedger.refusals`. */
+export function grantKey(id: string, vip: string): string {
+  return `${id} ${vip}`;
+}
+
+/** As `grantKey`, for the node port. */
+export function nodePortGrantKey(port: ServedPort): string {
+  return grantKey(port.id, nodePortsOf(port.family));
+}
+
+function claimsOf(port: ServedPort, serviceKey: ObjectKey, creationTimestamp: string): Claim[] {
+  // A Service without a timestamp (a manifest) was never created by an API server: it is the youngest.
+  const seniority = `${creationTimestamp || '~'} ${serviceKey} ${port.id}`;
+  const claim = (vip: string, field: string, match = port.match): Claim => ({
+    vip,
+    id: port.id,
+    match,
+    field,
+    serviceKey,
+    seniority,
+  });
+  const vips = new Map<string, Claim>();
+  const fields = [
+    [[port.clusterIP], 'spec.clusterIPs'],
+    [port.externalIPs, 'spec.externalIPs'],
+    [port.loadBalancerIPs, 'status.loadBalancer.ingress'],
+  ] as const;
+  for (const [addresses, field] of fields) {
+    for (const vip of addresses) if (!vips.has(vip)) vips.set(vip, claim(vip, field));
+  }
+  const claims = [...vips.values()];
+  if (port.nodePort > 0 && port.match.kind === 'port') {
+    const match: Match = { ...port.match, port: port.nodePort };
+    claims.push(claim(nodePortsOf(port.family), 'spec.ports.nodePort', match));
+  }
+  return claims;
+}
+
+function rivalsOf(claims: VipClaims, claim: Claim): Claim[] {
+  if (claim.match.kind === 'ranges') return claims.ranges;
+  if (claim.match.kind === 'all') return claims.all;
+  return getOrCreate(claims.exact, exactKey(claim.match), () => []);
+}
+
+function exactKey(match: Extract<Match, { kind: 'port' }>): string {
+  return `${match.protocol}/${match.port}`;
+}
+
+function rangesOf(claim: Claim): readonly PortRange[] {
+  return claim.match.kind === 'ranges' ? claim.match.ranges : [];
+}
+
+function notSelf(winner: Claim | undefined, claim: Claim): Claim | undefined {
+  return winner === undefined || winner.id === claim.id ? undefined : winner;
+}
+
+function noteOwners(claims: readonly Claim[], affected: Set<ObjectKey>): void {
+  for (const claim of claims) affected.add(claim.serviceKey);
+}

@@ -1,0 +1,33 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** What makes waiting depend on chance and time; tests put their own in. */
+export interface Backoff {
+  /** From 0 up to and without 1. */
+  readonly random: () => number;
+  /** Resolves after so many milliseconds, or at once when the signal is aborted. */
+  readonly delay: (milliseconds: number, signal: AbortSignal) => Promise<void>;
+}
+
+export const BACKOFF: Backoff = {
+  random: Math.random,
+  delay: async (milliseconds, signal) => {
+    try {
+      await sleep(milliseconds, undefined, { signal });
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
+  },
+};
+
+const FIRST_MS = 800;
+const LAST_MS = 30_000;
+
+/**
+ * Milliseconds to wait after the given number of failures in a row, from 1: doubling from 0.8 to 30
+ * seconds, as client-go's reflector does, and up to twice that by chance, so that the nodes of a
+ * cluster do not come back to a restarted API server all at once.
+ */
+export function backoffMs(failures: number, random: () => number): number {
+  const base = Math.min(LAST_MS, FIRST_MS * 2 ** Math.max(0, failures - 1));
+  return Math.round(base * (1 + random()));
+}

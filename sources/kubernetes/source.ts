@@ -1,0 +1,88 @@
+import type { InvalidObject } from '../../api/errors.ts';
+import type { ObjectSink, Source } from '../store.ts';
+import { BACKOFF, type Backoff } from './backoff.ts';
+import { type ClusterOptions, loadClusterConfig } from './config.ts';
+import { Reflector, type Resource, type SourceLog } from './reflector.ts';
+import { createOpenSession } from './session.ts';
+
+export interface KubernetesSourceOptions extends ClusterOptions {
+  /** Of the Node that this agent runs on. */
+  readonly nodeName: string;
+  readonly sink: ObjectSink;
+  /** An object that cannot be read; its last readable version stays in force. */
+  readonly onProblem: (problem: InvalidObject) => void;
+  readonly log: SourceLog;
+  readonly backoff?: Backoff;
+}
+
+/**
+ * The API server as a source: Services, EndpointSlices and the node's own Node, selected as
+ * kube-proxy selects them. `start` waits for an API server that cannot be reached for as long as it
+ * takes.
+ * @throws ClusterConfigError from `start`.
+ */
+export function createKubernetesSource(options: KubernetesSourceOptions): Source {
+  return new KubernetesSource(options);
+}
+
+class KubernetesSource implements Source {
+  readonly #options: KubernetesSourceOptions;
+  readonly #stop = new AbortController();
+  #running: Promise<unknown> = Promise.resolve();
+
+  constructor(options: KubernetesSourceOptions) {
+    this.#options = options;
+  }
+
+  async start(): Promise<void> {
+    const { sink, onProblem, log, nodeName, backoff = BACKOFF } = this.#options;
+    const open = await createOpenSession(await loadClusterConfig(this.#options));
+    const resources = resourcesFor(nodeName);
+    const { promise: synced, resolve } = Promise.withResolvers<void>();
+    const unsynced = new Set(resources.map(({ kind }) => kind));
+    const counting: ObjectSink = {
+      upsert: (object) => sink.upsert(object),
+      remove: (kind, key) => sink.remove(kind, key),
+      synced: (kind) => {
+        sink.synced(kind);
+        unsynced.delete(kind);
+        if (unsynced.size === 0) resolve();
+      },
+    };
+    const runs = resources.map((resource) => {
+      const options = { resource, open, sink: counting, onProblem, log, backoff };
+      return new Reflector(options).run(this.#stop.signal);
+    });
+    this.#running = Promise.all(runs);
+    await Promise.race([synced, this.#running]);
+    // The race counts as a handler of every rejection; later ones are bugs and must be loud.
+    void this.#running.then(() => log.info({}, 'the Kubernetes source has stopped'));
+  }
+
+  async stop(): Promise<void> {
+    this.#stop.abort();
+    await this.#running;
+  }
+}
+
+function resourcesFor(nodeName: string): Resource[] {
+  return [
+    {
+      kind: 'Service',
+      path: '/api/v1/services',
+      selectors: {
+        labelSelector: '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name',
+      },
+    },
+    {
+      kind: 'EndpointSlice',
+      path: '/apis/discovery.k8s.io/v1/endpointslices',
+      selectors: { labelSelector: '!service.kubernetes.io/headless' },
+    },
+    {
+      kind: 'Node',
+      path: '/api/v1/nodes',
+      selectors: { fieldSelector: `metadata.name=${nodeName}` },
+    },
+  ];
+}

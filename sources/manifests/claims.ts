@@ -1,0 +1,90 @@
+import { isDeepStrictEqual } from 'node:util';
+import type { ApiObject } from '../../api/objects.ts';
+import type { ParsedObject } from './parse.ts';
+
+export interface Duplicate {
+  /** The file whose object is not used. */
+  readonly file: string;
+  readonly line: number;
+  /** `Service default/web`. */
+  readonly object: string;
+  /** The file whose object is. */
+  readonly first: string;
+}
+
+/** What changed since the last time, each in the order in which it was claimed. */
+export interface Settlement {
+  readonly removed: readonly ApiObject[];
+  readonly changed: readonly ApiObject[];
+  /** Those not yet told. */
+  readonly duplicates: readonly Duplicate[];
+}
+
+interface Claim extends ParsedObject {
+  /** The file that this claim was reported to lose against. */
+  readonly toldFirst: string | undefined;
+}
+
+/**
+ * Which file has a say about which object. Several may claim one; the first in the order of file
+ * names (by code unit) has it, and the next takes over when that one lets go.
+ */
+export class Claims {
+  readonly #claims = new Map<string, Map<string, Claim>>();
+  readonly #claimedBy = new Map<string, readonly string[]>();
+  readonly #inForce = new Map<string, ApiObject>();
+  readonly #touched = new Set<string>();
+
+  /** Replaces what a file claims; with no objects it lets go of all. */
+  set(file: string, objects: readonly ParsedObject[]): void {
+    const before = new Map<string, Claim>();
+    for (const name of this.#claimedBy.get(file) ?? []) {
+      const claim = this.#claims.get(name)?.get(file);
+      if (claim !== undefined) before.set(name, claim);
+      this.#claims.get(name)?.delete(file);
+      this.#touched.add(name);
+    }
+    const names: string[] = [];
+    for (const { object, line } of objects) {
+      const name = `${object.kind} ${object.key}`;
+      const claims = this.#claims.get(name) ?? new Map<string, Claim>();
+      claims.set(file, { object, line, toldFirst: before.get(name)?.toldFirst });
+      this.#claims.set(name, claims);
+      this.#touched.add(name);
+      names.push(name);
+    }
+    if (names.length === 0) this.#claimedBy.delete(file);
+    else this.#claimedBy.set(file, names);
+  }
+
+  /** Puts the claims in force and says what that changed. */
+  settle(): Settlement {
+    const removed: ApiObject[] = [];
+    const changed: ApiObject[] = [];
+    const duplicates: Duplicate[] = [];
+    for (const name of this.#touched) {
+      const claims = this.#claims.get(name) ?? new Map<string, Claim>();
+      const [first, ...others] = [...claims.keys()].sort();
+      const object = first === undefined ? undefined : claims.get(first)?.object;
+      const old = this.#inForce.get(name);
+      if (first === undefined || object === undefined) {
+        this.#claims.delete(name);
+        this.#inForce.delete(name);
+        if (old !== undefined) removed.push(old);
+        continue;
+      }
+      if (!isDeepStrictEqual(old, object)) {
+        this.#inForce.set(name, object);
+        changed.push(object);
+      }
+      for (const file of others) {
+        const claim = claims.get(file);
+        if (claim === undefined || claim.toldFirst === first) continue;
+        claims.set(file, { ...claim, toldFirst: first });
+        duplicates.push({ file, line: claim.line, object: name, first });
+      }
+    }
+    this.#touched.clear();
+    return { removed, changed, duplicates };
+  }
+}

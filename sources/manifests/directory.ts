@@ -1,0 +1,114 @@
+import { closeSync, constants, fstatSync, openSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { printable } from '../../api/read-field.ts';
+import { type ParsedManifest, type ParsedObject, parseManifest } from './parse.ts';
+import type { ManifestProblem } from './problem.ts';
+
+/** Larger files are refused: they are parsed in one piece, at about a second per MB of YAML. */
+export const MAX_FILE_BYTES = 64 * 1024 * 1024;
+
+/** The manifest directory is missing, is no directory, or may not be read; see `cause`. */
+export class ManifestDirectoryError extends Error {
+  override readonly name = 'ManifestDirectoryError';
+  readonly directory: string;
+
+  constructor(directory: string, cause: unknown) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    super(`manifest directory ${JSON.stringify(directory)} cannot be read: ${reason}`, { cause });
+    this.directory = directory;
+  }
+}
+
+export interface LoadedObject extends ParsedObject {
+  /** Name of the file within the directory. */
+  readonly file: string;
+}
+
+export interface LoadedManifests {
+  readonly objects: readonly LoadedObject[];
+  readonly problems: readonly ManifestProblem[];
+}
+
+/**
+ * Reads the manifests of a directory once, as the agent does when it starts: what can be read of a
+ * file with problems counts, and of an object in two files the first in the order of file names.
+ * Objects and problems come in the order of file names and lines.
+ * @throws ManifestDirectoryError
+ */
+export function loadManifestDirectory(directory: string): LoadedManifests {
+  const objects = new Map<string, LoadedObject>();
+  const problems: ManifestProblem[] = [];
+  for (const file of listManifests(directory)) {
+    const parsed = readManifest(directory, file);
+    for (const problem of parsed.problems)
+      problems.push({ file: join(directory, file), ...problem });
+    for (const { object, line } of parsed.objects) {
+      const name = `${object.kind} ${object.key}`;
+      const first = objects.get(name);
+      if (first === undefined) objects.set(name, { object, line, file });
+      else problems.push(duplicateProblem(directory, file, line, name, first.file));
+    }
+  }
+  return { objects: [...objects.values()], problems };
+}
+
+/** What is reported of an object that a file earlier in the order has as well. */
+export function duplicateProblem(
+  directory: string,
+  file: string,
+  line: number,
+  object: string,
+  first: string,
+): ManifestProblem {
+  const reason = `is not used: ${JSON.stringify(first)} has it too and comes first`;
+  return { file: join(directory, file), line, object, reason };
+}
+
+/**
+ * Names that are manifests, sorted by code unit. Hidden files are left out: they are those that
+ * editors work on, and the `..data` machinery of a ConfigMap mount, whose visible names are
+ * symbolic links into it.
+ * @throws ManifestDirectoryError
+ */
+export function listManifests(directory: string): string[] {
+  try {
+    return readdirSync(directory)
+      .filter((name) => /^[^.].*\.(yaml|yml|json)$/s.test(name))
+      .sort();
+  } catch (error) {
+    throw new ManifestDirectoryError(directory, error);
+  }
+}
+
+export interface ManifestFile extends ParsedManifest {
+  /** Nothing but white space: also what a file is while a shell's `>` has only opened it. */
+  readonly blank: boolean;
+}
+
+/**
+ * Reads and parses one file. Never throws: a file that cannot be read is a problem. What is no
+ * regular file holds nothing.
+ */
+export function readManifest(directory: string, file: string): ManifestFile {
+  let descriptor: number | undefined;
+  try {
+    // Without O_NONBLOCK, opening a pipe would wait for its writer.
+    descriptor = openSync(join(directory, file), constants.O_RDONLY | constants.O_NONBLOCK);
+    const stats = fstatSync(descriptor);
+    if (!stats.isFile()) return { objects: [], problems: [], blank: false };
+    if (stats.size > MAX_FILE_BYTES) {
+      return problem(`is too large: ${stats.size} bytes, of at most ${MAX_FILE_BYTES}`);
+    }
+    const text = new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(descriptor));
+    return { ...parseManifest(text, file), blank: text.trim() === '' };
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error);
+    return problem(`cannot be read: ${printable(message)}`);
+  } finally {
+    if (descriptor !== undefined) closeSync(descriptor);
+  }
+}
+
+function problem(reason: string): ManifestFile {
+  return { objects: [], problems: [{ reason }], blank: false };
+}

@@ -1,0 +1,76 @@
+/** Where things are in a JSON text: what `JSON.parse` does not tell. Lines count from 1. */
+export interface JsonPositions {
+  /** The line on which the text's value starts. */
+  readonly line: number;
+  /** The lines on which the members of the top object's `items` start. */
+  readonly itemLines: readonly number[];
+  /** The first key that an object holds twice; `JSON.parse` would keep the last. */
+  readonly duplicate: { readonly key: string; readonly line: number } | undefined;
+}
+
+interface Frame {
+  /** The keys seen so far; undefined in an array. */
+  readonly keys: Set<string> | undefined;
+  readonly isItems: boolean;
+  lastKey: string;
+  atKey: boolean;
+}
+
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+
+/** @param text JSON that `JSON.parse` has taken; anything may come of other text. */
+export function jsonPositions(text: string): JsonPositions {
+  const stack: Frame[] = [];
+  const itemLines: number[] = [];
+  let duplicate: JsonPositions['duplicate'];
+  let line = 1;
+  let firstLine = 0;
+  for (let at = 0; at < text.length; at++) {
+    const code = text.charCodeAt(at);
+    const top = stack.at(-1);
+    if (code === QUOTE) {
+      const end = endOfString(text, at);
+      if (top?.keys !== undefined && top.atKey) {
+        const key = keyOf(text.slice(at, end + 1));
+        if (top.keys.has(key)) duplicate ??= { key, line };
+        top.keys.add(key);
+        top.lastKey = key;
+        top.atKey = false;
+      }
+      at = end;
+    } else if (code === 0x7b /* { */ || code === 0x5b /* [ */) {
+      if (firstLine === 0) firstLine = line;
+      if (top?.isItems) itemLines.push(line);
+      const isObject = code === 0x7b;
+      stack.push({
+        keys: isObject ? new Set() : undefined,
+        isItems: !isObject && stack.length === 1 && top?.lastKey === 'items',
+        lastKey: '',
+        atKey: isObject,
+      });
+    } else if (code === 0x7d /* } */ || code === 0x5d /* ] */) {
+      stack.pop();
+    } else if (code === 0x2c /* , */) {
+      if (top?.keys !== undefined) top.atKey = true;
+    } else if (code === 0x0a) {
+      line++;
+    }
+  }
+  return { line: firstLine === 0 ? 1 : firstLine, itemLines, duplicate };
+}
+
+/** The offset of the closing quote. */
+function endOfString(text: string, start: number): number {
+  for (let at = start + 1; at < text.length; at++) {
+    const code = text.charCodeAt(at);
+    if (code === QUOTE) return at;
+    if (code === BACKSLASH) at++;
+  }
+  return text.length;
+}
+
+/** Two spellings of one key (`a` and its escape) are one key. */
+function keyOf(quoted: string): string {
+  return quoted.includes('\\') ? String(JSON.parse(quoted)) : quoted.slice(1, -1);
+}

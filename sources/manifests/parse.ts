@@ -1,0 +1,168 @@
+import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
+import { InvalidObject } from '../../api/errors.ts';
+import type { ApiObject } from '../../api/objects.ts';
+import { isRecord, printable, shown } from '../../api/read-field.ts';
+import { API_VERSIONS, readObject } from '../../api/read-object.ts';
+import { jsonPositions } from './json.ts';
+import type { Problem } from './problem.ts';
+
+export interface ParsedObject {
+  readonly object: ApiObject;
+  /** The line on which the object starts, counted from 1. */
+  readonly line: number;
+}
+
+export interface ParsedManifest {
+  /** In the order of the text; no object twice. */
+  readonly objects: readonly ParsedObject[];
+  readonly problems: readonly Problem[];
+}
+
+/** One document of a file, parsed and not yet read. */
+interface RawDocument {
+  readonly value: unknown;
+  readonly line: number;
+  /** Where the members of its `items` start, as far as that is known. */
+  readonly itemLines: readonly (number | undefined)[];
+}
+
+/**
+ * How often one anchor may be expanded. Shared values stay shared, so that a "billion laughs" costs
+ * little memory here; the cap keeps it from costing time.
+ */
+const MAX_ALIASES = 1000;
+
+/** The lists that are unpacked: their apiVersion, and what members are that do not say it. */
+const LISTS = new Map([
+  ['List', { apiVersion: 'v1', kind: undefined }],
+  ['ServiceList', { apiVersion: API_VERSIONS.Service, kind: 'Service' }],
+  ['EndpointSliceList', { apiVersion: API_VERSIONS.EndpointSlice, kind: 'EndpointSlice' }],
+  ['NodeList', { apiVersion: API_VERSIONS.Node, kind: 'Node' }],
+]);
+
+/**
+ * The objects of a manifest: YAML with any number of documents, or, when the file's name ends in
+ * `.json`, one JSON value. Kubernetes lists are unpacked, objects of other kinds left out. Never
+ * throws; an object that cannot be read is a problem and leaves the others as they are.
+ */
+export function parseManifest(text: string, fileName: string): ParsedManifest {
+  const problems: Problem[] = [];
+  const documents = fileName.endsWith('.json')
+    ? jsonDocuments(text, problems)
+    : yamlDocuments(text, problems);
+  const objects = new Map<string, ParsedObject>();
+  for (const { value, line } of documents.flatMap((document) => unpack(document, problems))) {
+    try {
+      const object = readObject(value);
+      if (object === undefined) continue;
+      const name = `${object.kind} ${object.key}`;
+      const first = objects.get(name);
+      if (first === undefined) objects.set(name, { object, line });
+      else problems.push({ line, object: name, reason: `is already on line ${first.line}` });
+    } catch (error) {
+      if (!(error instanceof InvalidObject)) throw error;
+      problems.push({ line, object: error.object, field: error.field, reason: error.reason });
+    }
+  }
+  problems.sort((a, b) => (a.line ?? 0) - (b.line ?? 0));
+  return { objects: [...objects.values()], problems };
+}
+
+function unpack(document: RawDocument, problems: Problem[]): { value: unknown; line: number }[] {
+  const { value, line, itemLines } = document;
+  if (!isRecord(value)) {
+    problems.push({ line, reason: `must be a Kubernetes object, not ${shown(value)}` });
+    return [];
+  }
+  const { apiVersion, kind, items } = value;
+  if (typeof kind !== 'string' || typeof apiVersion !== 'string') {
+    const field = typeof kind === 'string' ? 'apiVersion' : 'kind';
+    problems.push({ line, field, reason: 'must be a string' });
+    return [];
+  }
+  const list = LISTS.get(kind);
+  if (list === undefined) return [{ value, line }];
+  if (apiVersion !== list.apiVersion) {
+    problems.push({
+      line,
+      object: kind,
+      field: 'apiVersion',
+      reason: `must be ${list.apiVersion}`,
+    });
+    return [];
+  }
+  if (items !== undefined && items !== null && !Array.isArray(items)) {
+    problems.push({ line, object: kind, field: 'items', reason: 'must be a list' });
+    return [];
+  }
+  return (items ?? []).flatMap((item: unknown, index) => {
+    const itemLine = itemLines[index] ?? line;
+    const implied = list.kind === undefined ? {} : { apiVersion, kind: list.kind };
+    const whole = isRecord(item) ? { ...implied, ...item } : item;
+    if (isRecord(whole) && typeof whole.kind === 'string' && !LISTS.has(whole.kind)) {
+      return [{ value: whole, line: itemLine }];
+    }
+    const field = `items[${index}]`;
+    problems.push({ line: itemLine, object: kind, field, reason: 'must be a Kubernetes object' });
+    return [];
+  });
+}
+
+function jsonDocuments(text: string, problems: Problem[]): RawDocument[] {
+  if (text.trim() === '') return [];
+  try {
+    const value: unknown = JSON.parse(text);
+    const { line, itemLines, duplicate } = jsonPositions(text);
+    if (duplicate === undefined) return [{ value, line, itemLines }];
+    problems.push({ line: duplicate.line, reason: `holds the key ${shown(duplicate.key)} twice` });
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error);
+    const [, line] = /\(line (\d+) column \d+\)$/.exec(message) ?? [];
+    // Without a place it is the end of the text that came too early.
+    const lines = text.split('\n').length;
+    problems.push({ line: Number(line ?? lines), reason: printable(message) });
+  }
+  return [];
+}
+
+function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
+  const lineCounter = new LineCounter();
+  const lineAt = (offset: number | undefined) => lineCounter.linePos(offset ?? 0).line || 1;
+  const documents: RawDocument[] = [];
+  // Kubernetes manifests use merge keys; tags that make Maps, Dates and the like are of no use.
+  const options = { prettyErrors: false, merge: true, resolveKnownTags: false, stringKeys: true };
+  let line = 1;
+  try {
+    const parsed = parseAllDocuments(text, { ...options, lineCounter });
+    for (const document of 'empty' in parsed ? [] : parsed) {
+      const { contents } = document;
+      line = lineAt(contents?.range?.[0] ?? document.range?.[0]);
+      const [error] = document.errors;
+      if (error !== undefined) {
+        problems.push({ line: lineAt(error.pos[0]), reason: yamlReason(error) });
+        continue;
+      }
+      const value: unknown = document.toJS({ maxAliasCount: MAX_ALIASES });
+      if (value === null || value === undefined) continue; // only comments
+      const items = isMap(contents) ? contents.get('items', true) : undefined;
+      const itemLines = isSeq(items) ? items.items.map((item) => lineOf(item, lineAt)) : [];
+      documents.push({ value, line, itemLines });
+    }
+  } catch (error) {
+    if (!(error instanceof Error)) throw error;
+    problems.push({ line, reason: yamlReason(error) }); // too many aliases
+  }
+  return documents;
+}
+
+/** The parser recurses, and reports the end of its stack in the engine's words. */
+function yamlReason(error: Error): string {
+  const isStack = error.message === 'Maximum call stack size exceeded';
+  return isStack ? 'is nested too deeply' : printable(error.message);
+}
+
+function lineOf(node: unknown, lineAt: (offset: number) => number): number | undefined {
+  if (typeof node !== 'object' || node === null || !('range' in node)) return undefined;
+  const start: unknown = Array.isArray(node.range) ? node.range[0] : undefined;
+  return typeof start === 'number' ? lineAt(start) : undefined;
+}

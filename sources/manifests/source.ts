@@ -1,0 +1,255 @@
+import { type BigIntStats, type FSWatcher, statSync, watch } from 'node:fs';
+import { join } from 'node:path';
+import { setImmediate as breathe } from 'node:timers/promises';
+import { isDeepStrictEqual } from 'node:util';
+import type { Kind } from '../../api/objects.ts';
+import type { ObjectSink, Source } from '../store.ts';
+import { Claims } from './claims.ts';
+import {
+  duplicateProblem,
+  listManifests,
+  ManifestDirectoryError,
+  type ManifestFile,
+  readManifest,
+} from './directory.ts';
+import type { ParsedObject } from './parse.ts';
+import type { ManifestProblem, Problem } from './problem.ts';
+
+export interface ManifestSourceOptions {
+  readonly directory: string;
+  readonly sink: ObjectSink;
+  /** Called once for each problem as it appears, and again when it comes back. */
+  readonly onProblem: (problem: ManifestProblem) => void;
+  /** Milliseconds of quiet to wait for after a file event. */
+  readonly settleMs?: number;
+  /** Milliseconds between looks at the directory without any event. */
+  readonly rescanMs?: number;
+}
+
+/** What is known of one file. */
+interface FileState {
+  /** undefined: to be read again at the next look. */
+  readonly signature: string | undefined;
+  /** Whether it ever held something and was without problems. */
+  readonly wasGood: boolean;
+  /** What it contributes now. */
+  readonly objects: readonly ParsedObject[];
+  readonly problems: readonly Problem[];
+}
+
+const KINDS: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
+/** Under unceasing events, changes are still taken this many settle times after the first. */
+const MAX_SETTLES = 8;
+/** Two writes this close may leave the same times on a file: the kernel's clock ticks coarsely. */
+const RACY_MS = 20;
+
+/**
+ * A directory of manifests as a source, watched.
+ *
+ * A file with any problem is reported and keeps its last good objects in force, all of them: half
+ * of a manifest is not what anyone wanted. A file that was never good has no such state; of it,
+ * whatever could be read so far counts, since the rest of a node's Services must not wait for one
+ * bad field at start. A file that turns blank keeps its objects too, because that is what the
+ * shell's `>` and editors make of it for a moment; to remove objects, delete them or the file.
+ *
+ * On `fs.watch` and not chokidar, because chokidar 5 was seen to miss a file renamed over another
+ * with the same mtime, and the `..data` swap of a ConfigMap mount while the old target stays, and
+ * to take up to a second for new files. Events only say when to look; a look compares inode, size
+ * and times of every file. The periodic look finds what makes no event: files behind symbolic
+ * links to elsewhere, network file systems, and a directory that comes back.
+ * @throws ManifestDirectoryError from `start` when the directory cannot be read.
+ */
+export function createManifestSource(options: ManifestSourceOptions): Source {
+  return new ManifestSource(options);
+}
+
+class ManifestSource implements Source {
+  readonly #options: Required<ManifestSourceOptions>;
+  readonly #claims = new Claims();
+  readonly #files = new Map<string, FileState>();
+  #watcher: FSWatcher | undefined;
+  /** Identity of the watched directory. */
+  #watched: string | undefined;
+  #directoryProblem: string | undefined;
+  #settleTimer: NodeJS.Timeout | undefined;
+  #firstEvent: number | undefined;
+  #rescanTimer: NodeJS.Timeout | undefined;
+  #looking: Promise<void> | undefined;
+  #lookAgain = false;
+  #stopped = false;
+
+  constructor(options: ManifestSourceOptions) {
+    this.#options = { settleMs: 30, rescanMs: 5000, ...options };
+  }
+
+  async start(): Promise<void> {
+    listManifests(this.#options.directory); // for its error
+    await this.#look();
+    if (this.#stopped) return;
+    for (const kind of KINDS) this.#options.sink.synced(kind);
+    this.#rescanTimer = setInterval(() => void this.#look(), this.#options.rescanMs);
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearTimeout(this.#settleTimer);
+    clearInterval(this.#rescanTimer);
+    this.#watcher?.close();
+    await this.#looking;
+  }
+
+  #onEvent(): void {
+    if (this.#stopped) return;
+    const now = performance.now();
+    this.#firstEvent ??= now;
+    const { settleMs } = this.#options;
+    const latest = this.#firstEvent + MAX_SETTLES * settleMs;
+    clearTimeout(this.#settleTimer);
+    this.#settleTimer = setTimeout(
+      () => {
+        this.#firstEvent = undefined;
+        void this.#look();
+      },
+      Math.max(0, Math.min(settleMs, latest - now)),
+    );
+  }
+
+  /**
+   * Looks at the directory now, or once more after the look that is under way. Rejects only with
+   * what the sink or `onProblem` throw; nobody catches that, for it is a bug and must be loud.
+   */
+  #look(): Promise<void> {
+    this.#lookAgain = true;
+    this.#looking ??= this.#lookUntilCaughtUp().finally(() => {
+      this.#looking = undefined;
+    });
+    return this.#looking;
+  }
+
+  async #lookUntilCaughtUp(): Promise<void> {
+    while (this.#lookAgain && !this.#stopped) {
+      this.#lookAgain = false;
+      try {
+        this.#watch();
+        await this.#readChanged();
+        this.#directoryProblem = undefined;
+      } catch (error) {
+        if (!(error instanceof ManifestDirectoryError)) throw error;
+        this.#watcher?.close();
+        this.#watched = undefined;
+        this.#reportDirectory(error.message);
+      }
+      if (!this.#stopped) this.#handOver();
+    }
+  }
+
+  /** Watches the directory, or the one that has come in its place. */
+  #watch(): void {
+    const { directory } = this.#options;
+    let identity: string;
+    try {
+      const { dev, ino, birthtimeNs } = statSync(directory, { bigint: true });
+      identity = `${dev}:${ino}:${birthtimeNs}`; // inode numbers are used again
+    } catch (error) {
+      throw new ManifestDirectoryError(directory, error);
+    }
+    if (identity === this.#watched) return;
+    this.#watcher?.close();
+    this.#watched = identity;
+    try {
+      this.#watcher = watch(directory, () => this.#onEvent());
+      this.#watcher.on('error', (error) => this.#reportWatch(error));
+    } catch (error) {
+      this.#reportWatch(error);
+    }
+  }
+
+  async #readChanged(): Promise<void> {
+    const { directory } = this.#options;
+    const present = new Set(listManifests(directory));
+    for (const file of this.#files.keys()) {
+      if (present.has(file)) continue;
+      this.#files.delete(file);
+      this.#claims.set(file, []);
+    }
+    for (const file of present) {
+      const signature = signatureOf(join(directory, file));
+      const before = this.#files.get(file);
+      if (signature !== undefined && signature === before?.signature) continue;
+      this.#take(file, signature, before, readManifest(directory, file));
+      await breathe(); // parsing is slow; let others run between files
+      if (this.#stopped) return;
+    }
+  }
+
+  #take(
+    file: string,
+    signature: string | undefined,
+    before: FileState | undefined,
+    read: ManifestFile,
+  ): void {
+    const problems =
+      read.blank && before !== undefined && before.objects.length > 0
+        ? [{ reason: 'is empty; its last objects stay in force until it is deleted' }]
+        : read.problems;
+    const good = problems.length === 0;
+    const last = before?.objects ?? [];
+    const kept = before?.wasGood ? last : merge(read.objects, last);
+    const objects = good ? read.objects : kept;
+    const wasGood = (good && !read.blank) || (before?.wasGood ?? false);
+    this.#files.set(file, { signature, wasGood, objects, problems });
+    this.#claims.set(file, objects);
+    if (isDeepStrictEqual(problems, before?.problems)) return;
+    for (const problem of problems) this.#report(file, problem);
+  }
+
+  #handOver(): void {
+    const { directory, sink, onProblem } = this.#options;
+    const { removed, changed, duplicates } = this.#claims.settle();
+    for (const { kind, key } of removed) sink.remove(kind, key);
+    for (const object of changed) sink.upsert(object);
+    for (const { file, line, object, first } of duplicates) {
+      onProblem(duplicateProblem(directory, file, line, object, first));
+    }
+  }
+
+  #report(file: string, problem: Problem): void {
+    this.#options.onProblem({ file: join(this.#options.directory, file), ...problem });
+  }
+
+  #reportDirectory(reason: string): void {
+    if (this.#directoryProblem === reason) return;
+    this.#directoryProblem = reason;
+    this.#options.onProblem({ file: this.#options.directory, reason });
+  }
+
+  /** Such as ENOSPC, when the user's inotify watches are used up. */
+  #reportWatch(error: unknown): void {
+    const { directory, rescanMs, onProblem } = this.#options;
+    const message = error instanceof Error ? error.message : String(error);
+    const reason = `cannot be watched, and is looked at every ${rescanMs} ms instead: ${message}`;
+    onProblem({ file: directory, reason });
+  }
+}
+
+/** The new objects, then those that they do not replace. */
+function merge(
+  objects: readonly ParsedObject[],
+  last: readonly ParsedObject[],
+): readonly ParsedObject[] {
+  const names = new Set(objects.map(({ object }) => `${object.kind} ${object.key}`));
+  return [...objects, ...last.filter(({ object }) => !names.has(`${object.kind} ${object.key}`))];
+}
+
+/** What changes whenever a file does; undefined when that cannot be told. */
+function signatureOf(path: string): string | undefined {
+  let stats: BigIntStats;
+  try {
+    stats = statSync(path, { bigint: true });
+  } catch {
+    return undefined; // reading it will say why
+  }
+  if (Math.abs(Date.now() - Number(stats.ctimeMs)) < RACY_MS) return undefined;
+  const { dev, ino, size, mtimeNs, ctimeNs } = stats;
+  return [dev, ino, size, mtimeNs, ctimeNs].join(':');
+}

@@ -1,0 +1,19 @@
+import type { ApiObject, Kind, ObjectKey } from '../api/objects.ts';
+
+/**
+ * Where sources put what they read. A source calls `upsert` and `remove` as objects come, change
+ * and go, and `synced` for a kind once everything that existed at its start has been handed over.
+ * Nothing is programmed before all kinds are synced. All calls are synchronous and cheap.
+ */
+export interface ObjectSink {
+  upsert(object: ApiObject): void;
+  remove(kind: Kind, key: ObjectKey): void;
+  synced(kind: Kind): void;
+}
+
+/** A running source of objects. */
+export interface Source {
+  /** Starts reading; resolves when the first listing was handed over, goes on in the background. */
+  start(): Promise<void>;
+  stop(): Promise<void>;
+}

@@ -1,0 +1,47 @@
+import assert from 'node:assert/strict';
+import { canonicalAddress, canonicalCidr, cidrContains, lastByte } from '../../api/addresses.ts';
+
+describe('addresses', () => {
+  for (const [text, expected] of [
+    ['10.0.0.1', '10.0.0.1'],
+    ['010.0.0.1', undefined],
+    ['10.1', undefined],
+    ['0x0a.0.0.1', undefined],
+    ['FD00:0:0::1', 'fd00::1'],
+    ['::ffff:10.0.0.1', undefined],
+    ['fe80::1%eth0', undefined],
+    ['', undefined],
+    ['10.0.0.1 -j ACCEPT', undefined],
+  ] as const) {
+    it(`reads ${JSON.stringify(text)} as ${expected}`, () => {
+      assert.equal(canonicalAddress(text), expected);
+    });
+  }
+
+  for (const [text, expected] of [
+    ['10.1.2.3/8', '10.0.0.0/8'],
+    ['0.0.0.0/0', '0.0.0.0/0'],
+    ['fd00::1/64', 'fd00::/64'],
+    ['10.0.0.0/33', undefined],
+    ['10.0.0.0', undefined],
+    ['10.0.0.0/8/8', undefined],
+    ['fd00::/129', undefined],
+    ['10.0.0.0/-1', undefined],
+  ] as const) {
+    it(`reads CIDR ${text} as ${expected}`, () => {
+      assert.equal(canonicalCidr(text), expected);
+    });
+  }
+
+  it('knows what a CIDR contains, families apart', () => {
+    assert.equal(cidrContains('10.0.0.0/8', '10.9.9.9'), true);
+    assert.equal(cidrContains('10.0.0.0/8', '11.0.0.1'), false);
+    assert.equal(cidrContains('0.0.0.0/0', 'fd00::1'), false);
+    assert.equal(cidrContains('fd00::/8', 'fd12::1'), true);
+  });
+
+  it('reads the last byte of either family', () => {
+    assert.equal(lastByte('10.0.0.255'), 255);
+    assert.equal(lastByte('fd00::1:2f'), 0x2f);
+  });
+});

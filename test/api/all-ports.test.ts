@@ -1,0 +1,196 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { MAX_RANGES, parsePortsAnnotation, portScheme } from '../../api/all-ports.ts';
+import type { Service } from '../../api/objects.ts';
+import { PROTOCOLS } from '../../api/objects.ts';
+import { service } from '../fixtures.ts';
+
+const range = (protocol: 'TCP' | 'UDP' | 'SCTP', from: number, to = from) => ({
+  protocol,
+  from,
+  to,
+});
+const every = (from: number, to = from) => PROTOCOLS.map((each) => range(each, from, to));
+
+describe('annotation portwide.dev/ports', () => {
+  for (const [value, expected] of [
+    ['all', { kind: 'all' }],
+    [' all ', { kind: 'all' }],
+    ['false', { kind: 'off' }],
+    ['5060/UDP', { kind: 'ranges', ranges: [range('UDP', 5060)] }],
+    [
+      '5060/UDP,20000-50000/UDP,8000-8100',
+      {
+        kind: 'ranges',
+        ranges: [
+          range('TCP', 8000, 8100),
+          range('UDP', 5060),
+          range('UDP', 8000, 8100),
+          range('UDP', 20000, 50000),
+          range('SCTP', 8000, 8100),
+        ],
+      },
+    ],
+    [' 80/TCP , 443/TCP ', { kind: 'ranges', ranges: [range('TCP', 80), range('TCP', 443)] }],
+    ['1-10/TCP,5-20/TCP,21/TCP', { kind: 'ranges', ranges: [range('TCP', 1, 21)] }],
+    ['1-65535', { kind: 'ranges', ranges: every(1, 65535) }],
+  ] as const) {
+    it(`reads ${JSON.stringify(value)}`, () => {
+      assert.deepEqual(parsePortsAnnotation(value), expected);
+    });
+  }
+
+  for (const [value, reason] of [
+    ['', /neither "all"/],
+    ['true', /neither "all"/],
+    ['ALL', /neither "all"/],
+    ['all,80', /neither "all"/],
+    ['80,', /neither "all"/],
+    ['0', /1 to 65535/],
+    ['0-10/TCP', /1 to 65535/],
+    ['65536', /1 to 65535/],
+    ['1-65536/UDP', /1 to 65535/],
+    ['20-10', /ends before it begins/],
+    ['80/tcp', /TCP, UDP or SCTP/],
+    ['80/ICMP', /TCP, UDP or SCTP/],
+    ['80/', /TCP, UDP or SCTP/],
+    ['80-90-100', /neither/],
+    ['-5', /neither/],
+    ['+80', /neither/],
+    ['8e1', /neither/],
+    ['80 -j ACCEPT', /neither/],
+    ['80\n-A INPUT', /neither/],
+    [
+      Array.from({ length: MAX_RANGES + 1 }, (_, at) => `${2 * at + 1}/TCP`).join(),
+      /more than 1024/,
+    ],
+  ] as const) {
+    it(`refuses ${JSON.stringify(value).slice(0, 30)}`, () => {
+      const parsed = parsePortsAnnotation(value);
+      assert.ok(parsed.kind === 'bad');
+      assert.match(parsed.message, reason);
+    });
+  }
+
+  it('is total: any text gives sorted, disjoint, valid ranges or a refusal', () => {
+    const item = fc.tuple(
+      fc.nat(70000),
+      fc.option(fc.nat(70000)),
+      fc.constantFrom('', '/UDP', '/TCP'),
+    );
+    const text = fc.oneof(
+      fc.string(),
+      fc
+        .array(item, { minLength: 1 })
+        .map((items) =>
+          items.map(([from, to, end]) => `${from}${to === null ? '' : `-${to}`}${end}`).join(),
+        ),
+    );
+    fc.assert(
+      fc.property(text, (value) => {
+        const parsed = parsePortsAnnotation(value);
+        if (parsed.kind !== 'ranges') return;
+        for (const [index, { protocol, from, to }] of parsed.ranges.entries()) {
+          assert.ok(from >= 1 && from <= to && to <= 65535);
+          const next = parsed.ranges[index + 1];
+          if (next?.protocol === protocol) assert.ok(to + 1 < next.from);
+        }
+      }),
+      { seed: 1 },
+    );
+  });
+});
+
+describe('what an all-ports Service may be (KEP-2610)', () => {
+  const annotated = (fields: Partial<Service> = {}) =>
+    service({ portsAnnotation: 'all', ...fields });
+  const byField = (fields: Partial<Service> = {}) =>
+    service({ allPorts: true, ports: [], ...fields });
+  const lbVip = { ip: '203.0.113.1', ipMode: 'VIP' } as const;
+
+  for (const [title, object, kind] of [
+    ['neither field nor annotation', service(), 'listed'],
+    ['allPorts: false', service({ allPorts: false }), 'listed'],
+    ['annotation "false"', annotated({ portsAnnotation: 'false' }), 'listed'],
+    ['allPorts: true', byField(), 'all'],
+    ['the annotation, its placeholder ignored', annotated(), 'all'],
+    ['allPorts: false beside annotation all', annotated({ allPorts: false }), 'all'],
+    ['both say all', byField({ portsAnnotation: 'all' }), 'all'],
+    ['allPorts: true beside annotation "false"', byField({ portsAnnotation: 'false' }), 'all'],
+    ['ranges', annotated({ portsAnnotation: '80-90' }), 'ranges'],
+    ['LoadBalancer by field', byField({ type: 'LoadBalancer' }), 'all'],
+    [
+      'LoadBalancer by annotation, a node port allocated',
+      annotated({ type: 'LoadBalancer', loadBalancerIngress: [lbVip] }),
+      'all',
+    ],
+    ['dual stack', byField({ clusterIPs: ['10.96.0.10', 'fd00::1'] }), 'all'],
+    ['NodePort without all ports', service({ type: 'NodePort' }), 'listed'],
+    ['headless without all ports', service({ headless: true, clusterIPs: [] }), 'listed'],
+    ['a listed Service without ports', service({ ports: [] }), 'listed'],
+  ] as const) {
+    it(`${title}: ${kind}`, () => {
+      assert.equal(portScheme(object, true).kind, kind);
+    });
+  }
+
+  for (const [title, object, reason, field] of [
+    ['NodePort by field', byField({ type: 'NodePort' }), 'NodePort', 'spec.type'],
+    ['NodePort by annotation', annotated({ type: 'NodePort' }), 'NodePort', 'spec.type'],
+    [
+      'ExternalName',
+      annotated({ type: 'ExternalName', clusterIPs: [] }),
+      'ExternalName',
+      'spec.type',
+    ],
+    ['headless', byField({ headless: true, clusterIPs: [] }), 'Headless', 'spec.clusterIP'],
+    ['no VIP', byField({ clusterIPs: [] }), 'Headless', 'spec.clusterIP'],
+    ['externalIPs', byField({ externalIPs: ['203.0.113.9'] }), 'ExternalIPs', 'spec.externalIPs'],
+    ['ports beside allPorts: true', service({ allPorts: true }), 'Ports', 'spec.ports'],
+    [
+      'a value that cannot be parsed',
+      annotated({ portsAnnotation: 'everything' }),
+      'Annotation',
+      'metadata.annotations["portwide.dev/ports"]',
+    ],
+    [
+      'ranges beside allPorts: true',
+      byField({ portsAnnotation: '80' }),
+      'Annotation',
+      'metadata.annotations["portwide.dev/ports"]',
+    ],
+  ] as const) {
+    it(`${title} is refused as ${reason}`, () => {
+      const scheme = portScheme(object, true);
+      assert.ok(scheme.kind === 'refused');
+      assert.deepEqual(
+        scheme.refusals.map((refusal) => [refusal.reason, refusal.field, refusal.serviceKey]),
+        [[reason, field, 'default/web']],
+      );
+    });
+  }
+
+  it('reports every cause, not the first alone', () => {
+    const scheme = portScheme(
+      service({ allPorts: true, type: 'NodePort', externalIPs: ['203.0.113.9'] }),
+      true,
+    );
+    assert.ok(scheme.kind === 'refused');
+    assert.deepEqual(
+      scheme.refusals.map(({ reason }) => reason),
+      ['NodePort', 'ExternalIPs', 'Ports'],
+    );
+  });
+
+  it('is refused with the feature gate off, and listed Services are not', () => {
+    for (const object of [byField(), annotated(), annotated({ portsAnnotation: '80' })]) {
+      const scheme = portScheme(object, false);
+      assert.ok(scheme.kind === 'refused');
+      assert.deepEqual(
+        scheme.refusals.map(({ reason }) => reason),
+        ['FeatureGate'],
+      );
+    }
+    assert.equal(portScheme(service({ allPorts: false }), false).kind, 'listed');
+  });
+});

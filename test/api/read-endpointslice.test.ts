@@ -1,0 +1,149 @@
+import assert from 'node:assert/strict';
+import { InvalidObject } from '../../api/errors.ts';
+import { readEndpointSlice } from '../../api/read-endpointslice.ts';
+
+type Raw = Record<string, unknown>;
+
+const slice = (more: Raw = {}): Raw => ({
+  apiVersion: 'discovery.k8s.io/v1',
+  kind: 'EndpointSlice',
+  metadata: { name: 'web-x7.1', labels: { 'kubernetes.io/service-name': 'web' } },
+  addressType: 'IPv4',
+  ...more,
+});
+const endpoint = (more: Raw) => slice({ endpoints: [{ addresses: ['10.1.0.1'], ...more }] });
+
+describe('reading an EndpointSlice', () => {
+  it('reads everything', () => {
+    const raw = slice({
+      metadata: {
+        name: 'web-x7',
+        namespace: 'voice',
+        labels: { 'kubernetes.io/service-name': 'web' },
+      },
+      addressType: 'IPv6',
+      ports: [
+        { name: 'sip', protocol: 'UDP', port: 5060 },
+        { name: '', protocol: null, port: null },
+        { name: 'zero', port: 0 },
+      ],
+      endpoints: [
+        {
+          addresses: ['FD00:0::1', 'fd00::2'],
+          conditions: { ready: false, serving: true, terminating: true },
+          nodeName: 'node-1.example',
+          zone: 'Zone A',
+          hints: { forZones: [{ name: 'z1' }, { name: 'z2' }], forNodes: [{ name: 'n1' }] },
+        },
+      ],
+    });
+    assert.deepEqual(readEndpointSlice(raw), {
+      kind: 'EndpointSlice',
+      key: 'voice/web-x7',
+      namespace: 'voice',
+      name: 'web-x7',
+      serviceKey: 'voice/web',
+      family: 'IPv6',
+      ports: [
+        { name: 'sip', protocol: 'UDP', port: 5060 },
+        { name: '', protocol: 'TCP', port: undefined },
+      ],
+      endpoints: [
+        {
+          address: 'fd00::1',
+          ready: false,
+          serving: true,
+          terminating: true,
+          nodeName: 'node-1.example',
+          zone: 'Zone A',
+          hintedZones: ['z1', 'z2'],
+          hintedNodes: ['n1'],
+        },
+      ],
+    });
+  });
+
+  it('takes null and missing as kube-proxy does', () => {
+    const plain = {
+      address: '10.1.0.1',
+      ready: true,
+      serving: true,
+      terminating: false,
+      nodeName: undefined,
+      zone: undefined,
+      hintedZones: undefined,
+      hintedNodes: undefined,
+    };
+    for (const more of [
+      {},
+      { conditions: null, nodeName: null, zone: null, hints: null },
+      { conditions: { ready: null, serving: null, terminating: null } },
+      { hints: { forZones: [], forNodes: null } },
+    ]) {
+      assert.deepEqual(readEndpointSlice(endpoint(more))?.endpoints, [plain]);
+    }
+    const bare = readEndpointSlice(slice({ ports: null, endpoints: null }));
+    assert.deepEqual([bare?.ports, bare?.endpoints], [[], []]);
+  });
+
+  it('keeps an address that comes twice', () => {
+    const twice = [{ addresses: ['10.1.0.1'] }, { addresses: ['10.1.0.1'] }];
+    assert.equal(readEndpointSlice(slice({ endpoints: twice }))?.endpoints.length, 2);
+  });
+
+  const labels = (value: unknown) => slice({ metadata: { name: 'x', labels: value } });
+  for (const [what, raw] of [
+    ['of domain names', slice({ addressType: 'FQDN', endpoints: [{ addresses: ['a.example'] }] })],
+    ['without labels', labels(undefined)],
+    ['of no Service', labels({ 'kubernetes.io/service-name': '' })],
+    [
+      'of a headless Service',
+      labels({ 'kubernetes.io/service-name': 'web', 'service.kubernetes.io/headless': '' }),
+    ],
+  ] as const) {
+    it(`ignores a slice ${what}`, () => assert.equal(readEndpointSlice(raw), undefined));
+  }
+
+  const refused: readonly (readonly [Raw, string, RegExp])[] = [
+    [slice({ addressType: undefined }), 'addressType', /^is required$/],
+    [slice({ addressType: 'ipv4' }), 'addressType', /IPv4, IPv6, FQDN/],
+    [slice({ metadata: { name: 'a_b' } }), 'metadata.name', /DNS subdomain/],
+    [
+      labels({ 'kubernetes.io/service-name': 'Web' }),
+      'metadata.labels["kubernetes.io/service-name"]',
+      /DNS label/,
+    ],
+    [slice({ ports: [{ port: 65536 }] }), 'ports[0].port', /65535/],
+    [slice({ ports: [{ protocol: 'ICMP' }] }), 'ports[0].protocol', /TCP, UDP, SCTP/],
+    [slice({ ports: [{ name: 'A' }] }), 'ports[0].name', /DNS label/],
+    [slice({ ports: [{ name: 'a' }, { name: 'a' }] }), 'ports[1].name', /second/],
+    [slice({ endpoints: {} }), 'endpoints', /list/],
+    [endpoint({ addresses: [] }), 'endpoints[0].addresses', /must hold an address/],
+    [endpoint({ addresses: null }), 'endpoints[0].addresses', /must hold an address/],
+    [endpoint({ addresses: ['fd00::1'] }), 'endpoints[0].addresses[0]', /IPv4 address/],
+    [endpoint({ addresses: ['10.1.0.1', '::2'] }), 'endpoints[0].addresses[1]', /IPv4 address/],
+    [endpoint({ addresses: ['10.1.0.1;'] }), 'endpoints[0].addresses[0]', /IP address/],
+    [endpoint({ addresses: ['127.0.0.2'] }), 'endpoints[0].addresses[0]', /loopback/],
+    [endpoint({ addresses: ['169.254.169.254'] }), 'endpoints[0].addresses[0]', /link-local/],
+    [endpoint({ addresses: ['224.0.0.1'] }), 'endpoints[0].addresses[0]', /multicast/],
+    [endpoint({ addresses: ['0.0.0.0'] }), 'endpoints[0].addresses[0]', /unspecified/],
+    [endpoint({ addresses: ['255.255.255.255'] }), 'endpoints[0].addresses[0]', /broadcast/],
+    [endpoint({ conditions: { ready: 'yes' } }), 'endpoints[0].conditions.ready', /true or false/],
+    [endpoint({ nodeName: 'N' }), 'endpoints[0].nodeName', /DNS subdomain/],
+    [endpoint({ zone: 7 }), 'endpoints[0].zone', /string/],
+    [endpoint({ hints: { forZones: [{}] } }), 'endpoints[0].hints.forZones[0].name', /required/],
+  ];
+  for (const [raw, field, reason] of refused) {
+    it(`refuses ${field} that ${reason.source}`, () => {
+      assert.throws(
+        () => readEndpointSlice(raw),
+        (error) => {
+          assert.ok(error instanceof InvalidObject, String(error));
+          assert.equal(error.field, field);
+          assert.match(error.reason, reason);
+          return true;
+        },
+      );
+    });
+  }
+});

@@ -1,0 +1,271 @@
+import assert from 'node:assert/strict';
+import { InvalidObject } from '../../api/errors.ts';
+import type { Service } from '../../api/objects.ts';
+import { readService } from '../../api/read-service.ts';
+
+type Raw = Record<string, unknown>;
+
+const raw = (spec: Raw, more: { metadata?: Raw; status?: Raw } = {}): Raw => ({
+  apiVersion: 'v1',
+  kind: 'Service',
+  metadata: { name: 'web', ...more.metadata },
+  spec,
+  status: more.status,
+});
+const ingress = (...entries: unknown[]) => ({ status: { loadBalancer: { ingress: entries } } });
+
+describe('reading a Service', () => {
+  it('fills in what the API server would', () => {
+    assert.deepEqual(readService(raw({})), {
+      kind: 'Service',
+      key: 'default/web',
+      namespace: 'default',
+      name: 'web',
+      creationTimestamp: '',
+      type: 'ClusterIP',
+      clusterIPs: [],
+      headless: false,
+      ports: [],
+      allPorts: undefined,
+      portsAnnotation: undefined,
+      externalIPs: [],
+      loadBalancerIngress: [],
+      loadBalancerSourceRanges: [],
+      externalTrafficPolicy: 'Cluster',
+      internalTrafficPolicy: 'Cluster',
+      healthCheckNodePort: 0,
+      affinitySeconds: 0,
+      trafficDistribution: undefined,
+      otherProxy: false,
+      headlessLabel: false,
+    } satisfies Service);
+  });
+
+  it('reads everything', () => {
+    const service = readService(
+      raw(
+        {
+          type: 'LoadBalancer',
+          clusterIP: 'FD00::0:1',
+          clusterIPs: ['fd00::1', '10.0.0.1'],
+          ports: [
+            { name: 'sip', protocol: 'UDP', port: 5060, nodePort: 30060, targetPort: 'x' },
+            { name: 'web', port: 80 },
+          ],
+          allPorts: true,
+          externalIPs: ['192.0.2.1', '192.0.2.1'],
+          loadBalancerSourceRanges: [' 10.1.2.3/8 ', '10.0.0.0/8', 'fd00::1/64'],
+          externalTrafficPolicy: 'Local',
+          internalTrafficPolicy: 'Local',
+          healthCheckNodePort: 31000,
+          sessionAffinity: 'ClientIP',
+          trafficDistribution: 'PreferSameNode',
+        },
+        {
+          metadata: {
+            namespace: 'voice',
+            creationTimestamp: '2026-01-02T03:04:05Z',
+            annotations: { 'portwide.dev/ports': 'all' },
+            labels: {
+              'service.kubernetes.io/service-proxy-name': '',
+              'service.kubernetes.io/headless': '',
+            },
+          },
+          ...ingress({ ip: '192.0.2.2', ipMode: 'Proxy' }, { ip: '192.0.2.3' }),
+        },
+      ),
+    );
+    assert.deepEqual(service, {
+      kind: 'Service',
+      key: 'voice/web',
+      namespace: 'voice',
+      name: 'web',
+      creationTimestamp: '2026-01-02T03:04:05Z',
+      type: 'LoadBalancer',
+      clusterIPs: ['fd00::1', '10.0.0.1'],
+      headless: false,
+      ports: [
+        { name: 'sip', protocol: 'UDP', port: 5060, nodePort: 30060 },
+        { name: 'web', protocol: 'TCP', port: 80, nodePort: 0 },
+      ],
+      allPorts: true,
+      portsAnnotation: 'all',
+      externalIPs: ['192.0.2.1'],
+      loadBalancerIngress: [
+        { ip: '192.0.2.2', ipMode: 'Proxy' },
+        { ip: '192.0.2.3', ipMode: 'VIP' },
+      ],
+      loadBalancerSourceRanges: ['10.0.0.0/8', 'fd00::/64'],
+      externalTrafficPolicy: 'Local',
+      internalTrafficPolicy: 'Local',
+      healthCheckNodePort: 31000,
+      affinitySeconds: 10800,
+      trafficDistribution: 'PreferSameNode',
+      otherProxy: true,
+      headlessLabel: true,
+    } satisfies Service);
+  });
+
+  const fields: readonly (readonly [string, Raw, Partial<Service>])[] = [
+    ['null for missing', raw({ ports: null, clusterIPs: null, type: null }), { ports: [] }],
+    ['clusterIP alone', raw({ clusterIP: '10.0.0.1' }), { clusterIPs: ['10.0.0.1'] }],
+    ['an empty clusterIP', raw({ clusterIP: '', clusterIPs: [] }), { clusterIPs: [] }],
+    ['clusterIP None', raw({ clusterIP: 'None' }), { clusterIPs: [], headless: true }],
+    ['clusterIPs None', raw({ clusterIP: 'None', clusterIPs: ['None'] }), { headless: true }],
+    [
+      'an ExternalName Service, whatever its clusterIP',
+      raw({ type: 'ExternalName', clusterIP: 'x', externalName: 'example.org' }),
+      { clusterIPs: [], headless: false, type: 'ExternalName' },
+    ],
+    ['a link-local clusterIP', raw({ clusterIP: '169.254.1.1' }), { clusterIPs: ['169.254.1.1'] }],
+    ['an unnamed only port', raw({ ports: [{ name: null, port: 1 }] }), {}],
+    [
+      'one number for two protocols',
+      raw({
+        type: 'NodePort',
+        ports: [
+          { name: 'a', port: 53, nodePort: 30053 },
+          { name: 'b', port: 53, protocol: 'UDP', nodePort: 30053 },
+        ],
+      }),
+      {},
+    ],
+    [
+      'an affinity timeout',
+      raw({
+        sessionAffinity: 'ClientIP',
+        sessionAffinityConfig: { clientIP: { timeoutSeconds: 86400 } },
+      }),
+      { affinitySeconds: 86400 },
+    ],
+    [
+      'no affinity, whatever its timeout',
+      raw({ sessionAffinity: 'None', sessionAffinityConfig: { clientIP: { timeoutSeconds: 5 } } }),
+      { affinitySeconds: 0 },
+    ],
+    [
+      'ingress by host name, at special addresses, twice',
+      raw(
+        {},
+        ingress(
+          { hostname: 'lb.example' },
+          { ip: '', hostname: 'x' },
+          { ip: '127.0.0.1' },
+          { ip: '192.0.2.1' },
+          { ip: '192.0.2.1', ipMode: 'VIP' },
+        ),
+      ),
+      { loadBalancerIngress: [{ ip: '192.0.2.1', ipMode: 'VIP' }] },
+    ],
+    [
+      'an ingress mode of the future, which is not VIP',
+      raw({}, ingress({ ip: '192.0.2.1', ipMode: 'Tunnel' })),
+      { loadBalancerIngress: [{ ip: '192.0.2.1', ipMode: 'Proxy' }] },
+    ],
+    [
+      'a traffic distribution of the future',
+      raw({ trafficDistribution: 'PreferMoon' }),
+      { trafficDistribution: undefined },
+    ],
+    ['fields of the future', raw({ newField: { a: [1] }, ports: [{ port: 1, new: 1 }] }), {}],
+    [
+      'an annotation that is empty',
+      raw({}, { metadata: { annotations: { 'portwide.dev/ports': '' } } }),
+      { portsAnnotation: '' },
+    ],
+    ['minus zero', raw({ healthCheckNodePort: -0 }), { healthCheckNodePort: 0 }],
+  ];
+  for (const [what, object, expected] of fields) {
+    it(`takes ${what}`, () => {
+      const service = readService(object);
+      assert.deepEqual({ ...service, ...expected }, service);
+    });
+  }
+
+  const port = (...ports: Raw[]) => raw({ type: 'NodePort', ports });
+  const refused: readonly (readonly [Raw, string, RegExp])[] = [
+    [{ ...raw({}), spec: null }, 'spec', /^is required$/],
+    [{ ...raw({}), spec: [] }, 'spec', /^must be an object$/],
+    [{ ...raw({}), metadata: 'x' }, 'metadata', /^must be an object$/],
+    [{ ...raw({}), metadata: {} }, 'metadata.name', /^is required$/],
+    [raw({}, { metadata: { name: 'a.b' } }), 'metadata.name', /DNS label/],
+    [raw({}, { metadata: { name: 'a'.repeat(64) } }), 'metadata.name', /DNS label/],
+    [raw({}, { metadata: { name: 'a\n' } }), 'metadata.name', /not "a\\n"$/],
+    [raw({}, { metadata: { namespace: 'A' } }), 'metadata.namespace', /DNS label/],
+    [raw({}, { metadata: { namespace: 7 } }), 'metadata.namespace', /must be a string/],
+    [raw({}, { metadata: { labels: [] } }), 'metadata.labels', /must be an object/],
+    [
+      raw({}, { metadata: { annotations: { 'portwide.dev/ports': false } } }),
+      'metadata.annotations["portwide.dev/ports"]',
+      /^must be a string, in quotes, not false$/,
+    ],
+    [
+      raw({}, { metadata: { annotations: { 'portwide.dev/ports': null } } }),
+      'metadata.annotations["portwide.dev/ports"]',
+      /must be a string/,
+    ],
+    [raw({ type: 'Clusterip' }), 'spec.type', /one of ClusterIP, NodePort/],
+    [raw({ allPorts: 'true' }), 'spec.allPorts', /true or false, not "true"/],
+    [raw({ clusterIP: '10.0.0.1 -j DROP' }), 'spec.clusterIP', /must be an IP address/],
+    [raw({ clusterIP: '0.0.0.0' }), 'spec.clusterIP', /unspecified/],
+    [raw({ clusterIP: '::1' }), 'spec.clusterIP', /loopback/],
+    [raw({ clusterIP: '239.1.1.1' }), 'spec.clusterIP', /multicast/],
+    [raw({ clusterIP: 'ff02::1' }), 'spec.clusterIP', /multicast/],
+    [raw({ clusterIP: '255.255.255.255' }), 'spec.clusterIP', /broadcast/],
+    [raw({ clusterIPs: ['10.0.0.1', '10.0.0.2'] }), 'spec.clusterIPs', /one per IP family/],
+    [raw({ clusterIPs: ['10.0.0.1', 'None'] }), 'spec.clusterIPs[1]', /IP address/],
+    [raw({ clusterIP: '10.0.0.2', clusterIPs: ['10.0.0.1'] }), 'spec.clusterIPs', /begin with/],
+    [raw({ clusterIP: '10.0.0.2', clusterIPs: ['None'] }), 'spec.clusterIPs', /begin with/],
+    [raw({ ports: {} }), 'spec.ports', /must be a list/],
+    [raw({ ports: [null] }), 'spec.ports[0].port', /is required/],
+    [raw({ ports: ['80'] }), 'spec.ports[0]', /must be an object/],
+    [port({ port: 0 }), 'spec.ports[0].port', /from 1 to 65535, not 0/],
+    [port({ port: 1.5 }), 'spec.ports[0].port', /not 1.5/],
+    [port({ port: '80' }), 'spec.ports[0].port', /not "80"/],
+    [port({ port: 1, protocol: 'tcp' }), 'spec.ports[0].protocol', /TCP, UDP, SCTP/],
+    [port({ port: 1, name: 'a_b' }), 'spec.ports[0].name', /DNS label/],
+    [port({ port: 1, nodePort: 65536 }), 'spec.ports[0].nodePort', /65535/],
+    [raw({ ports: [{ port: 1, nodePort: 3 }] }), 'spec.ports[0].nodePort', /of type ClusterIP/],
+    [port({ port: 1 }, { port: 2, name: 'b' }), 'spec.ports[0].name', /several ports/],
+    [port({ port: 1, name: 'a' }, { port: 2, name: 'a' }), 'spec.ports[1].name', /second/],
+    [port({ port: 1, name: 'a' }, { port: 1, name: 'b' }), 'spec.ports[1].port', /second/],
+    [
+      port({ port: 1, name: 'a', nodePort: 9 }, { port: 2, name: 'b', nodePort: 9 }),
+      'spec.ports[1].nodePort',
+      /second node port 9\/TCP/,
+    ],
+    [raw({ externalIPs: ['127.0.0.1'] }), 'spec.externalIPs[0]', /loopback/],
+    [raw({ externalIPs: ['fe80::1'] }), 'spec.externalIPs[0]', /link-local/],
+    [raw({ externalIPs: ['febf::1'] }), 'spec.externalIPs[0]', /link-local/],
+    [raw({ externalIPs: ['10.0.0.01'] }), 'spec.externalIPs[0]', /IP address/],
+    [raw({ loadBalancerSourceRanges: ['10.0.0.0'] }), 'spec.loadBalancerSourceRanges[0]', /CIDR/],
+    [raw({ loadBalancerSourceRanges: 'x' }), 'spec.loadBalancerSourceRanges', /list/],
+    [raw({ externalTrafficPolicy: 'local' }), 'spec.externalTrafficPolicy', /Cluster, Local/],
+    [raw({ internalTrafficPolicy: 1 }), 'spec.internalTrafficPolicy', /must be a string/],
+    [raw({ healthCheckNodePort: -1 }), 'spec.healthCheckNodePort', /from 0 to 65535/],
+    [raw({ sessionAffinity: 'Cookie' }), 'spec.sessionAffinity', /None, ClientIP/],
+    [
+      raw({
+        sessionAffinity: 'ClientIP',
+        sessionAffinityConfig: { clientIP: { timeoutSeconds: 86401 } },
+      }),
+      'spec.sessionAffinityConfig.clientIP.timeoutSeconds',
+      /from 1 to 86400/,
+    ],
+    [raw({}, ingress({ ip: 'x' })), 'status.loadBalancer.ingress[0].ip', /IP address/],
+  ];
+  for (const [object, field, reason] of refused) {
+    it(`refuses ${field} that ${reason.source}`, () => {
+      assert.throws(() => readService(object), invalid(field, reason));
+    });
+  }
+});
+
+function invalid(field: string, reason: RegExp): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof InvalidObject, String(error));
+    assert.equal(error.field, field);
+    assert.match(error.reason, reason);
+    return true;
+  };
+}

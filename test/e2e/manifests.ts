@@ -1,0 +1,85 @@
+/** Kubernetes objects as a user writes them, for the manifest directory of an agent under test. */
+import type { Host } from '../lab/lab.ts';
+
+export type Manifest = Readonly<Record<string, unknown>>;
+
+/** Fields of a Service beyond its name. `clusterIPs` says the families. */
+export interface ServiceFields {
+  readonly annotations?: Readonly<Record<string, string>>;
+  readonly labels?: Readonly<Record<string, string>>;
+  readonly created?: string;
+  readonly ingress?: readonly { readonly ip: string; readonly ipMode?: string }[];
+  readonly spec: Readonly<Record<string, unknown>> & { readonly clusterIPs: readonly string[] };
+}
+
+export const ALL_PORTS = { 'portwide.dev/ports': 'all' };
+export const PLACEHOLDER = [{ port: 1, protocol: 'TCP' }];
+
+export function serviceManifest(name: string, fields: ServiceFields): Manifest {
+  const { annotations, labels, created, ingress, spec } = fields;
+  return {
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: {
+      name,
+      namespace: 'default',
+      annotations,
+      labels,
+      ...(created === undefined ? {} : { creationTimestamp: created }),
+    },
+    spec: { ports: PLACEHOLDER, clusterIP: spec.clusterIPs[0], ...spec },
+    ...(ingress === undefined ? {} : { status: { loadBalancer: { ingress } } }),
+  };
+}
+
+/** A pod as an EndpointSlice shows it. */
+export interface EndpointFields {
+  readonly conditions?: Readonly<Record<string, boolean>>;
+  readonly zone?: string;
+  readonly hints?: Readonly<Record<string, unknown>>;
+}
+
+export interface SliceFields {
+  readonly name?: string;
+  readonly ports?: readonly Readonly<Record<string, unknown>>[];
+}
+
+/** One slice of a Service; pods on `node` and on `node2` are told apart by their names. */
+export function sliceManifest(
+  service: string,
+  family: 4 | 6,
+  pods: readonly (Host | readonly [Host, EndpointFields])[],
+  { name = `${service}-ipv${family}`, ports = [] }: SliceFields = {},
+): Manifest {
+  return {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: {
+      name,
+      namespace: 'default',
+      labels: { 'kubernetes.io/service-name': service },
+    },
+    addressType: `IPv${family}`,
+    ports,
+    endpoints: pods.map((entry) => {
+      const [pod, fields] = 'name' in entry ? [entry, {}] : entry;
+      return {
+        addresses: [family === 4 ? pod.ipv4 : pod.ipv6],
+        nodeName: pod.name.startsWith('remote') ? 'node2' : 'node',
+        conditions: { ready: true },
+        ...fields,
+      };
+    }),
+  };
+}
+
+/** The Node that the agent runs on. */
+export function nodeManifest(addresses: readonly string[]): Manifest {
+  return {
+    apiVersion: 'v1',
+    kind: 'Node',
+    metadata: { name: 'node', labels: { 'topology.kubernetes.io/zone': 'zone-1' } },
+    spec: { podCIDRs: ['10.244.1.0/24', 'fd00:10:244:1::/64'] },
+    status: { addresses: addresses.map((address) => ({ type: 'InternalIP', address })) },
+  };
+}

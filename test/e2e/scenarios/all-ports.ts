@@ -1,0 +1,243 @@
+import assert from 'node:assert/strict';
+import { ALL_PORTS, PLACEHOLDER } from '../manifests.ts';
+import { answered, refused, type Scenario, SHORT, type World } from './scenario.ts';
+
+/** Ports that no Service here lists; 22 is where the node listens too. */
+const SOME_PORTS = [1, 22, 80, 5060, 31234, 65535];
+
+const allPorts = (world: World, pods = [world.pod(0), world.pod(1)], spec = {}) => [
+  world.service('all', {
+    annotations: ALL_PORTS,
+    spec: { clusterIPs: [world.clusterIP(10)], ...spec },
+  }),
+  world.slice('all', pods),
+];
+
+export const allPortsScenarios: readonly Scenario[] = [
+  {
+    title: 'every TCP, UDP and SCTP port of the VIP reaches a pod at the same port',
+    async run(world) {
+      await world.apply(allPorts(world));
+      const vip = world.clusterIP(10);
+      for (const host of [world.client, world.pod(1), world.node]) {
+        for (const port of SOME_PORTS) {
+          const tcp = answered(await host.tcp(vip, port));
+          const udp = answered(await host.udp(vip, port));
+          for (const reply of [tcp, udp]) {
+            assert.equal(reply.localPort, port);
+            assert.match(reply.host, /^pod-/);
+          }
+        }
+      }
+      const sctp = answered(await world.client.sctpProbe(vip, 2905));
+      assert.deepEqual([sctp.localPort, sctp.host.startsWith('pod-')], [2905, true]);
+    },
+  },
+  {
+    title: 'ping reaches a pod',
+    impossible: { ipvs: 'IPVS schedules TCP, UDP and SCTP; the node answers' },
+    async run(world) {
+      await world.apply(allPorts(world));
+      assert.equal(await world.client.ping(world.clusterIP(10)), true);
+    },
+  },
+  {
+    title: 'by spec.allPorts (KEP-2610), and explicitly false',
+    async run(world) {
+      const vip = world.clusterIP(11);
+      const objects = (spec: object) => [
+        world.service('field', { spec: { clusterIPs: [vip], ...spec } }),
+        world.slice('field', [world.pod(0)], {
+          ports: [{ name: '', port: 8080, protocol: 'TCP' }],
+        }),
+      ];
+      await world.apply(objects({ allPorts: true, ports: [] }));
+      assert.equal(answered(await world.client.tcp(vip, 4321)).localPort, 4321);
+      await world.apply(objects({ allPorts: false, ports: [{ port: 80 }] }));
+      assert.equal(answered(await world.client.tcp(vip, 80)).localPort, 8080);
+      assert.notEqual((await world.client.tcp(vip, 4321, SHORT)).outcome, 'answered');
+    },
+  },
+  {
+    title: 'connections of one client spread over endpoints, on many ports and on one',
+    async run(world) {
+      await world.apply(allPorts(world, [world.pod(0), world.pod(1), world.remote(0)]));
+      const many = Array.from({ length: 50 }, (_, index) => 20_000 + index);
+      for (const ports of [many, 5060]) {
+        const { answered: by } = await world.client.burst(world.clusterIP(10), ports, 200);
+        // Fewer than 30 of 200 with a third each: once in some 10^9 runs.
+        for (const host of ['pod-1', 'pod-2', 'remote-1']) assert.ok((by[host] ?? 0) >= 30);
+      }
+    },
+  },
+  {
+    title: 'with session affinity a client stays on one pod across ports and protocols',
+    async run(world) {
+      await world.apply(
+        allPorts(world, [world.pod(0), world.pod(1)], { sessionAffinity: 'ClientIP' }),
+      );
+      const vip = world.clusterIP(10);
+      const hosts = new Set<string>();
+      for (const port of SOME_PORTS) {
+        hosts.add(answered(await world.client.tcp(vip, port)).host);
+        hosts.add(answered(await world.client.udp(vip, port)).host);
+      }
+      assert.equal(hosts.size, 1);
+    },
+  },
+  {
+    title: 'ranges: inside a pod answers, outside everything is refused',
+    async run(world) {
+      const vip = world.clusterIP(12);
+      await world.apply([
+        world.service('ranges', {
+          annotations: { 'portwide.dev/ports': '5060/UDP,20000-20010/UDP,8000-8100' },
+          spec: { clusterIPs: [vip] },
+        }),
+        world.slice('ranges', [world.pod(0), world.pod(1)]),
+      ]);
+      for (const port of [5060, 20_000, 20_010, 8000, 8100]) {
+        assert.equal(answered(await world.client.udp(vip, port)).localPort, port);
+      }
+      for (const port of [8000, 8050, 8100]) {
+        assert.equal(answered(await world.client.tcp(vip, port)).localPort, port);
+      }
+      assert.equal(answered(await world.client.sctpProbe(vip, 8001)).localPort, 8001);
+      for (const port of [5060, 7999, 8101, 20_000]) refused(await world.client.tcp(vip, port));
+      for (const port of [5059, 20_011]) refused(await world.client.udp(vip, port));
+      for (const host of [world.node, world.pod(1)]) refused(await host.tcp(vip, 22));
+      assert.equal(await world.client.ping(vip), false);
+    },
+  },
+  {
+    title: 'without a ready endpoint every port is refused, and the node never answers',
+    async run(world) {
+      const { node, client } = world;
+      await node.serve({ protocol: 'TCP', ports: [22] });
+      await node.serve({ protocol: 'UDP', ports: [22] });
+      const vip = world.clusterIP(10);
+      // The node takes packets to the VIP for its own, as it does with VIPs that some agents bind.
+      const route = ['route', 'add', 'local', vip, 'dev', 'lo'];
+      await node.exec('ip', [world.pick('-4', '-6'), ...route]);
+      try {
+        await world.apply(allPorts(world, []));
+        for (const port of SOME_PORTS) {
+          refused(await client.tcp(vip, port));
+          refused(await client.udp(vip, port));
+          refused(await node.tcp(vip, port));
+        }
+        assert.equal(await client.ping(vip), false);
+        await world.apply(allPorts(world));
+        for (const host of [client, node]) {
+          assert.match(answered(await host.tcp(vip, 22)).host, /^pod-/);
+        }
+      } finally {
+        await node.exec('ip', [world.pick('-4', '-6'), 'route', 'del', 'local', vip, 'dev', 'lo']);
+        await node.stopServing();
+      }
+    },
+  },
+  {
+    title: 'slices with no ports, with a null port and with the placeholder all serve',
+    async run(world) {
+      const vip = world.clusterIP(10);
+      await world.apply([
+        ...allPorts(world, [world.pod(0)]),
+        world.slice('all', [world.pod(1)], { name: 'null', ports: [{ name: 'a', port: null }] }),
+        world.slice('all', [world.remote(0)], { name: 'one', ports: [{ name: '', port: 1 }] }),
+      ]);
+      const { answered: by } = await world.client.burst(vip, 7777, 120);
+      assert.deepEqual(Object.keys(by).sort(), ['pod-1', 'pod-2', 'remote-1']);
+    },
+  },
+  {
+    title: 'set on a live Service and unset again: connections to pods that stay live on',
+    async run(world) {
+      const vip = world.clusterIP(10);
+      const listed = [
+        world.service('all', { spec: { clusterIPs: [vip], ports: [{ port: 80 }] } }),
+        world.slice('all', [world.pod(0)], { ports: [{ name: '', port: 8080 }] }),
+      ];
+      await world.apply(listed);
+      const early = await world.client.hold(vip, 80);
+      await world.apply(allPorts(world, [world.pod(0)]));
+      assert.equal(answered(await world.client.tcp(vip, 4444)).localPort, 4444);
+      assert.equal(answered(await world.client.tcp(vip, 80)).localPort, 80);
+      const late = await world.client.hold(vip, 5555);
+      await world.apply(listed);
+      assert.equal(answered(await world.client.tcp(vip, 80)).localPort, 8080);
+      assert.notEqual((await world.client.tcp(vip, 4444, SHORT)).outcome, 'answered');
+      for (const connection of [early, late]) {
+        assert.equal(await connection.exchange('still there'), 'still there');
+        await connection.close();
+      }
+    },
+  },
+  {
+    title: 'a pod that reaches itself through the VIP gets an answer (hairpin)',
+    async run(world) {
+      await world.apply(allPorts(world, [world.pod(0)]));
+      const reply = answered(await world.pod(0).tcp(world.clusterIP(10), 9999));
+      assert.deepEqual([reply.host, reply.localPort], ['pod-1', 9999]);
+      assert.notEqual(reply.remoteAddress, world.address(world.pod(0)));
+      answered(await world.pod(0).udp(world.clusterIP(10), 9998));
+    },
+  },
+  {
+    title: 'a thousand listed ports beside an all-ports Service',
+    async run(world) {
+      const ports = Array.from({ length: 1000 }, (_, index) => ({
+        name: `p${index}`,
+        port: 10_000 + index,
+      }));
+      await world.apply([
+        ...allPorts(world, [world.pod(1)]),
+        world.service('many', { spec: { clusterIPs: [world.clusterIP(20)], ports } }),
+        world.slice('many', [world.pod(0)], { ports }),
+      ]);
+      for (const port of [10_000, 10_500, 10_999]) {
+        const listed = answered(await world.client.tcp(world.clusterIP(20), port));
+        assert.deepEqual([listed.host, listed.localPort], ['pod-1', port]);
+        const wide = answered(await world.client.tcp(world.clusterIP(10), port));
+        assert.deepEqual([wide.host, wide.localPort], ['pod-2', port]);
+      }
+      assert.notEqual(
+        (await world.client.tcp(world.clusterIP(20), 11_000, SHORT)).outcome,
+        'answered',
+      );
+    },
+  },
+  {
+    title: 'refused Services are not programmed, placeholder included, and disturb nobody',
+    async run(world) {
+      const refusedSpecs = [
+        { type: 'NodePort' },
+        { externalIPs: [world.vip(40)] },
+        { allPorts: true, ports: PLACEHOLDER },
+      ];
+      const bad = refusedSpecs.flatMap((spec, index) => [
+        world.service(`bad-${index}`, {
+          annotations: ALL_PORTS,
+          spec: { clusterIPs: [world.clusterIP(30 + index)], ...spec },
+        }),
+        world.slice(`bad-${index}`, [world.pod(0)], { ports: [{ name: '', port: 1 }] }),
+      ]);
+      const unreadable = world.service('bad-3', {
+        annotations: { 'portwide.dev/ports': '80-70' },
+        spec: { clusterIPs: [world.clusterIP(33)] },
+      });
+      await world.apply([...bad, unreadable, ...allPorts(world)]);
+      for (const number of [30, 31, 32, 33]) {
+        for (const port of [1, 80]) {
+          const { outcome } = await world.client.tcp(world.clusterIP(number), port, SHORT);
+          assert.equal(outcome, 'timeout');
+        }
+      }
+      answered(await world.client.tcp(world.clusterIP(10), 1234));
+      const { stdout } = await world.node.exec('curl', ['-s', 'http://127.0.0.1:10249/metrics']);
+      for (const reason of ['NodePort', 'ExternalIPs', 'Ports', 'Annotation']) {
+        assert.match(stdout, new RegExp(`portwide_refused_services{reason="${reason}"} 1`));
+      }
+    },
+  },
+];

@@ -1,0 +1,111 @@
+import assert from 'node:assert/strict';
+import { waitFor } from '../../lab/lab.ts';
+import { ALL_PORTS, type ServiceFields } from '../manifests.ts';
+import { answered, refused, type Scenario, type World } from './scenario.ts';
+
+const OLD = '2026-01-01T00:00:00Z';
+const YOUNG = '2026-02-01T00:00:00Z';
+
+/** A load balancer Service on the shared address. */
+function sharing(world: World, name: string, number: number, fields: Partial<ServiceFields> = {}) {
+  return world.service(name, {
+    created: OLD,
+    ingress: [{ ip: world.vip(5) }],
+    ...fields,
+    spec: { type: 'LoadBalancer', clusterIPs: [world.clusterIP(number)], ...fields.spec },
+  });
+}
+
+export const sharedVipScenarios: readonly Scenario[] = [
+  {
+    title: 'one VIP: exact port before range before all, with or without endpoints',
+    async run(world) {
+      const vip = world.vip(5);
+      const objects = (exactPods: readonly ReturnType<World['pod']>[]) => [
+        sharing(world, 'all', 50, { annotations: ALL_PORTS }),
+        world.slice('all', [world.pod(0)]),
+        sharing(world, 'ranges', 51, { annotations: { 'portwide.dev/ports': '8000-8100/TCP' } }),
+        world.slice('ranges', [world.pod(1)]),
+        sharing(world, 'exact', 52, {
+          spec: { clusterIPs: [world.clusterIP(52)], ports: [{ port: 8050 }] },
+        }),
+        world.slice('exact', exactPods, { ports: [{ name: '', port: 8080 }] }),
+      ];
+      await world.apply(objects([world.remote(0)]));
+      const who = async (port: number) => answered(await world.client.tcp(vip, port)).host;
+      assert.equal(await who(7000), 'pod-1');
+      assert.equal(await who(8000), 'pod-2');
+      assert.equal(await who(8050), 'remote-1');
+      await world.apply(objects([]));
+      refused(await world.client.tcp(vip, 8050));
+      assert.equal(await who(8051), 'pod-2');
+      assert.equal(answered(await world.client.udp(vip, 8050)).host, 'pod-1');
+    },
+  },
+  {
+    title: 'two all-ports Services on one VIP: the older has it, the other takes over',
+    async run(world) {
+      const young = [
+        sharing(world, 'a-young', 53, { annotations: ALL_PORTS, created: YOUNG }),
+        world.slice('a-young', [world.pod(1)]),
+      ];
+      const old = [
+        sharing(world, 'b-old', 54, { annotations: ALL_PORTS }),
+        world.slice('b-old', [world.pod(0)]),
+      ];
+      const who = async (vip: string) => answered(await world.client.tcp(vip, 1000)).host;
+      await world.apply([...young, ...old]);
+      assert.equal(await who(world.vip(5)), 'pod-1');
+      assert.equal(await who(world.clusterIP(53)), 'pod-2');
+      await world.apply(young);
+      assert.equal(await who(world.vip(5)), 'pod-2');
+      await world.apply([...young, ...old]);
+      assert.equal(await who(world.vip(5)), 'pod-1');
+    },
+  },
+  {
+    title: 'an address that the node takes is let go of within a second, and taken up again',
+    async run(world) {
+      const { node, client } = world;
+      const vip = world.vip(5);
+      await world.apply([
+        sharing(world, 'all', 50, { annotations: ALL_PORTS }),
+        world.slice('all', [world.pod(0)]),
+      ]);
+      assert.equal(answered(await client.tcp(vip, 22)).host, 'pod-1');
+      await node.serve({ protocol: 'TCP', ports: [22] });
+      const prefix = world.pick('/32', '/128');
+      const nodad = world.family === 6 ? ['nodad'] : [];
+      const who = async () => {
+        const outcome = await client.tcp(vip, 22, { timeoutMs: 200 });
+        return outcome.outcome === 'answered' ? outcome.reply.host : outcome.outcome;
+      };
+      await node.exec('ip', ['address', 'add', `${vip}${prefix}`, 'dev', 'eth0', ...nodad]);
+      try {
+        await waitFor('the node answers itself', async () => (await who()) === 'node', 1000);
+        assert.equal(answered(await client.tcp(world.clusterIP(50), 22)).host, 'pod-1');
+      } finally {
+        await node.exec('ip', ['address', 'del', `${vip}${prefix}`, 'dev', 'eth0']);
+        await node.stopServing();
+      }
+      await waitFor('the Service has its VIP back', async () => (await who()) === 'pod-1', 5000);
+    },
+  },
+  {
+    title: "the node's own address is never captured",
+    async run(world) {
+      const own = world.address(world.node);
+      await world.node.serve({ protocol: 'TCP', ports: [22] });
+      try {
+        await world.apply([
+          sharing(world, 'all', 50, { annotations: ALL_PORTS, ingress: [{ ip: own }] }),
+          world.slice('all', [world.pod(0)]),
+        ]);
+        assert.equal(answered(await world.client.tcp(own, 22)).host, 'node');
+        assert.equal(answered(await world.client.tcp(world.clusterIP(50), 22)).host, 'pod-1');
+      } finally {
+        await world.node.stopServing();
+      }
+    },
+  },
+];

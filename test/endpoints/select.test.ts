@@ -1,0 +1,196 @@
+import assert from 'node:assert/strict';
+import type { SliceEndpoint, TrafficDistribution } from '../../api/objects.ts';
+import {
+  candidatesForAllPorts,
+  candidatesForPort,
+  type EndpointPolicy,
+  selectEndpoints,
+} from '../../endpoints/select.ts';
+import { endpoint, slice } from '../fixtures.ts';
+
+const NODE = { name: 'node-a', zone: 'zone-1' };
+const BOTH: EndpointPolicy = { usesCluster: true, usesLocal: true, distribution: undefined };
+const OTHER = { nodeName: 'node-b' };
+const DRAINING = { ready: false, serving: true, terminating: true };
+const DEAD = { ready: false, serving: false, terminating: true };
+
+function select(endpoints: readonly SliceEndpoint[], policy: Partial<EndpointPolicy> = {}) {
+  const candidates = candidatesForPort([slice(endpoints)], 'IPv4', '', 'TCP');
+  const selected = selectEndpoints(candidates, { ...BOTH, ...policy }, NODE);
+  const addresses = (list: readonly { address: string }[]) => list.map(({ address }) => address);
+  return {
+    cluster: addresses(selected.cluster),
+    local: addresses(selected.local),
+    alive: addresses(selected.alive),
+    anywhere: selected.anywhere,
+  };
+}
+
+describe('which endpoints a port has', () => {
+  const two = [
+    slice([endpoint('10.0.0.1')], {
+      name: 's1',
+      ports: [{ name: 'http', protocol: 'TCP', port: 1 }],
+    }),
+    slice([endpoint('10.0.0.2')], {
+      name: 's2',
+      ports: [
+        { name: 'http', protocol: 'TCP', port: 2 },
+        { name: 'http', protocol: 'UDP', port: 3 },
+        { name: 'other', protocol: 'TCP', port: 4 },
+        { name: 'null', protocol: 'TCP', port: undefined },
+      ],
+    }),
+    slice([endpoint('fd00::1')], {
+      name: 's3',
+      family: 'IPv6',
+      ports: [{ name: 'http', protocol: 'TCP', port: 5 }],
+    }),
+  ];
+  for (const [title, name, protocol, expected] of [
+    [
+      'by name and protocol, over slices with different ports',
+      'http',
+      'TCP',
+      ['10.0.0.1 1', '10.0.0.2 2'],
+    ],
+    ['the same name on another protocol', 'http', 'UDP', ['10.0.0.2 3']],
+    ['a port without a number counts for no listed port', 'null', 'TCP', []],
+    ['no such name', 'https', 'TCP', []],
+  ] as const) {
+    it(title, () => {
+      const found = candidatesForPort(two, 'IPv4', name, protocol);
+      assert.deepEqual(
+        found.map(({ address, port }) => `${address} ${port}`),
+        expected,
+      );
+    });
+  }
+
+  for (const [title, ports] of [
+    ['no ports', []],
+    ['a null port', [{ name: '', protocol: 'TCP', port: undefined }]],
+    ['the placeholder', [{ name: 'placeholder', protocol: 'TCP', port: 1 }]],
+  ] as const) {
+    it(`all-ports: a slice with ${title} serves, and no port is kept`, () => {
+      const found = candidatesForAllPorts([slice([endpoint('10.0.0.1')], { ports })], 'IPv4');
+      assert.deepEqual(
+        found.map(({ address, port }) => [address, port]),
+        [['10.0.0.1', undefined]],
+      );
+    });
+  }
+
+  it('an address in two slices counts once; ready wins over draining over dead, in any order', () => {
+    const states = [
+      slice([endpoint('10.0.0.1', { ...DEAD, ...OTHER })], { name: 'dead' }),
+      slice([endpoint('10.0.0.1', DRAINING)], { name: 'draining' }),
+      slice([endpoint('10.0.0.1', OTHER)], { name: 'ready' }),
+    ];
+    for (const order of [states, states.toReversed()]) {
+      const found = candidatesForPort(order, 'IPv4', '', 'TCP');
+      assert.deepEqual(
+        found.map(({ ready, nodeName }) => [ready, nodeName]),
+        [[true, 'node-b']],
+      );
+    }
+  });
+});
+
+describe('which endpoints serve', () => {
+  it('ready ones; the local set is those of this node', () => {
+    const selected = select([
+      endpoint('10.0.0.1'),
+      endpoint('10.0.0.2', OTHER),
+      endpoint('10.0.0.3', { ready: false }),
+      endpoint('10.0.0.4', DRAINING),
+    ]);
+    assert.deepEqual(selected, {
+      cluster: ['10.0.0.1', '10.0.0.2'],
+      local: ['10.0.0.1'],
+      alive: ['10.0.0.1', '10.0.0.2', '10.0.0.4'],
+      anywhere: true,
+    });
+  });
+
+  it('draining ones where none is ready, for the cluster and the local set apart', () => {
+    const local = [endpoint('10.0.0.1', DRAINING), endpoint('10.0.0.2', DEAD)];
+    assert.deepEqual(select(local).cluster, ['10.0.0.1']);
+    const both = select([...local, endpoint('10.0.0.3', OTHER)]);
+    assert.deepEqual([both.cluster, both.local], [['10.0.0.3'], ['10.0.0.1']]);
+  });
+
+  it('none at all', () => {
+    const nothing = { cluster: [], local: [], alive: [], anywhere: false };
+    assert.deepEqual(select([endpoint('10.0.0.1', DEAD)]), nothing);
+    assert.deepEqual(select([]), nothing);
+  });
+
+  it('local policy with endpoints elsewhere only knows that they exist', () => {
+    const selected = select([endpoint('10.0.0.2', OTHER)], { usesCluster: false });
+    assert.deepEqual([selected.cluster, selected.local, selected.anywhere], [[], [], true]);
+  });
+});
+
+describe('topology', () => {
+  const zone = (name: string) => ({ hintedZones: [name] });
+  const near = endpoint('10.0.0.1', zone('zone-1'));
+  const far = endpoint('10.0.0.2', { ...zone('zone-2'), ...OTHER });
+
+  for (const [title, endpoints, expected] of [
+    ['zone hints restrict', [near, far], ['10.0.0.1']],
+    [
+      'not when one ready endpoint has none',
+      [near, far, endpoint('10.0.0.3')],
+      ['10.0.0.1', '10.0.0.2', '10.0.0.3'],
+    ],
+    [
+      'an endpoint that is not ready does not count',
+      [near, far, endpoint('10.0.0.3', { ready: false })],
+      ['10.0.0.1'],
+    ],
+    ['not when none names this zone', [far], ['10.0.0.2']],
+    [
+      'node hints come first',
+      [
+        endpoint('10.0.0.1', { ...zone('zone-1'), hintedNodes: ['node-b'] }),
+        endpoint('10.0.0.2', { ...zone('zone-1'), hintedNodes: ['node-a'] }),
+      ],
+      ['10.0.0.2'],
+    ],
+    [
+      'node hints that name other nodes only: the zone decides',
+      [
+        endpoint('10.0.0.1', { ...zone('zone-1'), hintedNodes: ['node-b'] }),
+        endpoint('10.0.0.2', { ...zone('zone-2'), hintedNodes: ['node-c'] }),
+      ],
+      ['10.0.0.1'],
+    ],
+  ] as const) {
+    it(title, () => assert.deepEqual(select(endpoints).cluster, expected));
+  }
+
+  it('does not restrict the local set', () => {
+    assert.deepEqual(select([near, { ...far, nodeName: 'node-a' }]).local, [
+      '10.0.0.1',
+      '10.0.0.2',
+    ]);
+  });
+
+  for (const [distribution, expected] of [
+    ['PreferClose', ['10.0.0.1', '10.0.0.2']],
+    ['PreferSameZone', ['10.0.0.1', '10.0.0.2']],
+    ['PreferSameNode', ['10.0.0.1']],
+    [undefined, ['10.0.0.1', '10.0.0.2', '10.0.0.3']],
+  ] as const) {
+    it(`without hints, trafficDistribution ${distribution} stands in for them`, () => {
+      const endpoints = [
+        endpoint('10.0.0.1', { zone: 'zone-1' }),
+        endpoint('10.0.0.2', { zone: 'zone-1', ...OTHER }),
+        endpoint('10.0.0.3', { zone: 'zone-2', ...OTHER }),
+      ];
+      const policy = { distribution: distribution as TrafficDistribution | undefined };
+      assert.deepEqual(select(endpoints, policy).cluster, expected);
+    });
+  }
+});

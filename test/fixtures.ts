@@ -1,0 +1,108 @@
+/** Objects as a source would hand them over, with everything a test does not care about filled in. */
+import type {
+  EndpointSlice,
+  IpFamily,
+  Service,
+  ServicePort,
+  SliceEndpoint,
+  SlicePort,
+} from '../api/objects.ts';
+import type { Route } from '../services/route.ts';
+
+export function service(fields: Partial<Service> = {}): Service {
+  const namespace = fields.namespace ?? 'default';
+  const name = fields.name ?? 'web';
+  return {
+    kind: 'Service',
+    key: `${namespace}/${name}`,
+    namespace,
+    name,
+    creationTimestamp: '2026-01-01T00:00:00Z',
+    type: 'ClusterIP',
+    clusterIPs: ['10.96.0.10'],
+    headless: false,
+    ports: [servicePort()],
+    allPorts: undefined,
+    portsAnnotation: undefined,
+    externalIPs: [],
+    loadBalancerIngress: [],
+    loadBalancerSourceRanges: [],
+    externalTrafficPolicy: 'Cluster',
+    internalTrafficPolicy: 'Cluster',
+    healthCheckNodePort: 0,
+    affinitySeconds: 0,
+    trafficDistribution: undefined,
+    otherProxy: false,
+    headlessLabel: false,
+    ...fields,
+  };
+}
+
+export function servicePort(fields: Partial<ServicePort> = {}): ServicePort {
+  return { name: '', protocol: 'TCP', port: 80, nodePort: 0, ...fields };
+}
+
+export function slice(
+  endpoints: readonly SliceEndpoint[],
+  fields: Partial<EndpointSlice> & { ports?: readonly SlicePort[] } = {},
+): EndpointSlice {
+  const serviceKey = fields.serviceKey ?? 'default/web';
+  const name = fields.name ?? `${serviceKey.split('/')[1]}-1`;
+  return {
+    kind: 'EndpointSlice',
+    key: `default/${name}`,
+    namespace: 'default',
+    name,
+    serviceKey,
+    family: 'IPv4',
+    ports: [{ name: '', protocol: 'TCP', port: 8080 }],
+    endpoints,
+    ...fields,
+  };
+}
+
+export function endpoint(address: string, fields: Partial<SliceEndpoint> = {}): SliceEndpoint {
+  return {
+    address,
+    ready: true,
+    serving: true,
+    terminating: false,
+    nodeName: 'node-a',
+    zone: undefined,
+    hintedZones: undefined,
+    hintedNodes: undefined,
+    ...fields,
+  };
+}
+
+/** A Route with a cluster IP and the endpoints given, all on this node. */
+export function route(fields: Partial<Route> = {}, addresses: readonly string[] = []): Route {
+  const family: IpFamily = fields.family ?? 'IPv4';
+  const isListed = (fields.match?.kind ?? 'port') === 'port';
+  const endpoints = addresses.map((address) => ({
+    address,
+    port: isListed ? 8080 : undefined,
+    local: true,
+  }));
+  return {
+    id: `default/web/${family}`,
+    serviceKey: 'default/web',
+    name: 'default/web',
+    family,
+    match: { kind: 'port', protocol: 'TCP', port: 80 },
+    clusterIP: family === 'IPv4' ? '10.96.0.10' : 'fd00:10:96::a',
+    externalIPs: [],
+    loadBalancerIPs: [],
+    nodePort: 0,
+    healthCheckNodePort: 0,
+    sourceRanges: undefined,
+    internalLocal: false,
+    externalLocal: false,
+    affinitySeconds: 0,
+    clusterEndpoints: endpoints,
+    localEndpoints: [],
+    hasEndpointsAnywhere: endpoints.length > 0,
+    aliveEndpoints: endpoints,
+    ...fields,
+  };
+}

@@ -1,0 +1,19 @@
+import type { IpFamily } from '../../api/objects.ts';
+import type { BaseOptions } from '../../iptables/base-rules.ts';
+
+/** What `portwide run --cluster-cidr …` compiles with. */
+export function options(fields: Partial<BaseOptions> = {}): BaseOptions {
+  const family: IpFamily = fields.family ?? 'IPv4';
+  return {
+    family,
+    masqueradeAll: false,
+    masqueradeBit: 14,
+    localDetector: { kind: 'cidr', cidr: family === 'IPv4' ? '10.244.0.0/16' : 'fd00:10:244::/48' },
+    nodeAddresses: [],
+    nodePortAddresses: 'all',
+    localhostNodePorts: family === 'IPv4',
+    dropInvalid: true,
+    randomFully: true,
+    ...fields,
+  };
+}

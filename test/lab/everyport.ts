@@ -1,0 +1,105 @@
+/**
+ * Answers on every port without a socket for each.
+ *
+ * - TCP: the main thread has the host's own nat table REDIRECT every connection to one listener,
+ *   which asks conntrack for the original destination.
+ * - UDP: a raw socket sees each datagram with its ports, and sends the answer from the same port.
+ *   The kernel, which knows of no UDP socket there, sends a port unreachable as well: the host's own
+ *   filter table drops it.
+ * - SCTP: raw sockets anyway, see sctp.ts.
+ */
+import type { Socket as UdpSocket } from 'node:dgram';
+import { once } from 'node:events';
+import { createServer, type Server, type Socket } from 'node:net';
+import type { Family, Reply } from './answers.ts';
+import { LabError, messageOf } from './errors.ts';
+import { originalDestination } from './libc.ts';
+import type { HostIdentity } from './messages.ts';
+import { IPPROTO, plainAddress, transportPart, udpDatagram } from './packets.ts';
+import { openRaw, sendRaw } from './raw.ts';
+import { serveSctp, stopServingSctp } from './sctp.ts';
+import { greet, servesUdp, udpAnswer } from './servers.ts';
+
+const FAMILIES = [4, 6] as const;
+let servers: Server[] = [];
+let sockets: UdpSocket[] = [];
+
+/** Opens what every-port service needs; gives the ports TCP is to be redirected to. */
+export async function serveEveryPort(host: HostIdentity): Promise<Record<Family, number>> {
+  const [ipv4, ipv6] = await Promise.all(FAMILIES.map((family) => serveTcp(host.name, family)));
+  sockets = FAMILIES.flatMap((family) =>
+    host.addresses[family].map((address) => serveUdp(host.name, family, address)),
+  );
+  serveSctp(host, 'every');
+  return { 4: ipv4 ?? 0, 6: ipv6 ?? 0 };
+}
+
+/** Stops; connections that were accepted live on. */
+export function stopServingEveryPort(): void {
+  for (const server of servers) server.close();
+  for (const socket of sockets) socket.close();
+  servers = [];
+  sockets = [];
+  stopServingSctp('every');
+}
+
+async function serveTcp(host: string, family: Family): Promise<number> {
+  const server = createServer((socket) => {
+    let destination: { address: string; port: number };
+    try {
+      destination = originalDestination(descriptorOf(socket), family);
+    } catch (error) {
+      // The prober then reads CLOSED.
+      socket.destroy();
+      console.error(`lab: ${host}: a connection without an original port: ${messageOf(error)}`);
+      return;
+    }
+    greet(socket, {
+      host,
+      protocol: 'TCP',
+      localAddress: destination.address,
+      localPort: destination.port,
+      remoteAddress: plainAddress(socket.remoteAddress),
+      remotePort: socket.remotePort ?? 0,
+    });
+  });
+  servers.push(server);
+  server.listen({ port: 0, host: family === 4 ? '0.0.0.0' : '::', ipv6Only: true, backlog: 512 });
+  await once(server, 'listening');
+  const bound = server.address();
+  if (bound === null || typeof bound === 'string') {
+    throw new LabError('SYSTEM_CALL_FAILED', 'the listener has no port');
+  }
+  return bound.port;
+}
+
+/** Node has no public way to a socket's descriptor; this one has been there since its beginning. */
+function descriptorOf(socket: Socket): number {
+  return (socket as unknown as { readonly _handle: { readonly fd: number } })._handle.fd;
+}
+
+function serveUdp(host: string, family: Family, localAddress: string): UdpSocket {
+  const socket = openRaw(family, IPPROTO.udp, localAddress);
+  socket.on('message', (packet: Buffer, { address }) => {
+    const datagram = transportPart(packet, family);
+    if (datagram.length < 8) return;
+    const remotePort = datagram.readUInt16BE(0);
+    const localPort = datagram.readUInt16BE(2);
+    if (servesUdp(localPort)) return;
+    const remoteAddress = plainAddress(address);
+    const reply: Reply = {
+      host,
+      protocol: 'UDP',
+      localAddress,
+      localPort,
+      remoteAddress,
+      remotePort,
+    };
+    const answer = udpAnswer(reply, datagram.subarray(8));
+    if (!answer) return;
+    const from = { address: localAddress, port: localPort };
+    const to = { address: remoteAddress, port: remotePort };
+    sendRaw(socket, udpDatagram(from, to, answer), IPPROTO.udp, remoteAddress);
+  });
+  return socket;
+}

@@ -1,0 +1,253 @@
+/** A host of the lab, as tests and demos see it. */
+import type { ResultPromise } from 'execa';
+import ipaddr from 'ipaddr.js';
+import type { Family, IptablesVariant, Outcome, Protocol, Reply, Tally } from './answers.ts';
+import { LabError } from './errors.ts';
+import type { ProbeRequest } from './messages.ts';
+import { type ExecOptions, type ExecResult, runIn, type SpawnOptions } from './processes.ts';
+import { everyPortRules, iptablesTool } from './rules.ts';
+import { type HostThread, startThread } from './thread.ts';
+import type { HostPlan } from './topology.ts';
+
+/** How a probe is made. */
+export interface ProbeOptions {
+  /** How long to wait for an answer; default 3000. */
+  readonly timeoutMs?: number;
+  /** The client's own port; default: any. Choose below 32768, where the kernel's own choice begins. */
+  readonly localPort?: number;
+  /** The client's own address; default: as its routes say. */
+  readonly localAddress?: string;
+}
+
+export interface ServeOptions {
+  readonly protocol: Protocol;
+  readonly port?: number;
+  readonly ports?: readonly number[];
+  /**
+   * Default: TCP listens on every address the host has or will have, UDP and SCTP on those of the
+   * address plan. A UDP server on `0.0.0.0` or `::` reports just that as its own address.
+   */
+  readonly address?: string;
+}
+
+/** A long-lived TCP connection to a lab server. */
+export interface HeldConnection {
+  /** What the server said when the connection was made. */
+  readonly reply: Reply;
+  /** The client's own port. */
+  readonly localPort: number;
+  /** False once either side has ended it; a path that drops silently does not show here. */
+  readonly alive: boolean;
+  /**
+   * Sends a line, gives the echo.
+   *
+   * @throws LabError `THREAD_FAILED` when no echo comes in time (default 3000) or the connection
+   * ends
+   */
+  exchange(text: string, timeoutMs?: number): Promise<string>;
+  close(): Promise<void>;
+}
+
+/** A host: a network namespace and a thread in it. All promises reject with LabError. */
+export interface Host {
+  readonly name: string;
+  readonly namespace: string;
+  /** The main address of each family; `addresses` has all of them. */
+  readonly ipv4: string;
+  readonly ipv6: string;
+  readonly addresses: Readonly<Record<Family, readonly string[]>>;
+  /** Serves ports: TCP servers greet with a Reply and echo lines, the others answer with one. */
+  serve(options: ServeOptions): Promise<void>;
+  /** Stops serving these (default: all); accepted connections live on. */
+  stopServing(which?: Partial<Omit<ServeOptions, 'address'>>): Promise<void>;
+  /** Serves every TCP, UDP and SCTP port of the host's addresses. */
+  serveEveryPort(): Promise<void>;
+  stopServingEveryPort(): Promise<void>;
+  tcp(
+    address: string,
+    port: number,
+    options?: ProbeOptions & { readonly keepOpen?: boolean },
+  ): Promise<Outcome>;
+  udp(
+    address: string,
+    port: number,
+    options?: ProbeOptions & { readonly payload?: string },
+  ): Promise<Outcome>;
+  sctpProbe(address: string, port: number, options?: ProbeOptions): Promise<Outcome>;
+  /** @throws LabError `CONNECTION` when it is not answered; the message tells the outcome */
+  hold(address: string, port: number, options?: ProbeOptions): Promise<HeldConnection>;
+  /** Probes many times over the ports in turn and counts who answered. */
+  burst(
+    address: string,
+    ports: number | readonly number[],
+    count: number,
+    options?: Omit<ProbeOptions, 'localPort'> & {
+      readonly protocol?: 'TCP' | 'UDP';
+      /** Probes under way at a time; default 32. */
+      readonly concurrency?: number;
+    },
+  ): Promise<Tally>;
+  /** One echo request; whether it was answered within `timeoutMs` (default 1000). */
+  ping(address: string, timeoutMs?: number): Promise<boolean>;
+  /** @throws LabError `COMMAND_FAILED`, with execa's error as cause */
+  exec(command: string, args?: readonly string[], options?: ExecOptions): Promise<ExecResult>;
+  /** Starts a process that destroy() will end; output and exit are execa's affair. */
+  spawn(command: string, args?: readonly string[], options?: SpawnOptions): ResultPromise;
+}
+
+/** A host and what the lab needs to end it. */
+export interface OwnedHost {
+  readonly host: Host;
+  /** Ends the host's processes and its thread. */
+  stop(): Promise<void>;
+  /** Kills the host's processes at once. */
+  kill(): void;
+}
+
+const DEFAULT_TIMEOUT_MS = 3000;
+/** What a thread may take beyond the network: it may have to start, on a slow machine. */
+const THREAD_SLACK_MS = 20_000;
+
+/** Makes the host that a plan describes; its thread starts when it is first needed. */
+export function createHost(plan: HostPlan, podRules: IptablesVariant): OwnedHost {
+  const { name, namespace, addresses } = plan;
+  const processes = runIn(name, namespace);
+  const { exec, spawn } = processes;
+  const connections = new Map<number, { alive: boolean }>();
+  let thread: HostThread | undefined;
+  let everyPort: Readonly<Record<Family, number>> | undefined;
+
+  const call: HostThread['call'] = (method, takes, timeoutMs) => {
+    thread ??= startThread({ name, namespace, addresses }, (connection) => {
+      const state = connections.get(connection);
+      if (state) state.alive = false;
+    });
+    return thread.call(method, takes, timeoutMs + THREAD_SLACK_MS);
+  };
+  const probe = (method: 'tcp' | 'udp' | 'sctp', request: ProbeRequest) =>
+    call(method, request, request.timeoutMs);
+
+  const changeRules = async (action: 'add' | 'remove', ports: Readonly<Record<Family, number>>) => {
+    await Promise.all(
+      ([4, 6] as const).map((family) =>
+        exec(iptablesTool(podRules, family, 'restore'), ['--noflush', '-w', '10'], {
+          input: everyPortRules(action, family, ports[family]),
+        }),
+      ),
+    );
+  };
+
+  const host: Host = {
+    name,
+    namespace,
+    addresses,
+    ipv4: addresses[4][0] ?? '',
+    ipv6: addresses[6][0] ?? '',
+    serve: async ({ protocol, address, ...which }) => {
+      const ports = portsOf(which) ?? [];
+      await call('serve', { protocol, ports, ...(address ? { address } : {}) }, 0);
+    },
+    stopServing: async ({ protocol, ...which } = {}) => {
+      const ports = portsOf(which);
+      await call(
+        'stopServing',
+        { ...(protocol ? { protocol } : {}), ...(ports ? { ports } : {}) },
+        0,
+      );
+    },
+    serveEveryPort: async () => {
+      if (everyPort) return;
+      const ports = await call('serveEveryPort', undefined, 0);
+      await changeRules('add', ports);
+      everyPort = ports;
+    },
+    stopServingEveryPort: async () => {
+      if (!everyPort) return;
+      const ports = everyPort;
+      everyPort = undefined;
+      await changeRules('remove', ports);
+      await call('stopServingEveryPort', undefined, 0);
+    },
+    tcp: (address, port, options) => probe('tcp', probeRequest(address, port, options)),
+    udp: (address, port, options) => probe('udp', probeRequest(address, port, options)),
+    sctpProbe: (address, port, options) => probe('sctp', probeRequest(address, port, options)),
+    hold: async (address, port, options) => {
+      const request = probeRequest(address, port, options);
+      const outcome = await call('hold', request, request.timeoutMs);
+      if (outcome.outcome !== 'answered' || outcome.connection === undefined) {
+        const told = JSON.stringify(outcome);
+        throw new LabError('CONNECTION', `${name} to ${address} port ${port}: ${told}`);
+      }
+      const { connection, reply, localPort } = outcome;
+      const state = { alive: true };
+      connections.set(connection, state);
+      return {
+        reply,
+        localPort,
+        get alive() {
+          return state.alive;
+        },
+        exchange: (text, timeoutMs = DEFAULT_TIMEOUT_MS) =>
+          call('exchange', { connection, text, timeoutMs }, timeoutMs),
+        close: async () => {
+          await call('release', { connection }, 0);
+          state.alive = false;
+        },
+      };
+    },
+    burst: (address, ports, count, options = {}) => {
+      const { protocol = 'TCP', concurrency = 32, timeoutMs = DEFAULT_TIMEOUT_MS } = options;
+      const { localAddress } = options;
+      const request = {
+        protocol,
+        address: canonical(address),
+        ports: typeof ports === 'number' ? [ports] : ports,
+        count,
+        concurrency,
+        timeoutMs,
+        ...(localAddress ? { localAddress } : {}),
+      };
+      return call('burst', request, timeoutMs * Math.ceil(count / concurrency));
+    },
+    ping: async (address, timeoutMs = 1000) => {
+      const wait = (timeoutMs / 1000).toFixed(3);
+      const { exitCode } = await exec('ping', ['-n', '-q', '-c1', `-W${wait}`, address], {
+        reject: false,
+      });
+      return exitCode === 0;
+    },
+    exec,
+    spawn,
+  };
+
+  return {
+    host,
+    kill: processes.kill,
+    stop: async () => {
+      await processes.stop();
+      await thread?.stop();
+    },
+  };
+}
+
+function portsOf(which: { port?: number; ports?: readonly number[] }) {
+  return which.ports ?? (which.port === undefined ? undefined : [which.port]);
+}
+
+/** Replies and ICMP errors are compared with canonical text. */
+function canonical(address: string): string {
+  return ipaddr.parse(address).toString();
+}
+
+function probeRequest(
+  address: string,
+  port: number,
+  options: ProbeOptions & { readonly keepOpen?: boolean; readonly payload?: string } = {},
+): ProbeRequest {
+  return {
+    timeoutMs: DEFAULT_TIMEOUT_MS,
+    ...options,
+    address: canonical(address),
+    port,
+  };
+}

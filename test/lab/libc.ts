@@ -1,0 +1,93 @@
+import { closeSync, openSync } from 'node:fs';
+import { getSystemErrorName } from 'node:util';
+import ipaddr from 'ipaddr.js';
+import koffi from 'koffi';
+import type { Family } from './answers.ts';
+import { LabError } from './errors.ts';
+
+// Node has no API for these. Only worker threads call them, never the main thread.
+const libc = koffi.load('libc.so.6');
+const libcSetns = libc.func('int setns(int fd, int type)');
+const libcSocket = libc.func('int socket(int domain, int type, int protocol)');
+const libcBind = libc.func('int bind(int fd, void *address, uint32_t length)');
+const libcDup3 = libc.func('int dup3(int from, int to, int flags)');
+const libcClose = libc.func('int close(int fd)');
+const libcGetsockopt = libc.func(
+  'int getsockopt(int fd, int level, int name, void *value, void *length)',
+);
+
+const CLONE_NEWNET = 0x40000000;
+const AF_INET = 2;
+const AF_INET6 = 10;
+const SOCK_NONBLOCK = 0o4000;
+const CLOEXEC = 0o2000000;
+const SOL_IP = 0;
+const SOL_IPV6 = 41;
+/** IP6T_SO_ORIGINAL_DST is the same number. */
+const SO_ORIGINAL_DST = 80;
+
+export const SOCK_DGRAM = 2;
+export const SOCK_RAW = 3;
+
+function check(call: string, result: number): number {
+  if (result >= 0) return result;
+  const name = getSystemErrorName(-koffi.errno());
+  throw new LabError('SYSTEM_CALL_FAILED', `${call}: ${name}`);
+}
+
+/**
+ * Moves the calling thread, and no other, into a network namespace.
+ * Only synchronous calls follow: libuv's thread pool stays where it was.
+ *
+ * @throws LabError `SYSTEM_CALL_FAILED`, or node's own error when the namespace does not exist
+ */
+export function enterNamespace(name: string): void {
+  const fd = openSync(`/run/netns/${name}`, 'r');
+  try {
+    check(`setns to ${name}`, libcSetns(fd, CLONE_NEWNET));
+  } finally {
+    closeSync(fd);
+  }
+}
+
+/** Opens a non-blocking socket and returns its descriptor. */
+export function openSocket(family: Family, type: number, protocol: number): number {
+  const domain = family === 4 ? AF_INET : AF_INET6;
+  return check('socket', libcSocket(domain, type | SOCK_NONBLOCK | CLOEXEC, protocol));
+}
+
+/** Binds a descriptor to an address, on port 0. */
+export function bindSocket(fd: number, address: string): void {
+  const bytes = ipaddr.parse(address).toByteArray();
+  const isIpv4 = bytes.length === 4;
+  const sockaddr = Buffer.alloc(isIpv4 ? 16 : 28);
+  sockaddr.writeUInt16LE(isIpv4 ? AF_INET : AF_INET6, 0);
+  sockaddr.set(bytes, isIpv4 ? 4 : 8);
+  check(`bind to ${address}`, libcBind(fd, sockaddr, sockaddr.length));
+}
+
+/** Puts the open file of `from` in the place of `to`. */
+export function replaceDescriptor(from: number, to: number): void {
+  check('dup3', libcDup3(from, to, CLOEXEC));
+  closeDescriptor(from);
+}
+
+/** Closes a descriptor that no Node object owns. */
+export function closeDescriptor(fd: number): void {
+  check('close', libcClose(fd));
+}
+
+/**
+ * Where a redirected TCP connection was headed before the REDIRECT of its own host.
+ *
+ * @throws LabError `SYSTEM_CALL_FAILED` when conntrack does not know the connection
+ */
+export function originalDestination(fd: number, family: Family): { address: string; port: number } {
+  const sockaddr = Buffer.alloc(family === 4 ? 16 : 28);
+  const length = Buffer.alloc(4);
+  length.writeUInt32LE(sockaddr.length);
+  const level = family === 4 ? SOL_IP : SOL_IPV6;
+  check('getsockopt', libcGetsockopt(fd, level, SO_ORIGINAL_DST, sockaddr, length));
+  const bytes = family === 4 ? sockaddr.subarray(4, 8) : sockaddr.subarray(8, 24);
+  return { address: ipaddr.fromByteArray([...bytes]).toString(), port: sockaddr.readUInt16BE(2) };
+}

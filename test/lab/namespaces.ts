@@ -1,0 +1,117 @@
+/** Network namespaces: making, removing, and the safety net under both. */
+import { spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { Worker } from 'node:worker_threads';
+import { execa } from 'execa';
+import { LabError } from './errors.ts';
+import type { SetupRequest } from './setup.ts';
+import type { HostPlan, Topology } from './topology.ts';
+
+/**
+ * Makes the namespaces of a topology, their links, addresses and routes. When it fails, what it
+ * made so far is still there: see removeNamespaces.
+ *
+ * @throws LabError `COMMAND_FAILED` or `THREAD_FAILED`
+ */
+export async function buildNamespaces(topology: Topology): Promise<void> {
+  const hosts = topology.stages.flat();
+  const setup = startSetup();
+  try {
+    await ipBatch(
+      [],
+      hosts.map(({ namespace }) => `netns add ${namespace}`),
+    );
+    await setup.run('sysctls', hosts);
+    for (const stage of topology.stages) {
+      await Promise.all(
+        stage.map(({ namespace, commands }) => ipBatch(['-n', namespace], commands)),
+      );
+    }
+    await setup.run('interfaces', hosts);
+  } finally {
+    await setup.stop();
+  }
+}
+
+/**
+ * Removes namespaces, links and all; those that are not there are no error.
+ *
+ * @throws LabError `COMMAND_FAILED`
+ */
+export async function removeNamespaces(namespaces: readonly string[]): Promise<void> {
+  const input = removal(namespaces);
+  const { stderr } = await execa('ip', ['-force', '-batch', '-'], { input, reject: false });
+  const said = stderr.split('\n').filter((line) => line.startsWith('Cannot remove'));
+  const failures = said.filter((line) => !line.endsWith('No such file or directory'));
+  if (failures.length > 0) throw new LabError('COMMAND_FAILED', failures.join('; '));
+}
+
+async function ipBatch(options: readonly string[], lines: readonly string[]): Promise<void> {
+  const input = `${lines.join('\n')}\n`;
+  const result = await execa('ip', [...options, '-batch', '-'], { input, reject: false });
+  if (result.failed) {
+    const said = result.stderr || result.shortMessage;
+    throw new LabError('COMMAND_FAILED', `ip ${options.join(' ')}: ${said}`, result);
+  }
+}
+
+function startSetup() {
+  const worker = new Worker(new URL('./setup.ts', import.meta.url), { execArgv: [] });
+  return {
+    run: async (step: SetupRequest['step'], hosts: readonly HostPlan[]) => {
+      const request: SetupRequest = { step, hosts };
+      worker.postMessage(request);
+      // A thread that fails makes once() reject.
+      const [failure] = (await once(worker, 'message')) as [string | undefined];
+      if (failure !== undefined) throw new LabError('THREAD_FAILED', `lab set-up: ${failure}`);
+    },
+    stop: async () => {
+      await worker.terminate();
+    },
+  };
+}
+
+function removal(namespaces: readonly string[]): string {
+  return namespaces.map((namespace) => `netns delete ${namespace}\n`).join('');
+}
+
+/** What must not outlive this process. */
+export interface Leftovers {
+  readonly namespaces: readonly string[];
+  /** Kills what runs in them, at once. */
+  readonly kill: () => void;
+}
+
+const guarded = new Set<Leftovers>();
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
+/** Removes these should the process end, by itself or by a signal; gives the way out. */
+export function guard(leftovers: Leftovers): () => void {
+  if (guarded.size === 0) {
+    process.on('exit', removeGuarded);
+    for (const signal of SIGNALS) process.on(signal, endBySignal);
+  }
+  guarded.add(leftovers);
+  return () => {
+    if (!guarded.delete(leftovers) || guarded.size > 0) return;
+    process.off('exit', removeGuarded);
+    for (const signal of SIGNALS) process.off(signal, endBySignal);
+  };
+}
+
+function removeGuarded(): void {
+  const all = [...guarded];
+  guarded.clear();
+  if (all.length === 0) return;
+  for (const { kill } of all) kill();
+  const input = removal(all.flatMap(({ namespaces }) => namespaces));
+  spawnSync('ip', ['-force', '-batch', '-'], { input });
+}
+
+function endBySignal(signal: NodeJS.Signals): void {
+  removeGuarded();
+  for (const each of SIGNALS) process.off(each, endBySignal);
+  process.off('exit', removeGuarded);
+  // Whoever else listens decides what the signal means; else it means what it would without us.
+  if (process.listenerCount(signal) === 0) process.kill(process.pid, signal);
+}

@@ -1,0 +1,65 @@
+/** UDP probes of a host's thread. */
+import { createSocket } from 'node:dgram';
+import type { Outcome, Reply } from './answers.ts';
+import { isPortUnreachable, listenForErrors, onError } from './icmp.ts';
+import type { ProbeRequest } from './messages.ts';
+import { familyOf, IPPROTO } from './packets.ts';
+
+/** Every answer of a lab server begins so; servers never answer what does. */
+export const REPLY_MARK = '{"host":';
+
+/** Sends one datagram from a connected socket and waits for the answer. */
+export function probeUdp(request: ProbeRequest): Promise<Outcome> {
+  const { address, port, timeoutMs, localPort, localAddress, payload = 'probe' } = request;
+  const family = familyOf(address);
+  listenForErrors(family);
+  const since = performance.now();
+  return new Promise((resolve) => {
+    const socket = createSocket(family === 4 ? 'udp4' : 'udp6');
+    let forgetError = () => {};
+    let done = false;
+    const finish = (outcome: Outcome) => {
+      if (done) return;
+      done = true;
+      clearTimeout(timer);
+      forgetError();
+      socket.close();
+      resolve(outcome);
+    };
+    const timer = setTimeout(() => finish({ outcome: 'timeout' }), timeoutMs);
+    const fail = (error: NodeJS.ErrnoException) => {
+      const code = error.code ?? error.message;
+      // A local OUTPUT rule took the datagram. Was it REJECT, its ICMP error tells; else silence.
+      if (code === 'EPERM') return;
+      if (code !== 'ECONNREFUSED') finish({ outcome: 'error', code });
+      else finish({ outcome: 'refused', by: 'icmp' });
+    };
+    socket.on('error', fail);
+    socket.on('message', (message: Buffer) => {
+      const reply = JSON.parse(message.toString()) as Reply;
+      finish({ outcome: 'answered', reply, localPort: socket.address().port });
+    });
+    socket.bind({ port: localPort ?? 0, ...(localAddress ? { address: localAddress } : {}) });
+    socket.once('listening', () => {
+      if (done) return;
+      socket.connect(port, address, (error?: Error) => {
+        if (done) return;
+        if (error) return fail(error);
+        const flow = {
+          protocol: IPPROTO.udp,
+          localPort: socket.address().port,
+          remoteAddress: address,
+          remotePort: port,
+        };
+        forgetError = onError(flow, since, (icmp) => {
+          const { type, code } = icmp;
+          if (isPortUnreachable(icmp)) finish({ outcome: 'refused', by: 'icmp' });
+          else finish({ outcome: 'error', code: `ICMP_${type}_${code}` });
+        });
+        socket.send(payload, (sendError) => {
+          if (sendError && !done) fail(sendError);
+        });
+      });
+    });
+  });
+}

@@ -1,0 +1,38 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { LabError, messageOf } from './errors.ts';
+
+const FIRST_INTERVAL_MS = 2;
+const LONGEST_INTERVAL_MS = 100;
+
+/**
+ * Polls `condition` until it gives something truthy, and returns that. The interval grows from
+ * 2 ms to 100 ms. A throwing condition counts as not yet met.
+ *
+ * @throws LabError `DEADLINE` after `deadlineMs`, with the description and the last value or error.
+ */
+export async function waitFor<T>(
+  description: string,
+  condition: () => T | Promise<T>,
+  deadlineMs = 5000,
+): Promise<NonNullable<T>> {
+  const end = performance.now() + deadlineMs;
+  let interval = FIRST_INTERVAL_MS;
+  for (;;) {
+    let last: string;
+    let cause: unknown;
+    try {
+      const value = await condition();
+      if (value) return value;
+      last = `last value ${JSON.stringify(value) ?? String(value)}`;
+    } catch (error) {
+      cause = error;
+      last = `last error: ${messageOf(error)}`;
+    }
+    const left = end - performance.now();
+    if (left <= 0) {
+      throw new LabError('DEADLINE', `not within ${deadlineMs} ms: ${description}; ${last}`, cause);
+    }
+    await sleep(Math.min(interval, left));
+    interval = Math.min(interval * 1.5, LONGEST_INTERVAL_MS);
+  }
+}

@@ -1,0 +1,63 @@
+/** The thread of one host: enters the host's namespace, then does what the main thread asks. */
+import { parentPort, workerData } from 'node:worker_threads';
+import { burst } from './burst.ts';
+import { LabError, messageOf } from './errors.ts';
+import { serveEveryPort, stopServingEveryPort } from './everyport.ts';
+import { enterNamespace } from './libc.ts';
+import type { HostIdentity, MethodName, Methods, Report, Request } from './messages.ts';
+import { probeSctp } from './sctp.ts';
+import { serve, stopServing } from './servers.ts';
+import { exchange, hold, probeTcp, release } from './tcp.ts';
+import { probeUdp } from './udp.ts';
+
+type Handlers = {
+  readonly [Name in MethodName]: (
+    takes: Methods[Name]['takes'],
+  ) => Methods[Name]['gives'] | Promise<Methods[Name]['gives']>;
+};
+
+if (!parentPort) throw new LabError('THREAD_FAILED', 'this module runs as a worker thread only');
+const port = parentPort;
+const host = workerData as HostIdentity;
+const report = (message: Report) => port.postMessage(message);
+
+const handlers: Handlers = {
+  serve: async (request) => {
+    await serve(host, request);
+    return undefined;
+  },
+  stopServing: ({ protocol, ports }) => {
+    stopServing(protocol, ports);
+    return undefined;
+  },
+  serveEveryPort: () => serveEveryPort(host),
+  stopServingEveryPort: () => {
+    stopServingEveryPort();
+    return undefined;
+  },
+  tcp: probeTcp,
+  udp: probeUdp,
+  sctp: probeSctp,
+  hold: (request) => hold(request, (connection) => report({ kind: 'closed', connection })),
+  exchange: ({ connection, text, timeoutMs }) => exchange(connection, text, timeoutMs),
+  release: ({ connection }) => {
+    release(connection);
+    return undefined;
+  },
+  burst,
+};
+
+async function answer<Name extends MethodName>({ id, method, takes }: Request<Name>) {
+  try {
+    report({ kind: 'result', id, gives: await handlers[method](takes) });
+  } catch (error) {
+    const cause = error instanceof Error && error.cause ? `: ${messageOf(error.cause)}` : '';
+    report({ kind: 'failure', id, message: messageOf(error) + cause });
+  }
+}
+
+enterNamespace(host.namespace);
+port.on('message', (request: Request) => {
+  void answer(request);
+});
+report({ kind: 'ready' });

@@ -1,0 +1,154 @@
+/** Runs inside a network namespace of a test and calls netlink/ there, as it is told over IPC. */
+import { execFileSync } from 'node:child_process';
+import { closeSync, openSync } from 'node:fs';
+import { type AddressWatch, watchAddresses } from '../../netlink/address-watch.ts';
+import {
+  type ConntrackEntry,
+  type ConntrackQuery,
+  deleteConntrack,
+  dumpConntrack,
+} from '../../netlink/conntrack.ts';
+import { NETLINK_ROUTE } from '../../netlink/descriptor.ts';
+import { listAddresses, type NodeAddress } from '../../netlink/rtnetlink.ts';
+import { NetlinkSocket } from '../../netlink/socket.ts';
+import { insertFlows } from './flows.ts';
+import { scenarios } from './scenarios.ts';
+
+export type Notice =
+  | {
+      readonly notice: 'addresses';
+      readonly at: number;
+      readonly addresses: readonly NodeAddress[];
+    }
+  | { readonly notice: 'watch error'; readonly code: string }
+  | { readonly notice: 'messages'; readonly count: number }
+  | { readonly notice: 'overrun'; readonly code: string };
+
+export interface Reply {
+  readonly call: number;
+  readonly result?: unknown;
+  readonly error?: { readonly name: string; readonly message: string; readonly code: unknown };
+}
+
+export interface Dumped {
+  readonly entries: ConntrackEntry[];
+  /** How often the event loop got round meanwhile. */
+  readonly turns: number;
+}
+
+let watch: AddressWatch | undefined;
+let subscription: NetlinkSocket | undefined;
+let hoard: number[] = [];
+
+const methods = {
+  listAddresses,
+
+  async watch(failures = 0): Promise<void> {
+    let failuresLeft = failures;
+    watch = await watchAddresses(
+      (addresses) => {
+        if (failuresLeft-- > 0) throw Object.assign(new Error('listener'), { code: 'LISTENER' });
+        tell({ notice: 'addresses', at: Date.now(), addresses });
+      },
+      { onError: (error) => tell({ notice: 'watch error', code: codeOf(error) }) },
+    );
+  },
+
+  async closeWatch(): Promise<void> {
+    await watch?.close();
+  },
+
+  /** Listens with a queue of a few messages; RTNLGRP_IPV4_IFADDR is 5. */
+  async subscribe(): Promise<void> {
+    subscription = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 4096 });
+    subscription.subscribe(
+      [5],
+      (messages) => tell({ notice: 'messages', count: messages.length }),
+      (error) => tell({ notice: 'overrun', code: codeOf(error) }),
+    );
+  },
+
+  async unsubscribe(): Promise<void> {
+    await subscription?.close();
+  },
+
+  /** Runs a command and holds the event loop until it has ended. */
+  async hold(input: string, command: string, ...args: string[]): Promise<void> {
+    execFileSync(command, args, { input });
+  },
+
+  /** Takes all file descriptors, so that no socket can be opened. */
+  async hoardDescriptors(): Promise<number> {
+    try {
+      for (;;) hoard.push(openSync('/dev/null', 'r'));
+    } catch {
+      return hoard.length;
+    }
+  },
+
+  async freeDescriptors(): Promise<void> {
+    for (const fd of hoard) closeSync(fd);
+    hoard = [];
+  },
+
+  insertFlows,
+
+  async dump(query: ConntrackQuery, keepSourcePort?: number): Promise<Dumped> {
+    let turns = 0;
+    let turning = true;
+    const turn = () => {
+      turns++;
+      if (turning) setImmediate(turn);
+    };
+    setImmediate(turn);
+    try {
+      const entries = await dumpConntrack(
+        keepSourcePort === undefined
+          ? query
+          : { ...query, keep: (entry) => entry.origSrcPort === keepSourcePort },
+      );
+      return { entries, turns };
+    } finally {
+      turning = false;
+    }
+  },
+
+  deleteConntrack: async (entries: readonly ConntrackEntry[]) => deleteConntrack(entries),
+
+  async dumpThrowing(query: ConntrackQuery): Promise<void> {
+    const keep = () => {
+      throw Object.assign(new Error('keep'), { code: 'KEEP' });
+    };
+    await dumpConntrack({ ...query, keep });
+  },
+
+  ...scenarios,
+};
+
+export type Methods = typeof methods;
+
+function tell(message: Notice | Reply): void {
+  process.send?.(message);
+}
+
+function codeOf(error: unknown): string {
+  return String(error instanceof Error && 'code' in error ? error.code : error);
+}
+
+async function answer(call: number, method: keyof Methods, args: unknown[]): Promise<void> {
+  try {
+    const work = methods[method] as (...values: unknown[]) => Promise<unknown>;
+    tell({ call, result: await work(...args) });
+  } catch (error) {
+    if (!(error instanceof Error)) throw error;
+    const code = 'code' in error ? error.code : undefined;
+    tell({ call, error: { name: error.name, message: error.message, code } });
+  }
+}
+
+process.on(
+  'message',
+  ({ call, method, args }: { call: number; method: keyof Methods; args: [] }) => {
+    void answer(call, method, args);
+  },
+);

@@ -1,0 +1,129 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import { execa } from 'execa';
+import type { Methods, Notice, Reply } from './inhabitant.ts';
+
+const INHABITANT = fileURLToPath(new URL('inhabitant.ts', import.meta.url));
+
+/** A network namespace of the test's own, gone with everything in it when disposed of. */
+export interface Namespace extends AsyncDisposable {
+  readonly name: string;
+  /** Runs a command in it; its standard output. */
+  run(command: string, ...args: string[]): Promise<string>;
+  /** Starts a process in it that calls netlink/ on demand. */
+  inhabitant(...wrapper: string[]): Inhabitant;
+}
+
+export async function createNamespace(): Promise<Namespace> {
+  const name = `pw-nl-${randomBytes(4).toString('hex')}`;
+  await execa('ip', ['netns', 'add', name]);
+  const inhabitants: Inhabitant[] = [];
+  const namespace: Namespace = {
+    name,
+    async run(command, ...args) {
+      return (await execa('ip', ['netns', 'exec', name, command, ...args])).stdout;
+    },
+    inhabitant(...wrapper) {
+      const inhabitant = startInhabitant(name, wrapper);
+      inhabitants.push(inhabitant);
+      return inhabitant;
+    },
+    async [Symbol.asyncDispose]() {
+      await Promise.all(inhabitants.map((inhabitant) => inhabitant.stop()));
+      await execa('ip', ['netns', 'del', name]);
+    },
+  };
+  try {
+    await namespace.run('ip', 'link', 'set', 'lo', 'up');
+    return namespace;
+  } catch (error) {
+    await namespace[Symbol.asyncDispose]();
+    throw error;
+  }
+}
+
+export interface Inhabitant {
+  call<K extends keyof Methods>(
+    method: K,
+    ...args: Parameters<Methods[K]>
+  ): Promise<Awaited<ReturnType<Methods[K]>>>;
+  /** What its watches have said so far. */
+  readonly notices: readonly Notice[];
+  /** Waits for a notice that is not consumed by an earlier wait. */
+  until(what: string, wanted: (notice: Notice) => boolean): Promise<Notice>;
+  stop(): Promise<void>;
+}
+
+/** Milliseconds until a wait gives up; nothing that works takes nearly as long. */
+const PATIENCE = 10_000;
+
+function startInhabitant(namespace: string, wrapper: readonly string[]): Inhabitant {
+  const command = ['netns', 'exec', namespace, ...wrapper, process.execPath, INHABITANT];
+  const child = spawn('ip', command, {
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+    // JSON would turn an argument that is undefined into null.
+    serialization: 'advanced',
+  });
+  const exited = once(child, 'exit');
+  const notices: Notice[] = [];
+  const waiting = new Map<number, PromiseWithResolvers<unknown>>();
+  let wake: (() => void) | undefined;
+  let seen = 0;
+  let calls = 0;
+
+  child.on('message', (message: Reply | Notice) => {
+    if (!('call' in message)) {
+      notices.push(message);
+      wake?.();
+      return;
+    }
+    const call = waiting.get(message.call);
+    waiting.delete(message.call);
+    if (message.error === undefined) call?.resolve(message.result);
+    else call?.reject(Object.assign(new Error(message.error.message), message.error));
+  });
+  child.on('exit', (code, signal) => {
+    for (const call of waiting.values())
+      call.reject(new Error(`inhabitant died: ${code ?? signal}`));
+  });
+
+  return {
+    notices,
+    call(method, ...args) {
+      const result = Promise.withResolvers<unknown>();
+      waiting.set(++calls, result);
+      child.send({ call: calls, method, args });
+      // The types of both ends are the same Methods.
+      return result.promise as ReturnType<Inhabitant['call']> as never;
+    },
+    async until(what, wanted) {
+      const deadline = performance.now() + PATIENCE;
+      for (;;) {
+        for (let notice = notices[seen]; notice !== undefined; notice = notices[seen]) {
+          seen++;
+          if (wanted(notice)) return notice;
+        }
+        const left = deadline - performance.now();
+        const last = JSON.stringify(notices.at(-1));
+        if (left <= 0) throw new Error(`waited in vain for ${what}; last heard: ${last}`);
+        await new Promise<void>((resolve) => {
+          const timer = setTimeout(resolve, left);
+          wake = () => {
+            clearTimeout(timer);
+            resolve();
+          };
+        });
+      }
+    },
+    async stop() {
+      if (isRunning(child)) child.kill('SIGKILL');
+      await exited;
+    },
+  };
+}
+
+function isRunning(child: ChildProcess): boolean {
+  return child.exitCode === null && child.signalCode === null;
+}

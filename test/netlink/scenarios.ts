@@ -1,0 +1,135 @@
+/** What is done with single sockets inside a namespace of a test. */
+import { execFileSync } from 'node:child_process';
+import { encodeAttributes } from '../../netlink/attribute.ts';
+import { NETLINK_NETFILTER, NETLINK_ROUTE, type SocketOptions } from '../../netlink/descriptor.ts';
+import type { Message, Request } from '../../netlink/message.ts';
+import { NetlinkSocket } from '../../netlink/socket.ts';
+
+const RTM_NEWLINK = 16;
+const RTM_GETADDR = 22;
+const IPCTNL_MSG_CT_GET = (1 << 8) | 1;
+const RTNLGRP_LINK = 1;
+
+const addresses: Request = { type: RTM_GETADDR, payload: Buffer.alloc(8) };
+const flows: Request = { type: IPCTNL_MSG_CT_GET, payload: Buffer.from([2, 0, 0, 0]) };
+const one = () => 1;
+
+async function withSocket<T>(
+  protocol: number,
+  options: SocketOptions,
+  use: (socket: NetlinkSocket) => Promise<T>,
+): Promise<T> {
+  const socket = new NetlinkSocket(protocol, options);
+  try {
+    return await use(socket);
+  } finally {
+    await socket.close();
+    await socket.close();
+  }
+}
+
+/** A link of a type that does not exist: IFLA_LINKINFO 18 { IFLA_INFO_KIND 1 }. */
+function unknownLink(): Request {
+  const kind = { type: 1, value: Buffer.from('pwnope') };
+  const attributes = encodeAttributes([{ type: 18, value: [kind] }]);
+  return {
+    type: RTM_NEWLINK,
+    flags: 0x600,
+    payload: Buffer.concat([Buffer.alloc(16), attributes]),
+  };
+}
+
+function code(error: unknown): unknown {
+  return error instanceof Error && 'code' in error ? error.code : error;
+}
+
+export const scenarios = {
+  refusal: async () => withSocket(NETLINK_ROUTE, {}, (socket) => socket.request(unknownLink())),
+
+  /** The positions that were refused of a batch in which every message is. */
+  refusals: async (count: number) =>
+    withSocket(NETLINK_ROUTE, {}, async (socket) => {
+      const refusals = await socket.batch(Array.from({ length: count }, unknownLink));
+      return refusals.map(({ index }) => index);
+    }),
+
+  unknownProtocol: async () => void new NetlinkSocket(31),
+
+  unknownGroup: async () =>
+    withSocket(NETLINK_ROUTE, {}, async (socket) => {
+      socket.subscribe([100_000], one, one);
+    }),
+
+  requestOnSubscription: async () =>
+    withSocket(NETLINK_ROUTE, {}, async (socket) => {
+      socket.subscribe([RTNLGRP_LINK], one, one);
+      await socket.dump(addresses, one);
+    }),
+
+  /** How many addresses each of several dumps found that were asked for at once. */
+  concurrentDumps: async (count: number) =>
+    withSocket(NETLINK_ROUTE, {}, async (socket) => {
+      const dumps = Array.from({ length: count }, () => socket.dump(addresses, one));
+      return (await Promise.all(dumps)).map(({ length }) => length);
+    }),
+
+  /** Dumps addresses and adds one more in the midst of the first `times` attempts. */
+  async changedDump(times: number): Promise<{ found: number; attempts: number }> {
+    let attempts = 0;
+    let sequence: number | undefined;
+    const pick = (message: Message) => {
+      if (message.sequence === sequence) return 1;
+      sequence = message.sequence;
+      if (attempts++ < times) {
+        execFileSync('ip', ['address', 'add', `10.77.0.${attempts}/32`, 'dev', 'pw0']);
+      }
+      return 1;
+    };
+    const found = await withSocket(NETLINK_ROUTE, {}, (socket) => socket.dump(addresses, pick));
+    return { found: found.length, attempts };
+  },
+
+  /** Dumps flows too slowly for the deadline, then again on the same socket. */
+  slowDump: async () =>
+    withSocket(NETLINK_NETFILTER, { timeout: 2000 }, async (socket) => {
+      const deadline = performance.now() + 2100;
+      const slow = socket.dump(flows, () => {
+        while (performance.now() < deadline);
+        return 1;
+      });
+      const failure = await slow.catch(code);
+      return { failure, found: (await socket.dump(flows, one)).length };
+    }),
+
+  /** More refusals than the socket can queue, then a dump on the same socket. */
+  overrun: async () =>
+    withSocket(NETLINK_ROUTE, { receiveBuffer: 1 }, async (socket) => {
+      const batch = Array.from({ length: 200 }, unknownLink);
+      const failure = await socket.batch(batch).catch(code);
+      return { failure, found: (await socket.dump(addresses, one)).length };
+    }),
+
+  /** The same, with the overrun ignored. */
+  ignoredOverrun: async () =>
+    withSocket(NETLINK_ROUTE, { receiveBuffer: 1, ignoreOverruns: true, timeout: 50 }, (socket) =>
+      socket.batch(Array.from({ length: 200 }, unknownLink)).catch(code),
+    ),
+
+  /** Closes a socket that waits for an answer that was lost. */
+  async closeWhileWaiting(): Promise<unknown> {
+    const socket = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 1, ignoreOverruns: true });
+    const batch = socket.batch(Array.from({ length: 200 }, unknownLink)).catch(code);
+    for (let turn = 0; turn < 100; turn++) await new Promise(setImmediate);
+    await socket.close();
+    return batch;
+  },
+
+  /** Closes a socket under three dumps, one running and two waiting. */
+  async closeWhileDumping(): Promise<unknown[]> {
+    const socket = new NetlinkSocket(NETLINK_NETFILTER);
+    const dumps = [0, 1, 2].map(() => socket.dump(flows, one).catch(code));
+    await new Promise(setImmediate);
+    await socket.close();
+    return Promise.all([...dumps, socket.dump(flows, one).catch(code)]);
+  },
+};

@@ -1,0 +1,139 @@
+import assert from 'node:assert/strict';
+import type { Service } from '../../api/objects.ts';
+import { servedPorts } from '../../services/served-ports.ts';
+import { service, servicePort } from '../fixtures.ts';
+
+const kinds = (object: Service) => servedPorts(object, true).ports.map(({ match }) => match.kind);
+const lb = (fields: Partial<Service> = {}) =>
+  service({
+    type: 'LoadBalancer',
+    ports: [servicePort({ nodePort: 30080 })],
+    loadBalancerIngress: [{ ip: '203.0.113.1', ipMode: 'VIP' }],
+    ...fields,
+  });
+
+describe('what of a Service is served', () => {
+  for (const [title, object] of [
+    ['of another proxy', service({ otherProxy: true })],
+    ['labelled headless', service({ headlessLabel: true })],
+    ['headless', service({ headless: true, clusterIPs: [] })],
+    ['ExternalName', service({ type: 'ExternalName', clusterIPs: [] })],
+    ['an all-ports Service of another proxy', service({ otherProxy: true, allPorts: true })],
+  ] as const) {
+    it(`nothing: ${title}`, () => {
+      assert.deepEqual(servedPorts(object, true), { ports: [], refusals: [], warnings: [] });
+    });
+  }
+
+  it('each listed port in each family, named as kube-proxy names it', () => {
+    const ports = [
+      servicePort({ name: 'dns', port: 53, protocol: 'UDP' }),
+      servicePort({ name: 'dns-tcp', port: 53 }),
+    ];
+    const served = servedPorts(service({ ports, clusterIPs: ['10.96.0.10', 'fd00::a'] }), true);
+    assert.deepEqual(
+      served.ports.map(({ name, family, match }) => [name, family, match]),
+      (['IPv4', 'IPv6'] as const).flatMap((family) => [
+        ['default/web:dns', family, { kind: 'port', protocol: 'UDP', port: 53 }],
+        ['default/web:dns-tcp', family, { kind: 'port', protocol: 'TCP', port: 53 }],
+      ]),
+    );
+    assert.equal(new Set(served.ports.map(({ id }) => id)).size, 4);
+  });
+
+  it('one for all ports, without a node port even when one is allocated', () => {
+    const { ports } = servedPorts(lb({ portsAnnotation: 'all' }), true);
+    assert.deepEqual(
+      ports.map(({ match, nodePort, loadBalancerIPs }) => [match, nodePort, loadBalancerIPs]),
+      [[{ kind: 'all' }, 0, ['203.0.113.1']]],
+    );
+  });
+
+  it('nothing of a refused Service, its placeholder included', () => {
+    const { ports, refusals } = servedPorts(
+      service({ portsAnnotation: 'all', type: 'NodePort' }),
+      true,
+    );
+    assert.deepEqual(ports, []);
+    assert.equal(refusals.length, 1);
+  });
+
+  it('load balancer VIPs but those that the load balancer rewrites (ipMode Proxy)', () => {
+    const { ports } = servedPorts(
+      lb({
+        loadBalancerIngress: [
+          { ip: '203.0.113.1', ipMode: 'VIP' },
+          { ip: '203.0.113.2', ipMode: 'Proxy' },
+          { ip: '2001:db8::1', ipMode: 'VIP' },
+        ],
+      }),
+      true,
+    );
+    assert.deepEqual(ports[0]?.loadBalancerIPs, ['203.0.113.1']);
+  });
+
+  it('what a Service left behind when it stopped to be a LoadBalancer', () => {
+    const { ports } = servedPorts(
+      lb({ type: 'ClusterIP', loadBalancerSourceRanges: ['10.0.0.0/8'] }),
+      true,
+    );
+    const [port] = ports;
+    assert.deepEqual(
+      [port?.loadBalancerIPs, port?.nodePort, port?.sourceRanges],
+      [[], 0, undefined],
+    );
+  });
+
+  for (const [ranges, expected] of [
+    [[], undefined],
+    [['10.0.0.0/8'], ['10.0.0.0/8']],
+    [['10.0.0.0/8', '0.0.0.0/0'], undefined],
+    [['fd00::/8'], undefined],
+  ] as const) {
+    it(`source ranges ${JSON.stringify(ranges)} allow ${expected ?? 'everybody'}`, () => {
+      const { ports } = servedPorts(lb({ loadBalancerSourceRanges: ranges }), true);
+      assert.deepEqual(ports[0]?.sourceRanges, expected);
+    });
+  }
+
+  it('warns of a family that source ranges leave open', () => {
+    const dual = lb({
+      clusterIPs: ['10.96.0.10', 'fd00::a'],
+      loadBalancerSourceRanges: ['10.0.0.0/8'],
+    });
+    const { warnings } = servedPorts(dual, true);
+    assert.equal(warnings.length, 1);
+    assert.match(warnings[0] ?? '', /IPv6 is open/);
+  });
+
+  it('the health check port only with externalTrafficPolicy Local', () => {
+    const port = (fields: Partial<Service>) =>
+      servedPorts(lb({ healthCheckNodePort: 32000, ...fields }), true).ports[0]
+        ?.healthCheckNodePort;
+    assert.equal(port({}), 0);
+    assert.equal(port({ externalTrafficPolicy: 'Local' }), 32000);
+  });
+});
+
+describe('transitions of an all-ports Service (KEP-2610)', () => {
+  const all = service({ portsAnnotation: 'all' });
+  for (const [title, steps, expected] of [
+    ['set and unset', [service(), all, service()], [['port'], ['all'], ['port']]],
+    [
+      'ClusterIP to LoadBalancer and back',
+      [all, { ...lb(), portsAnnotation: 'all' }, all],
+      [['all'], ['all'], ['all']],
+    ],
+    ['to NodePort and back', [all, { ...all, type: 'NodePort' }, all], [['all'], [], ['all']]],
+    ['external IPs set', [all, { ...all, externalIPs: ['203.0.113.7'] }], [['all'], []]],
+    ['explicit false', [{ ...all, portsAnnotation: 'false', allPorts: false }], [['port']]],
+    ['all to ranges', [all, { ...all, portsAnnotation: '80/TCP' }], [['all'], ['ranges']]],
+  ] as const) {
+    it(title, () => {
+      assert.deepEqual(
+        steps.map((step) => kinds(step as Service)),
+        expected,
+      );
+    });
+  }
+});

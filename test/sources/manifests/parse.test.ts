@@ -1,0 +1,174 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { parseManifest } from '../../../sources/manifests/parse.ts';
+import { formatProblem } from '../../../sources/manifests/problem.ts';
+
+/** `Service default/a@3` for objects, `file:line: ...` for problems. */
+function outcome(text: string, file = 'm.yaml'): string[] {
+  const { objects, problems } = parseManifest(text, file);
+  return [
+    ...objects.map(({ object, line }) => `${object.kind} ${object.key}@${line}`),
+    ...problems.map((problem) => formatProblem({ file, ...problem })),
+  ];
+}
+
+const service = (name: string) =>
+  `apiVersion: v1\nkind: Service\nmetadata:\n  name: ${name}\nspec:\n  clusterIP: 10.0.0.1\n`;
+
+describe('manifest parsing', () => {
+  const table: readonly (readonly [string, string, readonly string[], string?])[] = [
+    ['an empty file', '', []],
+    ['an empty JSON file', ' \n', [], 'm.json'],
+    ['only comments and separators', '---\n# nothing\n---\n', []],
+    [
+      'several documents, each with its line',
+      `# first\n\n${service('a')}---\n\n# second\n${service('b')}...\n`,
+      ['Service default/a@3', 'Service default/b@12'],
+    ],
+    ['other kinds', 'apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n', []],
+    [
+      'an unread version of a kind that is read',
+      'apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\nmetadata: {name: a}\n',
+      [
+        'm.yaml:1: EndpointSlice default/a: apiVersion: must be discovery.k8s.io/v1 for this kind, not "discovery.k8s.io/v1beta1"',
+      ],
+    ],
+    [
+      'a List with a bad item',
+      'apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: a}\n  spec: {}\n- apiVersion: v1\n  kind: Service\n  metadata: {name: b}\n  spec:\n    ports: [{port: 0}]\n- 7\n',
+      [
+        'Service default/a@4',
+        'm.yaml:8: Service default/b: spec.ports[0].port: must be a number from 1 to 65535, not 0',
+        'm.yaml:13: List: items[2]: must be a Kubernetes object',
+      ],
+    ],
+    [
+      'typed lists whose members do not say what they are',
+      'apiVersion: v1\nkind: ServiceList\nitems: [{metadata: {name: a}, spec: {}}]\n---\napiVersion: v1\nkind: NodeList\nitems: [{metadata: {name: n}}]\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems:\n- {metadata: {name: s, labels: {kubernetes.io/service-name: a}}, addressType: IPv4}\n',
+      ['Service default/a@3', 'Node n@7', 'EndpointSlice default/s@12'],
+    ],
+    ['a list without members', 'apiVersion: v1\nkind: List\nitems: null\n', []],
+    [
+      'a list in a list',
+      'apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: List}\n',
+      ['m.yaml:4: List: items[0]: must be a Kubernetes object'],
+    ],
+    [
+      'a list of another version',
+      'apiVersion: v2\nkind: List\n',
+      ['m.yaml:1: List: apiVersion: must be v1'],
+    ],
+    ['what is no object', '- a\n', ['m.yaml:1: must be a Kubernetes object, not a list']],
+    ['what has no kind', 'a: 1\n', ['m.yaml:1: kind: must be a string']],
+    [
+      'a syntax error, and what stands before it',
+      `${service('a')}---\nkind: Service\n  oops: [\n`,
+      ['Service default/a@1', 'm.yaml:8: Nested mappings are not allowed in compact mappings'],
+    ],
+    [
+      'a duplicate key',
+      'kind: Service\napiVersion: v1\nkind: Service\n',
+      ['m.yaml:3: Map keys must be unique'],
+    ],
+    [
+      'one object twice',
+      `${service('a')}---\n${service('a')}`,
+      ['Service default/a@1', 'm.yaml:8: Service default/a: is already on line 1'],
+    ],
+    [
+      'anchors and merge keys',
+      `x-a: &m {name: a}\n${service('b').replace('name: b', '<<: *m')}`,
+      ['Service default/a@1'],
+    ],
+    [
+      'a JSON list',
+      '{"apiVersion": "v1", "kind": "List",\n "items": [\n  {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}},\n  {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "N"}}]}',
+      [
+        'Node n@3',
+        `m.json:4: Node N: metadata.name: must be a DNS subdomain (a-z, 0-9, '-' and '.', at most 253 characters), not "N"`,
+      ],
+      'm.json',
+    ],
+    [
+      'a duplicate key in JSON, however it is spelt',
+      '{"kind": "List",\n"k\\u0069nd": "List"}',
+      ['m.json:2: holds the key "kind" twice'],
+      'm.json',
+    ],
+    [
+      'a JSON file that ends too early',
+      '{"kind":\n"List"',
+      [
+        "m.json:2: Expected ',' or '}' after property value in JSON at position 15 (line 2 column 7)",
+      ],
+      'm.json',
+    ],
+    [
+      'a lone bracket of JSON',
+      '{\n',
+      ["m.json:2: Expected property name or '}' in JSON at position 2 (line 2 column 1)"],
+      'm.json',
+    ],
+  ];
+  for (const [what, text, expected, file] of table) {
+    it(`reads ${what}`, () => assert.deepEqual(outcome(text, file), expected));
+  }
+
+  it('is quick with a billion laughs', () => {
+    const levels = 'abcdefghi'.split('');
+    const bomb = levels.map((level, index) => {
+      const below = index === 0 ? '"lol"' : `*${levels[index - 1]}`;
+      return `${level}: &${level} [${Array(10).fill(below).join(', ')}]`;
+    });
+    const started = performance.now();
+    const lines = outcome(`${bomb.join('\n')}\nspec: *i\n`);
+    assert.deepEqual(lines, [
+      'm.yaml:1: Excessive alias count indicates a resource exhaustion attack',
+    ]);
+    assert.ok(performance.now() - started < 1000);
+  });
+
+  it('refuses nesting that the stack cannot hold', () => {
+    assert.deepEqual(outcome('['.repeat(100_000)), ['m.yaml:1: is nested too deeply']);
+  });
+
+  it('never throws, and prints problems on one line', () => {
+    const fragment = fc.oneof(
+      fc.string(),
+      fc.constantFrom(
+        'kind: Service\n',
+        'apiVersion: v1\n',
+        '---\n',
+        'metadata:\n  name: a\n',
+        '- ',
+        '{',
+        '"',
+        '&a ',
+        '*a',
+        '\n',
+        '\u0000',
+        '\u202e',
+      ),
+    );
+    fc.assert(
+      fc.property(fc.array(fragment), fc.constantFrom('a.yaml', 'a.json'), (parts, file) => {
+        for (const line of outcome(parts.join(''), file)) assert.match(line, /^[\x20-\x7e]*$/);
+      }),
+      { numRuns: 300, seed: 7 },
+    );
+  });
+
+  it('finds items in JSON as JSON.parse does', () => {
+    fc.assert(
+      fc.property(fc.array(fc.dictionary(fc.string(), fc.json())), fc.nat(3), (members, indent) => {
+        const list = { 'it"ems': [{}], apiVersion: 'v1', kind: 'List', items: members };
+        const { problems } = parseManifest(JSON.stringify(list, null, indent), 'a.json');
+        assert.equal(problems.length, members.length);
+        const lines = problems.map(({ line }) => line);
+        const text = JSON.stringify(list, null, indent).split('\n');
+        for (const line of lines) assert.match(text[(line ?? 0) - 1] ?? '', /\{/);
+      }),
+      { numRuns: 300, seed: 7 },
+    );
+  });
+});

@@ -1,0 +1,272 @@
+import assert from 'node:assert/strict';
+import {
+  mkdirSync,
+  mkdtempSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  unlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import {
+  loadManifestDirectory,
+  MAX_FILE_BYTES,
+  ManifestDirectoryError,
+} from '../../../sources/manifests/directory.ts';
+import { formatProblem, type ManifestProblem } from '../../../sources/manifests/problem.ts';
+import { createManifestSource } from '../../../sources/manifests/source.ts';
+import type { Source } from '../../../sources/store.ts';
+import { Recorder, until } from '../recorder.ts';
+
+const service = (name: string, port: number) =>
+  `apiVersion: v1\nkind: Service\nmetadata:\n  name: ${name}\nspec:\n  clusterIP: 10.0.0.1\n  ports: [{name: p, port: ${port}}]\n`;
+const BROKEN = 'kind: [\n';
+
+describe('manifest source', () => {
+  let root: string;
+  let directory: string;
+  let sink: Recorder;
+  let problems: ManifestProblem[];
+  let source: Source | undefined;
+
+  const path = (name: string) => join(directory, name);
+  const write = (name: string, text: string) => writeFileSync(path(name), text);
+  /** As careful writers do, and with the same mtime each time, as reproducible archives have it. */
+  const replace = (name: string, text: string) => {
+    write('.tmp', text);
+    utimesSync(path('.tmp'), 2000, 1000);
+    renameSync(path('.tmp'), path(name));
+  };
+  const start = async (options: { rescanMs?: number } = {}) => {
+    const onProblem = (problem: ManifestProblem) => void problems.push(problem);
+    // Without the periodic look, unless a test is about it: events have to do.
+    source = createManifestSource({ directory, sink, onProblem, rescanMs: 3_600_000, ...options });
+    await source.start();
+  };
+  const lines = () => problems.map((problem) => formatProblem(problem).replaceAll(`${root}/`, ''));
+
+  beforeEach(() => {
+    root = mkdtempSync(join(tmpdir(), 'portwide-manifests-'));
+    directory = join(root, 'd');
+    mkdirSync(directory);
+    sink = new Recorder();
+    problems = [];
+  });
+  afterEach(async () => {
+    await source?.stop();
+    source = undefined;
+    rmSync(root, { recursive: true, force: true });
+  });
+
+  it('hands everything over before it says so', async () => {
+    write('b.yml', service('b', 2));
+    write('a.yaml', service('a', 1));
+    write('c.json', '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}');
+    for (const name of ['.hidden.yaml', '.a.yaml.swp', 'a.yaml~', 'notes.txt']) write(name, BROKEN);
+    mkdirSync(path('d.yaml'));
+    await start();
+    assert.deepEqual(sink.calls, [
+      '+ Service default/a',
+      '+ Service default/b',
+      '+ Node n',
+      'synced Service',
+      'synced EndpointSlice',
+      'synced Node',
+    ]);
+    assert.deepEqual(problems, []);
+  });
+
+  it('refuses to start without the directory', async () => {
+    directory = join(root, 'missing');
+    await assert.rejects(start(), (error) => {
+      assert.ok(error instanceof ManifestDirectoryError);
+      assert.match(error.message, /^manifest directory ".*missing" cannot be read: ENOENT/);
+      assert.ok(error.cause instanceof Error);
+      return true;
+    });
+  });
+
+  const writers = [
+    ['in place', (text: string) => write('a.yaml', text)],
+    ['by renaming over it', (text: string) => replace('a.yaml', text)],
+  ] as const;
+  for (const [how, rewrite] of writers) {
+    it(`follows a file rewritten ${how}, telling only what differs`, async () => {
+      rewrite(`${service('a', 1)}---\n${service('b', 1)}`);
+      await start();
+      for (const port of [2, 3, 4]) {
+        rewrite(`# ${port}\n${service('a', port)}---\n${service('b', 1)}`);
+        await until(`a has port ${port}`, () => sink.port('a') === port);
+      }
+      rewrite(service('c', 1));
+      await until('c is there', () => sink.port('c') === 1);
+      assert.deepEqual(sink.calls.slice(5), [
+        ...Array(3).fill('+ Service default/a'),
+        '- Service default/a',
+        '- Service default/b',
+        '+ Service default/c',
+      ]);
+    });
+  }
+
+  it('follows new, renamed and removed files', async () => {
+    await start();
+    write('a.yaml', service('a', 1));
+    await until('a is there', () => sink.port('a') === 1);
+    renameSync(path('a.yaml'), path('z.yaml'));
+    write('b.yaml', service('b', 1));
+    await until('b is there', () => sink.port('b') === 1);
+    unlinkSync(path('z.yaml'));
+    await until('a is gone', () => sink.port('a') === undefined);
+    assert.deepEqual(sink.calls.slice(3), [
+      '+ Service default/a',
+      '+ Service default/b', // the rename changed nothing
+      '- Service default/a',
+    ]);
+  });
+
+  it('keeps the last good objects of a broken file until it is fixed', async () => {
+    write('a.yaml', `${service('a', 1)}---\n${service('b', 1)}`);
+    await start();
+    write('a.yaml', `${service('a', 2)}---\n${service('b', 70_000)}`);
+    await until('the problem is reported', () => problems.length > 0);
+    assert.deepEqual(lines(), [
+      'd/a.yaml:9: Service default/b: spec.ports[0].port: must be a number from 1 to 65535, not 70000',
+    ]);
+    assert.equal(sink.port('a'), 1);
+    write('a.yaml', BROKEN);
+    await until('the next is', () => problems.length > 1);
+    assert.deepEqual([sink.port('a'), sink.port('b')], [1, 1]);
+    write('a.yaml', service('a', 3));
+    await until('a is new', () => sink.port('a') === 3);
+    assert.equal(sink.port('b'), undefined);
+    assert.equal(problems.length, 2);
+  });
+
+  it('uses what it can of a file that was never good', async () => {
+    write('a.yaml', `${service('a', 1)}---\n${service('b', 0)}`);
+    await start();
+    assert.deepEqual([sink.port('a'), problems.length], [1, 1]);
+    write('a.yaml', `${service('c', 1)}---\n${service('b', 0)}`);
+    await until('c is there', () => sink.port('c') === 1);
+    assert.equal(sink.port('a'), 1, 'nothing is lost before the file is good');
+    write('a.yaml', service('b', 1));
+    await until('b is there', () => sink.port('b') === 1);
+    assert.deepEqual([sink.port('a'), sink.port('c')], [undefined, undefined]);
+  });
+
+  it('keeps the objects of a file that is opened for writing', async () => {
+    write('a.yaml', service('a', 1));
+    await start();
+    write('a.yaml', '');
+    await until('it is reported', () => problems.length > 0);
+    assert.equal(sink.port('a'), 1);
+    write('a.yaml', '# none\n');
+    await until('a is gone', () => sink.port('a') === undefined);
+  });
+
+  it('lets the first of two files have an object, then the other', async () => {
+    write('b.yaml', `# b\n${service('a', 2)}`);
+    await start();
+    write('a.yaml', service('a', 1));
+    await until('the first file has it', () => sink.port('a') === 1);
+    assert.deepEqual(lines(), [
+      'd/b.yaml:2: Service default/a: is not used: "a.yaml" has it too and comes first',
+    ]);
+    write('b.yaml', service('a', 3));
+    write('c.yaml', service('c', 1));
+    await until('c is there', () => sink.port('c') === 1);
+    assert.equal(sink.port('a'), 1);
+    assert.equal(problems.length, 1, 'it was told already');
+    unlinkSync(path('a.yaml'));
+    await until('the other file has it', () => sink.port('a') === 3);
+  });
+
+  it('follows a ConfigMap mount', async () => {
+    const put = (version: string, port: number) => {
+      mkdirSync(path(version));
+      write(join(version, 'a.yaml'), service('a', port));
+      symlinkSync(version, path('..data_tmp'));
+      renameSync(path('..data_tmp'), path('..data'));
+    };
+    put('..1', 1);
+    symlinkSync(join('..data', 'a.yaml'), path('a.yaml'));
+    await start();
+    assert.equal(sink.port('a'), 1);
+    for (const port of [2, 3]) {
+      put(`..${port}`, port);
+      await until(`a has port ${port}`, () => sink.port('a') === port);
+    }
+    assert.deepEqual([sink.objects.size, problems.length], [1, 0]);
+  });
+
+  it('keeps a file behind a dangling link, and finds what makes no event', async () => {
+    writeFileSync(join(root, 'elsewhere'), service('a', 1));
+    symlinkSync(join(root, 'elsewhere'), path('a.yaml'));
+    await start({ rescanMs: 20 });
+    writeFileSync(join(root, 'elsewhere'), service('a', 2));
+    await until('the change is seen', () => sink.port('a') === 2);
+    unlinkSync(join(root, 'elsewhere'));
+    await until('it is reported', () => problems.length > 0);
+    assert.equal(sink.port('a'), 2);
+    unlinkSync(path('a.yaml'));
+    await until('a is gone', () => sink.port('a') === undefined);
+  });
+
+  it('keeps everything while the directory is gone, and follows the next one', async () => {
+    write('a.yaml', service('a', 1));
+    await start({ rescanMs: 20 });
+    renameSync(directory, join(root, 'away'));
+    await until('it is reported', () => problems.length > 0);
+    assert.match(lines()[0] ?? '', /d: manifest directory .* cannot be read: ENOENT/);
+    assert.equal(sink.port('a'), 1);
+    mkdirSync(join(root, 'next'));
+    writeFileSync(join(root, 'next', 'a.yaml'), service('a', 2));
+    renameSync(join(root, 'next'), directory);
+    await until('the new file is read', () => sink.port('a') === 2);
+    replace('a.yaml', service('a', 3));
+    await until('and followed', () => sink.port('a') === 3);
+    assert.equal(problems.length, 1);
+  });
+
+  it('says nothing more once it has been stopped', async () => {
+    write('a.yaml', service('a', 1));
+    await start({ rescanMs: 1 });
+    await source?.stop();
+    const before = sink.calls.length;
+    write('a.yaml', service('a', 2));
+    const other = new Recorder();
+    const next = createManifestSource({ directory, sink: other, onProblem: () => assert.fail() });
+    await next.start();
+    await next.stop();
+    assert.equal(other.port('a'), 2);
+    assert.equal(sink.calls.length, before);
+  });
+
+  it('refuses what is too large or not UTF-8', () => {
+    write('a.yaml', `${service('a', 1)}# ${'x'.repeat(MAX_FILE_BYTES)}`);
+    writeFileSync(path('b.yaml'), Buffer.from([0xff, 0xfe]));
+    problems.push(...loadManifestDirectory(directory).problems);
+    assert.match(lines()[0] ?? '', /^d\/a.yaml: is too large: \d+ bytes, of at most 67108864$/);
+    assert.match(lines()[1] ?? '', /^d\/b.yaml: cannot be read: .*utf-8/);
+  });
+
+  it('loads a directory once, in the order of names and lines', () => {
+    write('b.yaml', `${service('b', 2)}---\n${service('a', 2)}---\n${service('c', 0)}`);
+    write('a.yaml', `${service('z', 1)}---\n${service('a', 1)}`);
+    const loaded = loadManifestDirectory(directory);
+    problems.push(...loaded.problems);
+    assert.deepEqual(
+      loaded.objects.map(({ object, file, line }) => `${file}:${line} ${object.key}`),
+      ['a.yaml:1 default/z', 'a.yaml:9 default/a', 'b.yaml:1 default/b'],
+    );
+    assert.deepEqual(lines(), [
+      'd/b.yaml:17: Service default/c: spec.ports[0].port: must be a number from 1 to 65535, not 0',
+      'd/b.yaml:9: Service default/a: is not used: "a.yaml" has it too and comes first',
+    ]);
+    assert.throws(() => loadManifestDirectory(path('none')), ManifestDirectoryError);
+  });
+});
