@@ -1,7 +1,8 @@
-import { readFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { ExecaError, execa } from 'execa';
-import { cleanupInput } from '../iptables/cleanup.ts';
+import { FIREWALL } from '../iptables/chains.ts';
+import { cleanupInput, hasKubelet } from '../iptables/cleanup.ts';
 import { VARIANTS } from '../iptables/commands.ts';
 import { TABLES } from '../iptables/ruleset.ts';
 
@@ -33,10 +34,8 @@ async function cleanup(): Promise<string[]> {
   };
   for (const command of ['iptables', 'ip6tables']) {
     for (const variant of VARIANTS) {
-      for (const table of TABLES) {
-        const name = `${command}-${variant}`;
-        await attempt(`${name}, table ${table}`, () => cleanTable(name, table));
-      }
+      const name = `${command}-${variant}`;
+      await attempt(name, () => cleanVariant(name));
     }
   }
   for (const family of ['ip', 'ip6']) {
@@ -51,14 +50,26 @@ function isMissingCommand(error: unknown): boolean {
   return error instanceof ExecaError && error.code === 'ENOENT';
 }
 
-async function cleanTable(command: string, table: (typeof TABLES)[number]): Promise<void> {
-  // Asking iptables-legacy for a table would create it.
-  if (command.endsWith('-legacy') && !(await hasLegacyTable(command, table))) return;
-  const { stdout } = await execa(`${command}-save`, ['-t', table], { maxBuffer: 2 ** 30 });
-  const input = cleanupInput(table, stdout);
-  if (input !== undefined) {
+async function cleanVariant(command: string): Promise<void> {
+  const kubelet = hasKubelet(await savedTable(command, 'mangle'));
+  for (const table of TABLES) {
+    const input = cleanupInput(table, await savedTable(command, table), kubelet);
+    if (input === undefined) continue;
+    if (input.includes(`:${FIREWALL} `)) await closeLocalnet();
     await execa(`${command}-restore`, ['--noflush', '-w', '5'], { input });
   }
+}
+
+/** Empty for a table that does not exist: asking iptables-legacy for it would create it. */
+async function savedTable(command: string, table: (typeof TABLES)[number]): Promise<string> {
+  if (command.endsWith('-legacy') && !(await hasLegacyTable(command, table))) return '';
+  const { stdout } = await execa(`${command}-save`, ['-t', table], { maxBuffer: 2 ** 30 });
+  return stdout;
+}
+
+/** KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558): without it that must be off. */
+async function closeLocalnet(): Promise<void> {
+  await writeFile('/proc/sys/net/ipv4/conf/all/route_localnet', '0');
 }
 
 async function hasLegacyTable(command: string, table: string): Promise<boolean> {

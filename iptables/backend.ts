@@ -2,9 +2,8 @@ import { cidrContains } from '../api/addresses.ts';
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import type { BaseOptions } from './base-rules.ts';
-import { CANARY } from './chains.ts';
 import type { Iptables } from './commands.ts';
-import { isEmpty, NFT_CHAINS_PER_TRANSACTION, restoreInput } from './restore.ts';
+import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restoreInput } from './restore.ts';
 import { Ruleset, TABLES, type TableChange } from './ruleset.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
@@ -14,8 +13,6 @@ export interface IptablesOptions extends Omit<BaseOptions, 'nodeAddresses' | 'no
   /** Told of a chain that could not be removed: something that is not ours still jumps to it. */
   readonly onWarning: (message: string) => void;
 }
-
-const CANARY_RULE = [CANARY, '-m', 'comment', '--comment', 'Portwide canary', '-j', 'RETURN'];
 
 /** Options for a ruleset, from what is configured and what the node is like. */
 export function baseOptions(options: IptablesOptions, facts: NodeFacts): BaseOptions {
@@ -81,11 +78,6 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
       }
       return { written };
     },
-    async intact() {
-      for (const table of TABLES) {
-        if (!(await iptables.hasRule(table, CANARY_RULE))) return false;
-      }
-      return true;
-    },
+    intact: () => iptables.check(checkInput(TABLES, ruleset.shared())),
   };
 }

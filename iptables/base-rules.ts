@@ -41,6 +41,14 @@ export interface SharedRule {
   readonly rule: string;
 }
 
+/**
+ * Stands in a chain that nothing jumps to. kube-proxy looks for its canary chain only, which a
+ * flush (`iptables -F`) leaves standing; the rule in it goes.
+ */
+export function canaryRule(): string {
+  return ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' });
+}
+
 /** Chains without dispatch in them. */
 export function baseChains(options: BaseOptions): TreeChain[] {
   // `1 << 31` is negative in JavaScript.
@@ -52,10 +60,7 @@ export function baseChains(options: BaseOptions): TreeChain[] {
     rules,
   });
   return [
-    ...(['mangle', 'nat', 'filter'] as const).map((table) =>
-      // The rule tells a flush from an untouched chain: `iptables -F` leaves chains standing.
-      chain(table, CANARY, [ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' })]),
-    ),
+    ...(['mangle', 'nat', 'filter'] as const).map((table) => chain(table, CANARY, [canaryRule()])),
     chain(
       'nat',
       MARK_MASQ,

@@ -1,4 +1,4 @@
-import { isOwnChain, type Table } from './chains.ts';
+import { FIREWALL, isOwnChain, type Table } from './chains.ts';
 
 /** Chains of kube-proxy's IPVS mode. */
 const IPVS_CHAINS = new Set([
@@ -9,15 +9,28 @@ const IPVS_CHAINS = new Set([
   'KUBE-IPVS-OUT-FILTER',
 ]);
 
-const isRemovable = (chain: string) => isOwnChain(chain) || IPVS_CHAINS.has(chain);
+/** Chains that the kubelet keeps in table mangle. */
+const KUBELET_CHAINS = /^:(KUBE-IPTABLES-HINT|KUBE-KUBELET-CANARY) /m;
+
+/** Whether a kubelet uses this iptables, by the text of `iptables-save -t mangle`. */
+export function hasKubelet(savedMangle: string): boolean {
+  return KUBELET_CHAINS.test(savedMangle);
+}
 
 /**
  * Input for `iptables-restore --noflush` that removes every chain of Portwide and kube-proxy from a
  * table, and every rule that jumps to one.
  * @param saved output of `iptables-save -t TABLE`.
+ * @param keepFirewall KUBE-FIREWALL, which a kubelet shares, stays.
  * @returns undefined when there is nothing to remove.
  */
-export function cleanupInput(table: Table, saved: string): string | undefined {
+export function cleanupInput(
+  table: Table,
+  saved: string,
+  keepFirewall: boolean,
+): string | undefined {
+  const isRemovable = (chain: string) =>
+    isOwnChain(chain) || IPVS_CHAINS.has(chain) || (chain === FIREWALL && !keepFirewall);
   const chains: string[] = [];
   const jumps: string[] = [];
   for (const line of saved.split('\n')) {

@@ -36,8 +36,8 @@ export interface Iptables {
   save(table: Table): Promise<SavedTable>;
   /** Loads `input` without flushing the rest; all of a table or nothing of it. */
   restore(input: string): Promise<void>;
-  /** Whether a rule is there, given as its text after `-A`. */
-  hasRule(table: Table, ruleArguments: readonly string[]): Promise<boolean>;
+  /** Whether every rule of `input`, made of `-C` lines, is there. */
+  check(input: string): Promise<boolean>;
   /** First line of `--version`. */
   version(): Promise<string>;
 }
@@ -65,14 +65,14 @@ export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
         throw asIptablesError(name, error, input);
       }
     },
-    async hasRule(table, ruleArguments) {
+    async check(input) {
       try {
-        await execa(command, [...LOCK_WAIT, '-t', table, '-C', ...ruleArguments]);
+        await this.restore(input);
         return true;
       } catch (error) {
-        // 1: no such rule, chain or table; everything else (no command, lock held) is no answer.
-        if (error instanceof ExecaError && error.exitCode === 1) return false;
-        throw asIptablesError(command, error);
+        // A line that was named is a rule that is not there; anything else is no answer.
+        if (error instanceof IptablesError && error.line !== undefined) return false;
+        throw error;
       }
     },
     async version() {

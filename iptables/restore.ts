@@ -1,4 +1,6 @@
 import { compareText } from '../api/collections.ts';
+import { canaryRule, type SharedRule } from './base-rules.ts';
+import type { Table } from './chains.ts';
 import type { Chain, TableChange } from './ruleset.ts';
 
 /**
@@ -59,4 +61,19 @@ function chainLines(chains: readonly (readonly [string, Chain])[]): string[] {
 
 function transaction(change: TableChange, lines: readonly string[]): string {
   return [`*${change.table}`, ...lines, 'COMMIT', ''].join('\n');
+}
+
+/**
+ * Input for `iptables-restore --noflush` that changes nothing and fails unless the canary of each
+ * table and the jumps into our chains are there: one command sees a flush, a deleted chain and a
+ * deleted jump.
+ */
+export function checkInput(tables: readonly Table[], shared: readonly SharedRule[]): string {
+  return tables
+    .map((table) => {
+      const rules = shared.filter((rule) => rule.table === table).map(({ rule }) => rule);
+      const lines = [canaryRule(), ...rules].map((rule) => rule.replace('-A ', '-C '));
+      return [`*${table}`, ...lines, 'COMMIT', ''].join('\n');
+    })
+    .join('');
 }

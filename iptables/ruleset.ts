@@ -155,9 +155,9 @@ export class Ruleset {
     for (const name of change.remove) if (!chains.has(name)) dirty.delete(name);
   }
 
-  /** All chains of a table. */
-  chains(table: Table): ReadonlyMap<string, Chain> {
-    return this.#of(this.#chains, table);
+  /** The rules in chains that are not ours alone. */
+  shared(): readonly SharedRule[] {
+    return sharedRules(this.#options);
   }
 
   #replace(id: string, route: Route | undefined): void {

@@ -1,9 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { execa } from 'execa';
+import { hasKubelet } from './cleanup.ts';
 import type { Variant } from './commands.ts';
-
-/** Marks that the kubelet leaves in table mangle with the iptables it uses itself. */
-const KUBELET_CHAIN = /^:(KUBE-IPTABLES-HINT|KUBE-KUBELET-CANARY) /m;
 
 /** What the two variants hold now, as `iptables-save` text; undefined: unused or not installed. */
 export interface VariantFacts {
@@ -16,8 +14,8 @@ export interface VariantFacts {
  * mangle decides, then the greater number of rules. Rules in both would be ghosts to each other.
  */
 export function chooseVariant(mangle: VariantFacts, all: VariantFacts): Variant {
-  if (KUBELET_CHAIN.test(mangle.nft ?? '')) return 'nft';
-  if (KUBELET_CHAIN.test(mangle.legacy ?? '')) return 'legacy';
+  if (hasKubelet(mangle.nft ?? '')) return 'nft';
+  if (hasKubelet(mangle.legacy ?? '')) return 'legacy';
   return countRules(all.legacy) > countRules(all.nft) ? 'legacy' : 'nft';
 }
 

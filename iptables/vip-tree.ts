@@ -6,7 +6,8 @@
  *
  *   KUBE-SERVICES ── -d 0.0.0.5/0.0.0.15 ──► KUBE-SERVICES-5 ── -d 0.0.0.160/0.0.0.240 ──► KUBE-SERVICES-5A
  *
- * A packet passes at most 32 rules and one 256th of the VIPs; a change rewrites one leaf.
+ * A packet passes at most 32 rules and one 256th of the VIPs; a change rewrites one leaf. In table
+ * filter, where most VIPs have no rule, the branches are left out.
  * All entries of one VIP share a leaf, so that its order there is their precedence.
  */
 import { lastByte } from '../api/addresses.ts';
@@ -31,6 +32,8 @@ interface Tree {
   target(entry: VipEntry, family: IpFamily): string | undefined;
   /** Target that keeps a packet of an entry from the wider entries of its VIP. */
   readonly stop: string;
+  /** Table filter only holds exceptions: there the root jumps to the leaves, without branches. */
+  readonly branches: boolean;
 }
 
 const TREES: readonly Tree[] = [
@@ -40,18 +43,21 @@ const TREES: readonly Tree[] = [
     target: (entry) => entry.chain,
     // Not RETURN: node ports are looked up later, and must not capture a VIP that the node holds.
     stop: 'ACCEPT',
+    branches: true,
   },
   {
     table: 'filter',
     root: SERVICES,
     target: (entry, family) => (entry.verdict === 'REJECT' ? reject(family) : entry.verdict),
     stop: 'RETURN',
+    branches: false,
   },
   {
     table: 'filter',
     root: PROXY_FIREWALL,
     target: (entry) => (entry.firewall ? 'DROP' : undefined),
     stop: 'RETURN',
+    branches: false,
   },
 ];
 
@@ -93,17 +99,21 @@ export class VipTrees {
     const roots: { table: Table; name: string; jumps: string[] }[] = [];
     for (const tree of TREES) {
       const filled = this.#filled.get(tree) ?? new Set();
-      const branches = new Set<number>();
+      const moved = new Set<number>();
       for (const byte of this.#touched) {
         const leaf = this.#leafChain(tree, byte);
         chains.push(leaf);
         if (filled.has(byte) === leaf.rules.length > 0) continue;
         if (leaf.rules.length > 0) filled.add(byte);
         else filled.delete(byte);
-        branches.add(byte & 15);
+        moved.add(byte);
       }
-      for (const low of branches) chains.push(this.#branchChain(tree, filled, low));
-      if (branches.size > 0) {
+      if (tree.branches) {
+        for (const low of new Set([...moved].map(lowHalf))) {
+          chains.push(this.#branchChain(tree, filled, low));
+        }
+      }
+      if (moved.size > 0) {
         roots.push({ table: tree.table, name: tree.root, jumps: this.#rootJumps(tree, filled) });
       }
     }
@@ -135,13 +145,17 @@ export class VipTrees {
   }
 
   #rootJumps(tree: Tree, filled: ReadonlySet<number>): string[] {
-    const lows = [...new Set([...filled].map((byte) => byte & 15))].sort((a, b) => a - b);
-    return lows.map((low) =>
-      ruleText(tree.root, {
-        destination: { value: maskedByte(this.#family, low, 0x0f) },
-        target: branchName(tree, low),
-      }),
-    );
+    const [values, mask, name] = tree.branches
+      ? ([new Set([...filled].map(lowHalf)), 0x0f, branchName] as const)
+      : ([filled, 0xff, leafName] as const);
+    return [...values]
+      .sort((a, b) => a - b)
+      .map((value) =>
+        ruleText(tree.root, {
+          destination: { value: maskedByte(this.#family, value, mask) },
+          target: name(tree, value),
+        }),
+      );
   }
 }
 
@@ -184,13 +198,17 @@ function byPrecedence(a: VipEntry, b: VipEntry): number {
   );
 }
 
+function lowHalf(byte: number): number {
+  return byte & 15;
+}
+
 function branchName(tree: Tree, low: number): string {
   return `${tree.root}-${low.toString(16).toUpperCase()}`;
 }
 
 /** Branch name and the high half: KUBE-SERVICES-5A holds addresses that end in .165 (0xA5). */
 function leafName(tree: Tree, byte: number): string {
-  return branchName(tree, byte & 15) + (byte >> 4).toString(16).toUpperCase();
+  return branchName(tree, lowHalf(byte)) + (byte >> 4).toString(16).toUpperCase();
 }
 
 /** `0.0.0.5/0.0.0.15`: matches addresses by bits of their last byte. */

@@ -49,6 +49,7 @@ export class RouteTable implements ObjectSink {
   readonly #touched = new Set<ObjectKey>();
   readonly #unsynced = new Set<Kind>(KINDS);
   #node: Node | undefined;
+  #nodeAddresses: ReadonlySet<string> = new Set();
   #pendingWarnings: { serviceKey: ObjectKey; message: string }[] = [];
 
   /** @param onChange called whenever there may be something to take, also once all is synced. */
@@ -89,6 +90,7 @@ export class RouteTable implements ObjectSink {
 
   /** Addresses of this node other than on the agent's own dummy device (contract, line 6). */
   setNodeAddresses(addresses: ReadonlySet<string>): void {
+    this.#nodeAddresses = addresses;
     for (const key of this.#ledger.setNodeAddresses(addresses)) this.#touched.add(key);
     this.#onChange();
   }
@@ -149,9 +151,21 @@ export class RouteTable implements ObjectSink {
     const place: NodePlace = { name: this.#nodeName, zone: this.#node?.zone };
     for (const port of state.served.ports) {
       const route = resolveRoute(state.service, port, refused, slices, place);
-      if (route !== undefined) routes.set(route.id, route);
+      if (route === undefined) continue;
+      routes.set(route.id, route);
+      this.#warnOfNodeEndpoints(route);
     }
     return { routes, refusals: [...state.served.refusals, ...refused.values()] };
+  }
+
+  /** A pod on the host network brings the node's ssh and kubelet under an all-ports VIP. */
+  #warnOfNodeEndpoints(route: Route): void {
+    if (route.match.kind !== 'all') return;
+    const own = route.clusterEndpoints.find(({ address }) => this.#nodeAddresses.has(address));
+    const known = this.#routes.get(route.serviceKey)?.get(route.id)?.clusterEndpoints ?? [];
+    if (own === undefined || known.some(({ address }) => address === own.address)) return;
+    const message = `all ports of endpoint ${own.address}, which is this node, are reachable through the VIP`;
+    this.#pendingWarnings.push({ serviceKey: route.serviceKey, message });
   }
 
   #upsertService(service: Service): void {

@@ -1,6 +1,14 @@
 import assert from 'node:assert/strict';
+import { waitFor } from '../../lab/lab.ts';
 import { ALL_PORTS, PLACEHOLDER } from '../manifests.ts';
-import { answered, refused, type Scenario, SHORT, type World } from './scenario.ts';
+import {
+  answered,
+  droppedSilently,
+  refused,
+  type Scenario,
+  SHORT,
+  type World,
+} from './scenario.ts';
 
 /** Ports that no Service here lists; 22 is where the node listens too. */
 const SOME_PORTS = [1, 22, 80, 5060, 31234, 65535];
@@ -181,6 +189,80 @@ export const allPortsScenarios: readonly Scenario[] = [
       assert.deepEqual([reply.host, reply.localPort], ['pod-1', 9999]);
       assert.notEqual(reply.remoteAddress, world.address(world.pod(0)));
       answered(await world.pod(0).udp(world.clusterIP(10), 9998));
+    },
+  },
+  {
+    title: 'fragments stay together, and port 0 is no port',
+    async run(world) {
+      await world.apply(allPorts(world));
+      const payload = 'x'.repeat(4000);
+      const reply = answered(await world.client.udp(world.clusterIP(10), 5060, { payload }));
+      assert.equal(reply.payload?.length, payload.length);
+      droppedSilently(await world.client.sctpProbe(world.clusterIP(10), 0, SHORT));
+    },
+  },
+  {
+    title: 'two VIPs before one pod: one client port may use both at a time',
+    async run(world) {
+      const second = world.clusterIP(11);
+      await world.apply([
+        ...allPorts(world, [world.pod(0)]),
+        world.service('twin', { annotations: ALL_PORTS, spec: { clusterIPs: [second] } }),
+        world.slice('twin', [world.pod(0)]),
+      ]);
+      for (const vip of [world.clusterIP(10), second]) {
+        answered(await world.client.udp(vip, 5060, { localPort: 21_000 }));
+      }
+    },
+  },
+  {
+    title:
+      'a VIP on the LAN stays reachable: neighbour discovery passes, with endpoints and without',
+    async run(world) {
+      const { node, client } = world;
+      const vip = world.pick('192.168.77.200', 'fd00:77::200');
+      const ip = world.pick('-4', '-6');
+      const neighbour = ['neighbour', 'show', vip, 'dev', 'eth0'];
+      // As an announcer of load balancer addresses does: the node answers for the VIP.
+      await node.exec('sysctl', ['-q', 'net.ipv6.conf.eth0.proxy_ndp=1']);
+      await node.exec('ip', [ip, 'route', 'add', 'local', vip, 'dev', 'lo']);
+      await node.exec('ip', [ip, 'neighbour', 'add', 'proxy', vip, 'dev', 'eth0']);
+      try {
+        const lb = (pods: Parameters<typeof allPorts>[1]) => [
+          world.service('all', {
+            annotations: ALL_PORTS,
+            ingress: [{ ip: vip }],
+            spec: { type: 'LoadBalancer', clusterIPs: [world.clusterIP(10)] },
+          }),
+          world.slice('all', pods ?? []),
+        ];
+        for (const pods of [[world.pod(0)], []]) {
+          await world.apply(lb(pods));
+          const { outcome } = await client.tcp(vip, 5060);
+          assert.equal(outcome, pods.length > 0 ? 'answered' : 'refused');
+          // Has the client ask again, by a unicast solicitation to the VIP itself.
+          const { stdout } = await client.exec('ip', [ip, ...neighbour]);
+          const lladdr = /lladdr (\S+)/.exec(stdout)?.[1] ?? '';
+          const probe = [
+            'neighbour',
+            'replace',
+            vip,
+            'dev',
+            'eth0',
+            'lladdr',
+            lladdr,
+            'nud',
+            'probe',
+          ];
+          await client.exec('ip', [ip, ...probe]);
+          await waitFor('the node answers for its VIP', async () =>
+            (await client.exec('ip', [ip, ...neighbour])).stdout.includes('REACHABLE'),
+          );
+        }
+      } finally {
+        await node.exec('ip', [ip, 'neighbour', 'del', 'proxy', vip, 'dev', 'eth0']);
+        await node.exec('ip', [ip, 'route', 'del', 'local', vip, 'dev', 'lo']);
+      }
     },
   },
   {

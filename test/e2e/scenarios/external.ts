@@ -65,6 +65,8 @@ export const externalScenarios: readonly Scenario[] = [
       const reply = answered(await world.client.tcp(own, NODE_PORT));
       assert.deepEqual([reply.host, reply.localPort, reply.remoteAddress], ['remote-1', 8080, own]);
       for (const host of [world.node, world.pod(0)]) answered(await host.tcp(own, NODE_PORT));
+      // The kernel routes nothing from [::1] to elsewhere.
+      if (world.family === 4) answered(await world.node.tcp('127.0.0.1', NODE_PORT));
 
       await world.apply(nodePort([world.pod(0), world.remote(0)], local));
       const { answered: by } = await world.client.burst(own, NODE_PORT, 20);
@@ -136,9 +138,13 @@ export const externalScenarios: readonly Scenario[] = [
     const spec = { loadBalancerSourceRanges: [` ${main}${world.pick('/32', '/128')} `] };
     await world.apply(balanced(world, kind, [world.pod(0)], spec));
     answered(await world.client.tcp(world.vip(7), 80, { localAddress: main }));
+    droppedSilently(await world.node.tcp(world.vip(7), 80, SHORT));
     droppedSilently(await world.client.tcp(world.vip(7), 80, { ...SHORT, localAddress: second }));
     // They guard the load balancer's address alone.
     answered(await world.client.tcp(world.clusterIP(80), 80, { localAddress: second }));
+    const lan = { loadBalancerSourceRanges: [world.pick('192.168.77.0/24', 'fd00:77::/64')] };
+    await world.apply(balanced(world, kind, [world.pod(0)], lan));
+    answered(await world.node.tcp(world.vip(7), 80));
     const open = { loadBalancerSourceRanges: [world.pick('0.0.0.0/0', '::/0')] };
     await world.apply(balanced(world, kind, [world.pod(0)], open));
     answered(await world.client.tcp(world.vip(7), 80, { localAddress: second }));

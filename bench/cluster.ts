@@ -1,0 +1,70 @@
+/** Services and their EndpointSlices as a large cluster has them; all IPv4, one TCP port, no node ports. */
+import type { EndpointSlice, Service } from '../api/objects.ts';
+import { endpoint, service, slice } from '../test/fixtures.ts';
+
+/** Every endpoint is in it. */
+export const POD_CIDR = '10.128.0.0/9';
+export const SERVICE_PORT = 80;
+export const TARGET_PORT = 8080;
+export const ENDPOINTS = 10;
+
+const FIRST_VIP = 10 * 2 ** 24 + 96 * 2 ** 16 + 1;
+const FIRST_ENDPOINT = 10 * 2 ** 24 + 128 * 2 ** 16 + 1;
+const FIRST_SPARE_ENDPOINT = 10 * 2 ** 24 + 192 * 2 ** 16;
+
+/** A Service with its endpoints. */
+export interface Member {
+  readonly service: Service;
+  readonly slice: EndpointSlice;
+}
+
+/** VIP of Service number `index`. VIPs follow each other, so that their last bytes are used evenly. */
+export function vip(index: number): string {
+  return address(FIRST_VIP + index);
+}
+
+/**
+ * Service number `index` with ten endpoints.
+ * @param spare when given, its last endpoint is this one of the spare addresses.
+ */
+export function member(index: number, spare?: number): Member {
+  const addresses = endpointAddresses(index);
+  if (spare !== undefined) addresses[ENDPOINTS - 1] = address(FIRST_SPARE_ENDPOINT + spare);
+  return {
+    service: service({ ...identity(index), clusterIPs: [vip(index)] }),
+    slice: slice(
+      addresses.map((each) => endpoint(each)),
+      { name: `${identity(index).name}-1`, serviceKey: `default/${identity(index).name}` },
+    ),
+  };
+}
+
+/** As `member`, on every port. */
+export function allPortsMember(index: number): Member {
+  const { service: listed, slice: endpoints } = member(index);
+  return { service: { ...listed, portsAnnotation: 'all' }, slice: endpoints };
+}
+
+/** `count` ordinary Services and, after them, one on every port. */
+export function cluster(count: number): Member[] {
+  return [...Array.from({ length: count }, (_, index) => member(index)), allPortsMember(count)];
+}
+
+/** `ns/name`, as chains are named after it. */
+export function serviceKey(index: number): string {
+  return `default/${identity(index).name}`;
+}
+
+export function endpointAddresses(index: number): string[] {
+  return Array.from({ length: ENDPOINTS }, (_, number) =>
+    address(FIRST_ENDPOINT + index * ENDPOINTS + number),
+  );
+}
+
+function identity(index: number): { namespace: string; name: string } {
+  return { namespace: 'default', name: `service-${index}` };
+}
+
+function address(number: number): string {
+  return [24, 16, 8, 0].map((shift) => (number >>> shift) & 255).join('.');
+}

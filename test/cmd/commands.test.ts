@@ -1,0 +1,162 @@
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { execa } from 'execa';
+import { VERSION } from '../../cmd/version.ts';
+import { createLab, type Lab } from '../lab/lab.ts';
+
+const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+
+const SIP = `apiVersion: v1
+kind: Service
+metadata:
+  name: sip
+  annotations:
+    portwide.dev/ports: 5060/UDP,20000-20100/UDP
+spec:
+  clusterIPs: [10.96.0.10, "fd00:10:96::a"]
+  ports: [{port: 1}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: sip-1
+  labels: {kubernetes.io/service-name: sip}
+addressType: IPv4
+ports: []
+endpoints:
+  - addresses: [10.244.0.5]
+    nodeName: node
+`;
+const WEB = `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.11
+  loadBalancerSourceRanges: [192.0.2.0/24]
+  ports: [{name: http, port: 80, nodePort: 30080}]
+status:
+  loadBalancer: {ingress: [{ip: 203.0.113.1}]}
+`;
+
+const run = (...args: string[]) => execa(PORTWIDE, args, { reject: false });
+
+describe('the command', () => {
+  let directory: string;
+  const put = (name: string, text: string) => writeFileSync(join(directory, name), text);
+  beforeEach(() => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-cmd-'));
+  });
+  afterEach(() => rmSync(directory, { recursive: true, force: true }));
+
+  it('version', async () => {
+    assert.equal((await run('version')).stdout, VERSION);
+  });
+
+  describe('run refuses, before it touches anything,', () => {
+    for (const [flags, expected] of [
+      [['--no-such-flag'], /--no-such-flag/],
+      [['--proxy-mode=userspace'], /--proxy-mode.*iptables/],
+      [['--cluster-cidr=10.0.0.0/33'], /--cluster-cidr.*no CIDR/],
+      [['--cluster-cidr=10.0.0.0/8,10.1.0.0/16'], /--cluster-cidr.*at most one/],
+      [['--detect-local-mode=Magic'], /--detect-local-mode/],
+      [['--detect-local-mode=BridgeInterface'], /--pod-bridge-interface/],
+      [['--detect-local-mode=InterfaceNamePrefix'], /--pod-interface-name-prefix/],
+      [['--pod-bridge-interface=a b'], /--pod-bridge-interface/],
+      [['--nodeport-addresses=primary,10.0.0.0/8'], /--nodeport-addresses.*primary/],
+      [['--iptables-masquerade-bit=32'], /--iptables-masquerade-bit.*0 to 31/],
+      [['--masquerade-all=maybe'], /--masquerade-all.*true or false/],
+      [['--iptables-sync-period=fast'], /--iptables-sync-period.*duration/],
+      [['--iptables-sync-period=0'], /--iptables-sync-period/],
+      [['--iptables-min-sync-period=1m'], /--iptables-min-sync-period/],
+      [['--feature-gates=NoPorts=true'], /--feature-gates.*NoPorts/],
+      [['--feature-gates=AllPorts=1'], /--feature-gates.*AllPorts/],
+      [['--hostname-override=a b'], /--hostname-override/],
+      [['--metrics-bind-address=here'], /--metrics-bind-address/],
+      [['--manifests=/nowhere', '--kubeconfig=x'], /--manifests and --kubeconfig/],
+      [['surplus'], /argument/],
+    ] as const) {
+      it(flags.join(' '), async () => {
+        const { exitCode, stderr, stdout } = await run('run', ...flags);
+        assert.equal(exitCode, 1);
+        assert.match(stderr, expected);
+        assert.equal(stdout, '');
+      });
+    }
+  });
+
+  describe('validate', () => {
+    it('names file, line, object, field and reason of each fault, and exits 1', async () => {
+      put('a.yaml', SIP);
+      put('b.yaml', `${SIP.replaceAll('name: sip', 'name: bad').replace('5060/UDP', '0/UDP')}`);
+      put('c.yaml', `# a comment\n${WEB.replace('port: 80', 'port: 80000')}`);
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 1);
+      assert.deepEqual(stdout.split('\n'), [
+        `${directory}/b.yaml:1: Service default/bad: metadata.annotations["portwide.dev/ports"]: "0/UDP": ports are 1 to 65535`,
+        `${directory}/c.yaml:2: Service default/web: spec.ports[0].port: must be a number from 1 to 65535, not 80000`,
+      ]);
+    });
+
+    it('exits 0 when all is well', async () => {
+      put('a.yaml', SIP);
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.deepEqual([exitCode, stdout], [0, '2 objects, no faults']);
+    });
+
+    it('says that a directory is missing', async () => {
+      const { exitCode, stderr } = await run('validate', '--manifests=/no/such/directory');
+      assert.equal(exitCode, 1);
+      assert.match(stderr, /^portwide: manifest directory "\/no\/such\/directory" cannot be read/);
+    });
+  });
+
+  describe('render', () => {
+    let lab: Lab;
+    before(async () => {
+      lab = await createLab({ pods: 0, remotePods: 0 });
+    });
+    after(async () => lab?.destroy());
+
+    for (const variant of ['nft', 'legacy']) {
+      for (const [family, command] of [
+        ['IPv4', 'iptables'],
+        ['IPv6', 'ip6tables'],
+      ] as const) {
+        it(`prints rules that ${command}-${variant}-restore --test accepts`, async () => {
+          put('a.yaml', SIP);
+          put('b.yaml', WEB);
+          const flags = [
+            `--manifests=${directory}`,
+            '--proxy-mode=iptables',
+            `--ip-family=${family}`,
+          ];
+          const { stdout, exitCode } = await run('render', ...flags);
+          assert.equal(exitCode, 0);
+          assert.match(stdout, /KUBE-SERVICES/);
+          const input = { input: `${stdout}\n` };
+          await lab.node.exec(`${command}-${variant}-restore`, ['--test'], input);
+        });
+      }
+    }
+
+    it('is the same every time, and for a node with another name', async () => {
+      put('a.yaml', SIP);
+      put('b.yaml', WEB);
+      const render = (name: string) =>
+        run('render', `--manifests=${directory}`, `--hostname-override=${name}`);
+      const [one, two, other] = await Promise.all([render('a'), render('a'), render('b')]);
+      assert.equal(one.stdout, two.stdout);
+      assert.equal(one.stdout, other.stdout);
+    });
+
+    it('tells on stderr what is not served', async () => {
+      put('a.yaml', SIP.replace('ports: [{port: 1}]', 'ports: [{port: 1}]\n  type: NodePort'));
+      const { stderr, exitCode } = await run('render', `--manifests=${directory}`);
+      assert.equal(exitCode, 0);
+      assert.match(stderr, /Service default\/sip: spec.type: a NodePort Service cannot/);
+    });
+  });
+});

@@ -1,0 +1,67 @@
+import assert from 'node:assert/strict';
+import {
+  bindAddress,
+  boolean,
+  clusterCidrs,
+  duration,
+  featureGates,
+  interfacePrefix,
+  logLevel,
+  markBit,
+  nodePortAddresses,
+} from '../../cmd/flag-values.ts';
+
+describe('values of flags', () => {
+  for (const [parse, text, expected] of [
+    [duration, '30s', 30_000],
+    [duration, '1m30s', 90_000],
+    [duration, '1h0.5s', 3_600_500],
+    [duration, '10ms', 10],
+    [duration, '0', 0],
+    [boolean, 'true', true],
+    [boolean, 'false', false],
+    [markBit, '0', 0],
+    [markBit, '31', 31],
+    [clusterCidrs, '', []],
+    [clusterCidrs, '10.244.0.1/16,fd00::/48', ['10.244.0.0/16', 'fd00::/48']],
+    [nodePortAddresses, '', 'all'],
+    [nodePortAddresses, 'primary', 'primary'],
+    [nodePortAddresses, '10.0.0.0/8', ['10.0.0.0/8']],
+    [interfacePrefix, 'cali', 'cali'],
+    [bindAddress, '127.0.0.1:10249', { host: '127.0.0.1', port: 10249 }],
+    [bindAddress, '[::1]:80', { host: '::1', port: 80 }],
+    [bindAddress, ':0', { host: '', port: 0 }],
+    [logLevel, '3', 3],
+    [logLevel, '=3', 3],
+    [featureGates, 'AllPorts=false', { AllPorts: false }],
+    [featureGates, '', { AllPorts: true }],
+  ] as const) {
+    it(`${parse.name} reads ${JSON.stringify(text)}`, () => {
+      assert.deepEqual((parse as (value: string) => unknown)(text), expected);
+    });
+  }
+
+  for (const [parse, text] of [
+    [duration, '30'],
+    [duration, '-1s'],
+    [duration, 's'],
+    [boolean, '1'],
+    [markBit, '-1'],
+    [markBit, '32'],
+    [markBit, '1.5'],
+    [clusterCidrs, '10.0.0.0'],
+    [clusterCidrs, '10.0.0.0/8 -j ACCEPT'],
+    [nodePortAddresses, 'primary,10.0.0.0/8'],
+    [interfacePrefix, 'a very long prefix'],
+    [interfacePrefix, 'a"b'],
+    [bindAddress, '::1:80'],
+    [bindAddress, 'host:70000'],
+    [logLevel, 'debug'],
+    [featureGates, 'AllPorts'],
+    [featureGates, 'AllPorts=true=false'],
+  ] as const) {
+    it(`${parse.name} refuses ${JSON.stringify(text)}`, () => {
+      assert.throws(() => (parse as (value: string) => unknown)(text));
+    });
+  }
+});

@@ -1,0 +1,301 @@
+import assert from 'node:assert/strict';
+import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
+import { answered, refused, SHORT } from './scenarios/scenario.ts';
+
+const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
+const LISTED_VIPS = ['10.96.0.11', 'fd00:10:96::11'];
+const VIP = '10.96.0.10';
+const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+
+/** Own chains and jumps, without what iptables-save says of the time. */
+function rulesOnly(saved: string): string {
+  return saved.replaceAll(/^#.*$/gm, '').replaceAll(/\[\d+:\d+\]/g, '');
+}
+
+for (const variant of ['nft', 'legacy'] as const) {
+  describe(`the life of an agent on iptables-${variant}`, () => {
+    let lab: Lab;
+    let agent: Agent;
+    const flags = [...AGENT_FLAGS, `--iptables-variant=${variant}`, '--iptables-sync-period=1s'];
+
+    before(async () => {
+      lab = await createLab({ pods: 3, remotePods: 1 });
+      await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
+    });
+    after(async () => lab?.destroy());
+    beforeEach(async () => {
+      agent = new Agent(lab);
+      await agent.start(flags);
+    });
+    afterEach(async () => {
+      await agent?.destroy();
+      await lab?.node.exec(PORTWIDE, ['cleanup']);
+    });
+
+    /** An all-ports and a listed Service over the same pods, in both families. */
+    const services = (pods: readonly Host[]): Manifest[] => [
+      serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } }),
+      serviceManifest('web', { spec: { clusterIPs: LISTED_VIPS, ports: [{ port: 80 }] } }),
+      ...([4, 6] as const).flatMap((family) => [
+        sliceManifest('all', family, pods),
+        sliceManifest('web', family, pods, { ports: [{ name: '', port: 8080 }] }),
+      ]),
+    ];
+    const pods = (...indices: number[]) =>
+      indices.map((index) => {
+        const pod = lab.pods[index];
+        assert.ok(pod !== undefined);
+        return pod;
+      });
+    const allRules = async () => {
+      const texts: string[] = [];
+      for (const family of [4, 6] as const) {
+        for (const table of ['mangle', 'nat', 'filter'] as const) {
+          texts.push(rulesOnly(await iptablesRules(lab.node, variant, family, table)));
+        }
+      }
+      return texts.join('\n');
+    };
+
+    it('established connections live through 100 endpoint changes', async () => {
+      await agent.apply(services(pods(0)));
+      const held = await Promise.all([
+        lab.client.hold(VIP, 5060),
+        lab.client.hold(LISTED_VIPS[1] ?? '', 80),
+        lab.pods[1]?.hold(VIP, 22),
+      ]);
+      const sets = [pods(0, 1), pods(0, 1, 2), pods(0, 2), pods(0)];
+      for (let change = 0; change < 100; change++) {
+        const before = agent.logged('synced').length;
+        agent.write('objects', services(sets[change % sets.length] ?? []));
+        await waitFor('the agent programmed it', () => agent.logged('synced').length > before);
+        if (change % 10 === 9) {
+          for (const connection of held) {
+            assert.equal(await connection?.exchange(`change ${change}`), `change ${change}`);
+          }
+        }
+      }
+      await agent.apply(services(pods(0)));
+      for (const connection of held) {
+        assert.equal(await connection?.exchange('bye'), 'bye');
+        await connection?.close();
+      }
+    });
+
+    it('kill -9 at any moment during churn loses no connection and leaves no stale rule', async () => {
+      const sets = [pods(0, 1), pods(0, 1, 2), pods(0, 2), pods(0)];
+      await agent.apply(services(pods(0)));
+      const held = await lab.client.hold(VIP, 5060);
+
+      // Clients go on all the while; a lost connection shows as a failed probe.
+      let churning = true;
+      const failures: string[] = [];
+      let probes = 0;
+      const clients = [
+        () => lab.client.tcp(VIP, 1000 + (probes % 5000)),
+        () => lab.client.tcp(LISTED_VIPS[1] ?? '', 80),
+      ].map(async (probe) => {
+        while (churning) {
+          const outcome = await probe();
+          probes += 1;
+          if (outcome.outcome !== 'answered') failures.push(JSON.stringify(outcome));
+        }
+      });
+
+      // Where in its work the agent is when it is killed is decided by probes answered meanwhile.
+      for (let round = 0; round < 12; round++) {
+        for (let change = 0; change < 3; change++) {
+          agent.write('objects', services(sets[(round + change) % sets.length] ?? []));
+          const goal = probes + 3 + ((round * 7 + change * 5) % 23);
+          await waitFor('clients went on', () => probes >= goal, 10_000);
+        }
+        await agent.kill();
+        if (round % 3 === 0)
+          agent.write('objects', services(sets[(round + 1) % sets.length] ?? []));
+        const starting = agent.start();
+        if (round % 4 === 1) {
+          const goal = probes + 20 + 10 * round;
+          await waitFor('the new agent is on its way', () => probes >= goal, 10_000);
+        }
+        await starting;
+      }
+      churning = false;
+      await Promise.all(clients);
+      assert.deepEqual(failures, []);
+      assert.equal(await held.exchange('alive'), 'alive');
+      await held.close();
+
+      await agent.apply(services(pods(0, 2)));
+      await agent.kill();
+      await agent.start();
+      const survived = await allRules();
+      await agent.kill();
+      await lab.node.exec(PORTWIDE, ['cleanup']);
+      await agent.start();
+      assert.equal(survived, await allRules());
+    });
+
+    it('a restart that finds everything as it should be writes nothing', async () => {
+      await agent.apply(services(pods(0, 1)));
+      await agent.stop();
+      await agent.start();
+      assert.deepEqual(
+        agent
+          .logged('synced')
+          .map(({ family, written }) => [family, written])
+          .sort(),
+        [
+          ['IPv4', 0],
+          ['IPv6', 0],
+        ],
+      );
+    });
+
+    it('rules stay when the agent ends', async () => {
+      await agent.apply(services(pods(0)));
+      await agent.stop();
+      for (const vip of VIPS) assert.equal(answered(await lab.client.tcp(vip, 4000)).host, 'pod-1');
+    });
+
+    it('rules that somebody else removes come back', async () => {
+      await agent.apply(services(pods(0)));
+      const whole = await allRules();
+      const iptables = `iptables-${variant}`;
+      const damages: string[][][] = [
+        [['-t', 'nat', '-F']],
+        [
+          ['-t', 'nat', '-F'],
+          ['-t', 'nat', '-X'],
+        ],
+        [['-F'], ['-X']],
+        [
+          ['-t', 'mangle', '-F'],
+          ['-t', 'mangle', '-X'],
+        ],
+        [['-t', 'nat', '-D', 'PREROUTING', '1']],
+      ];
+      for (const damage of damages) {
+        for (const command of damage) await lab.node.exec(iptables, ['-w', '5', ...command]);
+        assert.notEqual(await allRules(), whole);
+        await waitFor('the rules are back', async () => (await allRules()) === whole, 15_000);
+      }
+      assert.equal(answered(await lab.client.tcp(VIP, 4000)).host, 'pod-1');
+    });
+
+    it("takes over kube-proxy's rules in place: connections live, stale chains go", async () => {
+      await agent.kill();
+      await lab.node.exec(PORTWIDE, ['cleanup']);
+      const [pod] = pods(0);
+      // As kube-proxy 1.34 writes them; the second Service was deleted while nobody ran.
+      const kubeProxy = `*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-PROXY-CANARY - [0:0]
+:KUBE-SVC-LOLE4ISW44XBNF3G - [0:0]
+:KUBE-SEP-AAAAAAAAAAAAAAAA - [0:0]
+:KUBE-SVC-BBBBBBBBBBBBBBBB - [0:0]
+:KUBE-SEP-BBBBBBBBBBBBBBBB - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+-A KUBE-SERVICES -d ${LISTED_VIPS[0]}/32 -p tcp -m comment --comment "default/web cluster IP" -m tcp --dport 80 -j KUBE-SVC-LOLE4ISW44XBNF3G
+-A KUBE-SERVICES -d 10.96.0.99/32 -p tcp -m comment --comment "default/gone cluster IP" -m tcp --dport 80 -j KUBE-SVC-BBBBBBBBBBBBBBBB
+-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
+-A KUBE-POSTROUTING -j MASQUERADE --random-fully
+-A KUBE-SVC-LOLE4ISW44XBNF3G ! -s 10.244.0.0/16 -d ${LISTED_VIPS[0]}/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ
+-A KUBE-SVC-LOLE4ISW44XBNF3G -m comment --comment "default/web -> ${pod?.ipv4}:8080" -j KUBE-SEP-AAAAAAAAAAAAAAAA
+-A KUBE-SEP-AAAAAAAAAAAAAAAA -p tcp -m tcp -j DNAT --to-destination ${pod?.ipv4}:8080
+-A KUBE-SVC-BBBBBBBBBBBBBBBB -j KUBE-SEP-BBBBBBBBBBBBBBBB
+-A KUBE-SEP-BBBBBBBBBBBBBBBB -p tcp -m tcp -j DNAT --to-destination ${pod?.ipv4}:8080
+COMMIT
+*mangle
+:KUBE-IPTABLES-HINT - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+`;
+      await lab.node.exec(`iptables-${variant}-restore`, ['--noflush'], { input: kubeProxy });
+      const held = await lab.client.hold(LISTED_VIPS[0] ?? '', 80);
+      agent.write('objects', services(pods(0)));
+      const outcomes: string[] = [];
+      let taking = true;
+      const client = (async () => {
+        while (taking) outcomes.push((await lab.client.tcp(LISTED_VIPS[0] ?? '', 80)).outcome);
+      })();
+      await agent.start();
+      await agent.apply(services(pods(0)));
+      taking = false;
+      await client;
+      assert.deepEqual([...new Set(outcomes)], ['answered']);
+      assert.equal(await held.exchange('still'), 'still');
+      await held.close();
+      const nat = await iptablesRules(lab.node, variant, 4, 'nat');
+      assert.match(nat, /KUBE-SVC-LOLE4ISW44XBNF3G/, 'kube-proxy and Portwide agree on the hash');
+      assert.doesNotMatch(nat, /AAAAAAAAAAAAAAAA|BBBBBBBBBBBBBBBB/);
+      const jumps = nat.split('\n').filter((line) => /^-A PREROUTING .*KUBE-SERVICES/.test(line));
+      assert.equal(jumps.length, 1);
+
+      await agent.kill();
+      await lab.node.exec(PORTWIDE, ['cleanup']);
+      const left = (await allRules()).split('\n').filter((line) => line.includes('KUBE-'));
+      const kubelets = ['KUBE-IPTABLES-HINT', 'KUBE-KUBELET-CANARY', 'KUBE-FIREWALL'];
+      for (const line of left)
+        assert.ok(
+          kubelets.some((name) => line.includes(name)),
+          line,
+        );
+      await lab.node.exec(`iptables-${variant}`, ['-t', 'mangle', '-X', 'KUBE-IPTABLES-HINT']);
+      await lab.node.exec(`iptables-${variant}`, ['-t', 'mangle', '-X', 'KUBE-KUBELET-CANARY']);
+    });
+
+    it('cleanup leaves nothing where there is no kubelet', async () => {
+      await agent.apply(services(pods(0)));
+      await agent.kill();
+      await lab.node.exec(PORTWIDE, ['cleanup']);
+      assert.doesNotMatch(await allRules(), /KUBE-/);
+    });
+
+    it('a rule of somebody else that jumps to a stale chain does not block the rest', async () => {
+      await agent.apply(services(pods(0)));
+      const nat = await iptablesRules(lab.node, variant, 4, 'nat');
+      const chain = /KUBE-SVC-\w+/.exec(nat)?.[0] ?? '';
+      const rule = ['OUTPUT', '-d', '192.0.2.99/32', '-j', chain];
+      await lab.node.exec(`iptables-${variant}`, ['-t', 'nat', '-A', ...rule]);
+      await agent.apply([]);
+      const [next] = services(pods(0)).filter(({ kind }) => kind === 'Service');
+      assert.ok(next !== undefined);
+      await agent.apply(services(pods(0)));
+      answered(await lab.client.tcp(VIP, 4000));
+      await lab.node.exec(`iptables-${variant}`, ['-t', 'nat', '-D', ...rule]);
+    });
+
+    it('the feature gate refuses all-ports Services, and gives them back', async () => {
+      await agent.apply(services(pods(0)));
+      await agent.stop();
+      await agent.start([...flags, '--feature-gates=AllPorts=false']);
+      assert.equal((await lab.client.tcp(VIP, 4000, SHORT)).outcome, 'timeout');
+      answered(await lab.client.tcp(LISTED_VIPS[0] ?? '', 80));
+      await agent.stop();
+      await agent.start(flags);
+      answered(await lab.client.tcp(VIP, 4000));
+    });
+
+    it('a broken manifest changes nothing and is reported; its repair counts', async () => {
+      await agent.apply(services(pods(0)));
+      const { writeFileSync } = await import('node:fs');
+      writeFileSync(`${agent.directory}/objects.json`, '{"kind": "List", ');
+      await waitFor('the agent says so', () =>
+        agent.log.some(({ level, msg }) => level >= 40 && msg.includes('objects.json')),
+      );
+      answered(await lab.client.tcp(VIP, 4000));
+      await agent.apply(services([]));
+      refused(await lab.client.tcp(VIP, 4000));
+    });
+  });
+}

@@ -1,0 +1,63 @@
+/** How the demo speaks: plain text of at most 100 columns, headings bold on a terminal. */
+import { styleText } from 'node:util';
+
+const WIDTH = 100;
+const INDENT = '   ';
+
+let headings = 0;
+
+/** Prints lines below the current heading. */
+export function say(...lines: readonly string[]): void {
+  for (const line of lines) process.stdout.write(line === '' ? '\n' : `${INDENT}${line}\n`);
+}
+
+/** Prints the next numbered heading. */
+export function heading(title: string): void {
+  headings += 1;
+  headline(`\n${headings}. ${title}`);
+}
+
+/** Prints a line at the margin. */
+export function headline(text: string): void {
+  // styleText alone would follow FORCE_COLOR into a file.
+  const shown = process.stdout.isTTY ? styleText('bold', text) : text;
+  process.stdout.write(`${shown}\n`);
+}
+
+/** Prints rows under column heads, each column as wide as its widest cell. */
+export function table(rows: readonly (readonly string[])[]): void {
+  const widths: number[] = [];
+  for (const row of rows) {
+    for (const [column, cell] of row.entries()) {
+      widths[column] = Math.max(widths[column] ?? 0, cell.length);
+    }
+  }
+  for (const row of rows) {
+    say(
+      row
+        .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+        .join('   ')
+        .trimEnd(),
+    );
+  }
+}
+
+/** A command or rule on as many lines as it needs, broken before an option. */
+export function folded(command: string): string[] {
+  const room = WIDTH - 2 * INDENT.length - ' \\'.length;
+  const lines: string[] = [];
+  let line = '';
+  for (const part of command.split(/ (?=-)/)) {
+    const longer = line === '' ? part : `${line} ${part}`;
+    if (line !== '' && longer.length > room) {
+      lines.push(`${line} \\`);
+      line = `${INDENT}${part}`;
+    } else line = longer;
+  }
+  return [...lines, line];
+}
+
+/** A number as people read it: 65,535. */
+export function grouped(value: number): string {
+  return value.toLocaleString('en-US');
+}

@@ -1,0 +1,201 @@
+import assert from 'node:assert/strict';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import type { IpFamily, Kind } from '../../api/objects.ts';
+import type { Backend, NodeFacts } from '../../proxier/backend.ts';
+import { FamilyProxier, type SyncReport } from '../../proxier/family-proxier.ts';
+import { Proxier } from '../../proxier/proxier.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
+import type { Route } from '../../services/route.ts';
+import { endpoint, service, slice } from '../fixtures.ts';
+import { FakeTimers } from './fake-timers.ts';
+
+/** A backend that keeps what it was told, and fails when told to. */
+class FakeBackend implements Backend {
+  readonly family: IpFamily;
+  readonly wanted = new Map<string, Route>();
+  facts: NodeFacts | undefined;
+  applied: { full: boolean; routes: string[] }[] = [];
+  failures = 0;
+  stands = true;
+
+  constructor(family: IpFamily) {
+    this.family = family;
+  }
+
+  setFacts(facts: NodeFacts): void {
+    this.facts = facts;
+  }
+
+  update(upserts: Iterable<Route>, removals: Iterable<string>): void {
+    for (const id of removals) this.wanted.delete(id);
+    for (const route of upserts) this.wanted.set(route.id, route);
+  }
+
+  apply(full: boolean) {
+    if (this.failures > 0) {
+      this.failures -= 1;
+      return Promise.reject(new Error('the kernel says no'));
+    }
+    this.applied.push({ full, routes: [...this.wanted.keys()].sort() });
+    return Promise.resolve({ written: 1 });
+  }
+
+  intact() {
+    return Promise.resolve(this.stands);
+  }
+}
+
+function build(options: { flowsFail?: boolean } = {}) {
+  const timers = new FakeTimers();
+  const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
+  const reports: SyncReport[] = [];
+  const failures: IpFamily[] = [];
+  const lost: IpFamily[] = [];
+  const table = new RouteTable({
+    nodeName: 'node-a',
+    allPortsEnabled: true,
+    onChange: () => proxier.request(),
+  });
+  const flows = {
+    forget: () =>
+      options.flowsFail === true ? Promise.reject(new Error('no conntrack')) : Promise.resolve(0),
+  };
+  const proxier = new Proxier({
+    table,
+    families: backends.map((backend) => new FamilyProxier(backend, flows)),
+    minSyncPeriod: 1000,
+    syncPeriod: 30_000,
+    timers,
+    observer: {
+      refusals: () => {},
+      synced: (report) => reports.push(report),
+      syncFailed: (family) => failures.push(family),
+      rulesLost: (family) => lost.push(family),
+    },
+  });
+  /** Lets time pass and everything that follows from it happen. */
+  const pass = async (milliseconds: number) => {
+    timers.advance(milliseconds);
+    for (let turn = 0; turn < 10; turn++) await nextTurn();
+  };
+  const sync = (...kinds: Kind[]) => {
+    for (const kind of kinds) table.synced(kind);
+  };
+  return { timers, backends, reports, failures, lost, table, proxier, pass, sync };
+}
+
+const ADDRESSES = ['192.0.2.1', '2001:db8::1'];
+const dualStack = () => service({ clusterIPs: ['10.96.0.10', 'fd00::a'] });
+
+describe('the proxier', () => {
+  it('programs nothing before every kind is synced and addresses are known', async () => {
+    const { table, backends, proxier, pass, sync } = build();
+    table.upsert(dualStack());
+    sync('Service', 'EndpointSlice');
+    await pass(5000);
+    assert.deepEqual(backends[0].applied, []);
+    sync('Node');
+    await pass(5000);
+    assert.deepEqual(backends[0].applied, []);
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    for (const { applied, family, facts } of backends) {
+      assert.deepEqual(applied, [{ full: true, routes: [`default/web/${family}/TCP/`] }]);
+      assert.deepEqual(facts?.addresses, family === 'IPv4' ? ['192.0.2.1'] : ['2001:db8::1']);
+    }
+  });
+
+  it('programs a change at once at rest, and puts those of a storm together', async () => {
+    const { table, backends, reports, proxier, pass, sync } = build();
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    await pass(5000);
+    table.upsert(service({ name: 'first' }));
+    await pass(0);
+    assert.equal(backends[0].applied.length, 2);
+    for (let index = 0; index < 50; index++) {
+      table.upsert(slice([endpoint(`10.0.0.${index + 1}`)], { serviceKey: 'default/first' }));
+      await pass(10);
+    }
+    await pass(2000);
+    assert.equal(backends[0].applied.length, 3);
+    assert.deepEqual(
+      reports.filter(({ family }) => family === 'IPv4').map(({ full }) => full),
+      [true, false, false],
+    );
+    // Nothing of it was for the other family.
+    assert.equal(backends[1].applied.length, 1);
+  });
+
+  it('a family that fails does not hold up the other, and loses nothing', async () => {
+    const { table, backends, failures, proxier, pass, sync } = build();
+    const [v4, v6] = backends;
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    await pass(5000);
+    v4.failures = 2;
+    table.upsert(dualStack());
+    await pass(0);
+    assert.deepEqual([v4.applied.length, v6.applied.length, failures.length], [1, 2, 1]);
+    table.upsert(service({ name: 'later', clusterIPs: ['10.96.0.11'] }));
+    await pass(500);
+    await pass(1000);
+    assert.deepEqual(failures, ['IPv4', 'IPv4']);
+    assert.deepEqual(v4.applied.at(-1), {
+      full: true,
+      routes: ['default/later/IPv4/TCP/', 'default/web/IPv4/TCP/'],
+    });
+  });
+
+  it('writes everything again when somebody removed it, and compares once an hour', async () => {
+    const { backends, lost, proxier, pass, sync } = build();
+    const [v4] = backends;
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    await pass(30_000); // compared once more, for what a killed predecessor may have left running
+    await pass(1000);
+    assert.deepEqual(
+      v4.applied.map(({ full }) => full),
+      [true, true],
+    );
+    await pass(30_000);
+    await pass(1000);
+    assert.equal(v4.applied.length, 2);
+    v4.stands = false;
+    await pass(30_000);
+    await pass(1000);
+    assert.deepEqual([lost, v4.applied.length], [['IPv4'], 3]);
+    v4.stands = true;
+    for (let minute = 0; minute < 62; minute++) await pass(60_000);
+    assert.equal(v4.applied.length, 4);
+  });
+
+  it('lets go of a VIP that the node takes without waiting for the least period', async () => {
+    const { table, backends, proxier, pass, sync } = build();
+    const [v4] = backends;
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    await pass(5000);
+    table.upsert(service({ name: 'all', portsAnnotation: 'all', clusterIPs: ['10.96.0.20'] }));
+    await pass(0);
+    assert.deepEqual(v4.applied.at(-1)?.routes, ['default/all/IPv4']);
+    proxier.setNodeAddresses([...ADDRESSES, '10.96.0.20']);
+    await pass(0);
+    assert.deepEqual(v4.applied.at(-1)?.routes, []);
+  });
+
+  it('keeps the rules of a sync whose stale flows could not be forgotten', async () => {
+    const { table, reports, failures, proxier, pass, sync } = build({ flowsFail: true });
+    sync('Service', 'EndpointSlice', 'Node');
+    table.upsert(service({ portsAnnotation: 'all' }));
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    assert.deepEqual(failures, []);
+    const report = reports.find(({ family }) => family === 'IPv4');
+    assert.match(String(report?.flowError), /no conntrack/);
+  });
+});

@@ -1,0 +1,126 @@
+import assert from 'node:assert/strict';
+import { FlowOwners } from '../../proxier/stale-flows.ts';
+import type { Route } from '../../services/route.ts';
+import { route } from '../fixtures.ts';
+
+const VIP = '10.96.0.10';
+const udp = (fields: Partial<Route>, addresses: readonly string[]) =>
+  route({ match: { kind: 'port', protocol: 'UDP', port: 53 }, ...fields }, addresses);
+const all = (fields: Partial<Route>, addresses: readonly string[]) =>
+  route({ id: 'all', match: { kind: 'all' }, ...fields }, addresses);
+const flow = (origDstPort: number, replySrc: string, replySrcPort = origDstPort) => ({
+  origDst: VIP,
+  origDstPort,
+  replySrc,
+  replySrcPort,
+});
+
+/** Replaces Routes one after the other and gives what the last change makes of flows. */
+function judge(...versions: (Route | undefined)[]) {
+  const owners = new FlowOwners();
+  let before: Route | undefined;
+  let suspects = owners.takeSuspects();
+  for (const after of versions) {
+    owners.takeSuspects();
+    owners.replace(before, after);
+    suspects = owners.takeSuspects();
+    before = after;
+  }
+  return {
+    suspects,
+    isStale: (candidate: ReturnType<typeof flow>) =>
+      suspects !== undefined &&
+      owners.isStale(candidate, suspects, (address) => address === '192.0.2.1'),
+  };
+}
+
+describe('stale UDP flows', () => {
+  it('are those to an endpoint that went; others stay', () => {
+    const { isStale } = judge(udp({}, ['10.0.0.1', '10.0.0.2']), udp({}, ['10.0.0.2']));
+    assert.equal(isStale(flow(53, '10.0.0.1', 8080)), true);
+    assert.equal(isStale(flow(53, '10.0.0.2', 8080)), false);
+    assert.equal(isStale(flow(53, '10.0.0.2', 9999)), true, 'a port that is no longer the target');
+  });
+
+  it('are those that nobody translated, once there is an endpoint', () => {
+    const { isStale } = judge(udp({}, []), udp({}, ['10.0.0.1']));
+    assert.equal(isStale(flow(53, VIP)), true);
+    assert.equal(isStale(flow(5353, VIP)), false, 'a port that the Service does not serve');
+  });
+
+  it('are all of them when the last endpoint goes, or the Service', () => {
+    for (const last of [udp({}, []), undefined]) {
+      const { isStale } = judge(udp({}, ['10.0.0.1']), last);
+      assert.equal(isStale(flow(53, '10.0.0.1', 8080)), true);
+    }
+  });
+
+  it('none are looked for when endpoints only come, or when a TCP port changes', () => {
+    assert.equal(
+      judge(udp({}, ['10.0.0.1']), udp({}, ['10.0.0.1', '10.0.0.2'])).suspects,
+      undefined,
+    );
+    assert.equal(judge(route({}, ['10.0.0.1']), route({}, [])).suspects, undefined);
+  });
+
+  it('draining endpoints keep theirs', () => {
+    const before = udp({}, ['10.0.0.1', '10.0.0.2']);
+    const { aliveEndpoints } = before;
+    const drained = udp({ aliveEndpoints }, ['10.0.0.2']);
+    assert.equal(judge(before, { ...drained, aliveEndpoints }).suspects, undefined);
+  });
+
+  it('all ports: on any port of the VIP, to the port that the packet had', () => {
+    const { isStale } = judge(all({}, ['10.0.0.1', '10.0.0.2']), all({}, ['10.0.0.2']));
+    for (const port of [53, 40_000]) {
+      assert.equal(isStale(flow(port, '10.0.0.1')), true);
+      assert.equal(isStale(flow(port, '10.0.0.2')), false);
+    }
+    assert.equal(isStale({ ...flow(53, '10.0.0.1'), origDst: '10.96.0.99' }), false);
+  });
+
+  it('all ports turned off: flows to pods that stay live on, listed ports belong to their port', () => {
+    const owners = new FlowOwners();
+    const wide = all({}, ['10.0.0.1', '10.0.0.2']);
+    const listed = udp({}, ['10.0.0.1']);
+    owners.replace(undefined, wide);
+    owners.takeSuspects();
+    owners.replace(wide, undefined);
+    owners.replace(undefined, listed);
+    const suspects = owners.takeSuspects();
+    assert.ok(suspects !== undefined);
+    const isStale = (candidate: ReturnType<typeof flow>) =>
+      owners.isStale(candidate, suspects, () => false);
+    assert.equal(isStale(flow(7000, '10.0.0.1')), false);
+    assert.equal(isStale(flow(7000, '10.0.0.2')), true);
+    assert.equal(isStale(flow(53, '10.0.0.1', 53)), true);
+    assert.equal(isStale(flow(53, '10.0.0.1', 8080)), false);
+  });
+
+  it('on a shared VIP a flow is held against the Service that its port belongs to', () => {
+    const owners = new FlowOwners();
+    const wide = all({ id: 'wide' }, ['10.0.0.1']);
+    owners.replace(undefined, udp({ id: 'exact' }, ['10.0.0.2']));
+    owners.replace(undefined, wide);
+    owners.takeSuspects();
+    owners.replace(wide, all({ id: 'wide' }, []));
+    const suspects = owners.takeSuspects();
+    assert.ok(suspects !== undefined);
+    assert.equal(
+      owners.isStale(flow(53, '10.0.0.2', 8080), suspects, () => false),
+      false,
+    );
+    assert.equal(
+      owners.isStale(flow(54, '10.0.0.1'), suspects, () => false),
+      true,
+    );
+  });
+
+  it('node ports: only on addresses of the node', () => {
+    const before = udp({ nodePort: 30_053 }, ['10.0.0.1']);
+    const { isStale } = judge(before, udp({ nodePort: 30_053 }, []));
+    const toNode = { ...flow(30_053, '10.0.0.1', 8080), origDst: '192.0.2.1' };
+    assert.equal(isStale(toNode), true);
+    assert.equal(isStale({ ...toNode, origDst: '198.51.100.7' }), false);
+  });
+});
