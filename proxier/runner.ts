@@ -11,13 +11,16 @@ export const systemTimers: Timers = {
   clear: (handle) => clearTimeout(handle as NodeJS.Timeout),
 };
 
+/** kube-proxy's burst of syncs. */
+const BURST = 2;
+
 export interface RunnerOptions {
   /**
    * One run; a rejection makes the next one come after a backoff.
    * @returns whether there was something to do; if not, the run does not count for `minPeriod`.
    */
   readonly run: () => Promise<boolean>;
-  /** Least milliseconds from the start of one run to that of the next. */
+  /** Milliseconds a run, on average; two may follow each other at once, as in kube-proxy. */
   readonly minPeriod: number;
   /** First and greatest milliseconds to wait after a failure; doubled in between. */
   readonly backoff: { readonly first: number; readonly max: number };
@@ -25,7 +28,7 @@ export interface RunnerOptions {
 }
 
 /**
- * Runs one thing at a time, when asked: at once when it rested, at most once a `minPeriod` under a
+ * Runs one thing at a time, when asked: at once when it rested, about once a `minPeriod` under a
  * storm, and again by itself after a failure. A request is never lost: one that comes in the middle
  * of a run makes another follow.
  */
@@ -36,7 +39,9 @@ export class Runner {
   #requested = false;
   #urgent = false;
   #stopped = false;
-  #lastStart = -Infinity;
+  /** Runs that may start without a wait: grows by one a `minPeriod`, up to `BURST`. */
+  #credit = BURST;
+  #creditAt = -Infinity;
   #failures = 0;
 
   constructor(options: RunnerOptions) {
@@ -64,13 +69,19 @@ export class Runner {
   #schedule(): void {
     if (this.#stopped || this.#running !== undefined || this.#timer !== undefined) return;
     const { minPeriod, timers } = this.#options;
-    const rest = Math.max(this.#lastStart + minPeriod - timers.now(), this.#pause(), 0);
+    const rest = Math.max((1 - this.#creditNow()) * minPeriod, this.#pause(), 0);
     const wait = this.#urgent ? 0 : rest;
     // Also without a wait by timer: what arrives in the same turn goes into the same run.
     this.#timer = timers.set(() => {
       this.#timer = undefined;
       this.#running = this.#runOnce();
     }, wait);
+  }
+
+  #creditNow(): number {
+    const { minPeriod, timers } = this.#options;
+    if (minPeriod === 0) return BURST;
+    return Math.min(BURST, this.#credit + (timers.now() - this.#creditAt) / minPeriod);
   }
 
   #pause(): number {
@@ -82,9 +93,13 @@ export class Runner {
   async #runOnce(): Promise<void> {
     this.#requested = false;
     this.#urgent = false;
+    const credit = this.#creditNow();
     const start = this.#options.timers.now();
     try {
-      if (await this.#options.run()) this.#lastStart = start;
+      if (await this.#options.run()) {
+        this.#credit = Math.max(credit - 1, 0);
+        this.#creditAt = start;
+      }
       this.#failures = 0;
     } catch {
       // `run` has reported it; what is left to do here is to come again.

@@ -73,8 +73,9 @@ try {
   await Promise.race([play(stage, seed), stage.ended, end.early]);
   await stage.destroy();
   const seconds = ((performance.now() - begun) / 1000).toFixed(1);
+  say('');
   headline(
-    `\nEverything above was seen on real packets, in ${seconds} s; the network is gone again.`,
+    `Everything above was seen on real packets, in ${seconds} s; the network is gone again.`,
   );
 } catch (error) {
   const signal = end.signal();

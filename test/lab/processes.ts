@@ -20,6 +20,8 @@ export interface ExecResult {
 export interface SpawnOptions {
   readonly env?: Readonly<Record<string, string>>;
   readonly cwd?: string;
+  /** Default: nothing to read. */
+  readonly stdin?: 'pipe';
 }
 
 const EXEC_TIMEOUT_MS = 30_000;
@@ -58,8 +60,8 @@ export function runIn(name: string, namespace: string) {
   ): ResultPromise => {
     // `ip netns exec` becomes the command: the process's own id is the one known here.
     const child = execa('ip', ['netns', 'exec', namespace, command, ...args], {
-      ...options,
       stdin: 'ignore',
+      ...options,
     });
     running.add(child);
     child.once('exit', () => running.delete(child));

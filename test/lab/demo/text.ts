@@ -14,7 +14,8 @@ export function say(...lines: readonly string[]): void {
 /** Prints the next numbered heading. */
 export function heading(title: string): void {
   headings += 1;
-  headline(`\n${headings}. ${title}`);
+  say('');
+  headline(`${headings}. ${title}`);
 }
 
 /** Prints a line at the margin. */

@@ -1,0 +1,41 @@
+import assert from 'node:assert/strict';
+import { globSync, readFileSync } from 'node:fs';
+import { dirname, join, relative } from 'node:path';
+
+const ROOT = new URL('..', import.meta.url).pathname;
+
+/** Which folders a folder may import from, besides itself. */
+const ALLOWED: Readonly<Record<string, readonly string[]>> = {
+  api: [],
+  netlink: ['api'],
+  endpoints: ['api'],
+  services: ['api', 'endpoints'],
+  sources: ['api'],
+  proxier: ['api', 'endpoints', 'services', 'sources', 'netlink'],
+  iptables: ['api', 'endpoints', 'services', 'proxier'],
+  metrics: ['api'],
+  cmd: ['api', 'iptables', 'metrics', 'netlink', 'proxier', 'sources'],
+};
+
+describe('imports run one way', () => {
+  for (const [folder, allowed] of Object.entries(ALLOWED)) {
+    it(folder, () => {
+      for (const file of globSync(`${folder}/**/*.ts`, { cwd: ROOT })) {
+        const text = readFileSync(join(ROOT, file), 'utf8');
+        for (const [, specifier = ''] of text.matchAll(/from '(\.[^']+)'/g)) {
+          const target = relative(ROOT, join(ROOT, dirname(file), specifier)).split('/')[0] ?? '';
+          assert.ok(target === folder || allowed.includes(target), `${file} imports ${specifier}`);
+        }
+      }
+    });
+  }
+
+  it('only netlink/ opens netlink sockets', () => {
+    for (const file of globSync(
+      '{api,cmd,endpoints,iptables,metrics,proxier,services,sources}/**/*.ts',
+      { cwd: ROOT },
+    )) {
+      assert.doesNotMatch(readFileSync(join(ROOT, file), 'utf8'), /koffi|NetlinkSocket/, file);
+    }
+  });
+});
