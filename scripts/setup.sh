@@ -10,7 +10,7 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 
 # command:package
-wanted="ip:iproute2 iptables-nft:iptables iptables-legacy:iptables nft:nftables ipset:ipset ping:iputils-ping conntrack:conntrack npm:npm"
+wanted="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-ping sysctl:procps conntrack:conntrack npm:npm"
 missing=
 for entry in $wanted; do
   command -v "${entry%%:*}" >/dev/null 2>&1 || missing="$missing ${entry#*:}"

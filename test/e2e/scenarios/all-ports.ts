@@ -316,7 +316,9 @@ export const allPortsScenarios: readonly Scenario[] = [
         }
       }
       answered(await world.client.tcp(world.clusterIP(10), 1234));
-      const { stdout } = await world.node.exec('curl', ['-s', 'http://127.0.0.1:10249/metrics']);
+      const fetchMetrics =
+        "fetch('http://127.0.0.1:10249/metrics').then((answer) => answer.text()).then(console.log)";
+      const { stdout } = await world.node.exec(process.execPath, ['-e', fetchMetrics]);
       for (const reason of ['NodePort', 'ExternalIPs', 'Ports', 'Annotation']) {
         assert.match(stdout, new RegExp(`portwide_refused_services{reason="${reason}"} 1`));
       }
