@@ -9,7 +9,7 @@ import type { Protocol } from '../api/objects.ts';
 import type { Table } from './chains.ts';
 import { DEPTH } from './compile.ts';
 import { type RuleSpec, ruleText } from './rule.ts';
-import type { TreeChain } from './vip-tree.ts';
+import type { TreeChain, TreeRoot } from './vip-tree.ts';
 
 const BLOCK = 32;
 
@@ -50,8 +50,8 @@ export class PortTree {
     }
   }
 
-  /** The chains that changed since the last call; `jumps` are all those of the root. */
-  takeChanges(): { chains: TreeChain[]; table: Table; root: string; jumps: string[] } | undefined {
+  /** The chains that changed since the last call, and the root. */
+  takeChanges(): { chains: TreeChain[]; root: TreeRoot } | undefined {
     if (this.#touched.size === 0) return undefined;
     const chains = [...this.#touched].map((name) => this.#blockChain(name));
     this.#touched.clear();
@@ -61,7 +61,7 @@ export class PortTree {
         const first = block.values().next().value;
         return first === undefined ? [] : [ruleText(this.#root, this.#jump(name, first))];
       });
-    return { chains, table: this.#table, root: this.#root, jumps };
+    return { chains, root: { table: this.#table, name: this.#root, jumps } };
   }
 
   #blockChain(block: string): TreeChain {

@@ -10,7 +10,7 @@ import { EXTERNAL_SERVICES, NODE_PORTS, PROXY_FIREWALL, SERVICES, type Table } f
 import { type CompiledRoute, compileRoute, DEPTH, type NodePortEntry } from './compile.ts';
 import { type PortRule, PortTree } from './port-tree.ts';
 import { addressType, reject } from './rule.ts';
-import { type TreeChain, VipTrees } from './vip-tree.ts';
+import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
 
 export const TABLES: readonly Table[] = ['mangle', 'nat', 'filter'];
 
@@ -64,7 +64,7 @@ export class Ruleset {
   readonly #nodePorts = new PortTree('nat', NODE_PORTS);
   readonly #nodePortVerdicts = new PortTree('filter', EXTERNAL_SERVICES);
   readonly #healthChecks = new PortTree('filter', NODE_PORTS);
-  readonly #jumps = new Map<string, { table: Table; name: string; jumps: readonly string[] }>();
+  readonly #jumps = new Map<string, TreeRoot>();
   readonly #chains = new Map<Table, Map<string, Chain>>(TABLES.map((table) => [table, new Map()]));
   /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
   readonly #dirty = new Map<Table, Set<string>>(TABLES.map((table) => [table, new Set()]));
@@ -100,24 +100,27 @@ export class Ruleset {
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     for (const id of removals) this.#replace(id, undefined);
     for (const route of upserts) this.#replace(route.id, route);
+  }
 
+  /** Writes the leaves that changed; once for any number of updates, which often share some. */
+  #writeTrees(): void {
     const { chains, roots } = this.#vips.takeChanges();
-    for (const chain of chains) this.#write(chain);
-    for (const root of roots) this.#jumps.set(`${root.table} ${root.name}`, root);
-    const changedRoots = roots.map(({ table, name }) => ({ table, name }));
     for (const tree of [this.#nodePorts, this.#nodePortVerdicts, this.#healthChecks]) {
       const changes = tree.takeChanges();
       if (changes === undefined) continue;
-      for (const chain of changes.chains) this.#write(chain);
-      const { table, root: name, jumps } = changes;
-      this.#jumps.set(`${table} ${name}`, { table, name, jumps });
-      changedRoots.push({ table, name });
+      chains.push(...changes.chains);
+      roots.push(changes.root);
     }
-    for (const { table, name } of changedRoots) this.#writeRoot(table, name);
+    for (const chain of chains) this.#write(chain);
+    for (const root of roots) {
+      this.#jumps.set(`${root.table} ${root.name}`, root);
+      this.#writeRoot(root);
+    }
   }
 
   /** What changed since `markWritten`, for a kernel that has the rest. */
   pending(): TableChange[] {
+    this.#writeTrees();
     return TABLES.map((table) => {
       const chains = this.#of(this.#chains, table);
       const write = new Map<string, Chain>();
@@ -133,6 +136,7 @@ export class Ruleset {
 
   /** What one table lacks, given what is in it. */
   difference(table: Table, saved: SavedTable): TableChange {
+    this.#writeTrees();
     const chains = this.#of(this.#chains, table);
     const write = new Map(
       [...chains].filter(([name, { text }]) => saved.chains.get(name) !== text),
@@ -192,11 +196,10 @@ export class Ruleset {
 
   #writeBase(): void {
     for (const chain of baseChains(this.#options)) this.#write(chain, true);
-    for (const { table, name } of this.#jumps.values()) this.#writeRoot(table, name);
+    for (const root of this.#jumps.values()) this.#writeRoot(root);
   }
 
-  #writeRoot(table: Table, name: string): void {
-    const jumps = this.#jumps.get(`${table} ${name}`)?.jumps ?? [];
+  #writeRoot({ table, name, jumps }: TreeRoot): void {
     const rules = [...jumps, ...rootRules(table, name, this.#options)];
     this.#write({ table, name, depth: DEPTH.root, rules }, true);
   }

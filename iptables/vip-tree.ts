@@ -25,6 +25,13 @@ export interface TreeChain {
   readonly rules: readonly string[];
 }
 
+/** The jumps with which the root of a tree begins; rules of its own may follow. */
+export interface TreeRoot {
+  readonly table: Table;
+  readonly name: string;
+  readonly jumps: readonly string[];
+}
+
 interface Tree {
   readonly table: Table;
   readonly root: string;
@@ -92,11 +99,11 @@ export class VipTrees {
 
   /**
    * The chains that the replacements since the last call may have changed: leaves, branches and
-   * the jumps of the roots (`roots`, to which the caller adds rules of its own).
+   * the jumps of the roots.
    */
-  takeChanges(): { chains: TreeChain[]; roots: { table: Table; name: string; jumps: string[] }[] } {
+  takeChanges(): { chains: TreeChain[]; roots: TreeRoot[] } {
     const chains: TreeChain[] = [];
-    const roots: { table: Table; name: string; jumps: string[] }[] = [];
+    const roots: TreeRoot[] = [];
     for (const tree of TREES) {
       const filled = this.#filled.get(tree) ?? new Set();
       const moved = new Set<number>();
