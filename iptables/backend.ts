@@ -2,9 +2,10 @@ import { cidrContains } from '../api/addresses.ts';
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import type { BaseOptions } from './base-rules.ts';
+import type { Table } from './chains.ts';
 import type { Iptables } from './commands.ts';
 import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restoreInput } from './restore.ts';
-import { Ruleset, TABLES, type TableChange } from './ruleset.ts';
+import { Ruleset, type SavedTable, TABLES, type TableChange } from './ruleset.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
 export interface IptablesOptions extends Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
@@ -59,22 +60,26 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     }
   };
 
+  // All tables are read before any difference is taken: what is wanted may change in between, and
+  // filter must not be ahead of nat.
+  const differences = async (): Promise<TableChange[]> => {
+    const saved = new Map<Table, SavedTable>();
+    for (const table of TABLES) saved.set(table, await iptables.save(table));
+    return [...saved].map(([table, text]) => ruleset.difference(table, text));
+  };
+
   return {
     family: iptables.family,
     setFacts: (facts) => ruleset.setOptions(baseOptions(options, facts)),
     update: (upserts: Iterable<Route>, removals: Iterable<string>) =>
       ruleset.update(upserts, removals),
     async apply(full): Promise<ApplyReport> {
+      const changes = full ? await differences() : ruleset.pending();
       let written = 0;
       // nat before filter: a Service that gets its first endpoint is translated before its reject
       // goes, so that no packet to the VIP leaves the node untranslated.
-      if (full) {
-        for (const table of TABLES) {
-          const saved = await iptables.save(table);
-          written += await writeTolerant(ruleset.difference(table, saved));
-        }
-      } else {
-        for (const change of ruleset.pending()) written += await write(change);
+      for (const change of changes) {
+        written += full ? await writeTolerant(change) : await write(change);
       }
       return { written };
     },

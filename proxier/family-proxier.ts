@@ -91,20 +91,25 @@ export class FamilyProxier {
     const full = this.#full;
     this.#dirty = false;
     this.#full = false;
+    if (full) this.#owners.suspectAll();
+    // Taken before the rules are written: what is handed over meanwhile comes into force with the
+    // next sync, and a flow that is forgotten before its rules changed would come back.
+    const suspects = this.#owners.takeSuspects();
     try {
-      if (full) this.#owners.suspectAll();
       const { written } = await this.#backend.apply(full);
-      const flows = await this.#forgetStaleFlows();
+      const flows = await this.#forgetStaleFlows(suspects);
       const seconds = (performance.now() - started) / 1000;
       return { family: this.family, full, seconds, written, ...flows };
     } catch (error) {
       this.#full = true;
+      if (suspects !== undefined) this.#owners.returnSuspects(suspects);
       throw error;
     }
   }
 
-  async #forgetStaleFlows(): Promise<{ forgottenFlows: number; flowError: unknown }> {
-    const suspects = this.#owners.takeSuspects();
+  async #forgetStaleFlows(
+    suspects: Suspects | undefined,
+  ): Promise<{ forgottenFlows: number; flowError: unknown }> {
     if (suspects === undefined) return { forgottenFlows: 0, flowError: undefined };
     const addresses = new Set(this.#facts.addresses);
     const isNodeAddress = (address: string) => addresses.has(address);

@@ -6,7 +6,7 @@ import { FamilyProxier, type SyncReport } from '../../proxier/family-proxier.ts'
 import { Proxier } from '../../proxier/proxier.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
-import { endpoint, service, slice } from '../fixtures.ts';
+import { endpoint, route, service, slice } from '../fixtures.ts';
 import { FakeTimers } from './fake-timers.ts';
 
 /** A backend that keeps what it was told, and fails when told to. */
@@ -86,6 +86,38 @@ function build(options: { flowsFail?: boolean } = {}) {
 
 const ADDRESSES = ['192.0.2.1', '2001:db8::1'];
 const dualStack = () => service({ clusterIPs: ['10.96.0.10', 'fd00::a'] });
+
+describe('a family', () => {
+  it('forgets flows after the rules that it wrote, not after rules still to be written', async () => {
+    const backend = new FakeBackend('IPv4');
+    const log: string[] = [];
+    const gate = Promise.withResolvers<void>();
+    backend.apply = async () => {
+      await gate.promise;
+      log.push('rules');
+      return { written: 1 };
+    };
+    const family = new FamilyProxier(backend, {
+      forget: (isStale) => {
+        const flow = { origDstPort: 53, replySrc: '10.0.0.1', replySrcPort: 53 };
+        const stale = ['10.96.0.1', '10.96.0.2'].filter((vip) =>
+          isStale({ ...flow, origDst: vip }),
+        );
+        log.push(`flows of ${stale.join()}`);
+        return Promise.resolve(0);
+      },
+    });
+    const all = (clusterIP: string) => route({ id: clusterIP, clusterIP, match: { kind: 'all' } });
+    family.update([all('10.96.0.1')], [], new Map());
+    const first = family.sync();
+    family.update([all('10.96.0.2')], [], new Map());
+    gate.resolve();
+    await first;
+    assert.equal(family.needsSync, true);
+    await family.sync();
+    assert.deepEqual(log, ['rules', 'flows of 10.96.0.1', 'rules', 'flows of 10.96.0.2']);
+  });
+});
 
 describe('the proxier', () => {
   it('programs nothing before every kind is synced and addresses are known', async () => {
