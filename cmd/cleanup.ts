@@ -1,9 +1,10 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { ExecaError, execa } from 'execa';
-import { FIREWALL } from '../iptables/chains.ts';
+import { FIREWALL, type Table } from '../iptables/chains.ts';
 import { cleanupInput, hasKubelet } from '../iptables/cleanup.ts';
-import { VARIANTS } from '../iptables/commands.ts';
+import { VARIANTS, type Variant } from '../iptables/commands.ts';
+import { NFT_CHAINS_PER_TRANSACTION } from '../iptables/restore.ts';
 import { TABLES } from '../iptables/ruleset.ts';
 
 export function addCleanupCommand(program: Command): void {
@@ -32,10 +33,12 @@ async function cleanup(): Promise<string[]> {
       failures.push(`${what}: ${error instanceof Error ? error.message : String(error)}`);
     }
   };
-  for (const command of ['iptables', 'ip6tables']) {
+  for (const family of ['iptables', 'ip6tables']) {
     for (const variant of VARIANTS) {
-      const name = `${command}-${variant}`;
-      await attempt(name, () => cleanVariant(name));
+      const command = `${family}-${variant}`;
+      for (const table of TABLES) {
+        await attempt(`${command}, table ${table}`, () => cleanTable(command, variant, table));
+      }
     }
   }
   for (const family of ['ip', 'ip6']) {
@@ -50,18 +53,18 @@ function isMissingCommand(error: unknown): boolean {
   return error instanceof ExecaError && error.code === 'ENOENT';
 }
 
-async function cleanVariant(command: string): Promise<void> {
+async function cleanTable(command: string, variant: Variant, table: Table): Promise<void> {
   const kubelet = hasKubelet(await savedTable(command, 'mangle'));
-  for (const table of TABLES) {
-    const input = cleanupInput(table, await savedTable(command, table), kubelet);
-    if (input === undefined) continue;
-    if (input.includes(`:${FIREWALL} `)) await closeLocalnet();
-    await execa(`${command}-restore`, ['--noflush', '-w', '5'], { input });
-  }
+  const perTransaction = variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
+  const saved = await savedTable(command, table);
+  const input = cleanupInput(table, saved, kubelet, perTransaction);
+  if (input === undefined) return;
+  if (input.includes(`:${FIREWALL} `)) await closeLocalnet();
+  await execa(`${command}-restore`, ['--noflush', '-w', '5'], { input });
 }
 
 /** Empty for a table that does not exist: asking iptables-legacy for it would create it. */
-async function savedTable(command: string, table: (typeof TABLES)[number]): Promise<string> {
+async function savedTable(command: string, table: Table): Promise<string> {
   if (command.endsWith('-legacy') && !(await hasLegacyTable(command, table))) return '';
   const { stdout } = await execa(`${command}-save`, ['-t', table], { maxBuffer: 2 ** 30 });
   return stdout;

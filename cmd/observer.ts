@@ -1,10 +1,12 @@
 import type { Logger } from 'pino';
+import type { IpFamily } from '../api/objects.ts';
 import { IptablesError } from '../iptables/commands.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
 
 /** Turns what the proxier does into log lines and metrics. */
 export function createObserver(log: Logger, metrics: Metrics): ProxierObserver {
+  const known = new Set<IpFamily>();
   return {
     refusals({ raised, cleared, warnings }) {
       for (const { serviceKey, reason, field, message } of raised) {
@@ -19,6 +21,10 @@ export function createObserver(log: Logger, metrics: Metrics): ProxierObserver {
       metrics.syncSeconds.observe({ ip_family: family }, seconds);
       metrics.lastSync.setToCurrentTime({ ip_family: family });
       log.debug({ family, full, seconds, written, forgottenFlows }, 'synced');
+      if (full && !known.has(family)) log.info({ family, seconds, written }, 'serving');
+      else if (full && written > 0)
+        log.warn({ family, written }, 'wrote rules that the kernel lacked');
+      known.add(family);
       if (flowError !== undefined) {
         log.warn({ family, err: flowError }, 'cannot forget stale UDP flows; trying again later');
       }
@@ -26,6 +32,9 @@ export function createObserver(log: Logger, metrics: Metrics): ProxierObserver {
     syncFailed(family, error) {
       if (error instanceof IptablesError) metrics.restoreFailures.inc({ ip_family: family });
       log.error({ family, err: error }, 'sync failed; the rules stay as they were, trying again');
+    },
+    checkFailed(family, error) {
+      log.warn({ family, err: error }, 'cannot tell whether the rules still stand');
     },
     rulesLost(family) {
       log.warn({ family }, 'somebody removed our rules; writing them again');

@@ -3,7 +3,7 @@ import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import type { BaseOptions } from './base-rules.ts';
 import type { Table } from './chains.ts';
-import type { Iptables } from './commands.ts';
+import { type Iptables, IptablesError } from './commands.ts';
 import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restoreInput } from './restore.ts';
 import { Ruleset, type SavedTable, TABLES, type TableChange } from './ruleset.ts';
 
@@ -42,21 +42,22 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     if (isEmpty(change)) return 0;
     await iptables.restore(restoreInput(change, perTransaction));
     ruleset.markWritten(change);
-    return change.write.size + change.remove.length + change.addShared.length;
+    return change.write.size + change.remove.length + change.shared.length;
   };
 
   // A rule of somebody else that jumps to a chain of ours keeps it from being removed. That must
-  // not keep everything else from being written.
+  // not keep everything else from being written, nor other chains from being removed.
   const writeTolerant = async (change: TableChange): Promise<number> => {
     try {
       return await write(change);
     } catch (error) {
-      if (change.remove.length === 0) throw error;
-      const written = await write({ ...change, remove: [] });
-      // Left for the next comparison with the kernel.
-      ruleset.markWritten({ ...change, write: new Map() });
-      options.onWarning(`stale chains of table ${change.table} were left: ${String(error)}`);
-      return written;
+      const left = blockedRemovals(error, change.remove);
+      if (left.length === 0) throw error;
+      options.onWarning(`table ${change.table} keeps ${left.join(', ')}: ${String(error)}`);
+      // Until the next comparison with the kernel.
+      ruleset.markWritten({ ...change, write: new Map(), remove: left });
+      const remove = change.remove.filter((name) => !left.includes(name));
+      return await writeTolerant({ ...change, remove });
     }
   };
 
@@ -85,4 +86,11 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     },
     intact: () => iptables.check(checkInput(TABLES, ruleset.shared())),
   };
+}
+
+/** The removals that a failed restore is to blame on: the one it names, or any. */
+function blockedRemovals(error: unknown, removals: readonly string[]): readonly string[] {
+  const line = error instanceof IptablesError ? error.line : undefined;
+  if (line === undefined) return removals;
+  return removals.filter((name) => line === `-X ${name}`);
 }

@@ -14,8 +14,12 @@ export const FORWARD = 'KUBE-FORWARD';
 export const FIREWALL = 'KUBE-FIREWALL';
 export const CANARY = 'KUBE-PROXY-CANARY';
 
-/** Prefixes of the chains made for one Service port or endpoint. */
-export const PER_SERVICE_PREFIXES = [
+/**
+ * Prefixes of chains that come and go with Services. kube-proxy removes chains of these names that
+ * it does not know, and does so in the transaction that brings its own rules: every chain of ours
+ * that jumps to one must bear such a name too, or kube-proxy could never take over again.
+ */
+const SERVICE_PREFIXES = [
   'KUBE-SVC-',
   'KUBE-SVL-',
   'KUBE-EXT-',
@@ -23,10 +27,27 @@ export const PER_SERVICE_PREFIXES = [
   'KUBE-SEP-',
   // Older kube-proxy versions.
   'KUBE-XLB-',
-] as const;
+];
 
-/** Chains under which dispatch trees grow, each as `NAME-suffix`. */
-const TREE_ROOTS = [SERVICES, NODE_PORTS, EXTERNAL_SERVICES, PROXY_FIREWALL];
+const STANDING = [
+  SERVICES,
+  NODE_PORTS,
+  EXTERNAL_SERVICES,
+  PROXY_FIREWALL,
+  POSTROUTING,
+  MARK_MASQ,
+  FORWARD,
+  CANARY,
+];
+
+/** Names of the dispatch trees' chains, before their suffix; no hash is as short. */
+export const TREE_PREFIX = {
+  vips: 'KUBE-SVC-VIP-',
+  firewall: 'KUBE-FW-VIP-',
+  nodePorts: 'KUBE-SVC-NP-',
+  nodePortVerdicts: 'KUBE-EXT-NP-',
+  healthChecks: 'KUBE-SVC-HC-',
+} as const;
 
 /**
  * Whether a chain belongs to this mode of kube-proxy or Portwide alone, so that it may be flushed
@@ -34,11 +55,7 @@ const TREE_ROOTS = [SERVICES, NODE_PORTS, EXTERNAL_SERVICES, PROXY_FIREWALL];
  * KUBE-KUBELET-CANARY are its own: those are never touched.
  */
 export function isOwnChain(name: string): boolean {
-  return (
-    [POSTROUTING, MARK_MASQ, FORWARD, CANARY].includes(name) ||
-    TREE_ROOTS.some((root) => name === root || name.startsWith(`${root}-`)) ||
-    PER_SERVICE_PREFIXES.some((prefix) => name.startsWith(prefix))
-  );
+  return STANDING.includes(name) || SERVICE_PREFIXES.some((prefix) => name.startsWith(prefix));
 }
 
 /** Chains of one Service port, named as kube-proxy names them. */
@@ -56,11 +73,11 @@ export interface ServiceChains {
 
 /**
  * kube-proxy hashes `ns/name:port`, the lower-case protocol and, for an endpoint, `ip:port`, so
- * that a node changes hands without leaking chains. An all-ports Service has no protocol, its
- * endpoints no port.
+ * that a node changes hands without leaking chains. An all-ports Service has `*` for its port, which
+ * no port is named, and no protocol; its endpoints have no port.
  */
 export function serviceChains(name: string, protocol: Protocol | undefined): ServiceChains {
-  const key = name + (protocol ?? '').toLowerCase();
+  const key = protocol === undefined ? `${name}:*` : name + protocol.toLowerCase();
   const service = hash(key);
   return {
     cluster: `KUBE-SVC-${service}`,

@@ -1,4 +1,5 @@
 import { FIREWALL, isOwnChain, type Table } from './chains.ts';
+import { restoreInput, transaction } from './restore.ts';
 
 /** Chains of kube-proxy's IPVS mode. */
 const IPVS_CHAINS = new Set([
@@ -28,6 +29,7 @@ export function cleanupInput(
   table: Table,
   saved: string,
   keepFirewall: boolean,
+  chainsPerTransaction = Infinity,
 ): string | undefined {
   const isRemovable = (chain: string) =>
     isOwnChain(chain) || IPVS_CHAINS.has(chain) || (chain === FIREWALL && !keepFirewall);
@@ -41,12 +43,9 @@ export function cleanupInput(
     if (isRemovable(target) && !isRemovable(from)) jumps.push(line.replace('-A ', '-D '));
   }
   if (chains.length === 0 && jumps.length === 0) return undefined;
-  return [
-    `*${table}`,
-    ...chains.map((chain) => `:${chain} - [0:0]`),
-    ...jumps,
-    ...chains.map((chain) => `-X ${chain}`),
-    'COMMIT',
-    '',
-  ].join('\n');
+  const removal = { table, write: new Map(), remove: chains, shared: [] };
+  return (
+    (jumps.length === 0 ? '' : transaction(table, jumps)) +
+    restoreInput(removal, chainsPerTransaction)
+  );
 }

@@ -48,8 +48,8 @@ export type Verdict = 'REJECT' | 'DROP';
 /** What one VIP does on one match; the dispatch trees order these by precedence. */
 export interface VipEntry {
   readonly vip: string;
-  /** In order of precedence: one port, a range, everything, what ranges leave. */
-  readonly kind: 'port' | 'range' | 'all' | 'outside';
+  /** In order of precedence: the node's own port, one port, a range, everything, what ranges leave. */
+  readonly kind: 'health' | 'port' | 'range' | 'all' | 'outside';
   /** undefined: every protocol and port. */
   readonly ports: { protocol: Protocol; from: number; to: number } | undefined;
   readonly comment: string;
@@ -180,11 +180,11 @@ export function compileRoute(route: Route, options: CompileOptions): CompiledRou
 }
 
 function uniqueEndpoints(route: Route): Endpoint[] {
-  const local = new Set(
+  const cluster = new Set(
     route.clusterEndpoints.map((each) => socketAddress(each.address, each.port)),
   );
   const extra = route.localEndpoints.filter(
-    (each) => !local.has(socketAddress(each.address, each.port)),
+    (each) => !cluster.has(socketAddress(each.address, each.port)),
   );
   return [...route.clusterEndpoints, ...extra];
 }
@@ -314,7 +314,7 @@ function healthCheckEntry(route: Route, vip: string): VipEntry {
   const port = route.healthCheckNodePort;
   return {
     vip,
-    kind: 'port',
+    kind: 'health',
     ports: { protocol: 'TCP', from: port, to: port },
     comment: `${route.name} health check node port`,
     chain: undefined,

@@ -2,7 +2,7 @@
  * From a port of the node to its rules, as `vip-tree.ts` does for VIPs: one chain for 32 ports, so
  * that a new node port rewrites a handful of rules and a packet passes few.
  *
- *   KUBE-NODEPORTS ── tcp dport 30016:30047 ──► KUBE-NODEPORTS-T938 ── tcp dport 30040 ──► KUBE-EXT-…
+ *   KUBE-NODEPORTS ── tcp dport 30016:30047 ──► KUBE-SVC-NP-T938 ── tcp dport 30040 ──► KUBE-EXT-…
  */
 import { compareText, getOrCreate } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
@@ -25,13 +25,16 @@ export interface PortRule {
 export class PortTree {
   readonly #table: Table;
   readonly #root: string;
+  readonly #prefix: string;
   /** Block name -> owner -> rule. */
   readonly #blocks = new Map<string, Map<string, PortRule>>();
   readonly #touched = new Set<string>();
 
-  constructor(table: Table, root: string) {
+  /** @param prefix of the names of its chains. */
+  constructor(table: Table, root: string, prefix: string) {
     this.#table = table;
     this.#root = root;
+    this.#prefix = prefix;
   }
 
   /** Replaces the rule of one owner (a Route). */
@@ -65,7 +68,7 @@ export class PortTree {
   }
 
   #blockChain(block: string): TreeChain {
-    const name = `${this.#root}-${block}`;
+    const name = this.#prefix + block;
     const rules = [...(this.#blocks.get(block)?.values() ?? [])]
       .sort((a, b) => a.port - b.port || compareText(a.comment, b.comment))
       .map(({ port, ...rule }) => ruleText(name, { ...rule, ports: { from: port, to: port } }));
@@ -75,7 +78,7 @@ export class PortTree {
   #jump(block: string, { protocol, port }: PortRule): RuleSpec {
     const from = blockStart(port);
     const ports = { from, to: Math.min(from + BLOCK - 1, 65535) };
-    return { protocol, ports, target: `${this.#root}-${block}` };
+    return { protocol, ports, target: this.#prefix + block };
   }
 }
 

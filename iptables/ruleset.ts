@@ -6,7 +6,14 @@ import {
   type SharedRule,
   sharedRules,
 } from './base-rules.ts';
-import { EXTERNAL_SERVICES, NODE_PORTS, PROXY_FIREWALL, SERVICES, type Table } from './chains.ts';
+import {
+  EXTERNAL_SERVICES,
+  NODE_PORTS,
+  PROXY_FIREWALL,
+  SERVICES,
+  type Table,
+  TREE_PREFIX,
+} from './chains.ts';
 import { type CompiledRoute, compileRoute, DEPTH, type NodePortEntry } from './compile.ts';
 import { type PortRule, PortTree } from './port-tree.ts';
 import { addressType, reject } from './rule.ts';
@@ -25,9 +32,18 @@ export interface TableChange {
   readonly table: Table;
   readonly write: ReadonlyMap<string, Chain>;
   readonly remove: readonly string[];
-  readonly addShared: readonly SharedRule[];
-  /** Shared chains to create first; naming one that exists would flush it. */
-  readonly createShared: readonly string[];
+  readonly shared: readonly SharedChange[];
+}
+
+/** What a chain that is not ours alone lacks. */
+export interface SharedChange {
+  readonly chain: string;
+  /** It does not exist; naming one that does would flush it. */
+  readonly create: boolean;
+  readonly remove: readonly string[];
+  /** At the head, in this order. */
+  readonly insert: readonly string[];
+  readonly append: readonly string[];
 }
 
 /** One table as `iptables-save` shows it, ours and the built-in chains. */
@@ -61,9 +77,13 @@ export class Ruleset {
   #options: BaseOptions;
   readonly #routes = new Map<string, RouteRecord>();
   readonly #vips: VipTrees;
-  readonly #nodePorts = new PortTree('nat', NODE_PORTS);
-  readonly #nodePortVerdicts = new PortTree('filter', EXTERNAL_SERVICES);
-  readonly #healthChecks = new PortTree('filter', NODE_PORTS);
+  readonly #nodePorts = new PortTree('nat', NODE_PORTS, TREE_PREFIX.nodePorts);
+  readonly #nodePortVerdicts = new PortTree(
+    'filter',
+    EXTERNAL_SERVICES,
+    TREE_PREFIX.nodePortVerdicts,
+  );
+  readonly #healthChecks = new PortTree('filter', NODE_PORTS, TREE_PREFIX.healthChecks);
   readonly #jumps = new Map<string, TreeRoot>();
   readonly #chains = new Map<Table, Map<string, Chain>>(TABLES.map((table) => [table, new Map()]));
   /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
@@ -130,7 +150,7 @@ export class Ruleset {
         if (chain === undefined) remove.push(name);
         else write.set(name, chain);
       }
-      return { table, write, remove, addShared: [], createShared: [] };
+      return { table, write, remove, shared: [] };
     });
   }
 
@@ -142,13 +162,11 @@ export class Ruleset {
       [...chains].filter(([name, { text }]) => saved.chains.get(name) !== text),
     );
     const remove = [...saved.chains.keys()].filter((name) => !chains.has(name));
-    const addShared = sharedRules(this.#options).filter(
-      (shared) => shared.table === table && !saved.foreign.has(shared.rule),
+    const own = sharedRules(this.#options).filter((shared) => shared.table === table);
+    const shared = [...Map.groupBy(own, ({ chain }) => chain)].flatMap(([chain, rules]) =>
+      sharedChange(chain, rules, saved),
     );
-    const createShared = addShared
-      .filter(({ chain, builtin }) => !builtin && !saved.foreign.has(`:${chain}`))
-      .map(({ chain }) => chain);
-    return { table, write, remove, addShared, createShared };
+    return { table, write, remove, shared };
   }
 
   /** The kernel took everything that was pending when `change` was made. */
@@ -236,4 +254,28 @@ function translation(entry: NodePortEntry | undefined): PortRule | undefined {
 function admission(compiled: Pick<CompiledRoute, 'healthCheck'> | undefined): PortRule | undefined {
   if (compiled?.healthCheck === undefined) return undefined;
   return { protocol: 'TCP', ...compiled.healthCheck, target: 'ACCEPT' };
+}
+
+/**
+ * Our jumps in a chain stand in an order that counts: a source range drops before a Service
+ * rejects. Where one is missing or out of order, all are put in anew.
+ */
+function sharedChange(
+  chain: string,
+  rules: readonly SharedRule[],
+  saved: SavedTable,
+): SharedChange[] {
+  const wanted = rules.map(({ rule }) => rule);
+  const present = [...saved.foreign].filter((line) => wanted.includes(line));
+  if (present.join('\n') === wanted.join('\n')) return [];
+  const isBuiltin = rules.every(({ builtin }) => builtin);
+  return [
+    {
+      chain,
+      create: !isBuiltin && !saved.foreign.has(`:${chain}`),
+      remove: isBuiltin ? present : [],
+      insert: isBuiltin ? wanted : [],
+      append: isBuiltin ? [] : wanted.filter((rule) => !saved.foreign.has(rule)),
+    },
+  ];
 }

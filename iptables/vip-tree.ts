@@ -4,16 +4,16 @@
  * of two levels stands between, by the low and then the high half of the address's last byte (which
  * addresses handed out from a pool use evenly):
  *
- *   KUBE-SERVICES ── -d 0.0.0.5/0.0.0.15 ──► KUBE-SERVICES-5 ── -d 0.0.0.160/0.0.0.240 ──► KUBE-SERVICES-5A
+ *   KUBE-SERVICES ── -d 0.0.0.5/0.0.0.15 ──► KUBE-SVC-VIP-5 ── -d 0.0.0.160/0.0.0.240 ──► KUBE-SVC-VIP-5A
  *
- * A packet passes at most 32 rules and one 256th of the VIPs; a change rewrites one leaf. In table
+ * A packet passes at most 32 rules and the ports of one 256th of the VIPs; a change rewrites one leaf. In table
  * filter, where most VIPs have no rule, the branches are left out.
  * All entries of one VIP share a leaf, so that its order there is their precedence.
  */
 import { lastByte } from '../api/addresses.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
-import { PROXY_FIREWALL, SERVICES, type Table } from './chains.ts';
+import { PROXY_FIREWALL, SERVICES, type Table, TREE_PREFIX } from './chains.ts';
 import { DEPTH, type VipEntry } from './compile.ts';
 import { host, type RuleSpec, reject, ruleText } from './rule.ts';
 
@@ -35,6 +35,8 @@ export interface TreeRoot {
 interface Tree {
   readonly table: Table;
   readonly root: string;
+  /** Of the names of its chains. */
+  readonly prefix: string;
   /** What an entry does in this tree; undefined: nothing. */
   target(entry: VipEntry, family: IpFamily): string | undefined;
   /** Target that keeps a packet of an entry from the wider entries of its VIP. */
@@ -47,6 +49,7 @@ const TREES: readonly Tree[] = [
   {
     table: 'nat',
     root: SERVICES,
+    prefix: TREE_PREFIX.vips,
     target: (entry) => entry.chain,
     // Not RETURN: node ports are looked up later, and must not capture a VIP that the node holds.
     stop: 'ACCEPT',
@@ -55,6 +58,7 @@ const TREES: readonly Tree[] = [
   {
     table: 'filter',
     root: SERVICES,
+    prefix: TREE_PREFIX.vips,
     target: (entry, family) => (entry.verdict === 'REJECT' ? reject(family) : entry.verdict),
     stop: 'RETURN',
     branches: false,
@@ -62,6 +66,7 @@ const TREES: readonly Tree[] = [
   {
     table: 'filter',
     root: PROXY_FIREWALL,
+    prefix: TREE_PREFIX.firewall,
     target: (entry) => (entry.firewall ? 'DROP' : undefined),
     stop: 'RETURN',
     branches: false,
@@ -173,7 +178,7 @@ export class VipTrees {
  */
 function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): RuleSpec[] {
   const rules: RuleSpec[] = [];
-  const hasWide = entries.some((entry) => entry.kind !== 'port');
+  const hasWide = entries.some(isWide);
   let widerActs = tree.table === 'nat' && hasWide;
   for (const entry of entries.toSorted(byPrecedence).reverse()) {
     const target = tree.target(entry, family);
@@ -188,13 +193,17 @@ function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): R
     }
     if (target !== undefined) {
       rules.push({ ...match, target });
-      if (entry.kind !== 'port') widerActs = true;
+      if (isWide(entry)) widerActs = true;
     }
   }
   return rules.reverse();
 }
 
-const PRECEDENCE = ['port', 'range', 'all', 'outside'];
+function isWide({ kind }: VipEntry): boolean {
+  return kind !== 'health' && kind !== 'port';
+}
+
+const PRECEDENCE = ['health', 'port', 'range', 'all', 'outside'];
 
 function byPrecedence(a: VipEntry, b: VipEntry): number {
   return (
@@ -210,10 +219,10 @@ function lowHalf(byte: number): number {
 }
 
 function branchName(tree: Tree, low: number): string {
-  return `${tree.root}-${low.toString(16).toUpperCase()}`;
+  return tree.prefix + low.toString(16).toUpperCase();
 }
 
-/** Branch name and the high half: KUBE-SERVICES-5A holds addresses that end in .165 (0xA5). */
+/** Branch name and the high half: KUBE-SVC-VIP-5A holds addresses that end in .165 (0xA5). */
 function leafName(tree: Tree, byte: number): string {
   return branchName(tree, lowHalf(byte)) + (byte >> 4).toString(16).toUpperCase();
 }

@@ -33,12 +33,16 @@ export class FamilyProxier {
   readonly family: IpFamily;
   readonly #backend: Backend;
   readonly #flows: FlowTable;
+  readonly #now: () => number;
   readonly #owners = new FlowOwners();
   #facts: NodeFacts = { addresses: [], primary: undefined };
   #dirty = true;
   #full = true;
+  #isFirst = true;
 
-  constructor(backend: Backend, flows: FlowTable) {
+  /** @param now milliseconds, for what reports say of the time taken. */
+  constructor(backend: Backend, flows: FlowTable, now = () => performance.now()) {
+    this.#now = now;
     this.family = backend.family;
     this.#backend = backend;
     this.#flows = flows;
@@ -87,18 +91,20 @@ export class FamilyProxier {
    * @throws what the backend throws; nothing is lost, and the next sync is full.
    */
   async sync(): Promise<SyncReport> {
-    const started = performance.now();
+    const started = this.#now();
     const full = this.#full;
     this.#dirty = false;
     this.#full = false;
-    if (full) this.#owners.suspectAll();
     // Taken before the rules are written: what is handed over meanwhile comes into force with the
     // next sync, and a flow that is forgotten before its rules changed would come back.
     const suspects = this.#owners.takeSuspects();
     try {
       const { written } = await this.#backend.apply(full);
-      const flows = await this.#forgetStaleFlows(suspects);
-      const seconds = (performance.now() - started) / 1000;
+      // Rules that were not what they should be may have let any flow astray.
+      const isUnknown = this.#isFirst || (full && written > 0);
+      const flows = await this.#forgetStaleFlows(suspects, isUnknown);
+      this.#isFirst = false;
+      const seconds = (this.#now() - started) / 1000;
       return { family: this.family, full, seconds, written, ...flows };
     } catch (error) {
       this.#full = true;
@@ -109,25 +115,32 @@ export class FamilyProxier {
 
   async #forgetStaleFlows(
     suspects: Suspects | undefined,
+    isUnknown: boolean,
   ): Promise<{ forgottenFlows: number; flowError: unknown }> {
-    if (suspects === undefined) return { forgottenFlows: 0, flowError: undefined };
     const addresses = new Set(this.#facts.addresses);
     const isNodeAddress = (address: string) => addresses.has(address);
+    const everything = isUnknown ? this.#owners.everything() : undefined;
+    let forgottenFlows = 0;
     try {
-      const forgottenFlows = await this.#flows.forget(
-        (flow) => this.#owners.isStale(flow, suspects, isNodeAddress),
-        onlyVip(suspects),
-      );
+      for (const each of [suspects, everything]) {
+        if (each === undefined || (each.vips.size === 0 && each.nodePorts.size === 0)) continue;
+        forgottenFlows += await this.#flows.forget(
+          (flow) => this.#owners.isStale(flow, each, isNodeAddress),
+          onlyVip(each),
+        );
+      }
       return { forgottenFlows, flowError: undefined };
     } catch (flowError) {
-      this.#owners.returnSuspects(suspects);
-      return { forgottenFlows: 0, flowError };
+      for (const each of [suspects, everything]) {
+        if (each !== undefined) this.#owners.returnSuspects(each);
+      }
+      return { forgottenFlows, flowError };
     }
   }
 }
 
 /** The kernel can look for one destination by itself; for several, one look at all is cheaper. */
 function onlyVip({ vips, nodePorts }: Suspects): string | undefined {
-  const [vip] = vips;
+  const [vip] = vips.keys();
   return vips.size === 1 && nodePorts.size === 0 ? vip : undefined;
 }

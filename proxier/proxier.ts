@@ -24,10 +24,14 @@ export interface ProxierObserver {
   syncFailed(family: IpFamily, error: unknown): void;
   /** Somebody else removed our rules. */
   rulesLost(family: IpFamily): void;
+  /** It could not be told whether the rules still stand. */
+  checkFailed(family: IpFamily, error: unknown): void;
 }
 
 /** Everything is compared with the kernel at least this often, as in kube-proxy. */
 const FULL_SYNC_PERIOD = 60 * 60 * 1000;
+/** And oftener, as long as that takes no more than one part in so many of the time. */
+const COMPARISON_SHARE = 100;
 const BACKOFF = { first: 500, max: 30_000 };
 /** Services resolved before the event loop gets a turn. */
 const SERVICES_PER_TURN = 250;
@@ -39,16 +43,12 @@ const SERVICES_PER_TURN = 250;
 export class Proxier {
   readonly #options: ProxierOptions;
   readonly #runners: Map<FamilyProxier, Runner>;
-  readonly #lastFull = new Map<FamilyProxier, number>();
+  /** When everything was last compared with the kernel, and when that is due again. */
+  readonly #nextFull = new Map<FamilyProxier, number>();
   #draining: Promise<void> | undefined;
   #addresses: readonly string[] | undefined;
   #checkTimer: unknown;
   #checking: Promise<void> | undefined;
-  /**
-   * Families compared once more after their first sync: a restore that a killed predecessor left
-   * running may have come in between.
-   */
-  readonly #confirmed = new Set<FamilyProxier>();
   #stopped = false;
 
   constructor(options: ProxierOptions) {
@@ -97,7 +97,7 @@ export class Proxier {
       await this.#drain();
       if (!family.needsSync) return false;
       const report = await family.sync();
-      if (report.full) this.#lastFull.set(family, timers.now());
+      if (report.full) this.#nextFull.set(family, timers.now() + restAfter(report.seconds));
       observer.synced(report);
       return true;
     } catch (error) {
@@ -145,20 +145,23 @@ export class Proxier {
   async #check(): Promise<void> {
     const { observer, timers } = this.#options;
     for (const [family, runner] of this.#runners) {
-      const last = this.#lastFull.get(family);
-      if (last === undefined) continue;
+      const nextFull = this.#nextFull.get(family);
+      if (nextFull === undefined) continue;
       try {
-        const isIntact = await family.intact();
-        if (!isIntact) observer.rulesLost(family.family);
-        const isFresh = this.#confirmed.has(family) && timers.now() - last < FULL_SYNC_PERIOD;
-        if (isIntact && isFresh) continue;
-        this.#confirmed.add(family);
+        const isDue = timers.now() >= nextFull;
+        if (!isDue && (await family.intact())) continue;
+        if (!isDue) observer.rulesLost(family.family);
         family.requireFull();
         runner.request();
       } catch (error) {
-        observer.syncFailed(family.family, error);
+        observer.checkFailed(family.family, error);
       }
     }
     this.#scheduleCheck();
   }
+}
+
+/** Milliseconds until the next comparison, after one that took so many seconds. */
+function restAfter(seconds: number): number {
+  return Math.min(seconds * 1000 * COMPARISON_SHARE, FULL_SYNC_PERIOD);
 }

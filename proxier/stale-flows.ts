@@ -4,6 +4,7 @@
  * when there was none yet. Such flows are forgotten after the rules changed (never before: the
  * next packet would bring the old flow back). TCP and SCTP flows end by themselves.
  */
+import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../api/collections.ts';
 import type { Route } from '../services/route.ts';
 
@@ -16,18 +17,20 @@ export interface Flow {
   readonly replySrcPort: number;
 }
 
-/** VIPs and node ports whose flows need a look. */
+/** VIPs and node ports whose flows need a look, with the endpoints that they had and may have lost. */
 export interface Suspects {
-  readonly vips: ReadonlySet<string>;
-  readonly nodePorts: ReadonlySet<number>;
+  readonly vips: ReadonlyMap<string, ReadonlySet<string>>;
+  readonly nodePorts: ReadonlyMap<number, ReadonlySet<string>>;
 }
+
+const NO_ENDPOINTS: ReadonlySet<string> = new Set();
 
 /** Knows the Routes of one family by VIP, and which VIPs a change puts under suspicion. */
 export class FlowOwners {
   readonly #byVip = new Map<string, Map<string, Route>>();
   readonly #byNodePort = new Map<number, Route>();
-  #vips = new Set<string>();
-  #nodePorts = new Set<number>();
+  #vips = new Map<string, Set<string>>();
+  #nodePorts = new Map<number, Set<string>>();
 
   /** A Route came, changed or went. */
   replace(before: Route | undefined, after: Route | undefined): void {
@@ -36,30 +39,33 @@ export class FlowOwners {
     if (!isSuspicious(before, after)) return;
     for (const route of [before, after]) {
       if (route === undefined || !carriesUdp(route)) continue;
-      for (const vip of vipsOf(route)) this.#vips.add(vip);
-      if (route.nodePort > 0) this.#nodePorts.add(route.nodePort);
+      const former = before?.aliveEndpoints.map(({ address }) => address) ?? [];
+      for (const vip of vipsOf(route)) addAll(this.#vips, vip, former);
+      if (route.nodePort > 0) addAll(this.#nodePorts, route.nodePort, former);
     }
-  }
-
-  /** Puts everything under suspicion: what happened before the agent started is unknown. */
-  suspectAll(): void {
-    for (const vip of this.#byVip.keys()) this.#vips.add(vip);
-    for (const port of this.#byNodePort.keys()) this.#nodePorts.add(port);
   }
 
   /** The suspects so far; they are handed out once. */
   takeSuspects(): Suspects | undefined {
     if (this.#vips.size === 0 && this.#nodePorts.size === 0) return undefined;
     const suspects = { vips: this.#vips, nodePorts: this.#nodePorts };
-    this.#vips = new Set();
-    this.#nodePorts = new Set();
+    this.#vips = new Map();
+    this.#nodePorts = new Map();
     return suspects;
+  }
+
+  /** Everything there is: for when it is unknown what happened. */
+  everything(): Suspects {
+    return {
+      vips: new Map([...this.#byVip.keys()].map((vip) => [vip, NO_ENDPOINTS])),
+      nodePorts: new Map([...this.#byNodePort.keys()].map((port) => [port, NO_ENDPOINTS])),
+    };
   }
 
   /** Puts suspects back whose flows could not be looked at. */
   returnSuspects(suspects: Suspects): void {
-    for (const vip of suspects.vips) this.#vips.add(vip);
-    for (const port of suspects.nodePorts) this.#nodePorts.add(port);
+    for (const [vip, former] of suspects.vips) addAll(this.#vips, vip, former);
+    for (const [port, former] of suspects.nodePorts) addAll(this.#nodePorts, port, former);
   }
 
   /**
@@ -67,28 +73,30 @@ export class FlowOwners {
    * traffic from traffic that merely uses the same port elsewhere.
    */
   isStale(flow: Flow, suspects: Suspects, isNodeAddress: (address: string) => boolean): boolean {
-    if (suspects.vips.has(flow.origDst)) {
+    const former = suspects.vips.get(flow.origDst);
+    if (former !== undefined) {
       const routes = [...(this.#byVip.get(flow.origDst)?.values() ?? [])];
       const owner = ownerOf(routes, flow.origDstPort);
       if (owner !== undefined) return !leadsTo(owner, flow);
       // Nobody serves this port now. A flow to an endpoint that stays is not cut (all ports turned
-      // off); one that nobody translated belongs to the host or to the network beyond it.
-      const translated = flow.replySrc !== flow.origDst;
-      return translated && !routes.some((route) => hasEndpoint(route, flow.replySrc));
+      // off); one to an endpoint that went is. Any other was never a Service's: the host may use
+      // the address too, and others translate there.
+      if (former.has(flow.replySrc) && !routes.some((route) => hasEndpoint(route, flow.replySrc))) {
+        return true;
+      }
     }
-    if (suspects.nodePorts.has(flow.origDstPort) && isNodeAddress(flow.origDst)) {
-      const owner = this.#byNodePort.get(flow.origDstPort);
-      return owner === undefined ? flow.replySrc !== flow.origDst : !leadsTo(owner, flow);
-    }
-    return false;
+    const formerOfPort = suspects.nodePorts.get(flow.origDstPort);
+    if (formerOfPort === undefined || !isNodeAddress(flow.origDst)) return false;
+    const owner = this.#byNodePort.get(flow.origDstPort);
+    return owner === undefined ? formerOfPort.has(flow.replySrc) : !leadsTo(owner, flow);
   }
 
   #learn(route: Route): void {
-    if (!carriesUdp(route)) return;
+    // Also Routes without UDP: their endpoints are endpoints that stay.
     for (const vip of vipsOf(route)) {
       getOrCreate(this.#byVip, vip, () => new Map()).set(route.id, route);
     }
-    if (route.nodePort > 0) this.#byNodePort.set(route.nodePort, route);
+    if (route.nodePort > 0 && carriesUdp(route)) this.#byNodePort.set(route.nodePort, route);
   }
 
   #forget(route: Route): void {
@@ -101,6 +109,11 @@ export class FlowOwners {
       this.#byNodePort.delete(route.nodePort);
     }
   }
+}
+
+function addAll<Key>(map: Map<Key, Set<string>>, key: Key, addresses: Iterable<string>): void {
+  const known = getOrCreate(map, key, () => new Set<string>());
+  for (const address of addresses) known.add(address);
 }
 
 function carriesUdp({ match }: Route): boolean {
@@ -117,18 +130,14 @@ function vipsOf(route: Route): string[] {
 /** A Route that only gained endpoints leaves every flow where it may stay. */
 function isSuspicious(before: Route | undefined, after: Route | undefined): boolean {
   if (before === undefined || after === undefined) return true;
-  if (JSON.stringify(before.match) !== JSON.stringify(after.match)) return true;
+  if (!carriesUdp(before) && !carriesUdp(after)) return false;
+  if (!isDeepStrictEqual(before.match, after.match)) return true;
   if (vipsOf(before).join() !== vipsOf(after).join() || before.nodePort !== after.nodePort) {
     return true;
   }
-  const lost = before.aliveEndpoints.some(
-    (endpoint) =>
-      !after.aliveEndpoints.some(
-        ({ address, port }) => address === endpoint.address && port === endpoint.port,
-      ),
-  );
+  const alive = new Set(after.aliveEndpoints.map(({ address, port }) => `${address} ${port}`));
   return (
-    lost ||
+    before.aliveEndpoints.some(({ address, port }) => !alive.has(`${address} ${port}`)) ||
     gainsFirst(before.clusterEndpoints, after.clusterEndpoints) ||
     gainsFirst(before.localEndpoints, after.localEndpoints)
   );

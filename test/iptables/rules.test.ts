@@ -39,8 +39,8 @@ describe('names of chains', () => {
 
   for (const [name, own] of [
     ['KUBE-SERVICES', true],
-    ['KUBE-SERVICES-5A', true],
-    ['KUBE-NODEPORTS-T938', true],
+    ['KUBE-SVC-VIP-5A', true],
+    ['KUBE-SVC-NP-T938', true],
     ['KUBE-SEP-AAAAAAAAAAAAAAAA', true],
     ['KUBE-PROXY-CANARY', true],
     ['KUBE-FIREWALL', false],

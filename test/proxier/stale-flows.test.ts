@@ -97,6 +97,50 @@ describe('stale UDP flows', () => {
     assert.equal(isStale(flow(53, '10.0.0.1', 8080)), false);
   });
 
+  it('all ports turned into TCP ports alone: flows to pods that stay live on', () => {
+    const owners = new FlowOwners();
+    const wide = all({}, ['10.0.0.1', '10.0.0.2']);
+    owners.replace(undefined, wide);
+    owners.takeSuspects();
+    owners.replace(wide, undefined);
+    owners.replace(undefined, route({}, ['10.0.0.1']));
+    const suspects = owners.takeSuspects();
+    assert.ok(suspects !== undefined);
+    assert.equal(
+      owners.isStale(flow(7000, '10.0.0.1'), suspects, () => false),
+      false,
+    );
+    assert.equal(
+      owners.isStale(flow(7000, '10.0.0.2'), suspects, () => false),
+      true,
+    );
+  });
+
+  it('a VIP that is a node address: node ports and what others translate there stay', () => {
+    const owners = new FlowOwners();
+    const nodeIP = '192.0.2.1';
+    const lb = (addresses: readonly string[]) =>
+      udp({ id: 'lb', clusterIP: '10.96.0.11', loadBalancerIPs: [nodeIP] }, addresses);
+    owners.replace(undefined, udp({ id: 'np', nodePort: 30_053 }, ['10.0.0.9']));
+    owners.replace(undefined, lb(['10.0.0.1', '10.0.0.2']));
+    owners.takeSuspects();
+    owners.replace(lb(['10.0.0.1', '10.0.0.2']), lb(['10.0.0.2']));
+    for (const suspects of [owners.takeSuspects(), owners.everything()]) {
+      assert.ok(suspects !== undefined);
+      const isStale = (port: number, replySrc: string, replyPort = 8080) =>
+        owners.isStale(
+          { ...flow(port, replySrc, replyPort), origDst: nodeIP },
+          suspects,
+          (address) => address === nodeIP,
+        );
+      assert.equal(isStale(53, '10.0.0.1'), true);
+      assert.equal(isStale(53, '10.0.0.2'), false);
+      assert.equal(isStale(30_053, '10.0.0.9'), false, 'a node port of another Service');
+      assert.equal(isStale(5353, '10.0.0.77'), false, 'a host port of a CNI plug-in');
+      assert.equal(isStale(123, nodeIP, 123), false, 'a daemon of the host');
+    }
+  });
+
   it('on a shared VIP a flow is held against the Service that its port belongs to', () => {
     const owners = new FlowOwners();
     const wide = all({ id: 'wide' }, ['10.0.0.1']);
