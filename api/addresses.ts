@@ -47,6 +47,10 @@ export function cidrContains(cidr: string, address: string): boolean {
     : ipaddr.IPv6.parse(address).match(ipaddr.IPv6.parseCIDR(cidr));
 }
 
+export function isLoopback(address: string): boolean {
+  return address === '::1' || address.startsWith('127.');
+}
+
 /** The last byte of a canonical address, 0 to 255. */
 export function lastByte(address: string): number {
   const bytes = ipaddr.parse(address).toByteArray();

@@ -29,8 +29,10 @@ async function cleanup(): Promise<string[]> {
     try {
       await action();
     } catch (error) {
-      if (isMissingCommand(error)) return;
-      failures.push(`${what}: ${error instanceof Error ? error.message : String(error)}`);
+      const isMissing = error instanceof ExecaError && error.code === 'ENOENT';
+      // Without nft or ipset on the node, it is unlikely that anything made tables or sets with them.
+      if (isMissing && !what.includes('tables')) return;
+      failures.push(`${what}: not cleaned up: ${isMissing ? 'not installed' : messageOf(error)}`);
     }
   };
   for (const family of ['iptables', 'ip6tables']) {
@@ -49,18 +51,33 @@ async function cleanup(): Promise<string[]> {
   return failures;
 }
 
-function isMissingCommand(error: unknown): boolean {
-  return error instanceof ExecaError && error.code === 'ENOENT';
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }
 
 async function cleanTable(command: string, variant: Variant, table: Table): Promise<void> {
-  const kubelet = hasKubelet(await savedTable(command, 'mangle'));
-  const perTransaction = variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
   const saved = await savedTable(command, table);
-  const input = cleanupInput(table, saved, kubelet, perTransaction);
-  if (input === undefined) return;
-  if (input.includes(`:${FIREWALL} `)) await closeLocalnet();
-  await execa(`${command}-restore`, ['--noflush', '-w', '5'], { input });
+  const perTransaction = variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
+  const clean = async (keepFirewall: boolean) => {
+    const input = cleanupInput(table, saved, keepFirewall, perTransaction);
+    if (input !== undefined) {
+      await execa(`${command}-restore`, ['--noflush', '-w', '5'], { input });
+    }
+  };
+  const needsFirewall =
+    hasKubelet(await savedTable(command, 'mangle')) || !saved.includes(`\n:${FIREWALL} `);
+  if (needsFirewall) {
+    await clean(true);
+    return;
+  }
+  // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558): it goes when that is off.
+  try {
+    await closeLocalnet();
+  } catch (error) {
+    await clean(true);
+    throw error;
+  }
+  await clean(false);
 }
 
 /** Empty for a table that does not exist: asking iptables-legacy for it would create it. */
@@ -70,9 +87,9 @@ async function savedTable(command: string, table: Table): Promise<string> {
   return stdout;
 }
 
-/** KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558): without it that must be off. */
 async function closeLocalnet(): Promise<void> {
-  await writeFile('/proc/sys/net/ipv4/conf/all/route_localnet', '0');
+  const file = '/proc/sys/net/ipv4/conf/all/route_localnet';
+  if ((await readIfThere(file)).trim() === '1') await writeFile(file, '0');
 }
 
 async function hasLegacyTable(command: string, table: string): Promise<boolean> {

@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { ClusterConfigError } from '../sources/kubernetes/config.ts';
 import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { addCleanupCommand } from './cleanup.ts';
 import { UserError } from './errors.ts';
@@ -7,9 +8,9 @@ import { addRunCommand } from './run.ts';
 import { addValidateCommand } from './validate.ts';
 import { VERSION } from './version.ts';
 
-const program = new Command('portwide').description(
-  'A Kubernetes node agent that replaces kube-proxy and serves all-ports Services.',
-);
+const program = new Command('portwide')
+  .description('A Kubernetes node agent that replaces kube-proxy and serves all-ports Services.')
+  .version(VERSION, '-V, --version');
 addRunCommand(program);
 addRenderCommand(program);
 addValidateCommand(program);
@@ -25,9 +26,11 @@ program
 try {
   await program.parseAsync();
 } catch (error) {
-  const isExpected = error instanceof UserError || error instanceof ManifestDirectoryError;
+  const isExpected = [UserError, ManifestDirectoryError, ClusterConfigError].some(
+    (expected) => error instanceof expected,
+  );
   process.stderr.write(
-    `portwide: ${isExpected ? error.message : String((error as Error).stack)}\n`,
+    `portwide: ${isExpected ? (error as Error).message : String((error as Error).stack)}\n`,
   );
   process.exit(1);
 }

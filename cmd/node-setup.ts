@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import { cidrContains } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
+import { holdsServices } from '../iptables/variant.ts';
 import { UserError } from './errors.ts';
 import type { NodeOptions } from './node-options.ts';
 
@@ -77,11 +78,22 @@ export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger)
     (addresses !== 'primary' && addresses.some((cidr) => cidrContains(cidr, '127.0.0.1')));
   if (!options.iptablesLocalhostNodeports || !servesLoopback) return;
   const name = 'net.ipv4.conf.all.route_localnet';
-  if ((await readSysctl(name)) === '1') return;
   try {
+    if ((await readSysctl(name)) === '1') return;
     await writeFile(sysctlPath(name), '1');
   } catch (error) {
     log.warn({ err: error, sysctl: name }, 'cannot set; node ports do not answer on 127.0.0.1');
+  }
+}
+
+/** Rules of both variants apply, and those of the other are never updated. */
+export async function warnOfOtherVariant(variant: Variant, log: Logger): Promise<void> {
+  const other = variant === 'nft' ? 'legacy' : 'nft';
+  if (await holdsServices(other)) {
+    log.warn(
+      { using: variant, other },
+      `iptables-${other} has rules for Services too; they stay in force until "portwide cleanup"`,
+    );
   }
 }
 

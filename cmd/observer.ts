@@ -4,8 +4,15 @@ import { IptablesError } from '../iptables/commands.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
 
-/** Turns what the proxier does into log lines and metrics. */
-export function createObserver(log: Logger, metrics: Metrics): ProxierObserver {
+/**
+ * Turns what the proxier does into log lines and metrics.
+ * @param onFirstSync called once for each family.
+ */
+export function createObserver(
+  log: Logger,
+  metrics: Metrics,
+  onFirstSync: (family: IpFamily) => void,
+): ProxierObserver {
   const known = new Set<IpFamily>();
   return {
     refusals({ raised, cleared, warnings }) {
@@ -21,8 +28,10 @@ export function createObserver(log: Logger, metrics: Metrics): ProxierObserver {
       metrics.syncSeconds.observe({ ip_family: family }, seconds);
       metrics.lastSync.setToCurrentTime({ ip_family: family });
       log.debug({ family, full, seconds, written, forgottenFlows }, 'synced');
-      if (full && !known.has(family)) log.info({ family, seconds, written }, 'serving');
-      else if (full && written > 0)
+      if (!known.has(family)) {
+        log.info({ family, seconds, written }, 'serving');
+        onFirstSync(family);
+      } else if (full && written > 0)
         log.warn({ family, written }, 'wrote rules that the kernel lacked');
       known.add(family);
       if (flowError !== undefined) {

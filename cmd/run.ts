@@ -16,6 +16,7 @@ import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import { UserError } from './errors.ts';
 import { iptablesOptions } from './iptables-mode.ts';
+import { takeLock } from './lock.ts';
 import { effectiveNodeName } from './node-options.ts';
 import {
   allowLocalhostNodePorts,
@@ -23,6 +24,7 @@ import {
   hasRandomFully,
   usableFamilies,
   warnOfBridge,
+  warnOfOtherVariant,
 } from './node-setup.ts';
 import { createObserver } from './observer.ts';
 import { addRunOptions, type RunOptions, runContradiction } from './run-options.ts';
@@ -49,6 +51,10 @@ async function run(options: RunOptions): Promise<void> {
   const variant = options.iptablesVariant ?? (await detectVariant());
   log.info({ version: VERSION, node: nodeName, mode: options.proxyMode, variant }, 'starting');
   const families = await usableFamilies(variant, log);
+  await warnOfOtherVariant(variant, log);
+  const stopping = stopSignal();
+  const lock = await takeLock(log, stopping);
+  if (lock === undefined) return;
 
   // Until then everything is only collected.
   let changed = () => {};
@@ -63,28 +69,31 @@ async function run(options: RunOptions): Promise<void> {
   });
 
   const source = createSource(options, nodeName, table, log);
-  const stopping = stopSignal();
-  await Promise.race([source.start(), stopping]);
+  if ((await Promise.race([source.start(), stopping])) !== undefined) process.exit(0);
   const podCidrs = await Promise.race([
-    podCidrsOf(table, options, (callback) => {
+    podCidrsOf(table, options, nodeName, log, (callback) => {
       changed = callback;
     }),
-    stopping.then(() => []),
+    stopping.then(() => undefined),
   ]);
-  await allowLocalhostNodePorts(options, log);
+  if (podCidrs === undefined) process.exit(0);
   await warnOfBridge(
     families.map(({ family }) => family),
     log,
   );
 
   const backends = await createBackends(options, families, podCidrs, log);
+  const observer = createObserver(log, metrics, (family) => {
+    // Not before the rules that make it safe.
+    if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
+  });
   const proxier = new Proxier({
     table,
     families: backends.map((backend) => new FamilyProxier(backend, conntrackFlows(backend.family))),
     minSyncPeriod: options.iptablesMinSyncPeriod,
     syncPeriod: options.iptablesSyncPeriod,
     timers: systemTimers,
-    observer: createObserver(log, metrics),
+    observer,
   });
   changed = () => {
     exitIfPodCidrsChanged(table, options, podCidrs, log);
@@ -106,6 +115,7 @@ async function run(options: RunOptions): Promise<void> {
   await watch.close();
   await proxier.stop();
   server.close();
+  lock.close();
   process.exit(0);
 }
 
@@ -167,9 +177,14 @@ async function createBackends(
 async function podCidrsOf(
   table: RouteTable,
   options: RunOptions,
+  nodeName: string,
+  log: Logger,
   onChange: (callback: () => void) => void,
 ): Promise<readonly string[]> {
   if (options.detectLocalMode !== 'NodeCIDR') return [];
+  if ((table.node?.podCIDRs ?? []).length === 0) {
+    log.warn({ node: nodeName }, 'waiting for the Node to have pod CIDRs (--detect-local-mode)');
+  }
   while ((table.node?.podCIDRs ?? []).length === 0) {
     await new Promise<void>((resolve) => onChange(resolve));
   }

@@ -11,8 +11,6 @@ export interface Endpoint {
   readonly address: string;
   /** undefined: the port of the packet is kept (all-ports). */
   readonly port: number | undefined;
-  /** On this node. */
-  readonly local: boolean;
 }
 
 /** Where this agent runs, for topology and traffic policies. */
@@ -124,7 +122,6 @@ export function selectEndpoints(
   const plain = (endpoint: Candidate): Endpoint => ({
     address: endpoint.address,
     port: endpoint.port,
-    local: isLocal(endpoint),
   });
   const ready = candidates.filter((endpoint) => endpoint.ready);
   const serve = (endpoints: readonly Candidate[]) => {
@@ -153,8 +150,12 @@ function topologyFilter(
   distribution: TrafficDistribution | undefined,
   node: NodePlace,
 ): (endpoint: Candidate) => boolean {
-  const byNode = (endpoint: Candidate) => nodeHints(endpoint, distribution);
-  const byZone = (endpoint: Candidate) => zoneHints(endpoint, distribution);
+  // Hints are written by the EndpointSlice controller, to all endpoints or to none. Where no
+  // controller ran (manifests), they are what it would have written for the Service's
+  // trafficDistribution (KEP-3015, KEP-4444).
+  const stand = ready.some(hasHints) ? undefined : distribution;
+  const byNode = (endpoint: Candidate) => nodeHints(endpoint, stand);
+  const byZone = (endpoint: Candidate) => zoneHints(endpoint, stand);
   for (const [hints, here] of [
     [byNode, node.name],
     [byZone, node.zone],
@@ -167,26 +168,20 @@ function topologyFilter(
   return () => true;
 }
 
-/**
- * Hints are written by the EndpointSlice controller. Where no controller ran (manifests), they are
- * what it would have written for the Service's trafficDistribution (KEP-3015).
- */
 function nodeHints(
   endpoint: Candidate,
   distribution: TrafficDistribution | undefined,
 ): readonly string[] {
-  if (hasHints(endpoint)) return endpoint.hintedNodes ?? [];
-  return distribution === 'PreferSameNode' && endpoint.nodeName !== undefined
-    ? [endpoint.nodeName]
-    : [];
+  const isStandIn = distribution === 'PreferSameNode' && endpoint.nodeName !== undefined;
+  return endpoint.hintedNodes ?? (isStandIn ? [endpoint.nodeName] : []);
 }
 
 function zoneHints(
   endpoint: Candidate,
   distribution: TrafficDistribution | undefined,
 ): readonly string[] {
-  if (hasHints(endpoint)) return endpoint.hintedZones ?? [];
-  return distribution !== undefined && endpoint.zone !== undefined ? [endpoint.zone] : [];
+  const isStandIn = distribution !== undefined && endpoint.zone !== undefined;
+  return endpoint.hintedZones ?? (isStandIn ? [endpoint.zone] : []);
 }
 
 function hasHints(endpoint: Candidate): boolean {

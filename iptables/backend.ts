@@ -1,9 +1,10 @@
-import { cidrContains } from '../api/addresses.ts';
+import { cidrContains, familyOf, isLoopback } from '../api/addresses.ts';
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import type { BaseOptions } from './base-rules.ts';
 import type { Table } from './chains.ts';
 import { type Iptables, IptablesError } from './commands.ts';
+import { DEPTH } from './compile.ts';
 import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restoreInput } from './restore.ts';
 import { Ruleset, type SavedTable, TABLES, type TableChange } from './ruleset.ts';
 
@@ -20,17 +21,26 @@ export function baseOptions(options: IptablesOptions, facts: NodeFacts): BaseOpt
   return {
     ...options,
     nodeAddresses: facts.addresses,
-    nodePortAddresses: nodePortAddresses(options.nodePortSelection, facts),
+    nodePortAddresses: nodePortAddresses(options, facts),
   };
 }
 
+/** As kube-proxy's NodePortAddresses reads the flag. */
 function nodePortAddresses(
-  selection: IptablesOptions['nodePortSelection'],
+  { nodePortSelection: selection, family, localhostNodePorts }: IptablesOptions,
   { addresses, primary }: NodeFacts,
 ): 'all' | readonly string[] {
   if (selection === 'all') return 'all';
   if (selection === 'primary') return primary === undefined ? [] : [primary];
-  return addresses.filter((address) => selection.some((cidr) => cidrContains(cidr, address)));
+  const cidrs = selection.filter((cidr) => familyOf(cidr) === family);
+  // A family that is not mentioned is not restricted.
+  if (cidrs.length === 0 || cidrs.some((cidr) => cidr.endsWith('/0'))) return 'all';
+  // The kernel routes nothing from [::1] to elsewhere.
+  const loopback = family === 'IPv4' && localhostNodePorts;
+  return addresses.filter(
+    (address) =>
+      cidrs.some((cidr) => cidrContains(cidr, address)) && (loopback || !isLoopback(address)),
+  );
 }
 
 /** The iptables mode in one family: hands Routes to a `Ruleset` and its changes to the commands. */
@@ -57,7 +67,10 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
       // Until the next comparison with the kernel.
       ruleset.markWritten({ ...change, write: new Map(), remove: left });
       const remove = change.remove.filter((name) => !left.includes(name));
-      return await writeTolerant({ ...change, remove });
+      // Emptied all the same: it must not lead to pods that went, nor hold the chains it jumps to.
+      const emptied = left.map((name) => [name, { text: '', depth: DEPTH.mark }] as const);
+      const rest = { ...change, remove, write: new Map([...change.write, ...emptied]) };
+      return await writeTolerant(rest);
     }
   };
 

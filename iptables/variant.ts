@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { execa } from 'execa';
+import { SERVICES } from './chains.ts';
 import { hasKubelet } from './cleanup.ts';
 import type { Variant } from './commands.ts';
 
@@ -24,6 +25,11 @@ export async function detectVariant(): Promise<Variant> {
   const mangle = { nft: await saved('nft', 'mangle'), legacy: await saved('legacy', 'mangle') };
   const all = { nft: await saved('nft', 'nat'), legacy: await saved('legacy', 'nat') };
   return chooseVariant(mangle, all);
+}
+
+/** Whether there are rules for Services in this variant, of kube-proxy or Portwide. */
+export async function holdsServices(variant: Variant): Promise<boolean> {
+  return (await saved(variant, 'nat'))?.includes(`\n:${SERVICES} `) ?? false;
 }
 
 async function saved(variant: Variant, table: string): Promise<string | undefined> {

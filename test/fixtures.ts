@@ -82,7 +82,6 @@ export function route(fields: Partial<Route> = {}, addresses: readonly string[] 
   const endpoints = addresses.map((address) => ({
     address,
     port: isListed ? 8080 : undefined,
-    local: true,
   }));
   return {
     id: `default/web/${family}`,

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
 import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
@@ -137,6 +138,21 @@ for (const variant of ['nft', 'legacy'] as const) {
       assert.equal(survived, await allRules());
     });
 
+    it('a second agent waits for the first to end', async () => {
+      await agent.apply(services(pods(0)));
+      const second = new Agent(lab);
+      try {
+        const started = second.start([...flags, '--metrics-bind-address=127.0.0.1:10250']);
+        await waitFor('it says so', () => second.log.some(({ msg }) => /waiting until/.test(msg)));
+        answered(await lab.client.tcp(VIP, 4000));
+        await agent.kill();
+        await started;
+        assert.equal((await lab.client.tcp(VIP, 4000, SHORT)).outcome, 'timeout');
+      } finally {
+        await second.destroy();
+      }
+    });
+
     it('a restart that finds everything as it should be writes nothing', async () => {
       await agent.apply(services(pods(0, 1)));
       await agent.stop();
@@ -175,6 +191,13 @@ for (const variant of ['nft', 'legacy'] as const) {
           ['-t', 'mangle', '-X'],
         ],
         [['-t', 'nat', '-D', 'PREROUTING', '1']],
+        [['-t', 'nat', '-F', 'KUBE-SERVICES']],
+        [
+          ['-t', 'nat', '-F', 'KUBE-MARK-MASQ'],
+          ['-F', 'KUBE-FORWARD'],
+        ],
+        [['-t', 'nat', '-F', /KUBE-SVC-\w{16}/.exec(whole)?.[0] ?? '']],
+        [['-t', 'nat', '-I', 'KUBE-SERVICES', '-j', 'RETURN']],
       ];
       for (const damage of damages) {
         for (const command of damage) await lab.node.exec(iptables, ['-w', '5', ...command]);
@@ -264,15 +287,58 @@ COMMIT
     it('a rule of somebody else that jumps to a stale chain does not block the rest', async () => {
       await agent.apply(services(pods(0)));
       const nat = await iptablesRules(lab.node, variant, 4, 'nat');
-      const chain = /KUBE-SVC-\w+/.exec(nat)?.[0] ?? '';
+      const chain = /KUBE-SVC-\w{16}/.exec(nat)?.[0] ?? '';
       const rule = ['OUTPUT', '-d', '192.0.2.99/32', '-j', chain];
       await lab.node.exec(`iptables-${variant}`, ['-t', 'nat', '-A', ...rule]);
       await agent.apply([]);
-      const [next] = services(pods(0)).filter(({ kind }) => kind === 'Service');
-      assert.ok(next !== undefined);
+      const left = await iptablesRules(lab.node, variant, 4, 'nat');
+      assert.deepEqual(left.match(/^:KUBE-(SVC|SEP)-\w{16} /gm), [`:${chain} `]);
+      assert.ok(agent.log.some(({ level, msg }) => level === 40 && msg.includes(chain)));
       await agent.apply(services(pods(0)));
       answered(await lab.client.tcp(VIP, 4000));
       await lab.node.exec(`iptables-${variant}`, ['-t', 'nat', '-D', ...rule]);
+    });
+
+    it('kube-proxy can take over again: what it does not know goes with its first sync', async () => {
+      const nodePort = serviceManifest('np', {
+        spec: {
+          type: 'NodePort',
+          clusterIPs: ['10.96.0.12'],
+          ports: [{ port: 80, nodePort: 30_080 }],
+        },
+      });
+      await agent.apply([
+        ...services(pods(0)),
+        nodePort,
+        sliceManifest('np', 4, pods(0), { ports: [{ name: '', port: 8080 }] }),
+      ]);
+      const held = await lab.client.hold(LISTED_VIPS[0] ?? '', 80);
+      await agent.kill();
+      const saved = await iptablesRules(lab.node, variant, 4, 'nat');
+      // What it serves: default/web. Everything else of these names it flushes and deletes, in the
+      // transaction that brings its own rules (syncProxyRules).
+      const own = ['KUBE-SVC-LOLE4ISW44XBNF3G', 'KUBE-SEP-WEB'];
+      const known = saved.match(/(?<=^:)KUBE-(SVC|SVL|EXT|FW|SEP)-\S+/gm) ?? [];
+      const stale = known.filter((name) => !own.includes(name));
+      assert.ok(stale.length > 10);
+      const jump = `-A KUBE-SERVICES -d ${LISTED_VIPS[0]}/32 -p tcp -m tcp --dport 80 -j ${own[0]}`;
+      const input = [
+        '*nat',
+        ':KUBE-SERVICES - [0:0]',
+        ':KUBE-NODEPORTS - [0:0]',
+        ...[...own, ...stale].map((name) => `:${name} - [0:0]`),
+        `-A ${own[0]} -j ${own[1]}`,
+        `-A ${own[1]} -p tcp -m tcp -j DNAT --to-destination ${pods(0)[0]?.ipv4}:8080`,
+        jump,
+        '-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS',
+        ...stale.map((name) => `-X ${name}`),
+        'COMMIT',
+        '',
+      ].join('\n');
+      await lab.node.exec(`iptables-${variant}-restore`, ['--noflush'], { input });
+      assert.equal(answered(await lab.client.tcp(LISTED_VIPS[0] ?? '', 80)).host, 'pod-1');
+      assert.equal(await held.exchange('still'), 'still');
+      await held.close();
     });
 
     it('the feature gate refuses all-ports Services, and gives them back', async () => {
@@ -288,7 +354,6 @@ COMMIT
 
     it('a broken manifest changes nothing and is reported; its repair counts', async () => {
       await agent.apply(services(pods(0)));
-      const { writeFileSync } = await import('node:fs');
       writeFileSync(`${agent.directory}/objects.json`, '{"kind": "List", ');
       await waitFor('the agent says so', () =>
         agent.log.some(({ level, msg }) => level >= 40 && msg.includes('objects.json')),

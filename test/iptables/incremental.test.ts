@@ -5,6 +5,7 @@ import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
+import { endpoint, service, slice } from '../fixtures.ts';
 import { type Change, change } from './generated.ts';
 import { options } from './options.ts';
 import { SimulatedTable } from './restore-simulator.ts';
@@ -161,7 +162,6 @@ describe('a change of one Service', () => {
   it('writes the chains of that Service and nothing else', async () => {
     const table = newTable();
     const machine = new Machine('IPv4', Infinity);
-    const { service, slice, endpoint } = await import('../fixtures.ts');
     for (let index = 0; index < 200; index++) {
       const name = `s${index}`;
       table.upsert(service({ name, clusterIPs: [`10.96.${index >> 7}.${index & 127}`] }));

@@ -54,6 +54,24 @@ describe('names of chains', () => {
   }
 });
 
+describe('Services and chains', () => {
+  it('no two share a chain, however they are named', () => {
+    const keys = [
+      serviceChains('default/web', 'TCP'),
+      serviceChains('default/web', 'UDP'),
+      serviceChains('default/web', undefined),
+      serviceChains('default/webtcp', undefined),
+      serviceChains('default/web:http', 'TCP'),
+      serviceChains('default/web:httptcp', 'UDP'),
+    ];
+    const names = keys.flatMap((chains) => [
+      chains.cluster,
+      chains.endpoint('10.0.0.1', undefined),
+    ]);
+    assert.equal(new Set(names).size, names.length);
+  });
+});
+
 describe('the text of a rule', () => {
   it('rounds probabilities as the kernel does', () => {
     const text = [1, 2, 3, 7, 2048].map((n) => oneIn(n).split(' ').at(-1));
@@ -131,6 +149,134 @@ describe('rules of a Route', () => {
   });
 });
 
+describe('rules that stand on every node', () => {
+  const saved = (foreign: readonly string[]) => ({
+    chains: new Map<string, string>(),
+    foreign: new Set(foreign),
+  });
+  const filterLines = (foreign: readonly string[]) =>
+    restoreInput(new Ruleset(options()).difference('filter', saved(foreign))).split('\n');
+
+  it('masquerade what is marked, and clear the mark', () => {
+    assert.deepEqual(
+      rulesFor([]).filter((line) => line.startsWith('-A KUBE-POSTROUTING')),
+      [
+        '-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN',
+        '-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0',
+        '-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully',
+      ],
+    );
+  });
+
+  it('accept what is marked or established, where forwarding is dropped by default', () => {
+    assert.deepEqual(
+      rulesFor([]).filter((line) => /^-(A|I) (KUBE-FORWARD|FORWARD .*KUBE-FORWARD)/.test(line)),
+      [
+        '-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP',
+        '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT',
+        '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT',
+        '-I FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD',
+      ],
+    );
+    const liberal = rulesFor([], { dropInvalid: false });
+    assert.equal(
+      liberal.some((line) => line.includes('INVALID')),
+      false,
+    );
+  });
+
+  it('jumps stand in an order: where one is missing, all of its chain are put in anew', () => {
+    const all = new Ruleset(options()).shared().filter(({ table }) => table === 'filter');
+    const lines = all.map(({ rule }) => rule);
+    const chains = [':INPUT', ':FORWARD', ':OUTPUT', ':KUBE-FIREWALL'];
+    assert.equal(
+      filterLines([...chains, ...lines]).some((line) => /^-[ID] /.test(line)),
+      false,
+    );
+    const without = lines.filter((line) => !/^-A OUTPUT .*KUBE-PROXY-FIREWALL/.test(line));
+    assert.deepEqual(
+      filterLines([...chains, ...without])
+        .filter((line) => /^-[ID] /.test(line))
+        .map((line) => line.replace(/ -m.*-j/, '')),
+      [
+        '-D OUTPUT KUBE-SERVICES',
+        '-D OUTPUT -j KUBE-FIREWALL',
+        '-I OUTPUT -j KUBE-FIREWALL',
+        '-I OUTPUT KUBE-SERVICES',
+        '-I OUTPUT KUBE-PROXY-FIREWALL',
+      ],
+    );
+  });
+
+  it("the kubelet's KUBE-FIREWALL is never flushed, only added to", () => {
+    const kubelet = [':KUBE-FIREWALL', '-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP'];
+    const lines = filterLines(kubelet);
+    assert.equal(
+      lines.some((line) => line.startsWith(':KUBE-FIREWALL')),
+      false,
+    );
+    assert.equal(lines.filter((line) => line.startsWith('-A KUBE-FIREWALL ! -s 127')).length, 1);
+    assert.equal(filterLines([]).includes(':KUBE-FIREWALL - [0:0]'), true);
+  });
+
+  it('a node inside the source ranges may call its VIP with the VIP as source', () => {
+    const firewalled = route({ loadBalancerIPs: ['203.0.113.1'], sourceRanges: ['192.0.2.0/24'] }, [
+      '10.244.0.1',
+    ]);
+    const sources = (nodeAddresses: readonly string[]) => {
+      const ruleset = new Ruleset(options());
+      ruleset.update([firewalled], []);
+      // The node's addresses are heard of later than its Services.
+      ruleset.setOptions(options({ nodeAddresses }));
+      return restoreInput(ruleset.difference('nat', NOTHING))
+        .split('\n')
+        .flatMap((line) => /^-A KUBE-FW-\S+ -s (\S+)/.exec(line)?.[1] ?? []);
+    };
+    assert.deepEqual(sources(['192.0.2.1']), ['192.0.2.0/24', '203.0.113.1/32']);
+    assert.deepEqual(sources(['198.51.100.1']), ['192.0.2.0/24']);
+  });
+});
+
+describe('input for iptables-restore', () => {
+  it('can be of any size', () => {
+    const ruleset = new Ruleset(options());
+    const many = Array.from({ length: 3000 }, (_, index) =>
+      route(
+        {
+          id: `${index}`,
+          name: `default/s${index}`,
+          clusterIP: `10.96.${index >> 8}.${index & 255}`,
+        },
+        Array.from({ length: 40 }, (_, last) => `10.244.0.${last + 1}`),
+      ),
+    );
+    ruleset.update(many, []);
+    const change = ruleset.difference('nat', NOTHING);
+    assert.ok(change.write.size > 120_000);
+    for (const size of [Infinity, 500]) {
+      assert.ok(restoreInput(change, size).split('COMMIT').length > (size === 500 ? 200 : 1));
+    }
+  });
+
+  it('removes many chains in several transactions, all flushed before one goes', () => {
+    const remove = Array.from({ length: 7 }, (_, index) => `KUBE-SEP-${index}`);
+    const change = { table: 'nat' as const, write: new Map(), remove, shared: [] };
+    const lines = restoreInput(change, 3).split('\n');
+    assert.equal(lines.filter((line) => line === 'COMMIT').length, 6);
+    assert.ok(lines.lastIndexOf(':KUBE-SEP-6 - [0:0]') < lines.indexOf('-X KUBE-SEP-0'));
+  });
+
+  it('a change that comes in the middle of a write is still to be written after it', () => {
+    const ruleset = new Ruleset(options());
+    ruleset.update([route({}, ['10.244.0.1'])], []);
+    const writing = ruleset.pending();
+    ruleset.update([route({}, ['10.244.0.2'])], []);
+    for (const change of writing) ruleset.markWritten(change);
+    const left = ruleset.pending().find(({ table }) => table === 'nat');
+    assert.deepEqual([left?.write.size, left?.remove.length], [2, 1]);
+  });
+});
+
 describe('which iptables the node uses', () => {
   const hint = ':KUBE-IPTABLES-HINT - [0:0]\n';
   for (const [title, mangle, all, expected] of [
@@ -176,11 +322,13 @@ describe('cleaning up a table', () => {
   it("removes kube-proxy's chains of every mode and the jumps to them", () => {
     assert.deepEqual(cleanupInput('nat', saved, true)?.split('\n'), [
       '*nat',
-      ':KUBE-SERVICES - [0:0]',
-      ':KUBE-LOAD-BALANCER - [0:0]',
       '-D PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES',
-      '-X KUBE-SERVICES',
+      'COMMIT',
+      '*nat',
+      ':KUBE-LOAD-BALANCER - [0:0]',
+      ':KUBE-SERVICES - [0:0]',
       '-X KUBE-LOAD-BALANCER',
+      '-X KUBE-SERVICES',
       'COMMIT',
       '',
     ]);

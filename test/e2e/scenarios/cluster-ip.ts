@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { waitFor } from '../../lab/lab.ts';
+import { sliceManifest } from '../manifests.ts';
 import {
   answered,
   droppedSilently,
@@ -233,7 +234,6 @@ export const clusterIPScenarios: readonly Scenario[] = [
     title: 'dual stack: one Service, both families',
     async run(world) {
       const vips = ['10.96.0.70', 'fd00:10:96::46'];
-      const { sliceManifest } = await import('../manifests.ts');
       await world.apply([
         world.service('dual', {
           spec: { clusterIPs: vips, ports: [{ name: 'http', port: 80 }] },

@@ -1,0 +1,121 @@
+import assert from 'node:assert/strict';
+import type { IpFamily } from '../../api/objects.ts';
+import { baseOptions, type IptablesOptions, iptablesBackend } from '../../iptables/backend.ts';
+import { type Iptables, IptablesError } from '../../iptables/commands.ts';
+import { TABLES } from '../../iptables/ruleset.ts';
+import { parseSaved } from '../../iptables/saved.ts';
+import { route } from '../fixtures.ts';
+import { options } from './options.ts';
+import { SimulatedTable } from './restore-simulator.ts';
+
+const ADDRESSES = ['10.1.0.1', '127.0.0.1', '192.0.2.1'];
+const ADDRESSES_6 = ['2001:db8::1', '::1'];
+
+describe('--nodeport-addresses, as kube-proxy reads it', () => {
+  const select = (
+    nodePortSelection: IptablesOptions['nodePortSelection'],
+    family: IpFamily = 'IPv4',
+    fields: Partial<IptablesOptions> = {},
+  ) =>
+    baseOptions(
+      { ...options({ family }), onWarning: () => {}, nodePortSelection, ...fields },
+      {
+        addresses: family === 'IPv4' ? ADDRESSES : ADDRESSES_6,
+        primary: family === 'IPv4' ? '192.0.2.1' : undefined,
+      },
+    ).nodePortAddresses;
+
+  for (const [title, actual, expected] of [
+    ['all', select('all'), 'all'],
+    ['primary', select('primary'), ['192.0.2.1']],
+    ['primary of a family without one', select('primary', 'IPv6'), []],
+    ['by CIDR', select(['10.0.0.0/8']), ['10.1.0.1']],
+    ['a zero CIDR is all', select(['0.0.0.0/0']), 'all'],
+    ['a family that is not mentioned is not restricted', select(['10.0.0.0/8'], 'IPv6'), 'all'],
+    ['loopback', select(['127.0.0.0/8']), ['127.0.0.1']],
+    [
+      'loopback, with --iptables-localhost-nodeports=false',
+      select(['127.0.0.0/8'], 'IPv4', { localhostNodePorts: false }),
+      [],
+    ],
+    ['never on [::1]', select(['::1/128'], 'IPv6'), []],
+  ] as const) {
+    it(title, () => assert.deepEqual(actual, expected));
+  }
+});
+
+describe('the iptables backend', () => {
+  /** A kernel in which a rule of somebody else jumps to one of our chains. */
+  function kernelWithForeignJump() {
+    const tables = new Map(
+      TABLES.map((table) => [
+        table,
+        new SimulatedTable(['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING']),
+      ]),
+    );
+    const blocked = new Set<string>();
+    const iptables: Iptables = {
+      family: 'IPv4',
+      variant: 'legacy',
+      save: (table) => parseSaved(tables.get(table)?.lines() ?? []),
+      restore: (input) => {
+        const line = input.split('\n').find((each) => blocked.has(each));
+        if (line !== undefined) {
+          return Promise.reject(new IptablesError('iptables-restore', 'busy', line, undefined));
+        }
+        const table = TABLES.find((each) => input.startsWith(`*${each}`));
+        if (table !== undefined) tables.get(table)?.restore(input);
+        return Promise.resolve();
+      },
+      check: () => Promise.resolve(true),
+      version: () => Promise.resolve('iptables v1.8.9'),
+    };
+    return { tables, blocked, iptables };
+  }
+
+  it('leaves the one chain that somebody else jumps to, and no other', async () => {
+    const { tables, blocked, iptables } = kernelWithForeignJump();
+    const warnings: string[] = [];
+    const backend = iptablesBackend(iptables, {
+      ...options(),
+      nodePortSelection: 'all',
+      onWarning: (message) => warnings.push(message),
+    });
+    const one = route({ id: 'one', name: 'default/one' }, ['10.244.0.1']);
+    const two = route({ id: 'two', name: 'default/two', clusterIP: '10.96.0.11' }, ['10.244.0.2']);
+    backend.update([one, two], []);
+    await backend.apply(true);
+    const chains = () =>
+      tables
+        .get('nat')
+        ?.lines()
+        .filter((line) => /^:KUBE-S(VC|EP)-.{16} /.test(line)) ?? [];
+    const [held = ''] = chains().filter((line) => line.startsWith(':KUBE-SVC-'));
+    const name = held.slice(1).split(' ')[0] ?? '';
+    blocked.add(`-X ${name}`);
+    backend.update([], ['one', 'two']);
+    await assert.rejects(backend.apply(false), IptablesError);
+    await backend.apply(true);
+    assert.deepEqual(chains(), [held]);
+    assert.equal(warnings.length, 1);
+    assert.match(warnings[0] ?? '', new RegExp(name));
+
+    // Meanwhile everything else goes on, and the chain is used again when its Service is back.
+    backend.update([one], []);
+    await backend.apply(false);
+    blocked.clear();
+    backend.update([], ['one']);
+    await backend.apply(true);
+    assert.deepEqual(chains(), []);
+  });
+
+  it("a failure that is nobody else's fault is a failure", async () => {
+    const { iptables } = kernelWithForeignJump();
+    const error = new IptablesError('iptables-restore', 'bad', '-A nonsense', undefined);
+    const backend = iptablesBackend(
+      { ...iptables, restore: () => Promise.reject(error) },
+      { ...options(), nodePortSelection: 'all', onWarning: assert.fail },
+    );
+    await assert.rejects(backend.apply(true), error);
+  });
+});

@@ -1,0 +1,105 @@
+import assert from 'node:assert/strict';
+import type { Node } from '../../api/objects.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
+import { endpoint, service, slice } from '../fixtures.ts';
+
+const newTable = () =>
+  new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
+
+const node = (zone: string, name = 'node-a'): Node => ({
+  kind: 'Node',
+  key: name,
+  name,
+  zone,
+  podCIDRs: [],
+  addresses: [],
+});
+
+/** Endpoints of each Route that changed. */
+const taken = (table: RouteTable) =>
+  table
+    .takeChanges()
+    .routes.upserts.map(({ name, clusterEndpoints }) => [
+      name,
+      clusterEndpoints.map(({ address }) => address).join(),
+    ]);
+
+describe('the route table', () => {
+  it('resolves what a change touches, and hands on what differs', () => {
+    const table = newTable();
+    for (const name of ['a', 'b']) {
+      table.upsert(service({ name, clusterIPs: [name === 'a' ? '10.96.0.1' : '10.96.0.2'] }));
+    }
+    table.takeChanges();
+    table.upsert(slice([endpoint('10.0.0.1')], { serviceKey: 'default/a' }));
+    assert.deepEqual(taken(table), [['default/a', '10.0.0.1']]);
+    table.upsert(slice([endpoint('10.0.0.1', { zone: 'elsewhere' })], { serviceKey: 'default/a' }));
+    assert.deepEqual(taken(table), []);
+    assert.equal(table.hasChanges, false);
+  });
+
+  it('a slice that changes its Service leaves the old one', () => {
+    const table = newTable();
+    table.upsert(service({ name: 'a', clusterIPs: ['10.96.0.1'] }));
+    table.upsert(service({ name: 'b', clusterIPs: ['10.96.0.2'] }));
+    const moving = { name: 'moving', key: 'default/moving' };
+    table.upsert(slice([endpoint('10.0.0.1')], { ...moving, serviceKey: 'default/a' }));
+    table.takeChanges();
+    table.upsert(slice([endpoint('10.0.0.1')], { ...moving, serviceKey: 'default/b' }));
+    assert.deepEqual(taken(table).sort(), [
+      ['default/a', ''],
+      ['default/b', '10.0.0.1'],
+    ]);
+  });
+
+  it('a Service that gets its slices before itself has them', () => {
+    const table = newTable();
+    table.upsert(slice([endpoint('10.0.0.1')]));
+    assert.deepEqual(taken(table), []);
+    table.upsert(service());
+    assert.deepEqual(taken(table), [['default/web', '10.0.0.1']]);
+  });
+
+  it("this node's zone concerns every Service, other nodes' none", () => {
+    const table = newTable();
+    table.upsert(service());
+    table.upsert(
+      slice([
+        endpoint('10.0.0.1', { hintedZones: ['east'] }),
+        endpoint('10.0.0.2', { hintedZones: ['west'] }),
+      ]),
+    );
+    table.upsert(node('east'));
+    assert.deepEqual(taken(table), [['default/web', '10.0.0.1']]);
+    table.upsert(node('west', 'node-b'));
+    assert.deepEqual(taken(table), []);
+    table.upsert(node('west'));
+    assert.deepEqual(taken(table), [['default/web', '10.0.0.2']]);
+  });
+
+  it('tells of refusals when they come and when they go', () => {
+    const table = newTable();
+    const refused = service({ portsAnnotation: 'all', type: 'NodePort' });
+    table.upsert(refused);
+    const reasons = (list: readonly { reason: string }[]) => list.map(({ reason }) => reason);
+    assert.deepEqual(reasons(table.takeChanges().refusals.raised), ['NodePort']);
+    assert.deepEqual(reasons([...table.refusals()]), ['NodePort']);
+    table.upsert({ ...refused, affinitySeconds: 10 });
+    assert.deepEqual(table.takeChanges().refusals.raised, []);
+    table.upsert({ ...refused, type: 'ClusterIP' });
+    const { refusals, routes } = table.takeChanges();
+    assert.deepEqual([reasons(refusals.raised), reasons(refusals.cleared)], [[], ['NodePort']]);
+    assert.equal(routes.upserts.length, 1);
+    assert.deepEqual([...table.refusals()], []);
+  });
+
+  it('warns once of a pod on the host network under an all-ports VIP', () => {
+    const table = newTable();
+    table.setNodeAddresses(new Set(['192.0.2.1']));
+    table.upsert(service({ portsAnnotation: 'all' }));
+    table.upsert(slice([endpoint('192.0.2.1')]));
+    assert.equal(table.takeChanges().refusals.warnings.length, 1);
+    table.upsert(slice([endpoint('192.0.2.1'), endpoint('10.0.0.1')]));
+    assert.equal(table.takeChanges().refusals.warnings.length, 0);
+  });
+});
