@@ -5,7 +5,7 @@ import type { BaseOptions } from './base-rules.ts';
 import type { Table } from './chains.ts';
 import { type Iptables, IptablesError } from './commands.ts';
 import { DEPTH } from './compile.ts';
-import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restoreInput } from './restore.ts';
+import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restorePieces } from './restore.ts';
 import { Ruleset, type SavedTable, TABLES, type TableChange } from './ruleset.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
@@ -50,7 +50,7 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
 
   const write = async (change: TableChange): Promise<number> => {
     if (isEmpty(change)) return 0;
-    await iptables.restore(restoreInput(change, perTransaction));
+    await iptables.restore(restorePieces(change, perTransaction));
     ruleset.markWritten(change);
     return change.write.size + change.remove.length + change.shared.length;
   };

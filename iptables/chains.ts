@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { IpFamily, Protocol } from '../api/objects.ts';
 
 export type Table = 'mangle' | 'nat' | 'filter';
@@ -78,13 +78,13 @@ export interface ServiceChains {
  */
 export function serviceChains(name: string, protocol: Protocol | undefined): ServiceChains {
   const key = protocol === undefined ? `${name}:*` : name + protocol.toLowerCase();
-  const service = hash(key);
+  const service = shortHash(key);
   return {
     cluster: `KUBE-SVC-${service}`,
     local: `KUBE-SVL-${service}`,
     external: `KUBE-EXT-${service}`,
     firewall: `KUBE-FW-${service}`,
-    endpoint: (address, port) => `KUBE-SEP-${hash(key + socketAddress(address, port))}`,
+    endpoint: (address, port) => `KUBE-SEP-${shortHash(key + socketAddress(address, port))}`,
   };
 }
 
@@ -95,17 +95,18 @@ export function socketAddress(address: string, port: number | undefined): string
 }
 
 /** First 16 characters of the base32 (RFC 4648) SHA-256, which keeps names within 28 characters. */
-function hash(text: string): string {
-  const digest = createHash('sha256').update(text).digest();
+function shortHash(text: string): string {
+  const digest = hash('sha256', text, 'buffer');
   let name = '';
-  for (let at = 0; at < 10; at += 5) {
-    const bits = BigInt(digest.readUIntBE(at, 5));
-    for (let shift = 35n; shift >= 0n; shift -= 5n) {
-      name += 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'.charAt(Number((bits >> shift) & 31n));
-    }
+  // 16 times 5 bits: the first 80 of the digest.
+  for (let bit = 0; bit < 80; bit += 5) {
+    const twoBytes = digest.readUInt16BE(bit >> 3);
+    name += BASE32.charAt((twoBytes >> (11 - (bit & 7))) & 31);
   }
   return name;
 }
+
+const BASE32 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567';
 
 /** Length of the prefix that means one host. */
 export function hostPrefix(family: IpFamily): number {

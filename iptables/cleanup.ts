@@ -1,5 +1,5 @@
 import { FIREWALL, isOwnChain, type Table } from './chains.ts';
-import { restoreInput, transaction } from './restore.ts';
+import { restoreInput, rulesInput } from './restore.ts';
 
 /** Chains of kube-proxy's IPVS mode. */
 const IPVS_CHAINS = new Set([
@@ -45,7 +45,7 @@ export function cleanupInput(
   if (chains.length === 0 && jumps.length === 0) return undefined;
   const removal = { table, write: new Map(), remove: chains, shared: [] };
   return (
-    (jumps.length === 0 ? '' : transaction(table, jumps)) +
+    (jumps.length === 0 ? '' : rulesInput(table, jumps)) +
     restoreInput(removal, chainsPerTransaction)
   );
 }

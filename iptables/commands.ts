@@ -1,3 +1,4 @@
+import { Readable } from 'node:stream';
 import { ExecaError, execa } from 'execa';
 import type { IpFamily } from '../api/objects.ts';
 import type { Table } from './chains.ts';
@@ -35,7 +36,7 @@ export interface Iptables {
   /** Reads one table. */
   save(table: Table): Promise<SavedTable>;
   /** Loads `input` without flushing the rest; all of a table or nothing of it. */
-  restore(input: string): Promise<void>;
+  restore(input: Iterable<string>): Promise<void>;
   /** Whether every rule of `input`, made of `-C` lines, is there. */
   check(input: string): Promise<boolean>;
   /** First line of `--version`. */
@@ -60,14 +61,14 @@ export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
     async restore(input) {
       const name = `${command}-restore`;
       try {
-        await execa(name, ['--noflush', ...LOCK_WAIT], { input });
+        await execa(name, ['--noflush', ...LOCK_WAIT], { input: Readable.from(input) });
       } catch (error) {
         throw asIptablesError(name, error, input);
       }
     },
     async check(input) {
       try {
-        await this.restore(input);
+        await this.restore([input]);
         return true;
       } catch (error) {
         // A line that was named is a rule that is not there; anything else is no answer.
@@ -85,9 +86,26 @@ export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
   };
 }
 
-function asIptablesError(command: string, error: unknown, input?: string): IptablesError {
+function asIptablesError(
+  command: string,
+  error: unknown,
+  input: Iterable<string> = [],
+): IptablesError {
   const stderr = error instanceof ExecaError ? String(error.stderr ?? '') : '';
   const number = /line:? (\d+)/i.exec(stderr)?.[1];
-  const line = number === undefined ? undefined : input?.split('\n')[Number(number) - 1];
+  const line = number === undefined ? undefined : lineOf(input, Number(number));
   return new IptablesError(command, stderr, line, error);
+}
+
+/** @param number counted from 1. */
+function lineOf(input: Iterable<string>, number: number): string | undefined {
+  let left = number;
+  let rest = '';
+  for (const piece of input) {
+    const lines = (rest + piece).split('\n');
+    rest = lines.pop() ?? '';
+    if (left <= lines.length) return lines[left - 1];
+    left -= lines.length;
+  }
+  return undefined;
 }

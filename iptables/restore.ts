@@ -15,6 +15,9 @@ export function isEmpty(change: TableChange): boolean {
   return change.write.size === 0 && change.remove.length === 0 && change.shared.length === 0;
 }
 
+/** Characters of one piece: some milliseconds to make. */
+const PIECE = 1 << 18;
+
 /**
  * Input for `iptables-restore --noflush` that makes one table as wanted. Naming a chain in the
  * header flushes it, so each named chain is written whole; all others stay as they are.
@@ -24,34 +27,65 @@ export function isEmpty(change: TableChange): boolean {
  * @returns an empty string when there is nothing to do.
  */
 export function restoreInput(change: TableChange, chainsPerTransaction = Infinity): string {
-  if (isEmpty(change)) return '';
+  return [...restorePieces(change, chainsPerTransaction)].join('');
+}
+
+/**
+ * `restoreInput` in pieces that are made as they are taken, so that the text of a big table, tens of
+ * megabytes, neither holds up the event loop nor stands in memory whole. May be iterated again.
+ */
+export function restorePieces(
+  change: TableChange,
+  chainsPerTransaction = Infinity,
+): Iterable<string> {
+  return { [Symbol.iterator]: () => pieces(restoreLines(change, chainsPerTransaction)) };
+}
+
+function* pieces(lines: Iterable<string>): Generator<string> {
+  let piece: string[] = [];
+  let length = 0;
+  for (const line of lines) {
+    piece.push(line, '\n');
+    length += line.length;
+    if (length < PIECE) continue;
+    yield piece.join('');
+    piece = [];
+    length = 0;
+  }
+  if (piece.length > 0) yield piece.join('');
+}
+
+function* restoreLines(change: TableChange, chainsPerTransaction: number): Generator<string> {
+  if (isEmpty(change)) return;
+  const { table } = change;
   const chains = [...change.write].sort(
     ([a, { depth: x }], [b, { depth: y }]) => y - x || compareText(a, b),
   );
   const removed = change.remove.toSorted(compareText);
-  const writes = inParts(chains, chainsPerTransaction).map(chainLines);
-  const last = writes.at(-1) ?? [];
   const shared = sharedLines(change.shared);
-  // What fits into one transaction goes into one.
-  const isSmall = writes.length <= 1 && removed.length <= chainsPerTransaction;
-  const transactions = isSmall
-    ? [[...headers(removed), ...last, ...shared, ...removalCommands(removed)]]
-    : [
-        ...writes.slice(0, -1),
-        [...last, ...shared],
-        // Flushed first, all of them: they jump to each other in any order.
-        ...inParts(removed, chainsPerTransaction).map(headers),
-        ...inParts(removed, chainsPerTransaction).map(removalCommands),
-      ];
-  return transactions
-    .filter((lines) => lines.length > 0)
-    .map((lines) => transaction(change.table, lines))
-    .join('');
+  if (chains.length <= chainsPerTransaction && removed.length <= chainsPerTransaction) {
+    const groups = [headers(removed), chainLines(chains), shared, removals(removed)];
+    yield* transaction(table, ...groups);
+    return;
+  }
+  const writes = inParts(chains, chainsPerTransaction);
+  for (const part of writes.slice(0, -1)) yield* transaction(table, chainLines(part));
+  if (writes.length > 0 || shared.length > 0) {
+    yield* transaction(table, chainLines(writes.at(-1) ?? []), shared);
+  }
+  // Flushed first, all of them: they jump to each other in any order.
+  for (const part of inParts(removed, chainsPerTransaction)) {
+    yield* transaction(table, headers(part));
+  }
+  for (const part of inParts(removed, chainsPerTransaction)) {
+    yield* transaction(table, removals(part));
+  }
 }
 
-/** Lines between `*table` and `COMMIT`. */
-export function transaction(table: Table, lines: readonly string[]): string {
-  return [`*${table}`, ...lines, 'COMMIT', ''].join('\n');
+function* transaction(table: Table, ...groups: readonly Iterable<string>[]): Generator<string> {
+  yield `*${table}`;
+  for (const group of groups) yield* group;
+  yield 'COMMIT';
 }
 
 function inParts<Item>(items: readonly Item[], size: number): (readonly Item[])[] {
@@ -61,18 +95,17 @@ function inParts<Item>(items: readonly Item[], size: number): (readonly Item[])[
   );
 }
 
-function chainLines(chains: readonly (readonly [string, Chain])[]): string[] {
-  return [
-    ...chains.map(([name]) => `:${name} - [0:0]`),
-    ...chains.flatMap(([, { text }]) => (text === '' ? [] : [text])),
-  ];
+/** Headers, then each chain's rules at once. */
+function* chainLines(chains: readonly (readonly [string, Chain])[]): Generator<string> {
+  for (const [name] of chains) yield `:${name} - [0:0]`;
+  for (const [, { text }] of chains) if (text !== '') yield text;
 }
 
 function headers(names: readonly string[]): string[] {
   return names.map((name) => `:${name} - [0:0]`);
 }
 
-function removalCommands(names: readonly string[]): string[] {
+function removals(names: readonly string[]): string[] {
   return names.map((name) => `-X ${name}`);
 }
 
@@ -93,11 +126,15 @@ function sharedLines(changes: TableChange['shared']): string[] {
  * deleted jump.
  */
 export function checkInput(tables: readonly Table[], shared: readonly SharedRule[]): string {
-  return tables
-    .map((table) => {
-      const rules = shared.filter((rule) => rule.table === table).map(({ rule }) => rule);
-      const lines = [canaryRule(), ...rules].map((rule) => rule.replace('-A ', '-C '));
-      return transaction(table, lines);
-    })
-    .join('');
+  const lines = tables.flatMap((table) => {
+    const rules = shared.filter((rule) => rule.table === table).map(({ rule }) => rule);
+    const checks = [canaryRule(), ...rules].map((rule) => rule.replace('-A ', '-C '));
+    return [...transaction(table, checks)];
+  });
+  return `${lines.join('\n')}\n`;
+}
+
+/** Input that changes rules of one table in one transaction. */
+export function rulesInput(table: Table, lines: readonly string[]): string {
+  return `${[...transaction(table, lines)].join('\n')}\n`;
 }

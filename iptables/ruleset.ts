@@ -154,7 +154,7 @@ export class Ruleset {
     });
   }
 
-  /** What one table lacks, given what is in it. */
+  /** What one table lacks, given what is in it; the rest counts as written from now on. */
   difference(table: Table, saved: SavedTable): TableChange {
     this.#writeTrees();
     const chains = this.#of(this.#chains, table);
@@ -162,6 +162,9 @@ export class Ruleset {
       [...chains].filter(([name, { text }]) => saved.chains.get(name) !== text),
     );
     const remove = [...saved.chains.keys()].filter((name) => !chains.has(name));
+    const dirty = this.#of(this.#dirty, table);
+    for (const name of dirty)
+      if (chains.get(name)?.text === saved.chains.get(name)) dirty.delete(name);
     const own = sharedRules(this.#options).filter((shared) => shared.table === table);
     const shared = [...Map.groupBy(own, ({ chain }) => chain)].flatMap(([chain, rules]) =>
       sharedChange(chain, rules, saved),

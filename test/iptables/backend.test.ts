@@ -58,7 +58,8 @@ describe('the iptables backend', () => {
       family: 'IPv4',
       variant: 'legacy',
       save: (table) => parseSaved(tables.get(table)?.lines() ?? []),
-      restore: (input) => {
+      restore: (pieces) => {
+        const input = [...pieces].join('');
         const line = input.split('\n').find((each) => blocked.has(each));
         if (line !== undefined) {
           return Promise.reject(new IptablesError('iptables-restore', 'busy', line, undefined));
@@ -107,6 +108,34 @@ describe('the iptables backend', () => {
     backend.update([], ['one']);
     await backend.apply(true);
     assert.deepEqual(chains(), []);
+  });
+
+  it('writes one Service after a start that found everything in place', async () => {
+    const { iptables } = kernelWithForeignJump();
+    const start = async () => {
+      const backend = iptablesBackend(iptables, {
+        ...options(),
+        nodePortSelection: 'all',
+        onWarning: assert.fail,
+      });
+      const routes = Array.from({ length: 50 }, (_, index) =>
+        route({ id: `${index}`, name: `default/s${index}`, clusterIP: `10.96.0.${index}` }, [
+          '10.244.0.1',
+        ]),
+      );
+      backend.update(routes, []);
+      return { backend, ...(await backend.apply(true)) };
+    };
+    assert.ok((await start()).written > 100);
+    const { backend, written } = await start();
+    assert.equal(written, 0);
+    backend.update(
+      [route({ id: '7', name: 'default/s7', clusterIP: '10.96.0.7' }, ['10.244.0.2'])],
+      [],
+    );
+    // Its KUBE-SVC chain, and one KUBE-SEP chain for the other.
+    assert.deepEqual(await backend.apply(false), { written: 3 });
+    assert.deepEqual(await backend.apply(false), { written: 0 });
   });
 
   it("a failure that is nobody else's fault is a failure", async () => {

@@ -1,0 +1,81 @@
+/**
+ * Three network namespaces in a row, as far as a new connection sees a cluster: a client pod, the
+ * node whose rules are measured, and a namespace that holds every endpoint address. Nobody
+ * listens there: a connection that got through the node is refused by the endpoint itself.
+ *
+ *   client 10.255.0.2 ── 10.255.0.1 node 192.0.2.1 ── 192.0.2.2 endpoints (10.128.0.0/9)
+ */
+import { randomBytes } from 'node:crypto';
+import { execa } from 'execa';
+import { guard, removeNamespaces } from '../test/lab/namespaces.ts';
+import { POD_CIDR } from './cluster.ts';
+
+export interface Network {
+  readonly client: string;
+  readonly node: string;
+  readonly endpoints: string;
+}
+
+/** Makes the namespaces, and removes them however `use` ends. */
+export async function withNetwork<Result>(
+  use: (network: Network) => Promise<Result>,
+): Promise<Result> {
+  const id = `pwb-${randomBytes(3).toString('hex')}`;
+  const network = { client: `${id}-client`, node: `${id}-node`, endpoints: `${id}-endpoints` };
+  const namespaces = Object.values(network);
+  const unguard = guard({ namespaces, kill: () => {} });
+  try {
+    await build(network);
+    return await use(network);
+  } finally {
+    await removeNamespaces(namespaces);
+    unguard();
+  }
+}
+
+async function build({ client, node, endpoints }: Network): Promise<void> {
+  const setUp = ['link set lo up'];
+  await ip(
+    [],
+    [client, node, endpoints].map((name) => `netns add ${name}`),
+  );
+  await ip(
+    ['-n', node],
+    [
+      ...setUp,
+      `link add client type veth peer name eth0 netns ${client}`,
+      `link add endpoints type veth peer name eth0 netns ${endpoints}`,
+      'address add 10.255.0.1/30 dev client',
+      'address add 192.0.2.1/30 dev endpoints',
+      'link set client up',
+      'link set endpoints up',
+      `route add ${POD_CIDR} via 192.0.2.2`,
+    ],
+  );
+  await ip(
+    ['-n', client],
+    [
+      ...setUp,
+      'address add 10.255.0.2/30 dev eth0',
+      'link set eth0 up',
+      'route add default via 10.255.0.1',
+    ],
+  );
+  await ip(
+    ['-n', endpoints],
+    [
+      ...setUp,
+      'address add 192.0.2.2/30 dev eth0',
+      'link set eth0 up',
+      // In table main, where the way back to the client, which is in that range, takes precedence.
+      `route add local ${POD_CIDR} dev lo table main`,
+      'route add 10.255.0.0/30 via 192.0.2.1',
+    ],
+  );
+  const settings = ['net.ipv4.ip_forward=1', 'net.ipv4.conf.all.rp_filter=0'];
+  await execa('ip', ['netns', 'exec', node, 'sysctl', '-q', '-w', ...settings]);
+}
+
+async function ip(options: readonly string[], lines: readonly string[]): Promise<void> {
+  await execa('ip', [...options, '-batch', '-'], { input: `${lines.join('\n')}\n` });
+}
