@@ -152,11 +152,12 @@ export function sharedRules(options: BaseOptions): SharedRule[] {
     jump('nat', 'OUTPUT', SERVICES, portals, false),
     jump('nat', 'POSTROUTING', POSTROUTING, 'kubernetes postrouting rules', false),
     jump('filter', 'INPUT', PROXY_FIREWALL, firewall),
-    jump('filter', 'INPUT', NODE_PORTS, 'kubernetes health check service ports', false),
     jump('filter', 'INPUT', EXTERNAL_SERVICES, external),
     // kube-proxy has none here. Without it a VIP that the node holds would reach the node's own
     // listeners when it has no endpoint.
     jump('filter', 'INPUT', SERVICES, portals),
+    // After those: the health check port of one Service must not open it on the VIP of another.
+    jump('filter', 'INPUT', NODE_PORTS, 'kubernetes health check service ports', false),
     jump('filter', 'FORWARD', PROXY_FIREWALL, firewall),
     jump('filter', 'FORWARD', FORWARD, 'kubernetes forwarding rules', false),
     jump('filter', 'FORWARD', SERVICES, portals),

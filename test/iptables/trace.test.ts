@@ -1,0 +1,246 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { familyOf } from '../../api/addresses.ts';
+import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
+import type { BaseOptions } from '../../iptables/base-rules.ts';
+import { restoreInput } from '../../iptables/restore.ts';
+import { Ruleset, TABLES } from '../../iptables/ruleset.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
+import type { Route } from '../../services/route.ts';
+import { route } from '../fixtures.ts';
+import { type Cluster, expectedFates, type Packet } from './fate.ts';
+import { type Change, change } from './generated.ts';
+import { options } from './options.ts';
+import { SimulatedTable } from './restore-simulator.ts';
+import { journeys, parseTables, type Tables, trace } from './tracer.ts';
+
+const BUILTIN = ['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING'];
+
+/** What the generated clusters use, see `generated.ts`. */
+const WORLD = {
+  IPv4: {
+    vips: ['203.0.113.1', '203.0.113.17'],
+    clusterIPs: ['10.96.0.1', '10.96.0.2', '10.96.0.3', '10.96.0.4'],
+    node: '192.0.2.7',
+    clients: ['192.0.2.50', '198.51.100.9'],
+    pods: ['10.244.0.2', '10.244.7.7'],
+  },
+  IPv6: {
+    vips: ['2001:db8:113::1'],
+    clusterIPs: ['fd00:10:96::1', 'fd00:10:96::2', 'fd00:10:96::3', 'fd00:10:96::4'],
+    node: '2001:db8::7',
+    clients: ['2001:db8::50', '2001:dba::9'],
+    pods: ['fd00:10:244::2', 'fd00:10:244::77'],
+  },
+} as const;
+
+const PORTS = [0, 22, 53, 80, 85, 90, 91, 5060, 8080, 30001, 32000];
+
+/** Rules as they stand in the kernel after a first sync. */
+function tablesFor(routes: readonly Route[], local: ReadonlySet<string>, fields = {}): Tables {
+  const ruleset = new Ruleset(options(fields));
+  ruleset.update(routes, []);
+  const lines = new Map(
+    TABLES.map((table) => {
+      const kernel = new SimulatedTable(BUILTIN);
+      const nothing = { chains: new Map<string, string>(), foreign: new Set<string>() };
+      kernel.restore(restoreInput(ruleset.difference(table, nothing)));
+      return [table, kernel.lines()];
+    }),
+  );
+  return parseTables((table) => lines.get(table) ?? [], local);
+}
+
+function* packets(family: IpFamily, local: ReadonlySet<string>): Iterable<Packet> {
+  const { vips, clusterIPs, node, clients, pods } = WORLD[family];
+  for (const destination of [...vips, ...clusterIPs, node]) {
+    const senders = [
+      ...clients.map((source) => ({ source, inInterface: 'eth0' })),
+      ...pods.map((source) => ({ source, inInterface: 'cali7' })),
+      { source: node, inInterface: undefined },
+      ...(local.has(destination) ? [{ source: destination, inInterface: undefined }] : []),
+    ];
+    for (const sender of senders) {
+      yield { ...sender, destination, protocol: 'icmp', port: 0 };
+      for (const protocol of ['tcp', 'udp', 'sctp'] as const) {
+        for (const port of PORTS) yield { ...sender, destination, protocol, port };
+      }
+    }
+  }
+}
+
+/** A cluster after some steps, as one family of the node sees it. */
+function clusterAfter(
+  steps: readonly Change[],
+  family: IpFamily,
+  settings: Pick<BaseOptions, 'masqueradeAll' | 'localDetector'> & { holdsVips: boolean },
+): Cluster {
+  const table = new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
+  const own = Object.values(WORLD).map(({ node }) => node);
+  let nodeAddresses: readonly string[] = own;
+  table.setNodeAddresses(new Set(own));
+  for (const step of steps) {
+    if ('upsert' in step) table.upsert(step.upsert);
+    else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
+    else {
+      nodeAddresses = [...new Set([...own, ...step.nodeAddresses])];
+      table.setNodeAddresses(new Set(nodeAddresses));
+    }
+  }
+  table.takeChanges();
+  const ofFamily = nodeAddresses.filter((address) => familyOf(address) === family);
+  const knowsPods = settings.localDetector !== undefined;
+  return {
+    routes: [...table.routes()].filter((each) => each.family === family),
+    nodeAddresses: ofFamily,
+    local: new Set([...ofFamily, ...(settings.holdsVips ? WORLD[family].vips : [])]),
+    masqueradeAll: settings.masqueradeAll,
+    knowsPods,
+    isPod: ({ inInterface }) => knowsPods && inInterface === 'cali7',
+  };
+}
+
+describe('packets through the iptables rules', () => {
+  for (const family of IP_FAMILIES) {
+    it(`meet the fate that Routes say (${family})`, () => {
+      const settings = fc.record({
+        masqueradeAll: fc.boolean(),
+        localDetector: fc.constantFrom(
+          options({ family }).localDetector,
+          { kind: 'interface' as const, name: 'cali+' },
+          undefined,
+        ),
+        holdsVips: fc.boolean(),
+      });
+      const steps = fc.array(change, { minLength: 10, maxLength: 40 });
+      fc.assert(
+        fc.property(steps, settings, (each, { holdsVips, ...rest }) => {
+          const cluster = clusterAfter(each, family, { holdsVips, ...rest });
+          const { routes, local, nodeAddresses } = cluster;
+          const tables = tablesFor(routes, local, { family, nodeAddresses, ...rest });
+          for (const packet of packets(family, local)) compare(tables, cluster, packet);
+        }),
+        { seed: 42, numRuns: 150, endOnFailure: true },
+      );
+    });
+  }
+});
+
+function compare(tables: Tables, cluster: Cluster, packet: Packet): void {
+  const { fates, sticky } = expectedFates(cluster, packet);
+  const ways = journeys(tables, packet);
+  const met = new Set(ways.map(({ fate }) => fate));
+  const text = (set: ReadonlySet<string>) => [...set].sort().join('; ');
+  if (text(met) !== text(fates)) {
+    const where = { packet, ...cluster, local: [...cluster.local] };
+    assert.equal(text(met), text(fates), JSON.stringify(where, null, 1));
+  }
+  if (!sticky) return;
+  for (const { fate, remembered } of ways) {
+    assert.deepEqual([...trace(tables, { ...packet, memory: remembered })], [fate]);
+  }
+}
+
+describe('one packet', () => {
+  const VIP = '203.0.113.1';
+  const NODE = WORLD.IPv4.node;
+  const HERE = { address: '10.244.0.2', port: undefined };
+  const THERE = { address: '10.244.0.3', port: undefined };
+  const local: ReadonlySet<string> = new Set([NODE]);
+
+  const wide = (fields: Partial<Route> = {}) =>
+    route({
+      match: { kind: 'all' },
+      loadBalancerIPs: [VIP],
+      clusterEndpoints: [HERE, THERE],
+      localEndpoints: [HERE],
+      hasEndpointsAnywhere: true,
+      ...fields,
+    });
+  const exact = (fields: Partial<Route> = {}) =>
+    wide({
+      id: 'exact',
+      name: 'default/exact',
+      match: { kind: 'port', protocol: 'TCP', port: 80 },
+      clusterIP: '10.96.0.11',
+      ...fields,
+    });
+  const packet = (fields: Partial<Packet> = {}): Packet => ({
+    source: '192.0.2.50',
+    destination: VIP,
+    protocol: 'tcp',
+    port: 80,
+    inInterface: 'eth0',
+    ...fields,
+  });
+  const own = (fields: Partial<Packet> = {}) =>
+    packet({ source: NODE, ...fields, inInterface: undefined });
+  const fates = (routes: readonly Route[], sent: Packet, held = local) =>
+    [...trace(tablesFor(routes, held, { nodeAddresses: [NODE] }), sent)].sort();
+
+  it('the node itself to an externalTrafficPolicy Local VIP is masqueraded', () => {
+    assert.deepEqual(fates([wide({ externalLocal: true })], own()), [
+      '10.244.0.2 port 80, masqueraded',
+      '10.244.0.3 port 80, masqueraded',
+    ]);
+  });
+
+  it('a masqueraded packet is forwarded whatever the policy of FORWARD, and loses its mark', () => {
+    const routes = [wide({ clusterEndpoints: [THERE] })];
+    assert.deepEqual(fates(routes, packet()), ['10.244.0.3 port 80, masqueraded, accepted']);
+  });
+
+  it('affinity is keyed on the client alone: it holds across ports and VIPs, for no other client', () => {
+    const tables = tablesFor([wide({ affinitySeconds: 60 })], local);
+    const first = journeys(tables, packet());
+    assert.equal(new Set(first.map(({ fate }) => fate)).size, 2);
+    for (const { fate, remembered: memory } of first) {
+      const again = trace(tables, packet({ port: 5060, protocol: 'udp', memory }));
+      assert.deepEqual([...again], [fate.replace('port 80', 'port 5060')]);
+      const elsewhere = trace(tables, packet({ destination: '10.96.0.10', memory }));
+      assert.deepEqual([...elsewhere], [fate]);
+      assert.equal(trace(tables, packet({ source: '192.0.2.51', memory })).size, 2);
+    }
+  });
+
+  it('a node inside the source ranges may use its own VIP as source', () => {
+    const routes = [wide({ sourceRanges: ['192.0.2.0/24'], clusterEndpoints: [THERE] })];
+    const sent = own({ source: VIP });
+    const held = new Set([NODE, VIP]);
+    assert.deepEqual(fates(routes, sent, held), ['10.244.0.3 port 80, masqueraded']);
+    const others = [wide({ sourceRanges: ['198.51.100.0/24'] })];
+    assert.deepEqual(fates(others, sent, held), ['DROP']);
+  });
+
+  it('a health check is let in whatever the policy of INPUT', () => {
+    const routes = [wide({ externalLocal: true, healthCheckNodePort: 32000 })];
+    const check = (destination: string) => packet({ destination, port: 32000 });
+    assert.deepEqual(fates(routes, check(NODE)), ['untouched, accepted']);
+    assert.deepEqual(fates(routes, check(VIP), new Set([NODE, VIP])), ['untouched, accepted']);
+  });
+
+  it('a node port does not capture a VIP with ranges that the node holds', () => {
+    const ranged = wide({ match: { kind: 'ranges', ranges: [] } });
+    const routes = [ranged, exact({ id: 'np', loadBalancerIPs: [], nodePort: 30001 })];
+    const sent = packet({ port: 30001 });
+    assert.deepEqual(fates(routes, sent, new Set([NODE, VIP])), ['REJECT icmp-port-unreachable']);
+  });
+
+  it('an exact port without endpoints hides a Service with all ports', () => {
+    const none = exact({ clusterEndpoints: [], localEndpoints: [], hasEndpointsAnywhere: false });
+    assert.deepEqual(fates([wide(), none], packet()), ['REJECT icmp-port-unreachable']);
+    assert.equal(fates([wide(), none], packet({ port: 81 })).length, 2);
+  });
+
+  it('outside the source ranges of an exact port, all ports are not reached either', () => {
+    const ranged = exact({ sourceRanges: ['198.51.100.0/24'] });
+    assert.deepEqual(fates([wide(), ranged], packet()), ['DROP']);
+  });
+
+  it('port 0 of a Service with all ports is dropped, ping is not', () => {
+    const routes = [wide({ clusterEndpoints: [THERE] })];
+    assert.deepEqual(fates(routes, packet({ port: 0 })), ['DROP']);
+    const ping = packet({ port: 0, protocol: 'icmp' });
+    assert.deepEqual(fates(routes, ping), ['10.244.0.3 port 0, masqueraded, accepted']);
+  });
+});
