@@ -5,7 +5,6 @@ import { median } from './statistics.ts';
 
 const AF_INET = 2;
 const SOCK_STREAM = 1;
-const ECONNREFUSED = 111;
 
 const libc = koffi.load(null);
 const socket = libc.func('int socket(int domain, int type, int protocol)');
@@ -21,9 +20,10 @@ function timeConnect(sockaddr: Buffer): number {
   const started = performance.now();
   const result = Number(connect(fd, sockaddr, sockaddr.length));
   const ended = performance.now();
-  const errno = koffi.errno();
   close(fd);
-  if (result !== -1 || errno !== ECONNREFUSED) throw new Error(`connect: errno ${errno}`);
+  // That it was the endpoint that refused is seen by the resets it sent (packets.ts): errno may be
+  // that of the collector by now.
+  if (result !== -1) throw new Error('connect: somebody listens where nobody should');
   return (ended - started) * 1000;
 }
 
