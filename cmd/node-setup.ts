@@ -48,7 +48,7 @@ async function whyUnusable(iptables: Iptables): Promise<string | undefined> {
     return 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
   }
   try {
-    await iptables.save('nat');
+    await iptables.probe('nat');
     return undefined;
   } catch (error) {
     return error instanceof Error ? error.message : String(error);

@@ -2,11 +2,10 @@ import { cidrContains, familyOf, isLoopback } from '../api/addresses.ts';
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import type { BaseOptions } from './base-rules.ts';
-import type { Table } from './chains.ts';
 import { type Iptables, IptablesError } from './commands.ts';
 import { DEPTH } from './compile.ts';
 import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restorePieces } from './restore.ts';
-import { Ruleset, type SavedTable, TABLES, type TableChange } from './ruleset.ts';
+import { Ruleset, TABLES, type TableChange } from './ruleset.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
 export interface IptablesOptions extends Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
@@ -74,12 +73,11 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     }
   };
 
-  // All tables are read before any difference is taken: what is wanted may change in between, and
+  // All differences are taken at once: what is wanted may change while the kernel is read, and
   // filter must not be ahead of nat.
   const differences = async (): Promise<TableChange[]> => {
-    const saved = new Map<Table, SavedTable>();
-    for (const table of TABLES) saved.set(table, await iptables.save(table));
-    return [...saved].map(([table, text]) => ruleset.difference(table, text));
+    const saved = await iptables.save();
+    return [...saved].map(([table, rules]) => ruleset.difference(table, rules));
   };
 
   return {

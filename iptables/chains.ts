@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto';
+import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily, Protocol } from '../api/objects.ts';
 
 export type Table = 'mangle' | 'nat' | 'filter';
@@ -79,12 +80,16 @@ export interface ServiceChains {
 export function serviceChains(name: string, protocol: Protocol | undefined): ServiceChains {
   const key = protocol === undefined ? `${name}:*` : name + protocol.toLowerCase();
   const service = shortHash(key);
+  const endpoints = new Map<string, string>();
   return {
     cluster: `KUBE-SVC-${service}`,
     local: `KUBE-SVL-${service}`,
     external: `KUBE-EXT-${service}`,
     firewall: `KUBE-FW-${service}`,
-    endpoint: (address, port) => `KUBE-SEP-${shortHash(key + socketAddress(address, port))}`,
+    endpoint: (address, port) => {
+      const target = socketAddress(address, port);
+      return getOrCreate(endpoints, target, () => `KUBE-SEP-${shortHash(key + target)}`);
+    },
   };
 }
 

@@ -33,8 +33,10 @@ export class IptablesError extends Error {
 export interface Iptables {
   readonly family: IpFamily;
   readonly variant: Variant;
-  /** Reads one table. */
-  save(table: Table): Promise<SavedTable>;
+  /** Reads all tables in one go: each run of iptables-nft-save reads them all anyway. */
+  save(): Promise<ReadonlyMap<Table, SavedTable>>;
+  /** @throws IptablesError when the kernel has no such table. */
+  probe(table: Table): Promise<void>;
   /** Loads `input` without flushing the rest; all of a table or nothing of it. */
   restore(input: Iterable<string>): Promise<void>;
   /** Whether every rule of `input`, made of `-C` lines, is there. */
@@ -48,12 +50,20 @@ export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
   return {
     family,
     variant,
-    async save(table) {
+    async save() {
       const name = `${command}-save`;
-      const process = execa(name, ['-t', table], { stdin: 'ignore', buffer: { stdout: false } });
+      const process = execa(name, { stdin: 'ignore', buffer: { stdout: false } });
       try {
         const [saved] = await Promise.all([parseSaved(process.iterable()), process]);
         return saved;
+      } catch (error) {
+        throw asIptablesError(name, error);
+      }
+    },
+    async probe(table) {
+      const name = `${command}-save`;
+      try {
+        await execa(name, ['-t', table], { stdin: 'ignore', stdout: 'ignore' });
       } catch (error) {
         throw asIptablesError(name, error);
       }

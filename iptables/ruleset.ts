@@ -158,9 +158,10 @@ export class Ruleset {
   difference(table: Table, saved: SavedTable): TableChange {
     this.#writeTrees();
     const chains = this.#of(this.#chains, table);
-    const write = new Map(
-      [...chains].filter(([name, { text }]) => saved.chains.get(name) !== text),
-    );
+    const write = new Map<string, Chain>();
+    for (const [name, chain] of chains) {
+      if (saved.chains.get(name) !== chain.text) write.set(name, chain);
+    }
     const remove = [...saved.chains.keys()].filter((name) => !chains.has(name));
     const dirty = this.#of(this.#dirty, table);
     for (const name of dirty)

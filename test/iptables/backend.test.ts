@@ -57,7 +57,9 @@ describe('the iptables backend', () => {
     const iptables: Iptables = {
       family: 'IPv4',
       variant: 'legacy',
-      save: (table) => parseSaved(tables.get(table)?.lines() ?? []),
+      save: () =>
+        parseSaved([...tables].flatMap(([table, kernel]) => [`*${table}`, ...kernel.lines()])),
+      probe: () => Promise.resolve(),
       restore: (pieces) => {
         const input = [...pieces].join('');
         const line = input.split('\n').find((each) => blocked.has(each));

@@ -31,8 +31,10 @@ export class SimulatedTable {
     }
   }
 
-  saved(): Promise<SavedTable> {
-    return parseSaved(this.lines());
+  async saved(): Promise<SavedTable> {
+    const saved = (await parseSaved(['*nat', ...this.lines()])).get('nat');
+    if (saved === undefined) throw new Error('iptables-save shows every table');
+    return saved;
   }
 
   lines(): string[] {
