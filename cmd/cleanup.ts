@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import { ExecaError, execa } from 'execa';
 import { FIREWALL, type Table } from '../iptables/chains.ts';
 import { cleanupInput, hasKubelet } from '../iptables/cleanup.ts';
-import { VARIANTS, type Variant } from '../iptables/commands.ts';
+import { COMMAND_TIMEOUT, LOCK_WAIT, VARIANTS, type Variant } from '../iptables/commands.ts';
 import { NFT_CHAINS_PER_TRANSACTION } from '../iptables/restore.ts';
 import { TABLES } from '../iptables/ruleset.ts';
 
@@ -61,7 +61,10 @@ async function cleanTable(command: string, variant: Variant, table: Table): Prom
   const clean = async (keepFirewall: boolean) => {
     const input = cleanupInput(table, saved, keepFirewall, perTransaction);
     if (input !== undefined) {
-      await execa(`${command}-restore`, ['--noflush', '-w', '5'], { input });
+      await execa(`${command}-restore`, ['--noflush', ...LOCK_WAIT], {
+        input,
+        timeout: COMMAND_TIMEOUT,
+      });
     }
   };
   const needsFirewall =

@@ -9,8 +9,14 @@ import { parseSaved } from './saved.ts';
 export type Variant = 'nft' | 'legacy';
 export const VARIANTS: readonly Variant[] = ['nft', 'legacy'];
 
-/** Seconds to wait for the xtables lock, as kube-proxy does. */
-const LOCK_WAIT = ['-w', '5'];
+/**
+ * Waits for the xtables lock. Without a number of seconds, unlike kube-proxy: with one,
+ * iptables-legacy-restore 1.8 leaves an alarm behind that, going off while it waits for input, it
+ * takes for the end of the input. A big table, read for longer than that, then fails to load.
+ */
+export const LOCK_WAIT = ['-w'];
+/** Milliseconds after which a command counts as stuck; a load is all or nothing, also when ended. */
+export const COMMAND_TIMEOUT = 10 * 60 * 1000;
 
 /** A command of iptables failed; for a restore, with the line of the input that it named. */
 export class IptablesError extends Error {
@@ -71,7 +77,10 @@ export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
     async restore(input) {
       const name = `${command}-restore`;
       try {
-        await execa(name, ['--noflush', ...LOCK_WAIT], { input: Readable.from(input) });
+        await execa(name, ['--noflush', ...LOCK_WAIT], {
+          input: Readable.from(input),
+          timeout: COMMAND_TIMEOUT,
+        });
       } catch (error) {
         throw asIptablesError(name, error, input);
       }
