@@ -58,9 +58,10 @@ function* pieces(lines: Iterable<string>): Generator<string> {
 function* restoreLines(change: TableChange, chainsPerTransaction: number): Generator<string> {
   if (isEmpty(change)) return;
   const { table } = change;
-  const chains = [...change.write].sort(
-    ([a, { depth: x }], [b, { depth: y }]) => y - x || compareText(shuffled(a), shuffled(b)),
-  );
+  const chains = [...change.write]
+    .map((entry) => ({ entry, depth: entry[1].depth, key: shuffled(entry[0]) }))
+    .sort((a, b) => b.depth - a.depth || compareText(a.key, b.key))
+    .map(({ entry }) => entry);
   const removed = change.remove.toSorted(compareText);
   const shared = sharedLines(change.shared);
   if (chains.length <= chainsPerTransaction && removed.length <= chainsPerTransaction) {
