@@ -25,13 +25,12 @@ export function addCleanupCommand(program: Command): void {
  */
 async function cleanup(): Promise<string[]> {
   const failures: string[] = [];
-  const attempt = async (what: string, action: () => Promise<void>) => {
+  const attempt = async (what: string, action: () => Promise<void>, mayBeMissing = false) => {
     try {
       await action();
     } catch (error) {
       const isMissing = error instanceof ExecaError && error.code === 'ENOENT';
-      // Without nft or ipset on the node, it is unlikely that anything made tables or sets with them.
-      if (isMissing && !what.includes('tables')) return;
+      if (isMissing && mayBeMissing) return;
       failures.push(`${what}: not cleaned up: ${isMissing ? 'not installed' : messageOf(error)}`);
     }
   };
@@ -43,11 +42,12 @@ async function cleanup(): Promise<string[]> {
       }
     }
   }
+  // Without nft or ipset on the node, it is unlikely that anything made tables or sets with them.
   for (const family of ['ip', 'ip6']) {
-    await attempt(`nft, ${family}`, () => deleteNftTable(family));
+    await attempt(`nft, ${family}`, () => deleteNftTable(family), true);
   }
   await attempt('IPVS', clearIpvs);
-  await attempt('ipset', destroyIpsets);
+  await attempt('ipset', destroyIpsets, true);
   return failures;
 }
 

@@ -102,7 +102,9 @@ export class FamilyProxier {
       const { written } = await this.#backend.apply(full);
       // Rules that were not what they should be may have let any flow astray.
       const isUnknown = this.#isFirst || (full && written > 0);
-      const flows = await this.#forgetStaleFlows(suspects, isUnknown);
+      const flows = await this.#forgetStaleFlows(
+        isUnknown ? this.#owners.everything(suspects) : suspects,
+      );
       this.#isFirst = false;
       const seconds = (this.#now() - started) / 1000;
       return { family: this.family, full, seconds, written, ...flows };
@@ -115,26 +117,21 @@ export class FamilyProxier {
 
   async #forgetStaleFlows(
     suspects: Suspects | undefined,
-    isUnknown: boolean,
   ): Promise<{ forgottenFlows: number; flowError: unknown }> {
+    if (suspects === undefined || suspects.vips.size + suspects.nodePorts.size === 0) {
+      return { forgottenFlows: 0, flowError: undefined };
+    }
     const addresses = new Set(this.#facts.addresses);
     const isNodeAddress = (address: string) => addresses.has(address);
-    const everything = isUnknown ? this.#owners.everything() : undefined;
-    let forgottenFlows = 0;
     try {
-      for (const each of [suspects, everything]) {
-        if (each === undefined || (each.vips.size === 0 && each.nodePorts.size === 0)) continue;
-        forgottenFlows += await this.#flows.forget(
-          (flow) => this.#owners.isStale(flow, each, isNodeAddress),
-          onlyVip(each),
-        );
-      }
+      const forgottenFlows = await this.#flows.forget(
+        (flow) => this.#owners.isStale(flow, suspects, isNodeAddress),
+        onlyVip(suspects),
+      );
       return { forgottenFlows, flowError: undefined };
     } catch (flowError) {
-      for (const each of [suspects, everything]) {
-        if (each !== undefined) this.#owners.returnSuspects(each);
-      }
-      return { forgottenFlows, flowError };
+      this.#owners.returnSuspects(suspects);
+      return { forgottenFlows: 0, flowError };
     }
   }
 }

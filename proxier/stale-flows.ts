@@ -54,11 +54,13 @@ export class FlowOwners {
     return suspects;
   }
 
-  /** Everything there is: for when it is unknown what happened. */
-  everything(): Suspects {
+  /** Everything there is, and `suspects`: for when it is unknown what happened. */
+  everything(suspects?: Suspects): Suspects {
+    const innocent = <Key>(keys: Iterable<Key>) =>
+      [...keys].map((key): [Key, ReadonlySet<string>] => [key, NO_ENDPOINTS]);
     return {
-      vips: new Map([...this.#byVip.keys()].map((vip) => [vip, NO_ENDPOINTS])),
-      nodePorts: new Map([...this.#byNodePort.keys()].map((port) => [port, NO_ENDPOINTS])),
+      vips: new Map([...innocent(this.#byVip.keys()), ...(suspects?.vips ?? [])]),
+      nodePorts: new Map([...innocent(this.#byNodePort.keys()), ...(suspects?.nodePorts ?? [])]),
     };
   }
 
