@@ -15,9 +15,10 @@ lint: setup
 	@tsc
 	@biome check --error-on-warnings .
 
-## Times full syncs and single changes at 1,000 and 10,000 Services.
+## Times full syncs and single changes: iptables at 1,000 and 10,000 Services, IPVS at 1,000.
 bench: setup
 	@node bench/iptables.ts
+	@node bench/ipvs.ts
 
 setup:
-	@scripts/setup.sh $(or $(firstword $(MAKECMDGOALS)),setup)
+	@scripts/setup.sh $(MAKECMDGOALS)

@@ -51,6 +51,11 @@ export function isLoopback(address: string): boolean {
   return address === '::1' || address.startsWith('127.');
 }
 
+/** fe80::/10, which means nothing without a link. */
+export function isLinkLocal(address: string): boolean {
+  return /^fe[89ab]/.test(address);
+}
+
 /** The last byte of a canonical address, 0 to 255. */
 export function lastByte(address: string): number {
   const bytes = ipaddr.parse(address).toByteArray();

@@ -29,7 +29,17 @@ export function vip(index: number): string {
  */
 export function member(index: number, spare?: number): Member {
   const addresses = endpointAddresses(index);
-  if (spare !== undefined) addresses[ENDPOINTS - 1] = address(FIRST_SPARE_ENDPOINT + spare);
+  if (spare !== undefined) addresses[ENDPOINTS - 1] = spareAddress(spare);
+  return withEndpoints(index, addresses);
+}
+
+/** As `member`, with the first so many of the spare addresses besides its own. */
+export function grownMember(index: number, spares: number): Member {
+  const more = Array.from({ length: spares }, (_, spare) => spareAddress(spare));
+  return withEndpoints(index, [...endpointAddresses(index), ...more]);
+}
+
+function withEndpoints(index: number, addresses: readonly string[]): Member {
   return {
     service: service({ ...identity(index), clusterIPs: [vip(index)] }),
     slice: slice(
@@ -59,6 +69,10 @@ export function endpointAddresses(index: number): string[] {
   return Array.from({ length: ENDPOINTS }, (_, number) =>
     address(FIRST_ENDPOINT + index * ENDPOINTS + number),
   );
+}
+
+export function spareAddress(spare: number): string {
+  return address(FIRST_SPARE_ENDPOINT + spare);
 }
 
 function identity(index: number): { namespace: string; name: string } {

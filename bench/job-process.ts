@@ -1,9 +1,11 @@
 /** Runs one job in the namespace that it was started in; prints its report as JSON, nothing when late. */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { execa } from 'execa';
+import { iptablesBackend } from '../iptables/backend.ts';
+import { iptablesCommands } from '../iptables/commands.ts';
 import type { Changes, Job, Report } from './jobs.ts';
 import { createKubeProxy } from './kube-proxy.ts';
-import { createPortwide } from './portwide.ts';
+import { compileOptions, createPortwide } from './portwide.ts';
 import type { Subject, Timing } from './subject.ts';
 
 const job = JSON.parse(process.argv[2] ?? '') as Job;
@@ -12,7 +14,10 @@ async function run(): Promise<Report> {
   const { shape, variant, services, inParts } = job;
   const subject =
     shape === 'portwide'
-      ? createPortwide(variant, services)
+      ? createPortwide(
+          iptablesBackend(iptablesCommands('IPv4', variant), compileOptions()),
+          services,
+        )
       : createKubeProxy(variant, services, inParts);
   const delay = monitorEventLoopDelay({ resolution: 1 });
   // execa ends commands that still run when their parent exits.

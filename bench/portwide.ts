@@ -1,12 +1,12 @@
 /** The agent without its sources: objects go into a RouteTable, and the Proxier takes them to the kernel. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { type IptablesOptions, iptablesBackend } from '../iptables/backend.ts';
-import { iptablesCommands, type Variant } from '../iptables/commands.ts';
+import type { IptablesOptions } from '../iptables/backend.ts';
+import type { Backend } from '../proxier/backend.ts';
 import { FamilyProxier, type SyncReport } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
-import { allPortsMember, cluster, type Member, member, POD_CIDR } from './cluster.ts';
+import { allPortsMember, cluster, grownMember, type Member, member, POD_CIDR } from './cluster.ts';
 import type { Subject, Timing } from './subject.ts';
 
 /** Services handed over before the event loop gets a turn, as a source does after each page. */
@@ -14,8 +14,15 @@ const SERVICES_PER_TURN = 250;
 /** The longest that a timer can wait. */
 const NEVER = 2 ** 31 - 1;
 
+/** What the others are not asked for. */
+export interface PortwideSubject extends Subject {
+  readonly addAllPorts: NonNullable<Subject['addAllPorts']>;
+  /** Gives Service number `index` endpoints besides its own; see `grownMember`. */
+  grow(index: number, spares: number): Promise<Timing>;
+}
+
 /** An agent for `services` ordinary Services and one on every port. */
-export function createPortwide(variant: Variant, services: number): Subject {
+export function createPortwide(backend: Backend, services: number): PortwideSubject {
   const members = cluster(services);
   let heard: PromiseWithResolvers<SyncReport> = Promise.withResolvers();
   const table = new RouteTable({
@@ -23,7 +30,6 @@ export function createPortwide(variant: Variant, services: number): Subject {
     allPortsEnabled: true,
     onChange: () => proxier.request(),
   });
-  const backend = iptablesBackend(iptablesCommands('IPv4', variant), options());
   const proxier = new Proxier({
     table,
     families: [new FamilyProxier(backend, { forget: async () => 0 })],
@@ -62,6 +68,7 @@ export function createPortwide(variant: Variant, services: number): Subject {
         proxier.setNodeAddresses(['127.0.0.1', '192.0.2.1']);
       }),
     replaceEndpoint: (index, spare) => timed(() => table.upsert(member(index, spare).slice)),
+    grow: (index, spares) => timed(() => table.upsert(grownMember(index, spares).slice)),
     add: (index) => timed(() => upsert(member(index))),
     addAllPorts: (index) => timed(() => upsert(allPortsMember(index))),
     remove: (index) =>
@@ -75,7 +82,7 @@ export function createPortwide(variant: Variant, services: number): Subject {
 }
 
 /** What `portwide run --cluster-cidr …` compiles with. */
-function options(): IptablesOptions {
+export function compileOptions(): IptablesOptions {
   return {
     family: 'IPv4',
     masqueradeAll: false,

@@ -4,7 +4,7 @@ import { median } from './statistics.ts';
 import type { Timing } from './subject.ts';
 
 /** Values of one operation; `late`: it took longer than the limit. */
-type Values = readonly number[] | 'late' | undefined;
+export type Values = readonly number[] | 'late' | undefined;
 
 export const HEAD = [
   '| iptables | Services | what | Portwide | kube-proxy’s shape | ratio |',
@@ -90,7 +90,7 @@ const PACKETS = [
   ['new connection to no Service', 'direct'],
 ] as const;
 
-function cell(values: Values, digits: number): string {
+export function cell(values: Values, digits: number): string {
   if (values === 'late') return `> ${LIMIT}`;
   if (values === undefined || values.length === 0) return '–';
   const middle = median(values).toFixed(digits);
@@ -98,10 +98,13 @@ function cell(values: Values, digits: number): string {
   return `${middle} (${Math.min(...values).toFixed(digits)}–${Math.max(...values).toFixed(digits)})`;
 }
 
-function ratio(ours: Values, theirs: Values): string {
+export function ratio(ours: Values, theirs: Values): string {
   if (ours === 'late' || ours === undefined || theirs === undefined) return '';
   if (ours.length === 0 || theirs.length === 0) return '';
-  const times = (value: number) => `${(value / median(ours)).toPrecision(2)}×`;
+  const times = (value: number) => {
+    const quotient = value / median(ours);
+    return `${quotient < 99.5 ? quotient.toPrecision(2) : quotient.toFixed()}×`;
+  };
   return theirs === 'late' ? `> ${times(LIMIT)}` : times(median(theirs));
 }
 

@@ -6,6 +6,8 @@ import { cleanupInput, hasKubelet } from '../iptables/cleanup.ts';
 import { COMMAND_TIMEOUT, LOCK_WAIT, VARIANTS, type Variant } from '../iptables/commands.ts';
 import { NFT_CHAINS_PER_TRANSACTION } from '../iptables/restore.ts';
 import { TABLES } from '../iptables/ruleset.ts';
+import { clearIpvs, deleteIpvsDevice, destroySets } from '../ipvs/cleanup.ts';
+import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 
 export function addCleanupCommand(program: Command): void {
   program
@@ -34,6 +36,8 @@ async function cleanup(): Promise<string[]> {
       failures.push(`${what}: not cleaned up: ${isMissing ? 'not installed' : messageOf(error)}`);
     }
   };
+  // First, or VIPs on it would reach the node's own listeners while their rules go.
+  await attempt(`device ${IPVS_DEVICE}`, deleteIpvsDevice);
   for (const family of ['iptables', 'ip6tables']) {
     for (const variant of VARIANTS) {
       const command = `${family}-${variant}`;
@@ -42,12 +46,12 @@ async function cleanup(): Promise<string[]> {
       }
     }
   }
-  // Without nft or ipset on the node, it is unlikely that anything made tables or sets with them.
+  // Without nft on the node, it is unlikely that anything made tables with it.
   for (const family of ['ip', 'ip6']) {
     await attempt(`nft, ${family}`, () => deleteNftTable(family), true);
   }
   await attempt('IPVS', clearIpvs);
-  await attempt('ipset', destroyIpsets, true);
+  await attempt('ipset', destroySets);
   return failures;
 }
 
@@ -107,21 +111,6 @@ async function deleteNftTable(family: string): Promise<void> {
     stdout: 'ignore',
   });
   if (exitCode === 0) await execa('nft', ['delete', 'table', family, 'kube-proxy']);
-}
-
-async function clearIpvs(): Promise<void> {
-  const { exitCode } = await execa('ip', ['link', 'show', 'kube-ipvs0'], { reject: false });
-  if (exitCode === 0) await execa('ip', ['link', 'delete', 'kube-ipvs0']);
-  if (/^(TCP|UDP|SCTP|FWM) /m.test(await readIfThere('/proc/net/ip_vs'))) {
-    await execa('ipvsadm', ['--clear']);
-  }
-}
-
-async function destroyIpsets(): Promise<void> {
-  const { stdout } = await execa('ipset', ['list', '-n']);
-  for (const name of stdout.split('\n')) {
-    if (name.startsWith('KUBE-')) await execa('ipset', ['destroy', name]);
-  }
 }
 
 async function readIfThere(file: string): Promise<string> {

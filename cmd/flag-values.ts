@@ -57,6 +57,32 @@ export function nodePortAddresses(text: string): 'all' | 'primary' | string[] {
   return cidrList(text);
 }
 
+/** Any number of CIDRs, also none. */
+export function cidrs(text: string): string[] {
+  return text === '' ? [] : cidrList(text);
+}
+
+/** Name of an IPVS scheduler; the kernel loads the module `ip_vs_<name>` (IP_VS_SCHEDNAME_MAXLEN). */
+export function scheduler(text: string): string {
+  if (text === '') return 'rr';
+  if (!/^[a-z0-9_]{1,15}$/.test(text)) {
+    throw new InvalidArgumentError('must be the name of an IPVS scheduler, such as rr or mh.');
+  }
+  return text;
+}
+
+/** `0x1000-0x3fff`; 0 is no mark, and two marks are kept for drop and reject. */
+export function markRange(text: string): { first: number; last: number } {
+  const [, first = '', last = ''] = /^(0x[0-9a-f]+|\d+)-(0x[0-9a-f]+|\d+)$/i.exec(text) ?? [];
+  const range = { first: Number(first), last: Number(last) };
+  if (first === '' || range.first < 1 || range.last > 0xffffffff || range.last - range.first < 2) {
+    throw new InvalidArgumentError(
+      'must be FIRST-LAST, at least three marks from 1 to 0xffffffff, such as 0x1000-0x3fff.',
+    );
+  }
+  return range;
+}
+
 function cidrList(text: string): string[] {
   return text.split(',').map((item) => {
     const cidr = canonicalCidr(item.trim());

@@ -1,14 +1,43 @@
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
-import type { IptablesOptions } from '../iptables/backend.ts';
+import { type IptablesOptions, iptablesBackend } from '../iptables/backend.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
+import { retireIpvs } from './ipvs-retirement.ts';
+import type { Mode, ModeStart } from './mode.ts';
 import type { NodeOptions } from './node-options.ts';
+import { allowLocalhostNodePorts, dropsInvalid, hasRandomFully } from './node-setup.ts';
 
 /** What only the running node can tell. */
 export interface NodeTraits {
   readonly dropInvalid: boolean;
   readonly randomFully: boolean;
   readonly onWarning: (message: string) => void;
+}
+
+/** `--proxy-mode iptables`. */
+export async function startIptablesMode(start: ModeStart): Promise<Mode> {
+  const { options, families, podCidrs, log } = start;
+  const unsynced = new Set(families.map(({ family }) => family));
+  const dropInvalid = await dropsInvalid();
+  const backends = families.map(async (iptables) => {
+    const { family } = iptables;
+    const traits = {
+      dropInvalid,
+      randomFully: hasRandomFully(await iptables.version()),
+      onWarning: (message: string) => log.warn({ family }, message),
+    };
+    return iptablesBackend(iptables, iptablesOptions(options, family, podCidrs, traits));
+  });
+  return {
+    backends: await Promise.all(backends),
+    minSyncPeriod: options.iptablesMinSyncPeriod,
+    syncPeriod: options.iptablesSyncPeriod,
+    afterFirstSync: (family) => {
+      if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
+      unsynced.delete(family);
+      if (unsynced.size === 0) void retireIpvs(log);
+    },
+  };
 }
 
 /** The iptables mode's options for one family, from the flags. */

@@ -3,6 +3,7 @@ import { ClusterConfigError } from '../sources/kubernetes/config.ts';
 import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { addCleanupCommand } from './cleanup.ts';
 import { UserError } from './errors.ts';
+import { addIpvsCommand } from './ipvs-marks.ts';
 import { addRenderCommand } from './render.ts';
 import { addRunCommand } from './run.ts';
 import { addValidateCommand } from './validate.ts';
@@ -15,6 +16,7 @@ addRunCommand(program);
 addRenderCommand(program);
 addValidateCommand(program);
 addCleanupCommand(program);
+addIpvsCommand(program);
 program
   .command('version')
   .description('print the version')

@@ -1,7 +1,10 @@
 import { hostname } from 'node:os';
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import type { MarkRange } from '../ipvs/marks.ts';
+import type { AllPortsBy } from '../ipvs/plan.ts';
 import {
   boolean,
+  cidrs,
   clusterCidrs,
   FEATURE_GATES,
   type FeatureGates,
@@ -9,10 +12,12 @@ import {
   interfaceName,
   interfacePrefix,
   markBit,
+  markRange,
   nodePortAddresses,
+  scheduler,
 } from './flag-values.ts';
 
-export const PROXY_MODES = ['iptables'] as const;
+export const PROXY_MODES = ['iptables', 'ipvs'] as const;
 export type ProxyMode = (typeof PROXY_MODES)[number];
 
 export const DETECT_LOCAL_MODES = [
@@ -35,6 +40,10 @@ export interface NodeOptions {
   readonly masqueradeAll: boolean;
   readonly iptablesMasqueradeBit: number;
   readonly iptablesLocalhostNodeports: boolean;
+  readonly ipvsScheduler: string;
+  readonly ipvsExcludeCidrs: readonly string[];
+  readonly ipvsFwmarkRange: MarkRange;
+  readonly ipvsAllPorts: AllPortsBy;
   readonly featureGates: FeatureGates;
 }
 
@@ -49,7 +58,7 @@ export function addNodeOptions(command: Command): Command {
       ),
     )
     .addOption(
-      flag('--proxy-mode <mode>', 'how the kernel is programmed')
+      flag('--proxy-mode <mode>', `how the kernel is programmed: ${PROXY_MODES.join(' or ')}`)
         .argParser(proxyMode)
         .default('iptables' as const),
     )
@@ -87,11 +96,40 @@ export function addNodeOptions(command: Command): Command {
     )
     .addOption(onOff('--masquerade-all', 'masquerade everything that goes to a cluster IP', false))
     .addOption(
-      flag('--iptables-masquerade-bit <bit>', 'bit of the packet mark for masquerade')
+      flag(
+        '--iptables-masquerade-bit <bit>',
+        'bit of the mark for masquerade: of packets, or in mode ipvs of connections',
+      )
         .argParser(markBit)
         .default(14),
     )
     .addOption(onOff('--iptables-localhost-nodeports', 'serve node ports on 127.0.0.1', true))
+    .addOption(
+      flag('--ipvs-scheduler <name>', 'how IPVS chooses an endpoint: rr, wrr, lc, sh, mh, ...')
+        .argParser(scheduler)
+        .default('rr'),
+    )
+    .addOption(
+      flag(
+        '--ipvs-exclude-cidrs <cidrs>',
+        'addresses whose IPVS services belong to others and stay',
+      )
+        .argParser(cidrs)
+        .default([], 'none'),
+    )
+    .addOption(
+      flag('--ipvs-fwmark-range <first-last>', 'packet marks for all-ports Services')
+        .argParser(markRange)
+        .default({ first: 0x1000, last: 0x3fff }, '0x1000-0x3fff'),
+    )
+    .addOption(
+      flag(
+        '--ipvs-all-ports <how>',
+        'who serves all-ports Services in mode ipvs: fwmark services, or rules of iptables',
+      )
+        .choices(['fwmark', 'iptables'])
+        .default('fwmark'),
+    )
     .addOption(
       flag('--feature-gates <gates>', 'such as AllPorts=false')
         .argParser(featureGates)
@@ -128,6 +166,7 @@ function nodeName(text: string): string {
 }
 
 function proxyMode(text: string): ProxyMode {
-  if (text === '' || text === 'iptables') return 'iptables';
+  const mode = PROXY_MODES.find((each) => each === (text === '' ? 'iptables' : text));
+  if (mode !== undefined) return mode;
   throw new InvalidArgumentError(`allowed: ${PROXY_MODES.join(', ')}.`);
 }

@@ -18,6 +18,11 @@ export async function readSysctl(name: string): Promise<string | undefined> {
   }
 }
 
+/** Leaves one alone that is so already. @throws what stands in the way of writing it. */
+export async function writeSysctl(name: string, value: string): Promise<void> {
+  if ((await readSysctl(name)) !== value) await writeFile(sysctlPath(name), value);
+}
+
 function sysctlPath(name: string): string {
   return `/proc/sys/${name.replaceAll('.', '/')}`;
 }
@@ -79,8 +84,7 @@ export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger)
   if (!options.iptablesLocalhostNodeports || !servesLoopback) return;
   const name = 'net.ipv4.conf.all.route_localnet';
   try {
-    if ((await readSysctl(name)) === '1') return;
-    await writeFile(sysctlPath(name), '1');
+    await writeSysctl(name, '1');
   } catch (error) {
     log.warn({ err: error, sysctl: name }, 'cannot set; node ports do not answer on 127.0.0.1');
   }

@@ -1,19 +1,26 @@
 import { type Command, Option } from 'commander';
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
-import { baseOptions } from '../iptables/backend.ts';
+import { baseOptions, iptablesRuleset } from '../iptables/backend.ts';
 import { restoreInput } from '../iptables/restore.ts';
-import { Ruleset, TABLES } from '../iptables/ruleset.ts';
+import { type Ruleset, TABLES } from '../iptables/ruleset.ts';
+import { Marks } from '../ipvs/marks.ts';
+import { IpvsPlan } from '../ipvs/plan.ts';
+import { renderScript } from '../ipvs/text.ts';
+import type { NodeFacts } from '../proxier/backend.ts';
 import { RouteTable } from '../proxier/route-table.ts';
+import type { Route } from '../services/route.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
 import { UserError } from './errors.ts';
 import { iptablesOptions } from './iptables-mode.ts';
+import { ipvsOptions } from './ipvs-mode.ts';
 import {
   addNodeOptions,
   contradiction,
   effectiveNodeName,
   type NodeOptions,
+  type ProxyMode,
 } from './node-options.ts';
 
 interface RenderOptions extends NodeOptions {
@@ -37,7 +44,8 @@ export function addRenderCommand(program: Command): void {
 }
 
 /**
- * Input for `iptables-restore --noflush` (IPv6: `ip6tables-restore`).
+ * Input for `iptables-restore --noflush` (IPv6: `ip6tables-restore`); of mode ipvs, a shell script
+ * that calls the usual tools.
  * @param note is told what of the manifests is not served, and why.
  * @throws UserError, ManifestDirectoryError
  */
@@ -61,13 +69,42 @@ export function render(options: RenderOptions, note: (line: string) => void): st
   }
 
   const own = addresses.filter((address) => familyOf(address) === options.ipFamily);
-  const traits = { dropInvalid: true, randomFully: true, onWarning: note };
-  const mode = iptablesOptions(options, options.ipFamily, table.node?.podCIDRs ?? [], traits);
-  const ruleset = new Ruleset(baseOptions(mode, { addresses: own, primary: own[0] }));
-  ruleset.update(
-    routes.upserts.filter((route) => route.family === options.ipFamily),
-    [],
-  );
+  return RENDER[options.proxyMode]({
+    options,
+    podCidrs: table.node?.podCIDRs ?? [],
+    facts: { addresses: own, primary: own[0] },
+    routes: routes.upserts.filter((route) => route.family === options.ipFamily),
+    note,
+  });
+}
+
+interface Rendering {
+  readonly options: RenderOptions;
+  readonly podCidrs: readonly string[];
+  readonly facts: NodeFacts;
+  readonly routes: readonly Route[];
+  readonly note: (line: string) => void;
+}
+
+const RENDER: Readonly<Record<ProxyMode, (rendering: Rendering) => string>> = {
+  iptables({ options, podCidrs, facts, routes, note }) {
+    const traits = { dropInvalid: true, randomFully: true, onWarning: note };
+    const mode = iptablesOptions(options, options.ipFamily, podCidrs, traits);
+    const ruleset = iptablesRuleset(baseOptions(mode, facts));
+    ruleset.update(routes, []);
+    return allRules(ruleset);
+  },
+  ipvs({ options, podCidrs, facts, routes, note }) {
+    const traits = { randomFully: true, onWarning: note };
+    const mode = ipvsOptions(options, options.ipFamily, podCidrs, traits);
+    const plan = new IpvsPlan(mode, new Marks(mode.markRange, [], []));
+    plan.setFacts(facts);
+    plan.update(routes, []);
+    return renderScript(plan.wanted.items(), allRules(plan.ruleset), options.ipFamily);
+  },
+};
+
+function allRules(ruleset: Ruleset): string {
   const nothing = { chains: new Map(), foreign: new Set<string>() };
   return TABLES.map((each) => restoreInput(ruleset.difference(each, nothing))).join('');
 }

@@ -1,6 +1,6 @@
 import { type Command, Option } from 'commander';
 import { VARIANTS, type Variant } from '../iptables/commands.ts';
-import { bindAddress, duration, logLevel } from './flag-values.ts';
+import { bindAddress, boolean, duration, logLevel } from './flag-values.ts';
 import { addNodeOptions, contradiction, type NodeOptions } from './node-options.ts';
 
 /** Flags of `portwide run`. Periods are in milliseconds. */
@@ -11,6 +11,12 @@ export interface RunOptions extends NodeOptions {
   readonly iptablesSyncPeriod: number;
   readonly iptablesMinSyncPeriod: number;
   readonly iptablesVariant?: Variant;
+  readonly ipvsSyncPeriod: number;
+  readonly ipvsMinSyncPeriod: number;
+  readonly ipvsStrictArp: boolean;
+  readonly ipvsTcpTimeout: number;
+  readonly ipvsTcpfinTimeout: number;
+  readonly ipvsUdpTimeout: number;
   readonly metricsBindAddress: { readonly host: string; readonly port: number };
   readonly v: number;
 }
@@ -50,6 +56,34 @@ export function addRunOptions(command: Command): Command {
         ).choices(VARIANTS),
       )
       .addOption(
+        new Option(
+          '--ipvs-sync-period <duration>',
+          'how often to look whether the services and rules of mode ipvs still stand',
+        )
+          .argParser(duration)
+          .default(30_000, '30s'),
+      )
+      .addOption(
+        new Option(
+          '--ipvs-min-sync-period <duration>',
+          'least time between two changes in mode ipvs',
+        )
+          .argParser(duration)
+          .default(0, '0'),
+      )
+      .addOption(
+        new Option(
+          '--ipvs-strict-arp [true|false]',
+          'set arp_ignore and arp_announce, so that the node answers no ARP for VIPs',
+        )
+          .argParser(boolean)
+          .preset('true')
+          .default(false),
+      )
+      .addOption(timeout('--ipvs-tcp-timeout <duration>', 'idle TCP connections'))
+      .addOption(timeout('--ipvs-tcpfin-timeout <duration>', 'TCP connections after a FIN'))
+      .addOption(timeout('--ipvs-udp-timeout <duration>', 'UDP flows'))
+      .addOption(
         new Option('--metrics-bind-address <address>', 'where /metrics is served')
           .argParser(bindAddress)
           .default({ host: '127.0.0.1', port: 10249 }, '127.0.0.1:10249'),
@@ -62,6 +96,11 @@ export function addRunOptions(command: Command): Command {
   );
 }
 
+function timeout(flags: string, what: string): Option {
+  const text = `when IPVS forgets ${what}; 0: the kernel's own`;
+  return new Option(flags, text).argParser(duration).default(0, '0');
+}
+
 /** @returns what is wrong with the flags together, naming one; undefined when all is well. */
 export function runContradiction(options: RunOptions): string | undefined {
   if (options.manifests !== undefined) {
@@ -71,6 +110,10 @@ export function runContradiction(options: RunOptions): string | undefined {
   if (options.iptablesSyncPeriod <= 0) return '--iptables-sync-period must be greater than 0';
   if (options.iptablesMinSyncPeriod > options.iptablesSyncPeriod) {
     return '--iptables-min-sync-period must not be greater than --iptables-sync-period';
+  }
+  if (options.ipvsSyncPeriod <= 0) return '--ipvs-sync-period must be greater than 0';
+  if (options.ipvsMinSyncPeriod > options.ipvsSyncPeriod) {
+    return '--ipvs-min-sync-period must not be greater than --ipvs-sync-period';
   }
   return contradiction(options);
 }

@@ -1,8 +1,7 @@
 import type { Command } from 'commander';
 import { type Logger, pino } from 'pino';
-import { iptablesBackend } from '../iptables/backend.ts';
-import type { Iptables } from '../iptables/commands.ts';
 import { detectVariant } from '../iptables/variant.ts';
+import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 import { createMetrics, serveMetrics } from '../metrics/metrics.ts';
 import { watchAddresses } from '../netlink/address-watch.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
@@ -15,23 +14,13 @@ import { formatProblem } from '../sources/manifests/problem.ts';
 import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import { UserError } from './errors.ts';
-import { iptablesOptions } from './iptables-mode.ts';
 import { takeLock } from './lock.ts';
+import { START_MODE } from './mode.ts';
 import { effectiveNodeName } from './node-options.ts';
-import {
-  allowLocalhostNodePorts,
-  dropsInvalid,
-  hasRandomFully,
-  usableFamilies,
-  warnOfBridge,
-  warnOfOtherVariant,
-} from './node-setup.ts';
+import { usableFamilies, warnOfBridge, warnOfOtherVariant } from './node-setup.ts';
 import { createObserver } from './observer.ts';
 import { addRunOptions, type RunOptions, runContradiction } from './run-options.ts';
 import { VERSION } from './version.ts';
-
-/** The device that kube-proxy's IPVS mode keeps VIPs on; its addresses are not the node's own. */
-const IPVS_DEVICE = 'kube-ipvs0';
 
 export function addRunCommand(program: Command): void {
   addRunOptions(
@@ -82,16 +71,16 @@ async function run(options: RunOptions): Promise<void> {
     log,
   );
 
-  const backends = await createBackends(options, families, podCidrs, log);
-  const observer = createObserver(log, metrics, (family) => {
-    // Not before the rules that make it safe.
-    if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
-  });
+  const start = { options, families, podCidrs, log };
+  const mode = await START_MODE[options.proxyMode](start);
+  const observer = createObserver(log, metrics, mode.afterFirstSync);
   const proxier = new Proxier({
     table,
-    families: backends.map((backend) => new FamilyProxier(backend, conntrackFlows(backend.family))),
-    minSyncPeriod: options.iptablesMinSyncPeriod,
-    syncPeriod: options.iptablesSyncPeriod,
+    families: mode.backends.map(
+      (backend) => new FamilyProxier(backend, conntrackFlows(backend.family)),
+    ),
+    minSyncPeriod: mode.minSyncPeriod,
+    syncPeriod: mode.syncPeriod,
     timers: systemTimers,
     observer,
   });
@@ -100,13 +89,12 @@ async function run(options: RunOptions): Promise<void> {
     proxier.request();
   };
   const watch = await watchAddresses(
-    (addresses) =>
-      proxier.setNodeAddresses(
-        addresses
-          .filter(({ interfaceName }) => interfaceName !== IPVS_DEVICE)
-          .map(({ address }) => address),
-      ),
-    { onError: (error) => log.error({ err: error }, 'cannot read the addresses of this node') },
+    (addresses) => proxier.setNodeAddresses(addresses.map(({ address }) => address)),
+    {
+      // VIPs that the agent, or kube-proxy, bound there are not the node's own.
+      ignoredLink: IPVS_DEVICE,
+      onError: (error) => log.error({ err: error }, 'cannot read the addresses of this node'),
+    },
   );
 
   const signal = await stopping;
@@ -152,25 +140,6 @@ function createSource(
         'cannot read this object; its last version stays in force',
       ),
   });
-}
-
-async function createBackends(
-  options: RunOptions,
-  families: readonly Iptables[],
-  podCidrs: readonly string[],
-  log: Logger,
-) {
-  const dropInvalid = await dropsInvalid();
-  return await Promise.all(
-    families.map(async (iptables) => {
-      const traits = {
-        dropInvalid,
-        randomFully: hasRandomFully(await iptables.version()),
-        onWarning: (message: string) => log.warn({ family: iptables.family }, message),
-      };
-      return iptablesBackend(iptables, iptablesOptions(options, iptables.family, podCidrs, traits));
-    }),
-  );
 }
 
 /** With `--detect-local-mode NodeCIDR` nothing can be done before the Node has pod CIDRs. */

@@ -35,6 +35,8 @@ export interface SelectedEndpoints {
   readonly anywhere: boolean;
   /** All that are ready, serve or still drain: UDP flows to these are kept. */
   readonly alive: readonly Endpoint[];
+  /** All others. */
+  readonly unready: readonly Endpoint[];
 }
 
 interface Candidate extends SliceEndpoint {
@@ -132,12 +134,14 @@ export function selectEndpoints(
   const near = ready.filter(topologyFilter(ready, policy.distribution, node));
   const cluster = near.length > 0 ? near : serve(candidates);
   const local = serve(candidates.filter(isLocal));
-  const alive = candidates.filter((endpoint) => endpoint.ready || drains(endpoint));
+  const isAlive = (endpoint: Candidate) => endpoint.ready || drains(endpoint);
+  const alive = candidates.filter(isAlive);
   return {
     cluster: policy.usesCluster ? cluster.map(plain) : [],
     local: policy.usesLocal ? local.map(plain) : [],
     anywhere: alive.length > 0,
     alive: alive.map(plain),
+    unready: candidates.filter((endpoint) => !isAlive(endpoint)).map(plain),
   };
 }
 

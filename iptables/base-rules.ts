@@ -49,8 +49,7 @@ export function canaryRule(): string {
   return ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' });
 }
 
-/** Chains without dispatch in them. */
-export function baseChains(options: BaseOptions): TreeChain[] {
+function baseChains(options: BaseOptions): TreeChain[] {
   // `1 << 31` is negative in JavaScript.
   const mark = hex((1 << options.masqueradeBit) >>> 0);
   const chain = (table: Table, name: string, rules: readonly string[], depth = DEPTH.root) => ({
@@ -94,11 +93,34 @@ export function baseChains(options: BaseOptions): TreeChain[] {
   ];
 }
 
-/** Rules of the tree roots besides their jumps into the tree; they follow those. */
-export function rootRules(table: Table, root: string, options: BaseOptions): string[] {
-  if (table === 'nat' && root === SERVICES) return nodePortJumps(options);
-  if (table === 'filter' && root === PROXY_FIREWALL) return portZeroDrops();
-  return [];
+/** Rules of a tree's root besides its jumps into the tree. */
+export interface RootRules {
+  readonly before?: readonly string[];
+  readonly after?: readonly string[];
+  /** The chain goes when it has no rules; default: it stays. */
+  readonly mayGo?: boolean;
+}
+
+/** What stands on every node, whatever Services there are. */
+export interface StandingRules {
+  /** Chains without dispatch in them. */
+  chains(): readonly TreeChain[];
+  root(table: Table, root: string): RootRules;
+  /** Jumps from built-in chains, first to last as they shall stand. */
+  shared(): readonly SharedRule[];
+}
+
+/** Those of the iptables mode. */
+export function iptablesStanding(options: BaseOptions): StandingRules {
+  return {
+    chains: () => baseChains(options),
+    root: (table, root) => {
+      if (table === 'nat' && root === SERVICES) return { after: nodePortJumps(options) };
+      if (table === 'filter' && root === PROXY_FIREWALL) return { after: portZeroDrops() };
+      return {};
+    },
+    shared: () => sharedRules(options),
+  };
 }
 
 function nodePortJumps(options: BaseOptions): string[] {
@@ -132,8 +154,7 @@ function portZeroDrops(): string[] {
   );
 }
 
-/** Jumps from built-in chains, first to last as they shall stand. */
-export function sharedRules(options: BaseOptions): SharedRule[] {
+function sharedRules(options: BaseOptions): SharedRule[] {
   const jump = (table: Table, chain: string, target: string, comment: string, onlyNew = true) => ({
     table,
     chain,

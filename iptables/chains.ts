@@ -15,6 +15,18 @@ export const FORWARD = 'KUBE-FORWARD';
 export const FIREWALL = 'KUBE-FIREWALL';
 export const CANARY = 'KUBE-PROXY-CANARY';
 
+/** Chains of the IPVS mode; those from `ALL_PORTS` on are not kube-proxy's. */
+export const IPVS_NODE_PORT = 'KUBE-NODE-PORT';
+export const LOAD_BALANCER = 'KUBE-LOAD-BALANCER';
+export const SOURCE_RANGES_FIREWALL = 'KUBE-SOURCE-RANGES-FIREWALL';
+export const IPVS_FILTER = 'KUBE-IPVS-FILTER';
+export const IPVS_OUT_FILTER = 'KUBE-IPVS-OUT-FILTER';
+export const ALL_PORTS = 'KUBE-ALL-PORTS';
+export const ALL_PORTS_INSIDE = 'KUBE-ALL-PORTS-INSIDE';
+export const ALL_PORTS_MARK = 'KUBE-ALL-PORTS-MARK';
+export const ALL_PORTS_FIREWALL = 'KUBE-ALL-PORTS-FIREWALL';
+export const PORT_RANGES_FIREWALL = 'KUBE-PORT-RANGES-FIREWALL';
+
 /**
  * Prefixes of chains that come and go with Services. kube-proxy removes chains of these names that
  * it does not know, and does so in the transaction that brings its own rules: every chain of ours
@@ -39,6 +51,16 @@ const STANDING = [
   MARK_MASQ,
   FORWARD,
   CANARY,
+  IPVS_NODE_PORT,
+  LOAD_BALANCER,
+  SOURCE_RANGES_FIREWALL,
+  IPVS_FILTER,
+  IPVS_OUT_FILTER,
+  ALL_PORTS,
+  ALL_PORTS_INSIDE,
+  ALL_PORTS_MARK,
+  ALL_PORTS_FIREWALL,
+  PORT_RANGES_FIREWALL,
 ];
 
 /** Names of the dispatch trees' chains, before their suffix; no hash is as short. */
@@ -50,13 +72,18 @@ export const TREE_PREFIX = {
   healthChecks: 'KUBE-SVC-HC-',
 } as const;
 
+/** Whether a chain stands whatever Services there are; only built-in chains jump to those. */
+export function isStandingChain(name: string): boolean {
+  return STANDING.includes(name);
+}
+
 /**
- * Whether a chain belongs to this mode of kube-proxy or Portwide alone, so that it may be flushed
- * and deleted. KUBE-FIREWALL is shared with the kubelet, and its KUBE-IPTABLES-HINT and
+ * Whether a chain belongs to kube-proxy or Portwide alone, in whatever mode, so that it may be
+ * flushed and deleted. KUBE-FIREWALL is shared with the kubelet, and its KUBE-IPTABLES-HINT and
  * KUBE-KUBELET-CANARY are its own: those are never touched.
  */
 export function isOwnChain(name: string): boolean {
-  return STANDING.includes(name) || SERVICE_PREFIXES.some((prefix) => name.startsWith(prefix));
+  return isStandingChain(name) || SERVICE_PREFIXES.some((prefix) => name.startsWith(prefix));
 }
 
 /** Chains of one Service port, named as kube-proxy names them. */

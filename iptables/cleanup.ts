@@ -1,15 +1,6 @@
 import { FIREWALL, isOwnChain, type Table } from './chains.ts';
 import { restoreInput, rulesInput } from './restore.ts';
 
-/** Chains of kube-proxy's IPVS mode. */
-const IPVS_CHAINS = new Set([
-  'KUBE-NODE-PORT',
-  'KUBE-LOAD-BALANCER',
-  'KUBE-SOURCE-RANGES-FIREWALL',
-  'KUBE-IPVS-FILTER',
-  'KUBE-IPVS-OUT-FILTER',
-]);
-
 /** Chains that the kubelet keeps in table mangle. */
 const KUBELET_CHAINS = /^:(KUBE-IPTABLES-HINT|KUBE-KUBELET-CANARY) /m;
 
@@ -31,8 +22,7 @@ export function cleanupInput(
   keepFirewall: boolean,
   chainsPerTransaction = Infinity,
 ): string | undefined {
-  const isRemovable = (chain: string) =>
-    isOwnChain(chain) || IPVS_CHAINS.has(chain) || (chain === FIREWALL && !keepFirewall);
+  const isRemovable = (chain: string) => isOwnChain(chain) || (chain === FIREWALL && !keepFirewall);
   const chains: string[] = [];
   const jumps: string[] = [];
   for (const line of saved.split('\n')) {

@@ -12,7 +12,7 @@ export interface RuleSpec {
   readonly source?: Condition | undefined;
   readonly destination?: Condition | undefined;
   readonly inInterface?: Condition | undefined;
-  readonly protocol?: Protocol | undefined;
+  readonly protocol?: Protocol | 'ICMP' | 'IPv6-ICMP' | undefined;
   readonly comment?: string | undefined;
   /** `from:to` or a single destination port; needs `protocol`. */
   readonly ports?: { readonly from: number; readonly to: number } | undefined;
@@ -20,6 +20,8 @@ export interface RuleSpec {
   readonly matches?: readonly string[] | undefined;
   /** Target with its options. */
   readonly target: string;
+  /** The target is a chain that does not come back to this one (`-g`). */
+  readonly goto?: boolean | undefined;
 }
 
 /**
@@ -41,7 +43,7 @@ export function ruleText(chain: string, rule: RuleSpec): string {
     const { from, to } = rule.ports;
     parts.push(`-m ${protocol} --dport ${from === to ? from : `${from}:${to}`}`);
   }
-  parts.push(...(rule.matches ?? []), `-j ${rule.target}`);
+  parts.push(...(rule.matches ?? []), `${rule.goto === true ? '-g' : '-j'} ${rule.target}`);
   return parts.join(' ');
 }
 

@@ -1,20 +1,21 @@
 import type { Route } from '../services/route.ts';
-import {
-  type BaseOptions,
-  baseChains,
-  rootRules,
-  type SharedRule,
-  sharedRules,
-} from './base-rules.ts';
+import type { SharedRule, StandingRules } from './base-rules.ts';
 import {
   EXTERNAL_SERVICES,
+  isStandingChain,
   NODE_PORTS,
   PROXY_FIREWALL,
   SERVICES,
   type Table,
   TREE_PREFIX,
 } from './chains.ts';
-import { type CompiledRoute, compileRoute, DEPTH, type NodePortEntry } from './compile.ts';
+import {
+  type CompiledRoute,
+  type CompileOptions,
+  compileRoute,
+  DEPTH,
+  type NodePortEntry,
+} from './compile.ts';
 import { type PortRule, PortTree } from './port-tree.ts';
 import { addressType, reject } from './rule.ts';
 import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
@@ -74,7 +75,8 @@ const NO_ROUTE: RouteRecord = {
  * Pure but for its memory: it touches no kernel.
  */
 export class Ruleset {
-  #options: BaseOptions;
+  #options: CompileOptions;
+  #standing: StandingRules;
   readonly #routes = new Map<string, RouteRecord>();
   readonly #vips: VipTrees;
   readonly #nodePorts = new PortTree('nat', NODE_PORTS, TREE_PREFIX.nodePorts);
@@ -89,8 +91,9 @@ export class Ruleset {
   /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
   readonly #dirty = new Map<Table, Set<string>>(TABLES.map((table) => [table, new Set()]));
 
-  constructor(options: BaseOptions) {
+  constructor(options: CompileOptions, standing: StandingRules) {
     this.#options = options;
+    this.#standing = standing;
     this.#vips = new VipTrees(options.family);
     for (const [table, name] of [
       ['nat', SERVICES],
@@ -106,8 +109,9 @@ export class Ruleset {
   }
 
   /** New facts about the node: recompiles what depends on them. */
-  setOptions(options: BaseOptions): void {
+  setOptions(options: CompileOptions, standing: StandingRules): void {
     this.#options = options;
+    this.#standing = standing;
     this.#writeBase();
     // Source ranges ask whether the node is inside them; nothing else knows the node's addresses.
     const concerned = [...this.#routes.values()].flatMap(({ route }) =>
@@ -166,11 +170,7 @@ export class Ruleset {
     const dirty = this.#of(this.#dirty, table);
     for (const name of dirty)
       if (chains.get(name)?.text === saved.chains.get(name)) dirty.delete(name);
-    const own = sharedRules(this.#options).filter((shared) => shared.table === table);
-    const shared = [...Map.groupBy(own, ({ chain }) => chain)].flatMap(([chain, rules]) =>
-      sharedChange(chain, rules, saved),
-    );
-    return { table, write, remove, shared };
+    return { table, write, remove, shared: this.#sharedChanges(table, saved) };
   }
 
   /** The kernel took everything that was pending when `change` was made. */
@@ -183,7 +183,17 @@ export class Ruleset {
 
   /** The rules in chains that are not ours alone. */
   shared(): readonly SharedRule[] {
-    return sharedRules(this.#options);
+    return this.#standing.shared();
+  }
+
+  #sharedChanges(table: Table, saved: SavedTable): SharedChange[] {
+    const own = this.shared().filter((rule) => rule.table === table);
+    const stale = staleJumps(own, saved);
+    const chains = new Set([...own.map(({ chain }) => chain), ...stale.keys()]);
+    return [...chains].flatMap((chain) => {
+      const rules = own.filter((rule) => rule.chain === chain);
+      return sharedChange(chain, rules, stale.get(chain) ?? [], saved);
+    });
   }
 
   #replace(id: string, route: Route | undefined): void {
@@ -217,13 +227,16 @@ export class Ruleset {
   }
 
   #writeBase(): void {
-    for (const chain of baseChains(this.#options)) this.#write(chain, true);
+    for (const chain of this.#standing.chains()) this.#write(chain, true);
     for (const root of this.#jumps.values()) this.#writeRoot(root);
   }
 
   #writeRoot({ table, name, jumps }: TreeRoot): void {
-    const rules = [...jumps, ...rootRules(table, name, this.#options)];
-    this.#write({ table, name, depth: DEPTH.root, rules }, true);
+    const { before = [], after = [], mayGo = false } = this.#standing.root(table, name);
+    const rules = [...before, ...jumps, ...after];
+    // What is there for the tree alone goes with it.
+    const isIdle = mayGo && jumps.length === 0;
+    this.#write({ table, name, depth: DEPTH.root, rules: isIdle ? [] : rules }, !isIdle);
   }
 
   #write({ table, name, depth, rules }: TreeChain, keepEmpty = false): void {
@@ -260,6 +273,23 @@ function admission(compiled: Pick<CompiledRoute, 'healthCheck'> | undefined): Po
   return { protocol: 'TCP', ...compiled.healthCheck, target: 'ACCEPT' };
 }
 
+/** A jump as kube-proxy and Portwide write it; with another condition it is somebody else's. */
+const PLAIN_JUMP =
+  /^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING)(?: -m conntrack --ctstate NEW| -m comment --comment "kube(?:rnetes|-proxy) [^"]*"){1,2} -j (\S+)$/;
+
+/** Jumps of another mode, or of another version, from built-in chains to chains of ours. */
+function staleJumps(
+  wanted: readonly SharedRule[],
+  saved: SavedTable,
+): ReadonlyMap<string, readonly string[]> {
+  const rules = new Set(wanted.map(({ rule }) => rule));
+  const stale = [...saved.foreign].filter((line) => {
+    const target = PLAIN_JUMP.exec(line)?.[2];
+    return target !== undefined && isStandingChain(target) && !rules.has(line);
+  });
+  return Map.groupBy(stale, (line) => PLAIN_JUMP.exec(line)?.[1] ?? '');
+}
+
 /**
  * Our jumps in a chain stand in an order that counts: a source range drops before a Service
  * rejects. Where one is missing or out of order, all are put in anew.
@@ -267,18 +297,21 @@ function admission(compiled: Pick<CompiledRoute, 'healthCheck'> | undefined): Po
 function sharedChange(
   chain: string,
   rules: readonly SharedRule[],
+  stale: readonly string[],
   saved: SavedTable,
 ): SharedChange[] {
   const wanted = rules.map(({ rule }) => rule);
   const present = [...saved.foreign].filter((line) => wanted.includes(line));
-  if (present.join('\n') === wanted.join('\n')) return [];
+  const isRight = present.join('\n') === wanted.join('\n');
+  if (isRight && stale.length === 0) return [];
   const isBuiltin = rules.every(({ builtin }) => builtin);
+  const moves = isBuiltin && !isRight;
   return [
     {
       chain,
       create: !isBuiltin && !saved.foreign.has(`:${chain}`),
-      remove: isBuiltin ? present : [],
-      insert: isBuiltin ? wanted : [],
+      remove: moves ? [...stale, ...present] : stale,
+      insert: moves ? wanted : [],
       append: isBuiltin ? [] : wanted.filter((rule) => !saved.foreign.has(rule)),
     },
   ];

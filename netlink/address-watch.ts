@@ -1,8 +1,14 @@
 import { NETLINK_ROUTE } from './descriptor.ts';
-import { listLinks, type NodeAddress, type NodeLinks } from './rtnetlink.ts';
+import type { Message } from './message.ts';
+import { addressLink, listLinks, type NodeAddress, type NodeLinks } from './rtnetlink.ts';
 import { NetlinkSocket } from './socket.ts';
 
 export interface AddressWatchOptions {
+  /**
+   * Name of a link whose addresses do not count: nothing is listed when one of thousands that this
+   * process keeps there comes or goes.
+   */
+  readonly ignoredLink?: string;
   /**
    * Hears of a failed look at the addresses, which is tried again, and of what `onChange` threw.
    * Default: a warning of the process.
@@ -34,22 +40,25 @@ const RETRY_MOST = 10_000;
  */
 export async function watchAddresses(
   onChange: (addresses: readonly NodeAddress[]) => void,
-  { onError = warn }: AddressWatchOptions = {},
+  { ignoredLink, onError = warn }: AddressWatchOptions = {},
 ): Promise<AddressWatch> {
   const notifications = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 1 << 20 });
   let current: string | undefined;
+  let ignoredIndex: number | undefined;
   let timer: NodeJS.Timeout | undefined;
   let running: Promise<void> | undefined;
   let changed = false;
   let closed = false;
   let retry = RETRY_FIRST;
 
-  function report(links: NodeLinks): void {
-    const state = fingerprint(links);
+  function report({ names, addresses: all }: NodeLinks): void {
+    ignoredIndex = [...names].find(([, name]) => name === ignoredLink)?.[0];
+    const addresses = all.filter(({ interfaceName }) => interfaceName !== ignoredLink);
+    const state = fingerprint({ names, addresses });
     if (closed || state === current) return;
     current = state;
     try {
-      onChange(links.addresses);
+      onChange(addresses);
     } catch (error) {
       onError(error);
     }
@@ -94,7 +103,15 @@ export async function watchAddresses(
   try {
     const heard = () => schedule(COALESCE);
     const groups = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
-    notifications.subscribe(groups, heard, heard);
+    const isIgnored = (message: Message) =>
+      ignoredIndex !== undefined && addressLink(message) === ignoredIndex;
+    notifications.subscribe(
+      groups,
+      (messages) => {
+        if (!messages.every(isIgnored)) heard();
+      },
+      heard,
+    );
     // After the subscription, or a change between the two would go unheard.
     report(await listLinks());
   } catch (error) {

@@ -4,6 +4,8 @@ import { readU16, writeU16 } from './host.ts';
 /** struct nlattr of linux/netlink.h: u16 length, u16 type, value, padding to 4 bytes. */
 const HEADER = 4;
 const NLA_F_NESTED = 0x8000;
+/** To be set in the type of a number in network order, where the protocol insists on it. */
+export const NLA_F_NET_BYTEORDER = 0x4000;
 /** Without NLA_F_NESTED and NLA_F_NET_BYTEORDER. */
 const NLA_TYPE_MASK = 0x3fff;
 
@@ -20,7 +22,8 @@ export function align(length: number): number {
 
 /** @throws RangeError when an attribute does not fit into its 16-bit length. */
 export function encodeAttributes(attributes: readonly Attribute[]): Buffer {
-  const bytes = Buffer.alloc(encodedLength(attributes));
+  // Not `alloc`, which gives every message memory of its own; gaps must not tell what was there.
+  const bytes = Buffer.allocUnsafe(encodedLength(attributes)).fill(0);
   writeAttributes(bytes, 0, attributes);
   return bytes;
 }

@@ -2,16 +2,10 @@ import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { addressBytes, addressFamily, addressFormatter } from './address.ts';
 import { type Attribute, encodeAttributes, walkAttributes } from './attribute.ts';
-import {
-  emptyTuple,
-  number,
-  readNumber,
-  readTuple,
-  type Tuple,
-  tupleAttributes,
-} from './conntrack-tuple.ts';
+import { emptyTuple, readTuple, type Tuple, tupleAttributes } from './conntrack-tuple.ts';
 import { MalformedMessage } from './error.ts';
 import { u32 } from './host.ts';
+import { number, readNumber } from './network.ts';
 
 /** One flow as connection tracking knows it. Addresses are canonical text. */
 export interface ConntrackEntry {

@@ -1,6 +1,6 @@
 import { addressBytes } from './address.ts';
 import { type Attribute, walkAttributes } from './attribute.ts';
-import { MalformedMessage } from './error.ts';
+import { number, readNumber } from './network.ts';
 
 /** linux/netfilter/nfnetlink_conntrack.h */
 const CTA_TUPLE_IP = 1;
@@ -97,23 +97,6 @@ function readProtocol(bytes: Buffer, start: number, end: number, tuple: Tuple): 
       else tuple.dstPort |= readNumber(bytes, from, to, 1);
     }
   });
-}
-
-/**
- * A number in network order.
- * @throws MalformedMessage when there are fewer bytes than it has.
- */
-export function readNumber(bytes: Buffer, start: number, end: number, size: 1 | 2 | 4): number {
-  if (end - start < size) throw new MalformedMessage(`number of ${end - start} bytes, not ${size}`);
-  if (size === 4) return bytes.readUInt32BE(start);
-  return size === 2 ? bytes.readUInt16BE(start) : bytes.readUInt8(start);
-}
-
-/** A number in network order. */
-export function number(value: number, size: 1 | 2 | 4): Buffer {
-  const bytes = Buffer.alloc(size);
-  bytes.writeUIntBE(value, 0, size);
-  return bytes;
 }
 
 /** The content of a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. */

@@ -9,6 +9,7 @@ import {
 import { NETLINK_NETFILTER } from './descriptor.ts';
 import { EINVAL, ENOENT, EOPNOTSUPP, NetlinkError } from './error.ts';
 import type { Request } from './message.ts';
+import { protocolNumbers } from './protocol.ts';
 import { NetlinkSocket } from './socket.ts';
 
 export type { ConntrackEntry } from './conntrack-entry.ts';
@@ -53,8 +54,6 @@ interface Failure {
 const NFNL_SUBSYS_CTNETLINK = 1 << 8;
 const IPCTNL_MSG_CT_GET = NFNL_SUBSYS_CTNETLINK | 1;
 const IPCTNL_MSG_CT_DELETE = NFNL_SUBSYS_CTNETLINK | 2;
-
-const protocolNumbers: Record<Protocol, number> = { TCP: 6, UDP: 17, SCTP: 132 };
 
 /** Messages of one send: some 50 KB, 3 ms of the kernel; all may fail without an overrun. */
 const DELETE_BATCH = 500;

@@ -6,6 +6,7 @@ import { libc } from './libc.ts';
 /** Protocols of linux/netlink.h. */
 export const NETLINK_ROUTE = 0;
 export const NETLINK_NETFILTER = 12;
+export const NETLINK_GENERIC = 16;
 
 export interface SocketOptions {
   /** Bytes the kernel may queue for this socket. */

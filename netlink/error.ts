@@ -11,9 +11,9 @@ export interface ExtendedAck {
 /** A netlink operation that failed, in the kernel or on the way to it. */
 export class NetlinkError extends Error {
   override readonly name = 'NetlinkError';
-  /** Positive, as in errno.h. */
+  /** Positive, as in errno.h; ipset has more (linux/netfilter/ipset/ip_set.h). */
   readonly errno: number;
-  /** Its name, such as `ENOENT`. */
+  /** Its name, such as `ENOENT` or `IPSET_ERR_HASH_FULL`. */
   readonly code: string;
   readonly extendedAck: ExtendedAck | undefined;
 
@@ -31,23 +31,48 @@ export class NetlinkError extends Error {
   }
 }
 
+export function hasErrno(error: unknown, errno: number): boolean {
+  return error instanceof NetlinkError && error.errno === errno;
+}
+
 /** Bytes from the kernel that do not hold what their lengths promise. */
 export class MalformedMessage extends Error {
   override readonly name = 'MalformedMessage';
 }
 
+/** The kernel lacks a feature, and no module that has it can be loaded. */
+export class UnsupportedError extends Error {
+  override readonly name = 'UnsupportedError';
+  /** Such as `ipset`. */
+  readonly feature: string;
+
+  constructor(feature: string, options?: ErrorOptions) {
+    super(`the kernel has no ${feature}`, options);
+    this.feature = feature;
+  }
+}
+
 /** Numbers of this machine (they differ between architectures); always present on Linux. */
 export const {
+  EADDRNOTAVAIL,
   EAGAIN,
   ECANCELED,
+  EEXIST,
   EINTR,
   EINVAL,
   EMSGSIZE,
   ENOBUFS,
+  ENODEV,
   ENOENT,
+  ENXIO,
   EOPNOTSUPP,
+  EPROTONOSUPPORT,
+  ESRCH,
   ETIMEDOUT,
 } = constants.errno;
+
+/** ipset: the kernel lacks the type of set, or this revision of it. */
+export const IPSET_ERR_FIND_TYPE = 4098;
 
 /** Second names for the same number: the kernel's sources use the other one. */
 const aliases = new Set(['EWOULDBLOCK', 'ENOTSUP']);
@@ -57,6 +82,52 @@ const names = new Map<number, string>([
   [85, 'ERESTART'],
   [524, 'ENOTSUPP'],
 ]);
+/**
+ * Numbers beyond MAX_ERRNO (4095) are ipset's own. Those from 4352 on depend on the type of the set:
+ * these are the hash types' (ip_set_hash.h). The others use them for ranges outside of a set, which
+ * a bitmap of all ports does not have, and for lists of sets.
+ */
+const ipsetErrors: readonly [first: number, names: readonly string[]][] = [
+  [
+    4097,
+    [
+      'PROTOCOL',
+      'FIND_TYPE',
+      'MAX_SETS',
+      'BUSY',
+      'EXIST_SETNAME2',
+      'TYPE_MISMATCH',
+      'EXIST',
+      'INVALID_CIDR',
+      'INVALID_NETMASK',
+      'INVALID_FAMILY',
+      'TIMEOUT',
+      'REFERENCED',
+      'IPADDR_IPV4',
+      'IPADDR_IPV6',
+      'COUNTER',
+      'COMMENT',
+      'INVALID_MARKMASK',
+      'SKBINFO',
+      'BITMASK_NETMASK_EXCL',
+    ],
+  ],
+  [
+    4352,
+    [
+      'HASH_FULL',
+      'HASH_ELEM',
+      'INVALID_PROTO',
+      'MISSING_PROTO',
+      'HASH_RANGE_UNSUPPORTED',
+      'HASH_RANGE',
+    ],
+  ],
+];
+for (const [first, list] of ipsetErrors) {
+  for (const [index, name] of list.entries()) names.set(first + index, `IPSET_ERR_${name}`);
+}
+
 for (const [name, number] of Object.entries(constants.errno)) {
   if (!aliases.has(name)) names.set(number, name);
 }

@@ -28,9 +28,16 @@ export function writeU32(bytes: Buffer, value: number, offset: number): void {
   else bytes.writeUInt32BE(value, offset);
 }
 
+/** A value of its own in host order, such as that of an attribute. `alloc` would cost thrice that. */
+export function u16(value: number): Buffer {
+  const bytes = Buffer.allocUnsafe(2);
+  writeU16(bytes, value, 0);
+  return bytes;
+}
+
 /** A value of its own in host order, such as an option of a socket. */
 export function u32(value: number): Buffer {
-  const bytes = Buffer.alloc(4);
+  const bytes = Buffer.allocUnsafe(4);
   writeU32(bytes, value, 0);
   return bytes;
 }

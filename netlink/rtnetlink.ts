@@ -1,10 +1,10 @@
 import ipaddr from 'ipaddr.js';
 import type { IpFamily } from '../api/objects.ts';
 import { AF_INET, AF_INET6, addressFormatter } from './address.ts';
-import { encodeAttributes, readAttributes } from './attribute.ts';
+import { type Attribute, encodeAttributes, readAttributes } from './attribute.ts';
 import { NETLINK_ROUTE } from './descriptor.ts';
 import { MalformedMessage } from './error.ts';
-import { readI32, readU32, u32 } from './host.ts';
+import { readI32, readU32, u32, writeU32 } from './host.ts';
 import type { Message } from './message.ts';
 import { NetlinkSocket } from './socket.ts';
 
@@ -27,19 +27,26 @@ export interface NodeLinks {
 }
 
 /** linux/rtnetlink.h */
-const RTM_NEWLINK = 16;
-const RTM_GETLINK = 18;
-const RTM_NEWADDR = 20;
+export const RTM_NEWLINK = 16;
+export const RTM_GETLINK = 18;
+export const RTM_NEWADDR = 20;
+export const RTM_DELADDR = 21;
 const RTM_GETADDR = 22;
 /** linux/if_addr.h; struct ifaddrmsg: u8 family, u8 prefix length, u8 flags, u8 scope, u32 index. */
-const IFADDRMSG = 8;
-const IFA_ADDRESS = 1;
-const IFA_LOCAL = 2;
+export const IFADDRMSG = 8;
+export const IFA_ADDRESS = 1;
+export const IFA_LOCAL = 2;
 /** linux/if_link.h; struct ifinfomsg: u8 family, u8 padding, u16 type, i32 index, u32 flags, u32 change. */
-const IFINFOMSG = 16;
-const IFLA_IFNAME = 3;
+export const IFINFOMSG = 16;
+export const IFLA_IFNAME = 3;
 const IFLA_EXT_MASK = 29;
 const RTEXT_FILTER_SKIP_STATS = 1 << 3;
+
+/** Of a request for links: statistics are most of what a link has to say, and costly to gather. */
+export const withoutStatistics: Attribute = {
+  type: IFLA_EXT_MASK,
+  value: u32(RTEXT_FILTER_SKIP_STATS),
+};
 
 /**
  * All addresses of the node, on links that are up or down.
@@ -66,12 +73,8 @@ async function dumpLinks(socket: NetlinkSocket): Promise<NodeLinks> {
     { type: RTM_GETADDR, payload: Buffer.alloc(IFADDRMSG) },
     (message) => readAddress(message, format),
   );
-  const extMask = { type: IFLA_EXT_MASK, value: u32(RTEXT_FILTER_SKIP_STATS) };
   const links = await socket.dump(
-    {
-      type: RTM_GETLINK,
-      payload: Buffer.concat([Buffer.alloc(IFINFOMSG), encodeAttributes([extMask])]),
-    },
+    { type: RTM_GETLINK, payload: linkPayload([withoutStatistics]) },
     readLink,
   );
   const names = new Map(links);
@@ -81,6 +84,12 @@ async function dumpLinks(socket: NetlinkSocket): Promise<NodeLinks> {
     if (interfaceName !== undefined) addresses.push({ ...address, interfaceName });
   }
   return { names, addresses: addresses.sort(compare) };
+}
+
+/** The index of the link whose address a message is about; undefined for other messages. */
+export function addressLink({ type, payload }: Message): number | undefined {
+  if (type !== RTM_NEWADDR && type !== RTM_DELADDR) return undefined;
+  return payload.length < IFADDRMSG ? undefined : readU32(payload, 4);
 }
 
 function readAddress(
@@ -107,7 +116,16 @@ function readAddress(
   };
 }
 
-function readLink({ type, payload }: Message): [number, string] | undefined {
+/** A struct ifinfomsg that sets the given flags and leaves all others alone, then attributes. */
+export function linkPayload(attributes: readonly Attribute[], setFlags = 0): Buffer {
+  const header = Buffer.alloc(IFINFOMSG);
+  writeU32(header, setFlags, 8);
+  writeU32(header, setFlags, 12);
+  return Buffer.concat([header, encodeAttributes(attributes)]);
+}
+
+/** @returns index and name. */
+export function readLink({ type, payload }: Message): [number, string] | undefined {
   if (type !== RTM_NEWLINK) return undefined;
   if (payload.length < IFINFOMSG) throw new MalformedMessage('link without a header');
   const name = readAttributes(payload, IFINFOMSG).get(IFLA_IFNAME);

@@ -22,6 +22,9 @@ export interface Refusal {
   readonly error: NetlinkError;
 }
 
+/** What to keep of a message; undefined leaves it out. */
+type Pick<T> = (message: Message) => T | undefined;
+
 const DUMP_ATTEMPTS = 5;
 /** Milliseconds of work after which the event loop gets a turn. */
 const SLICE = 8;
@@ -96,19 +99,29 @@ export class NetlinkSocket {
 
   /**
    * Dumps a table. A dump during which the table changed is made again, up to five times.
-   * @param pick Called with every message; undefined leaves it out. Called again, from the start,
-   * when the dump is made again.
-   * @throws NetlinkError; EINTR when the table would not keep still.
-   * @throws whatever `pick` throws.
+   * @param pick Called with every message; again, from the start, when the dump is made again.
+   * @throws NetlinkError, EINTR when the table would not keep still; whatever `pick` throws.
    */
-  dump<T>(request: Request, pick: (message: Message) => T | undefined): Promise<T[]> {
+  dump<T>(request: Request, pick: Pick<T>): Promise<T[]> {
     return this.#serialised(async () => {
       for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
-        const picked = await this.#dumpOnce(request, pick);
+        const picked = await this.#gather(request, NLM_F_DUMP, pick);
         if (picked !== undefined) return picked;
       }
       throw new NetlinkError(`netlink dump ${request.type}, table changing all the time`, EINTR);
     });
+  }
+
+  /**
+   * Asks for one thing, such as a link by its name; returns what `pick` made of the answer.
+   * @throws NetlinkError; MalformedMessage when `pick` was content with nothing; what `pick` throws.
+   */
+  async get<T>(request: Request, pick: Pick<T>): Promise<T> {
+    // The acknowledgement, which comes after the answer, ends it.
+    const gathered = this.#serialised(() => this.#gather(request, NLM_F_ACK, pick));
+    const [answer] = (await gathered) ?? [];
+    if (answer === undefined) throw new MalformedMessage(`message ${request.type} without answer`);
+    return answer;
   }
 
   /**
@@ -166,18 +179,16 @@ export class NetlinkSocket {
   }
 
   /** @returns undefined when the table changed meanwhile. */
-  async #dumpOnce<T>(
-    request: Request,
-    pick: (message: Message) => T | undefined,
-  ): Promise<T[] | undefined> {
-    const operation = `netlink dump ${request.type}`;
+  async #gather<T>(request: Request, kind: number, pick: Pick<T>): Promise<T[] | undefined> {
+    const dump = kind === NLM_F_DUMP;
+    const operation = `netlink ${dump ? 'dump' : 'message'} ${request.type}`;
     const picked: T[] = [];
     let interrupted = false;
     let thrown: { error: unknown } | undefined;
     const sequence = this.#number(1);
-    const flags = (request.flags ?? 0) | NLM_F_DUMP;
+    const flags = (request.flags ?? 0) | kind;
     const bytes = encodeMessages([{ ...request, flags }], sequence);
-    await this.#exchange(operation, bytes, true, (message) => {
+    await this.#exchange(operation, bytes, dump, (message) => {
       if (message.sequence !== sequence) return false;
       if ((message.flags & NLM_F_DUMP_INTR) !== 0) interrupted = true;
       if (message.type === NLMSG_DONE || message.type === NLMSG_ERROR) {

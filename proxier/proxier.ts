@@ -34,7 +34,7 @@ const FULL_SYNC_PERIOD = 60 * 60 * 1000;
 const COMPARISON_SHARE = 100;
 const BACKOFF = { first: 500, max: 30_000 };
 /** Services resolved before the event loop gets a turn. */
-const SERVICES_PER_TURN = 250;
+const SERVICES_PER_TURN = 50;
 
 /**
  * The loop from changed objects to the kernel: collects changes by Service, resolves them to

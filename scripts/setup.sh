@@ -5,12 +5,20 @@ set -eu
 cd "$(dirname -- "$0")/.."
 
 if [ "$(id -u)" -ne 0 ]; then
-  echo "This needs root: it makes network namespaces and installs packages. Try: sudo make ${1:-setup}" >&2
+  echo "This needs root: it makes network namespaces and installs packages. Try: sudo make ${*:-setup}" >&2
   exit 1
 fi
 
 # command:package
 wanted="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-ping sysctl:procps conntrack:conntrack npm:npm"
+# Tests and benchmarks run in a kernel of their own as well: user-mode-linux, see test/uml.
+kernel=
+case " $* " in
+  *" test "* | *" bench "*)
+    kernel=yes
+    wanted="$wanted linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod"
+    ;;
+esac
 missing=
 for entry in $wanted; do
   command -v "${entry%%:*}" >/dev/null 2>&1 || missing="$missing ${entry#*:}"
@@ -21,6 +29,15 @@ if [ -n "$missing" ]; then
   apt-get update -qq
   # shellcheck disable=SC2086 # a list of words
   apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+
+# Inside, the root is this machine's, and modprobe looks into /lib/modules.
+if [ -n "$kernel" ]; then
+  for modules in /usr/lib/uml/modules/*; do
+    [ -e "/lib/modules/${modules##*/}" ] && continue
+    mkdir -p /lib/modules
+    ln -sfn "$modules" /lib/modules/
+  done
 fi
 
 # npm leaves a copy of the lock file where it installed.

@@ -64,5 +64,6 @@ export function resolveRoute(
     localEndpoints: endpoints.local,
     hasEndpointsAnywhere: endpoints.anywhere,
     aliveEndpoints: endpoints.alive,
+    unreadyEndpoints: endpoints.unready,
   };
 }

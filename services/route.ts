@@ -48,4 +48,6 @@ export interface Route {
    * flows to anything else are stale.
    */
   readonly aliveEndpoints: readonly Endpoint[];
+  /** Endpoints that are there and do not serve: connections to them may live on. */
+  readonly unreadyEndpoints: readonly Endpoint[];
 }

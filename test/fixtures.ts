@@ -102,6 +102,7 @@ export function route(fields: Partial<Route> = {}, addresses: readonly string[] 
     localEndpoints: [],
     hasEndpointsAnywhere: endpoints.length > 0,
     aliveEndpoints: endpoints,
+    unreadyEndpoints: [],
     ...fields,
   };
 }

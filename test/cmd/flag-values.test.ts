@@ -2,13 +2,16 @@ import assert from 'node:assert/strict';
 import {
   bindAddress,
   boolean,
+  cidrs,
   clusterCidrs,
   duration,
   featureGates,
   interfacePrefix,
   logLevel,
   markBit,
+  markRange,
   nodePortAddresses,
+  scheduler,
 } from '../../cmd/flag-values.ts';
 
 describe('values of flags', () => {
@@ -35,6 +38,15 @@ describe('values of flags', () => {
     [logLevel, '=3', 3],
     [featureGates, 'AllPorts=false', { AllPorts: false }],
     [featureGates, '', { AllPorts: true }],
+    [cidrs, '', []],
+    [cidrs, '10.0.0.1/8, 10.1.0.0/16,fd00::/8', ['10.0.0.0/8', '10.1.0.0/16', 'fd00::/8']],
+    [scheduler, '', 'rr'],
+    [scheduler, 'mh', 'mh'],
+    [scheduler, 'weighted_lc_123', 'weighted_lc_123'],
+    [markRange, '0x1000-0x3fff', { first: 0x1000, last: 0x3fff }],
+    [markRange, '0X10-0XfF', { first: 16, last: 255 }],
+    [markRange, '1-3', { first: 1, last: 3 }],
+    [markRange, '4096-0xffffffff', { first: 4096, last: 0xffffffff }],
   ] as const) {
     it(`${parse.name} reads ${JSON.stringify(text)}`, () => {
       assert.deepEqual((parse as (value: string) => unknown)(text), expected);
@@ -59,6 +71,19 @@ describe('values of flags', () => {
     [logLevel, 'debug'],
     [featureGates, 'AllPorts'],
     [featureGates, 'AllPorts=true=false'],
+    [cidrs, '10.0.0.1'],
+    [cidrs, '10.0.0.0/8,'],
+    [scheduler, 'RR'],
+    [scheduler, 'rr; reboot'],
+    [scheduler, 'sixteen_letters_'],
+    [markRange, ''],
+    [markRange, '0x1000'],
+    [markRange, '0-10'],
+    [markRange, '1-2'],
+    [markRange, '10-1'],
+    [markRange, '1-0x100000000'],
+    [markRange, '-5-10'],
+    [markRange, '1e3-2e3'],
   ] as const) {
     it(`${parse.name} refuses ${JSON.stringify(text)}`, () => {
       assert.throws(() => (parse as (value: string) => unknown)(text));

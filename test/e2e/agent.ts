@@ -7,6 +7,9 @@ import { type Lab, waitFor } from '../lab/lab.ts';
 import { type Manifest, nodeManifest, serviceManifest } from './manifests.ts';
 
 const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+/** Ample, for in user-mode-linux all of it is slow; an agent that ends is noticed at once. */
+const START_MS = 60_000;
+const APPLY_MS = 30_000;
 
 /** What the agent says in its log. */
 export interface LogLine {
@@ -32,11 +35,17 @@ export class Agent {
   readonly #directory = mkdtempSync(join(tmpdir(), 'portwide-e2e-'));
   #flags: readonly string[] = AGENT_FLAGS;
   #process: ResultPromise | undefined;
+  readonly #syncs: number;
   #barriers = 0;
   readonly log: LogLine[] = [];
 
-  constructor(lab: Lab) {
+  /**
+   * @param syncs how many syncs `apply` waits for: a mode that writes what is new before it removes
+   * what is old has done all of the first when it begins with the second.
+   */
+  constructor(lab: Lab, { syncs = 1 } = {}) {
     this.#lab = lab;
+    this.#syncs = syncs;
     this.write('node', [nodeManifest([lab.node.ipv4, lab.node.ipv6])]);
   }
 
@@ -69,7 +78,7 @@ export class Agent {
     const synced = waitFor(
       'the agent synced both families',
       () => new Set(this.logged('synced').map(({ family }) => family)).size === 2,
-      20_000,
+      START_MS,
     );
     const early = await Promise.race([synced, ended]);
     if (typeof early === 'string') throw new Error(`the agent ended: ${early} ${errors}`);
@@ -113,9 +122,13 @@ export class Agent {
 
   /**
    * Replaces the objects under test and waits until both families carry them: a Service without
-   * endpoints comes along whose VIP must then be refused, which is the last thing a sync writes.
+   * endpoints comes along whose VIP must then be refused, the last of what a sync writes anew.
    */
   async apply(objects: readonly Manifest[]): Promise<void> {
+    for (let sync = 0; sync < this.#syncs; sync++) await this.#applyOnce(objects);
+  }
+
+  async #applyOnce(objects: readonly Manifest[]): Promise<void> {
     this.#barriers = (this.#barriers + 1) % 200;
     const vips = [
       `10.96.200.${this.#barriers + 1}`,
@@ -132,7 +145,7 @@ export class Agent {
           const { outcome } = await this.#lab.client.tcp(vip, 9, { timeoutMs: 100 });
           return outcome === 'refused';
         },
-        15_000,
+        APPLY_MS,
       );
     }
   }

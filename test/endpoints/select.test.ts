@@ -22,6 +22,7 @@ function select(endpoints: readonly SliceEndpoint[], policy: Partial<EndpointPol
     cluster: addresses(selected.cluster),
     local: addresses(selected.local),
     alive: addresses(selected.alive),
+    unready: addresses(selected.unready),
     anywhere: selected.anywhere,
   };
 }
@@ -109,6 +110,7 @@ describe('which endpoints serve', () => {
       cluster: ['10.0.0.1', '10.0.0.2'],
       local: ['10.0.0.1'],
       alive: ['10.0.0.1', '10.0.0.2', '10.0.0.4'],
+      unready: ['10.0.0.3'],
       anywhere: true,
     });
   });
@@ -121,8 +123,8 @@ describe('which endpoints serve', () => {
   });
 
   it('none at all', () => {
-    const nothing = { cluster: [], local: [], alive: [], anywhere: false };
-    assert.deepEqual(select([endpoint('10.0.0.1', DEAD)]), nothing);
+    const nothing = { cluster: [], local: [], alive: [], unready: [], anywhere: false };
+    assert.deepEqual(select([endpoint('10.0.0.1', DEAD)]), { ...nothing, unready: ['10.0.0.1'] });
     assert.deepEqual(select([]), nothing);
   });
 

@@ -13,9 +13,11 @@ export interface Packet {
   readonly protocol: 'tcp' | 'udp' | 'sctp' | 'icmp';
   /** Destination port; 0 with icmp. */
   readonly port: number;
+  /** undefined: one that nobody looks at. */
+  readonly sourcePort?: number;
   /** undefined: the node itself sends. */
   readonly inInterface: string | undefined;
-  /** What `-m recent` has in its lists; undefined: perhaps this, perhaps that. */
+  /** What the kernel remembers for affinity; undefined: perhaps this, perhaps that. */
   readonly memory?: ReadonlySet<string>;
 }
 
@@ -51,6 +53,8 @@ export interface Cluster {
   readonly nodeAddresses: readonly string[];
   /** Every address that the node holds: its own, and VIPs on a dummy device. */
   readonly local: ReadonlySet<string>;
+  /** Those of them on which node ports are served. */
+  readonly nodePortAddresses: ReadonlySet<string>;
   readonly masqueradeAll: boolean;
   /** Whether pods can be told from others; `isPod` is true for nobody otherwise. */
   readonly knowsPods: boolean;
@@ -99,7 +103,7 @@ export function expectedFates(cluster: Cluster, packet: Packet): Expectation {
     ({ match, nodePort }) =>
       match.kind === 'port' && match.protocol === protocol && nodePort > 0 && nodePort === port,
   );
-  return onNodePort !== undefined && cluster.local.has(vip)
+  return onNodePort !== undefined && cluster.nodePortAddresses.has(vip)
     ? served(cluster, onNodePort, 'node port', packet)
     : only(untouched(cluster, packet));
 }

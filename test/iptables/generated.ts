@@ -31,7 +31,7 @@ const oneService: fc.Arbitrary<Service> = fc
     ports,
     vips: fc.subarray(VIPS),
     externalIPs: fc.subarray(VIPS, { maxLength: 1 }),
-    loadBalancerSourceRanges: fc.subarray(['192.0.2.0/24', '2001:db8::/32']),
+    loadBalancerSourceRanges: fc.subarray(['192.0.2.0/24', '198.51.100.0/24', '2001:db8::/32']),
     externalTrafficPolicy: fc.constantFrom('Cluster' as const, 'Local' as const),
     internalTrafficPolicy: fc.constantFrom('Cluster' as const, 'Local' as const),
     affinitySeconds: fc.constantFrom(0, 60),

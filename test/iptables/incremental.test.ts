@@ -2,8 +2,10 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
+import { iptablesRuleset } from '../../iptables/backend.ts';
+import { iptablesStanding } from '../../iptables/base-rules.ts';
 import { restoreInput } from '../../iptables/restore.ts';
-import { Ruleset, TABLES } from '../../iptables/ruleset.ts';
+import { type Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
 import { type Change, change } from './generated.ts';
@@ -31,13 +33,16 @@ class Machine {
 
   constructor(family: IpFamily, perTransaction: number) {
     this.family = family;
-    this.ruleset = new Ruleset(options({ family }));
+    this.ruleset = iptablesRuleset(options({ family }));
     this.perTransaction = perTransaction;
   }
 
   take(table: RouteTable, addresses: readonly string[]): void {
     const own = addresses.filter((address) => familyOf(address) === this.family);
-    this.ruleset.setOptions(options({ family: this.family, nodeAddresses: own }));
+    this.ruleset.setOptions(
+      options({ family: this.family, nodeAddresses: own }),
+      iptablesStanding(options({ family: this.family, nodeAddresses: own })),
+    );
     const { routes } = table.takeChanges();
     const ofFamily = <T extends { family: IpFamily }>(list: readonly T[]) =>
       list.filter(({ family }) => family === this.family);

@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { iptablesRuleset } from '../../iptables/backend.ts';
+import { iptablesStanding } from '../../iptables/base-rules.ts';
 import { isOwnChain, serviceChains } from '../../iptables/chains.ts';
 import { cleanupInput } from '../../iptables/cleanup.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { oneIn, ruleText } from '../../iptables/rule.ts';
-import { Ruleset, TABLES } from '../../iptables/ruleset.ts';
+import { type Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import { chooseVariant } from '../../iptables/variant.ts';
 import { route } from '../fixtures.ts';
 import { options } from './options.ts';
@@ -12,7 +14,7 @@ import { options } from './options.ts';
 const NOTHING = { chains: new Map<string, string>(), foreign: new Set<string>() };
 
 function rulesFor(routes: Parameters<Ruleset['update']>[0], fields = {}): string[] {
-  const ruleset = new Ruleset(options(fields));
+  const ruleset = iptablesRuleset(options(fields));
   ruleset.update(routes, []);
   return TABLES.flatMap((table) => restoreInput(ruleset.difference(table, NOTHING)).split('\n'));
 }
@@ -155,7 +157,7 @@ describe('rules that stand on every node', () => {
     foreign: new Set(foreign),
   });
   const filterLines = (foreign: readonly string[]) =>
-    restoreInput(new Ruleset(options()).difference('filter', saved(foreign))).split('\n');
+    restoreInput(iptablesRuleset(options()).difference('filter', saved(foreign))).split('\n');
 
   it('masquerade what is marked, and clear the mark', () => {
     assert.deepEqual(
@@ -186,7 +188,9 @@ describe('rules that stand on every node', () => {
   });
 
   it('jumps stand in an order: where one is missing, all of its chain are put in anew', () => {
-    const all = new Ruleset(options()).shared().filter(({ table }) => table === 'filter');
+    const all = iptablesRuleset(options())
+      .shared()
+      .filter(({ table }) => table === 'filter');
     const lines = all.map(({ rule }) => rule);
     const chains = [':INPUT', ':FORWARD', ':OUTPUT', ':KUBE-FIREWALL'];
     assert.equal(
@@ -224,10 +228,10 @@ describe('rules that stand on every node', () => {
       '10.244.0.1',
     ]);
     const sources = (nodeAddresses: readonly string[]) => {
-      const ruleset = new Ruleset(options());
+      const ruleset = iptablesRuleset(options());
       ruleset.update([firewalled], []);
       // The node's addresses are heard of later than its Services.
-      ruleset.setOptions(options({ nodeAddresses }));
+      ruleset.setOptions(options({ nodeAddresses }), iptablesStanding(options({ nodeAddresses })));
       return restoreInput(ruleset.difference('nat', NOTHING))
         .split('\n')
         .flatMap((line) => /^-A KUBE-FW-\S+ -s (\S+)/.exec(line)?.[1] ?? []);
@@ -239,7 +243,7 @@ describe('rules that stand on every node', () => {
 
 describe('input for iptables-restore', () => {
   it('can be of any size', () => {
-    const ruleset = new Ruleset(options());
+    const ruleset = iptablesRuleset(options());
     const many = Array.from({ length: 3000 }, (_, index) =>
       route(
         {
@@ -267,7 +271,7 @@ describe('input for iptables-restore', () => {
   });
 
   it('a change that comes in the middle of a write is still to be written after it', () => {
-    const ruleset = new Ruleset(options());
+    const ruleset = iptablesRuleset(options());
     ruleset.update([route({}, ['10.244.0.1'])], []);
     const writing = ruleset.pending();
     ruleset.update([route({}, ['10.244.0.2'])], []);

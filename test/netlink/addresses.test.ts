@@ -87,6 +87,17 @@ describe('addresses of a node', () => {
     await untilAddresses('a call', (list) => list.length === 2);
   });
 
+  it('are told without those of an ignored link', async () => {
+    await add('192.0.2.7/24');
+    await inhabitant.call('watch', 0, 'pw0');
+    await untilAddresses('the first list', (list) => list.length === 2);
+    await add('192.0.2.8/24');
+    await add('192.0.2.9/24', 'noprefixroute');
+    await namespace.run('ip', 'address', 'add', '192.0.2.10/32', 'dev', 'lo');
+    await untilAddresses('another', (list) => list.length === 3);
+    assert.equal(inhabitant.notices.length, 2);
+  });
+
   it('are told in few calls when many change at once', async () => {
     await inhabitant.call('watch');
     await untilAddresses('the first list', () => true);

@@ -1,9 +1,10 @@
 import { familyOf } from '../../api/addresses.ts';
 import { addressFamily } from '../../netlink/address.ts';
 import { type Attribute, encodeAttributes } from '../../netlink/attribute.ts';
-import { number, tupleAttributes } from '../../netlink/conntrack-tuple.ts';
+import { tupleAttributes } from '../../netlink/conntrack-tuple.ts';
 import { NETLINK_NETFILTER } from '../../netlink/descriptor.ts';
 import type { Request } from '../../netlink/message.ts';
+import { number } from '../../netlink/network.ts';
 import { NetlinkSocket } from '../../netlink/socket.ts';
 
 /** Flows from one client address, of which each has a source port of its own, to one destination. */

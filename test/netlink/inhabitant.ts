@@ -9,10 +9,12 @@ import {
   dumpConntrack,
 } from '../../netlink/conntrack.ts';
 import { NETLINK_ROUTE } from '../../netlink/descriptor.ts';
+import { changeAddresses, deleteLink, findLink } from '../../netlink/links.ts';
 import { listAddresses, type NodeAddress } from '../../netlink/rtnetlink.ts';
 import { NetlinkSocket } from '../../netlink/socket.ts';
 import { insertFlows } from './flows.ts';
 import { scenarios } from './scenarios.ts';
+import { sets } from './sets.ts';
 
 export type Notice =
   | {
@@ -43,14 +45,17 @@ let hoard: number[] = [];
 const methods = {
   listAddresses,
 
-  async watch(failures = 0): Promise<void> {
+  async watch(failures = 0, ignoredLink?: string): Promise<void> {
     let failuresLeft = failures;
     watch = await watchAddresses(
       (addresses) => {
         if (failuresLeft-- > 0) throw Object.assign(new Error('listener'), { code: 'LISTENER' });
         tell({ notice: 'addresses', at: Date.now(), addresses });
       },
-      { onError: (error) => tell({ notice: 'watch error', code: codeOf(error) }) },
+      {
+        ...(ignoredLink === undefined ? {} : { ignoredLink }),
+        onError: (error) => tell({ notice: 'watch error', code: codeOf(error) }),
+      },
     );
   },
 
@@ -122,6 +127,15 @@ const methods = {
     await dumpConntrack({ ...query, keep });
   },
 
+  findLink,
+  deleteLink,
+
+  async changeAddresses(...args: Parameters<typeof changeAddresses>) {
+    const refused = await changeAddresses(...args);
+    return refused.map(({ op, address, error }) => `${op} ${address}: ${error.code}`);
+  },
+
+  ...sets,
   ...scenarios,
 };
 

@@ -1,8 +1,9 @@
 /** What is done with single sockets inside a namespace of a test. */
 import { execFileSync } from 'node:child_process';
-import { encodeAttributes } from '../../netlink/attribute.ts';
+import { type Attribute, encodeAttributes } from '../../netlink/attribute.ts';
 import { NETLINK_NETFILTER, NETLINK_ROUTE, type SocketOptions } from '../../netlink/descriptor.ts';
 import type { Message, Request } from '../../netlink/message.ts';
+import { IFLA_IFNAME, linkPayload, RTM_GETLINK, readLink } from '../../netlink/rtnetlink.ts';
 import { NetlinkSocket } from '../../netlink/socket.ts';
 
 const RTM_NEWLINK = 16;
@@ -39,6 +40,10 @@ function unknownLink(): Request {
   };
 }
 
+function linkName(name: string): Attribute {
+  return { type: IFLA_IFNAME, value: Buffer.from(`${name}\0`) };
+}
+
 function code(error: unknown): unknown {
   return error instanceof Error && 'code' in error ? error.code : error;
 }
@@ -64,6 +69,17 @@ export const scenarios = {
     withSocket(NETLINK_ROUTE, {}, async (socket) => {
       socket.subscribe([RTNLGRP_LINK], one, one);
       await socket.dump(addresses, one);
+    }),
+
+  /** Asks for a link, of which nothing is kept, then for its name. */
+  get: async () =>
+    withSocket(NETLINK_ROUTE, {}, async (socket) => {
+      const request: Request = { type: RTM_GETLINK, payload: linkPayload([linkName('lo')]) };
+      const failure = await socket.get(request, () => undefined).catch(String);
+      const missing: Request = { type: RTM_GETLINK, payload: linkPayload([linkName('nope')]) };
+      const refusal = await socket.get(missing, one).catch(code);
+      const name = await socket.get(request, (message) => readLink(message)?.[1]);
+      return { failure, refusal, name };
     }),
 
   /** How many addresses each of several dumps found that were asked for at once. */

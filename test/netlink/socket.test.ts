@@ -49,6 +49,14 @@ describe('a netlink socket', () => {
     await assert.rejects(inhabitant.call('requestOnSubscription'), { name: 'TypeError' });
   });
 
+  it('gets one answer', async () => {
+    assert.deepEqual(await inhabitant.call('get'), {
+      failure: 'MalformedMessage: message 18 without answer',
+      refusal: 'ENODEV',
+      name: 'lo',
+    });
+  });
+
   it('serves requests one after the other', async () => {
     assert.deepEqual(await inhabitant.call('concurrentDumps', 5), [2, 2, 2, 2, 2]);
   });

@@ -125,8 +125,7 @@ export const allPortsScenarios: readonly Scenario[] = [
       await node.serve({ protocol: 'UDP', ports: [22] });
       const vip = world.clusterIP(10);
       // The node takes packets to the VIP for its own, as it does with VIPs that some agents bind.
-      const route = ['route', 'add', 'local', vip, 'dev', 'lo'];
-      await node.exec('ip', [world.pick('-4', '-6'), ...route]);
+      await world.routeToNode('add', vip);
       try {
         await world.apply(allPorts(world, []));
         for (const port of SOME_PORTS) {
@@ -140,7 +139,7 @@ export const allPortsScenarios: readonly Scenario[] = [
           assert.match(answered(await host.tcp(vip, 22)).host, /^pod-/);
         }
       } finally {
-        await node.exec('ip', [world.pick('-4', '-6'), 'route', 'del', 'local', vip, 'dev', 'lo']);
+        await world.routeToNode('del', vip);
         await node.stopServing();
       }
     },
@@ -225,7 +224,7 @@ export const allPortsScenarios: readonly Scenario[] = [
       const neighbour = ['neighbour', 'show', vip, 'dev', 'eth0'];
       // As an announcer of load balancer addresses does: the node answers for the VIP.
       await node.exec('sysctl', ['-q', 'net.ipv6.conf.eth0.proxy_ndp=1']);
-      await node.exec('ip', [ip, 'route', 'add', 'local', vip, 'dev', 'lo']);
+      await world.routeToNode('add', vip);
       await node.exec('ip', [ip, 'neighbour', 'add', 'proxy', vip, 'dev', 'eth0']);
       try {
         const lb = (pods: Parameters<typeof allPorts>[1]) => [
@@ -261,7 +260,7 @@ export const allPortsScenarios: readonly Scenario[] = [
         }
       } finally {
         await node.exec('ip', [ip, 'neighbour', 'del', 'proxy', vip, 'dev', 'eth0']);
-        await node.exec('ip', [ip, 'route', 'del', 'local', vip, 'dev', 'lo']);
+        await world.routeToNode('del', vip);
       }
     },
   },

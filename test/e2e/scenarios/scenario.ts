@@ -26,11 +26,14 @@ export class World {
   readonly family: Family;
   readonly lab: Lab;
   readonly agent: Agent;
+  /** How many times longer than on a machine something may take where it has a time limit. */
+  readonly patience: number;
 
-  constructor(lab: Lab, agent: Agent, family: Family) {
+  constructor(lab: Lab, agent: Agent, family: Family, patience = 1) {
     this.lab = lab;
     this.agent = agent;
     this.family = family;
+    this.patience = patience;
   }
 
   get node(): Host {
@@ -80,6 +83,15 @@ export class World {
     fields?: SliceFields,
   ): Manifest {
     return sliceManifest(service, this.family, pods, fields);
+  }
+
+  /**
+   * A route by which the node takes packets to a VIP for its own, as announcers of VIPs and load
+   * balancers make them. Its metric is none that an agent's own would have.
+   */
+  async routeToNode(action: 'add' | 'del', vip: string): Promise<void> {
+    const route = ['route', action, 'local', vip, 'dev', 'lo', 'metric', '77'];
+    await this.node.exec('ip', [this.pick('-4', '-6'), ...route]);
   }
 
   apply(objects: readonly Manifest[]): Promise<void> {

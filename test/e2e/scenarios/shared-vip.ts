@@ -82,7 +82,8 @@ export const sharedVipScenarios: readonly Scenario[] = [
       };
       await node.exec('ip', ['address', 'add', `${vip}${prefix}`, 'dev', 'eth0', ...nodad]);
       try {
-        await waitFor('the node answers itself', async () => (await who()) === 'node', 1000);
+        const second = 1000 * world.patience;
+        await waitFor('the node answers itself', async () => (await who()) === 'node', second);
         assert.equal(answered(await client.tcp(world.clusterIP(50), 22)).host, 'pod-1');
       } finally {
         await node.exec('ip', ['address', 'del', `${vip}${prefix}`, 'dev', 'eth0']);

@@ -1,0 +1,159 @@
+/** Runs one job in the namespace that it was started in, and prints its report as JSON. */
+import { execFileSync } from 'node:child_process';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { iptablesCommands } from '../iptables/commands.ts';
+import { ipvsBackend } from '../ipvs/backend.ts';
+import { IpvsKernel } from '../ipvs/kernel.ts';
+import { Ipvs, type IpvsChange } from '../netlink/ipvs.ts';
+import { endpointAddresses, SERVICE_PORT, spareAddress, TARGET_PORT, vip } from './cluster.ts';
+import type {
+  IpvsadmReport,
+  IpvsJob,
+  NetlinkReport,
+  PortwideChanges,
+  PortwideReport,
+  StalledTiming,
+} from './ipvs-jobs.ts';
+import { compileOptions, createPortwide } from './portwide.ts';
+import { rest, Stalls } from './stalls.ts';
+import type { Timing } from './subject.ts';
+
+async function portwide({
+  services,
+  changes,
+  save,
+}: Extract<IpvsJob, { kind: 'portwide' }>): Promise<PortwideReport> {
+  const kernel = await IpvsKernel.open('IPv4');
+  const stalls = new Stalls();
+  const backend = await ipvsBackend(
+    kernel,
+    stalls.watchCommands(iptablesCommands('IPv4', 'legacy')),
+    {
+      ...compileOptions(),
+      scheduler: 'rr',
+      allPorts: 'fwmark',
+      excludeCidrs: [],
+      markRange: { first: 0x1000, last: 0x1fff },
+    },
+  );
+  const subject = createPortwide(stalls.watchBackend(backend), services);
+  const timed = async (work: () => Promise<Timing>) => {
+    await rest();
+    return await stalls.of(work);
+  };
+  const start = await timed(() => subject.start());
+  const memory = process.resourceUsage().maxRSS / 1024;
+  if (save !== undefined) {
+    writeFileSync(`${save}.ipvs`, execFileSync('ipvsadm', ['-S', '-n']));
+    writeFileSync(`${save}.sets`, execFileSync('ipset', ['save']));
+  }
+
+  const middle = Math.floor(services / 2);
+  // The cluster has numbers up to and with `services`.
+  const fresh = services + 1;
+  const made = {
+    grow: [] as StalledTiming[],
+    replace: [] as StalledTiming[],
+    add: [] as StalledTiming[],
+    addAllPorts: [] as StalledTiming[],
+    remove: [] as StalledTiming[],
+  };
+  let first: PortwideChanges['first'] | undefined;
+  for (let round = 0; round < changes; round++) {
+    first ??= await timed(() => subject.grow(0, 1));
+    made.grow.push(await timed(() => subject.grow(1, round + 1)));
+    made.replace.push(await timed(() => subject.replaceEndpoint(middle, round + 1)));
+    made.add.push(await timed(() => subject.add(fresh + round)));
+    made.remove.push(await timed(() => subject.remove(fresh + round)));
+    const all = fresh + changes + round;
+    made.addAllPorts.push(await timed(() => subject.addAllPorts(all)));
+  }
+  await subject.stop();
+  await kernel.close();
+  return { start, memory, changes: first && { first, ...made } };
+}
+
+async function netlink({
+  services,
+  changes,
+}: Extract<IpvsJob, { kind: 'netlink' }>): Promise<NetlinkReport> {
+  const ipvs = await Ipvs.open();
+  const table = tableChanges(services);
+  const timed = async (some: readonly IpvsChange[]) => {
+    const started = performance.now();
+    const [refusal] = await ipvs.apply(some);
+    if (refusal !== undefined) throw refusal.error;
+    return performance.now() - started;
+  };
+  const load = await timed(table);
+  const single: number[] = [];
+  for (let round = 0; round < changes; round++) single.push(await timed([spare(round)]));
+  await ipvs.close();
+  return { load, changes: single };
+}
+
+/** What the agent asks for, the fwmark service of the one on every port included. */
+function tableChanges(services: number): IpvsChange[] {
+  const config = { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds: 0 };
+  return Array.from({ length: services + 1 }, (_, index): IpvsChange[] => {
+    const isListed = index < services;
+    const key = isListed ? listedService(index) : allPortsService;
+    return [
+      { op: 'add-service', key, config },
+      ...endpointAddresses(index).map((address) => ({
+        op: 'add-destination' as const,
+        key,
+        destination: { address, port: isListed ? TARGET_PORT : 0, weight: 1 },
+      })),
+    ];
+  }).flat();
+}
+
+const allPortsService = { kind: 'mark', family: 'IPv4', mark: 0x1002 } as const;
+
+function listedService(index: number) {
+  const where = { address: vip(index), port: SERVICE_PORT };
+  return { kind: 'address', family: 'IPv4', protocol: 'TCP', ...where } as const;
+}
+
+/** One destination more for the first Service. */
+function spare(number: number): IpvsChange {
+  const destination = { address: spareAddress(number), port: TARGET_PORT, weight: 1 };
+  return { op: 'add-destination', key: listedService(0), destination };
+}
+
+function ipvsadm({ saved, changes }: Extract<IpvsJob, { kind: 'ipvsadm' }>): IpvsadmReport {
+  const timed = (command: string, args: readonly string[], input = '') => {
+    const started = performance.now();
+    execFileSync(command, args, { input });
+    return performance.now() - started;
+  };
+  // A process of this size takes longer to fork than the command: a shell does that, one that
+  // has the clock built in, in seconds.
+  const script = 'start=$EPOCHREALTIME; "$@"; echo $start $EPOCHREALTIME';
+  const timedByShell = (words: readonly string[]) => {
+    const said = execFileSync('bash', ['-e', '-c', script, 'bash', ...words], { encoding: 'utf8' });
+    const [start = 0, end = 0] = said.split(' ').map(Number);
+    return (end - start) * 1000;
+  };
+  const restoreSets = timed('ipset', ['restore'], readFileSync(`${saved}.sets`, 'utf8'));
+  const restore = timed('ipvsadm', ['--restore'], readFileSync(`${saved}.ipvs`, 'utf8'));
+  const at = ['-t', `${vip(0)}:${SERVICE_PORT}`];
+  const adds: number[] = [];
+  const removes: number[] = [];
+  for (let round = 0; round < changes; round++) {
+    const to = ['-r', `${spareAddress(round)}:${TARGET_PORT}`];
+    adds.push(timedByShell(['ipvsadm', '-a', ...at, ...to, '-m', '-w', '1']));
+    removes.push(timedByShell(['ipvsadm', '-d', ...at, ...to]));
+  }
+  return { restore, restoreSets, adds, removes };
+}
+
+const job = JSON.parse(process.argv[2] ?? '') as IpvsJob;
+const report =
+  job.kind === 'portwide'
+    ? await portwide(job)
+    : job.kind === 'netlink'
+      ? await netlink(job)
+      : ipvsadm(job);
+process.stdout.write(JSON.stringify(report));

@@ -1,0 +1,82 @@
+/** How long the event loop does not turn, told apart by what holds it. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Iptables } from '../iptables/commands.ts';
+import type { Backend } from '../proxier/backend.ts';
+
+/** Milliseconds, the longest of each kind. */
+export interface Longest {
+  /** Before the backend writes to the kernel: Services are resolved and compiled. */
+  compile: number;
+  /** While it does. */
+  apply: number;
+  /** Starting a command, which copies this process (fork). */
+  start: number;
+}
+
+/** Milliseconds between two looks. What is shorter is not told from this. */
+const RESOLUTION = 2;
+
+export class Stalls {
+  #longest: Longest = { compile: 0, apply: 0, start: 0 };
+  #kind: keyof Longest = 'compile';
+  #last = 0;
+
+  /** Tells what stalled while `work` was done. */
+  async of<T>(work: () => Promise<T>): Promise<T & { readonly stalls: Longest }> {
+    this.#longest = { compile: 0, apply: 0, start: 0 };
+    this.#kind = 'compile';
+    this.#last = performance.now();
+    const timer = setInterval(() => this.#look(), RESOLUTION);
+    try {
+      const result = await work();
+      this.#look();
+      return { ...result, stalls: this.#longest };
+    } finally {
+      clearInterval(timer);
+    }
+  }
+
+  watchBackend(backend: Backend): Backend {
+    return {
+      family: backend.family,
+      setFacts: (facts) => backend.setFacts(facts),
+      update: (upserts, removals) => backend.update(upserts, removals),
+      intact: () => backend.intact(),
+      apply: (full) => {
+        this.#look();
+        this.#kind = 'apply';
+        return backend.apply(full);
+      },
+    };
+  }
+
+  watchCommands(iptables: Iptables): Iptables {
+    return {
+      ...iptables,
+      save: () => this.#started(() => iptables.save()),
+      restore: (input) => this.#started(() => iptables.restore(input)),
+    };
+  }
+
+  /** The process is there when the call returns. */
+  #started<T>(call: () => T): T {
+    this.#look();
+    const kind = this.#kind;
+    this.#kind = 'start';
+    const result = call();
+    this.#look();
+    this.#kind = kind;
+    return result;
+  }
+
+  #look(): void {
+    const now = performance.now();
+    this.#longest[this.#kind] = Math.max(this.#longest[this.#kind], now - this.#last);
+    this.#last = now;
+  }
+}
+
+/** Lets the event loop come to rest. */
+export function rest(): Promise<void> {
+  return sleep(5 * RESOLUTION);
+}

@@ -1,0 +1,82 @@
+import type { Command } from 'commander';
+import { getOrCreate } from '../api/collections.ts';
+import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
+import { hex } from '../iptables/rule.ts';
+import { kernelName } from '../ipvs/sets.ts';
+import { ENOENT, hasErrno, UnsupportedError } from '../netlink/error.ts';
+import { Ipsets } from '../netlink/ipset.ts';
+import { UserError } from './errors.ts';
+
+export function addIpvsCommand(program: Command): void {
+  program
+    .command('ipvs')
+    .description('look into what --proxy-mode ipvs programmed on this node')
+    .command('marks')
+    .description('which Service each fwmark service of IPVS belongs to (`FWM` in ipvsadm -Ln)')
+    .action(async () => {
+      process.stdout.write(markTable(await listMarks()));
+    });
+}
+
+/** A packet mark and whose it is. */
+export interface MarkRecord {
+  readonly mark: number;
+  readonly family: IpFamily;
+  /** Service and side, as `markOwner` of ipvs/compile.ts has it. */
+  readonly owner: string;
+  readonly vips: readonly string[];
+}
+
+/** Read from the kernel, so that it needs no agent. @throws UserError, NetlinkError */
+async function listMarks(): Promise<MarkRecord[]> {
+  let sets: Ipsets;
+  try {
+    sets = await Ipsets.open();
+  } catch (error) {
+    if (error instanceof UnsupportedError) throw new UserError(error.message);
+    throw error;
+  }
+  try {
+    const records: MarkRecord[] = [];
+    for (const family of IP_FAMILIES) {
+      const name = kernelName('KUBE-MARKS', family);
+      const vips = new Map<string, { mark: number; owner: string; vips: string[] }>();
+      const entries = await sets.entries(name).catch((error: unknown) => {
+        if (hasErrno(error, ENOENT)) return [];
+        throw error;
+      });
+      for (const { ip = '', mark = 0, comment: owner = '' } of entries) {
+        const record = getOrCreate(vips, `${mark} ${owner}`, () => ({ mark, owner, vips: [] }));
+        record.vips.push(ip);
+      }
+      records.push(...[...vips.values()].map((record) => ({ ...record, family })));
+    }
+    return records;
+  } finally {
+    await sets.close();
+  }
+}
+
+/** A table for people; marks as ipvsadm prints them (FWM, decimal) and as iptables does. */
+export function markTable(records: readonly MarkRecord[]): string {
+  const sorted = records.toSorted(
+    (a, b) => a.family.localeCompare(b.family) || a.owner.localeCompare(b.owner) || a.mark - b.mark,
+  );
+  const rows = sorted.map(({ mark, family, owner, vips }) => {
+    const [service = '', ...rest] = owner.split(' ');
+    return [String(mark), hex(mark), family, service, rest.at(-1) ?? '', vips.toSorted().join(',')];
+  });
+  const table = [['FWM', 'MARK', 'FAMILY', 'SERVICE', 'ENDPOINTS', 'VIPS'], ...rows];
+  const widths = table[0]?.map((_, column) =>
+    Math.max(...table.map((row) => row[column]?.length ?? 0)),
+  );
+  return table
+    .map(
+      (row) =>
+        `${row
+          .map((cell, column) => cell.padEnd(widths?.[column] ?? 0))
+          .join('  ')
+          .trimEnd()}\n`,
+    )
+    .join('');
+}

@@ -1,0 +1,33 @@
+import type { Logger } from 'pino';
+import { clearIpvs, deleteIpvsDevice, destroySets, retireServices } from '../ipvs/cleanup.ts';
+import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import { findLink } from '../netlink/links.ts';
+
+/** Milliseconds between two looks whether connections are over. */
+const PERIOD = 60_000;
+
+/**
+ * Takes away what mode ipvs, Portwide's or kube-proxy's, left on the node, once the rules of
+ * another mode stand: at once what takes new connections, and the rest, which the established ones
+ * need, when these are over. Does nothing on a node without its device.
+ */
+export async function retireIpvs(log: Logger): Promise<void> {
+  try {
+    if ((await findLink(IPVS_DEVICE)) === undefined) return;
+    const connections = await retireServices();
+    if (connections > 0) {
+      log.info(
+        { connections },
+        'mode ipvs left connections; its services stay until these are over',
+      );
+      setTimeout(() => void retireIpvs(log), PERIOD).unref();
+      return;
+    }
+    await deleteIpvsDevice();
+    await clearIpvs();
+    await destroySets();
+    log.info({ device: IPVS_DEVICE }, 'removed what mode ipvs had left');
+  } catch (error) {
+    log.warn({ err: error }, 'cannot remove what mode ipvs left; "portwide cleanup" removes all');
+  }
+}

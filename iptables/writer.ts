@@ -1,0 +1,70 @@
+import type { Iptables } from './commands.ts';
+import { IptablesError } from './commands.ts';
+import { DEPTH } from './compile.ts';
+import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restorePieces } from './restore.ts';
+import { type Ruleset, TABLES, type TableChange } from './ruleset.ts';
+
+/** Brings a ruleset into the kernel. */
+export interface RulesetWriter {
+  /** What the kernel lacks; all of it at once, for what is wanted may change meanwhile. */
+  differences(): Promise<TableChange[]>;
+  /** @returns how much was written. @throws IptablesError; nothing was written then. */
+  write(change: TableChange): Promise<number>;
+  /**
+   * A rule of somebody else that jumps to a chain of ours keeps it from being removed. That must
+   * not keep everything else from being written, nor other chains from being removed.
+   */
+  writeTolerant(change: TableChange): Promise<number>;
+  /** Whether the canaries and the jumps to our chains are there. */
+  intact(): Promise<boolean>;
+}
+
+/** @param onWarning is told of chains that could not be removed. */
+export function rulesetWriter(
+  iptables: Iptables,
+  ruleset: Ruleset,
+  onWarning: (message: string) => void,
+): RulesetWriter {
+  const perTransaction = iptables.variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
+
+  const write = async (change: TableChange): Promise<number> => {
+    if (isEmpty(change)) return 0;
+    await iptables.restore(restorePieces(change, perTransaction));
+    ruleset.markWritten(change);
+    return change.write.size + change.remove.length + change.shared.length;
+  };
+
+  const writeTolerant = async (change: TableChange): Promise<number> => {
+    try {
+      return await write(change);
+    } catch (error) {
+      const left = blockedRemovals(error, change.remove);
+      if (left.length === 0) throw error;
+      onWarning(`table ${change.table} keeps ${left.join(', ')}: ${String(error)}`);
+      // Until the next comparison with the kernel.
+      ruleset.markWritten({ ...change, write: new Map(), remove: left });
+      const remove = change.remove.filter((name) => !left.includes(name));
+      // Emptied all the same: it must not lead to pods that went, nor hold the chains it jumps to.
+      const emptied = left.map((name) => [name, { text: '', depth: DEPTH.mark }] as const);
+      const rest = { ...change, remove, write: new Map([...change.write, ...emptied]) };
+      return await writeTolerant(rest);
+    }
+  };
+
+  return {
+    async differences() {
+      const saved = await iptables.save();
+      return [...saved].map(([table, rules]) => ruleset.difference(table, rules));
+    },
+    write,
+    writeTolerant,
+    intact: () => iptables.check(checkInput(TABLES, ruleset.shared())),
+  };
+}
+
+/** The removals that a failed restore is to blame on: the one it names, or any. */
+function blockedRemovals(error: unknown, removals: readonly string[]): readonly string[] {
+  const line = error instanceof IptablesError ? error.line : undefined;
+  if (line === undefined) return removals;
+  return removals.filter((name) => line === `-X ${name}`);
+}

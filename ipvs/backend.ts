@@ -1,0 +1,225 @@
+import { cidrContains } from '../api/addresses.ts';
+import type { Iptables } from '../iptables/commands.ts';
+import type { TableChange } from '../iptables/ruleset.ts';
+import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
+import { EINVAL } from '../netlink/error.ts';
+import type { SetEntry } from '../netlink/ipset.ts';
+import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
+import type { Route } from '../services/route.ts';
+import { compareWithKernel } from './compare.ts';
+import { Draining } from './draining.ts';
+import { type Item, precedesDestinations, serviceOf } from './items.ts';
+import { type IpvsKernel, IpvsRefusedError, type Refused } from './kernel.ts';
+import { Marks } from './marks.ts';
+import { IpvsPlan, type PlanOptions } from './plan.ts';
+import type { SetName } from './sets.ts';
+
+export interface IpvsOptions extends PlanOptions {
+  /** Services with these addresses are left alone (`--ipvs-exclude-cidrs`). */
+  readonly excludeCidrs: readonly string[];
+}
+
+/** Milliseconds between two looks at destinations that drain, as in kube-proxy. */
+const DRAIN_PERIOD = 60_000;
+
+/** Milliseconds in which handshakes under way, which the kernel counts like UDP flows, are over. */
+const SETTLE_TIME = 1000;
+
+/**
+ * The IPVS mode in one family. Asks the kernel first who has which mark.
+ * @throws NetlinkError
+ */
+export async function ipvsBackend(
+  kernel: IpvsKernel,
+  iptables: Iptables,
+  options: IpvsOptions,
+): Promise<Backend> {
+  const recorded: SetEntry[] = [];
+  await kernel.visitEntries('KUBE-MARKS', (entry) => recorded.push(entry));
+  const own = new Set(recorded.map(({ mark }) => mark));
+  const foreign = (await kernel.services()).flatMap(({ key }) =>
+    key.kind === 'mark' && !own.has(key.mark) ? [key.mark] : [],
+  );
+  const known = recorded.map(({ comment = '', mark = 0 }) => [comment, mark] as const);
+  return new IpvsBackend(kernel, iptables, options, new Marks(options.markRange, known, foreign));
+}
+
+class IpvsBackend implements Backend {
+  readonly family: Backend['family'];
+  readonly #kernel: IpvsKernel;
+  readonly #options: IpvsOptions;
+  readonly #marks: Marks;
+  readonly #plan: IpvsPlan;
+  readonly #writer: RulesetWriter;
+  readonly #draining: Draining;
+  /** What the kernel will not do, and was warned of. */
+  readonly #hopeless = new Set<string>();
+  #settling: NodeJS.Timeout | undefined;
+  /** One at a time: syncs and looks at what drains. */
+  #queue: Promise<unknown> = Promise.resolve();
+
+  constructor(kernel: IpvsKernel, iptables: Iptables, options: IpvsOptions, marks: Marks) {
+    this.family = kernel.family;
+    this.#kernel = kernel;
+    this.#options = options;
+    this.#marks = marks;
+    this.#plan = new IpvsPlan(options, marks);
+    this.#writer = rulesetWriter(iptables, this.#plan.ruleset, options.onWarning);
+    this.#draining = new Draining(kernel, {
+      isWanted: (key) => this.#plan.wanted.has(key),
+      lifeOf: (service, destination) => this.#plan.lifeOf(service, destination),
+    });
+    setInterval(() => {
+      if (this.#draining.isEmpty) return;
+      this.#exclusive(() => this.#draining.lookAtAll()).catch((error: unknown) =>
+        options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
+      );
+    }, DRAIN_PERIOD).unref();
+  }
+
+  setFacts(facts: NodeFacts): void {
+    this.#plan.setFacts(facts);
+  }
+
+  update(upserts: Iterable<Route>, removals: Iterable<string>): void {
+    this.#plan.update(upserts, removals);
+  }
+
+  apply(full: boolean): Promise<ApplyReport> {
+    return this.#exclusive(async () => {
+      const written = full ? await this.#applyAll() : await this.#applyChanges();
+      await this.#draining.look(this.#plan.takeTouched());
+      this.#settleLater();
+      return { written };
+    });
+  }
+
+  /** Looks again at what has just begun to drain. */
+  #settleLater(): void {
+    if (this.#settling !== undefined || !this.#draining.isUnsettled) return;
+    this.#settling = setTimeout(() => {
+      this.#settling = undefined;
+      this.#exclusive(() => this.#draining.settle()).catch((error: unknown) =>
+        this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
+      );
+    }, SETTLE_TIME).unref();
+  }
+
+  intact(): Promise<boolean> {
+    return this.#exclusive(async () => {
+      // What is still to be written is not lost.
+      const isSettled = !this.#plan.wanted.hasChanges;
+      const hasEntries = (set: SetName) => isSettled && this.#plan.wanted.hasEntries(set);
+      if (!(await this.#kernel.isWhole(hasEntries))) return false;
+      // One service stands for all: IPVS is cleared as a whole (`ipvsadm -C`).
+      const some = isSettled ? this.#plan.wanted.someService() : undefined;
+      if (some !== undefined && (await this.#kernel.destinations(some)).length === 0) return false;
+      return await this.#writer.intact();
+    });
+  }
+
+  #exclusive<T>(work: () => Promise<T>): Promise<T> {
+    const result = this.#queue.then(work);
+    this.#queue = result.catch(() => undefined);
+    return result;
+  }
+
+  async #applyChanges(): Promise<number> {
+    const differences = this.#plan.wanted.takeChanges();
+    const adds = differences.flatMap(({ after }) => (after === undefined ? [] : [after]));
+    const removes = differences.flatMap(({ before, after }) =>
+      before === undefined || after !== undefined ? [] : [before],
+    );
+    const refusals = new Refusals();
+    await refusals.of(this.#kernel.add(adds));
+    for (const change of this.#plan.ruleset.pending()) await this.#writer.write(change);
+    await this.#remove(removes, refusals);
+    return differences.length - this.#settle(refusals);
+  }
+
+  /** Compares everything. What changes meanwhile is written with the next sync. */
+  async #applyAll(): Promise<number> {
+    this.#plan.wanted.dropChanges();
+    let written = await this.#kernel.prepare((set) => this.#plan.wanted.entriesOf(set));
+    const { adds, removes } = await compareWithKernel(this.#kernel, this.#plan.wanted, {
+      isExcluded: (address) =>
+        this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address)),
+      isOwnMark: (mark) => this.#marks.isOurs(mark),
+      isDraining: (service, key) => this.#draining.has(service, key),
+    });
+    const refusals = new Refusals();
+    const isAddress = ({ kind }: Item) => kind === 'address';
+    await refusals.of(this.#kernel.add(adds.filter((item) => !isAddress(item))));
+
+    // Rejects stand before there are addresses to be rejected on, and masquerade before there are
+    // packets for it; but rules of another mode that translate stay until there are addresses.
+    const changes = await this.#writer.differences();
+    const isLast = ({ table, remove }: TableChange) =>
+      table === 'nat' && remove.some((chain) => chain.startsWith('KUBE-SVC-'));
+    const write = async (some: readonly TableChange[]) => {
+      for (const change of some) written += await this.#writer.writeTolerant(change);
+    };
+    await write(changes.filter((change) => !isLast(change)));
+    await refusals.of(this.#kernel.add(adds.filter(isAddress)));
+    await write(changes.filter(isLast));
+
+    await this.#remove(removes, refusals);
+    return written + adds.length + removes.length - this.#settle(refusals);
+  }
+
+  /**
+   * Destinations drain; services, and the records of their marks, stay for those that do. What
+   * leads packets to destinations goes before, and what guards them after they have begun.
+   */
+  async #remove(items: readonly Item[], refusals: Refusals): Promise<void> {
+    const unwanted = items.flatMap((item): Item[] =>
+      item.kind === 'entry' ? this.#plan.wanted.unwanted(item) : [item],
+    );
+    const [before, after] = [false, true].map((isAfter) =>
+      unwanted.filter(
+        (item) => item.kind !== 'destination' && precedesDestinations(item) === isAfter,
+      ),
+    );
+    await refusals.of(this.#kernel.remove(before ?? []));
+    await refusals.of(
+      this.#draining.start(items.flatMap((item) => (item.kind === 'destination' ? [item] : []))),
+    );
+    const gone = (after ?? []).filter((item) => {
+      const service = serviceOf(item);
+      return service === undefined || !this.#draining.keep(service, item);
+    });
+    await refusals.of(this.#kernel.remove(gone));
+  }
+
+  /**
+   * Warns once of what no kernel will ever take, such as an endpoint with a broadcast address.
+   * Comparing everything again and again, as after a failure, would help neither it nor the rest.
+   * @returns how much that was.
+   * @throws IpvsRefusedError for what else was refused.
+   */
+  #settle({ refused }: Refusals): number {
+    const isHopeless = ([, { errno }]: Refused) => errno === EINVAL;
+    const others = refused.filter((each) => !isHopeless(each));
+    if (others.length > 0) throw new IpvsRefusedError(others);
+    for (const [what, error] of refused) {
+      if (this.#hopeless.has(what)) continue;
+      this.#hopeless.add(what);
+      this.#options.onWarning(`the kernel will not ${what}: ${error.message}`);
+    }
+    return refused.length;
+  }
+}
+
+/** What the kernel refused does not keep the rest from being done. */
+class Refusals {
+  readonly refused: Refused[] = [];
+
+  async of(work: Promise<void>): Promise<void> {
+    try {
+      await work;
+    } catch (error) {
+      if (!(error instanceof IpvsRefusedError)) throw error;
+      this.refused.push(...error.refused);
+    }
+  }
+}

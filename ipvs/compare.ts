@@ -1,0 +1,134 @@
+import type { SetEntry } from '../netlink/ipset.ts';
+import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs.ts';
+import { Slices } from '../netlink/slices.ts';
+import {
+  destinationText,
+  type Item,
+  itemKey,
+  sameConfig,
+  sameEntry,
+  serviceOf,
+  serviceText,
+} from './items.ts';
+import type { IpvsKernel } from './kernel.ts';
+import { isRanged, KernelPorts } from './port-ranges.ts';
+import { SET_NAMES } from './sets.ts';
+import type { Wanted } from './wanted.ts';
+
+/** What of the kernel's state is not to be touched. */
+export interface Bounds {
+  isExcluded(address: string): boolean;
+  /** Services of other marks are somebody else's. */
+  isOwnMark(mark: number): boolean;
+  isDraining(service: string, key: string): boolean;
+}
+
+interface KernelState {
+  readonly entries: ReadonlyMap<string, { readonly item: Item; readonly entry: SetEntry }>;
+  readonly ports: KernelPorts;
+  readonly services: ReadonlyMap<string, IpvsService>;
+  readonly destinations: ReadonlyMap<
+    string,
+    { readonly service: IpvsService; readonly state: IpvsDestinationState }
+  >;
+  readonly addresses: ReadonlySet<string>;
+}
+
+/** What the kernel lacks, and what it has that nobody wants. */
+export async function compareWithKernel(
+  kernel: IpvsKernel,
+  wanted: Wanted,
+  bounds: Bounds,
+): Promise<{ adds: Item[]; removes: Item[] }> {
+  const state = await readKernel(kernel, wanted, bounds);
+  const slices = new Slices();
+  const adds: Item[] = [];
+  for (const item of wanted.items()) {
+    if (!isThere(item, state)) adds.push(item);
+    if (slices.isOver()) await slices.turn();
+  }
+  const removes: Item[] = [];
+  const removeUnlessWanted = (item: Item) => {
+    const key = itemKey(item);
+    if (wanted.has(key) || bounds.isDraining(serviceOf(item) ?? '', key)) return;
+    removes.push(item);
+  };
+  for (const { item } of state.entries.values()) {
+    removeUnlessWanted(item);
+    if (slices.isOver()) await slices.turn();
+  }
+  for (const item of state.ports.items()) {
+    removes.push(...wanted.unwanted(item));
+    if (slices.isOver()) await slices.turn();
+  }
+  for (const { service, state: destination } of state.destinations.values()) {
+    removeUnlessWanted({ kind: 'destination', service: service.key, destination });
+    if (slices.isOver()) await slices.turn();
+  }
+  for (const { key, ...config } of state.services.values()) {
+    removeUnlessWanted({ kind: 'service', service: key, config });
+  }
+  for (const address of state.addresses) {
+    if (!bounds.isExcluded(address)) removeUnlessWanted({ kind: 'address', address });
+  }
+  return { adds, removes };
+}
+
+async function readKernel(
+  kernel: IpvsKernel,
+  wanted: Wanted,
+  bounds: Bounds,
+): Promise<KernelState> {
+  const slices = new Slices();
+  const entries = new Map<string, { item: Item; entry: SetEntry }>();
+  const ports = new KernelPorts();
+  for (const set of SET_NAMES) {
+    // The socket sees to it that the event loop gets its turns.
+    await kernel.visitEntries(set, (entry) => {
+      if (isRanged(set)) {
+        ports.add(set, entry);
+        return;
+      }
+      const item: Item = { kind: 'entry', set, entry };
+      entries.set(itemKey(item), { item, entry });
+    });
+  }
+  const services = new Map<string, IpvsService>();
+  const destinations: Map<string, { service: IpvsService; state: IpvsDestinationState }> =
+    new Map();
+  for (const service of await kernel.services()) {
+    const { key } = service;
+    const text = serviceText(key);
+    const isOwn =
+      wanted.has(text) ||
+      (key.kind === 'mark' ? bounds.isOwnMark(key.mark) : !bounds.isExcluded(key.address));
+    if (!isOwn) continue;
+    services.set(text, service);
+    for (const state of await kernel.destinations(key)) {
+      destinations.set(destinationText(key, state), { service, state });
+    }
+    if (slices.isOver()) await slices.turn();
+  }
+  return { entries, ports, services, destinations, addresses: new Set(await kernel.addresses()) };
+}
+
+function isThere(item: Item, state: KernelState): boolean {
+  const key = itemKey(item);
+  switch (item.kind) {
+    case 'service': {
+      const service = state.services.get(key);
+      return service !== undefined && sameConfig(service, item.config);
+    }
+    case 'destination': {
+      const found = state.destinations.get(key)?.state;
+      return found !== undefined && found.weight === 1 && found.masquerade;
+    }
+    case 'entry': {
+      if (isRanged(item.set)) return state.ports.has(item);
+      const found = state.entries.get(key);
+      return found !== undefined && sameEntry(found.entry, item.entry);
+    }
+    case 'address':
+      return state.addresses.has(item.address);
+  }
+}

@@ -1,0 +1,215 @@
+/**
+ * Graceful termination. A destination that no Route wants any more takes no new connections
+ * (weight 0) and goes when the ones that it has are over; deleted at once, it would cut them.
+ */
+import type { Protocol } from '../api/objects.ts';
+import type {
+  IpvsChange,
+  IpvsDestinationKey,
+  IpvsDestinationState,
+  IpvsServiceKey,
+} from '../netlink/ipvs.ts';
+import { destinationText, type Item, itemKey, serviceText } from './items.ts';
+
+/** UDP and SCTP: kube-proxy deletes at once, for their clients do not notice that a pod went. */
+const SUDDEN: ReadonlySet<Protocol> = new Set(['UDP', 'SCTP']);
+
+/**
+ * What became of an endpoint: it still serves, or drains by itself; it is there, but not ready, or
+ * its Service is gone, so that nobody can tell; or it is in no EndpointSlice of the Service any more.
+ */
+export type Life = 'alive' | 'unready' | 'gone';
+
+/**
+ * Rounds of looking for which an endpoint may be missing. More than one, for slices are now and then
+ * deleted before those that take their place arrive.
+ */
+const MISSING_ROUNDS = 2;
+
+/**
+ * Whether a destination may be deleted.
+ * @param stays the service is still wanted, only not with this destination.
+ * @param settled a while has passed since it began to drain: no handshake is under way any more.
+ * @param rounds how often all that drain were looked at since this one began to.
+ * @param state connections, as the kernel counts them: active are established TCP and SCTP ones,
+ * inactive all others, UDP among them.
+ */
+export function mayGo(
+  service: IpvsServiceKey,
+  stays: boolean,
+  life: Life,
+  { settled, rounds }: Pick<DrainingDestination, 'settled' | 'rounds'>,
+  state: IpvsDestinationState,
+): boolean {
+  const { activeConnections: active, inactiveConnections: inactive } = state;
+  if (life === 'alive' && stays) return active + inactive === 0;
+  if (service.kind === 'address') {
+    if (SUDDEN.has(service.protocol)) return true;
+    // The port may be somebody else's now, who must not wait for what is over but for the timers.
+    return active + (stays ? inactive : 0) === 0;
+  }
+  // UDP flows must move on, TCP connections must live. IPVS can forget one only by destination. To
+  // a pod that died no connection ends by itself, and flows would be led astray for its sake.
+  if (active === 0) return inactive === 0 || settled;
+  return life === 'gone' && rounds >= MISSING_ROUNDS;
+}
+
+interface DrainingDestination {
+  readonly destination: IpvsDestinationKey;
+  settled: boolean;
+  rounds: number;
+}
+
+interface DrainingService {
+  readonly service: IpvsServiceKey;
+  readonly destinations: Map<string, DrainingDestination>;
+  /** What goes with the last of them, by key: the service itself, and the record of its mark. */
+  readonly rest: Map<string, Item>;
+}
+
+/** Reads and writes the IPVS table. */
+export interface DrainingTable {
+  destinations(service: IpvsServiceKey): Promise<IpvsDestinationState[]>;
+  change(changes: readonly IpvsChange[]): Promise<void>;
+  remove(items: readonly Item[]): Promise<void>;
+}
+
+/** What decides on a draining destination besides its connections. */
+export interface Wishes {
+  /** A Route wants it, or its service, again. */
+  isWanted(key: string): boolean;
+  lifeOf(service: IpvsServiceKey, destination: IpvsDestinationKey): Life;
+}
+
+/** The destinations of one family that drain. */
+export class Draining {
+  readonly #table: DrainingTable;
+  readonly #wishes: Wishes;
+  readonly #services = new Map<string, DrainingService>();
+
+  constructor(table: DrainingTable, wishes: Wishes) {
+    this.#table = table;
+    this.#wishes = wishes;
+  }
+
+  get isEmpty(): boolean {
+    return this.#services.size === 0;
+  }
+
+  /**
+   * Takes over what is no longer wanted along with a service, if that stays for the sake of its
+   * destinations. @returns whether it does.
+   */
+  keep(service: string, item: Item): boolean {
+    const draining = this.#services.get(service);
+    draining?.rest.set(itemKey(item), item);
+    return draining !== undefined;
+  }
+
+  /** Whether this destination drains, or this service stays for such a one. */
+  has(service: string, key: string): boolean {
+    const draining = this.#services.get(service);
+    return draining?.destinations.has(key) === true || draining?.rest.has(key) === true;
+  }
+
+  /** Takes over destinations that are no longer wanted, and deletes those that may go at once. */
+  async start(
+    destinations: readonly { service: IpvsServiceKey; destination: IpvsDestinationKey }[],
+  ): Promise<void> {
+    const touched = new Set<string>();
+    const changes: IpvsChange[] = [];
+    for (const { service, destination } of destinations) {
+      const key = serviceText(service);
+      const draining = this.#services.get(key) ?? {
+        service,
+        destinations: new Map(),
+        rest: new Map(),
+      };
+      this.#services.set(key, draining);
+      const text = destinationText(service, destination);
+      const known = draining.destinations.get(text);
+      draining.destinations.set(text, known ?? { destination, settled: false, rounds: 0 });
+      touched.add(key);
+      const isSudden = service.kind === 'address' && SUDDEN.has(service.protocol);
+      if (isSudden && this.#wishes.lifeOf(service, destination) !== 'alive') {
+        changes.push({ op: 'delete-destination', key: service, destination });
+      } else {
+        changes.push({
+          op: 'edit-destination',
+          key: service,
+          destination: { ...destination, weight: 0 },
+        });
+      }
+    }
+    await this.#table.change(changes);
+    await this.look(touched);
+  }
+
+  /** Whether some destination has not yet been given a while. */
+  get isUnsettled(): boolean {
+    for (const { destinations } of this.#services.values()) {
+      for (const { settled } of destinations.values()) if (!settled) return true;
+    }
+    return false;
+  }
+
+  /** To be called a while after destinations began to drain: looks at those again. */
+  async settle(): Promise<void> {
+    const services: string[] = [];
+    for (const [key, { destinations }] of this.#services) {
+      const unsettled = [...destinations.values()].filter(({ settled }) => !settled);
+      for (const draining of unsettled) draining.settled = true;
+      if (unsettled.length > 0) services.push(key);
+    }
+    await this.look(services);
+  }
+
+  /** A round: looks at all that drain. */
+  async lookAtAll(): Promise<void> {
+    for (const { destinations } of this.#services.values()) {
+      for (const draining of destinations.values()) draining.rounds += 1;
+    }
+    await this.look([...this.#services.keys()]);
+  }
+
+  /** Looks at the connections of these services and deletes what may go. */
+  async look(services: Iterable<string>): Promise<void> {
+    for (const key of services) {
+      const draining = this.#services.get(key);
+      if (draining !== undefined) await this.#lookAt(key, draining);
+    }
+  }
+
+  async #lookAt(key: string, { service, destinations, rest }: DrainingService): Promise<void> {
+    const states = new Map(
+      (await this.#table.destinations(service)).map((state) => [
+        destinationText(service, state),
+        state,
+      ]),
+    );
+    const changes: IpvsChange[] = [];
+    for (const [text, draining] of destinations) {
+      const { destination } = draining;
+      const state = states.get(text);
+      const isOver =
+        this.#wishes.isWanted(text) ||
+        state === undefined ||
+        mayGo(
+          service,
+          this.#wishes.isWanted(key),
+          this.#wishes.lifeOf(service, destination),
+          draining,
+          state,
+        );
+      if (!isOver) continue;
+      destinations.delete(text);
+      if (state === undefined || this.#wishes.isWanted(text)) continue;
+      changes.push({ op: 'delete-destination', key: service, destination });
+    }
+    await this.#table.change(changes);
+    if (destinations.size > 0) return;
+    this.#services.delete(key);
+    const gone = [...rest].flatMap(([text, item]) => (this.#wishes.isWanted(text) ? [] : [item]));
+    await this.#table.remove(gone);
+  }
+}

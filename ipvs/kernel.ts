@@ -1,0 +1,349 @@
+/** The kernel's side: what it holds, and writing changes in the order of their stages. */
+import { isLinkLocal } from '../api/addresses.ts';
+import type { IpFamily } from '../api/objects.ts';
+import { EEXIST, ENOENT, ESRCH, hasErrno, type NetlinkError } from '../netlink/error.ts';
+import {
+  Ipsets,
+  type SetChange,
+  type SetEntry,
+  type SetHeader,
+  type SetSpec,
+} from '../netlink/ipset.ts';
+import {
+  Ipvs,
+  type IpvsChange,
+  type IpvsDestinationState,
+  type IpvsService,
+  type IpvsServiceKey,
+} from '../netlink/ipvs.ts';
+import { changeAddresses, createDummy, findLink } from '../netlink/links.ts';
+import { listAddresses } from '../netlink/rtnetlink.ts';
+import { Slices } from '../netlink/slices.ts';
+import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
+import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
+
+/** The dummy device that holds VIPs, named as kube-proxy names it. */
+export const IPVS_DEVICE = 'kube-ipvs0';
+
+/** A change that the kernel refused: what it was about, and why. */
+export type Refused = readonly [what: string, error: NetlinkError];
+
+/** Changes that the kernel refused; all others are done. */
+export class IpvsRefusedError extends AggregateError {
+  override readonly name = 'IpvsRefusedError';
+  declare readonly errors: NetlinkError[];
+  readonly refused: readonly Refused[];
+
+  constructor(refused: readonly Refused[]) {
+    const [first] = refused;
+    const others = refused.length > 1 ? `, and ${refused.length - 1} more` : '';
+    super(
+      refused.map(([, error]) => error),
+      `the kernel refused ${first?.[0]}: ${first?.[1].message}${others}`,
+      { cause: first?.[1] },
+    );
+    this.refused = refused;
+  }
+}
+
+/** The kernel has no IPVS scheduler of this name. */
+export class SchedulerMissingError extends Error {
+  override readonly name = 'SchedulerMissingError';
+  readonly scheduler: string;
+
+  constructor(scheduler: string, options: ErrorOptions) {
+    super(`the kernel has no IPVS scheduler ${scheduler}`, options);
+    this.scheduler = scheduler;
+  }
+}
+
+/** The IPVS table, the ipsets and the dummy device, as far as one family goes. */
+export class IpvsKernel {
+  readonly family: IpFamily;
+  readonly #ipvs: Ipvs;
+  readonly #sets: Ipsets;
+
+  private constructor(family: IpFamily, ipvs: Ipvs, sets: Ipsets) {
+    this.family = family;
+    this.#ipvs = ipvs;
+    this.#sets = sets;
+  }
+
+  /** @throws IpvsMissingError, UnsupportedError, NetlinkError */
+  static async open(family: IpFamily): Promise<IpvsKernel> {
+    const ipvs = await Ipvs.open();
+    try {
+      return new IpvsKernel(family, ipvs, await Ipsets.open());
+    } catch (error) {
+      await ipvs.close();
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#ipvs.close();
+    await this.#sets.close();
+  }
+
+  /**
+   * Tries what this mode needs: a service with the scheduler, and a set of each type.
+   * @throws SchedulerMissingError, UnsupportedError, NetlinkError
+   */
+  async probe(scheduler: string): Promise<void> {
+    const address = this.family === 'IPv4' ? '198.51.100.0' : '2001:db8::';
+    const key = {
+      kind: 'address',
+      family: this.family,
+      protocol: 'TCP',
+      address,
+      port: 20_000,
+    } as const;
+    const config = { scheduler, schedulerFlags: 0, persistenceSeconds: 0 };
+    // One may be left of an agent that was killed, or of kube-proxy, which tries the same.
+    await this.#ipvs.apply([{ op: 'delete-service', key }]);
+    const [refusal] = await this.#ipvs.apply([{ op: 'add-service', key, config }]);
+    if (refusal?.error.errno === ENOENT) {
+      throw new SchedulerMissingError(scheduler, { cause: refusal.error });
+    }
+    if (refusal !== undefined) throw refusal.error;
+    await this.#ipvs.apply([{ op: 'delete-service', key }]);
+
+    const name = temporarySet(this.family);
+    await this.#destroyIfThere(name);
+    for (const set of SET_NAMES) {
+      await this.#sets.create({ ...setSpec(set, this.family), name });
+      await this.#sets.destroy(name);
+    }
+  }
+
+  async #destroyIfThere(name: string): Promise<void> {
+    await this.#sets.destroy(name).catch((error: unknown) => {
+      if (!hasErrno(error, ENOENT)) throw error;
+    });
+  }
+
+  services(): Promise<IpvsService[]> {
+    return this.#ipvs.services(this.family);
+  }
+
+  destinations(key: IpvsServiceKey): Promise<IpvsDestinationState[]> {
+    return this.#ipvs.destinations(key);
+  }
+
+  /** Each entry of a set, perhaps more than once; none of a set that does not exist. */
+  async visitEntries(set: SetName, visit: (entry: SetEntry) => void): Promise<void> {
+    try {
+      await this.#sets.visitEntries(kernelName(set, this.family), visit);
+    } catch (error) {
+      if (!hasErrno(error, ENOENT)) throw error;
+    }
+  }
+
+  /** VIPs of the family on the dummy device: whoever sets it up gives it an address of the link too. */
+  async addresses(): Promise<string[]> {
+    return (await listAddresses())
+      .filter((each) => each.interfaceName === IPVS_DEVICE && each.family === this.family)
+      .map(({ address }) => address)
+      .filter((address) => !isLinkLocal(address));
+  }
+
+  /**
+   * Whether the device is there, and every set, with entries where it should have some.
+   * @param hasEntries whether a set should.
+   */
+  async isWhole(hasEntries: (set: SetName) => boolean): Promise<boolean> {
+    if ((await findLink(IPVS_DEVICE)) === undefined) return false;
+    const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
+    return SET_NAMES.every((set) => {
+      const header = headers.get(kernelName(set, this.family));
+      return header !== undefined && (header.elements > 0 || !hasEntries(set));
+    });
+  }
+
+  /**
+   * Creates the device and the sets that are missing. A set of another version, such as
+   * kube-proxy's, which hold fewer elements, is exchanged for one with the entries that are wanted.
+   * @returns how many were made.
+   */
+  async prepare(wanted: (set: SetName) => Iterable<SetEntry>): Promise<number> {
+    let made = 0;
+    if ((await findLink(IPVS_DEVICE)) === undefined) {
+      // The other family may be about to.
+      await createDummy(IPVS_DEVICE).catch((error: unknown) => {
+        if (!hasErrno(error, EEXIST)) throw error;
+      });
+      made += 1;
+    }
+    const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
+    for (const set of SET_NAMES) {
+      const entries = [...wanted(set)];
+      const spec = setSpec(set, this.family, entries);
+      const header = headers.get(spec.name);
+      if (header !== undefined && isUsable(header, spec)) continue;
+      made += 1;
+      if (header === undefined) await this.#sets.create(spec);
+      else await this.#exchange(header, spec, entries);
+    }
+    return made;
+  }
+
+  /** Puts another set, with its entries, in the place of one; rules never see it without. */
+  async #exchange(header: SetHeader, spec: SetSpec, entries: readonly SetEntry[]): Promise<void> {
+    if (header.type !== spec.type || (header.family ?? spec.family) !== spec.family) {
+      // Not a set that rules for this one could refer to; what does refer to it must go first.
+      await this.#sets.destroy(spec.name);
+      await this.#sets.create(spec);
+      return;
+    }
+    const name = temporarySet(this.family);
+    await this.#destroyIfThere(name);
+    await this.#sets.create({ ...spec, name });
+    const changes = entries.map((entry) => ({ op: 'add' as const, set: name, entry }));
+    for (const { error } of await this.#sets.change(changes)) throw error;
+    await this.#sets.swap(name, spec.name);
+    await this.#sets.destroy(name);
+  }
+
+  /**
+   * Brings items into being, stage by stage.
+   * @throws IpvsRefusedError after all was tried.
+   */
+  async add(items: readonly Item[]): Promise<void> {
+    const refusals: [string, NetlinkError][] = [];
+    const stages = await byStage(items);
+    for (const stage of stages) refusals.push(...(await this.#write(stage, 'add')));
+    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+  }
+
+  /**
+   * Removes items, the other way round.
+   * @throws IpvsRefusedError after all was tried.
+   */
+  async remove(items: readonly Item[]): Promise<void> {
+    const refusals: [string, NetlinkError][] = [];
+    const stages = await byStage(items);
+    for (const stage of stages.reverse()) refusals.push(...(await this.#write(stage, 'remove')));
+    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+  }
+
+  /**
+   * Changes to the IPVS table alone. What is there already is made as wanted; what is to go and is
+   * not there is no error.
+   * @throws IpvsRefusedError after all was tried.
+   */
+  async change(changes: readonly IpvsChange[]): Promise<void> {
+    const refusals = await this.#changeIpvs(changes);
+    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+  }
+
+  async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<[string, NetlinkError][]> {
+    const table: IpvsChange[] = [];
+    const sets: SetChange[] = [];
+    const addresses: string[] = [];
+    const slices = new Slices();
+    for (const item of stage) {
+      if (slices.isOver()) await slices.turn();
+      if (item.kind === 'address') addresses.push(item.address);
+      else if (item.kind === 'entry') {
+        const set = kernelName(item.set, this.family);
+        sets.push({ op: op === 'add' ? 'add' : 'delete', set, entry: item.entry });
+      } else table.push(tableChange(item, op));
+    }
+    const refusals = await this.#changeIpvs(table);
+    if (sets.length > 0) {
+      for (const { change, error } of await this.#sets.change(sets)) {
+        const { ip = '', port = '' } = change.entry;
+        refusals.push([`${ip} ${port} in set ${change.set}`, error]);
+      }
+    }
+    if (addresses.length > 0) refusals.push(...(await this.#changeAddresses(op, addresses)));
+    return refusals;
+  }
+
+  async #changeAddresses(
+    op: 'add' | 'remove',
+    addresses: readonly string[],
+  ): Promise<[string, NetlinkError][]> {
+    const index = await findLink(IPVS_DEVICE);
+    // Somebody deleted it; `intact` will tell, and the next comparison makes it anew.
+    if (index === undefined && op === 'remove') return [];
+    const link = index ?? (await createDummy(IPVS_DEVICE));
+    const refused = await changeAddresses(
+      link,
+      op === 'add' ? addresses : [],
+      op === 'remove' ? addresses : [],
+    );
+    return refused.map(({ address, error }) => [`${address} on ${IPVS_DEVICE}`, error]);
+  }
+
+  async #changeIpvs(changes: readonly IpvsChange[]): Promise<[string, NetlinkError][]> {
+    if (changes.length === 0) return [];
+    const refusals: [string, NetlinkError][] = [];
+    const edits: IpvsChange[] = [];
+    for (const { change, error } of await this.#ipvs.apply(changes)) {
+      const { errno } = error;
+      if (change.op === 'add-service' && errno === EEXIST) {
+        edits.push({ ...change, op: 'edit-service' });
+      } else if (change.op === 'add-destination' && errno === EEXIST) {
+        edits.push({ ...change, op: 'edit-destination' });
+      } else if (!endsSomething(change) || (errno !== ENOENT && errno !== ESRCH)) {
+        refusals.push([changeText(change), error]);
+      }
+    }
+    if (edits.length === 0) return refusals;
+    for (const { change, error } of await this.#ipvs.apply(edits)) {
+      refusals.push([changeText(change), error]);
+    }
+    return refusals;
+  }
+}
+
+/** Whether a set can hold what is wanted; one that is bigger than need be is left as it is. */
+function isUsable(header: SetHeader, spec: SetSpec): boolean {
+  return (
+    header.type === spec.type &&
+    (header.family ?? spec.family) === spec.family &&
+    header.skbinfo === spec.skbinfo &&
+    header.comments === (spec.comments ?? false) &&
+    (header.maxElements ?? spec.maxElements) >= spec.maxElements
+  );
+}
+
+/** `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080` */
+function changeText(change: IpvsChange): string {
+  const { op, key } = change;
+  const what =
+    'destination' in change ? destinationText(key, change.destination) : serviceText(key);
+  return `${op} ${what}`;
+}
+
+/** Whether what it concerns is to end, so that it may as well be gone. */
+function endsSomething(change: IpvsChange): boolean {
+  if (change.op === 'edit-destination') return change.destination.weight === 0;
+  return change.op === 'delete-service' || change.op === 'delete-destination';
+}
+
+function tableChange(
+  item: Extract<Item, { kind: 'service' | 'destination' }>,
+  op: 'add' | 'remove',
+): IpvsChange {
+  const key = item.service;
+  if (item.kind === 'service') {
+    return op === 'add'
+      ? { op: 'add-service', key, config: item.config }
+      : { op: 'delete-service', key };
+  }
+  return op === 'add'
+    ? { op: 'add-destination', key, destination: { ...item.destination, weight: 1 } }
+    : { op: 'delete-destination', key, destination: item.destination };
+}
+
+async function byStage(items: readonly Item[]): Promise<Item[][]> {
+  const stages = Array.from({ length: STAGES }, (): Item[] => []);
+  const slices = new Slices();
+  for (const item of items) {
+    stages[stageOf(item)]?.push(item);
+    if (slices.isOver()) await slices.turn();
+  }
+  return stages;
+}

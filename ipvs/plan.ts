@@ -1,0 +1,181 @@
+import { isDeepStrictEqual } from 'node:util';
+import { isLinkLocal, isLoopback } from '../api/addresses.ts';
+import type { Endpoint } from '../endpoints/select.ts';
+import { type IptablesOptions, nodePortAddresses } from '../iptables/backend.ts';
+import { Ruleset } from '../iptables/ruleset.ts';
+import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs.ts';
+import type { NodeFacts } from '../proxier/backend.ts';
+import type { Route } from '../services/route.ts';
+import {
+  type CompileOptions,
+  compileRoute,
+  healthCheckItems,
+  markOwners,
+  vipsOf,
+} from './compile.ts';
+import type { Life } from './draining.ts';
+import { type Item, serviceText } from './items.ts';
+import { type Marks, verdictMarks } from './marks.ts';
+import { ipvsStanding, type RuleOptions } from './rules.ts';
+import { Wanted } from './wanted.ts';
+
+export interface PlanOptions extends RuleOptions, Pick<IptablesOptions, 'nodePortSelection'> {
+  readonly scheduler: string;
+  /** Who serves all-ports Services (`--ipvs-all-ports`). */
+  readonly allPorts: AllPortsBy;
+  readonly onWarning: (message: string) => void;
+}
+
+/** fwmark services (KEP-2610, open question 1c), or rules as in the iptables mode (1a). */
+export type AllPortsBy = 'fwmark' | 'iptables';
+
+interface RouteRecord {
+  readonly route: Route;
+  readonly items: readonly Item[];
+  readonly owners: readonly string[];
+}
+
+/**
+ * What one family should have in IPVS, ipsets and rules, kept up to date Route by Route. Pure but
+ * for its memory: it touches no kernel.
+ */
+export class IpvsPlan {
+  readonly wanted = new Wanted();
+  readonly ruleset: Ruleset;
+  readonly #options: PlanOptions;
+  readonly #marks: Marks;
+  readonly #routes = new Map<string, RouteRecord>();
+  /** By service: whose endpoints are alive decides on what drains. */
+  readonly #routeOf = new Map<string, Route>();
+  #touched = new Set<string>();
+  /** Ids of Routes for which no mark was left; they are rejected until there is one. */
+  readonly #waiting = new Set<string>();
+  #facts: NodeFacts = { addresses: [], primary: undefined };
+  #compileOptions: CompileOptions;
+
+  constructor(options: PlanOptions, marks: Marks) {
+    this.#options = options;
+    this.#marks = marks;
+    this.#compileOptions = this.#optionsFor(this.#facts);
+    this.ruleset = new Ruleset(this.#ruleOptions(), this.#standing());
+  }
+
+  /** New facts about the node: compiles anew what depends on them. */
+  setFacts(facts: NodeFacts): void {
+    const [now, then] = [facts.addresses, this.#facts.addresses];
+    const moved = (vip: string) => now.includes(vip) !== then.includes(vip);
+    this.#facts = facts;
+    const before = this.#compileOptions.nodePortAddresses;
+    this.#compileOptions = this.#optionsFor(facts);
+    this.ruleset.setOptions(this.#ruleOptions(), this.#standing());
+    const portsMoved = !isDeepStrictEqual(before, this.#compileOptions.nodePortAddresses);
+    for (const { route } of [...this.#routes.values()]) {
+      const isConcerned =
+        (portsMoved && route.nodePort > 0) ||
+        route.sourceRanges !== undefined ||
+        vipsOf(route).some(moved);
+      if (isConcerned) this.#replace(route.id, route);
+    }
+  }
+
+  /** Hands over changed Routes whole, and the ids of Routes that went. */
+  update(upserts: Iterable<Route>, removals: Iterable<string>): void {
+    for (const id of removals) {
+      this.#replace(id, undefined);
+      this.ruleset.update([], [id]);
+    }
+    for (const route of upserts) {
+      this.#replace(route.id, route);
+      if (this.#isByRules(route)) this.ruleset.update([route], []);
+    }
+  }
+
+  /** Services of Routes that changed since the last call: what drains there may be over. */
+  takeTouched(): ReadonlySet<string> {
+    const touched = this.#touched;
+    this.#touched = new Set();
+    return touched;
+  }
+
+  /** What became of the endpoint that a destination stands for. */
+  lifeOf(service: IpvsServiceKey, { address, port }: IpvsDestinationKey): Life {
+    const route = this.#routeOf.get(serviceText(service));
+    if (route === undefined) return 'unready';
+    const isThis = (endpoint: Endpoint) =>
+      endpoint.address === address && (endpoint.port ?? 0) === port;
+    if (route.aliveEndpoints.some(isThis)) return 'alive';
+    return route.unreadyEndpoints.some(isThis) ? 'unready' : 'gone';
+  }
+
+  #isByRules(route: Route): boolean {
+    return this.#options.allPorts === 'iptables' && route.match.kind !== 'port';
+  }
+
+  #standing() {
+    return ipvsStanding(this.#options, this.#options.allPorts === 'iptables');
+  }
+
+  #ruleOptions() {
+    return { ...this.#options, nodeAddresses: this.#facts.addresses };
+  }
+
+  #optionsFor(facts: NodeFacts): CompileOptions {
+    const { family, scheduler, markRange, nodePortSelection } = this.#options;
+    const selected = nodePortAddresses(
+      { nodePortSelection, family, localhostNodePorts: false },
+      facts,
+    );
+    const addresses = selected === 'all' ? facts.addresses : selected;
+    return {
+      family,
+      scheduler,
+      nodeAddresses: facts.addresses,
+      // IPVS lets no packet from a loopback address leave the host (crosses_local_route_boundary).
+      nodePortAddresses: addresses.filter((each) => !isLoopback(each) && !isLinkLocal(each)),
+      verdicts: verdictMarks(markRange),
+      markOf: (owner) => this.#marks.take(owner),
+    };
+  }
+
+  #replace(id: string, route: Route | undefined): void {
+    const before = this.#routes.get(id);
+    const after = route === undefined ? undefined : this.#compile(route);
+    for (const item of after?.items ?? []) this.wanted.hold(item);
+    for (const item of before?.items ?? []) this.wanted.release(item);
+    const released = (before?.owners ?? []).filter((owner) => !after?.owners.includes(owner));
+    for (const owner of released) this.#marks.release(owner);
+    for (const item of before?.items ?? []) this.#touch(item, undefined);
+    for (const item of after?.items ?? []) this.#touch(item, route);
+    if (after === undefined) {
+      this.#routes.delete(id);
+      this.#waiting.delete(id);
+    } else this.#routes.set(id, after);
+    if (released.length === 0) return;
+    for (const waiting of [...this.#waiting]) {
+      this.#replace(waiting, this.#routes.get(waiting)?.route);
+    }
+  }
+
+  #compile(route: Route): RouteRecord {
+    if (this.#isByRules(route)) return { route, items: healthCheckItems(route), owners: [] };
+    const items = compileRoute(route, this.#compileOptions);
+    const owners = markOwners(route);
+    if (owners.every((owner) => this.#marks.take(owner) !== undefined)) {
+      this.#waiting.delete(route.id);
+    } else if (!this.#waiting.has(route.id)) {
+      this.#waiting.add(route.id);
+      this.#options.onWarning(
+        `no mark is left for ${route.name}: --ipvs-fwmark-range is too small`,
+      );
+    }
+    return { route, items, owners };
+  }
+
+  #touch(item: Item, route: Route | undefined): void {
+    if (item.kind !== 'service') return;
+    const key = serviceText(item.service);
+    this.#touched.add(key);
+    if (route === undefined) this.#routeOf.delete(key);
+    else this.#routeOf.set(key, route);
+  }
+}

@@ -1,0 +1,254 @@
+/**
+ * Reads rendered rules and follows a packet through their chains, every way it may go. Knows the
+ * matches and targets that our rules use and throws at any other, so that a new one is not passed
+ * over.
+ */
+import { network, type Packet } from './fate.ts';
+
+export type Chains = ReadonlyMap<string, readonly Rule[]>;
+
+/** A packet on its way; `destination` and `port` are those it has been translated to. */
+export interface State extends Packet {
+  readonly mark: number;
+  /** Mark of its connection. */
+  readonly connectionMark: number;
+  readonly translated: boolean;
+  readonly masqueraded: boolean;
+  readonly accepted: boolean;
+  readonly markLeft: boolean;
+  readonly remembered: ReadonlySet<string>;
+  readonly local: ReadonlySet<string>;
+  readonly sets: Sets | undefined;
+}
+
+/** What rules ask ipsets. */
+export interface Sets {
+  /** @param flags `dst,dst,src`: which side of the packet each part of an entry is compared with. */
+  has(set: string, flags: string, packet: State): boolean;
+  /** The mark of the entry that matches; undefined when none does. */
+  markOf(set: string, flags: string, packet: State): number | undefined;
+}
+
+/** A packet before any rule saw it. */
+export function newState(packet: Packet, local: ReadonlySet<string>, sets?: Sets): State {
+  const flags = { translated: false, masqueraded: false, accepted: false, markLeft: false };
+  const remembered = new Set<string>();
+  return { ...packet, ...flags, mark: 0, connectionMark: 0, remembered, local, sets };
+}
+
+type Answer = boolean | 'either';
+type Match = (state: State) => Answer;
+
+/** What a rule makes of a packet that it matches; with neither, the next rule has it. */
+interface Step {
+  readonly state: State;
+  readonly verdict?: string;
+  readonly jump?: string;
+}
+
+export interface Outcome {
+  readonly state: State;
+  readonly verdict: string;
+}
+
+interface Rule {
+  readonly matches: Match;
+  readonly target: (state: State) => Step;
+  /** The chain jumped to does not come back to this one (`-g`). */
+  readonly goto: boolean;
+}
+
+/** Every way through a chain from one of its rules on; RETURN: at its end. */
+export function* walk(chains: Chains, chain: string, state: State, from = 0): Generator<Outcome> {
+  const rules = chains.get(chain);
+  if (rules === undefined) throw new Error(`no such chain: ${chain}`);
+  for (let index = from; index < rules.length; index++) {
+    const answer = rules[index]?.matches(state) ?? false;
+    if (answer === false) continue;
+    if (answer === 'either') yield* walk(chains, chain, state, index + 1);
+    const { verdict, jump, state: after } = rules[index]?.target(state) ?? { state };
+    if (verdict !== undefined) {
+      yield { verdict, state: after };
+      return;
+    }
+    if (jump !== undefined && rules[index]?.goto === true) {
+      yield* walk(chains, jump, after);
+      return;
+    }
+    const back = { verdict: 'RETURN', state: after };
+    for (const outcome of jump === undefined ? [back] : walk(chains, jump, after)) {
+      if (outcome.verdict === 'RETURN') yield* walk(chains, chain, outcome.state, index + 1);
+      else yield outcome;
+    }
+    return;
+  }
+  yield { verdict: 'RETURN', state };
+}
+
+export function parseChains(lines: readonly string[]): Chains {
+  const chains = new Map<string, Rule[]>();
+  for (const line of lines) {
+    const [, declared, chain = '', rule = ''] = /^(?::(\S+)|-A (\S+) (.*))/.exec(line) ?? [];
+    if (declared !== undefined) chains.set(declared, []);
+    else chains.get(chain)?.push(parseRule(rule));
+  }
+  return chains;
+}
+
+function parseRule(line: string): Rule {
+  const matches: Match[] = [];
+  let learn: ((state: State) => string) | undefined;
+  let rest = line;
+  const take = (pattern: RegExp) => {
+    const found = pattern.exec(rest);
+    if (found !== null) rest = rest.slice(found[0].length);
+    return found;
+  };
+  while (!/^-[jg] /.test(rest)) {
+    if (take(PASSED_OVER) !== null) continue;
+    const set = take(SET);
+    if (set !== null) {
+      const [, not, name = '', flags = ''] = set;
+      matches.push((state) => setsOf(state).has(name, flags, state) === (not === undefined));
+      continue;
+    }
+    const connectionMark = take(CONNMARK);
+    if (connectionMark !== null) {
+      const [, not, value = ''] = connectionMark;
+      const match = hasMark(value, 'connectionMark');
+      matches.push((state) => match(state) === (not === undefined));
+      continue;
+    }
+    const recent = take(RECENT);
+    if (recent !== null) {
+      const [, action, list, side] = recent;
+      const entry = (state: State) => `${list} ${state[side === 'd' ? 'destination' : 'source']}`;
+      if (action === 'set') learn = entry;
+      else matches.push((state) => state.memory?.has(entry(state)) ?? 'either');
+      continue;
+    }
+    const [, not, option = '', value = ''] = take(/^(! )?(-\S+) (\S+) /) ?? [];
+    const match = OPTIONS[option]?.(value);
+    if (match === undefined) throw new Error(`cannot match ${option || rest}: ${line}`);
+    matches.push(not === undefined ? match : (state) => opposite(match(state)));
+  }
+  const target = parseTarget(rest.slice('-j '.length));
+  const learned = learn;
+  return {
+    goto: rest.startsWith('-g '),
+    matches: (state) => all(matches, state),
+    target:
+      learned === undefined
+        ? target
+        : (state) =>
+            target({ ...state, remembered: new Set([...state.remembered, learned(state)]) }),
+  };
+}
+
+function all(matches: readonly Match[], state: State): Answer {
+  let answer: Answer = true;
+  for (const match of matches) {
+    const each = match(state);
+    if (each === false) return false;
+    if (each === 'either') answer = each;
+  }
+  return answer;
+}
+
+function opposite(answer: Answer): Answer {
+  return answer === 'either' ? answer : !answer;
+}
+
+/** Comments, and the names of modules whose options follow. */
+const PASSED_OVER =
+  /^-m (comment --comment "[^"]*"|statistic --mode random|conntrack|addrtype|mark|tcp|udp|sctp|icmp6?) /;
+
+const RECENT =
+  /^-m recent --(set|rcheck)(?: --seconds \d+ --reap)? --name (\S+) --mask (?:255(?:\.255){3}|ffff(?::ffff){7}) --r(s|d)(?:ource|est) /;
+
+const SET = /^-m set (! )?--match-set (\S+) (\S+) /;
+const CONNMARK = /^-m connmark (! )?--mark (\S+) /;
+
+const OPTIONS: Readonly<Record<string, (value: string) => Match | undefined>> = {
+  '-s': (value) => inNetwork(value, 'source'),
+  '-d': (value) => inNetwork(value, 'destination'),
+  '-i': (value) => {
+    const isPrefix = value.endsWith('+');
+    return ({ inInterface = '' }) =>
+      isPrefix ? inInterface.startsWith(value.slice(0, -1)) : inInterface === value;
+  },
+  '-p': (value) => (state) => state.protocol === value.replace('ipv6-', ''),
+  '--dport': (value) => {
+    const [from = 0, to = from] = value.split(':').map(Number);
+    return (state) => from <= state.port && state.port <= to;
+  },
+  '--sport': (value) => (state) => state.sourcePort === Number(value),
+  // The only ICMP that is traced is echo requests.
+  '--icmp-type': (value) => (value === '8' ? () => true : undefined),
+  '--icmpv6-type': (value) => (value === '128' ? () => true : undefined),
+  '--src-type': (value) => isLocal(value, 'source'),
+  '--dst-type': (value) => isLocal(value, 'destination'),
+  // The first packet of a connection is NEW, whatever else.
+  '--ctstate': (value) => {
+    const states = value.split(',');
+    return (state) => states.includes('NEW') || (state.translated && states.includes('DNAT'));
+  },
+  '--mark': (value) => hasMark(value, 'mark'),
+  '--probability': (value) => () => Number(value) === 1 || 'either',
+};
+
+function hasMark(value: string, which: 'mark' | 'connectionMark') {
+  const [mark = 0, mask = 0xffffffff] = value.split('/').map(Number);
+  return (state: State) => (state[which] & mask) >>> 0 === mark;
+}
+
+function setsOf({ sets }: State): Sets {
+  if (sets === undefined) throw new Error('there are no sets');
+  return sets;
+}
+
+function inNetwork(value: string, side: 'source' | 'destination'): Match {
+  const has = network(value);
+  return (state) => has(state[side]);
+}
+
+function isLocal(type: string, side: 'source' | 'destination'): Match | undefined {
+  return type === 'LOCAL' ? (state) => state.local.has(state[side]) : undefined;
+}
+
+// Bare IPv6 ends in hex digits that look like a port: only brackets set one apart.
+const TO_V4 = /^DNAT --to-destination ([\d.]+)(?::(\d+))?$/;
+const TO_V6 = /^DNAT --to-destination ([\da-f:]+)$/;
+const TO_V6_PORT = /^DNAT --to-destination \[([\da-f:]+)\]:(\d+)$/;
+
+function parseTarget(text: string): Rule['target'] {
+  const [, whose, xor, mask] = /^(CONN)?MARK --set-xmark (\S+)\/(\S+)$/.exec(text) ?? [];
+  if (xor !== undefined) {
+    const which = whose === undefined ? 'mark' : 'connectionMark';
+    return (state) => ({
+      state: { ...state, [which]: ((state[which] & ~Number(mask)) ^ Number(xor)) >>> 0 },
+    });
+  }
+  const [, set, flags = ''] = /^SET --map-set (\S+) (\S+) --map-mark$/.exec(text) ?? [];
+  if (set !== undefined) {
+    return (state) => ({
+      state: { ...state, mark: setsOf(state).markOf(set, flags, state) ?? state.mark },
+    });
+  }
+  const to = TO_V4.exec(text) ?? TO_V6_PORT.exec(text) ?? TO_V6.exec(text);
+  if (to !== null) {
+    const [, destination = '', port] = to;
+    const change = { destination, translated: true, ...(port && { port: Number(port) }) };
+    return (state) => ({ state: { ...state, ...change }, verdict: 'ACCEPT' });
+  }
+  const isReject = /^REJECT --reject-with icmp6?-port-unreachable$/.test(text);
+  if (isReject || ['ACCEPT', 'DROP', 'RETURN'].includes(text)) {
+    const verdict = text.replace(' --reject-with', '');
+    return (state) => ({ state, verdict });
+  }
+  if (/^MASQUERADE( --random-fully)?$/.test(text)) {
+    return (state) => ({ state: { ...state, masqueraded: true }, verdict: 'ACCEPT' });
+  }
+  if (/^KUBE-\S+$/.test(text)) return (state) => ({ state, jump: text });
+  throw new Error(`cannot do: ${text}`);
+}

@@ -1,0 +1,316 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { IP_FAMILIES } from '../../api/objects.ts';
+import { compileRoute, markOwners } from '../../ipvs/compile.ts';
+import { destinationText, entryText, type Item, serviceText } from '../../ipvs/items.ts';
+import type { Route } from '../../services/route.ts';
+import { route } from '../fixtures.ts';
+import { change } from '../iptables/generated.ts';
+import { clusterAfter } from '../iptables/world.ts';
+import { compileOptions } from './kernel.ts';
+
+const NODE = '192.0.2.7';
+const VIP = '203.0.113.1';
+const HERE = { address: '10.244.0.1', port: 8080 };
+const THERE = { address: '10.244.0.2', port: 8080 };
+
+/** Marks by owner, in the order in which they are first asked for. */
+function compile(from: Route, fields: Parameters<typeof compileOptions>[0] = {}): string[] {
+  const owners: string[] = [];
+  const options = compileOptions({
+    family: from.family,
+    nodeAddresses: [from.family === 'IPv4' ? NODE : '2001:db8::7'],
+    verdicts: { drop: 1, reject: 2 },
+    markOf: (owner) => {
+      if (!owners.includes(owner)) owners.push(owner);
+      return 10 + owners.indexOf(owner);
+    },
+    ...fields,
+  });
+  return compileRoute(from, options).map(itemText);
+}
+
+/** One line an item; what it does not have is not there. */
+function itemText(item: Item): string {
+  switch (item.kind) {
+    case 'service': {
+      const { scheduler, schedulerFlags, persistenceSeconds } = item.config;
+      const options = [
+        scheduler,
+        ...(schedulerFlags > 0 ? [`flags ${schedulerFlags}`] : []),
+        ...(persistenceSeconds > 0 ? [`${persistenceSeconds} s`] : []),
+      ];
+      return `service ${serviceText(item.service)} (${options.join(', ')})`;
+    }
+    case 'destination':
+      return `  ${destinationText(item.service, item.destination)}`;
+    case 'address':
+      return `bind ${item.address}`;
+    case 'entry': {
+      const { ip, protocol, port, portTo, ip2, mark, skbMark, comment } = item.entry;
+      const fields = [ip, protocol, port, portTo === undefined ? undefined : `-${portTo}`, ip2];
+      const all = [
+        item.set.slice('KUBE-'.length),
+        ...fields,
+        mark === undefined ? undefined : `mark ${mark}`,
+        skbMark === undefined ? undefined : `=> ${skbMark}`,
+        comment,
+      ];
+      return all.filter((field) => field !== undefined).join(' ');
+    }
+  }
+}
+
+/** A Service with all ports on a load balancer VIP, one of two endpoints on this node. */
+function wide(fields: Partial<Route> = {}): Route {
+  const [here, there] = [HERE, THERE].map(({ address }) => ({ address, port: undefined }));
+  return route({
+    match: { kind: 'all' },
+    clusterEndpoints: here === undefined || there === undefined ? [] : [here, there],
+    localEndpoints: here === undefined ? [] : [here],
+    hasEndpointsAnywhere: true,
+    ...fields,
+  });
+}
+
+const listed = (fields: Partial<Route> = {}) =>
+  route({
+    clusterEndpoints: [HERE, THERE],
+    localEndpoints: [HERE],
+    hasEndpointsAnywhere: true,
+    ...fields,
+  });
+
+const NONE = { clusterEndpoints: [], localEndpoints: [], hasEndpointsAnywhere: false };
+
+describe('a Route in the IPVS mode', () => {
+  it('with a listed port on a cluster IP', () => {
+    assert.deepEqual(compile(route({}, ['10.244.0.1'])), [
+      'IPVS-IPS 10.96.0.10',
+      'bind 10.96.0.10',
+      'service TCP 10.96.0.10:80 (rr)',
+      '  TCP 10.96.0.10:80 > 10.244.0.1:8080',
+      'CLUSTER-IP 10.96.0.10 TCP 80',
+      'LOOP-BACK 10.244.0.1 TCP 8080 10.244.0.1',
+    ]);
+  });
+
+  it('in IPv6', () => {
+    assert.deepEqual(compile(route({ family: 'IPv6' }, ['fd00:10:244::1'])), [
+      'IPVS-IPS fd00:10:96::a',
+      'bind fd00:10:96::a',
+      'service TCP fd00:10:96::a:80 (rr)',
+      '  TCP fd00:10:96::a:80 > fd00:10:244::1:8080',
+      'CLUSTER-IP fd00:10:96::a TCP 80',
+      'LOOP-BACK fd00:10:244::1 TCP 8080 fd00:10:244::1',
+    ]);
+  });
+
+  it('with a load balancer, its sources, and externalTrafficPolicy Local', () => {
+    const from = listed({
+      clusterIP: undefined,
+      loadBalancerIPs: [VIP],
+      externalLocal: true,
+      healthCheckNodePort: 32000,
+      sourceRanges: ['192.0.2.0/24', '198.51.100.9'],
+    });
+    assert.deepEqual(compile(from), [
+      `IPVS-IPS ${VIP}`,
+      `bind ${VIP}`,
+      'HEALTH-CHECK-NODE-PORT 32000',
+      `HEALTH-CHECK-VIP ${VIP} TCP 32000`,
+      // For clients inside, who reach the endpoints of other nodes too.
+      'service FWM 10 (rr)',
+      '  FWM 10 > 10.244.0.1:8080',
+      '  FWM 10 > 10.244.0.2:8080',
+      `service TCP ${VIP}:80 (rr)`,
+      `  TCP ${VIP}:80 > 10.244.0.1:8080`,
+      `MARKS ${VIP} mark 10 default/web TCP cluster`,
+      `INSIDE-PORTS ${VIP} TCP 80 => 10`,
+      `LOAD-BALANCER ${VIP} TCP 80`,
+      `LOAD-BALANCER-LOCAL ${VIP} TCP 80`,
+      `LOAD-BALANCER-FW ${VIP} TCP 80`,
+      `LOAD-BALANCER-SOURCE-CIDR ${VIP} TCP 80 192.0.2.0/24`,
+      `LOAD-BALANCER-SOURCE-IP ${VIP} TCP 80 198.51.100.9`,
+      // The node is in the ranges, and calls with the VIP as its source.
+      `LOAD-BALANCER-SOURCE-IP ${VIP} TCP 80 ${VIP}`,
+      'LOOP-BACK 10.244.0.1 TCP 8080 10.244.0.1',
+      'LOOP-BACK 10.244.0.2 TCP 8080 10.244.0.2',
+      'LOOP-BACK 10.244.0.1 TCP 8080 10.244.0.1',
+    ]);
+  });
+
+  it('with a node port: TCP by port, SCTP by address and port', () => {
+    const one = { clusterIP: undefined, nodePort: 30001, clusterEndpoints: [HERE] };
+    const [tcp, sctp] = [
+      compile(listed(one)),
+      compile(listed({ ...one, match: { kind: 'port', protocol: 'SCTP', port: 80 } })),
+    ].map((lines) => lines.filter((line) => !line.startsWith('LOOP-BACK')));
+    assert.deepEqual(tcp, [
+      'NODE-PORT-TCP 30001',
+      `service TCP ${NODE}:30001 (rr)`,
+      `  TCP ${NODE}:30001 > 10.244.0.1:8080`,
+    ]);
+    assert.deepEqual(sctp, [
+      `service SCTP ${NODE}:30001 (rr)`,
+      `  SCTP ${NODE}:30001 > 10.244.0.1:8080`,
+      `NODE-PORT-SCTP-HASH ${NODE} SCTP 30001`,
+    ]);
+  });
+
+  it('with all ports', () => {
+    assert.deepEqual(compile(wide({ loadBalancerIPs: [VIP] })), [
+      'IPVS-IPS 10.96.0.10',
+      'bind 10.96.0.10',
+      `IPVS-IPS ${VIP}`,
+      `bind ${VIP}`,
+      'ALL-PORTS-IPS 10.96.0.10',
+      `ALL-PORTS-IPS ${VIP}`,
+      'service FWM 10 (rr)',
+      '  FWM 10 > 10.244.0.1:0',
+      '  FWM 10 > 10.244.0.2:0',
+      'ALL-PORTS 10.96.0.10 => 10',
+      'MARKS 10.96.0.10 mark 10 default/web cluster',
+      'CLUSTER-IP-MARK 10.96.0.10 mark 10',
+      `ALL-PORTS ${VIP} => 10`,
+      `MARKS ${VIP} mark 10 default/web cluster`,
+      `LOAD-BALANCER-MARK ${VIP} mark 10`,
+      'ALL-PORTS-LOOP-BACK 10.244.0.1/32 10.244.0.1/32',
+      'ALL-PORTS-LOOP-BACK 10.244.0.2/32 10.244.0.2/32',
+      'ALL-PORTS-LOOP-BACK 10.244.0.1/32 10.244.0.1/32',
+    ]);
+  });
+
+  it('with ranges, sources and externalTrafficPolicy Local', () => {
+    const from = wide({
+      match: {
+        kind: 'ranges',
+        ranges: [
+          { protocol: 'TCP', from: 80, to: 90 },
+          { protocol: 'UDP', from: 5060, to: 5060 },
+        ],
+      },
+      clusterIP: undefined,
+      loadBalancerIPs: [VIP],
+      externalLocal: true,
+      sourceRanges: ['198.51.100.0/24'],
+    });
+    assert.deepEqual(
+      compile(from).filter((line) => !line.includes('LOOP-BACK')),
+      [
+        `IPVS-IPS ${VIP}`,
+        `bind ${VIP}`,
+        `ALL-PORTS-IPS ${VIP}`,
+        'service FWM 10 (rr)',
+        '  FWM 10 > 10.244.0.1:0',
+        '  FWM 10 > 10.244.0.2:0',
+        'service FWM 11 (rr)',
+        '  FWM 11 > 10.244.0.1:0',
+        `PORT-RANGES ${VIP} TCP 80 -90 => 11`,
+        `PORT-RANGES ${VIP} UDP 5060 => 11`,
+        `MARKS ${VIP} mark 11 default/web local`,
+        `MARKS ${VIP} mark 10 default/web cluster`,
+        `INSIDE-PORT-RANGES ${VIP} TCP 80 -90 => 10`,
+        `INSIDE-PORT-RANGES ${VIP} UDP 5060 => 10`,
+        `PORT-RANGES-FW ${VIP} mark 11`,
+        `PORT-RANGES-FW ${VIP} mark 10`,
+        `PORT-RANGES-SOURCE ${VIP} TCP 80 -90 198.51.100.0/24`,
+        `PORT-RANGES-SOURCE ${VIP} UDP 5060 198.51.100.0/24`,
+      ],
+    );
+  });
+
+  it('without an endpoint is rejected: by IPVS, and with all ports by the mark', () => {
+    assert.deepEqual(compile(route()), [
+      'IPVS-IPS 10.96.0.10',
+      'bind 10.96.0.10',
+      'service TCP 10.96.0.10:80 (rr)',
+      'CLUSTER-IP 10.96.0.10 TCP 80',
+    ]);
+    assert.ok(compile(wide(NONE)).includes('ALL-PORTS 10.96.0.10 => 2'));
+  });
+
+  it('without an endpoint that the node may use is dropped', () => {
+    const here = { internalLocal: true, localEndpoints: [] };
+    assert.ok(compile(listed(here)).includes('DROP 10.96.0.10 TCP 80'));
+    assert.ok(compile(wide(here)).includes('ALL-PORTS 10.96.0.10 => 1'));
+    const outside = { loadBalancerIPs: [VIP], externalLocal: true, localEndpoints: [] };
+    const lines = compile(listed(outside));
+    assert.ok(lines.includes(`DROP-OUTSIDE ${VIP} TCP 80`));
+    assert.ok(!lines.includes(`DROP ${VIP} TCP 80`), 'clients inside are served');
+    const wideLines = compile(wide(outside));
+    assert.ok(wideLines.includes(`ALL-PORTS ${VIP} => 1`));
+    assert.ok(wideLines.includes(`INSIDE-ALL-PORTS ${VIP} => 10`));
+  });
+
+  it('with affinity is persistent, and so is its mark', () => {
+    assert.ok(
+      compile(listed({ affinitySeconds: 60 })).includes('service TCP 10.96.0.10:80 (rr, 60 s)'),
+    );
+    assert.ok(compile(wide({ affinitySeconds: 60 })).includes('service FWM 10 (rr, 60 s)'));
+  });
+
+  it('by a scheduler that hashes looks at ports, and passes over what drains', () => {
+    const lines = compile(wide(), { scheduler: 'mh' });
+    assert.ok(lines.includes('service FWM 10 (mh, flags 24)'));
+  });
+
+  it("binds no VIP that is the node's own address", () => {
+    const lines = compile(listed({ clusterIP: undefined, loadBalancerIPs: [NODE] }));
+    assert.ok(lines.includes(`service TCP ${NODE}:80 (rr)`));
+    assert.ok(!lines.some((line) => /^(bind|IPVS-IPS)/.test(line)));
+  });
+
+  it('without a mark is rejected on all its ports', () => {
+    const lines = compile(wide(), { markOf: () => undefined });
+    assert.deepEqual(lines, ['IPVS-IPS 10.96.0.10', 'bind 10.96.0.10', 'ALL-PORTS-IPS 10.96.0.10']);
+  });
+});
+
+describe('Routes in the IPVS mode', () => {
+  for (const family of IP_FAMILIES) {
+    it(`give the same items each time, and ask for the marks that they own (${family})`, () => {
+      const settings = { masqueradeAll: false, localDetector: undefined, holdsVips: false };
+      fc.assert(
+        fc.property(fc.array(change, { minLength: 5, maxLength: 25 }), (steps) => {
+          const { routes, nodeAddresses } = clusterAfter(steps, family, settings);
+          for (const each of routes) {
+            const asked = new Set<string>();
+            const options = compileOptions({ family, nodeAddresses });
+            const markOf = (owner: string) => {
+              asked.add(owner);
+              return options.markOf(owner);
+            };
+            const items = compileRoute(each, { ...options, markOf });
+            assert.deepEqual(compileRoute(structuredClone(each), options), items);
+            assert.deepEqual([...asked].sort(), markOwners(each).sort());
+            noStrangers(items);
+          }
+        }),
+        { seed: 42, numRuns: 100 },
+      );
+    });
+  }
+});
+
+/** Destinations have their service, entries of sets are no two at odds, marks are on record. */
+function noStrangers(items: readonly Item[]): void {
+  const services = new Set<string>();
+  const recorded = new Set<number>();
+  const marks = new Map<string, number | undefined>();
+  for (const item of items) {
+    if (item.kind === 'service') services.add(serviceText(item.service));
+    if (item.kind !== 'entry') continue;
+    const { set, entry } = item;
+    if (set === 'KUBE-MARKS') recorded.add(entry.mark ?? 0);
+    const key = entryText(set, entry);
+    assert.ok(!marks.has(key) || marks.get(key) === entry.skbMark, key);
+    marks.set(key, entry.skbMark);
+  }
+  for (const item of items) {
+    if (item.kind === 'destination') assert.ok(services.has(serviceText(item.service)));
+    if (item.kind === 'service' && item.service.kind === 'mark') {
+      assert.ok(recorded.has(item.service.mark), `${item.service.mark} is on record`);
+    }
+  }
+}

@@ -1,0 +1,119 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { familyOf } from '../../api/addresses.ts';
+import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
+import { restoreInput } from '../../iptables/restore.ts';
+import { TABLES } from '../../iptables/ruleset.ts';
+import { type Item, itemKey } from '../../ipvs/items.ts';
+import { Marks } from '../../ipvs/marks.ts';
+import { IpvsPlan } from '../../ipvs/plan.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
+import { route } from '../fixtures.ts';
+import { type Change, change } from '../iptables/generated.ts';
+import { plan, ruleOptions } from './kernel.ts';
+
+type Plan = ReturnType<typeof plan>;
+
+function newTable(): RouteTable {
+  return new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
+}
+
+function feed(table: RouteTable, step: Change): void {
+  if ('upsert' in step) table.upsert(step.upsert);
+  else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
+  else table.setNodeAddresses(new Set(step.nodeAddresses));
+}
+
+function take(into: Plan, table: RouteTable, family: IpFamily, addresses: readonly string[]): void {
+  const own = addresses.filter((address) => familyOf(address) === family);
+  into.setFacts({ addresses: own, primary: undefined });
+  const { routes } = table.takeChanges();
+  const ofFamily = <T extends { family: IpFamily }>(list: readonly T[]) =>
+    list.filter((each) => each.family === family);
+  into.update(
+    ofFamily(routes.upserts),
+    ofFamily(routes.removals).map(({ id }) => id),
+  );
+}
+
+/** By key, without the order in which Routes came. */
+function itemsOf({ wanted }: Plan): readonly Item[] {
+  return [...wanted.items()].sort((a, b) => (itemKey(a) < itemKey(b) ? -1 : 1));
+}
+
+/** What a first sync writes: rules as input of iptables-restore. */
+function rulesOf({ ruleset }: Plan): string {
+  const nothing = { chains: new Map<string, string>(), foreign: new Set<string>() };
+  return TABLES.map((table) => restoreInput(ruleset.difference(table, nothing))).join('\n');
+}
+
+describe('the plan of the IPVS mode', () => {
+  for (const family of IP_FAMILIES) {
+    for (const allPorts of ['fwmark', 'iptables'] as const) {
+      it(`comes to the same step by step and at once (${family}, all ports by ${allPorts})`, () => {
+        const steps = fc.array(change, { minLength: 1, maxLength: 20 });
+        fc.assert(
+          fc.property(steps, (each) => {
+            const [table, freshTable] = [newTable(), newTable()];
+            const [slow, fresh] = [plan({ family }, allPorts), plan({ family }, allPorts)];
+            let addresses: readonly string[] = [];
+            for (const step of each) {
+              if ('nodeAddresses' in step) addresses = step.nodeAddresses;
+              feed(table, step);
+              feed(freshTable, step);
+              take(slow, table, family, addresses);
+            }
+            take(fresh, freshTable, family, addresses);
+            assert.deepEqual(itemsOf(slow), itemsOf(fresh));
+            if (allPorts === 'iptables') assert.equal(rulesOf(slow), rulesOf(fresh));
+          }),
+          { seed: 42, numRuns: 150 },
+        );
+      });
+    }
+  }
+
+  it('has rules of a constant number, whatever Routes there are', () => {
+    fc.assert(
+      fc.property(fc.array(change, { maxLength: 20 }), (steps) => {
+        const table = newTable();
+        const full = plan({ family: 'IPv4' });
+        for (const step of steps) feed(table, step);
+        take(full, table, 'IPv4', ['192.0.2.7']);
+        assert.equal(rulesOf(full), rulesOf(plan({ family: 'IPv4' })));
+      }),
+      { seed: 42, numRuns: 50 },
+    );
+  });
+
+  it('rejects a Service for which no mark is left, says so once, and serves it when there is one', () => {
+    const warnings: string[] = [];
+    const markRange = { first: 0x1000, last: 0x1002 };
+    const tiny = new IpvsPlan(
+      {
+        ...ruleOptions({ markRange }),
+        nodePortSelection: 'all',
+        scheduler: 'rr',
+        allPorts: 'fwmark',
+        onWarning: (message) => warnings.push(message),
+      },
+      new Marks(markRange, [], []),
+    );
+    const wide = (name: string, clusterIP: string) =>
+      route({ id: name, name, clusterIP, match: { kind: 'all' } }, ['10.244.0.1']);
+    const marked = () =>
+      [...tiny.wanted.entriesOf('KUBE-ALL-PORTS')].map(({ ip, skbMark }) => [ip, skbMark]);
+    tiny.update([wide('default/a', '10.96.0.1'), wide('default/b', '10.96.0.2')], []);
+    assert.deepEqual(marked(), [['10.96.0.1', 0x1002]]);
+    // Bound and rejected: nothing of the node answers there.
+    assert.deepEqual(
+      [...tiny.wanted.entriesOf('KUBE-IPVS-IPS')].map(({ ip }) => ip),
+      ['10.96.0.1', '10.96.0.2'],
+    );
+    tiny.update([wide('default/b', '10.96.0.2')], []);
+    assert.equal(warnings.length, 1);
+    assert.match(warnings[0] ?? '', /default\/b.*--ipvs-fwmark-range/);
+    tiny.update([], ['default/a']);
+    assert.deepEqual(marked(), [['10.96.0.2', 0x1002]]);
+  });
+});

@@ -1,0 +1,81 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { EntryItem } from '../../ipvs/items.ts';
+import { isRanged, KernelPorts, RangeIndex } from '../../ipvs/port-ranges.ts';
+import type { SetEntry } from '../../netlink/ipset.ts';
+
+const entry: fc.Arbitrary<SetEntry> = fc
+  .record({
+    ip: fc.constantFrom('203.0.113.1', '203.0.113.17'),
+    protocol: fc.constantFrom('TCP' as const, 'UDP' as const),
+    port: fc.nat(14),
+    length: fc.nat(6),
+    skbMark: fc.constantFrom(0x1002, 0x1003),
+  })
+  .map(({ length, ...rest }) => {
+    // One port has no `portTo`, as the compiler writes it, or its own.
+    return length === 0 ? rest : { ...rest, portTo: rest.port + length - 1 };
+  });
+const item: fc.Arbitrary<EntryItem> = entry.map((each) => ({
+  kind: 'entry',
+  set: 'KUBE-PORT-RANGES',
+  entry: each,
+}));
+
+/** Entries port by port, as the kernel has them. */
+function portsOf({ ip, protocol, port = 0, portTo = port }: SetEntry): string[] {
+  return Array.from({ length: portTo - port + 1 }, (_, step) => `${ip} ${protocol} ${port + step}`);
+}
+
+describe('ranges of ports in sets', () => {
+  it('are those of all ports, but not the sources of listed ones', () => {
+    assert.ok(isRanged('KUBE-PORT-RANGES') && isRanged('KUBE-INSIDE-PORT-RANGES'));
+    assert.ok(!isRanged('KUBE-CLUSTER-IP') && !isRanged('KUBE-LOAD-BALANCER-SOURCE-CIDR'));
+  });
+
+  it('what may be deleted of one is what no other covers, port by port', () => {
+    fc.assert(
+      fc.property(fc.array(item, { maxLength: 6 }), fc.array(fc.nat(5)), item, (all, gone, one) => {
+        const index = new RangeIndex();
+        for (const each of all) index.add(each);
+        for (const each of gone.flatMap((position) => all[position] ?? [])) index.delete(each);
+        const left = all.filter((_, position) => !gone.includes(position));
+        const covered = new Set(left.flatMap((each) => portsOf(each.entry)));
+        const found = index.uncovered(one);
+        assert.deepEqual(
+          found.flatMap(portsOf).sort(),
+          portsOf(one.entry)
+            .filter((port) => !covered.has(port))
+            .sort(),
+        );
+        for (const { skbMark } of found) assert.equal(skbMark, one.entry.skbMark);
+      }),
+      { seed: 42, numRuns: 2000 },
+    );
+  });
+
+  it("the kernel's ports make the fewest ranges, and have what each of them has", () => {
+    fc.assert(
+      fc.property(fc.array(item, { maxLength: 6 }), item, (all, one) => {
+        const kernel = new KernelPorts();
+        const marks = new Map<string, number | undefined>();
+        for (const { set, entry: each } of all) {
+          const { ip = '', protocol = 'TCP', port: from = 0, portTo: to = from, skbMark } = each;
+          for (let port = from; port <= to; port++) {
+            marks.set(`${ip} ${protocol} ${port}`, skbMark);
+            kernel.add(set, { ip, protocol, port, ...(skbMark && { skbMark }) });
+          }
+        }
+        const ranges = [...kernel.items()].map((each) => each.entry);
+        assert.deepEqual(ranges.flatMap(portsOf).sort(), [...marks.keys()].sort());
+        const ends = new Set(ranges.map((each) => portsOf(each).at(-1)));
+        for (const { ip = '', protocol = 'TCP', port = 0 } of ranges) {
+          assert.ok(!ends.has(`${ip} ${protocol} ${port - 1}`), 'neighbours are one range');
+        }
+        const has = portsOf(one.entry).every((port) => marks.get(port) === one.entry.skbMark);
+        assert.equal(kernel.has(one), has);
+      }),
+      { seed: 42, numRuns: 2000 },
+    );
+  });
+});

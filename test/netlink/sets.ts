@@ -1,0 +1,54 @@
+/** What is done with ipset inside a namespace of a test. */
+import { Ipsets, type SetChange, type SetSpec } from '../../netlink/ipset.ts';
+
+/** A refused change as text: errors do not pass from process to process whole. */
+export interface RefusedText {
+  readonly change: SetChange;
+  readonly error: string;
+}
+
+async function withSets<T>(use: (sets: Ipsets) => Promise<T>): Promise<T> {
+  const sets = await Ipsets.open();
+  try {
+    return await use(sets);
+  } finally {
+    await sets.close();
+  }
+}
+
+export const sets = {
+  listSets: async () => withSets((sets) => sets.list()),
+  setEntries: async (name: string) => withSets((sets) => sets.entries(name)),
+  createSet: async (spec: SetSpec, mayExist = false) =>
+    withSets((sets) => sets.create(spec, { mayExist })),
+  destroySet: async (name: string) => withSets((sets) => sets.destroy(name)),
+  flushSet: async (name: string) => withSets((sets) => sets.flush(name)),
+  swapSets: async (a: string, b: string) => withSets((sets) => sets.swap(a, b)),
+
+  changeSets: async (changes: readonly SetChange[]): Promise<RefusedText[]> =>
+    withSets(async (sets) => {
+      const refused = await sets.change(changes);
+      return refused.map(({ change, error }) => ({ change, error: error.message }));
+    }),
+
+  /** How often the event loop got round during so many adds of entries of hash:ip. */
+  async turnsOfAdds(set: string, count: number): Promise<number> {
+    let turns = 0;
+    let turning = true;
+    const turn = () => {
+      turns++;
+      if (turning) setImmediate(turn);
+    };
+    const changes = Array.from({ length: count }, (_, index): SetChange => {
+      return {
+        op: 'add',
+        set,
+        entry: { ip: `10.${index >> 16}.${(index >> 8) & 255}.${index & 255}` },
+      };
+    });
+    setImmediate(turn);
+    await withSets((sets) => sets.change(changes));
+    turning = false;
+    return turns;
+  },
+};

@@ -1,0 +1,127 @@
+/**
+ * Boots user-mode-linux: a Linux kernel that is a process, with IPVS and the dummy device, which the
+ * machine's own kernel may lack. Its root file system is the machine's, read-only; init.sh is its first
+ * process. It has one CPU, and a fork takes some 30 ms there.
+ */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, statfsSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+/** Where the kernel's directory is inside. */
+export const INSIDE = '/run/host';
+
+const ROOT = new URL('../..', import.meta.url).pathname;
+const INIT = new URL('./init.sh', import.meta.url).pathname;
+const KEEPER = new URL('./keeper.ts', import.meta.url).pathname;
+const MEMORY_GIB = 2;
+const SHARED_MEMORY = '/dev/shm';
+/** Of what the console and the command said, the part that a failure quotes. */
+const TAIL_LINES = 50;
+
+export interface BootOptions {
+  /** What runs inside, in the root of the checkout, as root, with node_modules/.bin in its PATH. */
+  readonly command: readonly string[];
+  /** Files of the kernel's directory, by name. */
+  readonly files?: Readonly<Record<string, string>>;
+  /** The kernel is killed then. */
+  readonly timeoutSeconds: number;
+  /** The first process; default init.sh. */
+  readonly init?: string;
+}
+
+/** A kernel that was started. */
+export interface Uml {
+  /** How the kernel ended; undefined while it runs. */
+  readonly ended: string | undefined;
+  /** What a file of the kernel's directory has by now; empty where there is no such file. */
+  read(name: string): string;
+  /** The last lines of the console and of the command's output. */
+  said(): string;
+  /** Kills the kernel if it still runs, and removes the directory. */
+  stop(): Promise<void>;
+}
+
+/** Starts a kernel. It does not outlive this process, however that ends. */
+export function bootUml({ command, files = {}, timeoutSeconds, init = INIT }: BootOptions): Uml {
+  const directory = mkdtempSync(join(tmpdir(), 'portwide-uml-'));
+  for (const [name, text] of Object.entries(files)) writeFileSync(join(directory, name), text);
+
+  const kernel = kernelCommand(directory, init, command);
+  const keeper = spawn(process.execPath, [KEEPER, directory, String(timeoutSeconds), ...kernel], {
+    // A Ctrl-C at the terminal must not end it before its work is done.
+    detached: true,
+    env: { ...process.env, TMPDIR: memoryDirectory(directory) },
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  const gone = once(keeper, 'close');
+  let ended: string | undefined;
+  keeper.stdout.setEncoding('utf8').on('data', (text: string) => {
+    ended ??= text.trim();
+  });
+  keeper.once('close', () => {
+    ended ??= 'killed with its keeper';
+  });
+  keeper.stdin.on('error', () => undefined);
+
+  const read = (name: string) => readIfThere(join(directory, name));
+  return {
+    get ended() {
+      return ended;
+    },
+    read,
+    said: () => ['console', 'output'].map((name) => tail(name, read(name))).join('\n'),
+    stop: async () => {
+      keeper.stdin.end();
+      await gone;
+    },
+  };
+}
+
+function kernelCommand(directory: string, init: string, command: readonly string[]): string[] {
+  return [
+    'linux.uml',
+    `mem=${MEMORY_GIB}G`,
+    ...['root=/dev/root', 'rootfstype=hostfs', 'rootflags=/', 'ro'],
+    ...['con=null', 'con0=fd:0,fd:1', 'console=tty0', 'quiet'],
+    // init.sh ends the kernel by a reset; a panic does so too.
+    ...['noreboot', 'panic=-1'],
+    // For the kernel's own pid file and socket.
+    `uml_dir=${directory}`,
+    `init=${quoted(init)}`,
+    `UML_ROOT=${quoted(ROOT)}`,
+    `UML_DIRECTORY=${quoted(directory)}`,
+    '--',
+    ...command.map(quoted),
+  ];
+}
+
+/** A word of the kernel's command line, which knows quotes but no way to escape one. */
+function quoted(word: string): string {
+  if (word.includes('"')) throw new Error(`the kernel cannot be told of a quote: ${word}`);
+  return `"${word}"`;
+}
+
+/** Where the kernel keeps its memory, as an unlinked file: in memory, where that holds it. */
+function memoryDirectory(directory: string): string {
+  try {
+    const { bavail, bsize } = statfsSync(SHARED_MEMORY);
+    return bavail * bsize > MEMORY_GIB * 2 ** 30 ? SHARED_MEMORY : directory;
+  } catch {
+    return directory;
+  }
+}
+
+function readIfThere(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch {
+    return '';
+  }
+}
+
+function tail(name: string, text: string): string {
+  const lines = text.trimEnd().split('\n').slice(-TAIL_LINES);
+  return [`--- the end of its ${name}:`, ...lines].join('\n');
+}

@@ -1,0 +1,41 @@
+#!/bin/sh
+# The first process inside user-mode-linux: makes the kernel usable, runs the command that
+# is its arguments, says how that ended, and ends the kernel. See boot.ts, whose words on the kernel's
+# command line are the environment here:
+#   UML_ROOT       the checkout, where the command runs
+#   UML_DIRECTORY  a directory of the host, /run/host here: the only place of the host that
+#                  can be written to, for the root file system is the host's own
+# What fails before there is /run/host is said on the console, and ends init, hence the kernel.
+set -eu
+export PATH="$UML_ROOT/node_modules/.bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t tmpfs tmpfs /run
+mkdir -p /run/host /run/tmp /run/netns /run/lock
+# Not /tmp: the checkout may lie there.
+export TMPDIR=/run/tmp HOME=/run/tmp
+# Synchronous: what is written shows outside at once, also if the kernel is killed the moment after.
+mount -t hostfs none /run/host -o "sync,$UML_DIRECTORY"
+
+# All modules at once, and ipv6 first. The kernel would load most on demand too, by several processes
+# each.
+run() {
+  modprobe -a ipv6 veth bridge dummy nf_conntrack nf_conntrack_netlink \
+    ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_wlc ip_vs_sh ip_vs_mh \
+    iptable_nat iptable_filter iptable_mangle ip6table_nat ip6table_filter ip6table_mangle \
+    ipt_REJECT ip6t_REJECT xt_MASQUERADE xt_REDIRECT xt_nat xt_mark xt_connmark xt_conntrack \
+    xt_comment xt_addrtype xt_statistic xt_recent xt_multiport xt_set \
+    ip_set_hash_ip ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet \
+    ip_set_hash_net ip_set_hash_netnet ip_set_hash_ipmark ip_set_bitmap_port &&
+    ip link set lo up &&
+    cd "$UML_ROOT" &&
+    "$@"
+}
+
+status=0
+run "$@" >/run/host/output 2>&1 </dev/null || status=$?
+echo "$status" >/run/host/status
+# Like `halt -f -p`, which not every machine has; boot.ts asks the kernel not to start again.
+echo b >/proc/sysrq-trigger
+sleep 60

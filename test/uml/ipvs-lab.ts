@@ -1,0 +1,182 @@
+/** A lab with an agent in IPVS mode, what its Services are made of, and looks at the node's kernel. */
+import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
+import {
+  ALL_PORTS,
+  type EndpointFields,
+  type Manifest,
+  type ServiceFields,
+  serviceManifest,
+  sliceManifest,
+} from '../e2e/manifests.ts';
+import { createLab, type Host, iptablesRules, type Lab, type Outcome } from '../lab/lab.ts';
+
+export const IPVS_FLAGS = [...AGENT_FLAGS, '--proxy-mode=ipvs', '--iptables-variant=legacy'];
+export const FAMILIES = [4, 6] as const;
+const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+
+type Pods = readonly (Host | readonly [Host, EndpointFields])[];
+type Fields = Partial<Omit<ServiceFields, 'spec'>> & { readonly spec?: Record<string, unknown> };
+
+export class IpvsLab {
+  readonly lab: Lab;
+  readonly agent: Agent;
+
+  private constructor(lab: Lab) {
+    this.lab = lab;
+    this.agent = new Agent(lab, { syncs: 2 });
+  }
+
+  /** The agent is still to be started. */
+  static async create(): Promise<IpvsLab> {
+    const lab = await createLab({ pods: 3, remotePods: 1, podRules: 'legacy' });
+    await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
+    return new IpvsLab(lab);
+  }
+
+  async destroy(): Promise<void> {
+    await this.agent.destroy();
+    await this.lab.destroy();
+  }
+
+  /** Pods of the node, by index. */
+  pods(...indices: readonly number[]): Host[] {
+    return indices.map((index) => {
+      const pod = this.lab.pods[index];
+      if (pod === undefined) throw new RangeError(`the lab has no pod ${index}`);
+      return pod;
+    });
+  }
+
+  /** `portwide cleanup` on the node. */
+  async cleanup(): Promise<void> {
+    await this.lab.node.exec(PORTWIDE, ['cleanup'], { timeoutMs: 60_000 });
+  }
+
+  /** What `ipvsadm -Sn` says, sorted. */
+  async services(): Promise<string[]> {
+    return sorted((await this.lab.node.exec('ipvsadm', ['-Sn'])).stdout);
+  }
+
+  /** What IPv4 and IPv6 owners have which mark, sorted. */
+  async marks(): Promise<string[]> {
+    const lines = [];
+    for (const set of ['KUBE-MARKS', 'KUBE-6-MARKS']) {
+      lines.push((await this.lab.node.exec('ipset', ['save', set])).stdout);
+    }
+    return sorted(lines.join('\n')).filter((line) => line.startsWith('add '));
+  }
+
+  /** The mark of an IPv4 owner. */
+  async markOf(owner: string): Promise<number> {
+    const marks = await this.marks();
+    const entries = marks.map((line) => /^add KUBE-MARKS [^,]+,(\S+) comment "(.*)"$/.exec(line));
+    const mark = entries.find((entry) => entry?.[2] === owner)?.[1];
+    if (mark === undefined) throw new Error(`no mark of ${owner} in\n${marks.join('\n')}`);
+    return Number(mark);
+  }
+
+  /** Addresses of kube-ipvs0 that the kernel did not make by itself, sorted. */
+  async addresses(): Promise<string[]> {
+    const { stdout } = await this.lab.node.exec('ip', ['-o', 'addr', 'show', 'dev', 'kube-ipvs0']);
+    return (stdout.match(/(?<=inet6? )\S+/g) ?? [])
+      .filter((address) => !address.startsWith('fe80:'))
+      .sort();
+  }
+
+  /**
+   * All of the node's kernel that an agent writes, but for destinations that drain, which stay
+   * for as long as connections do.
+   */
+  async snapshot(): Promise<string[]> {
+    const { stdout: sets } = await this.lab.node.exec('ipset', ['save']);
+    const rules: string[] = [];
+    for (const family of FAMILIES) {
+      for (const table of ['mangle', 'nat', 'filter']) {
+        const text = await iptablesRules(this.lab.node, 'legacy', family, table);
+        rules.push(...text.split('\n').map((line) => `IPv${family} ${table} ${line}`));
+      }
+    }
+    return [
+      ...(await this.services()).filter((line) => !line.endsWith(' -w 0')),
+      // What depends on how a set came to its size.
+      ...sorted(sets.replaceAll(/ (hashsize|bucketsize|initval) \S+/g, '')),
+      ...(await this.addresses()),
+      ...rules,
+    ];
+  }
+}
+
+function sorted(text: string): string[] {
+  return text
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => line.trim())
+    .sort();
+}
+
+/** Cluster IPs of both families. */
+export function vips(number: number): [ipv4: string, ipv6: string] {
+  return [`10.96.0.${number}`, `fd00:10:96::${number.toString(16)}`];
+}
+
+/** A Service in both families, with slices of both. */
+export function service(
+  name: string,
+  number: number,
+  pods: Pods,
+  { spec, ...fields }: Fields = {},
+  ports: readonly Record<string, unknown>[] = [],
+): Manifest[] {
+  return [
+    serviceManifest(name, { ...fields, spec: { clusterIPs: vips(number), ...spec } }),
+    ...FAMILIES.map((family) => sliceManifest(name, family, pods, { ports })),
+  ];
+}
+
+/** An all-ports Service. */
+export function allPorts(name: string, number: number, pods: Pods, spec = {}): Manifest[] {
+  return service(name, number, pods, { annotations: ALL_PORTS, spec });
+}
+
+/** A Service of ranges of ports. */
+export function ranges(name: string, number: number, pods: Pods, ports: string): Manifest[] {
+  return service(name, number, pods, { annotations: { 'portwide.dev/ports': ports } });
+}
+
+/** A Service of TCP port 80, which is 8080 of its pods. */
+export function listed(name: string, number: number, pods: Pods, spec = {}): Manifest[] {
+  const ports = [{ name: '', port: 8080 }];
+  return service(name, number, pods, { spec: { ports: [{ port: 80 }], ...spec } }, ports);
+}
+
+/** Probes that go on all the while. */
+export interface Prober {
+  /** How many were answered by now, or not. */
+  readonly count: number;
+  /** Ends them. @returns those that were not answered. */
+  stop(): Promise<string[]>;
+}
+
+/** Repeats each of these probes, side by side. */
+export function keepProbing(probes: readonly (() => Promise<Outcome>)[]): Prober {
+  let going = true;
+  let count = 0;
+  const failures: string[] = [];
+  const clients = probes.map(async (probe) => {
+    while (going) {
+      const outcome = await probe();
+      count += 1;
+      if (outcome.outcome !== 'answered') failures.push(JSON.stringify(outcome));
+    }
+  });
+  return {
+    get count() {
+      return count;
+    },
+    stop: async () => {
+      going = false;
+      await Promise.all(clients);
+      return failures;
+    },
+  };
+}

@@ -1,0 +1,127 @@
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { execa } from 'execa';
+import type { IpFamily } from '../../../api/objects.ts';
+import { Ipsets, type SetEntry, type SetType } from '../../../netlink/ipset.ts';
+import { entryText, savedEntries } from '../../netlink/set-text.ts';
+
+const MODPROBE = '/proc/sys/kernel/modprobe';
+const NAME = 'pw';
+
+/** Those that test/netlink/ipset.test.ts leaves out. */
+const types: readonly { type: SetType; revision: number; entries: Record<IpFamily, SetEntry[]> }[] =
+  [
+    {
+      type: 'hash:net,net',
+      revision: 3,
+      entries: {
+        IPv4: [
+          { ip: '10.0.0.0/8', ip2: '192.0.2.1/32' },
+          { ip: '0.0.0.0/1', ip2: '128.0.0.0/1' },
+        ],
+        IPv6: [
+          { ip: 'fd00::/8', ip2: '2001:db8::1/128' },
+          { ip: '::/1', ip2: '8000::/1' },
+        ],
+      },
+    },
+    {
+      type: 'hash:ip,mark',
+      revision: 3,
+      entries: {
+        IPv4: [
+          { ip: '10.0.0.1', mark: 1 },
+          { ip: '10.0.0.1', mark: 0xffffffff },
+        ],
+        IPv6: [
+          { ip: 'fd00::1', mark: 1 },
+          { ip: 'fd00::1', mark: 0x4000 },
+        ],
+      },
+    },
+  ];
+
+/** Runs in user-mode-linux, in the namespace of its pid 1. */
+describe('ipset of Linux 6.1', () => {
+  let sets: Ipsets;
+
+  it('cannot be opened in a kernel without it', async () => {
+    await execa('modprobe', ['nfnetlink']);
+    const modules =
+      readFileSync('/proc/modules', 'utf8').match(/^(xt_set|ip_set_\w+)(?= )/gmu) ?? [];
+    await execa('modprobe', ['-r', '-a', ...modules, 'ip_set']);
+    const modprobe = readFileSync(MODPROBE, 'utf8');
+    writeFileSync(MODPROBE, '/bin/false');
+    try {
+      await assert.rejects(Ipsets.open(), {
+        name: 'UnsupportedError',
+        message: 'the kernel has no ipset',
+        feature: 'ipset',
+      });
+    } finally {
+      writeFileSync(MODPROBE, modprobe);
+    }
+  });
+
+  it('loads its modules by itself, but tells of a type that it lacks', async () => {
+    sets = await Ipsets.open();
+    const modprobe = readFileSync(MODPROBE, 'utf8');
+    writeFileSync(MODPROBE, '/bin/false');
+    try {
+      const spec = { name: NAME, type: 'hash:ip', skbinfo: false, maxElements: 9 } as const;
+      await assert.rejects(sets.create({ ...spec, family: 'IPv4' }), {
+        name: 'UnsupportedError',
+        message: 'the kernel has no ipset type hash:ip',
+      });
+    } finally {
+      writeFileSync(MODPROBE, modprobe);
+      await sets.close();
+    }
+  });
+
+  describe('opened', () => {
+    beforeEach(async () => {
+      sets = await Ipsets.open();
+    });
+    afterEach(async () => {
+      await sets.close();
+      await execa('ipset', ['destroy']);
+    });
+
+    for (const { type, revision, entries } of types) {
+      for (const family of ['IPv4', 'IPv6'] as const) {
+        it(`${type} of ${family}: reads and writes entries`, async () => {
+          const wanted = entries[family].map((entry, index) => ({ ...entry, skbMark: index }));
+          const texts = wanted.map(entryText).sort();
+          await sets.create({ name: NAME, type, family, skbinfo: true, maxElements: 100 });
+          const add = (list: readonly SetEntry[]) =>
+            sets.change(list.map((entry) => ({ op: 'add', set: NAME, entry })));
+          assert.deepEqual(await add(wanted), []);
+          assert.deepEqual(await saved(), texts);
+          const listed = await sets.entries(NAME);
+          assert.deepEqual(listed.map(entryText).sort(), texts);
+          assert.deepEqual(
+            new Set(listed.map(({ ip }) => ip)),
+            new Set(wanted.map(({ ip }) => ip)),
+          );
+          const [first, ...others] = listed;
+          assert(first !== undefined);
+          await sets.change(others.map((entry) => ({ op: 'delete', set: NAME, entry })));
+          assert.deepEqual(await saved(), [entryText(first)]);
+          const [header] = await sets.list();
+          assert.equal(header?.revision, revision);
+        });
+      }
+    }
+
+    it('has no network of all addresses', async () => {
+      await execa('ipset', ['create', NAME, 'hash:net,net']);
+      const all = execa('ipset', ['add', NAME, '0.0.0.0/0,10.0.0.0/8']);
+      await assert.rejects(all, /CIDR/u);
+    });
+  });
+});
+
+async function saved(): Promise<string[]> {
+  return savedEntries((await execa('ipset', ['save', NAME])).stdout, NAME);
+}

@@ -1,0 +1,316 @@
+/** IPVS mode on a node where something else served Services before, and its other way to all ports. */
+import assert from 'node:assert/strict';
+import { AGENT_FLAGS } from '../../e2e/agent.ts';
+import { ALL_PORTS, type Manifest } from '../../e2e/manifests.ts';
+import { answered, refused } from '../../e2e/scenarios/scenario.ts';
+import { type Lab, waitFor } from '../../lab/lab.ts';
+import {
+  allPorts,
+  FAMILIES,
+  IPVS_FLAGS,
+  IpvsLab,
+  keepProbing,
+  listed,
+  service,
+  vips,
+} from '../ipvs-lab.ts';
+
+const [VIP, VIP6] = vips(10);
+const [WEB, WEB6] = vips(11);
+const GONE = vips(99)[0];
+const LB = '203.0.113.50';
+const NODE_PORT = 30_080;
+const PATIENT = { timeoutMs: 20_000 };
+
+/** What `ipset restore` is told by kube-proxy 1.34. */
+function kubeProxySets(pod: string): string {
+  const hash = 'family inet hashsize 1024 maxelem 65536';
+  const created = [
+    ['KUBE-LOOP-BACK', `hash:ip,port,ip ${hash}`],
+    ['KUBE-LOAD-BALANCER-SOURCE-IP', `hash:ip,port,ip ${hash}`],
+    ['KUBE-LOAD-BALANCER-SOURCE-CIDR', `hash:ip,port,net ${hash}`],
+    ...[
+      'KUBE-CLUSTER-IP',
+      'KUBE-EXTERNAL-IP',
+      'KUBE-EXTERNAL-IP-LOCAL',
+      'KUBE-LOAD-BALANCER',
+      'KUBE-LOAD-BALANCER-FW',
+      'KUBE-LOAD-BALANCER-LOCAL',
+      'KUBE-NODE-PORT-SCTP-HASH',
+      'KUBE-NODE-PORT-LOCAL-SCTP-HASH',
+    ].map((name) => [name, `hash:ip,port ${hash}`]),
+    ...[
+      'KUBE-NODE-PORT-TCP',
+      'KUBE-NODE-PORT-LOCAL-TCP',
+      'KUBE-NODE-PORT-UDP',
+      'KUBE-NODE-PORT-LOCAL-UDP',
+      'KUBE-HEALTH-CHECK-NODE-PORT',
+    ].map((name) => [name, 'bitmap:port range 0-65535']),
+    ['KUBE-IPVS-IPS', `hash:ip ${hash}`],
+  ].map(([name, how]) => `create ${name} ${how}`);
+  return [
+    ...created,
+    `add KUBE-LOOP-BACK ${pod},tcp:8080,${pod}`,
+    ...[WEB, GONE].map((vip) => `add KUBE-CLUSTER-IP ${vip},tcp:80`),
+    `add KUBE-LOAD-BALANCER ${LB},tcp:80`,
+    ...[WEB, GONE, LB].map((ip) => `add KUBE-IPVS-IPS ${ip}`),
+    `add KUBE-NODE-PORT-TCP ${NODE_PORT}`,
+    '',
+  ].join('\n');
+}
+
+/** What its iptables-restore is told, and the jumps that it makes. */
+const KUBE_PROXY_RULES = `*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-LOAD-BALANCER - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN
+-A KUBE-POSTROUTING -m comment --comment "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose" -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE
+-A KUBE-SERVICES -m comment --comment "Kubernetes service lb portal" -m set --match-set KUBE-LOAD-BALANCER dst,dst -j KUBE-LOAD-BALANCER
+-A KUBE-NODE-PORT -p tcp -m comment --comment "Kubernetes nodeport TCP port for masquerade purpose" -m set --match-set KUBE-NODE-PORT-TCP dst -j KUBE-MARK-MASQ
+-A KUBE-SERVICES ! -s 10.244.0.0/16 -m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+-A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
+-A KUBE-SERVICES -m set --match-set KUBE-LOAD-BALANCER dst,dst -j ACCEPT
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
+-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
+-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+COMMIT
+*filter
+:KUBE-FORWARD - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+:KUBE-SOURCE-RANGES-FIREWALL - [0:0]
+:KUBE-IPVS-FILTER - [0:0]
+:KUBE-IPVS-OUT-FILTER - [0:0]
+-A INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER
+-A INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
+-A INPUT -m comment --comment "kubernetes health check rules" -j KUBE-NODE-PORT
+-A FORWARD -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
+-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+-A OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER
+-A KUBE-PROXY-FIREWALL -m comment --comment "Kubernetes service load balancer ip + port for load balancer with sourceRange" -m set --match-set KUBE-LOAD-BALANCER-FW dst,dst -j KUBE-SOURCE-RANGES-FIREWALL
+-A KUBE-SOURCE-RANGES-FIREWALL -j DROP
+-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT
+-A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A KUBE-NODE-PORT -m comment --comment "Kubernetes health check node port" -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j ACCEPT
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-LOAD-BALANCER dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-CLUSTER-IP dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-EXTERNAL-IP dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-EXTERNAL-IP-LOCAL dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j RETURN
+-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT
+COMMIT
+`;
+
+describe('IPVS mode after something else', () => {
+  let ipvs: IpvsLab;
+  let lab: Lab;
+
+  before(async () => {
+    ipvs = await IpvsLab.create();
+    lab = ipvs.lab;
+  });
+  after(async () => ipvs?.destroy());
+  afterEach(async () => {
+    await ipvs.agent.kill();
+    await ipvs.cleanup();
+  });
+
+  /** That a node which never had anything else would now have the same. */
+  const isAsIfFresh = async () => {
+    const taken = await ipvs.snapshot();
+    await ipvs.agent.kill();
+    await ipvs.cleanup();
+    await ipvs.agent.start();
+    // It guards route_localnet, which the iptables mode sets and no other mode takes back.
+    const own = taken.filter((line) => !line.includes('KUBE-FIREWALL'));
+    assert.deepEqual(own, await ipvs.snapshot());
+  };
+
+  it("takes over from kube-proxy's IPVS mode: nothing is lost, what is stale goes", async () => {
+    const { node, client } = lab;
+    const [pod] = ipvs.pods(0);
+    assert.ok(pod !== undefined);
+    await node.exec('sysctl', ['-q', 'net.ipv4.vs.conntrack=1']);
+    await node.exec('ip', ['link', 'add', 'kube-ipvs0', 'type', 'dummy']);
+    for (const vip of [WEB, GONE, LB]) {
+      await node.exec('ip', ['addr', 'add', `${vip}/32`, 'dev', 'kube-ipvs0']);
+    }
+    const servers = [`${WEB}:80`, `${GONE}:80`, `${LB}:80`, `${node.ipv4}:${NODE_PORT}`];
+    const table = servers.flatMap((server) => [
+      `-A -t ${server} -s rr`,
+      `-a -t ${server} -r ${pod.ipv4}:8080 -m -w 1`,
+    ]);
+    await node.exec('ipvsadm', ['-R'], { input: `${table.join('\n')}\n` });
+    await node.exec('ipset', ['restore'], { input: kubeProxySets(pod.ipv4) });
+    await node.exec('iptables-legacy-restore', ['--noflush'], { input: KUBE_PROXY_RULES });
+
+    const targets = [
+      [WEB, 80],
+      [LB, 80],
+      [node.ipv4, NODE_PORT],
+    ] as const;
+    const held = await Promise.all(targets.map(([address, port]) => client.hold(address, port)));
+    const objects: Manifest[] = service(
+      'web',
+      11,
+      [pod],
+      {
+        ingress: [{ ip: LB }],
+        spec: {
+          type: 'LoadBalancer',
+          clusterIPs: [WEB],
+          ports: [{ port: 80, nodePort: NODE_PORT }],
+        },
+      },
+      [{ name: '', port: 8080 }],
+    );
+    ipvs.agent.write('objects', objects);
+    const prober = keepProbing(
+      targets.map(
+        ([address, port]) =>
+          () =>
+            client.tcp(address, port, PATIENT),
+      ),
+    );
+    await ipvs.agent.start(IPVS_FLAGS);
+    await ipvs.agent.apply(objects);
+    assert.deepEqual(await prober.stop(), []);
+    for (const connection of held) {
+      assert.equal(await connection.exchange('still'), 'still');
+      await connection.close();
+    }
+    assert.deepEqual(
+      (await ipvs.services()).filter((line) => line.includes(GONE)),
+      [],
+    );
+    assert.equal((await ipvs.addresses()).includes(`${GONE}/32`), false);
+    const { stdout } = await node.exec('iptables-legacy-save');
+    assert.doesNotMatch(stdout, /kube-proxy firewall rules|-m mark (! )?--mark 0x4000|-j MARK /);
+    const jumps = stdout.match(/^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING) .*$/gm) ?? [];
+    assert.deepEqual(jumps, [...new Set(jumps)]);
+    await isAsIfFresh();
+  });
+
+  it('takes over from the iptables mode: nothing is lost, and its chains go', async () => {
+    const { client } = lab;
+    const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
+    await ipvs.agent.start([...AGENT_FLAGS, '--iptables-variant=legacy']);
+    await ipvs.agent.apply(objects);
+    const targets = [
+      [VIP, 5060],
+      [VIP6, 5060],
+      [WEB, 80],
+      [WEB6, 80],
+    ] as const;
+    const held = await Promise.all(targets.map(([address, port]) => client.hold(address, port)));
+    await ipvs.agent.stop();
+    const prober = keepProbing(
+      targets.map(
+        ([address, port]) =>
+          () =>
+            client.tcp(address, port, PATIENT),
+      ),
+    );
+    await ipvs.agent.start(IPVS_FLAGS);
+    await ipvs.agent.apply(objects);
+    assert.deepEqual(await prober.stop(), []);
+    for (const connection of held) {
+      assert.equal(await connection.exchange('still'), 'still');
+      await connection.close();
+    }
+    for (const save of ['iptables-legacy-save', 'ip6tables-legacy-save']) {
+      const { stdout } = await lab.node.exec(save);
+      assert.doesNotMatch(stdout, /KUBE-(SVC|SEP)-/);
+    }
+    await isAsIfFresh();
+  });
+
+  it('goes back to the iptables mode: nothing is lost, and IPVS goes with its connections', async () => {
+    const { client, node } = lab;
+    const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
+    await ipvs.agent.start(IPVS_FLAGS);
+    await ipvs.agent.apply(objects);
+    const held = await client.hold(WEB, 80);
+    await ipvs.agent.stop();
+    const iptables = [...AGENT_FLAGS, '--iptables-variant=legacy'];
+    await ipvs.agent.start(iptables);
+    await waitFor('services take no new connections', async () => {
+      const { stdout } = await node.exec('ipvsadm', ['-Sn']);
+      return !/ -w [1-9]/.test(stdout);
+    });
+    assert.equal(await held.exchange('still'), 'still');
+    for (const [address, port] of [
+      [VIP, 5060],
+      [WEB, 80],
+    ] as const) {
+      assert.equal((await client.tcp(address, port)).outcome, 'answered');
+    }
+    await held.close();
+    await ipvs.agent.stop();
+    await ipvs.agent.start(iptables);
+    await waitFor('nothing is left of IPVS', async () => {
+      const links = await node.exec('ip', ['link', 'show', 'kube-ipvs0'], { reject: false });
+      const { stdout: services } = await node.exec('ipvsadm', ['-Sn']);
+      const { stdout: sets } = await node.exec('ipset', ['list', '-n']);
+      return links.exitCode !== 0 && services === '' && sets === '';
+    });
+    await ipvs.agent.stop();
+    await ipvs.cleanup();
+  });
+
+  it('--ipvs-all-ports=iptables serves all ports by rules, and IPVS the listed ones', async () => {
+    const { client } = lab;
+    await ipvs.agent.start([...IPVS_FLAGS, '--ipvs-all-ports=iptables']);
+    const shared = FAMILIES.map((family) => ({
+      ip: family === 4 ? LB : '2001:db8:113::50',
+    }));
+    const objects = (pods: Parameters<typeof allPorts>[2]) => [
+      ...service('all', 10, pods, {
+        annotations: ALL_PORTS,
+        ingress: shared,
+        spec: { type: 'LoadBalancer' },
+      }),
+      ...service(
+        'web',
+        11,
+        ipvs.pods(1),
+        { ingress: shared, spec: { type: 'LoadBalancer', ports: [{ port: 80 }] } },
+        [{ name: '', port: 8080 }],
+      ),
+    ];
+    await ipvs.agent.apply(objects(ipvs.pods(0)));
+    for (const vip of [VIP, VIP6, ...shared.map(({ ip }) => ip)]) {
+      for (const port of [22, 5060, 8080, 65_535]) {
+        for (const outcome of [await client.tcp(vip, port), await client.udp(vip, port)]) {
+          const reply = answered(outcome);
+          assert.deepEqual([reply.host, reply.localPort], ['pod-1', port]);
+        }
+      }
+    }
+    for (const { ip } of shared) {
+      for (const host of [client, lab.node, ...ipvs.pods(2)]) {
+        const reply = answered(await host.tcp(ip, 80));
+        assert.deepEqual([reply.host, reply.localPort], ['pod-2', 8080]);
+      }
+    }
+    assert.deepEqual(
+      (await ipvs.services()).filter((line) => line.startsWith('-A -f')),
+      [],
+    );
+    await ipvs.agent.apply(objects([]));
+    for (const vip of [VIP, VIP6, ...shared.map(({ ip }) => ip)]) {
+      refused(await client.tcp(vip, 22));
+      refused(await client.udp(vip, 22));
+    }
+    for (const { ip } of shared) answered(await client.tcp(ip, 80));
+  });
+});

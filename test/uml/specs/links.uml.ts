@@ -1,0 +1,108 @@
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { execa } from 'execa';
+import { canonicalAddress } from '../../../api/addresses.ts';
+import { changeAddresses, createDummy, deleteLink, findLink } from '../../../netlink/links.ts';
+
+const NAME = 'pw-dummy0';
+const MODPROBE = '/proc/sys/kernel/modprobe';
+
+interface IpLink {
+  readonly ifindex: number;
+  readonly flags: readonly string[];
+  readonly linkinfo: { readonly info_kind: string };
+  readonly addr_info: readonly IpAddress[];
+}
+
+interface IpAddress {
+  readonly local: string;
+  readonly prefixlen: number;
+  readonly scope: string;
+  readonly tentative?: boolean;
+}
+
+/** Runs in user-mode-linux, in the namespace of its pid 1. */
+describe('a dummy link', () => {
+  // It is a module there, and nothing loads it for the sake of an address.
+  before(async () => void (await execa('modprobe', ['ipv6'])));
+  afterEach(async () => void (await deleteLink(NAME)));
+
+  it('cannot be in a kernel without dummy links', async () => {
+    const modprobe = readFileSync(MODPROBE, 'utf8');
+    await execa('modprobe', ['-r', 'dummy']);
+    writeFileSync(MODPROBE, '/bin/false');
+    try {
+      await assert.rejects(createDummy(NAME), {
+        name: 'UnsupportedError',
+        message: 'the kernel has no dummy links',
+        feature: 'dummy links',
+      });
+    } finally {
+      writeFileSync(MODPROBE, modprobe);
+    }
+  });
+
+  it('is created down and without ARP, once', async () => {
+    assert.equal(await findLink(NAME), undefined);
+    const index = await createDummy(NAME);
+    assert.equal(await findLink(NAME), index);
+    const { ifindex, flags, linkinfo } = await ipLink();
+    assert.equal(ifindex, index);
+    assert.equal(linkinfo.info_kind, 'dummy');
+    assert(flags.includes('NOARP') && !flags.includes('UP'), flags.join());
+    await assert.rejects(createDummy(NAME), { name: 'NetlinkError', code: 'EEXIST' });
+  });
+
+  it('is deleted, once', async () => {
+    await createDummy(NAME);
+    assert.equal(await deleteLink(NAME), true);
+    assert.equal(await findLink(NAME), undefined);
+    assert.equal(await deleteLink(NAME), false);
+  });
+
+  it('bears hundreds of addresses, which come and go', async () => {
+    const index = await createDummy(NAME);
+    const wanted = Array.from({ length: 500 }, (_, number) =>
+      number % 2 === 0 ? `10.96.${number >> 8}.${number & 255}` : address6(number),
+    );
+    assert.deepEqual(await changeAddresses(index, wanted, []), []);
+    assert.deepEqual(await addresses(), [...wanted].sort());
+    for (const { prefixlen, scope, local, tentative } of (await ipLink()).addr_info) {
+      assert.equal(prefixlen, local.includes(':') ? 128 : 32);
+      assert.equal(scope, 'global');
+      assert.equal(tentative, undefined);
+    }
+
+    assert.deepEqual(await changeAddresses(index, wanted, ['10.0.0.1', 'fd00::ffff']), []);
+    assert.deepEqual(await addresses(), [...wanted].sort());
+
+    const [gone, kept] = [wanted.slice(0, 300), wanted.slice(300)];
+    const more = ['192.0.2.1', '2001:db8::1'];
+    for (let time = 0; time < 2; time++) {
+      assert.deepEqual(await changeAddresses(index, more, gone), []);
+      assert.deepEqual(await addresses(), [...kept, ...more].sort());
+    }
+  });
+
+  it('makes its addresses local although it is down', async () => {
+    const index = await createDummy(NAME);
+    assert.deepEqual(await changeAddresses(index, ['10.96.0.1', 'fd00:96::1'], []), []);
+    for (const address of ['10.96.0.1', 'fd00:96::1']) {
+      const { stdout } = await execa('ip', ['-j', 'route', 'get', address]);
+      assert.equal(JSON.parse(stdout)[0].type, 'local', stdout);
+    }
+  });
+});
+
+async function ipLink(): Promise<IpLink> {
+  const { stdout } = await execa('ip', ['-j', '-d', 'address', 'show', 'dev', NAME]);
+  return JSON.parse(stdout)[0];
+}
+
+async function addresses(): Promise<(string | undefined)[]> {
+  return (await ipLink()).addr_info.map(({ local }) => canonicalAddress(local)).sort();
+}
+
+function address6(number: number): string {
+  return `fd00::${number.toString(16)}`;
+}

@@ -1,0 +1,68 @@
+/**
+ * The specs of test/uml/specs, run by one mocha in one kernel of user-mode-linux. Each is a test here
+ * that waits for its result from inside.
+ */
+import { parseArgs } from 'node:util';
+import type { SpecPath } from './results.ts';
+import { type Run, runInside } from './run.ts';
+import { listSpecs } from './specs.ts';
+
+const TITLE = 'in user-mode-linux';
+const TIMEOUT_SECONDS = 1800;
+
+/** The specs that mocha was told to run, by its command line: only those are run inside. */
+function picked(paths: readonly SpecPath[]): readonly SpecPath[] {
+  const { values } = parseArgs({
+    strict: false,
+    options: {
+      grep: { type: 'string', short: 'g' },
+      fgrep: { type: 'string', short: 'f' },
+      invert: { type: 'boolean', short: 'i' },
+    },
+  });
+  const { grep, fgrep, invert = false } = values;
+  if (typeof fgrep === 'string') {
+    return paths.filter((path) => titleOf(path).includes(fgrep) !== invert);
+  }
+  if (typeof grep !== 'string') return paths;
+  // As mocha reads it: plain, or between slashes with flags.
+  const [, pattern = grep, flags = ''] = /^\/(.*)\/([gimy]{0,4})$/.exec(grep) ?? [];
+  const regexp = new RegExp(pattern, flags);
+  return paths.filter((path) => titleOf(path).search(regexp) >= 0 !== invert);
+}
+
+/** A spec's full title in the run outside. */
+function titleOf(path: SpecPath): string {
+  return [TITLE, ...path].join(' ');
+}
+
+describe(TITLE, function () {
+  // The run has deadlines of its own, and says more when one has passed.
+  this.timeout(0);
+  const specs = listSpecs();
+  let run: Run;
+
+  before(async () => {
+    run = runInside({ only: picked(specs), timeoutSeconds: TIMEOUT_SECONDS });
+    await run.began();
+  });
+  after(async () => {
+    if (process.env.UML_OUTPUT) console.log(run?.output());
+    await run?.stop();
+  });
+
+  /** Makes the suites and tests of specs whose titles agree up to `depth`. */
+  const define = (paths: readonly SpecPath[], depth: number): void => {
+    for (const [title, group] of Map.groupBy(paths, (path) => path[depth] ?? '')) {
+      const [first] = group;
+      if (first?.length === depth + 1) it(title, () => run.passed(first));
+      else describe(title, () => define(group, depth + 1));
+    }
+  };
+  define(specs, 0);
+
+  // A suite of its own, for a suite's own tests run before those of the suites in it.
+  describe('at the end', () => {
+    it('the kernel ends by itself, and nothing failed outside of a test', () => run.ended());
+  });
+});
