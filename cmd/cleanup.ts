@@ -8,13 +8,15 @@ import { NFT_CHAINS_PER_TRANSACTION } from '../iptables/restore.ts';
 import { TABLES } from '../iptables/ruleset.ts';
 import { clearIpvs, deleteIpvsDevice, destroySets } from '../ipvs/cleanup.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import { excludeCidrsOption, type NodeOptions } from './node-options.ts';
 
 export function addCleanupCommand(program: Command): void {
   program
     .command('cleanup')
     .description('remove everything that Portwide or kube-proxy put on this node, in every mode')
-    .action(async () => {
-      const failures = await cleanup();
+    .addOption(excludeCidrsOption())
+    .action(async ({ ipvsExcludeCidrs }: Pick<NodeOptions, 'ipvsExcludeCidrs'>) => {
+      const failures = await cleanup(ipvsExcludeCidrs);
       for (const failure of failures) process.stderr.write(`${failure}\n`);
       if (failures.length > 0) process.exitCode = 1;
     });
@@ -25,7 +27,7 @@ export function addCleanupCommand(program: Command): void {
  * own chains stay. Goes on after a failure.
  * @returns what could not be removed, and why.
  */
-async function cleanup(): Promise<string[]> {
+async function cleanup(excludeCidrs: readonly string[]): Promise<string[]> {
   const failures: string[] = [];
   const attempt = async (what: string, action: () => Promise<void>, mayBeMissing = false) => {
     try {
@@ -50,7 +52,7 @@ async function cleanup(): Promise<string[]> {
   for (const family of ['ip', 'ip6']) {
     await attempt(`nft, ${family}`, () => deleteNftTable(family), true);
   }
-  await attempt('IPVS', clearIpvs);
+  await attempt('IPVS', () => clearIpvs(excludeCidrs));
   await attempt('ipset', destroySets);
   return failures;
 }

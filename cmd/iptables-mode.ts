@@ -35,7 +35,7 @@ export async function startIptablesMode(start: ModeStart): Promise<Mode> {
     afterFirstSync: (family) => {
       if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
       unsynced.delete(family);
-      if (unsynced.size === 0) void retireIpvs(log);
+      if (unsynced.size === 0) void retireIpvs(options.ipvsExcludeCidrs, log);
     },
   };
 }

@@ -10,21 +10,22 @@ const PERIOD = 60_000;
  * Takes away what mode ipvs, Portwide's or kube-proxy's, left on the node, once the rules of
  * another mode stand: at once what takes new connections, and the rest, which the established ones
  * need, when these are over. Does nothing on a node without its device.
+ * @param excludeCidrs `--ipvs-exclude-cidrs`
  */
-export async function retireIpvs(log: Logger): Promise<void> {
+export async function retireIpvs(excludeCidrs: readonly string[], log: Logger): Promise<void> {
   try {
     if ((await findLink(IPVS_DEVICE)) === undefined) return;
-    const connections = await retireServices();
+    const connections = await retireServices(excludeCidrs);
     if (connections > 0) {
       log.info(
         { connections },
         'mode ipvs left connections; its services stay until these are over',
       );
-      setTimeout(() => void retireIpvs(log), PERIOD).unref();
+      setTimeout(() => void retireIpvs(excludeCidrs, log), PERIOD).unref();
       return;
     }
     await deleteIpvsDevice();
-    await clearIpvs();
+    await clearIpvs(excludeCidrs);
     await destroySets();
     log.info({ device: IPVS_DEVICE }, 'removed what mode ipvs had left');
   } catch (error) {

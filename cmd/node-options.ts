@@ -109,14 +109,7 @@ export function addNodeOptions(command: Command): Command {
         .argParser(scheduler)
         .default('rr'),
     )
-    .addOption(
-      flag(
-        '--ipvs-exclude-cidrs <cidrs>',
-        'addresses whose IPVS services belong to others and stay',
-      )
-        .argParser(cidrs)
-        .default([], 'none'),
-    )
+    .addOption(excludeCidrsOption())
     .addOption(
       flag('--ipvs-fwmark-range <first-last>', 'packet marks for all-ports Services')
         .argParser(markRange)
@@ -135,6 +128,16 @@ export function addNodeOptions(command: Command): Command {
         .argParser(featureGates)
         .default(FEATURE_GATES, 'AllPorts=true'),
     );
+}
+
+/** `run` and `cleanup` leave alone what it tells. */
+export function excludeCidrsOption(): Option {
+  return new Option(
+    '--ipvs-exclude-cidrs <cidrs>',
+    'addresses whose IPVS services belong to others and stay',
+  )
+    .argParser(cidrs)
+    .default([], 'none');
 }
 
 /**

@@ -53,7 +53,7 @@ class IpvsBackend implements Backend {
   readonly #writer: RulesetWriter;
   readonly #draining: Draining;
   /** What the kernel will not do, and was warned of. */
-  readonly #hopeless = new Set<string>();
+  #hopeless: ReadonlySet<string> = new Set();
   #settling: NodeJS.Timeout | undefined;
   /** One at a time: syncs and looks at what drains. */
   #queue: Promise<unknown> = Promise.resolve();
@@ -164,7 +164,10 @@ class IpvsBackend implements Backend {
     await write(changes.filter(isLast));
 
     await this.#remove(removes, refusals);
-    return written + adds.length + removes.length - this.#settle(refusals);
+    const hopeless = this.#settle(refusals);
+    // What is wanted no more is not among what was tried again.
+    this.#hopeless = new Set(refusals.refused.map(([what]) => what));
+    return written + adds.length + removes.length - hopeless;
   }
 
   /**
@@ -201,10 +204,11 @@ class IpvsBackend implements Backend {
     const isHopeless = ([, { errno }]: Refused) => errno === EINVAL;
     const others = refused.filter((each) => !isHopeless(each));
     if (others.length > 0) throw new IpvsRefusedError(others);
+    const known = this.#hopeless;
+    this.#hopeless = new Set([...known, ...refused.map(([what]) => what)]);
     for (const [what, error] of refused) {
-      if (this.#hopeless.has(what)) continue;
-      this.#hopeless.add(what);
-      this.#options.onWarning(`the kernel will not ${what}: ${error.message}`);
+      if (!known.has(what))
+        this.#options.onWarning(`the kernel will not ${what}: ${error.message}`);
     }
     return refused.length;
   }

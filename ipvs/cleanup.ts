@@ -1,16 +1,18 @@
+import { cidrContains } from '../api/addresses.ts';
 import { IP_FAMILIES } from '../api/objects.ts';
 import { ENOENT, hasErrno, UnsupportedError } from '../netlink/error.ts';
 import { Ipsets } from '../netlink/ipset.ts';
-import { Ipvs, type IpvsChange, IpvsMissingError } from '../netlink/ipvs.ts';
+import { Ipvs, type IpvsChange, IpvsMissingError, type IpvsServiceKey } from '../netlink/ipvs.ts';
 import { deleteLink } from '../netlink/links.ts';
 import { IPVS_DEVICE } from './kernel.ts';
 import { allSetNames, kernelName } from './sets.ts';
 
 /**
- * Removes what Portwide or kube-proxy put into IPVS: all services of a protocol, address and port,
- * as kube-proxy does, and the fwmark services that are on record as Portwide's. Needs the sets.
+ * Removes what Portwide or kube-proxy put into IPVS. Needs the sets.
+ * @param excludeCidrs addresses whose services are somebody else's (`--ipvs-exclude-cidrs`).
+ * @throws NetlinkError
  */
-export async function clearIpvs(): Promise<void> {
+export async function clearIpvs(excludeCidrs: readonly string[]): Promise<void> {
   let ipvs: Ipvs;
   try {
     ipvs = await Ipvs.open();
@@ -19,13 +21,9 @@ export async function clearIpvs(): Promise<void> {
     throw error;
   }
   try {
-    for (const family of IP_FAMILIES) {
-      const marks = new Set(await recordedMarks(kernelName('KUBE-MARKS', family)));
-      const changes = (await ipvs.services(family)).flatMap(({ key }): IpvsChange[] =>
-        key.kind === 'address' || marks.has(key.mark) ? [{ op: 'delete-service', key }] : [],
-      );
-      for (const { error } of await ipvs.apply(changes)) throw error;
-    }
+    const keys = await ownServices(ipvs, excludeCidrs);
+    const changes = keys.map((key): IpvsChange => ({ op: 'delete-service', key }));
+    for (const { error } of await ipvs.apply(changes)) throw error;
   } finally {
     await ipvs.close();
   }
@@ -35,31 +33,43 @@ export async function clearIpvs(): Promise<void> {
  * Has the services take no new connections (weight 0), for a mode that takes over from this one.
  * @returns how many established ones they still carry. @throws NetlinkError
  */
-export async function retireServices(): Promise<number> {
-  let connections = 0;
+export async function retireServices(excludeCidrs: readonly string[]): Promise<number> {
+  const ipvs = await Ipvs.open();
+  try {
+    let connections = 0;
+    for (const key of await ownServices(ipvs, excludeCidrs)) {
+      const destinations = await ipvs.destinations(key);
+      for (const { activeConnections } of destinations) connections += activeConnections;
+      // The kernel refuses none but those that went in between.
+      await ipvs.apply(
+        destinations
+          .filter(({ weight }) => weight > 0)
+          .map(({ address, port }) => {
+            const destination = { address, port, weight: 0 };
+            return { op: 'edit-destination', key, destination };
+          }),
+      );
+    }
+    return connections;
+  } finally {
+    await ipvs.close();
+  }
+}
+
+/** As kube-proxy has it, all of a protocol, address and port; and those of marks on record. */
+async function ownServices(ipvs: Ipvs, excludeCidrs: readonly string[]): Promise<IpvsServiceKey[]> {
+  const keys: IpvsServiceKey[] = [];
   for (const family of IP_FAMILIES) {
     const marks = new Set(await recordedMarks(kernelName('KUBE-MARKS', family)));
-    const ipvs = await Ipvs.open();
-    try {
-      for (const { key } of await ipvs.services(family)) {
-        if (key.kind === 'mark' && !marks.has(key.mark)) continue;
-        const destinations = await ipvs.destinations(key);
-        for (const { activeConnections } of destinations) connections += activeConnections;
-        // The kernel refuses none but those that went in between.
-        await ipvs.apply(
-          destinations
-            .filter(({ weight }) => weight > 0)
-            .map(({ address, port }) => {
-              const destination = { address, port, weight: 0 };
-              return { op: 'edit-destination', key, destination };
-            }),
-        );
-      }
-    } finally {
-      await ipvs.close();
+    for (const { key } of await ipvs.services(family)) {
+      const isOwn =
+        key.kind === 'mark'
+          ? marks.has(key.mark)
+          : !excludeCidrs.some((cidr) => cidrContains(cidr, key.address));
+      if (isOwn) keys.push(key);
     }
   }
-  return connections;
+  return keys;
 }
 
 /** The device goes with its addresses: to remove thousands of IPv6 ones takes the kernel seconds. */

@@ -189,6 +189,30 @@ export const clusterIPScenarios: readonly Scenario[] = [
     },
   },
   {
+    title: 'two VIPs of one endpoint: a client may use one port of its own for both',
+    impossible: {
+      ipvs: 'IPVS tells replies apart by client and endpoint, not by VIP: those of both go to the later connection',
+    },
+    async run(world) {
+      const vips = [60, 61].map((number) => world.clusterIP(number));
+      await world.apply([
+        ...web(world, [world.pod(0)]),
+        world.service('other', {
+          spec: { clusterIPs: vips.slice(1), ports: [{ name: 'http', port: 80 }] },
+        }),
+        world.slice('other', [world.pod(0)], { ports: HTTP }),
+      ]);
+      const held = [];
+      for (const vip of vips) {
+        held.push(await world.client.hold(vip, 80, { localPort: 20_100 + world.family }));
+      }
+      for (const connection of held) {
+        assert.equal(await connection.exchange('still there'), 'still there');
+        await connection.close();
+      }
+    },
+  },
+  {
     title: 'hairpin: a pod reaches itself, and sees the node as the source',
     async run(world) {
       await world.apply(web(world, [world.pod(0)]));
