@@ -1,5 +1,6 @@
 import { align } from './attribute.ts';
 import { MESSAGE_HEADER, type Request } from './message.ts';
+import { Slices } from './slices.ts';
 import type { NetlinkSocket, Refusal } from './socket.ts';
 
 /**
@@ -16,38 +17,47 @@ export interface Weighted {
 }
 
 /**
- * Sends any number of messages in order, in as many sends as it takes; the event loop goes round
- * between two of them, since each runs in the thread pool.
+ * Sends any number of messages in order, in as many sends as it takes. They are taken as they are
+ * needed; the event loop goes round between two sends, each of which runs in the thread pool, and
+ * to make the messages of one may not hold it for long.
  * @param work The kernel's work for one send, in the unit of the weights.
  * @returns those that were refused, in order; the others are done all the same.
  * @throws NetlinkError when the fate of a send is not known; what follows it is not sent.
  */
 export async function sendAll(
   socket: Pick<NetlinkSocket, 'batch'>,
-  messages: readonly Weighted[],
+  messages: Iterable<Weighted>,
   work = MESSAGES,
 ): Promise<Refusal[]> {
   const refusals: Refusal[] = [];
-  for (let start = 0; start < messages.length; ) {
-    const end = batchEnd(messages, start, work);
-    const batch = messages.slice(start, end).map(({ request }) => request);
+  let start = 0;
+  for (const batch of batches(messages, work)) {
     for (const { index, error } of await socket.batch(batch)) {
       refusals.push({ index: start + index, error });
     }
-    start = end;
+    start += batch.length;
   }
   return refusals;
 }
 
-/** Where the batch from `start` on ends; it holds at least one message. */
-function batchEnd(messages: readonly Weighted[], start: number, work: number): number {
+function* batches(messages: Iterable<Weighted>, work: number): Generator<Request[]> {
+  let batch: Request[] = [];
   let bytes = 0;
   let weight = 0;
-  let end = start;
-  for (let next = messages[start]; next !== undefined; next = messages[++end]) {
-    bytes += MESSAGE_HEADER + align(next.request.payload.length);
-    weight += next.weight;
-    if (end > start && (bytes > BYTES || weight > work || end - start >= MESSAGES)) break;
+  const slices = new Slices();
+  for (const { request, weight: own } of messages) {
+    const length = MESSAGE_HEADER + align(request.payload.length);
+    const isFull = bytes + length > BYTES || weight + own > work || batch.length === MESSAGES;
+    if ((isFull || slices.isOver()) && batch.length > 0) {
+      yield batch;
+      batch = [];
+      bytes = 0;
+      weight = 0;
+      slices.restart();
+    }
+    batch.push(request);
+    bytes += length;
+    weight += own;
   }
-  return end;
+  if (batch.length > 0) yield batch;
 }

@@ -67,7 +67,6 @@ const IPSET_PROTOCOL = 6;
 const IPSET_CMD_PROTOCOL = 1;
 const IPSET_CMD_CREATE = 2;
 const IPSET_CMD_DESTROY = 3;
-const IPSET_CMD_FLUSH = 4;
 const IPSET_CMD_SWAP = 6;
 const IPSET_CMD_LIST = 7;
 const IPSET_CMD_ADD = 9;
@@ -154,11 +153,6 @@ export function createRequest(spec: SetSpec, revision: number, mayExist: boolean
 export function destroyRequest(name: string): Request {
   // Kernels differ on whether a set that is not there is an error, unless told that it is.
   return command(IPSET_CMD_DESTROY, [setName(name)], NLM_F_EXCL);
-}
-
-/** @throws RangeError */
-export function flushRequest(name: string): Request {
-  return command(IPSET_CMD_FLUSH, [setName(name)]);
 }
 
 /** @throws RangeError */

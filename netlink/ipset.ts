@@ -17,7 +17,6 @@ import {
   destroyRequest,
   entriesRequest,
   entryRequest,
-  flushRequest,
   headerRequest,
   headersRequest,
   NFGENMSG,
@@ -133,11 +132,6 @@ export class Ipsets {
   /** @throws NetlinkError: ENOENT; IPSET_ERR_BUSY when rules or lists refer to it. */
   async destroy(name: string): Promise<void> {
     await this.#request(`ipset destroy ${name}`, destroyRequest(name));
-  }
-
-  /** Deletes all entries. @throws NetlinkError: ENOENT. */
-  async flush(name: string): Promise<void> {
-    await this.#request(`ipset flush ${name}`, flushRequest(name));
   }
 
   /**

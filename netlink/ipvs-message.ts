@@ -27,7 +27,6 @@ import { protocolNumbers } from './protocol.ts';
 const IPVS_CMD_GET_SERVICE = 4;
 const IPVS_CMD_GET_DEST = 8;
 const IPVS_CMD_SET_CONFIG = 12;
-const IPVS_CMD_GET_CONFIG = 13;
 const commands: Readonly<Record<IpvsChange['op'], number>> = {
   'add-service': 1,
   'edit-service': 2,
@@ -103,10 +102,6 @@ export function servicesPayload(): Buffer {
 export function destinationsPayload(key: IpvsServiceKey): Buffer {
   const attributes = [{ type: IPVS_CMD_ATTR_SERVICE, value: keyAttributes(key) }];
   return genericPayload(IPVS_CMD_GET_DEST, attributes);
-}
-
-export function getTimeoutsPayload(): Buffer {
-  return genericPayload(IPVS_CMD_GET_CONFIG, []);
 }
 
 export function setTimeoutsPayload({ tcp, tcpFin, udp }: IpvsTimeouts): Buffer {
@@ -247,18 +242,6 @@ export function readDestination(
     activeConnections: number(IPVS_DEST_ATTR_ACTIVE_CONNS),
     inactiveConnections: number(IPVS_DEST_ATTR_INACT_CONNS),
     persistentConnections: number(IPVS_DEST_ATTR_PERSIST_CONNS),
-  };
-}
-
-/** Timeouts as the kernel tells them; 0 for a protocol that it was built without. */
-export function readTimeouts(payload: Buffer): IpvsTimeouts {
-  const attributes = readGeneric(payload);
-  const seconds = (type: number) =>
-    attributes.has(type) ? readU32(field(attributes, type, 4), 0) : 0;
-  return {
-    tcp: seconds(IPVS_CMD_ATTR_TIMEOUT_TCP),
-    tcpFin: seconds(IPVS_CMD_ATTR_TIMEOUT_TCP_FIN),
-    udp: seconds(IPVS_CMD_ATTR_TIMEOUT_UDP),
   };
 }
 

@@ -10,7 +10,6 @@ import {
   destroyRequest,
   entriesRequest,
   entryRequest,
-  flushRequest,
   headerRequest,
   headersRequest,
   protocolRequest,
@@ -220,14 +219,12 @@ describe('commands of ipset', () => {
 
   it('name a set, as without a name they would mean all', () => {
     assert.deepEqual(wire(destroyRequest('a')), { type: 0x0603, flags: 0x200, payload: named });
-    assert.deepEqual(wire(flushRequest('a')), { type: 0x0604, flags: 0, payload: named });
     assert.deepEqual(wire(headerRequest('a')), { type: 0x060c, flags: 0, payload: named });
     assert.deepEqual(wire(entriesRequest('a')), { type: 0x0607, flags: 0, payload: named });
     const swap = { type: 0x0606, flags: 0, payload: hex(named, '0600030062000000') };
     assert.deepEqual(wire(swapRequest('a', 'b')), swap);
     for (const name of ['', 'x'.repeat(32), 'ü'.repeat(16), 'a\0b']) {
       assert.throws(() => destroyRequest(name), RangeError);
-      assert.throws(() => flushRequest(name), RangeError);
       assert.throws(() => entriesRequest(name), RangeError);
       assert.throws(() => swapRequest('a', name), RangeError);
       assert.throws(() => entryRequest('add', name, {}), RangeError);

@@ -96,8 +96,7 @@ describe('ipset', () => {
           assert.deepEqual(await change('delete', ...others), []);
           assert.deepEqual(await saved(), [entryText(first)]);
 
-          await inhabitant.call('flushSet', 'pw');
-          const lines = wanted.map((entry) => `add pw ${entryText(entry)}\n`);
+          const lines = ['flush pw\n', ...wanted.map((entry) => `add pw ${entryText(entry)}\n`)];
           await inhabitant.call('hold', lines.join(''), 'ipset', 'restore');
           assert.deepEqual(await listed(), texts);
 
@@ -303,20 +302,17 @@ describe('ipset', () => {
     assert.deepEqual(await saved(), []);
   });
 
-  it('swaps, flushes and destroys', async () => {
+  it('swaps and destroys', async () => {
     await create();
     await create({ name: 'spare' });
     await create({ name: 'ports', type: 'hash:ip,port' });
     await change('add', { ip: '10.0.0.1' });
     await inhabitant.call('swapSets', 'pw', 'spare');
     assert.deepEqual(await saved('spare'), ['10.0.0.1']);
-    await inhabitant.call('flushSet', 'spare');
-    assert.deepEqual(await saved('spare'), []);
     await inhabitant.call('destroySet', 'spare');
 
     const refusals = {
       'ipset destroy spare: ENOENT': () => inhabitant.call('destroySet', 'spare'),
-      'ipset flush spare: ENOENT': () => inhabitant.call('flushSet', 'spare'),
       'ipset list spare: ENOENT': () => inhabitant.call('setEntries', 'spare'),
       'ipset swap spare pw: ENOENT': () => inhabitant.call('swapSets', 'spare', 'pw'),
       'ipset swap pw spare: IPSET_ERR_EXIST_SETNAME2': () =>

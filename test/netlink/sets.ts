@@ -22,7 +22,6 @@ export const sets = {
   createSet: async (spec: SetSpec, mayExist = false) =>
     withSets((sets) => sets.create(spec, { mayExist })),
   destroySet: async (name: string) => withSets((sets) => sets.destroy(name)),
-  flushSet: async (name: string) => withSets((sets) => sets.flush(name)),
   swapSets: async (a: string, b: string) => withSets((sets) => sets.swap(a, b)),
 
   changeSets: async (changes: readonly SetChange[]): Promise<RefusedText[]> =>
