@@ -5,13 +5,21 @@ import { iptablesRuleset } from '../../iptables/backend.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { TABLES } from '../../iptables/ruleset.ts';
 import type { Route } from '../../services/route.ts';
-import { route } from '../fixtures.ts';
 import { type Cluster, expectedFates, type Packet } from './fate.ts';
 import { change } from './generated.ts';
 import { options } from './options.ts';
 import { SimulatedTable } from './restore-simulator.ts';
 import { journeys, parseTables, type Tables, trace } from './tracer.ts';
-import { clusterAfter, localDetectors, packets, WORLD } from './world.ts';
+import {
+  clientPacket,
+  clusterAfter,
+  localDetectors,
+  packets,
+  THERE,
+  VIP,
+  WORLD,
+  wideRoute,
+} from './world.ts';
 
 const BUILTIN = ['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING'];
 
@@ -68,105 +76,85 @@ function compare(tables: Tables, cluster: Cluster, packet: Packet): void {
 }
 
 describe('one packet', () => {
-  const VIP = '203.0.113.1';
   const NODE = WORLD.IPv4.node;
-  const HERE = { address: '10.244.0.2', port: undefined };
-  const THERE = { address: '10.244.0.3', port: undefined };
   const local: ReadonlySet<string> = new Set([NODE]);
 
-  const wide = (fields: Partial<Route> = {}) =>
-    route({
-      match: { kind: 'all' },
-      loadBalancerIPs: [VIP],
-      clusterEndpoints: [HERE, THERE],
-      localEndpoints: [HERE],
-      hasEndpointsAnywhere: true,
-      ...fields,
-    });
   const exact = (fields: Partial<Route> = {}) =>
-    wide({
+    wideRoute({
       id: 'exact',
       name: 'default/exact',
       match: { kind: 'port', protocol: 'TCP', port: 80 },
       clusterIP: '10.96.0.11',
       ...fields,
     });
-  const packet = (fields: Partial<Packet> = {}): Packet => ({
-    source: '192.0.2.50',
-    destination: VIP,
-    protocol: 'tcp',
-    port: 80,
-    inInterface: 'eth0',
-    ...fields,
-  });
   const own = (fields: Partial<Packet> = {}) =>
-    packet({ source: NODE, ...fields, inInterface: undefined });
+    clientPacket({ source: NODE, ...fields, inInterface: undefined });
   const fates = (routes: readonly Route[], sent: Packet, held = local) =>
     [...trace(tablesFor(routes, held, { nodeAddresses: [NODE] }), sent)].sort();
 
   it('the node itself to an externalTrafficPolicy Local VIP is masqueraded', () => {
-    assert.deepEqual(fates([wide({ externalLocal: true })], own()), [
+    assert.deepEqual(fates([wideRoute({ externalLocal: true })], own()), [
       '10.244.0.2 port 80, masqueraded',
       '10.244.0.3 port 80, masqueraded',
     ]);
   });
 
   it('a masqueraded packet is forwarded whatever the policy of FORWARD, and loses its mark', () => {
-    const routes = [wide({ clusterEndpoints: [THERE] })];
-    assert.deepEqual(fates(routes, packet()), ['10.244.0.3 port 80, masqueraded, accepted']);
+    const routes = [wideRoute({ clusterEndpoints: [THERE] })];
+    assert.deepEqual(fates(routes, clientPacket()), ['10.244.0.3 port 80, masqueraded, accepted']);
   });
 
   it('affinity is keyed on the client alone: it holds across ports and VIPs, for no other client', () => {
-    const tables = tablesFor([wide({ affinitySeconds: 60 })], local);
-    const first = journeys(tables, packet());
+    const tables = tablesFor([wideRoute({ affinitySeconds: 60 })], local);
+    const first = journeys(tables, clientPacket());
     assert.equal(new Set(first.map(({ fate }) => fate)).size, 2);
     for (const { fate, remembered: memory } of first) {
-      const again = trace(tables, packet({ port: 5060, protocol: 'udp', memory }));
+      const again = trace(tables, clientPacket({ port: 5060, protocol: 'udp', memory }));
       assert.deepEqual([...again], [fate.replace('port 80', 'port 5060')]);
-      const elsewhere = trace(tables, packet({ destination: '10.96.0.10', memory }));
+      const elsewhere = trace(tables, clientPacket({ destination: '10.96.0.10', memory }));
       assert.deepEqual([...elsewhere], [fate]);
-      assert.equal(trace(tables, packet({ source: '192.0.2.51', memory })).size, 2);
+      assert.equal(trace(tables, clientPacket({ source: '192.0.2.51', memory })).size, 2);
     }
   });
 
   it('a node inside the source ranges may use its own VIP as source', () => {
-    const routes = [wide({ sourceRanges: ['192.0.2.0/24'], clusterEndpoints: [THERE] })];
+    const routes = [wideRoute({ sourceRanges: ['192.0.2.0/24'], clusterEndpoints: [THERE] })];
     const sent = own({ source: VIP });
     const held = new Set([NODE, VIP]);
     assert.deepEqual(fates(routes, sent, held), ['10.244.0.3 port 80, masqueraded']);
-    const others = [wide({ sourceRanges: ['198.51.100.0/24'] })];
+    const others = [wideRoute({ sourceRanges: ['198.51.100.0/24'] })];
     assert.deepEqual(fates(others, sent, held), ['DROP']);
   });
 
   it('a health check is let in whatever the policy of INPUT', () => {
-    const routes = [wide({ externalLocal: true, healthCheckNodePort: 32000 })];
-    const check = (destination: string) => packet({ destination, port: 32000 });
+    const routes = [wideRoute({ externalLocal: true, healthCheckNodePort: 32000 })];
+    const check = (destination: string) => clientPacket({ destination, port: 32000 });
     assert.deepEqual(fates(routes, check(NODE)), ['untouched, accepted']);
     assert.deepEqual(fates(routes, check(VIP), new Set([NODE, VIP])), ['untouched, accepted']);
   });
 
   it('a node port does not capture a VIP with ranges that the node holds', () => {
-    const ranged = wide({ match: { kind: 'ranges', ranges: [] } });
+    const ranged = wideRoute({ match: { kind: 'ranges', ranges: [] } });
     const routes = [ranged, exact({ id: 'np', loadBalancerIPs: [], nodePort: 30001 })];
-    const sent = packet({ port: 30001 });
+    const sent = clientPacket({ port: 30001 });
     assert.deepEqual(fates(routes, sent, new Set([NODE, VIP])), ['REJECT icmp-port-unreachable']);
   });
 
   it('an exact port without endpoints hides a Service with all ports', () => {
     const none = exact({ clusterEndpoints: [], localEndpoints: [], hasEndpointsAnywhere: false });
-    assert.deepEqual(fates([wide(), none], packet()), ['REJECT icmp-port-unreachable']);
-    assert.equal(fates([wide(), none], packet({ port: 81 })).length, 2);
+    assert.deepEqual(fates([wideRoute(), none], clientPacket()), ['REJECT icmp-port-unreachable']);
+    assert.equal(fates([wideRoute(), none], clientPacket({ port: 81 })).length, 2);
   });
 
   it('outside the source ranges of an exact port, all ports are not reached either', () => {
     const ranged = exact({ sourceRanges: ['198.51.100.0/24'] });
-    assert.deepEqual(fates([wide(), ranged], packet()), ['DROP']);
+    assert.deepEqual(fates([wideRoute(), ranged], clientPacket()), ['DROP']);
   });
 
   it('port 0 of a Service with all ports is dropped, ping is not', () => {
-    const routes = [wide({ clusterEndpoints: [THERE] })];
-    assert.deepEqual(fates(routes, packet({ port: 0 })), ['DROP']);
-    const ping = packet({ port: 0, protocol: 'icmp' });
+    const routes = [wideRoute({ clusterEndpoints: [THERE] })];
+    assert.deepEqual(fates(routes, clientPacket({ port: 0 })), ['DROP']);
+    const ping = clientPacket({ port: 0, protocol: 'icmp' });
     assert.deepEqual(fates(routes, ping), ['10.244.0.3 port 0, masqueraded, accepted']);
   });
 });

@@ -4,6 +4,8 @@ import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { BaseOptions } from '../../iptables/base-rules.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
+import type { Route } from '../../services/route.ts';
+import { route } from '../fixtures.ts';
 import type { Cluster, Packet } from './fate.ts';
 import type { Change } from './generated.ts';
 import { options } from './options.ts';
@@ -25,6 +27,35 @@ export const WORLD = {
     pods: ['fd00:10:244::2', 'fd00:10:244::77'],
   },
 } as const;
+
+export const VIP = WORLD.IPv4.vips[0];
+/** Endpoints of all ports, the first of which is on this node. */
+const HERE = { address: '10.244.0.2', port: undefined };
+export const THERE = { address: '10.244.0.3', port: undefined };
+
+/** An all-ports Route of VIP to both endpoints. */
+export function wideRoute(fields: Partial<Route> = {}): Route {
+  return route({
+    match: { kind: 'all' },
+    loadBalancerIPs: [VIP],
+    clusterEndpoints: [HERE, THERE],
+    localEndpoints: [HERE],
+    hasEndpointsAnywhere: true,
+    ...fields,
+  });
+}
+
+/** From a client outside the cluster to port 80 of VIP. */
+export function clientPacket(fields: Partial<Packet> = {}): Packet {
+  return {
+    source: WORLD.IPv4.clients[0],
+    destination: VIP,
+    protocol: 'tcp',
+    port: 80,
+    inInterface: 'eth0',
+    ...fields,
+  };
+}
 
 const PORTS = [0, 22, 53, 80, 85, 90, 91, 5060, 8080, 30001, 32000];
 

@@ -2,10 +2,16 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES } from '../../api/objects.ts';
 import type { Route } from '../../services/route.ts';
-import { route } from '../fixtures.ts';
 import { type Cluster, expectedFates, type Packet } from '../iptables/fate.ts';
 import { change } from '../iptables/generated.ts';
-import { clusterAfter, localDetectors, packets } from '../iptables/world.ts';
+import {
+  clientPacket,
+  clusterAfter,
+  localDetectors,
+  packets,
+  VIP,
+  wideRoute,
+} from '../iptables/world.ts';
 import { itemsOf, kernelWith } from './kernel.ts';
 import { journeys, type Kernel } from './tracer.ts';
 
@@ -120,21 +126,14 @@ function tablesFor(routes: readonly Route[]): Kernel {
 }
 
 const NODE = '192.0.2.7';
-const VIP = '203.0.113.1';
 
 describe('one packet through the IPVS mode', () => {
-  const HERE = { address: '10.244.0.2', port: undefined };
-  const THERE = { address: '10.244.0.3', port: undefined };
   const ranges = (fields: Partial<Route> = {}) =>
-    route({
+    wideRoute({
       id: 'ranges',
       name: 'default/ranges',
       match: { kind: 'ranges', ranges: [{ protocol: 'TCP', from: 80, to: 90 }] },
       clusterIP: undefined,
-      loadBalancerIPs: [VIP],
-      clusterEndpoints: [HERE, THERE],
-      localEndpoints: [HERE],
-      hasEndpointsAnywhere: true,
       ...fields,
     });
   const exact = (fields: Partial<Route> = {}) =>
@@ -148,14 +147,6 @@ describe('one packet through the IPVS mode', () => {
     });
   const all = (fields: Partial<Route> = {}) =>
     ranges({ id: 'all', name: 'default/all', match: { kind: 'all' }, ...fields });
-  const packet = (fields: Partial<Packet> = {}): Packet => ({
-    source: '192.0.2.50',
-    destination: VIP,
-    protocol: 'tcp',
-    port: 80,
-    inInterface: 'eth0',
-    ...fields,
-  });
   const POD = { source: '10.244.0.7', inInterface: 'cali7' };
   const OWN = { source: VIP, inInterface: undefined };
   const fates = (routes: readonly Route[], sent: Packet) => [
@@ -166,14 +157,20 @@ describe('one packet through the IPVS mode', () => {
     for (const sender of [{}, POD, OWN]) {
       const expected = ['10.244.0.9 port 8080, masqueraded'];
       for (const wide of [ranges, all]) {
-        assert.deepEqual(fates([wide({ externalLocal: true }), exact()], packet(sender)), expected);
-        assert.deepEqual(fates([exact(), wide({ externalLocal: true })], packet(sender)), expected);
+        assert.deepEqual(
+          fates([wide({ externalLocal: true }), exact()], clientPacket(sender)),
+          expected,
+        );
+        assert.deepEqual(
+          fates([exact(), wide({ externalLocal: true })], clientPacket(sender)),
+          expected,
+        );
       }
     }
   });
 
   it('who may use one Service of a shared VIP may not use the other', () => {
-    const stranger = packet({ source: '198.51.100.9' });
+    const stranger = clientPacket({ source: '198.51.100.9' });
     const theirs = { sourceRanges: ['198.51.100.0/24'] };
     const ours = { sourceRanges: ['192.0.2.0/24'] };
     for (const [narrow, wide] of [
@@ -182,22 +179,22 @@ describe('one packet through the IPVS mode', () => {
       [ranges, all],
     ] as const) {
       assert.deepEqual(fates([narrow(ours), wide(theirs)], stranger), ['DROP']);
-      assert.deepEqual(fates([narrow(theirs), wide(ours)], packet()), ['DROP']);
-      assert.notDeepEqual(fates([narrow(ours), wide(theirs)], packet()), ['DROP']);
+      assert.deepEqual(fates([narrow(theirs), wide(ours)], clientPacket()), ['DROP']);
+      assert.notDeepEqual(fates([narrow(ours), wide(theirs)], clientPacket()), ['DROP']);
     }
   });
 
   it('the node may ping a VIP whose only endpoints are elsewhere', () => {
     const routes = [all({ externalLocal: true, localEndpoints: [] })];
-    const ping = packet({ ...OWN, protocol: 'icmp', port: 0 });
+    const ping = clientPacket({ ...OWN, protocol: 'icmp', port: 0 });
     assert.deepEqual(fates(routes, ping), ['untouched, masqueraded']);
-    const fromOutside = packet({ protocol: 'icmp', port: 0 });
+    const fromOutside = clientPacket({ protocol: 'icmp', port: 0 });
     assert.deepEqual(fates(routes, fromOutside), ['DROP']);
   });
 
   it('clients at port 20 are rejected, for the host would answer them', () => {
     for (const sender of [{}, POD, OWN, { source: NODE, inInterface: undefined }]) {
-      const sent = packet({ ...sender, sourcePort: 20 });
+      const sent = clientPacket({ ...sender, sourcePort: 20 });
       for (const each of [exact(), ranges(), all()]) {
         assert.deepEqual(fates([each], sent), ['REJECT icmp-port-unreachable']);
       }
@@ -206,13 +203,13 @@ describe('one packet through the IPVS mode', () => {
 
   it('affinity of all ports holds across ports and protocols, for one client', () => {
     const kernel = tablesFor([all({ affinitySeconds: 60 })]);
-    for (const { fate, remembered: memory } of journeys(kernel, packet())) {
-      const again = journeys(kernel, packet({ port: 5060, protocol: 'udp', memory }));
+    for (const { fate, remembered: memory } of journeys(kernel, clientPacket())) {
+      const again = journeys(kernel, clientPacket({ port: 5060, protocol: 'udp', memory }));
       assert.deepEqual(
         again.map((each) => each.fate),
         [fate.replace('port 80', 'port 5060')],
       );
-      const other = packet({ source: '192.0.2.51', memory });
+      const other = clientPacket({ source: '192.0.2.51', memory });
       assert.equal(journeys(kernel, other).length, 2);
     }
   });
@@ -230,12 +227,12 @@ describe('one packet through the IPVS mode', () => {
       isPod: () => false,
     };
     for (const port of [31999, 32000]) {
-      compare(kernel, { cluster, packet: packet({ port }), isBound: true });
+      compare(kernel, { cluster, packet: clientPacket({ port }), isBound: true });
     }
   });
 
   it('what is sent from a loopback address is not masqueraded', () => {
-    const sent = packet({ source: '127.0.0.1', inInterface: undefined });
+    const sent = clientPacket({ source: '127.0.0.1', inInterface: undefined });
     assert.deepEqual(fates([exact()], sent), ['10.244.0.9 port 8080']);
   });
 });

@@ -8,7 +8,14 @@ import {
   serviceManifest,
   sliceManifest,
 } from '../e2e/manifests.ts';
-import { createLab, type Host, iptablesRules, type Lab, type Outcome } from '../lab/lab.ts';
+import {
+  createLab,
+  type HeldConnection,
+  type Host,
+  iptablesRules,
+  type Lab,
+  type Outcome,
+} from '../lab/lab.ts';
 
 export const IPVS_FLAGS = [...AGENT_FLAGS, '--proxy-mode=ipvs', '--iptables-variant=legacy'];
 export const FAMILIES = [4, 6] as const;
@@ -20,6 +27,7 @@ type Fields = Partial<Omit<ServiceFields, 'spec'>> & { readonly spec?: Record<st
 export class IpvsLab {
   readonly lab: Lab;
   readonly agent: Agent;
+  #lastPort = 20_000;
 
   private constructor(lab: Lab) {
     this.lab = lab;
@@ -45,6 +53,19 @@ export class IpvsLab {
       if (pod === undefined) throw new RangeError(`the lab has no pod ${index}`);
       return pod;
     });
+  }
+
+  /**
+   * Connections of the client, which stay. Their own ports are none that the kernel gives to probes:
+   * IPVS would lead replies astray if a probe to another VIP of the same pod got that port.
+   */
+  hold(...targets: readonly (readonly [vip: string, port: number])[]): Promise<HeldConnection[]> {
+    return Promise.all(
+      targets.map(([vip, port]) => {
+        this.#lastPort += 1;
+        return this.lab.client.hold(vip, port, { localPort: this.#lastPort });
+      }),
+    );
   }
 
   /** `portwide cleanup` on the node. */

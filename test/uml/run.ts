@@ -37,8 +37,13 @@ export interface RunOptions extends Pick<BootOptions, 'timeoutSeconds' | 'init'>
 /** Boots a kernel and has mocha run specs in it. */
 export function runInside({ only, specs, ...options }: RunOptions): Run {
   const command = mochaCommand(`${INSIDE}/${CONFIG}`);
+  const environment = [
+    `UML_RESULTS=${INSIDE}/${RESULTS}`,
+    // To compile an agent's modules anew takes half of its start.
+    `NODE_COMPILE_CACHE=${INSIDE}/compile-cache`,
+  ];
   const kernel = bootUml({
-    command: ['env', `UML_RESULTS=${INSIDE}/${RESULTS}`, 'node', ...command],
+    command: ['env', ...environment, 'node', ...command],
     files: { [CONFIG]: mochaConfig(only, specs) },
     ...options,
   });

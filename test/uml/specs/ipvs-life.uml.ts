@@ -27,7 +27,7 @@ describe('the life of an agent in IPVS mode', () => {
       ...ranges('some', 12, ipvs.pods(0, 1), '8000-8100,9000/UDP'),
       ...allPorts('none', 13, []),
     ]);
-    const held = await Promise.all([lab.client.hold(VIP, 5060), lab.client.hold(WEB, 80)]);
+    const held = await ipvs.hold([VIP, 5060], [WEB, 80]);
     const [marks, whole] = [await ipvs.marks(), await ipvs.snapshot()];
     assert.equal(marks.length, 6);
     for (const end of [() => agent.stop(), () => agent.kill()]) {
@@ -61,7 +61,7 @@ describe('the life of an agent in IPVS mode', () => {
     it('loses no connection', async () => {
       const { agent } = ipvs;
       await agent.apply(objects(3));
-      const held = await lab.client.hold(VIP, 5060);
+      const [held] = await ipvs.hold([VIP, 5060]);
       let port = 1000;
       const prober = keepProbing([
         () => lab.client.tcp(VIP, port++, PATIENT),
@@ -82,8 +82,8 @@ describe('the life of an agent in IPVS mode', () => {
         await agent.start();
       }
       assert.deepEqual(await prober.stop(), []);
-      assert.equal(await held.exchange('alive'), 'alive');
-      await held.close();
+      assert.equal(await held?.exchange('alive'), 'alive');
+      await held?.close();
     });
 
     it('leaves nothing stale', async () => {
@@ -172,10 +172,10 @@ describe('the life of an agent in IPVS mode', () => {
       ...listed('web', 11, pods),
     ];
     await agent.apply(objects([first]));
-    const held = await Promise.all([
-      ...vips(10).map((vip) => lab.client.hold(vip, 5060)),
-      ...vips(11).map((vip) => lab.client.hold(vip, 80)),
-    ]);
+    const held = await ipvs.hold(
+      ...vips(10).map((vip) => [vip, 5060] as const),
+      ...vips(11).map((vip) => [vip, 80] as const),
+    );
     const unready = { conditions: { ready: false, serving: false, terminating: true } };
     await agent.apply(objects([[first, unready], ...others]));
     for (const [vip, port] of [
@@ -210,7 +210,7 @@ describe('the life of an agent in IPVS mode', () => {
   it('a Service that goes takes no new connections, and its VIP is unbound', async () => {
     const { agent } = ipvs;
     await agent.apply([...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))]);
-    const held = await Promise.all([lab.client.hold(VIP, 5060), lab.client.hold(WEB, 80)]);
+    const held = await ipvs.hold([VIP, 5060], [WEB, 80]);
     await agent.apply([]);
     for (const [vip, port] of [
       [VIP, 5060],
@@ -230,7 +230,7 @@ describe('the life of an agent in IPVS mode', () => {
       ...allPorts('all', 10, ipvs.pods(0, 1, 2)),
       ...listed('web', 11, ipvs.pods(0, 1, 2)),
     ]);
-    const held = await Promise.all([lab.client.hold(VIP, 5060), lab.client.hold(WEB, 80)]);
+    const held = await ipvs.hold([VIP, 5060], [WEB, 80]);
     await agent.stop();
     await agent.start([...IPVS_FLAGS, '--ipvs-scheduler=mh']);
     try {
@@ -258,7 +258,7 @@ describe('the life of an agent in IPVS mode', () => {
     const { agent } = ipvs;
     const put = (ports: string) => agent.apply(ranges('some', 12, ipvs.pods(0, 1), ports));
     await put('8000-8100');
-    const held = await Promise.all(vips(12).map((vip) => lab.client.hold(vip, 8060)));
+    const held = await ipvs.hold(...vips(12).map((vip) => [vip, 8060] as const));
     for (const [ports, inside, outside] of [
       ['8000-8100', [8000, 8050, 8100], [7999, 8101, 8150]],
       ['8050-8200', [8050, 8060, 8150, 8200], [8000, 8049, 8201]],
@@ -289,7 +289,7 @@ describe('the life of an agent in IPVS mode', () => {
         ...listed('web', 11, ipvs.pods(0, 1, 2), spec),
       ]);
     await put({});
-    const held = await Promise.all([lab.client.hold(VIP, 5060), lab.client.hold(WEB, 80)]);
+    const held = await ipvs.hold([VIP, 5060], [WEB, 80]);
     await put({ sessionAffinity: 'ClientIP' });
     for (const [vip, port] of [
       [VIP, 5060],

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { AGENT_FLAGS } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest } from '../../e2e/manifests.ts';
 import { answered, refused } from '../../e2e/scenarios/scenario.ts';
-import { type Lab, waitFor } from '../../lab/lab.ts';
+import { type HeldConnection, type Lab, waitFor } from '../../lab/lab.ts';
 import {
   allPorts,
   FAMILIES,
@@ -135,8 +135,30 @@ describe('IPVS mode after something else', () => {
     assert.deepEqual(own, await ipvs.snapshot());
   };
 
+  /** Starts while clients go on: all are answered, and connections from before live on. */
+  const takesOver = async (
+    targets: readonly (readonly [vip: string, port: number])[],
+    held: readonly HeldConnection[],
+    objects: readonly Manifest[],
+  ) => {
+    ipvs.agent.write('objects', objects);
+    const probes = targets.map(
+      ([address, port]) =>
+        () =>
+          lab.client.tcp(address, port, PATIENT),
+    );
+    const prober = keepProbing(probes);
+    await ipvs.agent.start(IPVS_FLAGS);
+    await ipvs.agent.apply(objects);
+    assert.deepEqual(await prober.stop(), []);
+    for (const connection of held) {
+      assert.equal(await connection.exchange('still'), 'still');
+      await connection.close();
+    }
+  };
+
   it("takes over from kube-proxy's IPVS mode: nothing is lost, what is stale goes", async () => {
-    const { node, client } = lab;
+    const { node } = lab;
     const [pod] = ipvs.pods(0);
     assert.ok(pod !== undefined);
     await node.exec('sysctl', ['-q', 'net.ipv4.vs.conntrack=1']);
@@ -158,7 +180,7 @@ describe('IPVS mode after something else', () => {
       [LB, 80],
       [node.ipv4, NODE_PORT],
     ] as const;
-    const held = await Promise.all(targets.map(([address, port]) => client.hold(address, port)));
+    const held = await ipvs.hold(...targets);
     const objects: Manifest[] = service(
       'web',
       11,
@@ -173,21 +195,7 @@ describe('IPVS mode after something else', () => {
       },
       [{ name: '', port: 8080 }],
     );
-    ipvs.agent.write('objects', objects);
-    const prober = keepProbing(
-      targets.map(
-        ([address, port]) =>
-          () =>
-            client.tcp(address, port, PATIENT),
-      ),
-    );
-    await ipvs.agent.start(IPVS_FLAGS);
-    await ipvs.agent.apply(objects);
-    assert.deepEqual(await prober.stop(), []);
-    for (const connection of held) {
-      assert.equal(await connection.exchange('still'), 'still');
-      await connection.close();
-    }
+    await takesOver(targets, held, objects);
     assert.deepEqual(
       (await ipvs.services()).filter((line) => line.includes(GONE)),
       [],
@@ -201,7 +209,6 @@ describe('IPVS mode after something else', () => {
   });
 
   it('takes over from the iptables mode: nothing is lost, and its chains go', async () => {
-    const { client } = lab;
     const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
     await ipvs.agent.start([...AGENT_FLAGS, '--iptables-variant=legacy']);
     await ipvs.agent.apply(objects);
@@ -211,22 +218,9 @@ describe('IPVS mode after something else', () => {
       [WEB, 80],
       [WEB6, 80],
     ] as const;
-    const held = await Promise.all(targets.map(([address, port]) => client.hold(address, port)));
+    const held = await ipvs.hold(...targets);
     await ipvs.agent.stop();
-    const prober = keepProbing(
-      targets.map(
-        ([address, port]) =>
-          () =>
-            client.tcp(address, port, PATIENT),
-      ),
-    );
-    await ipvs.agent.start(IPVS_FLAGS);
-    await ipvs.agent.apply(objects);
-    assert.deepEqual(await prober.stop(), []);
-    for (const connection of held) {
-      assert.equal(await connection.exchange('still'), 'still');
-      await connection.close();
-    }
+    await takesOver(targets, held, objects);
     for (const save of ['iptables-legacy-save', 'ip6tables-legacy-save']) {
       const { stdout } = await lab.node.exec(save);
       assert.doesNotMatch(stdout, /KUBE-(SVC|SEP)-/);
@@ -239,30 +233,37 @@ describe('IPVS mode after something else', () => {
     const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
     await ipvs.agent.start(IPVS_FLAGS);
     await ipvs.agent.apply(objects);
-    const held = await client.hold(WEB, 80);
+    const [held] = await ipvs.hold([WEB, 80]);
     await ipvs.agent.stop();
-    const iptables = [...AGENT_FLAGS, '--iptables-variant=legacy'];
+    const foreign = ['-A -t 10.99.0.1:80 -s rr', '-a -t 10.99.0.1:80 -r 10.99.1.1:80 -m -w 1'];
+    await node.exec('ipvsadm', ['-R'], { input: `${foreign.join('\n')}\n` });
+    const iptables = [
+      ...AGENT_FLAGS,
+      '--iptables-variant=legacy',
+      '--ipvs-exclude-cidrs=10.99.0.0/24',
+    ];
     await ipvs.agent.start(iptables);
-    await waitFor('services take no new connections', async () => {
-      const { stdout } = await node.exec('ipvsadm', ['-Sn']);
-      return !/ -w [1-9]/.test(stdout);
-    });
-    assert.equal(await held.exchange('still'), 'still');
+    await waitFor('services take no new connections', async () =>
+      (await ipvs.services()).every((line) => foreign.includes(line) || !/ -w [1-9]/.test(line)),
+    );
+    assert.equal(await held?.exchange('still'), 'still');
     for (const [address, port] of [
       [VIP, 5060],
       [WEB, 80],
     ] as const) {
       assert.equal((await client.tcp(address, port)).outcome, 'answered');
     }
-    await held.close();
+    await held?.close();
     await ipvs.agent.stop();
     await ipvs.agent.start(iptables);
     await waitFor('nothing is left of IPVS', async () => {
       const links = await node.exec('ip', ['link', 'show', 'kube-ipvs0'], { reject: false });
-      const { stdout: services } = await node.exec('ipvsadm', ['-Sn']);
       const { stdout: sets } = await node.exec('ipset', ['list', '-n']);
-      return links.exitCode !== 0 && services === '' && sets === '';
+      return (
+        links.exitCode !== 0 && sets === '' && (await ipvs.services()).length <= foreign.length
+      );
     });
+    assert.deepEqual(await ipvs.services(), foreign);
     await ipvs.agent.stop();
     await ipvs.cleanup();
   });
