@@ -16,7 +16,7 @@ export type { Family, IptablesVariant, Outcome, Protocol, Reply, Tally } from '.
 export { LabError } from './errors.ts';
 export type { HeldConnection, Host, ProbeOptions, ServeOptions } from './host.ts';
 export type { ExecOptions, ExecResult, SpawnOptions } from './processes.ts';
-export { iptablesRules } from './rules.ts';
+export { iptablesRules, withoutCounters } from './rules.ts';
 export { PREFIXES } from './topology.ts';
 export { waitFor } from './wait.ts';
 

@@ -25,7 +25,12 @@ export async function iptablesRules(
   table: string,
 ): Promise<string> {
   const { stdout } = await host.exec(iptablesTool(variant, family, 'save'), ['-t', table]);
-  return stdout
+  return withoutCounters(stdout);
+}
+
+/** What iptables-save says, without what differs from time to time: comments and counters. */
+export function withoutCounters(saved: string): string {
+  return saved
     .split('\n')
     .filter((line) => !line.startsWith('#'))
     .map((line) => line.replace(/ \[\d+:\d+\]$/, ''))

@@ -12,9 +12,9 @@ import {
   createLab,
   type HeldConnection,
   type Host,
-  iptablesRules,
   type Lab,
   type Outcome,
+  withoutCounters,
 } from '../lab/lab.ts';
 
 export const IPVS_FLAGS = [...AGENT_FLAGS, '--proxy-mode=ipvs', '--iptables-variant=legacy'];
@@ -75,7 +75,7 @@ export class IpvsLab {
 
   /** What `ipvsadm -Sn` says, sorted. */
   async services(): Promise<string[]> {
-    return sorted((await this.lab.node.exec('ipvsadm', ['-Sn'])).stdout);
+    return sorted(await this.#shown(SHOW.services));
   }
 
   /** What IPv4 and IPv6 owners have which mark, sorted. */
@@ -98,40 +98,51 @@ export class IpvsLab {
 
   /** Addresses of kube-ipvs0 that the kernel did not make by itself, sorted. */
   async addresses(): Promise<string[]> {
-    const { stdout } = await this.lab.node.exec('ip', ['-o', 'addr', 'show', 'dev', 'kube-ipvs0']);
-    return (stdout.match(/(?<=inet6? )\S+/g) ?? [])
-      .filter((address) => !address.startsWith('fe80:'))
-      .sort();
+    return addressesIn(await this.#shown(SHOW.addresses));
   }
 
   /**
    * All of the node's kernel that an agent writes, but for destinations that drain, which stay
-   * for as long as connections do.
+   * for as long as connections do. Asked by one process, for inside a start takes long.
    */
   async snapshot(): Promise<string[]> {
-    const { stdout: sets } = await this.lab.node.exec('ipset', ['save']);
-    const rules: string[] = [];
-    for (const family of FAMILIES) {
-      for (const table of ['mangle', 'nat', 'filter']) {
-        const text = await iptablesRules(this.lab.node, 'legacy', family, table);
-        rules.push(...text.split('\n').map((line) => `IPv${family} ${table} ${line}`));
-      }
-    }
+    const script = Object.values(SHOW).join(` && echo ${BREAK} && `);
+    const shown = await this.#shown(script);
+    const [services = '', sets = '', addresses = '', ...rules] = shown.split(BREAK);
     return [
-      ...(await this.services()).filter((line) => !line.endsWith(' -w 0')),
+      ...sorted(services).filter((line) => !line.endsWith(' -w 0')),
       // What depends on how a set came to its size.
       ...sorted(sets.replaceAll(/ (hashsize|bucketsize|initval) \S+/g, '')),
-      ...(await this.addresses()),
-      ...rules,
+      ...addressesIn(addresses),
+      ...rules.flatMap((text) => withoutCounters(text).split('\n')),
     ];
   }
+
+  async #shown(script: string): Promise<string> {
+    return (await this.lab.node.exec('sh', ['-c', script])).stdout;
+  }
+}
+
+const SHOW = {
+  services: 'ipvsadm -Sn',
+  sets: 'ipset save',
+  addresses: 'ip -o addr show dev kube-ipvs0',
+  rules: 'iptables-legacy-save',
+  rules6: 'ip6tables-legacy-save',
+};
+const BREAK = '=====';
+
+function addressesIn(shown: string): string[] {
+  return (shown.match(/(?<=inet6? )\S+/g) ?? [])
+    .filter((address) => !address.startsWith('fe80:'))
+    .sort();
 }
 
 function sorted(text: string): string[] {
   return text
     .split('\n')
-    .filter((line) => line !== '')
     .map((line) => line.trim())
+    .filter((line) => line !== '')
     .sort();
 }
 
