@@ -57,23 +57,37 @@ export class SchedulerMissingError extends Error {
   }
 }
 
+const LINKS = { findLink, createDummy, changeAddresses, listAddresses };
+
+/** The ways into the kernel; tests have one in memory. */
+export interface KernelParts {
+  readonly ipvs: Pick<Ipvs, 'services' | 'destinations' | 'apply' | 'close'>;
+  readonly sets: Pick<
+    Ipsets,
+    'list' | 'visitEntries' | 'create' | 'destroy' | 'swap' | 'change' | 'close'
+  >;
+  readonly links: typeof LINKS;
+}
+
 /** The IPVS table, the ipsets and the dummy device, as far as one family goes. */
 export class IpvsKernel {
   readonly family: IpFamily;
-  readonly #ipvs: Ipvs;
-  readonly #sets: Ipsets;
+  readonly #ipvs: KernelParts['ipvs'];
+  readonly #sets: KernelParts['sets'];
+  readonly #links: KernelParts['links'];
 
-  private constructor(family: IpFamily, ipvs: Ipvs, sets: Ipsets) {
+  constructor(family: IpFamily, { ipvs, sets, links }: KernelParts) {
     this.family = family;
     this.#ipvs = ipvs;
     this.#sets = sets;
+    this.#links = links;
   }
 
   /** @throws IpvsMissingError, UnsupportedError, NetlinkError */
   static async open(family: IpFamily): Promise<IpvsKernel> {
     const ipvs = await Ipvs.open();
     try {
-      return new IpvsKernel(family, ipvs, await Ipsets.open());
+      return new IpvsKernel(family, { ipvs, sets: await Ipsets.open(), links: LINKS });
     } catch (error) {
       await ipvs.close();
       throw error;
@@ -141,7 +155,7 @@ export class IpvsKernel {
 
   /** VIPs of the family on the dummy device: whoever sets it up gives it an address of the link too. */
   async addresses(): Promise<string[]> {
-    return (await listAddresses())
+    return (await this.#links.listAddresses())
       .filter((each) => each.interfaceName === IPVS_DEVICE && each.family === this.family)
       .map(({ address }) => address)
       .filter((address) => !isLinkLocal(address));
@@ -152,7 +166,7 @@ export class IpvsKernel {
    * @param hasEntries whether a set should.
    */
   async isWhole(hasEntries: (set: SetName) => boolean): Promise<boolean> {
-    if ((await findLink(IPVS_DEVICE)) === undefined) return false;
+    if ((await this.#links.findLink(IPVS_DEVICE)) === undefined) return false;
     const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
     return SET_NAMES.every((set) => {
       const header = headers.get(kernelName(set, this.family));
@@ -167,9 +181,9 @@ export class IpvsKernel {
    */
   async prepare(wanted: (set: SetName) => Iterable<SetEntry>): Promise<number> {
     let made = 0;
-    if ((await findLink(IPVS_DEVICE)) === undefined) {
+    if ((await this.#links.findLink(IPVS_DEVICE)) === undefined) {
       // The other family may be about to.
-      await createDummy(IPVS_DEVICE).catch((error: unknown) => {
+      await this.#links.createDummy(IPVS_DEVICE).catch((error: unknown) => {
         if (!hasErrno(error, EEXIST)) throw error;
       });
       made += 1;
@@ -264,11 +278,11 @@ export class IpvsKernel {
     op: 'add' | 'remove',
     addresses: readonly string[],
   ): Promise<[string, NetlinkError][]> {
-    const index = await findLink(IPVS_DEVICE);
+    const index = await this.#links.findLink(IPVS_DEVICE);
     // Somebody deleted it; `intact` will tell, and the next comparison makes it anew.
     if (index === undefined && op === 'remove') return [];
-    const link = index ?? (await createDummy(IPVS_DEVICE));
-    const refused = await changeAddresses(
+    const link = index ?? (await this.#links.createDummy(IPVS_DEVICE));
+    const refused = await this.#links.changeAddresses(
       link,
       op === 'add' ? addresses : [],
       op === 'remove' ? addresses : [],

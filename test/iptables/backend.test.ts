@@ -1,12 +1,10 @@
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../api/objects.ts';
 import { baseOptions, type IptablesOptions, iptablesBackend } from '../../iptables/backend.ts';
-import { type Iptables, IptablesError } from '../../iptables/commands.ts';
-import { TABLES } from '../../iptables/ruleset.ts';
-import { parseSaved } from '../../iptables/saved.ts';
+import { IptablesError } from '../../iptables/commands.ts';
 import { route } from '../fixtures.ts';
 import { options } from './options.ts';
-import { SimulatedTable } from './restore-simulator.ts';
+import { simulatedIptables } from './restore-simulator.ts';
 
 const ADDRESSES = ['10.1.0.1', '127.0.0.1', '192.0.2.1'];
 const ADDRESSES_6 = ['2001:db8::1', '::1'];
@@ -47,33 +45,12 @@ describe('--nodeport-addresses, as kube-proxy reads it', () => {
 describe('the iptables backend', () => {
   /** A kernel in which a rule of somebody else jumps to one of our chains. */
   function kernelWithForeignJump() {
-    const tables = new Map(
-      TABLES.map((table) => [
-        table,
-        new SimulatedTable(['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING']),
-      ]),
-    );
     const blocked = new Set<string>();
-    const iptables: Iptables = {
-      family: 'IPv4',
-      variant: 'legacy',
-      save: () =>
-        parseSaved([...tables].flatMap(([table, kernel]) => [`*${table}`, ...kernel.lines()])),
-      probe: () => Promise.resolve(),
-      restore: (pieces) => {
-        const input = [...pieces].join('');
-        const line = input.split('\n').find((each) => blocked.has(each));
-        if (line !== undefined) {
-          return Promise.reject(new IptablesError('iptables-restore', 'busy', line, undefined));
-        }
-        const table = TABLES.find((each) => input.startsWith(`*${each}`));
-        if (table !== undefined) tables.get(table)?.restore(input);
-        return Promise.resolve();
-      },
-      check: () => Promise.resolve(true),
-      version: () => Promise.resolve('iptables v1.8.9'),
-    };
-    return { tables, blocked, iptables };
+    const simulated = simulatedIptables((_table, lines) => {
+      const line = lines.find((each) => blocked.has(each));
+      if (line !== undefined) throw new IptablesError('iptables-restore', 'busy', line, undefined);
+    });
+    return { ...simulated, blocked };
   }
 
   it('leaves the one chain that somebody else jumps to, and no other', async () => {

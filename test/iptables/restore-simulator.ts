@@ -1,4 +1,5 @@
-import type { SavedTable } from '../../iptables/ruleset.ts';
+import type { Iptables } from '../../iptables/commands.ts';
+import { type SavedTable, TABLES } from '../../iptables/ruleset.ts';
 import { parseSaved } from '../../iptables/saved.ts';
 
 const TARGET = /-j (\S+)/;
@@ -52,4 +53,36 @@ export class SimulatedTable {
     this.#chains = next;
     this.commits += 1;
   }
+}
+
+const BUILTIN = ['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING'];
+
+/**
+ * The commands on tables in memory, with their built-in chains.
+ * @param onRestore is shown each load before it is made, and may throw.
+ */
+export function simulatedIptables(onRestore: (table: string, lines: string[]) => void = () => {}) {
+  const tables = new Map<string, SimulatedTable>(
+    TABLES.map((table) => [table, new SimulatedTable(BUILTIN)]),
+  );
+  const iptables: Iptables = {
+    family: 'IPv4',
+    variant: 'legacy',
+    save: () =>
+      parseSaved([...tables].flatMap(([table, kernel]) => [`*${table}`, ...kernel.lines()])),
+    probe: async () => {},
+    restore: async (pieces) => {
+      const input = [...pieces].join('');
+      const table = TABLES.find((each) => input.startsWith(`*${each}\n`)) ?? '';
+      onRestore(table, input.split('\n'));
+      tables.get(table)?.restore(input);
+    },
+    check: async (input) => {
+      const rules = new Set([...tables.values()].flatMap((table) => table.lines()));
+      const checked = input.split('\n').filter((line) => line.startsWith('-C '));
+      return checked.every((line) => rules.has(line.replace('-C ', '-A ')));
+    },
+    version: async () => 'iptables v1.8.9',
+  };
+  return { tables, iptables };
 }

@@ -1,0 +1,277 @@
+import assert from 'node:assert/strict';
+import { constants } from 'node:os';
+import { mock } from 'node:test';
+import { type IpvsOptions, ipvsBackend } from '../../ipvs/backend.ts';
+import { IpvsRefusedError } from '../../ipvs/kernel.ts';
+import { EINVAL } from '../../netlink/error.ts';
+import type { IpvsChange } from '../../netlink/ipvs.ts';
+import type { Route } from '../../services/route.ts';
+import { route } from '../fixtures.ts';
+import { FakeKernel } from './fake-kernel.ts';
+import { ruleOptions } from './kernel.ts';
+
+const { ENOMEM } = constants.errno;
+const VIP = '10.96.0.10';
+const POD = '10.244.0.1';
+const MARK = 4098;
+/** With one mark to give. */
+const MARK_RANGE = { first: MARK - 2, last: MARK };
+
+/** Of nobody. */
+const STALE: IpvsChange = {
+  op: 'add-service',
+  key: { kind: 'address', family: 'IPv4', protocol: 'TCP', address: '10.97.0.1', port: 80 },
+  config: { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds: 0 },
+};
+
+const wide = (pods: readonly string[] = [POD]): Route => route({ match: { kind: 'all' } }, pods);
+const other = route({ id: 'other', clusterIP: '10.96.0.11' }, ['10.244.0.3']);
+const { id } = wide();
+
+/** An agent that has just started; it is to serve these. */
+async function agent(
+  fake: FakeKernel,
+  routes: readonly Route[],
+  fields: Partial<IpvsOptions> = {},
+) {
+  const warnings: string[] = [];
+  const backend = await ipvsBackend(fake.open(), fake.rules.iptables, {
+    ...ruleOptions({ markRange: MARK_RANGE, ...fields }),
+    nodePortSelection: 'all',
+    scheduler: 'rr',
+    allPorts: 'fwmark',
+    excludeCidrs: [],
+    onWarning: (message) => warnings.push(message),
+    ...fields,
+  });
+  backend.update(routes, []);
+  return { backend, warnings };
+}
+
+/** One that has served them already. */
+async function serving(fake: FakeKernel, routes: readonly Route[]) {
+  const { backend } = await agent(fake, routes);
+  await backend.apply(true);
+  fake.take();
+  return backend;
+}
+
+describe('the IPVS backend', () => {
+  beforeEach(() => mock.timers.enable({ apis: ['setInterval', 'setTimeout'] }));
+  afterEach(() => mock.timers.reset());
+
+  it('has a packet find what it needs last before it finds the VIP', async () => {
+    const fake = new FakeKernel();
+    const { backend } = await agent(fake, [wide()]);
+    await backend.apply(true);
+    assert.deepEqual(
+      fake.take().filter((line) => !/^(link|create) /.test(line)),
+      [
+        `add KUBE-MARKS ${VIP} ${MARK} default/web cluster`,
+        `add KUBE-ALL-PORTS-LOOP-BACK ${POD}/32 ${POD}/32`,
+        `add-service FWM ${MARK}`,
+        `add-destination FWM ${MARK} > ${POD}:0 weight 1`,
+        `add KUBE-CLUSTER-IP-MARK ${VIP} ${MARK}`,
+        `add KUBE-IPVS-IPS ${VIP}`,
+        `add KUBE-ALL-PORTS-IPS ${VIP}`,
+        `add KUBE-ALL-PORTS ${VIP} ${MARK}`,
+        'restore mangle',
+        'restore nat',
+        'restore filter',
+        `add address ${VIP}`,
+      ],
+    );
+  });
+
+  it('lets rules of the iptables mode translate until there are addresses, removes last', async () => {
+    const fake = new FakeKernel();
+    const chain = 'KUBE-SVC-AAAAAAAAAAAAAAAA';
+    fake.rules.tables.get('nat')?.restore(`*nat\n:${chain} - [0:0]\nCOMMIT\n`);
+    fake.write(STALE);
+    const { backend } = await agent(fake, [wide()]);
+    await backend.apply(true);
+    assert.deepEqual(fake.take().slice(-5), [
+      'restore mangle',
+      'restore filter',
+      `add address ${VIP}`,
+      `restore nat -X ${chain}`,
+      'delete-service TCP 10.97.0.1:80',
+    ]);
+  });
+
+  it('writes nothing twice', async () => {
+    const fake = new FakeKernel();
+    const backend = await serving(fake, [wide()]);
+    for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
+    backend.update([], [id]);
+    await backend.apply(true);
+    assert.ok(fake.take().length > 0);
+    for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
+    assert.deepEqual(fake.take(), []);
+  });
+
+  it('writes what changes while it compares with the next sync', async () => {
+    const fake = new FakeKernel();
+    const { backend } = await agent(fake, [wide()]);
+    fake.onLine = (line) => {
+      if (line === 'restore filter') backend.update([other], [id]);
+    };
+    await backend.apply(true);
+    assert.deepEqual([...fake.addresses], [VIP]);
+    await backend.apply(false);
+    assert.deepEqual([...fake.addresses], ['10.96.0.11']);
+    assert.deepEqual([...fake.services.keys()], ['TCP 10.96.0.11:80']);
+  });
+
+  it('goes from IPVS to rules and back with one of them in place at any time', async () => {
+    const fake = new FakeKernel();
+    const listed = route({ id: 'listed' }, [POD]);
+    const { backend } = await agent(fake, [listed], { allPorts: 'iptables' });
+    await backend.apply(true);
+    fake.take();
+    const steps = () => fake.take().filter((line) => /^restore nat|address/.test(line));
+    backend.update([wide()], ['listed']);
+    await backend.apply(false);
+    assert.deepEqual(steps(), ['restore nat', `remove address ${VIP}`]);
+    backend.update([listed], [id]);
+    await backend.apply(false);
+    const [first, ...rest] = steps();
+    assert.equal(first, `add address ${VIP}`);
+    assert.match(rest.join(), /^restore nat -X KUBE-S/);
+  });
+
+  for (const full of [false, true]) {
+    const how = full ? 'a comparison' : 'its change';
+    it(`drains between what leads to endpoints and what guards them, after ${how}`, async () => {
+      const fake = new FakeKernel();
+      const backend = await serving(fake, [wide()]);
+      fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 1 });
+      backend.update([], [id]);
+      await backend.apply(full);
+      const lines = fake.take();
+      const drains = lines.indexOf(`edit-destination FWM ${MARK} > ${POD}:0 weight 0`);
+      assert.deepEqual(lines.slice(0, drains).sort(), [
+        `delete KUBE-ALL-PORTS ${VIP} ${MARK}`,
+        `delete KUBE-ALL-PORTS-IPS ${VIP}`,
+        `delete KUBE-CLUSTER-IP-MARK ${VIP} ${MARK}`,
+        `delete KUBE-IPVS-IPS ${VIP}`,
+        `remove address ${VIP}`,
+      ]);
+      assert.deepEqual(lines.slice(drains + 1), [
+        `delete KUBE-ALL-PORTS-LOOP-BACK ${POD}/32 ${POD}/32`,
+      ]);
+
+      // Neither a comparison nor the time that handshakes take is a reason to end it.
+      await backend.apply(true);
+      mock.timers.tick(1000);
+      assert.equal(await backend.intact(), true);
+      assert.deepEqual(fake.take(), []);
+      fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 0 });
+      mock.timers.tick(60_000);
+      await backend.intact();
+      assert.deepEqual(fake.take(), [
+        `delete-destination FWM ${MARK} > ${POD}:0`,
+        `delete-service FWM ${MARK}`,
+        `delete KUBE-MARKS ${VIP} ${MARK} default/web cluster`,
+      ]);
+    });
+  }
+
+  it('looks again at what drains when handshakes are over', async () => {
+    const fake = new FakeKernel();
+    const backend = await serving(fake, [wide([POD, '10.244.0.2'])]);
+    fake.set(`FWM ${MARK}`, `${POD}:0`, { inactiveConnections: 1 });
+    backend.update([wide(['10.244.0.2'])], []);
+    await backend.apply(false);
+    assert.deepEqual(fake.take().slice(0, 1), [`edit-destination FWM ${MARK} > ${POD}:0 weight 0`]);
+    mock.timers.tick(1000);
+    await backend.intact();
+    assert.deepEqual(fake.take(), [`delete-destination FWM ${MARK} > ${POD}:0`]);
+  });
+
+  it("never gives a Service the mark of somebody else's, nor touches that", async () => {
+    for (const [theirs, ours] of [
+      [MARK, MARK + 1],
+      [MARK + 1, MARK],
+    ] as const) {
+      const fake = new FakeKernel();
+      fake.write({ ...STALE, key: { kind: 'mark', family: 'IPv4', mark: theirs } });
+      const markRange = { ...MARK_RANGE, last: MARK + 1 };
+      const { backend } = await agent(fake, [wide()], { markRange });
+      await backend.apply(true);
+      assert.deepEqual([...fake.services.keys()], [`FWM ${theirs}`, `FWM ${ours}`]);
+      assert.ok(fake.take().every((line) => !line.includes(`${theirs}`)));
+      // Whoever starts next gives a Service the mark that it has, another being free or not.
+      fake.services.delete(`FWM ${theirs}`);
+      const again = await agent(fake, [wide()], { markRange });
+      assert.deepEqual(await again.backend.apply(true), { written: 0 });
+    }
+  });
+
+  it('leaves addresses in --ipvs-exclude-cidrs alone', async () => {
+    const fake = new FakeKernel();
+    fake.write(STALE);
+    fake.addresses.add('10.97.0.1');
+    const { backend } = await agent(fake, [], { excludeCidrs: ['10.98.0.0/16', '10.97.0.0/16'] });
+    await backend.apply(true);
+    assert.ok(fake.services.has('TCP 10.97.0.1:80') && fake.addresses.has('10.97.0.1'));
+    await (await agent(fake, [])).backend.apply(true);
+    assert.deepEqual([fake.services.size, fake.addresses.size], [0, 0]);
+  });
+
+  it('warns once of what no kernel will take, and serves the rest', async () => {
+    const fake = new FakeKernel();
+    fake.refusals.set(`add-destination FWM ${MARK} > 224.0.0.1:0 weight 1`, EINVAL);
+    const { backend, warnings } = await agent(fake, [wide(['224.0.0.1', POD])]);
+    for (let round = 0; round < 3; round++) await backend.apply(true);
+    assert.equal(warnings.length, 1);
+    assert.match(warnings[0] ?? '', /FWM 4098 > 224\.0\.0\.1:0/);
+    assert.deepEqual(
+      [...(fake.services.get(`FWM ${MARK}`)?.destinations.keys() ?? [])],
+      [`${POD}:0`],
+    );
+    assert.deepEqual(await backend.apply(true), { written: 0 });
+  });
+
+  for (const full of [true, false]) {
+    it(`fails when a kernel could but does not, with the rest done (full: ${full})`, async () => {
+      const fake = new FakeKernel();
+      const backend = await serving(fake, [other]);
+      fake.refusals.set(`add-destination FWM ${MARK} > ${POD}:0 weight 1`, ENOMEM);
+      backend.update([wide()], [other.id]);
+      await assert.rejects(backend.apply(full), IpvsRefusedError);
+      assert.deepEqual([...fake.addresses], [VIP]);
+      assert.deepEqual([...fake.services.keys()], [`FWM ${MARK}`]);
+      fake.refusals.clear();
+      assert.deepEqual(await backend.apply(true), { written: 1 });
+    });
+  }
+
+  const losses: readonly (readonly [what: string, lose: (fake: FakeKernel) => unknown])[] = [
+    ['IPVS was cleared', (fake) => fake.services.clear()],
+    ['a set was deleted', (fake) => fake.sets.delete('KUBE-DROP')],
+    ['a set was emptied', (fake) => fake.sets.get('KUBE-MARKS')?.entries.clear()],
+    ['the device was deleted', (fake) => Object.assign(fake, { hasDevice: false })],
+    [
+      'a chain was emptied',
+      (fake) => fake.rules.tables.get('nat')?.restore('*nat\n:PREROUTING - [0:0]\nCOMMIT\n'),
+    ],
+  ];
+  for (const [what, lose] of losses) {
+    it(`finds out that ${what}`, async () => {
+      const fake = new FakeKernel();
+      const backend = await serving(fake, [wide()]);
+      assert.equal(await backend.intact(), true);
+      lose(fake);
+      assert.equal(await backend.intact(), false);
+      await backend.apply(true);
+      assert.equal(await backend.intact(), true);
+    });
+  }
+
+  it('does not take for lost what is still to be written', async () => {
+    const backend = await serving(new FakeKernel(), []);
+    backend.update([wide()], []);
+    assert.equal(await backend.intact(), true);
+  });
+});

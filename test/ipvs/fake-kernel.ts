@@ -1,0 +1,235 @@
+import type { IpFamily } from '../../api/objects.ts';
+import { destinationText, serviceText } from '../../ipvs/items.ts';
+import { IPVS_DEVICE, IpvsKernel, type KernelParts } from '../../ipvs/kernel.ts';
+import { EEXIST, ENOENT, ESRCH, NetlinkError } from '../../netlink/error.ts';
+import type { SetChange, SetEntry, SetSpec } from '../../netlink/ipset.ts';
+import type { IpvsChange, IpvsDestinationState, IpvsService } from '../../netlink/ipvs.ts';
+import { simulatedIptables } from '../iptables/restore-simulator.ts';
+
+const DEVICE_INDEX = 7;
+
+interface FakeService {
+  readonly service: IpvsService;
+  /** By `address:port`. */
+  readonly destinations: Map<string, IpvsDestinationState>;
+}
+
+interface FakeSet {
+  readonly spec: SetSpec;
+  /** By all that is not an extension, port by port. */
+  readonly entries: Map<string, SetEntry>;
+}
+
+/** IPVS, ipsets, links and iptables in memory; what is written to them is told line by line. */
+export class FakeKernel {
+  /** By `serviceText`. */
+  readonly services = new Map<string, FakeService>();
+  readonly sets = new Map<string, FakeSet>();
+  /** On the dummy device. */
+  readonly addresses = new Set<string>();
+  hasDevice = false;
+  /** Lines that are refused, and why. */
+  readonly refusals = new Map<string, number>();
+  /** Is told of each line before it is done. */
+  onLine: (line: string) => void = () => {};
+  readonly #family: IpFamily;
+  readonly #lines: string[] = [];
+  readonly rules = simulatedIptables((table, lines) => {
+    this.#tell(['restore', table, ...lines.filter((line) => line.startsWith('-X '))].join(' '));
+  });
+
+  constructor(family: IpFamily = 'IPv4') {
+    this.#family = family;
+  }
+
+  open(): IpvsKernel {
+    const parts = { ipvs: this.#ipvs, sets: this.#ipsets, links: this.#links };
+    return new IpvsKernel(this.#family, parts);
+  }
+
+  /** What was written, or tried to be, since the last call. */
+  take(): string[] {
+    return this.#lines.splice(0);
+  }
+
+  /** Replaces what a destination is like. @param destination `address:port` */
+  set(service: string, destination: string, state: Partial<IpvsDestinationState>): void {
+    const destinations = this.services.get(service)?.destinations;
+    const known = destinations?.get(destination);
+    if (known === undefined) throw new Error(`no such destination: ${service} > ${destination}`);
+    destinations?.set(destination, { ...known, ...state });
+  }
+
+  /** Writes as somebody else would, untold. */
+  write(...changes: (IpvsChange | SetChange)[]): void {
+    for (const change of changes) {
+      const errno = 'key' in change ? this.#changeTable(change) : this.#changeSet(change);
+      if (errno !== undefined) throw new NetlinkError(lineOf(change), errno);
+    }
+  }
+
+  #tell(line: string): number | undefined {
+    this.#lines.push(line);
+    this.onLine(line);
+    return this.refusals.get(line);
+  }
+
+  #try(line: string, work: () => number | undefined): void {
+    const errno = this.#tell(line) ?? work();
+    if (errno !== undefined) throw new NetlinkError(line, errno);
+  }
+
+  /** As netlink does: goes on after what is refused. */
+  #tryAll<Change extends IpvsChange | SetChange>(
+    changes: readonly Change[],
+    make: (change: Change) => number | undefined,
+  ): { change: Change; error: NetlinkError }[] {
+    return changes.flatMap((change) => {
+      const line = lineOf(change);
+      const errno = this.#tell(line) ?? make(change);
+      return errno === undefined ? [] : [{ change, error: new NetlinkError(line, errno) }];
+    });
+  }
+
+  readonly #ipvs: KernelParts['ipvs'] = {
+    services: async () => [...this.services.values()].map(({ service }) => service),
+    destinations: async (key) => [
+      ...(this.services.get(serviceText(key))?.destinations.values() ?? []),
+    ],
+    apply: async (changes) => this.#tryAll(changes, (change) => this.#changeTable(change)),
+    close: async () => {},
+  };
+
+  #changeTable(change: IpvsChange): number | undefined {
+    const text = serviceText(change.key);
+    const found = this.services.get(text);
+    if ('destination' in change) {
+      return found === undefined ? ESRCH : changeDestination(found, change);
+    }
+    if (change.op === 'add-service' && found !== undefined) return EEXIST;
+    if (change.op !== 'add-service' && found === undefined) return ESRCH;
+    if (change.op === 'delete-service') this.services.delete(text);
+    else {
+      const service = { key: change.key, ...change.config };
+      this.services.set(text, { service, destinations: found?.destinations ?? new Map() });
+    }
+    return undefined;
+  }
+
+  readonly #ipsets: KernelParts['sets'] = {
+    list: async () => [...this.sets.values()].map(headerOf),
+    visitEntries: async (name, visit) => {
+      const set = this.sets.get(name);
+      if (set === undefined) throw new NetlinkError(`list ${name}`, ENOENT);
+      for (const entry of set.entries.values()) visit(entry);
+    },
+    create: async (spec) =>
+      this.#try(`create ${spec.name}`, () => {
+        if (this.sets.has(spec.name)) return EEXIST;
+        this.sets.set(spec.name, { spec, entries: new Map() });
+        return undefined;
+      }),
+    destroy: async (name) =>
+      this.#try(`destroy ${name}`, () => (this.sets.delete(name) ? undefined : ENOENT)),
+    swap: async (a, b) =>
+      this.#try(`swap ${a} ${b}`, () => {
+        const [one, other] = [this.sets.get(a), this.sets.get(b)];
+        if (one === undefined || other === undefined) return ENOENT;
+        this.sets.set(a, { ...other, spec: { ...other.spec, name: a } });
+        this.sets.set(b, { ...one, spec: { ...one.spec, name: b } });
+        return undefined;
+      }),
+    change: async (changes) => this.#tryAll(changes, (change) => this.#changeSet(change)),
+    close: async () => {},
+  };
+
+  #changeSet({ op, set, entry }: SetChange): number | undefined {
+    const entries = this.sets.get(set)?.entries;
+    if (entries === undefined) return ENOENT;
+    const { portTo = entry.port, ...first } = entry;
+    for (let port = first.port; ; port = (port ?? 0) + 1) {
+      const single = port === undefined ? first : { ...first, port };
+      const { ip, protocol, ip2, mark } = single;
+      const name = `${ip} ${protocol} ${port} ${ip2} ${mark}`;
+      if (op === 'add') entries.set(name, single);
+      else entries.delete(name);
+      if (port === portTo) return undefined;
+    }
+  }
+
+  readonly #links: KernelParts['links'] = {
+    findLink: async () => (this.hasDevice ? DEVICE_INDEX : undefined),
+    createDummy: async (name) => {
+      this.#try(`link ${name}`, () => (this.hasDevice ? EEXIST : undefined));
+      this.hasDevice = true;
+      return DEVICE_INDEX;
+    },
+    changeAddresses: async (_index, adds, removes) => [
+      ...adds.flatMap((address) => this.#changeAddress('add', address)),
+      ...removes.flatMap((address) => this.#changeAddress('remove', address)),
+    ],
+    listAddresses: async () => [
+      addressOn('eth0', '192.0.2.7'),
+      addressOn(IPVS_DEVICE, 'fe80::1'),
+      ...[...this.addresses].map((address) => addressOn(IPVS_DEVICE, address)),
+    ],
+  };
+
+  #changeAddress(op: 'add' | 'remove', address: string) {
+    const line = `${op} address ${address}`;
+    const errno = this.#tell(line);
+    if (errno !== undefined) return [{ op, address, error: new NetlinkError(line, errno) }];
+    this.addresses[op === 'add' ? 'add' : 'delete'](address);
+    return [];
+  }
+}
+
+function changeDestination(
+  { destinations }: FakeService,
+  { op, destination }: Extract<IpvsChange, { destination: unknown }>,
+): number | undefined {
+  const { address, port } = destination;
+  const name = `${address}:${port}`;
+  const state = destinations.get(name);
+  if (op === 'add-destination' && state !== undefined) return EEXIST;
+  if (op !== 'add-destination' && state === undefined) return ENOENT;
+  if (op === 'delete-destination') destinations.delete(name);
+  else {
+    const idle = { activeConnections: 0, inactiveConnections: 0, persistentConnections: 0 };
+    const { weight } = destination;
+    destinations.set(name, { ...idle, ...state, address, port, weight, masquerade: true });
+  }
+  return undefined;
+}
+
+function headerOf({ spec, entries }: FakeSet) {
+  const { name, type, family, skbinfo, comments = false, maxElements } = spec;
+  const isBitmap = type === 'bitmap:port';
+  return {
+    name,
+    type,
+    family: isBitmap ? undefined : family,
+    revision: 1,
+    skbinfo,
+    comments,
+    maxElements: isBitmap ? undefined : maxElements,
+    elements: entries.size,
+    references: 0,
+  };
+}
+
+function addressOn(interfaceName: string, address: string) {
+  const family: IpFamily = address.includes(':') ? 'IPv6' : 'IPv4';
+  return { interfaceName, interfaceIndex: DEVICE_INDEX, address, family, prefixLength: 32 };
+}
+
+/** `add KUBE-CLUSTER-IP 10.96.0.10 TCP 80`, `edit-destination FWM 4098 > 10.244.0.1:0 weight 0` */
+function lineOf(change: IpvsChange | SetChange): string {
+  if ('set' in change) {
+    return [change.op, change.set, ...Object.values(change.entry)].join(' ');
+  }
+  if (!('destination' in change)) return `${change.op} ${serviceText(change.key)}`;
+  const what = `${change.op} ${destinationText(change.key, change.destination)}`;
+  if (change.op === 'delete-destination') return what;
+  return `${what} weight ${change.destination.weight}`;
+}

@@ -1,0 +1,231 @@
+import assert from 'node:assert/strict';
+import { constants } from 'node:os';
+import type { Item } from '../../ipvs/items.ts';
+import { IpvsRefusedError } from '../../ipvs/kernel.ts';
+import { type SetName, setSpec } from '../../ipvs/sets.ts';
+import { EINVAL } from '../../netlink/error.ts';
+import type { SetEntry, SetSpec } from '../../netlink/ipset.ts';
+import { FakeKernel } from './fake-kernel.ts';
+
+const { ENOMEM } = constants.errno;
+const VIP = '10.96.0.10';
+const POD = { address: '10.244.0.1', port: 0 };
+const OTHER = { address: '10.244.0.2', port: 0 };
+
+const service = { kind: 'mark', family: 'IPv4', mark: 4098 } as const;
+const config = { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds: 0 };
+const SERVICE = { kind: 'service', service, config } as const;
+const entry = (set: SetName, port = 0): Item => ({ kind: 'entry', set, entry: { ip: VIP, port } });
+const destination = (pod: typeof POD): Item => ({
+  kind: 'destination',
+  service,
+  destination: pod,
+});
+const bound = (address: string): Item => ({ kind: 'address', address });
+
+/** A kernel with all that items go into. */
+async function prepared() {
+  const fake = new FakeKernel();
+  const kernel = fake.open();
+  await kernel.prepare(() => []);
+  fake.take();
+  return { fake, kernel };
+}
+
+describe('items on their way into the kernel', () => {
+  it('come stage by stage, and go the other way round', async () => {
+    const { fake, kernel } = await prepared();
+    const items = [
+      bound(VIP),
+      entry('KUBE-PORT-RANGES', 80),
+      entry('KUBE-CLUSTER-IP', 80),
+      destination(POD),
+      SERVICE,
+      entry('KUBE-LOAD-BALANCER-FW', 80),
+      entry('KUBE-LOAD-BALANCER-SOURCE-IP', 80),
+    ];
+    await kernel.add(items);
+    assert.deepEqual(fake.take(), [
+      `add KUBE-LOAD-BALANCER-SOURCE-IP ${VIP} 80`,
+      `add KUBE-LOAD-BALANCER-FW ${VIP} 80`,
+      'add-service FWM 4098',
+      'add-destination FWM 4098 > 10.244.0.1:0 weight 1',
+      `add KUBE-CLUSTER-IP ${VIP} 80`,
+      `add KUBE-PORT-RANGES ${VIP} 80`,
+      `add address ${VIP}`,
+    ]);
+    await kernel.remove(items.toReversed());
+    assert.deepEqual(fake.take(), [
+      `remove address ${VIP}`,
+      `delete KUBE-PORT-RANGES ${VIP} 80`,
+      `delete KUBE-CLUSTER-IP ${VIP} 80`,
+      'delete-destination FWM 4098 > 10.244.0.1:0',
+      'delete-service FWM 4098',
+      `delete KUBE-LOAD-BALANCER-FW ${VIP} 80`,
+      `delete KUBE-LOAD-BALANCER-SOURCE-IP ${VIP} 80`,
+    ]);
+  });
+
+  it('are made as wanted when they are there already', async () => {
+    const { fake, kernel } = await prepared();
+    await kernel.add([SERVICE, destination(POD)]);
+    fake.set('FWM 4098', '10.244.0.1:0', { weight: 0, activeConnections: 3 });
+    await kernel.add([
+      { ...SERVICE, config: { ...config, persistenceSeconds: 60 } },
+      destination(POD),
+    ]);
+    const found = fake.services.get('FWM 4098');
+    assert.equal(found?.service.persistenceSeconds, 60);
+    const state = found?.destinations.get('10.244.0.1:0');
+    assert.deepEqual([state?.weight, state?.activeConnections], [1, 3]);
+  });
+
+  it('may be gone when they are to go or to drain, but not otherwise', async () => {
+    const { fake, kernel } = await prepared();
+    const edit = (weight: number) =>
+      kernel.change([{ op: 'edit-destination', key: service, destination: { ...POD, weight } }]);
+    await kernel.remove([SERVICE, destination(POD)]);
+    await edit(0);
+    await kernel.add([SERVICE]);
+    await kernel.remove([destination(POD)]);
+    await edit(0);
+    assert.equal(fake.take().length, 6);
+    await assert.rejects(edit(1), IpvsRefusedError);
+  });
+
+  it('are all tried, and those that were refused told at the end', async () => {
+    const { fake, kernel } = await prepared();
+    fake.refusals
+      .set('add-destination FWM 4098 > 10.244.0.1:0 weight 1', EINVAL)
+      .set(`add KUBE-PORT-RANGES ${VIP} 80`, ENOMEM)
+      .set(`add address ${VIP}`, ENOMEM);
+    const items: Item[] = [
+      SERVICE,
+      ...[POD, OTHER].map(destination),
+      ...[80, 81].map((port) => entry('KUBE-PORT-RANGES', port)),
+      ...[VIP, '10.96.0.11'].map(bound),
+    ];
+    const error: unknown = await kernel.add(items).catch((reason) => reason);
+    assert.ok(error instanceof IpvsRefusedError);
+    assert.deepEqual(
+      error.refused.map(([what, { errno }]) => [what, errno]),
+      [
+        ['add-destination FWM 4098 > 10.244.0.1:0', EINVAL],
+        [`${VIP} 80 in set KUBE-PORT-RANGES`, ENOMEM],
+        [`${VIP} on kube-ipvs0`, ENOMEM],
+      ],
+    );
+    assert.equal(fake.services.get('FWM 4098')?.destinations.has('10.244.0.2:0'), true);
+    assert.equal(fake.sets.get('KUBE-PORT-RANGES')?.entries.size, 1);
+    assert.deepEqual([...fake.addresses], ['10.96.0.11']);
+
+    fake.refusals.clear();
+    fake.refusals.set('edit-service FWM 4098', ENOMEM).set('delete-service FWM 4098', ENOMEM);
+    await assert.rejects(kernel.add(items), /edit-service FWM 4098/);
+    await assert.rejects(kernel.remove([...items, entry('KUBE-MARKS')]), /delete-service FWM 4098/);
+    assert.equal(fake.take().at(-1), `delete KUBE-MARKS ${VIP} 0`, 'the last stage');
+  });
+
+  it('are, as addresses, VIPs of the family on the dummy device', async () => {
+    for (const [family, expected] of [
+      ['IPv4', VIP],
+      ['IPv6', 'fd00:10:96::a'],
+    ] as const) {
+      const fake = new FakeKernel(family);
+      for (const address of [VIP, 'fd00:10:96::a']) fake.addresses.add(address);
+      assert.deepEqual(await fake.open().addresses(), [expected]);
+    }
+  });
+});
+
+describe('what items go into', () => {
+  const WANTED = [{ ip: VIP }, { ip: '10.96.0.11' }];
+
+  /** A kernel that is prepared with one of its sets made by somebody else, and holding something. */
+  async function withSet(name: SetName, fields: Partial<SetSpec>) {
+    const { fake, kernel } = await prepared();
+    const entries = new Map([['stale', { ip: '10.96.0.99' }]]);
+    fake.sets.set(name, { spec: { ...setSpec(name, 'IPv4'), ...fields }, entries });
+    const prepare = () => kernel.prepare((set): SetEntry[] => (set === name ? WANTED : []));
+    const held = () => [...(fake.sets.get(name)?.entries.values() ?? [])].map(({ ip }) => ip);
+    return { fake, prepare, held };
+  }
+
+  it('is made once, by each family', async () => {
+    for (const [family, marks] of [
+      ['IPv4', 'KUBE-MARKS'],
+      ['IPv6', 'KUBE-6-MARKS'],
+    ] as const) {
+      const fake = new FakeKernel(family);
+      const kernel = fake.open();
+      assert.equal(await kernel.isWhole(() => false), false);
+      assert.equal(await kernel.prepare(() => []), fake.take().length);
+      assert.ok(fake.hasDevice && fake.sets.has(marks));
+      assert.equal(await kernel.prepare(() => []), 0);
+      assert.deepEqual(fake.take(), []);
+      assert.equal(await kernel.isWhole(() => false), true);
+      assert.equal(await kernel.isWhole((set) => set === 'KUBE-MARKS'), false);
+    }
+  });
+
+  it('may be made by the other family at the same time, as far as it is the device', async () => {
+    const fake = new FakeKernel();
+    fake.refusals.set('link kube-ipvs0', ENOMEM);
+    await assert.rejects(
+      fake.open().prepare(() => []),
+      { errno: ENOMEM },
+    );
+    fake.refusals.clear();
+    fake.onLine = () => {
+      fake.hasDevice = true;
+    };
+    await fake.open().prepare(() => []);
+  });
+
+  for (const [title, name, fields] of [
+    ['is too small', 'KUBE-ALL-PORTS', { maxElements: 65_536 }],
+    ['gives no marks', 'KUBE-ALL-PORTS', { skbinfo: false }],
+    ['has no comments', 'KUBE-MARKS', { comments: false }],
+  ] as const) {
+    it(`is exchanged with its entries when a set ${title}`, async () => {
+      const { fake, prepare, held } = await withSet(name, fields);
+      const spec = setSpec(name, 'IPv4');
+      // Of an agent that was killed.
+      const left = { ...spec, name: 'KUBE-TMP' };
+      fake.sets.set('KUBE-TMP', { spec: left, entries: new Map([['stale', {}]]) });
+      assert.equal(await prepare(), 1);
+      assert.deepEqual(fake.take(), [
+        'destroy KUBE-TMP',
+        'create KUBE-TMP',
+        ...WANTED.map(({ ip }) => `add KUBE-TMP ${ip}`),
+        `swap KUBE-TMP ${name}`,
+        'destroy KUBE-TMP',
+      ]);
+      assert.deepEqual(fake.sets.get(name)?.spec, spec);
+      assert.deepEqual(held(), [VIP, '10.96.0.11']);
+    });
+  }
+
+  it('is left as it was when another cannot be filled', async () => {
+    const { fake, prepare, held } = await withSet('KUBE-ALL-PORTS', { skbinfo: false });
+    fake.refusals.set('add KUBE-TMP 10.96.0.11', ENOMEM);
+    await assert.rejects(prepare(), { errno: ENOMEM });
+    assert.deepEqual(held(), ['10.96.0.99']);
+  });
+
+  for (const fields of [{ type: 'hash:ip,port' }, { family: 'IPv6' }] as const) {
+    it(`is made anew when a set is of ${Object.values(fields)}`, async () => {
+      const { fake, prepare, held } = await withSet('KUBE-ALL-PORTS', fields);
+      assert.equal(await prepare(), 1);
+      assert.deepEqual(fake.take(), ['destroy KUBE-ALL-PORTS', 'create KUBE-ALL-PORTS']);
+      assert.deepEqual(held(), []);
+    });
+  }
+
+  it('is left as it is when a set is bigger than need be', async () => {
+    const { fake, prepare, held } = await withSet('KUBE-CLUSTER-IP', { maxElements: 1 << 24 });
+    assert.equal(await prepare(), 0);
+    assert.deepEqual(fake.take(), []);
+    assert.deepEqual(held(), ['10.96.0.99']);
+  });
+});
