@@ -85,6 +85,7 @@ function explained(error: unknown): unknown {
 
 function module({ feature }: UnsupportedError): string {
   if (feature === 'dummy links') return 'module dummy';
+  if (feature === 'IPVS for IPv6') return 'build option CONFIG_IP_VS_IPV6';
   const type = /^ipset type (\S+)$/.exec(feature)?.[1];
   return type === undefined
     ? 'modules ip_set and nfnetlink'

@@ -4,6 +4,7 @@ import type { TableChange } from '../iptables/ruleset.ts';
 import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
 import { EINVAL } from '../netlink/error.ts';
 import type { SetEntry } from '../netlink/ipset.ts';
+import { Slices } from '../netlink/slices.ts';
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import { compareWithKernel } from './compare.ts';
@@ -54,6 +55,8 @@ class IpvsBackend implements Backend {
   readonly #draining: Draining;
   /** What the kernel will not do, and was warned of. */
   #hopeless: ReadonlySet<string> = new Set();
+  /** What changes while everything is compared; it is written with the next sync. */
+  #deferred: (() => void)[] | undefined;
   #settling: NodeJS.Timeout | undefined;
   /** One at a time: syncs and looks at what drains. */
   #queue: Promise<unknown> = Promise.resolve();
@@ -78,16 +81,22 @@ class IpvsBackend implements Backend {
   }
 
   setFacts(facts: NodeFacts): void {
-    this.#plan.setFacts(facts);
+    this.#change(() => this.#plan.setFacts(facts));
   }
 
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
-    this.#plan.update(upserts, removals);
+    const [changed, gone] = [[...upserts], [...removals]];
+    this.#change(() => this.#plan.update(changed, gone));
+  }
+
+  #change(change: () => void): void {
+    if (this.#deferred === undefined) change();
+    else this.#deferred.push(change);
   }
 
   apply(full: boolean): Promise<ApplyReport> {
     return this.#exclusive(async () => {
-      const written = full ? await this.#applyAll() : await this.#applyChanges();
+      const written = full ? await this.#applyFrozen() : await this.#applyChanges();
       await this.#draining.look(this.#plan.takeTouched());
       this.#settleLater();
       return { written };
@@ -109,10 +118,12 @@ class IpvsBackend implements Backend {
     return this.#exclusive(async () => {
       // What is still to be written is not lost.
       const isSettled = !this.#plan.wanted.hasChanges;
-      const hasEntries = (set: SetName) => isSettled && this.#plan.wanted.hasEntries(set);
+      const hasEntries = (set: SetName) => isSettled && this.#plan.wanted.countOf(set) > 0;
       if (!(await this.#kernel.isWhole(hasEntries))) return false;
       // One service stands for all: IPVS is cleared as a whole (`ipvsadm -C`).
-      const some = isSettled ? this.#plan.wanted.someService() : undefined;
+      const hopeless = [...this.#hopeless];
+      const isThere = (key: string) => !hopeless.some((what) => what.endsWith(key));
+      const some = isSettled ? this.#plan.wanted.serviceOfSome(isThere) : undefined;
       if (some !== undefined && (await this.#kernel.destinations(some)).length === 0) return false;
       return await this.#writer.intact();
     });
@@ -137,10 +148,26 @@ class IpvsBackend implements Backend {
     return differences.length - this.#settle(refusals);
   }
 
-  /** Compares everything. What changes meanwhile is written with the next sync. */
+  /** Compares everything with a plan that stands still. */
+  async #applyFrozen(): Promise<number> {
+    const deferred: (() => void)[] = [];
+    this.#deferred = deferred;
+    try {
+      return await this.#applyAll();
+    } finally {
+      const slices = new Slices();
+      // More may come between the turns.
+      for (const change of deferred) {
+        change();
+        if (slices.isOver()) await slices.turn();
+      }
+      this.#deferred = undefined;
+    }
+  }
+
   async #applyAll(): Promise<number> {
     this.#plan.wanted.dropChanges();
-    let written = await this.#kernel.prepare((set) => this.#plan.wanted.entriesOf(set));
+    let written = await this.#kernel.prepare(this.#plan.wanted);
     const { adds, removes } = await compareWithKernel(this.#kernel, this.#plan.wanted, {
       isExcluded: (address) =>
         this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address)),

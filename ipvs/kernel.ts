@@ -1,7 +1,15 @@
 /** The kernel's side: what it holds, and writing changes in the order of their stages. */
 import { isLinkLocal } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
-import { EEXIST, ENOENT, ESRCH, hasErrno, type NetlinkError } from '../netlink/error.ts';
+import {
+  EAFNOSUPPORT,
+  EEXIST,
+  ENOENT,
+  ESRCH,
+  hasErrno,
+  type NetlinkError,
+  UnsupportedError,
+} from '../netlink/error.ts';
 import {
   Ipsets,
   type SetChange,
@@ -69,6 +77,13 @@ export interface KernelParts {
   readonly links: typeof LINKS;
 }
 
+/** What sets should hold. */
+export interface WantedEntries {
+  /** One of a range of ports counts once. */
+  countOf(set: SetName): number;
+  entriesOf(set: SetName): Iterable<SetEntry>;
+}
+
 /** The IPVS table, the ipsets and the dummy device, as far as one family goes. */
 export class IpvsKernel {
   readonly family: IpFamily;
@@ -118,6 +133,9 @@ export class IpvsKernel {
     const [refusal] = await this.#ipvs.apply([{ op: 'add-service', key, config }]);
     if (refusal?.error.errno === ENOENT) {
       throw new SchedulerMissingError(scheduler, { cause: refusal.error });
+    }
+    if (refusal?.error.errno === EAFNOSUPPORT) {
+      throw new UnsupportedError('IPVS for IPv6', { cause: refusal.error });
     }
     if (refusal !== undefined) throw refusal.error;
     await this.#ipvs.apply([{ op: 'delete-service', key }]);
@@ -179,7 +197,7 @@ export class IpvsKernel {
    * kube-proxy's, which hold fewer elements, is exchanged for one with the entries that are wanted.
    * @returns how many were made.
    */
-  async prepare(wanted: (set: SetName) => Iterable<SetEntry>): Promise<number> {
+  async prepare(wanted: WantedEntries): Promise<number> {
     let made = 0;
     if ((await this.#links.findLink(IPVS_DEVICE)) === undefined) {
       // The other family may be about to.
@@ -190,19 +208,18 @@ export class IpvsKernel {
     }
     const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
     for (const set of SET_NAMES) {
-      const entries = [...wanted(set)];
-      const spec = setSpec(set, this.family, entries);
+      const spec = setSpec(set, this.family, wanted.countOf(set));
       const header = headers.get(spec.name);
       if (header !== undefined && isUsable(header, spec)) continue;
       made += 1;
       if (header === undefined) await this.#sets.create(spec);
-      else await this.#exchange(header, spec, entries);
+      else await this.#exchange(header, spec, wanted.entriesOf(set));
     }
     return made;
   }
 
   /** Puts another set, with its entries, in the place of one; rules never see it without. */
-  async #exchange(header: SetHeader, spec: SetSpec, entries: readonly SetEntry[]): Promise<void> {
+  async #exchange(header: SetHeader, spec: SetSpec, entries: Iterable<SetEntry>): Promise<void> {
     if (header.type !== spec.type || (header.family ?? spec.family) !== spec.family) {
       // Not a set that rules for this one could refer to; what does refer to it must go first.
       await this.#sets.destroy(spec.name);
@@ -212,7 +229,7 @@ export class IpvsKernel {
     const name = temporarySet(this.family);
     await this.#destroyIfThere(name);
     await this.#sets.create({ ...spec, name });
-    const changes = entries.map((entry) => ({ op: 'add' as const, set: name, entry }));
+    const changes = [...entries].map((entry) => ({ op: 'add' as const, set: name, entry }));
     for (const { error } of await this.#sets.change(changes)) throw error;
     await this.#sets.swap(name, spec.name);
     await this.#sets.destroy(name);
@@ -266,8 +283,9 @@ export class IpvsKernel {
     const refusals = await this.#changeIpvs(table);
     if (sets.length > 0) {
       for (const { change, error } of await this.#sets.change(sets)) {
-        const { ip = '', port = '' } = change.entry;
-        refusals.push([`${ip} ${port} in set ${change.set}`, error]);
+        const { ip, port } = change.entry;
+        const what = [ip, port].filter((each) => each !== undefined).join(' ');
+        refusals.push([`${what} in set ${change.set}`, error]);
       }
     }
     if (addresses.length > 0) refusals.push(...(await this.#changeAddresses(op, addresses)));

@@ -4,7 +4,7 @@
  * cluster of Services whose traffic policy is Local.
  */
 import type { IpFamily } from '../api/objects.ts';
-import type { SetEntry, SetSpec, SetType } from '../netlink/ipset.ts';
+import type { SetSpec, SetType } from '../netlink/ipset.ts';
 
 interface SetShape {
   readonly type: SetType;
@@ -91,16 +91,12 @@ export function kernelName(name: SetName, family: IpFamily): string {
 
 /**
  * How the set is created.
- * @param entries what it is to hold.
+ * @param entries how many it is to hold.
  */
-export function setSpec(
-  name: SetName,
-  family: IpFamily,
-  entries: readonly SetEntry[] = [],
-): SetSpec {
+export function setSpec(name: SetName, family: IpFamily, entries = 0): SetSpec {
   const shape: SetShape = SHAPES[name];
   const isKubeProxys = SET_NAMES.indexOf(name) <= SET_NAMES.indexOf('KUBE-IPVS-IPS');
-  const isSmall = isKubeProxys && entries.length * ROOM <= USUAL_ELEMENTS;
+  const isSmall = isKubeProxys && entries * ROOM <= USUAL_ELEMENTS;
   return {
     name: kernelName(name, family),
     type: shape.type,

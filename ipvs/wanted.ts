@@ -82,19 +82,20 @@ export class Wanted {
     return this.#held.get(key)?.item;
   }
 
-  /** Goes on correctly while items come and go. */
   *items(): Iterable<Item> {
     for (const { item } of this.#held.values()) yield item;
   }
 
-  /** Whether a set should have entries. */
-  hasEntries(set: SetName): boolean {
-    return (this.#entries.get(set) ?? 0) > 0;
+  /** How many entries a set should have; one of a range of ports counts once. */
+  countOf(set: SetName): number {
+    return this.#entries.get(set) ?? 0;
   }
 
-  /** Some service that should have a destination. */
-  someService(): IpvsServiceKey | undefined {
-    for (const item of this.items()) if (item.kind === 'destination') return item.service;
+  /** Some service that should have a destination whose key passes. */
+  serviceOfSome(passes: (key: string) => boolean): IpvsServiceKey | undefined {
+    for (const [key, { item }] of this.#held) {
+      if (item.kind === 'destination' && passes(key)) return item.service;
+    }
     return undefined;
   }
 

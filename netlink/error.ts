@@ -55,6 +55,7 @@ export class UnsupportedError extends Error {
 /** Numbers of this machine (they differ between architectures); always present on Linux. */
 export const {
   EADDRNOTAVAIL,
+  EAFNOSUPPORT,
   EAGAIN,
   ECANCELED,
   EEXIST,

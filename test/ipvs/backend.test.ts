@@ -123,6 +123,20 @@ describe('the IPVS backend', () => {
     assert.deepEqual([...fake.services.keys()], ['TCP 10.96.0.11:80']);
   });
 
+  it('leaves nothing of what comes and goes while it compares', async () => {
+    const fake = new FakeKernel();
+    const { backend } = await agent(fake, [wide()]);
+    fake.onLine = (line) => {
+      if (line === 'link kube-ipvs0') backend.update([wide([POD, '10.244.0.2']), other], []);
+      if (line === 'restore filter') backend.update([wide()], [other.id]);
+    };
+    await backend.apply(true);
+    await backend.apply(false);
+    const service = fake.services.get(`FWM ${MARK}`);
+    assert.deepEqual([...(service?.destinations.keys() ?? [])], [`${POD}:0`]);
+    assert.deepEqual([fake.services.size, [...fake.addresses]], [1, [VIP]]);
+  });
+
   it('goes from IPVS to rules and back with one of them in place at any time', async () => {
     const fake = new FakeKernel();
     const listed = route({ id: 'listed' }, [POD]);
@@ -268,6 +282,18 @@ describe('the IPVS backend', () => {
       assert.equal(await backend.intact(), true);
     });
   }
+
+  it('does not take for lost what no kernel takes', async () => {
+    const fake = new FakeKernel();
+    fake.refusals.set(`add-destination FWM ${MARK} > 224.0.0.1:0 weight 1`, EINVAL);
+    const { backend } = await agent(fake, [wide(['224.0.0.1'])]);
+    await backend.apply(true);
+    assert.equal(await backend.intact(), true);
+    backend.update([other], []);
+    await backend.apply(false);
+    fake.services.clear();
+    assert.equal(await backend.intact(), false);
+  });
 
   it('does not take for lost what is still to be written', async () => {
     const backend = await serving(new FakeKernel(), []);

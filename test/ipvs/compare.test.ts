@@ -46,7 +46,7 @@ async function compared(tamper: Tamper, bounds: Partial<Bounds> = {}) {
   const kernel = fake.open();
   const wanted = new Wanted();
   for (const item of WANTED) wanted.hold(item);
-  await kernel.prepare(() => []);
+  await kernel.prepare(new Wanted());
   await kernel.add(WANTED);
   tamper(fake);
   const { adds, removes } = await compareWithKernel(kernel, wanted, {

@@ -3,8 +3,9 @@ import { constants } from 'node:os';
 import type { Item } from '../../ipvs/items.ts';
 import { IpvsRefusedError } from '../../ipvs/kernel.ts';
 import { type SetName, setSpec } from '../../ipvs/sets.ts';
-import { EINVAL } from '../../netlink/error.ts';
-import type { SetEntry, SetSpec } from '../../netlink/ipset.ts';
+import { Wanted } from '../../ipvs/wanted.ts';
+import { EAFNOSUPPORT, EINVAL, ENOENT } from '../../netlink/error.ts';
+import type { SetSpec } from '../../netlink/ipset.ts';
 import { FakeKernel } from './fake-kernel.ts';
 
 const { ENOMEM } = constants.errno;
@@ -27,7 +28,7 @@ const bound = (address: string): Item => ({ kind: 'address', address });
 async function prepared() {
   const fake = new FakeKernel();
   const kernel = fake.open();
-  await kernel.prepare(() => []);
+  await kernel.prepare(new Wanted());
   fake.take();
   return { fake, kernel };
 }
@@ -146,7 +147,9 @@ describe('what items go into', () => {
     const { fake, kernel } = await prepared();
     const entries = new Map([['stale', { ip: '10.96.0.99' }]]);
     fake.sets.set(name, { spec: { ...setSpec(name, 'IPv4'), ...fields }, entries });
-    const prepare = () => kernel.prepare((set): SetEntry[] => (set === name ? WANTED : []));
+    const wanted = new Wanted();
+    for (const entry of WANTED) wanted.hold({ kind: 'entry', set: name, entry });
+    const prepare = () => kernel.prepare(wanted);
     const held = () => [...(fake.sets.get(name)?.entries.values() ?? [])].map(({ ip }) => ip);
     return { fake, prepare, held };
   }
@@ -159,9 +162,9 @@ describe('what items go into', () => {
       const fake = new FakeKernel(family);
       const kernel = fake.open();
       assert.equal(await kernel.isWhole(() => false), false);
-      assert.equal(await kernel.prepare(() => []), fake.take().length);
+      assert.equal(await kernel.prepare(new Wanted()), fake.take().length);
       assert.ok(fake.hasDevice && fake.sets.has(marks));
-      assert.equal(await kernel.prepare(() => []), 0);
+      assert.equal(await kernel.prepare(new Wanted()), 0);
       assert.deepEqual(fake.take(), []);
       assert.equal(await kernel.isWhole(() => false), true);
       assert.equal(await kernel.isWhole((set) => set === 'KUBE-MARKS'), false);
@@ -171,15 +174,12 @@ describe('what items go into', () => {
   it('may be made by the other family at the same time, as far as it is the device', async () => {
     const fake = new FakeKernel();
     fake.refusals.set('link kube-ipvs0', ENOMEM);
-    await assert.rejects(
-      fake.open().prepare(() => []),
-      { errno: ENOMEM },
-    );
+    await assert.rejects(fake.open().prepare(new Wanted()), { errno: ENOMEM });
     fake.refusals.clear();
     fake.onLine = () => {
       fake.hasDevice = true;
     };
-    await fake.open().prepare(() => []);
+    await fake.open().prepare(new Wanted());
   });
 
   for (const [title, name, fields] of [
@@ -227,5 +227,25 @@ describe('what items go into', () => {
     assert.equal(await prepare(), 0);
     assert.deepEqual(fake.take(), []);
     assert.deepEqual(held(), ['10.96.0.99']);
+  });
+});
+
+describe('what a kernel lacks', () => {
+  for (const [errno, lacks] of [
+    [ENOENT, { name: 'SchedulerMissingError', scheduler: 'mh' }],
+    [EAFNOSUPPORT, { name: 'UnsupportedError', feature: 'IPVS for IPv6' }],
+    [ENOMEM, { errno: ENOMEM }],
+  ] as const) {
+    it(`is told at the start: ${JSON.stringify(lacks)}`, async () => {
+      const fake = new FakeKernel('IPv6');
+      fake.refusals.set('add-service TCP 2001:db8:::20000', errno);
+      await assert.rejects(fake.open().probe('mh'), lacks);
+    });
+  }
+
+  it('is nothing: no trace of the look is left', async () => {
+    const fake = new FakeKernel();
+    await fake.open().probe('rr');
+    assert.deepEqual([fake.services.size, fake.sets.size], [0, 0]);
   });
 });
