@@ -8,6 +8,8 @@ import { NFT_CHAINS_PER_TRANSACTION } from '../iptables/restore.ts';
 import { TABLES } from '../iptables/ruleset.ts';
 import { clearIpvs, deleteIpvsDevice, destroySets } from '../ipvs/cleanup.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import { UserError } from './errors.ts';
+import { tryLock } from './lock.ts';
 import { excludeCidrsOption, type NodeOptions } from './node-options.ts';
 
 export function addCleanupCommand(program: Command): void {
@@ -16,7 +18,15 @@ export function addCleanupCommand(program: Command): void {
     .description('remove everything that Portwide or kube-proxy put on this node, in every mode')
     .addOption(excludeCidrsOption())
     .action(async ({ ipvsExcludeCidrs }: Pick<NodeOptions, 'ipvsExcludeCidrs'>) => {
+      // Held meanwhile, so that none starts either.
+      const lock = await tryLock();
+      if (lock === undefined) {
+        throw new UserError(
+          'an agent runs on this node and would write everything again; stop it first',
+        );
+      }
       const failures = await cleanup(ipvsExcludeCidrs);
+      lock.close();
       for (const failure of failures) process.stderr.write(`${failure}\n`);
       if (failures.length > 0) process.exitCode = 1;
     });

@@ -24,8 +24,11 @@ export async function takeLock(
   }
 }
 
-/** @throws Error when it fails for another reason than that somebody has it. */
-function tryLock(): Promise<Server | undefined> {
+/**
+ * @returns undefined when somebody has it.
+ * @throws Error when it fails for another reason.
+ */
+export function tryLock(): Promise<Server | undefined> {
   return new Promise((resolve, reject) => {
     const server = createServer((socket) => socket.destroy());
     server.once('error', (error: NodeJS.ErrnoException) => {

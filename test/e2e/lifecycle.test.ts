@@ -277,8 +277,11 @@ COMMIT
       await lab.node.exec(`iptables-${variant}`, ['-t', 'mangle', '-X', 'KUBE-KUBELET-CANARY']);
     });
 
-    it('cleanup leaves nothing where there is no kubelet', async () => {
+    it('cleanup leaves nothing where there is no kubelet, and does nothing beside an agent', async () => {
       await agent.apply(services(pods(0)));
+      const whole = await allRules();
+      await assert.rejects(lab.node.exec(PORTWIDE, ['cleanup']), /stop it first/);
+      assert.equal(await allRules(), whole);
       await agent.kill();
       await lab.node.exec(PORTWIDE, ['cleanup']);
       assert.doesNotMatch(await allRules(), /KUBE-/);

@@ -13,16 +13,25 @@ import {
   type HeldConnection,
   type Host,
   type Lab,
-  type Outcome,
   withoutCounters,
 } from '../lab/lab.ts';
 
 export const IPVS_FLAGS = [...AGENT_FLAGS, '--proxy-mode=ipvs', '--iptables-variant=legacy'];
 export const FAMILIES = [4, 6] as const;
+/** Some retransmissions of a SYN, and a slow machine. */
+const PATIENCE_MS = 20_000;
 const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 
 type Pods = readonly (Host | readonly [Host, EndpointFields])[];
 type Fields = Partial<Omit<ServiceFields, 'spec'>> & { readonly spec?: Record<string, unknown> };
+
+/** Probes that go on all the while. */
+export interface Prober {
+  /** How many were answered by now, or not. */
+  readonly count: number;
+  /** Ends them. @returns those that were not answered. */
+  stop(): Promise<string[]>;
+}
 
 export class IpvsLab {
   readonly lab: Lab;
@@ -66,6 +75,38 @@ export class IpvsLab {
         return this.lab.client.hold(vip, port, { localPort: this.#lastPort });
       }),
     );
+  }
+
+  /**
+   * Has the client connect to each of these again and again, side by side. A connection that is not
+   * made is told with what IPVS and conntrack know of connections to that VIP.
+   */
+  keepProbing(...targets: readonly (() => readonly [vip: string, port: number])[]): Prober {
+    let going = true;
+    let count = 0;
+    const failures: string[] = [];
+    const clients = targets.map(async (next) => {
+      while (going) {
+        const [vip, port] = next();
+        const outcome = await this.lab.client.tcp(vip, port, { timeoutMs: PATIENCE_MS });
+        count += 1;
+        if (outcome.outcome === 'answered') continue;
+        const connections = await this.#shown(
+          `ipvsadm -Ln; ipvsadm -Lnc | grep -F ':${port} '; conntrack -L -p tcp --dport ${port}`,
+        );
+        failures.push(`${vip} port ${port}: ${JSON.stringify(outcome)}\n${connections}`);
+      }
+    });
+    return {
+      get count() {
+        return count;
+      },
+      stop: async () => {
+        going = false;
+        await Promise.all(clients);
+        return failures;
+      },
+    };
   }
 
   /** `portwide cleanup` on the node. */
@@ -179,36 +220,4 @@ export function ranges(name: string, number: number, pods: Pods, ports: string):
 export function listed(name: string, number: number, pods: Pods, spec = {}): Manifest[] {
   const ports = [{ name: '', port: 8080 }];
   return service(name, number, pods, { spec: { ports: [{ port: 80 }], ...spec } }, ports);
-}
-
-/** Probes that go on all the while. */
-export interface Prober {
-  /** How many were answered by now, or not. */
-  readonly count: number;
-  /** Ends them. @returns those that were not answered. */
-  stop(): Promise<string[]>;
-}
-
-/** Repeats each of these probes, side by side. */
-export function keepProbing(probes: readonly (() => Promise<Outcome>)[]): Prober {
-  let going = true;
-  let count = 0;
-  const failures: string[] = [];
-  const clients = probes.map(async (probe) => {
-    while (going) {
-      const outcome = await probe();
-      count += 1;
-      if (outcome.outcome !== 'answered') failures.push(JSON.stringify(outcome));
-    }
-  });
-  return {
-    get count() {
-      return count;
-    },
-    stop: async () => {
-      going = false;
-      await Promise.all(clients);
-      return failures;
-    },
-  };
 }

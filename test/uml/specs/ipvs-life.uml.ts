@@ -2,11 +2,10 @@
 import assert from 'node:assert/strict';
 import { answered, refused } from '../../e2e/scenarios/scenario.ts';
 import { type Lab, waitFor } from '../../lab/lab.ts';
-import { allPorts, IPVS_FLAGS, IpvsLab, keepProbing, listed, ranges, vips } from '../ipvs-lab.ts';
+import { allPorts, IPVS_FLAGS, IpvsLab, listed, ranges, vips } from '../ipvs-lab.ts';
 
 const VIP = vips(10)[0];
 const WEB = vips(11)[0];
-const PATIENT = { timeoutMs: 20_000 };
 
 describe('the life of an agent in IPVS mode', () => {
   let ipvs: IpvsLab;
@@ -63,10 +62,10 @@ describe('the life of an agent in IPVS mode', () => {
       await agent.apply(objects(3));
       const [held] = await ipvs.hold([VIP, 5060]);
       let port = 1000;
-      const prober = keepProbing([
-        () => lab.client.tcp(VIP, port++, PATIENT),
-        () => lab.client.tcp(WEB, 80, PATIENT),
-      ]);
+      const prober = ipvs.keepProbing(
+        () => [VIP, port++],
+        () => [WEB, 80],
+      );
       // Where in its work the agent is when it is killed is decided by probes answered meanwhile.
       const passing = async (more: number) => {
         const goal = prober.count + more;

@@ -4,23 +4,13 @@ import { AGENT_FLAGS } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest } from '../../e2e/manifests.ts';
 import { answered, refused } from '../../e2e/scenarios/scenario.ts';
 import { type HeldConnection, type Lab, waitFor } from '../../lab/lab.ts';
-import {
-  allPorts,
-  FAMILIES,
-  IPVS_FLAGS,
-  IpvsLab,
-  keepProbing,
-  listed,
-  service,
-  vips,
-} from '../ipvs-lab.ts';
+import { allPorts, FAMILIES, IPVS_FLAGS, IpvsLab, listed, service, vips } from '../ipvs-lab.ts';
 
 const [VIP, VIP6] = vips(10);
 const [WEB, WEB6] = vips(11);
 const GONE = vips(99)[0];
 const LB = '203.0.113.50';
 const NODE_PORT = 30_080;
-const PATIENT = { timeoutMs: 20_000 };
 
 /** What `ipset restore` is told by kube-proxy 1.34. */
 function kubeProxySets(pod: string): string {
@@ -142,12 +132,7 @@ describe('IPVS mode after something else', () => {
     objects: readonly Manifest[],
   ) => {
     ipvs.agent.write('objects', objects);
-    const probes = targets.map(
-      ([address, port]) =>
-        () =>
-          lab.client.tcp(address, port, PATIENT),
-    );
-    const prober = keepProbing(probes);
+    const prober = ipvs.keepProbing(...targets.map((target) => () => target));
     await ipvs.agent.start(IPVS_FLAGS);
     await ipvs.agent.apply(objects);
     assert.deepEqual(await prober.stop(), []);
