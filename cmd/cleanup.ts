@@ -49,7 +49,7 @@ async function cleanup(excludeCidrs: readonly string[]): Promise<string[]> {
     }
   };
   // First, or VIPs on it would reach the node's own listeners while their rules go.
-  await attempt(`device ${IPVS_DEVICE}`, deleteIpvsDevice);
+  await attempt(`device ${IPVS_DEVICE}`, () => deleteIpvsDevice(excludeCidrs));
   for (const family of ['iptables', 'ip6tables']) {
     for (const variant of VARIANTS) {
       const command = `${family}-${variant}`;

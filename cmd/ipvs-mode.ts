@@ -33,6 +33,7 @@ export async function startIpvsMode(start: ModeStart): Promise<Mode> {
   } catch (error) {
     throw explained(error);
   }
+  await warnOfCalico(start);
   await setSysctls(options, log);
   return {
     backends,
@@ -40,6 +41,22 @@ export async function startIpvsMode(start: ModeStart): Promise<Mode> {
     syncPeriod: options.ipvsSyncPeriod,
     afterFirstSync: () => {},
   };
+}
+
+/**
+ * Felix, on iptables, takes note of kube-ipvs0 and marks what is new to a VIP in filter INPUT
+ * (cali-set-endpoint-mark): behind our marks and before IPVS, which compares marks whole.
+ */
+async function warnOfCalico({ options, families, log }: ModeStart): Promise<void> {
+  if (options.ipvsAllPorts !== 'fwmark') return;
+  for (const iptables of families) {
+    const filter = (await iptables.save()).get('filter');
+    if (!filter?.foreign.has(':cali-INPUT')) continue;
+    log.warn(
+      { family: iptables.family },
+      'Calico runs here, which marks packets to VIPs anew: all-ports Services are rejected; set --ipvs-all-ports=iptables',
+    );
+  }
 }
 
 /** The IPVS mode's options for one family, from the flags. */

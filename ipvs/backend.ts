@@ -108,9 +108,11 @@ class IpvsBackend implements Backend {
     if (this.#settling !== undefined || !this.#draining.isUnsettled) return;
     this.#settling = setTimeout(() => {
       this.#settling = undefined;
-      this.#exclusive(() => this.#draining.settle()).catch((error: unknown) =>
-        this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
-      );
+      this.#exclusive(() => this.#draining.settle())
+        .catch((error: unknown) =>
+          this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
+        )
+        .finally(() => this.#settleLater());
     }, SETTLE_TIME).unref();
   }
 

@@ -200,7 +200,65 @@ describe('the IPVS backend', () => {
     assert.deepEqual(fake.take().slice(0, 1), [`edit-destination FWM ${MARK} > ${POD}:0 weight 0`]);
     mock.timers.tick(1000);
     await backend.intact();
+    assert.deepEqual(fake.take(), []);
+    mock.timers.tick(1000);
+    await backend.intact();
     assert.deepEqual(fake.take(), [`delete-destination FWM ${MARK} > ${POD}:0`]);
+  });
+
+  it('gives each handshake its time, whenever its endpoint began to drain', async () => {
+    const fake = new FakeKernel();
+    const pods = [POD, '10.244.0.2', '10.244.0.3'];
+    const backend = await serving(fake, [wide(pods)]);
+    for (const pod of pods) fake.set(`FWM ${MARK}`, `${pod}:0`, { inactiveConnections: 1 });
+    backend.update([wide(pods.slice(1))], []);
+    await backend.apply(false);
+    mock.timers.tick(990);
+    backend.update([wide(pods.slice(2))], []);
+    await backend.apply(false);
+    mock.timers.tick(10);
+    await backend.intact();
+    const left = () => [...(fake.services.get(`FWM ${MARK}`)?.destinations.keys() ?? [])].length;
+    assert.equal(left(), 3);
+    for (const now of [1, 1]) {
+      mock.timers.tick(1000);
+      await backend.intact();
+      assert.equal(left(), now);
+    }
+  });
+
+  it('says again that an endpoint takes no new connections where that failed', async () => {
+    const fake = new FakeKernel();
+    const backend = await serving(fake, [wide([POD, '10.244.0.2'])]);
+    fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 1 });
+    fake.refusals.set(`edit-destination FWM ${MARK} > ${POD}:0 weight 0`, ENOMEM);
+    backend.update([wide(['10.244.0.2'])], []);
+    await assert.rejects(backend.apply(false), IpvsRefusedError);
+    fake.refusals.clear();
+    await backend.apply(true);
+    mock.timers.tick(1000);
+    await backend.intact();
+    assert.equal(fake.services.get(`FWM ${MARK}`)?.destinations.get(`${POD}:0`)?.weight, 0);
+  });
+
+  it('makes no service of a mark that is on no record', async () => {
+    const fake = new FakeKernel();
+    // It needs two, and there is one.
+    const two = route(
+      {
+        match: { kind: 'all' },
+        loadBalancerIPs: ['203.0.113.1'],
+        externalLocal: true,
+        localEndpoints: [{ address: POD, port: undefined }],
+      },
+      [POD, '10.244.0.2'],
+    );
+    const backend = await serving(fake, [two]);
+    assert.deepEqual([...fake.services.keys()], []);
+    const one = route({ id: 'one', name: 'default/one', match: { kind: 'all' } }, [POD]);
+    backend.update([one], []);
+    await backend.apply(false);
+    assert.deepEqual([...fake.services.keys()], [`FWM ${MARK}`]);
   });
 
   it("never gives a Service the mark of somebody else's, nor touches that", async () => {

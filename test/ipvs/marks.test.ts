@@ -81,6 +81,12 @@ describe('marks of all-ports Services', () => {
     assert.deepEqual(some, others.toReversed());
   });
 
+  it('have no bit that the AWS CNI takes from packets of pods', () => {
+    const marks = new Marks({ first: 0x1070, last: 0x1103 }, [], []);
+    const given = Array.from({ length: 17 }, (_, index) => marks.take(`default/s${index} cluster`));
+    for (const mark of given) assert.ok(mark !== undefined && (mark & 0x80) === 0);
+  });
+
   it('survive the agent: who had which is on record in the kernel', () => {
     const before = new Marks(RANGE, [], []);
     const record = OWNERS.slice(0, 8).map((name) => [name, before.take(name) ?? 0] as const);
