@@ -1,11 +1,11 @@
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
+import type { ProxyMode } from '../config/node-settings.ts';
+import type { RunOptions } from '../config/settings.ts';
 import type { Iptables } from '../iptables/commands.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { startIptablesMode } from './iptables-mode.ts';
 import { startIpvsMode } from './ipvs-mode.ts';
-import type { ProxyMode } from './node-options.ts';
-import type { RunOptions } from './run-options.ts';
 
 /** What a mode needs to start. */
 export interface ModeStart {

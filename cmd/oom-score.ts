@@ -1,0 +1,14 @@
+import { readFile, writeFile } from 'node:fs/promises';
+import type { Logger } from 'pino';
+
+const FILE = '/proc/self/oom_score_adj';
+
+/** Sets how ready the kernel is to end this process when memory runs out (proc(5)). */
+export async function setOomScore(score: number, log: Pick<Logger, 'warn'>): Promise<void> {
+  try {
+    if (Number(await readFile(FILE, 'utf8')) !== score) await writeFile(FILE, String(score));
+  } catch (error) {
+    // To lower it takes CAP_SYS_RESOURCE.
+    log.warn({ err: error, score }, 'cannot set the OOM score (--oom-score-adj)');
+  }
+}
