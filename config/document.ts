@@ -12,6 +12,8 @@ export interface ConfigDocument {
   readonly surplus: number;
 }
 
+/** The parser recurses, and reports the end of its stack in the engine's words. */
+const STACK_END = 'Maximum call stack size exceeded';
 /** How often one anchor may be expanded, so that a "billion laughs" costs no time. */
 const MAX_ALIASES = 1000;
 
@@ -32,20 +34,26 @@ export function parseConfigDocument(text: string): ConfigDocument {
     const [error] = document?.errors ?? [];
     if (error !== undefined) {
       const { line } = lineCounter.linePos(error.pos[0]);
-      throw new Error(`line ${line}: ${printable(error.message)}`);
+      throw new Error(
+        error.message === STACK_END ? error.message : `line ${line}: ${error.message}`,
+      );
     }
     const duplicates: string[] = [];
     findDuplicates(document?.contents, '', duplicates);
     return {
       value: document?.toJS({ maxAliasCount: MAX_ALIASES }) ?? null,
       duplicates,
-      surplus: others.filter(({ contents }) => contents !== null).length,
+      surplus: others.filter(({ contents }) => !isNothing(contents)).length,
     };
   } catch (error) {
-    // The parser recurses, and reports the end of its stack in the engine's words.
-    if (error instanceof RangeError) throw new Error('is nested too deeply', { cause: error });
-    throw error;
+    if (!(error instanceof Error)) throw error;
+    const reason = error.message === STACK_END ? 'is nested too deeply' : printable(error.message);
+    throw new Error(reason, { cause: error });
   }
+}
+
+function isNothing(contents: Node | null): boolean {
+  return contents === null || (isScalar(contents) && contents.value === null);
 }
 
 function findDuplicates(node: Node | null | undefined, path: string, found: string[]): void {

@@ -1,5 +1,5 @@
 import { familyOf } from '../api/addresses.ts';
-import { isRecord, printable, shown } from '../api/read-field.ts';
+import { isRecord, shown } from '../api/read-field.ts';
 import { type ConfigDocument, parseConfigDocument } from './document.ts';
 import { ConfigurationError, InvalidValue, type Notice } from './errors.ts';
 import { joinPath, keyStep } from './kinds.ts';
@@ -107,7 +107,7 @@ function parse(text: string, subject: string): ConfigDocument & { value: Record<
   try {
     document = parseConfigDocument(text);
   } catch (error) {
-    const message = printable(error instanceof Error ? error.message : String(error));
+    const message = error instanceof Error ? error.message : String(error);
     throw new ConfigurationError([{ subject, message }], { cause: error });
   }
   const { value } = document;
