@@ -1,7 +1,7 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
-import type { Logger } from 'pino';
 import type { RunOptions } from '../config/settings.ts';
+import type { Log } from './log.ts';
 import { readSysctl, writeSysctl } from './node-setup.ts';
 
 /** The hash table is the kernel's, not the namespace's, and no sysctl can make it larger. */
@@ -70,7 +70,7 @@ const KERNEL: KernelSettings = {
  */
 export async function setUpConntrack(
   options: ConntrackOptions,
-  log: Pick<Logger, 'warn' | 'info'>,
+  log: Log,
   kernel: KernelSettings = KERNEL,
   cpuCount: number = cpus().length,
 ): Promise<void> {

@@ -1,5 +1,5 @@
-import type { Logger } from 'pino';
 import { UserError } from './errors.ts';
+import type { Log } from './log.ts';
 
 /** As kube-proxy. */
 const RETRY_MS = 5000;
@@ -18,11 +18,7 @@ export interface Listening {
 export async function listenOrRetry(
   flag: string,
   listen: () => Promise<{ close(): unknown }>,
-  {
-    hardFail,
-    log,
-    retryMs = RETRY_MS,
-  }: { hardFail: boolean; log: Pick<Logger, 'error' | 'info'>; retryMs?: number },
+  { hardFail, log, retryMs = RETRY_MS }: { hardFail: boolean; log: Log; retryMs?: number },
 ): Promise<Listening> {
   let server: { close(): unknown } | undefined;
   let retry: NodeJS.Timeout | undefined;

@@ -1,10 +1,10 @@
 import { readFile, writeFile } from 'node:fs/promises';
-import type { Logger } from 'pino';
+import type { Log } from './log.ts';
 
 const FILE = '/proc/self/oom_score_adj';
 
 /** Sets how ready the kernel is to end this process when memory runs out (proc(5)). */
-export async function setOomScore(score: number, log: Pick<Logger, 'warn'>): Promise<void> {
+export async function setOomScore(score: number, log: Log): Promise<void> {
   try {
     if (Number(await readFile(FILE, 'utf8')) !== score) await writeFile(FILE, String(score));
   } catch (error) {

@@ -124,20 +124,13 @@ describe('configuring', () => {
         changed: { proxyMode: 'ipvs' },
         warnings: [
           '--metrics-port: is deprecated; use --metrics-bind-address',
-          '--cluster-cidr, --proxy-mode, --metrics-port: ignored, because --config is given',
-        ].map((line) =>
-          line.replace('--cluster-cidr, --proxy-mode', '--proxy-mode, --cluster-cidr'),
-        ),
+          '--proxy-mode, --cluster-cidr, --metrics-port: ignored, because --config is given',
+        ],
       });
     });
 
     it('lets the name and the logging flags win, and what no file can have', () => {
-      const args = [
-        '--hostname-override=Flag',
-        '-v=3',
-        '--logging-format=json',
-        '--master=https://m',
-      ];
+      const args = ['--hostname-override=Flag', '-v=3', '--logging-format=json'];
       const given = file(
         'hostnameOverride: file\nlogging: {verbosity: 1, format: text}\noomScoreAdj: 1',
       );
