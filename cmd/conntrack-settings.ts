@@ -84,7 +84,7 @@ export async function setUpConntrack(
         log.info({ sysctl, before, value }, 'set');
       }
     } catch (error) {
-      log.warn({ err: error, sysctl, value }, 'cannot set');
+      log.warn({ sysctl, value, reason: (error as Error).message }, 'cannot set');
     }
   }
   const max = conntrackMax(options, cpuCount);
@@ -97,7 +97,7 @@ export async function setUpConntrack(
     log.info({ file: HASHSIZE, before, value: buckets }, 'set');
   } catch (error) {
     log.warn(
-      { err: error, file: HASHSIZE, value: buckets },
+      { file: HASHSIZE, value: buckets, reason: (error as Error).message },
       'cannot set; many connections are slow',
     );
   }

@@ -45,7 +45,7 @@ export async function startIpvsMode(start: ModeStart): Promise<Mode> {
 export async function prepareIpvs(options: RunOptions, log: Logger): Promise<void> {
   try {
     const kernel = await IpvsKernel.open('IPv4');
-    await kernel.probe(options.ipvsScheduler);
+    await kernel.probe(options.ipvsScheduler).finally(() => kernel.close());
   } catch (error) {
     throw explained(error);
   }

@@ -31,7 +31,8 @@ export async function listenOrRetry(
       if (retry !== undefined) log.info({ flag }, 'the server listens now');
     } catch (error) {
       if (hardFail) throw new UserError(`${flag}: ${(error as Error).message}`, { cause: error });
-      if (retry === undefined) log.error({ err: error, flag }, 'cannot listen; trying again');
+      if (retry === undefined)
+        log.error({ flag, reason: (error as Error).message }, 'cannot listen; trying again');
       if (!closed) retry = setTimeout(() => void attempt(), retryMs).unref();
     }
   };

@@ -9,6 +9,9 @@ export async function setOomScore(score: number, log: Log): Promise<void> {
     if (Number(await readFile(FILE, 'utf8')) !== score) await writeFile(FILE, String(score));
   } catch (error) {
     // To lower it takes CAP_SYS_RESOURCE.
-    log.warn({ err: error, score }, 'cannot set the OOM score (--oom-score-adj)');
+    log.warn(
+      { score, reason: (error as Error).message },
+      'cannot set the OOM score (--oom-score-adj)',
+    );
   }
 }

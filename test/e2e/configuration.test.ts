@@ -10,6 +10,7 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { ResultPromise } from 'execa';
 import { parse } from 'yaml';
 import { createLab, type ExecResult, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import type { LogLine } from './agent.ts';
@@ -34,6 +35,7 @@ describe('the configuration of an agent', () => {
   let lab: Lab;
   let directory: string;
   let manifests: string;
+  let agents: ResultPromise[] = [];
   const at = (name: string) => join(directory, name);
 
   before(async () => {
@@ -52,6 +54,11 @@ describe('the configuration of an agent', () => {
     writeFileSync(join(manifests, 'objects.json'), JSON.stringify(list));
   });
   afterEach(async () => {
+    for (const agent of agents) {
+      agent.kill('SIGKILL');
+      await agent.catch(() => {});
+    }
+    agents = [];
     await lab.node.exec(PORTWIDE, ['cleanup']);
     rmSync(directory, { recursive: true, force: true });
   });
@@ -59,6 +66,7 @@ describe('the configuration of an agent', () => {
   /** Starts an agent on the node; its log grows as it speaks. */
   const start = (...args: string[]) => {
     const child = lab.node.spawn(PORTWIDE, ['run', `--manifests=${manifests}`, ...args]);
+    agents.push(child);
     const log: LogLine[] = [];
     let rest = '';
     child.stdout?.setEncoding('utf8').on('data', (chunk: string) => {
