@@ -26,13 +26,16 @@ export async function listenOrRetry(
   const attempt = async (): Promise<void> => {
     try {
       const listening = await listen();
-      if (closed) listening.close();
-      else server = listening;
+      if (closed) {
+        listening.close();
+        return;
+      }
+      server = listening;
       if (retry !== undefined) log.info({ flag }, 'the server listens now');
     } catch (error) {
-      if (hardFail) throw new UserError(`${flag}: ${(error as Error).message}`, { cause: error });
-      if (retry === undefined)
-        log.error({ flag, reason: (error as Error).message }, 'cannot listen; trying again');
+      const reason = (error as Error).message;
+      if (hardFail) throw new UserError(`${flag}: ${reason}`, { cause: error });
+      if (retry === undefined) log.error({ flag, reason }, 'cannot listen; trying again');
       if (!closed) retry = setTimeout(() => void attempt(), retryMs).unref();
     }
   };

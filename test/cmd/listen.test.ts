@@ -52,6 +52,30 @@ describe('a server that cannot listen', () => {
     assert.equal(attempts(), before);
   });
 
+  it('is not tried again when its end comes during an attempt, and does not stay when it can', async () => {
+    for (const canListen of [false, true]) {
+      const gate = Promise.withResolvers<void>();
+      let attempts = 0;
+      let closed = 0;
+      const listen = async () => {
+        attempts += 1;
+        if (attempts === 1) throw new Error('EADDRINUSE');
+        await gate.promise;
+        if (!canListen) throw new Error('EADDRINUSE');
+        return { close: () => (closed += 1) };
+      };
+      const listening = await listenOrRetry('--x', listen, { hardFail: false, log, retryMs: 1 });
+      await waitFor('it is under way', () => attempts === 2);
+      listening.close();
+      gate.resolve();
+      const other = port(3);
+      const later = await listenOrRetry('--x', other.listen, { hardFail: false, log, retryMs: 1 });
+      await waitFor('time went by', other.isOpen);
+      later.close();
+      assert.deepEqual([attempts, closed], [2, canListen ? 1 : 0]);
+    }
+  });
+
   it('ends all with --bind-address-hard-fail', async () => {
     const { listen, attempts } = port(1);
     await assert.rejects(listenOrRetry('--x', listen, { hardFail: true, log, retryMs: 1 }), {
