@@ -138,7 +138,8 @@ function endOnChange(file: ConfigFile, log: Logger): void {
       log.error({ file: path }, 'the configuration file changed; ending for a restart');
       process.exit(1);
     },
-    onProblem: (reason) => log.warn({ file: path, reason }, 'cannot watch the configuration file'),
+    onProblem: (reason) =>
+      log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
   });
 }
 
