@@ -1,6 +1,7 @@
 import { release } from 'node:os';
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
+import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type IpvsOptions, ipvsBackend } from '../ipvs/backend.ts';
 import { IpvsKernel, SchedulerMissingError } from '../ipvs/kernel.ts';
 import { UnsupportedError } from '../netlink/error.ts';
@@ -9,9 +10,7 @@ import type { Backend } from '../proxier/backend.ts';
 import { UserError } from './errors.ts';
 import { localDetector } from './iptables-mode.ts';
 import type { Mode, ModeStart } from './mode.ts';
-import type { NodeOptions } from './node-options.ts';
 import { hasRandomFully, writeSysctl } from './node-setup.ts';
-import type { RunOptions } from './run-options.ts';
 
 /** `--proxy-mode ipvs`. */
 export async function startIpvsMode(start: ModeStart): Promise<Mode> {
@@ -57,6 +56,17 @@ async function warnOfCalico({ options, families, log }: ModeStart): Promise<void
       'Calico runs here, which marks packets to VIPs anew: all-ports Services are rejected; set --ipvs-all-ports=iptables',
     );
   }
+}
+
+/** What `--init-only` does for this mode: has modules loaded, and sets the sysctls. @throws UserError */
+export async function prepareIpvs(options: RunOptions, log: Logger): Promise<void> {
+  try {
+    const kernel = await IpvsKernel.open('IPv4');
+    await kernel.probe(options.ipvsScheduler).finally(() => kernel.close());
+  } catch (error) {
+    throw explained(error);
+  }
+  await setSysctls(options, log);
 }
 
 /** The IPVS mode's options for one family, from the flags. */

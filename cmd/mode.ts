@@ -1,11 +1,12 @@
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
+import type { ProxyMode } from '../config/node-settings.ts';
+import type { RunOptions } from '../config/settings.ts';
 import type { Iptables } from '../iptables/commands.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { startIptablesMode } from './iptables-mode.ts';
-import { startIpvsMode } from './ipvs-mode.ts';
-import type { ProxyMode } from './node-options.ts';
-import type { RunOptions } from './run-options.ts';
+import { prepareIpvs, startIpvsMode } from './ipvs-mode.ts';
+import { allowLocalhostNodePorts } from './node-setup.ts';
 
 /** What a mode needs to start. */
 export interface ModeStart {
@@ -26,8 +27,16 @@ export interface Mode {
   afterFirstSync(family: IpFamily): void;
 }
 
-/** The one place where a mode is picked. @throws UserError with what the node lacks for the mode. */
+/** Here, and here alone, a mode is picked. @throws UserError with what the node lacks for the mode. */
 export const START_MODE: Readonly<Record<ProxyMode, (start: ModeStart) => Promise<Mode>>> = {
   iptables: startIptablesMode,
   ipvs: startIpvsMode,
+};
+
+/** What a mode needs of the node that takes more rights than rules do (`--init-only`). @throws UserError */
+export const PREPARE_MODE: Readonly<
+  Record<ProxyMode, (options: RunOptions, log: Logger) => Promise<void>>
+> = {
+  iptables: allowLocalhostNodePorts,
+  ipvs: prepareIpvs,
 };

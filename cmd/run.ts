@@ -1,5 +1,8 @@
 import type { Command } from 'commander';
 import { type Logger, pino } from 'pino';
+import type { ConfigFile } from '../config/configure.ts';
+import { addFlags, type FlagTexts } from '../config/flags.ts';
+import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { detectVariant } from '../iptables/variant.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 import { createMetrics, serveMetrics } from '../metrics/metrics.ts';
@@ -13,29 +16,40 @@ import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
 import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
-import { UserError } from './errors.ts';
+import { watchConfig } from './config-watch.ts';
+import { loadConfiguration } from './configuration.ts';
+import { setUpConntrack } from './conntrack-settings.ts';
+import { listenOrRetry } from './listen.ts';
 import { takeLock } from './lock.ts';
 import { START_MODE } from './mode.ts';
-import { effectiveNodeName } from './node-options.ts';
-import { usableFamilies, warnOfBridge, warnOfOtherVariant } from './node-setup.ts';
+import {
+  effectiveNodeName,
+  nodeIpOverride,
+  usableFamilies,
+  warnOfBridge,
+  warnOfOtherVariant,
+} from './node-setup.ts';
 import { createObserver } from './observer.ts';
-import { addRunOptions, type RunOptions, runContradiction } from './run-options.ts';
+import { runOneShot } from './one-shot.ts';
+import { setOomScore } from './oom-score.ts';
 import { VERSION } from './version.ts';
 
 export function addRunCommand(program: Command): void {
-  addRunOptions(
-    program.command('run').description('serve Services on this node until stopped'),
-  ).action(run);
+  const command = program.command('run').description('serve Services on this node until stopped');
+  addFlags(command, ALL_SETTINGS).action(run);
 }
 
 /**
  * Runs the agent until SIGTERM or SIGINT. Rules stay when it ends.
- * @throws UserError and what stands in the way of starting; nothing is programmed by then.
+ * @throws UserError, ConfigurationError and what stands in the way of starting; nothing is
+ * programmed by then.
  */
-async function run(options: RunOptions): Promise<void> {
-  const conflict = runContradiction(options);
-  if (conflict !== undefined) throw new UserError(conflict);
+async function run(texts: FlagTexts): Promise<void> {
+  const { options, warnings, file } = await loadConfiguration(texts);
   const log = pino({ base: null, level: options.v >= 3 ? 'debug' : 'info' });
+  for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
+  if (await runOneShot(texts, options, log)) return;
+  if (file !== undefined) endOnChange(file, log);
   const nodeName = effectiveNodeName(options);
   const variant = options.iptablesVariant ?? (await detectVariant());
   log.info({ version: VERSION, node: nodeName, mode: options.proxyMode, variant }, 'starting');
@@ -44,6 +58,8 @@ async function run(options: RunOptions): Promise<void> {
   const stopping = stopSignal();
   const lock = await takeLock(log, stopping);
   if (lock === undefined) return;
+  await setOomScore(options.oomScoreAdj, log);
+  await setUpConntrack(options, log);
 
   // Until then everything is only collected.
   let changed = () => {};
@@ -53,9 +69,14 @@ async function run(options: RunOptions): Promise<void> {
     onChange: () => changed(),
   });
   const metrics = createMetrics(() => table.refusals());
-  const server = await serveMetrics(metrics.registry, options.metricsBindAddress).catch((error) => {
-    throw new UserError(`--metrics-bind-address: ${error.message}`);
-  });
+  const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
+  const server =
+    metricsBindAddress &&
+    (await listenOrRetry(
+      '--metrics-bind-address',
+      () => serveMetrics(metrics.registry, metricsBindAddress),
+      { hardFail, log },
+    ));
 
   const source = createSource(options, nodeName, table, log);
   if ((await Promise.race([source.start(), stopping])) !== undefined) process.exit(0);
@@ -79,6 +100,7 @@ async function run(options: RunOptions): Promise<void> {
     families: mode.backends.map(
       (backend) => new FamilyProxier(backend, conntrackFlows(backend.family)),
     ),
+    nodeIp: nodeIpOverride(options),
     minSyncPeriod: mode.minSyncPeriod,
     syncPeriod: mode.syncPeriod,
     timers: systemTimers,
@@ -102,9 +124,23 @@ async function run(options: RunOptions): Promise<void> {
   await source.stop();
   await watch.close();
   await proxier.stop();
-  server.close();
+  server?.close();
   lock.close();
   process.exit(0);
+}
+
+/** As kube-proxy: who runs the agent starts it again, with the new configuration. */
+function endOnChange(file: ConfigFile, log: Logger): void {
+  const { path } = file;
+  watchConfig({
+    file,
+    onChange: () => {
+      log.error({ file: path }, 'the configuration file changed; ending for a restart');
+      process.exit(1);
+    },
+    onProblem: (reason) =>
+      log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
+  });
 }
 
 function stopSignal(): Promise<NodeJS.Signals> {

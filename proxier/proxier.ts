@@ -9,6 +9,8 @@ import { Runner, type Timers } from './runner.ts';
 export interface ProxierOptions {
   readonly table: RouteTable;
   readonly families: readonly FamilyProxier[];
+  /** The node's IP, in place of that which the Node object has for its family. */
+  readonly nodeIp?: string | undefined;
   /** Least milliseconds between two syncs of a family. */
   readonly minSyncPeriod: number;
   /** Milliseconds between two looks whether the rules still stand. */
@@ -115,12 +117,13 @@ export class Proxier {
   }
 
   async #drainOnce(): Promise<void> {
-    const { table, families, observer } = this.#options;
+    const { table, families, observer, nodeIp } = this.#options;
+    const nodeIps = [...(nodeIp === undefined ? [] : [nodeIp]), ...(table.node?.addresses ?? [])];
     for (const family of families) {
       const own = (list: readonly string[]) =>
         list.filter((address) => familyOf(address) === family.family);
       const addresses = own(this.#addresses ?? []);
-      family.setNodeFacts({ addresses, primary: own(table.node?.addresses ?? [])[0] });
+      family.setNodeFacts({ addresses, primary: own(nodeIps)[0] });
     }
     while (table.hasChanges) {
       const { routes, refusals } = table.takeChanges(SERVICES_PER_TURN);

@@ -152,6 +152,17 @@ describe('the command', () => {
       assert.equal(one.stdout, other.stdout);
     });
 
+    it('serves node ports on --bind-address when they are on the primary address', async () => {
+      put('b.yaml', WEB);
+      const { stdout } = await run(
+        'render',
+        `--manifests=${directory}`,
+        '--nodeport-addresses=primary',
+        '--bind-address=192.0.2.77',
+      );
+      assert.match(stdout, /-d 192\.0\.2\.77\/32 .*KUBE-NODEPORTS/);
+    });
+
     it('tells on stderr what is not served', async () => {
       put('a.yaml', SIP.replace('ports: [{port: 1}]', 'ports: [{port: 1}]\n  type: NodePort'));
       const { stderr, exitCode } = await run('render', `--manifests=${directory}`);

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpFamily, Kind } from '../../api/objects.ts';
+import { readNode } from '../../api/read-node.ts';
 import type { Backend, NodeFacts } from '../../proxier/backend.ts';
 import { FamilyProxier, type SyncReport } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
@@ -49,7 +50,7 @@ class FakeBackend implements Backend {
   }
 }
 
-function build(options: { flowsFail?: boolean } = {}) {
+function build(options: { flowsFail?: boolean; nodeIp?: string } = {}) {
   const timers = new FakeTimers();
   const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
   const reports: SyncReport[] = [];
@@ -67,6 +68,7 @@ function build(options: { flowsFail?: boolean } = {}) {
   const proxier = new Proxier({
     table,
     families: backends.map((backend) => new FamilyProxier(backend, flows, () => backend.clock)),
+    nodeIp: options.nodeIp,
     minSyncPeriod: 1000,
     syncPeriod: 30_000,
     timers,
@@ -147,6 +149,27 @@ describe('the proxier', () => {
       assert.deepEqual(facts?.addresses, family === 'IPv4' ? ['192.0.2.1'] : ['2001:db8::1']);
     }
   });
+
+  for (const [nodeIp, expected] of [
+    [undefined, ['192.0.2.1', '2001:db8::1']],
+    ['192.0.2.9', ['192.0.2.9', '2001:db8::1']],
+    ['2001:db8::9', ['192.0.2.1', '2001:db8::9']],
+  ] as const) {
+    it(`takes ${nodeIp} for the node's IP of its family, and the Node's for the other`, async () => {
+      const { table, backends, proxier, pass, sync } = build(
+        nodeIp === undefined ? {} : { nodeIp },
+      );
+      const addresses = ADDRESSES.map((address) => ({ type: 'InternalIP', address }));
+      table.upsert(readNode({ metadata: { name: 'node-a' }, status: { addresses } }));
+      sync('Service', 'EndpointSlice', 'Node');
+      proxier.setNodeAddresses(ADDRESSES);
+      await pass(0);
+      assert.deepEqual(
+        backends.map(({ facts }) => facts?.primary),
+        expected,
+      );
+    });
+  }
 
   it('programs a change at once at rest, and puts those of a storm together', async () => {
     const { table, backends, reports, proxier, pass, sync } = build();
