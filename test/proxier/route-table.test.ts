@@ -13,6 +13,8 @@ const node = (zone: string, name = 'node-a'): Node => ({
   zone,
   podCIDRs: [],
   addresses: [],
+  deleting: false,
+  taints: [],
 });
 
 /** Endpoints of each Route that changed. */
