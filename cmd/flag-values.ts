@@ -110,8 +110,18 @@ export function interfacePrefix(text: string): string {
   return text;
 }
 
+export interface BindAddress {
+  readonly host: string;
+  readonly port: number;
+}
+
+/** As `bindAddress`; empty: nothing is served. */
+export function optionalBindAddress(text: string): BindAddress | 'none' {
+  return text === '' ? 'none' : bindAddress(text);
+}
+
 /** `host:port`, `[v6]:port`; an empty host means all addresses. */
-export function bindAddress(text: string): { host: string; port: number } {
+export function bindAddress(text: string): BindAddress {
   const match = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]]*)):(\d{1,5})$/.exec(text);
   const port = Number(match?.[3]);
   if (match === null || port > 65535) {

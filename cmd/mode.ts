@@ -21,7 +21,6 @@ export interface Mode {
   readonly backends: readonly Backend[];
   /** Milliseconds. */
   readonly minSyncPeriod: number;
-  readonly syncPeriod: number;
   /** What must not happen before the rules that make it safe. */
   afterFirstSync(family: IpFamily): void;
 }
@@ -30,4 +29,10 @@ export interface Mode {
 export const START_MODE: Readonly<Record<ProxyMode, (start: ModeStart) => Promise<Mode>>> = {
   iptables: startIptablesMode,
   ipvs: startIpvsMode,
+};
+
+/** Milliseconds between two looks at the kernel. Known before a mode starts. */
+export const SYNC_PERIOD: Readonly<Record<ProxyMode, (options: RunOptions) => number>> = {
+  iptables: (options) => options.iptablesSyncPeriod,
+  ipvs: (options) => options.ipvsSyncPeriod,
 };

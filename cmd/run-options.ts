@@ -1,6 +1,13 @@
 import { type Command, Option } from 'commander';
 import { VARIANTS, type Variant } from '../iptables/commands.ts';
-import { bindAddress, boolean, duration, logLevel } from './flag-values.ts';
+import {
+  type BindAddress,
+  bindAddress,
+  boolean,
+  duration,
+  logLevel,
+  optionalBindAddress,
+} from './flag-values.ts';
 import { addNodeOptions, contradiction, type NodeOptions } from './node-options.ts';
 
 /** Flags of `portwide run`. Periods are in milliseconds. */
@@ -17,7 +24,8 @@ export interface RunOptions extends NodeOptions {
   readonly ipvsTcpTimeout: number;
   readonly ipvsTcpfinTimeout: number;
   readonly ipvsUdpTimeout: number;
-  readonly metricsBindAddress: { readonly host: string; readonly port: number };
+  readonly healthzBindAddress: BindAddress | 'none';
+  readonly metricsBindAddress: BindAddress;
   readonly v: number;
 }
 
@@ -83,6 +91,14 @@ export function addRunOptions(command: Command): Command {
       .addOption(timeout('--ipvs-tcp-timeout <duration>', 'idle TCP connections'))
       .addOption(timeout('--ipvs-tcpfin-timeout <duration>', 'TCP connections after a FIN'))
       .addOption(timeout('--ipvs-udp-timeout <duration>', 'UDP flows'))
+      .addOption(
+        new Option(
+          '--healthz-bind-address <address>',
+          'where /healthz and /livez are served; empty: nowhere',
+        )
+          .argParser(optionalBindAddress)
+          .default({ host: '0.0.0.0', port: 10256 }, '0.0.0.0:10256'),
+      )
       .addOption(
         new Option('--metrics-bind-address <address>', 'where /metrics is served')
           .argParser(bindAddress)

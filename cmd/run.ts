@@ -14,8 +14,9 @@ import { formatProblem } from '../sources/manifests/problem.ts';
 import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import { UserError } from './errors.ts';
+import { startHealth } from './health.ts';
 import { takeLock } from './lock.ts';
-import { START_MODE } from './mode.ts';
+import { START_MODE, SYNC_PERIOD } from './mode.ts';
 import { effectiveNodeName } from './node-options.ts';
 import { usableFamilies, warnOfBridge, warnOfOtherVariant } from './node-setup.ts';
 import { createObserver } from './observer.ts';
@@ -50,12 +51,25 @@ async function run(options: RunOptions): Promise<void> {
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
-    onChange: () => changed(),
+    onChange: () => {
+      health.setNode(table.node);
+      changed();
+    },
   });
   const metrics = createMetrics(() => table.refusals());
   const server = await serveMetrics(metrics.registry, options.metricsBindAddress).catch((error) => {
     throw new UserError(`--metrics-bind-address: ${error.message}`);
   });
+  const syncPeriod = SYNC_PERIOD[options.proxyMode](options);
+  const health = startHealth(
+    {
+      bindAddress: options.healthzBindAddress === 'none' ? undefined : options.healthzBindAddress,
+      nodePortSelection: options.nodeportAddresses,
+      syncPeriod,
+    },
+    metrics,
+    log,
+  );
 
   const source = createSource(options, nodeName, table, log);
   if ((await Promise.race([source.start(), stopping])) !== undefined) process.exit(0);
@@ -73,17 +87,18 @@ async function run(options: RunOptions): Promise<void> {
 
   const start = { options, families, podCidrs, log };
   const mode = await START_MODE[options.proxyMode](start);
-  const observer = createObserver(log, metrics, mode.afterFirstSync);
+  const observer = createObserver(log, metrics, health, mode.afterFirstSync);
   const proxier = new Proxier({
     table,
     families: mode.backends.map(
       (backend) => new FamilyProxier(backend, conntrackFlows(backend.family)),
     ),
     minSyncPeriod: mode.minSyncPeriod,
-    syncPeriod: mode.syncPeriod,
+    syncPeriod,
     timers: systemTimers,
     observer,
   });
+  for (const { family } of mode.backends) health.updated(family);
   changed = () => {
     exitIfPodCidrsChanged(table, options, podCidrs, log);
     proxier.request();
@@ -103,6 +118,7 @@ async function run(options: RunOptions): Promise<void> {
   await watch.close();
   await proxier.stop();
   server.close();
+  health.close();
   lock.close();
   process.exit(0);
 }

@@ -11,6 +11,7 @@ import {
   markBit,
   markRange,
   nodePortAddresses,
+  optionalBindAddress,
   scheduler,
 } from '../../cmd/flag-values.ts';
 
@@ -34,6 +35,8 @@ describe('values of flags', () => {
     [bindAddress, '127.0.0.1:10249', { host: '127.0.0.1', port: 10249 }],
     [bindAddress, '[::1]:80', { host: '::1', port: 80 }],
     [bindAddress, ':0', { host: '', port: 0 }],
+    [optionalBindAddress, '', 'none'],
+    [optionalBindAddress, '[::]:10256', { host: '::', port: 10256 }],
     [logLevel, '3', 3],
     [logLevel, '=3', 3],
     [featureGates, 'AllPorts=false', { AllPorts: false }],
