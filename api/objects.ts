@@ -106,6 +106,10 @@ export interface Node {
   readonly podCIDRs: readonly string[];
   /** InternalIP addresses first, then ExternalIP, in the order of the status. */
   readonly addresses: readonly string[];
+  /** `metadata.deletionTimestamp` is set. */
+  readonly deleting: boolean;
+  /** Keys of the taints. */
+  readonly taints: readonly string[];
 }
 
 export type ApiObject = Service | EndpointSlice | Node;

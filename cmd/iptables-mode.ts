@@ -31,7 +31,6 @@ export async function startIptablesMode(start: ModeStart): Promise<Mode> {
   return {
     backends: await Promise.all(backends),
     minSyncPeriod: options.iptablesMinSyncPeriod,
-    syncPeriod: options.iptablesSyncPeriod,
     afterFirstSync: (family) => {
       if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
       unsynced.delete(family);

@@ -37,7 +37,6 @@ export async function startIpvsMode(start: ModeStart): Promise<Mode> {
   return {
     backends,
     minSyncPeriod: options.ipvsMinSyncPeriod,
-    syncPeriod: options.ipvsSyncPeriod,
     afterFirstSync: () => {},
   };
 }

@@ -22,7 +22,6 @@ export interface Mode {
   readonly backends: readonly Backend[];
   /** Milliseconds. */
   readonly minSyncPeriod: number;
-  readonly syncPeriod: number;
   /** What must not happen before the rules that make it safe. */
   afterFirstSync(family: IpFamily): void;
 }
@@ -39,4 +38,10 @@ export const PREPARE_MODE: Readonly<
 > = {
   iptables: allowLocalhostNodePorts,
   ipvs: prepareIpvs,
+};
+
+/** Milliseconds between two looks at the kernel. Known before a mode starts. */
+export const SYNC_PERIOD: Readonly<Record<ProxyMode, (options: RunOptions) => number>> = {
+  iptables: (options) => options.iptablesSyncPeriod,
+  ipvs: (options) => options.ipvsSyncPeriod,
 };

@@ -3,14 +3,16 @@ import type { IpFamily } from '../api/objects.ts';
 import { IptablesError } from '../iptables/commands.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
+import type { AgentHealth } from './health.ts';
 
 /**
- * Turns what the proxier does into log lines and metrics.
+ * Turns what the proxier does into log lines, metrics and health.
  * @param onFirstSync called once for each family.
  */
 export function createObserver(
   log: Logger,
   metrics: Metrics,
+  health: AgentHealth,
   onFirstSync: (family: IpFamily) => void,
 ): ProxierObserver {
   const known = new Set<IpFamily>();
@@ -24,7 +26,12 @@ export function createObserver(
       }
       for (const { serviceKey, message } of warnings) log.warn({ service: serviceKey }, message);
     },
-    synced({ family, full, seconds, written, forgottenFlows, flowError }) {
+    nodeFacts: (family, facts) => health.setNodeFacts(family, facts),
+    queued: (family) => health.queued(family),
+    unchanged: (family) => health.updated(family),
+    synced({ family, full, seconds, written, forgottenFlows, flowError, health: services }) {
+      health.updated(family);
+      health.servicesChanged(services);
       metrics.syncSeconds.observe({ ip_family: family }, seconds);
       metrics.lastSync.setToCurrentTime({ ip_family: family });
       log.debug({ family, full, seconds, written, forgottenFlows }, 'synced');

@@ -19,9 +19,10 @@ import type { ObjectSink, Source } from '../sources/store.ts';
 import { watchConfig } from './config-watch.ts';
 import { loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
+import { startHealth } from './health.ts';
 import { listenOrRetry } from './listen.ts';
 import { takeLock } from './lock.ts';
-import { START_MODE } from './mode.ts';
+import { START_MODE, SYNC_PERIOD } from './mode.ts';
 import {
   effectiveNodeName,
   nodeIpOverride,
@@ -66,7 +67,10 @@ async function run(texts: FlagTexts): Promise<void> {
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
-    onChange: () => changed(),
+    onChange: () => {
+      health.setNode(table.node);
+      changed();
+    },
   });
   const metrics = createMetrics(() => table.refusals());
   const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
@@ -77,6 +81,17 @@ async function run(texts: FlagTexts): Promise<void> {
       () => serveMetrics(metrics.registry, metricsBindAddress),
       { hardFail, log },
     ));
+  const syncPeriod = SYNC_PERIOD[options.proxyMode](options);
+  const health = startHealth(
+    {
+      bindAddress: options.healthzBindAddress,
+      hardFail,
+      nodePortSelection: options.nodeportAddresses,
+      syncPeriod,
+    },
+    metrics,
+    log,
+  );
 
   const source = createSource(options, nodeName, table, log);
   if ((await Promise.race([source.start(), stopping])) !== undefined) process.exit(0);
@@ -94,7 +109,7 @@ async function run(texts: FlagTexts): Promise<void> {
 
   const start = { options, families, podCidrs, log };
   const mode = await START_MODE[options.proxyMode](start);
-  const observer = createObserver(log, metrics, mode.afterFirstSync);
+  const observer = createObserver(log, metrics, health, mode.afterFirstSync);
   const proxier = new Proxier({
     table,
     families: mode.backends.map(
@@ -102,10 +117,11 @@ async function run(texts: FlagTexts): Promise<void> {
     ),
     nodeIp: nodeIpOverride(options),
     minSyncPeriod: mode.minSyncPeriod,
-    syncPeriod: mode.syncPeriod,
+    syncPeriod,
     timers: systemTimers,
     observer,
   });
+  for (const { family } of mode.backends) health.updated(family);
   changed = () => {
     exitIfPodCidrsChanged(table, options, podCidrs, log);
     proxier.request();
@@ -125,6 +141,7 @@ async function run(texts: FlagTexts): Promise<void> {
   await watch.close();
   await proxier.stop();
   server?.close();
+  health.close();
   lock.close();
   process.exit(0);
 }

@@ -22,6 +22,8 @@ export interface Metrics {
   readonly syncSeconds: Histogram<'ip_family'>;
   readonly lastSync: Gauge<'ip_family'>;
   readonly restoreFailures: Counter<'ip_family'>;
+  readonly healthz: Counter<'code'>;
+  readonly livez: Counter<'code'>;
 }
 
 /** @param refused Services refused now, as pairs of Service and reason; asked at each scrape. */
@@ -60,6 +62,18 @@ export function createMetrics(
       name: 'kubeproxy_sync_proxy_rules_iptables_restore_failures_total',
       help: 'Cumulative proxy iptables restore failures',
       labelNames: ['ip_family'],
+      registers: [registry],
+    }),
+    healthz: new Counter({
+      name: 'kubeproxy_proxy_healthz_total',
+      help: 'Cumulative proxy healthz HTTP status',
+      labelNames: ['code'],
+      registers: [registry],
+    }),
+    livez: new Counter({
+      name: 'kubeproxy_proxy_livez_total',
+      help: 'Cumulative proxy livez HTTP status',
+      labelNames: ['code'],
       registers: [registry],
     }),
   };

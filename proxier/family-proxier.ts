@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
-import type { IpFamily } from '../api/objects.ts';
+import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
+import type { ServiceHealth } from '../services/service-health.ts';
 import type { Backend, NodeFacts } from './backend.ts';
 import { type Flow, FlowOwners, type Suspects } from './stale-flows.ts';
 
@@ -23,6 +24,8 @@ export interface SyncReport {
   readonly forgottenFlows: number;
   /** Why stale UDP flows could not be forgotten; they are tried again with the next sync. */
   readonly flowError: unknown;
+  /** What health check node ports may say from now on, where that changed. */
+  readonly health: readonly ServiceHealth[];
 }
 
 /**
@@ -35,6 +38,7 @@ export class FamilyProxier {
   readonly #flows: FlowTable;
   readonly #now: () => number;
   readonly #owners = new FlowOwners();
+  #health = new Map<ObjectKey, ServiceHealth>();
   #facts: NodeFacts = { addresses: [], primary: undefined };
   #dirty = true;
   #full = true;
@@ -58,11 +62,13 @@ export class FamilyProxier {
     this.#full = true;
   }
 
-  setNodeFacts(facts: NodeFacts): void {
-    if (isDeepStrictEqual(facts, this.#facts)) return;
+  /** @returns whether they are other than before. */
+  setNodeFacts(facts: NodeFacts): boolean {
+    if (isDeepStrictEqual(facts, this.#facts)) return false;
     this.#facts = facts;
     this.#backend.setFacts(facts);
     this.#dirty = true;
+    return true;
   }
 
   /** Hands over changes; `before` has the earlier version of those that existed. */
@@ -78,6 +84,16 @@ export class FamilyProxier {
       upserts,
       removals.map((route) => route.id),
     );
+    this.#dirty = true;
+  }
+
+  /**
+   * Hands over what health check node ports are to say. It is held back until the rules that make
+   * it true are in force, as in kube-proxy.
+   */
+  updateHealth(changes: readonly ServiceHealth[]): void {
+    if (changes.length === 0) return;
+    for (const health of changes) this.#health.set(health.serviceKey, health);
     this.#dirty = true;
   }
 
@@ -98,6 +114,8 @@ export class FamilyProxier {
     // Taken before the rules are written: what is handed over meanwhile comes into force with the
     // next sync, and a flow that is forgotten before its rules changed would come back.
     const suspects = this.#owners.takeSuspects();
+    const health = this.#health;
+    this.#health = new Map();
     try {
       const { written } = await this.#backend.apply(full);
       // Rules that were not what they should be may have let any flow astray.
@@ -107,9 +125,17 @@ export class FamilyProxier {
       );
       this.#isFirst = false;
       const seconds = (this.#now() - started) / 1000;
-      return { family: this.family, full, seconds, written, ...flows };
+      return {
+        family: this.family,
+        full,
+        seconds,
+        written,
+        ...flows,
+        health: [...health.values()],
+      };
     } catch (error) {
       this.#full = true;
+      this.#health = new Map([...health, ...this.#health]);
       if (suspects !== undefined) this.#owners.returnSuspects(suspects);
       throw error;
     }

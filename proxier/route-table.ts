@@ -6,6 +6,7 @@ import type { NodePlace } from '../endpoints/select.ts';
 import { resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
+import { type ServiceHealth, serviceHealth } from '../services/service-health.ts';
 import { VipLedger } from '../services/vip-ledger.ts';
 import type { ObjectSink } from '../sources/store.ts';
 
@@ -24,9 +25,24 @@ export interface RefusalChanges {
   readonly warnings: readonly { readonly serviceKey: ObjectKey; readonly message: string }[];
 }
 
+/** Everything that became different for the Services that were resolved. */
+export interface TableChanges {
+  readonly routes: RouteChanges;
+  readonly refusals: RefusalChanges;
+  /** Health check node ports; port 0 where one went. */
+  readonly health: readonly ServiceHealth[];
+}
+
 interface ServiceState {
   readonly service: Service;
   readonly served: ServedService;
+}
+
+/** What follows from one Service's objects. */
+interface Resolved {
+  readonly routes: Map<string, Route>;
+  readonly refusals: readonly Refusal[];
+  readonly health: readonly ServiceHealth[];
 }
 
 const KINDS: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
@@ -46,6 +62,7 @@ export class RouteTable implements ObjectSink {
   readonly #ledger = new VipLedger();
   readonly #routes = new Map<ObjectKey, Map<string, Route>>();
   readonly #refusals = new Map<ObjectKey, readonly Refusal[]>();
+  readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
   readonly #touched = new Set<ObjectKey>();
   readonly #unsynced = new Set<Kind>(KINDS);
   #node: Node | undefined;
@@ -111,15 +128,17 @@ export class RouteTable implements ObjectSink {
   }
 
   /** Resolves Services touched since the last call, at most `limit` of them. */
-  takeChanges(limit = Infinity): { routes: RouteChanges; refusals: RefusalChanges } {
+  takeChanges(limit = Infinity): TableChanges {
     const upserts: Route[] = [];
     const removals: Route[] = [];
     const before = new Map<string, Route>();
     const raised: Refusal[] = [];
     const cleared: Refusal[] = [];
+    const health: ServiceHealth[] = [];
     for (const key of [...this.#touched].slice(0, limit)) {
       this.#touched.delete(key);
-      const { routes, refusals } = this.#resolve(key);
+      const resolved = this.#resolve(key);
+      const { routes, refusals } = resolved;
       const known = this.#routes.get(key);
       for (const route of known?.values() ?? []) if (!routes.has(route.id)) removals.push(route);
       for (const route of routes.values()) {
@@ -136,16 +155,24 @@ export class RouteTable implements ObjectSink {
       cleared.push(...without(standing, refusals));
       if (refusals.length > 0) this.#refusals.set(key, refusals);
       else this.#refusals.delete(key);
+
+      health.push(...healthChanges(this.#health.get(key) ?? [], resolved.health));
+      if (resolved.health.length > 0) this.#health.set(key, resolved.health);
+      else this.#health.delete(key);
     }
     const warnings = this.#pendingWarnings;
     this.#pendingWarnings = [];
-    return { routes: { upserts, removals, before }, refusals: { raised, cleared, warnings } };
+    return {
+      routes: { upserts, removals, before },
+      refusals: { raised, cleared, warnings },
+      health,
+    };
   }
 
-  #resolve(key: ObjectKey): { routes: Map<string, Route>; refusals: readonly Refusal[] } {
+  #resolve(key: ObjectKey): Resolved {
     const routes = new Map<string, Route>();
     const state = this.#services.get(key);
-    if (state === undefined) return { routes, refusals: [] };
+    if (state === undefined) return { routes, refusals: [], health: [] };
     const refused = this.#ledger.refusals(key);
     const slices = [...(this.#slices.get(key)?.values() ?? [])];
     const place: NodePlace = { name: this.#nodeName, zone: this.#node?.zone };
@@ -155,7 +182,11 @@ export class RouteTable implements ObjectSink {
       routes.set(route.id, route);
       this.#warnOfNodeEndpoints(route);
     }
-    return { routes, refusals: [...state.served.refusals, ...refused.values()] };
+    return {
+      routes,
+      refusals: [...state.served.refusals, ...refused.values()],
+      health: serviceHealth(key, state.served.ports, refused, slices, this.#nodeName),
+    };
   }
 
   /** A pod on the host network brings the node's ssh and kubelet under an all-ports VIP. */
@@ -218,4 +249,17 @@ export class RouteTable implements ObjectSink {
 
 function without(all: readonly Refusal[], known: readonly Refusal[]): Refusal[] {
   return all.filter((refusal) => !known.some((other) => isDeepStrictEqual(refusal, other)));
+}
+
+function healthChanges(
+  before: readonly ServiceHealth[],
+  after: readonly ServiceHealth[],
+): ServiceHealth[] {
+  const gone = before
+    .filter(({ family }) => !after.some((each) => each.family === family))
+    .map((health) => ({ ...health, port: 0, localEndpoints: 0 }));
+  const changed = after.filter(
+    (health) => !before.some((other) => isDeepStrictEqual(health, other)),
+  );
+  return [...gone, ...changed];
 }

@@ -75,6 +75,7 @@ describe('the command', () => {
       [['--feature-gates=AllPorts=1'], /--feature-gates.*AllPorts/],
       [['--hostname-override=a b'], /--hostname-override/],
       [['--metrics-bind-address=here'], /--metrics-bind-address/],
+      [['--healthz-bind-address=here'], /--healthz-bind-address/],
       [['--manifests=/nowhere', '--kubeconfig=x'], /--manifests and --kubeconfig/],
       [['surplus'], /argument/],
     ] as const) {

@@ -56,6 +56,9 @@ function build(options: { flowsFail?: boolean; nodeIp?: string } = {}) {
   const reports: SyncReport[] = [];
   const failures: IpFamily[] = [];
   const lost: IpFamily[] = [];
+  /** What matters for health, in its order. */
+  const heard: string[] = [];
+  const heardFacts: [IpFamily, NodeFacts][] = [];
   const table = new RouteTable({
     nodeName: 'node-a',
     allPortsEnabled: true,
@@ -74,8 +77,17 @@ function build(options: { flowsFail?: boolean; nodeIp?: string } = {}) {
     timers,
     observer: {
       refusals: () => {},
-      synced: (report) => reports.push(report),
-      syncFailed: (family) => failures.push(family),
+      nodeFacts: (family, facts) => heardFacts.push([family, facts]),
+      queued: (family) => heard.push(`${family} queued`),
+      unchanged: (family) => heard.push(`${family} unchanged`),
+      synced: (report) => {
+        reports.push(report);
+        heard.push(`${report.family} synced`);
+      },
+      syncFailed: (family) => {
+        failures.push(family);
+        heard.push(`${family} failed`);
+      },
       rulesLost: (family) => lost.push(family),
       checkFailed: (family) => failures.push(family),
     },
@@ -88,7 +100,19 @@ function build(options: { flowsFail?: boolean; nodeIp?: string } = {}) {
   const sync = (...kinds: Kind[]) => {
     for (const kind of kinds) table.synced(kind);
   };
-  return { timers, backends, reports, failures, lost, table, proxier, pass, sync };
+  return {
+    timers,
+    backends,
+    reports,
+    failures,
+    lost,
+    heard,
+    heardFacts,
+    table,
+    proxier,
+    pass,
+    sync,
+  };
 }
 
 const ADDRESSES = ['192.0.2.1', '2001:db8::1'];
@@ -132,9 +156,49 @@ describe('a family', () => {
   });
 });
 
+describe('health check node ports in one family', () => {
+  const health = (serviceKey: string, localEndpoints: number) =>
+    ({ serviceKey, family: 'IPv4', port: 30_001, localEndpoints }) as const;
+  const setUp = () => {
+    const backend = new FakeBackend('IPv4');
+    const family = new FamilyProxier(backend, { forget: () => Promise.resolve(0) });
+    return { backend, family };
+  };
+
+  it('are told of once, after the rules', async () => {
+    const { family } = setUp();
+    family.updateHealth([health('a/b', 1), health('a/c', 1)]);
+    family.updateHealth([health('a/b', 2)]);
+    assert.deepEqual((await family.sync()).health, [health('a/b', 2), health('a/c', 1)]);
+    assert.equal(family.needsSync, false);
+    assert.deepEqual((await family.sync()).health, []);
+  });
+
+  it('wait for rules that cannot be written, and what came meanwhile is newer', async () => {
+    const { backend, family } = setUp();
+    backend.failures = 2;
+    family.updateHealth([health('a/b', 1), health('a/c', 1)]);
+    await assert.rejects(family.sync());
+    const failing = family.sync();
+    family.updateHealth([health('a/c', 0)]);
+    await assert.rejects(failing);
+    assert.deepEqual((await family.sync()).health, [health('a/b', 1), health('a/c', 0)]);
+  });
+
+  it('that change in the middle of a sync wait for the next', async () => {
+    const { family } = setUp();
+    family.updateHealth([health('a/b', 1)]);
+    const first = family.sync();
+    family.updateHealth([health('a/b', 2)]);
+    assert.deepEqual((await first).health, [health('a/b', 1)]);
+    assert.equal(family.needsSync, true);
+    assert.deepEqual((await family.sync()).health, [health('a/b', 2)]);
+  });
+});
+
 describe('the proxier', () => {
   it('programs nothing before every kind is synced and addresses are known', async () => {
-    const { table, backends, proxier, pass, sync } = build();
+    const { table, backends, heardFacts, proxier, pass, sync } = build();
     table.upsert(dualStack());
     sync('Service', 'EndpointSlice');
     await pass(5000);
@@ -148,6 +212,12 @@ describe('the proxier', () => {
       assert.deepEqual(applied, [{ full: true, routes: [`default/web/${family}/TCP/`] }]);
       assert.deepEqual(facts?.addresses, family === 'IPv4' ? ['192.0.2.1'] : ['2001:db8::1']);
     }
+    table.upsert(service({ name: 'more', clusterIPs: ['10.96.0.11'] }));
+    await pass(5000);
+    assert.deepEqual(
+      heardFacts,
+      backends.map(({ family, facts }) => [family, facts]),
+    );
   });
 
   for (const [nodeIp, expected] of [
@@ -273,5 +343,129 @@ describe('the proxier', () => {
     assert.deepEqual(failures, []);
     const report = reports.find(({ family }) => family === 'IPv4');
     assert.match(String(report?.flowError), /no conntrack/);
+  });
+
+  describe('for health', () => {
+    const started = async (options?: Parameters<typeof build>[0]) => {
+      const built = build(options);
+      built.sync('Service', 'EndpointSlice', 'Node');
+      built.proxier.setNodeAddresses(ADDRESSES);
+      await built.pass(0);
+      await built.pass(5000);
+      built.heard.length = 0;
+      return built;
+    };
+    /** What was heard of IPv4, without repetitions. */
+    const v4 = (heard: readonly string[]) =>
+      heard
+        .filter((line) => line.startsWith('IPv4'))
+        .map((line) => line.slice(5))
+        .filter((line, index, all) => line !== all[index - 1]);
+
+    it('queues nothing before everything is known, then the first sync', async () => {
+      const { table, heard, proxier, pass, sync } = build();
+      table.upsert(dualStack());
+      sync('Service', 'EndpointSlice', 'Node');
+      await pass(5000);
+      assert.deepEqual(heard, []);
+      proxier.setNodeAddresses(ADDRESSES);
+      await pass(0);
+      assert.deepEqual(v4(heard), ['queued', 'synced']);
+    });
+
+    it('a change that is nothing for a family leaves it in sync', async () => {
+      const { table, heard, pass } = await started();
+      table.upsert(service());
+      await pass(0);
+      assert.deepEqual(v4(heard), ['queued', 'synced']);
+      assert.deepEqual(
+        heard.filter((line) => line.startsWith('IPv6')),
+        ['IPv6 queued', 'IPv6 unchanged'],
+      );
+    });
+
+    it('a change stays queued while syncs fail', async () => {
+      const { table, backends, heard, pass } = await started();
+      backends[0].failures = 2;
+      table.upsert(service());
+      await pass(0);
+      await pass(500);
+      assert.deepEqual(v4(heard), ['queued', 'failed']);
+      await pass(1000);
+      assert.deepEqual(v4(heard), ['queued', 'failed', 'synced']);
+    });
+
+    it('a change in the middle of a sync is queued when that has ended', async () => {
+      const { table, backends, heard, pass } = await started();
+      const gate = Promise.withResolvers<void>();
+      const apply = backends[0].apply.bind(backends[0]);
+      backends[0].apply = async (full) => {
+        await gate.promise;
+        return apply(full);
+      };
+      table.upsert(service());
+      await pass(0);
+      heard.length = 0;
+      table.upsert(slice([endpoint('10.0.0.1')]));
+      await pass(0);
+      gate.resolve();
+      await pass(0);
+      assert.deepEqual(v4(heard), ['queued', 'synced', 'queued']);
+      await pass(1000);
+      assert.deepEqual(v4(heard), ['queued', 'synced', 'queued', 'synced']);
+    });
+
+    it('rules that were lost are queued, a comparison that is due is not', async () => {
+      const { backends, heard, pass } = await started();
+      await pass(30_000);
+      await pass(1000);
+      assert.deepEqual(v4(heard), ['synced']);
+      heard.length = 0;
+      backends[0].takes = 3_600_000;
+      await pass(30_000);
+      await pass(1000);
+      heard.length = 0;
+      backends[0].stands = false;
+      backends[0].failures = 1;
+      await pass(30_000);
+      await pass(100);
+      assert.deepEqual(v4(heard), ['queued', 'failed']);
+    });
+
+    it('what health check node ports say waits for the rules, each family for its own', async () => {
+      const { table, backends, reports, pass } = await started();
+      backends[0].failures = 1;
+      reports.length = 0;
+      const told = () =>
+        reports.flatMap(({ family, health }) =>
+          health.map(({ port, localEndpoints }) => [family, port, localEndpoints]),
+        );
+      const balanced = service({
+        type: 'LoadBalancer',
+        externalTrafficPolicy: 'Local',
+        healthCheckNodePort: 30_001,
+        clusterIPs: ['10.96.0.10', 'fd00::a'],
+      });
+      table.upsert(balanced);
+      await pass(0);
+      assert.deepEqual(told(), [['IPv6', 30_001, 0]]);
+      // What comes before the next try is told with it, once.
+      table.upsert(slice([endpoint('10.0.0.1')]));
+      await pass(500);
+      assert.deepEqual(told(), [
+        ['IPv6', 30_001, 0],
+        ['IPv4', 30_001, 1],
+      ]);
+      reports.length = 0;
+      // An endpoint that the Service has no port for makes no Route differ.
+      table.upsert(
+        slice([endpoint('10.0.0.2')], {
+          name: 'more',
+          ports: [{ name: 'other', protocol: 'TCP', port: 1 }],
+        }),
+      );
+      await pass(1000);
+      assert.deepEqual(told(), [['IPv4', 30_001, 2]]);
+    });
   });
 });
