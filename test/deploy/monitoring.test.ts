@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { execa } from 'execa';
 import { parse } from 'yaml';
 import { ROOT, readText } from './manifests.ts';
-import { METRIC_NAMES } from './metric-names.ts';
+import { METRIC_NAMES, metricOf } from './metric-names.ts';
 
 interface Rule {
   readonly alert: string;
@@ -123,43 +123,34 @@ describe('the dashboard', () => {
 });
 
 describe('the metrics that dashboard and alert rules read', () => {
-  /** Names of series, without what a histogram appends. */
-  const read = new Set(
-    [...alerts.map(({ expr }) => expr), ...panelExpressions].flatMap((expr) => {
-      const names = expr.match(/\b(kubeproxy|portwide|process)_\w+/g) ?? [];
-      assert.ok(names.length > 0 || /\bup\{/.test(expr), expr);
-      return names.map((name) => {
-        const whole = name.replace(/_bucket$/, '');
-        assert.equal(name !== whole, METRIC_NAMES[whole]?.type === 'histogram', name);
-        return whole;
-      });
-    }),
-  );
+  const expressions = [...alerts.map(({ expr }) => expr), ...panelExpressions];
+  const seriesOf = (expr: string) => expr.match(/\b(kubeproxy|portwide|process)_\w+/g) ?? [];
 
   it('are those of the list', () => {
+    const read = new Set(expressions.flatMap(seriesOf).map(metricOf));
     assert.deepEqual([...read].sort(), Object.keys(METRIC_NAMES).sort());
+    for (const expr of expressions) {
+      assert.ok(seriesOf(expr).length > 0 || /\bup\{/.test(expr), expr);
+    }
   });
 
-  it('are counted up where a rate is taken, and only there', () => {
-    for (const expr of [...alerts.map((rule) => rule.expr), ...panelExpressions]) {
-      for (const [, name = ''] of expr.matchAll(/(?:rate|increase)\(\s*(\w+)/g)) {
-        assert.notEqual(METRIC_NAMES[name.replace(/_bucket$/, '')]?.type, 'gauge', expr);
-      }
-      for (const [name] of expr.matchAll(/(?<!(rate|increase)\(\s*)\b(kubeproxy|portwide)_\w+/g)) {
-        assert.equal(METRIC_NAMES[name]?.type, 'gauge', expr);
+  it('are gauges where they are taken as they stand, and nowhere else', () => {
+    for (const expr of expressions) {
+      const rates = [...expr.matchAll(/(?:rate|increase)\(\s*(\w+)/g)].map(([, name = '']) => name);
+      for (const series of seriesOf(expr)) {
+        const type = METRIC_NAMES[metricOf(series)]?.type;
+        assert.equal(type === 'gauge', !rates.includes(series), `${series}: ${expr}`);
+        assert.ok(type !== 'histogram' || series !== metricOf(series), `${series}: ${expr}`);
       }
     }
   });
 
   it('have the labels that they are grouped by', () => {
-    for (const expr of [...alerts.map((rule) => rule.expr), ...panelExpressions]) {
-      const names = expr.match(/\b(kubeproxy|portwide|process)_\w+/g) ?? [];
-      const labels = names.flatMap(
-        (name) => METRIC_NAMES[name.replace(/_bucket$/, '')]?.labels ?? [],
-      );
+    for (const expr of expressions) {
+      const labels = seriesOf(expr).flatMap((name) => METRIC_NAMES[metricOf(name)]?.labels ?? []);
       const known = ['job', 'instance', 'le', ...labels];
       const asked = [
-        ...[...expr.matchAll(/(?:by|on) \(([^)]*)\)/g)].flatMap(([, list = '']) =>
+        ...[...expr.matchAll(/(?:by|on|ignoring) \(([^)]*)\)/g)].flatMap(([, list = '']) =>
           list.split(', '),
         ),
         ...[...expr.matchAll(/(\w+)(?:=~|!=|=)"/g)].map(([, label = '']) => label),
