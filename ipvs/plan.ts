@@ -99,6 +99,12 @@ export class IpvsPlan {
     return touched;
   }
 
+  /** How many Services wait for a mark. */
+  get waiting(): number {
+    const services = [...this.#waiting].map((id) => this.#routes.get(id)?.route.serviceKey);
+    return new Set(services).size;
+  }
+
   /** What became of the endpoint that a destination stands for. */
   lifeOf(service: IpvsServiceKey, { address, port }: IpvsDestinationKey): Life {
     const route = this.#routeOf.get(serviceText(service));
