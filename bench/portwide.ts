@@ -38,6 +38,8 @@ export function createPortwide(backend: Backend, services: number): PortwideSubj
     timers: systemTimers,
     observer: {
       refusals: () => {},
+      queued: () => {},
+      unchanged: () => {},
       rulesLost: () => {},
       checkFailed: () => {},
       synced: (report) => heard.resolve(report),

@@ -1,9 +1,14 @@
 import type { Command } from 'commander';
 import { type Logger, pino } from 'pino';
+import { nodeRef } from '../events/event.ts';
+import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
 import { detectVariant } from '../iptables/variant.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
-import { createMetrics, serveMetrics } from '../metrics/metrics.ts';
+import { watchEventLoop } from '../metrics/event-loop.ts';
+import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
+import { metricsHandler, serveMetrics } from '../metrics/server.ts';
 import { watchAddresses } from '../netlink/address-watch.ts';
+import type { Backend } from '../proxier/backend.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
@@ -15,11 +20,13 @@ import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import { UserError } from './errors.ts';
 import { takeLock } from './lock.ts';
+import { metricSources } from './metric-sources.ts';
 import { START_MODE } from './mode.ts';
 import { effectiveNodeName } from './node-options.ts';
 import { usableFamilies, warnOfBridge, warnOfOtherVariant } from './node-setup.ts';
 import { createObserver } from './observer.ts';
 import { addRunOptions, type RunOptions, runContradiction } from './run-options.ts';
+import { tellOnServices } from './service-events.ts';
 import { VERSION } from './version.ts';
 
 export function addRunCommand(program: Command): void {
@@ -52,12 +59,25 @@ async function run(options: RunOptions): Promise<void> {
     allPortsEnabled: options.featureGates.AllPorts,
     onChange: () => changed(),
   });
-  const metrics = createMetrics(() => table.refusals());
-  const server = await serveMetrics(metrics.registry, options.metricsBindAddress).catch((error) => {
+  let backends: readonly Backend[] = [];
+  const metrics = createMetrics(
+    metricSources(table, () => backends),
+    VERSION,
+  );
+  const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
+  const pages = metricsHandler({ registry: metrics.registry, mode: options.proxyMode });
+  const server = await serveMetrics(pages, options.metricsBindAddress).catch((error) => {
     throw new UserError(`--metrics-bind-address: ${error.message}`);
   });
 
-  const source = createSource(options, nodeName, table, log);
+  const recorder = new EventRecorder({
+    nodeName,
+    log,
+    onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
+  });
+  const events: Events = options.manifests === undefined ? recorder : NO_EVENTS;
+  events.normal(nodeRef(nodeName), 'Starting', '', 'StartPortwide');
+  const source = createSource({ options, nodeName, sink: table, log, metrics, recorder });
   if ((await Promise.race([source.start(), stopping])) !== undefined) process.exit(0);
   const podCidrs = await Promise.race([
     podCidrsOf(table, options, nodeName, log, (callback) => {
@@ -73,7 +93,14 @@ async function run(options: RunOptions): Promise<void> {
 
   const start = { options, families, podCidrs, log };
   const mode = await START_MODE[options.proxyMode](start);
-  const observer = createObserver(log, metrics, mode.afterFirstSync);
+  backends = mode.backends;
+  for (const { family } of backends) startFamily(metrics, family);
+  const observer = createObserver({
+    log,
+    metrics,
+    tell: (changes) => tellOnServices(events, (key) => table.service(key)?.uid ?? '', changes),
+    onFirstSync: mode.afterFirstSync,
+  });
   const proxier = new Proxier({
     table,
     families: mode.backends.map(
@@ -102,6 +129,8 @@ async function run(options: RunOptions): Promise<void> {
   await source.stop();
   await watch.close();
   await proxier.stop();
+  await recorder.stop();
+  stopEventLoopWatch();
   server.close();
   lock.close();
   process.exit(0);
@@ -114,12 +143,21 @@ function stopSignal(): Promise<NodeJS.Signals> {
   });
 }
 
-function createSource(
-  options: RunOptions,
-  nodeName: string,
-  sink: ObjectSink,
-  log: Logger,
-): Source {
+function createSource({
+  options,
+  nodeName,
+  sink,
+  log,
+  metrics,
+  recorder,
+}: {
+  options: RunOptions;
+  nodeName: string;
+  sink: ObjectSink;
+  log: Logger;
+  metrics: Metrics;
+  recorder: EventRecorder;
+}): Source {
   const { manifests, kubeconfig, master } = options;
   if (manifests !== undefined) {
     return createManifestSource({
@@ -134,6 +172,8 @@ function createSource(
     nodeName,
     sink,
     log,
+    observer: metrics.api,
+    onSessions: (open) => recorder.connect(open),
     onProblem: ({ object, field, reason }) =>
       log.warn(
         { object, field, reason },

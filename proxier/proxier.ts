@@ -20,12 +20,25 @@ export interface ProxierOptions {
 /** Hears what the proxier does. */
 export interface ProxierObserver {
   refusals(changes: RefusalChanges): void;
+  /** There may be something to write. */
+  queued(family: IpFamily): void;
+  /**
+   * What was queued is nothing for this family: the kernel has what it should.
+   * @param triggerTimes as in `SyncReport`.
+   */
+  unchanged(family: IpFamily, triggerTimes: readonly number[]): void;
   synced(report: SyncReport): void;
-  syncFailed(family: IpFamily, error: unknown): void;
-  /** Somebody else removed our rules. */
-  rulesLost(family: IpFamily): void;
+  syncFailed(family: IpFamily, error: unknown, attempt: SyncAttempt): void;
+  /** Somebody else removed our rules; `what` says which. */
+  rulesLost(family: IpFamily, what: string): void;
   /** It could not be told whether the rules still stand. */
   checkFailed(family: IpFamily, error: unknown): void;
+}
+
+/** A sync that failed. */
+export interface SyncAttempt {
+  readonly full: boolean;
+  readonly seconds: number;
 }
 
 /** Everything is compared with the kernel at least this often, as in kube-proxy. */
@@ -69,7 +82,7 @@ export class Proxier {
 
   /** There may be something to do. */
   request(): void {
-    for (const runner of this.#runners.values()) runner.request();
+    for (const family of this.#runners.keys()) this.#request(family);
   }
 
   /**
@@ -79,7 +92,7 @@ export class Proxier {
   setNodeAddresses(addresses: readonly string[]): void {
     this.#addresses = addresses.toSorted(compareText);
     this.#options.table.setNodeAddresses(new Set(addresses));
-    for (const runner of this.#runners.values()) runner.request({ urgent: true });
+    for (const family of this.#runners.keys()) this.#request(family, { urgent: true });
   }
 
   /** Ends after the syncs that run now; the kernel keeps its rules. */
@@ -90,18 +103,34 @@ export class Proxier {
     await this.#checking;
   }
 
+  /** Nothing is programmed before everything is known that rules follow from. */
+  get #isReady(): boolean {
+    return this.#options.table.isSynced && this.#addresses !== undefined;
+  }
+
+  #request(family: FamilyProxier, options: { urgent?: boolean } = {}): void {
+    this.#runners.get(family)?.request(options);
+    if (this.#isReady) this.#options.observer.queued(family.family);
+  }
+
   async #sync(family: FamilyProxier): Promise<boolean> {
-    const { table, observer, timers } = this.#options;
-    if (!table.isSynced || this.#addresses === undefined) return false;
+    const { observer, timers } = this.#options;
+    if (!this.#isReady) return false;
+    const started = timers.now();
+    const full = family.isFullDue;
     try {
       await this.#drain();
-      if (!family.needsSync) return false;
+      if (!family.needsSync) {
+        observer.unchanged(family.family, family.takeTriggers());
+        return false;
+      }
       const report = await family.sync();
       if (report.full) this.#nextFull.set(family, timers.now() + restAfter(report.seconds));
       observer.synced(report);
       return true;
     } catch (error) {
-      observer.syncFailed(family.family, error);
+      const seconds = (timers.now() - started) / 1000;
+      observer.syncFailed(family.family, error, { full, seconds });
       throw error;
     }
   }
@@ -123,11 +152,12 @@ export class Proxier {
       family.setNodeFacts({ addresses, primary: own(table.node?.addresses ?? [])[0] });
     }
     while (table.hasChanges) {
-      const { routes, refusals } = table.takeChanges(SERVICES_PER_TURN);
+      const { routes, refusals, triggers } = table.takeChanges(SERVICES_PER_TURN);
       for (const family of families) {
         const own = <T extends { family: IpFamily }>(list: readonly T[]) =>
           list.filter((route) => route.family === family.family);
         family.update(own(routes.upserts), own(routes.removals), routes.before);
+        family.addTriggers(own(triggers).map(({ time }) => time));
       }
       observer.refusals(refusals);
       if (table.hasChanges) await nextTurn();
@@ -149,10 +179,16 @@ export class Proxier {
       if (nextFull === undefined) continue;
       try {
         const isDue = timers.now() >= nextFull;
-        if (!isDue && (await family.intact())) continue;
-        if (!isDue) observer.rulesLost(family.family);
+        const lost = isDue ? undefined : await family.loss();
+        if (!isDue && lost === undefined) continue;
         family.requireFull();
-        runner.request();
+        if (lost === undefined) {
+          // A comparison that is due is not queued: as far as is known, nothing waits for it.
+          runner.request();
+          continue;
+        }
+        observer.rulesLost(family.family, lost);
+        this.#request(family);
       } catch (error) {
         observer.checkFailed(family.family, error);
       }

@@ -8,6 +8,8 @@ import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
 import { VipLedger } from '../services/vip-ledger.ts';
 import type { ObjectSink } from '../sources/store.ts';
+import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
+import { RouteCounts } from './route-counts.ts';
 
 /** What became of the Routes since the last time it was asked. */
 export interface RouteChanges {
@@ -23,6 +25,16 @@ export interface RefusalChanges {
   readonly cleared: readonly Refusal[];
   readonly warnings: readonly { readonly serviceKey: ObjectKey; readonly message: string }[];
 }
+
+/** Changes of the objects of one kind, for metrics. */
+export interface ObjectChanges {
+  /** Since the start. */
+  readonly total: number;
+  /** Of these, not handed on yet. */
+  readonly pending: number;
+}
+
+type ChangingKind = 'Service' | 'EndpointSlice';
 
 interface ServiceState {
   readonly service: Service;
@@ -47,16 +59,32 @@ export class RouteTable implements ObjectSink {
   readonly #routes = new Map<ObjectKey, Map<string, Route>>();
   readonly #refusals = new Map<ObjectKey, readonly Refusal[]>();
   readonly #touched = new Set<ObjectKey>();
+  readonly #triggers: ChangeTriggers;
+  readonly #changes = {
+    Service: { total: 0, pending: 0 },
+    EndpointSlice: { total: 0, pending: 0 },
+  };
+  /** Of the Routes handed on. */
+  readonly counts = new RouteCounts();
   readonly #unsynced = new Set<Kind>(KINDS);
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
   #pendingWarnings: { serviceKey: ObjectKey; message: string }[] = [];
 
-  /** @param onChange called whenever there may be something to take, also once all is synced. */
-  constructor(options: { nodeName: string; allPortsEnabled: boolean; onChange: () => void }) {
+  /**
+   * @param onChange called whenever there may be something to take, also once all is synced.
+   * @param now milliseconds since 1970.
+   */
+  constructor(options: {
+    nodeName: string;
+    allPortsEnabled: boolean;
+    onChange: () => void;
+    now?: () => number;
+  }) {
     this.#nodeName = options.nodeName;
     this.#allPortsEnabled = options.allPortsEnabled;
     this.#onChange = options.onChange;
+    this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
   /** All sources have listed; before that nothing may be programmed. */
@@ -69,7 +97,18 @@ export class RouteTable implements ObjectSink {
     return this.#node;
   }
 
+  /** A Service as it is now. */
+  service(key: ObjectKey): Service | undefined {
+    return this.#services.get(key)?.service;
+  }
+
+  /** How often Services and EndpointSlices changed. */
+  get changes(): Readonly<Record<ChangingKind, ObjectChanges>> {
+    return this.#changes;
+  }
+
   upsert(object: ApiObject): void {
+    if (object.kind !== 'Node') this.#count(object.kind);
     if (object.kind === 'Service') this.#upsertService(object);
     else if (object.kind === 'EndpointSlice') this.#upsertSlice(object);
     else if (object.name === this.#nodeName) this.#setNode(object);
@@ -77,6 +116,7 @@ export class RouteTable implements ObjectSink {
   }
 
   remove(kind: Kind, key: ObjectKey): void {
+    if (kind !== 'Node') this.#count(kind);
     if (kind === 'Service') this.#removeService(key);
     else if (kind === 'EndpointSlice') this.#removeSlice(key);
     else if (key === this.#nodeName) this.#setNode(undefined);
@@ -85,6 +125,7 @@ export class RouteTable implements ObjectSink {
 
   synced(kind: Kind): void {
     this.#unsynced.delete(kind);
+    if (kind === 'EndpointSlice') this.#triggers.begin();
     this.#onChange();
   }
 
@@ -111,7 +152,12 @@ export class RouteTable implements ObjectSink {
   }
 
   /** Resolves Services touched since the last call, at most `limit` of them. */
-  takeChanges(limit = Infinity): { routes: RouteChanges; refusals: RefusalChanges } {
+  takeChanges(limit = Infinity): {
+    routes: RouteChanges;
+    refusals: RefusalChanges;
+    triggers: readonly ChangeTrigger[];
+  } {
+    const triggers: ChangeTrigger[] = [];
     const upserts: Route[] = [];
     const removals: Route[] = [];
     const before = new Map<string, Route>();
@@ -119,6 +165,7 @@ export class RouteTable implements ObjectSink {
     const cleared: Refusal[] = [];
     for (const key of [...this.#touched].slice(0, limit)) {
       this.#touched.delete(key);
+      triggers.push(...this.#triggers.take(key));
       const { routes, refusals } = this.#resolve(key);
       const known = this.#routes.get(key);
       for (const route of known?.values() ?? []) if (!routes.has(route.id)) removals.push(route);
@@ -137,9 +184,18 @@ export class RouteTable implements ObjectSink {
       if (refusals.length > 0) this.#refusals.set(key, refusals);
       else this.#refusals.delete(key);
     }
+    for (const route of removals) this.counts.replace(route, undefined);
+    for (const route of upserts) this.counts.replace(before.get(route.id), route);
+    if (this.#touched.size === 0) {
+      for (const changes of Object.values(this.#changes)) changes.pending = 0;
+    }
     const warnings = this.#pendingWarnings;
     this.#pendingWarnings = [];
-    return { routes: { upserts, removals, before }, refusals: { raised, cleared, warnings } };
+    return {
+      routes: { upserts, removals, before },
+      refusals: { raised, cleared, warnings },
+      triggers,
+    };
   }
 
   #resolve(key: ObjectKey): { routes: Map<string, Route>; refusals: readonly Refusal[] } {
@@ -168,6 +224,11 @@ export class RouteTable implements ObjectSink {
     this.#pendingWarnings.push({ serviceKey: route.serviceKey, message });
   }
 
+  #count(kind: ChangingKind): void {
+    this.#changes[kind].total += 1;
+    this.#changes[kind].pending += 1;
+  }
+
   #upsertService(service: Service): void {
     const served = servedPorts(service, this.#allPortsEnabled);
     const known = this.#services.get(service.key);
@@ -194,7 +255,9 @@ export class RouteTable implements ObjectSink {
     const owner = this.#sliceOwner.get(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
     this.#sliceOwner.set(slice.key, slice.serviceKey);
-    getOrCreate(this.#slices, slice.serviceKey, () => new Map()).set(slice.key, slice);
+    const slices = getOrCreate(this.#slices, slice.serviceKey, () => new Map());
+    this.#triggers.note(slice, slices.get(slice.key));
+    slices.set(slice.key, slice);
     this.#touched.add(slice.serviceKey);
   }
 
@@ -205,6 +268,7 @@ export class RouteTable implements ObjectSink {
     const slices = this.#slices.get(owner);
     slices?.delete(key);
     if (slices?.size === 0) this.#slices.delete(owner);
+    this.#triggers.drop(owner);
     this.#touched.add(owner);
   }
 

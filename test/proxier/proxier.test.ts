@@ -16,7 +16,7 @@ class FakeBackend implements Backend {
   facts: NodeFacts | undefined;
   applied: { full: boolean; routes: string[] }[] = [];
   failures = 0;
-  stands = true;
+  lost: string | undefined;
   /** Milliseconds that an `apply` takes, and those that all took. */
   takes = 0;
   clock = 0;
@@ -44,21 +44,26 @@ class FakeBackend implements Backend {
     return Promise.resolve({ written: 1 });
   }
 
-  intact() {
-    return Promise.resolve(this.stands);
+  loss() {
+    return Promise.resolve(this.lost);
   }
 }
 
-function build(options: { flowsFail?: boolean } = {}) {
+function build(options: { flowsFail?: boolean; wallClock?: () => number } = {}) {
   const timers = new FakeTimers();
   const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
   const reports: SyncReport[] = [];
   const failures: IpFamily[] = [];
-  const lost: IpFamily[] = [];
+  const lost: [IpFamily, string][] = [];
+  /** What the observer hears of families and their queues, in its order. */
+  const heard: string[] = [];
+  /** Trigger times that came into force, without a sync. */
+  const quiet: number[] = [];
   const table = new RouteTable({
     nodeName: 'node-a',
     allPortsEnabled: true,
     onChange: () => proxier.request(),
+    ...(options.wallClock === undefined ? {} : { now: options.wallClock }),
   });
   const flows = {
     forget: () =>
@@ -72,9 +77,20 @@ function build(options: { flowsFail?: boolean } = {}) {
     timers,
     observer: {
       refusals: () => {},
-      synced: (report) => reports.push(report),
-      syncFailed: (family) => failures.push(family),
-      rulesLost: (family) => lost.push(family),
+      queued: (family) => heard.push(`${family} queued`),
+      unchanged: (family, times) => {
+        heard.push(`${family} unchanged`);
+        quiet.push(...times);
+      },
+      synced: (report) => {
+        heard.push(`${report.family} synced`);
+        reports.push(report);
+      },
+      syncFailed: (family, _error, { full }) => {
+        heard.push(`${family} failed${full ? ' full' : ''}`);
+        failures.push(family);
+      },
+      rulesLost: (family, what) => lost.push([family, what]),
       checkFailed: (family) => failures.push(family),
     },
   });
@@ -86,7 +102,7 @@ function build(options: { flowsFail?: boolean } = {}) {
   const sync = (...kinds: Kind[]) => {
     for (const kind of kinds) table.synced(kind);
   };
-  return { timers, backends, reports, failures, lost, table, proxier, pass, sync };
+  return { timers, backends, reports, failures, lost, heard, quiet, table, proxier, pass, sync };
 }
 
 const ADDRESSES = ['192.0.2.1', '2001:db8::1'];
@@ -220,10 +236,124 @@ describe('the proxier', () => {
     await pass(0);
     await pass(30_000);
     assert.equal(v4.applied.length, 1);
-    v4.stands = false;
+    v4.lost = 'device kube-ipvs0';
     await pass(30_000);
     await pass(1000);
-    assert.deepEqual([lost, v4.applied.map(({ full }) => full)], [['IPv4'], [true, true]]);
+    assert.deepEqual(lost, [['IPv4', 'device kube-ipvs0']]);
+    assert.deepEqual(
+      v4.applied.map(({ full }) => full),
+      [true, true],
+    );
+  });
+
+  it('tells what was queued, and what came of it', async () => {
+    const { table, backends, heard, proxier, pass, sync } = build();
+    const news = () => heard.splice(0);
+    table.upsert(service());
+    sync('Service', 'EndpointSlice', 'Node');
+    await pass(0);
+    assert.deepEqual(news(), [], 'nothing can be queued yet');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    assert.deepEqual([...new Set(news())].sort(), [
+      'IPv4 queued',
+      'IPv4 synced',
+      'IPv6 queued',
+      'IPv6 synced',
+    ]);
+    await pass(5000);
+    backends[0].failures = 1;
+    table.upsert(service({ affinitySeconds: 10 }));
+    await pass(0);
+    assert.deepEqual(news().sort(), [
+      'IPv4 failed',
+      'IPv4 queued',
+      'IPv6 queued',
+      'IPv6 unchanged',
+    ]);
+    backends[0].failures = 1;
+    await pass(500);
+    await pass(1000);
+    assert.deepEqual(news(), ['IPv4 failed full', 'IPv4 synced']);
+  });
+
+  describe('measures how long changes of endpoints take to come into force:', () => {
+    const START = Date.UTC(2026, 0, 1);
+    /** Everything is listed, and synced once. */
+    async function running() {
+      let wall = START;
+      const built = build({ wallClock: () => wall });
+      const { table, reports, quiet, pass, sync, proxier } = built;
+      table.upsert(service());
+      table.upsert(slice([endpoint('10.0.0.1')], { triggerTime: START + 1 }));
+      sync('Service', 'EndpointSlice', 'Node');
+      proxier.setNodeAddresses(ADDRESSES);
+      await pass(5000);
+      assert.deepEqual([...reports.flatMap(({ triggerTimes }) => triggerTimes), ...quiet], []);
+      reports.length = 0;
+      const change = (triggerTime: number | undefined, address: string, fields = {}) =>
+        table.upsert(slice([endpoint(address)], { triggerTime, ...fields }));
+      const inForce = () => {
+        const times = reports.flatMap(({ family, triggerTimes }) =>
+          triggerTimes.map((time) => `${family} ${time - START}`),
+        );
+        reports.length = 0;
+        return times;
+      };
+      const setWall = (time: number) => {
+        wall = START + time;
+      };
+      return { ...built, change, inForce, setWall };
+    }
+
+    it('once a trigger, in the family of the slice', async () => {
+      const { change, inForce, pass, setWall } = await running();
+      setWall(1000);
+      change(START + 500, '10.0.0.2');
+      change(START + 600, '10.0.0.3');
+      change(START + 700, 'fd00::1', { name: 'six', key: 'default/six', family: 'IPv6' });
+      change(START + 600, '10.0.0.4');
+      await pass(0);
+      assert.deepEqual(inForce(), ['IPv4 500', 'IPv4 600']);
+      await pass(5000);
+      assert.deepEqual(inForce(), []);
+    });
+
+    it('also where nothing is to be written', async () => {
+      const { change, inForce, quiet, pass } = await running();
+      const gone = endpoint('10.0.0.9', { ready: false, serving: false });
+      change(START + 500, '10.0.0.1', { endpoints: [endpoint('10.0.0.1'), gone] });
+      change(START + 600, '10.0.0.1', { serviceKey: 'default/none', key: 'default/none-1' });
+      await pass(0);
+      // The endpoint that is not ready belongs to the Route, so that one is written.
+      assert.deepEqual([inForce(), quiet], [['IPv4 500', 'IPv4 600'], []]);
+      change(START + 700, '10.0.0.1', { serviceKey: 'default/none', key: 'default/none-1' });
+      await pass(5000);
+      assert.deepEqual([inForce(), quiet], [[], [START + 700]]);
+    });
+
+    it('from the first sync that succeeds', async () => {
+      const { change, backends, inForce, pass } = await running();
+      backends[0].failures = 1;
+      change(START + 500, '10.0.0.2');
+      await pass(0);
+      change(START + 600, '10.0.0.3');
+      assert.deepEqual(inForce(), []);
+      await pass(500);
+      assert.deepEqual(inForce(), ['IPv4 500', 'IPv4 600']);
+    });
+
+    it('not for what was before, nor for what goes, nor for nonsense', async () => {
+      const { change, table, inForce, quiet, pass } = await running();
+      change(undefined, '10.0.0.2');
+      change(START, '10.0.0.3');
+      change(START + 60_001, '10.0.0.4');
+      await pass(5000);
+      change(START + 500, '10.0.0.5');
+      table.remove('EndpointSlice', 'default/web-1');
+      await pass(5000);
+      assert.deepEqual([inForce(), quiet], [[], []]);
+    });
   });
 
   it('lets go of a VIP that the node takes without waiting for the least period', async () => {
