@@ -76,11 +76,11 @@ export function namespaceOf({ namespace }: ObjectRef): string {
 /**
  * As client-go names them: the object, and the time in nanoseconds, hexadecimal.
  * @param time milliseconds since 1970.
- * @param fraction 0 up to and without 1: where in the millisecond. Nodes see the same things at the
- * same time, and their Events must not have the same name.
+ * @param offset nanoseconds within the millisecond, 0 to 999,999. Two Events must not have the same
+ * name, be they of one millisecond or of two nodes, which see the same things at the same time.
  */
-export function eventName({ name }: ObjectRef, time: number, fraction: number): string {
-  const nanoseconds = BigInt(Math.floor(time)) * 1_000_000n + BigInt(Math.floor(fraction * 1e6));
+export function eventName({ name }: ObjectRef, time: number, offset: number): string {
+  const nanoseconds = BigInt(Math.floor(time)) * 1_000_000n + BigInt(offset);
   const start = name.slice(0, MAX_NAME).replace(/[-.]+$/, '');
   return `${start}.${nanoseconds.toString(16)}`;
 }

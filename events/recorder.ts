@@ -37,6 +37,8 @@ const MAX_QUEUED = 100;
 const MAX_TRIES = 6;
 /** Milliseconds after the first failure; doubled after each. */
 const FIRST_BACKOFF = 1000;
+/** Of a millisecond. */
+const NANOSECONDS = 1_000_000;
 const DEFAULT_ACTION = 'ServeService';
 
 const SYSTEM_CLOCK: EventClock = {
@@ -66,6 +68,8 @@ export class EventRecorder implements Events {
   #open: OpenWriteSession | undefined;
   #working: Promise<void> | undefined;
   #review: unknown;
+  /** Nanoseconds for the name of the next Event, from anywhere on. */
+  #offset: number;
   /** Told in the log already. */
   #isFailing = false;
 
@@ -74,6 +78,7 @@ export class EventRecorder implements Events {
     this.#clock = options.clock ?? SYSTEM_CLOCK;
     this.#reporter = reporterOn(options.nodeName);
     this.#bucket = new TokenBucket(RATE, this.#clock.now());
+    this.#offset = Math.floor(this.#clock.random() * NANOSECONDS);
   }
 
   normal(regarding: ObjectRef, reason: string, note: string, action = DEFAULT_ACTION): void {
@@ -99,8 +104,8 @@ export class EventRecorder implements Events {
 
   #record(occurrence: Occurrence): void {
     if (this.#stop.signal.aborted) return;
-    const { now, random } = this.#clock;
-    const { entry, isDue } = this.#series.observe(occurrence, now(), random());
+    const { entry, isDue } = this.#series.observe(occurrence, this.#clock.now(), this.#offset);
+    this.#offset = (this.#offset + 1) % NANOSECONDS;
     if (isDue) this.#enqueue(entry);
     this.#reviewLater();
   }

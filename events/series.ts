@@ -46,18 +46,18 @@ export class SeriesCache {
 
   /**
    * @param now milliseconds since 1970.
-   * @param fraction of a millisecond, for the name; see `eventName`.
+   * @param offset for the name; see `eventName`.
    * @returns the entry, and whether it is to be written now.
    */
   observe(
     occurrence: Occurrence,
     now: number,
-    fraction: number,
+    offset: number,
   ): { entry: SeriesEntry; isDue: boolean } {
     const key = occurrenceKey(occurrence);
     let entry = this.#entries.get(key);
     if (entry === undefined) {
-      entry = new SeriesEntry(occurrence, eventName(occurrence.regarding, now, fraction), now);
+      entry = new SeriesEntry(occurrence, eventName(occurrence.regarding, now, offset), now);
     } else {
       entry.count += 1;
       entry.lastObserved = now;
