@@ -71,8 +71,9 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       if (!known.has(family)) {
         log.info({ family, seconds, written }, 'serving');
         onFirstSync(family);
-      } else if (full && written > 0)
+      } else if (full && written > 0 && !report.changed) {
         log.warn({ family, written }, 'wrote rules that the kernel lacked');
+      }
       known.add(family);
       if (flowError !== undefined) {
         log.warn({ family, err: flowError }, 'cannot forget stale UDP flows; trying again later');

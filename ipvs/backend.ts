@@ -243,8 +243,12 @@ class IpvsBackend implements Backend {
     const known = this.#hopeless;
     this.#hopeless = new Set([...known, ...refused.map(([what]) => what)]);
     for (const [what, error] of refused) {
-      if (!known.has(what))
-        this.#options.onWarning(`the kernel will not ${what}: ${error.message}`);
+      if (known.has(what)) continue;
+      // `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`
+      const [service = ''] = what.replace(/^\S+ /, '').split(' > ');
+      const name = this.#plan.nameOf(service);
+      const whose = name === undefined ? '' : ` for ${name}`;
+      this.#options.onWarning(`the kernel will not ${what}${whose}: ${error.message}`);
     }
     return refused.length;
   }

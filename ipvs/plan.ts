@@ -105,6 +105,11 @@ export class IpvsPlan {
     return new Set(services).size;
   }
 
+  /** Whose an IPVS service is (`ns/name` or `ns/name:port`), by its text. */
+  nameOf(service: string): string | undefined {
+    return this.#routeOf.get(service)?.name;
+  }
+
   /** What became of the endpoint that a destination stands for. */
   lifeOf(service: IpvsServiceKey, { address, port }: IpvsDestinationKey): Life {
     const route = this.#routeOf.get(serviceText(service));

@@ -18,6 +18,8 @@ export interface FlowTable {
 export interface SyncReport {
   readonly family: IpFamily;
   readonly full: boolean;
+  /** Something was handed over since the last sync that succeeded. */
+  readonly changed: boolean;
   readonly seconds: number;
   /** Seconds of it that the backend took. */
   readonly applySeconds: number;
@@ -123,6 +125,7 @@ export class FamilyProxier {
   async sync(): Promise<SyncReport> {
     const started = this.#now();
     const full = this.#full;
+    const changed = this.#dirty;
     this.#dirty = false;
     this.#full = false;
     // Taken before the rules are written: what is handed over meanwhile comes into force with the
@@ -141,9 +144,10 @@ export class FamilyProxier {
       const seconds = (this.#now() - started) / 1000;
       const { family } = this;
       const apply = { written, rulesWritten, applySeconds };
-      return { family, full, seconds, ...apply, ...flows, triggerTimes };
+      return { family, full, changed, seconds, ...apply, ...flows, triggerTimes };
     } catch (error) {
       this.#full = true;
+      this.#dirty ||= changed;
       this.#triggerTimes = [...triggerTimes, ...this.takeTriggers()];
       if (suspects !== undefined) this.#owners.returnSuspects(suspects);
       throw error;

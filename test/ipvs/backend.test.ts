@@ -297,7 +297,7 @@ describe('the IPVS backend', () => {
     const { backend, warnings } = await agent(fake, [wide(['224.0.0.1', POD])]);
     for (let round = 0; round < 3; round++) await backend.apply(true);
     assert.equal(warnings.length, 1);
-    assert.match(warnings[0] ?? '', /FWM 4098 > 224\.0\.0\.1:0/);
+    assert.match(warnings[0] ?? '', /FWM 4098 > 224\.0\.0\.1:0 for default\/web: /);
     assert.deepEqual(
       [...(fake.services.get(`FWM ${MARK}`)?.destinations.keys() ?? [])],
       [`${POD}:0`],
