@@ -48,6 +48,24 @@ if ! node_modules/.bin/node --version >/dev/null 2>&1 ||
   touch node_modules/.package-lock.json
 fi
 
+# Only this one command of the package: installed, it would start a server. It goes with the modules.
+case " $* " in
+  *" test "*)
+    if [ ! -x node_modules/.bin/promtool ] && ! command -v promtool >/dev/null 2>&1; then
+      echo "Fetching promtool with apt"
+      package=$(mktemp -d)
+      (
+        cd "$package"
+        fetch() { apt-get download -qq -o APT::Sandbox::User=root prometheus; }
+        fetch 2>/dev/null || { apt-get update -qq && fetch; }
+        dpkg -x prometheus_*.deb .
+      )
+      install "$package/usr/bin/promtool" node_modules/.bin/
+      rm -rf "$package"
+    fi
+    ;;
+esac
+
 # A kernel that cannot make a network namespace can run nothing here; say so before a test does.
 if ! ip netns add portwide-setup 2>/dev/null; then
   echo "This machine cannot make network namespaces (ip netns add failed); CAP_SYS_ADMIN is needed." >&2
