@@ -107,6 +107,28 @@ describe('the recorder of Events', () => {
     assert.deepEqual(series(), [{ count: 3, lastObservedTime: '2026-01-02T03:04:07.678000Z' }]);
   });
 
+  it('writes once what came again while it got ready to write', async () => {
+    const gate = Promise.withResolvers<void>();
+    recorder.connect(async (signal) => {
+      await gate.promise;
+      return open(signal);
+    });
+    warn();
+    await nextTurn();
+    warn();
+    gate.resolve();
+    await requests(1);
+    warn('RefusedPorts');
+    await requests(2);
+    assert.deepEqual(
+      server.received.map(({ method, body }) => [method, body.reason]),
+      [
+        ['POST', 'RefusedNodePort'],
+        ['POST', 'RefusedPorts'],
+      ],
+    );
+  });
+
   it('tells of repetitions: the second time, in half an hour, and at the end', async () => {
     recorder.connect(open);
     warn();
@@ -226,7 +248,8 @@ describe('the recorder of Events', () => {
     // It may be told again.
     server.next = () => undefined;
     warn('RefusedHeadless');
-    await waitFor('it is written at last', () => server.stored.size === 2);
+    await waitFor('it is written at last, as new', () => server.stored.size === 2);
+    assert.deepEqual(series(), [undefined, undefined]);
   });
 
   for (const [status, isPassing] of [
