@@ -22,9 +22,9 @@ export interface KubeProxyMetrics {
   readonly conntrackSeconds: Histogram<ByFamily>;
   readonly conntrackDeleted: Counter<ByFamily>;
   /** For the health server: HTTP status of each answer of `/healthz`. */
-  readonly proxyHealthz: Counter<'code'>;
+  readonly healthz: Counter<'code'>;
   /** For the health server: HTTP status of each answer of `/livez`. */
-  readonly proxyLivez: Counter<'code'>;
+  readonly livez: Counter<'code'>;
 }
 
 /** Where the numbers are that are asked for at each scrape. */
@@ -140,12 +140,12 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources): Kub
       'Entries of stale UDP flows deleted from conntrack so far',
       FAMILY,
     ),
-    proxyHealthz: counter(
+    healthz: counter(
       'kubeproxy_proxy_healthz_total',
       'Answers of /healthz so far, by HTTP status',
       ['code'],
     ),
-    proxyLivez: counter('kubeproxy_proxy_livez_total', 'Answers of /livez so far, by HTTP status', [
+    livez: counter('kubeproxy_proxy_livez_total', 'Answers of /livez so far, by HTTP status', [
       'code',
     ]),
   };

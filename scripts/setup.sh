@@ -31,6 +31,24 @@ if [ -n "$missing" ]; then
   apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
+# promtool alone, of which the tests want a judgement: its package would start a server.
+case " $* " in
+  *" test "*)
+    if ! command -v promtool >/dev/null 2>&1; then
+      echo "Fetching promtool from the package prometheus"
+      (
+        directory=$(mktemp -d)
+        trap 'rm -rf "$directory"' EXIT
+        cd "$directory"
+        [ -n "$missing" ] || apt-get update -qq
+        apt-get download -qq -o APT::Sandbox::User=root prometheus
+        dpkg -x prometheus_*.deb .
+        install usr/bin/promtool /usr/local/bin/
+      )
+    fi
+    ;;
+esac
+
 # Inside, the root is this machine's, and modprobe looks into /lib/modules.
 if [ -n "$kernel" ]; then
   for modules in /usr/lib/uml/modules/*; do
@@ -47,24 +65,6 @@ if ! node_modules/.bin/node --version >/dev/null 2>&1 ||
   npm ci --no-audit --no-fund --loglevel=error
   touch node_modules/.package-lock.json
 fi
-
-# Only this one command of the package: installed, it would start a server. It goes with the modules.
-case " $* " in
-  *" test "*)
-    if [ ! -x node_modules/.bin/promtool ] && ! command -v promtool >/dev/null 2>&1; then
-      echo "Fetching promtool with apt"
-      package=$(mktemp -d)
-      (
-        cd "$package"
-        fetch() { apt-get download -qq -o APT::Sandbox::User=root prometheus; }
-        fetch 2>/dev/null || { apt-get update -qq && fetch; }
-        dpkg -x prometheus_*.deb .
-      )
-      install "$package/usr/bin/promtool" node_modules/.bin/
-      rm -rf "$package"
-    fi
-    ;;
-esac
 
 # A kernel that cannot make a network namespace can run nothing here; say so before a test does.
 if ! ip netns add portwide-setup 2>/dev/null; then

@@ -85,8 +85,8 @@ async function experienced(): Promise<Scrape> {
   backends[0].error = new IptablesError('iptables-restore', 'busy', undefined, undefined);
   table.upsert(slice([endpoint('10.0.0.2')]));
   await pass(0);
-  metrics.proxyHealthz.inc({ code: 200 });
-  metrics.proxyLivez.inc({ code: 503 });
+  metrics.healthz.inc({ code: 200 });
+  metrics.livez.inc({ code: 503 });
   metrics.stallSeconds.observe(0.1);
   metrics.api.request({ method: 'GET', host: '10.96.0.1:443', code: 200, seconds: 0.1 });
   metrics.api.watching('services', true);
