@@ -1,5 +1,5 @@
 import type { Logger } from 'pino';
-import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
+import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
 import { ANY_FAMILY, Listener } from '../health/listener.ts';
@@ -20,6 +20,8 @@ export interface HealthOptions {
   readonly nodePortSelection: 'all' | 'primary' | readonly string[];
   /** Milliseconds. */
   readonly syncPeriod: number;
+  /** The health check node port of a Service cannot be served; it is tried again. */
+  readonly onServiceFailure: (service: ObjectKey, port: number, error: Error) => void;
 }
 
 /** The health servers of a running agent, and what they have to be told. */
@@ -47,11 +49,13 @@ export function startHealth(options: HealthOptions, metrics: Metrics, log: Logge
   const services = new ServiceServers({
     isProxyHealthy: () => proxy.report().healthy,
     listen: (port) => new Listener({ ...port, timers: systemTimers }),
-    onBindFailure: (service, port, error) =>
+    onBindFailure: (service, port, error) => {
       log.warn(
         { service, port, err: error },
         'cannot serve a health check node port; trying again',
-      ),
+      );
+      options.onServiceFailure(service, port, error);
+    },
     onBindRecovery: (service, port) =>
       log.info({ service, port }, 'the health check node port is served now'),
   });

@@ -3,10 +3,16 @@ import { type Logger, pino } from 'pino';
 import type { ConfigFile } from '../config/configure.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
+import { toConfiguration } from '../config/write.ts';
+import { nodeRef, serviceRef } from '../events/event.ts';
+import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
 import { detectVariant } from '../iptables/variant.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
-import { createMetrics, serveMetrics } from '../metrics/metrics.ts';
+import { watchEventLoop } from '../metrics/event-loop.ts';
+import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
+import { metricsHandler, serveMetrics } from '../metrics/server.ts';
 import { watchAddresses } from '../netlink/address-watch.ts';
+import type { Backend } from '../proxier/backend.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
@@ -22,6 +28,7 @@ import { setUpConntrack } from './conntrack-settings.ts';
 import { startHealth } from './health.ts';
 import { listenOrRetry } from './listen.ts';
 import { takeLock } from './lock.ts';
+import { metricSources } from './metric-sources.ts';
 import { START_MODE, SYNC_PERIOD } from './mode.ts';
 import {
   effectiveNodeName,
@@ -33,6 +40,7 @@ import {
 import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
+import { tellOnServices } from './service-events.ts';
 import { VERSION } from './version.ts';
 
 export function addRunCommand(program: Command): void {
@@ -72,15 +80,31 @@ async function run(texts: FlagTexts): Promise<void> {
       changed();
     },
   });
-  const metrics = createMetrics(() => table.refusals());
+  let backends: readonly Backend[] = [];
+  const metrics = createMetrics(
+    metricSources(table, () => backends),
+    VERSION,
+  );
+  const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
+  const pages = metricsHandler({
+    registry: metrics.registry,
+    mode: options.proxyMode,
+    configuration: () => toConfiguration(options),
+  });
   const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
   const server =
     metricsBindAddress &&
-    (await listenOrRetry(
-      '--metrics-bind-address',
-      () => serveMetrics(metrics.registry, metricsBindAddress),
-      { hardFail, log },
-    ));
+    (await listenOrRetry('--metrics-bind-address', () => serveMetrics(pages, metricsBindAddress), {
+      hardFail,
+      log,
+    }));
+  const recorder = new EventRecorder({
+    nodeName,
+    log,
+    onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
+  });
+  const events: Events = options.manifests === undefined ? recorder : NO_EVENTS;
+  events.normal(nodeRef(nodeName), 'Starting', '', 'StartPortwide');
   const syncPeriod = SYNC_PERIOD[options.proxyMode](options);
   const health = startHealth(
     {
@@ -88,12 +112,18 @@ async function run(texts: FlagTexts): Promise<void> {
       hardFail,
       nodePortSelection: options.nodeportAddresses,
       syncPeriod,
+      onServiceFailure: (key, port, error) =>
+        events.warning(
+          serviceRef(key, table.service(key)?.uid ?? ''),
+          'FailedToStartServiceHealthcheck',
+          `health check node port ${port} cannot be served: ${error.message}`,
+        ),
     },
     metrics,
     log,
   );
 
-  const source = createSource(options, nodeName, table, log);
+  const source = createSource({ options, nodeName, sink: table, log, metrics, recorder });
   if ((await Promise.race([source.start(), stopping])) !== undefined) process.exit(0);
   const podCidrs = await Promise.race([
     podCidrsOf(table, options, nodeName, log, (callback) => {
@@ -109,7 +139,15 @@ async function run(texts: FlagTexts): Promise<void> {
 
   const start = { options, families, podCidrs, log };
   const mode = await START_MODE[options.proxyMode](start);
-  const observer = createObserver(log, metrics, health, mode.afterFirstSync);
+  backends = mode.backends;
+  for (const { family } of backends) startFamily(metrics, family);
+  const observer = createObserver({
+    log,
+    metrics,
+    health,
+    tell: (changes) => tellOnServices(events, (key) => table.service(key)?.uid ?? '', changes),
+    onFirstSync: mode.afterFirstSync,
+  });
   const proxier = new Proxier({
     table,
     families: mode.backends.map(
@@ -140,6 +178,8 @@ async function run(texts: FlagTexts): Promise<void> {
   await source.stop();
   await watch.close();
   await proxier.stop();
+  await recorder.stop();
+  stopEventLoopWatch();
   server?.close();
   health.close();
   lock.close();
@@ -167,12 +207,21 @@ function stopSignal(): Promise<NodeJS.Signals> {
   });
 }
 
-function createSource(
-  options: RunOptions,
-  nodeName: string,
-  sink: ObjectSink,
-  log: Logger,
-): Source {
+function createSource({
+  options,
+  nodeName,
+  sink,
+  log,
+  metrics,
+  recorder,
+}: {
+  options: RunOptions;
+  nodeName: string;
+  sink: ObjectSink;
+  log: Logger;
+  metrics: Metrics;
+  recorder: EventRecorder;
+}): Source {
   const { manifests, kubeconfig, master } = options;
   if (manifests !== undefined) {
     return createManifestSource({
@@ -187,6 +236,8 @@ function createSource(
     nodeName,
     sink,
     log,
+    observer: metrics.api,
+    onSessions: (open) => recorder.connect(open),
     onProblem: ({ object, field, reason }) =>
       log.warn(
         { object, field, reason },

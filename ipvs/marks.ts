@@ -74,6 +74,11 @@ export class Marks {
     return mark;
   }
 
+  /** How many owners have a mark now. */
+  get inUse(): number {
+    return this.#byOwner.size - this.#released.size;
+  }
+
   /** Whether a mark is, or once was, given to a Service, out of whatever range. */
   isOurs(mark: number): boolean {
     return this.#ours.has(mark);

@@ -99,6 +99,17 @@ export class IpvsPlan {
     return touched;
   }
 
+  /** How many Services wait for a mark. */
+  get waiting(): number {
+    const services = [...this.#waiting].map((id) => this.#routes.get(id)?.route.serviceKey);
+    return new Set(services).size;
+  }
+
+  /** Whose an IPVS service is (`ns/name` or `ns/name:port`), by its text. */
+  nameOf(service: string): string | undefined {
+    return this.#routeOf.get(service)?.name;
+  }
+
   /** What became of the endpoint that a destination stands for. */
   lifeOf(service: IpvsServiceKey, { address, port }: IpvsDestinationKey): Life {
     const route = this.#routeOf.get(serviceText(service));

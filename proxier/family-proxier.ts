@@ -19,14 +19,27 @@ export interface FlowTable {
 export interface SyncReport {
   readonly family: IpFamily;
   readonly full: boolean;
+  /** Something was handed over since the last sync that succeeded. */
+  readonly changed: boolean;
   readonly seconds: number;
+  /** Seconds of it that the backend took. */
+  readonly applySeconds: number;
   readonly written: number;
+  /** See `ApplyReport`. */
+  readonly rulesWritten: ReadonlyMap<string, number> | undefined;
+  /** Seconds that it took to look for stale UDP flows; undefined when there was no reason to look. */
+  readonly flowSeconds: number | undefined;
   readonly forgottenFlows: number;
   /** Why stale UDP flows could not be forgotten; they are tried again with the next sync. */
   readonly flowError: unknown;
   /** What health check node ports may say from now on, where that changed. */
   readonly health: readonly ServiceHealth[];
+  /** When what is now in force was triggered, in milliseconds since 1970. */
+  readonly triggerTimes: readonly number[];
 }
+
+/** More than these are not kept while syncs fail: the oldest go. */
+const MAX_TRIGGERS = 10_000;
 
 /**
  * One family: what is wanted, and bringing the kernel there. Changes are handed over at any time;
@@ -40,6 +53,7 @@ export class FamilyProxier {
   readonly #owners = new FlowOwners();
   #health = new Map<ObjectKey, ServiceHealth>();
   #facts: NodeFacts = { addresses: [], primary: undefined };
+  #triggerTimes: readonly number[] = [];
   #dirty = true;
   #full = true;
   #isFirst = true;
@@ -55,6 +69,11 @@ export class FamilyProxier {
   /** @returns whether there is something to sync. */
   get needsSync(): boolean {
     return this.#dirty || this.#full;
+  }
+
+  /** Whether the next sync compares everything with the kernel. */
+  get isFullDue(): boolean {
+    return this.#full;
   }
 
   /** The next sync compares everything with the kernel. */
@@ -97,9 +116,22 @@ export class FamilyProxier {
     this.#dirty = true;
   }
 
-  /** Whether the rules still stand. */
-  intact(): Promise<boolean> {
-    return this.#backend.intact();
+  /** Hands over when that was triggered which was handed over with `update`. */
+  addTriggers(times: readonly number[]): void {
+    if (times.length > 0)
+      this.#triggerTimes = [...this.#triggerTimes, ...times].slice(-MAX_TRIGGERS);
+  }
+
+  /** Triggers since the last sync; they are handed out once. */
+  takeTriggers(): readonly number[] {
+    const times = this.#triggerTimes;
+    this.#triggerTimes = [];
+    return times;
+  }
+
+  /** What of the rules no longer stands; see `Backend.loss`. */
+  loss(): Promise<string | undefined> {
+    return this.#backend.loss();
   }
 
   /**
@@ -109,6 +141,7 @@ export class FamilyProxier {
   async sync(): Promise<SyncReport> {
     const started = this.#now();
     const full = this.#full;
+    const changed = this.#dirty;
     this.#dirty = false;
     this.#full = false;
     // Taken before the rules are written: what is handed over meanwhile comes into force with the
@@ -116,8 +149,10 @@ export class FamilyProxier {
     const suspects = this.#owners.takeSuspects();
     const health = this.#health;
     this.#health = new Map();
+    const triggerTimes = this.takeTriggers();
     try {
-      const { written } = await this.#backend.apply(full);
+      const { written, rulesWritten } = await this.#backend.apply(full);
+      const applySeconds = (this.#now() - started) / 1000;
       // Rules that were not what they should be may have let any flow astray.
       const isUnknown = this.#isFirst || (full && written > 0);
       const flows = await this.#forgetStaleFlows(
@@ -125,17 +160,23 @@ export class FamilyProxier {
       );
       this.#isFirst = false;
       const seconds = (this.#now() - started) / 1000;
+      const { family } = this;
+      const apply = { written, rulesWritten, applySeconds };
       return {
-        family: this.family,
+        family,
         full,
+        changed,
         seconds,
-        written,
+        ...apply,
         ...flows,
+        triggerTimes,
         health: [...health.values()],
       };
     } catch (error) {
       this.#full = true;
       this.#health = new Map([...health, ...this.#health]);
+      this.#dirty ||= changed;
+      this.#triggerTimes = [...triggerTimes, ...this.takeTriggers()];
       if (suspects !== undefined) this.#owners.returnSuspects(suspects);
       throw error;
     }
@@ -143,10 +184,12 @@ export class FamilyProxier {
 
   async #forgetStaleFlows(
     suspects: Suspects | undefined,
-  ): Promise<{ forgottenFlows: number; flowError: unknown }> {
+  ): Promise<Pick<SyncReport, 'forgottenFlows' | 'flowError' | 'flowSeconds'>> {
     if (suspects === undefined || suspects.vips.size + suspects.nodePorts.size === 0) {
-      return { forgottenFlows: 0, flowError: undefined };
+      return { forgottenFlows: 0, flowError: undefined, flowSeconds: undefined };
     }
+    const started = this.#now();
+    const flowSeconds = () => (this.#now() - started) / 1000;
     const addresses = new Set(this.#facts.addresses);
     const isNodeAddress = (address: string) => addresses.has(address);
     try {
@@ -154,10 +197,10 @@ export class FamilyProxier {
         (flow) => this.#owners.isStale(flow, suspects, isNodeAddress),
         onlyVip(suspects),
       );
-      return { forgottenFlows, flowError: undefined };
+      return { forgottenFlows, flowError: undefined, flowSeconds: flowSeconds() };
     } catch (flowError) {
       this.#owners.returnSuspects(suspects);
-      return { forgottenFlows: 0, flowError };
+      return { forgottenFlows: 0, flowError, flowSeconds: flowSeconds() };
     }
   }
 }

@@ -27,14 +27,23 @@ export interface ProxierObserver {
   nodeFacts(family: IpFamily, facts: NodeFacts): void;
   /** There may be something to write; told of once or several times until it is. */
   queued(family: IpFamily): void;
-  /** What was queued is nothing for this family: the kernel has what it should. */
-  unchanged(family: IpFamily): void;
+  /**
+   * What was queued is nothing for this family: the kernel has what it should.
+   * @param triggerTimes as in `SyncReport`.
+   */
+  unchanged(family: IpFamily, triggerTimes: readonly number[]): void;
   synced(report: SyncReport): void;
-  syncFailed(family: IpFamily, error: unknown): void;
-  /** Somebody else removed our rules. */
-  rulesLost(family: IpFamily): void;
+  syncFailed(family: IpFamily, error: unknown, attempt: SyncAttempt): void;
+  /** Somebody else removed our rules; `what` says which. */
+  rulesLost(family: IpFamily, what: string): void;
   /** It could not be told whether the rules still stand. */
   checkFailed(family: IpFamily, error: unknown): void;
+}
+
+/** A sync that failed. */
+export interface SyncAttempt {
+  readonly full: boolean;
+  readonly seconds: number;
 }
 
 /** Everything is compared with the kernel at least this often, as in kube-proxy. */
@@ -117,6 +126,8 @@ export class Proxier {
     const { observer, timers } = this.#options;
     if (!this.#isReady) return false;
     this.#queued.delete(family);
+    const started = timers.now();
+    const full = family.isFullDue;
     try {
       await this.#drain();
       const isDue = family.needsSync;
@@ -125,13 +136,14 @@ export class Proxier {
         if (report.full) this.#nextFull.set(family, timers.now() + restAfter(report.seconds));
         observer.synced(report);
       } else {
-        observer.unchanged(family.family);
+        observer.unchanged(family.family, family.takeTriggers());
       }
       // What came meanwhile may be not in this sync but in the next.
       if (this.#queued.has(family)) observer.queued(family.family);
       return isDue;
     } catch (error) {
-      observer.syncFailed(family.family, error);
+      const seconds = (timers.now() - started) / 1000;
+      observer.syncFailed(family.family, error, { full, seconds });
       throw error;
     }
   }
@@ -155,12 +167,13 @@ export class Proxier {
       if (family.setNodeFacts(facts)) observer.nodeFacts(family.family, facts);
     }
     while (table.hasChanges) {
-      const { routes, refusals, health } = table.takeChanges(SERVICES_PER_TURN);
+      const { routes, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);
       for (const family of families) {
         const own = <T extends { family: IpFamily }>(list: readonly T[]) =>
           list.filter((route) => route.family === family.family);
         family.update(own(routes.upserts), own(routes.removals), routes.before);
         family.updateHealth(own(health));
+        family.addTriggers(own(triggers).map(({ time }) => time));
       }
       observer.refusals(refusals);
       if (table.hasChanges) await nextTurn();
@@ -182,14 +195,15 @@ export class Proxier {
       if (nextFull === undefined) continue;
       try {
         const isDue = timers.now() >= nextFull;
-        if (!isDue && (await family.intact())) continue;
+        const lost = isDue ? undefined : await family.loss();
+        if (!isDue && lost === undefined) continue;
         family.requireFull();
-        // A comparison that is due queues nothing: as far as is known, the kernel has what it should.
-        if (isDue) {
+        if (lost === undefined) {
+          // A comparison that is due is not queued: as far as is known, nothing waits for it.
           runner.request();
           continue;
         }
-        observer.rulesLost(family.family);
+        observer.rulesLost(family.family, lost);
         this.#request(family);
       } catch (error) {
         observer.checkFailed(family.family, error);

@@ -9,6 +9,8 @@ import { type ServedService, servedPorts } from '../services/served-ports.ts';
 import { type ServiceHealth, serviceHealth } from '../services/service-health.ts';
 import { VipLedger } from '../services/vip-ledger.ts';
 import type { ObjectSink } from '../sources/store.ts';
+import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
+import { RouteCounts } from './route-counts.ts';
 
 /** What became of the Routes since the last time it was asked. */
 export interface RouteChanges {
@@ -31,7 +33,18 @@ export interface TableChanges {
   readonly refusals: RefusalChanges;
   /** Health check node ports; port 0 where one went. */
   readonly health: readonly ServiceHealth[];
+  readonly triggers: readonly ChangeTrigger[];
 }
+
+/** Changes of the objects of one kind, for metrics. */
+export interface ObjectChanges {
+  /** Since the start. */
+  readonly total: number;
+  /** Of these, not handed on yet. */
+  readonly pending: number;
+}
+
+type ChangingKind = 'Service' | 'EndpointSlice';
 
 interface ServiceState {
   readonly service: Service;
@@ -64,16 +77,32 @@ export class RouteTable implements ObjectSink {
   readonly #refusals = new Map<ObjectKey, readonly Refusal[]>();
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
   readonly #touched = new Set<ObjectKey>();
+  readonly #triggers: ChangeTriggers;
+  readonly #changes = {
+    Service: { total: 0, pending: 0 },
+    EndpointSlice: { total: 0, pending: 0 },
+  };
+  /** Of the Routes handed on. */
+  readonly counts = new RouteCounts();
   readonly #unsynced = new Set<Kind>(KINDS);
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
   #pendingWarnings: { serviceKey: ObjectKey; message: string }[] = [];
 
-  /** @param onChange called whenever there may be something to take, also once all is synced. */
-  constructor(options: { nodeName: string; allPortsEnabled: boolean; onChange: () => void }) {
+  /**
+   * @param onChange called whenever there may be something to take, also once all is synced.
+   * @param now milliseconds since 1970.
+   */
+  constructor(options: {
+    nodeName: string;
+    allPortsEnabled: boolean;
+    onChange: () => void;
+    now?: () => number;
+  }) {
     this.#nodeName = options.nodeName;
     this.#allPortsEnabled = options.allPortsEnabled;
     this.#onChange = options.onChange;
+    this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
   /** All sources have listed; before that nothing may be programmed. */
@@ -86,7 +115,18 @@ export class RouteTable implements ObjectSink {
     return this.#node;
   }
 
+  /** A Service as it is now. */
+  service(key: ObjectKey): Service | undefined {
+    return this.#services.get(key)?.service;
+  }
+
+  /** How often Services and EndpointSlices changed. */
+  get changes(): Readonly<Record<ChangingKind, ObjectChanges>> {
+    return this.#changes;
+  }
+
   upsert(object: ApiObject): void {
+    if (object.kind !== 'Node') this.#count(object.kind);
     if (object.kind === 'Service') this.#upsertService(object);
     else if (object.kind === 'EndpointSlice') this.#upsertSlice(object);
     else if (object.name === this.#nodeName) this.#setNode(object);
@@ -94,6 +134,7 @@ export class RouteTable implements ObjectSink {
   }
 
   remove(kind: Kind, key: ObjectKey): void {
+    if (kind !== 'Node') this.#count(kind);
     if (kind === 'Service') this.#removeService(key);
     else if (kind === 'EndpointSlice') this.#removeSlice(key);
     else if (key === this.#nodeName) this.#setNode(undefined);
@@ -102,6 +143,7 @@ export class RouteTable implements ObjectSink {
 
   synced(kind: Kind): void {
     this.#unsynced.delete(kind);
+    if (kind === 'EndpointSlice') this.#triggers.begin();
     this.#onChange();
   }
 
@@ -129,6 +171,7 @@ export class RouteTable implements ObjectSink {
 
   /** Resolves Services touched since the last call, at most `limit` of them. */
   takeChanges(limit = Infinity): TableChanges {
+    const triggers: ChangeTrigger[] = [];
     const upserts: Route[] = [];
     const removals: Route[] = [];
     const before = new Map<string, Route>();
@@ -137,6 +180,7 @@ export class RouteTable implements ObjectSink {
     const health: ServiceHealth[] = [];
     for (const key of [...this.#touched].slice(0, limit)) {
       this.#touched.delete(key);
+      triggers.push(...this.#triggers.take(key));
       const resolved = this.#resolve(key);
       const { routes, refusals } = resolved;
       const known = this.#routes.get(key);
@@ -160,12 +204,18 @@ export class RouteTable implements ObjectSink {
       if (resolved.health.length > 0) this.#health.set(key, resolved.health);
       else this.#health.delete(key);
     }
+    for (const route of removals) this.counts.replace(route, undefined);
+    for (const route of upserts) this.counts.replace(before.get(route.id), route);
+    if (this.#touched.size === 0) {
+      for (const changes of Object.values(this.#changes)) changes.pending = 0;
+    }
     const warnings = this.#pendingWarnings;
     this.#pendingWarnings = [];
     return {
       routes: { upserts, removals, before },
       refusals: { raised, cleared, warnings },
       health,
+      triggers,
     };
   }
 
@@ -199,6 +249,11 @@ export class RouteTable implements ObjectSink {
     this.#pendingWarnings.push({ serviceKey: route.serviceKey, message });
   }
 
+  #count(kind: ChangingKind): void {
+    this.#changes[kind].total += 1;
+    this.#changes[kind].pending += 1;
+  }
+
   #upsertService(service: Service): void {
     const served = servedPorts(service, this.#allPortsEnabled);
     const known = this.#services.get(service.key);
@@ -225,7 +280,9 @@ export class RouteTable implements ObjectSink {
     const owner = this.#sliceOwner.get(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
     this.#sliceOwner.set(slice.key, slice.serviceKey);
-    getOrCreate(this.#slices, slice.serviceKey, () => new Map()).set(slice.key, slice);
+    const slices = getOrCreate(this.#slices, slice.serviceKey, () => new Map());
+    this.#triggers.note(slice, slices.get(slice.key));
+    slices.set(slice.key, slice);
     this.#touched.add(slice.serviceKey);
   }
 
@@ -236,6 +293,7 @@ export class RouteTable implements ObjectSink {
     const slices = this.#slices.get(owner);
     slices?.delete(key);
     if (slices?.size === 0) this.#slices.delete(owner);
+    this.#triggers.drop(owner);
     this.#touched.add(owner);
   }
 

@@ -43,7 +43,35 @@ export interface Session {
    * @throws ApiError, ConnectionError, MalformedAnswer
    */
   stream(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
+  /**
+   * Creates an object, or changes one by a JSON merge patch (RFC 7396).
+   * @returns the object as it is then.
+   * @throws ApiError, ConnectionError, MalformedAnswer
+   */
+  send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<unknown>;
   close(): Promise<void>;
+}
+
+/** With the type of what is sent. */
+const CONTENT_TYPES = {
+  POST: 'application/json',
+  PATCH: 'application/merge-patch+json',
+} as const;
+export type WriteMethod = keyof typeof CONTENT_TYPES;
+
+/** Hears what sessions do, for metrics. `resource` is the last part of a path: `services`. */
+export interface SessionObserver {
+  /** An answer began, or (`code` undefined) there was none. */
+  request(request: {
+    method: string;
+    /** Name and port. */
+    host: string;
+    code: number | undefined;
+    seconds: number;
+  }): void;
+  watching(resource: string, isOpen: boolean): void;
+  /** A watch brought something. */
+  event(resource: string): void;
 }
 
 /** Opens a session with credentials read afresh: tokens and certificates rotate. */
@@ -54,7 +82,10 @@ const LIST_TIMEOUT_MS = 60_000;
 /** Bookmarks come about once a minute; without any for this long, the connection may be dead. */
 const WATCH_TIMEOUT_MS = 150_000;
 
-export async function createOpenSession(config: KubeConfig): Promise<OpenSession> {
+export async function createOpenSession(
+  config: KubeConfig,
+  observer?: SessionObserver,
+): Promise<OpenSession> {
   const [{ RequestContext, HttpMethod }, undici] = await Promise.all([
     import('@kubernetes/client-node'),
     import('undici'),
@@ -81,40 +112,78 @@ export async function createOpenSession(config: KubeConfig): Promise<OpenSession
       query: Query,
       signal: AbortSignal,
       bodyTimeout: number,
+      written?: { method: WriteMethod; body: object },
     ): Promise<Dispatcher.ResponseData['body']> => {
+      const method = written?.method ?? 'GET';
       const url = new URL(server + path);
       for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
       const timeouts = { headersTimeout: HEADERS_TIMEOUT_MS, bodyTimeout };
+      const content =
+        written === undefined
+          ? { headers }
+          : {
+              headers: { ...headers, 'content-type': CONTENT_TYPES[written.method] },
+              body: JSON.stringify(written.body),
+            };
+      const started = performance.now();
+      const observe = (code: number | undefined) => {
+        const seconds = (performance.now() - started) / 1000;
+        observer?.request({ method, host: url.host, code, seconds });
+      };
       try {
-        const options = { dispatcher, headers, signal, ...timeouts };
-        const { statusCode, body } = await undici.request(url, options);
-        if (statusCode === 200) return body;
+        const options = { dispatcher, method, signal, ...content, ...timeouts };
+        const { statusCode, body } = await undici.request(url, options).catch((error: unknown) => {
+          observe(undefined);
+          throw error;
+        });
+        observe(statusCode);
+        if (statusCode >= 200 && statusCode < 300) return body;
         throw statusError(parseOrUndefined(await body.text()), statusCode);
       } catch (error) {
         throw error instanceof ApiError ? error : new ConnectionError(error);
       }
     };
 
+    const whole = async (body: Dispatcher.ResponseData['body']): Promise<unknown> => {
+      let text: string;
+      try {
+        text = await body.text();
+      } catch (cause) {
+        throw new ConnectionError(cause);
+      }
+      return parseJson(text);
+    };
+
     return {
       async get(path, query, signal) {
-        const body = await request(path, query, signal, LIST_TIMEOUT_MS);
-        let text: string;
-        try {
-          text = await body.text();
-        } catch (cause) {
-          throw new ConnectionError(cause);
-        }
-        return parseJson(text);
+        return await whole(await request(path, query, signal, LIST_TIMEOUT_MS));
       },
       async *stream(path, query, signal) {
         const body = await request(path, query, signal, WATCH_TIMEOUT_MS);
-        for await (const line of lines(body)) yield parseJson(line);
+        const resource = lastPart(path);
+        observer?.watching(resource, true);
+        try {
+          for await (const line of lines(body)) {
+            observer?.event(resource);
+            yield parseJson(line);
+          }
+        } finally {
+          observer?.watching(resource, false);
+        }
+      },
+      async send(method, path, body, signal) {
+        return await whole(await request(path, {}, signal, LIST_TIMEOUT_MS, { method, body }));
       },
       async close() {
         await dispatcher.destroy();
       },
     };
   };
+}
+
+/** `services` of `/api/v1/services`. */
+export function lastPart(path: string): string {
+  return path.slice(path.lastIndexOf('/') + 1);
 }
 
 /** The error that a `Status` object tells. */

@@ -66,6 +66,7 @@ describe('marks of all-ports Services', () => {
             model.release(name);
           }
           assert.equal(new Set(model.marks.values()).size, model.marks.size);
+          assert.equal(marks.inUse, model.marks.size - model.gone.length);
         }
         for (const mark of [...model.marks.values()]) assert.ok(marks.isOurs(mark));
       }),

@@ -149,9 +149,11 @@ describe('the plan of the IPVS mode', () => {
       ['10.96.0.1', '10.96.0.2'],
     );
     tiny.update([wide('default/b', '10.96.0.2')], []);
+    assert.equal(tiny.waiting, 1);
     assert.equal(warnings.length, 1);
     assert.match(warnings[0] ?? '', /default\/b.*--ipvs-fwmark-range/);
     tiny.update([], ['default/a']);
     assert.deepEqual(marked(), [['10.96.0.2', 0x1002]]);
+    assert.equal(tiny.waiting, 0);
   });
 });

@@ -17,7 +17,7 @@ class FakeBackend implements Backend {
   facts: NodeFacts | undefined;
   applied: { full: boolean; routes: string[] }[] = [];
   failures = 0;
-  stands = true;
+  lost: string | undefined;
   /** Milliseconds that an `apply` takes, and those that all took. */
   takes = 0;
   clock = 0;
@@ -45,24 +45,27 @@ class FakeBackend implements Backend {
     return Promise.resolve({ written: 1 });
   }
 
-  intact() {
-    return Promise.resolve(this.stands);
+  loss() {
+    return Promise.resolve(this.lost);
   }
 }
 
-function build(options: { flowsFail?: boolean; nodeIp?: string } = {}) {
+function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () => number } = {}) {
   const timers = new FakeTimers();
   const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
   const reports: SyncReport[] = [];
   const failures: IpFamily[] = [];
-  const lost: IpFamily[] = [];
-  /** What matters for health, in its order. */
+  const lost: [IpFamily, string][] = [];
+  /** What the observer hears of families and their queues, in its order. */
   const heard: string[] = [];
+  /** Trigger times that came into force, without a sync. */
+  const quiet: number[] = [];
   const heardFacts: [IpFamily, NodeFacts][] = [];
   const table = new RouteTable({
     nodeName: 'node-a',
     allPortsEnabled: true,
     onChange: () => proxier.request(),
+    ...(options.wallClock === undefined ? {} : { now: options.wallClock }),
   });
   const flows = {
     forget: () =>
@@ -79,16 +82,19 @@ function build(options: { flowsFail?: boolean; nodeIp?: string } = {}) {
       refusals: () => {},
       nodeFacts: (family, facts) => heardFacts.push([family, facts]),
       queued: (family) => heard.push(`${family} queued`),
-      unchanged: (family) => heard.push(`${family} unchanged`),
+      unchanged: (family, times) => {
+        heard.push(`${family} unchanged`);
+        quiet.push(...times);
+      },
       synced: (report) => {
-        reports.push(report);
         heard.push(`${report.family} synced`);
+        reports.push(report);
       },
-      syncFailed: (family) => {
+      syncFailed: (family, _error, { full }) => {
+        heard.push(`${family} failed${full ? ' full' : ''}`);
         failures.push(family);
-        heard.push(`${family} failed`);
       },
-      rulesLost: (family) => lost.push(family),
+      rulesLost: (family, what) => lost.push([family, what]),
       checkFailed: (family) => failures.push(family),
     },
   });
@@ -107,6 +113,7 @@ function build(options: { flowsFail?: boolean; nodeIp?: string } = {}) {
     failures,
     lost,
     heard,
+    quiet,
     heardFacts,
     table,
     proxier,
@@ -313,10 +320,124 @@ describe('the proxier', () => {
     await pass(0);
     await pass(30_000);
     assert.equal(v4.applied.length, 1);
-    v4.stands = false;
+    v4.lost = 'device kube-ipvs0';
     await pass(30_000);
     await pass(1000);
-    assert.deepEqual([lost, v4.applied.map(({ full }) => full)], [['IPv4'], [true, true]]);
+    assert.deepEqual(lost, [['IPv4', 'device kube-ipvs0']]);
+    assert.deepEqual(
+      v4.applied.map(({ full }) => full),
+      [true, true],
+    );
+  });
+
+  it('tells what was queued, and what came of it', async () => {
+    const { table, backends, heard, proxier, pass, sync } = build();
+    const news = () => heard.splice(0);
+    table.upsert(service());
+    sync('Service', 'EndpointSlice', 'Node');
+    await pass(0);
+    assert.deepEqual(news(), [], 'nothing can be queued yet');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    assert.deepEqual([...new Set(news())].sort(), [
+      'IPv4 queued',
+      'IPv4 synced',
+      'IPv6 queued',
+      'IPv6 synced',
+    ]);
+    await pass(5000);
+    backends[0].failures = 1;
+    table.upsert(service({ affinitySeconds: 10 }));
+    await pass(0);
+    assert.deepEqual(news().sort(), [
+      'IPv4 failed',
+      'IPv4 queued',
+      'IPv6 queued',
+      'IPv6 unchanged',
+    ]);
+    backends[0].failures = 1;
+    await pass(500);
+    await pass(1000);
+    assert.deepEqual(news(), ['IPv4 failed full', 'IPv4 synced']);
+  });
+
+  describe('measures how long changes of endpoints take to come into force:', () => {
+    const START = Date.UTC(2026, 0, 1);
+    /** Everything is listed, and synced once. */
+    async function running() {
+      let wall = START;
+      const built = build({ wallClock: () => wall });
+      const { table, reports, quiet, pass, sync, proxier } = built;
+      table.upsert(service());
+      table.upsert(slice([endpoint('10.0.0.1')], { triggerTime: START + 1 }));
+      sync('Service', 'EndpointSlice', 'Node');
+      proxier.setNodeAddresses(ADDRESSES);
+      await pass(5000);
+      assert.deepEqual([...reports.flatMap(({ triggerTimes }) => triggerTimes), ...quiet], []);
+      reports.length = 0;
+      const change = (triggerTime: number | undefined, address: string, fields = {}) =>
+        table.upsert(slice([endpoint(address)], { triggerTime, ...fields }));
+      const inForce = () => {
+        const times = reports.flatMap(({ family, triggerTimes }) =>
+          triggerTimes.map((time) => `${family} ${time - START}`),
+        );
+        reports.length = 0;
+        return times;
+      };
+      const setWall = (time: number) => {
+        wall = START + time;
+      };
+      return { ...built, change, inForce, setWall };
+    }
+
+    it('once a trigger, in the family of the slice', async () => {
+      const { change, inForce, pass, setWall } = await running();
+      setWall(1000);
+      change(START + 500, '10.0.0.2');
+      change(START + 600, '10.0.0.3');
+      change(START + 700, 'fd00::1', { name: 'six', key: 'default/six', family: 'IPv6' });
+      change(START + 600, '10.0.0.4');
+      await pass(0);
+      assert.deepEqual(inForce(), ['IPv4 500', 'IPv4 600']);
+      await pass(5000);
+      assert.deepEqual(inForce(), []);
+    });
+
+    it('also where nothing is to be written', async () => {
+      const { change, inForce, quiet, pass } = await running();
+      const gone = endpoint('10.0.0.9', { ready: false, serving: false });
+      change(START + 500, '10.0.0.1', { endpoints: [endpoint('10.0.0.1'), gone] });
+      change(START + 600, '10.0.0.1', { serviceKey: 'default/none', key: 'default/none-1' });
+      await pass(0);
+      // The endpoint that is not ready belongs to the Route, so that one is written.
+      assert.deepEqual([inForce(), quiet], [['IPv4 500', 'IPv4 600'], []]);
+      change(START + 700, '10.0.0.1', { serviceKey: 'default/none', key: 'default/none-1' });
+      await pass(5000);
+      assert.deepEqual([inForce(), quiet], [[], [START + 700]]);
+    });
+
+    it('from the first sync that succeeds', async () => {
+      const { change, backends, inForce, pass } = await running();
+      backends[0].failures = 1;
+      change(START + 500, '10.0.0.2');
+      await pass(0);
+      change(START + 600, '10.0.0.3');
+      assert.deepEqual(inForce(), []);
+      await pass(500);
+      assert.deepEqual(inForce(), ['IPv4 500', 'IPv4 600']);
+    });
+
+    it('not for what was before, nor for what goes, nor for nonsense', async () => {
+      const { change, table, inForce, quiet, pass } = await running();
+      change(undefined, '10.0.0.2');
+      change(START, '10.0.0.3');
+      change(START + 60_001, '10.0.0.4');
+      await pass(5000);
+      change(START + 500, '10.0.0.5');
+      table.remove('EndpointSlice', 'default/web-1');
+      await pass(5000);
+      assert.deepEqual([inForce(), quiet], [[], []]);
+    });
   });
 
   it('lets go of a VIP that the node takes without waiting for the least period', async () => {
@@ -390,9 +511,9 @@ describe('the proxier', () => {
       table.upsert(service());
       await pass(0);
       await pass(500);
-      assert.deepEqual(v4(heard), ['queued', 'failed']);
+      assert.deepEqual(v4(heard), ['queued', 'failed', 'failed full']);
       await pass(1000);
-      assert.deepEqual(v4(heard), ['queued', 'failed', 'synced']);
+      assert.deepEqual(v4(heard), ['queued', 'failed', 'failed full', 'synced']);
     });
 
     it('a change in the middle of a sync is queued when that has ended', async () => {
@@ -425,11 +546,11 @@ describe('the proxier', () => {
       await pass(30_000);
       await pass(1000);
       heard.length = 0;
-      backends[0].stands = false;
+      backends[0].lost = 'a chain';
       backends[0].failures = 1;
       await pass(30_000);
       await pass(100);
-      assert.deepEqual(v4(heard), ['queued', 'failed']);
+      assert.deepEqual(v4(heard), ['queued', 'failed full']);
     });
 
     it('what health check node ports say waits for the rules, each family for its own', async () => {

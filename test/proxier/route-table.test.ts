@@ -130,6 +130,27 @@ describe('the route table', () => {
     assert.deepEqual(told(), ['default/web IPv4 30001 1', 'default/web IPv6 30001 0']);
   });
 
+  it('counts changes of Services and EndpointSlices, and those not handed on', () => {
+    const table = newTable();
+    const counts = () => {
+      const { Service, EndpointSlice } = table.changes;
+      return [Service.total, Service.pending, EndpointSlice.total, EndpointSlice.pending];
+    };
+    table.upsert(service({ name: 'a', clusterIPs: ['10.96.0.1'] }));
+    table.upsert(service({ name: 'b', clusterIPs: ['10.96.0.2'] }));
+    table.upsert(slice([endpoint('10.0.0.1')], { serviceKey: 'default/a' }));
+    table.upsert(node('east'));
+    assert.deepEqual(counts(), [2, 2, 1, 1]);
+    table.takeChanges(1);
+    assert.deepEqual(counts(), [2, 2, 1, 1]);
+    table.takeChanges(1);
+    assert.deepEqual(counts(), [2, 0, 1, 0]);
+    table.remove('EndpointSlice', 'default/a-1');
+    table.remove('Service', 'default/b');
+    table.remove('Node', 'node-a');
+    assert.deepEqual(counts(), [3, 1, 2, 1]);
+  });
+
   it('warns once of a pod on the host network under an all-ports VIP', () => {
     const table = newTable();
     table.setNodeAddresses(new Set(['192.0.2.1']));
