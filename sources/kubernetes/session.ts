@@ -1,170 +1,148 @@
-import { StringDecoder } from 'node:string_decoder';
-import type { KubeConfig } from '@kubernetes/client-node';
-import type { Dispatcher } from 'undici';
-import { isRecord } from '../../api/read-field.ts';
-
-/** The API server answered, with an error: a Kubernetes `Status`. */
-export class ApiError extends Error {
-  override readonly name = 'ApiError';
-  /** HTTP status, such as 410. */
-  readonly code: number;
-  /** Kubernetes' word for it, such as `Expired`; may be empty. */
-  readonly reason: string;
-
-  constructor(code: number, reason: string, message: string) {
-    super(`API server: ${code} ${reason}: ${message}`);
-    this.code = code;
-    this.reason = reason;
-  }
-}
-
-/** The API server was not reached, or did not speak to the end; see `cause`. */
-export class ConnectionError extends Error {
-  override readonly name = 'ConnectionError';
-
-  constructor(cause: unknown) {
-    super(`API server: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
-  }
-}
-
-/** The API server said something that makes no sense. */
-export class MalformedAnswer extends Error {
-  override readonly name = 'MalformedAnswer';
-}
+import { text } from 'node:stream/consumers';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { ClusterConfig } from './config.ts';
+import { CredentialSource, type Credentials } from './credentials.ts';
+import { ConnectionError, isFailure, statusError } from './errors.ts';
+import { createAgent, type Exchange, exchange } from './http.ts';
+import { lines } from './lines.ts';
+import { type ListPart, ListSplitter, parse } from './list-splitter.ts';
 
 export type Query = Readonly<Record<string, string>>;
 
 /** Requests with one set of credentials, over connections of their own. */
 export interface Session {
-  /** @throws ApiError, ConnectionError, MalformedAnswer */
-  get(path: string, query: Query, signal: AbortSignal): Promise<unknown>;
+  /**
+   * A list, or a page of one, piece by piece; what came before an error was in the list.
+   * @throws ApiError, ConnectionError, MalformedAnswer
+   */
+  list(path: string, query: Query, signal: AbortSignal): AsyncIterable<ListPart>;
   /**
    * The lines of an answer, parsed, as they come; ends when the server ends it.
    * @throws ApiError, ConnectionError, MalformedAnswer
    */
-  stream(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
-  close(): Promise<void>;
+  watch(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
+  close(): void;
 }
 
-/** Opens a session with credentials read afresh: tokens and certificates rotate. */
-export type OpenSession = () => Promise<Session>;
+/**
+ * Opens a session with credentials read afresh: tokens and certificates rotate.
+ * @throws ConnectionError
+ */
+export type OpenSession = (signal: AbortSignal) => Promise<Session>;
 
-const HEADERS_TIMEOUT_MS = 30_000;
-const LIST_TIMEOUT_MS = 60_000;
-/** Bookmarks come about once a minute; without any for this long, the connection may be dead. */
-const WATCH_TIMEOUT_MS = 150_000;
+/** Milliseconds after which something is given up. */
+export interface Timeouts {
+  /** Reading files, running a credential plugin. */
+  readonly credentials: number;
+  /** Until an answer begins. */
+  readonly answer: number;
+  /** A whole page. */
+  readonly list: number;
+  /** A watch that brings nothing. Bookmarks come about once a minute, so then it may be dead. */
+  readonly silence: number;
+}
 
-export async function createOpenSession(config: KubeConfig): Promise<OpenSession> {
-  const [{ RequestContext, HttpMethod }, undici] = await Promise.all([
-    import('@kubernetes/client-node'),
-    import('undici'),
-  ]);
-  const server = config.getCurrentCluster()?.server.replace(/\/+$/, '') ?? '';
+export const TIMEOUTS: Timeouts = {
+  credentials: 60_000,
+  answer: 30_000,
+  list: 120_000,
+  silence: 150_000,
+};
 
-  return async () => {
-    const context = new RequestContext(server, HttpMethod.GET);
-    try {
-      await config.applySecurityAuthentication(context);
-    } catch (cause) {
-      throw new ConnectionError(cause);
-    }
-    const headers = {
-      accept: 'application/json',
-      'user-agent': 'portwide',
-      ...context.getHeaders(),
-    };
-    // client-node makes a dispatcher for each call of the above; none for plain defaults.
-    const dispatcher = context.getDispatcher() ?? new undici.Agent();
-
-    const request = async (
-      path: string,
-      query: Query,
-      signal: AbortSignal,
-      bodyTimeout: number,
-    ): Promise<Dispatcher.ResponseData['body']> => {
-      const url = new URL(server + path);
-      for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
-      const timeouts = { headersTimeout: HEADERS_TIMEOUT_MS, bodyTimeout };
-      try {
-        const options = { dispatcher, headers, signal, ...timeouts };
-        const { statusCode, body } = await undici.request(url, options);
-        if (statusCode === 200) return body;
-        throw statusError(parseOrUndefined(await body.text()), statusCode);
-      } catch (error) {
-        throw error instanceof ApiError ? error : new ConnectionError(error);
-      }
-    };
-
-    return {
-      async get(path, query, signal) {
-        const body = await request(path, query, signal, LIST_TIMEOUT_MS);
-        let text: string;
-        try {
-          text = await body.text();
-        } catch (cause) {
-          throw new ConnectionError(cause);
-        }
-        return parseJson(text);
-      },
-      async *stream(path, query, signal) {
-        const body = await request(path, query, signal, WATCH_TIMEOUT_MS);
-        for await (const line of lines(body)) yield parseJson(line);
-      },
-      async close() {
-        await dispatcher.destroy();
-      },
-    };
+export function createOpenSession(
+  config: ClusterConfig,
+  timeouts: Timeouts = TIMEOUTS,
+): OpenSession {
+  const source = new CredentialSource(config);
+  return async (signal) => {
+    const credentials = await readCredentials(source, timeouts.credentials, signal);
+    const onUnauthorized = () => source.forget();
+    return createSession(config, credentials, timeouts, onUnauthorized);
   };
 }
 
-/** The error that a `Status` object tells. */
-export function statusError(status: unknown, fallbackCode: number): ApiError {
-  const { code, reason, message } = isRecord(status) ? status : {};
-  return new ApiError(
-    typeof code === 'number' ? code : fallbackCode,
-    typeof reason === 'string' ? reason : '',
-    typeof message === 'string' ? message : 'no message',
-  );
-}
-
-/** Whole lines only: what a cut connection leaves of a line is dropped with an error. */
-async function* lines(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
-  const decoder = new StringDecoder('utf8');
-  let rest: string[] = [];
-  const chunks = body[Symbol.asyncIterator]();
+async function readCredentials(
+  source: CredentialSource,
+  timeoutMs: number,
+  signal: AbortSignal,
+): Promise<Credentials> {
+  const timer = new AbortController();
+  const late = sleep(timeoutMs, undefined, { signal: AbortSignal.any([signal, timer.signal]) });
   try {
-    for (;;) {
-      let chunk: IteratorResult<Buffer>;
-      try {
-        chunk = await chunks.next();
-      } catch (cause) {
-        throw new ConnectionError(cause);
-      }
-      if (chunk.done) break;
-      const [first = '', ...others] = decoder.write(chunk.value).split('\n');
-      rest.push(first);
-      for (const next of others) {
-        yield rest.join('');
-        rest = [next];
-      }
-    }
-  } finally {
-    await chunks.return?.();
-  }
-  if (rest.join('').trim() !== '') throw new ConnectionError(new Error('ended within a line'));
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
+    const credentials = await Promise.race([source.read(), late]);
+    if (credentials !== undefined) return credentials;
+    // A plugin that hangs is waited for again, and not started again on top.
+    throw new Error(`no credentials within ${timeoutMs / 1000} s`);
   } catch (cause) {
-    throw new MalformedAnswer('API server: the answer is not JSON', { cause });
+    throw new ConnectionError(cause);
+  } finally {
+    timer.abort();
+    late.catch(() => {});
   }
 }
 
-function parseOrUndefined(text: string): unknown {
+function createSession(
+  { server, cluster }: ClusterConfig,
+  credentials: Credentials,
+  timeouts: Timeouts,
+  onUnauthorized: () => void,
+): Session {
+  const agent = createAgent(server, credentials, cluster.proxyUrl);
+  const headers = { accept: 'application/json', 'user-agent': 'portwide', ...credentials.headers };
+
+  const get = async (path: string, query: Query, signal: AbortSignal): Promise<Exchange> => {
+    const url = new URL(server + path);
+    for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
+    const options = { agent, headers, signal, timeoutMs: timeouts.answer };
+    const answer = await exchange(url, options);
+    const { statusCode = 0, headers: answered } = answer.response;
+    if (statusCode === 200) return answer;
+    try {
+      if (statusCode === 401) onUnauthorized();
+      const status = parseOrUndefined(await text(answer.response));
+      throw statusError(status, statusCode, answered['retry-after']);
+    } finally {
+      answer.close();
+    }
+  };
+
+  return {
+    async *list(path, query, signal) {
+      let answer: Exchange | undefined;
+      try {
+        answer = await get(path, query, signal);
+        answer.extend(timeouts.list);
+        const splitter = new ListSplitter();
+        for await (const chunk of answer.response) yield* splitter.push(chunk);
+        yield* splitter.end();
+      } catch (error) {
+        throw isFailure(error) ? error : new ConnectionError(error);
+      } finally {
+        answer?.close();
+      }
+    },
+    async *watch(path, query, signal) {
+      let answer: Exchange | undefined;
+      try {
+        answer = await get(path, query, signal);
+        answer.extend(timeouts.silence);
+        for await (const line of lines(answer.response)) {
+          answer.extend(timeouts.silence);
+          yield parse(line);
+        }
+      } catch (error) {
+        throw isFailure(error) ? error : new ConnectionError(error);
+      } finally {
+        answer?.close();
+      }
+    },
+    close: () => agent.destroy(),
+  };
+}
+
+function parseOrUndefined(body: string): unknown {
   try {
-    return JSON.parse(text);
+    return JSON.parse(body);
   } catch {
     return undefined; // a proxy's error page; the HTTP status says enough
   }

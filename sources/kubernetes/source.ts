@@ -3,7 +3,7 @@ import type { ObjectSink, Source } from '../store.ts';
 import { BACKOFF, type Backoff } from './backoff.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
 import { Reflector, type Resource, type SourceLog } from './reflector.ts';
-import { createOpenSession } from './session.ts';
+import { createOpenSession, type Timeouts } from './session.ts';
 
 export interface KubernetesSourceOptions extends ClusterOptions {
   /** Of the Node that this agent runs on. */
@@ -13,6 +13,7 @@ export interface KubernetesSourceOptions extends ClusterOptions {
   readonly onProblem: (problem: InvalidObject) => void;
   readonly log: SourceLog;
   readonly backoff?: Backoff;
+  readonly timeouts?: Timeouts;
 }
 
 /**
@@ -35,8 +36,8 @@ class KubernetesSource implements Source {
   }
 
   async start(): Promise<void> {
-    const { sink, onProblem, log, nodeName, backoff = BACKOFF } = this.#options;
-    const open = await createOpenSession(await loadClusterConfig(this.#options));
+    const { sink, onProblem, log, nodeName, timeouts, backoff = BACKOFF } = this.#options;
+    const open = createOpenSession(await loadClusterConfig(this.#options), timeouts);
     const resources = resourcesFor(nodeName);
     const { promise: synced, resolve } = Promise.withResolvers<void>();
     const unsynced = new Set(resources.map(({ kind }) => kind));
