@@ -1,5 +1,6 @@
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import type { OpenWriteSession } from '../../events/write.ts';
 
 /** A request that came, as far as Events are concerned. */
 export interface Received {
@@ -31,8 +32,7 @@ export class EventServer {
         authorization: request.headers.authorization,
         body: JSON.parse(text),
       };
-      this.received.push(received);
-      const status = this.next(received) ?? this.#store(received);
+      const status = this.#take(received);
       if (status === 0) {
         response.destroy();
         return;
@@ -58,6 +58,20 @@ export class EventServer {
     this.#server.close(() => resolve());
     this.#server.closeAllConnections();
     await promise;
+  }
+
+  /** The same without a connection, for tests in which time must not go on meanwhile. */
+  readonly open: OpenWriteSession = async () => ({
+    send: async (method, path, body) => {
+      const request = { contentType: undefined, authorization: undefined };
+      this.#take({ ...request, method, path, body: { ...body } });
+    },
+    close: () => {},
+  });
+
+  #take(received: Received): number {
+    this.received.push(received);
+    return this.next(received) ?? this.#store(received);
   }
 
   #store({ method, path, body }: Received): number {

@@ -130,17 +130,14 @@ describe('the recorder of Events', () => {
   });
 
   it('tells of repetitions: the second time, in half an hour, and at the end', async () => {
-    recorder.connect(open);
+    recorder.connect(server.open);
     warn();
     await waitFor('it is written', () => server.stored.size === 1);
     timers.advance(1000);
     warn();
     await requests(2);
     const [, patch] = server.received;
-    assert.deepEqual(
-      [patch?.method, patch?.contentType],
-      ['PATCH', 'application/merge-patch+json'],
-    );
+    assert.equal(patch?.method, 'PATCH');
     assert.match(patch?.path ?? '', /\/namespaces\/default\/events\/web\.1886caf2450748a0$/);
     assert.deepEqual(patch?.body, {
       series: { count: 2, lastObservedTime: '2026-01-02T03:04:06.678000Z' },
