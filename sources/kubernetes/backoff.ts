@@ -31,3 +31,11 @@ export function backoffMs(failures: number, random: () => number): number {
   const base = Math.min(LAST_MS, FIRST_MS * 2 ** Math.max(0, failures - 1));
   return Math.round(base * (1 + random()));
 }
+
+/**
+ * As `backoffMs`, but at least what the server asks for (`Retry-After`), and up to half of that more
+ * by chance: it may have asked many at once.
+ */
+export function waitMs(failures: number, askedMs: number, random: () => number): number {
+  return Math.max(backoffMs(failures, random), Math.round(askedMs * (1 + random() / 2)));
+}

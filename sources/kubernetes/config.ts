@@ -1,4 +1,7 @@
-import type { KubeConfig } from '@kubernetes/client-node';
+import { readFile } from 'node:fs/promises';
+import { dirname, join, resolve } from 'node:path';
+import type { Cluster, User } from '@kubernetes/client-node';
+import { isRecord } from '../../api/read-field.ts';
 
 export interface ClusterOptions {
   /** Path of a kubeconfig file (`--kubeconfig`). */
@@ -7,56 +10,137 @@ export interface ClusterOptions {
   readonly master?: string | undefined;
 }
 
+/** How to reach the API server and who we are there. All paths are absolute. */
+export interface ClusterConfig {
+  /** URL without a slash at its end. */
+  readonly server: string;
+  readonly cluster: Cluster;
+  readonly user: User;
+  /** File of a bearer token, read for each session, for tokens rotate. */
+  readonly tokenFile: string | undefined;
+}
+
 /** The cluster cannot be told from the flags and the environment; see `cause`. */
 export class ClusterConfigError extends Error {
   override readonly name = 'ClusterConfigError';
 }
 
-/**
- * How to reach the API server and who we are there, as kube-proxy decides it: `--kubeconfig` and
- * `--master`, or without both the service account of the pod.
- *
- * Loads client-node only when it is called: half a second and 122 MiB.
- * @throws ClusterConfigError
- */
-export async function loadClusterConfig(options: ClusterOptions): Promise<KubeConfig> {
-  const { KubeConfig } = await import('@kubernetes/client-node');
-  const config = new KubeConfig();
-  const { kubeconfig, master } = options;
-  if (kubeconfig !== undefined && kubeconfig !== '') {
-    try {
-      config.loadFromFile(kubeconfig);
-    } catch (cause) {
-      const reason = cause instanceof Error ? cause.message : String(cause);
-      throw new ClusterConfigError(
-        `kubeconfig ${JSON.stringify(kubeconfig)} cannot be read: ${reason}`,
-        { cause },
-      );
-    }
-  } else if (master !== undefined && master !== '') {
-    config.loadFromClusterAndUser(
-      { name: 'master', server: master, skipTLSVerify: false },
-      { name: 'none' },
-    );
-  } else if (process.env.KUBERNETES_SERVICE_HOST && process.env.KUBERNETES_SERVICE_PORT) {
-    config.loadFromCluster();
-  } else {
-    throw new ClusterConfigError('neither --kubeconfig nor --master is given, and this is no pod');
-  }
-  return withServer(config, master);
+/** What client-node leaves out of a user of a kubeconfig. */
+interface UserEntry {
+  readonly name: string;
+  readonly user?: { readonly tokenFile?: string };
 }
 
-function withServer(config: KubeConfig, master: string | undefined): KubeConfig {
-  const current = config.getCurrentCluster();
-  if (current === null) throw new ClusterConfigError('the kubeconfig has no current cluster');
-  const server = master ? master : current.server;
+const ANONYMOUS: User = { name: 'none' };
+/** Where the kubelet mounts a pod's service account. */
+const SERVICE_ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount';
+
+/**
+ * How to reach the API server, as kube-proxy decides it: `--kubeconfig` and `--master`, or without
+ * both the service account of the pod.
+ *
+ * Of client-node only those modules are loaded that read a kubeconfig: its index takes half a second
+ * of CPU and 85 MiB for the API's types. Its KubeConfig does not know `tokenFile`, which the
+ * kubeconfig of every kubeadm cluster's kube-proxy has.
+ * @param serviceAccount the directory of the pod's service account.
+ * @throws ClusterConfigError
+ */
+export async function loadClusterConfig(
+  { kubeconfig, master }: ClusterOptions,
+  serviceAccount = SERVICE_ACCOUNT,
+): Promise<ClusterConfig> {
+  const config = await baseConfig(kubeconfig, master, serviceAccount);
+  const server = (master ? master : config.server).replace(/\/+$/, '');
   if (!URL.canParse(server) || !/^https?:$/.test(new URL(server).protocol)) {
     throw new ClusterConfigError(`${JSON.stringify(server)} is no URL of an API server`);
   }
-  // client-node refuses plain HTTP unless told to skip what plain HTTP has not got.
-  const skipTLSVerify = current.skipTLSVerify || server.startsWith('http:');
-  config.clusters = config.clusters.map((cluster) =>
-    cluster.name === current.name ? { ...cluster, server, skipTLSVerify } : cluster,
-  );
-  return config;
+  const { proxyUrl } = config.cluster;
+  if (proxyUrl && !(URL.canParse(proxyUrl) && /^https?:$/.test(new URL(proxyUrl).protocol))) {
+    throw new ClusterConfigError(`proxy-url ${JSON.stringify(proxyUrl)} is no HTTP proxy`);
+  }
+  if (config.user.authProvider) {
+    // As kube-proxy, which is built without the auth providers.
+    throw new ClusterConfigError('auth-provider is not supported; use exec, or a token file');
+  }
+  return { ...config, server };
+}
+
+async function baseConfig(
+  kubeconfig: string | undefined,
+  master: string | undefined,
+  serviceAccount: string,
+): Promise<ClusterConfig> {
+  if (kubeconfig) return readKubeconfig(kubeconfig);
+  if (master) {
+    const cluster = { name: 'master', server: master, skipTLSVerify: false };
+    return { server: master, cluster, user: ANONYMOUS, tokenFile: undefined };
+  }
+  const { KUBERNETES_SERVICE_HOST: host, KUBERNETES_SERVICE_PORT: port } = process.env;
+  if (!host || !port) {
+    throw new ClusterConfigError('neither --kubeconfig nor --master is given, and this is no pod');
+  }
+  const server = `https://${host.includes(':') ? `[${host}]` : host}:${port}`;
+  const caFile = join(serviceAccount, 'ca.crt');
+  return {
+    server,
+    cluster: { name: 'in-cluster', server, caFile, skipTLSVerify: false },
+    user: { name: 'in-cluster' },
+    tokenFile: join(serviceAccount, 'token'),
+  };
+}
+
+async function readKubeconfig(path: string): Promise<ClusterConfig> {
+  const [{ parse }, { newClusters, newContexts, newUsers }] = await Promise.all([
+    import('yaml'),
+    import('@kubernetes/client-node/dist/config_types.js'),
+  ]);
+  const refuse = (reason: string, cause?: unknown) =>
+    new ClusterConfigError(`kubeconfig ${JSON.stringify(path)} ${reason}`, { cause });
+  try {
+    const raw: unknown = parse(await readFile(path, 'utf8'));
+    const { clusters, contexts, users, 'current-context': current } = isRecord(raw) ? raw : {};
+    const context = newContexts(contexts).find(({ name }) => name === current);
+    if (context === undefined) throw refuse('has no current context');
+    const cluster = newClusters(clusters).find(({ name }) => name === context.cluster);
+    if (cluster === undefined) throw refuse(`has no cluster ${JSON.stringify(context.cluster)}`);
+    const user = context.user
+      ? newUsers(users).find(({ name }) => name === context.user)
+      : ANONYMOUS;
+    if (user === undefined) throw refuse(`has no user ${JSON.stringify(context.user)}`);
+    const entries = Array.isArray(users) ? (users as readonly UserEntry[]) : [];
+    const entry = entries.find(({ name }) => name === user.name);
+    return {
+      server: cluster.server,
+      cluster: { ...cluster, ...filesOf(path, { caFile: cluster.caFile }) },
+      user: {
+        ...user,
+        ...filesOf(path, { certFile: user.certFile, keyFile: user.keyFile }),
+        ...(user.exec && { exec: pluginOf(path, user.exec) }),
+      },
+      tokenFile: filesOf(path, { tokenFile: entry?.user?.tokenFile }).tokenFile,
+    };
+  } catch (error) {
+    if (error instanceof ClusterConfigError) throw error;
+    throw refuse(`cannot be read: ${error instanceof Error ? error.message : error}`, error);
+  }
+}
+
+/** A command with a slash in it is a file; others are looked for in the PATH. */
+function pluginOf(kubeconfig: string, exec: { readonly command?: unknown }): object {
+  const { command } = exec;
+  const isFile = typeof command === 'string' && command.includes('/');
+  return isFile ? { ...exec, ...filesOf(kubeconfig, { command }) } : exec;
+}
+
+/** The files that are named, seen from where the kubeconfig is. */
+function filesOf<Name extends string>(
+  kubeconfig: string,
+  names: Readonly<Record<Name, string | undefined>>,
+): Partial<Record<Name, string>> {
+  const files: Partial<Record<Name, string>> = {};
+  for (const name in names) {
+    const file = names[name];
+    if (file) files[name] = resolve(dirname(kubeconfig), file);
+  }
+  return files;
 }

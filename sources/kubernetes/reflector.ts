@@ -1,19 +1,21 @@
 import { isDeepStrictEqual } from 'node:util';
 import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind, ObjectKey } from '../../api/objects.ts';
-import { isRecord } from '../../api/read-field.ts';
+import { isRecord, shown } from '../../api/read-field.ts';
 import { API_VERSIONS, readIdentity, readObject } from '../../api/read-object.ts';
 import type { ObjectSink } from '../store.ts';
-import { type Backoff, backoffMs } from './backoff.ts';
+import { type Backoff, waitMs } from './backoff.ts';
 import {
   ApiError,
-  ConnectionError,
+  type Failure,
+  isFailure,
   MalformedAnswer,
-  type OpenSession,
-  type Query,
-  type Session,
+  StaleList,
   statusError,
-} from './session.ts';
+} from './errors.ts';
+import type { ListMetadata } from './list-splitter.ts';
+import { isOlder } from './resource-version.ts';
+import type { OpenSession, Query, Session } from './session.ts';
 
 /** Takes pino's loggers as they are. */
 export interface SourceLog {
@@ -42,6 +44,13 @@ export interface ReflectorOptions {
 const PAGE_SIZE = 500;
 /** As client-go, a watch lasts 5 to 10 minutes. */
 const WATCH_SECONDS = 300;
+/**
+ * After each so many failures in a row it lists again. A server that was away, or silent, may have
+ * been restored from a backup: its history is then another one, which no watch tells.
+ */
+const LIST_AFTER_FAILURES = 3;
+/** So many lists in a row that are older than what was seen are the truth: a backup, restored. */
+const BELIEVE_STALE_LISTS = 3;
 
 /**
  * Keeps the sink in step with one resource of the API server: lists it, watches from there, lists
@@ -55,6 +64,9 @@ export class Reflector {
   readonly #known = new Map<ObjectKey, ApiObject>();
   /** The resource version to watch from; undefined: list first. */
   #version: string | undefined;
+  /** The last resource version that the server told. */
+  #seen = '';
+  #staleLists = 0;
   /** Whether the watch has brought anything since the last wait. */
   #progress = false;
   #paged = true;
@@ -76,35 +88,32 @@ export class Reflector {
       const failure = await this.#attempt(signal);
       if (signal.aborted) return;
       if (this.#progress) failures = 0;
-      // A server that has forgotten our version, or has ended a watch in due time, is well.
-      const forgot = failure instanceof ApiError && isGone(failure);
-      if (forgot || failure instanceof MalformedAnswer) this.#version = undefined;
-      if (this.#progress && (forgot || failure === undefined)) continue;
+      // The regular end of a watch.
+      if (this.#progress && failure === undefined) continue;
       failures++;
-      const waitMs = backoffMs(failures, backoff.random);
-      const details = { kind: resource.kind, failures, waitMs, err: failure };
+      const asked = failure instanceof ApiError ? failure.retryAfterMs : 0;
+      if (asksForList(failure, failures)) this.#version = undefined;
+      const wait = waitMs(failures, asked, backoff.random);
+      const details = { kind: resource.kind, failures, waitMs: wait, err: failure };
       if (failure === undefined) log.info(details, 'watch ended without any event, trying again');
       else log.warn(details, 'list or watch failed, trying again');
-      await backoff.delay(waitMs, signal);
+      await backoff.delay(wait, signal);
     }
   }
 
   /** Lists if need be and watches until that ends. Returns why, or undefined for the regular end. */
-  async #attempt(
-    signal: AbortSignal,
-  ): Promise<ApiError | ConnectionError | MalformedAnswer | undefined> {
+  async #attempt(signal: AbortSignal): Promise<Failure | undefined> {
     let session: Session | undefined;
     try {
-      session = await this.#options.open();
+      session = await this.#options.open(signal);
       this.#version ??= await this.#list(session, signal);
       await this.#watch(session, this.#version, signal);
       return undefined;
     } catch (error) {
-      if (error instanceof ApiError || error instanceof ConnectionError) return error;
-      if (error instanceof MalformedAnswer) return error;
+      if (isFailure(error)) return error;
       throw error;
     } finally {
-      await session?.close();
+      session?.close();
     }
   }
 
@@ -112,54 +121,64 @@ export class Reflector {
   async #list(session: Session, signal: AbortSignal): Promise<string> {
     const { resource, sink, log } = this.#options;
     const present = new Set<ObjectKey>();
-    let version: string | undefined;
+    let first: ListMetadata | undefined;
     let next = '';
     do {
       const query: Record<string, string> = { ...resource.selectors };
       if (this.#paged) query.limit = String(PAGE_SIZE);
       if (next !== '') query.continue = next;
-      const page = await this.#getPage(session, query, signal);
-      version ??= page.version;
-      for (const item of page.items) {
-        const key = this.#take(item);
-        if (key !== undefined) present.add(key);
-      }
-      next = page.next;
+      const page = await this.#takePage(session, query, present, signal);
+      first ??= page;
+      next = page.continue;
     } while (next !== '');
     for (const key of this.#known.keys()) if (!present.has(key)) this.#drop(key);
     this.#paged = true;
+    this.#seen = first.resourceVersion;
     log.info({ kind: resource.kind, objects: this.#known.size }, 'listed');
     if (!this.#synced) sink.synced(resource.kind);
     this.#synced = true;
-    return version;
+    return first.resourceVersion;
   }
 
-  async #getPage(
+  /** @param present gets the keys of what the page has. */
+  async #takePage(
     session: Session,
     query: Query,
+    present: Set<ObjectKey>,
     signal: AbortSignal,
-  ): Promise<{ items: readonly unknown[]; version: string; next: string }> {
-    const { kind, path } = this.#options.resource;
-    let page: unknown;
+  ): Promise<ListMetadata> {
+    const { path } = this.#options.resource;
+    let metadata: ListMetadata | undefined;
     try {
-      page = await session.get(path, query, signal);
+      for await (const part of session.list(path, query, signal)) {
+        if ('metadata' in part) {
+          metadata = part.metadata;
+          this.#checkList(metadata);
+          continue;
+        }
+        const item = this.#whole(part.item);
+        const key = item === undefined ? undefined : this.#take(item);
+        if (key !== undefined) present.add(key);
+      }
     } catch (error) {
       // The rest of the pages expired: too slow for pages, as client-go sees it.
-      if (error instanceof ApiError && isGone(error)) this.#paged = false;
+      if (error instanceof ApiError && error.isGone) this.#paged = false;
       throw error;
     }
-    const metadata = isRecord(page) && isRecord(page.metadata) ? page.metadata : {};
-    const items = isRecord(page) ? (page.items ?? []) : undefined;
-    const version = metadata.resourceVersion;
-    if (!Array.isArray(items) || typeof version !== 'string' || version === '') {
-      throw new MalformedAnswer(`API server: the answer is no list of ${kind}s`);
+    if (metadata === undefined) throw new MalformedAnswer('API server: a list without metadata');
+    return metadata;
+  }
+
+  /** Before anything of a list is taken. */
+  #checkList({ kind, resourceVersion }: ListMetadata): void {
+    const expected = `${this.#options.resource.kind}List`;
+    if (kind !== expected) throw new MalformedAnswer(`API server: ${kind} is no ${expected}`);
+    const isStale = isOlder(resourceVersion, this.#seen);
+    this.#staleLists = isStale ? this.#staleLists + 1 : 0;
+    if (isStale && this.#staleLists < BELIEVE_STALE_LISTS) {
+      throw new StaleList(resourceVersion, this.#seen);
     }
-    const implied = { apiVersion: API_VERSIONS[kind], kind };
-    return {
-      items: items.map((item: unknown) => (isRecord(item) ? { ...implied, ...item } : item)),
-      version,
-      next: typeof metadata.continue === 'string' ? metadata.continue : '',
-    };
+    this.#seen = resourceVersion;
   }
 
   async #watch(session: Session, version: string, signal: AbortSignal): Promise<void> {
@@ -171,20 +190,36 @@ export class Reflector {
       resourceVersion: version,
       timeoutSeconds: String(Math.floor(WATCH_SECONDS * (1 + backoff.random()))),
     };
-    for await (const event of session.stream(resource.path, query, signal)) {
+    for await (const event of session.watch(resource.path, query, signal)) {
       const { type, object } = isRecord(event) ? event : {};
       if (type === 'ERROR') throw statusError(object, 500);
-      const metadata = isRecord(object) && isRecord(object.metadata) ? object.metadata : {};
-      const seen = metadata.resourceVersion;
-      if (typeof seen !== 'string' || seen === '') {
-        throw new MalformedAnswer('API server: an event without a resource version');
+      const seen = versionOf(object);
+      if (isOlder(seen, this.#seen)) {
+        // Events come in the order of versions, so this is another history: etcd was restored.
+        this.#seen = '';
+        throw new MalformedAnswer(`API server: an event of version ${seen}, after ${version}`);
       }
       if (type === 'ADDED' || type === 'MODIFIED') this.#take(object);
       else if (type === 'DELETED') this.#takeAway(object);
       else if (type !== 'BOOKMARK') throw new MalformedAnswer('API server: an unknown event');
       this.#version = seen;
+      this.#seen = seen;
       this.#progress = true;
     }
+  }
+
+  /** Items do not say what they are; the list does. */
+  #whole(item: unknown): Record<string, unknown> | undefined {
+    const { kind } = this.#options.resource;
+    if (!isRecord(item)) {
+      this.#options.onProblem(
+        new InvalidObject(kind, 'items', `must be objects, not ${shown(item)}`),
+      );
+      return undefined;
+    }
+    item.kind = kind;
+    item.apiVersion = API_VERSIONS[kind];
+    return item;
   }
 
   /** @returns the object's key, as far as it has one. */
@@ -230,7 +265,19 @@ export class Reflector {
   }
 }
 
-/** The version or the page is older than what the server remembers. */
-function isGone(error: ApiError): boolean {
-  return error.code === 410 || error.reason === 'Expired' || error.reason === 'Gone';
+/** Whether what we know can no longer be watched on from. */
+function asksForList(failure: Failure | undefined, failures: number): boolean {
+  if (failure instanceof MalformedAnswer) return true;
+  if (failure instanceof ApiError && failure.isGone) return true;
+  // Who asks to be left alone for a while knows what he does, and needs no list on top.
+  if (failure instanceof ApiError && failure.retryAfterMs > 0) return false;
+  return failures % LIST_AFTER_FAILURES === 0;
+}
+
+/** @throws MalformedAnswer for an event without one. */
+function versionOf(object: unknown): string {
+  const metadata = isRecord(object) && isRecord(object.metadata) ? object.metadata : {};
+  const { resourceVersion } = metadata;
+  if (typeof resourceVersion === 'string' && resourceVersion !== '') return resourceVersion;
+  throw new MalformedAnswer('API server: an event without a resource version');
 }

@@ -1,55 +1,32 @@
-import { StringDecoder } from 'node:string_decoder';
-import type { KubeConfig } from '@kubernetes/client-node';
-import type { Dispatcher } from 'undici';
-import { isRecord } from '../../api/read-field.ts';
-
-/** The API server answered, with an error: a Kubernetes `Status`. */
-export class ApiError extends Error {
-  override readonly name = 'ApiError';
-  /** HTTP status, such as 410. */
-  readonly code: number;
-  /** Kubernetes' word for it, such as `Expired`; may be empty. */
-  readonly reason: string;
-
-  constructor(code: number, reason: string, message: string) {
-    super(`API server: ${code} ${reason}: ${message}`);
-    this.code = code;
-    this.reason = reason;
-  }
-}
-
-/** The API server was not reached, or did not speak to the end; see `cause`. */
-export class ConnectionError extends Error {
-  override readonly name = 'ConnectionError';
-
-  constructor(cause: unknown) {
-    super(`API server: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
-  }
-}
-
-/** The API server said something that makes no sense. */
-export class MalformedAnswer extends Error {
-  override readonly name = 'MalformedAnswer';
-}
+import { text } from 'node:stream/consumers';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { ClusterConfig } from './config.ts';
+import { CredentialSource, type Credentials } from './credentials.ts';
+import { ConnectionError, isFailure, statusError } from './errors.ts';
+import { createAgent, type Exchange, exchange } from './http.ts';
+import { lines } from './lines.ts';
+import { type ListPart, ListSplitter, parse } from './list-splitter.ts';
 
 export type Query = Readonly<Record<string, string>>;
 
 /** Requests with one set of credentials, over connections of their own. */
 export interface Session {
-  /** @throws ApiError, ConnectionError, MalformedAnswer */
-  get(path: string, query: Query, signal: AbortSignal): Promise<unknown>;
+  /**
+   * A list, or a page of one, piece by piece; what came before an error was in the list.
+   * @throws ApiError, ConnectionError, MalformedAnswer
+   */
+  list(path: string, query: Query, signal: AbortSignal): AsyncIterable<ListPart>;
   /**
    * The lines of an answer, parsed, as they come; ends when the server ends it.
    * @throws ApiError, ConnectionError, MalformedAnswer
    */
-  stream(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
+  watch(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
   /**
    * Creates an object, or changes one by a JSON merge patch (RFC 7396).
-   * @returns the object as it is then.
-   * @throws ApiError, ConnectionError, MalformedAnswer
+   * @throws ApiError, ConnectionError
    */
-  send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<unknown>;
-  close(): Promise<void>;
+  send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<void>;
+  close(): void;
 }
 
 /** With the type of what is sent. */
@@ -74,110 +51,163 @@ export interface SessionObserver {
   event(resource: string): void;
 }
 
-/** Opens a session with credentials read afresh: tokens and certificates rotate. */
-export type OpenSession = () => Promise<Session>;
+/**
+ * Opens a session with credentials read afresh: tokens and certificates rotate.
+ * @throws ConnectionError
+ */
+export type OpenSession = (signal: AbortSignal) => Promise<Session>;
 
-const HEADERS_TIMEOUT_MS = 30_000;
-const LIST_TIMEOUT_MS = 60_000;
-/** Bookmarks come about once a minute; without any for this long, the connection may be dead. */
-const WATCH_TIMEOUT_MS = 150_000;
+/** Milliseconds after which something is given up. */
+export interface Timeouts {
+  /** Reading files, running a credential plugin. */
+  readonly credentials: number;
+  /** Until an answer begins. */
+  readonly answer: number;
+  /** A whole page. */
+  readonly list: number;
+  /** A watch that brings nothing. Bookmarks come about once a minute, so then it may be dead. */
+  readonly silence: number;
+}
 
-export async function createOpenSession(
-  config: KubeConfig,
+export const TIMEOUTS: Timeouts = {
+  credentials: 60_000,
+  answer: 30_000,
+  list: 120_000,
+  silence: 150_000,
+};
+
+export function createOpenSession(
+  config: ClusterConfig,
+  timeouts: Timeouts = TIMEOUTS,
   observer?: SessionObserver,
-): Promise<OpenSession> {
-  const [{ RequestContext, HttpMethod }, undici] = await Promise.all([
-    import('@kubernetes/client-node'),
-    import('undici'),
-  ]);
-  const server = config.getCurrentCluster()?.server.replace(/\/+$/, '') ?? '';
+): OpenSession {
+  const source = new CredentialSource(config);
+  return async (signal) => {
+    const credentials = await readCredentials(source, timeouts.credentials, signal);
+    const onUnauthorized = () => source.forget();
+    return createSession(config, credentials, { timeouts, observer, onUnauthorized });
+  };
+}
 
-  return async () => {
-    const context = new RequestContext(server, HttpMethod.GET);
+async function readCredentials(
+  source: CredentialSource,
+  timeoutMs: number,
+  signal: AbortSignal,
+): Promise<Credentials> {
+  const timer = new AbortController();
+  const late = sleep(timeoutMs, undefined, { signal: AbortSignal.any([signal, timer.signal]) });
+  try {
+    const credentials = await Promise.race([source.read(), late]);
+    if (credentials !== undefined) return credentials;
+    // A plugin that hangs is waited for again, and not started again on top.
+    throw new Error(`no credentials within ${timeoutMs / 1000} s`);
+  } catch (cause) {
+    throw new ConnectionError(cause);
+  } finally {
+    timer.abort();
+    late.catch(() => {});
+  }
+}
+
+interface SessionContext {
+  readonly timeouts: Timeouts;
+  readonly observer: SessionObserver | undefined;
+  readonly onUnauthorized: () => void;
+}
+
+function createSession(
+  { server, cluster }: ClusterConfig,
+  credentials: Credentials,
+  { timeouts, observer, onUnauthorized }: SessionContext,
+): Session {
+  const agent = createAgent(server, credentials, cluster.proxyUrl);
+  const headers = { accept: 'application/json', 'user-agent': 'portwide', ...credentials.headers };
+
+  const request = async (
+    path: string,
+    query: Query,
+    signal: AbortSignal,
+    written?: { readonly method: WriteMethod; readonly body: object },
+  ): Promise<Exchange> => {
+    const url = new URL(server + path);
+    for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
+    const method = written?.method ?? 'GET';
+    const content = written && { 'content-type': CONTENT_TYPES[written.method] };
+    const started = performance.now();
+    const observe = (code: number | undefined) => {
+      const seconds = (performance.now() - started) / 1000;
+      observer?.request({ method, host: url.host, code, seconds });
+    };
+    const answer = await exchange(url, {
+      agent,
+      method,
+      headers: { ...headers, ...content },
+      body: written && JSON.stringify(written.body),
+      signal,
+      timeoutMs: timeouts.answer,
+    }).catch((error: unknown) => {
+      observe(undefined);
+      throw error;
+    });
+    const { statusCode = 0, headers: answered } = answer.response;
+    observe(statusCode);
+    if (statusCode >= 200 && statusCode < 300) return answer;
     try {
-      await config.applySecurityAuthentication(context);
-    } catch (cause) {
-      throw new ConnectionError(cause);
+      if (statusCode === 401) onUnauthorized();
+      const status = parseOrUndefined(await text(answer.response));
+      throw statusError(status, statusCode, answered['retry-after']);
+    } finally {
+      answer.close();
     }
-    const headers = {
-      accept: 'application/json',
-      'user-agent': 'portwide',
-      ...context.getHeaders(),
-    };
-    // client-node makes a dispatcher for each call of the above; none for plain defaults.
-    const dispatcher = context.getDispatcher() ?? new undici.Agent();
+  };
 
-    const request = async (
-      path: string,
-      query: Query,
-      signal: AbortSignal,
-      bodyTimeout: number,
-      written?: { method: WriteMethod; body: object },
-    ): Promise<Dispatcher.ResponseData['body']> => {
-      const method = written?.method ?? 'GET';
-      const url = new URL(server + path);
-      for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
-      const timeouts = { headersTimeout: HEADERS_TIMEOUT_MS, bodyTimeout };
-      const content =
-        written === undefined
-          ? { headers }
-          : {
-              headers: { ...headers, 'content-type': CONTENT_TYPES[written.method] },
-              body: JSON.stringify(written.body),
-            };
-      const started = performance.now();
-      const observe = (code: number | undefined) => {
-        const seconds = (performance.now() - started) / 1000;
-        observer?.request({ method, host: url.host, code, seconds });
-      };
+  return {
+    async *list(path, query, signal) {
+      let answer: Exchange | undefined;
       try {
-        const options = { dispatcher, method, signal, ...content, ...timeouts };
-        const { statusCode, body } = await undici.request(url, options).catch((error: unknown) => {
-          observe(undefined);
-          throw error;
-        });
-        observe(statusCode);
-        if (statusCode >= 200 && statusCode < 300) return body;
-        throw statusError(parseOrUndefined(await body.text()), statusCode);
+        answer = await request(path, query, signal);
+        answer.extend(timeouts.list);
+        const splitter = new ListSplitter();
+        for await (const chunk of answer.response) yield* splitter.push(chunk);
+        yield* splitter.end();
       } catch (error) {
-        throw error instanceof ApiError ? error : new ConnectionError(error);
+        throw isFailure(error) ? error : new ConnectionError(error);
+      } finally {
+        answer?.close();
       }
-    };
-
-    const whole = async (body: Dispatcher.ResponseData['body']): Promise<unknown> => {
-      let text: string;
+    },
+    async *watch(path, query, signal) {
+      const resource = lastPart(path);
+      let answer: Exchange | undefined;
       try {
-        text = await body.text();
-      } catch (cause) {
-        throw new ConnectionError(cause);
-      }
-      return parseJson(text);
-    };
-
-    return {
-      async get(path, query, signal) {
-        return await whole(await request(path, query, signal, LIST_TIMEOUT_MS));
-      },
-      async *stream(path, query, signal) {
-        const body = await request(path, query, signal, WATCH_TIMEOUT_MS);
-        const resource = lastPart(path);
+        answer = await request(path, query, signal);
         observer?.watching(resource, true);
-        try {
-          for await (const line of lines(body)) {
-            observer?.event(resource);
-            yield parseJson(line);
-          }
-        } finally {
-          observer?.watching(resource, false);
+        answer.extend(timeouts.silence);
+        for await (const line of lines(answer.response)) {
+          answer.extend(timeouts.silence);
+          observer?.event(resource);
+          yield parse(line);
         }
-      },
-      async send(method, path, body, signal) {
-        return await whole(await request(path, {}, signal, LIST_TIMEOUT_MS, { method, body }));
-      },
-      async close() {
-        await dispatcher.destroy();
-      },
-    };
+      } catch (error) {
+        throw isFailure(error) ? error : new ConnectionError(error);
+      } finally {
+        if (answer !== undefined) observer?.watching(resource, false);
+        answer?.close();
+      }
+    },
+    async send(method, path, body, signal) {
+      let answer: Exchange | undefined;
+      try {
+        answer = await request(path, {}, signal, { method, body });
+        // Read to its end, so that the connection can be used again.
+        await text(answer.response);
+      } catch (error) {
+        throw isFailure(error) ? error : new ConnectionError(error);
+      } finally {
+        answer?.close();
+      }
+    },
+    close: () => agent.destroy(),
   };
 }
 
@@ -186,54 +216,9 @@ export function lastPart(path: string): string {
   return path.slice(path.lastIndexOf('/') + 1);
 }
 
-/** The error that a `Status` object tells. */
-export function statusError(status: unknown, fallbackCode: number): ApiError {
-  const { code, reason, message } = isRecord(status) ? status : {};
-  return new ApiError(
-    typeof code === 'number' ? code : fallbackCode,
-    typeof reason === 'string' ? reason : '',
-    typeof message === 'string' ? message : 'no message',
-  );
-}
-
-/** Whole lines only: what a cut connection leaves of a line is dropped with an error. */
-async function* lines(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
-  const decoder = new StringDecoder('utf8');
-  let rest: string[] = [];
-  const chunks = body[Symbol.asyncIterator]();
+function parseOrUndefined(body: string): unknown {
   try {
-    for (;;) {
-      let chunk: IteratorResult<Buffer>;
-      try {
-        chunk = await chunks.next();
-      } catch (cause) {
-        throw new ConnectionError(cause);
-      }
-      if (chunk.done) break;
-      const [first = '', ...others] = decoder.write(chunk.value).split('\n');
-      rest.push(first);
-      for (const next of others) {
-        yield rest.join('');
-        rest = [next];
-      }
-    }
-  } finally {
-    await chunks.return?.();
-  }
-  if (rest.join('').trim() !== '') throw new ConnectionError(new Error('ended within a line'));
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch (cause) {
-    throw new MalformedAnswer('API server: the answer is not JSON', { cause });
-  }
-}
-
-function parseOrUndefined(text: string): unknown {
-  try {
-    return JSON.parse(text);
+    return JSON.parse(body);
   } catch {
     return undefined; // a proxy's error page; the HTTP status says enough
   }

@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
+import { serviceRef } from '../../events/event.ts';
+import { EventRecorder } from '../../events/recorder.ts';
 import { createKubernetesSource } from '../../sources/kubernetes/source.ts';
+import { ApiServerDouble } from '../api-server/double.ts';
 import { waitFor } from '../lab/lab.ts';
-import { FakeApiServer, type Held } from '../sources/kubernetes/fake-api-server.ts';
 import { readObject } from './manifests.ts';
 
 interface Rule {
@@ -23,37 +25,40 @@ function allowed(): string[] {
     .sort();
 }
 
-/** What RBAC makes of a request. */
-function asked({ path, isWatch }: Held): string {
-  const core = /^\/api\/v1\/(\w+)$/.exec(path);
-  const [, group, resource] = core
-    ? ['', '', core[1]]
-    : (/^\/apis\/([^/]+)\/v1\/(\w+)$/.exec(path) ?? []);
-  return `${isWatch ? 'watch' : 'list'} ${group}/${resource}`;
-}
-
 describe('the ClusterRole', () => {
-  it('allows what the agent reads, and creating events, and nothing else', async () => {
-    const server = new FakeApiServer();
-    await server.listen();
+  it('allows what the agent asks for, and nothing else', async () => {
+    const double = new ApiServerDouble();
+    const recorder = new EventRecorder({
+      nodeName: 'node',
+      onDropped: (reason) => assert.fail(`an Event was dropped: ${reason}`),
+      log: { warn: () => {} },
+    });
     const source = createKubernetesSource({
-      master: server.url,
+      master: `http://127.0.0.1:${await double.listen()}`,
       nodeName: 'node',
       sink: { upsert: () => {}, remove: () => {}, synced: () => {} },
       onProblem: () => {},
       log: { info: () => {}, warn: () => {} },
+      onSessions: (open) => recorder.connect(open),
     });
+    const asked = () =>
+      new Set(double.requests().map(({ verb, group, resource }) => `${verb} ${group}/${resource}`));
     try {
-      const started = source.start();
-      await waitFor('three lists', () => server.requests.length === 3);
-      for (const list of server.requests.slice(0, 3)) list.list('1', []);
-      await started;
-      await waitFor('three watches', () => server.requests.length === 6);
-      const events = ['create', 'patch'].map((verb) => `${verb} events.k8s.io/events`);
-      assert.deepEqual([...server.requests.map(asked), ...events].sort(), allowed());
+      await source.start();
+      // The same again is a change of the Event that is there.
+      for (const verb of ['create', 'patch']) {
+        recorder.warning(serviceRef('default/web', ''), 'RefusedNodePort', 'spec.type: no');
+        await waitFor(`an Event: ${verb}`, () => asked().has(`${verb} events.k8s.io/events`));
+      }
+      await waitFor(
+        'watches',
+        () => [...asked()].filter((each) => /^watch/.test(each)).length === 3,
+      );
+      assert.deepEqual([...asked()].sort(), allowed());
     } finally {
       await source.stop();
-      await server.close();
+      await recorder.stop();
+      await double.close();
     }
   });
 });

@@ -1,10 +1,8 @@
 import { once } from 'node:events';
-import { mkdtempSync, renameSync, rmSync, unlinkSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import type { ResultPromise } from 'execa';
 import { type Lab, waitFor } from '../lab/lab.ts';
-import { type Manifest, nodeManifest, serviceManifest } from './manifests.ts';
+import { type Feed, ManifestFeed } from './feed.ts';
+import { type Manifest, nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
 
 const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 /** Ample, for in user-mode-linux all of it is slow; an agent that ends is noticed at once. */
@@ -27,12 +25,12 @@ export const AGENT_FLAGS = [
 ];
 
 /**
- * An agent on the node of a lab, fed by a manifest directory of its own. It may be killed and
- * started again; the directory stays.
+ * An agent on the node of a lab, fed by a manifest directory of its own unless told otherwise. It may
+ * be killed and started again; what feeds it stays.
  */
 export class Agent {
   readonly #lab: Lab;
-  readonly #directory = mkdtempSync(join(tmpdir(), 'portwide-e2e-'));
+  readonly #feed: Feed;
   #flags: readonly string[] = AGENT_FLAGS;
   #process: ResultPromise | undefined;
   readonly #syncs: number;
@@ -45,22 +43,44 @@ export class Agent {
    * what is old has done all of the first when it begins with the second.
    * @param env variables of its environment, besides those of the test.
    */
-  constructor(lab: Lab, { syncs = 1, env = {} as Readonly<Record<string, string>> } = {}) {
+  constructor(
+    lab: Lab,
+    {
+      syncs = 1,
+      feed = new ManifestFeed() as Feed,
+      env = {} as Readonly<Record<string, string>>,
+    } = {},
+  ) {
     this.#lab = lab;
+    this.#feed = feed;
     this.#syncs = syncs;
     this.#env = env;
     this.write('node', [nodeManifest([lab.node.ipv4, lab.node.ipv6])]);
   }
 
+  /** The manifest directory that feeds it. */
   get directory(): string {
-    return this.#directory;
+    if (this.#feed instanceof ManifestFeed) return this.#feed.directory;
+    throw new TypeError('this agent is not fed by a directory');
   }
 
   /** Starts the agent and waits until it has synced both families. */
   async start(flags: readonly string[] = this.#flags): Promise<void> {
+    const { ended } = this.launch(flags);
+    const synced = waitFor(
+      'the agent synced both families',
+      () => new Set(this.logged('synced').map(({ family }) => family)).size === 2,
+      START_MS,
+    );
+    const early = await Promise.race([synced, ended]);
+    if (typeof early === 'string') throw new Error(`the agent ended: ${early}`);
+  }
+
+  /** Starts the agent; `ended` tells how it ended, once it has. */
+  launch(flags: readonly string[] = this.#flags): { readonly ended: Promise<string> } {
     this.#flags = flags;
     this.log.length = 0;
-    const args = ['run', `--manifests=${this.#directory}`, ...flags];
+    const args = ['run', ...this.#feed.flags, ...flags];
     const process = this.#lab.node.spawn(PORTWIDE, args, { env: this.#env });
     this.#process = process;
     process.stdout?.setEncoding('utf8');
@@ -75,16 +95,10 @@ export class Agent {
       errors += String(chunk);
     });
     const ended = process.then(
-      () => 'ended',
-      (error: unknown) => String(error),
+      () => `ended ${errors}`,
+      (error: unknown) => `${error} ${errors}`,
     );
-    const synced = waitFor(
-      'the agent synced both families',
-      () => new Set(this.logged('synced').map(({ family }) => family)).size === 2,
-      START_MS,
-    );
-    const early = await Promise.race([synced, ended]);
-    if (typeof early === 'string') throw new Error(`the agent ended: ${early} ${errors}`);
+    return { ended };
   }
 
   logged(message: string): LogLine[] {
@@ -111,16 +125,9 @@ export class Agent {
     await exited;
   }
 
-  /** Replaces one file of the directory, atomically; no objects: the file goes. */
+  /** Replaces objects that were written under that name; no objects: those go. */
   write(name: string, objects: readonly Manifest[]): void {
-    const file = join(this.#directory, `${name}.json`);
-    if (objects.length === 0) {
-      unlinkSync(file);
-      return;
-    }
-    const draft = join(this.#directory, `.${name}.draft`);
-    writeFileSync(draft, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }));
-    renameSync(draft, file);
+    this.#feed.write(name, objects);
   }
 
   /**
@@ -128,33 +135,54 @@ export class Agent {
    * endpoints comes along whose VIP must then be refused, the last of what a sync writes anew.
    */
   async apply(objects: readonly Manifest[]): Promise<void> {
+    if (this.#feed.inStreams) await this.#applyToStreams(objects);
     for (let sync = 0; sync < this.#syncs; sync++) await this.#applyOnce(objects);
   }
 
+  /** Waits until the agent has read all, for a Service and its endpoints, the last of each, serve. */
+  async #applyToStreams(objects: readonly Manifest[]): Promise<void> {
+    const vips = this.#freshVips();
+    const pods = this.#lab.pods.slice(0, 1);
+    this.write('objects', [
+      ...objects,
+      serviceManifest('last', { spec: { clusterIPs: vips, ports: [{ port: 9 }] } }),
+      ...([4, 6] as const).map((family) =>
+        sliceManifest('last', family, pods, { ports: [{ name: '', port: 9 }] }),
+      ),
+    ]);
+    await this.#feed.written();
+    for (const vip of vips) await this.#outcome(vip, 'answered');
+  }
+
   async #applyOnce(objects: readonly Manifest[]): Promise<void> {
-    this.#barriers = (this.#barriers + 1) % 200;
-    const vips = [
-      `10.96.200.${this.#barriers + 1}`,
-      `fd00:10:96::c8${(this.#barriers + 16).toString(16)}`,
-    ];
+    const vips = this.#freshVips();
     const barrier = serviceManifest('barrier', {
       spec: { clusterIPs: vips, ports: [{ port: 9 }] },
     });
     this.write('objects', [...objects, barrier]);
-    for (const vip of vips) {
-      await waitFor(
-        `the rules for ${vip} are there`,
-        async () => {
-          const { outcome } = await this.#lab.client.tcp(vip, 9, { timeoutMs: 100 });
-          return outcome === 'refused';
-        },
-        APPLY_MS,
-      );
-    }
+    await this.#feed.written();
+    for (const vip of vips) await this.#outcome(vip, 'refused');
+  }
+
+  #freshVips(): string[] {
+    this.#barriers = (this.#barriers + 1) % 200;
+    const [decimal, hex] = [this.#barriers + 1, (this.#barriers + 16).toString(16)];
+    return [`10.96.200.${decimal}`, `fd00:10:96::c8${hex}`];
+  }
+
+  async #outcome(vip: string, expected: 'answered' | 'refused'): Promise<void> {
+    await waitFor(
+      `${vip} is ${expected}`,
+      async () => {
+        const { outcome } = await this.#lab.client.tcp(vip, 9, { timeoutMs: 100 });
+        return outcome === expected;
+      },
+      APPLY_MS,
+    );
   }
 
   async destroy(): Promise<void> {
     await this.#end('SIGKILL');
-    rmSync(this.#directory, { recursive: true, force: true });
+    this.#feed.destroy();
   }
 }

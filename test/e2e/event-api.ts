@@ -30,7 +30,7 @@ const server = createServer((request, response) => {
     response.writeHead(200, { 'content-type': 'application/json' }).flushHeaders();
   } else {
     const items = objects.filter(({ kind }) => kind === KINDS[resource]);
-    const list = { kind: 'List', metadata: { resourceVersion: '1' }, items };
+    const list = { kind: `${KINDS[resource]}List`, metadata: { resourceVersion: '1' }, items };
     response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify(list));
   }
 });

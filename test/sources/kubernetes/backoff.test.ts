@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { BACKOFF, backoffMs } from '../../../sources/kubernetes/backoff.ts';
+import { BACKOFF, backoffMs, waitMs } from '../../../sources/kubernetes/backoff.ts';
 
 describe('backoff', () => {
   it('doubles from 0.8 s to 30 s, and up to twice that by chance', () => {
@@ -9,6 +9,15 @@ describe('backoff', () => {
       backoffMs(1, () => 0.999),
       1599,
     );
+  });
+
+  it('is no shorter than what the server asks for, and a little longer by chance', () => {
+    const wait = (failures: number, askedMs: number, chance: number) =>
+      waitMs(failures, askedMs, () => chance);
+    assert.equal(wait(1, 0, 0.5), 1200);
+    assert.equal(wait(1, 10_000, 0), 10_000);
+    assert.equal(wait(1, 10_000, 0.999), 14_995);
+    assert.equal(wait(6, 10_000, 0), 25_600);
   });
 
   it('ends a wait that is aborted', async () => {

@@ -3,9 +3,39 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ClusterConfigError, loadClusterConfig } from '../../../sources/kubernetes/config.ts';
-import { createKubernetesSource } from '../../../sources/kubernetes/source.ts';
-import { Recorder, until } from '../recorder.ts';
-import { FakeApiServer } from './fake-api-server.ts';
+
+const CONTEXT = {
+  contexts: [
+    { name: 'y', context: { cluster: 'none', user: 'none' } },
+    { name: 'x', context: { cluster: 'c', user: 'u' } },
+  ],
+  'current-context': 'x',
+};
+const WHOLE = {
+  clusters: [{ name: 'c', cluster: { server: 'https://10.0.0.1:6443/k8s/' } }],
+  users: [{ name: 'u', user: { token: 'secret' } }],
+  ...CONTEXT,
+};
+/** As kubeadm makes it for kube-proxy. */
+const KUBEADM = `apiVersion: v1
+kind: Config
+clusters:
+- cluster:
+    certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt
+    server: https://10.0.0.1:6443
+  name: default
+contexts:
+- context:
+    cluster: default
+    namespace: default
+    user: default
+  name: default
+current-context: default
+users:
+- name: default
+  user:
+    tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
+`;
 
 describe('kubernetes configuration', () => {
   let directory: string;
@@ -14,68 +44,113 @@ describe('kubernetes configuration', () => {
   });
   afterEach(() => rmSync(directory, { recursive: true, force: true }));
 
-  const kubeconfig = (text: string): string => {
+  const write = (config: unknown): string => {
     const path = join(directory, 'config');
-    writeFileSync(path, text);
+    writeFileSync(path, typeof config === 'string' ? config : JSON.stringify(config));
     return path;
   };
-  const whole = JSON.stringify({
-    clusters: [{ name: 'c', cluster: { server: 'https://10.0.0.1:6443/k8s/' } }],
-    users: [{ name: 'u', user: { token: 'secret' } }],
-    contexts: [{ name: 'x', context: { cluster: 'c', user: 'u' } }],
-    'current-context': 'x',
+  const withUser = (user: object) => ({ ...WHOLE, users: [{ name: 'u', user }] });
+  const withCluster = (cluster: object) => ({
+    ...WHOLE,
+    clusters: [{ name: 'c', cluster: { server: 'https://10.0.0.1', ...cluster } }],
   });
 
   it('reads a kubeconfig, and lets --master take its server’s place', async () => {
-    const path = kubeconfig(whole);
-    const config = await loadClusterConfig({ kubeconfig: path });
-    assert.equal(config.getCurrentCluster()?.server, 'https://10.0.0.1:6443/k8s');
-    const other = await loadClusterConfig({ kubeconfig: path, master: 'http://127.0.0.1:8080' });
-    assert.equal(other.getCurrentCluster()?.server, 'http://127.0.0.1:8080');
-    assert.equal(other.getCurrentUser()?.token, 'secret');
+    const kubeconfig = write(WHOLE);
+    const { server, user } = await loadClusterConfig({ kubeconfig });
+    assert.deepEqual([server, user.token], ['https://10.0.0.1:6443/k8s', 'secret']);
+    const other = await loadClusterConfig({ kubeconfig, master: 'http://127.0.0.1:8080' });
+    assert.deepEqual([other.server, other.user.token], ['http://127.0.0.1:8080', 'secret']);
   });
 
-  it('uses the path of the server and the credentials', async () => {
-    const server = new FakeApiServer();
-    await server.listen();
-    const source = createKubernetesSource({
-      kubeconfig: kubeconfig(whole.replace('https://10.0.0.1:6443', server.url)),
-      nodeName: 'n',
-      sink: new Recorder(),
-      onProblem: () => assert.fail(),
-      log: { info: () => undefined, warn: () => undefined },
-    });
-    const started = source.start();
-    try {
-      await until('it lists', () => server.requests.length === 3);
-      for (const { path, authorization } of server.requests) {
-        assert.match(path, /^\/k8s\/apis?\//);
-        assert.equal(authorization, 'Bearer secret');
+  it('reads that of kubeadm, which names a token file', async () => {
+    const { server, cluster, tokenFile } = await loadClusterConfig({ kubeconfig: write(KUBEADM) });
+    assert.equal(server, 'https://10.0.0.1:6443');
+    assert.equal(cluster.caFile, '/var/run/secrets/kubernetes.io/serviceaccount/ca.crt');
+    assert.equal(tokenFile, '/var/run/secrets/kubernetes.io/serviceaccount/token');
+  });
+
+  it('takes names of files as seen from the kubeconfig', async () => {
+    const config = {
+      ...withCluster({ 'certificate-authority': 'ca.crt' }),
+      users: [
+        {
+          name: 'u',
+          user: {
+            'client-certificate': 'tls/client.crt',
+            'client-key': '/etc/client.key',
+            tokenFile: '../token',
+            exec: { command: './plugin', args: ['./a'] },
+          },
+        },
+      ],
+    };
+    const { cluster, user, tokenFile } = await loadClusterConfig({ kubeconfig: write(config) });
+    assert.equal(cluster.caFile, join(directory, 'ca.crt'));
+    assert.equal(user.certFile, join(directory, 'tls/client.crt'));
+    assert.equal(user.keyFile, '/etc/client.key');
+    assert.equal(tokenFile, join(tmpdir(), 'token'));
+    assert.deepEqual(user.exec, { command: join(directory, 'plugin'), args: ['./a'] });
+    const found = withUser({ exec: { command: 'plugin' } });
+    const inPath = await loadClusterConfig({ kubeconfig: write(found) });
+    assert.equal(inPath.user.exec.command, 'plugin');
+  });
+
+  it('does without a user, and without both a kubeconfig and a user', async () => {
+    const contexts = [{ name: 'x', context: { cluster: 'c' } }];
+    const nobody = await loadClusterConfig({ kubeconfig: write({ ...WHOLE, contexts }) });
+    assert.deepEqual([nobody.user.token, nobody.tokenFile], [undefined, undefined]);
+    const { server, user } = await loadClusterConfig({ master: 'http://10.0.0.1:8080/' });
+    assert.deepEqual([server, user.token], ['http://10.0.0.1:8080', undefined]);
+  });
+
+  describe('in a pod', () => {
+    const { KUBERNETES_SERVICE_HOST: host, KUBERNETES_SERVICE_PORT: port } = process.env;
+    const setPod = (podHost: string | undefined, podPort: string | undefined) => {
+      for (const [name, value] of [
+        ['KUBERNETES_SERVICE_HOST', podHost],
+        ['KUBERNETES_SERVICE_PORT', podPort],
+      ] as const) {
+        if (value === undefined) delete process.env[name];
+        else process.env[name] = value;
       }
-    } finally {
-      await source.stop();
-      await started;
-      await server.close();
+    };
+    afterEach(() => setPod(host, port));
+
+    for (const [address, server] of [
+      ['10.96.0.1', 'https://10.96.0.1:443'],
+      ['fd00::1', 'https://[fd00::1]:443'],
+    ]) {
+      it(`uses the service account, at ${address}`, async () => {
+        setPod(address, '443');
+        const config = await loadClusterConfig({}, '/sa');
+        assert.equal(config.server, server);
+        assert.equal(config.cluster.caFile, '/sa/ca.crt');
+        assert.equal(config.tokenFile, '/sa/token');
+      });
     }
+
+    it('is refused elsewhere', async () => {
+      setPod(undefined, undefined);
+      await assert.rejects(loadClusterConfig({}), /neither --kubeconfig nor --master/);
+    });
   });
 
-  for (const [what, text, pattern] of [
+  for (const [what, config, pattern] of [
     ['a file that is missing', undefined, /cannot be read: ENOENT/],
     ['one that is no YAML', '{', /cannot be read/],
-    [
-      'one without a current context',
-      '{"clusters": [], "users": [], "contexts": []}',
-      /no current cluster/,
-    ],
-    [
-      'a server that is no URL',
-      whole.replace('https://10.0.0.1:6443/k8s/', 'kube.example'),
-      /no URL/,
-    ],
+    ['one that is no object', '- 1', /no current context/],
+    ['one without a current context', { ...WHOLE, 'current-context': 'z' }, /no current context/],
+    ['an unknown cluster', { ...WHOLE, 'current-context': 'y' }, /no cluster "none"/],
+    ['an unknown user', { ...WHOLE, users: [] }, /no user "u"/],
+    ['a cluster without a server', withCluster({ server: '' }), /server is missing/],
+    ['a server that is no URL', withCluster({ server: 'kube.example' }), /no URL/],
+    ['a SOCKS proxy', withCluster({ 'proxy-url': 'socks5://10.0.0.9' }), /no HTTP proxy/],
+    ['an auth provider', withUser({ 'auth-provider': { name: 'oidc' } }), /auth-provider/],
   ] as const) {
     it(`refuses ${what}`, async () => {
-      const path = text === undefined ? join(directory, 'none') : kubeconfig(text);
-      await assert.rejects(loadClusterConfig({ kubeconfig: path }), (error) => {
+      const kubeconfig = config === undefined ? join(directory, 'none') : write(config);
+      await assert.rejects(loadClusterConfig({ kubeconfig }), (error) => {
         assert.ok(error instanceof ClusterConfigError);
         assert.match(error.message, pattern);
         return true;

@@ -1,271 +1,352 @@
 import assert from 'node:assert/strict';
-import { createKubernetesSource } from '../../../sources/kubernetes/source.ts';
-import type { Source } from '../../../sources/store.ts';
-import { Recorder, until } from '../recorder.ts';
-import { FakeApiServer, type Held } from './fake-api-server.ts';
+import { nodeManifest, sliceManifest } from '../../e2e/manifests.ts';
+import { until } from '../recorder.ts';
+import { service, World } from './world.ts';
 
-/** As lists have them: without kind and apiVersion. */
-const service = (name: string, port: number, version = '1') => ({
-  metadata: { name, namespace: 'default', resourceVersion: version },
-  spec: { clusterIP: '10.0.0.1', ports: [{ port }] },
-});
-const event = (type: string, name: string, port: number, version: string) => ({
-  type,
-  object: { apiVersion: 'v1', kind: 'Service', ...service(name, port, version) },
-});
-const bookmark = (version: string) => ({
-  type: 'BOOKMARK',
-  object: { apiVersion: 'v1', kind: 'Service', metadata: { resourceVersion: version } },
-});
-const expired = { type: 'ERROR', object: { kind: 'Status', code: 410, reason: 'Expired' } };
+const SERVICES = '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name';
 
 describe('kubernetes source', () => {
-  let server: FakeApiServer;
-  let sink: Recorder;
-  let problems: string[];
-  let logged: string[];
-  let waits: number[];
-  let source: Source;
-  let started: Promise<void>;
-  let taken: Set<Held>;
-
-  /** The next request for Services of that kind. */
-  const next = async (kind: 'list' | 'watch'): Promise<Held> => {
-    const find = () =>
-      server.requests.find(
-        (held) =>
-          held.path === '/api/v1/services' &&
-          held.isWatch === (kind === 'watch') &&
-          !taken.has(held),
-      );
-    await until(`there is a ${kind}`, () => find() !== undefined);
-    const held = find();
-    assert.ok(held !== undefined);
-    taken.add(held);
-    return held;
-  };
-  /** Lists two Services and returns the watch that follows. */
-  const watching = async (): Promise<Held> => {
-    (await next('list')).list('10', [service('a', 1), service('b', 1)]);
-    const watch = await next('watch');
-    await started;
-    return watch;
-  };
-
+  let world: World;
   beforeEach(async () => {
-    server = new FakeApiServer();
-    await server.listen();
-    sink = new Recorder();
-    [problems, logged, waits, taken] = [[], [], [], new Set()];
-    source = createKubernetesSource({
-      master: server.url,
-      nodeName: 'node-1',
-      sink,
-      onProblem: ({ message }) => problems.push(message),
-      log: {
-        info: (_details, message) => logged.push(message),
-        warn: (_details, message) => logged.push(message),
-      },
-      backoff: {
-        random: () => 0.5,
-        delay: async (milliseconds) => void waits.push(milliseconds),
-      },
-    });
-    started = source.start();
-    started.catch(() => undefined); // awaited by the tests that are about it
-    // The other two lists, each with one object; their watches stay silent.
-    const lists = () =>
-      server.requests.filter(({ isWatch, path }) => !isWatch && !path.endsWith('/services'));
-    await until('the others list', () => lists().length === 2);
-    for (const held of lists()) {
-      const isNode = held.path === '/api/v1/nodes';
-      held.list('5', isNode ? [{ metadata: { name: 'node-1', resourceVersion: '5' } }] : []);
-    }
+    world = new World();
+    await world.double.listen();
   });
-  afterEach(async () => {
-    await source.stop();
-    await server.close();
-  });
+  afterEach(() => world.stop());
+
+  /** Lists two Services and watches. */
+  const watching = async () => {
+    world.double.put(service('a', 1), service('b', 1));
+    await world.settle();
+  };
 
   it('lists page by page, then says that all is there, then watches from the list', async () => {
-    const first = await next('list');
-    assert.deepEqual(first.query, {
-      labelSelector: '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name',
-      limit: '500',
-    });
-    first.list('10', [service('a', 1)], 'token');
-    const second = await next('list');
-    assert.equal(second.query.continue, 'token');
-    assert.ok(!sink.syncedKinds.has('Service'));
-    second.list('11', [service('b', 1)]);
-    await started;
-    assert.deepEqual([...sink.syncedKinds].sort(), ['EndpointSlice', 'Node', 'Service']);
-    assert.deepEqual([...sink.objects.keys()].sort(), [
-      'Node node-1',
-      'Service default/a',
-      'Service default/b',
-    ]);
-    assert.deepEqual((await next('watch')).query, {
-      labelSelector: first.query.labelSelector,
+    const names = Array.from({ length: 1001 }, (_, index) => `s${1000 + index}`);
+    world.double.put(...names.map((name) => service(name, 1)));
+    const version = String(world.double.version);
+    await world.settle();
+    assert.deepEqual(
+      world.requests('list').map(({ query }) => query),
+      [undefined, 500, 1000].map((start) => ({
+        labelSelector: SERVICES,
+        limit: '500',
+        ...(start !== undefined && { continue: `list-1 ${start}` }),
+      })),
+    );
+    assert.deepEqual(
+      world.sink.calls.filter((call) => call.includes('Service')),
+      [...names.map((name) => `+ Service default/${name}`), 'synced Service'],
+    );
+    assert.deepEqual(world.requests('watch')[0]?.query, {
+      labelSelector: SERVICES,
       watch: 'true',
       allowWatchBookmarks: 'true',
-      resourceVersion: '10',
+      resourceVersion: version,
       timeoutSeconds: '450',
     });
-    const others = server.requests.filter(({ path }) => !path.endsWith('/services'));
-    assert.deepEqual(
-      others
-        .filter(({ isWatch }) => !isWatch)
-        .map(({ path, query }) => [path, query])
-        .sort(),
-      [
-        ['/api/v1/nodes', { fieldSelector: 'metadata.name=node-1', limit: '500' }],
-        [
-          '/apis/discovery.k8s.io/v1/endpointslices',
-          { labelSelector: '!service.kubernetes.io/headless', limit: '500' },
-        ],
-      ],
+  });
+
+  it('asks for EndpointSlices and for its own Node', async () => {
+    world.double.put(
+      { ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } },
+      { ...nodeManifest(['192.0.2.2']), metadata: { name: 'node-2' } },
+      sliceManifest('a', 4, []),
     );
+    await world.settle();
+    assert.deepEqual([...world.sink.objects.keys()].sort(), [
+      'EndpointSlice default/a-ipv4',
+      'Node node-1',
+    ]);
+    assert.deepEqual([...world.sink.syncedKinds].sort(), ['EndpointSlice', 'Node', 'Service']);
+    const lists = world.double.requests().filter(({ verb }) => verb === 'list');
+    assert.deepEqual(lists.map(({ path, query }) => [path, query]).sort(), [
+      ['/api/v1/nodes', { fieldSelector: 'metadata.name=node-1', limit: '500' }],
+      ['/api/v1/services', { labelSelector: SERVICES, limit: '500' }],
+      [
+        '/apis/discovery.k8s.io/v1/endpointslices',
+        { labelSelector: '!service.kubernetes.io/headless', limit: '500' },
+      ],
+    ]);
   });
 
   it('follows events, and watches on from the last when the watch ends', async () => {
-    const watch = await watching();
-    watch.send(event('MODIFIED', 'a', 2, '12'), event('ADDED', 'c', 1, '13'));
-    watch.send(event('DELETED', 'b', 1, '14'), event('MODIFIED', 'a', 2, '15'));
-    await until('b is gone', () => sink.port('b') === undefined);
-    watch.send(bookmark('20'));
-    watch.end();
-    const again = await next('watch');
-    assert.equal(again.query.resourceVersion, '20');
-    assert.deepEqual([sink.port('a'), sink.port('c')], [2, 1]);
-    assert.deepEqual(waits, []);
+    await watching();
+    world.double.put(service('a', 2), service('c', 1));
+    world.double.delete(service('b', 1));
+    world.double.put(sliceManifest('other', 4, []));
+    await world.has({ a: 2, c: 1 });
+    world.double.bookmark();
+    world.double.breakWatches('end', 'services');
+    const { query } = await world.asked('watch', 2);
+    assert.equal(query.resourceVersion, String(world.double.version));
+    assert.deepEqual(world.waits, []);
+    world.double.put(service('c', 3));
+    await world.has({ a: 2, c: 3 });
+    assert.equal(world.requests('list').length, 1);
+  });
+
+  it('does not pass on a change of what it does not read', async () => {
+    await watching();
+    const before = world.sink.calls.length;
+    world.double.put({ ...service('a', 1), status: { conditions: [{ type: 'Odd' }] } });
+    world.double.put(service('c', 1));
+    await world.has({ a: 1, b: 1, c: 1 });
+    assert.deepEqual(world.sink.calls.slice(before), ['+ Service default/c']);
+  });
+
+  it('loses what begins to belong to another proxy, and takes it back', async () => {
+    await watching();
+    const labels = { 'service.kubernetes.io/service-proxy-name': 'other' };
+    const metadata = { name: 'a', namespace: 'default', labels };
+    world.double.put({ ...service('a', 1), metadata });
+    await world.has({ b: 1 });
+    world.double.put(service('a', 4));
+    await world.has({ a: 4, b: 1 });
   });
 
   it('takes events that arrive in pieces', async () => {
-    const watch = await watching();
-    const text = `${JSON.stringify({ ...event('ADDED', 'c', 7, '12'), note: 'Grüße 🎉' })}\n`;
-    for (const byte of Buffer.from(text).toString('latin1')) watch.raw(byte);
-    watch.send(bookmark('13'));
-    await until('c is there', () => sink.port('c') === 7);
+    await watching();
+    const object = { ...service('c', 7), note: 'Grüße 🎉' };
+    const metadata = { name: 'c', namespace: 'default', resourceVersion: '99' };
+    const text = `${JSON.stringify({ type: 'ADDED', object: { ...object, metadata } })}\n`;
+    for (const byte of Buffer.from(text)) {
+      world.double.sendRaw('services', Buffer.from([byte]));
+      await new Promise(setImmediate);
+    }
+    await world.has({ a: 1, b: 1, c: 7 });
   });
 
   it('lists again when the version is forgotten, and tells the differences only', async () => {
-    const watch = await watching();
-    watch.send(event('ADDED', 'c', 1, '12'), expired);
-    const list = await next('list');
-    assert.deepEqual([sink.port('a'), sink.port('b'), sink.port('c')], [1, 1, 1]);
-    const before = sink.calls.length;
-    list.list('30', [service('a', 1), service('c', 2)], 'token');
-    (await next('list')).list('30', [service('d', 1)]);
-    assert.equal((await next('watch')).query.resourceVersion, '30');
-    assert.deepEqual(sink.calls.slice(before), [
+    await watching();
+    world.double.put(service('c', 1));
+    await world.has({ a: 1, b: 1, c: 1 });
+    const before = world.sink.calls.length;
+    world.double.skip(3);
+    world.double.put(service('c', 2), service('d', 1));
+    world.double.delete(service('b', 1));
+    world.double.breakWatches('expire', 'services');
+    await world.has({ a: 1, c: 2, d: 1 });
+    assert.deepEqual(world.sink.calls.slice(before), [
       '+ Service default/c',
       '+ Service default/d',
       '- Service default/b',
     ]);
-    assert.deepEqual(waits, []);
+    // With a chance in it: all nodes hear it at once.
+    assert.deepEqual(world.waits, [1200]);
+    await world.asked('watch', 2);
+    assert.equal(world.requests('list').length, 2);
   });
 
   it('lists again when the watch itself is refused with 410', async () => {
-    (await watching()).status(410, 'Expired');
-    (await next('list')).list('30', [service('a', 1)]);
-    await next('watch');
-    assert.deepEqual([sink.port('a'), sink.port('b')], [1, undefined]);
-    assert.deepEqual(waits, [1200], 'it had brought nothing, so it waits first');
+    const fault = { kind: 'status', code: 410, reason: 'Expired' } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault });
+    await watching();
+    assert.equal(world.requests('list').length, 2);
+    assert.deepEqual(world.waits, [1200]);
   });
 
-  it('drops nothing when a list breaks off, and asks for it whole when its pages expire', async () => {
-    const watch = await watching();
-    watch.send(event('ADDED', 'c', 1, '12'), expired);
-    (await next('list')).list('30', [service('a', 2)], 'token');
-    (await next('list')).status(410, 'Expired');
-    const whole = await next('list');
-    assert.deepEqual([sink.port('a'), sink.port('b'), sink.port('c')], [2, 1, 1]);
-    assert.equal(whole.query.limit, undefined);
-    whole.cut();
-    (await next('list')).status(500, 'InternalError');
-    (await next('list')).raw('{}');
-    server.requests.at(-1)?.end();
-    assert.deepEqual([sink.port('a'), sink.port('b'), sink.port('c')], [2, 1, 1]);
-    (await next('list')).list('31', [service('a', 3)]);
-    await next('watch');
-    assert.deepEqual([sink.port('a'), sink.port('b'), sink.port('c')], [3, undefined, undefined]);
-    assert.deepEqual(waits, [1200, 2400, 4800, 9600]);
+  it('lists again, from another server’s history, when versions go backwards', async () => {
+    await watching();
+    world.double.keep();
+    world.double.put(service('a', 2), service('c', 1), service('d', 1));
+    await world.has({ a: 2, b: 1, c: 1, d: 1 });
+    world.double.restore();
+    world.double.put(service('e', 1));
+    await world.has({ a: 1, b: 1, e: 1 });
+    assert.deepEqual(world.waits, [1200]);
+  });
+
+  it('does not believe a list that is older than what it knows, until it is told thrice', async () => {
+    await watching();
+    world.double.keep();
+    world.double.put(service('c', 1));
+    await world.has({ a: 1, b: 1, c: 1 });
+    const fault = { kind: 'stale' } as const;
+    world.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
+    world.double.breakWatches('expire', 'services');
+    await world.asked('watch', 2);
+    assert.deepEqual(world.waits, [1200, 2400, 4800]);
+    assert.ok(!world.sink.calls.includes('- Service default/c'));
+
+    world.double.put(service('d', 1));
+    await world.has({ a: 1, b: 1, c: 1, d: 1 });
+    world.double.restore();
+    world.double.breakWatches('expire', 'services');
+    await world.has({ a: 1, b: 1 });
+    assert.deepEqual(world.waits.slice(3), [1200, 2400, 4800]);
+  });
+
+  it('lists again after three failures in a row: the server may be another by then', async () => {
+    const fault = { kind: 'refuse' } as const;
+    await watching();
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 1 });
+    world.double.breakWatches('cut', 'services');
+    await world.asked('watch', 3);
+    assert.equal(world.requests('list').length, 1);
+    await until('it is watched', () => world.double.watching('services') === 1);
+
+    // etcd is restored meanwhile, and has been written to until its version is ahead again.
+    world.double.keep();
+    world.double.put(service('c', 1));
+    await world.has({ a: 1, b: 1, c: 1 });
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 2 });
+    world.double.breakWatches('cut', 'services');
+    world.double.restore();
+    world.double.put(service('d', 1), service('e', 1));
+    await world.has({ a: 1, b: 1, d: 1, e: 1 });
+    assert.equal(world.requests('list').length, 2);
+  });
+
+  describe('with more than a page of Services', () => {
+    const many = Array.from({ length: 600 }, (_, index) => service(`s${1000 + index}`, 1));
+    const gone = { kind: 'status', code: 410, reason: 'Expired' } as const;
+
+    it('drops nothing when a list breaks off, and asks for it whole when its pages expire', async () => {
+      world.double.put(...many);
+      await world.settle();
+      const size = world.sink.objects.size;
+      const [first] = many;
+      assert.ok(first !== undefined);
+      world.double.skip(2);
+      world.double.delete(first);
+      world.double.put(service('s1599', 2));
+      const faults = [
+        { kind: 'cut' },
+        { kind: 'status', code: 500, reason: 'InternalError' },
+        { kind: 'text', text: '{}' },
+        { kind: 'truncate' },
+      ] as const;
+      for (const fault of faults) world.double.fail({ verb: 'list', resource: 'services', fault });
+      world.double.fail({ verb: 'list', resource: 'services', fault: gone, laterPages: true });
+      world.double.breakWatches('expire', 'services');
+      await world.asked('watch', 2);
+      const limits = world.requests('list').map(({ query }) => query.limit);
+      assert.deepEqual(limits, [...Array<string>(8).fill('500'), undefined]);
+      assert.deepEqual(world.waits, [1200, 2400, 4800, 9600, 19200, 38400]);
+      assert.equal(world.sink.objects.size, size - 1);
+      assert.equal(world.sink.port('s1599'), 2);
+      const removals = world.sink.calls.filter((call) => call.startsWith('-'));
+      assert.deepEqual(removals, ['- Service default/s1000']);
+    });
+
+    it('asks for pages over one connection, and for the watch too', async () => {
+      world.double.put(...many);
+      await world.settle();
+      const of = (resource: string) =>
+        world.double.requests().filter((request) => request.resource === resource);
+      const ports = of('services').map(({ clientPort }) => clientPort);
+      assert.equal(ports.length, 3);
+      assert.equal(new Set(ports).size, 1);
+    });
   });
 
   it('watches on from the last event when the connection is cut, in mid-event too', async () => {
-    const watch = await watching();
-    watch.send(event('MODIFIED', 'a', 2, '12'));
-    watch.raw('{"type":"DELETED","object":{"kind":"Service"');
-    await until('a is new', () => sink.port('a') === 2);
-    watch.cut();
-    const again = await next('watch');
-    assert.equal(again.query.resourceVersion, '12');
-    again.send(event('DELETED', 'b', 1, '13'));
-    await until('b is gone', () => sink.port('b') === undefined);
-    assert.deepEqual(waits, [1200]);
+    await watching();
+    world.double.put(service('a', 2));
+    await world.has({ a: 2, b: 1 });
+    const version = String(world.double.version);
+    world.double.breakWatches('cut half', 'services');
+    const { query } = await world.asked('watch', 2);
+    assert.equal(query.resourceVersion, version);
+    world.double.delete(service('b', 1));
+    await world.has({ a: 2 });
+    assert.deepEqual(world.waits, [1200]);
+    assert.equal(world.requests('list').length, 1);
   });
 
   it('does not take half an event at the end of an answer', async () => {
-    const watch = await watching();
-    watch.raw(JSON.stringify(event('DELETED', 'a', 1, '12')));
-    watch.end();
-    assert.equal((await next('watch')).query.resourceVersion, '10');
-    assert.equal(sink.port('a'), 1);
+    await watching();
+    const { resourceVersion } = world.requests('watch')[0]?.query ?? {};
+    const object = { kind: 'Service', apiVersion: 'v1', metadata: { name: 'a' } };
+    world.double.sendRaw('services', JSON.stringify({ type: 'DELETED', object }));
+    world.double.breakWatches('end', 'services');
+    const { query } = await world.asked('watch', 2);
+    assert.equal(query.resourceVersion, resourceVersion);
+    assert.deepEqual(world.ports(), { a: 1, b: 1 });
   });
 
-  for (const [what, text] of [
-    ['is no JSON', 'oops\n'],
-    ['is no event', '[]\n'],
-    ['is of no known type', `${JSON.stringify(event('SHRUGGED', 'a', 1, '12'))}\n`],
-    [
-      'is about something else',
-      `${JSON.stringify({ type: 'ADDED', object: { kind: 'Pod', metadata: { resourceVersion: '12' } } })}\n`,
-    ],
+  const metadata = { name: 'a', namespace: 'default', resourceVersion: '99' };
+  for (const [what, line] of [
+    ['is no JSON', 'oops'],
+    ['is no event', '[]'],
+    ['has no version', { type: 'MODIFIED', object: service('a', 9) }],
+    ['is of no known type', { type: 'SHRUGGED', object: { ...service('a', 9), metadata } }],
+    ['is about something else', { type: 'ADDED', object: { kind: 'Pod', metadata } }],
   ] as const) {
     it(`lists again after a line that ${what}`, async () => {
-      (await watching()).raw(text);
-      (await next('list')).list('30', [service('a', 2)]);
-      assert.equal((await next('watch')).query.resourceVersion, '30');
-      assert.deepEqual([sink.port('a'), sink.port('b')], [2, undefined]);
+      await watching();
+      const text = typeof line === 'string' ? line : JSON.stringify(line);
+      world.double.sendRaw('services', `${text}\n`);
+      await world.asked('watch', 2);
+      assert.equal(world.requests('list').length, 2);
+      assert.deepEqual(world.ports(), { a: 1, b: 1 });
+      assert.deepEqual(world.waits, [1200]);
+    });
+  }
+
+  for (const [what, text] of [
+    ['another kind', '{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":[]}'],
+    ['an object', JSON.stringify({ ...service('a', 1), metadata })],
+    ['no version', '{"kind":"ServiceList","metadata":{},"items":[]}'],
+    ['no items', '{"kind":"ServiceList","metadata":{"resourceVersion":"9"}}'],
+  ] as const) {
+    it(`takes no list that is of ${what}`, async () => {
+      await watching();
+      world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'text', text } });
+      world.double.breakWatches('expire', 'services');
+      await world.asked('watch', 2);
+      assert.equal(world.requests('list').length, 3);
+      assert.ok(!world.sink.calls.some((call) => call.startsWith('-')));
     });
   }
 
   it('keeps the last readable version of an object, through events and lists', async () => {
-    const watch = await watching();
-    watch.send(event('MODIFIED', 'a', 70_000, '12'));
-    await until('it is reported', () => problems.length > 0);
-    assert.match(problems[0] ?? '', /^Service default\/a: spec\.ports\[0\]\.port: /);
-    watch.send(expired);
-    (await next('list')).list('30', [service('a', 0), service('b', 1), service('c_', 1)]);
-    const again = await next('watch');
-    assert.deepEqual([sink.port('a'), sink.port('b'), problems.length], [1, 1, 3]);
-    again.send(event('DELETED', 'a', 0, '31'));
-    await until('a is gone', () => sink.port('a') === undefined);
+    await watching();
+    world.double.put(service('a', 70_000));
+    await until('it is reported', () => world.problems.length > 0);
+    assert.match(world.problems[0] ?? '', /^Service default\/a: spec\.ports\[0\]\.port: /);
+    world.double.put(service('c_', 1));
+    world.double.breakWatches('expire', 'services');
+    await world.asked('watch', 2);
+    assert.deepEqual(world.ports(), { a: 1, b: 1 });
+    world.double.delete(service('a', 0));
+    await world.has({ b: 1 });
   });
 
   it('waits longer and longer for a server that fails, and starts when it is back', async () => {
-    for (let failures = 0; failures < 7; failures++) (await next('list')).status(503, 'Busy');
-    (await next('list')).cut();
-    (await next('list')).list('10', []);
-    await started;
-    assert.deepEqual(waits, [1200, 2400, 4800, 9600, 19200, 38400, 45000, 45000]);
+    const fault = { kind: 'status', code: 500, reason: 'Busy' } as const;
+    world.double.fail({ verb: 'list', resource: 'services', fault, times: 7 });
+    world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'refuse' } });
+    await world.settle();
+    assert.deepEqual(world.waits, [1200, 2400, 4800, 9600, 19200, 38400, 45000, 45000]);
     // Only a watch that brings something ends the waiting.
-    (await next('watch')).end();
-    const watch = await next('watch');
-    assert.equal(waits.at(-1), 45000);
-    watch.send(event('ADDED', 'a', 1, '11'));
-    await until('a is there', () => sink.port('a') === 1);
-    watch.cut();
-    await next('watch');
-    assert.equal(waits.at(-1), 1200);
+    world.double.breakWatches('end', 'services');
+    await world.asked('watch', 2);
+    assert.equal(world.waits.at(-1), 45000);
+    await until('it is watched', () => world.double.watching('services') === 1);
+    world.double.put(service('a', 1));
+    await world.has({ a: 1 });
+    world.double.breakWatches('cut', 'services');
+    await world.asked('watch', 3);
+    assert.equal(world.waits.at(-1), 1200);
+  });
+
+  it('waits for a server that is not there at its start', async () => {
+    await world.double.close();
+    world.start();
+    await until('it has tried', () => world.waits.length > 10);
+    assert.deepEqual(world.sink.calls, []);
+    await world.double.listen();
+    await world.started;
+    assert.equal(world.sink.syncedKinds.size, 3);
   });
 
   it('stops before the first list and in the middle of a watch', async () => {
-    const list = await next('list');
-    await source.stop();
-    await started;
-    await until('it has left', () => list.gone());
-    assert.ok(!sink.syncedKinds.has('Service'));
+    world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'silence' } });
+    world.start();
+    await world.asked('list', 1);
+    await until('the others are watched', () => world.double.watching('nodes') === 1);
+    await world.stop();
+    await world.started;
+    assert.ok(!world.sink.syncedKinds.has('Service'));
   });
 });

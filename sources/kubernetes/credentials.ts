@@ -1,0 +1,115 @@
+import { readFile } from 'node:fs/promises';
+import type { ConnectionOptions } from 'node:tls';
+import type { ExecAuth } from '@kubernetes/client-node/dist/exec_auth.js';
+import type { ClusterConfig } from './config.ts';
+
+/** What a connection shows and asks for, and what its requests bear. */
+export interface Credentials {
+  readonly tls: Pick<
+    ConnectionOptions,
+    'ca' | 'cert' | 'key' | 'servername' | 'rejectUnauthorized'
+  >;
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+/** What client-node's authenticators fill in. */
+interface FromPlugin {
+  headers: Record<string, string>;
+  cert?: string;
+  key?: string;
+}
+
+/** Reads credentials afresh each time: files rotate, and what a plugin gives expires. */
+export class CredentialSource {
+  readonly #config: ClusterConfig;
+  #plugin: ExecAuth | undefined;
+  #reading: Promise<Credentials> | undefined;
+
+  constructor(config: ClusterConfig) {
+    this.#config = config;
+  }
+
+  /**
+   * Whoever asks while they are being read gets the same: a plugin runs once for all.
+   * @throws Error for files that cannot be read and plugins that fail.
+   */
+  read(): Promise<Credentials> {
+    this.#reading ??= this.#read().finally(() => {
+      this.#reading = undefined;
+    });
+    return this.#reading;
+  }
+
+  /** The server did not take them: what a plugin gave is not to be used again. */
+  forget(): void {
+    this.#plugin = undefined;
+  }
+
+  async #read(): Promise<Credentials> {
+    const { cluster, user, tokenFile } = this.#config;
+    const [ca, cert, key] = await Promise.all([
+      pem(cluster.caData, cluster.caFile),
+      pem(user.certData, user.certFile),
+      pem(user.keyData, user.keyFile),
+    ]);
+    const token = tokenFile === undefined ? user.token : (await readFile(tokenFile, 'utf8')).trim();
+    const plugin: FromPlugin = { headers: {} };
+    if (user.exec) await this.#runPlugin(plugin, ca);
+    return {
+      tls: {
+        ...(ca && { ca }),
+        ...(cert && { cert }),
+        ...(key && { key }),
+        ...(plugin.cert && { cert: plugin.cert }),
+        ...(plugin.key && { key: plugin.key }),
+        ...(cluster.tlsServerName && { servername: cluster.tlsServerName }),
+        ...(cluster.skipTLSVerify && { rejectUnauthorized: false }),
+      },
+      headers: {
+        ...(user.username && { authorization: basic(user.username, user.password ?? '') }),
+        ...(plugin.headers.Authorization && { authorization: plugin.headers.Authorization }),
+        ...(token && { authorization: `Bearer ${token}` }),
+        ...(user.impersonateUser && { 'impersonate-user': user.impersonateUser }),
+      },
+    };
+  }
+
+  async #runPlugin(into: FromPlugin, ca: Buffer | undefined): Promise<void> {
+    const { user } = this.#config;
+    const { ExecAuth } = await import('@kubernetes/client-node/dist/exec_auth.js');
+    this.#plugin ??= new ExecAuth();
+    const info = {
+      name: 'KUBERNETES_EXEC_INFO',
+      value: JSON.stringify(execInfo(this.#config, ca)),
+    };
+    const exec = { ...user.exec, env: [...(user.exec.env ?? []), info] };
+    await this.#plugin.applyAuthentication({ ...user, exec }, into);
+  }
+}
+
+/** What client-go tells a credential plugin, and client-node does not. */
+function execInfo({ server, cluster, user }: ClusterConfig, ca: Buffer | undefined): object {
+  const { apiVersion, provideClusterInfo } = user.exec;
+  const info = {
+    server,
+    'tls-server-name': cluster.tlsServerName,
+    'insecure-skip-tls-verify': cluster.skipTLSVerify || undefined,
+    'certificate-authority-data': ca?.toString('base64'),
+    'proxy-url': cluster.proxyUrl,
+  };
+  const spec = { interactive: false, ...(provideClusterInfo === true && { cluster: info }) };
+  return { kind: 'ExecCredential', apiVersion, spec };
+}
+
+/** Data takes precedence over a file, as in client-go. */
+async function pem(
+  data: string | undefined,
+  file: string | undefined,
+): Promise<Buffer | undefined> {
+  if (data) return Buffer.from(data, 'base64');
+  return file ? readFile(file) : undefined;
+}
+
+function basic(username: string, password: string): string {
+  return `Basic ${Buffer.from(`${username}:${password}`).toString('base64')}`;
+}

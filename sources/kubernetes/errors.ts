@@ -1,0 +1,77 @@
+import { isRecord } from '../../api/read-field.ts';
+
+/** The API server answered, with an error: a Kubernetes `Status`. */
+export class ApiError extends Error {
+  override readonly name = 'ApiError';
+  /** HTTP status, such as 410. */
+  readonly code: number;
+  /** Kubernetes' word for it, such as `Expired`; may be empty. */
+  readonly reason: string;
+  /** Milliseconds that the server asks to be left alone; 0 when it does not. */
+  readonly retryAfterMs: number;
+
+  constructor(code: number, reason: string, message: string, retryAfterMs = 0) {
+    super(`API server: ${code} ${reason}: ${message}`);
+    this.code = code;
+    this.reason = reason;
+    this.retryAfterMs = retryAfterMs;
+  }
+
+  /** The version or the page is older than what the server remembers. */
+  get isGone(): boolean {
+    return this.code === 410 || this.reason === 'Expired' || this.reason === 'Gone';
+  }
+}
+
+/** The API server was not reached, or did not speak to the end; see `cause`. */
+export class ConnectionError extends Error {
+  override readonly name = 'ConnectionError';
+
+  constructor(cause: unknown) {
+    super(`API server: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+  }
+}
+
+/** The API server said something that makes no sense. */
+export class MalformedAnswer extends Error {
+  override readonly name = 'MalformedAnswer';
+}
+
+/** A list is older than what was seen before. */
+export class StaleList extends Error {
+  override readonly name = 'StaleList';
+
+  constructor(version: string, seen: string) {
+    super(`API server: a list of version ${version}, after ${seen} was seen`);
+  }
+}
+
+/** What may go wrong with an API server, and is tried again. */
+export type Failure = ApiError | ConnectionError | MalformedAnswer | StaleList;
+
+export function isFailure(error: unknown): error is Failure {
+  return [ApiError, ConnectionError, MalformedAnswer, StaleList].some(
+    (type) => error instanceof type,
+  );
+}
+
+/** More than that is no wish but a mistake. */
+const MAX_RETRY_AFTER_SECONDS = 600;
+
+/**
+ * The error that a `Status` object tells.
+ * @param retryAfter the header of that name; of its forms only that in seconds, which is the API
+ * server's, is read.
+ */
+export function statusError(status: unknown, fallbackCode: number, retryAfter?: string): ApiError {
+  const { code, reason, message, details } = isRecord(status) ? status : {};
+  const inBody = isRecord(details) ? details.retryAfterSeconds : undefined;
+  const seconds = Number(retryAfter ?? inBody);
+  const isWish = Number.isInteger(seconds) && seconds > 0;
+  return new ApiError(
+    typeof code === 'number' ? code : fallbackCode,
+    typeof reason === 'string' ? reason : '',
+    typeof message === 'string' ? message : 'no message',
+    isWish ? Math.min(seconds, MAX_RETRY_AFTER_SECONDS) * 1000 : 0,
+  );
+}

@@ -1,0 +1,84 @@
+import { once } from 'node:events';
+import { Agent, type IncomingMessage, request } from 'node:http';
+import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
+import type { Credentials } from './credentials.ts';
+
+/**
+ * To ask a peer that has said nothing for so long whether it is there; the kernel gives up ten
+ * seconds later. As client-go.
+ */
+const KEEP_ALIVE_MS = 30_000;
+
+/** Connections with one set of credentials; used again for requests that follow each other. */
+export function createAgent(
+  server: string,
+  { tls }: Credentials,
+  proxyUrl: string | undefined,
+): Agent {
+  const options = {
+    keepAlive: true,
+    keepAliveMsecs: KEEP_ALIVE_MS,
+    ...(proxyUrl ? { proxyEnv: { HTTP_PROXY: proxyUrl, HTTPS_PROXY: proxyUrl } } : {}),
+  };
+  return server.startsWith('https:') ? new TlsAgent({ ...options, ...tls }) : new Agent(options);
+}
+
+export interface RequestOptions {
+  readonly agent: Agent;
+  readonly method: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string | undefined;
+  /** Ends the request; so does the time, unless it is put off. */
+  readonly signal: AbortSignal;
+  readonly timeoutMs: number;
+}
+
+/** An answer that has begun. */
+export interface Exchange {
+  readonly response: IncomingMessage;
+  /** Puts the end off: so many milliseconds from now. */
+  extend(timeoutMs: number): void;
+  /** To be called when the answer has been read, or is of no interest any more. */
+  close(): void;
+}
+
+/**
+ * Sends a request and waits for the head of its answer.
+ * @throws Error of any kind; also from reading the response.
+ */
+export async function exchange(url: URL, options: RequestOptions): Promise<Exchange> {
+  const { agent, method, headers, body, signal } = options;
+  signal.throwIfAborted();
+  const send = url.protocol === 'https:' ? tlsRequest : request;
+  const outgoing = send(url, { agent, method, headers });
+  // Errors come by the promise below, or by the response.
+  outgoing.on('error', () => {});
+  // Once there is a response it is what tells its reader why.
+  let open: { destroy(error?: Error): unknown } = outgoing;
+  const stop = () => open.destroy(new Error('stopped'));
+  signal.addEventListener('abort', stop, { once: true });
+  let timer: NodeJS.Timeout | undefined;
+  const extend = (timeoutMs: number) => {
+    clearTimeout(timer);
+    const late = new Error(`nothing for ${timeoutMs / 1000} s`);
+    timer = setTimeout(() => open.destroy(late), timeoutMs);
+  };
+  const finish = () => {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', stop);
+  };
+  extend(options.timeoutMs);
+  try {
+    outgoing.end(body);
+    const [response] = (await once(outgoing, 'response')) as [IncomingMessage];
+    open = response;
+    const close = () => {
+      finish();
+      if (!response.readableEnded) response.destroy();
+    };
+    return { response, extend, close };
+  } catch (error) {
+    finish();
+    throw error;
+  }
+}

@@ -1,0 +1,148 @@
+import { isRecord } from '../../api/read-field.ts';
+import { MalformedAnswer } from './errors.ts';
+
+/** What a list says of itself. */
+export interface ListMetadata {
+  /** `ServiceList`. */
+  readonly kind: string;
+  readonly resourceVersion: string;
+  /** For the next page; empty on the last. */
+  readonly continue: string;
+}
+
+/** Piece by piece: first the metadata, then each item. */
+export type ListPart = { readonly metadata: ListMetadata } | { readonly item: unknown };
+
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+const COMMA = 0x2c;
+const OPEN_BRACE = 0x7b;
+const CLOSE_BRACE = 0x7d;
+const OPEN_BRACKET = 0x5b;
+const CLOSE_BRACKET = 0x5d;
+/** How deep the members of `items` are. */
+const ITEMS_DEPTH = 2;
+const BEFORE_ITEMS = /(?:^|[^\\])"items"\s*:\s*$/;
+
+/**
+ * Takes the text of a Kubernetes list as it arrives and gives each item as soon as it is there,
+ * parsed by itself: a list of thousands is never in memory as a whole nor parsed in one piece,
+ * whether the server made pages of it or not.
+ *
+ *   {"kind":"ServiceList","metadata":{...},"items":[ {...} , {...} ]}
+ *   '------------------- frame --------------------'  item    item  '-'
+ */
+export class ListSplitter {
+  /** Text around the items. */
+  #frame: Buffer[] = [];
+  /** Text of the item that has begun. */
+  #item: Buffer[] = [];
+  #depth = 0;
+  #inString = false;
+  #escaped = false;
+  #items: 'to come' | 'begun' | 'ended' = 'to come';
+  #taken = 0;
+  #metadata: ListMetadata | undefined;
+  /** Items before the metadata; the API server has them after it, but some proxies sort keys. */
+  readonly #early: ListPart[] = [];
+
+  /** @throws MalformedAnswer */
+  push(chunk: Buffer): ListPart[] {
+    const parts: ListPart[] = [];
+    // One look at each byte of tens of megabytes: local variables are what makes that cheap.
+    let depth = this.#depth;
+    let inString = this.#inString;
+    let escaped = this.#escaped;
+    let start = 0;
+    for (let at = 0; at < chunk.length; at++) {
+      const code = chunk[at];
+      if (inString) {
+        if (escaped) escaped = false;
+        else if (code === BACKSLASH) escaped = true;
+        else if (code === QUOTE) inString = false;
+      } else if (code === QUOTE) {
+        inString = true;
+      } else if (code === OPEN_BRACE || code === OPEN_BRACKET) {
+        depth++;
+        if (depth !== ITEMS_DEPTH || code !== OPEN_BRACKET) continue;
+        if (!this.#beginItems(chunk.subarray(start, at + 1), parts)) continue;
+        start = at + 1;
+      } else if (code === CLOSE_BRACE || code === CLOSE_BRACKET) {
+        depth--;
+        if (depth !== ITEMS_DEPTH - 1 || this.#items !== 'begun') continue;
+        this.#endItem(chunk.subarray(start, at), parts);
+        this.#items = 'ended';
+        start = at;
+      } else if (code === COMMA && depth === ITEMS_DEPTH && this.#items === 'begun') {
+        this.#endItem(chunk.subarray(start, at), parts);
+        this.#taken++;
+        start = at + 1;
+      }
+    }
+    this.#depth = depth;
+    this.#inString = inString;
+    this.#escaped = escaped;
+    (this.#items === 'begun' ? this.#item : this.#frame).push(chunk.subarray(start));
+    return parts;
+  }
+
+  /**
+   * The text has ended.
+   * @throws MalformedAnswer when it is no list.
+   */
+  end(): ListPart[] {
+    const frame = parse(textOf(this.#frame));
+    const metadata = metadataOf(frame);
+    // Of an empty list Go may write null.
+    const hasItems = this.#items === 'ended' || (isRecord(frame) && frame.items === null);
+    if (metadata === undefined || !hasItems) throw noList();
+    return this.#metadata === undefined ? [{ metadata }, ...this.#early] : [];
+  }
+
+  /** @returns whether the bracket at the end of the text is the one that items are in. */
+  #beginItems(text: Buffer, parts: ListPart[]): boolean {
+    const frame = textOf([...this.#frame, text]);
+    if (!BEFORE_ITEMS.test(frame.slice(0, -1))) return false;
+    if (this.#items === 'ended') throw noList();
+    this.#frame.push(text);
+    this.#items = 'begun';
+    this.#metadata = metadataOf(parse(`${frame}]}`));
+    if (this.#metadata !== undefined) parts.push({ metadata: this.#metadata });
+    return true;
+  }
+
+  #endItem(end: Buffer, parts: ListPart[]): void {
+    const text = textOf([...this.#item, end]);
+    this.#item = [];
+    const isEmptyList = this.#taken === 0 && text.trim() === '';
+    if (isEmptyList) return;
+    (this.#metadata === undefined ? this.#early : parts).push({ item: parse(text) });
+  }
+}
+
+/** @returns undefined when it is not that of a list. */
+function metadataOf(frame: unknown): ListMetadata | undefined {
+  if (!isRecord(frame) || !isRecord(frame.metadata)) return undefined;
+  const { resourceVersion, continue: next } = frame.metadata;
+  if (typeof frame.kind !== 'string') return undefined;
+  if (typeof resourceVersion !== 'string' || resourceVersion === '') return undefined;
+  return { kind: frame.kind, resourceVersion, continue: typeof next === 'string' ? next : '' };
+}
+
+function textOf(pieces: readonly Buffer[]): string {
+  const [only] = pieces;
+  return (pieces.length === 1 && only !== undefined ? only : Buffer.concat(pieces)).toString();
+}
+
+function noList(): MalformedAnswer {
+  return new MalformedAnswer('API server: the answer is no list');
+}
+
+/** @throws MalformedAnswer for what is no JSON. */
+export function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (cause) {
+    throw new MalformedAnswer('API server: the answer is not JSON', { cause });
+  }
+}

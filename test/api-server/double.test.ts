@@ -1,0 +1,133 @@
+/** What other tests rely on and would not notice if it were wrong. */
+import assert from 'node:assert/strict';
+import { serviceManifest } from '../e2e/manifests.ts';
+import { ApiServerDouble } from './double.ts';
+
+const EVENTS = '/apis/events.k8s.io/v1/namespaces/default/events';
+const EVENT = {
+  apiVersion: 'events.k8s.io/v1',
+  kind: 'Event',
+  metadata: { name: 'web.1', namespace: 'default' },
+  regarding: { kind: 'Service', namespace: 'default', name: 'web' },
+  eventTime: '2026-01-01T00:00:00.000000Z',
+  reportingController: 'portwide',
+  reportingInstance: 'node-1',
+  action: 'Refuse',
+  reason: 'Annotation',
+  type: 'Warning',
+  note: 'no',
+};
+
+describe('the API-server double', () => {
+  let double: ApiServerDouble;
+  beforeEach(async () => {
+    double = new ApiServerDouble();
+    await double.listen();
+  });
+  afterEach(() => double.close());
+
+  const send = async (method: string, path: string, body?: unknown) => {
+    const init = body === undefined ? {} : { body: JSON.stringify(body) };
+    const response = await fetch(double.url + path, { method, ...init });
+    return { status: response.status, body: (await response.json()) as Record<string, unknown> };
+  };
+  const statusOf = async (...args: Parameters<typeof send>) => (await send(...args)).status;
+
+  it('records what was asked as RBAC names it', async () => {
+    double.put(serviceManifest('web', { spec: { clusterIPs: ['10.96.0.1'] } }));
+    await send('GET', '/api/v1/services?limit=5');
+    assert.equal(await statusOf('GET', '/api/v1/namespaces/default/services/web'), 200);
+    assert.equal(await statusOf('GET', '/api/v1/nodes/none'), 404);
+    await send('POST', EVENTS, EVENT);
+    await send('PATCH', `${EVENTS}/web.1`, {});
+    assert.deepEqual(
+      double.requests().map(({ verb, group, resource, query }) => [verb, group, resource, query]),
+      [
+        ['list', '', 'services', { limit: '5' }],
+        ['get', '', 'services', {}],
+        ['get', '', 'nodes', {}],
+        ['create', 'events.k8s.io', 'events', {}],
+        ['patch', 'events.k8s.io', 'events', {}],
+      ],
+    );
+  });
+
+  it('knows no other paths, methods and selectors', async () => {
+    for (const [method, path] of [
+      ['GET', '/api/v1/pods'],
+      ['GET', '/apis/discovery.k8s.io/v1beta1/endpointslices'],
+      ['DELETE', '/api/v1/namespaces/default/services/web'],
+      ['POST', '/api/v1/services'],
+      ['GET', EVENTS],
+    ] as const) {
+      assert.equal(await statusOf(method, path), 404, path);
+    }
+    for (const query of [
+      'labelSelector=a in (b)',
+      'labelSelector=!a=b',
+      'fieldSelector=spec.x=y',
+    ]) {
+      assert.equal(await statusOf('GET', `/api/v1/services?${encodeURI(query)}`), 400, query);
+    }
+  });
+
+  it('selects', async () => {
+    const names = async (query: string) => {
+      const { body } = await send('GET', `/api/v1/services?${query}`);
+      return (body.items as { metadata: { name: string } }[]).map(({ metadata }) => metadata.name);
+    };
+    for (const [name, labels] of [
+      ['a', { app: 'x' }],
+      ['b', { app: 'y' }],
+      ['c', {}],
+    ] as const) {
+      double.put(serviceManifest(name, { labels, spec: { clusterIPs: ['10.96.0.1'] } }));
+    }
+    assert.deepEqual(await names('labelSelector=app'), ['a', 'b']);
+    assert.deepEqual(await names('labelSelector=!app'), ['c']);
+    assert.deepEqual(await names('labelSelector=app=x'), ['a']);
+    assert.deepEqual(await names('labelSelector=app!=x'), ['b', 'c']);
+    assert.deepEqual(await names('fieldSelector=metadata.name=b'), ['b']);
+  });
+
+  it('keeps Events, and merges what comes later', async () => {
+    assert.equal(await statusOf('POST', EVENTS, EVENT), 201);
+    assert.equal(await statusOf('POST', EVENTS, EVENT), 409);
+    const series = { count: 2, lastObservedTime: '2026-01-01T00:01:00.000000Z' };
+    assert.equal(await statusOf('PATCH', `${EVENTS}/web.1`, { series }), 200);
+    assert.equal(await statusOf('PATCH', `${EVENTS}/web.2`, { series }), 404);
+    assert.deepEqual(double.events(), [{ ...EVENT, series }]);
+  });
+
+  for (const [what, change] of [
+    ['without a time', { eventTime: undefined }],
+    ['with whole seconds', { eventTime: '2026-01-01T00:00:00Z' }],
+    ['without an action', { action: '' }],
+    ['with a reason that is too long', { reason: 'x'.repeat(129) }],
+    ['without a reporter', { reportingInstance: undefined }],
+    ['of an unknown type', { type: 'Error' }],
+    ['with a note that is too long', { note: 'x'.repeat(1025) }],
+    ['with a series of one', { series: { count: 1, lastObservedTime: EVENT.eventTime } }],
+    ['of another version', { apiVersion: 'v1' }],
+    ['in another namespace', { metadata: { name: 'x', namespace: 'other' } }],
+  ] as const) {
+    it(`refuses an Event ${what}`, async () => {
+      assert.equal(await statusOf('POST', EVENTS, { ...EVENT, ...change }), 422);
+    });
+  }
+
+  it('refuses an Event about a Node in a namespace where such are not', async () => {
+    const event = { ...EVENT, regarding: { kind: 'Node', name: 'node-1' } };
+    assert.equal(await statusOf('POST', EVENTS, event), 201);
+    const metadata = { name: 'x', namespace: 'other' };
+    const elsewhere = EVENTS.replace('/default/', '/other/');
+    assert.equal(await statusOf('POST', elsewhere, { ...event, metadata }), 422);
+  });
+
+  it('changes nothing of an Event but its series', async () => {
+    await send('POST', EVENTS, EVENT);
+    assert.equal(await statusOf('PATCH', `${EVENTS}/web.1`, { note: 'other' }), 422);
+    assert.equal(await statusOf('PATCH', `${EVENTS}/web.1`, { series: { count: 1 } }), 422);
+    assert.deepEqual(double.events(), [EVENT]);
+  });
+});

@@ -1,0 +1,423 @@
+/**
+ * An API server as far as the agent can see it, for tests: lists in pages, watches, Events, and any
+ * fault on demand. Objects are manifests as a user writes them. Runs in the process of a test, or by
+ * `process.ts` as one of its own, inside a network namespace.
+ */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { createServer as createTlsServer } from 'node:https';
+import type { AddressInfo, Socket } from 'node:net';
+import { text as textOf } from 'node:stream/consumers';
+import type { Manifest } from '../e2e/manifests.ts';
+import { EventStore } from './events.ts';
+import {
+  cutWithin,
+  type Fault,
+  type FaultRule,
+  Faults,
+  half,
+  statusBody,
+  trickle,
+  type Verb,
+} from './faults.ts';
+import { type Request, requestOf } from './request.ts';
+import { type Selector, selectorOf, UnknownSelector } from './selectors.ts';
+import {
+  type Change,
+  keyOf,
+  metadataOf,
+  type ResourceType,
+  resourceOf,
+  type Snapshot,
+  Store,
+} from './store.ts';
+
+export interface DoubleOptions {
+  /** PEM; with `clientCa` clients need a certificate of that authority. */
+  readonly tls?: { readonly key: string; readonly cert: string; readonly clientCa?: string };
+  /** Bearer tokens that are good; by default nobody is asked. */
+  readonly tokens?: readonly string[];
+  /** Between bookmarks; as the API server, once a minute. */
+  readonly bookmarkMs?: number;
+}
+
+/** A request as it came, for tests of what the agent asks and may ask. */
+export interface Recorded {
+  readonly verb: Verb;
+  /** Empty for the core group. */
+  readonly group: string;
+  readonly resource: string;
+  readonly path: string;
+  readonly query: Readonly<Record<string, string>>;
+  readonly authorization: string | undefined;
+  /** Tells connections apart, and shows those that are used again. */
+  readonly clientPort: number;
+}
+
+/** How open watches end or fail; `half` of an event comes before the end. */
+export type Breakage = 'end' | 'end half' | 'cut' | 'cut half' | 'expire' | 'silence';
+
+interface Watcher {
+  readonly response: ServerResponse;
+  readonly type: ResourceType;
+  readonly selects: Selector;
+  /** Changes up to this version are not sent. */
+  version: number;
+  /** The connection looks alive and nothing comes any more. */
+  silent: boolean;
+}
+
+/** A list of several pages, as it was when the first was asked for. */
+interface Pages {
+  readonly version: number;
+  readonly items: readonly Manifest[];
+}
+
+const BOOKMARK_MS = 60_000;
+
+export class ApiServerDouble {
+  readonly #options: DoubleOptions;
+  readonly #store = new Store((change) => this.#publish(change));
+  readonly #faults = new Faults();
+  readonly #watchers = new Set<Watcher>();
+  readonly #pages = new Map<string, Pages>();
+  readonly #sockets = new Set<Socket>();
+  readonly #events = new EventStore();
+  readonly #requests: Recorded[] = [];
+  #tokens: readonly string[] | undefined;
+  #server: Server | undefined;
+  #port = 0;
+  #skipped = 0;
+  #kept: Snapshot | undefined;
+  #snapshots = 0;
+
+  constructor(options: DoubleOptions = {}) {
+    this.#options = options;
+    this.#tokens = options.tokens;
+  }
+
+  /** @returns the port; that of the last time unless another is given. */
+  async listen(port = this.#port): Promise<number> {
+    const { tls } = this.#options;
+    const onRequest = (request: IncomingMessage, response: ServerResponse) =>
+      void this.#answer(request, response);
+    const server =
+      tls === undefined
+        ? createServer(onRequest)
+        : createTlsServer(
+            {
+              key: tls.key,
+              cert: tls.cert,
+              ...(tls.clientCa !== undefined && {
+                ca: tls.clientCa,
+                requestCert: true,
+                rejectUnauthorized: true,
+              }),
+            },
+            onRequest,
+          );
+    server.keepAliveTimeout = 3_600_000; // clients decide
+    server.on('connection', (socket: Socket) => {
+      this.#sockets.add(socket);
+      socket.on('close', () => this.#sockets.delete(socket));
+      socket.on('error', () => {});
+    });
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject);
+      server.listen(port, '127.0.0.1', resolve);
+    });
+    this.#server = server;
+    this.#port = (server.address() as AddressInfo).port;
+    return this.#port;
+  }
+
+  /** Where it listens, or listened. */
+  get url(): string {
+    const scheme = this.#options.tls === undefined ? 'http' : 'https';
+    return `${scheme}://127.0.0.1:${this.#port}`;
+  }
+
+  /** All connections go, and nobody listens any more; the objects stay for another `listen`. */
+  async close(): Promise<void> {
+    const server = this.#server;
+    this.#server = undefined;
+    if (server === undefined) return;
+    const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+    for (const socket of this.#sockets) socket.destroy();
+    await closed;
+  }
+
+  get version(): number {
+    return this.#store.version;
+  }
+
+  requests(): readonly Recorded[] {
+    return this.#requests;
+  }
+
+  /** Events of events.k8s.io/v1, as they are now. */
+  events(): readonly Manifest[] {
+    return this.#events.list();
+  }
+
+  /** Watches that stand now. */
+  watching(resource: string): number {
+    return [...this.#watchers].filter(({ type }) => type.name === resource).length;
+  }
+
+  list(resource: string): readonly Manifest[] {
+    return this.#store.list(resource);
+  }
+
+  /** Creates or replaces. */
+  put(...manifests: Manifest[]): void {
+    for (const manifest of manifests) this.#store.put(manifest);
+  }
+
+  /** Deletes by name; the rest of the manifest says nothing. */
+  delete(...manifests: Manifest[]): void {
+    for (const manifest of manifests) {
+      this.#store.delete(resourceOf(manifest).name, keyOf(metadataOf(manifest)));
+    }
+  }
+
+  fail(rule: FaultRule): void {
+    this.#faults.add(rule);
+  }
+
+  /** Takes back the faults that have not struck. */
+  recover(): void {
+    this.#faults.clear();
+    this.#skipped = 0;
+  }
+
+  /** From now on these tokens are good, and no others; watches go on. */
+  setTokens(tokens: readonly string[] | undefined): void {
+    this.#tokens = tokens;
+  }
+
+  /** The next so many changes reach no watch. */
+  skip(changes: number): void {
+    this.#skipped += changes;
+  }
+
+  /** Forgets the history, so that watches of older versions and pages of lists have expired. */
+  compact(): void {
+    this.#store.compact();
+    this.#pages.clear();
+  }
+
+  /** What `restore` goes back to, and the fault `stale` lists. */
+  keep(): void {
+    this.#kept = this.#store.snapshot();
+  }
+
+  /** etcd goes back to what was kept. Watches do not end by themselves; they hear what comes then. */
+  restore(): void {
+    if (this.#kept === undefined) return;
+    this.#store.restore(this.#kept);
+    for (const watcher of this.#watchers) watcher.version = this.#kept.version;
+  }
+
+  breakWatches(how: Breakage, resource?: string): void {
+    for (const watcher of this.#watchers) {
+      if (resource === undefined || watcher.type.name === resource) this.#break(watcher, how);
+    }
+  }
+
+  /** Text in watches as it stands. */
+  sendRaw(resource: string, text: string | Buffer): void {
+    for (const { type, response } of this.#watchers) {
+      if (type.name === resource) response.write(text);
+    }
+  }
+
+  bookmark(): void {
+    for (const watcher of this.#watchers) this.#bookmark(watcher);
+  }
+
+  async #answer(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
+    const request = requestOf(incoming);
+    if (request === undefined) {
+      sendStatus(response, 404, 'NotFound', 'no such path');
+      return;
+    }
+    const { verb, group, type, path, query } = request;
+    const { authorization } = incoming.headers;
+    const clientPort = incoming.socket.remotePort ?? 0;
+    const resource = type.name;
+    this.#requests.push({ verb, group, resource, path, query, authorization, clientPort });
+    const fault = this.#faults.take({ verb, resource, query });
+    if (fault !== undefined && failAtOnce(fault, response)) return;
+    if (this.#tokens !== undefined && !this.#tokens.some((t) => authorization === `Bearer ${t}`)) {
+      sendStatus(response, 401, 'Unauthorized', 'Unauthorized');
+      return;
+    }
+    try {
+      if (verb === 'list') this.#answerList(request, response, fault);
+      else if (verb === 'watch') this.#answerWatch(request, response, fault);
+      else if (verb === 'get') this.#answerGet(request, response);
+      else {
+        const body = JSON.parse(await textOf(incoming)) as Manifest;
+        const { code, answer } = this.#events.write(verb, request.namespace, request.name, body);
+        sendJson(response, code, answer);
+      }
+    } catch (error) {
+      if (!(error instanceof UnknownSelector || error instanceof SyntaxError)) throw error;
+      sendStatus(response, 400, 'BadRequest', error.message);
+    }
+  }
+
+  #answerGet({ type, namespace, name }: Request, response: ServerResponse): void {
+    const key = namespace === undefined ? name : `${namespace}/${name}`;
+    const object = this.#store.get(type.name, key);
+    if (object === undefined) sendStatus(response, 404, 'NotFound', `${type.name} "${name}"`);
+    else sendJson(response, 200, object);
+  }
+
+  #answerList(request: Request, response: ServerResponse, fault: Fault | undefined): void {
+    const { type, query } = request;
+    const selects = selectorOf(query);
+    const [id = '', start = '0'] = (query.continue ?? '').split(' ');
+    const snapshot = fault?.kind === 'stale' ? this.#kept : undefined;
+    const pages =
+      query.continue === undefined
+        ? {
+            version: snapshot?.version ?? this.#store.version,
+            items: this.#store.list(type.name, snapshot).filter(selects),
+          }
+        : this.#pages.get(id);
+    if (pages === undefined) {
+      sendStatus(response, 410, 'Expired', 'the provided continue parameter is too old');
+      return;
+    }
+    const first = Number(start);
+    const end = query.limit === undefined ? pages.items.length : first + Number(query.limit);
+    const metadata: Record<string, unknown> = { resourceVersion: String(pages.version) };
+    if (end < pages.items.length) {
+      const next = id === '' ? `list-${++this.#snapshots}` : id;
+      this.#pages.set(next, pages);
+      metadata.continue = `${next} ${end}`;
+      metadata.remainingItemCount = pages.items.length - end;
+    }
+    // Items of a list do not say what they are.
+    const items = pages.items
+      .slice(first, end)
+      .map((item) => ({ ...item, kind: undefined, apiVersion: undefined }));
+    const { kind, apiVersion } = type;
+    const body = JSON.stringify({ kind: `${kind}List`, apiVersion, metadata, items });
+    response.writeHead(200, { 'content-type': 'application/json' });
+    if (fault?.kind === 'cut') cutWithin(response, body);
+    else if (fault?.kind === 'trickle') trickle(response, body, fault.everyMs);
+    else response.end(fault?.kind === 'truncate' ? half(body) : body);
+  }
+
+  #answerWatch(request: Request, response: ServerResponse, fault: Fault | undefined): void {
+    const { type, query } = request;
+    const version = Number(query.resourceVersion ?? this.#store.version);
+    const watcher = { response, type, selects: selectorOf(query), version, silent: false };
+    response.writeHead(200, { 'content-type': 'application/json' }).flushHeaders();
+    const changes = this.#store.changesAfter(type.name, version);
+    if (changes === undefined) {
+      this.#break(watcher, 'expire');
+      return;
+    }
+    this.#watchers.add(watcher);
+    for (const change of changes) this.#tell(watcher, change);
+    const timers = [
+      setInterval(() => this.#bookmark(watcher), this.#options.bookmarkMs ?? BOOKMARK_MS),
+      setTimeout(() => response.end(), Number(query.timeoutSeconds ?? 1800) * 1000),
+    ];
+    response.on('close', () => {
+      this.#watchers.delete(watcher);
+      for (const timer of timers) clearTimeout(timer);
+    });
+    if (fault?.kind === 'cut') this.#break(watcher, 'cut half');
+    else if (fault?.kind === 'truncate') this.#break(watcher, 'end half');
+    else if (fault?.kind === 'trickle') {
+      watcher.silent = true;
+      trickle(response, '{"type":"MODIFIED","object":{', fault.everyMs);
+    }
+  }
+
+  #publish(change: Change): void {
+    if (this.#skipped > 0) {
+      this.#skipped--;
+      return;
+    }
+    for (const watcher of this.#watchers) {
+      if (watcher.type.name === change.resource) this.#tell(watcher, change);
+    }
+  }
+
+  /** One change as this watcher sees it: what begins or ends to match comes and goes. */
+  #tell(watcher: Watcher, { version, before, after }: Change): void {
+    if (watcher.silent || version <= watcher.version) return;
+    watcher.version = version;
+    const had = before !== undefined && watcher.selects(before) ? before : undefined;
+    const has = after !== undefined && watcher.selects(after) ? after : undefined;
+    if (has !== undefined) send(watcher, had === undefined ? 'ADDED' : 'MODIFIED', has);
+    else if (had !== undefined) {
+      const metadata = { ...metadataOf(had), resourceVersion: String(version) };
+      send(watcher, 'DELETED', { ...had, metadata });
+    }
+  }
+
+  #bookmark(watcher: Watcher): void {
+    const { type, silent } = watcher;
+    // The API server sends none that would go back.
+    if (silent || this.#store.version < watcher.version) return;
+    watcher.version = this.#store.version;
+    const metadata = { resourceVersion: String(watcher.version), creationTimestamp: null };
+    send(watcher, 'BOOKMARK', { kind: type.kind, apiVersion: type.apiVersion, metadata });
+  }
+
+  #break(watcher: Watcher, how: Breakage): void {
+    const { response } = watcher;
+    if (how === 'silence') {
+      watcher.silent = true;
+      return;
+    }
+    // What was sent so far is on its way before the end is.
+    if (how === 'expire') {
+      const status = statusBody(410, 'Expired', `too old resource version: ${watcher.version}`);
+      response.end(`${JSON.stringify({ type: 'ERROR', object: status })}\n`);
+    } else if (how === 'end') response.end();
+    else if (how === 'cut') response.socket?.destroy();
+    else {
+      const event = `{"type":"DELETED","object":{"kind":"${watcher.type.kind}","metadata":{"name":"x"}}}`;
+      if (how === 'end half') response.end(half(event));
+      else cutWithin(response, event);
+    }
+    this.#watchers.delete(watcher);
+  }
+}
+
+function send({ response }: Watcher, type: string, object: Manifest): void {
+  response.write(`${JSON.stringify({ type, object })}\n`);
+}
+
+function sendJson(response: ServerResponse, code: number, value: unknown): void {
+  response.writeHead(code, { 'content-type': 'application/json' }).end(JSON.stringify(value));
+}
+
+function sendStatus(
+  response: ServerResponse,
+  code: number,
+  reason: string,
+  message: string,
+  retryAfter?: number | string,
+): void {
+  if (retryAfter !== undefined) response.setHeader('retry-after', String(retryAfter));
+  sendJson(response, code, statusBody(code, reason, message, retryAfter));
+}
+
+/** @returns whether that was all there is to the answer. */
+function failAtOnce(fault: Fault, response: ServerResponse): boolean {
+  if (fault.kind === 'refuse') response.socket?.destroy();
+  else if (fault.kind === 'status') {
+    sendStatus(response, fault.code, fault.reason, 'as the test says', fault.retryAfter);
+  } else if (fault.kind === 'text') {
+    response.writeHead(200, { 'content-type': fault.type ?? 'application/json' }).end(fault.text);
+  } else return fault.kind === 'silence';
+  return true;
+}

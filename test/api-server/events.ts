@@ -1,0 +1,103 @@
+import { isDeepStrictEqual } from 'node:util';
+import type { Manifest } from '../e2e/manifests.ts';
+import { statusBody, type Verb } from './faults.ts';
+import { keyOf, metadataOf } from './store.ts';
+
+interface Answer {
+  readonly code: number;
+  readonly answer: object;
+}
+
+type Fields = Readonly<Record<string, unknown>>;
+
+/** Events of events.k8s.io/v1; refuses what ValidateEventCreate and ValidateEventUpdate would. */
+export class EventStore {
+  readonly #events = new Map<string, Manifest>();
+
+  list(): Manifest[] {
+    return [...this.#events.values()];
+  }
+
+  /** Creates an Event, or merges into one (a JSON merge patch). */
+  write(verb: Verb, namespace: string | undefined, name: string, body: Manifest): Answer {
+    if (verb === 'patch') return this.#patch(`${namespace}/${name}`, body);
+    const metadata = metadataOf(body) ?? {};
+    const wrong = faultOf(body, namespace);
+    if (wrong !== undefined) return invalid(wrong);
+    const key = keyOf({ ...metadata, namespace: namespace ?? '' });
+    if (this.#events.has(key)) {
+      return { code: 409, answer: statusBody(409, 'AlreadyExists', `events "${key}"`) };
+    }
+    const event = { ...body, metadata: { ...metadata, namespace } };
+    this.#events.set(key, event);
+    return { code: 201, answer: event };
+  }
+
+  #patch(key: string, patch: Manifest): Answer {
+    const before = this.#events.get(key);
+    if (before === undefined) {
+      return { code: 404, answer: statusBody(404, 'NotFound', `events "${key}"`) };
+    }
+    const event = merge(before, patch) as Manifest;
+    const wrong = isDeepStrictEqual(unchanging(before), unchanging(event))
+      ? seriesFault(event)
+      : 'a field other than series';
+    if (wrong !== undefined) return invalid(wrong);
+    this.#events.set(key, event);
+    return { code: 200, answer: event };
+  }
+}
+
+function invalid(field: string): Answer {
+  return { code: 422, answer: statusBody(422, 'Invalid', `${field}: invalid or missing`) };
+}
+
+/** The field for which Kubernetes would refuse it. */
+function faultOf(event: Manifest, namespace: string | undefined): string | undefined {
+  const { metadata, regarding, type, note = '' } = event as Record<string, Fields>;
+  if (event.kind !== 'Event' || event.apiVersion !== 'events.k8s.io/v1') return 'kind';
+  if (typeof metadata?.name !== 'string' || metadata.name === '') return 'metadata.name';
+  if ((metadata.namespace ?? namespace) !== namespace) return 'metadata.namespace';
+  // Of what has no namespace, such as Nodes, Events are in one of two.
+  const clusterWide = (regarding?.namespace ?? '') === '';
+  if (clusterWide && namespace !== 'default' && namespace !== 'kube-system') {
+    return 'regarding.namespace';
+  }
+  if (!isMicroTime(event.eventTime)) return 'eventTime';
+  for (const field of ['reportingController', 'reportingInstance', 'action', 'reason']) {
+    const value = event[field];
+    if (typeof value !== 'string' || value === '' || value.length > 128) return field;
+  }
+  if (!['Normal', 'Warning'].includes(String(type))) return 'type';
+  if (typeof note !== 'string' || Buffer.byteLength(note) > 1024) return 'note';
+  return seriesFault(event);
+}
+
+function seriesFault({ series }: Manifest): string | undefined {
+  if (series === undefined) return undefined;
+  const { count, lastObservedTime } = series as Fields;
+  return Number(count) >= 2 && isMicroTime(lastObservedTime) ? undefined : 'series';
+}
+
+function unchanging(event: Manifest): Manifest {
+  return { ...event, series: undefined };
+}
+
+function isMicroTime(value: unknown): boolean {
+  return typeof value === 'string' && /^\d{4}-\d\d-\d\dT[\d:]{8}\.\d{6}Z$/.test(value);
+}
+
+/** RFC 7396. */
+function merge(target: unknown, patch: unknown): unknown {
+  if (!isObject(patch)) return patch;
+  const merged: Record<string, unknown> = isObject(target) ? { ...target } : {};
+  for (const [key, value] of Object.entries(patch)) {
+    if (value === null) delete merged[key];
+    else merged[key] = merge(merged[key], value);
+  }
+  return merged;
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}

@@ -1,0 +1,104 @@
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import type { ResultPromise } from 'execa';
+import type { SpawnOptions } from '../lab/lab.ts';
+import type { ApiServerDouble, DoubleOptions } from './double.ts';
+
+/** What can be asked of a double in another process. */
+export type Control = Pick<
+  ApiServerDouble,
+  | 'put'
+  | 'delete'
+  | 'list'
+  | 'fail'
+  | 'recover'
+  | 'breakWatches'
+  | 'bookmark'
+  | 'compact'
+  | 'keep'
+  | 'restore'
+  | 'skip'
+  | 'setTokens'
+  | 'watching'
+  | 'requests'
+  | 'events'
+  | 'listen'
+  | 'close'
+>;
+
+/** A line to the process: a method and its arguments. */
+export type Call = readonly [keyof Control, ...unknown[]];
+
+interface Answer {
+  readonly result?: unknown;
+  readonly error?: string;
+}
+
+type Spawn = (command: string, args: readonly string[], options: SpawnOptions) => ResultPromise;
+
+const PROCESS = fileURLToPath(new URL('process.ts', import.meta.url));
+
+/** A double that runs in a process of its own. */
+export class RemoteDouble {
+  readonly #process: ResultPromise;
+  /** For the answers that are to come, in order. */
+  readonly #waiting: PromiseWithResolvers<unknown>[];
+  readonly port: number;
+
+  private constructor(
+    process: ResultPromise,
+    waiting: PromiseWithResolvers<unknown>[],
+    port: number,
+  ) {
+    this.#process = process;
+    this.#waiting = waiting;
+    this.port = port;
+  }
+
+  /** @param spawn such as a lab host's, which starts it in that host's namespace. */
+  static async start(spawn: Spawn, options: DoubleOptions = {}, port = 0): Promise<RemoteDouble> {
+    const args = [PROCESS, String(port), JSON.stringify(options)];
+    const child = spawn(process.execPath, args, { stdin: 'pipe' });
+    const { stdout } = child;
+    if (stdout === null) throw new Error('the double has no output');
+    const ready = Promise.withResolvers<unknown>();
+    const waiting: PromiseWithResolvers<unknown>[] = [ready];
+    createInterface({ input: stdout }).on('line', (line) => {
+      const { result, error } = JSON.parse(line) as Answer;
+      const first = waiting.shift();
+      if (error === undefined) first?.resolve(result);
+      else first?.reject(new Error(error));
+    });
+    let errors = '';
+    child.stderr?.on('data', (chunk) => {
+      errors += String(chunk);
+    });
+    child.once('exit', () => {
+      const error = new Error(`the API-server double has ended: ${errors}`);
+      for (const { reject } of waiting.splice(0)) reject(error);
+    });
+    return new RemoteDouble(child, waiting, Number(await ready.promise));
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${this.port}`;
+  }
+
+  /** Calls are carried out in the order in which they are made. */
+  call<Method extends keyof Control>(
+    method: Method,
+    ...args: Parameters<Control[Method]>
+  ): Promise<Awaited<ReturnType<Control[Method]>>> {
+    const answer = Promise.withResolvers<unknown>();
+    this.#waiting.push(answer);
+    this.#process.stdin?.write(`${JSON.stringify([method, ...args])}\n`);
+    return answer.promise as Promise<Awaited<ReturnType<Control[Method]>>>;
+  }
+
+  /** SIGKILL, as a machine that goes. */
+  async kill(): Promise<void> {
+    const exited = new Promise((resolve) => this.#process.once('exit', resolve));
+    this.#process.kill('SIGKILL');
+    await exited;
+  }
+}

@@ -1,0 +1,43 @@
+import type { Manifest } from '../e2e/manifests.ts';
+import { metadataOf } from './store.ts';
+
+export type Selector = (object: Manifest) => boolean;
+
+/** A selector that the double cannot read; the agent is not known to use such. */
+export class UnknownSelector extends Error {
+  override readonly name = 'UnknownSelector';
+}
+
+/**
+ * `labelSelector` with `key`, `!key`, `key=value` and `key!=value`, and `fieldSelector` with
+ * `metadata.name=value`.
+ * @throws UnknownSelector for all others.
+ */
+export function selectorOf(query: Readonly<Record<string, string>>): Selector {
+  const terms = [
+    ...split(query.labelSelector).map(labelTerm),
+    ...split(query.fieldSelector).map(fieldTerm),
+  ];
+  return (object) => terms.every((term) => term(object));
+}
+
+function split(selector: string | undefined): string[] {
+  return selector === undefined || selector === '' ? [] : selector.split(',');
+}
+
+function labelTerm(text: string): Selector {
+  const [, not, key = '', operator, value] =
+    /^(!?)([a-zA-Z0-9./_-]+)(?:(=|==|!=)([a-zA-Z0-9._-]*))?$/.exec(text) ?? [];
+  if (key === '' || (not === '!' && operator !== undefined)) {
+    throw new UnknownSelector(`labelSelector: ${text}`);
+  }
+  const label = (object: Manifest) => metadataOf(object).labels?.[key];
+  if (operator === undefined) return (object) => (label(object) === undefined) === (not === '!');
+  return (object) => (label(object) === value) === (operator !== '!=');
+}
+
+function fieldTerm(text: string): Selector {
+  const [, name] = /^metadata\.name==?([^=]+)$/.exec(text) ?? [];
+  if (name === undefined) throw new UnknownSelector(`fieldSelector: ${text}`);
+  return (object) => metadataOf(object).name === name;
+}

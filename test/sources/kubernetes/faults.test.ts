@@ -1,0 +1,146 @@
+/** Every fault of the API-server double, once while listing and once while watching. */
+import assert from 'node:assert/strict';
+import type { Fault } from '../../api-server/faults.ts';
+import { until } from '../recorder.ts';
+import { IMPATIENT, PATIENT, service, World, type WorldOptions } from './world.ts';
+
+const HTML = '<html><head><title>502 Bad Gateway</title></head></html>\n';
+const status = (code: number, reason: string, retryAfter?: number | string) =>
+  ({ kind: 'status', code, reason, ...(retryAfter !== undefined && { retryAfter }) }) as const;
+
+interface Case {
+  readonly what: string;
+  readonly fault: Fault;
+  /** Milliseconds until it is tried again; 1200 without a wish of the server's. */
+  readonly wait?: number;
+  /** What came cannot be watched on from. */
+  readonly lists?: boolean;
+}
+
+const CASES: readonly Case[] = [
+  { what: 'a connection closed before there is an answer', fault: { kind: 'refuse' } },
+  { what: 'a connection cut within a line', fault: { kind: 'cut' } },
+  { what: 'an answer that ends within a line', fault: { kind: 'truncate' } },
+  { what: 'a connection on which nothing comes', fault: { kind: 'silence' } },
+  { what: 'a byte now and then', fault: { kind: 'trickle', everyMs: 10 } },
+  { what: 'status 500', fault: status(500, 'InternalError') },
+  { what: 'status 503', fault: status(503, 'ServiceUnavailable') },
+  { what: '429 with Retry-After', fault: status(429, 'TooManyRequests', 7), wait: 8750 },
+  { what: '503 with Retry-After', fault: status(503, 'ServiceUnavailable', 3), wait: 3750 },
+  { what: 'a Retry-After of years', fault: status(429, 'TooMany', 1e9), wait: 750_000 },
+  { what: 'a Retry-After that is no number', fault: status(429, 'TooMany', 'Tue, 2 Jan') },
+  { what: 'garbage', fault: { kind: 'text', text: '\u0000\u0001\ufffd{{{\n' }, lists: true },
+  { what: 'an HTML page', fault: { kind: 'text', text: HTML, type: 'text/html' }, lists: true },
+  { what: 'an empty answer', fault: { kind: 'text', text: '' } },
+];
+
+describe('faults of an API server', () => {
+  let world: World;
+  const open = async (options: WorldOptions) => {
+    world = new World(options);
+    await world.double.listen();
+    world.double.put(service('a', 1), service('b', 1));
+  };
+  /** Only who is waited for in vain may be impatient. */
+  const openFor = ({ kind }: Fault) =>
+    open({ timeouts: kind === 'silence' || kind === 'trickle' ? IMPATIENT : PATIENT });
+  afterEach(() => world.stop());
+
+  for (const { what, fault, wait = 1200 } of CASES) {
+    it(`while listing: ${what}`, async () => {
+      await openFor(fault);
+      world.double.fail({ verb: 'list', resource: 'services', fault });
+      await world.settle();
+      await world.has({ a: 1, b: 1 });
+      assert.equal(world.requests('list').length, 2);
+      assert.equal(world.waits[0], wait);
+      assert.deepEqual(world.problems, []);
+    });
+  }
+
+  for (const { what, fault, wait = 1200, lists = false } of CASES) {
+    it(`while watching: ${what}`, async () => {
+      await openFor(fault);
+      world.double.fail({ verb: 'watch', resource: 'services', fault });
+      world.start();
+      await world.asked('watch', 1);
+      world.double.put(service('a', 2), service('c', 1));
+      world.double.delete(service('b', 1));
+      await world.has({ a: 2, c: 1 });
+      assert.equal(world.waits[0], wait);
+      assert.equal(world.requests('list').length, lists ? 2 : 1);
+    });
+  }
+
+  it('a watch that falls silent, and stays open', async () => {
+    await open({ timeouts: IMPATIENT });
+    await world.settle();
+    world.double.put(service('c', 1));
+    await world.has({ a: 1, b: 1, c: 1 });
+    world.double.breakWatches('silence', 'services');
+    world.double.put(service('d', 1));
+    await world.has({ a: 1, b: 1, c: 1, d: 1 });
+    assert.equal(world.requests('list').length, 1);
+  });
+
+  it('bookmarks keep a watch that has nothing to tell', async () => {
+    await open({ timeouts: { ...PATIENT, silence: 500 }, bookmarkMs: 20 });
+    await world.settle();
+    const started = performance.now();
+    await until('more time goes by than a silent watch has', () => {
+      return performance.now() - started > 800;
+    });
+    assert.deepEqual(world.waits, []);
+    for (const resource of ['services', 'endpointslices', 'nodes']) {
+      assert.equal(world.requests('watch', resource).length, 1);
+    }
+  });
+
+  it('a server that stays silent is asked for a list in the end', async () => {
+    await open({ timeouts: IMPATIENT });
+    await world.settle();
+    const fault = { kind: 'silence' } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 2 });
+    world.double.breakWatches('silence', 'services');
+    world.double.skip(1);
+    world.double.put(service('c', 1));
+    await world.has({ a: 1, b: 1, c: 1 });
+    assert.equal(world.requests('list').length, 2);
+  });
+
+  it('an overloaded server is not asked for a list on top', async () => {
+    await open({});
+    await world.settle();
+    const fault = status(429, 'TooManyRequests', 1);
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 5 });
+    world.double.breakWatches('cut', 'services');
+    world.double.put(service('c', 1));
+    await world.has({ a: 1, b: 1, c: 1 });
+    assert.equal(world.requests('list').length, 1);
+  });
+
+  it('a change that a watch does not tell comes with the next list', async () => {
+    await open({});
+    await world.settle();
+    world.double.skip(2);
+    world.double.put(service('a', 9));
+    world.double.delete(service('b', 1));
+    world.double.put(service('c', 1));
+    await world.has({ a: 1, b: 1, c: 1 });
+    world.double.compact();
+    world.double.breakWatches('expire', 'services');
+    await world.has({ a: 9, c: 1 });
+  });
+
+  it('a server that goes and comes back on the same port', async () => {
+    await open({});
+    await world.settle();
+    await world.double.close();
+    await until('it is missed', () => world.waits.length > 12);
+    world.double.put(service('c', 1));
+    world.double.delete(service('a', 1));
+    assert.deepEqual(world.ports(), { a: 1, b: 1 });
+    await world.double.listen();
+    await world.has({ b: 1, c: 1 });
+  });
+});

@@ -1,0 +1,130 @@
+/** The source with an API server of its own, and what it was told, waited for and logged. */
+import type { Kind } from '../../../api/objects.ts';
+import type { Timeouts } from '../../../sources/kubernetes/session.ts';
+import {
+  createKubernetesSource,
+  type KubernetesSourceOptions,
+} from '../../../sources/kubernetes/source.ts';
+import type { Source } from '../../../sources/store.ts';
+import { ApiServerDouble, type DoubleOptions, type Recorded } from '../../api-server/double.ts';
+import type { Manifest } from '../../e2e/manifests.ts';
+import { Recorder, until } from '../recorder.ts';
+
+/** Long enough for a slow machine; faults that are about silence have to wait for it. */
+export const PATIENT: Timeouts = {
+  credentials: 10_000,
+  answer: 10_000,
+  list: 10_000,
+  silence: 10_000,
+};
+/** For tests in which somebody is silent. */
+export const IMPATIENT: Timeouts = { credentials: 300, answer: 300, list: 300, silence: 300 };
+
+export const RESOURCE: Readonly<Record<Kind, string>> = {
+  Service: 'services',
+  EndpointSlice: 'endpointslices',
+  Node: 'nodes',
+};
+
+export interface WorldOptions extends DoubleOptions {
+  readonly timeouts?: Timeouts;
+  readonly sink?: Recorder;
+  /** Instead of `--master`. */
+  readonly cluster?: Pick<KubernetesSourceOptions, 'kubeconfig' | 'master'>;
+}
+
+export class World {
+  readonly double: ApiServerDouble;
+  readonly sink: Recorder;
+  readonly problems: string[] = [];
+  /** Failures of each reflector so far. */
+  readonly failures: Record<Kind, number> = { Service: 0, EndpointSlice: 0, Node: 0 };
+  /** Milliseconds that the reflector of Services would have waited. */
+  readonly waits: number[] = [];
+  readonly #options: WorldOptions;
+  #source: Source | undefined;
+  started: Promise<void> = Promise.resolve();
+
+  constructor(options: WorldOptions = {}) {
+    this.#options = options;
+    this.double = new ApiServerDouble(options);
+    this.sink = options.sink ?? new Recorder();
+  }
+
+  /** Starts the source. The server has to listen by then, and goes on to. */
+  start(): void {
+    const log = ({ kind, waitMs }: { kind?: Kind; waitMs?: number }) => {
+      if (kind === undefined || waitMs === undefined) return;
+      this.failures[kind]++;
+      if (kind === 'Service') this.waits.push(waitMs);
+    };
+    this.#source = createKubernetesSource({
+      master: this.double.url,
+      ...this.#options.cluster,
+      nodeName: 'node-1',
+      sink: this.sink,
+      onProblem: ({ message }) => this.problems.push(message),
+      log: { info: log, warn: log },
+      timeouts: this.#options.timeouts ?? PATIENT,
+      backoff: {
+        random: () => 0.5,
+        delay: () => new Promise(setImmediate),
+      },
+    });
+    this.started = this.#source.start();
+    this.started.catch(() => undefined); // awaited by the tests that are about it
+  }
+
+  /** Starts, and waits until everything is listed and watched. */
+  async settle(): Promise<void> {
+    this.start();
+    await this.started;
+    for (const resource of Object.values(RESOURCE)) {
+      await until(`${resource} are watched`, () => this.double.watching(resource) === 1);
+    }
+  }
+
+  async stop(): Promise<void> {
+    try {
+      await this.#source?.stop();
+    } finally {
+      await this.double.close();
+    }
+  }
+
+  /** What was asked about Services. */
+  requests(verb: 'list' | 'watch', resource = 'services'): readonly Recorded[] {
+    return this.double
+      .requests()
+      .filter((request) => request.verb === verb && request.resource === resource);
+  }
+
+  /** Waits until Services have been asked for so many times, and gives the last request. */
+  async asked(verb: 'list' | 'watch', times: number): Promise<Recorded> {
+    await until(`${verb} ${times} of Services`, () => this.requests(verb).length >= times);
+    const request = this.requests(verb)[times - 1];
+    if (request === undefined) throw new RangeError('no such request');
+    return request;
+  }
+
+  /** Names and ports of the Services that the sink has. */
+  ports(): Record<string, number | undefined> {
+    const names = [...this.sink.objects.values()].filter(({ kind }) => kind === 'Service');
+    return Object.fromEntries(names.map(({ name }) => [name, this.sink.port(name)]).sort());
+  }
+
+  /** Waits until the sink has these Services with these ports, and no others. */
+  async has(ports: Readonly<Record<string, number>>): Promise<void> {
+    const wanted = JSON.stringify(ports);
+    await until(`there are ${wanted}`, () => JSON.stringify(this.ports()) === wanted);
+  }
+}
+
+export function service(name: string, port: number): Manifest {
+  return {
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: { name, namespace: 'default' },
+    spec: { clusterIP: '10.0.0.1', clusterIPs: ['10.0.0.1'], ports: [{ port }] },
+  };
+}
