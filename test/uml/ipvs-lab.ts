@@ -1,4 +1,5 @@
 /** A lab with an agent in IPVS mode, what its Services are made of, and looks at the node's kernel. */
+import { setTimeout } from 'node:timers/promises';
 import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
 import {
   ALL_PORTS,
@@ -20,6 +21,8 @@ export const IPVS_FLAGS = [...AGENT_FLAGS, '--proxy-mode=ipvs', '--iptables-vari
 export const FAMILIES = [4, 6] as const;
 /** Some retransmissions of a SYN, and a slow machine. */
 const PATIENCE_MS = 20_000;
+/** Between probes. */
+const PAUSE_MS = 20;
 const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 
 type Pods = readonly (Host | readonly [Host, EndpointFields])[];
@@ -36,7 +39,7 @@ export interface Prober {
 export class IpvsLab {
   readonly lab: Lab;
   readonly agent: Agent;
-  #lastPort = 20_000;
+  #lastPort = 10_000;
 
   private constructor(lab: Lab) {
     this.lab = lab;
@@ -64,16 +67,12 @@ export class IpvsLab {
     });
   }
 
-  /**
-   * Connections of the client, which stay. Their own ports are none that the kernel gives to probes:
-   * IPVS would lead replies astray if a probe to another VIP of the same pod got that port.
-   */
+  /** Connections of the client, which stay. */
   hold(...targets: readonly (readonly [vip: string, port: number])[]): Promise<HeldConnection[]> {
     return Promise.all(
-      targets.map(([vip, port]) => {
-        this.#lastPort += 1;
-        return this.lab.client.hold(vip, port, { localPort: this.#lastPort });
-      }),
+      targets.map(([vip, port]) =>
+        this.lab.client.hold(vip, port, { localPort: this.#unusedPort() }),
+      ),
     );
   }
 
@@ -88,8 +87,13 @@ export class IpvsLab {
     const clients = targets.map(async (next) => {
       while (going) {
         const [vip, port] = next();
-        const outcome = await this.lab.client.tcp(vip, port, { timeoutMs: PATIENCE_MS });
+        const outcome = await this.lab.client.tcp(vip, port, {
+          timeoutMs: PATIENCE_MS,
+          localPort: this.#unusedPort(),
+        });
         count += 1;
+        // Else the probes take the one processor from the agent, which they wait for.
+        await setTimeout(PAUSE_MS);
         if (outcome.outcome === 'answered') continue;
         const connections = await this.#shown(
           `ipvsadm -Ln; ipvsadm -Lnc | grep -F ':${port} '; conntrack -L -p tcp --dport ${port}`,
@@ -157,6 +161,16 @@ export class IpvsLab {
       ...addressesIn(addresses),
       ...rules.flatMap((text) => withoutCounters(text).split('\n')),
     ];
+  }
+
+  /**
+   * A port of the client that it has not used, nor will the kernel give it away. IPVS knows a reply by
+   * the pod and the client's port alone: a port used with one VIP of a pod and, within the two
+   * minutes for which an ended connection is remembered, with another VIP of it, loses handshakes.
+   */
+  #unusedPort(): number {
+    this.#lastPort += 1;
+    return this.#lastPort;
   }
 
   async #shown(script: string): Promise<string> {
