@@ -6,7 +6,7 @@ import type { Iptables } from '../iptables/commands.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { startIptablesMode } from './iptables-mode.ts';
 import { prepareIpvs, startIpvsMode } from './ipvs-mode.ts';
-import { allowLocalhostNodePorts } from './node-setup.ts';
+import { prepareLocalhostNodePorts } from './node-setup.ts';
 
 /** What a mode needs to start. */
 export interface ModeStart {
@@ -36,7 +36,7 @@ export const START_MODE: Readonly<Record<ProxyMode, (start: ModeStart) => Promis
 export const PREPARE_MODE: Readonly<
   Record<ProxyMode, (options: RunOptions, log: Logger) => Promise<void>>
 > = {
-  iptables: allowLocalhostNodePorts,
+  iptables: prepareLocalhostNodePorts,
   ipvs: prepareIpvs,
 };
 

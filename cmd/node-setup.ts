@@ -4,9 +4,11 @@ import { hostname } from 'node:os';
 import type { Logger } from 'pino';
 import { cidrContains } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
-import type { NodeOptions } from '../config/settings.ts';
+import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
-import { holdsServices } from '../iptables/variant.ts';
+import { isEmpty, restorePieces } from '../iptables/restore.ts';
+import { localnetChange } from '../iptables/ruleset.ts';
+import { detectVariant, holdsServices } from '../iptables/variant.ts';
 import { UserError } from './errors.ts';
 
 /** Name of this Node: lower-case and trimmed, as kube-proxy and the kubelet make it. */
@@ -88,17 +90,39 @@ export async function dropsInvalid(): Promise<boolean> {
  * Not set when no node port is served there anyway.
  */
 export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger): Promise<void> {
-  const addresses = options.nodeportAddresses;
-  const servesLoopback =
-    addresses === 'all' ||
-    (addresses !== 'primary' && addresses.some((cidr) => cidrContains(cidr, '127.0.0.1')));
-  if (!options.iptablesLocalhostNodeports || !servesLoopback) return;
+  if (!servesLocalhost(options)) return;
   const name = 'net.ipv4.conf.all.route_localnet';
   try {
     await writeSysctl(name, '1');
   } catch (error) {
     log.warn({ err: error, sysctl: name }, 'cannot set; node ports do not answer on 127.0.0.1');
   }
+}
+
+/** The same before there are any rules: first come those that close what it opens. */
+export async function prepareLocalhostNodePorts(options: RunOptions, log: Logger): Promise<void> {
+  if (!servesLocalhost(options)) return;
+  const variant = options.iptablesVariant ?? (await detectVariant());
+  const iptables = iptablesCommands('IPv4', variant);
+  try {
+    const filter = (await iptables.save()).get('filter');
+    const change = localnetChange(filter ?? { chains: new Map(), foreign: new Set() });
+    if (!isEmpty(change)) await iptables.restore(restorePieces(change));
+  } catch (error) {
+    log.warn(
+      { err: error },
+      'cannot keep neighbours from 127.0.0.0/8, so node ports are not opened there',
+    );
+    return;
+  }
+  await allowLocalhostNodePorts(options, log);
+}
+
+function servesLocalhost({ iptablesLocalhostNodeports, nodeportAddresses }: NodeOptions): boolean {
+  if (!iptablesLocalhostNodeports || nodeportAddresses === 'primary') return false;
+  return (
+    nodeportAddresses === 'all' || nodeportAddresses.some((cidr) => cidrContains(cidr, '127.0.0.1'))
+  );
 }
 
 /** Rules of both variants apply, and those of the other are never updated. */

@@ -173,8 +173,10 @@ describe('the DaemonSet', () => {
       container.volumeMounts.flatMap(
         ({ name }) => pod.volumes.find((volume) => volume.name === name)?.hostPath?.path ?? [],
       );
-    assert.deepEqual(hostPaths(agent), ['/run/xtables.lock']);
-    assert.deepEqual(hostPaths(init), []);
+    // Both write rules.
+    for (const container of [agent, init]) {
+      assert.deepEqual(hostPaths(container), ['/run/xtables.lock']);
+    }
     assert.ok(init.args.includes('--init-only'));
     assert.equal(init.securityContext.readOnlyRootFilesystem, true);
   });

@@ -90,6 +90,8 @@ describe('the configuration of an agent', () => {
     const { stdout } = await lab.node.exec('cat', [`/proc/sys/net/${name}`]);
     return stdout;
   };
+  const closeLocalnet = () =>
+    lab.node.exec('sh', ['-c', 'echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet']);
   const rules = () => iptablesRules(lab.node, 'nft', 4, 'nat');
   const linesOf = (result: ExecResult) =>
     result.stdout
@@ -174,13 +176,42 @@ describe('the configuration of an agent', () => {
     assert.match(nowhere.stderr, /^portwide: --write-config-to: ENOENT/);
   });
 
-  it('--init-only sets sysctls and no rules', async () => {
-    await lab.node.exec('sh', ['-c', 'echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet']);
-    const { exitCode, stdout } = await run('run', '--init-only', '--conntrack-udp-timeout=43s');
-    assert.equal(exitCode, 0, stdout);
+  it('--init-only sets sysctls, and no rules but those that make one of them safe', async () => {
+    await closeLocalnet();
+    // Somebody else's rules, and the kubelet's own, stay.
+    await lab.node.exec('iptables-nft', ['-N', 'KUBE-FIREWALL']);
+    await lab.node.exec('iptables-nft', ['-A', 'KUBE-FIREWALL', '-s', '192.0.2.1', '-j', 'DROP']);
+    for (let times = 0; times < 2; times++) {
+      const { exitCode, stdout } = await run('run', '--init-only', '--conntrack-udp-timeout=43s');
+      assert.equal(exitCode, 0, stdout);
+    }
     assert.equal(await sysctl('netfilter/nf_conntrack_udp_timeout'), '43');
     assert.equal(await sysctl('ipv4/conf/all/route_localnet'), '1');
     assert.doesNotMatch(await rules(), /KUBE-/);
+    const filter = await iptablesRules(lab.node, 'nft', 4, 'filter');
+    assert.deepEqual(
+      filter.split('\n').filter((line) => /^-A .*KUBE-/.test(line)),
+      [
+        '-A INPUT -j KUBE-FIREWALL',
+        '-A OUTPUT -j KUBE-FIREWALL',
+        '-A KUBE-FIREWALL -s 192.0.2.1/32 -j DROP',
+        '-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP',
+      ],
+    );
+  });
+
+  it('--init-only leaves route_localnet alone where it cannot make it safe', async () => {
+    await closeLocalnet();
+    writeFileSync(at('iptables-nft-restore'), '#!/bin/sh\nexit 1\n', { mode: 0o755 });
+    const { exitCode, stdout } = await lab.node.exec('env', [
+      `PATH=${directory}:${process.env.PATH}`,
+      PORTWIDE,
+      'run',
+      '--init-only',
+    ]);
+    assert.equal(exitCode, 0, stdout);
+    assert.equal(await sysctl('ipv4/conf/all/route_localnet'), '0');
+    assert.match(stdout, /cannot keep neighbours from 127.0.0.0\/8/);
   });
 
   it('--cleanup takes everything away', async () => {
