@@ -3,6 +3,7 @@ import { contradictions } from './contradictions.ts';
 import { ConfigurationError, type Notice } from './errors.ts';
 import { type FileReading, readConfigFile } from './file.ts';
 import { attempt, type FlagTexts, readFlags, withDeprecatedPorts } from './flags.ts';
+import { unknownGates } from './map-kinds.ts';
 import { flagOf } from './setting.ts';
 import {
   ALL_SETTINGS,
@@ -60,7 +61,11 @@ export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
   if (all.length > 0) {
     throw new ConfigurationError([...all, ...reading.warnings]);
   }
-  return { options, warnings: [...flagWarnings(given, file), ...reading.warnings] };
+  const gates = unknownGates(options.featureGates).map((gate) => ({
+    subject: subjectOf(nameOf('featureGates'), file),
+    message: `unknown feature gate ${gate}; it switches nothing`,
+  }));
+  return { options, warnings: [...flagWarnings(given, file), ...reading.warnings, ...gates] };
 }
 
 /** Whether a flag of on or off is on. @throws ConfigurationError */

@@ -124,11 +124,16 @@ export function choice<T extends string>(argument: string, words: readonly T[]):
   return textual(argument, parse, String);
 }
 
-/** `--flag`, `--flag=true` or `--flag=false`. */
+/** Go's words for true and for false (strconv.ParseBool). */
+const TRUE = ['true', 'True', 'TRUE', 't', 'T', '1'];
+const FALSE = ['false', 'False', 'FALSE', 'f', 'F', '0'];
+
+/** `--flag`, `--flag=true` or `--flag=false`; YAML has no other words. */
 export const boolean: Kind<boolean> = {
   argument: '[true|false]',
   fromFlag: (value) => {
-    if (value === 'true' || value === 'false') return value === 'true';
+    if (TRUE.includes(value)) return true;
+    if (FALSE.includes(value)) return false;
     return refuse(`must be true or false, not ${shown(value)}`);
   },
   fromFile: (value) => {

@@ -83,7 +83,7 @@ export const NODE_SETTINGS = {
     default: FEATURE_GATES,
     shownDefault: 'AllPorts=true',
     text: 'such as AllPorts=false, with which all-ports Services are refused',
-    more: "Gates of kube-proxy's are accepted and switch nothing. kube-proxy does not start with a file that names `AllPorts`: take it out before going back.",
+    more: 'Gates of Kubernetes are accepted and switch nothing. kube-proxy does not start with a file that names `AllPorts`: take it out before going back.',
   }),
   detectLocalMode: setting({
     group: 'pods',

@@ -167,6 +167,22 @@ describe('configuring', () => {
       ]);
     });
 
+    // Installers hand all components the gates of their cluster.
+    it('goes on with a feature gate that nobody here knows, and says so', () => {
+      const what = 'unknown feature gate PodMagic; it switches nothing';
+      const gates = { AllPorts: false, WinDSR: true, PodMagic: true };
+      const given = file('featureGates: {AllPorts: false, WinDSR: true, PodMagic: true}');
+      assert.deepEqual(configured([], given), {
+        changed: { featureGates: gates },
+        warnings: [`/f: featureGates: ${what}`],
+      });
+      const args = ['--feature-gates=AllPorts=false,WinDSR=true,PodMagic=true'];
+      assert.deepEqual(configured(args), {
+        changed: { featureGates: gates },
+        warnings: [`--feature-gates: ${what}`],
+      });
+    });
+
     it('takes manifests in place of its cluster', () => {
       const given = file('clientConnection: {kubeconfig: /k}');
       assert.deepEqual(configured(['--manifests=/m'], given).changed, {
@@ -250,8 +266,8 @@ describe('configuring', () => {
     assert.equal(isOn(flags('--cleanup'), 'cleanup'), true);
     assert.equal(isOn(flags('--cleanup=false'), 'cleanup'), false);
     assert.equal(isOn(flags(), 'initOnly'), false);
-    assert.throws(() => isOn(flags('--init-only=1'), 'initOnly'), {
-      message: '--init-only: must be true or false, not "1"',
+    assert.throws(() => isOn(flags('--init-only=yes'), 'initOnly'), {
+      message: '--init-only: must be true or false, not "yes"',
     });
   });
 });

@@ -261,8 +261,8 @@ describe('reading a configuration file', () => {
         'f: healthzBindAddress: must be ADDRESS:PORT, such as 127.0.0.1:10256 or [::1]:10256, not "0.0.0.0:0"',
       ],
       [
-        'featureGates: {Nope: true}',
-        'f: featureGates.Nope: unknown feature gate "Nope"; known: AllPorts, and those of kube-proxy',
+        'featureGates: {No-pe: true}',
+        'f: featureGates.No-pe: "No-pe" cannot be the name of a feature gate',
       ],
       [
         'logging: {verbosity: -1}',
