@@ -1,4 +1,5 @@
 import type { Logger } from 'pino';
+import { isUnspecified } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
@@ -37,8 +38,6 @@ export interface AgentHealth {
 /** kube-proxy's: how many sync periods something may be queued. */
 const PATIENCE = 2;
 const NO_FACTS: NodeFacts = { addresses: [], primary: undefined };
-/** To Go, and so to those who configured kube-proxy, these are one. */
-const UNSPECIFIED: readonly string[] = ['', '0.0.0.0', '::'];
 
 /**
  * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
@@ -89,7 +88,7 @@ function serveProxyHealth(
   const { host, port } = bindAddress;
   const counters = { '/healthz': metrics.healthz, '/livez': metrics.livez };
   return new Listener({
-    host: UNSPECIFIED.includes(host) ? ANY_FAMILY : host,
+    host: isUnspecified(host) ? ANY_FAMILY : host,
     port,
     onRequest: proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) })),
     onFailure: (error) => {

@@ -2,7 +2,7 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import type { Logger } from 'pino';
-import { cidrContains } from '../api/addresses.ts';
+import { cidrContains, isUnspecified } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
@@ -18,7 +18,7 @@ export function effectiveNodeName(options: NodeOptions): string {
 
 /** `--bind-address`, which tells the node's IP; undefined when it says only that there is one. */
 export function nodeIpOverride({ bindAddress }: NodeOptions): string | undefined {
-  return bindAddress === '0.0.0.0' || bindAddress === '::' ? undefined : bindAddress;
+  return isUnspecified(bindAddress) ? undefined : bindAddress;
 }
 
 /** `net.ipv4.ip_forward` and the like. @returns undefined where the kernel has none such. */

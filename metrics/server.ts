@@ -1,5 +1,6 @@
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { Registry } from 'prom-client';
+import { isUnspecified } from '../api/addresses.ts';
 import { createSlis } from './slis.ts';
 
 /** What the pages of the metrics server show. */
@@ -64,7 +65,7 @@ export function metricsHandler({ registry, mode, configuration }: MetricsPages):
 
 /**
  * Serves pages.
- * @param address an empty host is every address.
+ * @param address of `0.0.0.0` and `::` each is every address of both families, as in Go.
  * @throws Error (EADDRINUSE and the like) when the address cannot be bound.
  */
 export async function serveMetrics(
@@ -74,7 +75,7 @@ export async function serveMetrics(
   const server = createServer(handler);
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject);
-    const host = address.host === '' ? {} : { host: address.host };
+    const host = isUnspecified(address.host) ? {} : { host: address.host };
     server.listen({ port: address.port, ...host }, resolve);
   });
   // Scrapes must not keep an agent alive that was told to end.

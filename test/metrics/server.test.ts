@@ -13,9 +13,9 @@ describe('the metrics server', () => {
   const registry = new Registry();
   new Counter({ name: 'some_total', help: 'Some', registers: [registry] }).inc(3);
 
-  const start = async (pages: Partial<MetricsPages> = {}) => {
+  const start = async (pages: Partial<MetricsPages> = {}, address = LOOPBACK) => {
     const handler = metricsHandler({ registry, mode: 'iptables', ...pages });
-    server = await serveMetrics(handler, LOOPBACK);
+    server = await serveMetrics(handler, address);
   };
   afterEach(() => {
     server.close();
@@ -77,6 +77,16 @@ describe('the metrics server', () => {
       body: 'Error: no configuration\n',
     });
   });
+
+  for (const host of ['0.0.0.0', '::']) {
+    it(`on ${host} answers over both families`, async () => {
+      await start({}, { host, port: 0 });
+      const { port } = server.address() as AddressInfo;
+      for (const each of ['127.0.0.1', '[::1]']) {
+        assert.equal((await fetch(`http://${each}:${port}/healthz`)).status, 200);
+      }
+    });
+  }
 
   it('says that an address is taken', async () => {
     await start();
