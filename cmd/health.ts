@@ -21,6 +21,8 @@ export interface HealthOptions {
   readonly nodePortSelection: 'all' | 'primary' | readonly string[];
   /** Milliseconds. */
   readonly syncPeriod: number;
+  /** `/healthz` cannot be served; it is tried again, unless `hardFail` says to end. */
+  readonly onFailure: (error: Error) => void;
   /** The health check node port of a Service cannot be served; it is tried again. */
   readonly onServiceFailure: (service: ObjectKey, port: number, error: Error) => void;
 }
@@ -79,7 +81,7 @@ export function startHealth(options: HealthOptions, metrics: Metrics, log: Logge
 }
 
 function serveProxyHealth(
-  { bindAddress, hardFail }: HealthOptions,
+  { bindAddress, hardFail, onFailure }: HealthOptions,
   proxy: ProxyHealth,
   metrics: Metrics,
   log: Logger,
@@ -95,6 +97,7 @@ function serveProxyHealth(
       const next = hardFail ? 'ending' : 'trying again';
       log.error({ err: error }, `cannot serve /healthz (--healthz-bind-address); ${next}`);
       if (hardFail) process.exit(1);
+      onFailure(error);
     },
     onRecovery: () => log.info({ host, port }, '/healthz is served now'),
     timers: systemTimers,

@@ -43,6 +43,9 @@ import { setOomScore } from './oom-score.ts';
 import { tellOnServices } from './service-events.ts';
 import { VERSION } from './version.ts';
 
+/** What the agent was doing, in its Events on the Node. */
+const START = 'StartPortwide';
+
 export function addRunCommand(program: Command): void {
   const command = program.command('run').description('serve Services on this node until stopped');
   addFlags(command, ALL_SETTINGS).action(run);
@@ -91,20 +94,26 @@ async function run(texts: FlagTexts): Promise<void> {
     mode: options.proxyMode,
     configuration: () => toConfiguration(options),
   });
-  const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
-  const server =
-    metricsBindAddress &&
-    (await listenOrRetry('--metrics-bind-address', () => serveMetrics(pages, metricsBindAddress), {
-      hardFail,
-      log,
-    }));
   const recorder = new EventRecorder({
     nodeName,
     log,
     onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
   });
   const events: Events = options.manifests === undefined ? recorder : NO_EVENTS;
-  events.normal(nodeRef(nodeName), 'Starting', '', 'StartPortwide');
+  const node = nodeRef(nodeName);
+  events.normal(node, 'Starting', '', START);
+  const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
+  const listenForScrapes = (address: NonNullable<typeof metricsBindAddress>) =>
+    serveMetrics(pages, address).catch((error: Error) => {
+      events.warning(node, 'FailedToStartMetricServer', error.message, START);
+      throw error;
+    });
+  const server =
+    metricsBindAddress &&
+    (await listenOrRetry('--metrics-bind-address', () => listenForScrapes(metricsBindAddress), {
+      hardFail,
+      log,
+    }));
   const syncPeriod = SYNC_PERIOD[options.proxyMode](options);
   const health = startHealth(
     {
@@ -112,6 +121,8 @@ async function run(texts: FlagTexts): Promise<void> {
       hardFail,
       nodePortSelection: options.nodeportAddresses,
       syncPeriod,
+      onFailure: (error) =>
+        events.warning(node, 'FailedToStartProxierHealthcheck', error.message, START),
       onServiceFailure: (key, port, error) =>
         events.warning(
           serviceRef(key, table.service(key)?.uid ?? ''),
