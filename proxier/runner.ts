@@ -5,9 +5,13 @@ export interface Timers {
   clear(handle: unknown): void;
 }
 
+/** What a timer of Node holds, 24 days; of more it makes 1 ms, over and over for who comes again. */
+const LONGEST = 2 ** 31 - 1;
+
+/** A timer of more than 24 days comes early. */
 export const systemTimers: Timers = {
   now: () => performance.now(),
-  set: (callback, milliseconds) => setTimeout(callback, milliseconds),
+  set: (callback, milliseconds) => setTimeout(callback, Math.min(milliseconds, LONGEST)),
   clear: (handle) => clearTimeout(handle as NodeJS.Timeout),
 };
 
