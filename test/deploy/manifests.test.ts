@@ -167,6 +167,7 @@ describe('the DaemonSet', () => {
       allowPrivilegeEscalation: false,
       readOnlyRootFilesystem: true,
       seccompProfile: { type: 'RuntimeDefault' },
+      seLinuxOptions: { type: 'spc_t' },
       capabilities: { drop: ['ALL'], add: ['NET_ADMIN', 'NET_RAW'] },
     });
     const hostPaths = (container: Container) =>
