@@ -47,7 +47,8 @@ async function writeConfig(file: string, options: RunOptions, log: Logger): Prom
 
 /** What needs more rights than rules do; an agent that starts later finds it done. */
 async function initialise(options: RunOptions, log: Logger): Promise<void> {
-  await setUpConntrack(options, log);
+  // First: what it writes or loads has the kernel load nf_conntrack, without which it has no limits.
   await PREPARE_MODE[options.proxyMode](options, log);
+  await setUpConntrack(options, log);
   log.info({ mode: options.proxyMode }, 'the node is set up');
 }
