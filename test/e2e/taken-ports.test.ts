@@ -60,4 +60,25 @@ describe('ports of the agent that are taken', () => {
     agent.kill('SIGKILL');
     await double.kill();
   });
+
+  it('end it with --bind-address-hard-fail', async () => {
+    const double = await RemoteDouble.start(lab.node.spawn);
+    const { port } = double;
+    for (const flag of ['--metrics-bind-address', '--healthz-bind-address']) {
+      const { exitCode, stdout, stderr } = await lab.node.exec(
+        PORTWIDE,
+        [
+          'run',
+          `--master=${double.url}`,
+          ...AGENT_FLAGS,
+          '--bind-address-hard-fail',
+          `${flag}=127.0.0.1:${port}`,
+        ],
+        { reject: false },
+      );
+      assert.equal(exitCode, 1);
+      assert.ok(`${stdout}${stderr}`.includes(flag), 'it says why');
+    }
+    await double.kill();
+  });
 });
