@@ -6,6 +6,7 @@ import { type ClusterConfig, loadClusterConfig } from '../../../sources/kubernet
 import { CredentialSource } from '../../../sources/kubernetes/credentials.ts';
 import { ConnectionError } from '../../../sources/kubernetes/errors.ts';
 import { createOpenSession, TIMEOUTS } from '../../../sources/kubernetes/session.ts';
+import { ApiServerDouble } from '../../api-server/double.ts';
 
 describe('credentials', () => {
   let directory: string;
@@ -160,10 +161,40 @@ describe('credentials', () => {
       const open = createOpenSession(await configOf({ exec }), { ...TIMEOUTS, credentials: 50 });
       const { signal } = new AbortController();
       await assert.rejects(open(signal), /no credentials within 0.05 s/);
+    });
+
+    it('one that hangs does not hold up the end of an agent', async () => {
+      const open = createOpenSession(await configOf({ exec: { command: 'sleep', args: ['0.5'] } }));
       const stopping = new AbortController();
       const opening = open(stopping.signal);
       stopping.abort();
-      await assert.rejects(opening, ConnectionError);
+      await assert.rejects(opening, /aborted/);
+    });
+
+    it('it runs again when the API server refuses what it gave', async () => {
+      const double = new ApiServerDouble({ tokens: ['two'] });
+      const server = `http://127.0.0.1:${await double.listen()}`;
+      try {
+        const lasting = { expirationTimestamp: '2999-01-01T00:00:00Z' };
+        const exec = plugin({ token: 'one', ...lasting });
+        const open = createOpenSession(await configOf({ exec }, { server }));
+        const { signal } = new AbortController();
+        const list = async () => {
+          const session = await open(signal);
+          try {
+            for await (const part of session.list('/api/v1/services', {}, signal)) return part;
+            return undefined;
+          } finally {
+            session.close();
+          }
+        };
+        await assert.rejects(list(), { code: 401 });
+        plugin({ token: 'two', ...lasting });
+        assert.notEqual(await list(), undefined);
+        assert.equal(calls().length, 2);
+      } finally {
+        await double.close();
+      }
     });
   });
 });

@@ -226,6 +226,11 @@ describe('kubernetes source', () => {
       assert.equal(world.sink.port('s1599'), 2);
       const removals = world.sink.calls.filter((call) => call.startsWith('-'));
       assert.deepEqual(removals, ['- Service default/s1000']);
+
+      // The next time it may well be fast enough for pages.
+      world.double.breakWatches('expire', 'services');
+      await world.asked('watch', 3);
+      assert.equal(world.requests('list').at(-1)?.query.limit, '500');
     });
 
     it('asks for pages over one connection, and for the watch too', async () => {
