@@ -23,7 +23,7 @@ export interface FeatureGates {
 /** Gates that mean something here, and whether they are on by default. */
 export const FEATURE_GATES: FeatureGates = { AllPorts: true };
 
-/** Gates of kube-proxy's that its configuration may name; they switch nothing here. */
+/** Gates that matter to kube-proxy; they switch nothing here. */
 export const IGNORED_GATES: readonly string[] = [
   'AllAlpha',
   'AllBeta',
@@ -48,7 +48,10 @@ export const IGNORED_GATES: readonly string[] = [
   'WinOverlay',
 ];
 
-/** A gate that does not exist is refused, as kube-proxy does. */
+/**
+ * Any gate is taken: clusters give all their components one list, and kube-proxy takes every gate of
+ * Kubernetes. `unknownGates` has those to warn of.
+ */
 export const featureGates: Kind<FeatureGates> = {
   argument: '<gates>',
   fromFlag: (given) =>
@@ -65,13 +68,14 @@ export const featureGates: Kind<FeatureGates> = {
 
 function gates(given: readonly [name: string, read: () => boolean][]): FeatureGates {
   const problems: ValueProblem[] = [];
-  const known = Object.keys(FEATURE_GATES).join(', ');
   const values = new Map<string, boolean>(Object.entries(FEATURE_GATES));
   for (const [name, read] of given) {
     const at = keyStep(name);
-    if (!Object.hasOwn(FEATURE_GATES, name) && !IGNORED_GATES.includes(name)) {
-      const reason = `unknown feature gate ${shown(name)}; known: ${known}, and those of kube-proxy`;
-      problems.push({ at, reason });
+    if (!/^[A-Z][A-Za-z0-9]*$/.test(name)) {
+      problems.push({
+        at,
+        reason: `${shown(name)} is no name of a feature gate, such as AllPorts`,
+      });
       continue;
     }
     try {
@@ -83,6 +87,13 @@ function gates(given: readonly [name: string, read: () => boolean][]): FeatureGa
   }
   if (problems.length > 0) throw new InvalidValue(problems);
   return { ...FEATURE_GATES, ...Object.fromEntries(values) };
+}
+
+/** Gates that mean nothing here nor to kube-proxy: of other components, or mistakes. */
+export function unknownGates(given: FeatureGates): string[] {
+  return Object.keys(given).filter(
+    (name) => !Object.hasOwn(FEATURE_GATES, name) && !IGNORED_GATES.includes(name),
+  );
 }
 
 /** Log levels of single source files (klog's vmodule). */

@@ -59,7 +59,7 @@ function row(name: string, of: Setting<unknown>): string {
 }
 
 function gates(): string {
-  return `And in \`featureGates\`: ${IGNORED_GATES.map(code).join(', ')}.\n`;
+  return `And in \`featureGates\`: ${IGNORED_GATES.map(code).join(', ')}; of any other gate there is a warning.\n`;
 }
 
 function defaultFile(): string {

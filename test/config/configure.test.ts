@@ -43,6 +43,10 @@ describe('configuring', () => {
       ['--proxy-mode=ipvs --ipvs-scheduler mh', { proxyMode: 'ipvs', ipvsScheduler: 'mh' }],
       ['--masquerade-all', { masqueradeAll: true }],
       ['--iptables-localhost-nodeports=false', { iptablesLocalhostNodeports: false }],
+      // As Go reads them, and templates for kube-proxy write them.
+      ['--iptables-localhost-nodeports=False', { iptablesLocalhostNodeports: false }],
+      ['--masquerade-all=1', { masqueradeAll: true }],
+      ['--proxy-mode= --detect-local-mode=', {}],
       ['-v=3', { v: 3 }],
       ['-v 4', { v: 4 }],
       ['-v5', { v: 5 }],
@@ -167,6 +171,16 @@ describe('configuring', () => {
       ]);
     });
 
+    it('takes gates of other components, and warns of them', () => {
+      const gates = 'featureGates: {WinDSR: true, RotateKubeletServerCertificate: true}';
+      assert.deepEqual(configured([], file(gates)).warnings, [
+        '/f: featureGates.RotateKubeletServerCertificate: no feature gate "RotateKubeletServerCertificate" here; it is ignored',
+      ]);
+      assert.deepEqual(configured(['--feature-gates=WinDSR=true,AllPort=false']).warnings, [
+        '--feature-gates: no feature gate "AllPort" here; it is ignored',
+      ]);
+    });
+
     it('takes manifests in place of its cluster', () => {
       const given = file('clientConnection: {kubeconfig: /k}');
       assert.deepEqual(configured(['--manifests=/m'], given).changed, {
@@ -250,8 +264,8 @@ describe('configuring', () => {
     assert.equal(isOn(flags('--cleanup'), 'cleanup'), true);
     assert.equal(isOn(flags('--cleanup=false'), 'cleanup'), false);
     assert.equal(isOn(flags(), 'initOnly'), false);
-    assert.throws(() => isOn(flags('--init-only=1'), 'initOnly'), {
-      message: '--init-only: must be true or false, not "1"',
+    assert.throws(() => isOn(flags('--init-only=yes'), 'initOnly'), {
+      message: '--init-only: must be true or false, not "yes"',
     });
   });
 });

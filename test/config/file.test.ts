@@ -260,10 +260,7 @@ describe('reading a configuration file', () => {
         'healthzBindAddress: "0.0.0.0:0"',
         'f: healthzBindAddress: must be ADDRESS:PORT, such as 127.0.0.1:10256 or [::1]:10256, not "0.0.0.0:0"',
       ],
-      [
-        'featureGates: {Nope: true}',
-        'f: featureGates.Nope: unknown feature gate "Nope"; known: AllPorts, and those of kube-proxy',
-      ],
+      ['featureGates: {Nope: 1}', 'f: featureGates.Nope: Nope must be true or false, not 1'],
       [
         'logging: {verbosity: -1}',
         'f: logging.verbosity: must be a number from 0 to 2147483647, not -1',
