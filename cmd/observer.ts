@@ -20,6 +20,7 @@ export interface ObserverOptions {
 export function createObserver(options: ObserverOptions): ProxierObserver {
   const { log, metrics, health, tell, onFirstSync } = options;
   const known = new Set<IpFamily>();
+  const failing = new Set<IpFamily>();
   const inForce = (family: IpFamily, triggerTimes: readonly number[]) => {
     const now = Date.now();
     for (const time of triggerTimes) {
@@ -75,6 +76,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       }
       metrics.conntrackDeleted.inc(labels, forgottenFlows);
       log.debug({ family, full, seconds, written, forgottenFlows }, 'synced');
+      if (failing.delete(family)) log.info({ family }, 'syncs succeed again');
       if (!known.has(family)) {
         log.info({ family, seconds, written }, 'serving');
         onFirstSync(family);
@@ -88,6 +90,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
     },
     syncFailed(family, error, { full, seconds }) {
       const labels = { ip_family: family };
+      failing.add(family);
       observeSync(family, full, seconds);
       if (error instanceof IptablesError && error.command.endsWith('-restore')) {
         metrics.restoreFailures.inc(labels);

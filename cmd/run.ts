@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { type Logger, pino } from 'pino';
+import type { Logger } from 'pino';
 import type { ConfigFile } from '../config/configure.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
@@ -28,6 +28,7 @@ import { setUpConntrack } from './conntrack-settings.ts';
 import { startHealth } from './health.ts';
 import { listenOrRetry } from './listen.ts';
 import { takeLock } from './lock.ts';
+import { createLog } from './log.ts';
 import { metricSources } from './metric-sources.ts';
 import { START_MODE, SYNC_PERIOD } from './mode.ts';
 import {
@@ -58,7 +59,7 @@ export function addRunCommand(program: Command): void {
  */
 async function run(texts: FlagTexts): Promise<void> {
   const { options, warnings, file } = await loadConfiguration(texts);
-  const log = pino({ base: null, level: options.v >= 3 ? 'debug' : 'info' });
+  const log = createLog(options.v);
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   if (await runOneShot(texts, options, log)) return;
   if (file !== undefined) endOnChange(file, log);

@@ -71,7 +71,7 @@ function gates(given: readonly [name: string, read: () => boolean][]): FeatureGa
   const values = new Map<string, boolean>(Object.entries(FEATURE_GATES));
   for (const [name, read] of given) {
     const at = keyStep(name);
-    if (!/^[A-Za-z][A-Za-z0-9]*$/.test(name)) {
+    if (!/^[A-Z][A-Za-z0-9]*$/.test(name)) {
       problems.push({ at, reason: `${shown(name)} cannot be the name of a feature gate` });
       continue;
     }
@@ -86,9 +86,9 @@ function gates(given: readonly [name: string, read: () => boolean][]): FeatureGa
   return { ...FEATURE_GATES, ...Object.fromEntries(values) };
 }
 
-/** Names of gates that mean nothing to Portwide, nor to kube-proxy as far as is known here. */
-export function unknownGates(gates: FeatureGates): string[] {
-  return Object.keys(gates).filter(
+/** Gates that mean nothing to Portwide nor to kube-proxy: those of other components, and mistakes. */
+export function unknownGates(given: FeatureGates): string[] {
+  return Object.keys(given).filter(
     (name) => !Object.hasOwn(FEATURE_GATES, name) && !IGNORED_GATES.includes(name),
   );
 }

@@ -1,6 +1,6 @@
 /** Settings that decide what rules a node gets; `run` and `render` share them. */
 import type { AllPortsBy } from '../ipvs/plan.ts';
-import { boolean, choice, integer, optional } from './kinds.ts';
+import { boolean, choice, choiceOr, integer, optional } from './kinds.ts';
 import { FEATURE_GATES, featureGates } from './map-kinds.ts';
 import {
   address,
@@ -47,7 +47,7 @@ export const NODE_SETTINGS = {
   proxyMode: setting({
     group: 'rules',
     field: 'mode',
-    kind: choice('<mode>', PROXY_MODES),
+    kind: choiceOr('iptables', choice('<mode>', PROXY_MODES)),
     default: 'iptables',
     text: `how the kernel is programmed: ${PROXY_MODES.join(' or ')}`,
     more: 'No other mode is fallen back to.',
@@ -83,12 +83,12 @@ export const NODE_SETTINGS = {
     default: FEATURE_GATES,
     shownDefault: 'AllPorts=true',
     text: 'such as AllPorts=false, with which all-ports Services are refused',
-    more: 'Gates of Kubernetes are accepted and switch nothing. kube-proxy does not start with a file that names `AllPorts`: take it out before going back.',
+    more: 'Other gates are accepted and switch nothing: clusters give all their components one list. kube-proxy does not start with a file that names `AllPorts`: take it out before going back.',
   }),
   detectLocalMode: setting({
     group: 'pods',
     field: 'detectLocalMode',
-    kind: choice('<mode>', DETECT_LOCAL_MODES),
+    kind: choiceOr('ClusterCIDR', choice('<mode>', DETECT_LOCAL_MODES)),
     default: 'ClusterCIDR',
     text: `how traffic of local pods is told: ${DETECT_LOCAL_MODES.join(', ')}`,
     more: 'With NodeCIDR the agent waits until the Node has pod CIDRs, and ends for a restart when they change.',

@@ -71,7 +71,7 @@ describe('the command', () => {
       [['--iptables-sync-period=fast'], /--iptables-sync-period.*duration/],
       [['--iptables-sync-period=0'], /--iptables-sync-period/],
       [['--iptables-min-sync-period=1m'], /--iptables-min-sync-period/],
-      [['--feature-gates=No-Ports=true'], /--feature-gates.*No-Ports/],
+      [['--feature-gates=noPorts=true'], /--feature-gates.*noPorts/],
       [['--feature-gates=AllPorts=yes'], /--feature-gates.*AllPorts/],
       [['--hostname-override=a b'], /--hostname-override/],
       [['--metrics-bind-address=here'], /--metrics-bind-address/],

@@ -43,6 +43,10 @@ describe('configuring', () => {
       ['--proxy-mode=ipvs --ipvs-scheduler mh', { proxyMode: 'ipvs', ipvsScheduler: 'mh' }],
       ['--masquerade-all', { masqueradeAll: true }],
       ['--iptables-localhost-nodeports=false', { iptablesLocalhostNodeports: false }],
+      // As Go reads them, and templates for kube-proxy write them.
+      ['--iptables-localhost-nodeports=False', { iptablesLocalhostNodeports: false }],
+      ['--masquerade-all=1', { masqueradeAll: true }],
+      ['--proxy-mode= --detect-local-mode=', {}],
       ['-v=3', { v: 3 }],
       ['-v 4', { v: 4 }],
       ['-v5', { v: 5 }],
@@ -174,7 +178,7 @@ describe('configuring', () => {
       const given = file('featureGates: {AllPorts: false, WinDSR: true, PodMagic: true}');
       assert.deepEqual(configured([], given), {
         changed: { featureGates: gates },
-        warnings: [`/f: featureGates: ${what}`],
+        warnings: [`/f: featureGates.PodMagic: ${what}`],
       });
       const args = ['--feature-gates=AllPorts=false,WinDSR=true,PodMagic=true'];
       assert.deepEqual(configured(args), {

@@ -264,6 +264,7 @@ describe('reading a configuration file', () => {
         'featureGates: {No-pe: true}',
         'f: featureGates.No-pe: "No-pe" cannot be the name of a feature gate',
       ],
+      ['featureGates: {Nope: 1}', 'f: featureGates.Nope: Nope must be true or false, not 1'],
       [
         'logging: {verbosity: -1}',
         'f: logging.verbosity: must be a number from 0 to 2147483647, not -1',

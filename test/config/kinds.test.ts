@@ -38,7 +38,9 @@ const FLAGS: readonly Case[] = [
   ['on or off', boolean, 'true', true],
   ['on or off', boolean, 'false', false],
   ['on or off', boolean, 'TRUE', true],
+  ['on or off', boolean, 'T', true],
   ['on or off', boolean, '0', false],
+  ['on or off', boolean, 'False', false],
   ['a number', bit, '0', 0],
   ['a number', bit, '-0', 0],
   ['a number', bit, '31', 31],
@@ -231,12 +233,13 @@ describe('kinds of values', () => {
   });
 
   it('every wrong feature gate is told with its name', () => {
-    const given = { AllPorts: 1, 'No pe': true, SomeGate: 'true', WinDSR: true };
+    const given = { AllPorts: 1, 'No pe': true, nope: true, SomeGate: 'yes', WinDSR: true };
     assert.throws(() => featureGates.fromFile(given, ignore), {
       problems: [
         { at: 'AllPorts', reason: 'AllPorts must be true or false, not 1' },
         { at: '["No pe"]', reason: '"No pe" cannot be the name of a feature gate' },
-        { at: 'SomeGate', reason: 'SomeGate must be true or false, not "true"' },
+        { at: 'nope', reason: '"nope" cannot be the name of a feature gate' },
+        { at: 'SomeGate', reason: 'SomeGate must be true or false, not "yes"' },
       ],
     });
   });

@@ -53,7 +53,7 @@ describe('credentials', () => {
     file('token', ' two ');
     assert.equal((await source.read()).headers.authorization, 'Bearer two');
     rmSync(join(directory, 'token'));
-    await assert.rejects(source.read(), /ENOENT/);
+    await assert.rejects(source.read(), /^Error: tokenFile: ENOENT/);
     file('token', 'three');
     assert.equal((await source.read()).headers.authorization, 'Bearer three');
   });
@@ -83,6 +83,21 @@ describe('credentials', () => {
   it('insecure-skip-tls-verify', async () => {
     const source = await sourceOf({}, { 'insecure-skip-tls-verify': true });
     assert.deepEqual((await source.read()).tls, { rejectUnauthorized: false });
+  });
+
+  it('what cannot be read is named', async () => {
+    const missing = join(directory, 'missing');
+    const unreadable = async (user: object, cluster: object = {}) =>
+      assert.rejects((await sourceOf(user, cluster)).read(), (error: Error) => {
+        assert.match(
+          error.message,
+          new RegExp(`^${Object.keys({ ...user, ...cluster })[0]}: ENOENT`),
+        );
+        return true;
+      });
+    await unreadable({ 'client-certificate': missing });
+    await unreadable({ 'client-key': missing });
+    await unreadable({}, { 'certificate-authority': missing });
   });
 
   describe('of a plugin', () => {
@@ -151,8 +166,13 @@ describe('credentials', () => {
       it(`one that ${what} is an error of the connection, and tried again`, async () => {
         const open = createOpenSession(await configOf({ exec: exec() }));
         const { signal } = new AbortController();
-        await assert.rejects(open(signal), ConnectionError);
-        await assert.rejects(open(signal), ConnectionError);
+        for (let time = 0; time < 2; time++) {
+          await assert.rejects(open(signal), (error: Error) => {
+            assert.ok(error instanceof ConnectionError);
+            assert.match(error.message, /^API server: credential plugin ".+": ./);
+            return true;
+          });
+        }
       });
     }
 
