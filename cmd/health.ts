@@ -4,7 +4,7 @@ import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/ob
 import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
 import { ANY_FAMILY, Listener } from '../health/listener.ts';
-import { ProxyHealth, systemClock } from '../health/proxy-health.ts';
+import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { ServiceServers } from '../health/service-servers.ts';
 import { nodePortAddresses } from '../iptables/backend.ts';
 import type { Metrics } from '../metrics/metrics.ts';
@@ -41,12 +41,17 @@ export interface AgentHealth {
 const PATIENCE = 2;
 const NO_FACTS: NodeFacts = { addresses: [], primary: undefined };
 
+/** How `/healthz` judges the agent. @param syncPeriod milliseconds. */
+export function proxyHealth(syncPeriod: number, clock: Clock = systemClock): ProxyHealth {
+  return new ProxyHealth({ timeout: PATIENCE * syncPeriod, clock });
+}
+
 /**
  * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
  * that cannot be bound stops nothing: it is logged and tried again.
  */
 export function startHealth(options: HealthOptions, metrics: Metrics, log: Logger): AgentHealth {
-  const proxy = new ProxyHealth({ timeout: PATIENCE * options.syncPeriod, clock: systemClock });
+  const proxy = proxyHealth(options.syncPeriod);
   const services = new ServiceServers({
     isProxyHealthy: () => proxy.report().healthy,
     listen: (port) => new Listener({ ...port, timers: systemTimers }),
