@@ -111,13 +111,18 @@ async function pem(
   data: string | undefined,
   file: string | undefined,
 ): Promise<Buffer | undefined> {
-  if (data) return Buffer.from(data, 'base64');
-  if (!file) return undefined;
   try {
-    return await readFile(file);
+    if (data) return asPem(Buffer.from(data, 'base64'));
+    return file ? asPem(await readFile(file)) : undefined;
   } catch (error) {
-    throw named(field, error);
+    throw named(data ? `${field}-data` : field, error);
   }
+}
+
+/** Node passes over authorities that are no PEM and then trusts none; of others it names no field. */
+function asPem(bytes: Buffer): Buffer {
+  if (!bytes.includes('-----BEGIN ')) throw new Error('there is no PEM in it');
+  return bytes;
 }
 
 async function readToken(file: string): Promise<string> {

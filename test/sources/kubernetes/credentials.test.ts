@@ -19,6 +19,7 @@ describe('credentials', () => {
     writeFileSync(join(directory, name), text, { mode: 0o700 });
     return name;
   };
+  const pem = (text: string) => `-----BEGIN X-----\n${text}\n-----END X-----\n`;
   const base64 = (text: string) => Buffer.from(text).toString('base64');
   const configOf = (user: object, cluster: object = {}): Promise<ClusterConfig> => {
     const config = {
@@ -61,23 +62,23 @@ describe('credentials', () => {
   it('certificates are read each time; data takes precedence over files', async () => {
     const source = await sourceOf(
       {
-        'client-certificate': file('cert', 'cert-1'),
-        'client-certificate-data': base64('cert-data'),
-        'client-key': file('key', 'key-1'),
+        'client-certificate': file('cert', pem('cert-1')),
+        'client-certificate-data': base64(pem('cert-data')),
+        'client-key': file('key', pem('key-1')),
       },
-      { 'certificate-authority': file('ca', 'ca-1'), 'tls-server-name': 'api.example' },
+      { 'certificate-authority': file('ca', pem('ca-1')), 'tls-server-name': 'api.example' },
     );
     const read = async () => {
       const { ca, cert, key, ...rest } = (await source.read()).tls;
       return { texts: [ca, cert, key].map(String), rest };
     };
     assert.deepEqual(await read(), {
-      texts: ['ca-1', 'cert-data', 'key-1'],
+      texts: ['ca-1', 'cert-data', 'key-1'].map(pem),
       rest: { servername: 'api.example' },
     });
-    file('ca', 'ca-2');
-    file('key', 'key-2');
-    assert.deepEqual((await read()).texts, ['ca-2', 'cert-data', 'key-2']);
+    file('ca', pem('ca-2'));
+    file('key', pem('key-2'));
+    assert.deepEqual((await read()).texts, ['ca-2', 'cert-data', 'key-2'].map(pem));
   });
 
   it('insecure-skip-tls-verify', async () => {
@@ -98,6 +99,21 @@ describe('credentials', () => {
     await unreadable({ 'client-certificate': missing });
     await unreadable({ 'client-key': missing });
     await unreadable({}, { 'certificate-authority': missing });
+  });
+
+  it('what is no PEM is named', async () => {
+    const refused = async (field: string, value: string) => {
+      const given = { [field]: value };
+      const isOfCluster = field.startsWith('certificate-authority');
+      const source = await (isOfCluster ? sourceOf({}, given) : sourceOf(given));
+      await assert.rejects(source.read(), { message: `${field}: there is no PEM in it` });
+    };
+    for (const field of ['certificate-authority', 'client-certificate', 'client-key']) {
+      await refused(field, file('text', 'x'));
+      await refused(`${field}-data`, base64('x'));
+      // Not encoded.
+      await refused(`${field}-data`, pem('x'));
+    }
   });
 
   describe('of a plugin', () => {
@@ -129,12 +145,12 @@ describe('credentials', () => {
 
     it('it is told of the cluster if it asks for that', async () => {
       const exec = { ...plugin({ token: 'x' }), provideClusterInfo: true };
-      const source = await sourceOf({ exec }, { 'certificate-authority': file('ca', 'ca-1') });
+      const source = await sourceOf({ exec }, { 'certificate-authority': file('ca', pem('ca-1')) });
       await source.read();
       const info = JSON.parse(calls()[0]?.split(' ').slice(2).join(' ') ?? '');
       assert.deepEqual(info.spec.cluster, {
         server: 'https://127.0.0.1:1',
-        'certificate-authority-data': base64('ca-1'),
+        'certificate-authority-data': base64(pem('ca-1')),
       });
     });
 
