@@ -10,6 +10,7 @@ import { isEmpty, restorePieces } from '../iptables/restore.ts';
 import { localnetChange } from '../iptables/ruleset.ts';
 import { detectVariant, holdsServices } from '../iptables/variant.ts';
 import { UserError } from './errors.ts';
+import type { Log } from './log.ts';
 
 /** Name of this Node: lower-case and trimmed, as kube-proxy and the kubelet make it. */
 export function effectiveNodeName(options: NodeOptions): string {
@@ -126,9 +127,13 @@ function servesLocalhost({ iptablesLocalhostNodeports, nodeportAddresses }: Node
 }
 
 /** Rules of both variants apply, and those of the other are never updated. */
-export async function warnOfOtherVariant(variant: Variant, log: Logger): Promise<void> {
+export async function warnOfOtherVariant(
+  variant: Variant,
+  log: Log,
+  holds = holdsServices,
+): Promise<void> {
   const other = variant === 'nft' ? 'legacy' : 'nft';
-  if (await holdsServices(other)) {
+  if (await holds(other)) {
     log.warn(
       { using: variant, other },
       `iptables-${other} has rules for Services too; they stay in force until "portwide cleanup"`,
@@ -137,10 +142,14 @@ export async function warnOfOtherVariant(variant: Variant, log: Logger): Promise
 }
 
 /** Pods behind one bridge reach each other past iptables unless the bridge calls it. */
-export async function warnOfBridge(families: readonly IpFamily[], log: Logger): Promise<void> {
+export async function warnOfBridge(
+  families: readonly IpFamily[],
+  log: Log,
+  read = readSysctl,
+): Promise<void> {
   for (const family of families) {
     const name = `net.bridge.bridge-nf-call-${family === 'IPv4' ? 'iptables' : 'ip6tables'}`;
-    if ((await readSysctl(name)) === '0') {
+    if ((await read(name)) === '0') {
       log.warn({ sysctl: name }, 'is 0: Services between pods on one bridge may not work');
     }
   }

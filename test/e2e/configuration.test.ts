@@ -214,6 +214,28 @@ describe('the configuration of an agent', () => {
     assert.match(stdout, /cannot keep neighbours from 127.0.0.0\/8/);
   });
 
+  it('warns of what the node has that keeps Services from working', async () => {
+    await lab.node.exec('iptables-legacy', ['-t', 'nat', '-N', 'KUBE-SERVICES']);
+    // Where the kernel has them; of each network namespace.
+    const listing = await lab.node.exec('ls', ['/proc/sys/net/bridge'], { reject: false });
+    const all = ['bridge-nf-call-iptables', 'bridge-nf-call-ip6tables'];
+    const there = all.filter((name) => listing.stdout.split('\n').includes(name));
+    for (const name of there) {
+      await lab.node.exec('sh', ['-c', `echo 0 > /proc/sys/net/bridge/${name}`]);
+    }
+    const agent = start('--iptables-variant=nft');
+    await agent.serves();
+    const warned = agent.log.filter(({ level }) => level === 40);
+    assert.deepEqual(
+      warned.filter(({ other }) => other !== undefined).map(({ using, other }) => [using, other]),
+      [['nft', 'legacy']],
+    );
+    assert.deepEqual(
+      warned.flatMap(({ sysctl }) => (/bridge/.test(String(sysctl)) ? [sysctl] : [])),
+      there.map((name) => `net.bridge.${name}`),
+    );
+  });
+
   it('--cleanup takes everything away', async () => {
     const agent = start('--cluster-cidr=10.244.0.0/16', '--iptables-variant=nft');
     await agent.serves();
