@@ -23,7 +23,7 @@ import { formatProblem } from '../sources/manifests/problem.ts';
 import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import { watchConfig } from './config-watch.ts';
-import { loadConfiguration } from './configuration.ts';
+import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
 import { startHealth } from './health.ts';
 import { listenOrRetry } from './listen.ts';
@@ -62,6 +62,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const log = createLog(options.v);
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   if (await runOneShot(texts, options, log)) return;
+  await checkSource(options);
   if (file !== undefined) endOnChange(file, log);
   const nodeName = effectiveNodeName(options);
   const variant = options.iptablesVariant ?? (await detectVariant());

@@ -77,12 +77,14 @@ describe('the command', () => {
       [['--metrics-bind-address=here'], /--metrics-bind-address/],
       [['--healthz-bind-address=here'], /--healthz-bind-address/],
       [['--manifests=/nowhere', '--kubeconfig=x'], /--manifests and --kubeconfig/],
+      [['--kubeconfig=/no/such/file'], /kubeconfig "\/no\/such\/file" cannot be read: ENOENT/],
       [['surplus'], /argument/],
     ] as const) {
       it(flags.join(' '), async () => {
         // In a namespace of its own, for the day that it does not refuse.
         const command = ['--net', PORTWIDE, 'run', ...flags];
-        const { exitCode, stderr, stdout } = await execa('unshare', command, { reject: false });
+        const options = { reject: false, timeout: 30_000 };
+        const { exitCode, stderr, stdout } = await execa('unshare', command, options);
         assert.equal(exitCode, 1);
         assert.match(stderr, expected);
         assert.equal(stdout, '');

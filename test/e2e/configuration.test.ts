@@ -155,6 +155,26 @@ describe('the configuration of an agent', () => {
     assert.equal(await rules(), before, 'the rules stay');
   });
 
+  it('a kubeconfig or manifests that are missing, before anything is set', async () => {
+    const name = 'netfilter/nf_conntrack_udp_timeout';
+    await lab.node.exec('sh', ['-c', `echo 44 > /proc/sys/net/${name}`]);
+    writeFileSync(
+      at('f'),
+      CONFIG.replace('hostname', 'clientConnection: {kubeconfig: /no/such}\nhostname'),
+    );
+    for (const [flags, expected] of [
+      [['--kubeconfig=/no/such'], 'kubeconfig "/no/such" cannot be read: ENOENT'],
+      [[`--config=${at('f')}`], 'kubeconfig "/no/such" cannot be read: ENOENT'],
+      [['--manifests=/no/such'], 'manifest directory "/no/such" cannot be read: ENOENT'],
+    ] as const) {
+      const { exitCode, stderr } = await run('run', '--conntrack-udp-timeout=41s', ...flags);
+      assert.equal(exitCode, 1);
+      assert.ok(stderr.startsWith(`portwide: ${expected}`), stderr);
+      assert.equal(await sysctl(name), '44');
+      assert.doesNotMatch(await rules(), /KUBE-/);
+    }
+  });
+
   it('--write-config-to says what flags come to, and that file says the same', async () => {
     const flags = ['--proxy-mode=ipvs', '--masquerade-all', '--cluster-cidr=10.244.0.0/16', '-v=2'];
     const first = await run('run', ...flags, `--write-config-to=${at('a')}`);
