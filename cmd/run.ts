@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
-import type { ConfigFile } from '../config/configure.ts';
+import { type ConfigFile, configure } from '../config/configure.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { toConfiguration } from '../config/write.ts';
@@ -63,7 +63,7 @@ async function run(texts: FlagTexts): Promise<void> {
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   if (await runOneShot(texts, options, log)) return;
   await checkSource(options);
-  if (file !== undefined) endOnChange(file, log);
+  if (file !== undefined) endOnChange(file, texts, log);
   const nodeName = effectiveNodeName(options);
   const variant = options.iptablesVariant ?? (await detectVariant());
   log.info({ version: VERSION, node: nodeName, mode: options.proxyMode, variant }, 'starting');
@@ -199,11 +199,20 @@ async function run(texts: FlagTexts): Promise<void> {
   process.exit(0);
 }
 
-/** As kube-proxy: who runs the agent starts it again, with the new configuration. */
-function endOnChange(file: ConfigFile, log: Logger): void {
+/**
+ * As kube-proxy: who runs the agent starts it again, with the new configuration. Unlike it, an agent
+ * goes on when none would start with that: one mistake would end those of all nodes.
+ */
+function endOnChange(file: ConfigFile, texts: FlagTexts, log: Logger): void {
   const { path } = file;
   watchConfig({
     file,
+    check: async (content) => checkSource(configure(texts, { path, content }).options),
+    onUnusable: (reason) =>
+      log.error(
+        { file: path, reason },
+        'the configuration file changed and cannot be used; what was read stays',
+      ),
     onChange: () => {
       log.error({ file: path }, 'the configuration file changed; ending for a restart');
       process.exit(1);

@@ -145,8 +145,18 @@ describe('the configuration of an agent', () => {
     const { stdout } = await lab.node.exec(process.execPath, ['-e', fetching]);
     assert.equal(stdout, '200');
 
-    mount('2', `${CONFIG}# the same, but for this\n`);
+    mount('2', `${CONFIG}bindAddress: nowhere\n`);
+    const refused = () =>
+      agent.logged('the configuration file changed and cannot be used; what was read stays');
+    await waitFor('what is wrong is told', () => refused().length > 0, START_MS);
+    const [told] = refused();
+    assert.equal(told?.level, 50);
+    assert.match(String(told?.reason), /config\.conf: bindAddress: .*"nowhere"/);
+    assert.equal(agent.child.exitCode, null, 'it goes on');
+
+    mount('3', `${CONFIG}# the same, but for this\n`);
     assert.equal(await agent.ended(), 1);
+    assert.equal(refused().length, 1);
     const last = agent.log.at(-1);
     assert.deepEqual(
       [last?.level, last?.msg],
