@@ -15,7 +15,7 @@ const CAPACITY = 256 * 1024;
 
 /** struct sockaddr_nl of linux/netlink.h: u16 family, u16 padding, u32 port, u32 groups. */
 export const ADDRESS_LENGTH = 12;
-const ADDRESS_PORT = 4;
+export const ADDRESS_PORT = 4;
 
 export function emptyDatagram(): Datagram {
   return {

@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 import type { Datagram } from './datagram.ts';
-import { writeU32 } from './host.ts';
+import { u32, writeU32 } from './host.ts';
 
 /**
  * The few functions of libc that sockets need, over koffi. As with system calls, a negative
@@ -10,6 +10,8 @@ import { writeU32 } from './host.ts';
 export interface Libc {
   socket(domain: number, type: number, protocol: number): number;
   bind(fd: number, address: Buffer): number;
+  /** Fills in the address that the socket is bound to. */
+  getsockname(fd: number, address: Buffer): number;
   setsockopt(fd: number, level: number, name: number, value: Buffer): number;
   close(fd: number): number;
   /** In libuv's thread pool: the kernel does the work of a request inside send. */
@@ -64,6 +66,7 @@ function load(): Libc {
 
   const socket = bind('int socket(int domain, int type, int protocol)');
   const bindAddress = bind('int bind(int fd, const void *address, uint32_t length)');
+  const getsockname = bind('int getsockname(int fd, void *address, void *length)');
   const setsockopt = bind(
     'int setsockopt(int fd, int level, int name, const void *value, uint32_t length)',
   );
@@ -82,6 +85,7 @@ function load(): Libc {
   return {
     socket: socket.now,
     bind: (fd, address) => bindAddress.now(fd, address, address.length),
+    getsockname: (fd, address) => getsockname.now(fd, address, u32(address.length)),
     setsockopt: (fd, level, name, value) => setsockopt.now(fd, level, name, value, value.length),
     close: close.now,
     send: (fd, bytes) => send.pooled(fd, bytes, bytes.length, 0),

@@ -34,6 +34,20 @@ export interface Message {
   readonly payload: Buffer;
 }
 
+/** Messages that are packed for one send, not numbered yet. */
+export interface PackedMessages {
+  readonly bytes: Buffer;
+  /** Where each message starts. */
+  readonly starts: readonly number[];
+}
+
+/** Numbers packed messages upwards from `sequence` (modulo 2^32), in place. */
+export function numberMessages({ bytes, starts }: PackedMessages, sequence: number): void {
+  for (const [index, start] of starts.entries()) {
+    writeU32(bytes, (sequence + index) >>> 0, start + 8);
+  }
+}
+
 /** Packs messages for one send, numbered upwards from `sequence` (modulo 2^32). */
 export function encodeMessages(requests: readonly Request[], sequence: number): Buffer {
   let length = 0;
