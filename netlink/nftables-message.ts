@@ -62,6 +62,28 @@ export interface NftTable {
   readonly name: string;
 }
 
+/** What a notification tells of a change. */
+export interface NftNotification {
+  /** Of the table, as in NftTable; 0 for a generation. */
+  readonly family: number;
+  /** undefined for a generation. */
+  readonly table: string | undefined;
+  /** A transaction ends with its generation. */
+  readonly kind:
+    | 'table'
+    | 'chain'
+    | 'rule'
+    | 'set'
+    | 'element'
+    | 'object'
+    | 'flowtable'
+    | 'generation';
+  /** Whether it was made or changed; otherwise it was deleted. */
+  readonly isNew: boolean;
+  /** The port of the socket from which it was changed. */
+  readonly portId: number;
+}
+
 /** linux/netfilter/nfnetlink.h; subsystem << 8 | message. */
 export const NFNL_SUBSYS_NFTABLES = 10;
 export const NFNL_MSG_BATCH_BEGIN = 16;
@@ -79,11 +101,36 @@ const NFT_MSG_GETTABLE = 1;
 const NFT_MSG_DELTABLE = 2;
 const NFT_MSG_NEWCHAIN = 3;
 const NFT_MSG_GETCHAIN = 4;
+const NFT_MSG_DELCHAIN = 5;
+const NFT_MSG_NEWRULE = 6;
+const NFT_MSG_DELRULE = 8;
 const NFT_MSG_NEWSET = 9;
 const NFT_MSG_GETSET = 10;
+const NFT_MSG_DELSET = 11;
 const NFT_MSG_GETSETELEM = 13;
 const NFT_MSG_NEWGEN = 15;
 const NFT_MSG_GETGEN = 16;
+const NFT_MSG_NEWOBJ = 18;
+const NFT_MSG_DELOBJ = 20;
+const NFT_MSG_NEWFLOWTABLE = 22;
+const NFT_MSG_DELFLOWTABLE = 24;
+
+/** Messages that notifications are, with what they tell. */
+const notifications = new Map<number, Pick<NftNotification, 'kind' | 'isNew'>>([
+  [NFT_MSG_NEWGEN, { kind: 'generation', isNew: true }],
+]);
+for (const [kind, made, deleted] of [
+  ['table', NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE],
+  ['chain', NFT_MSG_NEWCHAIN, NFT_MSG_DELCHAIN],
+  ['rule', NFT_MSG_NEWRULE, NFT_MSG_DELRULE],
+  ['set', NFT_MSG_NEWSET, NFT_MSG_DELSET],
+  ['element', NFT_MSG_NEWSETELEM, NFT_MSG_DELSETELEM],
+  ['object', NFT_MSG_NEWOBJ, NFT_MSG_DELOBJ],
+  ['flowtable', NFT_MSG_NEWFLOWTABLE, NFT_MSG_DELFLOWTABLE],
+] as const) {
+  notifications.set(made, { kind, isNew: true });
+  notifications.set(deleted, { kind, isNew: false });
+}
 
 /** The table's name is attribute 1 of tables, chains, rules, sets and lists of elements. */
 const NFTA_TABLE = 1;
@@ -212,6 +259,25 @@ export function readGeneration(message: Message): number | undefined {
   if (!isType(message, NFT_MSG_NEWGEN)) return undefined;
   const bytes = readAttributes(message.payload, NFGENMSG).get(NFTA_GEN_ID);
   return bytes === undefined ? undefined : readNumber(bytes, 0, bytes.length, 4);
+}
+
+/**
+ * What a notification tells; undefined for one of another kind (a trace).
+ * @throws MalformedMessage
+ */
+export function readNotification(message: Message): NftNotification | undefined {
+  const { type, payload, port } = message;
+  if (type >> 8 !== NFNL_SUBSYS_NFTABLES) return undefined;
+  const told = notifications.get(type & 0xff);
+  if (told === undefined) return undefined;
+  let table: string | undefined;
+  // Of a generation, attribute 1 is its number.
+  if (told.kind !== 'generation') {
+    walkAttributes(payload, NFGENMSG, payload.length, (attribute, start, end) => {
+      if (attribute === NFTA_TABLE) table = readName(payload, start, end);
+    });
+  }
+  return { family: readNumber(payload, 0, payload.length, 1), table, ...told, portId: port };
 }
 
 /**

@@ -36,10 +36,12 @@ export {
   NFT_SET_FLAGS,
   type NftChange,
   type NftElement,
+  type NftNotification,
   type NftSet,
   type NftTable,
   type NftVerdict,
 } from './nftables-message.ts';
+export { type NftWatchOptions, watchNftables } from './nftables-watch.ts';
 
 /** A transaction that the kernel refused; nothing of it was done. */
 export class NftRefusedError extends Error {

@@ -1,12 +1,14 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type Ack, readAck } from './ack.ts';
-import { emptyDatagram, readDatagram } from './datagram.ts';
+import { emptyDatagram, firstPort, readDatagram } from './datagram.ts';
 import { check, joinGroup, openDescriptor, portOf, type SocketOptions } from './descriptor.ts';
 import { EAGAIN, ECANCELED, EINTR, ETIMEDOUT, MalformedMessage, NetlinkError } from './error.ts';
+import { portFilter } from './filter.ts';
 import { readU16 } from './host.ts';
 import { libc } from './libc.ts';
 import {
   encodeMessages,
+  MESSAGE_HEADER,
   type Message,
   NLM_F_ACK,
   NLM_F_DUMP,
@@ -144,16 +146,28 @@ export class NetlinkSocket {
    * their own; what they throw is an uncaught exception.
    * @param onMessages The messages are valid during the call only.
    * @param onOverrun Notifications were lost (ENOBUFS), or could not be read: look at the table anew.
+   * @param isIgnored Whether those caused from a port are left unread; asked once for a datagram.
    * @throws NetlinkError when the kernel does not know a group.
    */
   subscribe(
     groups: readonly number[],
     onMessages: (messages: readonly Message[]) => void,
     onOverrun: (error: Error) => void,
+    isIgnored?: (port: number) => boolean,
   ): void {
     this.#checkOpen();
     for (const group of groups) joinGroup(this.#fd, group);
-    this.#watch = libc().watch(this.#fd, () => this.#hear(onMessages, onOverrun));
+    this.#watch = libc().watch(this.#fd, () => this.#hear(onMessages, onOverrun, isIgnored));
+  }
+
+  /**
+   * Has the kernel hand on nothing that is caused from some ports: at less cost than `isIgnored`,
+   * and it cannot overrun this socket.
+   * @throws NetlinkError
+   */
+  silence(ports: readonly number[]): void {
+    this.#checkOpen();
+    check('SO_ATTACH_FILTER', libc().attachFilter(this.#fd, portFilter(ports)));
   }
 
   /** Fails what is under way with ECANCELED. Resolves when the descriptor is gone. */
@@ -310,12 +324,14 @@ export class NetlinkSocket {
   #hear(
     onMessages: (messages: readonly Message[]) => void,
     onOverrun: (error: Error) => void,
+    isIgnored?: (port: number) => boolean,
   ): void {
     const start = performance.now();
     // What is left after the slice makes the socket readable in the next turn.
     while (this.#closed === undefined && performance.now() - start < SLICE) {
       const result = libc().receive(this.#fd, this.#into);
       if (result === -EAGAIN) return;
+      if (result >= MESSAGE_HEADER && isIgnored?.(firstPort(this.#into)) === true) continue;
       let messages: Message[];
       try {
         messages = readDatagram('netlink notifications', this.#into, result);
