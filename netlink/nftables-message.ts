@@ -92,6 +92,7 @@ export const NFNL_MSG_BATCH_END = 17;
 export const NFNL_BATCH_GENID = 1;
 /** struct nfgenmsg: u8 family, u8 version, u16 resource in network order. */
 export const NFGENMSG = 4;
+const NFGENMSG_RESOURCE = 2;
 
 /** linux/netfilter/nf_tables.h. Numbers in attributes are in network order. */
 export const NFT_MSG_NEWSETELEM = 12;
@@ -206,6 +207,14 @@ export function setsRequest({ family, name }: NftTable): Request {
   return get(NFT_MSG_GETSET, family, [{ type: NFTA_TABLE, value: nameBytes(name) }]);
 }
 
+/** Asks for one set. @throws RangeError */
+export function setRequest({ family, name }: NftTable, set: string): Request {
+  return get(NFT_MSG_GETSET, family, [
+    { type: NFTA_TABLE, value: nameBytes(name) },
+    { type: NFTA_SET_NAME, value: nameBytes(set) },
+  ]);
+}
+
 /** Asks, as a dump, for the elements of a set. @throws RangeError */
 export function elementsRequest({ family, name }: NftTable, set: string): Request {
   return get(NFT_MSG_GETSETELEM, family, [
@@ -280,14 +289,27 @@ export function readNotification(message: Message): NftNotification | undefined 
   return { family: readNumber(payload, 0, payload.length, 1), table, ...told, portId: port };
 }
 
+/** Whether a message answers `elementsRequest`. */
+export function isElements(message: Message): boolean {
+  return isType(message, NFT_MSG_NEWSETELEM);
+}
+
+/**
+ * The generation, modulo 2^16, in which a message was made. Of a dump of elements all must have
+ * one: the kernel does not set NLM_F_DUMP_INTR there (seen on 6.18).
+ * @throws MalformedMessage
+ */
+export function generationOf({ payload }: Message): number {
+  return readNumber(payload, NFGENMSG_RESOURCE, payload.length, 2);
+}
+
 /**
  * Visits the elements in a message that answers `elementsRequest`. They may be kept: their bytes
  * are copied, though not one by one.
  * @throws MalformedMessage; whatever `visit` throws.
  */
-export function visitElements(message: Message, visit: (element: NftElement) => void): void {
-  if (!isType(message, NFT_MSG_NEWSETELEM)) return;
-  const bytes = Buffer.from(message.payload);
+export function visitElements({ payload }: Message, visit: (element: NftElement) => void): void {
+  const bytes = Buffer.from(payload);
   walkAttributes(bytes, NFGENMSG, bytes.length, (type, listStart, listEnd) => {
     if (type !== NFTA_SET_ELEM_LIST_ELEMENTS) return;
     walkAttributes(bytes, listStart, listEnd, (_, start, end) => {

@@ -2,6 +2,7 @@ import type { IpFamily } from '../api/objects.ts';
 import { addressFamily } from './address.ts';
 import { NETLINK_NETFILTER } from './descriptor.ts';
 import {
+  EINTR,
   EINVAL,
   ENOENT,
   EPROTONOSUPPORT,
@@ -14,7 +15,10 @@ import {
   chainsRequest,
   deleteTableRequest,
   elementsRequest,
+  generationOf,
   generationRequest,
+  isElements,
+  NFT_SET_FLAGS,
   type NftChange,
   type NftElement,
   type NftSet,
@@ -23,6 +27,7 @@ import {
   readGeneration,
   readSet,
   readTable,
+  setRequest,
   setsRequest,
   tableRequest,
   tablesRequest,
@@ -79,6 +84,20 @@ export class NftRefusedError extends Error {
  * held; the kernel doubles it.
  */
 const SEND_BUFFER = 256 << 20;
+const DUMP_ATTEMPTS = 5;
+
+/** What all clients of this thread do, one after the other. */
+let last: Promise<unknown> = Promise.resolve();
+
+/**
+ * A change by one client, such as that of the other family, would interrupt what another dumps.
+ * The kernel takes the transactions of a namespace one after the other in any case.
+ */
+function inTurn<T>(work: () => Promise<T>): Promise<T> {
+  const result = last.then(work);
+  last = result.catch(() => undefined);
+  return result;
+}
 
 /**
  * The elements of the sets and maps of one table, in the network namespace of the thread that
@@ -121,11 +140,12 @@ export class NfTables {
     if (changes.every(({ elements }) => elements.length === 0)) return;
     const { family, name } = this.#table;
     const writer = new TransactionWriter(family, name, generation);
-    const [refusal] = await named(`nf_tables transaction in ${name}`, async () =>
-      this.#socket.transaction(async () => {
-        await write(writer, changes);
-        return writer.finish();
-      }),
+    const pack = async () => {
+      await write(writer, changes);
+      return writer.finish();
+    };
+    const [refusal] = await inTurn(() =>
+      named(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
     );
     if (refusal !== undefined) throw refused(refusal, writer, changes);
   }
@@ -136,17 +156,25 @@ export class NfTables {
    * element. `data` is missing where it is a verdict that NftVerdict does not have. Only for hash
    * sets and sets of concatenated intervals: other intervals are not one element to the kernel.
    *
-   * When nf_tables is changed meanwhile, by anybody in any table of the namespace, the dump is
-   * made again, up to five times: `visit` then hears of elements again, and has perhaps heard of
-   * some that are gone. What packets add and what expires meanwhile does not count as a change, but
-   * may make the kernel leave out others.
+   * The kernel hands out a set in parts, and continues by counting. When others change nf_tables
+   * between two parts, in whatever table of the namespace, or the kernel rearranges a growing hash
+   * table (then elements come twice, and as many are left out), the dump is made again, up to five
+   * times. To a set that packets add to neither counts: some elements may be missing or come twice.
+   * @param restart Called before a dump is made again: what `visit` has heard does not count.
    * @throws NetlinkError: ENOENT for no such table or set; EINTR when it was changed all the time.
    * @throws whatever `visit` throws.
    */
-  async visitElements(set: string, visit: (element: NftElement) => void): Promise<void> {
-    const request = elementsRequest(this.#table, set);
-    const pick = (message: Message) => void visitElements(message, visit);
-    await named(`elements of ${this.#table.name} ${set}`, () => this.#socket.dump(request, pick));
+  async visitElements(
+    set: string,
+    visit: (element: NftElement) => void,
+    restart: () => void = () => undefined,
+  ): Promise<void> {
+    const operation = `elements of ${this.#table.name} ${set}`;
+    for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
+      if (attempt > 0) restart();
+      if (await inTurn(() => named(operation, this.#visit(set, visit)))) return;
+    }
+    throw new NetlinkError(operation, EINTR);
   }
 
   /**
@@ -156,9 +184,8 @@ export class NfTables {
   async chains(): Promise<string[] | undefined> {
     const { family, name } = this.#table;
     if (!(await this.#exists())) return undefined;
-    return await named(`chains of ${name}`, () =>
-      this.#socket.dump(chainsRequest(family), (message) => readChain(message, name)),
-    );
+    const chains = this.#socket.dump(chainsRequest(family), (message) => readChain(message, name));
+    return await named(`chains of ${name}`, chains);
   }
 
   /**
@@ -169,14 +196,13 @@ export class NfTables {
     const { name } = this.#table;
     if (!(await this.#exists())) return undefined;
     const sets = this.#socket.dump(setsRequest(this.#table), (message) => readSet(message, name));
-    return await existing(named(`sets of ${name}`, () => sets));
+    return await existing(named(`sets of ${name}`, sets));
   }
 
   /** Counts the transactions of the namespace, whoever makes them. @throws NetlinkError */
   generation(): Promise<number> {
-    return named('nf_tables generation', () =>
-      this.#socket.get(generationRequest(), readGeneration),
-    );
+    const generation = this.#socket.get(generationRequest(), readGeneration);
+    return named('nf_tables generation', generation);
   }
 
   /** Fails what is under way with ECANCELED. */
@@ -184,9 +210,39 @@ export class NfTables {
     return this.#socket.close();
   }
 
+  /** @returns whether all elements were visited, as far as the kernel lets know. */
+  async #visit(set: string, visit: (element: NftElement) => void): Promise<boolean> {
+    const read = (message: Message) => readSet(message, this.#table.name);
+    const { flags } = await this.#socket.get(setRequest(this.#table, set), read);
+    const dump = (pick: (message: Message) => void) =>
+      this.#socket.dump(elementsRequest(this.#table, set), (message) => {
+        if (isElements(message)) pick(message);
+      });
+    if ((flags & NFT_SET_FLAGS.dynamic) !== 0) {
+      await dump((message) => visitElements(message, visit));
+      return true;
+    }
+    const keys = new Set<string>();
+    let generation: number | undefined;
+    let settled = true;
+    await dump((message) => {
+      generation ??= generationOf(message);
+      if (generationOf(message) !== generation) settled = false;
+      // What is left is received all the same.
+      if (!settled) return;
+      visitElements(message, (element) => {
+        const key = element.key.toString('latin1');
+        if (keys.has(key)) settled = false;
+        keys.add(key);
+        visit(element);
+      });
+    });
+    return settled;
+  }
+
   async #exists(): Promise<boolean> {
     const table = this.#socket.get(tableRequest(this.#table), readTable);
-    return (await existing(named(`table ${this.#table.name}`, () => table))) !== undefined;
+    return (await existing(named(`table ${this.#table.name}`, table))) !== undefined;
   }
 }
 
@@ -249,9 +305,9 @@ function refused(
 }
 
 /** Gives errors of the kernel an operation that tells more than the number of a message. */
-async function named<T>(operation: string, work: () => Promise<T>): Promise<T> {
+async function named<T>(operation: string, work: Promise<T>): Promise<T> {
   try {
-    return await work();
+    return await work;
   } catch (error) {
     if (!(error instanceof NetlinkError)) throw error;
     throw new NetlinkError(operation, error.errno, error.extendedAck, { cause: error });
