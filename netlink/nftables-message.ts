@@ -245,11 +245,10 @@ export function readChain(message: Message, table: string): string | undefined {
   return text(attributes, NFTA_TABLE) === table ? text(attributes, NFTA_CHAIN_NAME) : undefined;
 }
 
-/** @returns undefined for a set of another table. @throws MalformedMessage */
-export function readSet(message: Message, table: string): NftSet | undefined {
+/** The answer to `setsRequest` or `setRequest`. @throws MalformedMessage */
+export function readSet(message: Message): NftSet | undefined {
   if (!isType(message, NFT_MSG_NEWSET)) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG);
-  if (text(attributes, NFTA_TABLE) !== table) return undefined;
   const number = (type: number) => {
     const bytes = attributes.get(type);
     return bytes === undefined ? undefined : readNumber(bytes, 0, bytes.length, 4);

@@ -195,7 +195,7 @@ export class NfTables {
   async sets(): Promise<readonly NftSet[] | undefined> {
     const { name } = this.#table;
     if (!(await this.#exists())) return undefined;
-    const sets = this.#socket.dump(setsRequest(this.#table), (message) => readSet(message, name));
+    const sets = this.#socket.dump(setsRequest(this.#table), readSet);
     return await existing(named(`sets of ${name}`, sets));
   }
 
@@ -212,8 +212,7 @@ export class NfTables {
 
   /** @returns whether all elements were visited, as far as the kernel lets know. */
   async #visit(set: string, visit: (element: NftElement) => void): Promise<boolean> {
-    const read = (message: Message) => readSet(message, this.#table.name);
-    const { flags } = await this.#socket.get(setRequest(this.#table, set), read);
+    const { flags } = await this.#socket.get(setRequest(this.#table, set), readSet);
     const dump = (pick: (message: Message) => void) =>
       this.#socket.dump(elementsRequest(this.#table, set), (message) => {
         if (isElements(message)) pick(message);

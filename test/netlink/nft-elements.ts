@@ -85,8 +85,8 @@ export const nft = {
       key.writeUInt32BE(index);
       return { key };
     });
-    const turns = { change: 0, dump: 0 };
-    let counting: keyof typeof turns | undefined = 'change';
+    const turns = { encoding: 0, change: 0, dump: 0 };
+    let counting: keyof typeof turns | undefined = 'encoding';
     const turn = () => {
       if (counting === undefined) return;
       turns[counting]++;
@@ -95,6 +95,12 @@ export const nft = {
     setImmediate(turn);
     let found: number[] = [];
     await withTable('IPv4', 'pw', async (table) => {
+      // Not sent, as its last element cannot be.
+      const impossible = [...elements, { key: Buffer.alloc(65) }];
+      await table.change([{ action: 'add', set, elements: impossible }]).catch((error: unknown) => {
+        if (!(error instanceof RangeError)) throw error;
+      });
+      counting = 'change';
       await table.change([{ action: 'add', set, elements }]);
       counting = 'dump';
       await table.visitElements(
