@@ -64,8 +64,14 @@ export const nft = {
 
   nftElements: async (set: string, family: IpFamily = 'IPv4'): Promise<NftElement[]> =>
     withTable(family, 'pw', async (table) => {
-      const elements: NftElement[] = [];
-      await table.visitElements(set, (element) => elements.push(element));
+      let elements: NftElement[] = [];
+      await table.visitElements(
+        set,
+        (element) => elements.push(element),
+        () => {
+          elements = [];
+        },
+      );
       return elements;
     }),
 
