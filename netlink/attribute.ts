@@ -2,8 +2,8 @@ import { MalformedMessage } from './error.ts';
 import { readU16, writeU16 } from './host.ts';
 
 /** struct nlattr of linux/netlink.h: u16 length, u16 type, value, padding to 4 bytes. */
-const HEADER = 4;
-const NLA_F_NESTED = 0x8000;
+export const ATTRIBUTE_HEADER = 4;
+export const NLA_F_NESTED = 0x8000;
 /** To be set in the type of a number in network order, where the protocol insists on it. */
 export const NLA_F_NET_BYTEORDER = 0x4000;
 /** Without NLA_F_NESTED and NLA_F_NET_BYTEORDER. */
@@ -30,7 +30,7 @@ export function encodeAttributes(attributes: readonly Attribute[]): Buffer {
 
 function encodedLength(attributes: readonly Attribute[]): number {
   let length = 0;
-  for (const attribute of attributes) length += align(HEADER + valueLength(attribute));
+  for (const attribute of attributes) length += align(ATTRIBUTE_HEADER + valueLength(attribute));
   return length;
 }
 
@@ -41,14 +41,14 @@ function valueLength({ value }: Attribute): number {
 function writeAttributes(bytes: Buffer, start: number, attributes: readonly Attribute[]): void {
   let offset = start;
   for (const attribute of attributes) {
-    const length = HEADER + valueLength(attribute);
+    const length = ATTRIBUTE_HEADER + valueLength(attribute);
     writeU16(bytes, length, offset);
     if (Buffer.isBuffer(attribute.value)) {
       writeU16(bytes, attribute.type, offset + 2);
-      attribute.value.copy(bytes, offset + HEADER);
+      attribute.value.copy(bytes, offset + ATTRIBUTE_HEADER);
     } else {
       writeU16(bytes, attribute.type | NLA_F_NESTED, offset + 2);
-      writeAttributes(bytes, offset + HEADER, attribute.value);
+      writeAttributes(bytes, offset + ATTRIBUTE_HEADER, attribute.value);
     }
     offset += align(length);
   }
@@ -68,13 +68,13 @@ export function walkAttributes(
 ): void {
   if (end > bytes.length) throw new MalformedMessage('attributes beyond the message');
   let offset = start;
-  while (offset + HEADER <= end) {
+  while (offset + ATTRIBUTE_HEADER <= end) {
     const length = readU16(bytes, offset);
-    if (length < HEADER || offset + length > end) {
+    if (length < ATTRIBUTE_HEADER || offset + length > end) {
       throw new MalformedMessage(`attribute of ${length} bytes where ${end - offset} are left`);
     }
     const type = readU16(bytes, offset + 2) & NLA_TYPE_MASK;
-    visit(type, offset + HEADER, offset + length);
+    visit(type, offset + ATTRIBUTE_HEADER, offset + length);
     offset += align(length);
   }
 }

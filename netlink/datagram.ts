@@ -15,7 +15,9 @@ const CAPACITY = 256 * 1024;
 
 /** struct sockaddr_nl of linux/netlink.h: u16 family, u16 padding, u32 port, u32 groups. */
 export const ADDRESS_LENGTH = 12;
-const ADDRESS_PORT = 4;
+export const ADDRESS_PORT = 4;
+/** Of struct nlmsghdr. */
+const MESSAGE_PORT = 12;
 
 export function emptyDatagram(): Datagram {
   return {
@@ -38,4 +40,9 @@ export function readDatagram(operation: string, from: Datagram, result: number):
   // Other processes may send to this port, too; the kernel's own is 0.
   if (readU32(from.sender, ADDRESS_PORT) !== 0) return [];
   return readMessages(from.bytes.subarray(0, result));
+}
+
+/** The port whose request caused the first message (nlmsg_pid), without reading more. */
+export function firstPort({ bytes }: Datagram): number {
+  return readU32(bytes, MESSAGE_PORT);
 }

@@ -1,6 +1,6 @@
-import { ADDRESS_LENGTH } from './datagram.ts';
+import { ADDRESS_LENGTH, ADDRESS_PORT } from './datagram.ts';
 import { NetlinkError } from './error.ts';
-import { u32, writeU16 } from './host.ts';
+import { readU32, u32, writeU16 } from './host.ts';
 import { libc } from './libc.ts';
 
 /** Protocols of linux/netlink.h. */
@@ -59,6 +59,16 @@ export function openDescriptor(protocol: number, options: SocketOptions): number
     libc().close(fd);
     throw error;
   }
+}
+
+/**
+ * The port that the kernel gave a socket: its address among the netlink sockets of its namespace.
+ * @throws NetlinkError
+ */
+export function portOf(fd: number): number {
+  const address = Buffer.alloc(ADDRESS_LENGTH);
+  check('getsockname', libc().getsockname(fd, address));
+  return readU32(address, ADDRESS_PORT);
 }
 
 /**

@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 import type { Datagram } from './datagram.ts';
-import { writeU32 } from './host.ts';
+import { u32, writeU32 } from './host.ts';
 
 /**
  * The few functions of libc that sockets need, over koffi. As with system calls, a negative
@@ -10,7 +10,11 @@ import { writeU32 } from './host.ts';
 export interface Libc {
   socket(domain: number, type: number, protocol: number): number;
   bind(fd: number, address: Buffer): number;
+  /** Fills in the address that the socket is bound to. */
+  getsockname(fd: number, address: Buffer): number;
   setsockopt(fd: number, level: number, name: number, value: Buffer): number;
+  /** setsockopt SO_ATTACH_FILTER. @param program Instructions of classic BPF. */
+  attachFilter(fd: number, program: Buffer): number;
   close(fd: number): number;
   /** In libuv's thread pool: the kernel does the work of a request inside send. */
   send(fd: number, bytes: Buffer): Promise<number>;
@@ -20,6 +24,12 @@ export interface Libc {
   /** Calls back in a turn of the event loop of its own whenever the socket can be read or has failed. */
   watch(fd: number, onReadable: () => void): { close(): void };
 }
+
+/** asm-generic/socket.h */
+const SOL_SOCKET = 1;
+const SO_ATTACH_FILTER = 26;
+/** Bytes of a struct sock_filter. */
+const FILTER_INSTRUCTION = 8;
 
 const MSG_TRUNC = 0x20;
 const MSG_DONTWAIT = 0x40;
@@ -64,6 +74,7 @@ function load(): Libc {
 
   const socket = bind('int socket(int domain, int type, int protocol)');
   const bindAddress = bind('int bind(int fd, const void *address, uint32_t length)');
+  const getsockname = bind('int getsockname(int fd, void *address, void *length)');
   const setsockopt = bind(
     'int setsockopt(int fd, int level, int name, const void *value, uint32_t length)',
   );
@@ -72,6 +83,16 @@ function load(): Libc {
   const recvfrom = bind(
     'intptr_t recvfrom(int fd, void *bytes, size_t length, int flags, void *sender, void *senderLength)',
   );
+
+  /** struct sock_fprog of linux/filter.h. */
+  const programType = koffi.struct({ length: 'uint16_t', instructions: 'void *' });
+  const attachFilter = library.func('setsockopt', 'int', [
+    'int',
+    'int',
+    'int',
+    koffi.pointer(programType),
+    'uint32_t',
+  ]);
 
   function receiveArguments(fd: number, into: Datagram): (number | Buffer)[] {
     writeU32(into.senderLength, into.sender.length, 0);
@@ -82,7 +103,14 @@ function load(): Libc {
   return {
     socket: socket.now,
     bind: (fd, address) => bindAddress.now(fd, address, address.length),
+    getsockname: (fd, address) => getsockname.now(fd, address, u32(address.length)),
     setsockopt: (fd, level, name, value) => setsockopt.now(fd, level, name, value, value.length),
+    attachFilter(fd, program) {
+      const value = { length: program.length / FILTER_INSTRUCTION, instructions: program };
+      const size = koffi.sizeof(programType);
+      const result = attachFilter(fd, SOL_SOCKET, SO_ATTACH_FILTER, value, size);
+      return result < 0 ? -koffi.errno() : result;
+    },
     close: close.now,
     send: (fd, bytes) => send.pooled(fd, bytes, bytes.length, 0),
     receive: (fd, into) => recvfrom.now(...receiveArguments(fd, into)),

@@ -30,8 +30,24 @@ export interface Message {
   readonly flags: number;
   /** Of the request that it answers; of a notification, whatever its cause had. */
   readonly sequence: number;
+  /** Of a notification, the port of the socket whose request caused it; 0 for the kernel itself. */
+  readonly port: number;
   /** A view of the receive buffer: whoever keeps it beyond the callback must copy it. */
   readonly payload: Buffer;
+}
+
+/** Messages that are packed for one send, not numbered yet. */
+export interface PackedMessages {
+  readonly bytes: Buffer;
+  /** Where each message starts. */
+  readonly starts: readonly number[];
+}
+
+/** Numbers packed messages upwards from `sequence` (modulo 2^32), in place. */
+export function numberMessages({ bytes, starts }: PackedMessages, sequence: number): void {
+  for (const [index, start] of starts.entries()) {
+    writeU32(bytes, (sequence + index) >>> 0, start + 8);
+  }
 }
 
 /** Packs messages for one send, numbered upwards from `sequence` (modulo 2^32). */
@@ -69,6 +85,7 @@ export function readMessages(bytes: Buffer): Message[] {
       type: readU16(bytes, offset + 4),
       flags: readU16(bytes, offset + 6),
       sequence: readU32(bytes, offset + 8),
+      port: readU32(bytes, offset + 12),
       payload: bytes.subarray(offset + MESSAGE_HEADER, offset + length),
     });
     // Not align(): beyond 2^31 it would turn negative, and the loop would never end.

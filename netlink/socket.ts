@@ -1,17 +1,22 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type Ack, readAck } from './ack.ts';
-import { emptyDatagram, readDatagram } from './datagram.ts';
-import { check, joinGroup, openDescriptor, type SocketOptions } from './descriptor.ts';
+import { emptyDatagram, firstPort, readDatagram } from './datagram.ts';
+import { check, joinGroup, openDescriptor, portOf, type SocketOptions } from './descriptor.ts';
 import { EAGAIN, ECANCELED, EINTR, ETIMEDOUT, MalformedMessage, NetlinkError } from './error.ts';
+import { portFilter } from './filter.ts';
+import { readU16 } from './host.ts';
 import { libc } from './libc.ts';
 import {
   encodeMessages,
+  MESSAGE_HEADER,
   type Message,
   NLM_F_ACK,
   NLM_F_DUMP,
   NLM_F_DUMP_INTR,
   NLMSG_DONE,
   NLMSG_ERROR,
+  numberMessages,
+  type PackedMessages,
   type Request,
 } from './message.ts';
 
@@ -37,6 +42,8 @@ const SLICE = 8;
  * demands, so these run in the thread pool. Neither ever waits there: the socket does not block.
  */
 export class NetlinkSocket {
+  /** Notifications of what this socket does bear it (nlmsg_pid). */
+  readonly port: number;
   readonly #fd: number;
   readonly #timeout: number;
   readonly #into = emptyDatagram();
@@ -53,6 +60,7 @@ export class NetlinkSocket {
   constructor(protocol: number, options: SocketOptions = {}) {
     this.#timeout = options.timeout ?? 30_000;
     this.#fd = openDescriptor(protocol, options);
+    this.port = portOf(this.#fd);
     // Nobody need be waiting when it rejects.
     this.#closing.promise.catch(() => undefined);
   }
@@ -76,24 +84,32 @@ export class NetlinkSocket {
   batch(requests: readonly Request[]): Promise<Refusal[]> {
     const last = requests.at(-1);
     if (last === undefined) return Promise.resolve([]);
-    const operation = `netlink message ${last.type}`;
     const acknowledged = { ...last, flags: (last.flags ?? 0) | NLM_F_ACK };
-    return this.#serialised(async () => {
-      const refusals: Refusal[] = [];
+    return this.#serialised(() => {
       const first = this.#number(requests.length);
       const bytes = encodeMessages([...requests.slice(0, -1), acknowledged], first);
-      await this.#exchange(operation, bytes, false, (message) => {
-        if (message.type !== NLMSG_ERROR) return false;
-        const index = (message.sequence - first) >>> 0;
-        const request = requests[index];
-        if (request === undefined) return false;
-        const ack = readAck(message);
-        if (ack.errno !== 0) {
-          refusals.push({ index, error: refused(`netlink message ${request.type}`, ack) });
-        }
-        return index === requests.length - 1;
-      });
-      return refusals;
+      const types = requests.map(({ type }) => type);
+      return this.#send(bytes, first, types, (index) => index === requests.length - 1);
+    });
+  }
+
+  /**
+   * Sends messages framed by two others, which the kernel makes a transaction of: all are done,
+   * or none. The last but the closing one must ask for an acknowledgement.
+   * @param pack Called when the turn has come, so that transactions are made in the order of calls.
+   * @returns those that were refused, in order; the opening one (0) stands for the whole.
+   * @throws NetlinkError as `batch` does; whatever `pack` throws.
+   */
+  transaction(pack: () => Promise<PackedMessages>): Promise<Refusal[]> {
+    return this.#serialised(async () => {
+      const packed = await pack();
+      const { bytes, starts } = packed;
+      const first = this.#number(starts.length);
+      numberMessages(packed, first);
+      const types = starts.map((start) => readU16(bytes, start + 4));
+      // A refusal of the whole may be the only answer.
+      const isLast = (index: number) => index === starts.length - 2 || index === 0;
+      return await this.#send(bytes, first, types, isLast);
     });
   }
 
@@ -130,16 +146,28 @@ export class NetlinkSocket {
    * their own; what they throw is an uncaught exception.
    * @param onMessages The messages are valid during the call only.
    * @param onOverrun Notifications were lost (ENOBUFS), or could not be read: look at the table anew.
+   * @param isIgnored Whether those caused from a port are left unread; asked once for a datagram.
    * @throws NetlinkError when the kernel does not know a group.
    */
   subscribe(
     groups: readonly number[],
     onMessages: (messages: readonly Message[]) => void,
     onOverrun: (error: Error) => void,
+    isIgnored?: (port: number) => boolean,
   ): void {
     this.#checkOpen();
     for (const group of groups) joinGroup(this.#fd, group);
-    this.#watch = libc().watch(this.#fd, () => this.#hear(onMessages, onOverrun));
+    this.#watch = libc().watch(this.#fd, () => this.#hear(onMessages, onOverrun, isIgnored));
+  }
+
+  /**
+   * Has the kernel hand on nothing that is caused from some ports: at less cost than `isIgnored`,
+   * and it cannot overrun this socket.
+   * @throws NetlinkError
+   */
+  silence(ports: readonly number[]): void {
+    this.#checkOpen();
+    check('SO_ATTACH_FILTER', libc().attachFilter(this.#fd, portFilter(ports)));
   }
 
   /** Fails what is under way with ECANCELED. Resolves when the descriptor is gone. */
@@ -176,6 +204,26 @@ export class NetlinkSocket {
     const first = this.#sequence + 1;
     this.#sequence += count;
     return first;
+  }
+
+  /** Sends messages numbered from `first` on, and collects refusals up to the last answer. */
+  async #send(
+    bytes: Buffer,
+    first: number,
+    types: readonly number[],
+    isLast: (index: number) => boolean,
+  ): Promise<Refusal[]> {
+    const refusals: Refusal[] = [];
+    await this.#exchange(`netlink message ${types.at(-1)}`, bytes, false, (message) => {
+      if (message.type !== NLMSG_ERROR) return false;
+      const index = (message.sequence - first) >>> 0;
+      const type = types[index];
+      if (type === undefined) return false;
+      const ack = readAck(message);
+      if (ack.errno !== 0) refusals.push({ index, error: refused(`netlink message ${type}`, ack) });
+      return isLast(index);
+    });
+    return refusals;
   }
 
   /** @returns undefined when the table changed meanwhile. */
@@ -276,12 +324,14 @@ export class NetlinkSocket {
   #hear(
     onMessages: (messages: readonly Message[]) => void,
     onOverrun: (error: Error) => void,
+    isIgnored?: (port: number) => boolean,
   ): void {
     const start = performance.now();
     // What is left after the slice makes the socket readable in the next turn.
     while (this.#closed === undefined && performance.now() - start < SLICE) {
       const result = libc().receive(this.#fd, this.#into);
       if (result === -EAGAIN) return;
+      if (result >= MESSAGE_HEADER && isIgnored?.(firstPort(this.#into)) === true) continue;
       let messages: Message[];
       try {
         messages = readDatagram('netlink notifications', this.#into, result);

@@ -10,9 +10,11 @@ import {
 } from '../../netlink/conntrack.ts';
 import { NETLINK_ROUTE } from '../../netlink/descriptor.ts';
 import { changeAddresses, deleteLink, findLink } from '../../netlink/links.ts';
+import type { NftNotification } from '../../netlink/nftables.ts';
 import { listAddresses, type NodeAddress } from '../../netlink/rtnetlink.ts';
 import { NetlinkSocket } from '../../netlink/socket.ts';
 import { insertFlows } from './flows.ts';
+import { nft } from './nft-elements.ts';
 import { scenarios } from './scenarios.ts';
 import { sets } from './sets.ts';
 
@@ -22,6 +24,7 @@ export type Notice =
       readonly at: number;
       readonly addresses: readonly NodeAddress[];
     }
+  | { readonly notice: 'nft'; readonly change: NftNotification }
   | { readonly notice: 'watch error'; readonly code: string }
   | { readonly notice: 'messages'; readonly count: number }
   | { readonly notice: 'overrun'; readonly code: string };
@@ -136,6 +139,7 @@ const methods = {
   },
 
   ...sets,
+  ...nft,
   ...scenarios,
 };
 

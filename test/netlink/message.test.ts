@@ -31,6 +31,7 @@ describe('netlink messages', () => {
             type,
             flags: flags | NLM_F_REQUEST,
             sequence: (first + index) % 2 ** 32,
+            port: 0,
             payload,
           })),
         );
@@ -83,6 +84,7 @@ describe('acknowledgements', () => {
     type,
     flags,
     sequence: 1,
+    port: 0,
     payload: Buffer.concat(payload),
   });
 

@@ -1,0 +1,333 @@
+import type { IpFamily } from '../api/objects.ts';
+import { addressFamily } from './address.ts';
+import { NETLINK_NETFILTER } from './descriptor.ts';
+import {
+  EINTR,
+  EINVAL,
+  ENOENT,
+  EPROTONOSUPPORT,
+  hasErrno,
+  NetlinkError,
+  UnsupportedError,
+} from './error.ts';
+import type { Message } from './message.ts';
+import {
+  chainsRequest,
+  deleteTableRequest,
+  elementsRequest,
+  generationOf,
+  generationRequest,
+  isElements,
+  NFT_SET_FLAGS,
+  type NftChange,
+  type NftElement,
+  type NftSet,
+  type NftTable,
+  readChain,
+  readGeneration,
+  readSet,
+  readTable,
+  setRequest,
+  setsRequest,
+  tableRequest,
+  tablesRequest,
+  visitElements,
+} from './nftables-message.ts';
+import { TransactionWriter } from './nftables-transaction.ts';
+import { Slices } from './slices.ts';
+import { NetlinkSocket, type Refusal } from './socket.ts';
+
+export {
+  NFT_SET_FLAGS,
+  type NftChange,
+  type NftElement,
+  type NftNotification,
+  type NftSet,
+  type NftTable,
+  type NftVerdict,
+} from './nftables-message.ts';
+export { type NftWatchOptions, watchNftables } from './nftables-watch.ts';
+
+/** A transaction that the kernel refused; nothing of it was done. */
+export class NftRefusedError extends Error {
+  override readonly name = 'NftRefusedError';
+  /** Where the refusal was met first; undefined when the transaction was refused as a whole. */
+  readonly set: string | undefined;
+  readonly action: NftChange['action'] | undefined;
+  /** The refused one, if the kernel named it: a set or a table that is not there has none. */
+  readonly element: NftElement | undefined;
+  /**
+   * ENOENT: no such table, set, chain or, to delete, element; EEXIST, EBUSY: the key is there with
+   * other data; EINVAL: not of the set's kind; ENFILE: the set is full; ERESTART: another
+   * generation.
+   */
+  readonly errno: number;
+  declare readonly cause: NetlinkError;
+
+  constructor(
+    cause: NetlinkError,
+    refused: { change?: NftChange | undefined; element?: NftElement | undefined } = {},
+  ) {
+    const { change, element } = refused;
+    const what = change === undefined ? 'nf_tables transaction' : `${change.action} ${change.set}`;
+    const key = element === undefined ? '' : ` ${element.key.toString('hex')}`;
+    super(`${what}${key}: ${cause.code}`, { cause });
+    this.set = change?.set;
+    this.action = change?.action;
+    this.element = element;
+    this.errno = cause.errno;
+  }
+}
+
+/**
+ * Bytes of the biggest transaction, some 40 to 100 for an element. A limit, not memory that is
+ * held; the kernel doubles it.
+ */
+const SEND_BUFFER = 256 << 20;
+const DUMP_ATTEMPTS = 5;
+
+/** What all clients of this thread do, one after the other. */
+let last: Promise<unknown> = Promise.resolve();
+
+/**
+ * A change by one client, such as that of the other family, would interrupt what another dumps.
+ * The kernel takes the transactions of a namespace one after the other in any case.
+ */
+function inTurn<T>(work: () => Promise<T>): Promise<T> {
+  const result = last.then(work);
+  last = result.catch(() => undefined);
+  return result;
+}
+
+/**
+ * The elements of the sets and maps of one table, in the network namespace of the thread that
+ * opens it. All calls need CAP_NET_ADMIN there. What is asked for is done in the order of calls.
+ */
+export class NfTables {
+  readonly #socket: NetlinkSocket;
+  readonly #table: NftTable;
+
+  /**
+   * The table need not be there yet.
+   * @throws RangeError for a name that no table can have; NetlinkError.
+   */
+  constructor(family: IpFamily, table: string) {
+    this.#table = { family: addressFamily(family), name: table };
+    tableRequest(this.#table);
+    this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER });
+  }
+
+  /** Notifications of what is done here bear it. */
+  get port(): number {
+    return this.#socket.port;
+  }
+
+  /**
+   * One atomic transaction: packets see all of it or nothing. Changes are made in their order, so
+   * that an element can be deleted and added with other data. To add an element that is there with
+   * the same data is no error; to delete one that is not there is. The event loop gets turns while
+   * it is encoded; the arrays must not be changed before the promise is settled.
+   *
+   * The kernel does not take much care of concatenated intervals (seen on 6.18): it deletes the one
+   * in which the key lies, whatever its ends, and it adds one that encloses another.
+   * @param generation What `generation` gave: if anything in nf_tables was changed since, in
+   * whatever table, the transaction is refused with ERESTART.
+   * @throws NftRefusedError when nothing was done.
+   * @throws RangeError, before anything is sent, for a name or a value that cannot be.
+   * @throws NetlinkError when it is not known whether it was done.
+   */
+  async change(changes: readonly NftChange[], generation?: number): Promise<void> {
+    if (changes.every(({ elements }) => elements.length === 0)) return;
+    const { family, name } = this.#table;
+    const writer = new TransactionWriter(family, name, generation);
+    const pack = async () => {
+      await write(writer, changes);
+      return writer.finish();
+    };
+    const [refusal] = await inTurn(() =>
+      named(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
+    );
+    if (refusal !== undefined) throw refused(refusal, writer, changes);
+  }
+
+  /**
+   * Visits each element of a set or a map that is in force, in no order; those that packets added
+   * too, without their timeouts. Elements that have expired are left out, and so is a catch-all
+   * element. `data` is missing where it is a verdict that NftVerdict does not have. Only for hash
+   * sets and sets of concatenated intervals: other intervals are not one element to the kernel.
+   *
+   * The kernel hands out a set in parts, and continues by counting. When others change nf_tables
+   * between two parts, in whatever table of the namespace, or the kernel rearranges a growing hash
+   * table (then elements come twice, and as many are left out), the dump is made again, up to five
+   * times. To a set that packets add to neither counts: some elements may be missing or come twice.
+   * @param restart Called before a dump is made again: what `visit` has heard does not count.
+   * @throws NetlinkError: ENOENT for no such table or set; EINTR when it was changed all the time.
+   * @throws whatever `visit` throws.
+   */
+  async visitElements(
+    set: string,
+    visit: (element: NftElement) => void,
+    restart: () => void = () => undefined,
+  ): Promise<void> {
+    const operation = `elements of ${this.#table.name} ${set}`;
+    for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
+      if (attempt > 0) restart();
+      if (await inTurn(() => named(operation, this.#visit(set, visit)))) return;
+    }
+    throw new NetlinkError(operation, EINTR);
+  }
+
+  /**
+   * The names of the table's chains; undefined when there is no such table.
+   * @throws NetlinkError
+   */
+  async chains(): Promise<string[] | undefined> {
+    const { family, name } = this.#table;
+    if (!(await this.#exists())) return undefined;
+    const chains = this.#socket.dump(chainsRequest(family), (message) => readChain(message, name));
+    return await named(`chains of ${name}`, chains);
+  }
+
+  /**
+   * The table's sets and maps, anonymous ones included; undefined when there is no such table.
+   * @throws NetlinkError
+   */
+  async sets(): Promise<readonly NftSet[] | undefined> {
+    const { name } = this.#table;
+    if (!(await this.#exists())) return undefined;
+    const sets = this.#socket.dump(setsRequest(this.#table), readSet);
+    return await existing(named(`sets of ${name}`, sets));
+  }
+
+  /** Counts the transactions of the namespace, whoever makes them. @throws NetlinkError */
+  generation(): Promise<number> {
+    const generation = this.#socket.get(generationRequest(), readGeneration);
+    return named('nf_tables generation', generation);
+  }
+
+  /** Fails what is under way with ECANCELED. */
+  close(): Promise<void> {
+    return this.#socket.close();
+  }
+
+  /** @returns whether all elements were visited, as far as the kernel lets know. */
+  async #visit(set: string, visit: (element: NftElement) => void): Promise<boolean> {
+    const { flags } = await this.#socket.get(setRequest(this.#table, set), readSet);
+    const dump = (pick: (message: Message) => void) =>
+      this.#socket.dump(elementsRequest(this.#table, set), (message) => {
+        if (isElements(message)) pick(message);
+      });
+    if ((flags & NFT_SET_FLAGS.dynamic) !== 0) {
+      await dump((message) => visitElements(message, visit));
+      return true;
+    }
+    const keys = new Set<string>();
+    let generation: number | undefined;
+    let settled = true;
+    await dump((message) => {
+      generation ??= generationOf(message);
+      if (generationOf(message) !== generation) settled = false;
+      // What is left is received all the same.
+      if (!settled) return;
+      visitElements(message, (element) => {
+        const key = element.key.toString('latin1');
+        if (keys.has(key)) settled = false;
+        keys.add(key);
+        visit(element);
+      });
+    });
+    return settled;
+  }
+
+  async #exists(): Promise<boolean> {
+    const table = this.#socket.get(tableRequest(this.#table), readTable);
+    return (await existing(named(`table ${this.#table.name}`, table))) !== undefined;
+  }
+}
+
+/**
+ * The tables of all families.
+ * @throws UnsupportedError when the kernel has no nf_tables; NetlinkError.
+ */
+export async function listTables(): Promise<NftTable[]> {
+  try {
+    return await withSocket((socket) => socket.dump(tablesRequest(), readTable));
+  } catch (error) {
+    // It has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg).
+    if (!hasErrno(error, EPROTONOSUPPORT) && !hasErrno(error, EINVAL)) throw error;
+    throw new UnsupportedError('nf_tables', { cause: error });
+  }
+}
+
+/**
+ * Deletes a table with all that is in it; one that is not there is no error.
+ * @throws NftRefusedError, such as EPERM for a table that a process owns; NetlinkError.
+ */
+export async function deleteTable(table: NftTable): Promise<void> {
+  const writer = new TransactionWriter(table.family, table.name);
+  writer.append(deleteTableRequest(table));
+  const [refusal] = await withSocket((socket) => socket.transaction(async () => writer.finish()));
+  if (refusal !== undefined && refusal.error.errno !== ENOENT) {
+    throw new NftRefusedError(refusal.error);
+  }
+}
+
+async function write(writer: TransactionWriter, changes: readonly NftChange[]): Promise<void> {
+  const slices = new Slices();
+  for (const { action, set, elements } of changes) {
+    for (const element of elements) {
+      writer.write(action, set, element);
+      if (slices.isOver()) await slices.turn();
+    }
+  }
+}
+
+/** Of the refusals the first: others may be due to it. */
+function refused(
+  { index, error }: Refusal,
+  writer: TransactionWriter,
+  changes: readonly NftChange[],
+): NftRefusedError {
+  const elements = writer.elementsOf(index, error.extendedAck?.offset);
+  if (elements === undefined) return new NftRefusedError(error);
+  let before = 0;
+  const position = elements.refused ?? elements.first;
+  for (const change of changes) {
+    if (position < before + change.elements.length) {
+      const element =
+        elements.refused === undefined ? undefined : change.elements[position - before];
+      return new NftRefusedError(error, { change, element });
+    }
+    before += change.elements.length;
+  }
+  return new NftRefusedError(error);
+}
+
+/** Gives errors of the kernel an operation that tells more than the number of a message. */
+async function named<T>(operation: string, work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    if (!(error instanceof NetlinkError)) throw error;
+    throw new NetlinkError(operation, error.errno, error.extendedAck, { cause: error });
+  }
+}
+
+/** undefined when the kernel says that there is no such thing. */
+async function existing<T>(work: Promise<T>): Promise<T | undefined> {
+  try {
+    return await work;
+  } catch (error) {
+    if (hasErrno(error, ENOENT)) return undefined;
+    throw error;
+  }
+}
+
+async function withSocket<T>(use: (socket: NetlinkSocket) => Promise<T>): Promise<T> {
+  const socket = new NetlinkSocket(NETLINK_NETFILTER);
+  try {
+    return await use(socket);
+  } finally {
+    await socket.close();
+  }
+}
