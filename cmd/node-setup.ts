@@ -4,9 +4,9 @@ import { hostname } from 'node:os';
 import type { Logger } from 'pino';
 import { cidrContains } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
-import type { NodeOptions } from '../config/settings.ts';
+import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
-import { holdsServices } from '../iptables/variant.ts';
+import { detectVariant, holdsServices } from '../iptables/variant.ts';
 import { UserError } from './errors.ts';
 
 /** Name of this Node: lower-case and trimmed, as kube-proxy and the kubelet make it. */
@@ -39,14 +39,17 @@ function sysctlPath(name: string): string {
 }
 
 /**
- * The families that this node can do. One that it cannot is logged and left out, as in kube-proxy.
+ * The commands of the variant that the node uses, for the families that it can do. One that it
+ * cannot is logged and left out, as in kube-proxy.
  * @throws UserError when there is none.
  */
-export async function usableFamilies(variant: Variant, log: Logger): Promise<Iptables[]> {
+export async function usableIptables(options: RunOptions, log: Logger): Promise<Iptables[]> {
+  const variant = options.iptablesVariant ?? (await detectVariant());
+  log.info({ variant }, 'using iptables');
   const usable: Iptables[] = [];
   for (const family of IP_FAMILIES) {
     const iptables = iptablesCommands(family, variant);
-    const reason = await whyUnusable(iptables);
+    const reason = await whyNot(family, () => iptables.probe('nat'));
     if (reason === undefined) usable.push(iptables);
     else log.warn({ family, reason }, 'no iptables for this family on this node; it is left out');
   }
@@ -56,15 +59,20 @@ export async function usableFamilies(variant: Variant, log: Logger): Promise<Ipt
         'must be installed, the kernel must have its tables, and the agent needs CAP_NET_ADMIN',
     );
   }
+  await warnOfOtherVariant(variant, log);
   return usable;
 }
 
-async function whyUnusable(iptables: Iptables): Promise<string | undefined> {
-  if (iptables.family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0') {
+/** Why a family cannot be served; undefined: it can. */
+export async function whyNot(
+  family: IpFamily,
+  probe: () => Promise<void>,
+): Promise<string | undefined> {
+  if (family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0') {
     return 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
   }
   try {
-    await iptables.probe('nat');
+    await probe();
     return undefined;
   } catch (error) {
     return error instanceof Error ? error.message : String(error);
@@ -102,7 +110,7 @@ export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger)
 }
 
 /** Rules of both variants apply, and those of the other are never updated. */
-export async function warnOfOtherVariant(variant: Variant, log: Logger): Promise<void> {
+async function warnOfOtherVariant(variant: Variant, log: Logger): Promise<void> {
   const other = variant === 'nft' ? 'legacy' : 'nft';
   if (await holdsServices(other)) {
     log.warn(

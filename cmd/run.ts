@@ -6,7 +6,6 @@ import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { toConfiguration } from '../config/write.ts';
 import { nodeRef, serviceRef } from '../events/event.ts';
 import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
-import { detectVariant } from '../iptables/variant.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
@@ -29,14 +28,8 @@ import { startHealth } from './health.ts';
 import { listenOrRetry } from './listen.ts';
 import { takeLock } from './lock.ts';
 import { metricSources } from './metric-sources.ts';
-import { START_MODE, SYNC_PERIOD } from './mode.ts';
-import {
-  effectiveNodeName,
-  nodeIpOverride,
-  usableFamilies,
-  warnOfBridge,
-  warnOfOtherVariant,
-} from './node-setup.ts';
+import { MODES } from './mode.ts';
+import { effectiveNodeName, nodeIpOverride, warnOfBridge } from './node-setup.ts';
 import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
@@ -60,10 +53,9 @@ async function run(texts: FlagTexts): Promise<void> {
   if (await runOneShot(texts, options, log)) return;
   if (file !== undefined) endOnChange(file, log);
   const nodeName = effectiveNodeName(options);
-  const variant = options.iptablesVariant ?? (await detectVariant());
-  log.info({ version: VERSION, node: nodeName, mode: options.proxyMode, variant }, 'starting');
-  const families = await usableFamilies(variant, log);
-  await warnOfOtherVariant(variant, log);
+  log.info({ version: VERSION, node: nodeName, mode: options.proxyMode }, 'starting');
+  const { open, syncPeriod: syncPeriodOf } = MODES[options.proxyMode];
+  const { families, start } = await open(options, log);
   const stopping = stopSignal();
   const lock = await takeLock(log, stopping);
   if (lock === undefined) return;
@@ -105,7 +97,7 @@ async function run(texts: FlagTexts): Promise<void> {
   });
   const events: Events = options.manifests === undefined ? recorder : NO_EVENTS;
   events.normal(nodeRef(nodeName), 'Starting', '', 'StartPortwide');
-  const syncPeriod = SYNC_PERIOD[options.proxyMode](options);
+  const syncPeriod = syncPeriodOf(options);
   const health = startHealth(
     {
       bindAddress: options.healthzBindAddress,
@@ -132,13 +124,9 @@ async function run(texts: FlagTexts): Promise<void> {
     stopping.then(() => undefined),
   ]);
   if (podCidrs === undefined) process.exit(0);
-  await warnOfBridge(
-    families.map(({ family }) => family),
-    log,
-  );
+  await warnOfBridge(families, log);
 
-  const start = { options, families, podCidrs, log };
-  const mode = await START_MODE[options.proxyMode](start);
+  const mode = await start(podCidrs);
   backends = mode.backends;
   for (const { family } of backends) startFamily(metrics, family);
   const observer = createObserver({

@@ -31,6 +31,7 @@ export function contradictions(
 const PERIODS = {
   iptables: ['iptablesMinSyncPeriod', 'iptablesSyncPeriod'],
   ipvs: ['ipvsMinSyncPeriod', 'ipvsSyncPeriod'],
+  nftables: ['nftablesMinSyncPeriod', 'nftablesSyncPeriod'],
 } as const satisfies Record<RunOptions['proxyMode'], readonly [OptionName, OptionName]>;
 
 const NEEDED_BY_MODE = {

@@ -15,7 +15,7 @@ import {
 } from './network-kinds.ts';
 import { setting } from './setting.ts';
 
-export const PROXY_MODES = ['iptables', 'ipvs'] as const;
+export const PROXY_MODES = ['nftables', 'iptables', 'ipvs'] as const;
 export type ProxyMode = (typeof PROXY_MODES)[number];
 
 export const DETECT_LOCAL_MODES = [
@@ -49,7 +49,7 @@ export const NODE_SETTINGS = {
     field: 'mode',
     kind: choice('<mode>', PROXY_MODES),
     default: 'iptables',
-    text: `how the kernel is programmed: ${PROXY_MODES.join(' or ')}`,
+    text: `how the kernel is programmed: ${PROXY_MODES.join(', ')}`,
     more: 'No other mode is fallen back to.',
   }),
   masqueradeAll: setting({
@@ -123,6 +123,29 @@ export const NODE_SETTINGS = {
     default: true,
     keepsZero: true,
     text: 'serve node ports on 127.0.0.1',
+  }),
+  nftablesMasqueradeAll: setting({
+    group: 'nftables',
+    field: 'nftables.masqueradeAll',
+    kind: boolean,
+    default: false,
+    text: 'masquerade everything that goes to a cluster IP; --masquerade-all does so too',
+  }),
+  nftablesMasqueradeBit: setting({
+    group: 'nftables',
+    field: 'nftables.masqueradeBit',
+    kind: integer(0, 31, '<bit>'),
+    default: 14,
+    keepsZero: true,
+    text: 'bit of the mark of packets to be masqueraded',
+  }),
+  serviceCidrs: setting({
+    group: 'nftables',
+    field: 'portwide.nftables.serviceCIDRs',
+    kind: cidrs,
+    default: [],
+    shownDefault: 'none',
+    text: 'where cluster IPs come from; packets to one that no Service has are dropped',
   }),
   ipvsScheduler: setting({
     group: 'ipvs',

@@ -108,6 +108,7 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   logJsonInfoBufferSize: size,
   logTextSplitStream: bool,
   logTextInfoBufferSize: size,
+  serviceCidrs: cidrs,
   nftablesMasqueradeAll: bool,
   nftablesMasqueradeBit: integer({ min: 0, max: 31 }),
   nftablesSyncPeriod: period,

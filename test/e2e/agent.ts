@@ -21,6 +21,7 @@ export const AGENT_FLAGS = [
   '--hostname-override=node',
   '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48',
   '--iptables-min-sync-period=10ms',
+  '--nftables-min-sync-period=10ms',
   '-v=3',
 ];
 
