@@ -47,10 +47,11 @@ export const NODE_SETTINGS = {
   proxyMode: setting({
     group: 'rules',
     field: 'mode',
-    kind: choice('<mode>', PROXY_MODES),
-    default: 'iptables',
-    text: `how the kernel is programmed: ${PROXY_MODES.join(', ')}`,
-    more: 'No other mode is fallen back to.',
+    kind: optional(choice('<mode>', PROXY_MODES)),
+    default: undefined,
+    shownDefault: 'nftables where nft and the kernel can, else iptables',
+    text: 'how the kernel is programmed: nftables, iptables or ipvs',
+    more: 'kube-proxy takes iptables when it is not told. A mode that is named is never left for another: where the node lacks something for it, the agent ends and says what.',
   }),
   masqueradeAll: setting({
     group: 'rules',
