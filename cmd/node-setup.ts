@@ -63,14 +63,19 @@ export async function usableIptables(options: RunOptions, log: Logger): Promise<
   return usable;
 }
 
+export const IPV6_DISABLED = 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
+
+/** Whether the node does without a family. */
+export async function isDisabled(family: IpFamily): Promise<boolean> {
+  return family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0';
+}
+
 /** Why a family cannot be served; undefined: it can. */
 export async function whyNot(
   family: IpFamily,
   probe: () => Promise<void>,
 ): Promise<string | undefined> {
-  if (family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0') {
-    return 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
-  }
+  if (await isDisabled(family)) return IPV6_DISABLED;
   try {
     await probe();
     return undefined;

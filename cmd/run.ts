@@ -28,7 +28,7 @@ import { startHealth } from './health.ts';
 import { listenOrRetry } from './listen.ts';
 import { takeLock } from './lock.ts';
 import { metricSources } from './metric-sources.ts';
-import { MODES } from './mode.ts';
+import { pickMode } from './mode.ts';
 import { effectiveNodeName, nodeIpOverride, warnOfBridge } from './node-setup.ts';
 import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
@@ -53,9 +53,9 @@ async function run(texts: FlagTexts): Promise<void> {
   if (await runOneShot(texts, options, log)) return;
   if (file !== undefined) endOnChange(file, log);
   const nodeName = effectiveNodeName(options);
-  log.info({ version: VERSION, node: nodeName, mode: options.proxyMode }, 'starting');
-  const { open, syncPeriod: syncPeriodOf } = MODES[options.proxyMode];
-  const { families, start } = await open(options, log);
+  const kind = await pickMode(options, log);
+  log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
+  const { families, start } = await kind.open(options, log);
   const stopping = stopSignal();
   const lock = await takeLock(log, stopping);
   if (lock === undefined) return;
@@ -80,8 +80,8 @@ async function run(texts: FlagTexts): Promise<void> {
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
   const pages = metricsHandler({
     registry: metrics.registry,
-    mode: options.proxyMode,
-    configuration: () => toConfiguration(options),
+    mode: kind.name,
+    configuration: () => toConfiguration({ ...options, proxyMode: kind.name }),
   });
   const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
   const server =
@@ -97,12 +97,12 @@ async function run(texts: FlagTexts): Promise<void> {
   });
   const events: Events = options.manifests === undefined ? recorder : NO_EVENTS;
   events.normal(nodeRef(nodeName), 'Starting', '', 'StartPortwide');
-  const syncPeriod = syncPeriodOf(options);
+  const syncPeriod = kind.syncPeriod(options);
   const health = startHealth(
     {
       bindAddress: options.healthzBindAddress,
       hardFail,
-      nodePortSelection: options.nodeportAddresses,
+      nodePortAddresses: (family, facts) => kind.nodePortAddresses(options, family, facts),
       syncPeriod,
       onServiceFailure: (key, port, error) =>
         events.warning(

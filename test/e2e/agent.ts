@@ -24,6 +24,8 @@ export const AGENT_FLAGS = [
   '--nftables-min-sync-period=10ms',
   '-v=3',
 ];
+/** The same for tests that look at rules of iptables. */
+export const IPTABLES_FLAGS = [...AGENT_FLAGS, '--proxy-mode=iptables'];
 
 /**
  * An agent on the node of a lab, fed by a manifest directory of its own unless told otherwise. It may
