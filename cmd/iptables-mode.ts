@@ -1,11 +1,18 @@
+import type { Logger } from 'pino';
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
-import type { NodeOptions } from '../config/settings.ts';
+import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type IptablesOptions, iptablesBackend } from '../iptables/backend.ts';
+import type { Iptables } from '../iptables/commands.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
 import { retireIpvs } from './ipvs-retirement.ts';
-import type { Mode, ModeStart } from './mode.ts';
-import { allowLocalhostNodePorts, dropsInvalid, hasRandomFully } from './node-setup.ts';
+import type { Mode, OpenMode } from './mode.ts';
+import {
+  allowLocalhostNodePorts,
+  dropsInvalid,
+  hasRandomFully,
+  usableIptables,
+} from './node-setup.ts';
 
 /** What only the running node can tell. */
 export interface NodeTraits {
@@ -15,7 +22,24 @@ export interface NodeTraits {
 }
 
 /** `--proxy-mode iptables`. */
-export async function startIptablesMode(start: ModeStart): Promise<Mode> {
+export async function openIptablesMode(options: RunOptions, log: Logger): Promise<OpenMode> {
+  const families = await usableIptables(options, log);
+  return {
+    families: families.map(({ family }) => family),
+    start: (podCidrs) => startIptablesMode({ options, families, podCidrs, log }),
+  };
+}
+
+/** What modes that use iptables need to start. */
+export interface IptablesStart {
+  readonly options: RunOptions;
+  /** The commands of the families that the node can do. */
+  readonly families: readonly Iptables[];
+  readonly podCidrs: readonly string[];
+  readonly log: Logger;
+}
+
+async function startIptablesMode(start: IptablesStart): Promise<Mode> {
   const { options, families, podCidrs, log } = start;
   const unsynced = new Set(families.map(({ family }) => family));
   const dropInvalid = await dropsInvalid();

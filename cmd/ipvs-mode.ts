@@ -8,12 +8,20 @@ import { UnsupportedError } from '../netlink/error.ts';
 import { Ipvs, IpvsMissingError } from '../netlink/ipvs.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { UserError } from './errors.ts';
-import { localDetector } from './iptables-mode.ts';
-import type { Mode, ModeStart } from './mode.ts';
-import { hasRandomFully, writeSysctl } from './node-setup.ts';
+import { type IptablesStart, localDetector } from './iptables-mode.ts';
+import type { Mode, OpenMode } from './mode.ts';
+import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
 
 /** `--proxy-mode ipvs`. */
-export async function startIpvsMode(start: ModeStart): Promise<Mode> {
+export async function openIpvsMode(options: RunOptions, log: Logger): Promise<OpenMode> {
+  const families = await usableIptables(options, log);
+  return {
+    families: families.map(({ family }) => family),
+    start: (podCidrs) => startIpvsMode({ options, families, podCidrs, log }),
+  };
+}
+
+async function startIpvsMode(start: IptablesStart): Promise<Mode> {
   const { options, families, podCidrs, log } = start;
   const backends: Backend[] = [];
   try {
@@ -45,7 +53,7 @@ export async function startIpvsMode(start: ModeStart): Promise<Mode> {
  * Felix, on iptables, takes note of kube-ipvs0 and marks what is new to a VIP in filter INPUT
  * (cali-set-endpoint-mark): behind our marks and before IPVS, which compares marks whole.
  */
-async function warnOfCalico({ options, families, log }: ModeStart): Promise<void> {
+async function warnOfCalico({ options, families, log }: IptablesStart): Promise<void> {
   if (options.ipvsAllPorts !== 'fwmark') return;
   for (const iptables of families) {
     const filter = (await iptables.save()).get('filter');

@@ -42,14 +42,17 @@ function sysctlPath(name: string): string {
 }
 
 /**
- * The families that this node can do. One that it cannot is logged and left out, as in kube-proxy.
+ * The commands of the variant that the node uses, for the families that it can do. One that it
+ * cannot is logged and left out, as in kube-proxy.
  * @throws UserError when there is none.
  */
-export async function usableFamilies(variant: Variant, log: Logger): Promise<Iptables[]> {
+export async function usableIptables(options: RunOptions, log: Logger): Promise<Iptables[]> {
+  const variant = options.iptablesVariant ?? (await detectVariant());
+  log.info({ variant }, 'using iptables');
   const usable: Iptables[] = [];
   for (const family of IP_FAMILIES) {
     const iptables = iptablesCommands(family, variant);
-    const reason = await whyUnusable(iptables);
+    const reason = await whyNot(family, () => iptables.probe('nat'));
     if (reason === undefined) usable.push(iptables);
     else log.warn({ family, reason }, 'no iptables for this family on this node; it is left out');
   }
@@ -59,15 +62,25 @@ export async function usableFamilies(variant: Variant, log: Logger): Promise<Ipt
         'must be installed, the kernel must have its tables, and the agent needs CAP_NET_ADMIN',
     );
   }
+  await warnOfOtherVariant(variant, log);
   return usable;
 }
 
-async function whyUnusable(iptables: Iptables): Promise<string | undefined> {
-  if (iptables.family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0') {
-    return 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
-  }
+export const IPV6_DISABLED = 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
+
+/** Whether the node does without a family. */
+export async function isDisabled(family: IpFamily): Promise<boolean> {
+  return family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0';
+}
+
+/** Why a family cannot be served; undefined: it can. */
+export async function whyNot(
+  family: IpFamily,
+  probe: () => Promise<void>,
+): Promise<string | undefined> {
+  if (await isDisabled(family)) return IPV6_DISABLED;
   try {
-    await iptables.probe('nat');
+    await probe();
     return undefined;
   } catch (error) {
     return error instanceof Error ? error.message : String(error);

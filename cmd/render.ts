@@ -10,6 +10,8 @@ import { type Ruleset, TABLES } from '../iptables/ruleset.ts';
 import { Marks } from '../ipvs/marks.ts';
 import { IpvsPlan } from '../ipvs/plan.ts';
 import { renderScript } from '../ipvs/text.ts';
+import { NftPlan } from '../nftables/plan.ts';
+import { tableScript } from '../nftables/text.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import type { Route } from '../services/route.ts';
@@ -18,6 +20,8 @@ import { formatProblem } from '../sources/manifests/problem.ts';
 import { loadOrWarn } from './configuration.ts';
 import { iptablesOptions } from './iptables-mode.ts';
 import { ipvsOptions } from './ipvs-mode.ts';
+import { FIRST_CHOICE } from './mode.ts';
+import { nftablesOptions } from './nftables-mode.ts';
 import { effectiveNodeName, nodeIpOverride } from './node-setup.ts';
 
 interface RenderOptions extends NodeOptions {
@@ -46,8 +50,8 @@ export function addRenderCommand(program: Command): void {
 }
 
 /**
- * Input for `iptables-restore --noflush` (IPv6: `ip6tables-restore`); of mode ipvs, a shell script
- * that calls the usual tools.
+ * Input for `iptables-restore --noflush` (IPv6: `ip6tables-restore`); of mode nftables for `nft -f`;
+ * of mode ipvs, a shell script that calls the usual tools.
  * @param note is told what of the manifests is not served, and why.
  * @throws ManifestDirectoryError
  */
@@ -69,7 +73,7 @@ export function render(options: RenderOptions, note: (line: string) => void): st
   }
 
   const own = addresses.filter((address) => familyOf(address) === options.ipFamily);
-  return RENDER[options.proxyMode]({
+  return RENDER[options.proxyMode ?? FIRST_CHOICE]({
     options,
     podCidrs: table.node?.podCIDRs ?? [],
     facts: { addresses: own, primary: own[0] },
@@ -93,6 +97,13 @@ interface Rendering {
 }
 
 const RENDER: Readonly<Record<ProxyMode, (rendering: Rendering) => string>> = {
+  nftables({ options, podCidrs, facts, routes, note }) {
+    const plan = new NftPlan(nftablesOptions(options, options.ipFamily, podCidrs, note));
+    plan.setFacts(facts);
+    plan.update(routes, []);
+    const elements = [...plan.takeAll()].flatMap((each) => each.elements);
+    return tableScript(plan.chains(), elements, options.ipFamily);
+  },
   iptables({ options, podCidrs, facts, routes, note }) {
     const traits = { dropInvalid: true, randomFully: true, onWarning: note };
     const mode = iptablesOptions(options, options.ipFamily, podCidrs, traits);

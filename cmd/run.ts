@@ -6,7 +6,6 @@ import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { toConfiguration } from '../config/write.ts';
 import { nodeRef, serviceRef } from '../events/event.ts';
 import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
-import { detectVariant } from '../iptables/variant.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
@@ -30,14 +29,8 @@ import { listenOrRetry } from './listen.ts';
 import { takeLock } from './lock.ts';
 import { createLog } from './log.ts';
 import { metricSources } from './metric-sources.ts';
-import { START_MODE, SYNC_PERIOD } from './mode.ts';
-import {
-  effectiveNodeName,
-  nodeIpOverride,
-  usableFamilies,
-  warnOfBridge,
-  warnOfOtherVariant,
-} from './node-setup.ts';
+import { pickMode } from './mode.ts';
+import { effectiveNodeName, nodeIpOverride, warnOfBridge } from './node-setup.ts';
 import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
@@ -65,10 +58,9 @@ async function run(texts: FlagTexts): Promise<void> {
   await checkSource(options);
   if (file !== undefined) endOnChange(file, texts, log);
   const nodeName = effectiveNodeName(options);
-  const variant = options.iptablesVariant ?? (await detectVariant());
-  log.info({ version: VERSION, node: nodeName, mode: options.proxyMode, variant }, 'starting');
-  const families = await usableFamilies(variant, log);
-  await warnOfOtherVariant(variant, log);
+  const kind = await pickMode(options, log);
+  log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
+  const { families, start } = await kind.open(options, log);
   const stopping = stopSignal();
   const lock = await takeLock(log, stopping);
   if (lock === undefined) return;
@@ -93,8 +85,8 @@ async function run(texts: FlagTexts): Promise<void> {
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
   const pages = metricsHandler({
     registry: metrics.registry,
-    mode: options.proxyMode,
-    configuration: () => toConfiguration(options),
+    mode: kind.name,
+    configuration: () => toConfiguration({ ...options, proxyMode: kind.name }),
   });
   const recorder = new EventRecorder({
     nodeName,
@@ -116,12 +108,12 @@ async function run(texts: FlagTexts): Promise<void> {
       hardFail,
       log,
     }));
-  const syncPeriod = SYNC_PERIOD[options.proxyMode](options);
+  const syncPeriod = kind.syncPeriod(options);
   const health = startHealth(
     {
       bindAddress: options.healthzBindAddress,
       hardFail,
-      nodePortSelection: options.nodeportAddresses,
+      nodePortAddresses: (family, facts) => kind.nodePortAddresses(options, family, facts),
       syncPeriod,
       onFailure: (error) =>
         events.warning(node, 'FailedToStartProxierHealthcheck', error.message, START),
@@ -145,13 +137,9 @@ async function run(texts: FlagTexts): Promise<void> {
     stopping.then(() => undefined),
   ]);
   if (podCidrs === undefined) process.exit(0);
-  await warnOfBridge(
-    families.map(({ family }) => family),
-    log,
-  );
+  await warnOfBridge(families, log);
 
-  const start = { options, families, podCidrs, log };
-  const mode = await START_MODE[options.proxyMode](start);
+  const mode = await start(podCidrs);
   backends = mode.backends;
   for (const { family } of backends) startFamily(metrics, family);
   const observer = createObserver({

@@ -66,6 +66,22 @@ export const AGENT_SETTINGS = {
     shownDefault: 'the one that the node uses',
     text: `iptables to use, in mode ipvs too: ${VARIANTS.join(' or ')}`,
   }),
+  nftablesSyncPeriod: setting({
+    group: 'nftables',
+    field: 'nftables.syncPeriod',
+    kind: period,
+    default: seconds(30),
+    text: 'how often to look whether all still stands',
+    more: 'What somebody changes in the table is noticed and mended at once all the same.',
+  }),
+  nftablesMinSyncPeriod: setting({
+    group: 'nftables',
+    field: 'nftables.minSyncPeriod',
+    kind: least,
+    default: seconds(1),
+    text: 'least time between two changes',
+    more: 'At rest there is no wait.',
+  }),
   ipvsSyncPeriod: setting({
     group: 'ipvs',
     field: 'ipvs.syncPeriod',

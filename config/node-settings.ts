@@ -15,7 +15,7 @@ import {
 } from './network-kinds.ts';
 import { setting } from './setting.ts';
 
-export const PROXY_MODES = ['iptables', 'ipvs'] as const;
+export const PROXY_MODES = ['nftables', 'iptables', 'ipvs'] as const;
 export type ProxyMode = (typeof PROXY_MODES)[number];
 
 export const DETECT_LOCAL_MODES = [
@@ -47,10 +47,11 @@ export const NODE_SETTINGS = {
   proxyMode: setting({
     group: 'rules',
     field: 'mode',
-    kind: choiceOr('iptables', choice('<mode>', PROXY_MODES)),
-    default: 'iptables',
-    text: `how the kernel is programmed: ${PROXY_MODES.join(' or ')}`,
-    more: 'No other mode is fallen back to.',
+    kind: optional(choice('<mode>', PROXY_MODES)),
+    default: undefined,
+    shownDefault: 'nftables where nft and the kernel can, else iptables',
+    text: 'how the kernel is programmed: nftables, iptables or ipvs',
+    more: 'kube-proxy takes iptables when it is not told. A mode that is named is never left for another: where the node lacks something for it, the agent ends and says what.',
   }),
   masqueradeAll: setting({
     group: 'rules',
@@ -123,6 +124,29 @@ export const NODE_SETTINGS = {
     default: true,
     keepsZero: true,
     text: 'serve node ports on 127.0.0.1',
+  }),
+  nftablesMasqueradeAll: setting({
+    group: 'nftables',
+    field: 'nftables.masqueradeAll',
+    kind: boolean,
+    default: false,
+    text: 'masquerade everything that goes to a cluster IP; --masquerade-all does so too',
+  }),
+  nftablesMasqueradeBit: setting({
+    group: 'nftables',
+    field: 'nftables.masqueradeBit',
+    kind: integer(0, 31, '<bit>'),
+    default: 14,
+    keepsZero: true,
+    text: 'bit of the mark of packets to be masqueraded',
+  }),
+  serviceCidrs: setting({
+    group: 'nftables',
+    field: 'portwide.nftables.serviceCIDRs',
+    kind: cidrs,
+    default: [],
+    shownDefault: 'none',
+    text: 'where cluster IPs come from; packets to one that no Service has are dropped',
   }),
   ipvsScheduler: setting({
     group: 'ipvs',

@@ -7,6 +7,7 @@ export const GROUPS = {
   pods: 'Telling pods of this node',
   rules: 'Rules, in every mode',
   iptables: 'Mode iptables',
+  nftables: 'Mode nftables',
   ipvs: 'Mode ipvs',
   conntrack: 'Connection tracking',
   servers: 'HTTP servers',

@@ -6,7 +6,6 @@ import {
   decimal,
   duration,
   durationOrNanoseconds,
-  integer,
   type Kind,
   matching,
   optional,
@@ -15,7 +14,6 @@ import {
 import { moduleLevels, quantity } from './map-kinds.ts';
 import { type Setting, setting } from './setting.ts';
 
-const NFTABLES = 'for mode nftables, which is not there';
 const WINDOWS = 'for Windows';
 const LOGGING = 'logs are JSON lines on standard output, written at once';
 const CLIENT = 'the agent lists and watches, and asks for little else';
@@ -85,18 +83,6 @@ export const UNUSED_SETTINGS = {
   logJsonInfoBufferSize: logging('logging.options.json.infoBufferSize', quantity, '0'),
   logTextSplitStream: logging('logging.options.text.splitStream', boolean, false),
   logTextInfoBufferSize: logging('logging.options.text.infoBufferSize', quantity, '0'),
-  nftablesMasqueradeAll: fileOnly('nftables.masqueradeAll', boolean, false, NFTABLES),
-  nftablesMasqueradeBit: setting({
-    ...fileOnly('nftables.masqueradeBit', integer(0, 31), 14, NFTABLES),
-    keepsZero: true,
-  }),
-  nftablesSyncPeriod: fileOnly('nftables.syncPeriod', duration({ zero: false }), 30_000, NFTABLES),
-  nftablesMinSyncPeriod: fileOnly(
-    'nftables.minSyncPeriod',
-    duration({ zero: true }),
-    1000,
-    NFTABLES,
-  ),
   portRange: fileOnly(
     'portRange',
     optional(matching('<range>', /^\d+([-+]\d+)?$/, 'a range of ports such as 300-2000')),

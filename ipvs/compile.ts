@@ -19,7 +19,7 @@ import type { IpFamily, Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { SetEntry } from '../netlink/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs.ts';
-import type { Route } from '../services/route.ts';
+import { type Route, vipsOf } from '../services/route.ts';
 import { rangesCoverNode } from '../services/served-ports.ts';
 import type { Item } from './items.ts';
 import type { VerdictMarks } from './marks.ts';
@@ -104,11 +104,6 @@ export function healthCheckItems(route: Route): Item[] {
 }
 
 type Add = (set: SetName, entry: SetEntry) => void;
-
-export function vipsOf(route: Route): readonly string[] {
-  const vips = [...route.externalIPs, ...route.loadBalancerIPs];
-  return route.clusterIP === undefined ? vips : [route.clusterIP, ...vips];
-}
 
 function compileListed(
   route: Route,

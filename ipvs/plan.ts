@@ -5,14 +5,8 @@ import { type IptablesOptions, nodePortAddresses } from '../iptables/backend.ts'
 import { Ruleset } from '../iptables/ruleset.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
-import type { Route } from '../services/route.ts';
-import {
-  type CompileOptions,
-  compileRoute,
-  healthCheckItems,
-  markOwners,
-  vipsOf,
-} from './compile.ts';
+import { type Route, vipsOf } from '../services/route.ts';
+import { type CompileOptions, compileRoute, healthCheckItems, markOwners } from './compile.ts';
 import type { Life } from './draining.ts';
 import { type Item, serviceText } from './items.ts';
 import { type Marks, verdictMarks } from './marks.ts';

@@ -1,4 +1,10 @@
-import { type Attribute, encodeAttributes, readAttributes, walkAttributes } from './attribute.ts';
+import {
+  type Attribute,
+  encodeAttributes,
+  NLA_F_NESTED,
+  readAttributes,
+  walkAttributes,
+} from './attribute.ts';
 import { MalformedMessage } from './error.ts';
 import type { Message, Request } from './message.ts';
 import { readNumber } from './network.ts';
@@ -94,6 +100,10 @@ export const NFNL_BATCH_GENID = 1;
 export const NFGENMSG = 4;
 const NFGENMSG_RESOURCE = 2;
 
+/** linux/netlink.h: without it the kernel may take an added element for one to be updated. */
+export const NLM_F_CREATE = 0x400;
+const NLM_F_APPEND = 0x800;
+
 /** linux/netfilter/nf_tables.h. Numbers in attributes are in network order. */
 export const NFT_MSG_NEWSETELEM = 12;
 export const NFT_MSG_DELSETELEM = 14;
@@ -136,6 +146,8 @@ for (const [kind, made, deleted] of [
 /** The table's name is attribute 1 of tables, chains, rules, sets and lists of elements. */
 const NFTA_TABLE = 1;
 const NFTA_CHAIN_NAME = 3;
+const NFTA_RULE_CHAIN = 2;
+const NFTA_RULE_EXPRESSIONS = 4;
 const NFTA_SET_NAME = 2;
 const NFTA_SET_FLAGS = 3;
 const NFTA_SET_KEY_LEN = 5;
@@ -205,6 +217,58 @@ export function chainsRequest(family: number): Request {
 /** Asks, as a dump, for the sets of a table. @throws RangeError */
 export function setsRequest({ family, name }: NftTable): Request {
   return get(NFT_MSG_GETSET, family, [{ type: NFTA_TABLE, value: nameBytes(name) }]);
+}
+
+/** A chain without a hook, and its rules: each the bytes of its expressions. */
+export interface NftChainRules {
+  readonly name: string;
+  readonly rules: readonly Buffer[];
+}
+
+/** Makes a chain that is not called by a hook, unless it is there. @throws RangeError */
+export function newChainRequest({ family, name }: NftTable, chain: string): Request {
+  return change(NFT_MSG_NEWCHAIN, NLM_F_CREATE, family, [
+    { type: NFTA_TABLE, value: nameBytes(name) },
+    { type: NFTA_CHAIN_NAME, value: nameBytes(chain) },
+  ]);
+}
+
+/** @throws RangeError */
+export function deleteChainRequest({ family, name }: NftTable, chain: string): Request {
+  return change(NFT_MSG_DELCHAIN, 0, family, [
+    { type: NFTA_TABLE, value: nameBytes(name) },
+    { type: NFTA_CHAIN_NAME, value: nameBytes(chain) },
+  ]);
+}
+
+/** Deletes a set or a map. @throws RangeError */
+export function deleteSetRequest({ family, name }: NftTable, set: string): Request {
+  return change(NFT_MSG_DELSET, 0, family, [
+    { type: NFTA_TABLE, value: nameBytes(name) },
+    { type: NFTA_SET_NAME, value: nameBytes(set) },
+  ]);
+}
+
+/** Deletes all rules of a chain. @throws RangeError */
+export function flushChainRequest({ family, name }: NftTable, chain: string): Request {
+  return change(NFT_MSG_DELRULE, 0, family, [
+    { type: NFTA_TABLE, value: nameBytes(name) },
+    { type: NFTA_RULE_CHAIN, value: nameBytes(chain) },
+  ]);
+}
+
+/** Adds a rule at the end of a chain. @param expressions encoded. @throws RangeError */
+export function newRuleRequest(
+  { family, name }: NftTable,
+  chain: string,
+  expressions: Buffer,
+): Request {
+  const request = change(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, [
+    { type: NFTA_TABLE, value: nameBytes(name) },
+    { type: NFTA_RULE_CHAIN, value: nameBytes(chain) },
+    { type: NFTA_RULE_EXPRESSIONS | NLA_F_NESTED, value: expressions },
+  ]);
+  return request;
 }
 
 /** Asks for one set. @throws RangeError */
@@ -369,8 +433,18 @@ export function nfgenmsg(family: number, resource = 0): Buffer {
 }
 
 function get(type: number, family: number, attributes: readonly Attribute[]): Request {
+  return change(type, 0, family, attributes);
+}
+
+function change(
+  type: number,
+  flags: number,
+  family: number,
+  attributes: readonly Attribute[],
+): Request {
   return {
     type: (NFNL_SUBSYS_NFTABLES << 8) | type,
+    flags,
     payload: Buffer.concat([nfgenmsg(family), encodeAttributes(attributes)]),
   };
 }

@@ -29,13 +29,11 @@ import {
   type NftChange,
   type NftElement,
   type NftVerdict,
+  NLM_F_CREATE,
   nameBytes,
   nfgenmsg,
   VERDICT_CODES,
 } from './nftables-message.ts';
-
-/** linux/netlink.h: without it the kernel may take an added element for one to be updated. */
-const NLM_F_CREATE = 0x400;
 
 /** The most that fits into the 16-bit length of a list of elements. */
 const LIST_LIMIT = 0xffff;

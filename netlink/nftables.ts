@@ -10,19 +10,25 @@ import {
   NetlinkError,
   UnsupportedError,
 } from './error.ts';
-import type { Message } from './message.ts';
+import type { Message, Request } from './message.ts';
 import {
   chainsRequest,
+  deleteChainRequest,
+  deleteSetRequest,
   deleteTableRequest,
   elementsRequest,
+  flushChainRequest,
   generationOf,
   generationRequest,
   isElements,
   NFT_SET_FLAGS,
+  type NftChainRules,
   type NftChange,
   type NftElement,
   type NftSet,
   type NftTable,
+  newChainRequest,
+  newRuleRequest,
   readChain,
   readGeneration,
   readSet,
@@ -203,6 +209,47 @@ export class NfTables {
   generation(): Promise<number> {
     const generation = this.#socket.get(generationRequest(), readGeneration);
     return named('nf_tables generation', generation);
+  }
+
+  /**
+   * Makes chains that are not there, and gives all of these just the rules that they are to have, in
+   * one transaction. What rules name must be there; chains may name each other.
+   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
+   */
+  async replaceRules(chains: readonly NftChainRules[]): Promise<void> {
+    const table = this.#table;
+    await this.#send([
+      ...chains.map(({ name }) => newChainRequest(table, name)),
+      ...chains.flatMap(({ name, rules }) => [
+        flushChainRequest(table, name),
+        ...rules.map((rule) => newRuleRequest(table, name, rule)),
+      ]),
+    ]);
+  }
+
+  /**
+   * Deletes chains with their rules, and sets, in one transaction. Nothing else may name them.
+   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
+   */
+  async remove(chains: readonly string[], sets: readonly string[]): Promise<void> {
+    const table = this.#table;
+    await this.#send([
+      ...chains.map((name) => flushChainRequest(table, name)),
+      ...chains.map((name) => deleteChainRequest(table, name)),
+      ...sets.map((name) => deleteSetRequest(table, name)),
+    ]);
+  }
+
+  async #send(requests: readonly Request[]): Promise<void> {
+    if (requests.length === 0) return;
+    const { family, name } = this.#table;
+    const writer = new TransactionWriter(family, name);
+    for (const request of requests) writer.append(request);
+    const [refusal] = await named(
+      `nf_tables transaction in ${name}`,
+      this.#socket.transaction(async () => writer.finish()),
+    );
+    if (refusal !== undefined) throw new NftRefusedError(refusal.error);
   }
 
   /** Fails what is under way with ECANCELED. */

@@ -45,6 +45,8 @@ export interface Backend {
    * KUBE-PROXY-CANARY of table nat`); undefined: everything stands.
    */
   loss(): Promise<string | undefined>;
+  /** A mode that hears at once of what somebody took away has `loss` asked at once. */
+  onLoss?(callback: () => void): void;
   /** A mode tells the numbers that it has. */
   numbers?(): BackendNumbers;
 }

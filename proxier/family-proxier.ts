@@ -134,6 +134,11 @@ export class FamilyProxier {
     return this.#backend.loss();
   }
 
+  /** See `Backend.onLoss`. */
+  onLoss(callback: () => void): void {
+    this.#backend.onLoss?.(callback);
+  }
+
   /**
    * Brings the kernel to what is wanted, then forgets UDP flows that the rules no longer make.
    * @throws what the backend throws; nothing is lost, and the next sync is full.

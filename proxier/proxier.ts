@@ -84,6 +84,9 @@ export class Proxier {
         }),
       ]),
     );
+    for (const [family, runner] of this.#runners) {
+      family.onLoss(() => void this.#checkFamily(family, runner));
+    }
     this.#scheduleCheck();
   }
 
@@ -187,29 +190,31 @@ export class Proxier {
     }, this.#options.syncPeriod);
   }
 
-  /** Looks whether the rules still stand, and whether a full comparison is due. */
   async #check(): Promise<void> {
-    const { observer, timers } = this.#options;
-    for (const [family, runner] of this.#runners) {
-      const nextFull = this.#nextFull.get(family);
-      if (nextFull === undefined) continue;
-      try {
-        const isDue = timers.now() >= nextFull;
-        const lost = isDue ? undefined : await family.loss();
-        if (!isDue && lost === undefined) continue;
-        family.requireFull();
-        if (lost === undefined) {
-          // A comparison that is due is not queued: as far as is known, nothing waits for it.
-          runner.request();
-          continue;
-        }
-        observer.rulesLost(family.family, lost);
-        this.#request(family);
-      } catch (error) {
-        observer.checkFailed(family.family, error);
-      }
-    }
+    for (const [family, runner] of this.#runners) await this.#checkFamily(family, runner);
     this.#scheduleCheck();
+  }
+
+  /** Looks whether the rules still stand, and whether a full comparison is due. */
+  async #checkFamily(family: FamilyProxier, runner: Runner): Promise<void> {
+    const { observer, timers } = this.#options;
+    const nextFull = this.#nextFull.get(family);
+    if (nextFull === undefined || this.#stopped) return;
+    try {
+      const isDue = timers.now() >= nextFull;
+      const lost = isDue ? undefined : await family.loss();
+      if (!isDue && lost === undefined) return;
+      family.requireFull();
+      if (lost === undefined) {
+        // A comparison that is due is not queued: as far as is known, nothing waits for it.
+        runner.request();
+        return;
+      }
+      observer.rulesLost(family.family, lost);
+      this.#request(family);
+    } catch (error) {
+      observer.checkFailed(family.family, error);
+    }
   }
 }
 

@@ -51,3 +51,8 @@ export interface Route {
   /** Endpoints that are there and do not serve: connections to them may live on. */
   readonly unreadyEndpoints: readonly Endpoint[];
 }
+
+/** All VIPs of a Route. */
+export function vipsOf({ clusterIP, externalIPs, loadBalancerIPs }: Route): readonly string[] {
+  return [...(clusterIP === undefined ? [] : [clusterIP]), ...externalIPs, ...loadBalancerIPs];
+}

@@ -14,6 +14,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   proxier: ['api', 'endpoints', 'services', 'sources', 'netlink'],
   iptables: ['api', 'endpoints', 'services', 'proxier'],
   ipvs: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
+  nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
   config: ['api', 'iptables', 'ipvs'],
   metrics: ['api'],
   events: ['api'],
@@ -27,6 +28,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
     'ipvs',
     'metrics',
     'netlink',
+    'nftables',
     'proxier',
     'services',
     'sources',
@@ -48,7 +50,7 @@ describe('imports run one way', () => {
 
   it('only netlink/ opens netlink sockets', () => {
     for (const file of globSync(
-      '{api,cmd,config,endpoints,events,health,iptables,ipvs,metrics,proxier,services,sources}/**/*.ts',
+      '{api,cmd,config,endpoints,events,health,iptables,ipvs,metrics,nftables,proxier,services,sources}/**/*.ts',
       { cwd: ROOT },
     )) {
       assert.doesNotMatch(readFileSync(join(ROOT, file), 'utf8'), /koffi|NetlinkSocket/, file);

@@ -162,10 +162,13 @@ describe('the command', () => {
       const { stdout } = await run(
         'render',
         `--manifests=${directory}`,
+        '--proxy-mode=iptables',
         '--nodeport-addresses=primary',
         '--bind-address=192.0.2.77',
       );
       assert.match(stdout, /-d 192\.0\.2\.77\/32 .*KUBE-NODEPORTS/);
+      const nftables = await run('render', `--manifests=${directory}`, '--bind-address=192.0.2.77');
+      assert.match(nftables.stdout, /^add element ip portwide node-port-ips \{ 192\.0\.2\.77 \}$/m);
     });
 
     it('tells on stderr what is not served', async () => {

@@ -206,7 +206,7 @@ describe('configuring', () => {
         '--proxy-mode=magic --oom-score-adj=x --metrics-port=x',
         undefined,
         '--metrics-port: must be a number from 0 to 65535, not "x"',
-        '--proxy-mode: must be one of iptables, ipvs, not "magic"',
+        '--proxy-mode: must be one of nftables, iptables, ipvs, not "magic"',
         '--oom-score-adj: must be a number from -1000 to 1000, not "x"',
       ],
       [
@@ -215,7 +215,12 @@ describe('configuring', () => {
         '--iptables-min-sync-period: must not be greater than --iptables-sync-period',
       ],
       [
-        '--proxy-mode=ipvs --ipvs-min-sync-period=1m',
+        '--nftables-min-sync-period=1m --ipvs-min-sync-period=1m',
+        undefined,
+        '--nftables-min-sync-period: must not be greater than --nftables-sync-period',
+      ],
+      [
+        '--proxy-mode=ipvs --ipvs-min-sync-period=1m --iptables-min-sync-period=1m',
         undefined,
         '--ipvs-min-sync-period: must not be greater than --ipvs-sync-period',
       ],

@@ -187,7 +187,7 @@ describe('reading a configuration file', () => {
 
   describe('tells what is wrong:', () => {
     const cases: readonly (readonly [text: string, ...expected: string[]])[] = [
-      ['mode: userspace', 'f: mode: must be one of iptables, ipvs, not "userspace"'],
+      ['mode: userspace', 'f: mode: must be one of nftables, iptables, ipvs, not "userspace"'],
       ['mode: [ipvs]', 'f: mode: must be a string, in quotes if need be, not a list'],
       ['hostnameOverride: 7', 'f: hostnameOverride: must be a string, in quotes if need be, not 7'],
       [
@@ -281,7 +281,7 @@ describe('reading a configuration file', () => {
       ],
       [
         'mode: x\noomScoreAdj: y\nlogging: {format: z}',
-        'f: mode: must be one of iptables, ipvs, not "x"',
+        'f: mode: must be one of nftables, iptables, ipvs, not "x"',
         'f: oomScoreAdj: must be a number from -1000 to 1000, not "y"',
         'f: logging.format: must be one of text, json, not "z"',
       ],

@@ -21,8 +21,11 @@ export const AGENT_FLAGS = [
   '--hostname-override=node',
   '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48',
   '--iptables-min-sync-period=10ms',
+  '--nftables-min-sync-period=10ms',
   '-v=3',
 ];
+/** The same for tests that look at rules of iptables. */
+export const IPTABLES_FLAGS = [...AGENT_FLAGS, '--proxy-mode=iptables'];
 
 /**
  * An agent on the node of a lab, fed by a manifest directory of its own unless told otherwise. It may

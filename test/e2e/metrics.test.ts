@@ -3,7 +3,7 @@ import type { ResultPromise } from 'execa';
 import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { complaints, KUBE_PROXYS } from '../metrics/complaints.ts';
 import { Scrape } from '../metrics/scrape.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
+import { AGENT_FLAGS, Agent, IPTABLES_FLAGS } from './agent.ts';
 import {
   ALL_PORTS,
   type Manifest,
@@ -39,7 +39,11 @@ for (const variant of ['nft', 'legacy'] as const) {
     let lab: Lab;
     let agent: Agent;
     const service = serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } });
-    const flags = [...AGENT_FLAGS, `--iptables-variant=${variant}`, '--iptables-sync-period=500ms'];
+    const flags = [
+      ...IPTABLES_FLAGS,
+      `--iptables-variant=${variant}`,
+      '--iptables-sync-period=500ms',
+    ];
 
     before(async () => {
       lab = await createLab({ pods: 2, remotePods: 0 });

@@ -87,7 +87,10 @@ export const externalScenarios: readonly Scenario[] = [
   },
   {
     title: 'a node port answers on 127.0.0.1 (the kernel routes nothing from ::1 to elsewhere)',
-    impossible: { ipvs: 'IPVS sends nothing from a loopback address to another host' },
+    impossible: {
+      ipvs: 'IPVS sends nothing from a loopback address to another host',
+      nftables: 'as in kube-proxy: node ports are served on the primary address',
+    },
     async run(world) {
       await world.apply(onNodePort(world, [world.pod(0)]));
       const loopback = world.pick('127.0.0.1', '::1');

@@ -1,0 +1,273 @@
+import { ENOENT } from '../netlink/error.ts';
+import { type NfTables, type NftChange, NftRefusedError } from '../netlink/nftables.ts';
+import { Slices } from '../netlink/slices.ts';
+import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
+import type { Route } from '../services/route.ts';
+import { brokenLoyalties, isBroken, type Loyalties, loyaltiesOf } from './affinity.ts';
+import type { Chain } from './chains.ts';
+import { type NftCommand, NftError } from './command.ts';
+import type { Placed } from './compile.ts';
+import { dataText, type Element, elementOf, keyText } from './element.ts';
+import { isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
+import { NftPlan, type PlanOptions } from './plan.ts';
+import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
+import { tableScript } from './text.ts';
+
+export interface NftOptions extends PlanOptions {
+  readonly onWarning: (message: string) => void;
+}
+
+/** Elements of a transaction where everything is compared: one need not be, and memory is dear. */
+const ELEMENTS_PER_TRANSACTION = 20_000;
+/** What packets noted may end, or be noted anew, while it is looked at. */
+const ATTEMPTS = 5;
+
+/** The nftables mode in one family. */
+export class NftBackend implements Backend {
+  readonly family: Backend['family'];
+  readonly #tables: NfTables;
+  readonly #nft: NftCommand;
+  readonly #options: NftOptions;
+  /** What somebody else did to the table since everything was compared. */
+  #disturbance: string | undefined;
+  #onLoss = () => {};
+  readonly #plan: NftPlan;
+
+  constructor(tables: NfTables, nft: NftCommand, options: NftOptions) {
+    this.family = options.family;
+    this.#tables = tables;
+    this.#nft = nft;
+    this.#options = options;
+    this.#plan = new NftPlan(options);
+  }
+
+  setFacts(facts: NodeFacts): void {
+    this.#plan.setFacts(facts);
+  }
+
+  update(upserts: Iterable<Route>, removals: Iterable<string>): void {
+    this.#plan.update(upserts, removals);
+  }
+
+  async apply(full: boolean): Promise<ApplyReport> {
+    return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+  }
+
+  async loss(): Promise<string | undefined> {
+    return this.#disturbance;
+  }
+
+  onLoss(callback: () => void): void {
+    this.#onLoss = callback;
+  }
+
+  /** Somebody else changed the table. @param what in words for the log. */
+  disturbed(what: string): void {
+    if (this.#disturbance !== undefined) return;
+    this.#disturbance = what;
+    this.#onLoss();
+  }
+
+  async #applyChanges(): Promise<number> {
+    const { chains, deletes, adds, afterwards, routes } = this.#plan.take();
+    // Before any element leads there: a packet under way may not see what comes with the element.
+    if (chains.some(({ affinity }) => affinity !== undefined)) await this.#declare(chains);
+    await this.#tables.replaceRules(rulesOf(chains));
+    const changes = [...changesOf('delete', deletes), ...changesOf('add', adds)];
+    const broken = brokenLoyalties(
+      loyaltiesOf(routes.flatMap(([before]) => before ?? [])),
+      loyaltiesOf(routes.flatMap(([, after]) => after ?? [])),
+    );
+    await this.#changeForgetting(changes, broken);
+    await this.#tables.change(changesOf('delete', afterwards));
+    return deletes.length + adds.length + afterwards.length;
+  }
+
+  /** Changes, and has clients forget endpoints that go: as far as can be, in the same moment. */
+  async #changeForgetting(changes: readonly NftChange[], broken: Loyalties): Promise<void> {
+    if (broken.size === 0) return await this.#tables.change(changes);
+    const forgotten = await this.#broken(broken, false);
+    try {
+      await this.#tables.change([...changes, ...forgotten]);
+    } catch (error) {
+      // One of those ended by itself meanwhile.
+      if (!(error instanceof NftRefusedError) || !broken.has(error.set ?? '')) throw error;
+      await this.#tables.change(changes);
+    }
+    await this.#forget(broken, false);
+  }
+
+  /** @param unknown what is of no VIP that is known goes, too. */
+  async #forget(loyalties: Loyalties, unknown: boolean): Promise<number> {
+    for (let attempt = 1; ; attempt++) {
+      const broken = await this.#broken(loyalties, unknown);
+      try {
+        await this.#tables.change(broken);
+        return broken.reduce((sum, { elements }) => sum + elements.length, 0);
+      } catch (error) {
+        const isOver = error instanceof NftRefusedError && error.errno === ENOENT;
+        if (!isOver || attempt === ATTEMPTS) throw error;
+      }
+    }
+  }
+
+  async #broken(loyalties: Loyalties, unknown: boolean): Promise<NftChange[]> {
+    const addressLength = this.family === 'IPv4' ? 4 : 16;
+    const changes: NftChange[] = [];
+    for (const [set, left] of loyalties) {
+      const elements = new Map<string, Pick<Element, 'key'>>();
+      await this.#tables.visitElements(set, (element) => {
+        if (!isBroken(element, left, addressLength, unknown)) return;
+        elements.set(keyText(element), { key: Buffer.from(element.key) });
+      });
+      changes.push({ action: 'delete', set, elements: [...elements.values()] });
+    }
+    return changes;
+  }
+
+  /**
+   * Compares everything. What packets need last is written first, and what leads them there after
+   * it; what is not wanted goes the other way round, when all that is wanted is there.
+   */
+  async #applyAll(): Promise<number> {
+    this.#disturbance = undefined;
+    if (!(await this.#prepare())) return await this.#replace();
+    const kernel = await this.#elements();
+    const [sources, leads]: [Pending, Pending] = [new Pending(), new Pending()];
+    const sticky: Placed[] = [];
+    const slices = new Slices();
+    let written = 0;
+    const write = async (pending: Pending) => {
+      written += pending.size;
+      await this.#tables.change(pending.take());
+    };
+    for (const { elements, placed } of this.#plan.takeAll()) {
+      if (placed !== undefined && placed.route.affinitySeconds > 0) sticky.push(placed);
+      for (const element of elements) {
+        const there = kernel.get(element.map);
+        const had = there?.get(keyText(element));
+        there?.delete(keyText(element));
+        if (had !== dataText(element)) {
+          (isLead(element.map) ? leads : sources).add(element, had !== undefined);
+        }
+        if (slices.isOver()) await slices.turn();
+      }
+      if (sources.size > ELEMENTS_PER_TRANSACTION) await write(sources);
+    }
+    await write(sources);
+    await this.#declare([...this.#plan.chains()]);
+    await this.#tables.replaceRules(rulesOf(this.#plan.chains()));
+    await write(leads);
+    written += await this.#removeOthers(kernel);
+    await this.#removeStrangers();
+    return written + (await this.#forget(this.#allLoyalties(sticky), true));
+  }
+
+  /** Brings the table with its maps. @returns whether the one that is there could be made so. */
+  async #prepare(): Promise<boolean> {
+    try {
+      await this.#declare(standingChains(this.#options));
+      return true;
+    } catch (error) {
+      if (!(error instanceof NftError) || (await this.#tables.sets()) === undefined) throw error;
+      return false;
+    }
+  }
+
+  /** Maps are declared by nft, which then can show what is in them. */
+  #declare(chains: readonly Chain[]): Promise<void> {
+    return this.#nft.run(declarations(chains, this.family));
+  }
+
+  /** Makes the table anew, in one transaction: one of another version has other maps. */
+  async #replace(): Promise<number> {
+    this.#options.onWarning('the table is of another version: it is replaced as a whole');
+    const elements = [...this.#plan.takeAll()].flatMap((each) => each.elements);
+    const script = tableScript(this.#plan.chains(), elements, this.family);
+    await this.#nft.run(`delete table ${nftFamily(this.family)} ${TABLE}\n${script}`);
+    return elements.length;
+  }
+
+  /** What the kernel has, by map and key, as text. */
+  async #elements(): Promise<Map<MapName, Map<string, string>>> {
+    const maps = new Map<MapName, Map<string, string>>();
+    for (const name of MAP_NAMES) {
+      const elements = new Map<string, string>();
+      await this.#tables.visitElements(name, (element) =>
+        elements.set(keyText(element), dataText(element)),
+      );
+      maps.set(name, elements);
+    }
+    return maps;
+  }
+
+  /** Of every map that packets write, for what was noted while nobody looked may be of no use. */
+  #allLoyalties(sticky: readonly Placed[]): Loyalties {
+    const loyalties = loyaltiesOf(sticky);
+    const names = affinitiesOf(this.#plan.chains());
+    return new Map([...names].map((name) => [name, loyalties.get(name) ?? new Map()]));
+  }
+
+  /** Chains and maps of no use any more: nothing leads to them by now. */
+  async #removeStrangers(): Promise<void> {
+    const known = new Set([...this.#plan.chains()].map(({ name }) => name));
+    const chains = (await this.#tables.chains()) ?? [];
+    const maps = new Set<string>([...MAP_NAMES, ...affinitiesOf(this.#plan.chains())]);
+    const sets = ((await this.#tables.sets()) ?? []).map(({ name }) => name);
+    try {
+      await this.#tables.remove(
+        chains.filter((name) => !known.has(name)),
+        sets.filter((name) => !maps.has(name)),
+      );
+    } catch (error) {
+      if (!(error instanceof NftRefusedError)) throw error;
+      this.#options.onWarning(
+        `cannot remove what is not ours from table ${TABLE}: ${error.message}`,
+      );
+    }
+  }
+
+  async #removeOthers(stale: ReadonlyMap<MapName, ReadonlyMap<string, string>>): Promise<number> {
+    let removed = 0;
+    for (const isLast of [false, true]) {
+      const elements = [...stale].flatMap(([map, keys]) =>
+        isLead(map) === isLast
+          ? []
+          : [...keys.keys()].map((key) => elementOf(map, key, this.family)),
+      );
+      await this.#tables.change(changesOf('delete', elements));
+      removed += elements.length;
+    }
+    return removed;
+  }
+}
+
+/** Changes that are collected for a transaction. */
+class Pending {
+  #replaced: Element[] = [];
+  #added: Element[] = [];
+
+  get size(): number {
+    return this.#added.length;
+  }
+
+  add(element: Element, isReplaced: boolean): void {
+    if (isReplaced) this.#replaced.push(element);
+    this.#added.push(element);
+  }
+
+  take(): NftChange[] {
+    const changes = [...changesOf('delete', this.#replaced), ...changesOf('add', this.#added)];
+    this.#replaced = [];
+    this.#added = [];
+    return changes;
+  }
+}
+
+function changesOf(action: NftChange['action'], elements: readonly Element[]): NftChange[] {
+  return [...Map.groupBy(elements, ({ map }) => map)].map(([set, some]) => ({
+    action,
+    set,
+    elements: action === 'add' ? some : some.map(({ data: _, ...rest }) => rest),
+  }));
+}

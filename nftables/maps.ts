@@ -1,0 +1,142 @@
+/**
+ * The maps and sets of table `portwide`: all that differs from Service to Service, so that there is
+ * no chain and no map of one Service alone. The kernel pays for every chain and map (and for many
+ * maps in one table more than in proportion), for an element next to nothing.
+ */
+import type { IpFamily } from '../api/objects.ts';
+
+/** A part of a key or a value; in the kernel each takes a multiple of four bytes. */
+export type Field = 'address' | 'protocol' | 'port' | 'index';
+
+export interface MapSpec {
+  readonly key: readonly Field[];
+  /** What it maps to; a set maps to nothing. */
+  readonly data?: 'verdict' | readonly Field[];
+  /** Elements are ranges, of ports or of addresses. */
+  readonly isInterval?: true;
+}
+
+const SERVICE_PORT = ['address', 'protocol', 'port'] as const;
+
+/** Where packets to a VIP go, in the order in which they are looked up: the precedence on one VIP. */
+const DISPATCH = {
+  /** Ports of load balancer VIPs that stay with the node (externalTrafficPolicy Local). */
+  'health-ports': { key: ['address', 'port'] },
+  'service-ports': { key: SERVICE_PORT, data: 'verdict' },
+  'service-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
+  'service-ips': { key: ['address'], data: 'verdict' },
+  'node-ports': { key: ['protocol', 'port'], data: 'verdict' },
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
+/** What a packet is looked up in on its way from there. */
+const TARGETS = {
+  /** By VIP, port and a number drawn by lot. */
+  endpoints: { key: [...SERVICE_PORT, 'index'], data: ['address', 'port'] },
+  /** Of all-ports Services: the packet keeps its port. */
+  'endpoint-ips': { key: ['address', 'index'], data: ['address'] },
+  'node-port-endpoints': { key: ['protocol', 'port', 'index'], data: ['address', 'port'] },
+  /** Who may use a VIP, where not everybody may (loadBalancerSourceRanges). */
+  'allowed-ports': { key: [...SERVICE_PORT, 'address'], isInterval: true },
+  'allowed-ips': { key: ['address', 'address'], isInterval: true },
+  /** Endpoints that may be led back to themselves, and must not see their own address then. */
+  hairpins: { key: ['address', 'address'] },
+  /** Addresses of the node on which node ports are served. */
+  'node-port-ips': { key: ['address'] },
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
+/** For which VIPs and ports it is noted who was served by whom. */
+const NOTES = {
+  'sticky-ports': { key: SERVICE_PORT, data: 'verdict' },
+  'sticky-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
+  'sticky-ips': { key: ['address'], data: 'verdict' },
+  'sticky-node-ports': { key: ['protocol', 'port'], data: 'verdict' },
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
+/** The fate of packets to a VIP that nobody translated. */
+const FATES = {
+  'port-fates': { key: SERVICE_PORT, data: 'verdict' },
+  'range-fates': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
+  'ip-fates': { key: ['address'], data: 'verdict' },
+  'node-port-fates': { key: ['protocol', 'port'], data: 'verdict' },
+  /** VIPs of which some ranges are served: the rest is rejected. */
+  'ranged-ips': { key: ['address'] },
+  /** Cluster IPs: what no Service lists is rejected, as in kube-proxy. */
+  'cluster-ips': { key: ['address'] },
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
+/** Sources before what leads packets to them: the order in which elements come into being. */
+export const MAPS: Readonly<Record<MapName, MapSpec>> = {
+  ...TARGETS,
+  ...NOTES,
+  ...FATES,
+  ...DISPATCH,
+};
+export type MapName =
+  | keyof typeof TARGETS
+  | keyof typeof NOTES
+  | keyof typeof FATES
+  | keyof typeof DISPATCH;
+export const MAP_NAMES = Object.keys(MAPS) as readonly MapName[];
+
+/** Maps that lead packets on. What they lead to is there before them, and goes after them. */
+const LEADS: ReadonlySet<string> = new Set(Object.keys({ ...NOTES, ...FATES, ...DISPATCH }));
+
+export function isLead(map: MapName): boolean {
+  return LEADS.has(map);
+}
+
+/** Elements that several Services may ask for, and that stay as long as one does. */
+export function isShared(map: MapName): boolean {
+  return map === 'hairpins' || map === 'ranged-ips' || map === 'cluster-ips';
+}
+
+const TYPES: Readonly<Record<Field, (ip: string) => string>> = {
+  address: (ip) => `${ip} daddr`,
+  protocol: () => 'meta l4proto',
+  port: () => 'th dport',
+  index: () => 'numgen random mod 65536',
+};
+
+/** The name of a family in nft's rules. */
+export function nftFamily(family: IpFamily): 'ip' | 'ip6' {
+  return family === 'IPv4' ? 'ip' : 'ip6';
+}
+
+function typeText(fields: readonly Field[], ip: string): string {
+  return fields.map((field) => TYPES[field](ip)).join(' . ');
+}
+
+/** A declaration for nft. A table that has it already takes it as well. */
+export function mapText(name: MapName, family: IpFamily): string {
+  const { key, data, isInterval } = MAPS[name];
+  const ip = nftFamily(family);
+  const value = data === 'verdict' ? ' : verdict' : data && ` : ${typeText(data, ip)}`;
+  const flags = isInterval ? ' flags interval;' : '';
+  return `${data === undefined ? 'set' : 'map'} ${name} { typeof ${typeText(key, ip)}${value ?? ''};${flags} }`;
+}
+
+/** Who was served by whom, of ordinary Services; packets write it. */
+export const AFFINITY = 'affinity';
+
+/**
+ * The same, of all-ports Services, whose clients stay with an endpoint across ports. One for each of
+ * the Services that share a VIP, see `slot`.
+ */
+export function ipAffinity(slot: number): string {
+  return `affinity-ips-${slot}`;
+}
+
+/** Clients for whom it can be remembered; a new one beyond is served, and not remembered. */
+const MAX_CLIENTS = 1_048_576;
+
+/** A declaration of a map that packets write. */
+export function affinityText(name: string, family: IpFamily): string {
+  const ip = nftFamily(family);
+  const isByPort = name === AFFINITY;
+  const key = typeText(
+    ['address', 'address', ...(isByPort ? (['protocol', 'port'] as const) : [])],
+    ip,
+  );
+  const data = typeText(isByPort ? ['address', 'port'] : ['address'], ip);
+  return `map ${name} { typeof ${key} : ${data}; flags dynamic,timeout; size ${MAX_CLIENTS}; timeout 3h; }`;
+}

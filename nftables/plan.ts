@@ -1,0 +1,263 @@
+import { isDeepStrictEqual } from 'node:util';
+import { isLoopback } from '../api/addresses.ts';
+import { compareText, getOrCreate } from '../api/collections.ts';
+import { type IptablesOptions, nodePortAddresses } from '../iptables/backend.ts';
+import { addressBytes } from '../netlink/address.ts';
+import type { NodeFacts } from '../proxier/backend.ts';
+import { type Match, type Route, vipsOf } from '../services/route.ts';
+import { rangesCoverNode } from '../services/served-ports.ts';
+import { type Chain, withNeeds } from './chains.ts';
+import { compileRoute, NOTHING, type Place, type Placed } from './compile.ts';
+import { type Element, elementKey, sameData } from './element.ts';
+import { isLead, isShared } from './maps.ts';
+import { type SkeletonOptions, standingChains } from './skeleton.ts';
+
+export interface PlanOptions extends SkeletonOptions, Pick<IptablesOptions, 'nodePortSelection'> {}
+
+/** What brings the kernel from what it was given last to what is wanted now. */
+export interface Difference {
+  /** Chains that it does not have yet. */
+  readonly chains: readonly Chain[];
+  /** To be deleted with the additions at the latest, in one transaction: some are added anew. */
+  readonly deletes: readonly Element[];
+  readonly adds: readonly Element[];
+  /** What packets that are under way may still be looking for. */
+  readonly afterwards: readonly Element[];
+  /** Routes that were and are, of those that changed, for what is to be forgotten of clients. */
+  readonly routes: readonly (readonly [before: Placed | undefined, after: Placed | undefined])[];
+}
+
+/**
+ * What one family should have in its maps, Route by Route. Pure but for its memory. It remembers
+ * Routes and compiles them again to tell what goes, for elements take ten times the memory.
+ */
+export class NftPlan {
+  readonly #options: PlanOptions;
+  #facts: NodeFacts = { addresses: [], primary: undefined };
+  readonly #wanted = new Map<string, Placed>();
+  /** What the kernel was given. */
+  #given = new Map<string, Placed>();
+  #givenNodePortIps: readonly string[] = [];
+  readonly #pending = new Set<string>();
+  /** Ids of Routes by VIP. */
+  readonly #onVip = new Map<string, Set<string>>();
+  /** Of these, the Routes of all ports or of ranges. */
+  readonly #wide = new Map<string, Map<string, Match['kind']>>();
+  /** How many given Routes ask for an element that several may ask for. */
+  #holders = new Map<string, number>();
+  #chains = new Map<string, Chain>();
+
+  constructor(options: PlanOptions) {
+    this.#options = options;
+  }
+
+  setFacts(facts: NodeFacts): void {
+    this.#facts = facts;
+    for (const { route } of [...this.#wanted.values()]) {
+      if (route.sourceRanges !== undefined) this.#want(route);
+    }
+  }
+
+  update(upserts: Iterable<Route>, removals: Iterable<string>): void {
+    const changed = [...upserts];
+    const before = new Map<string, string>();
+    const index = (route: Route | undefined, isThere: boolean) => {
+      for (const vip of route === undefined ? [] : vipsOf(route)) {
+        if (!before.has(vip)) before.set(vip, this.#wideText(vip));
+        this.#index(vip, route as Route, isThere);
+      }
+    };
+    for (const id of removals) {
+      index(this.#wanted.get(id)?.route, false);
+      this.#wanted.delete(id);
+      this.#pending.add(id);
+    }
+    for (const route of changed) {
+      index(this.#wanted.get(route.id)?.route, false);
+      index(route, true);
+    }
+    for (const route of changed) this.#want(route);
+    for (const [vip, wide] of before) {
+      if (this.#wideText(vip) === wide) continue;
+      for (const id of this.#onVip.get(vip) ?? []) {
+        const neighbour = this.#wanted.get(id);
+        if (neighbour !== undefined) this.#want(neighbour.route);
+      }
+    }
+  }
+
+  get hasChanges(): boolean {
+    return this.#pending.size > 0 || this.#nodePortIps().join() !== this.#givenNodePortIps.join();
+  }
+
+  /** What changed since it was last taken. The caller brings it to the kernel or calls `takeAll`. */
+  take(): Difference {
+    const routes = [...this.#pending].map(
+      (id) => [this.#given.get(id), this.#wanted.get(id)] as const,
+    );
+    const ids = [...this.#pending];
+    this.#pending.clear();
+    const chains: Chain[] = [];
+    const before = new Map<string, Element>();
+    const after = new Map<string, Element>();
+    const shared = new Map<string, { readonly element: Element; change: number }>();
+    const collect = (placed: Placed | undefined, into: Map<string, Element>, change: 1 | -1) => {
+      const compiled = placed === undefined ? NOTHING : compileRoute(placed, this.#options);
+      for (const element of compiled.elements) {
+        const key = elementKey(element);
+        if (!isShared(element.map)) into.set(key, element);
+        else getOrCreate(shared, key, () => ({ element, change: 0 })).change += change;
+      }
+      if (change === 1) chains.push(...compiled.chains);
+    };
+    for (const [index, [old, now]] of routes.entries()) {
+      collect(old, before, -1);
+      collect(now, after, 1);
+      const id = ids[index] ?? '';
+      if (now === undefined) this.#given.delete(id);
+      else this.#given.set(id, now);
+    }
+    const deletes: Element[] = [];
+    const adds: Element[] = [];
+    const afterwards: Element[] = [];
+    for (const [key, element] of before) {
+      const now = after.get(key);
+      if (now !== undefined && sameData(element, now)) after.delete(key);
+      else if (now !== undefined || isLead(element.map)) deletes.push(element);
+      else afterwards.push(element);
+    }
+    adds.push(...after.values());
+    for (const [key, { element, change }] of shared) {
+      const held = this.#holders.get(key) ?? 0;
+      this.#hold(key, change);
+      if (held === 0 && change > 0) adds.push(element);
+      if (held > 0 && held + change === 0)
+        (isLead(element.map) ? deletes : afterwards).push(element);
+    }
+    const [ips, givenIps] = [this.#nodePortIps(), this.#givenNodePortIps];
+    this.#givenNodePortIps = ips;
+    adds.push(...ips.filter((ip) => !givenIps.includes(ip)).map(nodePortIp));
+    deletes.push(...givenIps.filter((ip) => !ips.includes(ip)).map(nodePortIp));
+    return { chains: this.#takeNewChains(chains), deletes, adds, afterwards, routes };
+  }
+
+  /**
+   * All that is wanted, Route by Route; from now on that counts as given. Elements that several
+   * Routes ask for come once.
+   */
+  *takeAll(): Iterable<{ readonly elements: readonly Element[]; readonly placed?: Placed }> {
+    this.#pending.clear();
+    this.#given = new Map(this.#wanted);
+    this.#holders = new Map();
+    this.#chains = new Map(this.#standing().map((chain) => [chain.name, chain]));
+    this.#givenNodePortIps = this.#nodePortIps();
+    yield { elements: this.#givenNodePortIps.map(nodePortIp) };
+    for (const placed of [...this.#given.values()]) {
+      const compiled = compileRoute(placed, this.#options);
+      this.#takeNewChains(compiled.chains);
+      const elements = compiled.elements.filter((element) => {
+        if (!isShared(element.map)) return true;
+        return this.#hold(elementKey(element), 1) === 1;
+      });
+      yield { elements, placed };
+    }
+  }
+
+  /** All chains that the kernel should have once everything is taken. */
+  chains(): Iterable<Chain> {
+    return this.#chains.values();
+  }
+
+  /** The Route that an element is of (`ns/name` or `ns/name:port`), as far as it is of one. */
+  nameOf(element: Element): string | undefined {
+    const key = elementKey(element);
+    for (const placed of this.#given.values()) {
+      const { elements } = compileRoute(placed, this.#options);
+      if (elements.some((each) => elementKey(each) === key)) return placed.route.name;
+    }
+    return undefined;
+  }
+
+  #standing(): Chain[] {
+    return standingChains(this.#options);
+  }
+
+  #takeNewChains(chains: readonly Chain[]): Chain[] {
+    const fresh: Chain[] = [];
+    for (const chain of chains.flatMap(withNeeds)) {
+      if (this.#chains.has(chain.name)) continue;
+      this.#chains.set(chain.name, chain);
+      fresh.push(chain);
+    }
+    return fresh;
+  }
+
+  #hold(key: string, change: number): number {
+    const held = (this.#holders.get(key) ?? 0) + change;
+    if (held === 0) this.#holders.delete(key);
+    else this.#holders.set(key, held);
+    return held;
+  }
+
+  #nodePortIps(): readonly string[] {
+    const { family, nodePortSelection } = this.#options;
+    const selection = { nodePortSelection, family, localhostNodePorts: false };
+    const selected = nodePortAddresses(selection, this.#facts);
+    // The kernel does not route replies to a loopback address to or from elsewhere.
+    return selected === 'all'
+      ? this.#facts.addresses.filter((address) => !isLoopback(address))
+      : selected;
+  }
+
+  /** Sees to it that a Route is wanted as its surroundings now demand. */
+  #want(route: Route): void {
+    const placed = this.#place(route);
+    this.#wanted.set(route.id, placed);
+    const given = this.#given.get(route.id);
+    if (given !== undefined && isDeepStrictEqual(given, placed)) this.#pending.delete(route.id);
+    else this.#pending.add(route.id);
+  }
+
+  #place(route: Route): Placed {
+    const places = new Map<string, Place>();
+    for (const vip of vipsOf(route)) {
+      const others = this.#wideOn(vip);
+      const ranges = others.filter((id) => this.#wide.get(vip)?.get(id) === 'ranges');
+      const slot = ranges.indexOf(route.id) + 1;
+      const isBesideAllPorts = others.some((id) => id !== route.id);
+      if (slot > 0 || isBesideAllPorts) places.set(vip, { slot, isBesideAllPorts });
+    }
+    const { sourceRanges } = route;
+    const allowsOwnVips =
+      sourceRanges !== undefined && rangesCoverNode(sourceRanges, this.#facts.addresses);
+    return { route, places, allowsOwnVips };
+  }
+
+  /** Routes of all ports or of ranges on a VIP: ids, sorted, for slots must not depend on history. */
+  #wideOn(vip: string): string[] {
+    return [...(this.#wide.get(vip)?.keys() ?? [])].sort(compareText);
+  }
+
+  #wideText(vip: string): string {
+    return this.#wideOn(vip)
+      .map((id) => `${id} ${this.#wide.get(vip)?.get(id)}`)
+      .join();
+  }
+
+  #index(vip: string, { id, match }: Route, isThere: boolean): void {
+    if (isThere) {
+      getOrCreate(this.#onVip, vip, () => new Set()).add(id);
+      if (match.kind !== 'port') getOrCreate(this.#wide, vip, () => new Map()).set(id, match.kind);
+      return;
+    }
+    const [ids, wide] = [this.#onVip.get(vip), this.#wide.get(vip)];
+    ids?.delete(id);
+    if (ids?.size === 0) this.#onVip.delete(vip);
+    wide?.delete(id);
+    if (wide?.size === 0) this.#wide.delete(vip);
+  }
+}
+
+function nodePortIp(address: string): Element {
+  return { map: 'node-port-ips', key: addressBytes(address) };
+}

@@ -1,0 +1,62 @@
+/** Elements as nft has them, for people and for scripts. */
+import type { IpFamily } from '../api/objects.ts';
+import { addressFormatter } from '../netlink/address.ts';
+import { readU32 } from '../netlink/host.ts';
+import { protocolOf } from '../netlink/protocol.ts';
+import { type Chain, withNeeds } from './chains.ts';
+import { type Element, verdictText } from './element.ts';
+import { type Field, MAPS, nftFamily } from './maps.ts';
+import { declarations, rulesText, TABLE } from './skeleton.ts';
+
+const ELEMENTS_PER_LINE = 500;
+
+/** A script for nft that brings all of a table, in one transaction. */
+export function tableScript(
+  chains: Iterable<Chain>,
+  elements: Iterable<Element>,
+  family: IpFamily,
+): string {
+  const unique = new Map([...chains].flatMap(withNeeds).map((chain) => [chain.name, chain]));
+  const byMap = Map.groupBy(elements, ({ map }) => map);
+  const format = elementFormatter(family);
+  const lines = [...byMap].flatMap(([map, all]) => {
+    const texts = all.map(format);
+    const pieces = Array.from({ length: Math.ceil(texts.length / ELEMENTS_PER_LINE) }, (_, index) =>
+      texts.slice(index * ELEMENTS_PER_LINE, (index + 1) * ELEMENTS_PER_LINE),
+    );
+    return pieces.map(
+      (piece) => `add element ${nftFamily(family)} ${TABLE} ${map} { ${piece.join(', ')} }`,
+    );
+  });
+  const all = [...unique.values()];
+  return [declarations(all, family), rulesText(all, family), ...lines, ''].join('\n');
+}
+
+/** `10.96.0.1 . tcp . 80 : goto internal-port-3` */
+function elementFormatter(family: IpFamily): (element: Element) => string {
+  const formatAddress = addressFormatter();
+  const width = family === 'IPv4' ? 4 : 16;
+  const value: Readonly<Record<Field, (bytes: Buffer, at: number) => string>> = {
+    address: (bytes, at) => formatAddress(bytes, at, at + width),
+    protocol: (bytes, at) => (protocolOf(bytes[at] ?? 0) ?? String(bytes[at])).toLowerCase(),
+    port: (bytes, at) => String(bytes.readUInt16BE(at)),
+    index: (bytes, at) => String(readU32(bytes, at)),
+  };
+  const fields = (names: readonly Field[], low: Buffer, high: Buffer) => {
+    let at = 0;
+    return names
+      .map((name) => {
+        const [from, to] = [value[name](low, at), value[name](high, at)];
+        at += name === 'address' ? width : 4;
+        return from === to ? from : `${from}-${to}`;
+      })
+      .join(' . ');
+  };
+  return ({ map, key, keyEnd = key, data }) => {
+    const spec = MAPS[map];
+    const text = fields(spec.key, key, keyEnd);
+    if (data === undefined || spec.data === undefined) return text;
+    if (!Buffer.isBuffer(data)) return `${text} : ${verdictText(data)}`;
+    return spec.data === 'verdict' ? text : `${text} : ${fields(spec.data, data, data)}`;
+  };
+}
