@@ -8,17 +8,19 @@ const ANNOTATION_FIELD = `metadata.annotations["${PORTS_ANNOTATION}"]`;
 /** More would let one Service slow every packet of a node: each range is a rule a VIP and protocol. */
 export const MAX_RANGES = 1024;
 
-/** Label values of the metric for refused Services; one word a cause. */
-export type RefusalReason =
-  | 'NodePort'
-  | 'ExternalName'
-  | 'Headless'
-  | 'ExternalIPs'
-  | 'Ports'
-  | 'Annotation'
-  | 'FeatureGate'
-  | 'NodeAddress'
-  | 'Overlap';
+/** Label values of the metric for refused Services, and words in the reasons of Events; one a cause. */
+export const REFUSAL_REASONS = [
+  'NodePort',
+  'ExternalName',
+  'Headless',
+  'ExternalIPs',
+  'Ports',
+  'Annotation',
+  'FeatureGate',
+  'NodeAddress',
+  'Overlap',
+] as const;
+export type RefusalReason = (typeof REFUSAL_REASONS)[number];
 
 /** Why a Service, or one of its VIPs, is not served. */
 export interface Refusal {

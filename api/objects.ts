@@ -38,6 +38,8 @@ export interface Service {
   readonly key: ObjectKey;
   readonly namespace: string;
   readonly name: string;
+  /** Tells it from others that had or will have its name; empty when the manifest has none. */
+  readonly uid: string;
   /** RFC 3339 as the API server writes it; empty when the manifest has none. */
   readonly creationTimestamp: string;
   readonly type: ServiceType;
@@ -94,6 +96,11 @@ export interface EndpointSlice {
   /** Key of the Service it belongs to (label `kubernetes.io/service-name`). */
   readonly serviceKey: ObjectKey;
   readonly family: IpFamily;
+  /**
+   * When what made the endpoints change happened, in milliseconds since 1970, as the EndpointSlice
+   * controller tells it; undefined when it does not.
+   */
+  readonly triggerTime: number | undefined;
   readonly ports: readonly SlicePort[];
   readonly endpoints: readonly SliceEndpoint[];
 }
@@ -106,6 +113,10 @@ export interface Node {
   readonly podCIDRs: readonly string[];
   /** InternalIP addresses first, then ExternalIP, in the order of the status. */
   readonly addresses: readonly string[];
+  /** `metadata.deletionTimestamp` is set. */
+  readonly deleting: boolean;
+  /** Keys of the taints. */
+  readonly taints: readonly string[];
 }
 
 export type ApiObject = Service | EndpointSlice | Node;

@@ -12,14 +12,17 @@ import {
   choice,
   type Field,
   fail,
+  isRecord,
   items,
   optionalBoolean,
   optionalInteger,
   optionalText,
   text,
 } from './read-field.ts';
-import { readMetadata } from './read-metadata.ts';
+import { parseTime, readMetadata } from './read-metadata.ts';
 import { dnsLabel, dnsSubdomain, portName } from './read-name.ts';
+
+const TRIGGER_TIME_ANNOTATION = 'endpoints.kubernetes.io/last-change-trigger-time';
 
 /**
  * An EndpointSlice of `discovery.k8s.io/v1`. Held against the rules of Kubernetes'
@@ -46,9 +49,19 @@ export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
     name,
     serviceKey: `${namespace}/${dnsLabel(serviceName)}`,
     family,
+    triggerTime: readTriggerTime(child(metadata, 'annotations').value),
     ports: readPorts(child(root, 'ports')),
     endpoints: items(child(root, 'endpoints')).map((field) => readEndpoint(field, family)),
   };
+}
+
+/** It serves a measurement only: what cannot be read is no reason not to serve the slice. */
+function readTriggerTime(annotations: unknown): number | undefined {
+  if (!isRecord(annotations) || !Object.hasOwn(annotations, TRIGGER_TIME_ANNOTATION)) {
+    return undefined;
+  }
+  const given = annotations[TRIGGER_TIME_ANNOTATION];
+  return typeof given === 'string' ? parseTime(given)?.getTime() : undefined;
 }
 
 function readPorts(list: Field): SlicePort[] {

@@ -59,12 +59,18 @@ export function creationTimestamp(metadata: Field): string {
   if (value instanceof Date) return wholeSeconds(value) ?? fail(field, 'must be a time');
   const given = optionalText(field);
   if (given === undefined) return '';
+  const time = parseTime(given);
+  const canonical = time === undefined ? undefined : wholeSeconds(time);
+  return canonical ?? fail(field, `must be a time as in RFC 3339, not ${shown(given)}`);
+}
+
+/** Reads RFC 3339, to the millisecond. @returns undefined for what is no time. */
+export function parseTime(given: string): Date | undefined {
   const upper = given.toUpperCase();
   const [, date] = RFC3339.exec(upper) ?? [];
   // Date takes 30 February for 1 March.
   const real = date !== undefined && wholeSeconds(new Date(`${date}T00:00:00Z`))?.startsWith(date);
-  const canonical = real ? wholeSeconds(new Date(upper)) : undefined;
-  return canonical ?? fail(field, `must be a time as in RFC 3339, not ${shown(given)}`);
+  return real ? new Date(upper) : undefined;
 }
 
 /** @returns undefined outside the years 0000 to 9999. */

@@ -1,7 +1,7 @@
 import { canonicalAddress } from './addresses.ts';
 import type { Node } from './objects.ts';
 import { cidr, onePerFamily } from './read-address.ts';
-import { child, type Field, items, optionalText, text } from './read-field.ts';
+import { child, type Field, isMissing, items, optionalText, text } from './read-field.ts';
 import { readMetadata } from './read-metadata.ts';
 
 /**
@@ -17,6 +17,8 @@ export function readNode(raw: unknown): Node {
     zone: optionalText(child(child(metadata, 'labels'), 'topology.kubernetes.io/zone')),
     podCIDRs: readPodCidrs(child(root, 'spec')),
     addresses: readAddresses(child(child(root, 'status'), 'addresses')),
+    deleting: !isMissing(child(metadata, 'deletionTimestamp')),
+    taints: items(child(child(root, 'spec'), 'taints')).map((taint) => text(child(taint, 'key'))),
   };
 }
 

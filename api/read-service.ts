@@ -67,6 +67,7 @@ export function readService(raw: unknown): Service {
     key,
     namespace,
     name,
+    uid: optionalText(child(metadata, 'uid')) ?? '',
     creationTimestamp: creationTimestamp(metadata),
     type,
     clusterIPs: clusterIPs === 'None' ? [] : clusterIPs,

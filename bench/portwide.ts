@@ -38,6 +38,9 @@ export function createPortwide(backend: Backend, services: number): PortwideSubj
     timers: systemTimers,
     observer: {
       refusals: () => {},
+      nodeFacts: () => {},
+      queued: () => {},
+      unchanged: () => {},
       rulesLost: () => {},
       checkFailed: () => {},
       synced: (report) => heard.resolve(report),

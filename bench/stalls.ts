@@ -41,7 +41,7 @@ export class Stalls {
       family: backend.family,
       setFacts: (facts) => backend.setFacts(facts),
       update: (upserts, removals) => backend.update(upserts, removals),
-      intact: () => backend.intact(),
+      loss: () => backend.loss(),
       apply: (full) => {
         this.#look();
         this.#kind = 'apply';

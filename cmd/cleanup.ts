@@ -1,6 +1,8 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { ExecaError, execa } from 'execa';
+import { addFlags, type FlagTexts } from '../config/flags.ts';
+import { ALL_SETTINGS } from '../config/settings.ts';
 import { FIREWALL, type Table } from '../iptables/chains.ts';
 import { cleanupInput, hasKubelet } from '../iptables/cleanup.ts';
 import { COMMAND_TIMEOUT, LOCK_WAIT, VARIANTS, type Variant } from '../iptables/commands.ts';
@@ -8,28 +10,41 @@ import { NFT_CHAINS_PER_TRANSACTION } from '../iptables/restore.ts';
 import { TABLES } from '../iptables/ruleset.ts';
 import { clearIpvs, deleteIpvsDevice, destroySets } from '../ipvs/cleanup.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import { loadOrWarn } from './configuration.ts';
 import { UserError } from './errors.ts';
 import { tryLock } from './lock.ts';
-import { excludeCidrsOption, type NodeOptions } from './node-options.ts';
 
 export function addCleanupCommand(program: Command): void {
-  program
+  const { config, ipvsExcludeCidrs } = ALL_SETTINGS;
+  const command = program
     .command('cleanup')
-    .description('remove everything that Portwide or kube-proxy put on this node, in every mode')
-    .addOption(excludeCidrsOption())
-    .action(async ({ ipvsExcludeCidrs }: Pick<NodeOptions, 'ipvsExcludeCidrs'>) => {
-      // Held meanwhile, so that none starts either.
-      const lock = await tryLock();
-      if (lock === undefined) {
-        throw new UserError(
-          'an agent runs on this node and would write everything again; stop it first',
-        );
-      }
-      const failures = await cleanup(ipvsExcludeCidrs);
-      lock.close();
-      for (const failure of failures) process.stderr.write(`${failure}\n`);
-      if (failures.length > 0) process.exitCode = 1;
-    });
+    .description('remove everything that Portwide or kube-proxy put on this node, in every mode');
+  addFlags(command, { config, ipvsExcludeCidrs }).action(async (texts: FlagTexts) => {
+    // Neither is ignored here: what it tells would be removed.
+    if (texts.config !== undefined && texts.ipvsExcludeCidrs !== undefined) {
+      throw new UserError('--config and --ipvs-exclude-cidrs exclude each other');
+    }
+    const { options } = await loadOrWarn(texts);
+    await cleanupAndReport(options.ipvsExcludeCidrs);
+  });
+}
+
+/**
+ * Says on standard error what could not be removed, and has the process exit with 1 then.
+ * @throws UserError when an agent runs on this node.
+ */
+export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise<void> {
+  // Held meanwhile, so that none starts either.
+  const lock = await tryLock();
+  if (lock === undefined) {
+    throw new UserError(
+      'an agent runs on this node and would write everything again; stop it first',
+    );
+  }
+  const failures = await cleanup(excludeCidrs);
+  lock.close();
+  for (const failure of failures) process.stderr.write(`${failure}\n`);
+  if (failures.length > 0) process.exitCode = 1;
 }
 
 /**
@@ -49,7 +64,7 @@ async function cleanup(excludeCidrs: readonly string[]): Promise<string[]> {
     }
   };
   // First, or VIPs on it would reach the node's own listeners while their rules go.
-  await attempt(`device ${IPVS_DEVICE}`, deleteIpvsDevice);
+  await attempt(`device ${IPVS_DEVICE}`, () => deleteIpvsDevice(excludeCidrs));
   for (const family of ['iptables', 'ip6tables']) {
     for (const variant of VARIANTS) {
       const command = `${family}-${variant}`;

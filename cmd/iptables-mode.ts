@@ -1,10 +1,10 @@
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
+import type { NodeOptions } from '../config/settings.ts';
 import { type IptablesOptions, iptablesBackend } from '../iptables/backend.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
 import { retireIpvs } from './ipvs-retirement.ts';
 import type { Mode, ModeStart } from './mode.ts';
-import type { NodeOptions } from './node-options.ts';
 import { allowLocalhostNodePorts, dropsInvalid, hasRandomFully } from './node-setup.ts';
 
 /** What only the running node can tell. */
@@ -31,7 +31,6 @@ export async function startIptablesMode(start: ModeStart): Promise<Mode> {
   return {
     backends: await Promise.all(backends),
     minSyncPeriod: options.iptablesMinSyncPeriod,
-    syncPeriod: options.iptablesSyncPeriod,
     afterFirstSync: (family) => {
       if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
       unsynced.delete(family);

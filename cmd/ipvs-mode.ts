@@ -1,6 +1,7 @@
 import { release } from 'node:os';
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
+import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type IpvsOptions, ipvsBackend } from '../ipvs/backend.ts';
 import { IpvsKernel, SchedulerMissingError } from '../ipvs/kernel.ts';
 import { UnsupportedError } from '../netlink/error.ts';
@@ -9,9 +10,7 @@ import type { Backend } from '../proxier/backend.ts';
 import { UserError } from './errors.ts';
 import { localDetector } from './iptables-mode.ts';
 import type { Mode, ModeStart } from './mode.ts';
-import type { NodeOptions } from './node-options.ts';
 import { hasRandomFully, writeSysctl } from './node-setup.ts';
-import type { RunOptions } from './run-options.ts';
 
 /** `--proxy-mode ipvs`. */
 export async function startIpvsMode(start: ModeStart): Promise<Mode> {
@@ -33,13 +32,40 @@ export async function startIpvsMode(start: ModeStart): Promise<Mode> {
   } catch (error) {
     throw explained(error);
   }
+  await warnOfCalico(start);
   await setSysctls(options, log);
   return {
     backends,
     minSyncPeriod: options.ipvsMinSyncPeriod,
-    syncPeriod: options.ipvsSyncPeriod,
     afterFirstSync: () => {},
   };
+}
+
+/**
+ * Felix, on iptables, takes note of kube-ipvs0 and marks what is new to a VIP in filter INPUT
+ * (cali-set-endpoint-mark): behind our marks and before IPVS, which compares marks whole.
+ */
+async function warnOfCalico({ options, families, log }: ModeStart): Promise<void> {
+  if (options.ipvsAllPorts !== 'fwmark') return;
+  for (const iptables of families) {
+    const filter = (await iptables.save()).get('filter');
+    if (!filter?.foreign.has(':cali-INPUT')) continue;
+    log.warn(
+      { family: iptables.family },
+      'Calico runs here, which marks packets to VIPs anew: all-ports Services are rejected; set --ipvs-all-ports=iptables',
+    );
+  }
+}
+
+/** What `--init-only` does for this mode: has modules loaded, and sets the sysctls. @throws UserError */
+export async function prepareIpvs(options: RunOptions, log: Logger): Promise<void> {
+  try {
+    const kernel = await IpvsKernel.open('IPv4');
+    await kernel.probe(options.ipvsScheduler).finally(() => kernel.close());
+  } catch (error) {
+    throw explained(error);
+  }
+  await setSysctls(options, log);
 }
 
 /** The IPVS mode's options for one family, from the flags. */

@@ -24,9 +24,10 @@ export async function retireIpvs(excludeCidrs: readonly string[], log: Logger): 
       setTimeout(() => void retireIpvs(excludeCidrs, log), PERIOD).unref();
       return;
     }
-    await deleteIpvsDevice();
     await clearIpvs(excludeCidrs);
     await destroySets();
+    // Last: while it is there, the next start finds what an interrupted one has left.
+    await deleteIpvsDevice(excludeCidrs);
     log.info({ device: IPVS_DEVICE }, 'removed what mode ipvs had left');
   } catch (error) {
     log.warn({ err: error }, 'cannot remove what mode ipvs left; "portwide cleanup" removes all');

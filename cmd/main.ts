@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { ConfigurationError } from '../config/errors.ts';
 import { ClusterConfigError } from '../sources/kubernetes/config.ts';
 import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { addCleanupCommand } from './cleanup.ts';
@@ -28,11 +29,13 @@ program
 try {
   await program.parseAsync();
 } catch (error) {
-  const isExpected = [UserError, ManifestDirectoryError, ClusterConfigError].some(
-    (expected) => error instanceof expected,
-  );
-  process.stderr.write(
-    `portwide: ${isExpected ? (error as Error).message : String((error as Error).stack)}\n`,
-  );
+  const isExpected = [
+    UserError,
+    ConfigurationError,
+    ManifestDirectoryError,
+    ClusterConfigError,
+  ].some((expected) => error instanceof expected);
+  const text = isExpected ? (error as Error).message : String((error as Error).stack);
+  process.stderr.write(`portwide: ${text.replaceAll('\n', isExpected ? '\nportwide: ' : '\n')}\n`);
   process.exit(1);
 }

@@ -1,12 +1,23 @@
 /** What the agent asks of the node, and sets on it, before it programs rules. */
 import { readFile, writeFile } from 'node:fs/promises';
+import { hostname } from 'node:os';
 import type { Logger } from 'pino';
 import { cidrContains } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
+import type { NodeOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
 import { holdsServices } from '../iptables/variant.ts';
 import { UserError } from './errors.ts';
-import type { NodeOptions } from './node-options.ts';
+
+/** Name of this Node: lower-case and trimmed, as kube-proxy and the kubelet make it. */
+export function effectiveNodeName(options: NodeOptions): string {
+  return (options.hostnameOverride ?? hostname()).trim().toLowerCase();
+}
+
+/** `--bind-address`, which tells the node's IP; undefined when it says only that there is one. */
+export function nodeIpOverride({ bindAddress }: NodeOptions): string | undefined {
+  return bindAddress === '0.0.0.0' || bindAddress === '::' ? undefined : bindAddress;
+}
 
 /** `net.ipv4.ip_forward` and the like. @returns undefined where the kernel has none such. */
 export async function readSysctl(name: string): Promise<string | undefined> {

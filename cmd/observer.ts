@@ -3,50 +3,103 @@ import type { IpFamily } from '../api/objects.ts';
 import { IptablesError } from '../iptables/commands.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
+import type { RefusalChanges } from '../proxier/route-table.ts';
+import type { AgentHealth } from './health.ts';
 
-/**
- * Turns what the proxier does into log lines and metrics.
- * @param onFirstSync called once for each family.
- */
-export function createObserver(
-  log: Logger,
-  metrics: Metrics,
-  onFirstSync: (family: IpFamily) => void,
-): ProxierObserver {
+export interface ObserverOptions {
+  readonly log: Logger;
+  readonly metrics: Metrics;
+  readonly health: Pick<AgentHealth, 'queued' | 'updated' | 'servicesChanged' | 'setNodeFacts'>;
+  /** Tells the Services' owners. */
+  readonly tell: (changes: RefusalChanges) => void;
+  /** Called once for each family. */
+  readonly onFirstSync: (family: IpFamily) => void;
+}
+
+/** Turns what the proxier does into log lines, metrics, Events and health. */
+export function createObserver(options: ObserverOptions): ProxierObserver {
+  const { log, metrics, health, tell, onFirstSync } = options;
   const known = new Set<IpFamily>();
+  const inForce = (family: IpFamily, triggerTimes: readonly number[]) => {
+    const now = Date.now();
+    for (const time of triggerTimes) {
+      // The clock of the control plane may be ahead.
+      const seconds = Math.max(0, now - time) / 1000;
+      metrics.networkProgrammingSeconds.observe({ ip_family: family }, seconds);
+    }
+  };
+  const observeSync = (family: IpFamily, full: boolean, seconds: number) => {
+    const labels = { ip_family: family };
+    metrics.syncSeconds.observe(labels, seconds);
+    (full ? metrics.fullSyncSeconds : metrics.partialSyncSeconds).observe(labels, seconds);
+  };
+
   return {
-    refusals({ raised, cleared, warnings }) {
-      for (const { serviceKey, reason, field, message } of raised) {
+    refusals(changes) {
+      for (const { serviceKey, reason, field, message } of changes.raised) {
         log.warn({ service: serviceKey, reason, field }, `Service is not served: ${message}`);
       }
-      for (const { serviceKey, reason, field } of cleared) {
+      for (const { serviceKey, reason, field } of changes.cleared) {
         log.info({ service: serviceKey, reason, field }, 'Service is no longer refused for this');
       }
-      for (const { serviceKey, message } of warnings) log.warn({ service: serviceKey }, message);
+      for (const { serviceKey, message } of changes.warnings) {
+        log.warn({ service: serviceKey }, message);
+      }
+      tell(changes);
     },
-    synced({ family, full, seconds, written, forgottenFlows, flowError }) {
-      metrics.syncSeconds.observe({ ip_family: family }, seconds);
+    nodeFacts: (family, facts) => health.setNodeFacts(family, facts),
+    queued(family) {
+      health.queued(family);
+      metrics.lastQueued.setToCurrentTime({ ip_family: family });
+    },
+    unchanged(family, triggerTimes) {
+      health.updated(family);
+      // As good as a sync: whoever compares the two timestamps looks for one that hangs.
       metrics.lastSync.setToCurrentTime({ ip_family: family });
+      inForce(family, triggerTimes);
+    },
+    synced(report) {
+      health.updated(report.family);
+      health.servicesChanged(report.health);
+      const { family, full, seconds, written, forgottenFlows, flowError } = report;
+      const labels = { ip_family: family };
+      observeSync(family, full, seconds);
+      metrics.applySeconds.observe(labels, report.applySeconds);
+      metrics.lastSync.setToCurrentTime(labels);
+      inForce(family, report.triggerTimes);
+      for (const [table, rules] of report.rulesWritten ?? []) {
+        metrics.rulesWritten.set({ ...labels, table }, rules);
+      }
+      if (report.flowSeconds !== undefined) {
+        metrics.conntrackSeconds.observe(labels, report.flowSeconds);
+      }
+      metrics.conntrackDeleted.inc(labels, forgottenFlows);
       log.debug({ family, full, seconds, written, forgottenFlows }, 'synced');
       if (!known.has(family)) {
         log.info({ family, seconds, written }, 'serving');
         onFirstSync(family);
-      } else if (full && written > 0)
+      } else if (full && written > 0 && !report.changed) {
         log.warn({ family, written }, 'wrote rules that the kernel lacked');
+      }
       known.add(family);
       if (flowError !== undefined) {
         log.warn({ family, err: flowError }, 'cannot forget stale UDP flows; trying again later');
       }
     },
-    syncFailed(family, error) {
-      if (error instanceof IptablesError) metrics.restoreFailures.inc({ ip_family: family });
+    syncFailed(family, error, { full, seconds }) {
+      const labels = { ip_family: family };
+      observeSync(family, full, seconds);
+      if (error instanceof IptablesError && error.command.endsWith('-restore')) {
+        metrics.restoreFailures.inc(labels);
+        if (!full) metrics.partialRestoreFailures.inc(labels);
+      }
       log.error({ family, err: error }, 'sync failed; the rules stay as they were, trying again');
     },
     checkFailed(family, error) {
       log.warn({ family, err: error }, 'cannot tell whether the rules still stand');
     },
-    rulesLost(family) {
-      log.warn({ family }, 'somebody removed our rules; writing them again');
+    rulesLost(family, what) {
+      log.warn({ family, what }, `somebody removed our rules (${what}); writing them again`);
     },
   };
 }

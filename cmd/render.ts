@@ -1,6 +1,9 @@
 import { type Command, Option } from 'commander';
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
+import { addFlags, type FlagTexts } from '../config/flags.ts';
+import { NODE_SETTINGS, type ProxyMode } from '../config/node-settings.ts';
+import { ALL_SETTINGS, type NodeOptions } from '../config/settings.ts';
 import { baseOptions, iptablesRuleset } from '../iptables/backend.ts';
 import { restoreInput } from '../iptables/restore.ts';
 import { type Ruleset, TABLES } from '../iptables/ruleset.ts';
@@ -12,16 +15,10 @@ import { RouteTable } from '../proxier/route-table.ts';
 import type { Route } from '../services/route.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
-import { UserError } from './errors.ts';
+import { loadOrWarn } from './configuration.ts';
 import { iptablesOptions } from './iptables-mode.ts';
 import { ipvsOptions } from './ipvs-mode.ts';
-import {
-  addNodeOptions,
-  contradiction,
-  effectiveNodeName,
-  type NodeOptions,
-  type ProxyMode,
-} from './node-options.ts';
+import { effectiveNodeName, nodeIpOverride } from './node-setup.ts';
 
 interface RenderOptions extends NodeOptions {
   readonly manifests: string;
@@ -38,20 +35,23 @@ export function addRenderCommand(program: Command): void {
         .choices(['IPv4', 'IPv6'])
         .default('IPv4'),
     );
-  addNodeOptions(command).action((options: RenderOptions) => {
-    process.stdout.write(render(options, (line) => process.stderr.write(`${line}\n`)));
-  });
+  const { config } = ALL_SETTINGS;
+  addFlags(command, { config, ...NODE_SETTINGS }).action(
+    async (texts: FlagTexts & Pick<RenderOptions, 'manifests' | 'ipFamily'>) => {
+      const { manifests, ipFamily } = texts;
+      const options = { ...(await loadOrWarn(texts)).options, manifests, ipFamily };
+      process.stdout.write(render(options, (line) => process.stderr.write(`${line}\n`)));
+    },
+  );
 }
 
 /**
  * Input for `iptables-restore --noflush` (IPv6: `ip6tables-restore`); of mode ipvs, a shell script
  * that calls the usual tools.
  * @param note is told what of the manifests is not served, and why.
- * @throws UserError, ManifestDirectoryError
+ * @throws ManifestDirectoryError
  */
 export function render(options: RenderOptions, note: (line: string) => void): string {
-  const conflict = contradiction(options);
-  if (conflict !== undefined) throw new UserError(conflict);
   const { objects, problems } = loadManifestDirectory(options.manifests);
   for (const problem of problems) note(formatProblem(problem));
 
@@ -61,7 +61,7 @@ export function render(options: RenderOptions, note: (line: string) => void): st
     onChange: () => {},
   });
   for (const { object } of objects) table.upsert(object);
-  const addresses = table.node?.addresses ?? [];
+  const addresses = nodeAddresses(options, table.node?.addresses ?? []);
   table.setNodeAddresses(new Set(addresses));
   const { routes, refusals } = table.takeChanges();
   for (const refusal of refusals.raised) {
@@ -76,6 +76,12 @@ export function render(options: RenderOptions, note: (line: string) => void): st
     routes: routes.upserts.filter((route) => route.family === options.ipFamily),
     note,
   });
+}
+
+/** The one of `--bind-address` first. */
+function nodeAddresses(options: NodeOptions, addresses: readonly string[]): string[] {
+  const own = nodeIpOverride(options);
+  return own === undefined ? [...addresses] : [...new Set([own, ...addresses])];
 }
 
 interface Rendering {

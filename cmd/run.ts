@@ -1,9 +1,18 @@
 import type { Command } from 'commander';
 import { type Logger, pino } from 'pino';
+import type { ConfigFile } from '../config/configure.ts';
+import { addFlags, type FlagTexts } from '../config/flags.ts';
+import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
+import { toConfiguration } from '../config/write.ts';
+import { nodeRef, serviceRef } from '../events/event.ts';
+import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
 import { detectVariant } from '../iptables/variant.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
-import { createMetrics, serveMetrics } from '../metrics/metrics.ts';
+import { watchEventLoop } from '../metrics/event-loop.ts';
+import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
+import { metricsHandler, serveMetrics } from '../metrics/server.ts';
 import { watchAddresses } from '../netlink/address-watch.ts';
+import type { Backend } from '../proxier/backend.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
@@ -13,29 +22,43 @@ import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
 import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
-import { UserError } from './errors.ts';
+import { watchConfig } from './config-watch.ts';
+import { loadConfiguration } from './configuration.ts';
+import { setUpConntrack } from './conntrack-settings.ts';
+import { startHealth } from './health.ts';
+import { listenOrRetry } from './listen.ts';
 import { takeLock } from './lock.ts';
-import { START_MODE } from './mode.ts';
-import { effectiveNodeName } from './node-options.ts';
-import { usableFamilies, warnOfBridge, warnOfOtherVariant } from './node-setup.ts';
+import { metricSources } from './metric-sources.ts';
+import { START_MODE, SYNC_PERIOD } from './mode.ts';
+import {
+  effectiveNodeName,
+  nodeIpOverride,
+  usableFamilies,
+  warnOfBridge,
+  warnOfOtherVariant,
+} from './node-setup.ts';
 import { createObserver } from './observer.ts';
-import { addRunOptions, type RunOptions, runContradiction } from './run-options.ts';
+import { runOneShot } from './one-shot.ts';
+import { setOomScore } from './oom-score.ts';
+import { tellOnServices } from './service-events.ts';
 import { VERSION } from './version.ts';
 
 export function addRunCommand(program: Command): void {
-  addRunOptions(
-    program.command('run').description('serve Services on this node until stopped'),
-  ).action(run);
+  const command = program.command('run').description('serve Services on this node until stopped');
+  addFlags(command, ALL_SETTINGS).action(run);
 }
 
 /**
  * Runs the agent until SIGTERM or SIGINT. Rules stay when it ends.
- * @throws UserError and what stands in the way of starting; nothing is programmed by then.
+ * @throws UserError, ConfigurationError and what stands in the way of starting; nothing is
+ * programmed by then.
  */
-async function run(options: RunOptions): Promise<void> {
-  const conflict = runContradiction(options);
-  if (conflict !== undefined) throw new UserError(conflict);
+async function run(texts: FlagTexts): Promise<void> {
+  const { options, warnings, file } = await loadConfiguration(texts);
   const log = pino({ base: null, level: options.v >= 3 ? 'debug' : 'info' });
+  for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
+  if (await runOneShot(texts, options, log)) return;
+  if (file !== undefined) endOnChange(file, log);
   const nodeName = effectiveNodeName(options);
   const variant = options.iptablesVariant ?? (await detectVariant());
   log.info({ version: VERSION, node: nodeName, mode: options.proxyMode, variant }, 'starting');
@@ -44,20 +67,63 @@ async function run(options: RunOptions): Promise<void> {
   const stopping = stopSignal();
   const lock = await takeLock(log, stopping);
   if (lock === undefined) return;
+  await setOomScore(options.oomScoreAdj, log);
+  await setUpConntrack(options, log);
 
   // Until then everything is only collected.
   let changed = () => {};
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
-    onChange: () => changed(),
+    onChange: () => {
+      health.setNode(table.node);
+      changed();
+    },
   });
-  const metrics = createMetrics(() => table.refusals());
-  const server = await serveMetrics(metrics.registry, options.metricsBindAddress).catch((error) => {
-    throw new UserError(`--metrics-bind-address: ${error.message}`);
+  let backends: readonly Backend[] = [];
+  const metrics = createMetrics(
+    metricSources(table, () => backends),
+    VERSION,
+  );
+  const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
+  const pages = metricsHandler({
+    registry: metrics.registry,
+    mode: options.proxyMode,
+    configuration: () => toConfiguration(options),
   });
+  const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
+  const server =
+    metricsBindAddress &&
+    (await listenOrRetry('--metrics-bind-address', () => serveMetrics(pages, metricsBindAddress), {
+      hardFail,
+      log,
+    }));
+  const recorder = new EventRecorder({
+    nodeName,
+    log,
+    onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
+  });
+  const events: Events = options.manifests === undefined ? recorder : NO_EVENTS;
+  events.normal(nodeRef(nodeName), 'Starting', '', 'StartPortwide');
+  const syncPeriod = SYNC_PERIOD[options.proxyMode](options);
+  const health = startHealth(
+    {
+      bindAddress: options.healthzBindAddress,
+      hardFail,
+      nodePortSelection: options.nodeportAddresses,
+      syncPeriod,
+      onServiceFailure: (key, port, error) =>
+        events.warning(
+          serviceRef(key, table.service(key)?.uid ?? ''),
+          'FailedToStartServiceHealthcheck',
+          `health check node port ${port} cannot be served: ${error.message}`,
+        ),
+    },
+    metrics,
+    log,
+  );
 
-  const source = createSource(options, nodeName, table, log);
+  const source = createSource({ options, nodeName, sink: table, log, metrics, recorder });
   if ((await Promise.race([source.start(), stopping])) !== undefined) process.exit(0);
   const podCidrs = await Promise.race([
     podCidrsOf(table, options, nodeName, log, (callback) => {
@@ -73,17 +139,27 @@ async function run(options: RunOptions): Promise<void> {
 
   const start = { options, families, podCidrs, log };
   const mode = await START_MODE[options.proxyMode](start);
-  const observer = createObserver(log, metrics, mode.afterFirstSync);
+  backends = mode.backends;
+  for (const { family } of backends) startFamily(metrics, family);
+  const observer = createObserver({
+    log,
+    metrics,
+    health,
+    tell: (changes) => tellOnServices(events, (key) => table.service(key)?.uid ?? '', changes),
+    onFirstSync: mode.afterFirstSync,
+  });
   const proxier = new Proxier({
     table,
     families: mode.backends.map(
       (backend) => new FamilyProxier(backend, conntrackFlows(backend.family)),
     ),
+    nodeIp: nodeIpOverride(options),
     minSyncPeriod: mode.minSyncPeriod,
-    syncPeriod: mode.syncPeriod,
+    syncPeriod,
     timers: systemTimers,
     observer,
   });
+  for (const { family } of mode.backends) health.updated(family);
   changed = () => {
     exitIfPodCidrsChanged(table, options, podCidrs, log);
     proxier.request();
@@ -102,9 +178,26 @@ async function run(options: RunOptions): Promise<void> {
   await source.stop();
   await watch.close();
   await proxier.stop();
-  server.close();
+  await recorder.stop();
+  stopEventLoopWatch();
+  server?.close();
+  health.close();
   lock.close();
   process.exit(0);
+}
+
+/** As kube-proxy: who runs the agent starts it again, with the new configuration. */
+function endOnChange(file: ConfigFile, log: Logger): void {
+  const { path } = file;
+  watchConfig({
+    file,
+    onChange: () => {
+      log.error({ file: path }, 'the configuration file changed; ending for a restart');
+      process.exit(1);
+    },
+    onProblem: (reason) =>
+      log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
+  });
 }
 
 function stopSignal(): Promise<NodeJS.Signals> {
@@ -114,12 +207,21 @@ function stopSignal(): Promise<NodeJS.Signals> {
   });
 }
 
-function createSource(
-  options: RunOptions,
-  nodeName: string,
-  sink: ObjectSink,
-  log: Logger,
-): Source {
+function createSource({
+  options,
+  nodeName,
+  sink,
+  log,
+  metrics,
+  recorder,
+}: {
+  options: RunOptions;
+  nodeName: string;
+  sink: ObjectSink;
+  log: Logger;
+  metrics: Metrics;
+  recorder: EventRecorder;
+}): Source {
   const { manifests, kubeconfig, master } = options;
   if (manifests !== undefined) {
     return createManifestSource({
@@ -134,6 +236,8 @@ function createSource(
     nodeName,
     sink,
     log,
+    observer: metrics.api,
+    onSessions: (open) => recorder.connect(open),
     onProblem: ({ object, field, reason }) =>
       log.warn(
         { object, field, reason },

@@ -1,25 +1,31 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { compareText } from '../api/collections.ts';
+import { addFlags, type FlagTexts } from '../config/flags.ts';
+import type { FeatureGates } from '../config/map-kinds.ts';
+import { ALL_SETTINGS } from '../config/settings.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem, type ManifestProblem } from '../sources/manifests/problem.ts';
-import { FEATURE_GATES, type FeatureGates, featureGates } from './flag-values.ts';
+import { loadOrWarn } from './configuration.ts';
 
 export function addValidateCommand(program: Command): void {
-  program
+  const { config, featureGates } = ALL_SETTINGS;
+  const command = program
     .command('validate')
     .description(
       'check manifests; exit 1 and name file, line, object, field and reason of each fault',
     )
-    .requiredOption('--manifests <dir>', 'directory of YAML and JSON manifests')
-    .option('--feature-gates <gates>', 'such as AllPorts=false', featureGates, FEATURE_GATES)
-    .action((options: { manifests: string; featureGates: FeatureGates }) => {
-      const { problems, objects } = validate(options.manifests, options.featureGates);
+    .requiredOption('--manifests <dir>', 'directory of YAML and JSON manifests');
+  addFlags(command, { config, featureGates }).action(
+    async (texts: FlagTexts & { manifests: string }) => {
+      const { options } = await loadOrWarn(texts);
+      const { problems, objects } = validate(texts.manifests, options.featureGates);
       for (const problem of problems) process.stdout.write(`${formatProblem(problem)}\n`);
       if (problems.length > 0) process.exitCode = 1;
       else process.stdout.write(`${objects} objects, no faults\n`);
-    });
+    },
+  );
 }
 
 /**

@@ -76,6 +76,26 @@ export function candidatesForAllPorts(
 }
 
 /**
+ * How many endpoints on this node a load balancer may count on: ready ones, each address once,
+ * whatever its ports. Those that drain do not count, though they may serve to the end: that is how
+ * load balancers learn to go elsewhere in time (kube-proxy's LocalReadyEndpoints, KEP-1669).
+ */
+export function countLocalReady(
+  slices: Iterable<EndpointSlice>,
+  family: IpFamily,
+  isAllPorts: boolean,
+  nodeName: string,
+): number {
+  // As with traffic, a slice without a port number has no endpoints of a listed port.
+  const usable = [...slices].filter(
+    ({ ports }) => isAllPorts || ports.some(({ port }) => port !== undefined),
+  );
+  return candidatesForAllPorts(usable, family).filter(
+    (endpoint) => endpoint.ready && endpoint.nodeName === nodeName,
+  ).length;
+}
+
+/**
  * One address and port may stand in several slices while the controller moves it, or while a new
  * pod got the address of one that still terminates (kubernetes/kubernetes#135593): the one that
  * can serve wins; between equals the text decides, so that the order of slices does not matter.

@@ -4,7 +4,7 @@ import type { Route } from '../services/route.ts';
 import { type BaseOptions, iptablesStanding } from './base-rules.ts';
 import type { Iptables } from './commands.ts';
 import { Ruleset } from './ruleset.ts';
-import { rulesetWriter } from './writer.ts';
+import { rulesetWriter, rulesIn } from './writer.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
 export interface IptablesOptions extends Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
@@ -66,13 +66,16 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
       // Filter must not be ahead of nat: both come from one look at what is wanted.
       const changes = full ? await writer.differences() : ruleset.pending();
       let written = 0;
+      const rulesWritten = new Map<string, number>();
       // nat before filter: a Service that gets its first endpoint is translated before its reject
       // goes, so that no packet to the VIP leaves the node untranslated.
       for (const change of changes) {
         written += full ? await writer.writeTolerant(change) : await writer.write(change);
+        rulesWritten.set(change.table, rulesIn(change));
       }
-      return { written };
+      return { written, rulesWritten };
     },
-    intact: () => writer.intact(),
+    loss: () => writer.loss(),
+    numbers: () => ({ rules: ruleset.sizes }),
   };
 }

@@ -25,14 +25,28 @@ export class IptablesError extends Error {
   readonly stderr: string;
   /** The rejected line of the input, when the command told its number. */
   readonly line: string | undefined;
+  /** The table that it was for. */
+  readonly table: string | undefined;
 
-  constructor(command: string, stderr: string, line: string | undefined, cause: unknown) {
-    const at = line === undefined ? '' : ` at "${line}"`;
+  constructor(
+    command: string,
+    stderr: string,
+    place: Partial<InputPlace> | undefined,
+    cause: unknown,
+  ) {
+    const at = place?.line === undefined ? '' : ` at "${place.line}"`;
     super(`${command} failed${at}: ${stderr.trim() || String(cause)}`, { cause });
     this.command = command;
     this.stderr = stderr;
-    this.line = line;
+    this.line = place?.line;
+    this.table = place?.table;
   }
+}
+
+/** A line of the input for `iptables-restore`, and the table in whose part it stands. */
+export interface InputPlace {
+  readonly line: string;
+  readonly table: string;
 }
 
 /** The commands of one family and variant. Each runs without a shell. */
@@ -45,8 +59,8 @@ export interface Iptables {
   probe(table: Table): Promise<void>;
   /** Loads `input` without flushing the rest; all of a table or nothing of it. */
   restore(input: Iterable<string>): Promise<void>;
-  /** Whether every rule of `input`, made of `-C` lines, is there. */
-  check(input: string): Promise<boolean>;
+  /** The first rule of `input`, made of `-C` lines, that is not there. */
+  check(input: string): Promise<InputPlace | undefined>;
   /** First line of `--version`. */
   version(): Promise<string>;
 }
@@ -88,11 +102,11 @@ export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
     async check(input) {
       try {
         await this.restore([input]);
-        return true;
+        return undefined;
       } catch (error) {
         // A line that was named is a rule that is not there; anything else is no answer.
-        if (error instanceof IptablesError && error.line !== undefined) return false;
-        throw error;
+        if (!(error instanceof IptablesError) || error.line === undefined) throw error;
+        return { line: error.line, table: error.table ?? '' };
       }
     },
     async version() {
@@ -112,19 +126,23 @@ function asIptablesError(
 ): IptablesError {
   const stderr = error instanceof ExecaError ? String(error.stderr ?? '') : '';
   const number = /line:? (\d+)/i.exec(stderr)?.[1];
-  const line = number === undefined ? undefined : lineOf(input, Number(number));
-  return new IptablesError(command, stderr, line, error);
+  const place = number === undefined ? undefined : placeOf(input, Number(number));
+  return new IptablesError(command, stderr, place, error);
 }
 
-/** @param number counted from 1. */
-function lineOf(input: Iterable<string>, number: number): string | undefined {
+/** @param number of a line, counted from 1. */
+export function placeOf(input: Iterable<string>, number: number): InputPlace | undefined {
   let left = number;
   let rest = '';
+  let table = '';
   for (const piece of input) {
     const lines = (rest + piece).split('\n');
     rest = lines.pop() ?? '';
-    if (left <= lines.length) return lines[left - 1];
-    left -= lines.length;
+    for (const line of lines) {
+      if (line.startsWith('*')) table = line.slice(1);
+      left -= 1;
+      if (left === 0) return { line, table };
+    }
   }
   return undefined;
 }

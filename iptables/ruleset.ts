@@ -26,6 +26,8 @@ export const TABLES: readonly Table[] = ['mangle', 'nat', 'filter'];
 export interface Chain {
   readonly text: string;
   readonly depth: number;
+  /** How many rules the text has. */
+  readonly size: number;
 }
 
 /** What must be written to one table. */
@@ -88,6 +90,8 @@ export class Ruleset {
   readonly #healthChecks = new PortTree('filter', NODE_PORTS, TREE_PREFIX.healthChecks);
   readonly #jumps = new Map<string, TreeRoot>();
   readonly #chains = new Map<Table, Map<string, Chain>>(TABLES.map((table) => [table, new Map()]));
+  /** Rules in the chains of each table. */
+  readonly #sizes = new Map<Table, number>(TABLES.map((table) => [table, 0]));
   /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
   readonly #dirty = new Map<Table, Set<string>>(TABLES.map((table) => [table, new Set()]));
 
@@ -181,6 +185,11 @@ export class Ruleset {
     for (const name of change.remove) if (!chains.has(name)) dirty.delete(name);
   }
 
+  /** How many rules each table should have in our own chains; kept up to date chain by chain. */
+  get sizes(): ReadonlyMap<Table, number> {
+    return this.#sizes;
+  }
+
   /** The rules in chains that are not ours alone. */
   shared(): readonly SharedRule[] {
     return this.#standing.shared();
@@ -246,13 +255,24 @@ export class Ruleset {
     }
     const chains = this.#of(this.#chains, table);
     const text = rules.join('\n');
-    if (chains.get(name)?.text === text) return;
-    chains.set(name, { text, depth });
+    const before = chains.get(name);
+    if (before?.text === text) return;
+    chains.set(name, { text, depth, size: rules.length });
+    this.#grow(table, rules.length - (before?.size ?? 0));
     this.#of(this.#dirty, table).add(name);
   }
 
   #drop(table: Table, name: string): void {
-    if (this.#of(this.#chains, table).delete(name)) this.#of(this.#dirty, table).add(name);
+    const chains = this.#of(this.#chains, table);
+    const before = chains.get(name);
+    if (before === undefined) return;
+    chains.delete(name);
+    this.#grow(table, -before.size);
+    this.#of(this.#dirty, table).add(name);
+  }
+
+  #grow(table: Table, rules: number): void {
+    this.#sizes.set(table, this.#of(this.#sizes, table) + rules);
   }
 
   #of<Value>(byTable: ReadonlyMap<Table, Value>, table: Table): Value {

@@ -1,4 +1,5 @@
-import type { Iptables } from './commands.ts';
+import { isOwnChain } from './chains.ts';
+import type { InputPlace, Iptables } from './commands.ts';
 import { IptablesError } from './commands.ts';
 import { DEPTH } from './compile.ts';
 import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restorePieces } from './restore.ts';
@@ -15,8 +16,8 @@ export interface RulesetWriter {
    * not keep everything else from being written, nor other chains from being removed.
    */
   writeTolerant(change: TableChange): Promise<number>;
-  /** Whether the canaries and the jumps to our chains are there. */
-  intact(): Promise<boolean>;
+  /** Which canary or jump to our chains is missing, in words; undefined: none is. */
+  loss(): Promise<string | undefined>;
 }
 
 /** @param onWarning is told of chains that could not be removed. */
@@ -45,7 +46,7 @@ export function rulesetWriter(
       ruleset.markWritten({ ...change, write: new Map(), remove: left });
       const remove = change.remove.filter((name) => !left.includes(name));
       // Emptied all the same: it must not lead to pods that went, nor hold the chains it jumps to.
-      const emptied = left.map((name) => [name, { text: '', depth: DEPTH.mark }] as const);
+      const emptied = left.map((name) => [name, { text: '', depth: DEPTH.mark, size: 0 }] as const);
       const rest = { ...change, remove, write: new Map([...change.write, ...emptied]) };
       return await writeTolerant(rest);
     }
@@ -58,8 +59,27 @@ export function rulesetWriter(
     },
     write,
     writeTolerant,
-    intact: () => iptables.check(checkInput(TABLES, ruleset.shared())),
+    async loss() {
+      const missing = await iptables.check(checkInput(TABLES, ruleset.shared()));
+      return missing === undefined ? undefined : lossText(missing);
+    },
   };
+}
+
+/** How many rules a change brings. */
+export function rulesIn({ write, shared }: TableChange): number {
+  let rules = 0;
+  for (const { size } of write.values()) rules += size;
+  for (const { insert, append } of shared) rules += insert.length + append.length;
+  return rules;
+}
+
+/** `chain KUBE-PROXY-CANARY of table nat`, `jump from INPUT to KUBE-SERVICES in table filter` */
+function lossText({ line, table }: InputPlace): string {
+  const [, chain = '', target = ''] = /^-C (\S+).* -j (\S+)/.exec(line) ?? [];
+  if (isOwnChain(chain)) return `chain ${chain} of table ${table}`;
+  if (target.startsWith('KUBE-')) return `jump from ${chain} to ${target} in table ${table}`;
+  return `rule of chain ${chain} in table ${table}`;
 }
 
 /** The removals that a failed restore is to blame on: the one it names, or any. */

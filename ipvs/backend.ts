@@ -5,11 +5,11 @@ import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
 import { EINVAL } from '../netlink/error.ts';
 import type { SetEntry } from '../netlink/ipset.ts';
 import { Slices } from '../netlink/slices.ts';
-import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
+import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import { compareWithKernel } from './compare.ts';
 import { Draining } from './draining.ts';
-import { type Item, precedesDestinations, serviceOf } from './items.ts';
+import { type Item, precedesDestinations, serviceOf, serviceText } from './items.ts';
 import { type IpvsKernel, IpvsRefusedError, type Refused } from './kernel.ts';
 import { Marks } from './marks.ts';
 import { IpvsPlan, type PlanOptions } from './plan.ts';
@@ -108,25 +108,34 @@ class IpvsBackend implements Backend {
     if (this.#settling !== undefined || !this.#draining.isUnsettled) return;
     this.#settling = setTimeout(() => {
       this.#settling = undefined;
-      this.#exclusive(() => this.#draining.settle()).catch((error: unknown) =>
-        this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
-      );
+      this.#exclusive(() => this.#draining.settle())
+        .catch((error: unknown) =>
+          this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
+        )
+        .finally(() => this.#settleLater());
     }, SETTLE_TIME).unref();
   }
 
-  intact(): Promise<boolean> {
+  loss(): Promise<string | undefined> {
     return this.#exclusive(async () => {
       // What is still to be written is not lost.
       const isSettled = !this.#plan.wanted.hasChanges;
       const hasEntries = (set: SetName) => isSettled && this.#plan.wanted.countOf(set) > 0;
-      if (!(await this.#kernel.isWhole(hasEntries))) return false;
+      const missing = await this.#kernel.loss(hasEntries);
+      if (missing !== undefined) return missing;
       // One service stands for all: IPVS is cleared as a whole (`ipvsadm -C`).
       const hopeless = [...this.#hopeless];
       const isThere = (key: string) => !hopeless.some((what) => what.endsWith(key));
       const some = isSettled ? this.#plan.wanted.serviceOfSome(isThere) : undefined;
-      if (some !== undefined && (await this.#kernel.destinations(some)).length === 0) return false;
-      return await this.#writer.intact();
+      if (some !== undefined && (await this.#kernel.destinations(some)).length === 0) {
+        return `IPVS service ${serviceText(some)}`;
+      }
+      return await this.#writer.loss();
     });
+  }
+
+  numbers(): BackendNumbers {
+    return { marks: { inUse: this.#marks.inUse, waiting: this.#plan.waiting } };
   }
 
   #exclusive<T>(work: () => Promise<T>): Promise<T> {
@@ -234,8 +243,12 @@ class IpvsBackend implements Backend {
     const known = this.#hopeless;
     this.#hopeless = new Set([...known, ...refused.map(([what]) => what)]);
     for (const [what, error] of refused) {
-      if (!known.has(what))
-        this.#options.onWarning(`the kernel will not ${what}: ${error.message}`);
+      if (known.has(what)) continue;
+      // `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`
+      const [service = ''] = what.replace(/^\S+ /, '').split(' > ');
+      const name = this.#plan.nameOf(service);
+      const whose = name === undefined ? '' : ` for ${name}`;
+      this.#options.onWarning(`the kernel will not ${what}${whose}: ${error.message}`);
     }
     return refused.length;
   }

@@ -3,7 +3,9 @@ import { IP_FAMILIES } from '../api/objects.ts';
 import { ENOENT, hasErrno, UnsupportedError } from '../netlink/error.ts';
 import { Ipsets } from '../netlink/ipset.ts';
 import { Ipvs, type IpvsChange, IpvsMissingError, type IpvsServiceKey } from '../netlink/ipvs.ts';
-import { deleteLink } from '../netlink/links.ts';
+import { changeAddresses, deleteLink, findLink } from '../netlink/links.ts';
+import { listAddresses } from '../netlink/rtnetlink.ts';
+import { isOwnService } from './items.ts';
 import { IPVS_DEVICE } from './kernel.ts';
 import { allSetNames, kernelName } from './sets.ts';
 
@@ -56,25 +58,37 @@ export async function retireServices(excludeCidrs: readonly string[]): Promise<n
   }
 }
 
-/** As kube-proxy has it, all of a protocol, address and port; and those of marks on record. */
 async function ownServices(ipvs: Ipvs, excludeCidrs: readonly string[]): Promise<IpvsServiceKey[]> {
+  const isExcluded = excludedBy(excludeCidrs);
   const keys: IpvsServiceKey[] = [];
   for (const family of IP_FAMILIES) {
     const marks = new Set(await recordedMarks(kernelName('KUBE-MARKS', family)));
     for (const { key } of await ipvs.services(family)) {
-      const isOwn =
-        key.kind === 'mark'
-          ? marks.has(key.mark)
-          : !excludeCidrs.some((cidr) => cidrContains(cidr, key.address));
-      if (isOwn) keys.push(key);
+      if (isOwnService(key, (mark) => marks.has(mark), isExcluded)) keys.push(key);
     }
   }
   return keys;
 }
 
-/** The device goes with its addresses: to remove thousands of IPv6 ones takes the kernel seconds. */
-export async function deleteIpvsDevice(): Promise<void> {
-  await deleteLink(IPVS_DEVICE);
+/**
+ * The device goes with its addresses, for to remove thousands of IPv6 ones takes the kernel seconds;
+ * unless somebody else has addresses there.
+ */
+export async function deleteIpvsDevice(excludeCidrs: readonly string[]): Promise<void> {
+  const bound = (await listAddresses()).filter((each) => each.interfaceName === IPVS_DEVICE);
+  const isExcluded = excludedBy(excludeCidrs);
+  const own = bound.map(({ address }) => address).filter((address) => !isExcluded(address));
+  const link = await findLink(IPVS_DEVICE);
+  if (link === undefined) return;
+  if (own.length === bound.length) {
+    await deleteLink(IPVS_DEVICE);
+    return;
+  }
+  for (const { error } of await changeAddresses(link, [], own)) throw error;
+}
+
+function excludedBy(cidrs: readonly string[]): (address: string) => boolean {
+  return (address) => cidrs.some((cidr) => cidrContains(cidr, address));
 }
 
 /** Destroys the sets of both families; one that a rule still refers to keeps no other from going. */

@@ -4,6 +4,7 @@ import { Slices } from '../netlink/slices.ts';
 import {
   destinationText,
   type Item,
+  isOwnService,
   itemKey,
   sameConfig,
   sameEntry,
@@ -99,10 +100,7 @@ async function readKernel(
   for (const service of await kernel.services()) {
     const { key } = service;
     const text = serviceText(key);
-    const isOwn =
-      wanted.has(text) ||
-      (key.kind === 'mark' ? bounds.isOwnMark(key.mark) : !bounds.isExcluded(key.address));
-    if (!isOwn) continue;
+    if (!wanted.has(text) && !isOwnService(key, bounds.isOwnMark, bounds.isExcluded)) continue;
     services.set(text, service);
     for (const state of await kernel.destinations(key)) {
       destinations.set(destinationText(key, state), { service, state });

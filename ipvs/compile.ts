@@ -14,6 +14,7 @@
  * traffic policy is Local: pods and the node itself may use every endpoint, and IPVS cannot tell
  * clients apart, but marks can.
  */
+import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { SetEntry } from '../netlink/ipset.ts';
@@ -33,6 +34,8 @@ export interface CompileOptions {
   /** Those on which node ports are served. */
   readonly nodePortAddresses: readonly string[];
   readonly verdicts: VerdictMarks;
+  /** Whether a listed Route has this port of an address that is the node's own: node ports yield. */
+  isVip(ip: string, protocol: Protocol, port: number): boolean;
   /** The mark of an owner, see `markOwner`; undefined when there is none left. */
   markOf(owner: string): number | undefined;
 }
@@ -61,13 +64,12 @@ function sidesOf(route: Route): Side[] {
   return [...sides];
 }
 
-/** Clients inside reach endpoints that those outside do not (externalTrafficPolicy Local). */
+/** Clients inside reach other endpoints than those outside (externalTrafficPolicy Local). */
 function needsInside(route: Route): boolean {
   const isExternal =
     route.loadBalancerIPs.length + route.externalIPs.length > 0 || route.nodePort > 0;
   if (!isExternal || !route.externalLocal || route.clusterEndpoints.length === 0) return false;
-  const local = new Set(route.localEndpoints.map(({ address }) => address));
-  return route.clusterEndpoints.some(({ address }) => !local.has(address));
+  return !isDeepStrictEqual(route.clusterEndpoints, route.localEndpoints);
 }
 
 /** Compiles one Route; equal Routes and options give equal items. */
@@ -149,7 +151,11 @@ function compileListed(
   };
   if (insideMark !== undefined) {
     const service = { kind: 'mark', family: route.family, mark: insideMark } as const;
-    pushService(items, route, service, clusterEndpoints, options);
+    // To a persistent service of a mark IPVS keeps the packet's port, whatever the destination's
+    // (ip_vs_sched_persist): the right port is worth more than the same endpoint.
+    const isMapped = clusterEndpoints.some((endpoint) => (endpoint.port ?? port) !== port);
+    const affinitySeconds = isMapped ? 0 : route.affinitySeconds;
+    pushService(items, { affinitySeconds }, service, clusterEndpoints, options);
   }
   for (const ip of route.externalIPs) {
     serveOutside({ ip, protocol, port });
@@ -173,6 +179,7 @@ function compileListed(
     }
     for (const ip of options.nodePortAddresses) {
       const at = { ip, protocol, port: route.nodePort };
+      if (options.isVip(ip, protocol, route.nodePort)) continue;
       serveOutside(at);
       if (protocol !== 'SCTP') continue;
       for (const set of nodePortSets(route, protocol)) add(set, at);
@@ -193,13 +200,26 @@ function compileAllPorts(route: Route, options: CompileOptions, items: Item[], a
   const { match } = route;
   const endpointsOf = (side: Side) =>
     side === 'local' ? route.localEndpoints : route.clusterEndpoints;
+  const addMarks = (ip: string, skbMark: number, all: SetName, ranges: SetName) => {
+    if (match.kind === 'all') add(all, { ip, skbMark });
+    if (match.kind !== 'ranges') return;
+    for (const { protocol, from, to } of match.ranges) {
+      add(ranges, { ip, protocol, ...portsOf(from, to), skbMark });
+    }
+  };
   for (const ip of vipsOf(route)) add('KUBE-ALL-PORTS-IPS', { ip });
   const marks = new Map<Side, number>();
   for (const side of sidesOf(route)) {
     const mark = options.markOf(markOwner(route, side));
-    // All ports of its VIPs are rejected then.
-    if (mark === undefined) return;
-    marks.set(side, mark);
+    if (mark !== undefined) marks.set(side, mark);
+  }
+  if (marks.size < sidesOf(route).length) {
+    for (const ip of vipsOf(route)) {
+      addMarks(ip, options.verdicts.reject, 'KUBE-ALL-PORTS', 'KUBE-PORT-RANGES');
+    }
+    return;
+  }
+  for (const [side, mark] of marks) {
     const service = { kind: 'mark', family: route.family, mark } as const;
     pushService(items, route, service, endpointsOf(side), options);
   }
@@ -208,13 +228,6 @@ function compileAllPorts(route: Route, options: CompileOptions, items: Item[], a
   const verdictMark = (side: Side) => {
     if (endpointsOf(side).length > 0) return markOf(side);
     return route.hasEndpointsAnywhere ? options.verdicts.drop : options.verdicts.reject;
-  };
-  const addMarks = (ip: string, skbMark: number, all: SetName, ranges: SetName) => {
-    if (match.kind === 'all') add(all, { ip, skbMark });
-    if (match.kind !== 'ranges') return;
-    for (const { protocol, from, to } of match.ranges) {
-      add(ranges, { ip, protocol, ...portsOf(from, to), skbMark });
-    }
   };
   const own = (ip: string, side: Side) => {
     const mark = markOf(side);
@@ -262,7 +275,7 @@ function compileAllPorts(route: Route, options: CompileOptions, items: Item[], a
 
 function pushService(
   items: Item[],
-  route: Route,
+  { affinitySeconds }: Pick<Route, 'affinitySeconds'>,
   service: IpvsServiceKey,
   endpoints: readonly Endpoint[],
   { scheduler }: CompileOptions,
@@ -270,7 +283,7 @@ function pushService(
   const config = {
     scheduler,
     schedulerFlags: schedulerFlags(scheduler),
-    persistenceSeconds: route.affinitySeconds,
+    persistenceSeconds: affinitySeconds,
   };
   items.push({ kind: 'service', service, config });
   for (const { address, port = 0 } of endpoints) {

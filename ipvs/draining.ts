@@ -14,6 +14,10 @@ import { destinationText, type Item, itemKey, serviceText } from './items.ts';
 /** UDP and SCTP: kube-proxy deletes at once, for their clients do not notice that a pod went. */
 const SUDDEN: ReadonlySet<Protocol> = new Set(['UDP', 'SCTP']);
 
+function isSudden(service: IpvsServiceKey): boolean {
+  return service.kind === 'address' && SUDDEN.has(service.protocol);
+}
+
 /**
  * What became of an endpoint: it still serves, or drains by itself; it is there, but not ready, or
  * its Service is gone, so that nobody can tell; or it is in no EndpointSlice of the Service any more.
@@ -29,7 +33,7 @@ const MISSING_ROUNDS = 2;
 /**
  * Whether a destination may be deleted.
  * @param stays the service is still wanted, only not with this destination.
- * @param settled a while has passed since it began to drain: no handshake is under way any more.
+ * @param settles when these are enough, no handshake is under way any more.
  * @param rounds how often all that drain were looked at since this one began to.
  * @param state connections, as the kernel counts them: active are established TCP and SCTP ones,
  * inactive all others, UDP among them.
@@ -38,27 +42,31 @@ export function mayGo(
   service: IpvsServiceKey,
   stays: boolean,
   life: Life,
-  { settled, rounds }: Pick<DrainingDestination, 'settled' | 'rounds'>,
+  { settles, rounds }: Pick<DrainingDestination, 'settles' | 'rounds'>,
   state: IpvsDestinationState,
 ): boolean {
   const { activeConnections: active, inactiveConnections: inactive } = state;
   if (life === 'alive' && stays) return active + inactive === 0;
   if (service.kind === 'address') {
-    if (SUDDEN.has(service.protocol)) return true;
+    if (isSudden(service)) return true;
     // The port may be somebody else's now, who must not wait for what is over but for the timers.
     return active + (stays ? inactive : 0) === 0;
   }
   // UDP flows must move on, TCP connections must live. IPVS can forget one only by destination. To
   // a pod that died no connection ends by itself, and flows would be led astray for its sake.
-  if (active === 0) return inactive === 0 || settled;
+  if (active === 0) return inactive === 0 || settles >= SETTLES;
   return life === 'gone' && rounds >= MISSING_ROUNDS;
 }
 
 interface DrainingDestination {
   readonly destination: IpvsDestinationKey;
-  settled: boolean;
+  /** Calls of `settle` since it began to drain. */
+  settles: number;
   rounds: number;
 }
+
+/** Two, for the first may come just after it began. */
+const SETTLES = 2;
 
 interface DrainingService {
   readonly service: IpvsServiceKey;
@@ -128,10 +136,9 @@ export class Draining {
       this.#services.set(key, draining);
       const text = destinationText(service, destination);
       const known = draining.destinations.get(text);
-      draining.destinations.set(text, known ?? { destination, settled: false, rounds: 0 });
+      draining.destinations.set(text, known ?? { destination, settles: 0, rounds: 0 });
       touched.add(key);
-      const isSudden = service.kind === 'address' && SUDDEN.has(service.protocol);
-      if (isSudden && this.#wishes.lifeOf(service, destination) !== 'alive') {
+      if (isSudden(service) && this.#wishes.lifeOf(service, destination) !== 'alive') {
         changes.push({ op: 'delete-destination', key: service, destination });
       } else {
         changes.push({
@@ -145,20 +152,23 @@ export class Draining {
     await this.look(touched);
   }
 
-  /** Whether some destination has not yet been given a while. */
+  /** Whether some destination has not yet been given the time of a handshake. */
   get isUnsettled(): boolean {
     for (const { destinations } of this.#services.values()) {
-      for (const { settled } of destinations.values()) if (!settled) return true;
+      for (const { settles } of destinations.values()) if (settles < SETTLES) return true;
     }
     return false;
   }
 
-  /** To be called a while after destinations began to drain: looks at those again. */
+  /**
+   * To be called again and again, in the time that a handshake takes at most, while `isUnsettled`:
+   * looks at destinations that have just begun to drain.
+   */
   async settle(): Promise<void> {
     const services: string[] = [];
     for (const [key, { destinations }] of this.#services) {
-      const unsettled = [...destinations.values()].filter(({ settled }) => !settled);
-      for (const draining of unsettled) draining.settled = true;
+      const unsettled = [...destinations.values()].filter(({ settles }) => settles < SETTLES);
+      for (const draining of unsettled) draining.settles += 1;
       if (unsettled.length > 0) services.push(key);
     }
     await this.look(services);
@@ -201,7 +211,13 @@ export class Draining {
           draining,
           state,
         );
-      if (!isOver) continue;
+      if (!isOver) {
+        // To say so once may have failed, and comparisons leave alone what drains.
+        const drained = { ...destination, weight: 0 };
+        if (state.weight > 0)
+          changes.push({ op: 'edit-destination', key: service, destination: drained });
+        continue;
+      }
       destinations.delete(text);
       if (state === undefined || this.#wishes.isWanted(text)) continue;
       changes.push({ op: 'delete-destination', key: service, destination });

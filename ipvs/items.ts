@@ -86,6 +86,15 @@ export function serviceOf(item: Item): string | undefined {
   return undefined;
 }
 
+/** Whether a service is Portwide's or, as kube-proxy takes it, may be: all but marks are. */
+export function isOwnService(
+  key: IpvsServiceKey,
+  isOwnMark: (mark: number) => boolean,
+  isExcluded: (address: string) => boolean,
+): boolean {
+  return key.kind === 'mark' ? isOwnMark(key.mark) : !isExcluded(key.address);
+}
+
 /** What an item is known by. */
 export function itemKey(item: Item): string {
   switch (item.kind) {

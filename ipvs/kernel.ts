@@ -180,16 +180,20 @@ export class IpvsKernel {
   }
 
   /**
-   * Whether the device is there, and every set, with entries where it should have some.
+   * What is not there of the device and the sets, with entries where they should have some, in
+   * words (`ipset KUBE-CLUSTER-IP`); undefined: nothing is missing.
    * @param hasEntries whether a set should.
    */
-  async isWhole(hasEntries: (set: SetName) => boolean): Promise<boolean> {
-    if ((await this.#links.findLink(IPVS_DEVICE)) === undefined) return false;
+  async loss(hasEntries: (set: SetName) => boolean): Promise<string | undefined> {
+    if ((await this.#links.findLink(IPVS_DEVICE)) === undefined) return `device ${IPVS_DEVICE}`;
     const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
-    return SET_NAMES.every((set) => {
-      const header = headers.get(kernelName(set, this.family));
-      return header !== undefined && (header.elements > 0 || !hasEntries(set));
-    });
+    for (const set of SET_NAMES) {
+      const name = kernelName(set, this.family);
+      const header = headers.get(name);
+      if (header === undefined) return `ipset ${name}`;
+      if (header.elements === 0 && hasEntries(set)) return `entries of ipset ${name}`;
+    }
+    return undefined;
   }
 
   /**
@@ -297,7 +301,7 @@ export class IpvsKernel {
     addresses: readonly string[],
   ): Promise<[string, NetlinkError][]> {
     const index = await this.#links.findLink(IPVS_DEVICE);
-    // Somebody deleted it; `intact` will tell, and the next comparison makes it anew.
+    // Somebody deleted it; `loss` will tell, and the next comparison makes it anew.
     if (index === undefined && op === 'remove') return [];
     const link = index ?? (await this.#links.createDummy(IPVS_DEVICE));
     const refused = await this.#links.changeAddresses(

@@ -19,6 +19,11 @@ export interface VerdictMarks {
 }
 
 const RESERVED = 2;
+/**
+ * The AWS VPC CNI restores this bit from the mark of the connection, for packets of pods, behind the
+ * rule that marks them; a mark that has it would lose it.
+ */
+const RESTORED_BIT = 0x80;
 
 export function verdictMarks({ first }: MarkRange): VerdictMarks {
   return { drop: first, reject: first + 1 };
@@ -69,6 +74,11 @@ export class Marks {
     return mark;
   }
 
+  /** How many owners have a mark now. */
+  get inUse(): number {
+    return this.#byOwner.size - this.#released.size;
+  }
+
   /** Whether a mark is, or once was, given to a Service, out of whatever range. */
   isOurs(mark: number): boolean {
     return this.#ours.has(mark);
@@ -93,6 +103,7 @@ export class Marks {
     const start = hash('sha256', owner, 'buffer').readUInt32BE(0) % size;
     for (let step = 0; step < size; step++) {
       const mark = first + ((start + step) % size);
+      if ((mark & RESTORED_BIT) !== 0) continue;
       if (!this.#owners.has(mark) && !this.#taken.has(mark)) return mark;
     }
     return undefined;

@@ -16,6 +16,7 @@ import {
 import type { Life } from './draining.ts';
 import { type Item, serviceText } from './items.ts';
 import { type Marks, verdictMarks } from './marks.ts';
+import { NodePortConflicts } from './node-port-conflicts.ts';
 import { ipvsStanding, type RuleOptions } from './rules.ts';
 import { Wanted } from './wanted.ts';
 
@@ -45,6 +46,7 @@ export class IpvsPlan {
   readonly #options: PlanOptions;
   readonly #marks: Marks;
   readonly #routes = new Map<string, RouteRecord>();
+  readonly #nodePorts = new NodePortConflicts();
   /** By service: whose endpoints are alive decides on what drains. */
   readonly #routeOf = new Map<string, Route>();
   #touched = new Set<string>();
@@ -97,6 +99,17 @@ export class IpvsPlan {
     return touched;
   }
 
+  /** How many Services wait for a mark. */
+  get waiting(): number {
+    const services = [...this.#waiting].map((id) => this.#routes.get(id)?.route.serviceKey);
+    return new Set(services).size;
+  }
+
+  /** Whose an IPVS service is (`ns/name` or `ns/name:port`), by its text. */
+  nameOf(service: string): string | undefined {
+    return this.#routeOf.get(service)?.name;
+  }
+
   /** What became of the endpoint that a destination stands for. */
   lifeOf(service: IpvsServiceKey, { address, port }: IpvsDestinationKey): Life {
     const route = this.#routeOf.get(serviceText(service));
@@ -133,12 +146,14 @@ export class IpvsPlan {
       // IPVS lets no packet from a loopback address leave the host (crosses_local_route_boundary).
       nodePortAddresses: addresses.filter((each) => !isLoopback(each) && !isLinkLocal(each)),
       verdicts: verdictMarks(markRange),
+      isVip: (ip, protocol, port) => this.#nodePorts.isVip(ip, protocol, port),
       markOf: (owner) => this.#marks.take(owner),
     };
   }
 
   #replace(id: string, route: Route | undefined): void {
     const before = this.#routes.get(id);
+    const yielding = this.#nodePorts.replace(before?.route, route);
     const after = route === undefined ? undefined : this.#compile(route);
     for (const item of after?.items ?? []) this.wanted.hold(item);
     for (const item of before?.items ?? []) this.wanted.release(item);
@@ -150,10 +165,9 @@ export class IpvsPlan {
       this.#routes.delete(id);
       this.#waiting.delete(id);
     } else this.#routes.set(id, after);
-    if (released.length === 0) return;
-    for (const waiting of [...this.#waiting]) {
-      this.#replace(waiting, this.#routes.get(waiting)?.route);
-    }
+    const again = new Set([...yielding, ...(released.length > 0 ? this.#waiting : [])]);
+    again.delete(id);
+    for (const other of again) this.#replace(other, this.#routes.get(other)?.route);
   }
 
   #compile(route: Route): RouteRecord {
@@ -162,13 +176,17 @@ export class IpvsPlan {
     const owners = markOwners(route);
     if (owners.every((owner) => this.#marks.take(owner) !== undefined)) {
       this.#waiting.delete(route.id);
-    } else if (!this.#waiting.has(route.id)) {
+      return { route, items, owners };
+    }
+    // One of two is of no use to it, and perhaps to somebody else.
+    for (const owner of owners) this.#marks.release(owner);
+    if (!this.#waiting.has(route.id)) {
       this.#waiting.add(route.id);
       this.#options.onWarning(
         `no mark is left for ${route.name}: --ipvs-fwmark-range is too small`,
       );
     }
-    return { route, items, owners };
+    return { route, items, owners: [] };
   }
 
   #touch(item: Item, route: Route | undefined): void {

@@ -18,7 +18,7 @@ import {
   type RuleOptions,
 } from './rule-matches.ts';
 
-/** In PREROUTING. Every packet passes, established or not: IPVS may have forgotten its connection. */
+/** In PREROUTING. Not only what is new: IPVS may have forgotten a connection that conntrack knows. */
 export function markOutside(options: RuleOptions): RuleSpec[] {
   const { localDetector } = options;
   const pods =

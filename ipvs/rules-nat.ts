@@ -1,7 +1,15 @@
 /** Rules of table nat: which connections are masqueraded. IPVS translates, nat does not. */
 import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ } from '../iptables/chains.ts';
 import { addressType, type RuleSpec } from '../iptables/rule.ts';
-import { bit, fromPods, inSet, listed, notInSet, type RuleOptions } from './rule-matches.ts';
+import {
+  bit,
+  fromPods,
+  inSet,
+  LISTED,
+  listed,
+  notInSet,
+  type RuleOptions,
+} from './rule-matches.ts';
 
 export function masquerades(options: RuleOptions): RuleSpec[] {
   const { family, masqueradeAll, localDetector } = options;
@@ -14,7 +22,14 @@ export function masquerades(options: RuleOptions): RuleSpec[] {
   const toMasq = { target: MARK_MASQ };
   return [
     { source: { value: loopback }, target: 'RETURN' },
-    { matches: [inSet('KUBE-HEALTH-CHECK-VIP', 'dst,dst', options)], target: 'ACCEPT' },
+    {
+      matches: [
+        inSet('KUBE-HEALTH-CHECK-VIP', 'dst,dst', options),
+        // Listed by another Service on the VIP, it is served.
+        ...LISTED.map((set) => notInSet(set, 'dst,dst', options)),
+      ],
+      target: 'ACCEPT',
+    },
     // A process of the node that calls a VIP has the VIP for its source, which leads nobody back.
     {
       matches: [inSet('KUBE-IPVS-IPS', 'src', options), inSet('KUBE-IPVS-IPS', 'dst', options)],

@@ -2,8 +2,8 @@
  * The rules of this mode: a constant number, whatever Services there are. What they decide on is in
  * ipsets. Names are kube-proxy's where it has the same.
  *
- * Marks: IPVS compares the whole mark of a packet, so all-ports packets get theirs whole and late in
- * mangle. Whether a connection is to be masqueraded is therefore noted in the mark of the connection
+ * Marks: IPVS compares the whole mark of a packet, so all-ports packets get theirs whole, in
+ * mangle, at its head: what others accept there (Calico) is marked too. Whether a connection is to be masqueraded is therefore noted in the mark of the connection
  * (conntrack), where it disturbs no mark of a packet and cannot masquerade a packet a second time
  * once it is encapsulated.
  */

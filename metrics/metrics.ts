@@ -1,95 +1,50 @@
-import { createServer, type Server } from 'node:http';
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
-import type { RefusalReason } from '../api/all-ports.ts';
+import { collectDefaultMetrics, Registry } from 'prom-client';
+import type { IpFamily } from '../api/objects.ts';
+import { type ApiObserver, apiServerMetrics } from './api-server.ts';
+import { definer } from './define.ts';
+import { type KubeProxyMetrics, type KubeProxySources, kubeProxyMetrics } from './kube-proxy.ts';
+import { type PortwideMetrics, type PortwideSources, portwideMetrics } from './portwide.ts';
 
-const REASONS: readonly RefusalReason[] = [
-  'NodePort',
-  'ExternalName',
-  'Headless',
-  'ExternalIPs',
-  'Ports',
-  'Annotation',
-  'FeatureGate',
-  'NodeAddress',
-  'Overlap',
-];
+export interface MetricSources extends KubeProxySources, PortwideSources {}
 
-/** kube-proxy's buckets: 1 ms, doubled up to 16 s. */
-const SYNC_BUCKETS = Array.from({ length: 15 }, (_, power) => 0.001 * 2 ** power);
-
-export interface Metrics {
+export interface Metrics extends KubeProxyMetrics, PortwideMetrics {
   readonly registry: Registry;
-  readonly syncSeconds: Histogram<'ip_family'>;
-  readonly lastSync: Gauge<'ip_family'>;
-  readonly restoreFailures: Counter<'ip_family'>;
+  /** Turns what the session with the API server does into metrics. */
+  readonly api: ApiObserver;
 }
 
-/** @param refused Services refused now, as pairs of Service and reason; asked at each scrape. */
-export function createMetrics(
-  refused: () => Iterable<{ serviceKey: string; reason: RefusalReason }>,
-): Metrics {
+/** Gauges with the name of a counter, and sums of others; `promtool check metrics` objects. */
+const UNWANTED_DEFAULTS = [
+  'nodejs_active_handles_total',
+  'nodejs_active_requests_total',
+  'nodejs_active_resources_total',
+];
+
+/**
+ * All metrics of the agent, in a registry of their own.
+ * @param sources asked at each scrape.
+ * @param version of the package.
+ */
+export function createMetrics(sources: MetricSources, version: string): Metrics {
   const registry = new Registry();
   collectDefaultMetrics({ register: registry });
-  new Gauge({
-    name: 'portwide_refused_services',
-    help: 'Services that are not served, or not on all of their VIPs, by reason',
-    labelNames: ['reason'],
-    registers: [registry],
-    collect() {
-      const services = new Map(REASONS.map((reason) => [reason, new Set<string>()]));
-      for (const { serviceKey, reason } of refused()) services.get(reason)?.add(serviceKey);
-      for (const [reason, keys] of services) this.set({ reason }, keys.size);
-    },
-  });
+  for (const name of UNWANTED_DEFAULTS) registry.removeSingleMetric(name);
+  const define = definer(registry);
   return {
     registry,
-    syncSeconds: new Histogram({
-      name: 'kubeproxy_sync_proxy_rules_duration_seconds',
-      help: 'SyncProxyRules latency in seconds',
-      labelNames: ['ip_family'],
-      buckets: SYNC_BUCKETS,
-      registers: [registry],
-    }),
-    lastSync: new Gauge({
-      name: 'kubeproxy_sync_proxy_rules_last_timestamp_seconds',
-      help: 'The last time proxy rules were successfully synced',
-      labelNames: ['ip_family'],
-      registers: [registry],
-    }),
-    restoreFailures: new Counter({
-      name: 'kubeproxy_sync_proxy_rules_iptables_restore_failures_total',
-      help: 'Cumulative proxy iptables restore failures',
-      labelNames: ['ip_family'],
-      registers: [registry],
-    }),
+    api: apiServerMetrics(define),
+    ...kubeProxyMetrics(define, sources),
+    ...portwideMetrics(define, sources, version),
   };
 }
 
 /**
- * Serves `/metrics`.
- * @throws Error (EADDRINUSE and the like) when the address cannot be bound.
+ * Shows what happens rarely, and is better never seen, as 0 from the start: a first failure is an
+ * increase then, which a query can find.
  */
-export async function serveMetrics(
-  registry: Registry,
-  address: { host: string; port: number },
-): Promise<Server> {
-  const server = createServer((request, response) => {
-    const path = request.url?.split('?')[0];
-    if (path !== '/metrics') {
-      response.writeHead(404).end();
-      return;
-    }
-    registry.metrics().then(
-      (text) => response.writeHead(200, { 'content-type': registry.contentType }).end(text),
-      (error: unknown) => response.writeHead(500).end(String(error)),
-    );
-  });
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    const host = address.host === '' ? {} : { host: address.host };
-    server.listen({ port: address.port, ...host }, resolve);
-  });
-  // Scrapes must not keep an agent alive that was told to end.
-  server.unref();
-  return server;
+export function startFamily(metrics: Metrics, family: IpFamily): void {
+  const { restoreFailures, partialRestoreFailures, conntrackDeleted } = metrics;
+  for (const counter of [restoreFailures, partialRestoreFailures, conntrackDeleted]) {
+    counter.inc({ ip_family: family }, 0);
+  }
 }

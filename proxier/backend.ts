@@ -13,6 +13,20 @@ export interface NodeFacts {
 export interface ApplyReport {
   /** Chains, maps or messages written; 0 when the kernel had everything. */
   readonly written: number;
+  /** Rules of iptables among it, by table; missing in modes that do not count them. */
+  readonly rulesWritten?: ReadonlyMap<string, number>;
+}
+
+/** What a backend has in use. It is asked at each scrape, so it is counted as it changes. */
+export interface BackendNumbers {
+  /** Rules of iptables that are ours, by table. */
+  readonly rules?: ReadonlyMap<string, number>;
+  /** Packet marks of all-ports Services. */
+  readonly marks?: {
+    readonly inUse: number;
+    /** Services that wait for one and are rejected until then. */
+    readonly waiting: number;
+  };
 }
 
 /**
@@ -26,6 +40,11 @@ export interface Backend {
   update(upserts: Iterable<Route>, removals: Iterable<string>): void;
   /** @param full compare with the kernel and mend whatever differs, stale rules included. */
   apply(full: boolean): Promise<ApplyReport>;
-  /** Whether the rules still stand, as far as a cheap look can tell. */
-  intact(): Promise<boolean>;
+  /**
+   * What somebody else took away, as far as a cheap look can tell, in words for the log (`chain
+   * KUBE-PROXY-CANARY of table nat`); undefined: everything stands.
+   */
+  loss(): Promise<string | undefined>;
+  /** A mode tells the numbers that it has. */
+  numbers?(): BackendNumbers;
 }

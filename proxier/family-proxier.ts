@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
-import type { IpFamily } from '../api/objects.ts';
+import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
+import type { ServiceHealth } from '../services/service-health.ts';
 import type { Backend, NodeFacts } from './backend.ts';
 import { type Flow, FlowOwners, type Suspects } from './stale-flows.ts';
 
@@ -18,12 +19,27 @@ export interface FlowTable {
 export interface SyncReport {
   readonly family: IpFamily;
   readonly full: boolean;
+  /** Something was handed over since the last sync that succeeded. */
+  readonly changed: boolean;
   readonly seconds: number;
+  /** Seconds of it that the backend took. */
+  readonly applySeconds: number;
   readonly written: number;
+  /** See `ApplyReport`. */
+  readonly rulesWritten: ReadonlyMap<string, number> | undefined;
+  /** Seconds that it took to look for stale UDP flows; undefined when there was no reason to look. */
+  readonly flowSeconds: number | undefined;
   readonly forgottenFlows: number;
   /** Why stale UDP flows could not be forgotten; they are tried again with the next sync. */
   readonly flowError: unknown;
+  /** What health check node ports may say from now on, where that changed. */
+  readonly health: readonly ServiceHealth[];
+  /** When what is now in force was triggered, in milliseconds since 1970. */
+  readonly triggerTimes: readonly number[];
 }
+
+/** More than these are not kept while syncs fail: the oldest go. */
+const MAX_TRIGGERS = 10_000;
 
 /**
  * One family: what is wanted, and bringing the kernel there. Changes are handed over at any time;
@@ -35,7 +51,9 @@ export class FamilyProxier {
   readonly #flows: FlowTable;
   readonly #now: () => number;
   readonly #owners = new FlowOwners();
+  #health = new Map<ObjectKey, ServiceHealth>();
   #facts: NodeFacts = { addresses: [], primary: undefined };
+  #triggerTimes: readonly number[] = [];
   #dirty = true;
   #full = true;
   #isFirst = true;
@@ -53,16 +71,23 @@ export class FamilyProxier {
     return this.#dirty || this.#full;
   }
 
+  /** Whether the next sync compares everything with the kernel. */
+  get isFullDue(): boolean {
+    return this.#full;
+  }
+
   /** The next sync compares everything with the kernel. */
   requireFull(): void {
     this.#full = true;
   }
 
-  setNodeFacts(facts: NodeFacts): void {
-    if (isDeepStrictEqual(facts, this.#facts)) return;
+  /** @returns whether they are other than before. */
+  setNodeFacts(facts: NodeFacts): boolean {
+    if (isDeepStrictEqual(facts, this.#facts)) return false;
     this.#facts = facts;
     this.#backend.setFacts(facts);
     this.#dirty = true;
+    return true;
   }
 
   /** Hands over changes; `before` has the earlier version of those that existed. */
@@ -81,9 +106,32 @@ export class FamilyProxier {
     this.#dirty = true;
   }
 
-  /** Whether the rules still stand. */
-  intact(): Promise<boolean> {
-    return this.#backend.intact();
+  /**
+   * Hands over what health check node ports are to say. It is held back until the rules that make
+   * it true are in force, as in kube-proxy.
+   */
+  updateHealth(changes: readonly ServiceHealth[]): void {
+    if (changes.length === 0) return;
+    for (const health of changes) this.#health.set(health.serviceKey, health);
+    this.#dirty = true;
+  }
+
+  /** Hands over when that was triggered which was handed over with `update`. */
+  addTriggers(times: readonly number[]): void {
+    if (times.length > 0)
+      this.#triggerTimes = [...this.#triggerTimes, ...times].slice(-MAX_TRIGGERS);
+  }
+
+  /** Triggers since the last sync; they are handed out once. */
+  takeTriggers(): readonly number[] {
+    const times = this.#triggerTimes;
+    this.#triggerTimes = [];
+    return times;
+  }
+
+  /** What of the rules no longer stands; see `Backend.loss`. */
+  loss(): Promise<string | undefined> {
+    return this.#backend.loss();
   }
 
   /**
@@ -93,13 +141,18 @@ export class FamilyProxier {
   async sync(): Promise<SyncReport> {
     const started = this.#now();
     const full = this.#full;
+    const changed = this.#dirty;
     this.#dirty = false;
     this.#full = false;
     // Taken before the rules are written: what is handed over meanwhile comes into force with the
     // next sync, and a flow that is forgotten before its rules changed would come back.
     const suspects = this.#owners.takeSuspects();
+    const health = this.#health;
+    this.#health = new Map();
+    const triggerTimes = this.takeTriggers();
     try {
-      const { written } = await this.#backend.apply(full);
+      const { written, rulesWritten } = await this.#backend.apply(full);
+      const applySeconds = (this.#now() - started) / 1000;
       // Rules that were not what they should be may have let any flow astray.
       const isUnknown = this.#isFirst || (full && written > 0);
       const flows = await this.#forgetStaleFlows(
@@ -107,9 +160,23 @@ export class FamilyProxier {
       );
       this.#isFirst = false;
       const seconds = (this.#now() - started) / 1000;
-      return { family: this.family, full, seconds, written, ...flows };
+      const { family } = this;
+      const apply = { written, rulesWritten, applySeconds };
+      return {
+        family,
+        full,
+        changed,
+        seconds,
+        ...apply,
+        ...flows,
+        triggerTimes,
+        health: [...health.values()],
+      };
     } catch (error) {
       this.#full = true;
+      this.#health = new Map([...health, ...this.#health]);
+      this.#dirty ||= changed;
+      this.#triggerTimes = [...triggerTimes, ...this.takeTriggers()];
       if (suspects !== undefined) this.#owners.returnSuspects(suspects);
       throw error;
     }
@@ -117,10 +184,12 @@ export class FamilyProxier {
 
   async #forgetStaleFlows(
     suspects: Suspects | undefined,
-  ): Promise<{ forgottenFlows: number; flowError: unknown }> {
+  ): Promise<Pick<SyncReport, 'forgottenFlows' | 'flowError' | 'flowSeconds'>> {
     if (suspects === undefined || suspects.vips.size + suspects.nodePorts.size === 0) {
-      return { forgottenFlows: 0, flowError: undefined };
+      return { forgottenFlows: 0, flowError: undefined, flowSeconds: undefined };
     }
+    const started = this.#now();
+    const flowSeconds = () => (this.#now() - started) / 1000;
     const addresses = new Set(this.#facts.addresses);
     const isNodeAddress = (address: string) => addresses.has(address);
     try {
@@ -128,10 +197,10 @@ export class FamilyProxier {
         (flow) => this.#owners.isStale(flow, suspects, isNodeAddress),
         onlyVip(suspects),
       );
-      return { forgottenFlows, flowError: undefined };
+      return { forgottenFlows, flowError: undefined, flowSeconds: flowSeconds() };
     } catch (flowError) {
       this.#owners.returnSuspects(suspects);
-      return { forgottenFlows: 0, flowError };
+      return { forgottenFlows: 0, flowError, flowSeconds: flowSeconds() };
     }
   }
 }

@@ -2,6 +2,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { familyOf } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
+import type { NodeFacts } from './backend.ts';
 import type { FamilyProxier, SyncReport } from './family-proxier.ts';
 import type { RefusalChanges, RouteTable } from './route-table.ts';
 import { Runner, type Timers } from './runner.ts';
@@ -9,6 +10,8 @@ import { Runner, type Timers } from './runner.ts';
 export interface ProxierOptions {
   readonly table: RouteTable;
   readonly families: readonly FamilyProxier[];
+  /** The node's IP, in place of that which the Node object has for its family. */
+  readonly nodeIp?: string | undefined;
   /** Least milliseconds between two syncs of a family. */
   readonly minSyncPeriod: number;
   /** Milliseconds between two looks whether the rules still stand. */
@@ -20,12 +23,27 @@ export interface ProxierOptions {
 /** Hears what the proxier does. */
 export interface ProxierObserver {
   refusals(changes: RefusalChanges): void;
+  /** What is known of the node changed. */
+  nodeFacts(family: IpFamily, facts: NodeFacts): void;
+  /** There may be something to write; told of once or several times until it is. */
+  queued(family: IpFamily): void;
+  /**
+   * What was queued is nothing for this family: the kernel has what it should.
+   * @param triggerTimes as in `SyncReport`.
+   */
+  unchanged(family: IpFamily, triggerTimes: readonly number[]): void;
   synced(report: SyncReport): void;
-  syncFailed(family: IpFamily, error: unknown): void;
-  /** Somebody else removed our rules. */
-  rulesLost(family: IpFamily): void;
+  syncFailed(family: IpFamily, error: unknown, attempt: SyncAttempt): void;
+  /** Somebody else removed our rules; `what` says which. */
+  rulesLost(family: IpFamily, what: string): void;
   /** It could not be told whether the rules still stand. */
   checkFailed(family: IpFamily, error: unknown): void;
+}
+
+/** A sync that failed. */
+export interface SyncAttempt {
+  readonly full: boolean;
+  readonly seconds: number;
 }
 
 /** Everything is compared with the kernel at least this often, as in kube-proxy. */
@@ -45,6 +63,8 @@ export class Proxier {
   readonly #runners: Map<FamilyProxier, Runner>;
   /** When everything was last compared with the kernel, and when that is due again. */
   readonly #nextFull = new Map<FamilyProxier, number>();
+  /** Asked for a sync since their last one began. */
+  readonly #queued = new Set<FamilyProxier>();
   #draining: Promise<void> | undefined;
   #addresses: readonly string[] | undefined;
   #checkTimer: unknown;
@@ -69,7 +89,7 @@ export class Proxier {
 
   /** There may be something to do. */
   request(): void {
-    for (const runner of this.#runners.values()) runner.request();
+    for (const family of this.#runners.keys()) this.#request(family);
   }
 
   /**
@@ -79,7 +99,7 @@ export class Proxier {
   setNodeAddresses(addresses: readonly string[]): void {
     this.#addresses = addresses.toSorted(compareText);
     this.#options.table.setNodeAddresses(new Set(addresses));
-    for (const runner of this.#runners.values()) runner.request({ urgent: true });
+    for (const family of this.#runners.keys()) this.#request(family, { urgent: true });
   }
 
   /** Ends after the syncs that run now; the kernel keeps its rules. */
@@ -90,18 +110,40 @@ export class Proxier {
     await this.#checking;
   }
 
+  /** Nothing is programmed before everything is known that rules follow from. */
+  get #isReady(): boolean {
+    return this.#options.table.isSynced && this.#addresses !== undefined;
+  }
+
+  #request(family: FamilyProxier, options: { urgent?: boolean } = {}): void {
+    this.#runners.get(family)?.request(options);
+    if (!this.#isReady) return;
+    this.#queued.add(family);
+    this.#options.observer.queued(family.family);
+  }
+
   async #sync(family: FamilyProxier): Promise<boolean> {
-    const { table, observer, timers } = this.#options;
-    if (!table.isSynced || this.#addresses === undefined) return false;
+    const { observer, timers } = this.#options;
+    if (!this.#isReady) return false;
+    this.#queued.delete(family);
+    const started = timers.now();
+    const full = family.isFullDue;
     try {
       await this.#drain();
-      if (!family.needsSync) return false;
-      const report = await family.sync();
-      if (report.full) this.#nextFull.set(family, timers.now() + restAfter(report.seconds));
-      observer.synced(report);
-      return true;
+      const isDue = family.needsSync;
+      if (isDue) {
+        const report = await family.sync();
+        if (report.full) this.#nextFull.set(family, timers.now() + restAfter(report.seconds));
+        observer.synced(report);
+      } else {
+        observer.unchanged(family.family, family.takeTriggers());
+      }
+      // What came meanwhile may be not in this sync but in the next.
+      if (this.#queued.has(family)) observer.queued(family.family);
+      return isDue;
     } catch (error) {
-      observer.syncFailed(family.family, error);
+      const seconds = (timers.now() - started) / 1000;
+      observer.syncFailed(family.family, error, { full, seconds });
       throw error;
     }
   }
@@ -115,19 +157,23 @@ export class Proxier {
   }
 
   async #drainOnce(): Promise<void> {
-    const { table, families, observer } = this.#options;
+    const { table, families, observer, nodeIp } = this.#options;
+    const nodeIps = [...(nodeIp === undefined ? [] : [nodeIp]), ...(table.node?.addresses ?? [])];
     for (const family of families) {
       const own = (list: readonly string[]) =>
         list.filter((address) => familyOf(address) === family.family);
       const addresses = own(this.#addresses ?? []);
-      family.setNodeFacts({ addresses, primary: own(table.node?.addresses ?? [])[0] });
+      const facts = { addresses, primary: own(nodeIps)[0] };
+      if (family.setNodeFacts(facts)) observer.nodeFacts(family.family, facts);
     }
     while (table.hasChanges) {
-      const { routes, refusals } = table.takeChanges(SERVICES_PER_TURN);
+      const { routes, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);
       for (const family of families) {
         const own = <T extends { family: IpFamily }>(list: readonly T[]) =>
           list.filter((route) => route.family === family.family);
         family.update(own(routes.upserts), own(routes.removals), routes.before);
+        family.updateHealth(own(health));
+        family.addTriggers(own(triggers).map(({ time }) => time));
       }
       observer.refusals(refusals);
       if (table.hasChanges) await nextTurn();
@@ -149,10 +195,16 @@ export class Proxier {
       if (nextFull === undefined) continue;
       try {
         const isDue = timers.now() >= nextFull;
-        if (!isDue && (await family.intact())) continue;
-        if (!isDue) observer.rulesLost(family.family);
+        const lost = isDue ? undefined : await family.loss();
+        if (!isDue && lost === undefined) continue;
         family.requireFull();
-        runner.request();
+        if (lost === undefined) {
+          // A comparison that is due is not queued: as far as is known, nothing waits for it.
+          runner.request();
+          continue;
+        }
+        observer.rulesLost(family.family, lost);
+        this.#request(family);
       } catch (error) {
         observer.checkFailed(family.family, error);
       }

@@ -6,8 +6,11 @@ import type { NodePlace } from '../endpoints/select.ts';
 import { resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
+import { type ServiceHealth, serviceHealth } from '../services/service-health.ts';
 import { VipLedger } from '../services/vip-ledger.ts';
 import type { ObjectSink } from '../sources/store.ts';
+import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
+import { RouteCounts } from './route-counts.ts';
 
 /** What became of the Routes since the last time it was asked. */
 export interface RouteChanges {
@@ -24,9 +27,35 @@ export interface RefusalChanges {
   readonly warnings: readonly { readonly serviceKey: ObjectKey; readonly message: string }[];
 }
 
+/** Everything that became different for the Services that were resolved. */
+export interface TableChanges {
+  readonly routes: RouteChanges;
+  readonly refusals: RefusalChanges;
+  /** Health check node ports; port 0 where one went. */
+  readonly health: readonly ServiceHealth[];
+  readonly triggers: readonly ChangeTrigger[];
+}
+
+/** Changes of the objects of one kind, for metrics. */
+export interface ObjectChanges {
+  /** Since the start. */
+  readonly total: number;
+  /** Of these, not handed on yet. */
+  readonly pending: number;
+}
+
+type ChangingKind = 'Service' | 'EndpointSlice';
+
 interface ServiceState {
   readonly service: Service;
   readonly served: ServedService;
+}
+
+/** What follows from one Service's objects. */
+interface Resolved {
+  readonly routes: Map<string, Route>;
+  readonly refusals: readonly Refusal[];
+  readonly health: readonly ServiceHealth[];
 }
 
 const KINDS: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
@@ -46,17 +75,34 @@ export class RouteTable implements ObjectSink {
   readonly #ledger = new VipLedger();
   readonly #routes = new Map<ObjectKey, Map<string, Route>>();
   readonly #refusals = new Map<ObjectKey, readonly Refusal[]>();
+  readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
   readonly #touched = new Set<ObjectKey>();
+  readonly #triggers: ChangeTriggers;
+  readonly #changes = {
+    Service: { total: 0, pending: 0 },
+    EndpointSlice: { total: 0, pending: 0 },
+  };
+  /** Of the Routes handed on. */
+  readonly counts = new RouteCounts();
   readonly #unsynced = new Set<Kind>(KINDS);
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
   #pendingWarnings: { serviceKey: ObjectKey; message: string }[] = [];
 
-  /** @param onChange called whenever there may be something to take, also once all is synced. */
-  constructor(options: { nodeName: string; allPortsEnabled: boolean; onChange: () => void }) {
+  /**
+   * @param onChange called whenever there may be something to take, also once all is synced.
+   * @param now milliseconds since 1970.
+   */
+  constructor(options: {
+    nodeName: string;
+    allPortsEnabled: boolean;
+    onChange: () => void;
+    now?: () => number;
+  }) {
     this.#nodeName = options.nodeName;
     this.#allPortsEnabled = options.allPortsEnabled;
     this.#onChange = options.onChange;
+    this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
   /** All sources have listed; before that nothing may be programmed. */
@@ -69,7 +115,18 @@ export class RouteTable implements ObjectSink {
     return this.#node;
   }
 
+  /** A Service as it is now. */
+  service(key: ObjectKey): Service | undefined {
+    return this.#services.get(key)?.service;
+  }
+
+  /** How often Services and EndpointSlices changed. */
+  get changes(): Readonly<Record<ChangingKind, ObjectChanges>> {
+    return this.#changes;
+  }
+
   upsert(object: ApiObject): void {
+    if (object.kind !== 'Node') this.#count(object.kind);
     if (object.kind === 'Service') this.#upsertService(object);
     else if (object.kind === 'EndpointSlice') this.#upsertSlice(object);
     else if (object.name === this.#nodeName) this.#setNode(object);
@@ -77,6 +134,7 @@ export class RouteTable implements ObjectSink {
   }
 
   remove(kind: Kind, key: ObjectKey): void {
+    if (kind !== 'Node') this.#count(kind);
     if (kind === 'Service') this.#removeService(key);
     else if (kind === 'EndpointSlice') this.#removeSlice(key);
     else if (key === this.#nodeName) this.#setNode(undefined);
@@ -85,6 +143,7 @@ export class RouteTable implements ObjectSink {
 
   synced(kind: Kind): void {
     this.#unsynced.delete(kind);
+    if (kind === 'EndpointSlice') this.#triggers.begin();
     this.#onChange();
   }
 
@@ -111,15 +170,19 @@ export class RouteTable implements ObjectSink {
   }
 
   /** Resolves Services touched since the last call, at most `limit` of them. */
-  takeChanges(limit = Infinity): { routes: RouteChanges; refusals: RefusalChanges } {
+  takeChanges(limit = Infinity): TableChanges {
+    const triggers: ChangeTrigger[] = [];
     const upserts: Route[] = [];
     const removals: Route[] = [];
     const before = new Map<string, Route>();
     const raised: Refusal[] = [];
     const cleared: Refusal[] = [];
+    const health: ServiceHealth[] = [];
     for (const key of [...this.#touched].slice(0, limit)) {
       this.#touched.delete(key);
-      const { routes, refusals } = this.#resolve(key);
+      triggers.push(...this.#triggers.take(key));
+      const resolved = this.#resolve(key);
+      const { routes, refusals } = resolved;
       const known = this.#routes.get(key);
       for (const route of known?.values() ?? []) if (!routes.has(route.id)) removals.push(route);
       for (const route of routes.values()) {
@@ -136,16 +199,30 @@ export class RouteTable implements ObjectSink {
       cleared.push(...without(standing, refusals));
       if (refusals.length > 0) this.#refusals.set(key, refusals);
       else this.#refusals.delete(key);
+
+      health.push(...healthChanges(this.#health.get(key) ?? [], resolved.health));
+      if (resolved.health.length > 0) this.#health.set(key, resolved.health);
+      else this.#health.delete(key);
+    }
+    for (const route of removals) this.counts.replace(route, undefined);
+    for (const route of upserts) this.counts.replace(before.get(route.id), route);
+    if (this.#touched.size === 0) {
+      for (const changes of Object.values(this.#changes)) changes.pending = 0;
     }
     const warnings = this.#pendingWarnings;
     this.#pendingWarnings = [];
-    return { routes: { upserts, removals, before }, refusals: { raised, cleared, warnings } };
+    return {
+      routes: { upserts, removals, before },
+      refusals: { raised, cleared, warnings },
+      health,
+      triggers,
+    };
   }
 
-  #resolve(key: ObjectKey): { routes: Map<string, Route>; refusals: readonly Refusal[] } {
+  #resolve(key: ObjectKey): Resolved {
     const routes = new Map<string, Route>();
     const state = this.#services.get(key);
-    if (state === undefined) return { routes, refusals: [] };
+    if (state === undefined) return { routes, refusals: [], health: [] };
     const refused = this.#ledger.refusals(key);
     const slices = [...(this.#slices.get(key)?.values() ?? [])];
     const place: NodePlace = { name: this.#nodeName, zone: this.#node?.zone };
@@ -155,7 +232,11 @@ export class RouteTable implements ObjectSink {
       routes.set(route.id, route);
       this.#warnOfNodeEndpoints(route);
     }
-    return { routes, refusals: [...state.served.refusals, ...refused.values()] };
+    return {
+      routes,
+      refusals: [...state.served.refusals, ...refused.values()],
+      health: serviceHealth(key, state.served.ports, refused, slices, this.#nodeName),
+    };
   }
 
   /** A pod on the host network brings the node's ssh and kubelet under an all-ports VIP. */
@@ -166,6 +247,11 @@ export class RouteTable implements ObjectSink {
     if (own === undefined || known.some(({ address }) => address === own.address)) return;
     const message = `all ports of endpoint ${own.address}, which is this node, are reachable through the VIP`;
     this.#pendingWarnings.push({ serviceKey: route.serviceKey, message });
+  }
+
+  #count(kind: ChangingKind): void {
+    this.#changes[kind].total += 1;
+    this.#changes[kind].pending += 1;
   }
 
   #upsertService(service: Service): void {
@@ -194,7 +280,9 @@ export class RouteTable implements ObjectSink {
     const owner = this.#sliceOwner.get(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
     this.#sliceOwner.set(slice.key, slice.serviceKey);
-    getOrCreate(this.#slices, slice.serviceKey, () => new Map()).set(slice.key, slice);
+    const slices = getOrCreate(this.#slices, slice.serviceKey, () => new Map());
+    this.#triggers.note(slice, slices.get(slice.key));
+    slices.set(slice.key, slice);
     this.#touched.add(slice.serviceKey);
   }
 
@@ -205,6 +293,7 @@ export class RouteTable implements ObjectSink {
     const slices = this.#slices.get(owner);
     slices?.delete(key);
     if (slices?.size === 0) this.#slices.delete(owner);
+    this.#triggers.drop(owner);
     this.#touched.add(owner);
   }
 
@@ -218,4 +307,17 @@ export class RouteTable implements ObjectSink {
 
 function without(all: readonly Refusal[], known: readonly Refusal[]): Refusal[] {
   return all.filter((refusal) => !known.some((other) => isDeepStrictEqual(refusal, other)));
+}
+
+function healthChanges(
+  before: readonly ServiceHealth[],
+  after: readonly ServiceHealth[],
+): ServiceHealth[] {
+  const gone = before
+    .filter(({ family }) => !after.some((each) => each.family === family))
+    .map((health) => ({ ...health, port: 0, localEndpoints: 0 }));
+  const changed = after.filter(
+    (health) => !before.some((other) => isDeepStrictEqual(health, other)),
+  );
+  return [...gone, ...changed];
 }

@@ -25,7 +25,9 @@ export function createAgent(
 
 export interface RequestOptions {
   readonly agent: Agent;
+  readonly method: string;
   readonly headers: Readonly<Record<string, string>>;
+  readonly body: string | undefined;
   /** Ends the request; so does the time, unless it is put off. */
   readonly signal: AbortSignal;
   readonly timeoutMs: number;
@@ -41,14 +43,14 @@ export interface Exchange {
 }
 
 /**
- * Sends a GET request and waits for the head of its answer.
+ * Sends a request and waits for the head of its answer.
  * @throws Error of any kind; also from reading the response.
  */
 export async function exchange(url: URL, options: RequestOptions): Promise<Exchange> {
-  const { agent, headers, signal } = options;
+  const { agent, method, headers, body, signal } = options;
   signal.throwIfAborted();
   const send = url.protocol === 'https:' ? tlsRequest : request;
-  const outgoing = send(url, { agent, headers });
+  const outgoing = send(url, { agent, method, headers });
   // Errors come by the promise below, or by the response.
   outgoing.on('error', () => {});
   // Once there is a response it is what tells its reader why.
@@ -67,7 +69,7 @@ export async function exchange(url: URL, options: RequestOptions): Promise<Excha
   };
   extend(options.timeoutMs);
   try {
-    outgoing.end();
+    outgoing.end(body);
     const [response] = (await once(outgoing, 'response')) as [IncomingMessage];
     open = response;
     const close = () => {

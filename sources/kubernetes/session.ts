@@ -21,7 +21,34 @@ export interface Session {
    * @throws ApiError, ConnectionError, MalformedAnswer
    */
   watch(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
+  /**
+   * Creates an object, or changes one by a JSON merge patch (RFC 7396).
+   * @throws ApiError, ConnectionError
+   */
+  send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<void>;
   close(): void;
+}
+
+/** With the type of what is sent. */
+const CONTENT_TYPES = {
+  POST: 'application/json',
+  PATCH: 'application/merge-patch+json',
+} as const;
+export type WriteMethod = keyof typeof CONTENT_TYPES;
+
+/** Hears what sessions do, for metrics. `resource` is the last part of a path: `services`. */
+export interface SessionObserver {
+  /** An answer began, or (`code` undefined) there was none. */
+  request(request: {
+    method: string;
+    /** Name and port. */
+    host: string;
+    code: number | undefined;
+    seconds: number;
+  }): void;
+  watching(resource: string, isOpen: boolean): void;
+  /** A watch brought something. */
+  event(resource: string): void;
 }
 
 /**
@@ -52,12 +79,13 @@ export const TIMEOUTS: Timeouts = {
 export function createOpenSession(
   config: ClusterConfig,
   timeouts: Timeouts = TIMEOUTS,
+  observer?: SessionObserver,
 ): OpenSession {
   const source = new CredentialSource(config);
   return async (signal) => {
     const credentials = await readCredentials(source, timeouts.credentials, signal);
     const onUnauthorized = () => source.forget();
-    return createSession(config, credentials, timeouts, onUnauthorized);
+    return createSession(config, credentials, { timeouts, observer, onUnauthorized });
   };
 }
 
@@ -81,22 +109,49 @@ async function readCredentials(
   }
 }
 
+interface SessionContext {
+  readonly timeouts: Timeouts;
+  readonly observer: SessionObserver | undefined;
+  readonly onUnauthorized: () => void;
+}
+
 function createSession(
   { server, cluster }: ClusterConfig,
   credentials: Credentials,
-  timeouts: Timeouts,
-  onUnauthorized: () => void,
+  { timeouts, observer, onUnauthorized }: SessionContext,
 ): Session {
   const agent = createAgent(server, credentials, cluster.proxyUrl);
   const headers = { accept: 'application/json', 'user-agent': 'portwide', ...credentials.headers };
 
-  const get = async (path: string, query: Query, signal: AbortSignal): Promise<Exchange> => {
+  const request = async (
+    path: string,
+    query: Query,
+    signal: AbortSignal,
+    written?: { readonly method: WriteMethod; readonly body: object },
+  ): Promise<Exchange> => {
     const url = new URL(server + path);
     for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
-    const options = { agent, headers, signal, timeoutMs: timeouts.answer };
-    const answer = await exchange(url, options);
+    const method = written?.method ?? 'GET';
+    const content = written && { 'content-type': CONTENT_TYPES[written.method] };
+    const started = performance.now();
+    const observe = (code: number | undefined) => {
+      const seconds = (performance.now() - started) / 1000;
+      observer?.request({ method, host: url.host, code, seconds });
+    };
+    const answer = await exchange(url, {
+      agent,
+      method,
+      headers: { ...headers, ...content },
+      body: written && JSON.stringify(written.body),
+      signal,
+      timeoutMs: timeouts.answer,
+    }).catch((error: unknown) => {
+      observe(undefined);
+      throw error;
+    });
     const { statusCode = 0, headers: answered } = answer.response;
-    if (statusCode === 200) return answer;
+    observe(statusCode);
+    if (statusCode >= 200 && statusCode < 300) return answer;
     try {
       if (statusCode === 401) onUnauthorized();
       const status = parseOrUndefined(await text(answer.response));
@@ -110,7 +165,7 @@ function createSession(
     async *list(path, query, signal) {
       let answer: Exchange | undefined;
       try {
-        answer = await get(path, query, signal);
+        answer = await request(path, query, signal);
         answer.extend(timeouts.list);
         const splitter = new ListSplitter();
         for await (const chunk of chunks(answer.response)) yield* splitter.push(chunk);
@@ -122,14 +177,30 @@ function createSession(
       }
     },
     async *watch(path, query, signal) {
+      const resource = lastPart(path);
       let answer: Exchange | undefined;
       try {
-        answer = await get(path, query, signal);
+        answer = await request(path, query, signal);
+        observer?.watching(resource, true);
         answer.extend(timeouts.silence);
         for await (const line of lines(chunks(answer.response))) {
           answer.extend(timeouts.silence);
+          observer?.event(resource);
           yield parse(line);
         }
+      } catch (error) {
+        throw isFailure(error) ? error : new ConnectionError(error);
+      } finally {
+        if (answer !== undefined) observer?.watching(resource, false);
+        answer?.close();
+      }
+    },
+    async send(method, path, body, signal) {
+      let answer: Exchange | undefined;
+      try {
+        answer = await request(path, {}, signal, { method, body });
+        // Read to its end, so that the connection can be used again.
+        await text(answer.response);
       } catch (error) {
         throw isFailure(error) ? error : new ConnectionError(error);
       } finally {
@@ -149,6 +220,11 @@ async function* chunks(response: AsyncIterable<Buffer>): AsyncGenerator<Buffer> 
     yield chunk;
     await nextTurn();
   }
+}
+
+/** `services` of `/api/v1/services`. */
+export function lastPart(path: string): string {
+  return path.slice(path.lastIndexOf('/') + 1);
 }
 
 function parseOrUndefined(body: string): unknown {

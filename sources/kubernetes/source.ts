@@ -3,7 +3,13 @@ import type { ObjectSink, Source } from '../store.ts';
 import { BACKOFF, type Backoff } from './backoff.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
 import { Reflector, type Resource, type SourceLog } from './reflector.ts';
-import { createOpenSession, type Timeouts } from './session.ts';
+import {
+  createOpenSession,
+  lastPart,
+  type OpenSession,
+  type SessionObserver,
+  type Timeouts,
+} from './session.ts';
 
 export interface KubernetesSourceOptions extends ClusterOptions {
   /** Of the Node that this agent runs on. */
@@ -14,6 +20,10 @@ export interface KubernetesSourceOptions extends ClusterOptions {
   readonly log: SourceLog;
   readonly backoff?: Backoff;
   readonly timeouts?: Timeouts;
+  /** Hears of each request and watch. */
+  readonly observer?: SessionObserver;
+  /** Told once how to open sessions, for what else is asked of the API server. */
+  readonly onSessions?: (open: OpenSession) => void;
 }
 
 /**
@@ -36,9 +46,11 @@ class KubernetesSource implements Source {
   }
 
   async start(): Promise<void> {
-    const { sink, onProblem, log, nodeName, timeouts, backoff = BACKOFF } = this.#options;
-    const open = createOpenSession(await loadClusterConfig(this.#options), timeouts);
+    const { sink, onProblem, log, nodeName, timeouts, observer, backoff = BACKOFF } = this.#options;
+    const open = createOpenSession(await loadClusterConfig(this.#options), timeouts, observer);
+    this.#options.onSessions?.(open);
     const resources = resourcesFor(nodeName);
+    for (const { path } of resources) observer?.watching(lastPart(path), false);
     const { promise: synced, resolve } = Promise.withResolvers<void>();
     const unsynced = new Set(resources.map(({ kind }) => kind));
     const counting: ObjectSink = {

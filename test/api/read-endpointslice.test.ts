@@ -20,6 +20,9 @@ describe('reading an EndpointSlice', () => {
         name: 'web-x7',
         namespace: 'voice',
         labels: { 'kubernetes.io/service-name': 'web' },
+        annotations: {
+          'endpoints.kubernetes.io/last-change-trigger-time': '2026-01-02T03:04:05.678901234Z',
+        },
       },
       addressType: 'IPv6',
       ports: [
@@ -44,6 +47,7 @@ describe('reading an EndpointSlice', () => {
       name: 'web-x7',
       serviceKey: 'voice/web',
       family: 'IPv6',
+      triggerTime: Date.UTC(2026, 0, 2, 3, 4, 5, 678),
       ports: [
         { name: 'sip', protocol: 'UDP', port: 5060 },
         { name: '', protocol: 'TCP', port: undefined },
@@ -89,6 +93,23 @@ describe('reading an EndpointSlice', () => {
   it('keeps an address that comes twice', () => {
     const twice = [{ addresses: ['10.1.0.1'] }, { addresses: ['10.1.0.1'] }];
     assert.equal(readEndpointSlice(slice({ endpoints: twice }))?.endpoints.length, 2);
+  });
+
+  it('serves slices whose trigger time is missing or nonsense', () => {
+    const key = 'endpoints.kubernetes.io/last-change-trigger-time';
+    for (const annotations of [
+      undefined,
+      null,
+      'none',
+      {},
+      ...['', 'yesterday', '2026-02-30T00:00:00Z', 1767323045, null, {}].map((time) => ({
+        [key]: time,
+      })),
+    ]) {
+      const metadata = { name: 'x', labels: { 'kubernetes.io/service-name': 'web' }, annotations };
+      const read = readEndpointSlice(slice({ metadata }));
+      assert.deepEqual([read?.serviceKey, read?.triggerTime], ['default/web', undefined]);
+    }
   });
 
   const labels = (value: unknown) => slice({ metadata: { name: 'x', labels: value } });

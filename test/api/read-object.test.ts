@@ -58,8 +58,16 @@ describe('reading an object', () => {
 
   it('reads a Node', () => {
     const raw = {
-      metadata: { ...node.metadata, labels: { 'topology.kubernetes.io/zone': 'z1' } },
-      spec: { podCIDR: '10.1.0.0/24', podCIDRs: ['10.1.0.7/24', 'fd00::/64'] },
+      metadata: {
+        ...node.metadata,
+        labels: { 'topology.kubernetes.io/zone': 'z1' },
+        deletionTimestamp: '2026-01-01T00:00:00Z',
+      },
+      spec: {
+        podCIDR: '10.1.0.0/24',
+        podCIDRs: ['10.1.0.7/24', 'fd00::/64'],
+        taints: [{ key: 'a/b', value: 'c', effect: 'NoSchedule' }, { key: 'd' }],
+      },
       status: {
         addresses: [
           { type: 'Hostname', address: 'node-1' },
@@ -78,17 +86,24 @@ describe('reading an object', () => {
       zone: 'z1',
       podCIDRs: ['10.1.0.0/24', 'fd00::/64'],
       addresses: ['10.0.0.1', 'fd00::1', '192.0.2.1'],
+      deleting: true,
+      taints: ['a/b', 'd'],
     });
     assert.deepEqual(readNode({ ...node, spec: { podCIDR: '10.1.0.0/24' } }).podCIDRs, [
       '10.1.0.0/24',
     ]);
-    assert.deepEqual(readNode(node).addresses, []);
+    const { addresses, deleting, taints } = readNode(node);
+    assert.deepEqual(
+      { addresses, deleting, taints },
+      { addresses: [], deleting: false, taints: [] },
+    );
   });
 
   for (const [spec, field] of [
     [{ podCIDRs: ['10.1.0.0'] }, 'spec.podCIDRs[0]'],
     [{ podCIDRs: ['10.1.0.0/24', '10.2.0.0/24'] }, 'spec.podCIDRs'],
     [{ podCIDR: 'x' }, 'spec.podCIDR'],
+    [{ taints: [{ effect: 'NoSchedule' }] }, 'spec.taints[0].key'],
   ] as const) {
     it(`refuses a Node’s ${field}`, () => {
       assert.throws(

@@ -21,6 +21,7 @@ describe('reading a Service', () => {
       key: 'default/web',
       namespace: 'default',
       name: 'web',
+      uid: '',
       creationTimestamp: '',
       type: 'ClusterIP',
       clusterIPs: [],
@@ -64,6 +65,7 @@ describe('reading a Service', () => {
         {
           metadata: {
             namespace: 'voice',
+            uid: 'a-b-c',
             creationTimestamp: '2026-01-02T03:04:05Z',
             annotations: { 'portwide.dev/ports': 'all' },
             labels: {
@@ -80,6 +82,7 @@ describe('reading a Service', () => {
       key: 'voice/web',
       namespace: 'voice',
       name: 'web',
+      uid: 'a-b-c',
       creationTimestamp: '2026-01-02T03:04:05Z',
       type: 'LoadBalancer',
       clusterIPs: ['fd00::1', '10.0.0.1'],

@@ -75,6 +75,7 @@ describe('the command', () => {
       [['--feature-gates=AllPorts=1'], /--feature-gates.*AllPorts/],
       [['--hostname-override=a b'], /--hostname-override/],
       [['--metrics-bind-address=here'], /--metrics-bind-address/],
+      [['--healthz-bind-address=here'], /--healthz-bind-address/],
       [['--manifests=/nowhere', '--kubeconfig=x'], /--manifests and --kubeconfig/],
       [['surplus'], /argument/],
     ] as const) {
@@ -150,6 +151,17 @@ describe('the command', () => {
       const [one, two, other] = await Promise.all([render('a'), render('a'), render('b')]);
       assert.equal(one.stdout, two.stdout);
       assert.equal(one.stdout, other.stdout);
+    });
+
+    it('serves node ports on --bind-address when they are on the primary address', async () => {
+      put('b.yaml', WEB);
+      const { stdout } = await run(
+        'render',
+        `--manifests=${directory}`,
+        '--nodeport-addresses=primary',
+        '--bind-address=192.0.2.77',
+      );
+      assert.match(stdout, /-d 192\.0\.2\.77\/32 .*KUBE-NODEPORTS/);
     });
 
     it('tells on stderr what is not served', async () => {

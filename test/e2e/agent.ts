@@ -34,17 +34,27 @@ export class Agent {
   #flags: readonly string[] = AGENT_FLAGS;
   #process: ResultPromise | undefined;
   readonly #syncs: number;
+  readonly #env: Readonly<Record<string, string>>;
   #barriers = 0;
   readonly log: LogLine[] = [];
 
   /**
    * @param syncs how many syncs `apply` waits for: a mode that writes what is new before it removes
    * what is old has done all of the first when it begins with the second.
+   * @param env variables of its environment, besides those of the test.
    */
-  constructor(lab: Lab, { syncs = 1, feed = new ManifestFeed() as Feed } = {}) {
+  constructor(
+    lab: Lab,
+    {
+      syncs = 1,
+      feed = new ManifestFeed() as Feed,
+      env = {} as Readonly<Record<string, string>>,
+    } = {},
+  ) {
     this.#lab = lab;
     this.#feed = feed;
     this.#syncs = syncs;
+    this.#env = env;
     this.write('node', [nodeManifest([lab.node.ipv4, lab.node.ipv6])]);
   }
 
@@ -70,7 +80,8 @@ export class Agent {
   launch(flags: readonly string[] = this.#flags): { readonly ended: Promise<string> } {
     this.#flags = flags;
     this.log.length = 0;
-    const process = this.#lab.node.spawn(PORTWIDE, ['run', ...this.#feed.flags, ...flags]);
+    const args = ['run', ...this.#feed.flags, ...flags];
+    const process = this.#lab.node.spawn(PORTWIDE, args, { env: this.#env });
     this.#process = process;
     process.stdout?.setEncoding('utf8');
     let rest = '';

@@ -202,7 +202,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       for (const damage of damages) {
         for (const command of damage) await lab.node.exec(iptables, ['-w', '5', ...command]);
         assert.notEqual(await allRules(), whole);
-        await waitFor('the rules are back', async () => (await allRules()) === whole, 15_000);
+        await waitFor('the rules are back', async () => (await allRules()) === whole, 50_000);
       }
       assert.equal(answered(await lab.client.tcp(VIP, 4000)).host, 'pod-1');
     });

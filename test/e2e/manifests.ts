@@ -74,12 +74,15 @@ export function sliceManifest(
 }
 
 /** The Node that the agent runs on. */
-export function nodeManifest(addresses: readonly string[]): Manifest {
+export function nodeManifest(
+  addresses: readonly string[],
+  { taints = [] }: { readonly taints?: readonly { readonly key: string }[] } = {},
+): Manifest {
   return {
     apiVersion: 'v1',
     kind: 'Node',
     metadata: { name: 'node', labels: { 'topology.kubernetes.io/zone': 'zone-1' } },
-    spec: { podCIDRs: ['10.244.1.0/24', 'fd00:10:244:1::/64'] },
+    spec: { podCIDRs: ['10.244.1.0/24', 'fd00:10:244:1::/64'], taints },
     status: { addresses: addresses.map((address) => ({ type: 'InternalIP', address })) },
   };
 }

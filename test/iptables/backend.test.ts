@@ -48,7 +48,8 @@ describe('the iptables backend', () => {
     const blocked = new Set<string>();
     const simulated = simulatedIptables((_table, lines) => {
       const line = lines.find((each) => blocked.has(each));
-      if (line !== undefined) throw new IptablesError('iptables-restore', 'busy', line, undefined);
+      if (line !== undefined)
+        throw new IptablesError('iptables-restore', 'busy', { line }, undefined);
     });
     return { ...simulated, blocked };
   }
@@ -112,14 +113,57 @@ describe('the iptables backend', () => {
       [route({ id: '7', name: 'default/s7', clusterIP: '10.96.0.7' }, ['10.244.0.2'])],
       [],
     );
-    // Its KUBE-SVC chain, and one KUBE-SEP chain for the other.
-    assert.deepEqual(await backend.apply(false), { written: 3 });
-    assert.deepEqual(await backend.apply(false), { written: 0 });
+    // Its KUBE-SVC chain, and one KUBE-SEP chain of two rules for the other.
+    const rules = (nat: number) =>
+      new Map([
+        ['mangle', 0],
+        ['nat', nat],
+        ['filter', 0],
+      ]);
+    assert.deepEqual(await backend.apply(false), { written: 3, rulesWritten: rules(4) });
+    assert.deepEqual(await backend.apply(false), { written: 0, rulesWritten: rules(0) });
+  });
+
+  it('counts the rules of its chains, and those that it wrote with the jumps to them', async () => {
+    const { iptables, tables } = kernelWithForeignJump();
+    const backend = iptablesBackend(iptables, {
+      ...options(),
+      nodePortSelection: 'all',
+      onWarning: assert.fail,
+    });
+    backend.update([route({}, ['10.244.0.1', '10.244.0.2'])], []);
+    const { rulesWritten } = await backend.apply(true);
+    for (const [table, kernel] of tables) {
+      const lines = kernel.lines().filter((line) => line.startsWith('-A '));
+      const own = lines.filter((line) => /^-A KUBE-(?!FIREWALL)/.test(line));
+      assert.equal(rulesWritten?.get(table), lines.length, table);
+      assert.equal(backend.numbers?.().rules?.get(table), own.length, table);
+    }
+  });
+
+  it('says what is missing', async () => {
+    const { iptables, tables } = kernelWithForeignJump();
+    const backend = iptablesBackend(iptables, {
+      ...options(),
+      nodePortSelection: 'all',
+      onWarning: assert.fail,
+    });
+    await backend.apply(true);
+    assert.equal(await backend.loss(), undefined);
+    for (const [table, chain, said] of [
+      ['nat', 'OUTPUT', 'jump from OUTPUT to KUBE-SERVICES in table nat'],
+      ['filter', 'KUBE-FIREWALL', 'rule of chain KUBE-FIREWALL in table filter'],
+      ['mangle', 'KUBE-PROXY-CANARY', 'chain KUBE-PROXY-CANARY of table mangle'],
+    ] as const) {
+      tables.get(table)?.restore(`*${table}\n:${chain} - [0:0]\nCOMMIT\n`);
+      assert.equal(await backend.loss(), said);
+      await backend.apply(true);
+    }
   });
 
   it("a failure that is nobody else's fault is a failure", async () => {
     const { iptables } = kernelWithForeignJump();
-    const error = new IptablesError('iptables-restore', 'bad', '-A nonsense', undefined);
+    const error = new IptablesError('iptables-restore', 'bad', { line: '-A nonsense' }, undefined);
     const backend = iptablesBackend(
       { ...iptables, restore: () => Promise.reject(error) },
       { ...options(), nodePortSelection: 'all', onWarning: assert.fail },

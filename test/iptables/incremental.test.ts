@@ -99,6 +99,10 @@ describe('syncing iptables rules step by step', () => {
             fresh.take(freshTable, addresses);
             await fresh.syncFully();
             assert.deepEqual(machine.lines(), fresh.lines());
+            for (const [rules, kernel] of machine.lines().entries()) {
+              const own = kernel.filter((line) => /^-A KUBE-(?!FIREWALL)/.test(line)).length;
+              assert.equal(machine.ruleset.sizes.get(TABLES[rules] ?? 'nat'), own);
+            }
             for (const line of machine.lines().flat()) {
               // XT_EXTENSION_MAXNAMELEN of the kernel, less the final zero.
               if (line.startsWith(':')) assert.ok(line.indexOf(' ') <= 1 + 28, line);

@@ -78,9 +78,14 @@ export function simulatedIptables(onRestore: (table: string, lines: string[]) =>
       tables.get(table)?.restore(input);
     },
     check: async (input) => {
-      const rules = new Set([...tables.values()].flatMap((table) => table.lines()));
-      const checked = input.split('\n').filter((line) => line.startsWith('-C '));
-      return checked.every((line) => rules.has(line.replace('-C ', '-A ')));
+      let table = '';
+      for (const line of input.split('\n')) {
+        if (line.startsWith('*')) table = line.slice(1);
+        if (!line.startsWith('-C ')) continue;
+        if (!tables.get(table)?.lines().includes(line.replace('-C ', '-A ')))
+          return { line, table };
+      }
+      return undefined;
     },
     version: async () => 'iptables v1.8.9',
   };

@@ -178,11 +178,11 @@ describe('the IPVS backend', () => {
       // Neither a comparison nor the time that handshakes take is a reason to end it.
       await backend.apply(true);
       mock.timers.tick(1000);
-      assert.equal(await backend.intact(), true);
+      assert.equal(await backend.loss(), undefined);
       assert.deepEqual(fake.take(), []);
       fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 0 });
       mock.timers.tick(60_000);
-      await backend.intact();
+      await backend.loss();
       assert.deepEqual(fake.take(), [
         `delete-destination FWM ${MARK} > ${POD}:0`,
         `delete-service FWM ${MARK}`,
@@ -199,8 +199,66 @@ describe('the IPVS backend', () => {
     await backend.apply(false);
     assert.deepEqual(fake.take().slice(0, 1), [`edit-destination FWM ${MARK} > ${POD}:0 weight 0`]);
     mock.timers.tick(1000);
-    await backend.intact();
+    await backend.loss();
+    assert.deepEqual(fake.take(), []);
+    mock.timers.tick(1000);
+    await backend.loss();
     assert.deepEqual(fake.take(), [`delete-destination FWM ${MARK} > ${POD}:0`]);
+  });
+
+  it('gives each handshake its time, whenever its endpoint began to drain', async () => {
+    const fake = new FakeKernel();
+    const pods = [POD, '10.244.0.2', '10.244.0.3'];
+    const backend = await serving(fake, [wide(pods)]);
+    for (const pod of pods) fake.set(`FWM ${MARK}`, `${pod}:0`, { inactiveConnections: 1 });
+    backend.update([wide(pods.slice(1))], []);
+    await backend.apply(false);
+    mock.timers.tick(990);
+    backend.update([wide(pods.slice(2))], []);
+    await backend.apply(false);
+    mock.timers.tick(10);
+    await backend.loss();
+    const left = () => [...(fake.services.get(`FWM ${MARK}`)?.destinations.keys() ?? [])].length;
+    assert.equal(left(), 3);
+    for (const now of [1, 1]) {
+      mock.timers.tick(1000);
+      await backend.loss();
+      assert.equal(left(), now);
+    }
+  });
+
+  it('says again that an endpoint takes no new connections where that failed', async () => {
+    const fake = new FakeKernel();
+    const backend = await serving(fake, [wide([POD, '10.244.0.2'])]);
+    fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 1 });
+    fake.refusals.set(`edit-destination FWM ${MARK} > ${POD}:0 weight 0`, ENOMEM);
+    backend.update([wide(['10.244.0.2'])], []);
+    await assert.rejects(backend.apply(false), IpvsRefusedError);
+    fake.refusals.clear();
+    await backend.apply(true);
+    mock.timers.tick(1000);
+    await backend.loss();
+    assert.equal(fake.services.get(`FWM ${MARK}`)?.destinations.get(`${POD}:0`)?.weight, 0);
+  });
+
+  it('makes no service of a mark that is on no record', async () => {
+    const fake = new FakeKernel();
+    // It needs two, and there is one.
+    const two = route(
+      {
+        match: { kind: 'all' },
+        loadBalancerIPs: ['203.0.113.1'],
+        externalLocal: true,
+        localEndpoints: [{ address: POD, port: undefined }],
+      },
+      [POD, '10.244.0.2'],
+    );
+    const backend = await serving(fake, [two]);
+    assert.deepEqual([...fake.services.keys()], []);
+    const one = route({ id: 'one', name: 'default/one', match: { kind: 'all' } }, [POD]);
+    backend.update([one], []);
+    await backend.apply(false);
+    assert.deepEqual([...fake.services.keys()], [`FWM ${MARK}`]);
   });
 
   it("never gives a Service the mark of somebody else's, nor touches that", async () => {
@@ -239,7 +297,7 @@ describe('the IPVS backend', () => {
     const { backend, warnings } = await agent(fake, [wide(['224.0.0.1', POD])]);
     for (let round = 0; round < 3; round++) await backend.apply(true);
     assert.equal(warnings.length, 1);
-    assert.match(warnings[0] ?? '', /FWM 4098 > 224\.0\.0\.1:0/);
+    assert.match(warnings[0] ?? '', /FWM 4098 > 224\.0\.0\.1:0 for default\/web: /);
     assert.deepEqual(
       [...(fake.services.get(`FWM ${MARK}`)?.destinations.keys() ?? [])],
       [`${POD}:0`],
@@ -261,25 +319,38 @@ describe('the IPVS backend', () => {
     });
   }
 
-  const losses: readonly (readonly [what: string, lose: (fake: FakeKernel) => unknown])[] = [
-    ['IPVS was cleared', (fake) => fake.services.clear()],
-    ['a set was deleted', (fake) => fake.sets.delete('KUBE-DROP')],
-    ['a set was emptied', (fake) => fake.sets.get('KUBE-MARKS')?.entries.clear()],
-    ['the device was deleted', (fake) => Object.assign(fake, { hasDevice: false })],
+  const losses: readonly (readonly [
+    what: string,
+    lose: (fake: FakeKernel) => unknown,
+    said: string,
+  ])[] = [
+    ['IPVS was cleared', (fake) => fake.services.clear(), `IPVS service FWM ${MARK}`],
+    ['a set was deleted', (fake) => fake.sets.delete('KUBE-DROP'), 'ipset KUBE-DROP'],
+    [
+      'a set was emptied',
+      (fake) => fake.sets.get('KUBE-MARKS')?.entries.clear(),
+      'entries of ipset KUBE-MARKS',
+    ],
+    [
+      'the device was deleted',
+      (fake) => Object.assign(fake, { hasDevice: false }),
+      'device kube-ipvs0',
+    ],
     [
       'a chain was emptied',
       (fake) => fake.rules.tables.get('nat')?.restore('*nat\n:PREROUTING - [0:0]\nCOMMIT\n'),
+      'jump from PREROUTING to KUBE-SERVICES in table nat',
     ],
   ];
-  for (const [what, lose] of losses) {
+  for (const [what, lose, said] of losses) {
     it(`finds out that ${what}`, async () => {
       const fake = new FakeKernel();
       const backend = await serving(fake, [wide()]);
-      assert.equal(await backend.intact(), true);
+      assert.equal(await backend.loss(), undefined);
       lose(fake);
-      assert.equal(await backend.intact(), false);
+      assert.equal(await backend.loss(), said);
       await backend.apply(true);
-      assert.equal(await backend.intact(), true);
+      assert.equal(await backend.loss(), undefined);
     });
   }
 
@@ -288,16 +359,35 @@ describe('the IPVS backend', () => {
     fake.refusals.set(`add-destination FWM ${MARK} > 224.0.0.1:0 weight 1`, EINVAL);
     const { backend } = await agent(fake, [wide(['224.0.0.1'])]);
     await backend.apply(true);
-    assert.equal(await backend.intact(), true);
+    assert.equal(await backend.loss(), undefined);
     backend.update([other], []);
     await backend.apply(false);
     fake.services.clear();
-    assert.equal(await backend.intact(), false);
+    assert.match((await backend.loss()) ?? '', /^IPVS service TCP /);
+  });
+
+  it('tells how many marks are in use, and how many Services wait for one', async () => {
+    const late = route(
+      {
+        id: 'late',
+        serviceKey: 'default/late',
+        name: 'default/late',
+        clusterIP: '10.96.0.12',
+        match: { kind: 'all' },
+      },
+      [POD],
+    );
+    const { backend } = await agent(new FakeKernel(), [wide(), late]);
+    assert.deepEqual(backend.numbers?.(), { marks: { inUse: 1, waiting: 1 } });
+    backend.update([], [id]);
+    assert.deepEqual(backend.numbers?.(), { marks: { inUse: 1, waiting: 0 } });
+    backend.update([], ['late']);
+    assert.deepEqual(backend.numbers?.(), { marks: { inUse: 0, waiting: 0 } });
   });
 
   it('does not take for lost what is still to be written', async () => {
     const backend = await serving(new FakeKernel(), []);
     backend.update([wide()], []);
-    assert.equal(await backend.intact(), true);
+    assert.equal(await backend.loss(), undefined);
   });
 });

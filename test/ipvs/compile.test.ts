@@ -263,7 +263,12 @@ describe('a Route in the IPVS mode', () => {
 
   it('without a mark is rejected on all its ports', () => {
     const lines = compile(wide(), { markOf: () => undefined });
-    assert.deepEqual(lines, ['IPVS-IPS 10.96.0.10', 'bind 10.96.0.10', 'ALL-PORTS-IPS 10.96.0.10']);
+    assert.deepEqual(lines, [
+      'IPVS-IPS 10.96.0.10',
+      'bind 10.96.0.10',
+      'ALL-PORTS-IPS 10.96.0.10',
+      'ALL-PORTS 10.96.0.10 => 2',
+    ]);
   });
 });
 

@@ -161,13 +161,13 @@ describe('what items go into', () => {
     ] as const) {
       const fake = new FakeKernel(family);
       const kernel = fake.open();
-      assert.equal(await kernel.isWhole(() => false), false);
+      assert.equal(await kernel.loss(() => false), 'device kube-ipvs0');
       assert.equal(await kernel.prepare(new Wanted()), fake.take().length);
       assert.ok(fake.hasDevice && fake.sets.has(marks));
       assert.equal(await kernel.prepare(new Wanted()), 0);
       assert.deepEqual(fake.take(), []);
-      assert.equal(await kernel.isWhole(() => false), true);
-      assert.equal(await kernel.isWhole((set) => set === 'KUBE-MARKS'), false);
+      assert.equal(await kernel.loss(() => false), undefined);
+      assert.equal(await kernel.loss((set) => set === 'KUBE-MARKS'), `entries of ipset ${marks}`);
     }
   });
 

@@ -32,6 +32,7 @@ export function compileOptions(fields: Partial<CompileOptions> = {}): CompileOpt
     nodeAddresses: [],
     nodePortAddresses: fields.nodeAddresses ?? [],
     verdicts: verdictMarks(MARK_RANGE),
+    isVip: () => false,
     markOf: (owner) => marks.take(owner),
     ...fields,
   };

@@ -66,6 +66,7 @@ describe('marks of all-ports Services', () => {
             model.release(name);
           }
           assert.equal(new Set(model.marks.values()).size, model.marks.size);
+          assert.equal(marks.inUse, model.marks.size - model.gone.length);
         }
         for (const mark of [...model.marks.values()]) assert.ok(marks.isOurs(mark));
       }),
@@ -79,6 +80,12 @@ describe('marks of all-ports Services', () => {
     const some = OWNERS.map((name) => [name, here.take(name)]);
     const others = OWNERS.toReversed().map((name) => [name, there.take(name)]);
     assert.deepEqual(some, others.toReversed());
+  });
+
+  it('have no bit that the AWS CNI takes from packets of pods', () => {
+    const marks = new Marks({ first: 0x1070, last: 0x1103 }, [], []);
+    const given = Array.from({ length: 17 }, (_, index) => marks.take(`default/s${index} cluster`));
+    for (const mark of given) assert.ok(mark !== undefined && (mark & 0x80) === 0);
   });
 
   it('survive the agent: who had which is on record in the kernel', () => {

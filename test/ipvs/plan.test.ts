@@ -8,6 +8,7 @@ import { type Item, itemKey } from '../../ipvs/items.ts';
 import { Marks } from '../../ipvs/marks.ts';
 import { IpvsPlan } from '../../ipvs/plan.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
+import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import { type Change, change } from '../iptables/generated.ts';
 import { plan, ruleOptions } from './kernel.ts';
@@ -86,6 +87,40 @@ describe('the plan of the IPVS mode', () => {
     );
   });
 
+  it('gives a node port its service back when the VIP on its address goes', () => {
+    const NODE = '192.0.2.7';
+    const ported = (id: string, pod: string, fields: Partial<Route>) =>
+      route({ id, name: id, clusterIP: undefined, ...fields }, [pod]);
+    const listed = (port: number) => ({ kind: 'port', protocol: 'TCP', port }) as const;
+    // Each has the other's node port on its VIP.
+    const a = ported('default/a', '10.244.0.1', {
+      match: listed(30_002),
+      nodePort: 30_001,
+      loadBalancerIPs: [NODE],
+    });
+    const b = ported('default/b', '10.244.0.2', {
+      match: listed(30_001),
+      nodePort: 30_002,
+      loadBalancerIPs: [NODE],
+    });
+    const both = plan({ family: 'IPv4' });
+    both.setFacts({ addresses: [NODE], primary: undefined });
+    const served = () =>
+      [...both.wanted.items()].flatMap((item) =>
+        item.kind === 'destination' ? [itemKey(item)] : [],
+      );
+    both.update([a, b], []);
+    assert.deepEqual(served().sort(), [
+      'TCP 192.0.2.7:30001 > 10.244.0.2:8080',
+      'TCP 192.0.2.7:30002 > 10.244.0.1:8080',
+    ]);
+    both.update([], ['default/b']);
+    assert.deepEqual(served().sort(), [
+      'TCP 192.0.2.7:30001 > 10.244.0.1:8080',
+      'TCP 192.0.2.7:30002 > 10.244.0.1:8080',
+    ]);
+  });
+
   it('rejects a Service for which no mark is left, says so once, and serves it when there is one', () => {
     const warnings: string[] = [];
     const markRange = { first: 0x1000, last: 0x1002 };
@@ -104,16 +139,21 @@ describe('the plan of the IPVS mode', () => {
     const marked = () =>
       [...tiny.wanted.entriesOf('KUBE-ALL-PORTS')].map(({ ip, skbMark }) => [ip, skbMark]);
     tiny.update([wide('default/a', '10.96.0.1'), wide('default/b', '10.96.0.2')], []);
-    assert.deepEqual(marked(), [['10.96.0.1', 0x1002]]);
+    assert.deepEqual(marked(), [
+      ['10.96.0.1', 0x1002],
+      ['10.96.0.2', 0x1001],
+    ]);
     // Bound and rejected: nothing of the node answers there.
     assert.deepEqual(
       [...tiny.wanted.entriesOf('KUBE-IPVS-IPS')].map(({ ip }) => ip),
       ['10.96.0.1', '10.96.0.2'],
     );
     tiny.update([wide('default/b', '10.96.0.2')], []);
+    assert.equal(tiny.waiting, 1);
     assert.equal(warnings.length, 1);
     assert.match(warnings[0] ?? '', /default\/b.*--ipvs-fwmark-range/);
     tiny.update([], ['default/a']);
     assert.deepEqual(marked(), [['10.96.0.2', 0x1002]]);
+    assert.equal(tiny.waiting, 0);
   });
 });

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES } from '../../api/objects.ts';
+import { compileRoute } from '../../ipvs/compile.ts';
+import { itemKey } from '../../ipvs/items.ts';
 import type { Route } from '../../services/route.ts';
 import { type Cluster, expectedFates, type Packet } from '../iptables/fate.ts';
 import { change } from '../iptables/generated.ts';
@@ -12,7 +14,7 @@ import {
   VIP,
   wideRoute,
 } from '../iptables/world.ts';
-import { itemsOf, kernelWith } from './kernel.ts';
+import { compileOptions, itemsOf, kernelWith } from './kernel.ts';
 import { journeys, type Kernel } from './tracer.ts';
 
 /** A packet, where it goes to, and what Routes say of it. */
@@ -182,6 +184,77 @@ describe('one packet through the IPVS mode', () => {
       assert.deepEqual(fates([narrow(theirs), wide(ours)], clientPacket()), ['DROP']);
       assert.notDeepEqual(fates([narrow(ours), wide(theirs)], clientPacket()), ['DROP']);
     }
+  });
+
+  describe('of a listed port whose external traffic policy is Local', () => {
+    const [A, B] = [
+      { address: '10.244.0.2', port: 8080 },
+      { address: '10.244.0.3', port: 8080 },
+    ];
+    const local = (fields: Partial<Route> = {}) =>
+      exact({ clusterEndpoints: [A, B], localEndpoints: [A], externalLocal: true, ...fields });
+
+    it('a pod reaches the target port of every endpoint, with affinity too', () => {
+      for (const affinitySeconds of [0, 60]) {
+        assert.deepEqual(fates([local({ affinitySeconds })], clientPacket(POD)).sort(), [
+          '10.244.0.2 port 8080',
+          '10.244.0.3 port 8080',
+        ]);
+      }
+    });
+
+    it('a pod reaches the endpoints of its zone, others those of the node', () => {
+      const routes = [local({ clusterEndpoints: [A], localEndpoints: [A, B] })];
+      assert.deepEqual(fates(routes, clientPacket(POD)), ['10.244.0.2 port 8080']);
+      assert.equal(fates(routes, clientPacket()).length, 2);
+    });
+
+    it('another Service may list the port of its health check', () => {
+      const routes = [
+        local({ id: 'checked', name: 'default/checked', healthCheckNodePort: 32_000 }),
+        exact({ match: { kind: 'port', protocol: 'TCP', port: 32_000 } }),
+      ];
+      assert.deepEqual(fates(routes, clientPacket({ port: 32_000 })), [
+        '10.244.0.9 port 8080, masqueraded',
+      ]);
+    });
+  });
+
+  it("ports of a range for which no mark is left are nobody else's", () => {
+    const base = compileOptions({ nodeAddresses: [NODE] });
+    const markOf = (owner: string) =>
+      owner.startsWith('default/ranges') ? undefined : base.markOf(owner);
+    const items = [ranges(), all()].flatMap((each) => compileRoute(each, { ...base, markOf }));
+    const unique = [...new Map(items.map((item) => [itemKey(item), item])).values()];
+    const ways = journeys(kernelWith(unique, [NODE], {}), clientPacket());
+    assert.deepEqual(
+      ways.map(({ fate }) => fate),
+      ['REJECT icmp-port-unreachable'],
+    );
+  });
+
+  it('a node port yields to the same port of a VIP that is an address of the node', () => {
+    const withNodePort = exact({
+      id: 'node-port',
+      name: 'default/node-port',
+      loadBalancerIPs: [],
+      clusterIP: '10.96.0.1',
+      match: { kind: 'port', protocol: 'TCP', port: 9999 },
+      nodePort: 30_080,
+      clusterEndpoints: [{ address: '10.244.0.2', port: 8080 }],
+    });
+    const onNode = exact({
+      loadBalancerIPs: [NODE],
+      match: { kind: 'port', protocol: 'TCP', port: 30_080 },
+    });
+    const sent = clientPacket({ destination: NODE, port: 30_080 });
+    for (const routes of [
+      [withNodePort, onNode],
+      [onNode, withNodePort],
+    ]) {
+      assert.deepEqual(fates(routes, sent), ['10.244.0.9 port 8080, masqueraded']);
+    }
+    assert.deepEqual(fates([withNodePort], sent), ['10.244.0.2 port 8080, masqueraded']);
   });
 
   it('the node may ping a VIP whose only endpoints are elsewhere', () => {

@@ -126,7 +126,8 @@ function scheduled(kernel: Kernel, state: State): (State | 'nobody' | `REJECT ${
   return (known.length > 0 ? known : destinations).map((destination) => ({
     ...state,
     destination: destination.address,
-    port: destination.port === 0 ? port : destination.port,
+    // ip_vs_sched_persist: dport = dst_port; if (dport == svc->port && dest->port) dport = dest->port
+    port: destination.port === 0 || (isPersistent && key.kind === 'mark') ? port : destination.port,
     translated: true,
     remembered: isPersistent
       ? new Set([...state.remembered, noteOf(destination)])

@@ -13,7 +13,7 @@ const LONGEST_INTERVAL_MS = 100;
 export async function waitFor<T>(
   description: string,
   condition: () => T | Promise<T>,
-  deadlineMs = 5000,
+  deadlineMs = 20_000,
 ): Promise<NonNullable<T>> {
   const end = performance.now() + deadlineMs;
   let interval = FIRST_INTERVAL_MS;

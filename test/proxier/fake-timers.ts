@@ -10,6 +10,11 @@ export class FakeTimers implements Timers {
     return this.#now;
   }
 
+  /** How many wait. */
+  get pending(): number {
+    return this.#pending.size;
+  }
+
   set(callback: () => void, milliseconds: number): number {
     this.#last += 1;
     this.#pending.set(this.#last, { at: this.#now + milliseconds, callback });

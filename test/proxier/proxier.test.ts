@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpFamily, Kind } from '../../api/objects.ts';
+import { readNode } from '../../api/read-node.ts';
 import type { Backend, NodeFacts } from '../../proxier/backend.ts';
 import { FamilyProxier, type SyncReport } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
@@ -16,7 +17,7 @@ class FakeBackend implements Backend {
   facts: NodeFacts | undefined;
   applied: { full: boolean; routes: string[] }[] = [];
   failures = 0;
-  stands = true;
+  lost: string | undefined;
   /** Milliseconds that an `apply` takes, and those that all took. */
   takes = 0;
   clock = 0;
@@ -44,21 +45,27 @@ class FakeBackend implements Backend {
     return Promise.resolve({ written: 1 });
   }
 
-  intact() {
-    return Promise.resolve(this.stands);
+  loss() {
+    return Promise.resolve(this.lost);
   }
 }
 
-function build(options: { flowsFail?: boolean } = {}) {
+function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () => number } = {}) {
   const timers = new FakeTimers();
   const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
   const reports: SyncReport[] = [];
   const failures: IpFamily[] = [];
-  const lost: IpFamily[] = [];
+  const lost: [IpFamily, string][] = [];
+  /** What the observer hears of families and their queues, in its order. */
+  const heard: string[] = [];
+  /** Trigger times that came into force, without a sync. */
+  const quiet: number[] = [];
+  const heardFacts: [IpFamily, NodeFacts][] = [];
   const table = new RouteTable({
     nodeName: 'node-a',
     allPortsEnabled: true,
     onChange: () => proxier.request(),
+    ...(options.wallClock === undefined ? {} : { now: options.wallClock }),
   });
   const flows = {
     forget: () =>
@@ -67,14 +74,27 @@ function build(options: { flowsFail?: boolean } = {}) {
   const proxier = new Proxier({
     table,
     families: backends.map((backend) => new FamilyProxier(backend, flows, () => backend.clock)),
+    nodeIp: options.nodeIp,
     minSyncPeriod: 1000,
     syncPeriod: 30_000,
     timers,
     observer: {
       refusals: () => {},
-      synced: (report) => reports.push(report),
-      syncFailed: (family) => failures.push(family),
-      rulesLost: (family) => lost.push(family),
+      nodeFacts: (family, facts) => heardFacts.push([family, facts]),
+      queued: (family) => heard.push(`${family} queued`),
+      unchanged: (family, times) => {
+        heard.push(`${family} unchanged`);
+        quiet.push(...times);
+      },
+      synced: (report) => {
+        heard.push(`${report.family} synced`);
+        reports.push(report);
+      },
+      syncFailed: (family, _error, { full }) => {
+        heard.push(`${family} failed${full ? ' full' : ''}`);
+        failures.push(family);
+      },
+      rulesLost: (family, what) => lost.push([family, what]),
       checkFailed: (family) => failures.push(family),
     },
   });
@@ -86,7 +106,20 @@ function build(options: { flowsFail?: boolean } = {}) {
   const sync = (...kinds: Kind[]) => {
     for (const kind of kinds) table.synced(kind);
   };
-  return { timers, backends, reports, failures, lost, table, proxier, pass, sync };
+  return {
+    timers,
+    backends,
+    reports,
+    failures,
+    lost,
+    heard,
+    quiet,
+    heardFacts,
+    table,
+    proxier,
+    pass,
+    sync,
+  };
 }
 
 const ADDRESSES = ['192.0.2.1', '2001:db8::1'];
@@ -130,9 +163,49 @@ describe('a family', () => {
   });
 });
 
+describe('health check node ports in one family', () => {
+  const health = (serviceKey: string, localEndpoints: number) =>
+    ({ serviceKey, family: 'IPv4', port: 30_001, localEndpoints }) as const;
+  const setUp = () => {
+    const backend = new FakeBackend('IPv4');
+    const family = new FamilyProxier(backend, { forget: () => Promise.resolve(0) });
+    return { backend, family };
+  };
+
+  it('are told of once, after the rules', async () => {
+    const { family } = setUp();
+    family.updateHealth([health('a/b', 1), health('a/c', 1)]);
+    family.updateHealth([health('a/b', 2)]);
+    assert.deepEqual((await family.sync()).health, [health('a/b', 2), health('a/c', 1)]);
+    assert.equal(family.needsSync, false);
+    assert.deepEqual((await family.sync()).health, []);
+  });
+
+  it('wait for rules that cannot be written, and what came meanwhile is newer', async () => {
+    const { backend, family } = setUp();
+    backend.failures = 2;
+    family.updateHealth([health('a/b', 1), health('a/c', 1)]);
+    await assert.rejects(family.sync());
+    const failing = family.sync();
+    family.updateHealth([health('a/c', 0)]);
+    await assert.rejects(failing);
+    assert.deepEqual((await family.sync()).health, [health('a/b', 1), health('a/c', 0)]);
+  });
+
+  it('that change in the middle of a sync wait for the next', async () => {
+    const { family } = setUp();
+    family.updateHealth([health('a/b', 1)]);
+    const first = family.sync();
+    family.updateHealth([health('a/b', 2)]);
+    assert.deepEqual((await first).health, [health('a/b', 1)]);
+    assert.equal(family.needsSync, true);
+    assert.deepEqual((await family.sync()).health, [health('a/b', 2)]);
+  });
+});
+
 describe('the proxier', () => {
   it('programs nothing before every kind is synced and addresses are known', async () => {
-    const { table, backends, proxier, pass, sync } = build();
+    const { table, backends, heardFacts, proxier, pass, sync } = build();
     table.upsert(dualStack());
     sync('Service', 'EndpointSlice');
     await pass(5000);
@@ -146,7 +219,34 @@ describe('the proxier', () => {
       assert.deepEqual(applied, [{ full: true, routes: [`default/web/${family}/TCP/`] }]);
       assert.deepEqual(facts?.addresses, family === 'IPv4' ? ['192.0.2.1'] : ['2001:db8::1']);
     }
+    table.upsert(service({ name: 'more', clusterIPs: ['10.96.0.11'] }));
+    await pass(5000);
+    assert.deepEqual(
+      heardFacts,
+      backends.map(({ family, facts }) => [family, facts]),
+    );
   });
+
+  for (const [nodeIp, expected] of [
+    [undefined, ['192.0.2.1', '2001:db8::1']],
+    ['192.0.2.9', ['192.0.2.9', '2001:db8::1']],
+    ['2001:db8::9', ['192.0.2.1', '2001:db8::9']],
+  ] as const) {
+    it(`takes ${nodeIp} for the node's IP of its family, and the Node's for the other`, async () => {
+      const { table, backends, proxier, pass, sync } = build(
+        nodeIp === undefined ? {} : { nodeIp },
+      );
+      const addresses = ADDRESSES.map((address) => ({ type: 'InternalIP', address }));
+      table.upsert(readNode({ metadata: { name: 'node-a' }, status: { addresses } }));
+      sync('Service', 'EndpointSlice', 'Node');
+      proxier.setNodeAddresses(ADDRESSES);
+      await pass(0);
+      assert.deepEqual(
+        backends.map(({ facts }) => facts?.primary),
+        expected,
+      );
+    });
+  }
 
   it('programs a change at once at rest, and puts those of a storm together', async () => {
     const { table, backends, reports, proxier, pass, sync } = build();
@@ -220,10 +320,124 @@ describe('the proxier', () => {
     await pass(0);
     await pass(30_000);
     assert.equal(v4.applied.length, 1);
-    v4.stands = false;
+    v4.lost = 'device kube-ipvs0';
     await pass(30_000);
     await pass(1000);
-    assert.deepEqual([lost, v4.applied.map(({ full }) => full)], [['IPv4'], [true, true]]);
+    assert.deepEqual(lost, [['IPv4', 'device kube-ipvs0']]);
+    assert.deepEqual(
+      v4.applied.map(({ full }) => full),
+      [true, true],
+    );
+  });
+
+  it('tells what was queued, and what came of it', async () => {
+    const { table, backends, heard, proxier, pass, sync } = build();
+    const news = () => heard.splice(0);
+    table.upsert(service());
+    sync('Service', 'EndpointSlice', 'Node');
+    await pass(0);
+    assert.deepEqual(news(), [], 'nothing can be queued yet');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    assert.deepEqual([...new Set(news())].sort(), [
+      'IPv4 queued',
+      'IPv4 synced',
+      'IPv6 queued',
+      'IPv6 synced',
+    ]);
+    await pass(5000);
+    backends[0].failures = 1;
+    table.upsert(service({ affinitySeconds: 10 }));
+    await pass(0);
+    assert.deepEqual(news().sort(), [
+      'IPv4 failed',
+      'IPv4 queued',
+      'IPv6 queued',
+      'IPv6 unchanged',
+    ]);
+    backends[0].failures = 1;
+    await pass(500);
+    await pass(1000);
+    assert.deepEqual(news(), ['IPv4 failed full', 'IPv4 synced']);
+  });
+
+  describe('measures how long changes of endpoints take to come into force:', () => {
+    const START = Date.UTC(2026, 0, 1);
+    /** Everything is listed, and synced once. */
+    async function running() {
+      let wall = START;
+      const built = build({ wallClock: () => wall });
+      const { table, reports, quiet, pass, sync, proxier } = built;
+      table.upsert(service());
+      table.upsert(slice([endpoint('10.0.0.1')], { triggerTime: START + 1 }));
+      sync('Service', 'EndpointSlice', 'Node');
+      proxier.setNodeAddresses(ADDRESSES);
+      await pass(5000);
+      assert.deepEqual([...reports.flatMap(({ triggerTimes }) => triggerTimes), ...quiet], []);
+      reports.length = 0;
+      const change = (triggerTime: number | undefined, address: string, fields = {}) =>
+        table.upsert(slice([endpoint(address)], { triggerTime, ...fields }));
+      const inForce = () => {
+        const times = reports.flatMap(({ family, triggerTimes }) =>
+          triggerTimes.map((time) => `${family} ${time - START}`),
+        );
+        reports.length = 0;
+        return times;
+      };
+      const setWall = (time: number) => {
+        wall = START + time;
+      };
+      return { ...built, change, inForce, setWall };
+    }
+
+    it('once a trigger, in the family of the slice', async () => {
+      const { change, inForce, pass, setWall } = await running();
+      setWall(1000);
+      change(START + 500, '10.0.0.2');
+      change(START + 600, '10.0.0.3');
+      change(START + 700, 'fd00::1', { name: 'six', key: 'default/six', family: 'IPv6' });
+      change(START + 600, '10.0.0.4');
+      await pass(0);
+      assert.deepEqual(inForce(), ['IPv4 500', 'IPv4 600']);
+      await pass(5000);
+      assert.deepEqual(inForce(), []);
+    });
+
+    it('also where nothing is to be written', async () => {
+      const { change, inForce, quiet, pass } = await running();
+      const gone = endpoint('10.0.0.9', { ready: false, serving: false });
+      change(START + 500, '10.0.0.1', { endpoints: [endpoint('10.0.0.1'), gone] });
+      change(START + 600, '10.0.0.1', { serviceKey: 'default/none', key: 'default/none-1' });
+      await pass(0);
+      // The endpoint that is not ready belongs to the Route, so that one is written.
+      assert.deepEqual([inForce(), quiet], [['IPv4 500', 'IPv4 600'], []]);
+      change(START + 700, '10.0.0.1', { serviceKey: 'default/none', key: 'default/none-1' });
+      await pass(5000);
+      assert.deepEqual([inForce(), quiet], [[], [START + 700]]);
+    });
+
+    it('from the first sync that succeeds', async () => {
+      const { change, backends, inForce, pass } = await running();
+      backends[0].failures = 1;
+      change(START + 500, '10.0.0.2');
+      await pass(0);
+      change(START + 600, '10.0.0.3');
+      assert.deepEqual(inForce(), []);
+      await pass(500);
+      assert.deepEqual(inForce(), ['IPv4 500', 'IPv4 600']);
+    });
+
+    it('not for what was before, nor for what goes, nor for nonsense', async () => {
+      const { change, table, inForce, quiet, pass } = await running();
+      change(undefined, '10.0.0.2');
+      change(START, '10.0.0.3');
+      change(START + 60_001, '10.0.0.4');
+      await pass(5000);
+      change(START + 500, '10.0.0.5');
+      table.remove('EndpointSlice', 'default/web-1');
+      await pass(5000);
+      assert.deepEqual([inForce(), quiet], [[], []]);
+    });
   });
 
   it('lets go of a VIP that the node takes without waiting for the least period', async () => {
@@ -250,5 +464,129 @@ describe('the proxier', () => {
     assert.deepEqual(failures, []);
     const report = reports.find(({ family }) => family === 'IPv4');
     assert.match(String(report?.flowError), /no conntrack/);
+  });
+
+  describe('for health', () => {
+    const started = async (options?: Parameters<typeof build>[0]) => {
+      const built = build(options);
+      built.sync('Service', 'EndpointSlice', 'Node');
+      built.proxier.setNodeAddresses(ADDRESSES);
+      await built.pass(0);
+      await built.pass(5000);
+      built.heard.length = 0;
+      return built;
+    };
+    /** What was heard of IPv4, without repetitions. */
+    const v4 = (heard: readonly string[]) =>
+      heard
+        .filter((line) => line.startsWith('IPv4'))
+        .map((line) => line.slice(5))
+        .filter((line, index, all) => line !== all[index - 1]);
+
+    it('queues nothing before everything is known, then the first sync', async () => {
+      const { table, heard, proxier, pass, sync } = build();
+      table.upsert(dualStack());
+      sync('Service', 'EndpointSlice', 'Node');
+      await pass(5000);
+      assert.deepEqual(heard, []);
+      proxier.setNodeAddresses(ADDRESSES);
+      await pass(0);
+      assert.deepEqual(v4(heard), ['queued', 'synced']);
+    });
+
+    it('a change that is nothing for a family leaves it in sync', async () => {
+      const { table, heard, pass } = await started();
+      table.upsert(service());
+      await pass(0);
+      assert.deepEqual(v4(heard), ['queued', 'synced']);
+      assert.deepEqual(
+        heard.filter((line) => line.startsWith('IPv6')),
+        ['IPv6 queued', 'IPv6 unchanged'],
+      );
+    });
+
+    it('a change stays queued while syncs fail', async () => {
+      const { table, backends, heard, pass } = await started();
+      backends[0].failures = 2;
+      table.upsert(service());
+      await pass(0);
+      await pass(500);
+      assert.deepEqual(v4(heard), ['queued', 'failed', 'failed full']);
+      await pass(1000);
+      assert.deepEqual(v4(heard), ['queued', 'failed', 'failed full', 'synced']);
+    });
+
+    it('a change in the middle of a sync is queued when that has ended', async () => {
+      const { table, backends, heard, pass } = await started();
+      const gate = Promise.withResolvers<void>();
+      const apply = backends[0].apply.bind(backends[0]);
+      backends[0].apply = async (full) => {
+        await gate.promise;
+        return apply(full);
+      };
+      table.upsert(service());
+      await pass(0);
+      heard.length = 0;
+      table.upsert(slice([endpoint('10.0.0.1')]));
+      await pass(0);
+      gate.resolve();
+      await pass(0);
+      assert.deepEqual(v4(heard), ['queued', 'synced', 'queued']);
+      await pass(1000);
+      assert.deepEqual(v4(heard), ['queued', 'synced', 'queued', 'synced']);
+    });
+
+    it('rules that were lost are queued, a comparison that is due is not', async () => {
+      const { backends, heard, pass } = await started();
+      await pass(30_000);
+      await pass(1000);
+      assert.deepEqual(v4(heard), ['synced']);
+      heard.length = 0;
+      backends[0].takes = 3_600_000;
+      await pass(30_000);
+      await pass(1000);
+      heard.length = 0;
+      backends[0].lost = 'a chain';
+      backends[0].failures = 1;
+      await pass(30_000);
+      await pass(100);
+      assert.deepEqual(v4(heard), ['queued', 'failed full']);
+    });
+
+    it('what health check node ports say waits for the rules, each family for its own', async () => {
+      const { table, backends, reports, pass } = await started();
+      backends[0].failures = 1;
+      reports.length = 0;
+      const told = () =>
+        reports.flatMap(({ family, health }) =>
+          health.map(({ port, localEndpoints }) => [family, port, localEndpoints]),
+        );
+      const balanced = service({
+        type: 'LoadBalancer',
+        externalTrafficPolicy: 'Local',
+        healthCheckNodePort: 30_001,
+        clusterIPs: ['10.96.0.10', 'fd00::a'],
+      });
+      table.upsert(balanced);
+      await pass(0);
+      assert.deepEqual(told(), [['IPv6', 30_001, 0]]);
+      // What comes before the next try is told with it, once.
+      table.upsert(slice([endpoint('10.0.0.1')]));
+      await pass(500);
+      assert.deepEqual(told(), [
+        ['IPv6', 30_001, 0],
+        ['IPv4', 30_001, 1],
+      ]);
+      reports.length = 0;
+      // An endpoint that the Service has no port for makes no Route differ.
+      table.upsert(
+        slice([endpoint('10.0.0.2')], {
+          name: 'more',
+          ports: [{ name: 'other', protocol: 'TCP', port: 1 }],
+        }),
+      );
+      await pass(1000);
+      assert.deepEqual(told(), [['IPv4', 30_001, 2]]);
+    });
   });
 });

@@ -13,6 +13,8 @@ const node = (zone: string, name = 'node-a'): Node => ({
   zone,
   podCIDRs: [],
   addresses: [],
+  deleting: false,
+  taints: [],
 });
 
 /** Endpoints of each Route that changed. */
@@ -91,6 +93,62 @@ describe('the route table', () => {
     assert.deepEqual([reasons(refusals.raised), reasons(refusals.cleared)], [[], ['NodePort']]);
     assert.equal(routes.upserts.length, 1);
     assert.deepEqual([...table.refusals()], []);
+  });
+
+  it('tells of health check node ports as they change, Service by Service', () => {
+    const table = newTable();
+    const balanced = service({
+      type: 'LoadBalancer',
+      externalTrafficPolicy: 'Local',
+      healthCheckNodePort: 30_001,
+      clusterIPs: ['10.96.0.10', 'fd00::a'],
+    });
+    const told = () =>
+      table
+        .takeChanges()
+        .health.map(
+          ({ serviceKey, family, port, localEndpoints }) =>
+            `${serviceKey} ${family} ${port} ${localEndpoints}`,
+        );
+    table.upsert(balanced);
+    table.upsert(service({ name: 'other', clusterIPs: ['10.96.0.11'] }));
+    assert.deepEqual(told(), ['default/web IPv4 30001 0', 'default/web IPv6 30001 0']);
+    table.upsert(slice([endpoint('10.0.0.1')]));
+    assert.deepEqual(told(), ['default/web IPv4 30001 1']);
+    table.upsert(slice([endpoint('10.0.0.1'), endpoint('10.0.1.1', { nodeName: 'node-b' })]));
+    table.upsert(slice([endpoint('10.0.0.2')], { serviceKey: 'default/other' }));
+    assert.deepEqual(told(), []);
+    table.upsert({ ...balanced, clusterIPs: ['10.96.0.10'], healthCheckNodePort: 30_002 });
+    assert.deepEqual(told(), ['default/web IPv6 0 0', 'default/web IPv4 30002 1']);
+    table.upsert({ ...balanced, externalTrafficPolicy: 'Cluster' });
+    assert.deepEqual(told(), ['default/web IPv4 0 0']);
+    table.upsert(balanced);
+    table.takeChanges();
+    table.remove('Service', balanced.key);
+    assert.deepEqual(told(), ['default/web IPv4 0 0', 'default/web IPv6 0 0']);
+    table.upsert(balanced);
+    assert.deepEqual(told(), ['default/web IPv4 30001 1', 'default/web IPv6 30001 0']);
+  });
+
+  it('counts changes of Services and EndpointSlices, and those not handed on', () => {
+    const table = newTable();
+    const counts = () => {
+      const { Service, EndpointSlice } = table.changes;
+      return [Service.total, Service.pending, EndpointSlice.total, EndpointSlice.pending];
+    };
+    table.upsert(service({ name: 'a', clusterIPs: ['10.96.0.1'] }));
+    table.upsert(service({ name: 'b', clusterIPs: ['10.96.0.2'] }));
+    table.upsert(slice([endpoint('10.0.0.1')], { serviceKey: 'default/a' }));
+    table.upsert(node('east'));
+    assert.deepEqual(counts(), [2, 2, 1, 1]);
+    table.takeChanges(1);
+    assert.deepEqual(counts(), [2, 2, 1, 1]);
+    table.takeChanges(1);
+    assert.deepEqual(counts(), [2, 0, 1, 0]);
+    table.remove('EndpointSlice', 'default/a-1');
+    table.remove('Service', 'default/b');
+    table.remove('Node', 'node-a');
+    assert.deepEqual(counts(), [3, 1, 2, 1]);
   });
 
   it('warns once of a pod on the host network under an all-ports VIP', () => {

@@ -122,8 +122,17 @@ describe('the life of an agent in IPVS mode', () => {
     ];
     await lab.node.exec('ipvsadm', ['-R'], { input: `${foreign.join('\n')}\n` });
     const stays = (await ipvs.services()).filter((line) => !line.includes('KUBE'));
+    // As Calico has it.
+    await lab.node.exec('iptables-legacy', ['-w', '-N', 'cali-INPUT']);
     await agent.start([...IPVS_FLAGS, '--ipvs-exclude-cidrs=10.99.0.0/24']);
     try {
+      const warnings = ipvs.agent.log.filter(
+        ({ level, msg }) => level === 40 && /Calico/.test(msg),
+      );
+      assert.deepEqual(
+        warnings.map(({ family }) => family),
+        ['IPv4'],
+      );
       const left = async () => {
         const now = await ipvs.services();
         assert.deepEqual(
@@ -156,6 +165,7 @@ describe('the life of an agent in IPVS mode', () => {
     } finally {
       await agent.kill();
       await ipvs.cleanup();
+      await lab.node.exec('iptables-legacy', ['-w', '-X', 'cali-INPUT']);
       // What is foreign stays at a cleanup too.
       await lab.node.exec('ipvsadm', ['-C']);
       await agent.start(IPVS_FLAGS);

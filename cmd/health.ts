@@ -1,0 +1,103 @@
+import type { Logger } from 'pino';
+import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
+import type { RunOptions } from '../config/settings.ts';
+import { proxyHandler } from '../health/answer.ts';
+import { ANY_FAMILY, Listener } from '../health/listener.ts';
+import { ProxyHealth, systemClock } from '../health/proxy-health.ts';
+import { ServiceServers } from '../health/service-servers.ts';
+import { nodePortAddresses } from '../iptables/backend.ts';
+import type { Metrics } from '../metrics/metrics.ts';
+import type { NodeFacts } from '../proxier/backend.ts';
+import { systemTimers } from '../proxier/runner.ts';
+import type { ServiceHealth } from '../services/service-health.ts';
+
+export interface HealthOptions {
+  /** Where `/healthz` and `/livez` are served; undefined: nowhere. */
+  readonly bindAddress: RunOptions['healthzBindAddress'];
+  /** End the process when that address cannot be listened on (`--bind-address-hard-fail`). */
+  readonly hardFail: boolean;
+  /** `--nodeport-addresses` */
+  readonly nodePortSelection: 'all' | 'primary' | readonly string[];
+  /** Milliseconds. */
+  readonly syncPeriod: number;
+  /** The health check node port of a Service cannot be served; it is tried again. */
+  readonly onServiceFailure: (service: ObjectKey, port: number, error: Error) => void;
+}
+
+/** The health servers of a running agent, and what they have to be told. */
+export interface AgentHealth {
+  queued(family: IpFamily): void;
+  updated(family: IpFamily): void;
+  servicesChanged(changes: readonly ServiceHealth[]): void;
+  setNode(node: Node | undefined): void;
+  setNodeFacts(family: IpFamily, facts: NodeFacts): void;
+  close(): void;
+}
+
+/** kube-proxy's: how many sync periods something may be queued. */
+const PATIENCE = 2;
+const NO_FACTS: NodeFacts = { addresses: [], primary: undefined };
+/** To Go, and so to those who configured kube-proxy, these are one. */
+const UNSPECIFIED: readonly string[] = ['', '0.0.0.0', '::'];
+
+/**
+ * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
+ * that cannot be bound stops nothing: it is logged and tried again.
+ */
+export function startHealth(options: HealthOptions, metrics: Metrics, log: Logger): AgentHealth {
+  const proxy = new ProxyHealth({ timeout: PATIENCE * options.syncPeriod, clock: systemClock });
+  const services = new ServiceServers({
+    isProxyHealthy: () => proxy.report().healthy,
+    listen: (port) => new Listener({ ...port, timers: systemTimers }),
+    onBindFailure: (service, port, error) => {
+      log.warn(
+        { service, port, err: error },
+        'cannot serve a health check node port; trying again',
+      );
+      options.onServiceFailure(service, port, error);
+    },
+    onBindRecovery: (service, port) =>
+      log.info({ service, port }, 'the health check node port is served now'),
+  });
+  const setNodeFacts = (family: IpFamily, facts: NodeFacts) => {
+    const { nodePortSelection } = options;
+    const selection = { nodePortSelection, family, localhostNodePorts: true };
+    services.setAddresses(family, nodePortAddresses(selection, facts));
+  };
+  for (const family of IP_FAMILIES) setNodeFacts(family, NO_FACTS);
+  const listener = serveProxyHealth(options, proxy, metrics, log);
+  return {
+    queued: (family) => proxy.queued(family),
+    updated: (family) => proxy.updated(family),
+    servicesChanged: (changes) => services.update(changes),
+    setNode: (node) => proxy.setNode(node),
+    setNodeFacts,
+    close: () => {
+      listener?.close();
+      services.close();
+    },
+  };
+}
+
+function serveProxyHealth(
+  { bindAddress, hardFail }: HealthOptions,
+  proxy: ProxyHealth,
+  metrics: Metrics,
+  log: Logger,
+): Listener | undefined {
+  if (bindAddress === undefined) return undefined;
+  const { host, port } = bindAddress;
+  const counters = { '/healthz': metrics.healthz, '/livez': metrics.livez };
+  return new Listener({
+    host: UNSPECIFIED.includes(host) ? ANY_FAMILY : host,
+    port,
+    onRequest: proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) })),
+    onFailure: (error) => {
+      const next = hardFail ? 'ending' : 'trying again';
+      log.error({ err: error }, `cannot serve /healthz (--healthz-bind-address); ${next}`);
+      if (hardFail) process.exit(1);
+    },
+    onRecovery: () => log.info({ host, port }, '/healthz is served now'),
+    timers: systemTimers,
+  });
+}

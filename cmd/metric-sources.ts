@@ -1,0 +1,28 @@
+import type { MetricSources } from '../metrics/metrics.ts';
+import type { Backend } from '../proxier/backend.ts';
+import type { RouteTable } from '../proxier/route-table.ts';
+
+/**
+ * Where metrics find the numbers that the parts of the agent keep.
+ * @param backends those that run; none before the mode has started.
+ */
+export function metricSources(
+  table: RouteTable,
+  backends: () => readonly Backend[],
+): MetricSources {
+  const numbers = () =>
+    backends().map((backend) => ({ family: backend.family, ...backend.numbers?.() }));
+  return {
+    changes: () => table.changes,
+    refusals: () => table.refusals(),
+    noLocal: () => table.counts.noLocal(),
+    routes: () => table.counts.routes(),
+    allPortsServices: () => table.counts.allPortsServices(),
+    rules: () =>
+      numbers().flatMap(({ family, rules = [] }) =>
+        [...rules].map(([name, count]) => ({ family, table: name, count })),
+      ),
+    marks: () =>
+      numbers().flatMap(({ family, marks }) => (marks === undefined ? [] : [{ family, ...marks }])),
+  };
+}

@@ -1,0 +1,53 @@
+/** What `portwide run` does instead of serving, when a flag says so. */
+import { writeFile } from 'node:fs/promises';
+import type { Logger } from 'pino';
+import { isOn } from '../config/configure.ts';
+import type { FlagTexts } from '../config/flags.ts';
+import type { RunOptions } from '../config/settings.ts';
+import { configurationText, unwritable } from '../config/write.ts';
+import { cleanupAndReport } from './cleanup.ts';
+import { setUpConntrack } from './conntrack-settings.ts';
+import { UserError } from './errors.ts';
+import { PREPARE_MODE } from './mode.ts';
+
+/**
+ * `--write-config-to`, `--cleanup` and `--init-only`, the first of them that was given.
+ * @returns whether there was one.
+ * @throws UserError
+ */
+export async function runOneShot(
+  texts: FlagTexts,
+  options: RunOptions,
+  log: Logger,
+): Promise<boolean> {
+  if (texts.writeConfigTo !== undefined && texts.writeConfigTo !== '') {
+    await writeConfig(texts.writeConfigTo, options, log);
+    return true;
+  }
+  if (isOn(texts, 'cleanup')) {
+    await cleanupAndReport(options.ipvsExcludeCidrs);
+    return true;
+  }
+  if (isOn(texts, 'initOnly')) {
+    await initialise(options, log);
+    return true;
+  }
+  return false;
+}
+
+async function writeConfig(file: string, options: RunOptions, log: Logger): Promise<void> {
+  for (const { subject, message } of unwritable(options)) log.warn({ setting: subject }, message);
+  try {
+    await writeFile(file, configurationText(options));
+  } catch (error) {
+    throw new UserError(`--write-config-to: ${(error as Error).message}`, { cause: error });
+  }
+  log.info({ file }, 'wrote the configuration');
+}
+
+/** What needs more rights than rules do; an agent that starts later finds it done. */
+async function initialise(options: RunOptions, log: Logger): Promise<void> {
+  await setUpConntrack(options, log);
+  await PREPARE_MODE[options.proxyMode](options, log);
+  log.info({ mode: options.proxyMode }, 'the node is set up');
+}

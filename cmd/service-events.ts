@@ -1,0 +1,23 @@
+import type { ObjectKey } from '../api/objects.ts';
+import { serviceRef } from '../events/event.ts';
+import type { Events } from '../events/recorder.ts';
+import type { RefusalChanges } from '../proxier/route-table.ts';
+
+/**
+ * A Warning Event on the Service for each refusal that came, and for each warning; the note says what
+ * the log says, with the field before it.
+ * @param uidOf of the Service as it is now; empty when it is not known.
+ */
+export function tellOnServices(
+  events: Events,
+  uidOf: (key: ObjectKey) => string,
+  { raised, warnings }: RefusalChanges,
+): void {
+  const ref = (key: ObjectKey) => serviceRef(key, uidOf(key));
+  for (const { serviceKey, reason, field, message } of raised) {
+    events.warning(ref(serviceKey), `Refused${reason}`, `${field}: ${message}`);
+  }
+  for (const { serviceKey, message } of warnings) {
+    events.warning(ref(serviceKey), 'ServedWithWarning', message);
+  }
+}

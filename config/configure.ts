@@ -1,0 +1,103 @@
+import { COMMAND_SETTINGS } from './command-settings.ts';
+import { contradictions } from './contradictions.ts';
+import { ConfigurationError, type Notice } from './errors.ts';
+import { type FileReading, readConfigFile } from './file.ts';
+import { attempt, type FlagTexts, readFlags, withDeprecatedPorts } from './flags.ts';
+import { flagOf } from './setting.ts';
+import {
+  ALL_SETTINGS,
+  DEFAULTS,
+  type OptionName,
+  RUN_SETTINGS,
+  type RunOptions,
+} from './settings.ts';
+
+/** The configuration file, as it was read. */
+export interface ConfigFile {
+  readonly path: string;
+  readonly content: string;
+}
+
+export interface Configuration {
+  readonly options: RunOptions;
+  /** To be told to the user. */
+  readonly warnings: readonly Notice[];
+}
+
+/**
+ * Options from flags and file, with kube-proxy's precedence: beside `--config` nearly all flags are
+ * ignored; the node's name and the logging flags count, and those that no file can have.
+ * @throws ConfigurationError with all that is wrong.
+ */
+export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
+  const usesPorts = file === undefined && given.writeConfigTo === undefined;
+  const { texts, problems } = usesPorts
+    ? withDeprecatedPorts(given)
+    : { texts: given, problems: [] };
+  const reading: FileReading =
+    file === undefined
+      ? { options: DEFAULTS, problems: [], warnings: [], broken: new Set() }
+      : readConfigFile(file.content, file.path);
+
+  const flags = readFlags(texts, (name) => {
+    if (file === undefined) return true;
+    // An empty name is none, as in kube-proxy.
+    return RUN_SETTINGS[name].winsOverFile === true && texts[name] !== '';
+  });
+  const options: RunOptions = { ...reading.options, ...flags.values };
+
+  const nameOf = (name: OptionName) => {
+    const { field } = RUN_SETTINGS[name];
+    const isFromFile = file !== undefined && field !== undefined && !(name in flags.values);
+    return isFromFile ? field : flagOf(name);
+  };
+  const broken = new Set([...reading.broken, ...flags.broken]);
+  const contradicting = contradictions(options, nameOf)
+    .filter(({ names }) => !names.some((name) => broken.has(name)))
+    .map(({ names: [first], message }) => ({ subject: subjectOf(nameOf(first), file), message }));
+  const all = [...problems, ...flags.problems, ...reading.problems];
+  all.push(...contradicting, ...exclusions(given, file));
+  if (all.length > 0) {
+    throw new ConfigurationError([...all, ...reading.warnings]);
+  }
+  return { options, warnings: [...flagWarnings(given, file), ...reading.warnings] };
+}
+
+/** Whether a flag of on or off is on. @throws ConfigurationError */
+export function isOn(texts: FlagTexts, name: 'cleanup' | 'initOnly'): boolean {
+  let value = false;
+  const problem = attempt(flagOf(name), () => {
+    value = COMMAND_SETTINGS[name].kind.fromFlag(texts[name] ?? 'false');
+  });
+  if (problem !== undefined) throw new ConfigurationError([problem]);
+  return value;
+}
+
+function subjectOf(name: string, file: ConfigFile | undefined): string {
+  return file === undefined || name.startsWith('-') ? name : `${file.path}: ${name}`;
+}
+
+function exclusions(texts: FlagTexts, file: ConfigFile | undefined): Notice[] {
+  if (!texts.manifests) return [];
+  const others = file === undefined ? ['kubeconfig', 'master'] : ['master'];
+  return others
+    .filter((name) => texts[name])
+    .map((name) => ({ subject: `--manifests and ${flagOf(name)}`, message: 'exclude each other' }));
+}
+
+function flagWarnings(texts: FlagTexts, file: ConfigFile | undefined): Notice[] {
+  const warnings: Notice[] = [];
+  for (const name of ['healthzPort', 'metricsPort'] as const) {
+    if (texts[name] === undefined) continue;
+    const instead = flagOf(name).replace('port', 'bind-address');
+    warnings.push({ subject: flagOf(name), message: `is deprecated; use ${instead}` });
+  }
+  if (file === undefined) return warnings;
+  const ignored = Object.entries(ALL_SETTINGS)
+    .filter(([name, { winsOverFile }]) => texts[name] !== undefined && !winsOverFile)
+    .map(([name]) => flagOf(name));
+  if (ignored.length > 0) {
+    warnings.push({ subject: ignored.join(', '), message: 'ignored, because --config is given' });
+  }
+  return warnings;
+}

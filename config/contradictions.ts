@@ -1,0 +1,41 @@
+import type { OptionName, RunOptions } from './settings.ts';
+
+/** Options that are right one by one and wrong together. */
+export interface Contradiction {
+  readonly names: readonly [OptionName, OptionName];
+  /** What is wrong with the first. */
+  readonly message: string;
+}
+
+/** What single options cannot tell. @param nameOf how the user gave an option: a flag or a field. */
+export function contradictions(
+  options: RunOptions,
+  nameOf: (name: OptionName) => string,
+): Contradiction[] {
+  const found: Contradiction[] = [];
+  const add = (first: OptionName, second: OptionName, message: string) =>
+    found.push({ names: [first, second], message });
+
+  // As kube-proxy, only of the mode in use: nobody looks at the other's.
+  const [least, period] = PERIODS[options.proxyMode];
+  if (options[least] > options[period]) {
+    add(least, period, `must not be greater than ${nameOf(period)}`);
+  }
+  const needed = NEEDED_BY_MODE[options.detectLocalMode];
+  if (needed !== undefined && options[needed] === undefined) {
+    add('detectLocalMode', needed, `${options.detectLocalMode} needs ${nameOf(needed)}`);
+  }
+  return found;
+}
+
+const PERIODS = {
+  iptables: ['iptablesMinSyncPeriod', 'iptablesSyncPeriod'],
+  ipvs: ['ipvsMinSyncPeriod', 'ipvsSyncPeriod'],
+} as const satisfies Record<RunOptions['proxyMode'], readonly [OptionName, OptionName]>;
+
+const NEEDED_BY_MODE = {
+  ClusterCIDR: undefined,
+  NodeCIDR: undefined,
+  BridgeInterface: 'podBridgeInterface',
+  InterfaceNamePrefix: 'podInterfaceNamePrefix',
+} as const satisfies Record<RunOptions['detectLocalMode'], OptionName | undefined>;

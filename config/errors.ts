@@ -1,0 +1,38 @@
+/** What is wrong with a value, and where below it (`[1]` of a list, `.AllPorts` of a map). */
+export interface ValueProblem {
+  readonly at: string;
+  readonly reason: string;
+}
+
+/** A value that a setting cannot have. */
+export class InvalidValue extends Error {
+  override readonly name = 'InvalidValue';
+  readonly problems: readonly ValueProblem[];
+
+  constructor(problems: readonly ValueProblem[]) {
+    super(problems.map(({ at, reason }) => (at === '' ? reason : `${at}: ${reason}`)).join('; '));
+    this.problems = problems;
+  }
+}
+
+/** Something to tell the user of the configuration. */
+export interface Notice {
+  /** The flag, or the file and the path of its field. */
+  readonly subject: string;
+  readonly message: string;
+}
+
+/** The configuration cannot be used; the message has a line for each thing that is wrong. */
+export class ConfigurationError extends Error {
+  override readonly name = 'ConfigurationError';
+  readonly problems: readonly Notice[];
+
+  constructor(problems: readonly Notice[], options?: ErrorOptions) {
+    super(problems.map(formatNotice).join('\n'), options);
+    this.problems = problems;
+  }
+}
+
+export function formatNotice({ subject, message }: Notice): string {
+  return `${subject}: ${message}`;
+}

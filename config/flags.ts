@@ -1,0 +1,115 @@
+import { type Command, Help, Option } from 'commander';
+import { canonicalAddress, familyOf } from '../api/addresses.ts';
+import { COMMAND_SETTINGS } from './command-settings.ts';
+import { InvalidValue, type Notice } from './errors.ts';
+import { flagOf, GROUPS, type Setting, type Settings, shownDefault } from './setting.ts';
+import { OPTION_NAMES, type OptionName, RUN_SETTINGS, type RunOptions } from './settings.ts';
+
+/** Flags as they were given, by the names of their settings; what was not given is not there. */
+export type FlagTexts = Readonly<Record<string, string | undefined>>;
+
+/**
+ * Adds the flags of settings. They stay text until `configure`, which knows whether they count
+ * and tells of all that is wrong.
+ */
+export function addFlags(command: Command, settings: Settings): Command {
+  const ofGroup = Object.groupBy(Object.entries(settings), ([, { group }]) => group);
+  for (const [group, title] of Object.entries(GROUPS)) {
+    for (const [name, each] of ofGroup[group as keyof typeof GROUPS] ?? []) {
+      if (each.fileOnly) continue;
+      command.addOption(flagOption(name, each).helpGroup(`${title}:`));
+    }
+  }
+  return command.configureHelp({ optionDescription: description });
+}
+
+const HELP = new Help();
+
+/** A flag that may stand alone says so by its brackets. */
+function description(option: Option): string {
+  return option.presetArg === undefined ? HELP.optionDescription(option) : option.description;
+}
+
+function flagOption(name: string, of: Setting<unknown>): Option {
+  const { argument } = of.kind;
+  const long = name.length === 1 ? `${flagOf(name)}, --${name}` : flagOf(name);
+  const usual = shownDefault(of);
+  const text = usual === '' ? of.text : `${of.text} (default: ${usual})`;
+  const option = new Option(`${long} ${argument}`, text);
+  option.argParser((given: string, previous: string | undefined) => {
+    // `-v=3`, as Go's flags are written, which commander hands over with the sign.
+    const value = name.length === 1 ? given.replace(/^=/, '') : given;
+    // Go's flags for lists and maps add up.
+    return isList(of) && previous !== undefined ? `${previous},${value}` : value;
+  });
+  return argument.startsWith('[') ? option.preset('true') : option;
+}
+
+function isList({ kind, default: usual }: Setting<unknown>): boolean {
+  const written = kind.toFile(usual);
+  return written === null || typeof written === 'object';
+}
+
+/** What the flags say. */
+export interface FlagReading {
+  readonly values: Partial<RunOptions>;
+  readonly problems: readonly Notice[];
+  readonly broken: ReadonlySet<OptionName>;
+}
+
+/** Reads those flags that `counts` says count. */
+export function readFlags(texts: FlagTexts, counts: (name: OptionName) => boolean): FlagReading {
+  const values = new Map<OptionName, unknown>();
+  const broken = new Set<OptionName>();
+  const problems: Notice[] = [];
+  for (const name of OPTION_NAMES) {
+    const given = texts[name];
+    if (given === undefined || !counts(name)) continue;
+    const problem = attempt(flagOf(name), () =>
+      values.set(name, RUN_SETTINGS[name].kind.fromFlag(given)),
+    );
+    if (problem === undefined) continue;
+    problems.push(problem);
+    broken.add(name);
+  }
+  return { values: Object.fromEntries(values), problems, broken };
+}
+
+/**
+ * `--healthz-port` and `--metrics-port`, which are deprecated, as kube-proxy takes them: 0 is no
+ * server; any other is the port of an address that was given without one, and changes nothing where
+ * there is one, as in the default.
+ */
+export function withDeprecatedPorts(texts: FlagTexts): { texts: FlagTexts; problems: Notice[] } {
+  const problems: Notice[] = [];
+  const addresses: Record<string, string> = {};
+  for (const [portName, addressName] of [
+    ['healthzPort', 'healthzBindAddress'],
+    ['metricsPort', 'metricsBindAddress'],
+  ] as const) {
+    const given = texts[portName];
+    if (given === undefined) continue;
+    const problem = attempt(flagOf(portName), () => {
+      const port = COMMAND_SETTINGS[portName].kind.fromFlag(given);
+      const address = canonicalAddress(texts[addressName] ?? '');
+      if (port === 0) addresses[addressName] = '';
+      else if (address !== undefined) {
+        const host = familyOf(address) === 'IPv6' ? `[${address}]` : address;
+        addresses[addressName] = `${host}:${port}`;
+      }
+    });
+    if (problem !== undefined) problems.push(problem);
+  }
+  return { texts: { ...texts, ...addresses }, problems };
+}
+
+/** @returns what is wrong, if anything is. */
+export function attempt(subject: string, action: () => void): Notice | undefined {
+  try {
+    action();
+    return undefined;
+  } catch (error) {
+    if (!(error instanceof InvalidValue)) throw error;
+    return { subject, message: error.problems.map(({ reason }) => reason).join('; ') };
+  }
+}

@@ -1,0 +1,232 @@
+/** Kinds of values that a setting may have: how a flag says it, and how a file does. */
+import { isRecord, shown } from '../api/read-field.ts';
+import { formatDuration, parseDuration } from './duration.ts';
+import { InvalidValue, type ValueProblem } from './errors.ts';
+
+export interface Kind<T> {
+  /** What follows the flag in `--help`; in square brackets when it may be left out. */
+  readonly argument: string;
+  /** @throws InvalidValue */
+  fromFlag(text: string): T;
+  /**
+   * @param value what YAML or JSON has, never null.
+   * @param onUnknown is told the path below the setting of each field that nobody knows.
+   * @throws InvalidValue
+   */
+  fromFile(value: unknown, onUnknown: (at: string) => void): T;
+  /** What a file has for it; `fromFile` gives the same value back. */
+  toFile(value: T): unknown;
+  /** Whether a file has Go's zero value there, which most fields take for "not set". */
+  isZero(value: unknown): boolean;
+}
+
+/** @throws InvalidValue */
+export function refuse(reason: string): never {
+  throw new InvalidValue([{ at: '', reason }]);
+}
+
+export function isEmptyList(value: unknown): boolean {
+  return Array.isArray(value) && value.length === 0;
+}
+
+/** A kind whose values are text in files as on the command line. */
+export function textual<T>(
+  argument: string,
+  parse: (text: string) => T,
+  print: (value: T) => string,
+): Kind<T> {
+  return {
+    argument,
+    fromFlag: parse,
+    fromFile: (value) => parse(asText(value)),
+    toFile: print,
+    isZero: (value) => value === '',
+  };
+}
+
+/** Empty text is no value. */
+export function optional<T>(kind: Kind<T>): Kind<T | undefined> {
+  return {
+    argument: kind.argument,
+    fromFlag: (text) => (text === '' ? undefined : kind.fromFlag(text)),
+    fromFile: (value, onUnknown) => (value === '' ? undefined : kind.fromFile(value, onUnknown)),
+    toFile: (value) => (value === undefined ? '' : kind.toFile(value)),
+    isZero: (value) => value === '',
+  };
+}
+
+/**
+ * Any number of texts: a list in files, separated by commas in flags.
+ * @param parse is handed what a file has, which may be no texts.
+ */
+export function list<T>(
+  argument: string,
+  parse: (items: readonly unknown[]) => T,
+  print: (value: T) => readonly string[],
+): Kind<T> {
+  return {
+    argument,
+    fromFlag: (text) => parse(commaSeparated(text)),
+    fromFile: (value) => {
+      if (!Array.isArray(value)) refuse(`must be a list, not ${shown(value)}`);
+      return parse(value);
+    },
+    // As Go writes a list that was never made.
+    toFile: (value) => (print(value).length === 0 ? null : print(value)),
+    isZero: isEmptyList,
+  };
+}
+
+/** `a, b`, as flags and some fields have several values; none for empty text. */
+export function commaSeparated(text: string): string[] {
+  return text === '' ? [] : text.split(',').map((item) => item.trim());
+}
+
+/** Reads every item. @throws InvalidValue with the problems of all items. */
+export function each<From, To>(items: readonly From[], read: (item: From) => To): To[] {
+  const problems: ValueProblem[] = [];
+  const values = items.flatMap((item, index) => {
+    try {
+      return [read(item)];
+    } catch (error) {
+      if (!(error instanceof InvalidValue)) throw error;
+      for (const { at, reason } of error.problems) {
+        problems.push({ at: joinPath(`[${index}]`, at), reason });
+      }
+      return [];
+    }
+  });
+  if (problems.length > 0) throw new InvalidValue(problems);
+  return values;
+}
+
+/** @throws InvalidValue */
+export function asText(value: unknown): string {
+  if (typeof value === 'string') return value;
+  return refuse(`must be a string, in quotes if need be, not ${shown(value)}`);
+}
+
+export const text = textual<string>('<text>', String, String);
+export const file = textual<string>('<file>', String, String);
+
+/** Text of a certain form. @param expected ends the sentence "must be". */
+export function matching(argument: string, form: RegExp, expected: string): Kind<string> {
+  const parse = (value: string) =>
+    form.test(value) ? value : refuse(`must be ${expected}, not ${shown(value)}`);
+  return textual(argument, parse, String);
+}
+
+/** One of several words. */
+export function choice<T extends string>(argument: string, words: readonly T[]): Kind<T> {
+  const parse = (value: string) =>
+    words.find((word) => word === value) ??
+    refuse(`must be one of ${words.join(', ')}, not ${shown(value)}`);
+  return textual(argument, parse, String);
+}
+
+/** `--flag`, `--flag=true` or `--flag=false`. */
+export const boolean: Kind<boolean> = {
+  argument: '[true|false]',
+  fromFlag: (value) => {
+    if (value === 'true' || value === 'false') return value === 'true';
+    return refuse(`must be true or false, not ${shown(value)}`);
+  },
+  fromFile: (value) => {
+    if (typeof value === 'boolean') return value;
+    return refuse(`must be true or false, not ${shown(value)}`);
+  },
+  toFile: (value) => value,
+  isZero: (value) => value === false,
+};
+
+/** Whole numbers, both bounds included. */
+export function integer(from: number, to: number, argument = '<number>'): Kind<number> {
+  const check = (value: number, given: unknown) =>
+    Number.isInteger(value) && value >= from && value <= to
+      ? value + 0 // not -0, which equals 0 and yet is not deeply equal to it
+      : refuse(`must be a number from ${from} to ${to}, not ${shown(given)}`);
+  return {
+    argument,
+    fromFlag: (value) => check(/^[-+]?\d+$/.test(value) ? Number(value) : Number.NaN, value),
+    fromFile: (value) => check(typeof value === 'number' ? value : Number.NaN, value),
+    toFile: (value) => value,
+    isZero: (value) => value === 0,
+  };
+}
+
+/** What Go holds in an int32, from 0. */
+export const count = integer(0, 2 ** 31 - 1);
+
+/** Any finite number. */
+export const decimal: Kind<number> = {
+  argument: '<number>',
+  fromFlag: (value) =>
+    /^[-+]?(\d+\.?\d*|\.\d+)$/.test(value)
+      ? Number(value) + 0
+      : refuse(`must be a number, not ${shown(value)}`),
+  fromFile: (value) =>
+    typeof value === 'number' && Number.isFinite(value)
+      ? value + 0
+      : refuse(`must be a number, not ${shown(value)}`),
+  toFile: (value) => value,
+  isZero: (value) => value === 0,
+};
+
+/** A Go duration, in milliseconds. @param zero whether it may be 0. */
+export function duration({ zero }: { zero: boolean }): Kind<number> {
+  const parse = (given: string) => {
+    const value = parseDuration(given);
+    if (value === undefined) {
+      return refuse(`must be a duration such as 30s, 1m30s or 500ms, not ${shown(given)}`);
+    }
+    if (value < 0) return refuse(`must not be less than 0, not ${shown(given)}`);
+    if (value === 0 && !zero) return refuse('must be greater than 0');
+    return value;
+  };
+  return {
+    ...textual('<duration>', parse, formatDuration),
+    isZero: (value) => typeof value === 'string' && parseDuration(value) === 0,
+  };
+}
+
+const nanoseconds = integer(0, Number.MAX_SAFE_INTEGER);
+
+/** A duration that old files have as a number of nanoseconds (TimeOrMetaDuration). */
+export const durationOrNanoseconds: Kind<number> = {
+  ...duration({ zero: true }),
+  fromFile: (value, onUnknown) =>
+    typeof value === 'number'
+      ? nanoseconds.fromFile(value, onUnknown) / 1e6
+      : duration({ zero: true }).fromFile(value, onUnknown),
+  isZero: (value) => value === 0 || duration({ zero: true }).isZero(value),
+};
+
+/** `name=value,...`; the values of a map in files. Keys come out in their order. */
+export function pairs(given: string): [name: string, value: string][] {
+  return commaSeparated(given)
+    .filter((item) => item !== '')
+    .map((item) => {
+      const [name = '', value, ...rest] = item.split('=');
+      if (value === undefined || rest.length > 0) {
+        refuse(`must be NAME=VALUE,..., not ${shown(item)}`);
+      }
+      return [name.trim(), value.trim()];
+    });
+}
+
+/** A map of a file. @throws InvalidValue */
+export function asMap(value: unknown): [key: string, value: unknown][] {
+  if (!isRecord(value)) refuse(`must be an object, not ${shown(value)}`);
+  return Object.entries(value);
+}
+
+/** A key of a map, as a path has it: quoted where it could be taken for something else. */
+export function keyStep(key: string): string {
+  return /^[A-Za-z_][\w-]*$/.test(key) ? key : `[${shown(key)}]`;
+}
+
+/** `iptables`, `syncPeriod` to `iptables.syncPeriod`; `a`, `[0]` to `a[0]`. */
+export function joinPath(parent: string, child: string): string {
+  if (parent === '' || child === '' || child.startsWith('[')) return parent + child;
+  return `${parent}.${child}`;
+}

@@ -1,0 +1,134 @@
+/** Kinds of values that are maps or lists of maps. */
+import { shown } from '../api/read-field.ts';
+import { InvalidValue, type ValueProblem } from './errors.ts';
+import {
+  asMap,
+  boolean,
+  count,
+  each,
+  isEmptyList,
+  type Kind,
+  keyStep,
+  matching,
+  pairs,
+  refuse,
+} from './kinds.ts';
+
+/** Whether each feature is on; of kube-proxy's, those that were named. */
+export interface FeatureGates {
+  readonly AllPorts: boolean;
+  readonly [gate: string]: boolean;
+}
+
+/** Gates that mean something here, and whether they are on by default. */
+export const FEATURE_GATES: FeatureGates = { AllPorts: true };
+
+/** Gates of kube-proxy's that its configuration may name; they switch nothing here. */
+export const IGNORED_GATES: readonly string[] = [
+  'AllAlpha',
+  'AllBeta',
+  'ComponentFlagz',
+  'ComponentSLIs',
+  'ComponentStatusz',
+  'ContextualLogging',
+  'KubeProxyDrainingTerminatingNodes',
+  'KubeProxyIPVS',
+  'KubeProxyNFTablesLocalhostNodePorts',
+  'LoadBalancerIPMode',
+  'LoggingAlphaOptions',
+  'LoggingBetaOptions',
+  'MultiCIDRServiceAllocator',
+  'NFTablesNetlink',
+  'NFTablesProxyMode',
+  'PreferSameTrafficDistribution',
+  'ServiceTrafficDistribution',
+  'TopologyAwareHints',
+  'WatchListClient',
+  'WinDSR',
+  'WinOverlay',
+];
+
+/** A gate that does not exist is refused, as kube-proxy does. */
+export const featureGates: Kind<FeatureGates> = {
+  argument: '<gates>',
+  fromFlag: (given) =>
+    gates(pairs(given).map(([name, value]) => [name, () => boolean.fromFlag(value)])),
+  fromFile: (value, onUnknown) =>
+    gates(asMap(value).map(([name, each]) => [name, () => boolean.fromFile(each, onUnknown)])),
+  // Without what is so anyway: kube-proxy, which may be given the file, refuses gates of others.
+  toFile: (value) =>
+    Object.fromEntries(
+      Object.entries(value).filter(([name, isOn]) => isOn !== FEATURE_GATES[name]),
+    ),
+  isZero: () => false,
+};
+
+function gates(given: readonly [name: string, read: () => boolean][]): FeatureGates {
+  const problems: ValueProblem[] = [];
+  const known = Object.keys(FEATURE_GATES).join(', ');
+  const values = new Map<string, boolean>(Object.entries(FEATURE_GATES));
+  for (const [name, read] of given) {
+    const at = keyStep(name);
+    if (!Object.hasOwn(FEATURE_GATES, name) && !IGNORED_GATES.includes(name)) {
+      const reason = `unknown feature gate ${shown(name)}; known: ${known}, and those of kube-proxy`;
+      problems.push({ at, reason });
+      continue;
+    }
+    try {
+      values.set(name, read());
+    } catch (error) {
+      if (!(error instanceof InvalidValue)) throw error;
+      problems.push({ at, reason: `${name} ${error.message}` });
+    }
+  }
+  if (problems.length > 0) throw new InvalidValue(problems);
+  return { ...FEATURE_GATES, ...Object.fromEntries(values) };
+}
+
+/** Log levels of single source files (klog's vmodule). */
+export interface ModuleLevel {
+  readonly filePattern: string;
+  readonly verbosity: number;
+}
+
+export const moduleLevels: Kind<readonly ModuleLevel[]> = {
+  argument: '<pattern=level>',
+  fromFlag: (given) =>
+    pairs(given).map(([filePattern, level]) => ({
+      filePattern: pattern.fromFlag(filePattern),
+      verbosity: count.fromFlag(level),
+    })),
+  fromFile: (value, onUnknown) => {
+    if (!Array.isArray(value)) return refuse(`must be a list, not ${shown(value)}`);
+    return each([...value.entries()], ([index, item]) => {
+      const level = new Map(asMap(item));
+      for (const name of level.keys()) {
+        if (name !== 'filePattern' && name !== 'verbosity') onUnknown(`[${index}].${name}`);
+      }
+      return {
+        filePattern: pattern.fromFile(level.get('filePattern') ?? '', onUnknown),
+        verbosity: count.fromFile(level.get('verbosity') ?? 0, onUnknown),
+      };
+    });
+  },
+  toFile: (value) => (value.length === 0 ? null : value),
+  isZero: isEmptyList,
+};
+
+const pattern = matching('<pattern>', /^[^=,]+$/, 'a pattern of file names without "=" and ","');
+
+/** Kubernetes' resource.Quantity, as text: `0`, `512`, `64Ki`. */
+export const quantity: Kind<string> = {
+  ...matching(
+    '<size>',
+    /^[+-]?(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?$/,
+    'a size such as 512, 1K or 2Mi',
+  ),
+  fromFile: (value) =>
+    quantity.fromFlag(typeof value === 'number' ? String(value) : asString(value)),
+  isZero: (value) => value === '' || value === 0,
+};
+
+function asString(value: unknown): string {
+  return typeof value === 'string' ? value : refuse(`must be a size, not ${shown(value)}`);
+}

@@ -1,0 +1,149 @@
+/** Kinds of values that are addresses, interfaces and the like. */
+import { canonicalAddress, canonicalCidr, familyOf } from '../api/addresses.ts';
+import { shown } from '../api/read-field.ts';
+import type { MarkRange } from '../ipvs/marks.ts';
+import {
+  asText,
+  commaSeparated,
+  each,
+  type Kind,
+  list,
+  matching,
+  refuse,
+  textual,
+} from './kinds.ts';
+
+function cidr(given: string): string {
+  return canonicalCidr(given) ?? refuse(`${shown(given)} is no CIDR`);
+}
+
+/** At most one CIDR a family; files have them in one text too. */
+export const clusterCidrs = textual<readonly string[]>(
+  '<cidrs>',
+  (given) => {
+    const cidrs = commaSeparated(given).map(cidr);
+    if (new Set(cidrs.map(familyOf)).size < cidrs.length) {
+      return refuse('must name at most one CIDR for each IP family');
+    }
+    return cidrs;
+  },
+  (cidrs) => cidrs.join(','),
+);
+
+/** Any number of CIDRs. */
+export const cidrs = list<readonly string[]>(
+  '<cidrs>',
+  (items) => each(items, (item) => cidr(asText(item))),
+  (value) => value,
+);
+
+/** Which addresses serve node ports: `primary` or CIDRs; none said: all. */
+export const nodePortAddresses = list<'all' | 'primary' | readonly string[]>(
+  '<cidrs>',
+  (items) => {
+    if (items.length === 0) return 'all';
+    if (items.length === 1 && items[0] === 'primary') return 'primary';
+    return each(items, (item) =>
+      item === 'primary' ? refuse('"primary" cannot be mixed with CIDRs') : cidr(asText(item)),
+    );
+  },
+  (value) => {
+    if (value === 'all') return [];
+    return value === 'primary' ? ['primary'] : value;
+  },
+);
+
+/** An IP address, of either family. */
+export const address = textual<string>(
+  '<address>',
+  (given) => canonicalAddress(given) ?? refuse(`must be an IP address, not ${shown(given)}`),
+  String,
+);
+
+/** Where a server listens. */
+export interface BindAddress {
+  /** Canonical; `0.0.0.0` and `::` are all addresses. */
+  readonly host: string;
+  readonly port: number;
+}
+
+/** `127.0.0.1:10249`, `[::1]:10249`, or the address alone with the usual port; empty: nowhere. */
+export function bindAddress(usualPort: number): Kind<BindAddress | undefined> {
+  return textual(
+    '<address>',
+    (given) => {
+      if (given === '') return undefined;
+      const alone = canonicalAddress(given);
+      if (alone !== undefined) return { host: alone, port: usualPort };
+      const match = /^(?:\[([^\]]*)\]|([^:[\]]*)):(\d{1,5})$/.exec(given);
+      const host = canonicalAddress(match?.[1] ?? match?.[2] ?? '');
+      const port = Number(match?.[3]);
+      if (host === undefined || port < 1 || port > 65535) {
+        return refuse(
+          `must be ADDRESS:PORT, such as 127.0.0.1:${usualPort} or [::1]:${usualPort}, ` +
+            `not ${shown(given)}`,
+        );
+      }
+      return { host, port };
+    },
+    printBindAddress,
+  );
+}
+
+function printBindAddress(value: BindAddress | undefined): string {
+  if (value === undefined) return '';
+  const { host, port } = value;
+  return familyOf(host) === 'IPv6' ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
+/** Lower-case and trimmed, as kube-proxy and the kubelet make it. */
+export const nodeName = textual<string>(
+  '<name>',
+  (given) => {
+    const name = given.trim().toLowerCase();
+    return /^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$/.test(name)
+      ? name
+      : refuse(`must be a node name: letters, digits, "-" and ".", not ${shown(given)}`);
+  },
+  String,
+);
+
+/** IFNAMSIZ is 16 with the final zero (linux/if.h); a prefix leaves room for the `+` behind it. */
+export const interfaceName = matching(
+  '<name>',
+  /^[A-Za-z0-9_.@:-]{1,15}$/,
+  'an interface name of at most 15 characters',
+);
+export const interfacePrefix = matching(
+  '<prefix>',
+  /^[A-Za-z0-9_.@:-]{1,14}$/,
+  'the start of an interface name, at most 14 characters',
+);
+
+/** Name of an IPVS scheduler; the kernel loads the module `ip_vs_<name>` (IP_VS_SCHEDNAME_MAXLEN). */
+export const scheduler = textual<string>(
+  '<name>',
+  (given) => {
+    if (given === '') return 'rr';
+    return /^[a-z0-9_]{1,15}$/.test(given)
+      ? given
+      : refuse(`must be the name of an IPVS scheduler, such as rr or mh, not ${shown(given)}`);
+  },
+  String,
+);
+
+/** `0x1000-0x3fff`; 0 is no mark, and two marks are kept for drop and reject. */
+export const markRange = textual<MarkRange>(
+  '<first-last>',
+  (given) => {
+    const [, first = '', last = ''] = /^(0x[0-9a-f]+|\d+)-(0x[0-9a-f]+|\d+)$/i.exec(given) ?? [];
+    const range = { first: Number(first), last: Number(last) };
+    if (first === '' || range.first < 1 || range.last > 0xffffffff || range.last - range.first < 2)
+      return refuse(
+        'must be FIRST-LAST, at least three marks from 1 to 0xffffffff, such as 0x1000-0x3fff, ' +
+          `not ${shown(given)}`,
+      );
+    return range;
+  },
+  ({ first, last }) => `0x${first.toString(16)}-0x${last.toString(16)}`,
+);

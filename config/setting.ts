@@ -1,0 +1,66 @@
+import type { Kind } from './kinds.ts';
+
+/** Headings of `--help` and of the reference page, in their order. */
+export const GROUPS = {
+  command: 'What to do',
+  node: 'The node and its cluster',
+  pods: 'Telling pods of this node',
+  rules: 'Rules, in every mode',
+  iptables: 'Mode iptables',
+  ipvs: 'Mode ipvs',
+  conntrack: 'Connection tracking',
+  servers: 'HTTP servers',
+  process: 'The process',
+  unused: 'Accepted and without effect',
+} as const;
+export type Group = keyof typeof GROUPS;
+
+/**
+ * One thing that can be configured. Its name is its flag's as commander has it: `ipvsTcpTimeout`
+ * is `--ipvs-tcp-timeout`.
+ */
+export interface Setting<T> {
+  readonly group: Group;
+  readonly kind: Kind<T>;
+  readonly default: NoInfer<T>;
+  /** What it does, or of a setting without effect, why: part of a sentence, for `--help` too. */
+  readonly text: string;
+  /** More of it, for the reference page alone. */
+  readonly more?: string;
+  /** Path in KubeProxyConfiguration; without one, files cannot have it. */
+  readonly field?: string;
+  /** There is no such flag. */
+  readonly fileOnly?: true;
+  /** A pointer in Go: of a file, 0 and false are values, and only null stands for the default. */
+  readonly keepsZero?: true;
+  /** The flag counts beside --config. */
+  readonly winsOverFile?: true;
+  /** The default in words, where the value would say little. */
+  readonly shownDefault?: string;
+}
+
+/** Any setting; values are `unknown` where it does not matter which setting it is. */
+export type Settings = Readonly<Record<string, Setting<unknown>>>;
+
+/** The values of settings. */
+export type ValuesOf<S> = {
+  readonly [Name in keyof S]: S[Name] extends Setting<infer T> ? T : never;
+};
+
+/** Lets the compiler find what the values of a setting are. */
+export function setting<T>(of: Setting<T>): Setting<T> {
+  return of;
+}
+
+/** `iptablesSyncPeriod` is `--iptables-sync-period`. */
+export function flagOf(name: string): string {
+  if (name.length === 1) return `-${name}`;
+  return `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+}
+
+/** The default as help and the reference page show it; empty for none. */
+export function shownDefault(of: Setting<unknown>): string {
+  if (of.shownDefault !== undefined) return of.shownDefault;
+  const value = of.kind.toFile(of.default);
+  return Array.isArray(value) ? value.join(',') : String(value ?? '');
+}

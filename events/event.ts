@@ -1,0 +1,134 @@
+/** Objects of `events.k8s.io/v1` as Portwide writes them. Pure. */
+import type { ObjectKey } from '../api/objects.ts';
+
+/** The object that an Event is about. */
+export interface ObjectRef {
+  readonly apiVersion: 'v1';
+  readonly kind: 'Service' | 'Node';
+  /** Empty for a Node. */
+  readonly namespace: string;
+  readonly name: string;
+  /** `kubectl describe` finds Events by it; empty when it is not known. */
+  readonly uid: string;
+}
+
+/** Something that happened, as whoever saw it tells it. */
+export interface Occurrence {
+  readonly type: 'Normal' | 'Warning';
+  readonly regarding: ObjectRef;
+  /** Why, in one word: `RefusedNodePort`. */
+  readonly reason: string;
+  /** What was being done: `ServeService`. */
+  readonly action: string;
+  /** For people. */
+  readonly note: string;
+}
+
+/** An occurrence that came again. */
+export interface Series {
+  /** 2 or more. */
+  readonly count: number;
+  /** Milliseconds since 1970. */
+  readonly lastObserved: number;
+}
+
+/** `portwide`, on a node. */
+export interface Reporter {
+  readonly controller: string;
+  readonly instance: string;
+}
+
+/** What the API server takes at most, in bytes (ValidateEventCreate). */
+const MAX_NOTE = 1024;
+const MAX_INSTANCE = 128;
+/** Leaves room for the time in the name of the Event, which is at most 253 long. */
+const MAX_NAME = 230;
+
+export function serviceRef(key: ObjectKey, uid: string): ObjectRef {
+  const [namespace = '', name = ''] = key.split('/');
+  return { apiVersion: 'v1', kind: 'Service', namespace, name, uid };
+}
+
+/** As kube-proxy and the kubelet refer to their Node: its name is its uid. */
+export function nodeRef(name: string): ObjectRef {
+  return { apiVersion: 'v1', kind: 'Node', namespace: '', name, uid: name };
+}
+
+/** The Portwide of one node. */
+export function reporterOn(nodeName: string): Reporter {
+  return { controller: 'portwide', instance: `portwide-${nodeName}`.slice(0, MAX_INSTANCE) };
+}
+
+/**
+ * Occurrences with the same key are one Event. As in client-go but for the note, which is part of
+ * it here: a Service may be refused for one reason on two VIPs, and both are to be seen.
+ */
+export function occurrenceKey({ type, regarding, reason, action, note }: Occurrence): string {
+  const { kind, namespace, name, uid } = regarding;
+  return JSON.stringify([type, kind, namespace, name, uid, reason, action, note]);
+}
+
+/** Events about what has no namespace are in `default`, by the API's rules. */
+export function namespaceOf({ namespace }: ObjectRef): string {
+  return namespace === '' ? 'default' : namespace;
+}
+
+/**
+ * As client-go names them: the object, and the time in nanoseconds, hexadecimal.
+ * @param time milliseconds since 1970.
+ * @param offset nanoseconds within the millisecond, 0 to 999,999. Two Events must not have the same
+ * name, be they of one millisecond or of two nodes, which see the same things at the same time.
+ */
+export function eventName({ name }: ObjectRef, time: number, offset: number): string {
+  const nanoseconds = BigInt(Math.floor(time)) * 1_000_000n + BigInt(offset);
+  const start = name.slice(0, MAX_NAME).replace(/[-.]+$/, '');
+  return `${start}.${nanoseconds.toString(16)}`;
+}
+
+/**
+ * The whole object, for its creation.
+ * @param time milliseconds since 1970.
+ */
+export function eventBody(
+  occurrence: Occurrence,
+  reporter: Reporter,
+  { name, time }: { readonly name: string; readonly time: number },
+  series: Series | undefined,
+): object {
+  const { type, regarding, reason, action, note } = occurrence;
+  const { uid, ...reference } = regarding;
+  return {
+    apiVersion: 'events.k8s.io/v1',
+    kind: 'Event',
+    metadata: { name, namespace: namespaceOf(regarding) },
+    eventTime: microTime(time),
+    reportingController: reporter.controller,
+    reportingInstance: reporter.instance,
+    type,
+    reason,
+    action,
+    note: shortened(note),
+    regarding: { ...reference, ...(uid === '' ? {} : { uid }) },
+    ...(series === undefined ? {} : seriesPatch(series)),
+  };
+}
+
+/** A merge patch of an Event that is there: nothing else of one may change. */
+export function seriesPatch({ count, lastObserved }: Series): object {
+  return { series: { count, lastObservedTime: microTime(lastObserved) } };
+}
+
+/** The API's MicroTime has six digits, no more and no less. */
+function microTime(time: number): string {
+  return new Date(time).toISOString().replace('Z', '000Z');
+}
+
+function shortened(note: string): string {
+  const bytes = Buffer.from(note);
+  if (bytes.length <= MAX_NOTE) return note;
+  // What is left of a character that was cut becomes U+FFFD.
+  return `${bytes
+    .subarray(0, MAX_NOTE - 6)
+    .toString()
+    .replace(/\ufffd$/, '')}...`;
+}

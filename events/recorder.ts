@@ -1,0 +1,229 @@
+import { type ObjectRef, type Occurrence, type Reporter, reporterOn } from './event.ts';
+import { SERIES_END, SeriesCache, type SeriesEntry } from './series.ts';
+import { type BucketOptions, TokenBucket } from './token-bucket.ts';
+import { isPassing, type OpenWriteSession, type WriteSession, writeEntry } from './write.ts';
+
+/** Where to tell what an operator should see with `kubectl describe`. Never throws, never waits. */
+export interface Events {
+  normal(regarding: ObjectRef, reason: string, note: string, action?: string): void;
+  warning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
+}
+
+/** Why an Event was not written: there were too many, the API server refused it, or was not there. */
+export type DropReason = 'queue_full' | 'rejected' | 'unreachable';
+
+/** Time and chance; tests put their own in. */
+export interface EventClock {
+  /** Milliseconds since 1970. */
+  now(): number;
+  /** From 0 up to and without 1. */
+  random(): number;
+  set(callback: () => void, milliseconds: number): unknown;
+  clear(handle: unknown): void;
+}
+
+export interface RecorderOptions {
+  readonly nodeName: string;
+  readonly onDropped: (reason: DropReason) => void;
+  /** Takes pino's loggers as they are. */
+  readonly log: { warn(details: object, message: string): void };
+  readonly clock?: EventClock;
+}
+
+/** Requests: so many at once, and one a second in the long run. */
+const RATE: BucketOptions = { burst: 25, perSecond: 1 };
+/** Events that wait for their turn, or for the API server. */
+const MAX_QUEUED = 100;
+const MAX_TRIES = 6;
+/** Milliseconds after the first failure; doubled after each. */
+const FIRST_BACKOFF = 1000;
+/** Of a millisecond. */
+const NANOSECONDS = 1_000_000;
+const DEFAULT_ACTION = 'ServeService';
+
+const SYSTEM_CLOCK: EventClock = {
+  now: Date.now,
+  random: Math.random,
+  // Events keep no agent alive that was told to end.
+  set: (callback, milliseconds) => setTimeout(callback, milliseconds).unref(),
+  clear: (handle) => clearTimeout(handle as NodeJS.Timeout),
+};
+
+/** For an agent that has no API server. */
+export const NO_EVENTS: Events = { normal: () => {}, warning: () => {} };
+
+/**
+ * Writes Kubernetes Events (events.k8s.io/v1), as client-go's recorder does: the same again is a
+ * series, one request at a time and few of them, some attempts for each, and a bounded memory. What
+ * cannot be written is dropped and counted. Until `connect` they wait.
+ */
+export class EventRecorder implements Events {
+  readonly #options: RecorderOptions;
+  readonly #clock: EventClock;
+  readonly #reporter: Reporter;
+  readonly #bucket: TokenBucket;
+  readonly #series = new SeriesCache();
+  readonly #queue = new Set<SeriesEntry>();
+  readonly #stop = new AbortController();
+  #open: OpenWriteSession | undefined;
+  #working: Promise<void> | undefined;
+  #review: unknown;
+  /** Nanoseconds for the name of the next Event, from anywhere on. */
+  #offset: number;
+  /** Told in the log already. */
+  #isFailing = false;
+
+  constructor(options: RecorderOptions) {
+    this.#options = options;
+    this.#clock = options.clock ?? SYSTEM_CLOCK;
+    this.#reporter = reporterOn(options.nodeName);
+    this.#bucket = new TokenBucket(RATE, this.#clock.now());
+    this.#offset = Math.floor(this.#clock.random() * NANOSECONDS);
+  }
+
+  normal(regarding: ObjectRef, reason: string, note: string, action = DEFAULT_ACTION): void {
+    this.#record({ type: 'Normal', regarding, reason, action, note });
+  }
+
+  warning(regarding: ObjectRef, reason: string, note: string, action = DEFAULT_ACTION): void {
+    this.#record({ type: 'Warning', regarding, reason, action, note });
+  }
+
+  /** Begins to write. */
+  connect(open: OpenWriteSession): void {
+    this.#open = open;
+    this.#work();
+  }
+
+  /** What waits is not written any more. */
+  async stop(): Promise<void> {
+    this.#stop.abort();
+    this.#clock.clear(this.#review);
+    await this.#working;
+  }
+
+  #record(occurrence: Occurrence): void {
+    if (this.#stop.signal.aborted) return;
+    const { entry, isDue } = this.#series.observe(occurrence, this.#clock.now(), this.#offset);
+    this.#offset = (this.#offset + 1) % NANOSECONDS;
+    if (isDue) this.#enqueue(entry);
+    this.#reviewLater();
+  }
+
+  #reviewLater(): void {
+    if (this.#review !== undefined || this.#series.size === 0) return;
+    this.#review = this.#clock.set(() => {
+      this.#review = undefined;
+      for (const entry of this.#series.review(this.#clock.now())) this.#enqueue(entry);
+      this.#reviewLater();
+    }, SERIES_END);
+  }
+
+  #enqueue(entry: SeriesEntry): void {
+    if (this.#queue.has(entry)) return;
+    if (this.#queue.size >= MAX_QUEUED) {
+      this.#drop(entry, 'queue_full', undefined);
+      return;
+    }
+    this.#queue.add(entry);
+    this.#work();
+  }
+
+  #work(): void {
+    const open = this.#open;
+    if (open === undefined || this.#working !== undefined || this.#queue.size === 0) return;
+    if (this.#stop.signal.aborted) return;
+    this.#working = this.#writeAll(open).then(() => {
+      this.#working = undefined;
+      this.#work();
+    });
+  }
+
+  async #writeAll(open: OpenWriteSession): Promise<void> {
+    let session: WriteSession | undefined;
+    for (const entry of this.#queue) {
+      await this.#turn();
+      if (this.#stop.signal.aborted) break;
+      this.#queue.delete(entry);
+      session = await this.#write(entry, session, open);
+    }
+    await close(session);
+  }
+
+  /** Waits until the rate allows one more request. */
+  async #turn(): Promise<void> {
+    for (;;) {
+      const wait = this.#bucket.take(this.#clock.now());
+      if (wait === 0 || this.#stop.signal.aborted) return;
+      await this.#sleep(wait);
+    }
+  }
+
+  /** @returns the session to go on with. */
+  async #write(
+    entry: SeriesEntry,
+    former: WriteSession | undefined,
+    open: OpenWriteSession,
+  ): Promise<WriteSession | undefined> {
+    const { signal } = this.#stop;
+    let session = former;
+    for (let tries = 1; ; tries++) {
+      try {
+        session ??= await open(signal);
+        await writeEntry(session, entry, this.#reporter, this.#clock.now(), signal);
+        this.#isFailing = false;
+        return session;
+      } catch (error) {
+        if (signal.aborted) return session;
+        if (!isPassing(error)) {
+          this.#drop(entry, 'rejected', error);
+          return session;
+        }
+        await close(session);
+        session = undefined;
+        if (tries === MAX_TRIES) {
+          this.#drop(entry, 'unreachable', error);
+          return undefined;
+        }
+        const backoff = FIRST_BACKOFF * 2 ** (tries - 1);
+        await this.#sleep(backoff * (1 + this.#clock.random() / 4));
+      }
+    }
+  }
+
+  #drop(entry: SeriesEntry, reason: DropReason, error: unknown): void {
+    // If it comes again it is worth another try.
+    if (entry.written === 0) this.#series.forget(entry);
+    this.#options.onDropped(reason);
+    if (this.#isFailing) return;
+    this.#isFailing = true;
+    const { kind, namespace, name } = entry.occurrence.regarding;
+    const object = `${kind} ${namespace === '' ? '' : `${namespace}/`}${name}`;
+    const details = { object, event: entry.occurrence.reason, reason, err: error };
+    this.#options.log.warn(details, 'cannot write Events; they are dropped until it works again');
+  }
+
+  /** Ends early when the recorder is stopped. */
+  #sleep(milliseconds: number): Promise<void> {
+    const { signal } = this.#stop;
+    return new Promise((resolve) => {
+      const end = () => {
+        this.#clock.clear(timer);
+        signal.removeEventListener('abort', end);
+        resolve();
+      };
+      const timer = this.#clock.set(end, milliseconds);
+      signal.addEventListener('abort', end);
+      if (signal.aborted) end();
+    });
+  }
+}
+
+/** A connection that does not end well is none that anything depends on. */
+async function close(session: WriteSession | undefined): Promise<void> {
+  try {
+    await session?.close();
+  } catch {
+    // Its requests have ended, one way or the other.
+  }
+}

@@ -1,0 +1,81 @@
+import type { RequestListener, ServerResponse } from 'node:http';
+import type { ServiceHealth } from '../services/service-health.ts';
+import type { HealthReport, ProxyHealth } from './proxy-health.ts';
+
+/** One answer of a health server, before it goes over the wire. */
+export interface Answer {
+  readonly code: 200 | 503;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+}
+
+export type ProxyPath = '/healthz' | '/livez';
+
+const HEADERS = { 'Content-Type': 'application/json', 'X-Content-Type-Options': 'nosniff' };
+/** How Go writes a time that was never set. */
+const NEVER = '0001-01-01T00:00:00Z';
+
+/** As kube-proxy answers, to the byte but for the fractions of seconds (Go writes nanoseconds). */
+export function proxyAnswer(path: ProxyPath, health: ProxyHealth): Answer {
+  const report = health.report();
+  if (path === '/livez') return answer(report, undefined, report.healthy);
+  const eligible = health.nodeEligible;
+  return answer(report, eligible, report.healthy && eligible);
+}
+
+/** @param nodeEligible undefined: the answer does not tell. */
+function answer(report: HealthReport, nodeEligible: boolean | undefined, isGood: boolean): Answer {
+  // "healthy" is the proxy's alone; a node that is not eligible shows in the code. A good answer is
+  // as of now: readers of old took a time that stands still for a proxy that hangs.
+  const lastUpdated = isGood ? report.currentTime : report.lastUpdated;
+  const body = JSON.stringify({
+    lastUpdated: lastUpdated ?? NEVER,
+    currentTime: report.currentTime,
+    nodeEligible,
+    healthy: report.healthy,
+    status: report.status.size === 0 ? undefined : Object.fromEntries(report.status),
+  });
+  return { code: isGood ? 200 : 503, headers: HEADERS, body };
+}
+
+/** As kube-proxy's healthCheckNodePort answers, to the byte. */
+export function serviceAnswer(
+  { serviceKey, localEndpoints }: ServiceHealth,
+  serviceProxyHealthy: boolean,
+): Answer {
+  const [namespace, name] = serviceKey.split('/');
+  return {
+    code: localEndpoints > 0 && serviceProxyHealthy ? 200 : 503,
+    headers: { ...HEADERS, 'X-Load-Balancing-Endpoint-Weight': String(localEndpoints) },
+    body: JSON.stringify(
+      { service: { namespace, name }, localEndpoints, serviceProxyHealthy },
+      undefined,
+      '\t',
+    ),
+  };
+}
+
+/**
+ * `/healthz` and `/livez`; anything else is not found.
+ * @param onAnswer hears of each answer, to count it.
+ */
+export function proxyHandler(
+  health: ProxyHealth,
+  onAnswer: (path: ProxyPath, code: number) => void,
+): RequestListener {
+  return (request, response) => {
+    const path = request.url?.split('?')[0];
+    if (path !== '/healthz' && path !== '/livez') {
+      response.writeHead(404, { ...HEADERS, 'Content-Type': 'text/plain; charset=utf-8' });
+      response.end('404 page not found\n');
+      return;
+    }
+    const found = proxyAnswer(path, health);
+    onAnswer(path, found.code);
+    send(response, found);
+  };
+}
+
+export function send(response: ServerResponse, { code, headers, body }: Answer): void {
+  response.writeHead(code, headers).end(body);
+}

@@ -1,0 +1,119 @@
+import type { RequestListener } from 'node:http';
+import { isLinkLocal } from '../api/addresses.ts';
+import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
+import type { ServiceHealth } from '../services/service-health.ts';
+import { send, serviceAnswer } from './answer.ts';
+
+/** A server on one address; see `Listener`. */
+export interface Closable {
+  close(): void;
+}
+
+/** What a server of a health check node port is made with. */
+export interface PortOptions {
+  readonly host: string;
+  readonly port: number;
+  readonly onRequest: RequestListener;
+  readonly onFailure: (error: Error) => void;
+  readonly onRecovery: () => void;
+}
+
+export interface ServiceServersOptions {
+  readonly isProxyHealthy: () => boolean;
+  /** Starts a server that tries to listen until it is closed. */
+  readonly listen: (options: PortOptions) => Closable;
+  /** A health check node port cannot be bound on some address; it is tried again and again. */
+  readonly onBindFailure: (serviceKey: ObjectKey, port: number, error: Error) => void;
+  /** It could in the end. */
+  readonly onBindRecovery: (serviceKey: ObjectKey, port: number) => void;
+}
+
+/** One Service in one family. */
+interface Served {
+  health: ServiceHealth;
+  readonly servers: Map<string, Closable>;
+}
+
+const ANY: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6: '::' };
+
+/**
+ * The servers of health check node ports. Each family has sockets of its own and counts its own
+ * endpoints, as kube-proxy does since 1.36 (kubernetes/kubernetes#114702): a load balancer probes a
+ * node in the family in which it sends traffic. A change touches the Service that it is of.
+ */
+export class ServiceServers {
+  readonly #options: ServiceServersOptions;
+  readonly #served: Readonly<Record<IpFamily, Map<ObjectKey, Served>>> = {
+    IPv4: new Map(),
+    IPv6: new Map(),
+  };
+  readonly #hosts: Record<IpFamily, readonly string[]> = { IPv4: [], IPv6: [] };
+
+  constructor(options: ServiceServersOptions) {
+    this.#options = options;
+  }
+
+  /** On which addresses of the node ports are served; none before the first call. */
+  setAddresses(family: IpFamily, addresses: 'all' | readonly string[]): void {
+    // A link-local address cannot be bound without its link, and no load balancer knows it.
+    this.#hosts[family] =
+      addresses === 'all' ? [ANY[family]] : addresses.filter((address) => !isLinkLocal(address));
+    for (const served of this.#served[family].values()) this.#listenOn(served);
+  }
+
+  /** Takes what changed; port 0 ends a Service's server. */
+  update(changes: readonly ServiceHealth[]): void {
+    // First all that end: another Service may have got their port.
+    for (const { family, serviceKey, port } of changes) {
+      const served = this.#served[family].get(serviceKey);
+      if (served === undefined || served.health.port === port) continue;
+      for (const server of served.servers.values()) server.close();
+      this.#served[family].delete(serviceKey);
+    }
+    for (const health of changes) {
+      if (health.port === 0) continue;
+      const all = this.#served[health.family];
+      const served = all.get(health.serviceKey);
+      if (served !== undefined) {
+        served.health = health;
+        continue;
+      }
+      const started = { health, servers: new Map<string, Closable>() };
+      all.set(health.serviceKey, started);
+      this.#listenOn(started);
+    }
+  }
+
+  close(): void {
+    for (const family of IP_FAMILIES) {
+      for (const { servers } of this.#served[family].values()) {
+        for (const server of servers.values()) server.close();
+      }
+      this.#served[family].clear();
+    }
+  }
+
+  #listenOn(served: Served): void {
+    const { serviceKey, family, port } = served.health;
+    const hosts = this.#hosts[family];
+    for (const [host, server] of served.servers) {
+      if (hosts.includes(host)) continue;
+      server.close();
+      served.servers.delete(host);
+    }
+    const { listen, isProxyHealthy, onBindFailure, onBindRecovery } = this.#options;
+    for (const host of hosts) {
+      if (served.servers.has(host)) continue;
+      const server = listen({
+        host,
+        port,
+        // Any path and any method, as kube-proxy.
+        onRequest: (_request, response) =>
+          send(response, serviceAnswer(served.health, isProxyHealthy())),
+        onFailure: (error) => onBindFailure(serviceKey, port, error),
+        onRecovery: () => onBindRecovery(serviceKey, port),
+      });
+      served.servers.set(host, server);
+    }
+  }
+}

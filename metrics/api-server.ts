@@ -1,0 +1,70 @@
+/** Metrics of the requests to the API server. */
+import type { Define } from './define.ts';
+
+/** What becomes of one request. */
+export interface ApiRequest {
+  /** `GET`, `POST`, ... */
+  readonly method: string;
+  /** Name and port of the server. */
+  readonly host: string;
+  /** HTTP status; undefined when there was no answer. */
+  readonly code: number | undefined;
+  /** Until the answer began, or was given up. */
+  readonly seconds: number;
+}
+
+/**
+ * Hears what the session with the API server does. `resource` is the last part of a path:
+ * `services`.
+ */
+export interface ApiObserver {
+  request(request: ApiRequest): void;
+  watching(resource: string, isOpen: boolean): void;
+  /** A watch brought something, be it a bookmark. */
+  event(resource: string): void;
+}
+
+const KINDS: Readonly<Record<string, string>> = {
+  services: 'Service',
+  endpointslices: 'EndpointSlice',
+  nodes: 'Node',
+};
+/** client-go's, for all Kubernetes components. */
+const REQUEST_BUCKETS = [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60];
+
+/** `rest_client_*` are client-go's (component-base/metrics/prometheus/restclient). */
+export function apiServerMetrics({ counter, gauge, histogram }: Define): ApiObserver {
+  const requests = counter(
+    'rest_client_requests_total',
+    'Requests to the API server so far, by HTTP status, method and host',
+    ['code', 'method', 'host'],
+  );
+  const requestSeconds = histogram(
+    'rest_client_request_duration_seconds',
+    'Seconds until the API server began to answer, by method and host',
+    REQUEST_BUCKETS,
+    ['verb', 'host'],
+  );
+  const watches = gauge('portwide_api_watch_state', '1 while a watch is open, otherwise 0', [
+    'kind',
+  ]);
+  const lastEvent = gauge(
+    'portwide_api_last_event_timestamp_seconds',
+    'When a watch last brought something, be it a bookmark',
+    ['kind'],
+  );
+  const kindOf = (resource: string) => KINDS[resource] ?? resource;
+  return {
+    request({ method, host, code, seconds }) {
+      // client-go's word for a request that got no answer.
+      requests.inc({ code: code ?? '<error>', method, host });
+      requestSeconds.observe({ verb: method, host }, seconds);
+    },
+    watching(resource, isOpen) {
+      watches.set({ kind: kindOf(resource) }, isOpen ? 1 : 0);
+    },
+    event(resource) {
+      lastEvent.setToCurrentTime({ kind: kindOf(resource) });
+    },
+  };
+}

@@ -1,0 +1,35 @@
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+
+/** Milliseconds between two looks of the kernel-side timer; a stall is known to that. */
+const RESOLUTION = 10;
+const PERIOD = 1000;
+
+/** As `monitorEventLoopDelay` gives it: the longest time between two looks, in nanoseconds. */
+export interface DelayMonitor {
+  readonly max: number;
+  reset(): void;
+}
+
+/**
+ * Tells, each second, the longest time in it in which the event loop was held up. Node's own monitor
+ * measures, outside of JavaScript; a timer that looked as often would itself be work.
+ * @param observe seconds.
+ * @returns what ends it. It does not keep the process alive.
+ */
+export function watchEventLoop(observe: (seconds: number) => void): () => void {
+  const monitor = monitorEventLoopDelay({ resolution: RESOLUTION });
+  monitor.enable();
+  const timer = setInterval(() => observe(takeLongest(monitor)), PERIOD).unref();
+  return () => {
+    clearInterval(timer);
+    monitor.disable();
+  };
+}
+
+/** Seconds; begins anew. */
+export function takeLongest(monitor: DelayMonitor): number {
+  // What it measures includes the wait itself. Before the first look it has no maximum.
+  const longest = Math.max(0, monitor.max / 1e6 - RESOLUTION) / 1000;
+  monitor.reset();
+  return longest;
+}

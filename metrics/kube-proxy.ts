@@ -1,0 +1,152 @@
+/**
+ * The metrics of kube-proxy that Portwide has too, with kube-proxy's names, types, labels and buckets
+ * (pkg/proxy/metrics), so that dashboards and alerts go on working. docs/metrics.md has a table of
+ * them, and of those that are left out.
+ */
+import type { Counter, Gauge, Histogram } from 'prom-client';
+import type { IpFamily } from '../api/objects.ts';
+import { type Define, exponential, linear } from './define.ts';
+
+type ByFamily = 'ip_family';
+
+export interface KubeProxyMetrics {
+  readonly syncSeconds: Histogram<ByFamily>;
+  readonly fullSyncSeconds: Histogram<ByFamily>;
+  readonly partialSyncSeconds: Histogram<ByFamily>;
+  readonly lastSync: Gauge<ByFamily>;
+  readonly lastQueued: Gauge<ByFamily>;
+  readonly networkProgrammingSeconds: Histogram<ByFamily>;
+  readonly restoreFailures: Counter<ByFamily>;
+  readonly partialRestoreFailures: Counter<ByFamily>;
+  readonly rulesWritten: Gauge<'table' | ByFamily>;
+  readonly conntrackSeconds: Histogram<ByFamily>;
+  readonly conntrackDeleted: Counter<ByFamily>;
+  /** For the health server: HTTP status of each answer of `/healthz`. */
+  readonly healthz: Counter<'code'>;
+  /** For the health server: HTTP status of each answer of `/livez`. */
+  readonly livez: Counter<'code'>;
+}
+
+/** Where the numbers are that are asked for at each scrape. */
+export interface KubeProxySources {
+  /** Changes of Services and EndpointSlices: since the start, and those that no sync has taken up. */
+  changes(): Readonly<Record<'Service' | 'EndpointSlice', { total: number; pending: number }>>;
+  /** Routes with a Local policy and no endpoint on this node. */
+  noLocal(): Iterable<{ family: IpFamily; policy: 'internal' | 'external'; count: number }>;
+  /** Rules of iptables that are ours, by table. */
+  rules(): Iterable<{ family: IpFamily; table: string; count: number }>;
+}
+
+/** 1 ms, doubled up to 16 s. */
+const SYNC_BUCKETS = exponential(0.001, 2, 15);
+/** Seconds of the network programming latency SLI: up to 5 minutes. */
+const NETWORK_BUCKETS = [
+  ...linear(0.25, 0.25, 2),
+  ...linear(1, 1, 59),
+  ...linear(60, 5, 12),
+  ...linear(120, 30, 7),
+];
+
+const SYNC = 'kubeproxy_sync_proxy_rules';
+const FAMILY = ['ip_family'] as const;
+
+export function kubeProxyMetrics(define: Define, sources: KubeProxySources): KubeProxyMetrics {
+  const { counter, gauge, histogram, asked } = define;
+  for (const [kind, word] of [
+    ['EndpointSlice', 'endpoint'],
+    ['Service', 'service'],
+  ] as const) {
+    const changes = () => sources.changes()[kind];
+    asked(
+      'gauge',
+      `${SYNC}_${word}_changes_pending`,
+      `Changes of ${kind} objects that no sync of the rules has taken up`,
+      [],
+      () => [{ labels: {}, value: changes().pending }],
+    );
+    asked(
+      'counter',
+      `${SYNC}_${word}_changes_total`,
+      `Changes of ${kind} objects seen so far`,
+      [],
+      () => [{ labels: {}, value: changes().total }],
+    );
+  }
+  asked(
+    'gauge',
+    `${SYNC}_no_local_endpoints_total`,
+    'Service ports with the traffic policy Local that have endpoints, but none on this node',
+    ['traffic_policy', 'ip_family'],
+    () =>
+      [...sources.noLocal()].map(({ family, policy, count }) => ({
+        labels: { traffic_policy: policy, ip_family: family },
+        value: count,
+      })),
+  );
+  asked('gauge', `${SYNC}_iptables_total`, 'Rules of iptables owned', ['table', 'ip_family'], () =>
+    [...sources.rules()].map(({ family, table, count }) => ({
+      labels: { table, ip_family: family },
+      value: count,
+    })),
+  );
+  return {
+    syncSeconds: histogram(`${SYNC}_duration_seconds`, 'Seconds a sync took', SYNC_BUCKETS, FAMILY),
+    fullSyncSeconds: histogram(
+      'kubeproxy_sync_full_proxy_rules_duration_seconds',
+      'Seconds a sync took that compared everything',
+      SYNC_BUCKETS,
+      FAMILY,
+    ),
+    partialSyncSeconds: histogram(
+      'kubeproxy_sync_partial_proxy_rules_duration_seconds',
+      'Seconds a sync took that wrote only what had changed',
+      SYNC_BUCKETS,
+      FAMILY,
+    ),
+    lastSync: gauge(`${SYNC}_last_timestamp_seconds`, 'When a sync last succeeded', FAMILY),
+    lastQueued: gauge(
+      `${SYNC}_last_queued_timestamp_seconds`,
+      'When a sync was last asked for; much later than the last success: something hangs',
+      FAMILY,
+    ),
+    networkProgrammingSeconds: histogram(
+      'kubeproxy_network_programming_duration_seconds',
+      'Seconds from a change of a Service or pod until the rules of this node followed',
+      NETWORK_BUCKETS,
+      FAMILY,
+    ),
+    restoreFailures: counter(
+      `${SYNC}_iptables_restore_failures_total`,
+      'Failures of iptables-restore so far',
+      FAMILY,
+    ),
+    partialRestoreFailures: counter(
+      `${SYNC}_iptables_partial_restore_failures_total`,
+      'Failures of iptables-restore so far in syncs that wrote only what had changed',
+      FAMILY,
+    ),
+    rulesWritten: gauge(`${SYNC}_iptables_last`, 'Rules of iptables written by the last sync', [
+      'table',
+      'ip_family',
+    ]),
+    conntrackSeconds: histogram(
+      'kubeproxy_conntrack_reconciler_sync_duration_seconds',
+      'Seconds it took to look for stale UDP flows in conntrack',
+      SYNC_BUCKETS,
+      FAMILY,
+    ),
+    conntrackDeleted: counter(
+      'kubeproxy_conntrack_reconciler_deleted_entries_total',
+      'Entries of stale UDP flows deleted from conntrack so far',
+      FAMILY,
+    ),
+    healthz: counter(
+      'kubeproxy_proxy_healthz_total',
+      'Answers of /healthz so far, by HTTP status',
+      ['code'],
+    ),
+    livez: counter('kubeproxy_proxy_livez_total', 'Answers of /livez so far, by HTTP status', [
+      'code',
+    ]),
+  };
+}

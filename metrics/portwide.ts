@@ -1,0 +1,113 @@
+/** Metrics of what kube-proxy has not got; docs/metrics.md has a table of them. */
+import type { Counter, Histogram } from 'prom-client';
+import { REFUSAL_REASONS, type RefusalReason } from '../api/all-ports.ts';
+import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import { type Define, exponential } from './define.ts';
+
+export interface PortwideMetrics {
+  readonly applySeconds: Histogram<'ip_family'>;
+  readonly stallSeconds: Histogram<never>;
+  readonly eventsDropped: Counter<'reason'>;
+}
+
+/** Where the numbers are that are asked for at each scrape. */
+export interface PortwideSources {
+  /** Services refused now, as pairs of Service and reason. */
+  refusals(): Iterable<{ serviceKey: ObjectKey; reason: RefusalReason }>;
+  allPortsServices(): Readonly<Record<'all' | 'ranges', number>>;
+  routes(): Iterable<{ family: IpFamily; kind: 'port' | 'ranges' | 'all'; count: number }>;
+  /** Packet marks, of modes that have them. */
+  marks(): Iterable<{ family: IpFamily; inUse: number; waiting: number }>;
+}
+
+/** As kube-proxy's for a sync, of which it is a part: 1 ms to 16 s. */
+const APPLY_BUCKETS = exponential(0.001, 2, 15);
+/** There were too many, the API server refused it, or was not there. */
+const DROP_REASONS = ['queue_full', 'rejected', 'unreachable'] as const;
+const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
+
+/** @param version of the package. */
+export function portwideMetrics(
+  { counter, gauge, histogram, asked }: Define,
+  sources: PortwideSources,
+  version: string,
+): PortwideMetrics {
+  gauge('portwide_build_info', 'Always 1; the label tells the version', ['version']).set(
+    { version },
+    1,
+  );
+  asked(
+    'gauge',
+    'portwide_all_ports_services',
+    'Services served on all ports, or on ranges, of at least one VIP',
+    ['kind'],
+    () =>
+      Object.entries(sources.allPortsServices()).map(([kind, value]) => ({
+        labels: { kind },
+        value,
+      })),
+  );
+  asked(
+    'gauge',
+    'portwide_refused_services',
+    'Services that are not served, or not on all of their VIPs, by reason',
+    ['reason'],
+    () => refusedServices(sources.refusals()),
+  );
+  asked(
+    'gauge',
+    'portwide_routes',
+    'Service ports served, and Services on all ports or on ranges',
+    ['kind', 'ip_family'],
+    () =>
+      [...sources.routes()].map(({ kind, family, count }) => ({
+        labels: { kind, ip_family: family },
+        value: count,
+      })),
+  );
+  const marks = (value: (marks: { inUse: number; waiting: number }) => number) => () =>
+    [...sources.marks()].map((each) => ({
+      labels: { ip_family: each.family },
+      value: value(each),
+    }));
+  asked(
+    'gauge',
+    'portwide_marks_in_use',
+    'Packet marks that all-ports Services have (mode ipvs)',
+    ['ip_family'],
+    marks(({ inUse }) => inUse),
+  );
+  asked(
+    'gauge',
+    'portwide_marks_exhausted',
+    'Services that are rejected because no packet mark is left for them (mode ipvs)',
+    ['ip_family'],
+    marks(({ waiting }) => waiting),
+  );
+  const eventsDropped = counter(
+    'portwide_events_dropped_total',
+    'Kubernetes Events that could not be written so far, by reason',
+    ['reason'],
+  );
+  for (const reason of DROP_REASONS) eventsDropped.inc({ reason }, 0);
+  return {
+    applySeconds: histogram(
+      'portwide_backend_apply_duration_seconds',
+      'Seconds it took to bring the kernel to what is wanted, without conntrack',
+      APPLY_BUCKETS,
+      ['ip_family'],
+    ),
+    stallSeconds: histogram(
+      'portwide_event_loop_stall_seconds',
+      'The longest time in each second in which the agent could react to nothing',
+      STALL_BUCKETS,
+    ),
+    eventsDropped,
+  };
+}
+
+function refusedServices(refusals: ReturnType<PortwideSources['refusals']>) {
+  const services = new Map(REFUSAL_REASONS.map((reason) => [reason, new Set<ObjectKey>()]));
+  for (const { serviceKey, reason } of refusals) services.get(reason)?.add(serviceKey);
+  return [...services].map(([reason, keys]) => ({ labels: { reason }, value: keys.size }));
+}

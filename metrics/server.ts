@@ -1,0 +1,83 @@
+import { createServer, type RequestListener, type Server } from 'node:http';
+import type { Registry } from 'prom-client';
+import { createSlis } from './slis.ts';
+
+/** What the pages of the metrics server show. */
+export interface MetricsPages {
+  readonly registry: Registry;
+  /** The proxy mode's name. */
+  readonly mode: string;
+  /** The configuration in force (`KubeProxyConfiguration`), for `/configz`; without it, no such page. */
+  readonly configuration?: (() => object) | undefined;
+}
+
+interface Page {
+  readonly type: string;
+  readonly body: string;
+}
+
+const TEXT = 'text/plain; charset=utf-8';
+/** The key that kube-proxy puts its configuration under. */
+const CONFIGURATION_KEY = 'kubeproxy.config.k8s.io';
+
+/** The pages that kube-proxy has on `--metrics-bind-address`, but for profiling. */
+export function metricsHandler({ registry, mode, configuration }: MetricsPages): RequestListener {
+  const slis = createSlis();
+  const pages: Readonly<Record<string, () => Page | Promise<Page>>> = {
+    '/metrics': async () => ({ type: registry.contentType, body: await registry.metrics() }),
+    '/metrics/slis': async () => ({
+      type: slis.registry.contentType,
+      body: await slis.registry.metrics(),
+    }),
+    '/healthz': () => {
+      // To answer is the whole of the check, which Kubernetes calls "ping".
+      slis.observe('ping', 'healthz', true);
+      return { type: TEXT, body: 'ok' };
+    },
+    '/proxyMode': () => ({ type: TEXT, body: mode }),
+    ...(configuration === undefined
+      ? {}
+      : {
+          '/configz': () => ({
+            type: 'application/json',
+            body: JSON.stringify({ [CONFIGURATION_KEY]: configuration() }),
+          }),
+        }),
+  };
+
+  const answer = async (path: string): Promise<Page & { code: number }> => {
+    const page = Object.hasOwn(pages, path) ? pages[path] : undefined;
+    if (page === undefined) return { code: 404, type: TEXT, body: '404 page not found\n' };
+    try {
+      return { code: 200, ...(await page()) };
+    } catch (error) {
+      return { code: 500, type: TEXT, body: `${String(error)}\n` };
+    }
+  };
+  return (request, response) => {
+    void answer(request.url?.split('?')[0] ?? '').then(({ code, type, body }) => {
+      const headers = { 'content-type': type, 'x-content-type-options': 'nosniff' };
+      response.writeHead(code, headers).end(body);
+    });
+  };
+}
+
+/**
+ * Serves pages.
+ * @param address an empty host is every address.
+ * @throws Error (EADDRINUSE and the like) when the address cannot be bound.
+ */
+export async function serveMetrics(
+  handler: RequestListener,
+  address: { host: string; port: number },
+): Promise<Server> {
+  const server = createServer(handler);
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject);
+    const host = address.host === '' ? {} : { host: address.host };
+    server.listen({ port: address.port, ...host }, resolve);
+  });
+  // Scrapes must not keep an agent alive that was told to end.
+  server.unref();
+  return server;
+}

@@ -1,0 +1,31 @@
+import { Registry } from 'prom-client';
+import { definer } from './define.ts';
+
+/** Results of health checks (KEP-3466), which have a page of their own. */
+export interface Slis {
+  readonly registry: Registry;
+  /** @param type the page that ran the check: `healthz`. */
+  observe(name: string, type: string, isGood: boolean): void;
+}
+
+/** component-base's metrics (metrics/prometheus/slis). */
+export function createSlis(): Slis {
+  const registry = new Registry();
+  const { counter, gauge } = definer(registry);
+  const last = gauge('kubernetes_healthcheck', '1 when the health check last passed, otherwise 0', [
+    'name',
+    'type',
+  ]);
+  const total = counter('kubernetes_healthchecks_total', 'Results of the health check so far', [
+    'name',
+    'type',
+    'status',
+  ]);
+  return {
+    registry,
+    observe(name, type, isGood) {
+      last.set({ name, type }, isGood ? 1 : 0);
+      total.inc({ name, type, status: isGood ? 'success' : 'error' });
+    },
+  };
+}

@@ -1,0 +1,5 @@
+/** Writes docs/configuration.md anew. */
+import { writeFileSync } from 'node:fs';
+import { referencePage } from '../config/reference.ts';
+
+writeFileSync(new URL('../docs/configuration.md', import.meta.url), referencePage());

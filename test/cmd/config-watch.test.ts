@@ -1,0 +1,168 @@
+import assert from 'node:assert/strict';
+import {
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  unlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { watchConfig } from '../../cmd/config-watch.ts';
+import { waitFor } from '../lab/wait.ts';
+
+/** So long that only events explain what is noticed. */
+const NEVER = 3_600_000;
+
+describe('watching the configuration file', () => {
+  let directory: string;
+  let end: (() => void) | undefined;
+  let changes: number;
+  let problems: string[];
+  const at = (name: string) => join(directory, name);
+
+  beforeEach(() => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-watch-'));
+    changes = 0;
+    problems = [];
+  });
+  afterEach(() => {
+    end?.();
+    end = undefined;
+    rmSync(directory, { recursive: true, force: true });
+  });
+
+  /** Watches what is there now. */
+  const start = (path: string, { pollMs = NEVER, content = readFileSync(path, 'utf8') } = {}) => {
+    end = watchConfig({
+      file: { path, content },
+      onChange: () => {
+        changes += 1;
+      },
+      onProblem: (reason) => problems.push(reason),
+      settleMs: 5,
+      pollMs,
+    });
+  };
+  const changed = () => waitFor('the change is noticed', () => changes === 1);
+  /** Waits until a change that came later, and is waited for longer, was noticed. */
+  const eventsPassed = async () => {
+    writeFileSync(at('marker'), '');
+    let noticed = false;
+    const endMarker = watchConfig({
+      file: { path: at('marker'), content: '' },
+      onChange: () => {
+        noticed = true;
+      },
+      onProblem: assert.fail,
+      settleMs: 20,
+      pollMs: NEVER,
+    });
+    replace('marker', 'x');
+    await waitFor('a later change is noticed', () => noticed);
+    endMarker();
+  };
+  const replace = (name: string, content: string) => {
+    writeFileSync(at('.draft'), content);
+    renameSync(at('.draft'), at(name));
+  };
+
+  it('a file that is written in place', async () => {
+    writeFileSync(at('f'), 'a');
+    start(at('f'));
+    writeFileSync(at('f'), 'b');
+    await changed();
+  });
+
+  it('a file that is renamed over it', async () => {
+    writeFileSync(at('f'), 'a');
+    start(at('f'));
+    replace('f', 'b');
+    await changed();
+  });
+
+  it('the links of a ConfigMap mount', async () => {
+    for (const [version, content] of [
+      ['..1', 'a'],
+      ['..2', 'a'],
+      ['..3', 'b'],
+    ] as const) {
+      mkdirSync(at(version));
+      writeFileSync(join(directory, version, 'config.conf'), content);
+    }
+    symlinkSync('..1', at('..data'));
+    symlinkSync('..data/config.conf', at('config.conf'));
+    start(at('config.conf'));
+    const point = (version: string) => {
+      symlinkSync(version, at('..data_tmp'));
+      renameSync(at('..data_tmp'), at('..data'));
+    };
+    point('..2'); // the same content: no change
+    await eventsPassed();
+    assert.equal(changes, 0);
+    point('..3');
+    await changed();
+  });
+
+  it('a link to elsewhere, from time to time', async () => {
+    mkdirSync(at('here'));
+    mkdirSync(at('there'));
+    writeFileSync(at('there/f'), 'a');
+    symlinkSync('../there/f', at('here/f'));
+    start(at('here/f'), { pollMs: 10 });
+    writeFileSync(at('there/f'), 'b');
+    await changed();
+  });
+
+  it('a change between reading and watching', async () => {
+    writeFileSync(at('f'), 'b');
+    start(at('f'), { content: 'a' });
+    await changed();
+  });
+
+  it('not what is gone, or cannot be read, which is told once; but what comes back changed', async () => {
+    writeFileSync(at('f'), 'a');
+    start(at('f'), { pollMs: 5 });
+    unlinkSync(at('f'));
+    await waitFor('the problem is told', () => problems.length > 0);
+    mkdirSync(at('f'));
+    await waitFor('the other problem is told', () => problems.length > 1);
+    rmSync(at('f'), { recursive: true });
+    await waitFor('the first is told again', () => problems.length > 2);
+    replace('f', 'a');
+    await eventsPassed();
+    assert.equal(changes, 0);
+    replace('f', 'b');
+    await changed();
+    assert.deepEqual(
+      problems.map((problem) => problem.replace(/:.*/s, '')),
+      ['ENOENT', 'it is no regular file', 'ENOENT'],
+    );
+  });
+
+  it('once, and nothing after its end', async () => {
+    writeFileSync(at('f'), 'a');
+    start(at('f'));
+    replace('f', 'b');
+    await changed();
+    replace('f', 'c');
+    replace('f', 'd');
+
+    let other = 0;
+    const endOther = watchConfig({
+      file: { path: at('f'), content: 'd' },
+      onChange: () => {
+        other += 1;
+      },
+      onProblem: assert.fail,
+      settleMs: 5,
+    });
+    replace('f', 'e');
+    await waitFor('the other notices', () => other === 1);
+    assert.equal(changes, 1);
+    endOther();
+  });
+});

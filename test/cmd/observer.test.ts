@@ -1,0 +1,97 @@
+import assert from 'node:assert/strict';
+import { tellOnServices } from '../../cmd/service-events.ts';
+import { service } from '../fixtures.ts';
+import { fakeAgent, type LogLine } from '../metrics/agent.ts';
+
+const WARN = 40;
+
+/** Lines that an operator is to see, without what syncs say at each time. */
+const important = (log: readonly LogLine[]) =>
+  log
+    .filter(({ level }) => level >= WARN)
+    .map(({ msg, service: key, family }) => [msg, key ?? family]);
+
+describe('the log', () => {
+  it('names the Service, the field and the reason of a refusal', async () => {
+    const { table, log, pass, start } = fakeAgent();
+    const bad = service({ portsAnnotation: 'all', type: 'NodePort' });
+    table.upsert(bad);
+    await start();
+    const [line] = log.filter(({ level }) => level === WARN);
+    assert.deepEqual(
+      [line?.service, line?.field, line?.reason],
+      ['default/web', 'spec.type', 'NodePort'],
+    );
+    table.upsert({ ...bad, type: 'ClusterIP' });
+    await pass(1000);
+    const cleared = log.find(({ msg }) => msg === 'Service is no longer refused for this');
+    assert.deepEqual([cleared?.level, cleared?.service], [30, 'default/web']);
+  });
+
+  it('warns of rules that were mended, and not of those that just came', async () => {
+    const { backends, table, log, pass, start } = fakeAgent();
+    const [v4, v6] = backends;
+    const mended = () =>
+      log.filter(({ msg }) => msg === 'wrote rules that the kernel lacked').length;
+    v6.report = { written: 0 };
+    await start();
+    assert.equal(mended(), 0, 'the first sync writes everything');
+    v4.error = new Error('no');
+    table.upsert(service());
+    await pass(0);
+    v4.error = undefined;
+    await pass(1000);
+    const last = log.findLast(({ msg, family }) => msg === 'synced' && family === 'IPv4');
+    assert.deepEqual([last?.full, last?.written, mended()], [true, 1, 0]);
+    await pass(30_000);
+    await pass(1000);
+    assert.equal(mended(), 1);
+  });
+
+  it('says what was lost', async () => {
+    const { backends, log, pass, start } = fakeAgent();
+    backends[0].takes = 60_000;
+    await start();
+    backends[0].lost = 'chain KUBE-PROXY-CANARY of table nat';
+    await pass(30_000);
+    assert.deepEqual(important(log), [
+      [
+        'somebody removed our rules (chain KUBE-PROXY-CANARY of table nat); writing them again',
+        'IPv4',
+      ],
+    ]);
+  });
+});
+
+describe('Events on Services', () => {
+  it('say what the log says, with the field before it', () => {
+    const told: unknown[] = [];
+    const events = {
+      normal: assert.fail,
+      warning: (regarding: object, reason: string, note: string) =>
+        told.push([regarding, reason, note]),
+    };
+    const refusal = {
+      serviceKey: 'a/b',
+      reason: 'Overlap',
+      field: 'spec.x',
+      message: 'no',
+    } as const;
+    tellOnServices(events, (key) => `uid of ${key}`, {
+      raised: [refusal],
+      cleared: [refusal],
+      warnings: [{ serviceKey: 'c/d', message: 'spec.y: beware' }],
+    });
+    const ref = (namespace: string, name: string) => ({
+      apiVersion: 'v1',
+      kind: 'Service',
+      namespace,
+      name,
+      uid: `uid of ${namespace}/${name}`,
+    });
+    assert.deepEqual(told, [
+      [ref('a', 'b'), 'RefusedOverlap', 'spec.x: no'],
+      [ref('c', 'd'), 'ServedWithWarning', 'spec.y: beware'],
+    ]);
+  });
+});

@@ -1,0 +1,257 @@
+import assert from 'node:assert/strict';
+import { Command } from 'commander';
+import { type ConfigFile, configure, isOn } from '../../config/configure.ts';
+import { ConfigurationError, formatNotice } from '../../config/errors.ts';
+import { addFlags, type FlagTexts } from '../../config/flags.ts';
+import { ALL_SETTINGS, DEFAULTS, type RunOptions } from '../../config/settings.ts';
+
+/** Flags as the command line has them. */
+function flags(...args: string[]): FlagTexts {
+  const command = addFlags(new Command(), ALL_SETTINGS);
+  command.exitOverride().configureOutput({ writeErr: () => {} });
+  return command.parse(args, { from: 'user' }).opts();
+}
+
+function file(text: string): ConfigFile {
+  const head = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
+  return { path: '/f', content: `${head}${text}\n` };
+}
+
+/** What differs from the defaults, and the warnings. */
+function configured(args: readonly string[], config?: ConfigFile) {
+  const { options, warnings } = configure(flags(...args), config);
+  const changed = Object.fromEntries(
+    Object.entries(options).filter(([name, value]) => value !== DEFAULTS[name as keyof RunOptions]),
+  );
+  return { changed, warnings: warnings.map(formatNotice) };
+}
+
+function problemsOf(args: readonly string[], config?: ConfigFile): string[] {
+  try {
+    configure(flags(...args), config);
+  } catch (error) {
+    if (!(error instanceof ConfigurationError)) throw error;
+    return error.message.split('\n');
+  }
+  return [];
+}
+
+describe('configuring', () => {
+  describe('by flags', () => {
+    const cases: readonly (readonly [args: string, expected: Partial<RunOptions>])[] = [
+      ['', {}],
+      ['--proxy-mode=ipvs --ipvs-scheduler mh', { proxyMode: 'ipvs', ipvsScheduler: 'mh' }],
+      ['--masquerade-all', { masqueradeAll: true }],
+      ['--iptables-localhost-nodeports=false', { iptablesLocalhostNodeports: false }],
+      ['-v=3', { v: 3 }],
+      ['-v 4', { v: 4 }],
+      ['-v5', { v: 5 }],
+      ['--v=10', { v: 10 }],
+      // Of Go's flags, lists and maps add up; of others the last counts.
+      [
+        '--ipvs-exclude-cidrs=10.0.0.0/8 --ipvs-exclude-cidrs=11.0.0.0/8,12.0.0.0/8',
+        { ipvsExcludeCidrs: ['10.0.0.0/8', '11.0.0.0/8', '12.0.0.0/8'] },
+      ],
+      [
+        '--feature-gates=AllPorts=false --feature-gates=WinDSR=true',
+        { featureGates: { AllPorts: false, WinDSR: true } },
+      ],
+      ['--cluster-cidr=10.0.0.0/8 --cluster-cidr=11.0.0.0/8', { clusterCidr: ['11.0.0.0/8'] }],
+      ['--oom-score-adj=-500', { oomScoreAdj: -500 }],
+      ['--conntrack-tcp-timeout-close-wait=0', { conntrackTcpTimeoutCloseWait: 0 }],
+      ['--iptables-min-sync-period=0', { iptablesMinSyncPeriod: 0 }],
+      ['--bind-address=::1', { bindAddress: '::1' }],
+      ['--metrics-bind-address=', { metricsBindAddress: undefined }],
+      ['--hostname-override=', {}],
+      ['--manifests=/m', { manifests: '/m' }],
+      // Only of the mode in use.
+      ['--ipvs-min-sync-period=1h', { ipvsMinSyncPeriod: 3_600_000 }],
+    ];
+    for (const [args, expected] of cases) {
+      it(args === '' ? 'without any' : args, () => {
+        const given = args.split(' ').filter((arg) => arg !== '');
+        assert.deepEqual(configured(given), { changed: expected, warnings: [] });
+      });
+    }
+  });
+
+  describe('by deprecated ports', () => {
+    const at = (host: string, port: number) => ({ host, port });
+    for (const [args, healthz, metrics] of [
+      // As in kube-proxy: the default has a port already.
+      ['--healthz-port=1 --metrics-port=2', at('0.0.0.0', 10256), at('127.0.0.1', 10249)],
+      ['--healthz-port=0 --metrics-port=0', undefined, undefined],
+      [
+        '--healthz-bind-address=::1 --healthz-port=1 --metrics-bind-address=192.0.2.1 --metrics-port=2',
+        at('::1', 1),
+        at('192.0.2.1', 2),
+      ],
+      [
+        '--metrics-bind-address=192.0.2.1:9 --metrics-port=2',
+        at('0.0.0.0', 10256),
+        at('192.0.2.1', 9),
+      ],
+      ['--metrics-bind-address=192.0.2.1:9 --metrics-port=0', at('0.0.0.0', 10256), undefined],
+      ['--write-config-to=/x --metrics-port=0', at('0.0.0.0', 10256), at('127.0.0.1', 10249)],
+    ] as const) {
+      it(args, () => {
+        const { options, warnings } = configure(flags(...args.split(' ')));
+        assert.deepEqual(
+          [options.healthzBindAddress, options.metricsBindAddress],
+          [healthz, metrics],
+        );
+        const ports = ['--healthz-port', '--metrics-port'].filter((flag) => args.includes(flag));
+        assert.deepEqual(
+          warnings.map(formatNotice),
+          ports.map(
+            (flag) => `${flag}: is deprecated; use ${flag.replace('port', 'bind-address')}`,
+          ),
+        );
+      });
+    }
+
+    it('which must be ports', () => {
+      assert.deepEqual(problemsOf(['--healthz-port=70000']), [
+        '--healthz-port: must be a number from 0 to 65535, not "70000"',
+      ]);
+    });
+  });
+
+  describe('by a file', () => {
+    it('ignores other flags, even wrong ones, and says which', () => {
+      const args = ['--config=/f', '--proxy-mode=magic', '--cluster-cidr=x', '--metrics-port=0'];
+      assert.deepEqual(configured(args, file('mode: ipvs')), {
+        changed: { proxyMode: 'ipvs' },
+        warnings: [
+          '--metrics-port: is deprecated; use --metrics-bind-address',
+          '--proxy-mode, --cluster-cidr, --metrics-port: ignored, because --config is given',
+        ],
+      });
+    });
+
+    it('lets the name and the logging flags win, and what no file can have', () => {
+      const args = ['--hostname-override=Flag', '-v=3', '--logging-format=json'];
+      const given = file(
+        'hostnameOverride: file\nlogging: {verbosity: 1, format: text}\noomScoreAdj: 1',
+      );
+      assert.deepEqual(configured([...args, '--manifests=/m', '--init-only'], given), {
+        changed: {
+          hostnameOverride: 'flag',
+          v: 3,
+          loggingFormat: 'json',
+          manifests: '/m',
+          oomScoreAdj: 1,
+        },
+        warnings: [],
+      });
+    });
+
+    it('lets --master win', () => {
+      assert.deepEqual(configured(['--master=https://m'], file('')).changed, {
+        master: 'https://m',
+      });
+    });
+
+    it('keeps the name of the file when the flag is empty', () => {
+      assert.deepEqual(
+        configured(['--hostname-override='], file('hostnameOverride: file')).changed,
+        {
+          hostnameOverride: 'file',
+        },
+      );
+    });
+
+    it('hands on the warnings of the file', () => {
+      assert.deepEqual(configured([], file('a: 1')).warnings, [
+        '/f: a: unknown field; it is ignored',
+      ]);
+    });
+
+    it('takes manifests in place of its cluster', () => {
+      const given = file('clientConnection: {kubeconfig: /k}');
+      assert.deepEqual(configured(['--manifests=/m'], given).changed, {
+        kubeconfig: '/k',
+        manifests: '/m',
+      });
+    });
+  });
+
+  describe('tells all that is wrong, by the name that the user gave it:', () => {
+    const cases: readonly (readonly [
+      args: string,
+      config: string | undefined,
+      ...expected: string[],
+    ])[] = [
+      [
+        '--proxy-mode=magic --oom-score-adj=x --metrics-port=x',
+        undefined,
+        '--metrics-port: must be a number from 0 to 65535, not "x"',
+        '--proxy-mode: must be one of iptables, ipvs, not "magic"',
+        '--oom-score-adj: must be a number from -1000 to 1000, not "x"',
+      ],
+      [
+        '--iptables-min-sync-period=1m',
+        undefined,
+        '--iptables-min-sync-period: must not be greater than --iptables-sync-period',
+      ],
+      [
+        '--proxy-mode=ipvs --ipvs-min-sync-period=1m',
+        undefined,
+        '--ipvs-min-sync-period: must not be greater than --ipvs-sync-period',
+      ],
+      [
+        '--detect-local-mode=BridgeInterface',
+        undefined,
+        '--detect-local-mode: BridgeInterface needs --pod-bridge-interface',
+      ],
+      [
+        '--detect-local-mode=InterfaceNamePrefix',
+        undefined,
+        '--detect-local-mode: InterfaceNamePrefix needs --pod-interface-name-prefix',
+      ],
+      [
+        '--manifests=/m --kubeconfig=/k --master=m',
+        undefined,
+        '--manifests and --kubeconfig: exclude each other',
+        '--manifests and --master: exclude each other',
+      ],
+      ['--manifests=/m --master=m', '', '--manifests and --master: exclude each other'],
+      [
+        '--hostname-override=a_b',
+        '',
+        '--hostname-override: must be a node name: letters, digits, "-" and ".", not "a_b"',
+      ],
+      [
+        '-v=high',
+        'iptables: {minSyncPeriod: 31s}\noomScoreAdj: x\ndetectLocalMode: BridgeInterface\nfoo: 1',
+        '-v: must be a number from 0 to 2147483647, not "high"',
+        '/f: oomScoreAdj: must be a number from -1000 to 1000, not "x"',
+        '/f: iptables.minSyncPeriod: must not be greater than iptables.syncPeriod',
+        '/f: detectLocalMode: BridgeInterface needs detectLocal.bridgeInterface',
+        '/f: foo: unknown field; it is ignored',
+      ],
+      // What follows from an error is not told as another.
+      [
+        '',
+        'iptables: {syncPeriod: x, minSyncPeriod: 31s}',
+        '/f: iptables.syncPeriod: must be a duration such as 30s, 1m30s or 500ms, not "x"',
+      ],
+    ];
+    for (const [args, config, ...expected] of cases) {
+      it(`${args} ${config ?? ''}`, () => {
+        const given = args.split(' ').filter((arg) => arg !== '');
+        const actual = problemsOf(given, config === undefined ? undefined : file(config));
+        assert.deepEqual(actual, expected);
+      });
+    }
+  });
+
+  it('flags of what to do are on, off, or wrong', () => {
+    assert.equal(isOn(flags('--cleanup'), 'cleanup'), true);
+    assert.equal(isOn(flags('--cleanup=false'), 'cleanup'), false);
+    assert.equal(isOn(flags(), 'initOnly'), false);
+    assert.throws(() => isOn(flags('--init-only=1'), 'initOnly'), {
+      message: '--init-only: must be true or false, not "1"',
+    });
+  });
+});

@@ -1,0 +1,192 @@
+/** Services that ask for all ports, well or not; one table for the agent and for the policy. */
+import { MAX_RANGES } from '../../api/all-ports.ts';
+
+export interface AdmissionCase {
+  readonly title: string;
+  readonly service: object;
+  /** What is wrong, as `field: message`, in the agent's order. */
+  readonly refused: readonly string[];
+  /** True where only the agent can tell: the policy lets it pass. */
+  readonly leftToAgent?: true;
+}
+
+const ANNOTATION = 'metadata.annotations["portwide.dev/ports"]';
+const NEITHER = 'is neither "all", "false", nor a port or range such as 5060/UDP or 8000-8100';
+
+/** A Service as an API server hands it to admission: defaulted, cluster IPs allocated. */
+export function serviceObject(annotation: string | undefined, spec: object = {}): object {
+  return {
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: {
+      name: 'sip',
+      namespace: 'voice',
+      ...(annotation === undefined ? {} : { annotations: { 'portwide.dev/ports': annotation } }),
+    },
+    spec: {
+      type: 'ClusterIP',
+      clusterIP: '10.96.0.10',
+      clusterIPs: ['10.96.0.10'],
+      ports: [{ port: 1, protocol: 'TCP', targetPort: 1 }],
+      ...spec,
+    },
+  };
+}
+
+/** As an API server that carries KEP-2610 has it. */
+function byField(spec: object = {}, annotation?: string): object {
+  return serviceObject(annotation, { allPorts: true, ports: undefined, ...spec });
+}
+
+const HEADLESS = { clusterIP: 'None', clusterIPs: ['None'] };
+const EXTERNAL_NAME = {
+  type: 'ExternalName',
+  externalName: 'sip.example',
+  clusterIP: undefined,
+  clusterIPs: undefined,
+  ports: undefined,
+};
+const LOAD_BALANCER = { type: 'LoadBalancer', allocateLoadBalancerNodePorts: true };
+const NODE_PORT = 'spec.type: a NodePort Service cannot serve all ports of a node';
+const NO_VIP = 'spec.clusterIP: a headless Service has no VIP to serve all ports of';
+const EXTERNAL_IPS = 'spec.externalIPs: external IPs cannot be served on all ports';
+const NO_NAME = 'spec.type: an ExternalName Service has no VIP to serve all ports of';
+const PORTS = 'spec.ports: must be empty when spec.allPorts is true';
+const CONTRADICTION = `${ANNOTATION}: port ranges contradict spec.allPorts: true`;
+
+const manyRanges = (count: number) =>
+  Array.from({ length: count }, (_, at) => `${2 * at + 1}/TCP`).join();
+
+export const CASES: readonly AdmissionCase[] = [
+  // Not all-ports: no business of ours, whatever else they are.
+  ...(
+    [
+      ['a Service of listed ports', serviceObject(undefined)],
+      ['a NodePort Service', serviceObject(undefined, { type: 'NodePort' })],
+      ['external IPs', serviceObject(undefined, { externalIPs: ['203.0.113.9'] })],
+      ['a headless Service', serviceObject(undefined, HEADLESS)],
+      ['annotation "false" on a NodePort Service', serviceObject('false', { type: 'NodePort' })],
+      ['annotation "false" with white space', serviceObject(' false\n', { type: 'NodePort' })],
+      ['allPorts: false', serviceObject(undefined, { allPorts: false, type: 'NodePort' })],
+    ] as const
+  ).map(([title, service]) => ({ title, service, refused: [] })),
+  // All-ports, as they should be.
+  ...(
+    [
+      ['all', serviceObject('all')],
+      ['all with white space', serviceObject(' all ')],
+      ['all beside allPorts: false', serviceObject('all', { allPorts: false })],
+      ['a port', serviceObject('5060')],
+      ['a port and protocol', serviceObject('5060/UDP')],
+      ['the first and the last port', serviceObject('1-65535/SCTP')],
+      ['leading zeros', serviceObject('00080-00090')],
+      ['a range of one port', serviceObject('80-80/TCP')],
+      ['several, with white space', serviceObject(' 5060/UDP , 20000-50000/UDP,\t8000-8100 ')],
+      ['as many ranges as can be', serviceObject(manyRanges(MAX_RANGES))],
+      ['many that are one range', serviceObject('1-10,5-20,'.repeat(700).slice(0, -1))],
+      ['a LoadBalancer', serviceObject('all', LOAD_BALANCER)],
+      ['the field', byField()],
+      ['the field on a LoadBalancer', byField(LOAD_BALANCER)],
+      ['both say all', byField({}, 'all')],
+      ['the field beside annotation "false"', byField({}, 'false')],
+      ['empty lists', serviceObject('all', { externalIPs: [] })],
+    ] as const
+  ).map(([title, service]) => ({ title, service, refused: [] })),
+  // Values that cannot be read.
+  ...(
+    [
+      ['', `"" ${NEITHER}`],
+      ['true', `"true" ${NEITHER}`],
+      ['ALL', `"ALL" ${NEITHER}`],
+      ['all,80', `"all" ${NEITHER}`],
+      ['80,', `"" ${NEITHER}`],
+      ['-5', `"-5" ${NEITHER}`],
+      ['80-', `"80-" ${NEITHER}`],
+      ['80-90-100', `"80-90-100" ${NEITHER}`],
+      ['+80', `"+80" ${NEITHER}`],
+      ['8e1', `"8e1" ${NEITHER}`],
+      ['80 -j ACCEPT', `"80 -j ACCEPT" ${NEITHER}`],
+      ['80 - 90', `"80 - 90" ${NEITHER}`],
+      ['123456', `"123456" ${NEITHER}`],
+      ['http', `"http" ${NEITHER}`],
+      ['\u0668\u0660', `"\u0668\u0660" ${NEITHER}`],
+      ['say "80"', `"say \\"80\\"" ${NEITHER}`],
+      ['a\\b', `"a\\\\b" ${NEITHER}`],
+      ['80\n-A INPUT', `"80\\n-A INPUT" ${NEITHER}`],
+      ['80/TCP\r\n\t90', `"80/TCP\\r\\n\\t90" ${NEITHER}`],
+      ['0', '"0": ports are 1 to 65535'],
+      ['0-10/TCP', '"0-10/TCP": ports are 1 to 65535'],
+      ['65536', '"65536": ports are 1 to 65535'],
+      ['1-65536/UDP', '"1-65536/UDP": ports are 1 to 65535'],
+      ['99999-1/x', '"99999-1/x": ports are 1 to 65535'],
+      ['20-10', '"20-10": the range ends before it begins'],
+      ['20-10/x', '"20-10/x": the range ends before it begins'],
+      ['100-20/TCP', '"100-20/TCP": the range ends before it begins'],
+      ['80/tcp', '"80/tcp": the protocol must be TCP, UDP or SCTP'],
+      ['80/ICMP', '"80/ICMP": the protocol must be TCP, UDP or SCTP'],
+      ['80/', '"80/": the protocol must be TCP, UDP or SCTP'],
+      ['80/TCP/TCP', '"80/TCP/TCP": the protocol must be TCP, UDP or SCTP'],
+      ['80/TCPX', '"80/TCPX": the protocol must be TCP, UDP or SCTP'],
+      ['80/ TCP', '"80/ TCP": the protocol must be TCP, UDP or SCTP'],
+      ['80-90/20-10', '"80-90/20-10": the protocol must be TCP, UDP or SCTP'],
+      ['80,90/tcp,x', '"90/tcp": the protocol must be TCP, UDP or SCTP'],
+    ] as const
+  ).map(([value, message]) => ({
+    title: `value ${JSON.stringify(value)}`,
+    service: serviceObject(value),
+    refused: [`${ANNOTATION}: ${message}`],
+  })),
+  {
+    title: 'a value that cannot be read beside the field',
+    service: byField({}, 'some'),
+    refused: [`${ANNOTATION}: "some" ${NEITHER}`],
+  },
+  {
+    title: 'ranges beside the field',
+    service: byField({}, '80'),
+    refused: [CONTRADICTION],
+  },
+  {
+    title: 'more ranges than can be',
+    service: serviceObject(manyRanges(MAX_RANGES + 1)),
+    refused: [`${ANNOTATION}: more than ${MAX_RANGES} separate ranges`],
+    leftToAgent: true,
+  },
+  // Services that cannot have it.
+  ...(
+    [
+      ['NodePort', { type: 'NodePort' }, [NODE_PORT]],
+      ['headless', HEADLESS, [NO_VIP]],
+      ['ExternalName', EXTERNAL_NAME, [NO_NAME]],
+      ['external IPs', { externalIPs: ['203.0.113.9'] }, [EXTERNAL_IPS]],
+      [
+        'external IPs on a load balancer',
+        { ...LOAD_BALANCER, externalIPs: ['203.0.113.9'] },
+        [EXTERNAL_IPS],
+      ],
+    ] as const
+  ).flatMap(([title, spec, refused]) => [
+    { title: `${title} by annotation`, service: serviceObject('all', spec), refused },
+    { title: `${title} with ranges`, service: serviceObject('5060/UDP', spec), refused },
+    { title: `${title} by the field`, service: byField(spec), refused },
+  ]),
+  {
+    title: 'ports beside the field',
+    service: byField({ ports: [{ port: 1, protocol: 'TCP' }] }),
+    refused: [PORTS],
+  },
+  {
+    title: 'everything at once',
+    service: byField(
+      { type: 'NodePort', externalIPs: ['203.0.113.9'], ports: [{ port: 1, protocol: 'TCP' }] },
+      '80',
+    ),
+    refused: [CONTRADICTION, NODE_PORT, EXTERNAL_IPS, PORTS],
+  },
+  {
+    title: 'no cluster IP yet, which an API server never shows to admission',
+    service: serviceObject('all', { clusterIP: undefined, clusterIPs: undefined }),
+    refused: ['spec.clusterIP: no cluster IP is set, and all ports need a VIP'],
+    leftToAgent: true,
+  },
+];

@@ -1,0 +1,181 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { portScheme } from '../../api/all-ports.ts';
+import { readService } from '../../api/read-service.ts';
+import { CASES, serviceObject } from './admission-cases.ts';
+import { readObject } from './manifests.ts';
+import { expressionTypes, judge, type PolicySpec } from './policy.ts';
+
+const validating = readObject<{ spec: PolicySpec }>(
+  'deploy/admission.yaml',
+  'ValidatingAdmissionPolicy',
+);
+const mutating = readObject<{
+  spec: PolicySpec & { mutations: readonly { applyConfiguration: { expression: string } }[] };
+}>('deploy/admission-node-ports.yaml', 'MutatingAdmissionPolicy');
+
+/** Objects come as JSON: what is undefined is not there. */
+const json = (value: object): Record<string, object> => JSON.parse(JSON.stringify(value));
+
+/** What the agent says, as `field: message`. */
+function agentRefuses(service: object): string[] {
+  const scheme = portScheme(readService(json(service)), true);
+  if (scheme.kind !== 'refused') return [];
+  return scheme.refusals.map(({ field, message }) => `${field}: ${message}`);
+}
+
+/** What the policy says of a Service that is created; undefined: it has nothing to do with it. */
+const policyRefuses = (service: object) =>
+  judge(validating.spec, { object: json(service), oldObject: null });
+
+describe('the admission policy and the agent refuse the same, in the same words', () => {
+  for (const { title, service, refused, leftToAgent } of CASES) {
+    it(title, () => {
+      assert.deepEqual(agentRefuses(service), refused);
+      const expected = refused.length === 0 || leftToAgent ? [] : [refused.join('; ')];
+      assert.deepEqual(policyRefuses(service) ?? [], expected);
+    });
+  }
+
+  it('for any value, type and addresses', () => {
+    const separators = fc.constantFrom('-', '/', ',', ' ', '', '\t', '"', '\\', '--', '/TCP');
+    const number = fc.oneof(fc.nat(70_000), fc.constantFrom(0, 1, 65535, 65536));
+    const words = fc.constantFrom('all', 'false', 'TCP', 'UDP', 'SCTP', 'tcp', 'x');
+    const texts = fc
+      .array(fc.tuple(fc.oneof(number.map(String), words), separators), { maxLength: 6 })
+      .map((parts) => parts.flat().join(''));
+    const values = fc.option(fc.oneof(texts, fc.string()), { nil: undefined });
+    const specs = fc.record(
+      {
+        type: fc.constantFrom('ClusterIP', 'NodePort', 'LoadBalancer'),
+        allPorts: fc.boolean(),
+        externalIPs: fc.constantFrom([], ['203.0.113.9']),
+        ports: fc.constantFrom(undefined, [{ port: 1, protocol: 'TCP' }]),
+        clusterIP: fc.constantFrom('None', '10.96.0.10'),
+      },
+      { requiredKeys: ['type', 'clusterIP'] },
+    );
+    let refusals = 0;
+    fc.assert(
+      fc.property(values, specs, (value, { clusterIP, ...spec }) => {
+        const service = serviceObject(value, { ...spec, clusterIP, clusterIPs: [clusterIP] });
+        const expected = agentRefuses(service);
+        const said = policyRefuses(service) ?? [];
+        if (expected.length > 0) refusals += 1;
+        // Control characters other than line breaks and tabs are shown in other ways.
+        if (/[^\P{Cc}\n\r\t]/u.test(value ?? '')) {
+          assert.equal(said.length > 0, expected.length > 0);
+        } else {
+          assert.deepEqual(said, expected.length === 0 ? [] : [expected.join('; ')]);
+        }
+      }),
+      { seed: 1, numRuns: 2000 },
+    );
+    assert.ok(refusals > 500);
+  });
+});
+
+describe('the admission policy', () => {
+  it('has expressions of the types that an API server asks for', () => {
+    for (const [what, type] of expressionTypes(validating.spec)) {
+      if (/^(condition|validation)/.test(what)) assert.equal(type, 'bool', what);
+      if (/^message/.test(what)) assert.equal(type, 'string', what);
+    }
+    for (const [what, type] of expressionTypes(mutating.spec)) assert.equal(type, 'bool', what);
+  });
+
+  it('concerns no Service that does not ask for all ports', () => {
+    assert.equal(policyRefuses(serviceObject(undefined, { type: 'NodePort' })), undefined);
+    assert.equal(policyRefuses(serviceObject(' false ', { type: 'NodePort' })), undefined);
+    assert.deepEqual(policyRefuses(serviceObject('all')), []);
+  });
+
+  it('judges an update that changes what it looks at, and no other', () => {
+    const refused = ['spec.type: a NodePort Service cannot serve all ports of a node'];
+    const update = (before: object, after: object) =>
+      judge(validating.spec, { object: json(after), oldObject: json(before) });
+    const bad = serviceObject('all', { type: 'NodePort' });
+    assert.deepEqual(update(serviceObject('all'), bad), refused);
+    assert.deepEqual(update(serviceObject(undefined, { type: 'NodePort' }), bad), refused);
+    assert.deepEqual(update(serviceObject('80', { type: 'NodePort' }), bad), refused);
+
+    // As when a controller sets a finalizer on a Service that was there before the policy.
+    const { metadata, ...rest } = json(bad);
+    const held = { ...rest, metadata: { ...metadata, finalizers: ['example.com/held'] } };
+    assert.equal(update(bad, held), undefined);
+    assert.deepEqual(update(bad, serviceObject('80', { type: 'NodePort' })), refused);
+  });
+
+  it('lets a Service go that is being deleted', () => {
+    const { metadata, spec, ...rest } = json(serviceObject('all', { type: 'NodePort' }));
+    const going = { ...rest, metadata: { ...metadata, deletionTimestamp: '2026-01-01T00:00:00Z' } };
+    const object = { ...going, spec: { ...spec, externalIPs: ['203.0.113.9'] } };
+    const oldObject = { ...going, spec };
+    assert.equal(judge(validating.spec, { object, oldObject }), undefined);
+    assert.notEqual(
+      judge(validating.spec, { object: { ...object, metadata }, oldObject }),
+      undefined,
+    );
+  });
+
+  it('says something of a message that an API server would not take', () => {
+    assert.deepEqual(policyRefuses(serviceObject('x'.repeat(6000))), [
+      'metadata.annotations["portwide.dev/ports"]: cannot be read',
+    ]);
+  });
+
+  it('is bound, and denies', () => {
+    const { spec } = readObject<{ spec: object }>(
+      'deploy/admission.yaml',
+      'ValidatingAdmissionPolicyBinding',
+    );
+    const { name } = validating.metadata;
+    assert.deepEqual(spec, { policyName: name, validationActions: ['Deny'] });
+  });
+});
+
+describe('the mutating policy takes node ports from all-ports load balancers', () => {
+  const matches = (service: object) =>
+    judge(mutating.spec, { object: json(service), oldObject: null }) !== undefined;
+  const loadBalancer = { type: 'LoadBalancer', allocateLoadBalancerNodePorts: true };
+
+  for (const [title, service, expected] of [
+    ['by annotation', serviceObject('all', loadBalancer), true],
+    ['with ranges', serviceObject('80', loadBalancer), true],
+    ['by the field', serviceObject(undefined, { ...loadBalancer, allPorts: true }), true],
+    ['the default not written', serviceObject('all', { type: 'LoadBalancer' }), true],
+    ['a load balancer of listed ports', serviceObject(undefined, loadBalancer), false],
+    ['annotation "false"', serviceObject('false', loadBalancer), false],
+    ['a ClusterIP Service', serviceObject('all'), false],
+    [
+      'one that has none',
+      serviceObject('all', { ...loadBalancer, allocateLoadBalancerNodePorts: false }),
+      false,
+    ],
+  ] as const) {
+    it(`${title}: ${expected ? 'yes' : 'no'}`, () => assert.equal(matches(service), expected));
+  }
+
+  it('and changes nothing else', () => {
+    // A constant of the object type of API servers, which the CEL library here has not.
+    assert.deepEqual(
+      mutating.spec.mutations.map(({ applyConfiguration }) => applyConfiguration.expression),
+      ['Object{spec: Object.spec{allocateLoadBalancerNodePorts: false}}'],
+    );
+  });
+
+  it('is bound', () => {
+    const { spec } = readObject<{ spec: object }>(
+      'deploy/admission-node-ports.yaml',
+      'MutatingAdmissionPolicyBinding',
+    );
+    assert.deepEqual(spec, { policyName: mutating.metadata.name });
+  });
+
+  it('asks for all ports as the validating policy does', () => {
+    assert.equal(
+      mutating.spec.matchConditions[0]?.expression,
+      validating.spec.matchConditions[0]?.expression,
+    );
+  });
+});

@@ -1,0 +1,64 @@
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync } from 'node:fs';
+import { dirname, join, relative } from 'node:path';
+import { ROOT, readText } from './manifests.ts';
+
+/** Files that the agent consists of, and packages that it uses, from its entry point on. */
+function closure(): { files: Set<string>; packages: Set<string> } {
+  const files = new Set<string>();
+  const packages = new Set<string>();
+  const visit = (file: string): void => {
+    if (files.has(file)) return;
+    files.add(file);
+    const text = readFileSync(join(ROOT, file), 'utf8');
+    const specifiers = text.matchAll(/(?:from|import\()\s*'([^']+)'|new URL\('(\.[^']+)'/g);
+    for (const [, imported, located] of specifiers) {
+      const specifier = imported ?? located ?? '';
+      const target = relative(ROOT, join(ROOT, dirname(file), specifier));
+      if (!specifier.startsWith('.')) {
+        if (!specifier.startsWith('node:')) packages.add(packageOf(specifier));
+      } else if (specifier.endsWith('.ts')) visit(target);
+      else files.add(target);
+    }
+  };
+  visit('cmd/main.ts');
+  return { files, packages };
+}
+
+function packageOf(specifier: string): string {
+  return specifier
+    .split('/')
+    .slice(0, specifier.startsWith('@') ? 2 : 1)
+    .join('/');
+}
+
+const { dependencies } = JSON.parse(readText('package.json'));
+
+describe('the image', () => {
+  it('has every file that the agent consists of', () => {
+    const { files } = closure();
+    assert.ok(files.size > 50);
+    const ignored = readText('.dockerignore')
+      .split('\n')
+      .filter((line) => line !== '' && !line.startsWith('#'));
+    for (const pattern of ignored) assert.match(pattern, /^[.\w-]+$/, 'no wildcards');
+    for (const file of [...files, 'portwide', 'package.json', 'package-lock.json']) {
+      assert.ok(existsSync(join(ROOT, file)), file);
+      assert.ok(!ignored.includes(file.split('/')[0] ?? ''), `${file} is not copied`);
+    }
+  });
+
+  it('has every package that the agent uses, those for development being left out', () => {
+    const { packages } = closure();
+    assert.ok(packages.size > 5);
+    for (const name of packages) assert.ok(name in dependencies, name);
+  });
+
+  it('is built with the Node.js that it brings, from bases with a tag', () => {
+    const bases = [...readText('Containerfile').matchAll(/^FROM (\S+)/gm)].map(([, base]) => base);
+    assert.deepEqual(bases, [
+      `docker.io/library/node:${dependencies.node}-bookworm-slim`,
+      'docker.io/library/debian:bookworm-slim',
+    ]);
+  });
+});

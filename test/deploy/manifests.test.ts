@@ -1,0 +1,216 @@
+import assert from 'node:assert/strict';
+import { existsSync, globSync } from 'node:fs';
+import { dirname, join, normalize } from 'node:path';
+import { parse } from 'yaml';
+import { type RawObject, ROOT, readObject, readObjects, readText, yamlFiles } from './manifests.ts';
+import { schemaFaults, unknownFields } from './schema.ts';
+
+/** Not objects of a cluster, and checked elsewhere. */
+const isObjects = (path: string) =>
+  !path.endsWith('/kustomization.yaml') && !path.startsWith('deploy/monitoring/');
+/** Changes of objects of the base: what they leave out is there. */
+const isPatch = (path: string) => path.startsWith('deploy/kubeadm/');
+
+interface Mount {
+  readonly name: string;
+  readonly mountPath: string;
+}
+
+interface Container {
+  readonly name: string;
+  readonly args: readonly string[];
+  readonly securityContext: Record<string, unknown>;
+  readonly volumeMounts: readonly Mount[];
+}
+
+interface PodSpec {
+  readonly serviceAccountName: string;
+  readonly initContainers: readonly [Container];
+  readonly containers: readonly [Container];
+  readonly volumes: readonly {
+    readonly name: string;
+    readonly hostPath?: { readonly path: string };
+    readonly configMap?: { readonly name: string };
+  }[];
+}
+
+interface DaemonSet {
+  readonly spec: {
+    readonly selector: { readonly matchLabels: object };
+    readonly template: { readonly metadata: { readonly labels: object }; readonly spec: PodSpec };
+  };
+}
+
+const daemonSet = readObject<DaemonSet>('deploy/base/daemonset.yaml', 'DaemonSet');
+const pod = daemonSet.spec.template.spec;
+const configMap = readObject<{ data: Record<string, string> }>(
+  'deploy/base/config.yaml',
+  'ConfigMap',
+);
+
+describe('manifests under deploy/ are as Kubernetes wants them', () => {
+  for (const path of yamlFiles().filter((each) => isObjects(each) && !isPatch(each))) {
+    for (const object of readObjects(path)) {
+      it(`${path}: ${object.kind} ${object.metadata.name}`, async () => {
+        assert.deepEqual(await schemaFaults(object), []);
+      });
+    }
+  }
+
+  for (const path of yamlFiles().filter((each) => isObjects(each) && isPatch(each))) {
+    for (const { $patch, ...object } of readObjects(path)) {
+      it(`${path}: ${$patch ?? 'patch'} of ${object.kind} ${object.metadata.name}`, () => {
+        assert.deepEqual(unknownFields(object as unknown as RawObject), []);
+        const { kind, metadata } = object;
+        assert.ok(
+          globSync('deploy/base/*.yaml', { cwd: ROOT })
+            .filter(isObjects)
+            .flatMap(readObjects)
+            .some((base) => base.kind === kind && base.metadata.name === metadata.name),
+        );
+      });
+    }
+  }
+
+  it('and faults would be found', async () => {
+    const faultsOf = (change: (object: Record<string, never>) => void) => {
+      const object = structuredClone(daemonSet) as unknown as Record<string, never>;
+      change(object);
+      return schemaFaults(object as unknown as RawObject);
+    };
+    const container = (object: Record<string, never>): Record<string, unknown> =>
+      (object as unknown as DaemonSet).spec.template.spec.containers[0] as never;
+    const unknown = await faultsOf((object) =>
+      Object.assign(container(object), { volumeMount: [] }),
+    );
+    assert.match(unknown.join(), /containers\[0\]\.volumeMount is no field/);
+    const type = await faultsOf((object) => Object.assign(container(object), { args: '--config' }));
+    assert.match(type.join(), /args must be array/);
+    const missing = await faultsOf((object) => delete container(object).name);
+    assert.match(missing.join(), /must have required property.*name/);
+    const kind = await schemaFaults({ ...daemonSet, kind: 'DeamonSet' } as RawObject);
+    assert.match(kind.join(), /no kind/);
+  });
+});
+
+describe('kustomizations', () => {
+  interface Kustomization {
+    readonly resources: readonly string[];
+    readonly patches?: readonly { readonly path: string }[];
+    readonly images?: readonly { readonly name: string }[];
+  }
+  const kustomizations = new Map(
+    yamlFiles()
+      .filter((path) => path.endsWith('/kustomization.yaml'))
+      .map((path) => [path, parse(readText(path)) as Kustomization]),
+  );
+  const listed = new Set<string>();
+  for (const [path, { resources, patches = [] }] of kustomizations) {
+    for (const entry of [...resources, ...patches.map((patch) => patch.path)]) {
+      listed.add(normalize(join(dirname(path), entry)));
+    }
+  }
+
+  it('name files and folders that exist', () => {
+    for (const path of listed) {
+      const file = path.endsWith('.yaml') ? path : `${path}/kustomization.yaml`;
+      assert.ok(existsSync(join(ROOT, file)), file);
+    }
+  });
+
+  it('name every manifest, but for the optional one', () => {
+    const objects = yamlFiles().filter(isObjects);
+    const forgotten = objects.filter((path) => !listed.has(path));
+    assert.deepEqual(forgotten, ['deploy/admission-node-ports.yaml']);
+  });
+
+  it('give a name to the image that the containers ask for', () => {
+    const images = kustomizations.get('deploy/base/kustomization.yaml')?.images ?? [];
+    for (const container of [...pod.initContainers, ...pod.containers]) {
+      assert.ok(
+        images.some(({ name }) => name === (container as unknown as { image: string }).image),
+      );
+    }
+  });
+});
+
+describe('the DaemonSet', () => {
+  const [init] = pod.initContainers;
+  const [agent] = pod.containers;
+
+  it('selects its own pods, and uses the account and the configuration that are there', () => {
+    const { selector, template } = daemonSet.spec;
+    assert.deepEqual(template.metadata.labels, selector.matchLabels);
+    const account = readObject('deploy/base/rbac.yaml', 'ServiceAccount');
+    assert.equal(pod.serviceAccountName, account.metadata.name);
+    assert.ok(pod.volumes.some((volume) => volume.configMap?.name === configMap.metadata.name));
+    for (const { metadata } of [daemonSet, account, configMap]) {
+      assert.equal(metadata.namespace, 'kube-system');
+    }
+  });
+
+  it('binds its role to its account', () => {
+    const role = readObject('deploy/base/rbac.yaml', 'ClusterRole');
+    const binding = readObject<{ roleRef: { name: string }; subjects: object[] }>(
+      'deploy/base/rbac.yaml',
+      'ClusterRoleBinding',
+    );
+    assert.equal(binding.roleRef.name, role.metadata.name);
+    assert.deepEqual(binding.subjects, [
+      { kind: 'ServiceAccount', name: pod.serviceAccountName, namespace: 'kube-system' },
+    ]);
+  });
+
+  it('gives the agent no rights beyond two capabilities, and no file of the host but the lock', () => {
+    assert.deepEqual(agent.securityContext, {
+      runAsUser: 0,
+      allowPrivilegeEscalation: false,
+      readOnlyRootFilesystem: true,
+      seccompProfile: { type: 'RuntimeDefault' },
+      capabilities: { drop: ['ALL'], add: ['NET_ADMIN', 'NET_RAW'] },
+    });
+    const hostPaths = (container: Container) =>
+      container.volumeMounts.flatMap(
+        ({ name }) => pod.volumes.find((volume) => volume.name === name)?.hostPath?.path ?? [],
+      );
+    assert.deepEqual(hostPaths(agent), ['/run/xtables.lock']);
+    assert.deepEqual(hostPaths(init), []);
+    assert.ok(init.args.includes('--init-only'));
+    assert.equal(init.securityContext.readOnlyRootFilesystem, true);
+  });
+
+  it('mounts what its arguments and its configuration name', () => {
+    const config = parse(configMap.data['config.conf'] ?? '');
+    assert.equal(config.apiVersion, 'kubeproxy.config.k8s.io/v1alpha1');
+    assert.equal(config.kind, 'KubeProxyConfiguration');
+    for (const { args, volumeMounts } of [init, agent]) {
+      const mount = volumeMounts.find(({ name }) => name === 'config')?.mountPath;
+      assert.ok(args.includes(`--config=${mount}/config.conf`));
+      assert.equal(config.clientConnection.kubeconfig, `${mount}/kubeconfig.conf`);
+      assert.ok(args.includes('--hostname-override=$(NODE_NAME)'));
+    }
+  });
+
+  it('has a kubeconfig with the account of the pod', () => {
+    const {
+      clusters,
+      users,
+      contexts,
+      'current-context': current,
+    } = parse(configMap.data['kubeconfig.conf'] ?? '');
+    const account = '/var/run/secrets/kubernetes.io/serviceaccount';
+    const { cluster, user } = contexts.find(
+      ({ name }: { name: string }) => name === current,
+    ).context;
+    assert.deepEqual(clusters, [
+      {
+        name: cluster,
+        cluster: {
+          server: 'https://api-server.invalid:6443',
+          'certificate-authority': `${account}/ca.crt`,
+        },
+      },
+    ]);
+    assert.deepEqual(users, [{ name: user, user: { tokenFile: `${account}/token` } }]);
+  });
+});

@@ -1,0 +1,39 @@
+/** What stands under deploy/, as objects. */
+import { globSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parseAllDocuments } from 'yaml';
+
+export const ROOT = new URL('../../', import.meta.url).pathname;
+
+/** A Kubernetes object as it is written. */
+export interface RawObject {
+  readonly apiVersion: string;
+  readonly kind: string;
+  readonly metadata: { readonly name: string; readonly namespace?: string };
+  readonly [field: string]: unknown;
+}
+
+/** A file of the repository, by its path in it. */
+export function readText(path: string): string {
+  return readFileSync(join(ROOT, path), 'utf8');
+}
+
+/** Paths of all YAML files under deploy/. */
+export function yamlFiles(): string[] {
+  return globSync('deploy/**/*.{yaml,yml}', { cwd: ROOT }).sort();
+}
+
+/** @throws Error for YAML that has faults. */
+export function readObjects(path: string): RawObject[] {
+  return parseAllDocuments(readText(path)).map((document) => {
+    if (document.errors.length > 0) throw new Error(`${path}: ${document.errors.join('; ')}`);
+    return document.toJS() as RawObject;
+  });
+}
+
+/** The one object of this kind in a file. */
+export function readObject<T>(path: string, kind: string): RawObject & T {
+  const [object, ...rest] = readObjects(path).filter((each) => each.kind === kind);
+  if (object === undefined || rest.length > 0) throw new Error(`${path}: not one ${kind}`);
+  return object as RawObject & T;
+}

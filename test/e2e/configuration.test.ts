@@ -1,0 +1,255 @@
+import assert from 'node:assert/strict';
+import {
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { ResultPromise } from 'execa';
+import { parse } from 'yaml';
+import { createLab, type ExecResult, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import type { LogLine } from './agent.ts';
+import { nodeManifest, serviceManifest } from './manifests.ts';
+
+const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+const START_MS = 60_000;
+const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
+
+const CONFIG = `${HEAD}hostnameOverride: of-the-file
+clusterCIDR: 10.244.0.0/16
+mode: iptables
+iptables: {masqueradeBit: 15, minSyncPeriod: 10ms}
+metricsBindAddress: 127.0.0.1:10300
+oomScoreAdj: 321
+conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 2h, tcpCloseWaitTimeout: 0s, tcpBeLiberal: true, udpTimeout: 41s}
+portwide: {iptables: {variant: nft}}
+colour: blue
+`;
+
+describe('the configuration of an agent', () => {
+  let lab: Lab;
+  let directory: string;
+  let manifests: string;
+  let agents: ResultPromise[] = [];
+  const at = (name: string) => join(directory, name);
+
+  before(async () => {
+    lab = await createLab({ pods: 0, remotePods: 0 });
+  });
+  after(async () => lab?.destroy());
+  beforeEach(() => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-e2e-config-'));
+    manifests = at('manifests');
+    mkdirSync(manifests);
+    const objects = [
+      nodeManifest([lab.node.ipv4, lab.node.ipv6]),
+      serviceManifest('web', { spec: { clusterIPs: ['10.96.0.10'], ports: [{ port: 80 }] } }),
+    ];
+    const list = { apiVersion: 'v1', kind: 'List', items: objects };
+    writeFileSync(join(manifests, 'objects.json'), JSON.stringify(list));
+  });
+  afterEach(async () => {
+    for (const agent of agents) {
+      agent.kill('SIGKILL');
+      await agent.catch(() => {});
+    }
+    agents = [];
+    await lab.node.exec(PORTWIDE, ['cleanup']);
+    rmSync(directory, { recursive: true, force: true });
+  });
+
+  /** Starts an agent on the node; its log grows as it speaks. */
+  const start = (...args: string[]) => {
+    const child = lab.node.spawn(PORTWIDE, ['run', `--manifests=${manifests}`, ...args]);
+    agents.push(child);
+    const log: LogLine[] = [];
+    let rest = '';
+    child.stdout?.setEncoding('utf8').on('data', (chunk: string) => {
+      const lines = (rest + chunk).split('\n');
+      rest = lines.pop() ?? '';
+      for (const line of lines) log.push(JSON.parse(line) as LogLine);
+    });
+    const logged = (message: string) => log.filter(({ msg }) => msg === message);
+    const serves = () =>
+      waitFor('it serves both families', () => logged('serving').length === 2, START_MS);
+    /** Its exit status; undefined when a signal ended it. */
+    const ended = async () => {
+      const { exitCode } = await child.catch((error: { exitCode?: number }) => error);
+      return exitCode;
+    };
+    return { child, log, logged, serves, ended };
+  };
+  const run = (...args: string[]): Promise<ExecResult> =>
+    lab.node.exec(PORTWIDE, args, { reject: false });
+  const sysctl = async (name: string) => {
+    const { stdout } = await lab.node.exec('cat', [`/proc/sys/net/${name}`]);
+    return stdout;
+  };
+  const rules = () => iptablesRules(lab.node, 'nft', 4, 'nat');
+  const linesOf = (result: ExecResult) =>
+    result.stdout
+      .split('\n')
+      .filter(Boolean)
+      .map((line) => JSON.parse(line) as LogLine);
+
+  /** The directory of a ConfigMap mount; another version takes the place of what is there. */
+  const mount = (version: string, content: string) => {
+    mkdirSync(at(`..${version}`));
+    writeFileSync(at(`..${version}/config.conf`), content);
+    symlinkSync(`..${version}`, at('..data_tmp'));
+    renameSync(at('..data_tmp'), at('..data'));
+    if (version === '1') symlinkSync('..data/config.conf', at('config.conf'));
+  };
+
+  it('a file beside flags, and its change', async () => {
+    mount('1', CONFIG);
+    const agent = start(
+      `--config=${at('config.conf')}`,
+      '--hostname-override=node',
+      '-v=3',
+      '--proxy-mode=ipvs',
+      '--iptables-masquerade-bit=20',
+      '--oom-score-adj=7',
+    );
+    await agent.serves();
+
+    const [starting] = agent.logged('starting');
+    assert.deepEqual([starting?.node, starting?.mode], ['node', 'iptables']);
+    assert.equal(agent.logged('synced').length > 0, true, '-v counts');
+    const warned = agent.log.filter(({ setting }) => setting !== undefined);
+    assert.deepEqual(
+      warned.map(({ level, setting, msg }) => [level, setting, msg]),
+      [
+        [
+          40,
+          '--proxy-mode, --iptables-masquerade-bit, --oom-score-adj',
+          'ignored, because --config is given',
+        ],
+        [40, `${at('config.conf')}: colour`, 'unknown field; it is ignored'],
+      ],
+    );
+    const before = await rules();
+    assert.match(before, /-A KUBE-MARK-MASQ .*0x8000/);
+    assert.equal(await sysctl('netfilter/nf_conntrack_tcp_timeout_established'), '7200');
+    assert.equal(await sysctl('netfilter/nf_conntrack_tcp_be_liberal'), '1');
+    assert.equal(await sysctl('netfilter/nf_conntrack_udp_timeout'), '41');
+    assert.equal(readFileSync(`/proc/${agent.child.pid}/oom_score_adj`, 'utf8'), '321\n');
+    const fetching = `fetch('http://127.0.0.1:10300/metrics').then((r) => console.log(r.status))`;
+    const { stdout } = await lab.node.exec(process.execPath, ['-e', fetching]);
+    assert.equal(stdout, '200');
+
+    mount('2', `${CONFIG}# the same, but for this\n`);
+    assert.equal(await agent.ended(), 1);
+    const last = agent.log.at(-1);
+    assert.deepEqual(
+      [last?.level, last?.msg],
+      [50, 'the configuration file changed; ending for a restart'],
+    );
+    assert.equal(await rules(), before, 'the rules stay');
+  });
+
+  it('--write-config-to says what flags come to, and that file says the same', async () => {
+    const flags = ['--proxy-mode=ipvs', '--masquerade-all', '--cluster-cidr=10.244.0.0/16', '-v=2'];
+    const first = await run('run', ...flags, `--write-config-to=${at('a')}`);
+    assert.equal(first.exitCode, 0, first.stderr);
+    assert.deepEqual(
+      linesOf(first).map(({ msg }) => msg),
+      ['wrote the configuration'],
+    );
+    const written = parse(readFileSync(at('a'), 'utf8')) as Record<string, unknown>;
+    assert.deepEqual([written.mode, written.clusterCIDR], ['ipvs', '10.244.0.0/16']);
+
+    const second = await run('run', `--config=${at('a')}`, `--write-config-to=${at('b')}`);
+    assert.equal(second.exitCode, 0, second.stderr);
+    assert.equal(readFileSync(at('b'), 'utf8'), readFileSync(at('a'), 'utf8'));
+    assert.doesNotMatch(await rules(), /KUBE-/);
+
+    const nowhere = await run('run', '--write-config-to=/no/such/directory/a');
+    assert.equal(nowhere.exitCode, 1);
+    assert.match(nowhere.stderr, /^portwide: --write-config-to: ENOENT/);
+  });
+
+  it('--init-only sets sysctls and no rules', async () => {
+    await lab.node.exec('sh', ['-c', 'echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet']);
+    const { exitCode, stdout } = await run('run', '--init-only', '--conntrack-udp-timeout=43s');
+    assert.equal(exitCode, 0, stdout);
+    assert.equal(await sysctl('netfilter/nf_conntrack_udp_timeout'), '43');
+    assert.equal(await sysctl('ipv4/conf/all/route_localnet'), '1');
+    assert.doesNotMatch(await rules(), /KUBE-/);
+  });
+
+  it('--cleanup takes everything away', async () => {
+    const agent = start('--cluster-cidr=10.244.0.0/16', '--iptables-variant=nft');
+    await agent.serves();
+    agent.child.kill('SIGTERM');
+    assert.equal(await agent.ended(), 0);
+    assert.match(await rules(), /KUBE-SERVICES/);
+    const { exitCode, stderr } = await run('run', '--cleanup');
+    assert.doesNotMatch(await rules(), /KUBE-/);
+    // What tools or modules this machine lacks is told, and counts.
+    assert.equal(exitCode, stderr === '' ? 0 : 1);
+  });
+
+  it('a metrics port that is taken keeps nobody from being served, unless flags say so', async () => {
+    const script = `require('net').createServer().listen(10249, '127.0.0.1', () => console.log('up'))`;
+    const taker = lab.node.spawn(process.execPath, ['-e', script]);
+    let said = '';
+    taker.stdout?.on('data', (chunk) => {
+      said += String(chunk);
+    });
+    await waitFor('the port is taken', () => said.includes('up'), START_MS);
+
+    const strict = start('--bind-address-hard-fail');
+    assert.equal(await strict.ended(), 1);
+
+    const agent = start();
+    await agent.serves();
+    assert.equal(agent.logged('cannot listen; trying again').length, 1);
+    agent.child.kill('SIGTERM');
+    assert.equal(await agent.ended(), 0);
+
+    const without = start('--metrics-port=0');
+    await without.serves();
+    assert.equal(without.logged('cannot listen; trying again').length, 0);
+    without.child.kill('SIGTERM');
+    assert.equal(await without.ended(), 0);
+    taker.kill();
+  });
+
+  it('render and validate take the file too', async () => {
+    writeFileSync(at('f'), `${CONFIG}featureGates: {AllPorts: false}\n`);
+    const { stdout, stderr, exitCode } = await run(
+      'render',
+      `--manifests=${manifests}`,
+      `--config=${at('f')}`,
+      '--iptables-masquerade-bit=20',
+    );
+    assert.equal(exitCode, 0, stderr);
+    assert.match(stdout, /-A KUBE-MARK-MASQ .*0x8000/);
+    assert.deepEqual(stderr.split('\n'), [
+      '--iptables-masquerade-bit: ignored, because --config is given',
+      `${at('f')}: colour: unknown field; it is ignored`,
+    ]);
+    const all = serviceManifest('all', {
+      annotations: { 'portwide.dev/ports': 'all' },
+      spec: { clusterIPs: ['10.96.0.11'] },
+    });
+    writeFileSync(join(manifests, 'all.json'), JSON.stringify(all));
+    const validate = ['validate', `--manifests=${manifests}`];
+    assert.equal((await run(...validate)).exitCode, 0);
+    assert.equal((await run(...validate, `--config=${at('f')}`)).exitCode, 1);
+  });
+
+  it('cleanup does not choose between a file and a flag', async () => {
+    writeFileSync(at('f'), CONFIG);
+    const args = ['cleanup', `--config=${at('f')}`, '--ipvs-exclude-cidrs=10.0.0.0/8'];
+    const { exitCode, stderr } = await run(...args);
+    assert.equal(exitCode, 1);
+    assert.equal(stderr, 'portwide: --config and --ipvs-exclude-cidrs exclude each other');
+  });
+});

@@ -1,0 +1,191 @@
+import assert from 'node:assert/strict';
+import type { ResultPromise } from 'execa';
+import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import { complaints, KUBE_PROXYS } from '../metrics/complaints.ts';
+import { Scrape } from '../metrics/scrape.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import {
+  ALL_PORTS,
+  type Manifest,
+  nodeManifest,
+  serviceManifest,
+  sliceManifest,
+} from './manifests.ts';
+
+const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+const API_SERVER = new URL('./event-api.ts', import.meta.url).pathname;
+const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
+const FAMILIES = [
+  [4, 'IPv4'],
+  [6, 'IPv6'],
+] as const;
+
+/** Asks the agent on the node, from inside its namespace. */
+async function get(lab: Lab, path: string): Promise<string> {
+  const script = `process.stdout.write(await (await fetch('http://127.0.0.1:10249${path}')).text())`;
+  const { stdout } = await lab.node.exec(process.execPath, ['--input-type=module', '-e', script]);
+  return stdout;
+}
+
+const scrape = async (lab: Lab) => new Scrape(await get(lab, '/metrics'));
+
+function triggered(slice: Manifest, time: Date): Manifest {
+  const annotations = { 'endpoints.kubernetes.io/last-change-trigger-time': time.toISOString() };
+  return { ...slice, metadata: { ...(slice.metadata as object), annotations } };
+}
+
+for (const variant of ['nft', 'legacy'] as const) {
+  describe(`what an agent on iptables-${variant} says of itself`, () => {
+    let lab: Lab;
+    let agent: Agent;
+    const service = serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } });
+    const flags = [...AGENT_FLAGS, `--iptables-variant=${variant}`, '--iptables-sync-period=500ms'];
+
+    before(async () => {
+      lab = await createLab({ pods: 2, remotePods: 0 });
+      agent = new Agent(lab);
+      await agent.start(flags);
+      await agent.apply([service, sliceManifest('all', 4, lab.pods.slice(0, 1))]);
+    });
+    after(async () => {
+      await agent?.destroy();
+      await lab?.destroy();
+    });
+
+    it('its rules, counted as they are in the kernel', async () => {
+      const scraped = await scrape(lab);
+      for (const [family, ip_family] of FAMILIES) {
+        for (const table of ['mangle', 'nat', 'filter'] as const) {
+          const saved = await iptablesRules(lab.node, variant, family, table);
+          const own = saved.split('\n').filter((line) => /^-A KUBE-(?!FIREWALL)/.test(line)).length;
+          const labels = { table, ip_family };
+          const name = 'kubeproxy_sync_proxy_rules_iptables_total';
+          assert.equal(scraped.value(name, labels), own, `${ip_family} ${table}`);
+        }
+      }
+    });
+
+    it('how long a change of an endpoint took', async () => {
+      const name = 'kubeproxy_network_programming_duration_seconds_count';
+      const changed = sliceManifest('all', 4, lab.pods);
+      assert.equal((await scrape(lab)).value(name), undefined);
+      const partial = 'kubeproxy_sync_partial_proxy_rules_duration_seconds_count';
+      const before = (await scrape(lab)).value(partial, { ip_family: 'IPv4' }) ?? 0;
+      await agent.apply([service, triggered(changed, new Date())]);
+      const scraped = await scrape(lab);
+      assert.equal(scraped.value(name, { ip_family: 'IPv4' }), 1);
+      assert.ok((scraped.value(partial, { ip_family: 'IPv4' }) ?? 0) > before);
+    });
+
+    it('which Services it refuses', async () => {
+      const spec = { clusterIPs: ['10.96.0.11'], type: 'NodePort' };
+      await agent.apply([service, serviceManifest('bad', { annotations: ALL_PORTS, spec })]);
+      const scraped = await scrape(lab);
+      assert.equal(scraped.value('portwide_refused_services', { reason: 'NodePort' }), 1);
+      assert.equal(scraped.value('portwide_all_ports_services', { kind: 'all' }), 1);
+    });
+
+    it('what somebody removed', async () => {
+      const lost = () =>
+        agent.log.filter(({ msg }) => msg.startsWith('somebody removed')).map(({ what }) => what);
+      for (const [args, expected] of [
+        [['-t', 'nat', '-F', 'KUBE-PROXY-CANARY'], /^chain KUBE-PROXY-CANARY of table nat$/],
+        [['-t', 'filter', '-F', 'FORWARD'], /^jump from FORWARD to KUBE-\S+ in table filter$/],
+      ] as const) {
+        // Again, if it was a comparison of everything that found it.
+        await waitFor('it is noticed', async () => {
+          await lab.node.exec(`iptables-${variant}`, args);
+          return lost().some((what) => expected.test(String(what)));
+        });
+      }
+    });
+
+    it('which mode it runs in, and that it runs', async () => {
+      assert.equal(await get(lab, '/proxyMode'), 'iptables');
+      assert.equal(await get(lab, '/healthz'), 'ok');
+      const slis = new Scrape(await get(lab, '/metrics/slis'));
+      assert.equal(slis.value('kubernetes_healthcheck', { name: 'ping' }), 1);
+    });
+
+    it('in a form that Prometheus takes', async () => {
+      assert.deepEqual((await complaints(await get(lab, '/metrics'))).sort(), KUBE_PROXYS);
+    });
+  });
+}
+
+describe('what an agent says to the API server', () => {
+  let lab: Lab;
+  before(async () => {
+    lab = await createLab({ pods: 0, remotePods: 0 });
+  });
+  after(async () => lab?.destroy());
+
+  /** Lines that a process has printed so far. */
+  function linesOf(process: ResultPromise): () => string[] {
+    let text = '';
+    process.stdout?.on('data', (chunk) => {
+      text += String(chunk);
+    });
+    return () => text.split('\n').slice(0, -1);
+  }
+
+  it('that it starts, and which Services it refuses, as Events; and counts its requests', async () => {
+    const refused = serviceManifest('bad', {
+      annotations: ALL_PORTS,
+      spec: { clusterIPs: VIPS, type: 'NodePort' },
+    });
+    const metadata = { ...(refused.metadata as object), uid: 'uid-1' };
+    const objects = [{ ...refused, metadata }, nodeManifest([lab.node.ipv4])];
+    const api = lab.node.spawn(process.execPath, [API_SERVER, JSON.stringify(objects)]);
+    const said = linesOf(api);
+    const port = await waitFor('the API server listens', () => said()[0]);
+    const agent = lab.node.spawn(PORTWIDE, [
+      'run',
+      `--master=http://127.0.0.1:${port}`,
+      ...AGENT_FLAGS,
+    ]);
+    const log = linesOf(agent);
+    await waitFor('both Events', () => said().length === 3, 20_000);
+    const events = said()
+      .slice(1)
+      .map((line) => JSON.parse(line));
+    const told = events.map(({ type, reason, action, note, regarding, reportingInstance }) => {
+      const { kind, name, uid } = regarding;
+      return [type, reason, action, note, `${kind} ${name} ${uid}`, reportingInstance];
+    });
+    const message = 'a NodePort Service cannot serve all ports of a node';
+    const instance = 'portwide-node';
+    assert.deepEqual(told, [
+      ['Normal', 'Starting', 'StartPortwide', '', 'Node node node', instance],
+      [
+        'Warning',
+        'RefusedNodePort',
+        'ServeService',
+        `spec.type: ${message}`,
+        'Service bad uid-1',
+        instance,
+      ],
+    ]);
+    const logged = log().map((line) => JSON.parse(line));
+    assert.ok(
+      logged.some(({ msg, service }) => service === 'default/bad' && msg.endsWith(message)),
+    );
+
+    const scraped = await scrape(lab);
+    const host = `127.0.0.1:${port}`;
+    const count = (code: string, method: string) =>
+      scraped.value('rest_client_requests_total', { code, method, host });
+    assert.deepEqual([count('201', 'POST'), count('200', 'GET')], [2, 6]);
+    assert.equal(scraped.value('rest_client_request_duration_seconds_count', { verb: 'GET' }), 6);
+    for (const kind of ['Service', 'EndpointSlice', 'Node']) {
+      assert.equal(scraped.value('portwide_api_watch_state', { kind }), 1, kind);
+    }
+    assert.equal(scraped.value('portwide_events_dropped_total', { reason: 'rejected' }), 0);
+    api.catch(() => {});
+    api.kill('SIGKILL');
+    await waitFor(
+      'the watches are seen to be closed',
+      async () => (await scrape(lab)).value('portwide_api_watch_state', { kind: 'Service' }) === 0,
+    );
+  });
+});

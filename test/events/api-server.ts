@@ -1,0 +1,90 @@
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import type { OpenWriteSession } from '../../events/write.ts';
+
+/** A request that came, as far as Events are concerned. */
+export interface Received {
+  readonly method: string;
+  readonly path: string;
+  readonly contentType: string | undefined;
+  readonly authorization: string | undefined;
+  readonly body: Readonly<Record<string, unknown>>;
+}
+
+/** Takes Events and keeps them; `next` decides on the status of each answer. */
+export class EventServer {
+  readonly received: Received[] = [];
+  /** By name, as they stand. */
+  readonly stored = new Map<string, Readonly<Record<string, unknown>>>();
+  /** HTTP status to refuse with; 0 cuts the connection; undefined does as asked. */
+  next: (request: Received) => number | undefined = () => undefined;
+  readonly #server = createServer((request, response) => {
+    let text = '';
+    request.setEncoding('utf8');
+    request.on('data', (chunk: string) => {
+      text += chunk;
+    });
+    request.on('end', () => {
+      const received: Received = {
+        method: request.method ?? '',
+        path: request.url ?? '',
+        contentType: request.headers['content-type'],
+        authorization: request.headers.authorization,
+        body: JSON.parse(text),
+      };
+      const status = this.#take(received);
+      if (status === 0) {
+        response.destroy();
+        return;
+      }
+      const answer = status < 300 ? received.body : { kind: 'Status', code: status };
+      response.writeHead(status, { 'content-type': 'application/json' });
+      response.end(JSON.stringify(answer));
+    });
+  });
+
+  async listen(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#server.listen(0, '127.0.0.1', resolve);
+    await promise;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  async close(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#server.close(() => resolve());
+    this.#server.closeAllConnections();
+    await promise;
+  }
+
+  /** The same without a connection, for tests in which time must not go on meanwhile. */
+  readonly open: OpenWriteSession = async () => ({
+    send: async (method, path, body) => {
+      const request = { contentType: undefined, authorization: undefined };
+      this.#take({ ...request, method, path, body: { ...body } });
+    },
+    close: () => {},
+  });
+
+  #take(received: Received): number {
+    this.received.push(received);
+    return this.next(received) ?? this.#store(received);
+  }
+
+  #store({ method, path, body }: Received): number {
+    if (method === 'POST') {
+      const { name } = body.metadata as { name: string };
+      if (this.stored.has(name)) return 409;
+      this.stored.set(name, body);
+      return 201;
+    }
+    const name = decodeURIComponent(path.split('/').at(-1) ?? '');
+    const known = this.stored.get(name);
+    if (known === undefined) return 404;
+    this.stored.set(name, { ...known, ...body });
+    return 200;
+  }
+}

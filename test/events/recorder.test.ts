@@ -1,0 +1,322 @@
+import assert from 'node:assert/strict';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { type ObjectRef, serviceRef } from '../../events/event.ts';
+import { type DropReason, EventRecorder } from '../../events/recorder.ts';
+import type { OpenWriteSession } from '../../events/write.ts';
+import { loadClusterConfig } from '../../sources/kubernetes/config.ts';
+import { createOpenSession } from '../../sources/kubernetes/session.ts';
+import { waitFor } from '../lab/wait.ts';
+import { FakeTimers } from '../proxier/fake-timers.ts';
+import { EventServer } from './api-server.ts';
+
+const START = Date.UTC(2026, 0, 2, 3, 4, 5, 678);
+const WEB = serviceRef('default/web', 'uid-1');
+const MINUTE = 60_000;
+
+describe('the recorder of Events', () => {
+  let server: EventServer;
+  let timers: FakeTimers;
+  let dropped: DropReason[];
+  let logged: unknown[];
+  let opened: number;
+  let recorder: EventRecorder;
+  let open: OpenWriteSession;
+
+  beforeEach(async () => {
+    server = new EventServer();
+    await server.listen();
+    timers = new FakeTimers();
+    [dropped, logged, opened] = [[], [], 0];
+    recorder = new EventRecorder({
+      nodeName: 'node-a',
+      onDropped: (reason) => dropped.push(reason),
+      log: { warn: (details, message) => logged.push([message, details]) },
+      clock: {
+        now: () => START + timers.now(),
+        random: () => 0.5,
+        set: (callback, milliseconds) => timers.set(callback, milliseconds),
+        clear: (handle) => timers.clear(handle),
+      },
+    });
+    const sessions = await createOpenSession(await loadClusterConfig({ master: server.url }));
+    open = (signal) => {
+      opened += 1;
+      return (sessions as OpenWriteSession)(signal);
+    };
+  });
+  afterEach(async () => {
+    await recorder.stop();
+    await server.close();
+  });
+
+  /** Lets time pass bit by bit until it is so; requests need real time too. */
+  const until = async (what: string, condition: () => boolean, step = 100) => {
+    const deadline = performance.now() + 10_000;
+    while (!condition()) {
+      assert.ok(performance.now() < deadline, `timed out waiting until ${what}`);
+      timers.advance(step);
+      await sleep(1);
+    }
+  };
+  const requests = (count: number) =>
+    waitFor(`${count} requests`, () => server.received.length === count);
+  const warn = (reason = 'RefusedNodePort', note = 'spec.type: no', regarding: ObjectRef = WEB) =>
+    recorder.warning(regarding, reason, note);
+  const series = () => [...server.stored.values()].map(({ series: each }) => each);
+
+  it('creates an Event as kubectl shows it', async () => {
+    recorder.connect(open);
+    warn();
+    await requests(1);
+    assert.deepEqual(server.received, [
+      {
+        method: 'POST',
+        path: '/apis/events.k8s.io/v1/namespaces/default/events',
+        contentType: 'application/json',
+        authorization: undefined,
+        body: {
+          apiVersion: 'events.k8s.io/v1',
+          kind: 'Event',
+          metadata: { name: 'web.1886caf2450748a0', namespace: 'default' },
+          eventTime: '2026-01-02T03:04:05.678000Z',
+          reportingController: 'portwide',
+          reportingInstance: 'portwide-node-a',
+          type: 'Warning',
+          reason: 'RefusedNodePort',
+          action: 'ServeService',
+          note: 'spec.type: no',
+          regarding: {
+            apiVersion: 'v1',
+            kind: 'Service',
+            namespace: 'default',
+            name: 'web',
+            uid: 'uid-1',
+          },
+        },
+      },
+    ]);
+  });
+
+  it('waits until it is connected, and writes what came many times once', async () => {
+    for (let time = 0; time < 3; time++) {
+      warn();
+      timers.advance(1000);
+    }
+    recorder.connect(open);
+    await requests(1);
+    assert.deepEqual(series(), [{ count: 3, lastObservedTime: '2026-01-02T03:04:07.678000Z' }]);
+  });
+
+  it('writes once what came again while it got ready to write', async () => {
+    const gate = Promise.withResolvers<void>();
+    recorder.connect(async (signal) => {
+      await gate.promise;
+      return open(signal);
+    });
+    warn();
+    await nextTurn();
+    warn();
+    gate.resolve();
+    await requests(1);
+    warn('RefusedPorts');
+    await requests(2);
+    assert.deepEqual(
+      server.received.map(({ method, body }) => [method, body.reason]),
+      [
+        ['POST', 'RefusedNodePort'],
+        ['POST', 'RefusedPorts'],
+      ],
+    );
+  });
+
+  it('tells of repetitions: the second time, in half an hour, and at the end', async () => {
+    recorder.connect(server.open);
+    warn();
+    await waitFor('it is written', () => server.stored.size === 1);
+    timers.advance(1000);
+    warn();
+    await requests(2);
+    const [, patch] = server.received;
+    assert.equal(patch?.method, 'PATCH');
+    assert.match(patch?.path ?? '', /\/namespaces\/default\/events\/web\.1886caf2450748a0$/);
+    assert.deepEqual(patch?.body, {
+      series: { count: 2, lastObservedTime: '2026-01-02T03:04:06.678000Z' },
+    });
+    for (let minute = 1; minute <= 32; minute++) {
+      timers.advance(MINUTE);
+      warn();
+      await nextTurn();
+      assert.equal(server.received.length, 2, `${minute} minutes`);
+    }
+    await until('the server hears how it goes on', () => server.received.length === 3, MINUTE);
+    const count = (at: number) => {
+      const { series: each } = server.received[at]?.body ?? {};
+      return (each as { count: number } | undefined)?.count;
+    };
+    assert.equal(count(2), 34);
+    timers.advance(1000);
+    warn();
+    warn();
+    await until('the server hears of the end', () => server.received.length === 4, MINUTE);
+    assert.equal(count(3), 36);
+    // Afterwards it is a new one.
+    warn();
+    await requests(5);
+    assert.equal(server.received[4]?.method, 'POST');
+    assert.equal(server.stored.size, 2);
+  });
+
+  it('does not repeat itself for what came once', async () => {
+    recorder.connect(open);
+    warn();
+    await requests(1);
+    for (let minute = 0; minute < 60; minute++) {
+      timers.advance(MINUTE);
+      await nextTurn();
+    }
+    warn();
+    await requests(2);
+    assert.equal(server.received[1]?.method, 'POST');
+  });
+
+  it('tells things apart by object, reason and note', async () => {
+    recorder.connect(open);
+    const others = [
+      () => warn('RefusedOverlap', 'a'),
+      () => warn('RefusedOverlap', 'b'),
+      () => warn('RefusedOverlap', 'a', serviceRef('other/web', 'uid-2')),
+      () => warn('RefusedOverlap', 'a', serviceRef('default/web', 'uid-3')),
+    ];
+    for (const other of others) other();
+    await waitFor('all are written', () => server.stored.size === 4);
+    assert.equal(server.received.filter(({ method }) => method === 'POST').length, 4);
+    assert.match(server.received[2]?.path ?? '', /\/namespaces\/other\/events$/);
+  });
+
+  it('creates an Event anew that the server has forgotten', async () => {
+    recorder.connect(open);
+    warn();
+    await waitFor('it is written', () => server.stored.size === 1);
+    server.stored.clear();
+    warn();
+    await requests(3);
+    assert.deepEqual(
+      server.received.map(({ method }) => method),
+      ['POST', 'PATCH', 'POST'],
+    );
+    await waitFor(
+      'it is there',
+      () => (series()[0] as { count?: number } | undefined)?.count === 2,
+    );
+  });
+
+  it('writes 25 at once, then one a second', async () => {
+    const times: number[] = [];
+    server.next = () => void times.push(timers.now());
+    recorder.connect(open);
+    for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`);
+    await requests(25);
+    await until('all are written', () => server.received.length === 30);
+    for (const [index, time] of times.entries()) {
+      assert.ok(index < 25 ? time === 0 : time >= (index - 24) * 1000, `${index}: ${time}`);
+    }
+    assert.equal(opened, 1);
+  });
+
+  it('tries again while the server is away, then drops what waits longest', async () => {
+    recorder.connect(open);
+    server.next = ({ body }) => (body.reason === 'RefusedHeadless' ? 0 : undefined);
+    warn('RefusedHeadless');
+    await requests(1);
+    const times = [START];
+    for (let tries = 2; tries <= 6; tries++) {
+      await until(`try ${tries}`, () => server.received.length === tries);
+      times.push(START + timers.now());
+    }
+    warn('RefusedNodePort');
+    await until('the next is written', () => server.stored.size === 1);
+    assert.deepEqual(dropped, ['unreachable']);
+    assert.equal(opened, 7, 'credentials are read afresh');
+    // 1, 2, 4, 8 and 16 seconds, and half of a quarter; looked at in steps of 100 ms and a request.
+    for (const [index, wait] of [1125, 2250, 4500, 9000, 18_000].entries()) {
+      const waited = (times[index + 1] ?? 0) - (times[index] ?? 0);
+      assert.ok(waited >= wait, `${waited} < ${wait}`);
+    }
+    // It may be told again.
+    server.next = () => undefined;
+    warn('RefusedHeadless');
+    await waitFor('it is written at last, as new', () => server.stored.size === 2);
+    assert.deepEqual(series(), [undefined, undefined]);
+  });
+
+  for (const [status, isPassing] of [
+    [500, true],
+    [429, true],
+    [401, true],
+    [403, false],
+    [422, false],
+    [404, false],
+  ] as const) {
+    it(`${isPassing ? 'tries again' : 'gives up'} after ${status}`, async () => {
+      recorder.connect(open);
+      server.next = () => (server.received.length === 1 ? status : undefined);
+      warn();
+      await requests(1);
+      if (isPassing) {
+        await until('it is written', () => server.stored.size === 1);
+        assert.deepEqual(dropped, []);
+      } else {
+        await waitFor('it is dropped', () => dropped.length === 1);
+        assert.deepEqual([dropped, server.received.length], [['rejected'], 1]);
+      }
+    });
+  }
+
+  it('takes an Event that is there already for written', async () => {
+    recorder.connect(open);
+    server.next = () => 409;
+    warn();
+    await requests(1);
+    server.next = () => undefined;
+    recorder.warning(WEB, 'RefusedPorts', 'no');
+    await requests(2);
+    assert.deepEqual([dropped, server.stored.size], [[], 1]);
+  });
+
+  it('holds no more than it can write soon, and says so once', async () => {
+    for (let index = 0; index < 110; index++) warn('RefusedOverlap', `${index}`);
+    assert.equal(dropped.length, 10);
+    assert.ok(dropped.every((reason) => reason === 'queue_full'));
+    assert.equal(logged.length, 1);
+    const [[message, details]] = logged as [[string, { object: string; reason: string }]];
+    assert.match(message, /^cannot write Events/);
+    assert.deepEqual([details.object, details.reason], ['Service default/web', 'queue_full']);
+    recorder.connect(open);
+    await until('those that were held are written', () => server.stored.size === 100, 1000);
+  });
+
+  it('survives credentials that cannot be read', async () => {
+    let fails = true;
+    recorder.connect(async (signal) => {
+      if (fails) throw new Error('no token');
+      return open(signal);
+    });
+    warn();
+    await until('an attempt was made', () => timers.now() > 500);
+    fails = false;
+    await until('it is written', () => server.stored.size === 1);
+    assert.deepEqual(dropped, []);
+  });
+
+  it('stops in the middle of whatever it does', async () => {
+    recorder.connect(open);
+    server.next = () => 503;
+    for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`);
+    await requests(1);
+    await recorder.stop();
+    warn();
+    timers.advance(10 * MINUTE);
+    await nextTurn();
+    assert.equal(server.received.length, 1);
+  });
+});

@@ -1,0 +1,40 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { TokenBucket } from '../../events/token-bucket.ts';
+
+describe('a token bucket', () => {
+  it('gives no more than its burst, and its rate over any time; and what it says is there', () => {
+    const waits = fc.array(fc.integer({ min: 0, max: 3000 }), { maxLength: 60 });
+    fc.assert(
+      fc.property(waits, (steps) => {
+        const bucket = new TokenBucket({ burst: 5, perSecond: 2 }, 1000);
+        const given: number[] = [];
+        let now = 1000;
+        for (const step of steps) {
+          now += step;
+          const wait = bucket.take(now);
+          if (wait === 0) given.push(now);
+          else {
+            now += wait;
+            assert.equal(bucket.take(now), 0);
+            given.push(now);
+          }
+        }
+        for (const [index, first] of given.entries()) {
+          for (let next = index + 5; next < given.length; next++) {
+            const passed = (given[next] ?? 0) - first;
+            assert.ok(next - index + 1 <= 5 + (passed * 2) / 1000 + 1e-6);
+          }
+        }
+      }),
+      { seed: 42, numRuns: 500 },
+    );
+  });
+
+  it('is not emptied for ever by a clock that is set back', () => {
+    const bucket = new TokenBucket({ burst: 1, perSecond: 1 }, 5000);
+    assert.equal(bucket.take(5000), 0);
+    assert.equal(bucket.take(0), 1000);
+    assert.equal(bucket.take(1000), 0);
+  });
+});

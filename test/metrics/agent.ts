@@ -1,0 +1,108 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { pino } from 'pino';
+import type { IpFamily } from '../../api/objects.ts';
+import { metricSources } from '../../cmd/metric-sources.ts';
+import { createObserver } from '../../cmd/observer.ts';
+import { createMetrics, startFamily } from '../../metrics/metrics.ts';
+import type { ApplyReport, Backend, BackendNumbers } from '../../proxier/backend.ts';
+import { FamilyProxier } from '../../proxier/family-proxier.ts';
+import { Proxier } from '../../proxier/proxier.ts';
+import { type RefusalChanges, RouteTable } from '../../proxier/route-table.ts';
+import { FakeTimers } from '../proxier/fake-timers.ts';
+import { Scrape } from './scrape.ts';
+
+/** A backend that does as it is told. */
+export class FakeBackend implements Backend {
+  readonly family: IpFamily;
+  report: ApplyReport = { written: 1 };
+  error: Error | undefined;
+  lost: string | undefined;
+  has: BackendNumbers = {};
+  /** Milliseconds that an `apply` takes. */
+  takes = 0;
+  clock = 0;
+
+  constructor(family: IpFamily) {
+    this.family = family;
+  }
+
+  setFacts(): void {}
+  update(): void {}
+
+  async apply(): Promise<ApplyReport> {
+    this.clock += this.takes;
+    if (this.error !== undefined) throw this.error;
+    return this.report;
+  }
+
+  async loss(): Promise<string | undefined> {
+    return this.lost;
+  }
+
+  numbers(): BackendNumbers {
+    return this.has;
+  }
+}
+
+export interface LogLine {
+  readonly level: number;
+  readonly msg: string;
+  readonly [field: string]: unknown;
+}
+
+/** The agent without a kernel and without a source: the real proxier, observer and metrics. */
+export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } = {}) {
+  const timers = new FakeTimers();
+  const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
+  const table = new RouteTable({
+    nodeName: 'node-a',
+    allPortsEnabled: true,
+    onChange: () => proxier.request(),
+  });
+  const metrics = createMetrics(
+    metricSources(table, () => backends),
+    '1.2.3',
+  );
+  for (const { family } of backends) startFamily(metrics, family);
+  const log: LogLine[] = [];
+  const told: RefusalChanges[] = [];
+  const families = backends.map((backend) => {
+    const forget = async () => {
+      backend.clock += options.conntrackMs ?? 0;
+      return options.forgotten ?? 0;
+    };
+    return new FamilyProxier(backend, { forget }, () => backend.clock);
+  });
+  const proxier = new Proxier({
+    table,
+    families,
+    minSyncPeriod: 1000,
+    syncPeriod: 30_000,
+    timers,
+    observer: createObserver({
+      log: pino({ base: null, level: 'debug' }, { write: (line) => log.push(JSON.parse(line)) }),
+      metrics,
+      health: {
+        queued: () => {},
+        updated: () => {},
+        servicesChanged: () => {},
+        setNodeFacts: () => {},
+      },
+      tell: (changes) => told.push(changes),
+      onFirstSync: () => {},
+    }),
+  });
+  /** Lets time pass and everything that follows from it happen. */
+  const pass = async (milliseconds: number) => {
+    timers.advance(milliseconds);
+    for (let turn = 0; turn < 10; turn++) await nextTurn();
+  };
+  const start = async () => {
+    for (const kind of ['Service', 'EndpointSlice', 'Node'] as const) table.synced(kind);
+    proxier.setNodeAddresses(['192.0.2.1', '2001:db8::1']);
+    await pass(0);
+    await pass(5000);
+  };
+  const scrape = async () => new Scrape(await metrics.registry.metrics());
+  return { backends, table, metrics, log, told, pass, start, scrape };
+}

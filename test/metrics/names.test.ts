@@ -1,0 +1,147 @@
+import assert from 'node:assert/strict';
+import { IptablesError } from '../../iptables/commands.ts';
+import { METRIC_NAMES } from '../deploy/metric-names.ts';
+import { endpoint, service, slice } from '../fixtures.ts';
+import { fakeAgent } from './agent.ts';
+import type { Scrape, Scraped } from './scrape.ts';
+
+type Row = readonly [
+  name: string,
+  type: string,
+  labels: readonly string[],
+  buckets?: readonly number[],
+];
+
+const SYNC_BUCKETS = [
+  0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192,
+  16.384,
+];
+const upTo = (first: number, last: number, step: number) =>
+  Array.from({ length: (last - first) / step + 1 }, (_, index) => first + index * step);
+const NETWORK_BUCKETS = [0.25, 0.5, ...upTo(1, 59, 1), ...upTo(60, 115, 5), ...upTo(120, 300, 30)];
+const REQUEST_BUCKETS = [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60];
+const FAMILY = ['ip_family'];
+
+/** kube-proxy's, as dashboards and alerts know them. */
+const KUBE_PROXY: readonly Row[] = [
+  ['kubeproxy_sync_proxy_rules_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
+  ['kubeproxy_sync_full_proxy_rules_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
+  ['kubeproxy_sync_partial_proxy_rules_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
+  ['kubeproxy_sync_proxy_rules_last_timestamp_seconds', 'gauge', FAMILY],
+  ['kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds', 'gauge', FAMILY],
+  ['kubeproxy_network_programming_duration_seconds', 'histogram', FAMILY, NETWORK_BUCKETS],
+  ['kubeproxy_sync_proxy_rules_endpoint_changes_pending', 'gauge', []],
+  ['kubeproxy_sync_proxy_rules_endpoint_changes_total', 'counter', []],
+  ['kubeproxy_sync_proxy_rules_service_changes_pending', 'gauge', []],
+  ['kubeproxy_sync_proxy_rules_service_changes_total', 'counter', []],
+  ['kubeproxy_sync_proxy_rules_iptables_restore_failures_total', 'counter', FAMILY],
+  ['kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total', 'counter', FAMILY],
+  ['kubeproxy_sync_proxy_rules_iptables_total', 'gauge', ['ip_family', 'table']],
+  ['kubeproxy_sync_proxy_rules_iptables_last', 'gauge', ['ip_family', 'table']],
+  ['kubeproxy_sync_proxy_rules_no_local_endpoints_total', 'gauge', ['ip_family', 'traffic_policy']],
+  ['kubeproxy_proxy_healthz_total', 'counter', ['code']],
+  ['kubeproxy_proxy_livez_total', 'counter', ['code']],
+  ['kubeproxy_conntrack_reconciler_sync_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
+  ['kubeproxy_conntrack_reconciler_deleted_entries_total', 'counter', FAMILY],
+  ['rest_client_requests_total', 'counter', ['code', 'host', 'method']],
+  ['rest_client_request_duration_seconds', 'histogram', ['host', 'verb'], REQUEST_BUCKETS],
+  ['process_cpu_seconds_total', 'counter', []],
+  ['process_start_time_seconds', 'gauge', []],
+  ['process_resident_memory_bytes', 'gauge', []],
+  ['process_virtual_memory_bytes', 'gauge', []],
+  ['process_open_fds', 'gauge', []],
+  ['process_max_fds', 'gauge', []],
+];
+
+const PORTWIDE: readonly Row[] = [
+  ['portwide_build_info', 'gauge', ['version']],
+  ['portwide_all_ports_services', 'gauge', ['kind']],
+  ['portwide_refused_services', 'gauge', ['reason']],
+  ['portwide_routes', 'gauge', ['ip_family', 'kind']],
+  ['portwide_marks_in_use', 'gauge', FAMILY],
+  ['portwide_marks_exhausted', 'gauge', FAMILY],
+  ['portwide_backend_apply_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
+  [
+    'portwide_event_loop_stall_seconds',
+    'histogram',
+    [],
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5],
+  ],
+  ['portwide_api_watch_state', 'gauge', ['kind']],
+  ['portwide_api_last_event_timestamp_seconds', 'gauge', ['kind']],
+  ['portwide_events_dropped_total', 'counter', ['reason']],
+];
+
+/** An agent to which everything has happened that a metric tells of. */
+async function experienced(): Promise<Scrape> {
+  const { backends, table, metrics, pass, start, scrape } = fakeAgent();
+  for (const backend of backends) {
+    backend.report = { written: 1, rulesWritten: new Map([['nat', 1]]) };
+    backend.has = { rules: new Map([['nat', 1]]), marks: { inUse: 1, waiting: 0 } };
+  }
+  table.upsert(service({ portsAnnotation: 'all', clusterIPs: ['10.96.0.10', 'fd00::a'] }));
+  await start();
+  table.upsert(slice([endpoint('10.0.0.1')], { triggerTime: Date.now() + 1000 }));
+  await pass(1000);
+  backends[0].error = new IptablesError('iptables-restore', 'busy', undefined, undefined);
+  table.upsert(slice([endpoint('10.0.0.2')]));
+  await pass(0);
+  metrics.healthz.inc({ code: 200 });
+  metrics.livez.inc({ code: 503 });
+  metrics.stallSeconds.observe(0.1);
+  metrics.api.request({ method: 'GET', host: '10.96.0.1:443', code: 200, seconds: 0.1 });
+  metrics.api.watching('services', true);
+  metrics.api.event('services');
+  return await scrape();
+}
+
+/** Without those that Prometheus adds to a histogram. */
+function labelsOf({ samples }: Scraped): string[] {
+  const names = samples.flatMap(({ labels }) => Object.keys(labels));
+  return [...new Set(names)].filter((name) => name !== 'le').sort();
+}
+
+function bucketsOf({ samples }: Scraped): number[] {
+  const [first] = samples;
+  const { le: _, ...series } = first?.labels ?? {};
+  return samples
+    .filter(({ name }) => name.endsWith('_bucket'))
+    .filter(({ labels }) => Object.entries(series).every(([key, value]) => labels[key] === value))
+    .map(({ labels }) => labels.le ?? '')
+    .filter((le) => le !== '+Inf')
+    .map(Number);
+}
+
+describe('the names of metrics', () => {
+  let scraped: Scrape;
+  before(async () => {
+    scraped = await experienced();
+  });
+
+  for (const [name, type, labels, buckets] of [...KUBE_PROXY, ...PORTWIDE]) {
+    it(name, () => {
+      const metric = scraped.metrics.get(name);
+      assert.ok(metric !== undefined, 'is not there');
+      assert.equal(metric.type, type);
+      assert.deepEqual(labelsOf(metric), labels);
+      assert.deepEqual(bucketsOf(metric), buckets ?? []);
+      assert.ok(metric.help.length > 0 && metric.samples.length > 0);
+    });
+  }
+
+  it('are those that the dashboard and the alerts read', () => {
+    for (const [name, { type, labels }] of Object.entries(METRIC_NAMES)) {
+      const row = [...KUBE_PROXY, ...PORTWIDE].find(([known]) => known === name);
+      assert.deepEqual(row?.slice(1, 3), [type, labels.toSorted()], name);
+    }
+  });
+
+  it('are no others with these prefixes', () => {
+    const names = [...scraped.metrics.keys()].filter((name) => !/^(nodejs|process)_/.test(name));
+    const known = [...KUBE_PROXY, ...PORTWIDE].map(([name]) => name);
+    assert.deepEqual(
+      names.filter((name) => !known.includes(name)),
+      [],
+    );
+  });
+});

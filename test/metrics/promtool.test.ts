@@ -1,0 +1,20 @@
+import assert from 'node:assert/strict';
+import { service } from '../fixtures.ts';
+import { fakeAgent } from './agent.ts';
+import { complaints, KUBE_PROXYS } from './complaints.ts';
+
+describe('promtool check metrics', () => {
+  it('objects to nothing but names of kube-proxy', async () => {
+    const { backends, table, metrics, start } = fakeAgent();
+    backends[0].has = { rules: new Map([['nat', 1]]), marks: { inUse: 1, waiting: 0 } };
+    table.upsert(service({ portsAnnotation: 'all' }));
+    await start();
+    metrics.api.request({ method: 'GET', host: '[::1]:443', code: undefined, seconds: 0.1 });
+    metrics.api.watching('services', true);
+    assert.deepEqual((await complaints(await metrics.registry.metrics())).sort(), KUBE_PROXYS);
+  });
+
+  it('would object', async () => {
+    assert.equal((await complaints('# TYPE wrong_total gauge\nwrong_total 1\n')).length, 2);
+  });
+});

@@ -1,0 +1,215 @@
+import assert from 'node:assert/strict';
+import { mock } from 'node:test';
+import { IptablesError } from '../../iptables/commands.ts';
+import { endpoint, service, servicePort, slice } from '../fixtures.ts';
+import { fakeAgent } from './agent.ts';
+
+const V4 = { ip_family: 'IPv4' };
+const V6 = { ip_family: 'IPv6' };
+const START = Date.UTC(2026, 0, 1);
+const seconds = (time: number) => time / 1000;
+
+describe('the values of metrics', () => {
+  beforeEach(() => mock.timers.enable({ apis: ['Date'], now: START }));
+  afterEach(() => mock.timers.reset());
+
+  it('tell how long syncs took, by what they were', async () => {
+    const { backends, table, pass, start, scrape } = fakeAgent({ conntrackMs: 30 });
+    backends[0].takes = 200;
+    table.upsert(service({ portsAnnotation: 'all' }));
+    await start();
+    const counts = async () => {
+      const scraped = await scrape();
+      return ['', 'full_', 'partial_'].map((kind) =>
+        scraped.value(`kubeproxy_sync_${kind}proxy_rules_duration_seconds_count`, V4),
+      );
+    };
+    assert.deepEqual(await counts(), [1, 1, undefined]);
+    const first = await scrape();
+    assert.equal(first.value('kubeproxy_sync_proxy_rules_duration_seconds_sum', V4), 0.23);
+    assert.equal(first.value('portwide_backend_apply_duration_seconds_sum', V4), 0.2);
+    assert.equal(first.value('kubeproxy_conntrack_reconciler_sync_duration_seconds_sum', V4), 0.03);
+    table.upsert(slice([endpoint('10.0.0.1')]));
+    await pass(0);
+    assert.deepEqual(await counts(), [2, 1, 1]);
+    backends[0].error = new Error('no');
+    table.upsert(slice([]));
+    await pass(1000);
+    assert.deepEqual(await counts(), [3, 1, 2], 'failed ones count');
+  });
+
+  it('tell when a sync was asked for, and when the kernel had everything', async () => {
+    const { backends, table, pass, start, scrape } = fakeAgent();
+    await start();
+    const times = async () => {
+      const scraped = await scrape();
+      return [V4, V6].flatMap((labels) =>
+        ['last_queued', 'last'].map((which) =>
+          scraped.value(`kubeproxy_sync_proxy_rules_${which}_timestamp_seconds`, labels),
+        ),
+      );
+    };
+    assert.deepEqual(
+      await times(),
+      Array.from({ length: 4 }, () => seconds(START)),
+    );
+    const later = START + 60_000;
+    mock.timers.setTime(later);
+    backends[0].error = new Error('no');
+    table.upsert(service());
+    await pass(0);
+    assert.deepEqual(await times(), [
+      seconds(later),
+      seconds(START),
+      seconds(later),
+      seconds(later),
+    ]);
+  });
+
+  it('tell how long changes of endpoints took to come into force', async () => {
+    const { backends, table, pass, start, scrape } = fakeAgent();
+    table.upsert(service());
+    await start();
+    mock.timers.setTime(START + 10_000);
+    backends[0].error = new Error('no');
+    table.upsert(slice([endpoint('10.0.0.1')], { triggerTime: START + 9000 }));
+    await pass(0);
+    backends[0].error = undefined;
+    mock.timers.setTime(START + 11_500);
+    await pass(2000);
+    // A clock that is a little ahead.
+    table.upsert(slice([endpoint('10.0.0.2')], { triggerTime: START + 12_000 }));
+    await pass(2000);
+    const scraped = await scrape();
+    const name = 'kubeproxy_network_programming_duration_seconds';
+    assert.equal(scraped.value(`${name}_count`, V4), 2);
+    assert.equal(scraped.value(`${name}_sum`, V4), 2.5);
+    assert.equal(scraped.value(`${name}_bucket`, { ...V4, le: '2' }), 1);
+    assert.equal(scraped.value(`${name}_count`, V6), undefined);
+  });
+
+  it('count changes of objects, and those that no sync has taken up', async () => {
+    const { table, start, pass, scrape } = fakeAgent();
+    const counts = async () => {
+      const scraped = await scrape();
+      return ['service', 'endpoint'].flatMap((kind) =>
+        ['total', 'pending'].map((which) =>
+          scraped.value(`kubeproxy_sync_proxy_rules_${kind}_changes_${which}`),
+        ),
+      );
+    };
+    table.upsert(service());
+    assert.deepEqual(await counts(), [1, 1, 0, 0]);
+    await start();
+    assert.deepEqual(await counts(), [1, 0, 0, 0]);
+    table.upsert(slice([]));
+    table.upsert(slice([endpoint('10.0.0.1')]));
+    assert.deepEqual(await counts(), [1, 0, 2, 2]);
+    await pass(0);
+    assert.deepEqual(await counts(), [1, 0, 2, 0]);
+  });
+
+  it('count failures of iptables-restore, from zero, and no others', async () => {
+    const { backends, table, pass, start, scrape } = fakeAgent();
+    const failures = async () => {
+      const scraped = await scrape();
+      return ['', 'partial_'].flatMap((kind) =>
+        [V4, V6].map((labels) =>
+          scraped.value(
+            `kubeproxy_sync_proxy_rules_iptables_${kind}restore_failures_total`,
+            labels,
+          ),
+        ),
+      );
+    };
+    await start();
+    assert.deepEqual(await failures(), [0, 0, 0, 0]);
+    for (const [command, expected] of [
+      ['iptables-nft-restore', [1, 0, 1, 0]],
+      ['iptables-nft-save', [1, 0, 1, 0]],
+      ['iptables-nft-restore', [2, 0, 1, 0]],
+    ] as const) {
+      backends[0].error = new IptablesError(command, 'busy', undefined, undefined);
+      table.upsert(service({ name: `s${expected[0]}` }));
+      await pass(60_000);
+      assert.deepEqual(await failures(), expected, command);
+    }
+  });
+
+  it('tell what the backends have, and wrote last', async () => {
+    const { backends, table, pass, start, scrape } = fakeAgent({ forgotten: 3 });
+    const [v4, v6] = backends;
+    table.upsert(service({ portsAnnotation: 'all' }));
+    v4.report = { written: 1, rulesWritten: new Map([['nat', 40]]) };
+    v4.has = { rules: new Map([['nat', 70]]) };
+    v6.has = { marks: { inUse: 5, waiting: 2 } };
+    await start();
+    const scraped = await scrape();
+    const nat = { table: 'nat' };
+    assert.equal(scraped.value('kubeproxy_sync_proxy_rules_iptables_total', { ...nat, ...V4 }), 70);
+    assert.equal(scraped.value('kubeproxy_sync_proxy_rules_iptables_last', { ...nat, ...V4 }), 40);
+    assert.equal(scraped.value('kubeproxy_sync_proxy_rules_iptables_total', V6), undefined);
+    assert.equal(scraped.value('portwide_marks_in_use', V6), 5);
+    assert.equal(scraped.value('portwide_marks_exhausted', V6), 2);
+    assert.equal(scraped.value('portwide_marks_in_use', V4), undefined);
+    const deleted = 'kubeproxy_conntrack_reconciler_deleted_entries_total';
+    assert.deepEqual([scraped.value(deleted, V4), scraped.value(deleted, V6)], [3, 0]);
+    v4.report = { written: 0, rulesWritten: new Map([['nat', 0]]) };
+    table.upsert(slice([endpoint('10.0.0.1')]));
+    await pass(0);
+    const after = await scrape();
+    assert.equal(after.value('kubeproxy_sync_proxy_rules_iptables_last', { ...nat, ...V4 }), 0);
+  });
+
+  it('count Services and Routes by what they are', async () => {
+    const { table, told, start, scrape } = fakeAgent();
+    table.upsert(
+      service({ name: 'all', portsAnnotation: 'all', clusterIPs: ['10.96.0.1', 'fd00::1'] }),
+    );
+    table.upsert(service({ name: 'some', portsAnnotation: '80-90', clusterIPs: ['10.96.0.2'] }));
+    table.upsert(
+      service({
+        name: 'listed',
+        clusterIPs: ['10.96.0.3'],
+        internalTrafficPolicy: 'Local',
+        ports: [servicePort({ name: 'a', port: 1 }), servicePort({ name: 'b', port: 2 })],
+      }),
+    );
+    table.upsert(
+      slice([endpoint('10.0.0.1', { nodeName: 'node-b' })], {
+        serviceKey: 'default/listed',
+        ports: [
+          { name: 'a', protocol: 'TCP', port: 1 },
+          { name: 'b', protocol: 'TCP', port: 2 },
+        ],
+      }),
+    );
+    const bad = { portsAnnotation: 'all', type: 'NodePort', externalIPs: ['192.0.2.9'] } as const;
+    table.upsert(service({ name: 'bad', ...bad }));
+    table.upsert(service({ name: 'worse', ...bad }));
+    await start();
+    const scraped = await scrape();
+    const services = (kind: string) => scraped.value('portwide_all_ports_services', { kind });
+    assert.deepEqual([services('all'), services('ranges')], [1, 1]);
+    const routes = (kind: string, labels: object) =>
+      scraped.value('portwide_routes', { kind, ...labels });
+    assert.deepEqual(
+      ['port', 'ranges', 'all'].map((kind) => [routes(kind, V4), routes(kind, V6)]),
+      [
+        [2, 0],
+        [1, 0],
+        [1, 1],
+      ],
+    );
+    const refused = (reason: string) => scraped.value('portwide_refused_services', { reason });
+    assert.deepEqual([refused('NodePort'), refused('ExternalIPs'), refused('Ports')], [2, 2, 0]);
+    const noLocal = (policy: string) =>
+      scraped.value('kubeproxy_sync_proxy_rules_no_local_endpoints_total', {
+        traffic_policy: policy,
+        ...V4,
+      });
+    assert.deepEqual([noLocal('internal'), noLocal('external')], [2, 0]);
+    assert.equal(scraped.value('portwide_build_info', { version: '1.2.3' }), 1);
+    assert.equal(told.flatMap(({ raised }) => raised).length, 4);
+  });
+});

@@ -1,0 +1,96 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { RouteCounts } from '../../proxier/route-counts.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
+import type { Route } from '../../services/route.ts';
+import { route } from '../fixtures.ts';
+import { change } from '../iptables/generated.ts';
+
+/** The same by a walk over all of them. */
+function counted(routes: readonly Route[]) {
+  const services = (kind: string) =>
+    new Set(routes.filter(({ match }) => match.kind === kind).map(({ serviceKey }) => serviceKey));
+  const families = ['IPv4', 'IPv6'] as const;
+  const count = (family: string, passes: (route: Route) => boolean) =>
+    routes.filter((each) => each.family === family && passes(each)).length;
+  const lacksLocal = (each: Route) => each.hasEndpointsAnywhere && each.localEndpoints.length === 0;
+  return {
+    routes: families.flatMap((family) =>
+      (['port', 'ranges', 'all'] as const).map((kind) => ({
+        family,
+        kind,
+        count: count(family, ({ match }) => match.kind === kind),
+      })),
+    ),
+    noLocal: families.flatMap((family) => [
+      {
+        family,
+        policy: 'internal',
+        count: count(family, (each) => each.internalLocal && lacksLocal(each)),
+      },
+      {
+        family,
+        policy: 'external',
+        count: count(family, (each) => each.externalLocal && lacksLocal(each)),
+      },
+    ]),
+    services: { all: services('all').size, ranges: services('ranges').size },
+  };
+}
+
+function told(counts: RouteCounts) {
+  return {
+    routes: counts.routes(),
+    noLocal: counts.noLocal(),
+    services: counts.allPortsServices(),
+  };
+}
+
+describe('numbers of Routes', () => {
+  it('are those of a walk over all, whatever changed', () => {
+    fc.assert(
+      fc.property(fc.array(change, { minLength: 1, maxLength: 20 }), (steps) => {
+        const table = new RouteTable({
+          nodeName: 'node-a',
+          allPortsEnabled: true,
+          onChange: () => {},
+        });
+        for (const step of steps) {
+          if ('upsert' in step) table.upsert(step.upsert);
+          else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
+          else table.setNodeAddresses(new Set(step.nodeAddresses));
+          table.takeChanges();
+          assert.deepEqual(told(table.counts), counted([...table.routes()]));
+        }
+      }),
+      { seed: 42, numRuns: 200 },
+    );
+  });
+
+  it('count policies that find no endpoint here while there are some elsewhere', () => {
+    const counts = new RouteCounts();
+    const noLocal = () => counts.noLocal().map(({ count }) => count);
+    const here = { localEndpoints: [{ address: '10.0.0.1', port: 80 }] };
+    const elsewhere = { internalLocal: true, externalLocal: true, hasEndpointsAnywhere: true };
+    counts.replace(undefined, route(elsewhere));
+    assert.deepEqual(noLocal(), [1, 1, 0, 0]);
+    counts.replace(route(elsewhere), route({ ...elsewhere, ...here }));
+    assert.deepEqual(noLocal(), [0, 0, 0, 0]);
+    counts.replace(undefined, route({ ...elsewhere, family: 'IPv6', hasEndpointsAnywhere: false }));
+    assert.deepEqual(noLocal(), [0, 0, 0, 0]);
+    counts.replace(undefined, route({ ...elsewhere, family: 'IPv6', internalLocal: false }));
+    assert.deepEqual(noLocal(), [0, 0, 0, 1]);
+  });
+
+  it('count a Service of two families once', () => {
+    const counts = new RouteCounts();
+    const all = (family: 'IPv4' | 'IPv6') => route({ family, match: { kind: 'all' } });
+    counts.replace(undefined, all('IPv4'));
+    counts.replace(undefined, all('IPv6'));
+    assert.deepEqual(counts.allPortsServices(), { all: 1, ranges: 0 });
+    counts.replace(all('IPv4'), undefined);
+    assert.deepEqual(counts.allPortsServices(), { all: 1, ranges: 0 });
+    counts.replace(all('IPv6'), undefined);
+    assert.deepEqual(counts.allPortsServices(), { all: 0, ranges: 0 });
+  });
+});

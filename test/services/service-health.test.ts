@@ -1,0 +1,112 @@
+import assert from 'node:assert/strict';
+import type { EndpointSlice, Service } from '../../api/objects.ts';
+import { servedPorts } from '../../services/served-ports.ts';
+import { serviceHealth } from '../../services/service-health.ts';
+import { grantKey } from '../../services/vip-ledger.ts';
+import { endpoint, service, servicePort, slice } from '../fixtures.ts';
+
+const VIPS = [
+  { ip: '203.0.113.7', ipMode: 'VIP' },
+  { ip: '2001:db8:113::7', ipMode: 'VIP' },
+] as const;
+const local = (fields: Partial<Service> = {}) =>
+  service({
+    type: 'LoadBalancer',
+    externalTrafficPolicy: 'Local',
+    healthCheckNodePort: 30_001,
+    loadBalancerIngress: VIPS.slice(0, 1),
+    ...fields,
+  });
+const BOTH = { clusterIPs: ['10.96.0.10', 'fd00::a'], loadBalancerIngress: VIPS };
+const ALL = { portsAnnotation: 'all' };
+const SLICES = [
+  slice([endpoint('10.0.0.1'), endpoint('10.0.0.2', { nodeName: 'node-b' })]),
+  slice([endpoint('fd00::1'), endpoint('fd00::2')], { family: 'IPv6', name: 'web-6' }),
+];
+
+/** `family:port:endpoints`, with the VIPs refused that are given. */
+function told(
+  object: Service,
+  slices: readonly EndpointSlice[] = SLICES,
+  refusedVips: readonly string[] = [],
+) {
+  const { ports } = servedPorts(object, true);
+  const refused = new Map(
+    ports.flatMap(({ id }) => refusedVips.map((vip) => [grantKey(id, vip), true] as const)),
+  );
+  return serviceHealth(object.key, ports, refused, slices, 'node-a').map((health) => {
+    assert.equal(health.serviceKey, object.key);
+    return `${health.family}:${health.port}:${health.localEndpoints}`;
+  });
+}
+
+describe('what a health check node port says', () => {
+  for (const [title, object, expected] of [
+    ['one family', local(), ['IPv4:30001:1']],
+    ['both, each with its own endpoints', local(BOTH), ['IPv4:30001:1', 'IPv6:30001:2']],
+    ['all-ports', local({ ...BOTH, ...ALL }), ['IPv4:30001:1', 'IPv6:30001:2']],
+    ['ranges', local({ portsAnnotation: '5060/UDP' }), ['IPv4:30001:1']],
+    ['no VIP yet', local({ loadBalancerIngress: [] }), ['IPv4:30001:1']],
+    ['none with externalTrafficPolicy Cluster', local({ externalTrafficPolicy: 'Cluster' }), []],
+    ['none with another type', local({ type: 'NodePort' }), []],
+    ['none without a port', local({ healthCheckNodePort: 0 }), []],
+    ['none of another proxy', local({ otherProxy: true }), []],
+    ['none of a refused Service', local({ ...ALL, externalIPs: ['192.0.2.1'] }), []],
+  ] as const) {
+    it(title, () => assert.deepEqual(told(object), expected));
+  }
+
+  it('an address counts once, over ports and slices', () => {
+    const ports = ['sip', 'rtp'].map((name, index) => servicePort({ name, port: 80 + index }));
+    const slicePorts = ports.map(({ name, port }) => ({ name, protocol: 'TCP' as const, port }));
+    const slices = [
+      slice([endpoint('10.0.0.1'), endpoint('10.0.0.2')], { name: 'one', ports: slicePorts }),
+      slice([endpoint('10.0.0.1')], { name: 'two', ports: slicePorts.slice(1) }),
+    ];
+    assert.deepEqual(told(local({ ports }), slices), ['IPv4:30001:2']);
+  });
+
+  it('only ready endpoints on this node count, not those that drain', () => {
+    const slices = [
+      slice([
+        endpoint('10.0.0.1', { ready: false, serving: true, terminating: true }),
+        endpoint('10.0.0.2', { ready: false, serving: false }),
+        endpoint('10.0.0.3', { nodeName: undefined }),
+        endpoint('10.0.0.4', { nodeName: 'node-b' }),
+      ]),
+    ];
+    for (const object of [local(), local(ALL)]) {
+      assert.deepEqual(told(object, slices), ['IPv4:30001:0']);
+    }
+  });
+
+  it('an address that a new pod got from one that still terminates counts', () => {
+    const slices = [
+      slice([endpoint('10.0.0.1', { ready: false, terminating: true })], { name: 'old' }),
+      slice([endpoint('10.0.0.1')], { name: 'new' }),
+    ];
+    assert.deepEqual(told(local(), slices), ['IPv4:30001:1']);
+  });
+
+  it('a slice without a port number counts for all-ports alone', () => {
+    for (const ports of [[], [{ name: '', protocol: 'TCP' as const, port: undefined }]]) {
+      const slices = [slice([endpoint('10.0.0.1')], { ports })];
+      assert.deepEqual(told(local(), slices), ['IPv4:30001:0']);
+      assert.deepEqual(told(local(ALL), slices), ['IPv4:30001:1']);
+    }
+  });
+
+  it('none in a family in which every VIP of the load balancer is refused', () => {
+    const dual = local({ ...BOTH, ...ALL });
+    assert.deepEqual(told(dual, SLICES, ['203.0.113.7']), ['IPv6:30001:2']);
+    assert.deepEqual(told(dual, SLICES, ['10.96.0.10', 'fd00::a']), [
+      'IPv4:30001:1',
+      'IPv6:30001:2',
+    ]);
+    const two = local({
+      ...ALL,
+      loadBalancerIngress: [...VIPS, { ip: '203.0.113.8', ipMode: 'VIP' }],
+    });
+    assert.deepEqual(told(two, SLICES, ['203.0.113.7']), ['IPv4:30001:1']);
+  });
+});
