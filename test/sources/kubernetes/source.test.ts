@@ -68,6 +68,23 @@ describe('kubernetes source', () => {
     ]);
   });
 
+  it('lets others have their turn while a big list comes in', async () => {
+    const items = Array.from({ length: 20_000 }, (_, index) => service(`s${index}`, 1));
+    const metadata = { resourceVersion: String(world.double.version) };
+    const text = JSON.stringify({ kind: 'ServiceList', metadata, items });
+    world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'text', text } });
+    world.start();
+    let most = 0;
+    for (let before = 0, synced = false; !synced; synced = world.sink.syncedKinds.size === 3) {
+      await new Promise(setImmediate);
+      most = Math.max(most, world.sink.objects.size - before);
+      before = world.sink.objects.size;
+    }
+    assert.equal(world.sink.objects.size, 20_000);
+    // As many as there are in 64 KiB.
+    assert.ok(most < (2 * 65536 * items.length) / text.length, `${most} in one turn`);
+  });
+
   it('follows events, and watches on from the last when the watch ends', async () => {
     await watching();
     world.double.put(service('a', 2), service('c', 1));
