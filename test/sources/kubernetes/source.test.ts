@@ -190,6 +190,14 @@ describe('kubernetes source', () => {
     world.double.breakWatches('expire', 'services');
     await world.has({ a: 1, b: 1 });
     assert.deepEqual(world.waits.slice(3), [1200, 2400, 4800]);
+
+    // Having believed it once makes it no more credulous.
+    world.double.put(service('e', 1));
+    await world.has({ a: 1, b: 1, e: 1 });
+    world.double.fail({ verb: 'list', resource: 'services', fault });
+    world.double.breakWatches('expire', 'services');
+    await world.asked('watch', world.requests('watch').length + 1);
+    assert.ok(!world.sink.calls.includes('- Service default/e'));
   });
 
   it('lists again after three failures in a row: the server may be another by then', async () => {
