@@ -15,10 +15,12 @@ lint: setup
 	@tsc
 	@biome check --error-on-warnings .
 
-## Times full syncs and single changes: iptables at 1,000 and 10,000 Services, IPVS at 1,000.
+## Times full syncs and single changes: iptables at 1,000 and 10,000 Services, IPVS at 1,000; then what
+## an agent takes that an API server feeds.
 bench: setup
 	@node bench/iptables.ts
 	@node bench/ipvs.ts
+	@node bench/api.ts
 
 setup:
 	@scripts/setup.sh $(MAKECMDGOALS)

@@ -156,11 +156,13 @@ export function selectEndpoints(
   const local = serve(candidates.filter(isLocal));
   const isAlive = (endpoint: Candidate) => endpoint.ready || drains(endpoint);
   const alive = candidates.filter(isAlive);
+  const endpoints = cluster.map(plain);
   return {
-    cluster: policy.usesCluster ? cluster.map(plain) : [],
+    cluster: policy.usesCluster ? endpoints : [],
     local: policy.usesLocal ? local.map(plain) : [],
     anywhere: alive.length > 0,
-    alive: alive.map(plain),
+    // Nearly always the same: one list for both.
+    alive: alive.length === cluster.length ? endpoints : alive.map(plain),
     unready: candidates.filter((endpoint) => !isAlive(endpoint)).map(plain),
   };
 }

@@ -61,6 +61,11 @@ export class Agent {
     this.write('node', [nodeManifest([lab.node.ipv4, lab.node.ipv6])]);
   }
 
+  /** Of its process; undefined while there is none. */
+  get pid(): number | undefined {
+    return this.#process?.pid;
+  }
+
   /** The manifest directory that feeds it. */
   get directory(): string {
     if (this.#feed instanceof ManifestFeed) return this.#feed.directory;
