@@ -2,7 +2,7 @@ import type { Logger } from 'pino';
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
-import { ANY_FAMILY, Listener } from '../health/listener.ts';
+import { Listener } from '../health/listener.ts';
 import { ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { ServiceServers } from '../health/service-servers.ts';
 import { nodePortAddresses } from '../iptables/backend.ts';
@@ -10,6 +10,7 @@ import type { Metrics } from '../metrics/metrics.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
+import { serve } from './listen.ts';
 
 export interface HealthOptions {
   /** Where `/healthz` and `/livez` are served; undefined: nowhere. */
@@ -37,8 +38,6 @@ export interface AgentHealth {
 /** kube-proxy's: how many sync periods something may be queued. */
 const PATIENCE = 2;
 const NO_FACTS: NodeFacts = { addresses: [], primary: undefined };
-/** To Go, and so to those who configured kube-proxy, these are one. */
-const UNSPECIFIED: readonly string[] = ['', '0.0.0.0', '::'];
 
 /**
  * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
@@ -86,18 +85,7 @@ function serveProxyHealth(
   log: Logger,
 ): Listener | undefined {
   if (bindAddress === undefined) return undefined;
-  const { host, port } = bindAddress;
   const counters = { '/healthz': metrics.healthz, '/livez': metrics.livez };
-  return new Listener({
-    host: UNSPECIFIED.includes(host) ? ANY_FAMILY : host,
-    port,
-    onRequest: proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) })),
-    onFailure: (error) => {
-      const next = hardFail ? 'ending' : 'trying again';
-      log.error({ err: error }, `cannot serve /healthz (--healthz-bind-address); ${next}`);
-      if (hardFail) process.exit(1);
-    },
-    onRecovery: () => log.info({ host, port }, '/healthz is served now'),
-    timers: systemTimers,
-  });
+  const handler = proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) }));
+  return serve('--healthz-bind-address', bindAddress, handler, { hardFail, log });
 }

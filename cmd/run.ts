@@ -10,7 +10,7 @@ import { detectVariant } from '../iptables/variant.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
-import { metricsHandler, serveMetrics } from '../metrics/server.ts';
+import { metricsHandler } from '../metrics/server.ts';
 import { watchAddresses } from '../netlink/address-watch.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
@@ -26,7 +26,7 @@ import { watchConfig } from './config-watch.ts';
 import { loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
 import { startHealth } from './health.ts';
-import { listenOrRetry } from './listen.ts';
+import { serve } from './listen.ts';
 import { takeLock } from './lock.ts';
 import { metricSources } from './metric-sources.ts';
 import { START_MODE, SYNC_PERIOD } from './mode.ts';
@@ -94,10 +94,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
   const server =
     metricsBindAddress &&
-    (await listenOrRetry('--metrics-bind-address', () => serveMetrics(pages, metricsBindAddress), {
-      hardFail,
-      log,
-    }));
+    serve('--metrics-bind-address', metricsBindAddress, pages, { hardFail, log });
   const recorder = new EventRecorder({
     nodeName,
     log,
