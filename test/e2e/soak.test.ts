@@ -28,11 +28,11 @@ const CHANGES_PER_FAULT = 1000;
 const AT_A_TIME = 250;
 const RECOVERY_MS = 60_000;
 /**
- * That many more bytes for each change would be noticed: less than the object that one brings, or
- * its key in a map. What an agent takes besides, for code that got hot, is less than that in all.
+ * Bytes that each change may leave behind: a quarter of what the smallest object takes, so that one
+ * that is kept for each third change would be noticed. Code that got hot takes a fifth of it in all.
  */
 const LEAK = 128;
-/** Connections and pipes come and go; one that is lost with each fault would be noticed. */
+/** Pipes to commands come and go; a connection that is kept with each fault would be noticed. */
 const SPARE_FILES = 5;
 
 const status = (code: number, reason: string, retryAfter?: number): Fault => ({
@@ -152,7 +152,7 @@ describe('an agent under changes and faults', function () {
       },
       RECOVERY_MS,
     );
-  /** Each fault once, with changes before, in the middle and after. */
+  /** Each fault once, with changes in the middle of it and after. */
   const round = async () => {
     for (const act of Object.values(FAULTS)) {
       await act(feed.double, change);
