@@ -1,15 +1,15 @@
 import type { Logger } from 'pino';
-import { isUnspecified } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
-import { ANY_FAMILY, Listener } from '../health/listener.ts';
+import { Listener } from '../health/listener.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { ServiceServers } from '../health/service-servers.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
+import { serve } from './listen.ts';
 
 export interface HealthOptions {
   /** Where `/healthz` and `/livez` are served; undefined: nowhere. */
@@ -89,19 +89,7 @@ function serveProxyHealth(
   log: Logger,
 ): Listener | undefined {
   if (bindAddress === undefined) return undefined;
-  const { host, port } = bindAddress;
   const counters = { '/healthz': metrics.healthz, '/livez': metrics.livez };
-  return new Listener({
-    host: isUnspecified(host) ? ANY_FAMILY : host,
-    port,
-    onRequest: proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) })),
-    onFailure: (error) => {
-      const next = hardFail ? 'ending' : 'trying again';
-      log.error({ err: error }, `cannot serve /healthz (--healthz-bind-address); ${next}`);
-      if (hardFail) process.exit(1);
-      onFailure(error);
-    },
-    onRecovery: () => log.info({ host, port }, '/healthz is served now'),
-    timers: systemTimers,
-  });
+  const handler = proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) }));
+  return serve('--healthz-bind-address', bindAddress, handler, { hardFail, log, onFailure });
 }

@@ -9,7 +9,7 @@ import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
-import { metricsHandler, serveMetrics } from '../metrics/server.ts';
+import { metricsHandler } from '../metrics/server.ts';
 import { watchAddresses } from '../netlink/address-watch.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
@@ -25,7 +25,7 @@ import { watchConfig } from './config-watch.ts';
 import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
 import { startHealth } from './health.ts';
-import { listenOrRetry } from './listen.ts';
+import { serve } from './listen.ts';
 import { takeLock } from './lock.ts';
 import { createLog } from './log.ts';
 import { metricSources } from './metric-sources.ts';
@@ -97,17 +97,13 @@ async function run(texts: FlagTexts): Promise<void> {
   const node = nodeRef(nodeName);
   events.normal(node, 'Starting', '', START);
   const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
-  const listenForScrapes = (address: NonNullable<typeof metricsBindAddress>) =>
-    serveMetrics(pages, address).catch((error: Error) => {
-      events.warning(node, 'FailedToStartMetricServer', error.message, START);
-      throw error;
-    });
   const server =
     metricsBindAddress &&
-    (await listenOrRetry('--metrics-bind-address', () => listenForScrapes(metricsBindAddress), {
+    serve('--metrics-bind-address', metricsBindAddress, pages, {
       hardFail,
       log,
-    }));
+      onFailure: (error) => events.warning(node, 'FailedToStartMetricServer', error.message, START),
+    });
   const syncPeriod = kind.syncPeriod(options);
   const health = startHealth(
     {

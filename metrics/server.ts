@@ -1,6 +1,5 @@
-import { createServer, type RequestListener, type Server } from 'node:http';
+import type { RequestListener } from 'node:http';
 import type { Registry } from 'prom-client';
-import { isUnspecified } from '../api/addresses.ts';
 import { createSlis } from './slis.ts';
 
 /** What the pages of the metrics server show. */
@@ -61,24 +60,4 @@ export function metricsHandler({ registry, mode, configuration }: MetricsPages):
       response.writeHead(code, headers).end(body);
     });
   };
-}
-
-/**
- * Serves pages.
- * @param address of `0.0.0.0` and `::` each is every address of both families, as in Go.
- * @throws Error (EADDRINUSE and the like) when the address cannot be bound.
- */
-export async function serveMetrics(
-  handler: RequestListener,
-  address: { host: string; port: number },
-): Promise<Server> {
-  const server = createServer(handler);
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    const host = isUnspecified(address.host) ? {} : { host: address.host };
-    server.listen({ port: address.port, ...host }, resolve);
-  });
-  // Scrapes must not keep an agent alive that was told to end.
-  server.unref();
-  return server;
 }

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import type { ResultPromise } from 'execa';
+import { RemoteDouble } from '../api-server/remote.ts';
 import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { complaints, KUBE_PROXYS } from '../metrics/complaints.ts';
 import { Scrape } from '../metrics/scrape.ts';
@@ -13,7 +14,6 @@ import {
 } from './manifests.ts';
 
 const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
-const API_SERVER = new URL('./event-api.ts', import.meta.url).pathname;
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const FAMILIES = [
   [4, 'IPv4'],
@@ -139,22 +139,16 @@ describe('what an agent says to the API server', () => {
       spec: { clusterIPs: VIPS, type: 'NodePort' },
     });
     const metadata = { ...(refused.metadata as object), uid: 'uid-1' };
-    const objects = [{ ...refused, metadata }, nodeManifest([lab.node.ipv4])];
-    const api = lab.node.spawn(process.execPath, [API_SERVER, JSON.stringify(objects)]);
-    const said = linesOf(api);
-    const port = await waitFor('the API server listens', () => said()[0]);
-    const agent = lab.node.spawn(PORTWIDE, [
-      'run',
-      `--master=http://127.0.0.1:${port}`,
-      ...AGENT_FLAGS,
-    ]);
+    const api = await RemoteDouble.start(lab.node.spawn);
+    await api.call('put', { ...refused, metadata }, nodeManifest([lab.node.ipv4]));
+    const agent = lab.node.spawn(PORTWIDE, ['run', `--master=${api.url}`, ...AGENT_FLAGS]);
     const log = linesOf(agent);
-    await waitFor('both Events', () => said().length === 3, 20_000);
-    const events = said()
-      .slice(1)
-      .map((line) => JSON.parse(line));
+    const events = await waitFor('both Events', async () => {
+      const written = await api.call('events');
+      return written.length === 2 ? written : undefined;
+    });
     const told = events.map(({ type, reason, action, note, regarding, reportingInstance }) => {
-      const { kind, name, uid } = regarding;
+      const { kind, name, uid } = regarding as Record<string, string>;
       return [type, reason, action, note, `${kind} ${name} ${uid}`, reportingInstance];
     });
     const message = 'a NodePort Service cannot serve all ports of a node';
@@ -176,7 +170,7 @@ describe('what an agent says to the API server', () => {
     );
 
     const scraped = await scrape(lab);
-    const host = `127.0.0.1:${port}`;
+    const host = `127.0.0.1:${api.port}`;
     const count = (code: string, method: string) =>
       scraped.value('rest_client_requests_total', { code, method, host });
     assert.deepEqual([count('201', 'POST'), count('200', 'GET')], [2, 6]);
@@ -185,8 +179,7 @@ describe('what an agent says to the API server', () => {
       assert.equal(scraped.value('portwide_api_watch_state', { kind }), 1, kind);
     }
     assert.equal(scraped.value('portwide_events_dropped_total', { reason: 'rejected' }), 0);
-    api.catch(() => {});
-    api.kill('SIGKILL');
+    await api.kill();
     await waitFor(
       'the watches are seen to be closed',
       async () => (await scrape(lab)).value('portwide_api_watch_state', { kind: 'Service' }) === 0,
