@@ -12,9 +12,11 @@ import { TABLE } from '../nftables/skeleton.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { UserError } from './errors.ts';
 import { localDetector } from './iptables-mode.ts';
+import { retireIpvs } from './ipvs-retirement.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
+import { retireOthers } from './retirement.ts';
 
 /**
  * `--proxy-mode nftables`. A family that the node cannot do is logged and left out.
@@ -58,13 +60,18 @@ async function start(
     backends.set(family, new NftBackend(table, nft, own));
   }
   const unsynced = new Set(families);
+  const retiring: Promise<void>[] = [];
   return {
     backends: [...backends.values()],
     minSyncPeriod: options.nftablesMinSyncPeriod,
     afterFirstSync: (family) => {
+      retiring.push(retireOthers(family, log));
       unsynced.delete(family);
+      if (unsynced.size > 0) return;
       // Not before: a load takes the kernel twice as long while somebody listens.
-      if (unsynced.size === 0) watchOthers(nft, tables, backends, log);
+      watchOthers(nft, tables, backends, log);
+      // Its sets can go when no rule names them.
+      void Promise.all(retiring).then(() => retireIpvs(options.ipvsExcludeCidrs, log));
     },
   };
 }

@@ -2,6 +2,8 @@ import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import { IptablesError } from '../iptables/commands.ts';
 import type { Metrics } from '../metrics/metrics.ts';
+import { NftRefusedError } from '../netlink/nftables.ts';
+import { NftError } from '../nftables/command.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
 import type { RefusalChanges } from '../proxier/route-table.ts';
 import type { AgentHealth } from './health.ts';
@@ -95,6 +97,9 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       if (error instanceof IptablesError && error.command.endsWith('-restore')) {
         metrics.restoreFailures.inc(labels);
         if (!full) metrics.partialRestoreFailures.inc(labels);
+      }
+      if (error instanceof NftError || error instanceof NftRefusedError) {
+        metrics.nftSyncFailures.inc(labels);
       }
       log.error({ family, err: error }, 'sync failed; the rules stay as they were, trying again');
     },

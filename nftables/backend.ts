@@ -1,7 +1,7 @@
 import { ENOENT } from '../netlink/error.ts';
 import { type NfTables, type NftChange, NftRefusedError } from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
-import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
+import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import { brokenLoyalties, isBroken, type Loyalties, loyaltiesOf } from './affinity.ts';
 import type { Chain } from './chains.ts';
@@ -31,6 +31,9 @@ export class NftBackend implements Backend {
   /** What somebody else did to the table since everything was compared. */
   #disturbance: string | undefined;
   #onLoss = () => {};
+  /** Elements that were given to the kernel, by map. */
+  #sizes = new Map<string, number>();
+  #cleanupFailures = 0;
   readonly #plan: NftPlan;
 
   constructor(tables: NfTables, nft: NftCommand, options: NftOptions) {
@@ -61,6 +64,10 @@ export class NftBackend implements Backend {
     this.#onLoss = callback;
   }
 
+  numbers(): BackendNumbers {
+    return { elements: this.#sizes, cleanupFailures: this.#cleanupFailures };
+  }
+
   /** Somebody else changed the table. @param what in words for the log. */
   disturbed(what: string): void {
     if (this.#disturbance !== undefined) return;
@@ -80,6 +87,8 @@ export class NftBackend implements Backend {
     );
     await this.#changeForgetting(changes, broken);
     await this.#tables.change(changesOf('delete', afterwards));
+    for (const { map } of adds) count(this.#sizes, map, 1);
+    for (const { map } of [...deletes, ...afterwards]) count(this.#sizes, map, -1);
     return deletes.length + adds.length + afterwards.length;
   }
 
@@ -136,6 +145,7 @@ export class NftBackend implements Backend {
     const [sources, leads]: [Pending, Pending] = [new Pending(), new Pending()];
     const sticky: Placed[] = [];
     const slices = new Slices();
+    const sizes = new Map<string, number>();
     let written = 0;
     const write = async (pending: Pending) => {
       written += pending.size;
@@ -144,6 +154,7 @@ export class NftBackend implements Backend {
     for (const { elements, placed } of this.#plan.takeAll()) {
       if (placed !== undefined && placed.route.affinitySeconds > 0) sticky.push(placed);
       for (const element of elements) {
+        count(sizes, element.map, 1);
         const there = kernel.get(element.map);
         const had = there?.get(keyText(element));
         there?.delete(keyText(element));
@@ -158,6 +169,7 @@ export class NftBackend implements Backend {
     await this.#declare([...this.#plan.chains()]);
     await this.#tables.replaceRules(rulesOf(this.#plan.chains()));
     await write(leads);
+    this.#sizes = sizes;
     written += await this.#removeOthers(kernel);
     await this.#removeStrangers();
     return written + (await this.#forget(this.#allLoyalties(sticky), true));
@@ -185,6 +197,8 @@ export class NftBackend implements Backend {
     const elements = [...this.#plan.takeAll()].flatMap((each) => each.elements);
     const script = tableScript(this.#plan.chains(), elements, this.family);
     await this.#nft.run(`delete table ${nftFamily(this.family)} ${TABLE}\n${script}`);
+    this.#sizes = new Map();
+    for (const { map } of elements) count(this.#sizes, map, 1);
     return elements.length;
   }
 
@@ -221,6 +235,7 @@ export class NftBackend implements Backend {
       );
     } catch (error) {
       if (!(error instanceof NftRefusedError)) throw error;
+      this.#cleanupFailures += 1;
       this.#options.onWarning(
         `cannot remove what is not ours from table ${TABLE}: ${error.message}`,
       );
@@ -262,6 +277,10 @@ class Pending {
     this.#added = [];
     return changes;
   }
+}
+
+function count(sizes: Map<string, number>, map: MapName, change: 1 | -1): void {
+  sizes.set(map, (sizes.get(map) ?? 0) + change);
 }
 
 function changesOf(action: NftChange['action'], elements: readonly Element[]): NftChange[] {

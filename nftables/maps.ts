@@ -37,6 +37,8 @@ const TARGETS = {
   'node-port-endpoints': { key: ['protocol', 'port', 'index'], data: ['address', 'port'] },
   /** Who may use a VIP, where not everybody may (loadBalancerSourceRanges). */
   'allowed-ports': { key: [...SERVICE_PORT, 'address'], isInterval: true },
+  /** The same of Services on ranges: apart, for a port of another's lies in them. */
+  'allowed-ranges': { key: [...SERVICE_PORT, 'address'], isInterval: true },
   'allowed-ips': { key: ['address', 'address'], isInterval: true },
   /** Endpoints that may be led back to themselves, and must not see their own address then. */
   hairpins: { key: ['address', 'address'] },

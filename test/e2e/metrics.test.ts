@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import type { ResultPromise } from 'execa';
 import { RemoteDouble } from '../api-server/remote.ts';
-import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { complaints, KUBE_PROXYS } from '../metrics/complaints.ts';
 import { Scrape } from '../metrics/scrape.ts';
 import { AGENT_FLAGS, Agent, IPTABLES_FLAGS } from './agent.ts';
@@ -116,6 +116,93 @@ for (const variant of ['nft', 'legacy'] as const) {
     });
   });
 }
+
+describe('what an agent on nftables says of itself', () => {
+  let lab: Lab;
+  let agent: Agent;
+  before(async () => {
+    lab = await createLab({ pods: 2, remotePods: 0 });
+    agent = new Agent(lab);
+    await agent.start([...AGENT_FLAGS, '--proxy-mode=nftables', '--nftables-sync-period=500ms']);
+  });
+  after(async () => {
+    await agent?.destroy();
+    await lab?.destroy();
+  });
+
+  /** How many elements each map has in the kernel, of those that have any. */
+  const inKernel = async (family: 'ip' | 'ip6') => {
+    const { stdout } = await lab.node.exec('nft', ['-j', 'list', 'table', family, 'portwide']);
+    const { nftables } = JSON.parse(stdout) as {
+      nftables: Record<string, { name: string; elem?: unknown[] }>[];
+    };
+    const sets = nftables.flatMap(({ map, set }) => map ?? set ?? []);
+    return Object.fromEntries(
+      sets.flatMap(({ name, elem }) => (elem ? [[name, elem.length]] : [])),
+    );
+  };
+  const told = async (ip_family: string) => {
+    const { samples = [] } = (await scrape(lab)).metrics.get('portwide_nftables_elements') ?? {};
+    const own = samples.filter(
+      ({ labels, value }) => labels.ip_family === ip_family && value !== 0,
+    );
+    return Object.fromEntries(own.map(({ labels, value }) => [labels.map, value]));
+  };
+
+  it('its elements, counted as they are in the kernel, through changes and interference', async () => {
+    const all = serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } });
+    const web = serviceManifest('web', {
+      spec: {
+        type: 'NodePort',
+        clusterIPs: ['10.96.0.11'],
+        ports: [{ port: 80, nodePort: 30_080 }],
+      },
+    });
+    const slices = (pods: readonly Host[]) => [
+      sliceManifest('all', 4, pods),
+      sliceManifest('all', 6, pods),
+      sliceManifest('web', 4, pods, { ports: [{ name: '', port: 8080 }] }),
+    ];
+    for (const objects of [
+      [all, ...slices(lab.pods)],
+      [all, web, ...slices(lab.pods.slice(0, 1))],
+      [web, ...slices(lab.pods)],
+      [],
+      [all, web, ...slices(lab.pods)],
+    ]) {
+      await agent.apply(objects);
+      for (const [family, ip_family] of [
+        ['ip', 'IPv4'],
+        ['ip6', 'IPv6'],
+      ] as const) {
+        assert.deepEqual(await told(ip_family), await inKernel(family));
+      }
+    }
+    const before = await inKernel('ip');
+    assert.ok((before.endpoints ?? 0) >= 2 && (before['endpoint-ips'] ?? 0) >= 2);
+    await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide']);
+    await waitFor('it is back', async () => {
+      assert.deepEqual(await inKernel('ip').catch(() => undefined), before);
+      return true;
+    });
+    await waitFor('it is told', async () => {
+      assert.deepEqual(await told('IPv4'), before);
+      return true;
+    });
+  });
+
+  it('which mode it runs in, and no failures', async () => {
+    assert.equal(await get(lab, '/proxyMode'), 'nftables');
+    const scraped = await scrape(lab);
+    for (const kind of ['sync', 'cleanup']) {
+      const name = `kubeproxy_sync_proxy_rules_nftables_${kind}_failures_total`;
+      assert.equal(scraped.value(name, { ip_family: 'IPv4' }), 0);
+      assert.equal(scraped.value(name, { ip_family: 'IPv6' }), 0);
+    }
+    const ofMode = KUBE_PROXYS.filter((line) => !line.includes('iptables'));
+    assert.deepEqual(await complaints(await get(lab, '/metrics')), ofMode);
+  });
+});
 
 describe('what an agent says to the API server', () => {
   let lab: Lab;
