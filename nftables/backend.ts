@@ -8,6 +8,7 @@ import type { Chain } from './chains.ts';
 import { type NftCommand, NftError } from './command.ts';
 import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
+import { isInterval, overlapping } from './intervals.ts';
 import { isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
 import { NftPlan, type PlanOptions } from './plan.ts';
 import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
@@ -133,7 +134,7 @@ export class NftBackend implements Backend {
     this.#disturbance = undefined;
     if (!(await this.#prepare())) return await this.#replace();
     const kernel = await this.#elements();
-    const [sources, leads]: [Pending, Pending] = [new Pending(), new Pending()];
+    const [sources, ranges, leads] = [new Pending(), new Pending(), new Pending()];
     const sticky: Placed[] = [];
     const slices = new Slices();
     let written = 0;
@@ -148,19 +149,34 @@ export class NftBackend implements Backend {
         const had = there?.get(keyText(element));
         there?.delete(keyText(element));
         if (had !== dataText(element)) {
-          (isLead(element.map) ? leads : sources).add(element, had !== undefined);
+          const others = isInterval(element.map) ? ranges : sources;
+          (isLead(element.map) ? leads : others).add(element, had !== undefined);
         }
         if (slices.isOver()) await slices.turn();
       }
       if (sources.size > ELEMENTS_PER_TRANSACTION) await write(sources);
     }
     await write(sources);
+    this.#makeWay(ranges, kernel);
+    await write(ranges);
     await this.#declare([...this.#plan.chains()]);
     await this.#tables.replaceRules(rulesOf(this.#plan.chains()));
+    this.#makeWay(leads, kernel);
     await write(leads);
     written += await this.#removeOthers(kernel);
     await this.#removeStrangers();
     return written + (await this.#forget(this.#allLoyalties(sticky), true));
+  }
+
+  /** Has what the kernel cannot hold beside what is to be added go with it. */
+  #makeWay(pending: Pending, stale: ReadonlyMap<MapName, Map<string, string>>): void {
+    const old = [...stale]
+      .filter(([map]) => isInterval(map))
+      .flatMap(([map, keys]) => [...keys.keys()].map((key) => elementOf(map, key, this.family)));
+    for (const element of overlapping(old, pending.added, this.family)) {
+      pending.remove(element);
+      stale.get(element.map)?.delete(keyText(element));
+    }
   }
 
   /** Brings the table with its maps. @returns whether the one that is there could be made so. */
@@ -193,8 +209,10 @@ export class NftBackend implements Backend {
     const maps = new Map<MapName, Map<string, string>>();
     for (const name of MAP_NAMES) {
       const elements = new Map<string, string>();
-      await this.#tables.visitElements(name, (element) =>
-        elements.set(keyText(element), dataText(element)),
+      await this.#tables.visitElements(
+        name,
+        (element) => elements.set(keyText(element), dataText(element)),
+        () => elements.clear(),
       );
       maps.set(name, elements);
     }
@@ -244,21 +262,29 @@ export class NftBackend implements Backend {
 
 /** Changes that are collected for a transaction. */
 class Pending {
-  #replaced: Element[] = [];
+  #removed: Element[] = [];
   #added: Element[] = [];
 
   get size(): number {
     return this.#added.length;
   }
 
+  get added(): readonly Element[] {
+    return this.#added;
+  }
+
   add(element: Element, isReplaced: boolean): void {
-    if (isReplaced) this.#replaced.push(element);
+    if (isReplaced) this.#removed.push(element);
     this.#added.push(element);
   }
 
+  remove(element: Element): void {
+    this.#removed.push(element);
+  }
+
   take(): NftChange[] {
-    const changes = [...changesOf('delete', this.#replaced), ...changesOf('add', this.#added)];
-    this.#replaced = [];
+    const changes = [...changesOf('delete', this.#removed), ...changesOf('add', this.#added)];
+    this.#removed = [];
     this.#added = [];
     return changes;
   }

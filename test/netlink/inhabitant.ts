@@ -14,6 +14,7 @@ import type { NftNotification } from '../../netlink/nftables.ts';
 import { listAddresses, type NodeAddress } from '../../netlink/rtnetlink.ts';
 import { NetlinkSocket } from '../../netlink/socket.ts';
 import { insertFlows } from './flows.ts';
+import { nftMode } from '../nftables/inside.ts';
 import { nft } from './nft-elements.ts';
 import { scenarios } from './scenarios.ts';
 import { sets } from './sets.ts';
@@ -140,6 +141,7 @@ const methods = {
 
   ...sets,
   ...nft,
+  ...nftMode,
   ...scenarios,
 };
 
