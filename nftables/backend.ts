@@ -1,10 +1,15 @@
 import { ENOENT } from '../netlink/error.ts';
-import { type NfTables, type NftChange, NftRefusedError } from '../netlink/nftables.ts';
+import {
+  NFT_SET_FLAGS,
+  type NfTables,
+  type NftChange,
+  NftRefusedError,
+} from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import { brokenLoyalties, isBroken, type Loyalties, loyaltiesOf } from './affinity.ts';
-import type { Chain } from './chains.ts';
+import { type Chain, isForNft } from './chains.ts';
 import { type NftCommand, NftError } from './command.ts';
 import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
@@ -16,6 +21,18 @@ import { tableScript } from './text.ts';
 
 export interface NftOptions extends PlanOptions {
   readonly onWarning: (message: string) => void;
+}
+
+/** The kernel refused an element, and with it all that was to be written at the time. */
+export class RefusedElementError extends Error {
+  override readonly name = 'RefusedElementError';
+  /** The Service (port) that it is of, `ns/name` or `ns/name:port`; undefined if that has gone. */
+  readonly service: string | undefined;
+
+  constructor(service: string | undefined, cause: NftRefusedError) {
+    super(`${service ?? 'something that is wanted no more'}: ${cause.message}`, { cause });
+    this.service = service;
+  }
 }
 
 /** Elements of a transaction where everything is compared: one need not be, and memory is dear. */
@@ -33,6 +50,8 @@ export class NftBackend implements Backend {
   #disturbance: string | undefined;
   #onLoss = () => {};
   readonly #plan: NftPlan;
+  /** Maps that packets write, of those that are known to be there. */
+  #affinities: ReadonlySet<string> = new Set();
 
   constructor(tables: NfTables, nft: NftCommand, options: NftOptions) {
     this.family = options.family;
@@ -51,7 +70,13 @@ export class NftBackend implements Backend {
   }
 
   async apply(full: boolean): Promise<ApplyReport> {
-    return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+    try {
+      return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+    } catch (error) {
+      const { set: map, element } = error instanceof NftRefusedError ? error : {};
+      if (map === undefined || element === undefined) throw error;
+      throw new RefusedElementError(this.#plan.nameOf({ map: map as MapName, ...element }), error);
+    }
   }
 
   async loss(): Promise<string | undefined> {
@@ -72,7 +97,9 @@ export class NftBackend implements Backend {
   async #applyChanges(): Promise<number> {
     const { chains, deletes, adds, afterwards, routes } = this.#plan.take();
     // Before any element leads there: a packet under way may not see what comes with the element.
-    if (chains.some(({ affinity }) => affinity !== undefined)) await this.#declare(chains);
+    const affinities = [...affinitiesOf(chains)];
+    if (affinities.some((name) => !this.#affinities.has(name))) await this.#declare(chains);
+    this.#affinities = new Set([...this.#affinities, ...affinities]);
     await this.#tables.replaceRules(rulesOf(chains));
     const changes = [...changesOf('delete', deletes), ...changesOf('add', adds)];
     const broken = brokenLoyalties(
@@ -165,6 +192,7 @@ export class NftBackend implements Backend {
     await write(leads);
     written += await this.#removeOthers(kernel);
     await this.#removeStrangers();
+    this.#affinities = affinitiesOf(this.#plan.chains());
     return written + (await this.#forget(this.#allLoyalties(sticky), true));
   }
 
@@ -199,8 +227,12 @@ export class NftBackend implements Backend {
   async #replace(): Promise<number> {
     this.#options.onWarning('the table is of another version: it is replaced as a whole');
     const elements = [...this.#plan.takeAll()].flatMap((each) => each.elements);
-    const script = tableScript(this.#plan.chains(), elements, this.family);
+    const chains = [...this.#plan.chains()];
+    const written = chains.map((chain) => (isForNft(chain) ? chain : { ...chain, rules: [] }));
+    const script = tableScript(written, elements, this.family);
     await this.#nft.run(`delete table ${nftFamily(this.family)} ${TABLE}\n${script}`);
+    await this.#tables.replaceRules(rulesOf(chains));
+    this.#affinities = affinitiesOf(chains);
     return elements.length;
   }
 
@@ -231,7 +263,10 @@ export class NftBackend implements Backend {
     const known = new Set([...this.#plan.chains()].map(({ name }) => name));
     const chains = (await this.#tables.chains()) ?? [];
     const maps = new Set<string>([...MAP_NAMES, ...affinitiesOf(this.#plan.chains())]);
-    const sets = ((await this.#tables.sets()) ?? []).map(({ name }) => name);
+    // Those without a name go with the rules that they are of.
+    const sets = ((await this.#tables.sets()) ?? [])
+      .filter(({ flags }) => (flags & NFT_SET_FLAGS.anonymous) === 0)
+      .map(({ name }) => name);
     try {
       await this.#tables.remove(
         chains.filter((name) => !known.has(name)),

@@ -13,7 +13,10 @@ const TURNED_BYTE = /; byteorder 1=(\w+) 2=\1 3=00000001 4=00000001 5=00000002/g
 function rulesOnly(state: Readonly<Record<string, readonly string[]>>) {
   return Object.entries(state)
     .filter(([name]) => name.startsWith('chain '))
-    .map(([name, rules]) => [name, rules.map((rule) => relative(rule.replaceAll(TURNED_BYTE, '')))]);
+    .map(([name, rules]) => [
+      name,
+      rules.map((rule) => relative(rule.replaceAll(TURNED_BYTE, ''))),
+    ]);
 }
 
 /** Where what is to be remembered is put is up to nft, as long as it is in one piece. */
