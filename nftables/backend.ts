@@ -73,9 +73,9 @@ export class NftBackend implements Backend {
     try {
       return { written: full ? await this.#applyAll() : await this.#applyChanges() };
     } catch (error) {
-      const { set: map, element } = error instanceof NftRefusedError ? error : {};
-      if (map === undefined || element === undefined) throw error;
-      throw new RefusedElementError(this.#plan.nameOf({ map: map as MapName, ...element }), error);
+      if (!(error instanceof NftRefusedError) || error.element === undefined) throw error;
+      const element = { map: error.set as MapName, ...error.element };
+      throw new RefusedElementError(this.#plan.nameOf(element), error);
     }
   }
 

@@ -6,6 +6,48 @@ import { createNamespace, type Inhabitant, type Namespace } from '../netlink/nam
 import { change } from './generated.ts';
 import { Node } from './node.ts';
 
+/** What others may do to the table: a script for nft, or which element they delete. */
+const damage: fc.Arbitrary<string | number> = fc.oneof(
+  fc.nat(1000),
+  fc.constantFrom(
+    'delete table IP portwide',
+    'flush chain IP portwide services',
+    'flush chain IP portwide nat-prerouting',
+    'flush map IP portwide service-ports',
+    'flush map IP portwide service-ranges; flush set IP portwide hairpins',
+    'flush set IP portwide allowed-ports; flush map IP portwide endpoints',
+    'add table IP portwide { flags dormant; }',
+    'add chain IP portwide filter-forward { policy drop; }',
+    'insert rule IP portwide services accept; add rule IP portwide reject-packet drop',
+    'add chain IP portwide foreign; add rule IP portwide foreign tcp dport { 1, 2, 3 } accept',
+    `add chain IP portwide foreign { type filter hook input priority 0; policy drop; }
+     add rule IP portwide foreign jump services`,
+    `add chain IP portwide foreign
+     add element IP portwide service-ips { ADDRESS : goto foreign }
+     add element IP portwide service-ports { ADDRESS . tcp . 80 : goto foreign }`,
+    `add set IP portwide foreign { type mark; }
+     add rule IP portwide services meta mark @foreign accept`,
+    `add chain IP portwide foreign
+     add map IP portwide verdicts { type mark : verdict; elements = { 1 : jump foreign } }
+     add rule IP portwide foreign meta mark vmap @verdicts`,
+    'add element IP portwide service-ranges { ADDRESS . tcp . 1-65535 : drop }',
+    'add element IP portwide allowed-ports { ADDRESS . tcp . 79-81 . ANY }',
+    'add element IP portwide affinity { ADDRESS . ADDRESS . tcp . 80 : ADDRESS . 80 }',
+    'flush chain IP portwide untranslated; delete map IP portwide port-fates',
+    `delete table IP portwide
+     add table IP portwide
+     add map IP portwide endpoints { type mark : mark; }`,
+  ),
+);
+
+function scriptOf(text: string, family: IpFamily): string {
+  const [ip, address, any] =
+    family === 'IPv4'
+      ? ['ip', '203.0.113.1', '128.0.0.0/1']
+      : ['ip6', '2001:db8:113::1', '2000::/3'];
+  return text.replaceAll('IP', ip).replaceAll('ADDRESS', address).replaceAll('ANY', any);
+}
+
 const steps = fc.array(change, { minLength: 1, maxLength: 12 });
 
 describe('syncing nftables step by step', () => {
@@ -60,6 +102,56 @@ describe('syncing nftables step by step', () => {
           await node.stop();
         }),
         { seed: 42, numRuns: 40 },
+      );
+    });
+
+    it(`mends whatever others did to the table (${family})`, async function () {
+      this.timeout(180_000);
+      const damages = fc.array(damage, { minLength: 1, maxLength: 4 });
+      await fc.assert(
+        fc.asyncProperty(steps, steps, damages, async (earlier, later, harm) => {
+          await here.call('hold', 'flush ruleset', 'nft', '-f', '-');
+          const node = await Node.start(family, here);
+          await node.feed(earlier);
+          await node.apply(true);
+          for (const what of harm) {
+            // Some of it cannot be done where other harm was done before.
+            if (typeof what === 'number') {
+              await here.call('modeDeleteElement', family, what).catch(() => undefined);
+            } else {
+              await here.call('modeScript', scriptOf(what, family));
+            }
+          }
+          await node.feed(later);
+          await node.apply(true);
+          assert.deepEqual(await node.state(), await fresh(family, [...earlier, ...later]));
+          assert.equal(await node.apply(true), 0);
+          const isReplaced = (warning: string) => /another version/.test(warning);
+          const warnings = await node.warnings();
+          assert.deepEqual(
+            warnings.filter((warning) => !isReplaced(warning)),
+            [],
+          );
+          await node.stop();
+        }),
+        { seed: 7, numRuns: 40 },
+      );
+    });
+
+    it(`takes over whatever an earlier agent left (${family})`, async function () {
+      this.timeout(180_000);
+      await fc.assert(
+        fc.asyncProperty(steps, steps, async (earlier, later) => {
+          await fresh(family, earlier);
+          const node = await Node.start(family, there);
+          await node.feed(later);
+          await node.apply(true);
+          const state = await node.state();
+          assert.equal(await node.apply(true), 0);
+          await node.stop();
+          assert.deepEqual(state, await fresh(family, later));
+        }),
+        { seed: 3, numRuns: 30 },
       );
     });
   }

@@ -1,9 +1,11 @@
 /** What is done with the nftables mode inside a namespace of a test. */
+import { spawnSync } from 'node:child_process';
 import type { IpFamily } from '../../api/objects.ts';
-import { NfTables } from '../../netlink/nftables.ts';
+import { NfTables, type NftElement } from '../../netlink/nftables.ts';
 import { NftBackend } from '../../nftables/backend.ts';
 import { type NftCommand, nftCommand } from '../../nftables/command.ts';
 import { dataText, keyText } from '../../nftables/element.ts';
+import { MAP_NAMES } from '../../nftables/maps.ts';
 import { rulesOf, TABLE } from '../../nftables/skeleton.ts';
 import type { NodeFacts } from '../../proxier/backend.ts';
 import type { Route } from '../../services/route.ts';
@@ -110,6 +112,25 @@ export const nftMode = {
         state[`chain ${chain}`]?.push(expressions.join('; '));
       }
       return Object.fromEntries(Object.entries(state).sort(([a], [b]) => (a < b ? -1 : 1)));
+    });
+  },
+
+  /** Has nft run a script; one that it refuses is no error. */
+  async modeScript(input: string): Promise<void> {
+    spawnSync('nft', ['-f', '-'], { input });
+  },
+
+  /** Deletes an element that is there, the `pick`-th of all, counted on from the first again. */
+  async modeDeleteElement(family: IpFamily, pick: number): Promise<void> {
+    await withTable(family, async (tables) => {
+      const all: { readonly set: string; readonly element: NftElement }[] = [];
+      for (const set of MAP_NAMES) {
+        await tables.visitElements(set, ({ data: _, ...element }) => all.push({ set, element }));
+      }
+      const picked = all[pick % Math.max(all.length, 1)];
+      if (picked === undefined) return;
+      const { set, element } = picked;
+      await tables.change([{ action: 'delete', set, elements: [element] }]);
     });
   },
 
