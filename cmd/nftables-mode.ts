@@ -7,7 +7,7 @@ import { NfTables } from '../netlink/nftables.ts';
 import { watchNftables } from '../netlink/nftables-watch.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import { type NftCommand, nftCommand } from '../nftables/command.ts';
-import { declarations, standingChains, TABLE } from '../nftables/skeleton.ts';
+import { declarations, PROBE_TABLE, standingChains, TABLE } from '../nftables/skeleton.ts';
 import { UserError } from './errors.ts';
 import { localDetector } from './iptables-mode.ts';
 import type { Mode, OpenMode } from './mode.ts';
@@ -37,7 +37,7 @@ export async function openNftablesMode(options: RunOptions, log: Logger): Promis
 /** Has nft and the kernel look at all that the mode needs. @throws NftError */
 async function probe(nft: NftCommand, options: NodeOptions, family: IpFamily): Promise<void> {
   const own = nftablesOptions(options, family, [], () => {});
-  await nft.check(declarations(standingChains(own), family));
+  await nft.check(declarations(standingChains(own), family, PROBE_TABLE));
 }
 
 async function start(
