@@ -1,13 +1,19 @@
 import { ENOENT } from '../netlink/error.ts';
-import { type NfTables, type NftChange, NftRefusedError } from '../netlink/nftables.ts';
+import {
+  NFT_SET_FLAGS,
+  type NfTables,
+  type NftChange,
+  NftRefusedError,
+} from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import { brokenLoyalties, isBroken, type Loyalties, loyaltiesOf } from './affinity.ts';
-import type { Chain } from './chains.ts';
+import { type Chain, isForNft } from './chains.ts';
 import { type NftCommand, NftError } from './command.ts';
 import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
+import { isInterval, overlapping } from './intervals.ts';
 import { isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
 import { NftPlan, type PlanOptions } from './plan.ts';
 import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
@@ -15,6 +21,18 @@ import { tableScript } from './text.ts';
 
 export interface NftOptions extends PlanOptions {
   readonly onWarning: (message: string) => void;
+}
+
+/** The kernel refused an element, and with it all that was to be written at the time. */
+export class RefusedElementError extends Error {
+  override readonly name = 'RefusedElementError';
+  /** The Service (port) that it is of, `ns/name` or `ns/name:port`; undefined if that has gone. */
+  readonly service: string | undefined;
+
+  constructor(service: string | undefined, cause: NftRefusedError) {
+    super(`${service ?? 'something that is wanted no more'}: ${cause.message}`, { cause });
+    this.service = service;
+  }
 }
 
 /** Elements of a transaction where everything is compared: one need not be, and memory is dear. */
@@ -35,6 +53,8 @@ export class NftBackend implements Backend {
   #sizes = new Map<string, number>();
   #cleanupFailures = 0;
   readonly #plan: NftPlan;
+  /** Maps that packets write, of those that are known to be there. */
+  #affinities: ReadonlySet<string> = new Set();
 
   constructor(tables: NfTables, nft: NftCommand, options: NftOptions) {
     this.family = options.family;
@@ -53,7 +73,13 @@ export class NftBackend implements Backend {
   }
 
   async apply(full: boolean): Promise<ApplyReport> {
-    return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+    try {
+      return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+    } catch (error) {
+      if (!(error instanceof NftRefusedError) || error.element === undefined) throw error;
+      const element = { map: error.set as MapName, ...error.element };
+      throw new RefusedElementError(this.#plan.nameOf(element), error);
+    }
   }
 
   async loss(): Promise<string | undefined> {
@@ -78,7 +104,9 @@ export class NftBackend implements Backend {
   async #applyChanges(): Promise<number> {
     const { chains, deletes, adds, afterwards, routes } = this.#plan.take();
     // Before any element leads there: a packet under way may not see what comes with the element.
-    if (chains.some(({ affinity }) => affinity !== undefined)) await this.#declare(chains);
+    const affinities = [...affinitiesOf(chains)];
+    if (affinities.some((name) => !this.#affinities.has(name))) await this.#declare(chains);
+    this.#affinities = new Set([...this.#affinities, ...affinities]);
     await this.#tables.replaceRules(rulesOf(chains));
     const changes = [...changesOf('delete', deletes), ...changesOf('add', adds)];
     const broken = brokenLoyalties(
@@ -142,7 +170,7 @@ export class NftBackend implements Backend {
     this.#disturbance = undefined;
     if (!(await this.#prepare())) return await this.#replace();
     const kernel = await this.#elements();
-    const [sources, leads]: [Pending, Pending] = [new Pending(), new Pending()];
+    const [sources, ranges, leads] = [new Pending(), new Pending(), new Pending()];
     const sticky: Placed[] = [];
     const slices = new Slices();
     const sizes = new Map<string, number>();
@@ -159,20 +187,36 @@ export class NftBackend implements Backend {
         const had = there?.get(keyText(element));
         there?.delete(keyText(element));
         if (had !== dataText(element)) {
-          (isLead(element.map) ? leads : sources).add(element, had !== undefined);
+          const others = isInterval(element.map) ? ranges : sources;
+          (isLead(element.map) ? leads : others).add(element, had !== undefined);
         }
         if (slices.isOver()) await slices.turn();
       }
       if (sources.size > ELEMENTS_PER_TRANSACTION) await write(sources);
     }
     await write(sources);
+    this.#makeWay(ranges, kernel);
+    await write(ranges);
     await this.#declare([...this.#plan.chains()]);
     await this.#tables.replaceRules(rulesOf(this.#plan.chains()));
+    this.#makeWay(leads, kernel);
     await write(leads);
     this.#sizes = sizes;
     written += await this.#removeOthers(kernel);
     await this.#removeStrangers();
+    this.#affinities = affinitiesOf(this.#plan.chains());
     return written + (await this.#forget(this.#allLoyalties(sticky), true));
+  }
+
+  /** Has what the kernel cannot hold beside what is to be added go with it. */
+  #makeWay(pending: Pending, stale: ReadonlyMap<MapName, Map<string, string>>): void {
+    const old = [...stale]
+      .filter(([map]) => isInterval(map))
+      .flatMap(([map, keys]) => [...keys.keys()].map((key) => elementOf(map, key, this.family)));
+    for (const element of overlapping(old, pending.added, this.family)) {
+      pending.remove(element);
+      stale.get(element.map)?.delete(keyText(element));
+    }
   }
 
   /** Brings the table with its maps. @returns whether the one that is there could be made so. */
@@ -195,8 +239,12 @@ export class NftBackend implements Backend {
   async #replace(): Promise<number> {
     this.#options.onWarning('the table is of another version: it is replaced as a whole');
     const elements = [...this.#plan.takeAll()].flatMap((each) => each.elements);
-    const script = tableScript(this.#plan.chains(), elements, this.family);
+    const chains = [...this.#plan.chains()];
+    const written = chains.map((chain) => (isForNft(chain) ? chain : { ...chain, rules: [] }));
+    const script = tableScript(written, elements, this.family);
     await this.#nft.run(`delete table ${nftFamily(this.family)} ${TABLE}\n${script}`);
+    await this.#tables.replaceRules(rulesOf(chains));
+    this.#affinities = affinitiesOf(chains);
     this.#sizes = new Map();
     for (const { map } of elements) count(this.#sizes, map, 1);
     return elements.length;
@@ -207,8 +255,10 @@ export class NftBackend implements Backend {
     const maps = new Map<MapName, Map<string, string>>();
     for (const name of MAP_NAMES) {
       const elements = new Map<string, string>();
-      await this.#tables.visitElements(name, (element) =>
-        elements.set(keyText(element), dataText(element)),
+      await this.#tables.visitElements(
+        name,
+        (element) => elements.set(keyText(element), dataText(element)),
+        () => elements.clear(),
       );
       maps.set(name, elements);
     }
@@ -227,7 +277,10 @@ export class NftBackend implements Backend {
     const known = new Set([...this.#plan.chains()].map(({ name }) => name));
     const chains = (await this.#tables.chains()) ?? [];
     const maps = new Set<string>([...MAP_NAMES, ...affinitiesOf(this.#plan.chains())]);
-    const sets = ((await this.#tables.sets()) ?? []).map(({ name }) => name);
+    // Those without a name go with the rules that they are of.
+    const sets = ((await this.#tables.sets()) ?? [])
+      .filter(({ flags }) => (flags & NFT_SET_FLAGS.anonymous) === 0)
+      .map(({ name }) => name);
     try {
       await this.#tables.remove(
         chains.filter((name) => !known.has(name)),
@@ -259,21 +312,29 @@ export class NftBackend implements Backend {
 
 /** Changes that are collected for a transaction. */
 class Pending {
-  #replaced: Element[] = [];
+  #removed: Element[] = [];
   #added: Element[] = [];
 
   get size(): number {
     return this.#added.length;
   }
 
+  get added(): readonly Element[] {
+    return this.#added;
+  }
+
   add(element: Element, isReplaced: boolean): void {
-    if (isReplaced) this.#replaced.push(element);
+    if (isReplaced) this.#removed.push(element);
     this.#added.push(element);
   }
 
+  remove(element: Element): void {
+    this.#removed.push(element);
+  }
+
   take(): NftChange[] {
-    const changes = [...changesOf('delete', this.#replaced), ...changesOf('add', this.#added)];
-    this.#replaced = [];
+    const changes = [...changesOf('delete', this.#removed), ...changesOf('add', this.#added)];
+    this.#removed = [];
     this.#added = [];
     return changes;
   }

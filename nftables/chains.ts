@@ -153,6 +153,14 @@ export function rememberChain(
   return { name: `remember-${affinity}-${seconds}`, rules, leadsTo: [], affinity };
 }
 
+/**
+ * Whether nft may be asked to write this chain's rules: 1.0.6 dies of those that note session
+ * affinity with IPv6 ("Assertion dreg < ctx->reg_low").
+ */
+export function isForNft({ name }: Chain): boolean {
+  return !name.startsWith('remember-');
+}
+
 /** A chain, and all that it leads to, those first. */
 export function withNeeds(chain: Chain): Chain[] {
   return [...chain.leadsTo.flatMap(withNeeds), chain];

@@ -99,6 +99,11 @@ const TYPES: Readonly<Record<Field, (ip: string) => string>> = {
   index: () => 'numgen random mod 65536',
 };
 
+/** Bytes of a field in the kernel. */
+export function widthOf(field: Field, family: IpFamily): number {
+  return field === 'address' && family === 'IPv6' ? 16 : 4;
+}
+
 /** The name of a family in nft's rules. */
 export function nftFamily(family: IpFamily): 'ip' | 'ip6' {
   return family === 'IPv4' ? 'ip' : 'ip6';
