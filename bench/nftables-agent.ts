@@ -3,9 +3,9 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { execa } from 'execa';
 import { RemoteDouble } from '../test/api-server/remote.ts';
 import { ALL_PORTS, type Manifest, PLACEHOLDER, serviceManifest } from '../test/e2e/manifests.ts';
+import { runIn } from '../test/lab/processes.ts';
 import {
   endpointAddresses,
   NODE,
@@ -33,44 +33,33 @@ const FLAGS = [
 
 /** Starts the agent in a namespace, for `services` ordinary Services and one on every port. */
 export async function runAgent(namespace: string, services: number): Promise<AgentReport> {
-  const within = (command: string, args: readonly string[]) => [
-    'netns',
-    'exec',
-    namespace,
-    command,
-    ...args,
-  ];
-  const double = await RemoteDouble.start((command, args) =>
-    execa('ip', within(command, args), { stdin: 'pipe', buffer: false, reject: false }),
-  );
+  const node = runIn('node', namespace);
   try {
+    const double = await RemoteDouble.start(node.spawn);
     await fill(double, services);
     const started = performance.now();
-    const args = within(PORTWIDE, ['run', `--master=${double.url}`, ...FLAGS]);
-    const agent = execa('ip', args, { stderr: 'inherit', buffer: false, reject: false });
-    try {
-      const { pid = 0, stdout } = agent;
-      const serving = Promise.withResolvers<number>();
-      agent.once('exit', () => serving.reject(new Error('the agent has ended')));
-      if (stdout === null) throw new Error('the agent has no output');
-      const unserved = new Set(['IPv4', 'IPv6']);
-      createInterface({ input: stdout }).on('line', (line) => {
-        const { msg, family } = JSON.parse(line) as { msg: string; family?: string };
-        if (msg !== 'serving') return;
-        unserved.delete(family ?? '');
-        if (unserved.size === 0) serving.resolve((performance.now() - started) / 1000);
-      });
-      const watch = watchMemory(pid);
-      const start = await serving.promise;
-      await sleep(REST);
-      const { peak, last } = watch.stop();
-      return { start, peak, resting: last };
-    } finally {
-      agent.kill('SIGTERM');
-      await agent;
+    const {
+      pid = 0,
+      stdout,
+      stderr,
+    } = node.spawn(PORTWIDE, ['run', `--master=${double.url}`, ...FLAGS]);
+    if (stdout === null) throw new Error('the agent has no output');
+    stderr?.pipe(process.stderr);
+    const lines = createInterface({ input: stdout });
+    const watch = watchMemory(pid);
+    const unserved = new Set(['IPv4', 'IPv6']);
+    for await (const line of lines) {
+      const { msg, family = '' } = JSON.parse(line) as { msg: string; family?: string };
+      if (msg === 'serving') unserved.delete(family);
+      if (unserved.size === 0) break;
     }
+    if (unserved.size > 0) throw new Error('the agent has ended');
+    const start = (performance.now() - started) / 1000;
+    await sleep(REST);
+    const { peak, last } = watch.stop();
+    return { start, peak, resting: last };
   } finally {
-    await double.kill();
+    await node.stop();
   }
 }
 

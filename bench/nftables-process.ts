@@ -178,13 +178,19 @@ function pack(deletes: readonly Element[], adds: readonly Element[]): PackedMess
 const NFPROTO_IPV4 = 2;
 
 async function countElements(): Promise<number> {
-  let count = 0;
+  let total = 0;
   for (const map of MAP_NAMES) {
-    await tables.visitElements(map, () => {
+    let count = 0;
+    const visit = () => {
       count += 1;
-    });
+    };
+    const restart = () => {
+      count = 0;
+    };
+    await tables.visitElements(map, visit, restart);
+    total += count;
   }
-  return count;
+  return total;
 }
 
 function fail(reason: unknown): never {
