@@ -7,8 +7,16 @@ export interface Timers {
 
 export const systemTimers: Timers = {
   now: () => performance.now(),
-  set: (callback, milliseconds) => setTimeout(callback, milliseconds),
-  clear: (handle) => clearTimeout(handle as NodeJS.Timeout),
+  set: (callback, milliseconds) => {
+    // A timer waits for a millisecond at least.
+    if (milliseconds <= 0) {
+      const immediate = setImmediate(callback);
+      return () => clearImmediate(immediate);
+    }
+    const timer = setTimeout(callback, milliseconds);
+    return () => clearTimeout(timer);
+  },
+  clear: (handle) => (handle as (() => void) | undefined)?.(),
 };
 
 /** kube-proxy's burst of syncs. */
