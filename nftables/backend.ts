@@ -1,5 +1,10 @@
 import { ENOENT } from '../netlink/error.ts';
-import { type NfTables, type NftChange, NftRefusedError } from '../netlink/nftables.ts';
+import {
+  type NfTables,
+  type NftChange,
+  type NftElement,
+  NftRefusedError,
+} from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
@@ -8,7 +13,7 @@ import type { Chain } from './chains.ts';
 import { type NftCommand, NftError } from './command.ts';
 import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
-import { isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
+import { AFFINITY, isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
 import { NftPlan, type PlanOptions } from './plan.ts';
 import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
 import { tableScript } from './text.ts';
@@ -71,7 +76,7 @@ export class NftBackend implements Backend {
   async #applyChanges(): Promise<number> {
     const { chains, deletes, adds, afterwards, routes } = this.#plan.take();
     // Before any element leads there: a packet under way may not see what comes with the element.
-    if (chains.some(({ affinity }) => affinity !== undefined)) await this.#declare(chains);
+    await this.#declare(chains);
     await this.#tables.replaceRules(rulesOf(chains));
     const changes = [...changesOf('delete', deletes), ...changesOf('add', adds)];
     const broken = brokenLoyalties(
@@ -116,10 +121,11 @@ export class NftBackend implements Backend {
     const changes: NftChange[] = [];
     for (const [set, left] of loyalties) {
       const elements = new Map<string, Pick<Element, 'key'>>();
-      await this.#tables.visitElements(set, (element) => {
+      const visit = (element: NftElement) => {
         if (!isBroken(element, left, addressLength, unknown)) return;
         elements.set(keyText(element), { key: Buffer.from(element.key) });
-      });
+      };
+      await this.#tables.visitElements(set, visit, () => elements.clear());
       changes.push({ action: 'delete', set, elements: [...elements.values()] });
     }
     return changes;
@@ -137,17 +143,21 @@ export class NftBackend implements Backend {
     const sticky: Placed[] = [];
     const slices = new Slices();
     let written = 0;
+    let writing = Promise.resolve();
+    // While the kernel takes one transaction, the next is made up.
     const write = async (pending: Pending) => {
       written += pending.size;
-      await this.#tables.change(pending.take());
+      const changes = pending.take();
+      await writing;
+      writing = this.#tables.change(changes);
+      // Whoever awaits it next hears of it.
+      writing.catch(() => {});
     };
     for (const { elements, placed } of this.#plan.takeAll()) {
       if (placed !== undefined && placed.route.affinitySeconds > 0) sticky.push(placed);
       for (const element of elements) {
-        const there = kernel.get(element.map);
-        const had = there?.get(keyText(element));
-        there?.delete(keyText(element));
-        if (had !== dataText(element)) {
+        const had = takeFrom(kernel.get(element.map), element);
+        if (had === undefined || had !== dataText(element)) {
           (isLead(element.map) ? leads : sources).add(element, had !== undefined);
         }
         if (slices.isOver()) await slices.turn();
@@ -155,9 +165,12 @@ export class NftBackend implements Backend {
       if (sources.size > ELEMENTS_PER_TRANSACTION) await write(sources);
     }
     await write(sources);
-    await this.#declare([...this.#plan.chains()]);
-    await this.#tables.replaceRules(rulesOf(this.#plan.chains()));
+    await writing;
+    const chains = [...this.#plan.chains()];
+    await this.#declare(chains);
+    await this.#tables.replaceRules(rulesOf(chains));
     await write(leads);
+    await writing;
     written += await this.#removeOthers(kernel);
     await this.#removeStrangers();
     return written + (await this.#forget(this.#allLoyalties(sticky), true));
@@ -166,7 +179,7 @@ export class NftBackend implements Backend {
   /** Brings the table with its maps. @returns whether the one that is there could be made so. */
   async #prepare(): Promise<boolean> {
     try {
-      await this.#declare(standingChains(this.#options));
+      await this.#nft.run(declarations(standingChains(this.#options), this.family));
       return true;
     } catch (error) {
       if (!(error instanceof NftError) || (await this.#tables.sets()) === undefined) throw error;
@@ -174,9 +187,13 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Maps are declared by nft, which then can show what is in them. */
-  #declare(chains: readonly Chain[]): Promise<void> {
-    return this.#nft.run(declarations(chains, this.family));
+  /**
+   * Brings the maps that these chains need besides those that always are. Maps are declared by nft,
+   * which then can show what is in them.
+   */
+  async #declare(chains: readonly Chain[]): Promise<void> {
+    if (chains.every(({ affinity = AFFINITY }) => affinity === AFFINITY)) return;
+    await this.#nft.run(declarations(chains, this.family));
   }
 
   /** Makes the table anew, in one transaction: one of another version has other maps. */
@@ -193,8 +210,10 @@ export class NftBackend implements Backend {
     const maps = new Map<MapName, Map<string, string>>();
     for (const name of MAP_NAMES) {
       const elements = new Map<string, string>();
-      await this.#tables.visitElements(name, (element) =>
-        elements.set(keyText(element), dataText(element)),
+      await this.#tables.visitElements(
+        name,
+        (element) => elements.set(keyText(element), dataText(element)),
+        () => elements.clear(),
       );
       maps.set(name, elements);
     }
@@ -240,6 +259,15 @@ export class NftBackend implements Backend {
     }
     return removed;
   }
+}
+
+/** What an element maps to among these, which it leaves; undefined: it is none of them. */
+function takeFrom(elements: Map<string, string> | undefined, element: Element): string | undefined {
+  if (elements === undefined || elements.size === 0) return undefined;
+  const key = keyText(element);
+  const data = elements.get(key);
+  elements.delete(key);
+  return data;
 }
 
 /** Changes that are collected for a transaction. */
