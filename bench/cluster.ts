@@ -7,6 +7,9 @@ export const POD_CIDR = '10.128.0.0/9';
 export const SERVICE_PORT = 80;
 export const TARGET_PORT = 8080;
 export const ENDPOINTS = 10;
+/** Where the agent runs: one endpoint of so many is there. */
+export const NODE = 'node-a';
+const NODES = 100;
 
 const FIRST_VIP = 10 * 2 ** 24 + 96 * 2 ** 16 + 1;
 const FIRST_ENDPOINT = 10 * 2 ** 24 + 128 * 2 ** 16 + 1;
@@ -43,8 +46,8 @@ function withEndpoints(index: number, addresses: readonly string[]): Member {
   return {
     service: service({ ...identity(index), clusterIPs: [vip(index)] }),
     slice: slice(
-      addresses.map((each) => endpoint(each)),
-      { name: `${identity(index).name}-1`, serviceKey: `default/${identity(index).name}` },
+      addresses.map((each, number) => endpoint(each, { nodeName: nodeOf(index, number) })),
+      { name: `${serviceName(index)}-1`, serviceKey: serviceKey(index) },
     ),
   };
 }
@@ -62,7 +65,11 @@ export function cluster(count: number): Member[] {
 
 /** `ns/name`, as chains are named after it. */
 export function serviceKey(index: number): string {
-  return `default/${identity(index).name}`;
+  return `default/${serviceName(index)}`;
+}
+
+export function serviceName(index: number): string {
+  return `service-${index}`;
 }
 
 export function endpointAddresses(index: number): string[] {
@@ -75,8 +82,13 @@ export function spareAddress(spare: number): string {
   return address(FIRST_SPARE_ENDPOINT + spare);
 }
 
+/** The node of an endpoint of Service number `index`. */
+export function nodeOf(index: number, number: number): string {
+  return (index * ENDPOINTS + number) % NODES === 0 ? NODE : 'node-b';
+}
+
 function identity(index: number): { namespace: string; name: string } {
-  return { namespace: 'default', name: `service-${index}` };
+  return { namespace: 'default', name: serviceName(index) };
 }
 
 function address(number: number): string {

@@ -1,7 +1,6 @@
-/** Runs in the client's namespace: times connect() of new TCP connections, and prints medians as JSON. */
+/** Runs in the client's namespace: times connect() of new TCP connections, and prints the times as JSON. */
 import koffi from 'koffi';
 import type { ConnectRequest } from './packets.ts';
-import { median } from './statistics.ts';
 
 const AF_INET = 2;
 const SOCK_STREAM = 1;
@@ -37,12 +36,13 @@ function socketAddress(address: string, port: number): Buffer {
 
 const { targets, rounds, count } = JSON.parse(process.argv[2] ?? '') as ConnectRequest;
 const sockaddrs = targets.map(({ address, port }) => socketAddress(address, port));
-const medians: number[][] = targets.map(() => []);
+const rounded = (microseconds: number) => Math.round(microseconds * 100) / 100;
+const timed: number[][][] = targets.map(() => []);
 // The first round warms up.
 for (let round = 0; round <= rounds; round++) {
   sockaddrs.forEach((sockaddr, index) => {
     const times = Array.from({ length: count }, () => timeConnect(sockaddr));
-    if (round > 0) medians[index]?.push(median(times));
+    if (round > 0) timed[index]?.push(times.map(rounded));
   });
 }
-process.stdout.write(JSON.stringify(medians));
+process.stdout.write(JSON.stringify(timed));

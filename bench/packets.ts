@@ -4,10 +4,19 @@ import { execa } from 'execa';
 import { endpointAddresses, SERVICE_PORT, TARGET_PORT, vip } from './cluster.ts';
 import { runScript } from './jobs.ts';
 import type { Network } from './network.ts';
+import { median } from './statistics.ts';
+
+export interface Target {
+  readonly address: string;
+  readonly port: number;
+}
+
+/** Microseconds of each connection, by round. */
+export type Rounds = readonly (readonly number[])[];
 
 /** What the process in the client's namespace is asked. */
 export interface ConnectRequest {
-  readonly targets: readonly { readonly address: string; readonly port: number }[];
+  readonly targets: readonly Target[];
   readonly rounds: number;
   /** Connections to each target in each round. */
   readonly count: number;
@@ -29,36 +38,47 @@ const COUNT = 300;
 
 /** Measures through a node that has the rules of `services` ordinary Services. */
 export async function packetPath(network: Network, services: number): Promise<PacketPath> {
-  const [first, last, direct] = await measure(network, [
-    { address: vip(0), port: SERVICE_PORT },
-    { address: vip(services - 1), port: SERVICE_PORT },
+  const [first, last, direct] = await connectTo(network, [
+    serviceTarget(0),
+    serviceTarget(services - 1),
     directTarget(),
   ]);
-  return { first: first ?? [], last: last ?? [], direct: direct ?? [] };
+  return { first: medians(first), last: medians(last), direct: medians(direct) };
 }
 
 /** The same way through a node without rules, as `PacketPath.direct`. */
 export async function bareNode(network: Network): Promise<readonly number[]> {
-  const [direct] = await measure(network, [directTarget()]);
-  return direct ?? [];
+  const [direct] = await connectTo(network, [directTarget()]);
+  return medians(direct);
 }
 
-function directTarget(): ConnectRequest['targets'][number] {
+/** The VIP of Service number `index`. */
+export function serviceTarget(index: number): Target {
+  return { address: vip(index), port: SERVICE_PORT };
+}
+
+/** An endpoint. */
+export function directTarget(): Target {
   return { address: endpointAddresses(0)[0] ?? '', port: TARGET_PORT };
 }
 
-async function measure(
+function medians(rounds: Rounds | undefined): number[] {
+  return (rounds ?? []).map(median);
+}
+
+/** Microseconds of new connections to each target. */
+export async function connectTo(
   network: Network,
-  targets: ConnectRequest['targets'],
-): Promise<readonly (readonly number[])[]> {
+  targets: readonly Target[],
+): Promise<readonly Rounds[]> {
   const request: ConnectRequest = { targets, rounds: ROUNDS, count: COUNT };
   const before = await refusals(network);
-  const medians = (await runScript(network.client, CONNECT, request)) as number[][];
+  const timed = (await runScript(network.client, CONNECT, request)) as number[][][];
   // A REJECT on the node would look the same to the client.
   const expected = targets.length * (ROUNDS + 1) * COUNT;
   const seen = (await refusals(network)) - before;
   if (seen !== expected) throw new Error(`${seen} of ${expected} connections reached an endpoint`);
-  return medians;
+  return timed;
 }
 
 /** TCP segments with RST that the endpoints have sent. */

@@ -1,16 +1,26 @@
 /** The agent without its sources: objects go into a RouteTable, and the Proxier takes them to the kernel. */
-import { setImmediate as nextTurn } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import type { IptablesOptions } from '../iptables/backend.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { FamilyProxier, type SyncReport } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
-import { allPortsMember, cluster, grownMember, type Member, member, POD_CIDR } from './cluster.ts';
+import {
+  allPortsMember,
+  cluster,
+  grownMember,
+  type Member,
+  member,
+  NODE,
+  POD_CIDR,
+} from './cluster.ts';
 import type { Subject, Timing } from './subject.ts';
 
 /** Services handed over before the event loop gets a turn, as a source does after each page. */
 const SERVICES_PER_TURN = 250;
+/** Milliseconds that a storm lasts. */
+const STORM = 1000;
 /** The longest that a timer can wait. */
 const NEVER = 2 ** 31 - 1;
 
@@ -19,21 +29,40 @@ export interface PortwideSubject extends Subject {
   readonly addAllPorts: NonNullable<Subject['addAllPorts']>;
   /** Gives Service number `index` endpoints besides its own; see `grownMember`. */
   grow(index: number, spares: number): Promise<Timing>;
+  /** Replaces, in a second, an endpoint of each of so many Services. */
+  storm(changes: number): Promise<Storm>;
 }
 
-/** An agent for `services` ordinary Services and one on every port. */
-export function createPortwide(backend: Backend, services: number): PortwideSubject {
+/** What a storm of changes came to; milliseconds. */
+export interface Storm {
+  /** From the last change until the kernel has all of them. */
+  readonly settled: number;
+  /** Of each change, from when it was handed over until the kernel has it. */
+  readonly latencies: readonly number[];
+  readonly syncs: number;
+}
+
+/**
+ * An agent for `services` ordinary Services and one on every port.
+ * @param minSyncPeriod milliseconds; see `Proxier`.
+ */
+export function createPortwide(
+  backend: Backend,
+  services: number,
+  minSyncPeriod = 0,
+): PortwideSubject {
   const members = cluster(services);
   let heard: PromiseWithResolvers<SyncReport> = Promise.withResolvers();
+  let hear = (_: SyncReport) => {};
   const table = new RouteTable({
-    nodeName: 'node-a',
+    nodeName: NODE,
     allPortsEnabled: true,
     onChange: () => proxier.request(),
   });
   const proxier = new Proxier({
     table,
     families: [new FamilyProxier(backend, { forget: async () => 0 })],
-    minSyncPeriod: 0,
+    minSyncPeriod,
     syncPeriod: NEVER,
     timers: systemTimers,
     observer: {
@@ -43,7 +72,10 @@ export function createPortwide(backend: Backend, services: number): PortwideSubj
       unchanged: () => {},
       rulesLost: () => {},
       checkFailed: () => {},
-      synced: (report) => heard.resolve(report),
+      synced: (report) => {
+        heard.resolve(report);
+        hear(report);
+      },
       syncFailed: (_family, error) => heard.reject(error),
     },
   });
@@ -80,6 +112,27 @@ export function createPortwide(backend: Backend, services: number): PortwideSubj
         table.remove('Service', service.key);
         table.remove('EndpointSlice', slice.key);
       }),
+    storm: async (changes) => {
+      const latencies: number[] = [];
+      let syncs = 0;
+      const over = Promise.withResolvers<void>();
+      hear = ({ triggerTimes }) => {
+        syncs += 1;
+        for (const time of triggerTimes) latencies.push(Date.now() - time);
+        if (latencies.length === changes) over.resolve();
+      };
+      const step = Math.floor(services / changes);
+      const started = performance.now();
+      for (let made = 0; made < changes; await sleep(1)) {
+        const due = Math.min(changes, ((performance.now() - started) * changes) / STORM);
+        for (; made < due; made++) {
+          table.upsert({ ...member(made * step, made).slice, triggerTime: Date.now() });
+        }
+      }
+      const last = performance.now();
+      await over.promise;
+      return { settled: performance.now() - last, latencies, syncs };
+    },
     stop: () => proxier.stop(),
   };
 }

@@ -11,6 +11,8 @@ export interface Endpoint {
   readonly address: string;
   /** undefined: the port of the packet is kept (all-ports). */
   readonly port: number | undefined;
+  /** Known to be on another node. */
+  readonly isRemote?: true;
 }
 
 /** Where this agent runs, for topology and traffic policies. */
@@ -141,10 +143,9 @@ export function selectEndpoints(
   node: NodePlace,
 ): SelectedEndpoints {
   const isLocal = (endpoint: Candidate) => endpoint.nodeName === node.name;
-  const plain = (endpoint: Candidate): Endpoint => ({
-    address: endpoint.address,
-    port: endpoint.port,
-  });
+  // One value for all lists that an endpoint is in: there are very many of them.
+  const plains = new Map(candidates.map((endpoint) => [endpoint, plainOf(endpoint, node)]));
+  const plain = (endpoint: Candidate) => plains.get(endpoint) ?? plainOf(endpoint, node);
   const ready = candidates.filter((endpoint) => endpoint.ready);
   const serve = (endpoints: readonly Candidate[]) => {
     const usable = endpoints.filter((endpoint) => endpoint.ready);
@@ -165,6 +166,11 @@ export function selectEndpoints(
     alive: alive.length === cluster.length ? endpoints : alive.map(plain),
     unready: candidates.filter((endpoint) => !isAlive(endpoint)).map(plain),
   };
+}
+
+function plainOf({ address, port, nodeName }: Candidate, node: NodePlace): Endpoint {
+  if (nodeName === undefined || nodeName === node.name) return { address, port };
+  return { address, port, isRemote: true };
 }
 
 /**

@@ -13,9 +13,36 @@ export function addressFamily(family: IpFamily): number {
 
 /** Network order. @param address Canonical text. */
 export function addressBytes(address: string): Buffer {
-  const parsed =
-    familyOf(address) === 'IPv4' ? ipaddr.IPv4.parse(address) : ipaddr.IPv6.parse(address);
-  return Buffer.from(parsed.toByteArray());
+  const bytes = Buffer.allocUnsafe(familyOf(address) === 'IPv4' ? 4 : 16);
+  writeAddress(bytes, address, 0);
+  return bytes;
+}
+
+const DOT = 0x2e;
+const ZERO = 0x30;
+
+/**
+ * Writes an address in network order. IPv4 is read here: a load has 100,000 of them, and ipaddr.js
+ * takes a microsecond for each.
+ * @param address Canonical text.
+ * @returns where it ends.
+ */
+export function writeAddress(bytes: Buffer, address: string, start: number): number {
+  if (familyOf(address) === 'IPv6') {
+    bytes.set(ipaddr.IPv6.parse(address).toByteArray(), start);
+    return start + 16;
+  }
+  let at = start;
+  let value = 0;
+  for (let index = 0; index < address.length; index++) {
+    const code = address.charCodeAt(index);
+    if (code === DOT) {
+      bytes[at++] = value;
+      value = 0;
+    } else value = value * 10 + code - ZERO;
+  }
+  bytes[at++] = value;
+  return at;
 }
 
 /** @returns text as `canonicalAddress` gives it, but for IPv4-mapped IPv6, which that refuses. */

@@ -3,6 +3,7 @@ import {
   NFT_SET_FLAGS,
   type NfTables,
   type NftChange,
+  type NftElement,
   NftRefusedError,
 } from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
@@ -104,9 +105,7 @@ export class NftBackend implements Backend {
   async #applyChanges(): Promise<number> {
     const { chains, deletes, adds, afterwards, routes } = this.#plan.take();
     // Before any element leads there: a packet under way may not see what comes with the element.
-    const affinities = [...affinitiesOf(chains)];
-    if (affinities.some((name) => !this.#affinities.has(name))) await this.#declare(chains);
-    this.#affinities = new Set([...this.#affinities, ...affinities]);
+    await this.#declare(chains);
     await this.#tables.replaceRules(rulesOf(chains));
     const changes = [...changesOf('delete', deletes), ...changesOf('add', adds)];
     const broken = brokenLoyalties(
@@ -153,10 +152,11 @@ export class NftBackend implements Backend {
     const changes: NftChange[] = [];
     for (const [set, left] of loyalties) {
       const elements = new Map<string, Pick<Element, 'key'>>();
-      await this.#tables.visitElements(set, (element) => {
+      const visit = (element: NftElement) => {
         if (!isBroken(element, left, addressLength, unknown)) return;
         elements.set(keyText(element), { key: Buffer.from(element.key) });
-      });
+      };
+      await this.#tables.visitElements(set, visit, () => elements.clear());
       changes.push({ action: 'delete', set, elements: [...elements.values()] });
     }
     return changes;
@@ -175,18 +175,22 @@ export class NftBackend implements Backend {
     const slices = new Slices();
     const sizes = new Map<string, number>();
     let written = 0;
+    let writing = Promise.resolve();
+    // While the kernel takes one transaction, the next is made up.
     const write = async (pending: Pending) => {
       written += pending.size;
-      await this.#tables.change(pending.take());
+      const changes = pending.take();
+      await writing;
+      writing = this.#tables.change(changes);
+      // Whoever awaits it next hears of it.
+      writing.catch(() => {});
     };
     for (const { elements, placed } of this.#plan.takeAll()) {
       if (placed !== undefined && placed.route.affinitySeconds > 0) sticky.push(placed);
       for (const element of elements) {
         count(sizes, element.map, 1);
-        const there = kernel.get(element.map);
-        const had = there?.get(keyText(element));
-        there?.delete(keyText(element));
-        if (had !== dataText(element)) {
+        const had = takeFrom(kernel.get(element.map), element);
+        if (had === undefined || had !== dataText(element)) {
           const others = isInterval(element.map) ? ranges : sources;
           (isLead(element.map) ? leads : others).add(element, had !== undefined);
         }
@@ -197,10 +201,13 @@ export class NftBackend implements Backend {
     await write(sources);
     this.#makeWay(ranges, kernel);
     await write(ranges);
-    await this.#declare([...this.#plan.chains()]);
-    await this.#tables.replaceRules(rulesOf(this.#plan.chains()));
+    await writing;
+    const chains = [...this.#plan.chains()];
+    await this.#declare(chains);
+    await this.#tables.replaceRules(rulesOf(chains));
     this.#makeWay(leads, kernel);
     await write(leads);
+    await writing;
     this.#sizes = sizes;
     written += await this.#removeOthers(kernel);
     await this.#removeStrangers();
@@ -222,7 +229,8 @@ export class NftBackend implements Backend {
   /** Brings the table with its maps. @returns whether the one that is there could be made so. */
   async #prepare(): Promise<boolean> {
     try {
-      await this.#declare(standingChains(this.#options));
+      await this.#nft.run(declarations(standingChains(this.#options), this.family));
+      this.#affinities = affinitiesOf([]);
       return true;
     } catch (error) {
       if (!(error instanceof NftError) || (await this.#tables.sets()) === undefined) throw error;
@@ -230,9 +238,12 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Maps are declared by nft, which then can show what is in them. */
-  #declare(chains: readonly Chain[]): Promise<void> {
-    return this.#nft.run(declarations(chains, this.family));
+  /** Maps that packets write are declared by nft, which then can show what is in them. */
+  async #declare(chains: readonly Chain[]): Promise<void> {
+    const names = [...affinitiesOf(chains)];
+    if (names.every((name) => this.#affinities.has(name))) return;
+    await this.#nft.run(declarations(chains, this.family));
+    this.#affinities = new Set([...this.#affinities, ...names]);
   }
 
   /** Makes the table anew, in one transaction: one of another version has other maps. */
@@ -308,6 +319,15 @@ export class NftBackend implements Backend {
     }
     return removed;
   }
+}
+
+/** What an element maps to among these, which it leaves; undefined: it is none of them. */
+function takeFrom(elements: Map<string, string> | undefined, element: Element): string | undefined {
+  if (elements === undefined || elements.size === 0) return undefined;
+  const key = keyText(element);
+  const data = elements.get(key);
+  elements.delete(key);
+  return data;
 }
 
 /** Changes that are collected for a transaction. */

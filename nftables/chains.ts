@@ -4,6 +4,7 @@
  * endpoints each share a chain.
  */
 
+import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { PROTOCOLS } from '../api/objects.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
@@ -68,23 +69,40 @@ export function firstIndex({ isLocal, slot }: Pick<Choice, 'isLocal' | 'slot'>):
 
 export const REJECT = 'reject-packet';
 
+const made = new WeakMap<ChainOptions, Map<string, Chain>>();
+
+/** Chains are few and every Service asks for some: each is made once. */
+function once(name: string, options: ChainOptions, make: () => Omit<Chain, 'name'>): Chain {
+  let chains = made.get(options);
+  if (chains === undefined) {
+    chains = new Map();
+    made.set(options, chains);
+  }
+  return getOrCreate(chains, name, () => ({ name, ...make() }));
+}
+
 /** Draws an endpoint. */
-export function pickChain(choice: Choice, { family }: ChainOptions): Chain {
-  return { name: `pick-${choiceName(choice)}`, ...draw(choice, family), leadsTo: [] };
+export function pickChain(choice: Choice, options: ChainOptions): Chain {
+  return once(`pick-${choiceName(choice)}`, options, () => ({
+    ...draw(choice, options.family),
+    leadsTo: [],
+  }));
 }
 
 /** To a cluster IP: clients that are no pods would miss replies that came past this node. */
 export function internalChain(choice: Choice, options: ChainOptions): Chain {
-  const { rules, ...rest } = draw(choice, options.family);
-  const name = `internal-${choiceName(choice)}`;
-  return { name, rules: [...markForeign(options), ...rules], ...rest, leadsTo: [] };
+  return once(`internal-${choiceName(choice)}`, options, () => {
+    const { rules, ...rest } = draw(choice, options.family);
+    return { rules: [...markForeign(options), ...rules], ...rest, leadsTo: [] };
+  });
 }
 
 /** From outside to any endpoint. */
 export function externalChain(choice: Choice, options: ChainOptions): Chain {
-  const { rules, ...rest } = draw(choice, options.family);
-  const name = `external-${choiceName(choice)}`;
-  return { name, rules: [[mark(options.masqueradeBit)], ...rules], ...rest, leadsTo: [] };
+  return once(`external-${choiceName(choice)}`, options, () => {
+    const { rules, ...rest } = draw(choice, options.family);
+    return { rules: [[mark(options.masqueradeBit)], ...rules], ...rest, leadsTo: [] };
+  });
 }
 
 /**
@@ -96,21 +114,22 @@ export function localChain(
   local: Choice | undefined,
   options: ChainOptions,
 ): Chain {
-  const inside = cluster && pickChain(cluster, options);
-  const pods = isPod(options, true);
-  const drawn = local && draw(local, options.family);
   const names = [cluster, local].map((choice) => (choice ? choiceName(choice) : 'none'));
-  const affinity = drawn?.affinity;
-  return {
-    name: `local-${names.join('-')}`,
-    rules: [
-      ...(inside && pods ? [[pods, goTo(inside.name)]] : []),
-      ...(inside ? [[IS_FROM_NODE, mark(options.masqueradeBit), goTo(inside.name)]] : []),
-      ...(drawn?.rules ?? []),
-    ],
-    leadsTo: inside ? [inside] : [],
-    ...(affinity === undefined ? {} : { affinity }),
-  };
+  return once(`local-${names.join('-')}`, options, () => {
+    const inside = cluster && pickChain(cluster, options);
+    const pods = isPod(options, true);
+    const drawn = local && draw(local, options.family);
+    const affinity = drawn?.affinity;
+    return {
+      rules: [
+        ...(inside && pods ? [[pods, goTo(inside.name)]] : []),
+        ...(inside ? [[IS_FROM_NODE, mark(options.masqueradeBit), goTo(inside.name)]] : []),
+        ...(drawn?.rules ?? []),
+      ],
+      leadsTo: inside ? [inside] : [],
+      ...(affinity === undefined ? {} : { affinity }),
+    };
+  });
 }
 
 const ALLOWED: Readonly<Record<Match['kind'], readonly [by: string, map: MapName]>> = {

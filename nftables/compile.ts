@@ -20,7 +20,7 @@ import {
   rememberChain,
 } from './chains.ts';
 import type { Element } from './element.ts';
-import { cidrBounds, endpointBytes, hostCidr, indexField, portField, portKey } from './keys.ts';
+import { cidrBounds, hostCidr, numberedEndpoints, portField, portKey } from './keys.ts';
 import type { MapName } from './maps.ts';
 
 /** A Route, and what of its surroundings its elements depend on. */
@@ -100,12 +100,12 @@ export function compileRoute(
   ) => {
     for (const set of which) {
       const first = firstIndex({ isLocal: set === 'local', slot });
-      for (const [index, endpoint] of sets[set].entries()) {
-        add(map, {
-          key: Buffer.concat([key, indexField(first + index)]),
-          data: endpointBytes(endpoint),
-        });
-        const bytes = addressBytes(endpoint.address);
+      for (const element of numberedEndpoints(key, first, sets[set])) add(map, element);
+      for (const { address, isRemote } of sets[set]) {
+        // A pod of another node has its traffic translated there. What it sends through this one
+        // all the same is sent to an external VIP, and is masqueraded unless the policy is Local.
+        if (isRemote === true && !route.externalLocal) continue;
+        const bytes = addressBytes(address);
         add('hairpins', { key: Buffer.concat([bytes, bytes]) });
       }
     }

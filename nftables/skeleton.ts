@@ -116,16 +116,13 @@ export function standingChains(options: SkeletonOptions): Chain[] {
   ];
 }
 
-/** One that there never is: what is there may be of another version, which says nothing of nft. */
-export const PROBE_TABLE = 'portwide-probe';
-
 /**
  * A script for nft that brings the table, the maps and the chains that hooks call, without rules; a
  * table that has them stays as it is.
  */
-export function declarations(chains: readonly Chain[], family: IpFamily, table = TABLE): string {
+export function declarations(chains: readonly Chain[], family: IpFamily): string {
   return [
-    `table ${nftFamily(family)} ${table} {`,
+    `table ${nftFamily(family)} ${TABLE} {`,
     ...MAP_NAMES.map((name) => `  ${mapText(name, family)}`),
     ...[...affinitiesOf(chains)].map((name) => `  ${affinityText(name, family)}`),
     ...chains.map(({ name, hook = '' }) => `  chain ${name} { ${hook} }`),

@@ -11,8 +11,16 @@ const LONGEST = 2 ** 31 - 1;
 /** A timer of more than 24 days comes early. */
 export const systemTimers: Timers = {
   now: () => performance.now(),
-  set: (callback, milliseconds) => setTimeout(callback, Math.min(milliseconds, LONGEST)),
-  clear: (handle) => clearTimeout(handle as NodeJS.Timeout),
+  set: (callback, milliseconds) => {
+    // A timer waits for a millisecond at least.
+    if (milliseconds <= 0) {
+      const immediate = setImmediate(callback);
+      return () => clearImmediate(immediate);
+    }
+    const timer = setTimeout(callback, Math.min(milliseconds, LONGEST));
+    return () => clearTimeout(timer);
+  },
+  clear: (handle) => (handle as (() => void) | undefined)?.(),
 };
 
 /** kube-proxy's burst of syncs. */

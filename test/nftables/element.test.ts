@@ -13,7 +13,7 @@ import {
   cidrBounds,
   endpointBytes,
   hostCidr,
-  indexField,
+  numberedEndpoints,
   portField,
   portKey,
 } from '../../nftables/keys.ts';
@@ -36,7 +36,12 @@ describe('keys of nftables', () => {
     assert.equal(portKey('UDP', 65_535).toString('hex'), '11000000ffff0000');
     assert.equal(portKey('SCTP', 0).toString('hex'), '8400000000000000');
     assert.equal(portField(30_080).toString('hex'), '75800000');
-    assert.equal(indexField(2 ** 21 + 1).readUInt32LE(), 2 ** 21 + 1);
+    const endpoint = { address: '10.244.0.1', port: 8080, isLocal: true };
+    const numbered = numberedEndpoints(portKey('TCP', 80), 2 ** 21, [endpoint, endpoint]);
+    assert.deepEqual(
+      numbered.map(({ key, data }) => [key.toString('hex'), data.toString('hex')]),
+      ['00002000', '01002000'].map((index) => [`0600000000500000${index}`, '0af400011f900000']),
+    );
     assert.deepEqual(
       hex(
         endpointBytes({ address: '10.244.0.1', port: 8080 }),
