@@ -215,7 +215,7 @@ describe('a Route as nftables has it', () => {
     });
     assert.deepEqual(inside['allowed-ips'], [`${LB} . 203.0.113.0-203.0.113.255`]);
     const ranged = compiled(onlyLb({ match: RANGES, sourceRanges: ['10.0.0.0/8'] }));
-    assert.deepEqual(ranged['allowed-ports'], [
+    assert.deepEqual(ranged['allowed-ranges'], [
       `${LB} . udp . 5060 . 10.0.0.0-10.255.255.255`,
       `${LB} . tcp . 8000-8100 . 10.0.0.0-10.255.255.255`,
     ]);
