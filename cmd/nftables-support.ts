@@ -3,7 +3,6 @@ import { release } from 'node:os';
 import { execa } from 'execa';
 import { compareText } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
-import type { Endpoint } from '../endpoints/select.ts';
 import type { NftCommand } from '../nftables/command.ts';
 import { NftPlan, type PlanOptions } from '../nftables/plan.ts';
 import { TABLE } from '../nftables/skeleton.ts';
@@ -109,7 +108,7 @@ function probeRoute(family: IpFamily, kind: 'port' | 'ranges'): Route {
   const address = (number: number) =>
     family === 'IPv4' ? `192.0.2.${number}` : `2001:db8::${number}`;
   const ports = { protocol: 'TCP', from: 8000, to: 8009 } as const;
-  const endpoints: Endpoint[] = [3, 4].map((number) => ({
+  const endpoints: Route['clusterEndpoints'] = [3, 4].map((number) => ({
     address: address(number),
     port: kind === 'port' ? 80 : undefined,
     isLocal: true,
