@@ -108,7 +108,7 @@ function probeRoute(family: IpFamily, kind: 'port' | 'ranges'): Route {
   const address = (number: number) =>
     family === 'IPv4' ? `192.0.2.${number}` : `2001:db8::${number}`;
   const ports = { protocol: 'TCP', from: 8000, to: 8009 } as const;
-  const endpoints = [3, 4].map((number) => ({
+  const endpoints: Route['clusterEndpoints'] = [3, 4].map((number) => ({
     address: address(number),
     port: kind === 'port' ? 80 : undefined,
     isLocal: true,

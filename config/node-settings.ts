@@ -66,7 +66,7 @@ export const NODE_SETTINGS = {
     kind: integer(0, 31, '<bit>'),
     default: 14,
     keepsZero: true,
-    text: 'bit of the mark for masquerade: of packets, or in mode ipvs of connections',
+    text: 'bit of the mark for masquerade: of packets, or in mode ipvs of connections; mode nftables has its own',
   }),
   nodeportAddresses: setting({
     group: 'rules',
@@ -163,7 +163,7 @@ export const NODE_SETTINGS = {
     default: [],
     shownDefault: 'none',
     text: 'addresses whose IPVS services belong to others and stay',
-    more: "Of `portwide cleanup`, and of mode iptables when it takes over, too. All other services of a protocol, address and port are taken for kube-proxy's or Portwide's own, and removed if no Service asks for them.",
+    more: "Of `portwide cleanup`, and of another mode that takes over, too. All other services of a protocol, address and port are taken for kube-proxy's or Portwide's own, and removed if no Service asks for them.",
   }),
   ipvsFwmarkRange: setting({
     group: 'ipvs',
