@@ -7,6 +7,7 @@
 import type { IpFamily } from '../api/objects.ts';
 import { PROTOCOLS } from '../api/objects.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
+import type { Match } from '../services/route.ts';
 import { AFFINITY, ipAffinity, type MapName } from './maps.ts';
 import {
   comesBy,
@@ -113,18 +114,22 @@ export function localChain(
 }
 
 /** Lets on only who is inside the source ranges; the others stay untranslated. */
-export function allowedChain(chain: Chain, isByPort: boolean, { family }: ChainOptions): Chain {
+export function allowedChain(chain: Chain, by: Match['kind'], { family }: ChainOptions): Chain {
   const { source, isIn } = partsOf(family);
-  const [by, map]: [string, MapName] = isByPort
-    ? ['-by-port', 'allowed-ports']
-    : ['', 'allowed-ips'];
-  const key = [...keyOf(isByPort ? 'port' : 'ip', family), source];
+  const key = [...keyOf(by === 'all' ? 'ip' : 'port', family), source];
   return {
-    name: `allowed${by}-${chain.name}`,
-    rules: [[isIn(key, map), goTo(chain.name)]],
+    name: `allowed-${by}-${chain.name}`,
+    rules: [[isIn(key, ALLOWED[by]), goTo(chain.name)]],
     leadsTo: [chain],
   };
 }
+
+/** Where it stands who may use a VIP. */
+export const ALLOWED: Readonly<Record<Match['kind'], MapName>> = {
+  port: 'allowed-ports',
+  ranges: 'allowed-ranges',
+  all: 'allowed-ips',
+};
 
 /** Notes which endpoint serves a client, and that it was seen. */
 export function rememberChain(

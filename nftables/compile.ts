@@ -7,6 +7,7 @@ import { addressBytes } from '../netlink/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables-message.ts';
 import type { Match, Route } from '../services/route.ts';
 import {
+  ALLOWED,
   allowedChain,
   type Chain,
   type ChainOptions,
@@ -158,7 +159,7 @@ export function compileRoute(
   for (const vip of route.externalIPs) addVip(vip, externalSets, external, externalFate);
   const allowed = (kind: LookupKind, slot: number) => {
     const chain = external(kind, slot);
-    return chain && allowedChain(chain, match.kind !== 'all', options);
+    return chain && allowedChain(chain, match.kind, options);
   };
   for (const vip of route.loadBalancerIPs) {
     if (isRestricted) {
@@ -209,14 +210,14 @@ function allowedElements(vip: string, match: Match, cidr: string): Element[] {
   const [first, last] = cidrBounds(cidr);
   if (match.kind === 'all') {
     const key = Buffer.concat([address, first]);
-    return [{ map: 'allowed-ips', key, keyEnd: Buffer.concat([address, last]) }];
+    return [{ map: ALLOWED.all, key, keyEnd: Buffer.concat([address, last]) }];
   }
   const ranges =
     match.kind === 'ranges'
       ? match.ranges
       : [{ protocol: match.protocol, from: match.port, to: match.port }];
   return ranges.map(({ protocol, from, to }) => ({
-    map: 'allowed-ports',
+    map: ALLOWED[match.kind],
     key: Buffer.concat([address, portKey(protocol, from), first]),
     keyEnd: Buffer.concat([address, portKey(protocol, to), last]),
   }));

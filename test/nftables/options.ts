@@ -48,7 +48,9 @@ export function allChains(fields: ModeOptions, sticky: boolean): Chain[] {
         some.push(internalChain(local, options), pickChain(cluster, options));
         some.push(localChain(cluster, local, options), localChain(cluster, undefined, options));
         some.push(localChain(undefined, local, options));
-        some.push(allowedChain(externalChain(cluster, options), kind === 'port', options));
+        for (const by of ['port', 'ranges', 'all'] as const) {
+          some.push(allowedChain(externalChain(cluster, options), by, options));
+        }
       }
       if (kind === 'ip') some.push(pickChain(choice({ kind, isSticky, slot: 3 }), options));
     }
