@@ -132,23 +132,23 @@ export function localChain(
   });
 }
 
-const ALLOWED: Readonly<Record<Match['kind'], readonly [by: string, map: MapName]>> = {
-  port: ['-by-port', 'allowed-ports'],
-  ranges: ['-by-range', 'allowed-ranges'],
-  all: ['', 'allowed-ips'],
-};
-
 /** Lets on only who is inside the source ranges; the others stay untranslated. */
-export function allowedChain(chain: Chain, kind: Match['kind'], { family }: ChainOptions): Chain {
+export function allowedChain(chain: Chain, by: Match['kind'], { family }: ChainOptions): Chain {
   const { source, isIn } = partsOf(family);
-  const [by, map] = ALLOWED[kind];
-  const key = [...keyOf(kind === 'all' ? 'ip' : 'port', family), source];
+  const key = [...keyOf(by === 'all' ? 'ip' : 'port', family), source];
   return {
-    name: `allowed${by}-${chain.name}`,
-    rules: [[isIn(key, map), goTo(chain.name)]],
+    name: `allowed-${by}-${chain.name}`,
+    rules: [[isIn(key, ALLOWED[by]), goTo(chain.name)]],
     leadsTo: [chain],
   };
 }
+
+/** Where it stands who may use a VIP. */
+export const ALLOWED: Readonly<Record<Match['kind'], MapName>> = {
+  port: 'allowed-ports',
+  ranges: 'allowed-ranges',
+  all: 'allowed-ips',
+};
 
 /** Notes which endpoint serves a client, and that it was seen. */
 export function rememberChain(

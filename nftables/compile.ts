@@ -7,6 +7,7 @@ import { addressBytes } from '../netlink/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables-message.ts';
 import type { Match, Route } from '../services/route.ts';
 import {
+  ALLOWED,
   allowedChain,
   type Chain,
   type ChainOptions,
@@ -209,14 +210,14 @@ function allowedElements(vip: string, match: Match, cidr: string): Element[] {
   const [first, last] = cidrBounds(cidr);
   if (match.kind === 'all') {
     const key = Buffer.concat([address, first]);
-    return [{ map: 'allowed-ips', key, keyEnd: Buffer.concat([address, last]) }];
+    return [{ map: ALLOWED.all, key, keyEnd: Buffer.concat([address, last]) }];
   }
   const ranges =
     match.kind === 'ranges'
       ? match.ranges
       : [{ protocol: match.protocol, from: match.port, to: match.port }];
   return ranges.map(({ protocol, from, to }) => ({
-    map: match.kind === 'port' ? 'allowed-ports' : 'allowed-ranges',
+    map: ALLOWED[match.kind],
     key: Buffer.concat([address, portKey(protocol, from), first]),
     keyEnd: Buffer.concat([address, portKey(protocol, to), last]),
   }));

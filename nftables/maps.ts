@@ -35,9 +35,11 @@ const TARGETS = {
   /** Of all-ports Services: the packet keeps its port. */
   'endpoint-ips': { key: ['address', 'index'], data: ['address'] },
   'node-port-endpoints': { key: ['protocol', 'port', 'index'], data: ['address', 'port'] },
-  /** Who may use a VIP, where not everybody may (loadBalancerSourceRanges). */
+  /**
+   * Who may use a VIP, where not everybody may (loadBalancerSourceRanges). Who may use a range of it
+   * may not therefore use a port in between that is of another Service.
+   */
   'allowed-ports': { key: [...SERVICE_PORT, 'address'], isInterval: true },
-  /** The same of Services on ranges: apart, for a port of another's lies in them. */
   'allowed-ranges': { key: [...SERVICE_PORT, 'address'], isInterval: true },
   'allowed-ips': { key: ['address', 'address'], isInterval: true },
   /** Endpoints that may be led back to themselves, and must not see their own address then. */
@@ -89,8 +91,15 @@ export function isLead(map: MapName): boolean {
 
 /** Elements that several Services may ask for, and that stay as long as one does. */
 export function isShared(map: MapName): boolean {
-  return map === 'hairpins' || map === 'ranged-ips' || map === 'cluster-ips';
+  return SHARED.has(map);
 }
+
+const SHARED: ReadonlySet<MapName> = new Set([
+  'hairpins',
+  'health-ports',
+  'ranged-ips',
+  'cluster-ips',
+]);
 
 const TYPES: Readonly<Record<Field, (ip: string) => string>> = {
   address: (ip) => `${ip} daddr`,

@@ -138,7 +138,8 @@ describe('the life of an agent on nftables', () => {
     for (const vip of VIPS) assert.equal(answered(await lab.client.tcp(vip, 4000)).host, 'pod-1');
   });
 
-  it('kill -9 at any moment during churn loses no connection and leaves nothing stale', async () => {
+  it('kill -9 at any moment during churn loses no connection and leaves nothing stale', async function () {
+    this.timeout(180_000);
     const sets = [pods(0, 1), pods(0, 1, 2), pods(0, 2), pods(0)];
     await agent.apply(services(pods(0)));
     const held = await lab.client.hold(VIP, 5060);
@@ -175,7 +176,8 @@ describe('the life of an agent on nftables', () => {
     assert.equal(survived, await tables());
   });
 
-  it('what others do to the table is mended at once, and no other table is touched', async () => {
+  it('what others do to the table is mended at once, and no other table is touched', async function () {
+    this.timeout(180_000);
     await agent.apply(services(pods(0, 1)));
     const other =
       'table ip other { chain c { type filter hook input priority 5; }; set s { type mark; }; }';
@@ -244,7 +246,8 @@ describe('the life of an agent on nftables', () => {
     assert.equal(replaced, await tables());
   });
 
-  it('as endpoints come and go nobody is refused or lost while there is one', async () => {
+  it('as endpoints come and go nobody is refused or lost while there is one', async function () {
+    this.timeout(180_000);
     /** Endpoints of one Service are pods times ports, those of the other pods. */
     const grown = (count: number, spec: object): Manifest[] => [
       ...services(pods(...[0, 1, 2, 3, 4].slice(0, Math.ceil(count / 4))), spec).filter(

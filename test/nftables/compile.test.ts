@@ -182,10 +182,10 @@ describe('a Route as nftables has it', () => {
     const got = compiled(onlyLb({ sourceRanges, externalIPs: ['203.0.113.9'] }));
     assert.deepEqual(got['service-ports'], [
       '203.0.113.9 . tcp . 80 : goto external-port-2',
-      `${LB} . tcp . 80 : goto allowed-by-port-external-port-2`,
+      `${LB} . tcp . 80 : goto allowed-port-external-port-2`,
     ]);
     assert.deepEqual(got['port-fates'], [`${LB} . tcp . 80 : drop`]);
-    assert.deepEqual(got.chains['allowed-by-port-external-port-2'], [
+    assert.deepEqual(got.chains['allowed-port-external-port-2'], [
       'ip daddr . meta l4proto . th dport . ip saddr @allowed-ports goto external-port-2',
     ]);
     assert.deepEqual(got['allowed-ports'], [
@@ -207,7 +207,7 @@ describe('a Route as nftables has it', () => {
       got['allowed-ips'],
       [LB, second].flatMap((vip) => sources.map((source) => `${vip} . ${source}`)),
     );
-    assert.deepEqual(got.chains['allowed-external-ip-2'], [
+    assert.deepEqual(got.chains['allowed-all-external-ip-2'], [
       'ip daddr . ip saddr @allowed-ips goto external-ip-2',
     ]);
     const inside = compiled(onlyLb({ match: ALL, sourceRanges: ['203.0.113.0/24'] }), {
@@ -219,6 +219,9 @@ describe('a Route as nftables has it', () => {
       `${LB} . udp . 5060 . 10.0.0.0-10.255.255.255`,
       `${LB} . tcp . 8000-8100 . 10.0.0.0-10.255.255.255`,
     ]);
+    // Or who may use a range might use a port in it that is of another Service.
+    assert.equal(ranged['allowed-ports'], undefined);
+    assert.match(ranged.chains['allowed-ranges-external-ip-2']?.[0] ?? '', /@allowed-ranges goto/);
   });
 
   it('health check node port: the node keeps it on VIPs of load balancers, all-ports only', () => {

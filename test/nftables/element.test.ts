@@ -169,6 +169,11 @@ describe('the maps of nftables', () => {
       assert.ok(isLead(name));
     for (const name of ['endpoints', 'hairpins', 'node-port-ips'] as const)
       assert.ok(!isLead(name));
-    assert.deepEqual(MAP_NAMES.filter(isShared).sort(), ['cluster-ips', 'hairpins', 'ranged-ips']);
+    assert.deepEqual(MAP_NAMES.filter(isShared).sort(), [
+      'cluster-ips',
+      'hairpins',
+      'health-ports',
+      'ranged-ips',
+    ]);
   });
 });

@@ -48,8 +48,8 @@ export function allChains(fields: ModeOptions, sticky: boolean): Chain[] {
         some.push(internalChain(local, options), pickChain(cluster, options));
         some.push(localChain(cluster, local, options), localChain(cluster, undefined, options));
         some.push(localChain(undefined, local, options));
-        for (const match of kind === 'port' ? (['port'] as const) : (['all', 'ranges'] as const)) {
-          some.push(allowedChain(externalChain(cluster, options), match, options));
+        for (const by of ['port', 'ranges', 'all'] as const) {
+          some.push(allowedChain(externalChain(cluster, options), by, options));
         }
       }
       if (kind === 'ip') some.push(pickChain(choice({ kind, isSticky, slot: 3 }), options));

@@ -206,7 +206,7 @@ describe('what changes in the maps of nftables', () => {
     assert.deepEqual(chains, [
       'pick-port-1',
       'local-port-1-none',
-      'allowed-by-port-local-port-1-none',
+      'allowed-port-local-port-1-none',
     ]);
     assert.deepEqual(step(plan, [route({ ...fields, id: 'b', sourceRanges }, [A])]).chains, []);
     assert.deepEqual(
@@ -279,6 +279,19 @@ describe('Services on one VIP, in nftables', () => {
     plan.update([shared('wide', ALL, { loadBalancerIPs: ['203.0.113.2'] })], []);
     plan.take();
     assert.deepEqual(notes(plan), []);
+  });
+
+  it('source ranges of a port and of a range around it are told apart', () => {
+    const sourceRanges = ['10.0.0.0/8'];
+    const one = shared('one', port(80), { sourceRanges });
+    const wide = shared('wide', ranges(1, 100), { sourceRanges, healthCheckNodePort: 32_000 });
+    const other = shared('other', ALL, { healthCheckNodePort: 32_000 });
+    const plan = given(one, wide, other);
+    const gone = step(plan, [], ['wide']);
+    const allowed = [...gone.deletes, ...gone.afterwards].filter((text) => /^allowed/.test(text));
+    assert.deepEqual(allowed, [`allowed-ranges: ${LB} . tcp . 1-100 . 10.0.0.0-10.255.255.255`]);
+    assert.ok(!gone.deletes.some((text) => /^health/.test(text)), 'another still asks for it');
+    assert.deepEqual(everything(plan), everything(given(one, other)));
   });
 
   it('another Service elsewhere is left alone', () => {

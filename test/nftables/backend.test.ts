@@ -1,0 +1,355 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { addressBytes } from '../../netlink/address.ts';
+import { NftBackend, RefusedElementError } from '../../nftables/backend.ts';
+import { endpointBytes, portKey } from '../../nftables/keys.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
+import type { Route } from '../../services/route.ts';
+import { route } from '../fixtures.ts';
+import type { Change } from '../iptables/generated.ts';
+import { rangeElement } from './elements.ts';
+import { FakeTables } from './fake-tables.ts';
+import { change } from './generated.ts';
+import { modeOptions } from './options.ts';
+
+const [A, B, C] = ['10.244.0.1', '10.244.0.2', '10.244.0.3'] as const;
+const VIP = '10.96.0.10';
+
+function start(fake: FakeTables, routes: readonly Route[] = []) {
+  const warnings: string[] = [];
+  const onWarning = (message: string) => warnings.push(message);
+  const options = { ...modeOptions({ nodePortSelection: 'all' as const }), onWarning };
+  const backend = new NftBackend(fake.tables, fake.nft, options);
+  backend.update(routes, []);
+  return { backend, warnings };
+}
+
+/** One that has written these already. */
+async function serving(fake: FakeTables, routes: readonly Route[]): Promise<NftBackend> {
+  const { backend } = start(fake, routes);
+  await backend.apply(true);
+  fake.log = [];
+  return backend;
+}
+
+/** A client whom this pod served at this VIP and port. */
+const noted = (pod: string, client = '192.0.2.1', vip = VIP) => ({
+  key: Buffer.concat([addressBytes(client), addressBytes(vip), portKey('TCP', 80)]),
+  data: endpointBytes({ address: pod, port: 8080 }),
+});
+
+describe('the nftables backend', () => {
+  it('has a packet find what it needs last before it finds the VIP', async () => {
+    const fake = new FakeTables();
+    const { backend } = start(fake, [route({}, [A])]);
+    assert.deepEqual(await backend.apply(true), { written: 4 });
+    assert.deepEqual(fake.log, [
+      'declare',
+      'add endpoints 1, add hairpins 1',
+      'declare',
+      'rules of all',
+      'add service-ports 1, add cluster-ips 1',
+    ]);
+  });
+
+  it('takes away what leads there first, and last what is looked up then', async () => {
+    const fake = new FakeTables();
+    await serving(fake, [route({}, [A]), route({ id: 'gone', clusterIP: '10.96.0.11' }, [A, B])]);
+    fake.chains.set('foreign', 1);
+    fake.sets.set('foreign', new Map());
+    fake.sets.set('__set0', new Map());
+    const { backend, warnings } = start(fake, [route({}, [A])]);
+    assert.deepEqual(await backend.apply(true), { written: 5 });
+    assert.deepEqual(fake.log, [
+      'declare',
+      'declare',
+      'rules of all',
+      'delete cluster-ips 1, delete service-ports 1',
+      'delete endpoints 2, delete hairpins 1',
+      'remove foreign foreign internal-port-2',
+    ]);
+    assert.deepEqual(warnings, []);
+  });
+
+  it('writes rules, then a change in one go, then what nobody looks for any more', async () => {
+    const fake = new FakeTables();
+    const backend = await serving(fake, [route({}, [A, B])]);
+    backend.update([route({}, [C])], []);
+    assert.deepEqual(await backend.apply(false), { written: 8 });
+    assert.deepEqual(fake.log, [
+      'rules of internal-port-1',
+      'delete service-ports 1, delete endpoints 1, add service-ports 1, add endpoints 1, add hairpins 1',
+      'delete endpoints 1, delete hairpins 2',
+    ]);
+    fake.log = [];
+    assert.deepEqual(await backend.apply(false), { written: 0 });
+    assert.deepEqual(fake.log, []);
+  });
+
+  it('has nft declare a map that packets write before the first rule names it', async () => {
+    const fake = new FakeTables();
+    const backend = await serving(fake, [route({}, [A])]);
+    const sticky = { affinitySeconds: 60 };
+    const wide = (pods: readonly string[]) =>
+      route({ id: 'wide', clusterIP: '10.96.0.11', match: { kind: 'all' }, ...sticky }, pods);
+    backend.update([route(sticky, [A])], []);
+    await backend.apply(false);
+    assert.ok(!fake.log.includes('declare'), 'that of ordinary Services is always there');
+    backend.update([wide([A])], []);
+    await backend.apply(false);
+    assert.ok(fake.sets.has('affinity-ips-0'));
+    fake.log = [];
+    backend.update([wide([A, B])], []);
+    await backend.apply(false);
+    assert.ok(!fake.log.includes('declare'));
+    backend.update([], ['wide']);
+    await backend.apply(true);
+    assert.ok(!fake.sets.has('affinity-ips-0'), 'nobody needs it');
+    backend.update([wide([A])], []);
+    await backend.apply(false);
+    assert.ok(fake.sets.has('affinity-ips-0'));
+  });
+
+  it('has clients forget an endpoint in the moment in which it goes, and once more', async () => {
+    const fake = new FakeTables();
+    const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+    fake.put('affinity', noted(A), noted(B, '192.0.2.2'), noted(A, '192.0.2.3', '10.96.0.99'));
+    const late = noted(A, '192.0.2.4');
+    fake.after = () => {
+      fake.after = () => {};
+      fake.put('affinity', late);
+    };
+    backend.update([route({ affinitySeconds: 60 }, [B])], []);
+    await backend.apply(false);
+    const [, first = '', ...rest] = fake.log;
+    assert.match(first, /^delete service-ports 1, delete endpoints 1, .*, delete affinity 1$/);
+    assert.deepEqual(rest, ['delete affinity 1', 'delete endpoints 1, delete hairpins 1']);
+    assert.deepEqual(
+      [...(fake.sets.get('affinity')?.values() ?? [])].map(({ key }) => key[3]),
+      [2, 3],
+    );
+  });
+
+  it('does not mind an affinity that ends before it is forgotten', async () => {
+    for (const moments of [1, 2]) {
+      const fake = new FakeTables();
+      const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+      fake.put('affinity', noted(A));
+      let left = moments;
+      fake.before = (changes) => {
+        if (!changes.some(({ set, elements }) => set === 'affinity' && elements.length > 0)) return;
+        fake.sets.get('affinity')?.clear();
+        left -= 1;
+        if (left > 0) fake.put('affinity', noted(A, '192.0.2.9'));
+      };
+      backend.update([route({ affinitySeconds: 60 }, [B])], []);
+      await backend.apply(false);
+      assert.deepEqual(fake.texts('service-ports'), [
+        `${VIP} . tcp . 80 : goto internal-port-1-sticky`,
+      ]);
+      assert.equal(fake.sets.get('affinity')?.size, 0);
+    }
+  });
+
+  it('has clients forget what nobody knows when everything is compared', async () => {
+    const fake = new FakeTables();
+    await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+    fake.put('affinity', noted(A), noted(C, '192.0.2.2'), noted(A, '192.0.2.3', '10.96.0.99'));
+    const { backend } = start(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+    assert.deepEqual(await backend.apply(true), { written: 2 });
+    assert.deepEqual([...(fake.sets.get('affinity')?.values() ?? [])], [noted(A)]);
+  });
+
+  it('forgets what a dump brought that has to be made again', async () => {
+    const fake = new FakeTables();
+    await serving(fake, [route({}, [A])]);
+    const { backend } = start(fake, [route({}, [A])]);
+    fake.onVisit = (set) => {
+      fake.onVisit = (other) => other !== set && fake.onVisit === undefined;
+      fake.sets.get(set)?.clear();
+      return true;
+    };
+    await backend.apply(true);
+    assert.deepEqual(fake.texts('endpoints'), [`${VIP} . tcp . 80 . 0 : ${A} . 8080`]);
+  });
+
+  it('has ranges go with what overlaps with them, in the moment it comes', async () => {
+    const fake = new FakeTables();
+    const only = (sourceRanges: readonly string[]) =>
+      route({ clusterIP: undefined, loadBalancerIPs: ['203.0.113.1'], sourceRanges }, [A]);
+    await serving(fake, [only(['10.0.0.0/8', '172.16.0.0/12'])]);
+    const { backend } = start(fake, [only(['10.1.0.0/16'])]);
+    await backend.apply(true);
+    assert.deepEqual(fake.log.slice(1), [
+      'delete allowed-ports 1, add allowed-ports 1',
+      'declare',
+      'rules of all',
+      'delete allowed-ports 1',
+    ]);
+    const other = rangeElement('service-ranges', VIP, { from: 50, to: 150 });
+    fake.put('service-ranges', { ...other, data: { kind: 'drop' } });
+    fake.log = [];
+    const ranges = [{ protocol: 'TCP' as const, from: 100, to: 200 }];
+    backend.update([route({ id: 'ranges', match: { kind: 'ranges', ranges } }, [A])], []);
+    await backend.apply(true);
+    assert.match(fake.log.at(-1) ?? '', /^delete service-ranges 1, .*add service-ranges 1/);
+  });
+
+  it('replaces a table of another version as a whole', async () => {
+    const fake = new FakeTables();
+    fake.sets.set('other version', new Map());
+    const { backend, warnings } = start(fake, [route({ affinitySeconds: 5 }, [A])]);
+    await backend.apply(true);
+    assert.deepEqual(fake.log, ['declare', 'replace table', 'rules of all']);
+    assert.equal(warnings.length, 1);
+    assert.ok((fake.chains.get('remember-affinity-5') ?? 0) > 0);
+  });
+
+  it('throws what nft says where there is no table', async () => {
+    const fake = new FakeTables();
+    const { backend } = start(fake);
+    fake.sets.set('other version', new Map());
+    const tables = fake.tables;
+    tables.sets = async () => undefined;
+    const own = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning: () => {} });
+    await assert.rejects(own.apply(true), /nft failed: File exists/);
+    assert.ok(backend);
+  });
+
+  it('tells whose element was refused', async () => {
+    const fake = new FakeTables();
+    const backend = await serving(fake, []);
+    const foreign = { key: Buffer.concat([addressBytes(VIP), portKey('TCP', 80)]) };
+    fake.put('service-ports', { ...foreign, data: { kind: 'drop' } });
+    backend.update([route({}, [A])], []);
+    await assert.rejects(backend.apply(false), (error: unknown) => {
+      assert.ok(error instanceof RefusedElementError);
+      assert.equal(error.service, 'default/web');
+      assert.match(error.message, /^default\/web: .*service-ports/);
+      return true;
+    });
+    assert.ok((await backend.apply(true)).written > 0);
+    assert.deepEqual(fake.texts('service-ports'), [`${VIP} . tcp . 80 : goto internal-port-1`]);
+  });
+
+  it('tells once of what others did, until everything was compared', async () => {
+    const fake = new FakeTables();
+    const backend = await serving(fake, []);
+    let told = 0;
+    backend.onLoss(() => {
+      told += 1;
+    });
+    assert.equal(await backend.loss(), undefined);
+    backend.disturbed('one');
+    backend.disturbed('other');
+    assert.equal(told, 1);
+    await backend.apply(false);
+    assert.equal(await backend.loss(), 'one');
+    fake.onVisit = (set) => {
+      if (set === 'service-ports') backend.disturbed('while it compares');
+      return false;
+    };
+    await backend.apply(true);
+    assert.equal(await backend.loss(), 'while it compares');
+    assert.equal(told, 2);
+  });
+
+  it('writes with the next sync what changes while it compares', async () => {
+    const fake = new FakeTables();
+    const { backend } = start(fake, [route({}, [A])]);
+    fake.before = () => {
+      fake.before = () => {};
+      backend.update([route({ id: 'other', clusterIP: '10.96.0.11' }, [B])], [route().id]);
+    };
+    await backend.apply(true);
+    assert.deepEqual(fake.texts('service-ports'), [`${VIP} . tcp . 80 : goto internal-port-1`]);
+    await backend.apply(false);
+    assert.deepEqual(fake.texts('service-ports'), ['10.96.0.11 . tcp . 80 : goto internal-port-1']);
+    assert.deepEqual(fake.texts('endpoints'), [`10.96.0.11 . tcp . 80 . 0 : ${B} . 8080`]);
+  });
+});
+
+describe('a packet under way', () => {
+  const FIRST = { '': 0, '-local': 2 ** 20 };
+
+  /** Endpoints that a lead may send packets to draw from: keys of their maps without the number. */
+  function pools(fake: FakeTables): Map<string, { count: number; first: number; map: string }> {
+    const found = new Map<string, { count: number; first: number; map: string }>();
+    for (const [map, endpoints] of [
+      ['service-ports', 'endpoints'],
+      ['service-ips', 'endpoint-ips'],
+      ['node-ports', 'node-port-endpoints'],
+    ] as const) {
+      for (const text of fake.texts(map)) {
+        const [key = '', target = ''] = text.split(' : ');
+        for (const [, count, local] of target.matchAll(/-(\d+)(-local)?(?=-|$)/g)) {
+          const first = FIRST[(local ?? '') as keyof typeof FIRST];
+          found.set(`${key} ${first}`, { count: Number(count), first, map: endpoints });
+        }
+      }
+    }
+    return found;
+  }
+
+  function indexes(fake: FakeTables, map: string, key: string): Set<number> {
+    const texts = fake.texts(map as 'endpoints').filter((text) => text.startsWith(`${key} . `));
+    return new Set(texts.map((text) => Number(text.slice(key.length + 3).split(' : ')[0])));
+  }
+
+  it('never finds a number without an endpoint, nor, where there is one, none', async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(change, { minLength: 1, maxLength: 15 }),
+        fc.nat(14),
+        async (steps, restart) => {
+          const fake = new FakeTables();
+          let last = new Map<string, { count: number; first: number; map: string }>();
+          fake.after = () => {
+            const now = pools(fake);
+            for (const [id, { count, first, map }] of now) {
+              const key = id.slice(0, id.lastIndexOf(' '));
+              const there = indexes(fake, map, key);
+              for (let index = 0; index < count; index++) {
+                assert.ok(there.has(first + index), `${map} ${key} has no ${first + index}`);
+              }
+            }
+            // One that was sent by what was there before this transaction.
+            for (const [id, { first, map }] of last) {
+              if (!now.has(id)) continue;
+              const key = id.slice(0, id.lastIndexOf(' '));
+              assert.ok(indexes(fake, map, key).has(first), `${map} ${key} has not even ${first}`);
+            }
+            last = now;
+          };
+          const table = new RouteTable({
+            nodeName: 'node-a',
+            allPortsEnabled: true,
+            onChange: () => {},
+          });
+          let { backend } = start(fake);
+          await backend.apply(true);
+          for (const [index, step] of steps.entries()) {
+            feed(table, step);
+            const { upserts, removals } = table.takeChanges().routes;
+            const isOurs = ({ family }: Route) => family === 'IPv4';
+            backend.update(
+              upserts.filter(isOurs),
+              removals.filter(isOurs).map(({ id }) => id),
+            );
+            if (index === restart) {
+              backend = start(fake, [...table.routes()].filter(isOurs)).backend;
+              await backend.apply(true);
+            } else await backend.apply(false);
+          }
+        },
+      ),
+      { seed: 5, numRuns: 200 },
+    );
+  });
+});
+
+function feed(table: RouteTable, step: Change): void {
+  if ('upsert' in step) table.upsert(step.upsert);
+  else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
+  else table.setNodeAddresses(new Set(step.nodeAddresses));
+}
