@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { familyOf, isLoopback } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
@@ -16,7 +17,11 @@ import { retireIpvs } from './ipvs-retirement.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
-import { retireOthers } from './retirement.ts';
+import { KUBE_PROXY_TABLE } from './removal.ts';
+import { retireIptables, retireNftables } from './retirement.ts';
+
+/** How long is waited for kube-proxy's tables to go, before others' changes are listened to. */
+const DELETION_MS = 10_000;
 
 /**
  * `--proxy-mode nftables`. A family that the node cannot do is logged and left out.
@@ -60,18 +65,24 @@ async function start(
     backends.set(family, new NftBackend(table, nft, own));
   }
   const unsynced = new Set(families);
-  const retiring: Promise<void>[] = [];
+  const deletions: Promise<void>[] = [];
+  const removals: Promise<void>[] = [];
   return {
     backends: [...backends.values()],
     minSyncPeriod: options.nftablesMinSyncPeriod,
     afterFirstSync: (family) => {
-      retiring.push(retireOthers(family, log));
+      deletions.push(retireNftables(family, log, [KUBE_PROXY_TABLE]));
+      removals.push(retireIptables(family, log));
       unsynced.delete(family);
       if (unsynced.size > 0) return;
-      // Not before: a load takes the kernel twice as long while somebody listens.
-      watchOthers(nft, tables, backends, log);
+      // Not before: a load takes the kernel twice as long while somebody listens, and for each chain
+      // and rule of a table that is deleted it keeps 4 KiB.
+      void Promise.race([
+        Promise.all(deletions),
+        sleep(DELETION_MS, undefined, { ref: false }),
+      ]).then(() => watchOthers(nft, tables, backends, log));
       // Its sets can go when no rule names them.
-      void Promise.all(retiring).then(() => retireIpvs(options.ipvsExcludeCidrs, log));
+      void Promise.all(removals).then(() => retireIpvs(options.ipvsExcludeCidrs, log));
     },
   };
 }

@@ -7,32 +7,28 @@
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import { VARIANTS } from '../iptables/commands.ts';
-import {
-  cleanTable,
-  deleteServiceTables,
-  iptablesCommand,
-  iptablesTables,
-  KUBE_PROXY_TABLE,
-} from './removal.ts';
+import { cleanTable, deleteServiceTables, iptablesCommand, iptablesTables } from './removal.ts';
 import { untilDone } from './until-done.ts';
 
-/** For modes other than nftables: Portwide's table and kube-proxy's. */
-export function retireNftables(family: IpFamily, log: Logger): Promise<void> {
+/**
+ * Tables of mode nftables. Resolves when they are gone.
+ * @param names default: Portwide's table and kube-proxy's.
+ */
+export function retireNftables(
+  family: IpFamily,
+  log: Logger,
+  names?: readonly string[],
+): Promise<void> {
   return untilDone(failureOf('nftables'), log, async () => {
-    const tables = await deleteServiceTables(family);
+    const tables = await deleteServiceTables(family, names);
     if (tables.length > 0) log.info({ family, tables }, removedOf('nftables'));
     return true;
   });
 }
 
-/**
- * For mode nftables: kube-proxy's table, and the rules of modes iptables and ipvs. Resolves when
- * all of it is gone.
- */
-export function retireOthers(family: IpFamily, log: Logger): Promise<void> {
-  return untilDone(failureOf('another mode'), log, async () => {
-    const tables = await deleteServiceTables(family, [KUBE_PROXY_TABLE]);
-    if (tables.length > 0) log.info({ family, tables }, removedOf('nftables'));
+/** The rules of modes iptables and ipvs, of both variants. Resolves when they are gone. */
+export function retireIptables(family: IpFamily, log: Logger): Promise<void> {
+  return untilDone(failureOf('iptables'), log, async () => {
     const failures: unknown[] = [];
     for (const variant of VARIANTS) {
       const cleaned: string[] = [];
@@ -53,7 +49,7 @@ export function retireOthers(family: IpFamily, log: Logger): Promise<void> {
 }
 
 function failureOf(mode: string): string {
-  return `cannot remove what ${mode} left; "portwide cleanup" removes all`;
+  return `cannot remove what mode ${mode} left; "portwide cleanup" removes all`;
 }
 
 function removedOf(mode: string): string {
