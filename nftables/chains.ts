@@ -4,6 +4,7 @@
  * endpoints each share a chain.
  */
 
+import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { PROTOCOLS } from '../api/objects.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
@@ -68,23 +69,40 @@ export function firstIndex({ isLocal, slot }: Pick<Choice, 'isLocal' | 'slot'>):
 
 export const REJECT = 'reject-packet';
 
+/** Chains by name, for those options: making rules anew for each Route took longer than all else. */
+const made = new WeakMap<ChainOptions, Map<string, Chain>>();
+
+function named(name: string, options: ChainOptions, make: () => Omit<Chain, 'name'>): Chain {
+  let chains = made.get(options);
+  if (chains === undefined) {
+    chains = new Map();
+    made.set(options, chains);
+  }
+  return getOrCreate(chains, name, () => ({ name, ...make() }));
+}
+
 /** Draws an endpoint. */
-export function pickChain(choice: Choice, { family }: ChainOptions): Chain {
-  return { name: `pick-${choiceName(choice)}`, ...draw(choice, family), leadsTo: [] };
+export function pickChain(choice: Choice, options: ChainOptions): Chain {
+  return named(`pick-${choiceName(choice)}`, options, () => ({
+    ...draw(choice, options.family),
+    leadsTo: [],
+  }));
 }
 
 /** To a cluster IP: clients that are no pods would miss replies that came past this node. */
 export function internalChain(choice: Choice, options: ChainOptions): Chain {
-  const { rules, ...rest } = draw(choice, options.family);
-  const name = `internal-${choiceName(choice)}`;
-  return { name, rules: [...markForeign(options), ...rules], ...rest, leadsTo: [] };
+  return named(`internal-${choiceName(choice)}`, options, () => {
+    const { rules, ...rest } = draw(choice, options.family);
+    return { rules: [...markForeign(options), ...rules], ...rest, leadsTo: [] };
+  });
 }
 
 /** From outside to any endpoint. */
 export function externalChain(choice: Choice, options: ChainOptions): Chain {
-  const { rules, ...rest } = draw(choice, options.family);
-  const name = `external-${choiceName(choice)}`;
-  return { name, rules: [[mark(options.masqueradeBit)], ...rules], ...rest, leadsTo: [] };
+  return named(`external-${choiceName(choice)}`, options, () => {
+    const { rules, ...rest } = draw(choice, options.family);
+    return { rules: [[mark(options.masqueradeBit)], ...rules], ...rest, leadsTo: [] };
+  });
 }
 
 /**
@@ -96,32 +114,30 @@ export function localChain(
   local: Choice | undefined,
   options: ChainOptions,
 ): Chain {
-  const inside = cluster && pickChain(cluster, options);
-  const pods = isPod(options, true);
-  const drawn = local && draw(local, options.family);
   const names = [cluster, local].map((choice) => (choice ? choiceName(choice) : 'none'));
-  const affinity = drawn?.affinity;
-  return {
-    name: `local-${names.join('-')}`,
-    rules: [
-      ...(inside && pods ? [[pods, goTo(inside.name)]] : []),
-      ...(inside ? [[IS_FROM_NODE, mark(options.masqueradeBit), goTo(inside.name)]] : []),
-      ...(drawn?.rules ?? []),
-    ],
-    leadsTo: inside ? [inside] : [],
-    ...(affinity === undefined ? {} : { affinity }),
-  };
+  return named(`local-${names.join('-')}`, options, () => {
+    const inside = cluster && pickChain(cluster, options);
+    const pods = isPod(options, true);
+    const { rules, ...rest } = local ? draw(local, options.family) : { rules: [] };
+    return {
+      rules: [
+        ...(inside && pods ? [[pods, goTo(inside.name)]] : []),
+        ...(inside ? [[IS_FROM_NODE, mark(options.masqueradeBit), goTo(inside.name)]] : []),
+        ...rules,
+      ],
+      leadsTo: inside ? [inside] : [],
+      ...rest,
+    };
+  });
 }
 
 /** Lets on only who is inside the source ranges; the others stay untranslated. */
-export function allowedChain(chain: Chain, by: Match['kind'], { family }: ChainOptions): Chain {
-  const { source, isIn } = partsOf(family);
-  const key = [...keyOf(by === 'all' ? 'ip' : 'port', family), source];
-  return {
-    name: `allowed-${by}-${chain.name}`,
-    rules: [[isIn(key, ALLOWED[by]), goTo(chain.name)]],
-    leadsTo: [chain],
-  };
+export function allowedChain(chain: Chain, by: Match['kind'], options: ChainOptions): Chain {
+  return named(`allowed-${by}-${chain.name}`, options, () => {
+    const { source, isIn } = partsOf(options.family);
+    const key = [...keyOf(by === 'all' ? 'ip' : 'port', options.family), source];
+    return { rules: [[isIn(key, ALLOWED[by]), goTo(chain.name)]], leadsTo: [chain] };
+  });
 }
 
 /** Where it stands who may use a VIP. */
@@ -136,21 +152,23 @@ export function rememberChain(
   kind: LookupKind,
   slot: number,
   seconds: number,
-  family: IpFamily,
+  options: ChainOptions,
 ): Chain {
-  const parts = partsOf(family);
   const affinity = affinityOf(kind, slot);
-  const client = [parts.source, parts.originalVip];
-  const withPort = [...client, parts.protocol, parts.originalPort];
-  const rules: Rule[] =
-    kind === 'ip'
-      ? [[parts.remember(affinity, client, [parts.endpoint], seconds)]]
-      : PROTOCOLS.map((protocol) => [
-          // nft must know the protocol to know what a port is.
-          protocolIs(protocol),
-          parts.remember(affinity, withPort, [parts.endpoint, parts.endpointPort], seconds),
-        ]);
-  return { name: `remember-${affinity}-${seconds}`, rules, leadsTo: [], affinity };
+  return named(`remember-${affinity}-${seconds}`, options, () => {
+    const parts = partsOf(options.family);
+    const client = [parts.source, parts.originalVip];
+    const withPort = [...client, parts.protocol, parts.originalPort];
+    const rules: Rule[] =
+      kind === 'ip'
+        ? [[parts.remember(affinity, client, [parts.endpoint], seconds)]]
+        : PROTOCOLS.map((protocol) => [
+            // nft must know the protocol to know what a port is.
+            protocolIs(protocol),
+            parts.remember(affinity, withPort, [parts.endpoint, parts.endpointPort], seconds),
+          ]);
+    return { rules, leadsTo: [], affinity };
+  });
 }
 
 /**
