@@ -69,10 +69,10 @@ export function firstIndex({ isLocal, slot }: Pick<Choice, 'isLocal' | 'slot'>):
 
 export const REJECT = 'reject-packet';
 
+/** Chains by name, for those options: making rules anew for each Route took longer than all else. */
 const made = new WeakMap<ChainOptions, Map<string, Chain>>();
 
-/** Chains are few and every Service asks for some: each is made once. */
-function once(name: string, options: ChainOptions, make: () => Omit<Chain, 'name'>): Chain {
+function named(name: string, options: ChainOptions, make: () => Omit<Chain, 'name'>): Chain {
   let chains = made.get(options);
   if (chains === undefined) {
     chains = new Map();
@@ -83,7 +83,7 @@ function once(name: string, options: ChainOptions, make: () => Omit<Chain, 'name
 
 /** Draws an endpoint. */
 export function pickChain(choice: Choice, options: ChainOptions): Chain {
-  return once(`pick-${choiceName(choice)}`, options, () => ({
+  return named(`pick-${choiceName(choice)}`, options, () => ({
     ...draw(choice, options.family),
     leadsTo: [],
   }));
@@ -91,7 +91,7 @@ export function pickChain(choice: Choice, options: ChainOptions): Chain {
 
 /** To a cluster IP: clients that are no pods would miss replies that came past this node. */
 export function internalChain(choice: Choice, options: ChainOptions): Chain {
-  return once(`internal-${choiceName(choice)}`, options, () => {
+  return named(`internal-${choiceName(choice)}`, options, () => {
     const { rules, ...rest } = draw(choice, options.family);
     return { rules: [...markForeign(options), ...rules], ...rest, leadsTo: [] };
   });
@@ -99,7 +99,7 @@ export function internalChain(choice: Choice, options: ChainOptions): Chain {
 
 /** From outside to any endpoint. */
 export function externalChain(choice: Choice, options: ChainOptions): Chain {
-  return once(`external-${choiceName(choice)}`, options, () => {
+  return named(`external-${choiceName(choice)}`, options, () => {
     const { rules, ...rest } = draw(choice, options.family);
     return { rules: [[mark(options.masqueradeBit)], ...rules], ...rest, leadsTo: [] };
   });
@@ -115,32 +115,29 @@ export function localChain(
   options: ChainOptions,
 ): Chain {
   const names = [cluster, local].map((choice) => (choice ? choiceName(choice) : 'none'));
-  return once(`local-${names.join('-')}`, options, () => {
+  return named(`local-${names.join('-')}`, options, () => {
     const inside = cluster && pickChain(cluster, options);
     const pods = isPod(options, true);
-    const drawn = local && draw(local, options.family);
-    const affinity = drawn?.affinity;
+    const { rules, ...rest } = local ? draw(local, options.family) : { rules: [] };
     return {
       rules: [
         ...(inside && pods ? [[pods, goTo(inside.name)]] : []),
         ...(inside ? [[IS_FROM_NODE, mark(options.masqueradeBit), goTo(inside.name)]] : []),
-        ...(drawn?.rules ?? []),
+        ...rules,
       ],
       leadsTo: inside ? [inside] : [],
-      ...(affinity === undefined ? {} : { affinity }),
+      ...rest,
     };
   });
 }
 
 /** Lets on only who is inside the source ranges; the others stay untranslated. */
-export function allowedChain(chain: Chain, by: Match['kind'], { family }: ChainOptions): Chain {
-  const { source, isIn } = partsOf(family);
-  const key = [...keyOf(by === 'all' ? 'ip' : 'port', family), source];
-  return {
-    name: `allowed-${by}-${chain.name}`,
-    rules: [[isIn(key, ALLOWED[by]), goTo(chain.name)]],
-    leadsTo: [chain],
-  };
+export function allowedChain(chain: Chain, by: Match['kind'], options: ChainOptions): Chain {
+  return named(`allowed-${by}-${chain.name}`, options, () => {
+    const { source, isIn } = partsOf(options.family);
+    const key = [...keyOf(by === 'all' ? 'ip' : 'port', options.family), source];
+    return { rules: [[isIn(key, ALLOWED[by]), goTo(chain.name)]], leadsTo: [chain] };
+  });
 }
 
 /** Where it stands who may use a VIP. */
@@ -155,21 +152,23 @@ export function rememberChain(
   kind: LookupKind,
   slot: number,
   seconds: number,
-  family: IpFamily,
+  options: ChainOptions,
 ): Chain {
-  const parts = partsOf(family);
   const affinity = affinityOf(kind, slot);
-  const client = [parts.source, parts.originalVip];
-  const withPort = [...client, parts.protocol, parts.originalPort];
-  const rules: Rule[] =
-    kind === 'ip'
-      ? [[parts.remember(affinity, client, [parts.endpoint], seconds)]]
-      : PROTOCOLS.map((protocol) => [
-          // nft must know the protocol to know what a port is.
-          protocolIs(protocol),
-          parts.remember(affinity, withPort, [parts.endpoint, parts.endpointPort], seconds),
-        ]);
-  return { name: `remember-${affinity}-${seconds}`, rules, leadsTo: [], affinity };
+  return named(`remember-${affinity}-${seconds}`, options, () => {
+    const parts = partsOf(options.family);
+    const client = [parts.source, parts.originalVip];
+    const withPort = [...client, parts.protocol, parts.originalPort];
+    const rules: Rule[] =
+      kind === 'ip'
+        ? [[parts.remember(affinity, client, [parts.endpoint], seconds)]]
+        : PROTOCOLS.map((protocol) => [
+            // nft must know the protocol to know what a port is.
+            protocolIs(protocol),
+            parts.remember(affinity, withPort, [parts.endpoint, parts.endpointPort], seconds),
+          ]);
+    return { rules, leadsTo: [], affinity };
+  });
 }
 
 /**

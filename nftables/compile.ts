@@ -56,7 +56,7 @@ export function compileRoute(
   { route, places, allowsOwnVips }: Placed,
   options: ChainOptions,
 ): Compiled {
-  const { match, family, affinitySeconds, clusterEndpoints, localEndpoints } = route;
+  const { match, affinitySeconds, clusterEndpoints, localEndpoints } = route;
   const hasCluster = clusterEndpoints.length > 0;
   const hasLocal = localEndpoints.length > 0;
   const isRestricted = route.sourceRanges !== undefined && (hasCluster || hasLocal);
@@ -112,7 +112,7 @@ export function compileRoute(
     }
   };
   const sticky = (kind: LookupKind, slot: number, isBeside: boolean): NftVerdict | undefined => {
-    if (affinitySeconds > 0) return goTo(rememberChain(kind, slot, affinitySeconds, family));
+    if (affinitySeconds > 0) return goTo(rememberChain(kind, slot, affinitySeconds, options));
     return isBeside ? ACCEPT : undefined;
   };
 

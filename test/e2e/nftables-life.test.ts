@@ -346,6 +346,22 @@ describe('the life of an agent on nftables', () => {
     assert.equal((await noted('affinity-ips-0')).length, 1);
   });
 
+  it('an endpoint that is the node itself is remembered as any', async () => {
+    await lab.node.serve({ protocol: 'TCP', port: 8080 });
+    try {
+      await agent.apply(services([lab.node, ...pods(0, 1)], sticky(1000)));
+      const who = async () => answered(await lab.client.tcp(LISTED, 80)).host;
+      await waitFor('the node was drawn', async () => {
+        await nft('flush', 'map', 'ip', 'portwide', 'affinity');
+        return (await who()) === 'node';
+      });
+      assert.equal((await noted('affinity')).length, 1);
+      for (let probe = 0; probe < 5; probe++) assert.equal(await who(), 'node');
+    } finally {
+      await lab.node.stopServing();
+    }
+  });
+
   it('a flow that nobody answers does not bring back an endpoint that went', async () => {
     // On the LAN's other side nothing answers.
     const ghost = {

@@ -54,8 +54,8 @@ export function allChains(fields: ModeOptions, sticky: boolean): Chain[] {
       }
       if (kind === 'ip') some.push(pickChain(choice({ kind, isSticky, slot: 3 }), options));
     }
-    if (sticky) some.push(rememberChain(kind, kind === 'ip' ? 3 : 0, 86_400, options.family));
-    if (sticky) some.push(rememberChain(kind, 0, 1, options.family));
+    if (sticky) some.push(rememberChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
+    if (sticky) some.push(rememberChain(kind, 0, 1, options));
   }
   const unique = new Map(
     [...standingChains(options), ...some].flatMap(withNeeds).map((chain) => [chain.name, chain]),
