@@ -1,4 +1,4 @@
-import { compareText } from '../api/collections.ts';
+import { compareText, kept } from '../api/collections.ts';
 import type {
   EndpointSlice,
   IpFamily,
@@ -157,12 +157,16 @@ export function selectEndpoints(
   const local = serve(candidates.filter(isLocal));
   const isAlive = (endpoint: Candidate) => endpoint.ready || drains(endpoint);
   const alive = candidates.filter(isAlive);
+  const listOf = (some: readonly Candidate[]) => kept(some.map(plain));
+  const aliveList = listOf(alive);
+  // Mostly these are the same, in the same order.
+  const clusterList = cluster.length === alive.length ? aliveList : listOf(cluster);
   return {
-    cluster: policy.usesCluster ? cluster.map(plain) : [],
-    local: policy.usesLocal ? local.map(plain) : [],
+    cluster: policy.usesCluster ? clusterList : kept([]),
+    local: policy.usesLocal ? listOf(local) : kept([]),
     anywhere: alive.length > 0,
-    alive: alive.map(plain),
-    unready: candidates.filter((endpoint) => !isAlive(endpoint)).map(plain),
+    alive: aliveList,
+    unready: listOf(candidates.filter((endpoint) => !isAlive(endpoint))),
   };
 }
 

@@ -1,5 +1,5 @@
 import type { Refusal } from '../api/all-ports.ts';
-import { compareText, getOrCreate } from '../api/collections.ts';
+import { compareText, getOrCreate, kept } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { type PortRange, rangesOverlap } from '../api/ports.ts';
 import type { Match } from './route.ts';
@@ -51,7 +51,7 @@ export class VipLedger {
     const claims = ports.flatMap((port) => claimsOf(port, serviceKey, creationTimestamp));
     for (const claim of before) this.#remove(claim, affected);
     for (const claim of claims) this.#add(claim, affected);
-    if (claims.length > 0) this.#services.set(serviceKey, claims);
+    if (claims.length > 0) this.#services.set(serviceKey, kept(claims));
     else this.#services.delete(serviceKey);
     affected.delete(serviceKey);
     return affected;
