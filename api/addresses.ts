@@ -51,6 +51,11 @@ export function isLoopback(address: string): boolean {
   return address === '::1' || address.startsWith('127.');
 }
 
+/** Whether a canonical address is `0.0.0.0` or `::`, which to Go's servers are one: every address. */
+export function isUnspecified(address: string): boolean {
+  return address === '0.0.0.0' || address === '::';
+}
+
 /** fe80::/10, which means nothing without a link. */
 export function isLinkLocal(address: string): boolean {
   return /^fe[89ab]/.test(address);

@@ -90,14 +90,15 @@ function readEndpoint(field: Field, family: IpFamily): SliceEndpoint {
   if (first === undefined) fail(child(field, 'addresses'), 'must hold an address');
   const conditions = child(field, 'conditions');
   const nodeName = child(field, 'nodeName');
+  const zone = optionalText(child(field, 'zone'));
   const hints = child(field, 'hints');
   return {
     address: first,
     ready: optionalBoolean(child(conditions, 'ready')) ?? true,
     serving: optionalBoolean(child(conditions, 'serving')) ?? true,
     terminating: optionalBoolean(child(conditions, 'terminating')) ?? false,
-    nodeName: optionalText(nodeName) === undefined ? undefined : dnsSubdomain(nodeName),
-    zone: optionalText(child(field, 'zone')),
+    nodeName: optionalText(nodeName) === undefined ? undefined : shared(dnsSubdomain(nodeName)),
+    zone: zone === undefined ? undefined : shared(zone),
     hintedZones: readHints(child(hints, 'forZones')),
     hintedNodes: readHints(child(hints, 'forNodes')),
   };
@@ -107,4 +108,18 @@ function readEndpoint(field: Field, family: IpFamily): SliceEndpoint {
 function readHints(list: Field): string[] | undefined {
   const names = items(list).map((hint) => text(child(hint, 'name')));
   return names.length === 0 ? undefined : names;
+}
+
+const names = new Map<string, string>();
+/** Names of nodes and zones beyond which a cluster is not. */
+const MAX_NAMES = 20_000;
+
+/** One and the same text for equal ones: a large cluster has the name of each node in hundreds of endpoints. */
+function shared(name: string): string {
+  const known = names.get(name);
+  if (known !== undefined) return known;
+  // Nodes come and go; what is lost is but the sharing.
+  if (names.size >= MAX_NAMES) names.clear();
+  names.set(name, name);
+  return name;
 }

@@ -5,8 +5,12 @@ import { readConfig } from './configuration.ts';
 
 export interface ConfigWatchOptions {
   readonly file: ConfigFile;
-  /** Called once, when the file holds something else than was read. */
+  /** Rejects for content that an agent would not start with, and says why. */
+  readonly check: (content: string) => Promise<void>;
+  /** Called once, when the file holds something else than was read that can be used. */
   readonly onChange: () => void;
+  /** The file holds what cannot be used; called again when the reason changes. */
+  readonly onUnusable: (reason: string) => void;
   /** The file cannot be read; called again when the reason changes. */
   readonly onProblem: (reason: string) => void;
   /** Milliseconds of quiet to wait for after an event. */
@@ -18,12 +22,12 @@ export interface ConfigWatchOptions {
 /**
  * Watches the content of the configuration file. The directory is watched, not the file: a
  * ConfigMap mount is updated by a symbolic link beside it that is renamed over another. A look from
- * time to time finds what makes no event there, such as a link to elsewhere. A file that is gone
- * or cannot be read is no change: there is nothing to start anew with.
+ * time to time finds what makes no event there, such as a link to elsewhere. A file that is gone, or
+ * cannot be read or used, is no change: there is nothing to start anew with.
  * @returns what ends it.
  */
 export function watchConfig(options: ConfigWatchOptions): () => void {
-  const { file, onChange, onProblem, settleMs = 50, pollMs = 5000 } = options;
+  const { file, check, onChange, onUnusable, onProblem, settleMs = 50, pollMs = 5000 } = options;
   let lastProblem: string | undefined;
   let settling: NodeJS.Timeout | undefined;
   let ended = false;
@@ -34,18 +38,28 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
     clearInterval(polling);
     watcher?.close();
   };
+  const tellOnce = (tell: (reason: string) => void, error: unknown) => {
+    const reason = error instanceof Error ? error.message : String(error);
+    if (!ended && reason !== lastProblem) tell(reason);
+    lastProblem = reason;
+  };
   const look = async () => {
     let content: string;
     try {
       content = await readConfig(file.path);
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
-      if (!ended && reason !== lastProblem) onProblem(reason);
-      lastProblem = reason;
+      return tellOnce(onProblem, error);
+    }
+    if (content === file.content) {
+      lastProblem = undefined;
       return;
     }
-    lastProblem = undefined;
-    if (ended || content === file.content) return;
+    try {
+      await check(content);
+    } catch (error) {
+      return tellOnce(onUnusable, error);
+    }
+    if (ended) return;
     end();
     onChange();
   };

@@ -2,24 +2,26 @@ import type { Logger } from 'pino';
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
-import { ANY_FAMILY, Listener } from '../health/listener.ts';
-import { ProxyHealth, systemClock } from '../health/proxy-health.ts';
+import { Listener } from '../health/listener.ts';
+import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { ServiceServers } from '../health/service-servers.ts';
-import { nodePortAddresses } from '../iptables/backend.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
+import { serve } from './listen.ts';
 
 export interface HealthOptions {
   /** Where `/healthz` and `/livez` are served; undefined: nowhere. */
   readonly bindAddress: RunOptions['healthzBindAddress'];
   /** End the process when that address cannot be listened on (`--bind-address-hard-fail`). */
   readonly hardFail: boolean;
-  /** `--nodeport-addresses` */
-  readonly nodePortSelection: 'all' | 'primary' | readonly string[];
+  /** Where the mode serves node ports. */
+  readonly nodePortAddresses: (family: IpFamily, facts: NodeFacts) => 'all' | readonly string[];
   /** Milliseconds. */
   readonly syncPeriod: number;
+  /** `/healthz` cannot be served; it is tried again, unless `hardFail` says to end. */
+  readonly onFailure: (error: Error) => void;
   /** The health check node port of a Service cannot be served; it is tried again. */
   readonly onServiceFailure: (service: ObjectKey, port: number, error: Error) => void;
 }
@@ -37,15 +39,18 @@ export interface AgentHealth {
 /** kube-proxy's: how many sync periods something may be queued. */
 const PATIENCE = 2;
 const NO_FACTS: NodeFacts = { addresses: [], primary: undefined };
-/** To Go, and so to those who configured kube-proxy, these are one. */
-const UNSPECIFIED: readonly string[] = ['', '0.0.0.0', '::'];
+
+/** How `/healthz` judges the agent. @param syncPeriod milliseconds. */
+export function proxyHealth(syncPeriod: number, clock: Clock = systemClock): ProxyHealth {
+  return new ProxyHealth({ timeout: PATIENCE * syncPeriod, clock });
+}
 
 /**
  * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
  * that cannot be bound stops nothing: it is logged and tried again.
  */
 export function startHealth(options: HealthOptions, metrics: Metrics, log: Logger): AgentHealth {
-  const proxy = new ProxyHealth({ timeout: PATIENCE * options.syncPeriod, clock: systemClock });
+  const proxy = proxyHealth(options.syncPeriod);
   const services = new ServiceServers({
     isProxyHealthy: () => proxy.report().healthy,
     listen: (port) => new Listener({ ...port, timers: systemTimers }),
@@ -60,9 +65,7 @@ export function startHealth(options: HealthOptions, metrics: Metrics, log: Logge
       log.info({ service, port }, 'the health check node port is served now'),
   });
   const setNodeFacts = (family: IpFamily, facts: NodeFacts) => {
-    const { nodePortSelection } = options;
-    const selection = { nodePortSelection, family, localhostNodePorts: true };
-    services.setAddresses(family, nodePortAddresses(selection, facts));
+    services.setAddresses(family, options.nodePortAddresses(family, facts));
   };
   for (const family of IP_FAMILIES) setNodeFacts(family, NO_FACTS);
   const listener = serveProxyHealth(options, proxy, metrics, log);
@@ -80,24 +83,13 @@ export function startHealth(options: HealthOptions, metrics: Metrics, log: Logge
 }
 
 function serveProxyHealth(
-  { bindAddress, hardFail }: HealthOptions,
+  { bindAddress, hardFail, onFailure }: HealthOptions,
   proxy: ProxyHealth,
   metrics: Metrics,
   log: Logger,
 ): Listener | undefined {
   if (bindAddress === undefined) return undefined;
-  const { host, port } = bindAddress;
   const counters = { '/healthz': metrics.healthz, '/livez': metrics.livez };
-  return new Listener({
-    host: UNSPECIFIED.includes(host) ? ANY_FAMILY : host,
-    port,
-    onRequest: proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) })),
-    onFailure: (error) => {
-      const next = hardFail ? 'ending' : 'trying again';
-      log.error({ err: error }, `cannot serve /healthz (--healthz-bind-address); ${next}`);
-      if (hardFail) process.exit(1);
-    },
-    onRecovery: () => log.info({ host, port }, '/healthz is served now'),
-    timers: systemTimers,
-  });
+  const handler = proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) }));
+  return serve('--healthz-bind-address', bindAddress, handler, { hardFail, log, onFailure });
 }

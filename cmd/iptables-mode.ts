@@ -13,6 +13,7 @@ import {
   hasRandomFully,
   usableIptables,
 } from './node-setup.ts';
+import { retireNftables } from './retirement.ts';
 
 /** What only the running node can tell. */
 export interface NodeTraits {
@@ -57,6 +58,7 @@ async function startIptablesMode(start: IptablesStart): Promise<Mode> {
     minSyncPeriod: options.iptablesMinSyncPeriod,
     afterFirstSync: (family) => {
       if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
+      void retireNftables(family, log);
       unsynced.delete(family);
       if (unsynced.size === 0) void retireIpvs(options.ipvsExcludeCidrs, log);
     },

@@ -11,6 +11,7 @@ import { UserError } from './errors.ts';
 import { type IptablesStart, localDetector } from './iptables-mode.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
+import { retireNftables } from './retirement.ts';
 
 /** `--proxy-mode ipvs`. */
 export async function openIpvsMode(options: RunOptions, log: Logger): Promise<OpenMode> {
@@ -45,7 +46,7 @@ async function startIpvsMode(start: IptablesStart): Promise<Mode> {
   return {
     backends,
     minSyncPeriod: options.ipvsMinSyncPeriod,
-    afterFirstSync: () => {},
+    afterFirstSync: (family) => void retireNftables(family, log),
   };
 }
 

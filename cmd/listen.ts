@@ -1,50 +1,40 @@
-import { UserError } from './errors.ts';
+import type { RequestListener } from 'node:http';
+import { isUnspecified } from '../api/addresses.ts';
+import { ANY_FAMILY, Listener } from '../health/listener.ts';
+import { systemTimers } from '../proxier/runner.ts';
 import type { Log } from './log.ts';
 
-/** As kube-proxy. */
-const RETRY_MS = 5000;
-
-/** A server that listens, or tries to. */
-export interface Listening {
-  close(): void;
+export interface ServeOptions {
+  /** Whether to end instead of trying again (`--bind-address-hard-fail`). */
+  readonly hardFail: boolean;
+  readonly log: Log;
+  /** Hears of the first of several failures in a row. */
+  readonly onFailure: (error: Error) => void;
 }
 
 /**
- * Has a server listen. A port that is taken does not keep Services from being served: it is tried
- * again until it is free, unless `--bind-address-hard-fail` says to end.
- * @param flag that says where; named in errors.
- * @throws UserError only with `hardFail`.
+ * Serves pages of the agent's own. A port that is taken does not keep Services from being served: it
+ * is tried again until it is free, unless `--bind-address-hard-fail` says to end.
+ * @param flag that says where; named in the log.
  */
-export async function listenOrRetry(
+export function serve(
   flag: string,
-  listen: () => Promise<{ close(): unknown }>,
-  { hardFail, log, retryMs = RETRY_MS }: { hardFail: boolean; log: Log; retryMs?: number },
-): Promise<Listening> {
-  let server: { close(): unknown } | undefined;
-  let retry: NodeJS.Timeout | undefined;
-  let closed = false;
-  const attempt = async (): Promise<void> => {
-    try {
-      const listening = await listen();
-      if (closed) {
-        listening.close();
-        return;
-      }
-      server = listening;
-      if (retry !== undefined) log.info({ flag }, 'the server listens now');
-    } catch (error) {
-      const reason = (error as Error).message;
-      if (hardFail) throw new UserError(`${flag}: ${reason}`, { cause: error });
-      if (retry === undefined) log.error({ flag, reason }, 'cannot listen; trying again');
-      if (!closed) retry = setTimeout(() => void attempt(), retryMs).unref();
-    }
-  };
-  await attempt();
-  return {
-    close() {
-      closed = true;
-      clearTimeout(retry);
-      server?.close();
+  { host, port }: { readonly host: string; readonly port: number },
+  onRequest: RequestListener,
+  { hardFail, log, onFailure }: ServeOptions,
+): Listener {
+  return new Listener({
+    // To Go, and so to those who configured kube-proxy, both are every address.
+    host: isUnspecified(host) ? ANY_FAMILY : host,
+    port,
+    onRequest,
+    onFailure: (error) => {
+      const next = hardFail ? 'ending' : 'trying again';
+      log.error({ flag, err: error }, `cannot listen; ${next}`);
+      if (hardFail) process.exit(1);
+      onFailure(error);
     },
-  };
+    onRecovery: () => log.info({ flag }, 'the server listens now'),
+    timers: systemTimers,
+  });
 }

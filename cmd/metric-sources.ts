@@ -22,6 +22,14 @@ export function metricSources(
       numbers().flatMap(({ family, rules = [] }) =>
         [...rules].map(([name, count]) => ({ family, table: name, count })),
       ),
+    elements: () =>
+      numbers().flatMap(({ family, elements = [] }) =>
+        [...elements].map(([map, count]) => ({ family, map, count })),
+      ),
+    cleanupFailures: () =>
+      numbers().flatMap(({ family, cleanupFailures: count }) =>
+        count === undefined ? [] : [{ family, count }],
+      ),
     marks: () =>
       numbers().flatMap(({ family, marks }) => (marks === undefined ? [] : [{ family, ...marks }])),
   };

@@ -1,12 +1,15 @@
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
-import type { RunOptions } from '../config/settings.ts';
-import type { Backend } from '../proxier/backend.ts';
+import type { NodeOptions, RunOptions } from '../config/settings.ts';
+import { nodePortAddresses } from '../iptables/backend.ts';
+import { nftCommand } from '../nftables/command.ts';
+import type { Backend, NodeFacts } from '../proxier/backend.ts';
 import { openIptablesMode } from './iptables-mode.ts';
 import { openIpvsMode, prepareIpvs } from './ipvs-mode.ts';
-import { openNftablesMode } from './nftables-mode.ts';
-import { allowLocalhostNodePorts } from './node-setup.ts';
+import { nftablesNodePortAddresses, openNftablesMode } from './nftables-mode.ts';
+import { nftablesSupport } from './nftables-support.ts';
+import { prepareLocalhostNodePorts } from './node-setup.ts';
 
 /** A mode that the node can do; nothing is programmed yet. */
 export interface OpenMode {
@@ -25,30 +28,70 @@ export interface Mode {
 }
 
 /** What is to be known of a mode. */
-interface ModeKind {
+export interface ModeKind {
+  readonly name: ProxyMode;
   /** @throws UserError with what the node lacks for the mode. */
   open(options: RunOptions, log: Logger): Promise<OpenMode>;
   /** What it needs of the node that takes more rights than rules do (`--init-only`). @throws UserError */
   prepare(options: RunOptions, log: Logger): Promise<void>;
   /** Milliseconds between two looks at the kernel. */
   syncPeriod(options: RunOptions): number;
+  /** Addresses of the node that serve node ports; `all`: every local one. */
+  nodePortAddresses(
+    options: NodeOptions,
+    family: IpFamily,
+    facts: NodeFacts,
+  ): 'all' | readonly string[];
 }
 
-/** Here, and here alone, a mode is picked. */
-export const MODES: Readonly<Record<ProxyMode, ModeKind>> = {
+const MODES: Readonly<Record<ProxyMode, ModeKind>> = {
   nftables: {
+    name: 'nftables',
     open: openNftablesMode,
     prepare: async () => {},
     syncPeriod: (options) => options.nftablesSyncPeriod,
+    nodePortAddresses: nftablesNodePortAddresses,
   },
   iptables: {
+    name: 'iptables',
     open: openIptablesMode,
-    prepare: allowLocalhostNodePorts,
+    prepare: prepareLocalhostNodePorts,
     syncPeriod: (options) => options.iptablesSyncPeriod,
+    nodePortAddresses: selectedAddresses,
   },
   ipvs: {
+    name: 'ipvs',
     open: openIpvsMode,
     prepare: prepareIpvs,
     syncPeriod: (options) => options.ipvsSyncPeriod,
+    nodePortAddresses: selectedAddresses,
   },
 };
+
+/** What `--proxy-mode` stands for where nothing looks at a node. */
+export const FIRST_CHOICE: ProxyMode = 'nftables';
+
+/**
+ * Here, and here alone, a mode is picked: the one that was named, whatever the node can do; without
+ * a name nftables, where it can be had for every family of the node, and iptables elsewhere.
+ */
+export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<ModeKind> {
+  if (proxyMode !== undefined) return MODES[proxyMode];
+  const support = await nftablesSupport(nftCommand());
+  if (support.missing.size === 0) {
+    log.info({ mode: FIRST_CHOICE }, 'no mode is named; nft and the kernel can do this one');
+    return { ...MODES.nftables, open: (options) => openNftablesMode(options, log, support) };
+  }
+  const reason = [...new Set(support.missing.values())].join('; ');
+  log.info({ mode: 'iptables', reason }, 'no mode is named, and nftables cannot be had');
+  return MODES.iptables;
+}
+
+function selectedAddresses(
+  { nodeportAddresses }: NodeOptions,
+  family: IpFamily,
+  facts: NodeFacts,
+): 'all' | readonly string[] {
+  const selection = { nodePortSelection: nodeportAddresses, family, localhostNodePorts: true };
+  return nodePortAddresses(selection, facts);
+}

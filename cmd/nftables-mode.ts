@@ -1,43 +1,48 @@
 import type { Logger } from 'pino';
-import { familyOf } from '../api/addresses.ts';
+import { familyOf, isLoopback } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
+import { nodePortAddresses } from '../iptables/backend.ts';
 import { addressFamily } from '../netlink/address.ts';
 import { NfTables } from '../netlink/nftables.ts';
 import { watchNftables } from '../netlink/nftables-watch.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import { type NftCommand, nftCommand } from '../nftables/command.ts';
-import { declarations, standingChains, TABLE } from '../nftables/skeleton.ts';
+import { TABLE } from '../nftables/skeleton.ts';
+import type { NodeFacts } from '../proxier/backend.ts';
 import { UserError } from './errors.ts';
 import { localDetector } from './iptables-mode.ts';
+import { retireIpvs } from './ipvs-retirement.ts';
 import type { Mode, OpenMode } from './mode.ts';
-import { whyNot } from './node-setup.ts';
+import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
+import { IPV6_DISABLED } from './node-setup.ts';
+import { retireOthers } from './retirement.ts';
 
-/** `--proxy-mode nftables`. */
-export async function openNftablesMode(options: RunOptions, log: Logger): Promise<OpenMode> {
+/**
+ * `--proxy-mode nftables`. A family that the node cannot do is logged and left out.
+ * @param support of the node, if somebody asked already.
+ * @throws UserError when there is none.
+ */
+export async function openNftablesMode(
+  options: RunOptions,
+  log: Logger,
+  support?: NftablesSupport,
+): Promise<OpenMode> {
   const nft = nftCommand();
-  const families: IpFamily[] = [];
-  for (const family of IP_FAMILIES) {
-    const reason = await whyNot(family, () => probe(nft, options, family));
-    if (reason === undefined) families.push(family);
-    else log.warn({ family, reason }, 'no nftables for this family on this node; it is left out');
-  }
+  const { families, missing } = support ?? (await nftablesSupport(nft));
   if (families.length === 0) {
-    throw new UserError(
-      '--proxy-mode nftables does not work on this node for any IP family: it takes nft 1.0.1, ' +
-        'a kernel of 5.13 with nf_tables, and CAP_NET_ADMIN',
-    );
+    const reasons = [...new Set(missing.values())].join('; ');
+    throw new UserError(`--proxy-mode nftables does not work on this node: ${reasons}`);
+  }
+  for (const family of IP_FAMILIES) {
+    if (families.includes(family)) continue;
+    const reason = missing.get(family) ?? IPV6_DISABLED;
+    log.warn({ family, reason }, 'no nftables for this family on this node; it is left out');
   }
   return {
     families,
     start: async (podCidrs) => start(nft, options, families, podCidrs, log),
   };
-}
-
-/** Has nft and the kernel look at all that the mode needs. @throws NftError */
-async function probe(nft: NftCommand, options: NodeOptions, family: IpFamily): Promise<void> {
-  const own = nftablesOptions(options, family, [], () => {});
-  await nft.check(declarations(standingChains(own), family));
 }
 
 async function start(
@@ -55,13 +60,18 @@ async function start(
     backends.set(family, new NftBackend(table, nft, own));
   }
   const unsynced = new Set(families);
+  const retiring: Promise<void>[] = [];
   return {
     backends: [...backends.values()],
     minSyncPeriod: options.nftablesMinSyncPeriod,
     afterFirstSync: (family) => {
+      retiring.push(retireOthers(family, log));
       unsynced.delete(family);
+      if (unsynced.size > 0) return;
       // Not before: a load takes the kernel twice as long while somebody listens.
-      if (unsynced.size === 0) watchOthers(nft, tables, backends, log);
+      watchOthers(nft, tables, backends, log);
+      // Its sets can go when no rule names them.
+      void Promise.all(retiring).then(() => retireIpvs(options.ipvsExcludeCidrs, log));
     },
   };
 }
@@ -101,15 +111,35 @@ export function nftablesOptions(
   podCidrs: readonly string[],
   onWarning: (message: string) => void,
 ): NftOptions {
-  const { nodeportAddresses } = options;
   return {
     family,
     masqueradeAll: options.masqueradeAll || options.nftablesMasqueradeAll,
     masqueradeBit: options.nftablesMasqueradeBit,
     localDetector: localDetector(options, family, podCidrs),
-    // As kube-proxy: in this mode, only the node's own address unless it is told.
-    nodePortSelection: nodeportAddresses === 'all' ? 'primary' : nodeportAddresses,
+    nodePortSelection: nodePortSelection(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),
     onWarning,
   };
+}
+
+/** As kube-proxy: in this mode, only the node's own address unless it is told. */
+function nodePortSelection({ nodeportAddresses }: NodeOptions): NodeOptions['nodeportAddresses'] {
+  return nodeportAddresses === 'all' ? 'primary' : nodeportAddresses;
+}
+
+/** Addresses of the node that serve node ports in this mode; never a loopback address. */
+export function nftablesNodePortAddresses(
+  options: NodeOptions,
+  family: IpFamily,
+  facts: NodeFacts,
+): readonly string[] {
+  const selection = {
+    nodePortSelection: nodePortSelection(options),
+    family,
+    localhostNodePorts: false,
+  };
+  const selected = nodePortAddresses(selection, facts);
+  return (selected === 'all' ? facts.addresses : selected).filter(
+    (address) => !isLoopback(address),
+  );
 }

@@ -2,12 +2,15 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import type { Logger } from 'pino';
-import { cidrContains } from '../api/addresses.ts';
+import { cidrContains, isUnspecified } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
+import { isEmpty, restorePieces } from '../iptables/restore.ts';
+import { localnetChange } from '../iptables/ruleset.ts';
 import { detectVariant, holdsServices } from '../iptables/variant.ts';
 import { UserError } from './errors.ts';
+import type { Log } from './log.ts';
 
 /** Name of this Node: lower-case and trimmed, as kube-proxy and the kubelet make it. */
 export function effectiveNodeName(options: NodeOptions): string {
@@ -16,7 +19,7 @@ export function effectiveNodeName(options: NodeOptions): string {
 
 /** `--bind-address`, which tells the node's IP; undefined when it says only that there is one. */
 export function nodeIpOverride({ bindAddress }: NodeOptions): string | undefined {
-  return bindAddress === '0.0.0.0' || bindAddress === '::' ? undefined : bindAddress;
+  return isUnspecified(bindAddress) ? undefined : bindAddress;
 }
 
 /** `net.ipv4.ip_forward` and the like. @returns undefined where the kernel has none such. */
@@ -63,14 +66,19 @@ export async function usableIptables(options: RunOptions, log: Logger): Promise<
   return usable;
 }
 
+export const IPV6_DISABLED = 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
+
+/** Whether the node does without a family. */
+export async function isDisabled(family: IpFamily): Promise<boolean> {
+  return family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0';
+}
+
 /** Why a family cannot be served; undefined: it can. */
 export async function whyNot(
   family: IpFamily,
   probe: () => Promise<void>,
 ): Promise<string | undefined> {
-  if (family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0') {
-    return 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
-  }
+  if (await isDisabled(family)) return IPV6_DISABLED;
   try {
     await probe();
     return undefined;
@@ -96,11 +104,7 @@ export async function dropsInvalid(): Promise<boolean> {
  * Not set when no node port is served there anyway.
  */
 export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger): Promise<void> {
-  const addresses = options.nodeportAddresses;
-  const servesLoopback =
-    addresses === 'all' ||
-    (addresses !== 'primary' && addresses.some((cidr) => cidrContains(cidr, '127.0.0.1')));
-  if (!options.iptablesLocalhostNodeports || !servesLoopback) return;
+  if (!servesLocalhost(options)) return;
   const name = 'net.ipv4.conf.all.route_localnet';
   try {
     await writeSysctl(name, '1');
@@ -109,10 +113,40 @@ export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger)
   }
 }
 
+/** The same before there are any rules: first come those that close what it opens. */
+export async function prepareLocalhostNodePorts(options: RunOptions, log: Logger): Promise<void> {
+  if (!servesLocalhost(options)) return;
+  const variant = options.iptablesVariant ?? (await detectVariant());
+  const iptables = iptablesCommands('IPv4', variant);
+  try {
+    const filter = (await iptables.save()).get('filter');
+    const change = localnetChange(filter ?? { chains: new Map(), foreign: new Set() });
+    if (!isEmpty(change)) await iptables.restore(restorePieces(change));
+  } catch (error) {
+    log.warn(
+      { err: error },
+      'cannot keep neighbours from 127.0.0.0/8, so node ports are not opened there',
+    );
+    return;
+  }
+  await allowLocalhostNodePorts(options, log);
+}
+
+function servesLocalhost({ iptablesLocalhostNodeports, nodeportAddresses }: NodeOptions): boolean {
+  if (!iptablesLocalhostNodeports || nodeportAddresses === 'primary') return false;
+  return (
+    nodeportAddresses === 'all' || nodeportAddresses.some((cidr) => cidrContains(cidr, '127.0.0.1'))
+  );
+}
+
 /** Rules of both variants apply, and those of the other are never updated. */
-async function warnOfOtherVariant(variant: Variant, log: Logger): Promise<void> {
+export async function warnOfOtherVariant(
+  variant: Variant,
+  log: Log,
+  holds = holdsServices,
+): Promise<void> {
   const other = variant === 'nft' ? 'legacy' : 'nft';
-  if (await holdsServices(other)) {
+  if (await holds(other)) {
     log.warn(
       { using: variant, other },
       `iptables-${other} has rules for Services too; they stay in force until "portwide cleanup"`,
@@ -121,10 +155,14 @@ async function warnOfOtherVariant(variant: Variant, log: Logger): Promise<void> 
 }
 
 /** Pods behind one bridge reach each other past iptables unless the bridge calls it. */
-export async function warnOfBridge(families: readonly IpFamily[], log: Logger): Promise<void> {
+export async function warnOfBridge(
+  families: readonly IpFamily[],
+  log: Log,
+  read = readSysctl,
+): Promise<void> {
   for (const family of families) {
     const name = `net.bridge.bridge-nf-call-${family === 'IPv4' ? 'iptables' : 'ip6tables'}`;
-    if ((await readSysctl(name)) === '0') {
+    if ((await read(name)) === '0') {
       log.warn({ sysctl: name }, 'is 0: Services between pods on one bridge may not work');
     }
   }

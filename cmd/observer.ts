@@ -2,6 +2,8 @@ import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import { IptablesError } from '../iptables/commands.ts';
 import type { Metrics } from '../metrics/metrics.ts';
+import { NftRefusedError } from '../netlink/nftables.ts';
+import { NftError } from '../nftables/command.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
 import type { RefusalChanges } from '../proxier/route-table.ts';
 import type { AgentHealth } from './health.ts';
@@ -20,6 +22,7 @@ export interface ObserverOptions {
 export function createObserver(options: ObserverOptions): ProxierObserver {
   const { log, metrics, health, tell, onFirstSync } = options;
   const known = new Set<IpFamily>();
+  const failing = new Set<IpFamily>();
   const inForce = (family: IpFamily, triggerTimes: readonly number[]) => {
     const now = Date.now();
     for (const time of triggerTimes) {
@@ -75,6 +78,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       }
       metrics.conntrackDeleted.inc(labels, forgottenFlows);
       log.debug({ family, full, seconds, written, forgottenFlows }, 'synced');
+      if (failing.delete(family)) log.info({ family }, 'syncs succeed again');
       if (!known.has(family)) {
         log.info({ family, seconds, written }, 'serving');
         onFirstSync(family);
@@ -88,10 +92,14 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
     },
     syncFailed(family, error, { full, seconds }) {
       const labels = { ip_family: family };
+      failing.add(family);
       observeSync(family, full, seconds);
       if (error instanceof IptablesError && error.command.endsWith('-restore')) {
         metrics.restoreFailures.inc(labels);
         if (!full) metrics.partialRestoreFailures.inc(labels);
+      }
+      if (error instanceof NftError || error instanceof NftRefusedError) {
+        metrics.nftSyncFailures.inc(labels);
       }
       log.error({ family, err: error }, 'sync failed; the rules stay as they were, trying again');
     },

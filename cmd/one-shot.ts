@@ -8,7 +8,7 @@ import { configurationText, unwritable } from '../config/write.ts';
 import { cleanupAndReport } from './cleanup.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
 import { UserError } from './errors.ts';
-import { MODES } from './mode.ts';
+import { pickMode } from './mode.ts';
 
 /**
  * `--write-config-to`, `--cleanup` and `--init-only`, the first of them that was given.
@@ -47,7 +47,9 @@ async function writeConfig(file: string, options: RunOptions, log: Logger): Prom
 
 /** What needs more rights than rules do; an agent that starts later finds it done. */
 async function initialise(options: RunOptions, log: Logger): Promise<void> {
+  const mode = await pickMode(options, log);
+  // First: what it writes or loads has the kernel load nf_conntrack, without which it has no limits.
+  await mode.prepare(options, log);
   await setUpConntrack(options, log);
-  await MODES[options.proxyMode].prepare(options, log);
-  log.info({ mode: options.proxyMode }, 'the node is set up');
+  log.info({ mode: mode.name }, 'the node is set up');
 }

@@ -20,6 +20,7 @@ import { formatProblem } from '../sources/manifests/problem.ts';
 import { loadOrWarn } from './configuration.ts';
 import { iptablesOptions } from './iptables-mode.ts';
 import { ipvsOptions } from './ipvs-mode.ts';
+import { FIRST_CHOICE } from './mode.ts';
 import { nftablesOptions } from './nftables-mode.ts';
 import { effectiveNodeName, nodeIpOverride } from './node-setup.ts';
 
@@ -72,7 +73,7 @@ export function render(options: RenderOptions, note: (line: string) => void): st
   }
 
   const own = addresses.filter((address) => familyOf(address) === options.ipFamily);
-  return RENDER[options.proxyMode]({
+  return RENDER[options.proxyMode ?? FIRST_CHOICE]({
     options,
     podCidrs: table.node?.podCIDRs ?? [],
     facts: { addresses: own, primary: own[0] },

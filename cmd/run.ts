@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
-import { type Logger, pino } from 'pino';
-import type { ConfigFile } from '../config/configure.ts';
+import type { Logger } from 'pino';
+import { type ConfigFile, configure } from '../config/configure.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { toConfiguration } from '../config/write.ts';
@@ -9,7 +9,7 @@ import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
-import { metricsHandler, serveMetrics } from '../metrics/server.ts';
+import { metricsHandler } from '../metrics/server.ts';
 import { watchAddresses } from '../netlink/address-watch.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
@@ -22,19 +22,23 @@ import { formatProblem } from '../sources/manifests/problem.ts';
 import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import { watchConfig } from './config-watch.ts';
-import { loadConfiguration } from './configuration.ts';
+import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
 import { startHealth } from './health.ts';
-import { listenOrRetry } from './listen.ts';
+import { serve } from './listen.ts';
 import { takeLock } from './lock.ts';
+import { createLog } from './log.ts';
 import { metricSources } from './metric-sources.ts';
-import { MODES } from './mode.ts';
+import { pickMode } from './mode.ts';
 import { effectiveNodeName, nodeIpOverride, warnOfBridge } from './node-setup.ts';
 import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
 import { tellOnServices } from './service-events.ts';
 import { VERSION } from './version.ts';
+
+/** What the agent was doing, in its Events on the Node. */
+const START = 'StartPortwide';
 
 export function addRunCommand(program: Command): void {
   const command = program.command('run').description('serve Services on this node until stopped');
@@ -48,14 +52,15 @@ export function addRunCommand(program: Command): void {
  */
 async function run(texts: FlagTexts): Promise<void> {
   const { options, warnings, file } = await loadConfiguration(texts);
-  const log = pino({ base: null, level: options.v >= 3 ? 'debug' : 'info' });
+  const log = createLog(options.v);
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   if (await runOneShot(texts, options, log)) return;
-  if (file !== undefined) endOnChange(file, log);
+  await checkSource(options);
+  if (file !== undefined) endOnChange(file, texts, log);
   const nodeName = effectiveNodeName(options);
-  log.info({ version: VERSION, node: nodeName, mode: options.proxyMode }, 'starting');
-  const { open, syncPeriod: syncPeriodOf } = MODES[options.proxyMode];
-  const { families, start } = await open(options, log);
+  const kind = await pickMode(options, log);
+  log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
+  const { families, start } = await kind.open(options, log);
   const stopping = stopSignal();
   const lock = await takeLock(log, stopping);
   if (lock === undefined) return;
@@ -80,30 +85,34 @@ async function run(texts: FlagTexts): Promise<void> {
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
   const pages = metricsHandler({
     registry: metrics.registry,
-    mode: options.proxyMode,
-    configuration: () => toConfiguration(options),
+    mode: kind.name,
+    configuration: () => toConfiguration({ ...options, proxyMode: kind.name }),
   });
-  const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
-  const server =
-    metricsBindAddress &&
-    (await listenOrRetry('--metrics-bind-address', () => serveMetrics(pages, metricsBindAddress), {
-      hardFail,
-      log,
-    }));
   const recorder = new EventRecorder({
     nodeName,
     log,
     onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
   });
   const events: Events = options.manifests === undefined ? recorder : NO_EVENTS;
-  events.normal(nodeRef(nodeName), 'Starting', '', 'StartPortwide');
-  const syncPeriod = syncPeriodOf(options);
+  const node = nodeRef(nodeName);
+  events.normal(node, 'Starting', '', START);
+  const { metricsBindAddress, bindAddressHardFail: hardFail } = options;
+  const server =
+    metricsBindAddress &&
+    serve('--metrics-bind-address', metricsBindAddress, pages, {
+      hardFail,
+      log,
+      onFailure: (error) => events.warning(node, 'FailedToStartMetricServer', error.message, START),
+    });
+  const syncPeriod = kind.syncPeriod(options);
   const health = startHealth(
     {
       bindAddress: options.healthzBindAddress,
       hardFail,
-      nodePortSelection: options.nodeportAddresses,
+      nodePortAddresses: (family, facts) => kind.nodePortAddresses(options, family, facts),
       syncPeriod,
+      onFailure: (error) =>
+        events.warning(node, 'FailedToStartProxierHealthcheck', error.message, START),
       onServiceFailure: (key, port, error) =>
         events.warning(
           serviceRef(key, table.service(key)?.uid ?? ''),
@@ -174,11 +183,20 @@ async function run(texts: FlagTexts): Promise<void> {
   process.exit(0);
 }
 
-/** As kube-proxy: who runs the agent starts it again, with the new configuration. */
-function endOnChange(file: ConfigFile, log: Logger): void {
+/**
+ * As kube-proxy: who runs the agent starts it again, with the new configuration. Unlike it, an agent
+ * goes on when none would start with that: one mistake would end those of all nodes.
+ */
+function endOnChange(file: ConfigFile, texts: FlagTexts, log: Logger): void {
   const { path } = file;
   watchConfig({
     file,
+    check: async (content) => checkSource(configure(texts, { path, content }).options),
+    onUnusable: (reason) =>
+      log.error(
+        { file: path, reason },
+        'the configuration file changed and cannot be used; what was read stays',
+      ),
     onChange: () => {
       log.error({ file: path }, 'the configuration file changed; ending for a restart');
       process.exit(1);

@@ -197,6 +197,6 @@ export const AGENT_SETTINGS = {
     kind: { ...count, argument: '<level>' },
     default: 0,
     winsOverFile: true,
-    text: 'log level: 0 to 2 tell what operators act on, 3 each sync',
+    text: 'log level: 0 to 2 tell what operators act on, 3 each sync and where errors arose',
   }),
 };

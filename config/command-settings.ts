@@ -34,7 +34,7 @@ export const COMMAND_SETTINGS = {
     default: false,
     winsOverFile: true,
     text: 'set what needs more rights than CAP_NET_ADMIN (sysctls, conntrack limits), and end',
-    more: 'For an init container. Node ports on 127.0.0.1 are opened then before there are rules that keep neighbours out (CVE-2020-8558), as with kube-proxy, unless the kubelet has made them.',
+    more: 'For an init container. Before node ports on 127.0.0.1 are opened, the rules of `KUBE-FIREWALL` are written that keep neighbours out (CVE-2020-8558), and no others.',
   }),
   healthzPort: setting({
     group: 'servers',

@@ -3,6 +3,8 @@ import { contradictions } from './contradictions.ts';
 import { ConfigurationError, type Notice } from './errors.ts';
 import { type FileReading, readConfigFile } from './file.ts';
 import { attempt, type FlagTexts, readFlags, withDeprecatedPorts } from './flags.ts';
+import { joinPath, keyStep } from './kinds.ts';
+import { unknownGates } from './map-kinds.ts';
 import { flagOf } from './setting.ts';
 import {
   ALL_SETTINGS,
@@ -57,10 +59,17 @@ export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
     .map(({ names: [first], message }) => ({ subject: subjectOf(nameOf(first), file), message }));
   const all = [...problems, ...flags.problems, ...reading.problems];
   all.push(...contradicting, ...exclusions(given, file));
-  if (all.length > 0) {
-    throw new ConfigurationError([...all, ...reading.warnings]);
-  }
-  return { options, warnings: [...flagWarnings(given, file), ...reading.warnings] };
+  const doubts = [...reading.warnings, ...gateWarnings(options, file)];
+  if (all.length > 0) throw new ConfigurationError([...all, ...doubts]);
+  return { options, warnings: [...flagWarnings(given, file), ...doubts] };
+}
+
+function gateWarnings({ featureGates }: RunOptions, file: ConfigFile | undefined): Notice[] {
+  return unknownGates(featureGates).map((gate) => {
+    const field = joinPath('featureGates', keyStep(gate));
+    const subject = file === undefined ? flagOf('featureGates') : subjectOf(field, file);
+    return { subject, message: `unknown feature gate ${gate}; it switches nothing` };
+  });
 }
 
 /** Whether a flag of on or off is on. @throws ConfigurationError */

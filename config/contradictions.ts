@@ -1,3 +1,4 @@
+import type { ProxyMode } from './node-settings.ts';
 import type { OptionName, RunOptions } from './settings.ts';
 
 /** Options that are right one by one and wrong together. */
@@ -17,9 +18,11 @@ export function contradictions(
     found.push({ names: [first, second], message });
 
   // As kube-proxy, only of the mode in use: nobody looks at the other's.
-  const [least, period] = PERIODS[options.proxyMode];
-  if (options[least] > options[period]) {
-    add(least, period, `must not be greater than ${nameOf(period)}`);
+  const modes = options.proxyMode === undefined ? UNNAMED : [options.proxyMode];
+  for (const [least, period] of modes.map((mode) => PERIODS[mode])) {
+    if (options[least] > options[period]) {
+      add(least, period, `must not be greater than ${nameOf(period)}`);
+    }
   }
   const needed = NEEDED_BY_MODE[options.detectLocalMode];
   if (needed !== undefined && options[needed] === undefined) {
@@ -28,11 +31,14 @@ export function contradictions(
   return found;
 }
 
+/** Modes of which one is picked when none is named. */
+const UNNAMED = ['nftables', 'iptables'] as const satisfies readonly ProxyMode[];
+
 const PERIODS = {
   iptables: ['iptablesMinSyncPeriod', 'iptablesSyncPeriod'],
   ipvs: ['ipvsMinSyncPeriod', 'ipvsSyncPeriod'],
   nftables: ['nftablesMinSyncPeriod', 'nftablesSyncPeriod'],
-} as const satisfies Record<RunOptions['proxyMode'], readonly [OptionName, OptionName]>;
+} as const satisfies Record<ProxyMode, readonly [OptionName, OptionName]>;
 
 const NEEDED_BY_MODE = {
   ClusterCIDR: undefined,

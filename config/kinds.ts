@@ -124,11 +124,21 @@ export function choice<T extends string>(argument: string, words: readonly T[]):
   return textual(argument, parse, String);
 }
 
+/** A choice whose flag may be empty, which stands for `usual`, as in kube-proxy. */
+export function choiceOr<T extends string>(usual: T, kind: Kind<T>): Kind<T> {
+  return { ...kind, fromFlag: (text) => (text === '' ? usual : kind.fromFlag(text)) };
+}
+
+/** Go's words for true and for false (strconv.ParseBool). */
+const TRUE = ['true', 'True', 'TRUE', 't', 'T', '1'];
+const FALSE = ['false', 'False', 'FALSE', 'f', 'F', '0'];
+
 /** `--flag`, `--flag=true` or `--flag=false`. */
 export const boolean: Kind<boolean> = {
   argument: '[true|false]',
   fromFlag: (value) => {
-    if (value === 'true' || value === 'false') return value === 'true';
+    if (TRUE.includes(value)) return true;
+    if (FALSE.includes(value)) return false;
     return refuse(`must be true or false, not ${shown(value)}`);
   },
   fromFile: (value) => {

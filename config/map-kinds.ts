@@ -14,7 +14,7 @@ import {
   refuse,
 } from './kinds.ts';
 
-/** Whether each feature is on; of kube-proxy's, those that were named. */
+/** Whether each feature is on; of those of Kubernetes, those that were named. */
 export interface FeatureGates {
   readonly AllPorts: boolean;
   readonly [gate: string]: boolean;
@@ -23,7 +23,7 @@ export interface FeatureGates {
 /** Gates that mean something here, and whether they are on by default. */
 export const FEATURE_GATES: FeatureGates = { AllPorts: true };
 
-/** Gates of kube-proxy's that its configuration may name; they switch nothing here. */
+/** Gates that kube-proxy looks at; they switch nothing here. */
 export const IGNORED_GATES: readonly string[] = [
   'AllAlpha',
   'AllBeta',
@@ -48,7 +48,10 @@ export const IGNORED_GATES: readonly string[] = [
   'WinOverlay',
 ];
 
-/** A gate that does not exist is refused, as kube-proxy does. */
+/**
+ * Gates that nobody here knows are kept, to be warned of (`unknownGates`): kube-proxy takes those of
+ * every component of its Kubernetes version, and installers hand all components the same ones.
+ */
 export const featureGates: Kind<FeatureGates> = {
   argument: '<gates>',
   fromFlag: (given) =>
@@ -65,13 +68,11 @@ export const featureGates: Kind<FeatureGates> = {
 
 function gates(given: readonly [name: string, read: () => boolean][]): FeatureGates {
   const problems: ValueProblem[] = [];
-  const known = Object.keys(FEATURE_GATES).join(', ');
   const values = new Map<string, boolean>(Object.entries(FEATURE_GATES));
   for (const [name, read] of given) {
     const at = keyStep(name);
-    if (!Object.hasOwn(FEATURE_GATES, name) && !IGNORED_GATES.includes(name)) {
-      const reason = `unknown feature gate ${shown(name)}; known: ${known}, and those of kube-proxy`;
-      problems.push({ at, reason });
+    if (!/^[A-Z][A-Za-z0-9]*$/.test(name)) {
+      problems.push({ at, reason: `${shown(name)} cannot be the name of a feature gate` });
       continue;
     }
     try {
@@ -83,6 +84,13 @@ function gates(given: readonly [name: string, read: () => boolean][]): FeatureGa
   }
   if (problems.length > 0) throw new InvalidValue(problems);
   return { ...FEATURE_GATES, ...Object.fromEntries(values) };
+}
+
+/** Gates that mean nothing to Portwide nor to kube-proxy: those of other components, and mistakes. */
+export function unknownGates(given: FeatureGates): string[] {
+  return Object.keys(given).filter(
+    (name) => !Object.hasOwn(FEATURE_GATES, name) && !IGNORED_GATES.includes(name),
+  );
 }
 
 /** Log levels of single source files (klog's vmodule). */

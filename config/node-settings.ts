@@ -1,6 +1,6 @@
 /** Settings that decide what rules a node gets; `run` and `render` share them. */
 import type { AllPortsBy } from '../ipvs/plan.ts';
-import { boolean, choice, integer, optional } from './kinds.ts';
+import { boolean, choice, choiceOr, integer, optional } from './kinds.ts';
 import { FEATURE_GATES, featureGates } from './map-kinds.ts';
 import {
   address,
@@ -47,10 +47,11 @@ export const NODE_SETTINGS = {
   proxyMode: setting({
     group: 'rules',
     field: 'mode',
-    kind: choice('<mode>', PROXY_MODES),
-    default: 'iptables',
-    text: `how the kernel is programmed: ${PROXY_MODES.join(', ')}`,
-    more: 'No other mode is fallen back to.',
+    kind: optional(choice('<mode>', PROXY_MODES)),
+    default: undefined,
+    shownDefault: 'nftables where nft and the kernel can, else iptables',
+    text: 'how the kernel is programmed: nftables, iptables or ipvs',
+    more: 'kube-proxy takes iptables when it is not told. A mode that is named is never left for another: where the node lacks something for it, the agent ends and says what.',
   }),
   masqueradeAll: setting({
     group: 'rules',
@@ -65,7 +66,7 @@ export const NODE_SETTINGS = {
     kind: integer(0, 31, '<bit>'),
     default: 14,
     keepsZero: true,
-    text: 'bit of the mark for masquerade: of packets, or in mode ipvs of connections',
+    text: 'bit of the mark for masquerade: of packets, or in mode ipvs of connections; mode nftables has its own',
   }),
   nodeportAddresses: setting({
     group: 'rules',
@@ -83,12 +84,12 @@ export const NODE_SETTINGS = {
     default: FEATURE_GATES,
     shownDefault: 'AllPorts=true',
     text: 'such as AllPorts=false, with which all-ports Services are refused',
-    more: "Gates of kube-proxy's are accepted and switch nothing. kube-proxy does not start with a file that names `AllPorts`: take it out before going back.",
+    more: 'Other gates are accepted and switch nothing: clusters give all their components one list. kube-proxy does not start with a file that names `AllPorts`: take it out before going back.',
   }),
   detectLocalMode: setting({
     group: 'pods',
     field: 'detectLocalMode',
-    kind: choice('<mode>', DETECT_LOCAL_MODES),
+    kind: choiceOr('ClusterCIDR', choice('<mode>', DETECT_LOCAL_MODES)),
     default: 'ClusterCIDR',
     text: `how traffic of local pods is told: ${DETECT_LOCAL_MODES.join(', ')}`,
     more: 'With NodeCIDR the agent waits until the Node has pod CIDRs, and ends for a restart when they change.',
@@ -162,7 +163,7 @@ export const NODE_SETTINGS = {
     default: [],
     shownDefault: 'none',
     text: 'addresses whose IPVS services belong to others and stay',
-    more: "Of `portwide cleanup`, and of mode iptables when it takes over, too. All other services of a protocol, address and port are taken for kube-proxy's or Portwide's own, and removed if no Service asks for them.",
+    more: "Of `portwide cleanup`, and of another mode that takes over, too. All other services of a protocol, address and port are taken for kube-proxy's or Portwide's own, and removed if no Service asks for them.",
   }),
   ipvsFwmarkRange: setting({
     group: 'ipvs',

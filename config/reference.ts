@@ -31,8 +31,10 @@ What is Portwide's own is in its section \`portwide\`, which kube-proxy warns of
 - **Null is the default.** So is, for most fields, what Go calls the zero value: \`""\`, \`0\`, \`0s\`,
   \`false\`, \`[]\`. Where it is not, the default below has a star: there \`0\` means 0.
 - **When the content of the file changes**, the agent says so and ends with status 1, so that whoever
-  runs it starts it anew; the rules stay. Updates of a ConfigMap mount are noticed at once, those of a
-  file behind a link to elsewhere within five seconds. (A \`subPath\` mount is never updated.)
+  runs it starts it anew; the rules stay. Content that it could not start with is an error in the log, and
+  the agent goes on with what it has; kube-proxy ends then too. Updates of a ConfigMap mount are
+  noticed at once, those of a file behind a link to elsewhere within five seconds. (A \`subPath\` mount is
+  never updated.)
 - Only the first document of a YAML file counts. Durations are Go's: \`30s\`, \`1m30s\`, \`500ms\`. An on-off
   flag may stand alone (\`--masquerade-all\`) or have a value (\`--masquerade-all=false\`).
 - \`--write-config-to\` writes what flags or file come to; so flags can be turned into a file.
@@ -59,7 +61,7 @@ function row(name: string, of: Setting<unknown>): string {
 }
 
 function gates(): string {
-  return `And in \`featureGates\`: ${IGNORED_GATES.map(code).join(', ')}.\n`;
+  return `And in \`featureGates\`: ${IGNORED_GATES.map(code).join(', ')}. Others are warned of.\n`;
 }
 
 function defaultFile(): string {

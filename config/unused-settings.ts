@@ -67,6 +67,7 @@ export const UNUSED_SETTINGS = {
     kind: boolean,
     default: false,
     text: "there is no /debug/pprof, which is Go's",
+    more: '[metrics.md](metrics.md) has what there is instead.',
   }),
   showHiddenMetricsForVersion: setting({
     group,

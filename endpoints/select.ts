@@ -1,4 +1,4 @@
-import { compareText, kept } from '../api/collections.ts';
+import { compareText } from '../api/collections.ts';
 import type {
   EndpointSlice,
   IpFamily,
@@ -157,16 +157,14 @@ export function selectEndpoints(
   const local = serve(candidates.filter(isLocal));
   const isAlive = (endpoint: Candidate) => endpoint.ready || drains(endpoint);
   const alive = candidates.filter(isAlive);
-  const listOf = (some: readonly Candidate[]) => kept(some.map(plain));
-  const aliveList = listOf(alive);
-  // Mostly these are the same, in the same order.
-  const clusterList = cluster.length === alive.length ? aliveList : listOf(cluster);
+  const endpoints = cluster.map(plain);
   return {
-    cluster: policy.usesCluster ? clusterList : kept([]),
-    local: policy.usesLocal ? listOf(local) : kept([]),
+    cluster: policy.usesCluster ? endpoints : [],
+    local: policy.usesLocal ? local.map(plain) : [],
     anywhere: alive.length > 0,
-    alive: aliveList,
-    unready: listOf(candidates.filter((endpoint) => !isAlive(endpoint))),
+    // Nearly always the same: one list for both.
+    alive: alive.length === cluster.length ? endpoints : alive.map(plain),
+    unready: candidates.filter((endpoint) => !isAlive(endpoint)).map(plain),
   };
 }
 

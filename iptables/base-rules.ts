@@ -192,7 +192,7 @@ function sharedRules(options: BaseOptions): SharedRule[] {
 }
 
 /** route_localnet=1 lets neighbours send to 127.0.0.0/8; this takes it back (CVE-2020-8558). */
-function localnetRules(): SharedRule[] {
+export function localnetRules(): SharedRule[] {
   const drop = ruleText(FIREWALL, {
     source: { value: '127.0.0.0/8', not: true },
     destination: { value: '127.0.0.0/8' },

@@ -106,7 +106,7 @@ export interface ServiceChains {
  */
 export function serviceChains(name: string, protocol: Protocol | undefined): ServiceChains {
   const key = protocol === undefined ? `${name}:*` : name + protocol.toLowerCase();
-  const service = shortHash(key);
+  const service = hashedName('', key);
   const endpoints = new Map<string, string>();
   return {
     cluster: `KUBE-SVC-${service}`,
@@ -115,7 +115,7 @@ export function serviceChains(name: string, protocol: Protocol | undefined): Ser
     firewall: `KUBE-FW-${service}`,
     endpoint: (address, port) => {
       const target = socketAddress(address, port);
-      return getOrCreate(endpoints, target, () => `KUBE-SEP-${shortHash(key + target)}`);
+      return getOrCreate(endpoints, target, () => hashedName('KUBE-SEP-', key + target));
     },
   };
 }
@@ -126,16 +126,20 @@ export function socketAddress(address: string, port: number | undefined): string
   return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
 }
 
-/** First 16 characters of the base32 (RFC 4648) SHA-256, which keeps names within 28 characters. */
-function shortHash(text: string): string {
+/**
+ * A prefix and the first 16 characters of the base32 (RFC 4648) SHA-256, which keeps names within 28
+ * characters. Joined, for what is put together with `+` V8 keeps in its parts, at four times the
+ * memory, and there are as many names as endpoints.
+ */
+function hashedName(prefix: string, text: string): string {
   const digest = hash('sha256', text, 'buffer');
-  let name = '';
+  const parts = [prefix];
   // 16 times 5 bits: the first 80 of the digest.
   for (let bit = 0; bit < 80; bit += 5) {
     const twoBytes = digest.readUInt16BE(bit >> 3);
-    name += BASE32.charAt((twoBytes >> (11 - (bit & 7))) & 31);
+    parts.push(BASE32.charAt((twoBytes >> (11 - (bit & 7))) & 31));
   }
-  return name;
+  return parts.join('');
 }
 
 const BASE32 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567';

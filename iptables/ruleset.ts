@@ -1,5 +1,5 @@
 import type { Route } from '../services/route.ts';
-import type { SharedRule, StandingRules } from './base-rules.ts';
+import { localnetRules, type SharedRule, type StandingRules } from './base-rules.ts';
 import {
   EXTERNAL_SERVICES,
   isStandingChain,
@@ -197,12 +197,7 @@ export class Ruleset {
 
   #sharedChanges(table: Table, saved: SavedTable): SharedChange[] {
     const own = this.shared().filter((rule) => rule.table === table);
-    const stale = staleJumps(own, saved);
-    const chains = new Set([...own.map(({ chain }) => chain), ...stale.keys()]);
-    return [...chains].flatMap((chain) => {
-      const rules = own.filter((rule) => rule.chain === chain);
-      return sharedChange(chain, rules, stale.get(chain) ?? [], saved);
-    });
+    return sharedChanges(own, staleJumps(own, saved), saved);
   }
 
   #replace(id: string, route: Route | undefined): void {
@@ -308,6 +303,28 @@ function staleJumps(
     return target !== undefined && isStandingChain(target) && !rules.has(line);
   });
   return Map.groupBy(stale, (line) => PLAIN_JUMP.exec(line)?.[1] ?? '');
+}
+
+/**
+ * What the filter table lacks of the rules that make route_localnet safe, for who sets it before
+ * there are any others (`--init-only`).
+ */
+export function localnetChange(saved: SavedTable): TableChange {
+  const shared = sharedChanges(localnetRules(), new Map(), saved);
+  return { table: 'filter', write: new Map(), remove: [], shared };
+}
+
+/** @param stale rules to be removed, by chain. */
+function sharedChanges(
+  own: readonly SharedRule[],
+  stale: ReadonlyMap<string, readonly string[]>,
+  saved: SavedTable,
+): SharedChange[] {
+  const chains = new Set([...own.map(({ chain }) => chain), ...stale.keys()]);
+  return [...chains].flatMap((chain) => {
+    const rules = own.filter((rule) => rule.chain === chain);
+    return sharedChange(chain, rules, stale.get(chain) ?? [], saved);
+  });
 }
 
 /**

@@ -76,8 +76,8 @@ const TREES: readonly Tree[] = [
 /** The three trees over VIPs of one family: translation, rejects, source ranges. */
 export class VipTrees {
   readonly #family: IpFamily;
-  /** Last byte of the address -> VIP -> owner -> entries. */
-  readonly #leaves = new Map<number, Map<string, Map<string, readonly VipEntry[]>>>();
+  /** Last byte of the address -> VIP and owner -> entries. */
+  readonly #leaves = new Map<number, Map<string, readonly VipEntry[]>>();
   readonly #touched = new Set<number>();
   /** Leaf chains that have rules, by tree root and table; what the branches jump to. */
   readonly #filled = new Map<Tree, Set<number>>(TREES.map((tree) => [tree, new Set()]));
@@ -90,14 +90,11 @@ export class VipTrees {
   replace(owner: string, before: readonly VipEntry[], after: readonly VipEntry[]): void {
     for (const { vip } of before) {
       const byte = lastByte(vip);
-      const owners = this.#leaves.get(byte)?.get(vip);
-      if (owners?.delete(owner) === true) this.#touched.add(byte);
-      if (owners?.size === 0) this.#leaves.get(byte)?.delete(vip);
+      if (this.#leaves.get(byte)?.delete(`${vip} ${owner}`) === true) this.#touched.add(byte);
     }
     for (const [vip, entries] of Map.groupBy(after, (entry) => entry.vip)) {
       const byte = lastByte(vip);
-      const leaf = getOrCreate(this.#leaves, byte, () => new Map());
-      getOrCreate(leaf, vip, () => new Map()).set(owner, entries);
+      getOrCreate(this.#leaves, byte, () => new Map()).set(`${vip} ${owner}`, entries);
       this.#touched.add(byte);
     }
   }
@@ -136,9 +133,10 @@ export class VipTrees {
   #leafChain(tree: Tree, byte: number): TreeChain {
     const name = leafName(tree, byte);
     const rules: string[] = [];
-    const vips = [...(this.#leaves.get(byte) ?? [])].sort(([a], [b]) => compareText(a, b));
-    for (const [, owners] of vips) {
-      for (const rule of vipRules(tree, this.#family, [...owners.values()].flat())) {
+    const entries = [...(this.#leaves.get(byte)?.values() ?? [])].flat();
+    const vips = Map.groupBy(entries, ({ vip }) => vip);
+    for (const [, ofVip] of [...vips].sort(([a], [b]) => compareText(a, b))) {
+      for (const rule of vipRules(tree, this.#family, ofVip)) {
         rules.push(ruleText(name, rule));
       }
     }

@@ -41,14 +41,16 @@ export function rulesetWriter(
     } catch (error) {
       const left = blockedRemovals(error, change.remove);
       if (left.length === 0) throw error;
-      onWarning(`table ${change.table} keeps ${left.join(', ')}: ${String(error)}`);
       // Until the next comparison with the kernel.
       ruleset.markWritten({ ...change, write: new Map(), remove: left });
       const remove = change.remove.filter((name) => !left.includes(name));
       // Emptied all the same: it must not lead to pods that went, nor hold the chains it jumps to.
       const emptied = left.map((name) => [name, { text: '', depth: DEPTH.mark, size: 0 }] as const);
       const rest = { ...change, remove, write: new Map([...change.write, ...emptied]) };
-      return await writeTolerant(rest);
+      const written = await writeTolerant(rest);
+      // Not before: where the rest fails too, the removals are not to blame.
+      onWarning(`table ${change.table} keeps ${left.join(', ')}: ${String(error)}`);
+      return written;
     }
   };
 

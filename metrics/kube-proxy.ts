@@ -18,6 +18,7 @@ export interface KubeProxyMetrics {
   readonly networkProgrammingSeconds: Histogram<ByFamily>;
   readonly restoreFailures: Counter<ByFamily>;
   readonly partialRestoreFailures: Counter<ByFamily>;
+  readonly nftSyncFailures: Counter<ByFamily>;
   readonly rulesWritten: Gauge<'table' | ByFamily>;
   readonly conntrackSeconds: Histogram<ByFamily>;
   readonly conntrackDeleted: Counter<ByFamily>;
@@ -35,6 +36,8 @@ export interface KubeProxySources {
   noLocal(): Iterable<{ family: IpFamily; policy: 'internal' | 'external'; count: number }>;
   /** Rules of iptables that are ours, by table. */
   rules(): Iterable<{ family: IpFamily; table: string; count: number }>;
+  /** Of mode nftables: how often something of no use could not be removed. */
+  cleanupFailures(): Iterable<{ family: IpFamily; count: number }>;
 }
 
 /** 1 ms, doubled up to 16 s. */
@@ -89,6 +92,17 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources): Kub
       value: count,
     })),
   );
+  asked(
+    'counter',
+    `${SYNC}_nftables_cleanup_failures_total`,
+    'Failures so far to remove what is of no use from the table (mode nftables)',
+    FAMILY,
+    () =>
+      [...sources.cleanupFailures()].map(({ family, count }) => ({
+        labels: { ip_family: family },
+        value: count,
+      })),
+  );
   return {
     syncSeconds: histogram(`${SYNC}_duration_seconds`, 'Seconds a sync took', SYNC_BUCKETS, FAMILY),
     fullSyncSeconds: histogram(
@@ -123,6 +137,11 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources): Kub
     partialRestoreFailures: counter(
       `${SYNC}_iptables_partial_restore_failures_total`,
       'Failures of iptables-restore so far in syncs that wrote only what had changed',
+      FAMILY,
+    ),
+    nftSyncFailures: counter(
+      `${SYNC}_nftables_sync_failures_total`,
+      'Syncs so far that failed because nft or the kernel refused a transaction (mode nftables)',
       FAMILY,
     ),
     rulesWritten: gauge(`${SYNC}_iptables_last`, 'Rules of iptables written by the last sync', [

@@ -43,8 +43,9 @@ export function createMetrics(sources: MetricSources, version: string): Metrics 
  * increase then, which a query can find.
  */
 export function startFamily(metrics: Metrics, family: IpFamily): void {
-  const { restoreFailures, partialRestoreFailures, conntrackDeleted } = metrics;
-  for (const counter of [restoreFailures, partialRestoreFailures, conntrackDeleted]) {
+  const { restoreFailures, partialRestoreFailures, nftSyncFailures, conntrackDeleted } = metrics;
+  const rare = [restoreFailures, partialRestoreFailures, nftSyncFailures, conntrackDeleted];
+  for (const counter of rare) {
     counter.inc({ ip_family: family }, 0);
   }
 }

@@ -16,6 +16,8 @@ export interface PortwideSources {
   refusals(): Iterable<{ serviceKey: ObjectKey; reason: RefusalReason }>;
   allPortsServices(): Readonly<Record<'all' | 'ranges', number>>;
   routes(): Iterable<{ family: IpFamily; kind: 'port' | 'ranges' | 'all'; count: number }>;
+  /** Elements of nf_tables that Services have, by map; of mode nftables. */
+  elements(): Iterable<{ family: IpFamily; map: string; count: number }>;
   /** Packet marks, of modes that have them. */
   marks(): Iterable<{ family: IpFamily; inUse: number; waiting: number }>;
 }
@@ -62,6 +64,17 @@ export function portwideMetrics(
     () =>
       [...sources.routes()].map(({ kind, family, count }) => ({
         labels: { kind, ip_family: family },
+        value: count,
+      })),
+  );
+  asked(
+    'gauge',
+    'portwide_nftables_elements',
+    'Elements that Services have in the maps and sets of the table (mode nftables)',
+    ['map', 'ip_family'],
+    () =>
+      [...sources.elements()].map(({ family, map, count }) => ({
+        labels: { map, ip_family: family },
         value: count,
       })),
   );

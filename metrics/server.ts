@@ -1,4 +1,4 @@
-import { createServer, type RequestListener, type Server } from 'node:http';
+import type { RequestListener } from 'node:http';
 import type { Registry } from 'prom-client';
 import { createSlis } from './slis.ts';
 
@@ -31,7 +31,7 @@ export function metricsHandler({ registry, mode, configuration }: MetricsPages):
     }),
     '/healthz': () => {
       // To answer is the whole of the check, which Kubernetes calls "ping".
-      slis.observe('ping', 'healthz', true);
+      slis.passed('ping', 'healthz');
       return { type: TEXT, body: 'ok' };
     },
     '/proxyMode': () => ({ type: TEXT, body: mode }),
@@ -60,24 +60,4 @@ export function metricsHandler({ registry, mode, configuration }: MetricsPages):
       response.writeHead(code, headers).end(body);
     });
   };
-}
-
-/**
- * Serves pages.
- * @param address an empty host is every address.
- * @throws Error (EADDRINUSE and the like) when the address cannot be bound.
- */
-export async function serveMetrics(
-  handler: RequestListener,
-  address: { host: string; port: number },
-): Promise<Server> {
-  const server = createServer(handler);
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    const host = address.host === '' ? {} : { host: address.host };
-    server.listen({ port: address.port, ...host }, resolve);
-  });
-  // Scrapes must not keep an agent alive that was told to end.
-  server.unref();
-  return server;
 }

@@ -4,8 +4,8 @@ import { definer } from './define.ts';
 /** Results of health checks (KEP-3466), which have a page of their own. */
 export interface Slis {
   readonly registry: Registry;
-  /** @param type the page that ran the check: `healthz`. */
-  observe(name: string, type: string, isGood: boolean): void;
+  /** @param type the page that ran the check: `healthz`. There is no check here that could fail. */
+  passed(name: string, type: string): void;
 }
 
 /** component-base's metrics (metrics/prometheus/slis). */
@@ -23,9 +23,9 @@ export function createSlis(): Slis {
   ]);
   return {
     registry,
-    observe(name, type, isGood) {
-      last.set({ name, type }, isGood ? 1 : 0);
-      total.inc({ name, type, status: isGood ? 'success' : 'error' });
+    passed(name, type) {
+      last.set({ name, type }, 1);
+      total.inc({ name, type, status: 'success' });
     },
   };
 }

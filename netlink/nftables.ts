@@ -228,16 +228,17 @@ export class NfTables {
   }
 
   /**
-   * Deletes chains with their rules, and sets, in one transaction. Nothing else may name them.
+   * Deletes chains with their rules, and sets. Nothing else may name them. In two transactions:
+   * before 6.2 the kernel does not let go of a chain in the one that takes away a map to it.
    * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
    */
   async remove(chains: readonly string[], sets: readonly string[]): Promise<void> {
     const table = this.#table;
     await this.#send([
       ...chains.map((name) => flushChainRequest(table, name)),
-      ...chains.map((name) => deleteChainRequest(table, name)),
       ...sets.map((name) => deleteSetRequest(table, name)),
     ]);
+    await this.#send(chains.map((name) => deleteChainRequest(table, name)));
   }
 
   async #send(requests: readonly Request[]): Promise<void> {

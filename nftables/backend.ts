@@ -1,25 +1,39 @@
 import { ENOENT } from '../netlink/error.ts';
 import {
+  NFT_SET_FLAGS,
   type NfTables,
   type NftChange,
   type NftElement,
   NftRefusedError,
 } from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
-import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
+import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import { brokenLoyalties, isBroken, type Loyalties, loyaltiesOf } from './affinity.ts';
-import type { Chain } from './chains.ts';
+import { type Chain, isForNft } from './chains.ts';
 import { type NftCommand, NftError } from './command.ts';
 import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
-import { AFFINITY, isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
+import { isInterval, overlapping } from './intervals.ts';
+import { isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
 import { NftPlan, type PlanOptions } from './plan.ts';
 import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
 import { tableScript } from './text.ts';
 
 export interface NftOptions extends PlanOptions {
   readonly onWarning: (message: string) => void;
+}
+
+/** The kernel refused an element, and with it all that was to be written at the time. */
+export class RefusedElementError extends Error {
+  override readonly name = 'RefusedElementError';
+  /** The Service (port) that it is of, `ns/name` or `ns/name:port`; undefined if that has gone. */
+  readonly service: string | undefined;
+
+  constructor(service: string | undefined, cause: NftRefusedError) {
+    super(`${service ?? 'something that is wanted no more'}: ${cause.message}`, { cause });
+    this.service = service;
+  }
 }
 
 /** Elements of a transaction where everything is compared: one need not be, and memory is dear. */
@@ -36,7 +50,12 @@ export class NftBackend implements Backend {
   /** What somebody else did to the table since everything was compared. */
   #disturbance: string | undefined;
   #onLoss = () => {};
+  /** Elements that were given to the kernel, by map. */
+  #sizes = new Map<string, number>();
+  #cleanupFailures = 0;
   readonly #plan: NftPlan;
+  /** Maps that packets write, of those that are known to be there. */
+  #affinities: ReadonlySet<string> = new Set();
 
   constructor(tables: NfTables, nft: NftCommand, options: NftOptions) {
     this.family = options.family;
@@ -55,7 +74,13 @@ export class NftBackend implements Backend {
   }
 
   async apply(full: boolean): Promise<ApplyReport> {
-    return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+    try {
+      return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+    } catch (error) {
+      if (!(error instanceof NftRefusedError) || error.element === undefined) throw error;
+      const element = { map: error.set as MapName, ...error.element };
+      throw new RefusedElementError(this.#plan.nameOf(element), error);
+    }
   }
 
   async loss(): Promise<string | undefined> {
@@ -64,6 +89,10 @@ export class NftBackend implements Backend {
 
   onLoss(callback: () => void): void {
     this.#onLoss = callback;
+  }
+
+  numbers(): BackendNumbers {
+    return { elements: this.#sizes, cleanupFailures: this.#cleanupFailures };
   }
 
   /** Somebody else changed the table. @param what in words for the log. */
@@ -85,6 +114,8 @@ export class NftBackend implements Backend {
     );
     await this.#changeForgetting(changes, broken);
     await this.#tables.change(changesOf('delete', afterwards));
+    for (const { map } of adds) count(this.#sizes, map, 1);
+    for (const { map } of [...deletes, ...afterwards]) count(this.#sizes, map, -1);
     return deletes.length + adds.length + afterwards.length;
   }
 
@@ -139,9 +170,10 @@ export class NftBackend implements Backend {
     this.#disturbance = undefined;
     if (!(await this.#prepare())) return await this.#replace();
     const kernel = await this.#elements();
-    const [sources, leads]: [Pending, Pending] = [new Pending(), new Pending()];
+    const [sources, ranges, leads] = [new Pending(), new Pending(), new Pending()];
     const sticky: Placed[] = [];
     const slices = new Slices();
+    const sizes = new Map<string, number>();
     let written = 0;
     let writing = Promise.resolve();
     // While the kernel takes one transaction, the next is made up.
@@ -156,30 +188,49 @@ export class NftBackend implements Backend {
     for (const { elements, placed } of this.#plan.takeAll()) {
       if (placed !== undefined && placed.route.affinitySeconds > 0) sticky.push(placed);
       for (const element of elements) {
+        count(sizes, element.map, 1);
         const had = takeFrom(kernel.get(element.map), element);
         if (had === undefined || had !== dataText(element)) {
-          (isLead(element.map) ? leads : sources).add(element, had !== undefined);
+          const others = isInterval(element.map) ? ranges : sources;
+          (isLead(element.map) ? leads : others).add(element, had !== undefined);
         }
         if (slices.isOver()) await slices.turn();
       }
       if (sources.size > ELEMENTS_PER_TRANSACTION) await write(sources);
     }
     await write(sources);
+    this.#makeWay(ranges, kernel);
+    await write(ranges);
     await writing;
     const chains = [...this.#plan.chains()];
     await this.#declare(chains);
     await this.#tables.replaceRules(rulesOf(chains));
+    this.#makeWay(leads, kernel);
     await write(leads);
     await writing;
+    this.#sizes = sizes;
     written += await this.#removeOthers(kernel);
     await this.#removeStrangers();
+    this.#affinities = affinitiesOf(this.#plan.chains());
     return written + (await this.#forget(this.#allLoyalties(sticky), true));
+  }
+
+  /** Has what the kernel cannot hold beside what is to be added go with it. */
+  #makeWay(pending: Pending, stale: ReadonlyMap<MapName, Map<string, string>>): void {
+    const old = [...stale]
+      .filter(([map]) => isInterval(map))
+      .flatMap(([map, keys]) => [...keys.keys()].map((key) => elementOf(map, key, this.family)));
+    for (const element of overlapping(old, pending.added, this.family)) {
+      pending.remove(element);
+      stale.get(element.map)?.delete(keyText(element));
+    }
   }
 
   /** Brings the table with its maps. @returns whether the one that is there could be made so. */
   async #prepare(): Promise<boolean> {
     try {
       await this.#nft.run(declarations(standingChains(this.#options), this.family));
+      this.#affinities = affinitiesOf([]);
       return true;
     } catch (error) {
       if (!(error instanceof NftError) || (await this.#tables.sets()) === undefined) throw error;
@@ -187,21 +238,26 @@ export class NftBackend implements Backend {
     }
   }
 
-  /**
-   * Brings the maps that these chains need besides those that always are. Maps are declared by nft,
-   * which then can show what is in them.
-   */
+  /** Maps that packets write are declared by nft, which then can show what is in them. */
   async #declare(chains: readonly Chain[]): Promise<void> {
-    if (chains.every(({ affinity = AFFINITY }) => affinity === AFFINITY)) return;
+    const names = [...affinitiesOf(chains)];
+    if (names.every((name) => this.#affinities.has(name))) return;
     await this.#nft.run(declarations(chains, this.family));
+    this.#affinities = new Set([...this.#affinities, ...names]);
   }
 
   /** Makes the table anew, in one transaction: one of another version has other maps. */
   async #replace(): Promise<number> {
     this.#options.onWarning('the table is of another version: it is replaced as a whole');
     const elements = [...this.#plan.takeAll()].flatMap((each) => each.elements);
-    const script = tableScript(this.#plan.chains(), elements, this.family);
+    const chains = [...this.#plan.chains()];
+    const written = chains.map((chain) => (isForNft(chain) ? chain : { ...chain, rules: [] }));
+    const script = tableScript(written, elements, this.family);
     await this.#nft.run(`delete table ${nftFamily(this.family)} ${TABLE}\n${script}`);
+    await this.#tables.replaceRules(rulesOf(chains));
+    this.#affinities = affinitiesOf(chains);
+    this.#sizes = new Map();
+    for (const { map } of elements) count(this.#sizes, map, 1);
     return elements.length;
   }
 
@@ -232,7 +288,10 @@ export class NftBackend implements Backend {
     const known = new Set([...this.#plan.chains()].map(({ name }) => name));
     const chains = (await this.#tables.chains()) ?? [];
     const maps = new Set<string>([...MAP_NAMES, ...affinitiesOf(this.#plan.chains())]);
-    const sets = ((await this.#tables.sets()) ?? []).map(({ name }) => name);
+    // Those without a name go with the rules that they are of.
+    const sets = ((await this.#tables.sets()) ?? [])
+      .filter(({ flags }) => (flags & NFT_SET_FLAGS.anonymous) === 0)
+      .map(({ name }) => name);
     try {
       await this.#tables.remove(
         chains.filter((name) => !known.has(name)),
@@ -240,6 +299,7 @@ export class NftBackend implements Backend {
       );
     } catch (error) {
       if (!(error instanceof NftRefusedError)) throw error;
+      this.#cleanupFailures += 1;
       this.#options.onWarning(
         `cannot remove what is not ours from table ${TABLE}: ${error.message}`,
       );
@@ -272,24 +332,36 @@ function takeFrom(elements: Map<string, string> | undefined, element: Element): 
 
 /** Changes that are collected for a transaction. */
 class Pending {
-  #replaced: Element[] = [];
+  #removed: Element[] = [];
   #added: Element[] = [];
 
   get size(): number {
     return this.#added.length;
   }
 
+  get added(): readonly Element[] {
+    return this.#added;
+  }
+
   add(element: Element, isReplaced: boolean): void {
-    if (isReplaced) this.#replaced.push(element);
+    if (isReplaced) this.#removed.push(element);
     this.#added.push(element);
   }
 
+  remove(element: Element): void {
+    this.#removed.push(element);
+  }
+
   take(): NftChange[] {
-    const changes = [...changesOf('delete', this.#replaced), ...changesOf('add', this.#added)];
-    this.#replaced = [];
+    const changes = [...changesOf('delete', this.#removed), ...changesOf('add', this.#added)];
+    this.#removed = [];
     this.#added = [];
     return changes;
   }
+}
+
+function count(sizes: Map<string, number>, map: MapName, change: 1 | -1): void {
+  sizes.set(map, (sizes.get(map) ?? 0) + change);
 }
 
 function changesOf(action: NftChange['action'], elements: readonly Element[]): NftChange[] {

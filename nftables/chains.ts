@@ -8,6 +8,7 @@ import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { PROTOCOLS } from '../api/objects.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
+import type { Match } from '../services/route.ts';
 import { AFFINITY, ipAffinity, type MapName } from './maps.ts';
 import {
   comesBy,
@@ -131,13 +132,17 @@ export function localChain(
   });
 }
 
+const ALLOWED: Readonly<Record<Match['kind'], readonly [by: string, map: MapName]>> = {
+  port: ['-by-port', 'allowed-ports'],
+  ranges: ['-by-range', 'allowed-ranges'],
+  all: ['', 'allowed-ips'],
+};
+
 /** Lets on only who is inside the source ranges; the others stay untranslated. */
-export function allowedChain(chain: Chain, isByPort: boolean, { family }: ChainOptions): Chain {
+export function allowedChain(chain: Chain, kind: Match['kind'], { family }: ChainOptions): Chain {
   const { source, isIn } = partsOf(family);
-  const [by, map]: [string, MapName] = isByPort
-    ? ['-by-port', 'allowed-ports']
-    : ['', 'allowed-ips'];
-  const key = [...keyOf(isByPort ? 'port' : 'ip', family), source];
+  const [by, map] = ALLOWED[kind];
+  const key = [...keyOf(kind === 'all' ? 'ip' : 'port', family), source];
   return {
     name: `allowed${by}-${chain.name}`,
     rules: [[isIn(key, map), goTo(chain.name)]],
@@ -165,6 +170,14 @@ export function rememberChain(
           parts.remember(affinity, withPort, [parts.endpoint, parts.endpointPort], seconds),
         ]);
   return { name: `remember-${affinity}-${seconds}`, rules, leadsTo: [], affinity };
+}
+
+/**
+ * Whether nft may be asked to write this chain's rules: 1.0.6 dies of those that note session
+ * affinity with IPv6 ("Assertion dreg < ctx->reg_low").
+ */
+export function isForNft({ name }: Chain): boolean {
+  return !name.startsWith('remember-');
 }
 
 /** A chain, and all that it leads to, those first. */

@@ -158,7 +158,7 @@ export function compileRoute(
   for (const vip of route.externalIPs) addVip(vip, externalSets, external, externalFate);
   const allowed = (kind: LookupKind, slot: number) => {
     const chain = external(kind, slot);
-    return chain && allowedChain(chain, match.kind !== 'all', options);
+    return chain && allowedChain(chain, match.kind, options);
   };
   for (const vip of route.loadBalancerIPs) {
     if (isRestricted) {
@@ -216,7 +216,7 @@ function allowedElements(vip: string, match: Match, cidr: string): Element[] {
       ? match.ranges
       : [{ protocol: match.protocol, from: match.port, to: match.port }];
   return ranges.map(({ protocol, from, to }) => ({
-    map: 'allowed-ports',
+    map: match.kind === 'port' ? 'allowed-ports' : 'allowed-ranges',
     key: Buffer.concat([address, portKey(protocol, from), first]),
     keyEnd: Buffer.concat([address, portKey(protocol, to), last]),
   }));

@@ -1,6 +1,6 @@
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables-message.ts';
-import { MAPS, type MapName } from './maps.ts';
+import { MAPS, type MapName, widthOf } from './maps.ts';
 
 /** An element of one of the maps. */
 export interface Element extends NftElement {
@@ -36,9 +36,8 @@ export function verdictText(verdict: NftVerdict): string {
 
 /** The element that `keyText` was made from, as far as deleting it needs. */
 export function elementOf(map: MapName, text: string, family: IpFamily): Element {
-  const width = family === 'IPv4' ? 4 : 16;
   const { key: fields, isInterval } = MAPS[map];
-  const length = fields.reduce((sum, field) => sum + (field === 'address' ? width : 4), 0);
+  const length = fields.reduce((sum, field) => sum + widthOf(field, family), 0);
   const key = Buffer.from(text.slice(0, length), 'latin1');
   if (!isInterval) return { map, key };
   const end = text.slice(length + 1);

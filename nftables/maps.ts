@@ -37,6 +37,8 @@ const TARGETS = {
   'node-port-endpoints': { key: ['protocol', 'port', 'index'], data: ['address', 'port'] },
   /** Who may use a VIP, where not everybody may (loadBalancerSourceRanges). */
   'allowed-ports': { key: [...SERVICE_PORT, 'address'], isInterval: true },
+  /** The same of Services on ranges: apart, for a port of another's lies in them. */
+  'allowed-ranges': { key: [...SERVICE_PORT, 'address'], isInterval: true },
   'allowed-ips': { key: ['address', 'address'], isInterval: true },
   /** Endpoints that may be led back to themselves, and must not see their own address then. */
   hairpins: { key: ['address', 'address'] },
@@ -96,6 +98,11 @@ const TYPES: Readonly<Record<Field, (ip: string) => string>> = {
   port: () => 'th dport',
   index: () => 'numgen random mod 65536',
 };
+
+/** Bytes of a field in the kernel. */
+export function widthOf(field: Field, family: IpFamily): number {
+  return field === 'address' && family === 'IPv6' ? 16 : 4;
+}
 
 /** The name of a family in nft's rules. */
 export function nftFamily(family: IpFamily): 'ip' | 'ip6' {

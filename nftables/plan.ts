@@ -9,6 +9,7 @@ import { rangesCoverNode } from '../services/served-ports.ts';
 import { type Chain, withNeeds } from './chains.ts';
 import { compileRoute, NOTHING, type Place, type Placed } from './compile.ts';
 import { type Element, elementKey, sameData } from './element.ts';
+import { overlapping } from './intervals.ts';
 import { isLead, isShared } from './maps.ts';
 import { type SkeletonOptions, standingChains } from './skeleton.ts';
 
@@ -118,15 +119,17 @@ export class NftPlan {
       else this.#given.set(id, now);
     }
     const deletes: Element[] = [];
-    const adds: Element[] = [];
-    const afterwards: Element[] = [];
+    const gone: Element[] = [];
     for (const [key, element] of before) {
       const now = after.get(key);
       if (now !== undefined && sameData(element, now)) after.delete(key);
       else if (now !== undefined || isLead(element.map)) deletes.push(element);
-      else afterwards.push(element);
+      else gone.push(element);
     }
-    adds.push(...after.values());
+    const adds = [...after.values()];
+    const inTheWay = new Set(overlapping(gone, adds, this.#options.family));
+    deletes.push(...inTheWay);
+    const afterwards = gone.filter((element) => !inTheWay.has(element));
     for (const [key, { element, change }] of shared) {
       const held = this.#holders.get(key) ?? 0;
       this.#hold(key, change);

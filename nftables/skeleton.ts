@@ -4,9 +4,8 @@
  *   nat prerouting, output ─ services ─ VIP and port, VIP and range, VIP, node port
  *                            └─► a chain for the way it is treated ─► an endpoint by lot ─► DNAT
  *   filter input, forward, output, new connections only
- *     translated ─────────── session affinity is noted
- *     not ────────────────── to a VIP of ours: rejected or dropped
- *   nat postrouting ──────── masquerade
+ *     not translated ─────── to a VIP of ours: rejected or dropped
+ *   nat input, postrouting ─ session affinity is noted; masquerade
  *
  * Looked up by hash, a packet's way is as long with ten thousand Services as with one.
  */
@@ -63,6 +62,7 @@ export function standingChains(options: SkeletonOptions): Chain[] {
     [IS_NEW, goTo(untranslated)],
   ];
   const services = verdict({ kind: 'jump', chain: 'services' });
+  const served: Rule[] = [[IS_TRANSLATED, goTo('served')]];
   return [
     chain(REJECT, [[parts.reject]]),
     chain('services', [
@@ -75,6 +75,8 @@ export function standingChains(options: SkeletonOptions): Chain[] {
     chain('translated', [
       // All-ports means 1 to 65535 (KEP-2610). No other Service translates to port 0 either.
       ...byProtocol([PORT_IS_ZERO, DROP]),
+    ]),
+    chain('served', [
       ...byProtocol([follow([originalVip, protocol, originalPort], 'sticky-ports')]),
       ...byProtocol([follow([originalVip, protocol, originalPort], 'sticky-ranges')]),
       [follow([originalVip], 'sticky-ips')],
@@ -99,6 +101,10 @@ export function standingChains(options: SkeletonOptions): Chain[] {
     ]),
     base('nat-prerouting', 'nat hook prerouting priority dstnat', [[services]]),
     base('nat-output', 'nat hook output priority -100', [[services]]),
+    // In nat, where only the first packet of a connection comes by: those that follow unanswered would
+    // note an endpoint anew that has gone. Before masquerade, for the client's address.
+    base('nat-input-served', 'nat hook input priority 99', served),
+    base('nat-postrouting-served', 'nat hook postrouting priority 99', served),
     base('nat-postrouting', 'nat hook postrouting priority srcnat', [
       [IS_TRANSLATED, isIn([parts.source, destination], 'hairpins'), MASQUERADE],
       // Cleared, so that a packet that is encapsulated and comes by again is not masqueraded twice.

@@ -27,6 +27,10 @@ export interface BackendNumbers {
     /** Services that wait for one and are rejected until then. */
     readonly waiting: number;
   };
+  /** Elements of nf_tables that Services have, by map. */
+  readonly elements?: ReadonlyMap<string, number>;
+  /** How often something in our table that is of no use could not be removed. */
+  readonly cleanupFailures?: number;
 }
 
 /**

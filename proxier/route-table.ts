@@ -1,6 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { Refusal } from '../api/all-ports.ts';
-import { getOrCreate } from '../api/collections.ts';
 import type { ApiObject, EndpointSlice, Kind, Node, ObjectKey, Service } from '../api/objects.ts';
 import type { NodePlace } from '../endpoints/select.ts';
 import { resolveRoute } from '../services/resolve-route.ts';
@@ -69,11 +68,11 @@ export class RouteTable implements ObjectSink {
   readonly #allPortsEnabled: boolean;
   readonly #onChange: () => void;
   readonly #services = new Map<ObjectKey, ServiceState>();
-  readonly #slices = new Map<ObjectKey, Map<ObjectKey, EndpointSlice>>();
+  readonly #slices = new Map<ObjectKey, readonly EndpointSlice[]>();
   /** Which Service a slice belongs to, for when its label changes. */
   readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
   readonly #ledger = new VipLedger();
-  readonly #routes = new Map<ObjectKey, Map<string, Route>>();
+  readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly Refusal[]>();
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
   readonly #touched = new Set<ObjectKey>();
@@ -156,7 +155,7 @@ export class RouteTable implements ObjectSink {
 
   /** All Routes. */
   *routes(): Iterable<Route> {
-    for (const routes of this.#routes.values()) yield* routes.values();
+    for (const routes of this.#routes.values()) yield* routes;
   }
 
   /** All refusals in force. */
@@ -183,15 +182,15 @@ export class RouteTable implements ObjectSink {
       triggers.push(...this.#triggers.take(key));
       const resolved = this.#resolve(key);
       const { routes, refusals } = resolved;
-      const known = this.#routes.get(key);
-      for (const route of known?.values() ?? []) if (!routes.has(route.id)) removals.push(route);
+      const known = new Map(this.#routes.get(key)?.map((route) => [route.id, route]));
+      for (const route of known.values()) if (!routes.has(route.id)) removals.push(route);
       for (const route of routes.values()) {
-        const old = known?.get(route.id);
+        const old = known.get(route.id);
         if (old !== undefined && isDeepStrictEqual(old, route)) continue;
         upserts.push(route);
         if (old !== undefined) before.set(route.id, old);
       }
-      if (routes.size > 0) this.#routes.set(key, routes);
+      if (routes.size > 0) this.#routes.set(key, [...routes.values()]);
       else this.#routes.delete(key);
 
       const standing = this.#refusals.get(key) ?? [];
@@ -224,7 +223,7 @@ export class RouteTable implements ObjectSink {
     const state = this.#services.get(key);
     if (state === undefined) return { routes, refusals: [], health: [] };
     const refused = this.#ledger.refusals(key);
-    const slices = [...(this.#slices.get(key)?.values() ?? [])];
+    const slices = this.#slices.get(key) ?? [];
     const place: NodePlace = { name: this.#nodeName, zone: this.#node?.zone };
     for (const port of state.served.ports) {
       const route = resolveRoute(state.service, port, refused, slices, place);
@@ -243,7 +242,8 @@ export class RouteTable implements ObjectSink {
   #warnOfNodeEndpoints(route: Route): void {
     if (route.match.kind !== 'all') return;
     const own = route.clusterEndpoints.find(({ address }) => this.#nodeAddresses.has(address));
-    const known = this.#routes.get(route.serviceKey)?.get(route.id)?.clusterEndpoints ?? [];
+    const before = this.#routes.get(route.serviceKey)?.find(({ id }) => id === route.id);
+    const known = before?.clusterEndpoints ?? [];
     if (own === undefined || known.some(({ address }) => address === own.address)) return;
     const message = `all ports of endpoint ${own.address}, which is this node, are reachable through the VIP`;
     this.#pendingWarnings.push({ serviceKey: route.serviceKey, message });
@@ -280,9 +280,10 @@ export class RouteTable implements ObjectSink {
     const owner = this.#sliceOwner.get(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
     this.#sliceOwner.set(slice.key, slice.serviceKey);
-    const slices = getOrCreate(this.#slices, slice.serviceKey, () => new Map());
-    this.#triggers.note(slice, slices.get(slice.key));
-    slices.set(slice.key, slice);
+    const slices = this.#slices.get(slice.serviceKey) ?? [];
+    const before = slices.find(({ key }) => key === slice.key);
+    this.#triggers.note(slice, before);
+    this.#slices.set(slice.serviceKey, slices.filter((each) => each !== before).concat(slice));
     this.#touched.add(slice.serviceKey);
   }
 
@@ -290,9 +291,9 @@ export class RouteTable implements ObjectSink {
     const owner = this.#sliceOwner.get(key);
     if (owner === undefined) return;
     this.#sliceOwner.delete(key);
-    const slices = this.#slices.get(owner);
-    slices?.delete(key);
-    if (slices?.size === 0) this.#slices.delete(owner);
+    const slices = (this.#slices.get(owner) ?? []).filter((slice) => slice.key !== key);
+    if (slices.length > 0) this.#slices.set(owner, slices);
+    else this.#slices.delete(owner);
     this.#triggers.drop(owner);
     this.#touched.add(owner);
   }

@@ -5,6 +5,10 @@ export interface Timers {
   clear(handle: unknown): void;
 }
 
+/** What a timer of Node holds, 24 days; of more it makes 1 ms, over and over for who comes again. */
+const LONGEST = 2 ** 31 - 1;
+
+/** A timer of more than 24 days comes early. */
 export const systemTimers: Timers = {
   now: () => performance.now(),
   set: (callback, milliseconds) => {
@@ -13,7 +17,7 @@ export const systemTimers: Timers = {
       const immediate = setImmediate(callback);
       return () => clearImmediate(immediate);
     }
-    const timer = setTimeout(callback, milliseconds);
+    const timer = setTimeout(callback, Math.min(milliseconds, LONGEST));
     return () => clearTimeout(timer);
   },
   clear: (handle) => (handle as (() => void) | undefined)?.(),

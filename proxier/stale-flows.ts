@@ -27,7 +27,7 @@ const NO_ENDPOINTS: ReadonlySet<string> = new Set();
 
 /** Knows the Routes of one family by VIP, and which VIPs a change puts under suspicion. */
 export class FlowOwners {
-  readonly #byVip = new Map<string, Map<string, Route>>();
+  readonly #byVip = new Map<string, readonly Route[]>();
   readonly #byNodePort = new Map<number, Route>();
   #vips = new Map<string, Set<string>>();
   #nodePorts = new Map<number, Set<string>>();
@@ -77,7 +77,7 @@ export class FlowOwners {
   isStale(flow: Flow, suspects: Suspects, isNodeAddress: (address: string) => boolean): boolean {
     const former = suspects.vips.get(flow.origDst);
     if (former !== undefined) {
-      const routes = [...(this.#byVip.get(flow.origDst)?.values() ?? [])];
+      const routes = this.#byVip.get(flow.origDst) ?? [];
       const owner = ownerOf(routes, flow.origDstPort);
       if (owner !== undefined) return !leadsTo(owner, flow);
       // Nobody serves this port now. A flow to an endpoint that stays is not cut (all ports turned
@@ -96,16 +96,16 @@ export class FlowOwners {
   #learn(route: Route): void {
     // Also Routes without UDP: their endpoints are endpoints that stay.
     for (const vip of vipsOf(route)) {
-      getOrCreate(this.#byVip, vip, () => new Map()).set(route.id, route);
+      this.#byVip.set(vip, (this.#byVip.get(vip) ?? []).concat(route));
     }
     if (route.nodePort > 0 && carriesUdp(route)) this.#byNodePort.set(route.nodePort, route);
   }
 
   #forget(route: Route): void {
     for (const vip of vipsOf(route)) {
-      const routes = this.#byVip.get(vip);
-      routes?.delete(route.id);
-      if (routes?.size === 0) this.#byVip.delete(vip);
+      const others = (this.#byVip.get(vip) ?? []).filter(({ id }) => id !== route.id);
+      if (others.length > 0) this.#byVip.set(vip, others);
+      else this.#byVip.delete(vip);
     }
     if (this.#byNodePort.get(route.nodePort)?.id === route.id) {
       this.#byNodePort.delete(route.nodePort);

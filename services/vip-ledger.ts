@@ -1,5 +1,5 @@
 import type { Refusal } from '../api/all-ports.ts';
-import { compareText, getOrCreate, kept } from '../api/collections.ts';
+import { compareText } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { type PortRange, rangesOverlap } from '../api/ports.ts';
 import type { Match } from './route.ts';
@@ -7,6 +7,9 @@ import type { ServedPort } from './served-ports.ts';
 
 /** Pseudo-VIP on which node ports are claimed; a dual-stack Service uses one number in both families. */
 const nodePortsOf = (family: IpFamily) => `node port, ${family}`;
+
+/** As much of a Match as says who its rivals are. */
+type Rivalry = Extract<Match, { kind: 'port' }> | { readonly kind: 'ranges' | 'all' };
 
 /** A Service that wants a VIP, on a port, on ranges or whole. */
 interface Claim {
@@ -19,13 +22,6 @@ interface Claim {
   readonly seniority: string;
 }
 
-/** Claims on one VIP. Exact ports are keyed, for a Service may list thousands. */
-interface VipClaims {
-  readonly exact: Map<string, Claim[]>;
-  readonly ranges: Claim[];
-  readonly all: Claim[];
-}
-
 /**
  * Who owns which VIP. Exact ports, ranges and all-ports share a VIP by precedence; two of one kind
  * that overlap do not: the older Service has it, the other is refused there and takes over when
@@ -33,7 +29,8 @@ interface VipClaims {
  * it whole would cut off ssh and the kubelet.
  */
 export class VipLedger {
-  readonly #vips = new Map<string, VipClaims>();
+  /** By `rivalryKey`, the most senior first. Exact ports each have a key: a Service may list thousands. */
+  readonly #rivals = new Map<string, readonly Claim[]>();
   readonly #services = new Map<ObjectKey, readonly Claim[]>();
   #nodeAddresses: ReadonlySet<string> = new Set();
 
@@ -51,7 +48,7 @@ export class VipLedger {
     const claims = ports.flatMap((port) => claimsOf(port, serviceKey, creationTimestamp));
     for (const claim of before) this.#remove(claim, affected);
     for (const claim of claims) this.#add(claim, affected);
-    if (claims.length > 0) this.#services.set(serviceKey, kept(claims));
+    if (claims.length > 0) this.#services.set(serviceKey, claims);
     else this.#services.delete(serviceKey);
     affected.delete(serviceKey);
     return affected;
@@ -66,9 +63,8 @@ export class VipLedger {
     this.#nodeAddresses = addresses;
     const affected = new Set<ObjectKey>();
     for (const vip of changed) {
-      const claims = this.#vips.get(vip);
-      for (const claim of [...(claims?.ranges ?? []), ...(claims?.all ?? [])]) {
-        affected.add(claim.serviceKey);
+      for (const kind of ['ranges', 'all'] as const) {
+        noteOwners(this.#rivalsAt(rivalryKey(vip, { kind })), affected);
       }
     }
     return affected;
@@ -98,14 +94,10 @@ export class VipLedger {
 
   /** The claim that keeps this one from its VIP. */
   #winnerOver(claim: Claim): Claim | undefined {
-    const claims = this.#vips.get(claim.vip);
-    if (claims === undefined) return undefined;
-    if (claim.match.kind === 'port') {
-      return notSelf(claims.exact.get(exactKey(claim.match))?.[0], claim);
-    }
-    if (claim.match.kind === 'all') return notSelf(claims.all[0], claim);
+    const rivals = this.#rivalsAt(rivalryKey(claim.vip, claim.match));
+    if (claim.match.kind !== 'ranges') return notSelf(rivals[0], claim);
     const granted: Claim[] = [];
-    for (const other of claims.ranges) {
+    for (const other of rivals) {
       const winner = granted.find((owner) => rangesOverlap(rangesOf(owner), rangesOf(other)));
       if (other.id === claim.id) return winner;
       if (winner === undefined) granted.push(other);
@@ -114,30 +106,23 @@ export class VipLedger {
   }
 
   #add(claim: Claim, affected: Set<ObjectKey>): void {
-    const claims = getOrCreate(this.#vips, claim.vip, () => ({
-      exact: new Map(),
-      ranges: [],
-      all: [],
-    }));
-    const rivals = rivalsOf(claims, claim);
+    const key = rivalryKey(claim.vip, claim.match);
+    const rivals = this.#rivalsAt(key);
     noteOwners(rivals, affected);
-    rivals.push(claim);
-    rivals.sort((a, b) => compareText(a.seniority, b.seniority));
+    const all = rivals.concat(claim).sort((a, b) => compareText(a.seniority, b.seniority));
+    this.#rivals.set(key, all);
   }
 
   #remove(claim: Claim, affected: Set<ObjectKey>): void {
-    const claims = this.#vips.get(claim.vip);
-    if (claims === undefined) return;
-    const rivals = rivalsOf(claims, claim);
-    const index = rivals.findIndex((other) => other.id === claim.id);
-    if (index >= 0) rivals.splice(index, 1);
+    const key = rivalryKey(claim.vip, claim.match);
+    const rivals = this.#rivalsAt(key).filter((other) => other.id !== claim.id);
     noteOwners(rivals, affected);
-    if (claim.match.kind === 'port' && rivals.length === 0) {
-      claims.exact.delete(exactKey(claim.match));
-    }
-    if (claims.exact.size === 0 && claims.ranges.length === 0 && claims.all.length === 0) {
-      this.#vips.delete(claim.vip);
-    }
+    if (rivals.length > 0) this.#rivals.set(key, rivals);
+    else this.#rivals.delete(key);
+  }
+
+  #rivalsAt(key: string): readonly Claim[] {
+    return this.#rivals.get(key) ?? [];
   }
 }
 
@@ -179,14 +164,9 @@ function claimsOf(port: ServedPort, serviceKey: ObjectKey, creationTimestamp: st
   return claims;
 }
 
-function rivalsOf(claims: VipClaims, claim: Claim): Claim[] {
-  if (claim.match.kind === 'ranges') return claims.ranges;
-  if (claim.match.kind === 'all') return claims.all;
-  return getOrCreate(claims.exact, exactKey(claim.match), () => []);
-}
-
-function exactKey(match: Extract<Match, { kind: 'port' }>): string {
-  return `${match.protocol}/${match.port}`;
+/** Claims of one key may keep each other from the VIP. */
+function rivalryKey(vip: string, match: Rivalry): string {
+  return match.kind === 'port' ? `${vip} ${match.protocol}/${match.port}` : `${vip} ${match.kind}`;
 }
 
 function rangesOf(claim: Claim): readonly PortRange[] {

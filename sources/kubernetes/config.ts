@@ -50,17 +50,21 @@ export async function loadClusterConfig(
   serviceAccount = SERVICE_ACCOUNT,
 ): Promise<ClusterConfig> {
   const config = await baseConfig(kubeconfig, master, serviceAccount);
+  const where = kubeconfig ? `kubeconfig ${JSON.stringify(kubeconfig)}: ` : '';
   const server = (master ? master : config.server).replace(/\/+$/, '');
   if (!URL.canParse(server) || !/^https?:$/.test(new URL(server).protocol)) {
-    throw new ClusterConfigError(`${JSON.stringify(server)} is no URL of an API server`);
+    const given = master ? '--master:' : `${where}server`;
+    throw new ClusterConfigError(`${given} ${JSON.stringify(server)} is no URL of an API server`);
   }
   const { proxyUrl } = config.cluster;
   if (proxyUrl && !(URL.canParse(proxyUrl) && /^https?:$/.test(new URL(proxyUrl).protocol))) {
-    throw new ClusterConfigError(`proxy-url ${JSON.stringify(proxyUrl)} is no HTTP proxy`);
+    const shown = JSON.stringify(proxyUrl);
+    throw new ClusterConfigError(`${where}proxy-url ${shown} is no HTTP proxy`);
   }
   if (config.user.authProvider) {
     // As kube-proxy, which is built without the auth providers.
-    throw new ClusterConfigError('auth-provider is not supported; use exec, or a token file');
+    const reason = 'auth-provider is not supported; use exec, or a token file';
+    throw new ClusterConfigError(`${where}${reason}`);
   }
   return { ...config, server };
 }

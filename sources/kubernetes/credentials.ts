@@ -48,11 +48,11 @@ export class CredentialSource {
   async #read(): Promise<Credentials> {
     const { cluster, user, tokenFile } = this.#config;
     const [ca, cert, key] = await Promise.all([
-      pem(cluster.caData, cluster.caFile),
-      pem(user.certData, user.certFile),
-      pem(user.keyData, user.keyFile),
+      pem('certificate-authority', cluster.caData, cluster.caFile),
+      pem('client-certificate', user.certData, user.certFile),
+      pem('client-key', user.keyData, user.keyFile),
     ]);
-    const token = tokenFile === undefined ? user.token : (await readFile(tokenFile, 'utf8')).trim();
+    const token = tokenFile === undefined ? user.token : await readToken(tokenFile);
     const plugin: FromPlugin = { headers: {} };
     if (user.exec) await this.#runPlugin(plugin, ca);
     return {
@@ -83,7 +83,11 @@ export class CredentialSource {
       value: JSON.stringify(execInfo(this.#config, ca)),
     };
     const exec = { ...user.exec, env: [...(user.exec.env ?? []), info] };
-    await this.#plugin.applyAuthentication({ ...user, exec }, into);
+    try {
+      await this.#plugin.applyAuthentication({ ...user, exec }, into);
+    } catch (error) {
+      throw named(`credential plugin ${JSON.stringify(user.exec.command)}`, error);
+    }
   }
 }
 
@@ -103,11 +107,36 @@ function execInfo({ server, cluster, user }: ClusterConfig, ca: Buffer | undefin
 
 /** Data takes precedence over a file, as in client-go. */
 async function pem(
+  field: string,
   data: string | undefined,
   file: string | undefined,
 ): Promise<Buffer | undefined> {
-  if (data) return Buffer.from(data, 'base64');
-  return file ? readFile(file) : undefined;
+  try {
+    if (data) return asPem(Buffer.from(data, 'base64'));
+    return file ? asPem(await readFile(file)) : undefined;
+  } catch (error) {
+    throw named(data ? `${field}-data` : field, error);
+  }
+}
+
+/** Node passes over authorities that are no PEM and then trusts none; of others it names no field. */
+function asPem(bytes: Buffer): Buffer {
+  if (!bytes.includes('-----BEGIN ')) throw new Error('there is no PEM in it');
+  return bytes;
+}
+
+async function readToken(file: string): Promise<string> {
+  try {
+    return (await readFile(file, 'utf8')).trim();
+  } catch (error) {
+    throw named('tokenFile', error);
+  }
+}
+
+/** @param what of the kubeconfig failed. */
+function named(what: string, cause: unknown): Error {
+  const reason = cause instanceof Error ? cause.message : String(cause);
+  return new Error(`${what}: ${reason.trim() || 'failed'}`, { cause });
 }
 
 function basic(username: string, password: string): string {

@@ -1,5 +1,4 @@
-import { once } from 'node:events';
-import { Agent, type IncomingMessage, request } from 'node:http';
+import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
 import type { Credentials } from './credentials.ts';
 
@@ -69,8 +68,7 @@ export async function exchange(url: URL, options: RequestOptions): Promise<Excha
   };
   extend(options.timeoutMs);
   try {
-    outgoing.end(body);
-    const [response] = (await once(outgoing, 'response')) as [IncomingMessage];
+    const response = await answerTo(outgoing.end(body));
     open = response;
     const close = () => {
       finish();
@@ -81,4 +79,13 @@ export async function exchange(url: URL, options: RequestOptions): Promise<Excha
     finish();
     throw error;
   }
+}
+
+function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    outgoing.once('response', resolve);
+    outgoing.once('error', reject);
+    // To Node it is no error when the server speaks of something else than HTTP (status 101).
+    outgoing.once('close', () => reject(new Error('closed without an answer')));
+  });
 }

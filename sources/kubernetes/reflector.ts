@@ -133,6 +133,7 @@ export class Reflector {
     } while (next !== '');
     for (const key of this.#known.keys()) if (!present.has(key)) this.#drop(key);
     this.#paged = true;
+    this.#staleLists = 0;
     this.#seen = first.resourceVersion;
     log.info({ kind: resource.kind, objects: this.#known.size }, 'listed');
     if (!this.#synced) sink.synced(resource.kind);
@@ -224,19 +225,25 @@ export class Reflector {
 
   /** @returns the object's key, as far as it has one. */
   #take(raw: unknown): ObjectKey | undefined {
-    const key = this.#keyOf(raw);
-    if (key === undefined) return undefined;
+    let object: ApiObject | undefined;
     try {
-      const object = readObject(raw);
-      if (object === undefined) this.#drop(key);
-      else if (!isDeepStrictEqual(this.#known.get(key), object)) {
-        this.#known.set(key, object);
-        this.#options.sink.upsert(object);
-      }
+      object = readObject(raw);
     } catch (error) {
-      this.#reportInvalid(error);
+      if (!(error instanceof InvalidObject)) throw error;
+      this.#options.onProblem(error);
+      // Which has said all that there is to say.
+      return this.#keyOf(raw, () => {});
     }
-    return key;
+    if (object?.kind !== this.#options.resource.kind) {
+      const key = this.#keyOf(raw);
+      if (key !== undefined) this.#drop(key);
+      return key;
+    }
+    if (!isDeepStrictEqual(this.#known.get(object.key), object)) {
+      this.#known.set(object.key, object);
+      this.#options.sink.upsert(object);
+    }
+    return object.key;
   }
 
   #takeAway(raw: unknown): void {
@@ -248,20 +255,17 @@ export class Reflector {
     if (this.#known.delete(key)) this.#options.sink.remove(this.#options.resource.kind, key);
   }
 
-  #keyOf(raw: unknown): ObjectKey | undefined {
+  /** @param report is told of an object that cannot even be named. */
+  #keyOf(raw: unknown, report = this.#options.onProblem): ObjectKey | undefined {
     try {
       const identity = readIdentity(raw);
       if (identity?.kind === this.#options.resource.kind) return identity.key;
     } catch (error) {
-      this.#reportInvalid(error);
+      if (!(error instanceof InvalidObject)) throw error;
+      report(error);
       return undefined;
     }
     throw new MalformedAnswer(`API server: not a ${this.#options.resource.kind}`);
-  }
-
-  #reportInvalid(error: unknown): void {
-    if (!(error instanceof InvalidObject)) throw error;
-    this.#options.onProblem(error);
   }
 }
 

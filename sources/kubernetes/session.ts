@@ -1,5 +1,5 @@
 import { text } from 'node:stream/consumers';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import type { ClusterConfig } from './config.ts';
 import { CredentialSource, type Credentials } from './credentials.ts';
 import { ConnectionError, isFailure, statusError } from './errors.ts';
@@ -168,7 +168,7 @@ function createSession(
         answer = await request(path, query, signal);
         answer.extend(timeouts.list);
         const splitter = new ListSplitter();
-        for await (const chunk of answer.response) yield* splitter.push(chunk);
+        for await (const chunk of chunks(answer.response)) yield* splitter.push(chunk);
         yield* splitter.end();
       } catch (error) {
         throw isFailure(error) ? error : new ConnectionError(error);
@@ -183,7 +183,7 @@ function createSession(
         answer = await request(path, query, signal);
         observer?.watching(resource, true);
         answer.extend(timeouts.silence);
-        for await (const line of lines(answer.response)) {
+        for await (const line of lines(chunks(answer.response))) {
           answer.extend(timeouts.silence);
           observer?.event(resource);
           yield parse(line);
@@ -209,6 +209,17 @@ function createSession(
     },
     close: () => agent.destroy(),
   };
+}
+
+/**
+ * A response in pieces of 64 KiB at most, with a turn of the event loop after each: otherwise there
+ * is one for all that the kernel has, which may be megabytes.
+ */
+async function* chunks(response: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  for await (const chunk of response) {
+    yield chunk;
+    await nextTurn();
+  }
 }
 
 /** `services` of `/api/v1/services`. */

@@ -71,16 +71,20 @@ describe('the command', () => {
       [['--iptables-sync-period=fast'], /--iptables-sync-period.*duration/],
       [['--iptables-sync-period=0'], /--iptables-sync-period/],
       [['--iptables-min-sync-period=1m'], /--iptables-min-sync-period/],
-      [['--feature-gates=NoPorts=true'], /--feature-gates.*NoPorts/],
-      [['--feature-gates=AllPorts=1'], /--feature-gates.*AllPorts/],
+      [['--feature-gates=noPorts=true'], /--feature-gates.*noPorts/],
+      [['--feature-gates=AllPorts=yes'], /--feature-gates.*AllPorts/],
       [['--hostname-override=a b'], /--hostname-override/],
       [['--metrics-bind-address=here'], /--metrics-bind-address/],
       [['--healthz-bind-address=here'], /--healthz-bind-address/],
       [['--manifests=/nowhere', '--kubeconfig=x'], /--manifests and --kubeconfig/],
+      [['--kubeconfig=/no/such/file'], /kubeconfig "\/no\/such\/file" cannot be read: ENOENT/],
       [['surplus'], /argument/],
     ] as const) {
       it(flags.join(' '), async () => {
-        const { exitCode, stderr, stdout } = await run('run', ...flags);
+        // In a namespace of its own, for the day that it does not refuse.
+        const command = ['--net', PORTWIDE, 'run', ...flags];
+        const options = { reject: false, timeout: 30_000 };
+        const { exitCode, stderr, stdout } = await execa('unshare', command, options);
         assert.equal(exitCode, 1);
         assert.match(stderr, expected);
         assert.equal(stdout, '');
@@ -158,10 +162,13 @@ describe('the command', () => {
       const { stdout } = await run(
         'render',
         `--manifests=${directory}`,
+        '--proxy-mode=iptables',
         '--nodeport-addresses=primary',
         '--bind-address=192.0.2.77',
       );
       assert.match(stdout, /-d 192\.0\.2\.77\/32 .*KUBE-NODEPORTS/);
+      const nftables = await run('render', `--manifests=${directory}`, '--bind-address=192.0.2.77');
+      assert.match(nftables.stdout, /^add element ip portwide node-port-ips \{ 192\.0\.2\.77 \}$/m);
     });
 
     it('tells on stderr what is not served', async () => {

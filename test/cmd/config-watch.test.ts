@@ -17,17 +17,24 @@ import { waitFor } from '../lab/wait.ts';
 /** So long that only events explain what is noticed. */
 const NEVER = 3_600_000;
 
+/** No agent starts with what begins so. */
+const check = async (content: string) => {
+  if (content.startsWith('bad')) throw new Error(content.trim());
+};
+
 describe('watching the configuration file', () => {
   let directory: string;
   let end: (() => void) | undefined;
   let changes: number;
   let problems: string[];
+  let unusable: string[];
   const at = (name: string) => join(directory, name);
 
   beforeEach(() => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-watch-'));
     changes = 0;
     problems = [];
+    unusable = [];
   });
   afterEach(() => {
     end?.();
@@ -39,9 +46,11 @@ describe('watching the configuration file', () => {
   const start = (path: string, { pollMs = NEVER, content = readFileSync(path, 'utf8') } = {}) => {
     end = watchConfig({
       file: { path, content },
+      check,
       onChange: () => {
         changes += 1;
       },
+      onUnusable: (reason) => unusable.push(reason),
       onProblem: (reason) => problems.push(reason),
       settleMs: 5,
       pollMs,
@@ -54,9 +63,11 @@ describe('watching the configuration file', () => {
     let noticed = false;
     const endMarker = watchConfig({
       file: { path: at('marker'), content: '' },
+      check,
       onChange: () => {
         noticed = true;
       },
+      onUnusable: assert.fail,
       onProblem: assert.fail,
       settleMs: 20,
       pollMs: NEVER,
@@ -143,6 +154,74 @@ describe('watching the configuration file', () => {
     );
   });
 
+  it('not what cannot be used, which is told once; but what can be, after it', async () => {
+    writeFileSync(at('f'), 'a');
+    start(at('f'), { pollMs: 5 });
+    const told = (count: number) => waitFor(`${count} are told`, () => unusable.length >= count);
+    replace('f', 'bad b');
+    await told(1);
+    replace('f', 'bad b\n'); // for the same reason
+    await eventsPassed();
+    replace('f', 'bad c');
+    await told(2);
+    replace('f', 'a');
+    await eventsPassed();
+    replace('f', 'bad c');
+    await told(3);
+    assert.equal(changes, 0);
+    replace('f', 'd');
+    await changed();
+    assert.deepEqual(unusable, ['bad b', 'bad c', 'bad c']);
+    assert.deepEqual(problems, []);
+  });
+
+  it('what can be used since something else changed', async () => {
+    writeFileSync(at('f'), 'a');
+    let isMissing = true;
+    let ended = false;
+    end = watchConfig({
+      file: { path: at('f'), content: 'a' },
+      check: async () => {
+        if (isMissing) throw new Error('kubeconfig');
+      },
+      onChange: () => {
+        ended = true;
+      },
+      onUnusable: (reason) => unusable.push(reason),
+      onProblem: assert.fail,
+      pollMs: 5,
+    });
+    replace('f', 'b');
+    await waitFor('it is told', () => unusable.length > 0);
+    isMissing = false;
+    await waitFor('the change is noticed', () => ended);
+    assert.deepEqual(unusable, ['kubeconfig']);
+  });
+
+  it('once, however many looks are under way', async () => {
+    writeFileSync(at('f'), 'b');
+    const { promise: checked, resolve } = Promise.withResolvers<void>();
+    let looks = 0;
+    end = watchConfig({
+      file: { path: at('f'), content: 'a' },
+      check: () => {
+        looks += 1;
+        return checked;
+      },
+      onChange: () => {
+        changes += 1;
+      },
+      onUnusable: assert.fail,
+      onProblem: assert.fail,
+      pollMs: 5,
+    });
+    await waitFor('there are three', () => looks >= 3);
+    resolve();
+    await changed();
+    await eventsPassed();
+    assert.equal(changes, 1);
+  });
+
   it('once, and nothing after its end', async () => {
     writeFileSync(at('f'), 'a');
     start(at('f'));
@@ -154,9 +233,11 @@ describe('watching the configuration file', () => {
     let other = 0;
     const endOther = watchConfig({
       file: { path: at('f'), content: 'd' },
+      check,
       onChange: () => {
         other += 1;
       },
+      onUnusable: assert.fail,
       onProblem: assert.fail,
       settleMs: 5,
     });

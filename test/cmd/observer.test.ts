@@ -48,6 +48,22 @@ describe('the log', () => {
     assert.equal(mended(), 1);
   });
 
+  it('says when syncs succeed again, once', async () => {
+    const { backends, table, log, pass, start } = fakeAgent();
+    const again = () => log.filter(({ msg }) => msg === 'syncs succeed again');
+    await start();
+    backends[0].error = new Error('no');
+    table.upsert(service());
+    await pass(5000);
+    assert.deepEqual(again(), []);
+    backends[0].error = undefined;
+    await pass(60_000);
+    assert.deepEqual(
+      again().map(({ level, family }) => [level, family]),
+      [[30, 'IPv4']],
+    );
+  });
+
   it('says what was lost', async () => {
     const { backends, log, pass, start } = fakeAgent();
     backends[0].takes = 60_000;

@@ -43,6 +43,10 @@ describe('configuring', () => {
       ['--proxy-mode=ipvs --ipvs-scheduler mh', { proxyMode: 'ipvs', ipvsScheduler: 'mh' }],
       ['--masquerade-all', { masqueradeAll: true }],
       ['--iptables-localhost-nodeports=false', { iptablesLocalhostNodeports: false }],
+      // As Go reads them, and templates for kube-proxy write them.
+      ['--iptables-localhost-nodeports=False', { iptablesLocalhostNodeports: false }],
+      ['--masquerade-all=1', { masqueradeAll: true }],
+      ['--proxy-mode= --detect-local-mode=', {}],
       ['-v=3', { v: 3 }],
       ['-v 4', { v: 4 }],
       ['-v5', { v: 5 }],
@@ -167,6 +171,22 @@ describe('configuring', () => {
       ]);
     });
 
+    // Installers hand all components the gates of their cluster.
+    it('goes on with a feature gate that nobody here knows, and says so', () => {
+      const what = 'unknown feature gate PodMagic; it switches nothing';
+      const gates = { AllPorts: false, WinDSR: true, PodMagic: true };
+      const given = file('featureGates: {AllPorts: false, WinDSR: true, PodMagic: true}');
+      assert.deepEqual(configured([], given), {
+        changed: { featureGates: gates },
+        warnings: [`/f: featureGates.PodMagic: ${what}`],
+      });
+      const args = ['--feature-gates=AllPorts=false,WinDSR=true,PodMagic=true'];
+      assert.deepEqual(configured(args), {
+        changed: { featureGates: gates },
+        warnings: [`--feature-gates: ${what}`],
+      });
+    });
+
     it('takes manifests in place of its cluster', () => {
       const given = file('clientConnection: {kubeconfig: /k}');
       assert.deepEqual(configured(['--manifests=/m'], given).changed, {
@@ -186,7 +206,7 @@ describe('configuring', () => {
         '--proxy-mode=magic --oom-score-adj=x --metrics-port=x',
         undefined,
         '--metrics-port: must be a number from 0 to 65535, not "x"',
-        '--proxy-mode: must be one of iptables, ipvs, not "magic"',
+        '--proxy-mode: must be one of nftables, iptables, ipvs, not "magic"',
         '--oom-score-adj: must be a number from -1000 to 1000, not "x"',
       ],
       [
@@ -195,7 +215,12 @@ describe('configuring', () => {
         '--iptables-min-sync-period: must not be greater than --iptables-sync-period',
       ],
       [
-        '--proxy-mode=ipvs --ipvs-min-sync-period=1m',
+        '--nftables-min-sync-period=1m --ipvs-min-sync-period=1m',
+        undefined,
+        '--nftables-min-sync-period: must not be greater than --nftables-sync-period',
+      ],
+      [
+        '--proxy-mode=ipvs --ipvs-min-sync-period=1m --iptables-min-sync-period=1m',
         undefined,
         '--ipvs-min-sync-period: must not be greater than --ipvs-sync-period',
       ],
@@ -250,8 +275,8 @@ describe('configuring', () => {
     assert.equal(isOn(flags('--cleanup'), 'cleanup'), true);
     assert.equal(isOn(flags('--cleanup=false'), 'cleanup'), false);
     assert.equal(isOn(flags(), 'initOnly'), false);
-    assert.throws(() => isOn(flags('--init-only=1'), 'initOnly'), {
-      message: '--init-only: must be true or false, not "1"',
+    assert.throws(() => isOn(flags('--init-only=yes'), 'initOnly'), {
+      message: '--init-only: must be true or false, not "yes"',
     });
   });
 });

@@ -187,7 +187,7 @@ describe('reading a configuration file', () => {
 
   describe('tells what is wrong:', () => {
     const cases: readonly (readonly [text: string, ...expected: string[]])[] = [
-      ['mode: userspace', 'f: mode: must be one of iptables, ipvs, not "userspace"'],
+      ['mode: userspace', 'f: mode: must be one of nftables, iptables, ipvs, not "userspace"'],
       ['mode: [ipvs]', 'f: mode: must be a string, in quotes if need be, not a list'],
       ['hostnameOverride: 7', 'f: hostnameOverride: must be a string, in quotes if need be, not 7'],
       [
@@ -261,9 +261,10 @@ describe('reading a configuration file', () => {
         'f: healthzBindAddress: must be ADDRESS:PORT, such as 127.0.0.1:10256 or [::1]:10256, not "0.0.0.0:0"',
       ],
       [
-        'featureGates: {Nope: true}',
-        'f: featureGates.Nope: unknown feature gate "Nope"; known: AllPorts, and those of kube-proxy',
+        'featureGates: {No-pe: true}',
+        'f: featureGates.No-pe: "No-pe" cannot be the name of a feature gate',
       ],
+      ['featureGates: {Nope: 1}', 'f: featureGates.Nope: Nope must be true or false, not 1'],
       [
         'logging: {verbosity: -1}',
         'f: logging.verbosity: must be a number from 0 to 2147483647, not -1',
@@ -280,7 +281,7 @@ describe('reading a configuration file', () => {
       ],
       [
         'mode: x\noomScoreAdj: y\nlogging: {format: z}',
-        'f: mode: must be one of iptables, ipvs, not "x"',
+        'f: mode: must be one of nftables, iptables, ipvs, not "x"',
         'f: oomScoreAdj: must be a number from -1000 to 1000, not "y"',
         'f: logging.format: must be one of text, json, not "z"',
       ],

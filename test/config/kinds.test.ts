@@ -37,6 +37,10 @@ const FLAGS: readonly Case[] = [
   ['a duration', nonNegative, '0', 0],
   ['on or off', boolean, 'true', true],
   ['on or off', boolean, 'false', false],
+  ['on or off', boolean, 'TRUE', true],
+  ['on or off', boolean, 'T', true],
+  ['on or off', boolean, '0', false],
+  ['on or off', boolean, 'False', false],
   ['a number', bit, '0', 0],
   ['a number', bit, '-0', 0],
   ['a number', bit, '31', 31],
@@ -70,6 +74,8 @@ const FLAGS: readonly Case[] = [
   ['feature gates', featureGates, '', { AllPorts: true }],
   ['feature gates', featureGates, ' AllPorts = false ,', { AllPorts: false }],
   ['feature gates', featureGates, 'WinDSR=true', { AllPorts: true, WinDSR: true }],
+  ['feature gates', featureGates, 'WinDSR=1', { AllPorts: true, WinDSR: true }],
+  ['feature gates', featureGates, 'SomeNewGate=T', { AllPorts: true, SomeNewGate: true }],
   [
     'module levels',
     moduleLevels,
@@ -86,7 +92,8 @@ const WRONG_FLAGS: readonly Case[] = [
   ['a duration', positive, '30'],
   ['a duration', positive, '0s'],
   ['a duration', nonNegative, '-1s'],
-  ['on or off', boolean, '1'],
+  ['on or off', boolean, 'yes'],
+  ['on or off', boolean, 'tRUE'],
   ['on or off', boolean, ''],
   ['a number', bit, ''],
   ['a number', bit, '-1'],
@@ -133,7 +140,8 @@ const WRONG_FLAGS: readonly Case[] = [
   ['a mark range', markRange, '1e3-2e3'],
   ['feature gates', featureGates, 'AllPorts'],
   ['feature gates', featureGates, 'AllPorts=true=false'],
-  ['feature gates', featureGates, 'allports=true'],
+  ['feature gates', featureGates, 'All-Ports=true'],
+  ['feature gates', featureGates, '=true'],
   ['feature gates', featureGates, '__proto__=true'],
   ['feature gates', featureGates, 'WinDSR=yes'],
   ['module levels', moduleLevels, 'a'],
@@ -183,7 +191,7 @@ const WRONG_FILES: readonly Case[] = [
   ['CIDRs', cidrs, [null]],
   ['feature gates', featureGates, ['AllPorts']],
   ['feature gates', featureGates, { AllPorts: 'true' }],
-  ['feature gates', featureGates, { constructor: true }],
+  ['feature gates', featureGates, { ['__proto__']: true }],
   ['module levels', moduleLevels, { a: 3 }],
   ['module levels', moduleLevels, [3]],
   ['module levels', moduleLevels, [{ verbosity: 3 }]],
@@ -225,13 +233,13 @@ describe('kinds of values', () => {
   });
 
   it('every wrong feature gate is told with its name', () => {
-    assert.throws(() => featureGates.fromFile({ AllPorts: 1, Nope: true, WinDSR: true }, ignore), {
+    const given = { AllPorts: 1, 'No pe': true, nope: true, SomeGate: 'yes', WinDSR: true };
+    assert.throws(() => featureGates.fromFile(given, ignore), {
       problems: [
         { at: 'AllPorts', reason: 'AllPorts must be true or false, not 1' },
-        {
-          at: 'Nope',
-          reason: 'unknown feature gate "Nope"; known: AllPorts, and those of kube-proxy',
-        },
+        { at: '["No pe"]', reason: '"No pe" cannot be the name of a feature gate' },
+        { at: 'nope', reason: '"nope" cannot be the name of a feature gate' },
+        { at: 'SomeGate', reason: 'SomeGate must be true or false, not "yes"' },
       ],
     });
   });

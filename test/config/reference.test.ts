@@ -21,6 +21,10 @@ log-text-info-buffer-size`
   .split(/\s+/)
   .map((name) => `--${name}`);
 const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '--ipvs-all-ports'];
+/** kube-proxy has them in its file alone; and where cluster IPs come from it asks the API server. */
+const NFTABLES_FLAGS = ['masquerade-all', 'masquerade-bit', 'sync-period', 'min-sync-period']
+  .map((name) => `--nftables-${name}`)
+  .concat('--service-cidrs');
 
 const FIELDS: readonly (string | readonly [section: string, ...fields: string[]])[] = [
   ...['featureGates', 'hostnameOverride', 'bindAddress', 'healthzBindAddress'],
@@ -49,6 +53,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['conntrack', 'tcpBeLiberal', 'udpTimeout', 'udpStreamTimeout'],
   ['portwide.iptables', 'variant'],
   ['portwide.ipvs', 'fwmarkRange', 'allPorts'],
+  ['portwide.nftables', 'serviceCIDRs'],
 ];
 
 describe('the tables of settings', () => {
@@ -56,7 +61,7 @@ describe('the tables of settings', () => {
     const flags = Object.entries(ALL_SETTINGS)
       .filter(([, { fileOnly }]) => !fileOnly)
       .map(([name]) => flagOf(name));
-    assert.deepEqual(flags.sort(), [...FLAGS, '-v', ...OWN_FLAGS].sort());
+    assert.deepEqual(flags.sort(), [...FLAGS, '-v', ...OWN_FLAGS, ...NFTABLES_FLAGS].sort());
   });
 
   it("have kube-proxy's fields and ours, and no others", () => {

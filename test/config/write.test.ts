@@ -51,7 +51,7 @@ const size = constantFrom('0', '512', '64Ki', '1.5M');
 const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]> } = {
   hostnameOverride: perhaps(constantFrom('node', 'a.b-c', '0', 'on', 'null')),
   bindAddress: constantFrom('0.0.0.0', '::', '192.0.2.1', 'fd00::1'),
-  proxyMode: constantFrom(...PROXY_MODES),
+  proxyMode: perhaps(constantFrom(...PROXY_MODES)),
   masqueradeAll: bool,
   iptablesMasqueradeBit: integer({ min: 0, max: 31 }),
   nodeportAddresses: fc.oneof(
@@ -126,6 +126,7 @@ const options: Arbitrary<RunOptions> = record(OPTIONS).map((any) => ({
   ...any,
   iptablesMinSyncPeriod: Math.min(any.iptablesMinSyncPeriod, any.iptablesSyncPeriod),
   ipvsMinSyncPeriod: Math.min(any.ipvsMinSyncPeriod, any.ipvsSyncPeriod),
+  nftablesMinSyncPeriod: Math.min(any.nftablesMinSyncPeriod, any.nftablesSyncPeriod),
 }));
 
 describe('writing the configuration', () => {

@@ -54,6 +54,17 @@ describe('the image', () => {
     for (const name of packages) assert.ok(name in dependencies, name);
   });
 
+  it('has the packages of the commands that the agent runs', () => {
+    const [, installed = ''] =
+      /apt-get install \S+ \S+ (.*) \\\n/.exec(readText('Containerfile')) ?? [];
+    const commands = [...closure().files].flatMap((file) =>
+      [...readText(file).matchAll(/execa\(\s*['`]([a-z]+)/g)].map(([, command]) => command),
+    );
+    // Other calls have the name in a variable, and are of iptables.
+    assert.deepEqual([...new Set(commands)], ['nft']);
+    assert.deepEqual(installed.split(' '), ['iptables', 'nftables']);
+  });
+
   it('is built with the Node.js that it brings, from bases with a tag', () => {
     const bases = [...readText('Containerfile').matchAll(/^FROM (\S+)/gm)].map(([, base]) => base);
     assert.deepEqual(bases, [

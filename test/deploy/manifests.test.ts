@@ -167,14 +167,17 @@ describe('the DaemonSet', () => {
       allowPrivilegeEscalation: false,
       readOnlyRootFilesystem: true,
       seccompProfile: { type: 'RuntimeDefault' },
+      seLinuxOptions: { type: 'spc_t' },
       capabilities: { drop: ['ALL'], add: ['NET_ADMIN', 'NET_RAW'] },
     });
     const hostPaths = (container: Container) =>
       container.volumeMounts.flatMap(
         ({ name }) => pod.volumes.find((volume) => volume.name === name)?.hostPath?.path ?? [],
       );
-    assert.deepEqual(hostPaths(agent), ['/run/xtables.lock']);
-    assert.deepEqual(hostPaths(init), []);
+    // Both write rules.
+    for (const container of [agent, init]) {
+      assert.deepEqual(hostPaths(container), ['/run/xtables.lock']);
+    }
     assert.ok(init.args.includes('--init-only'));
     assert.equal(init.securityContext.readOnlyRootFilesystem, true);
   });

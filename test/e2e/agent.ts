@@ -24,6 +24,8 @@ export const AGENT_FLAGS = [
   '--nftables-min-sync-period=10ms',
   '-v=3',
 ];
+/** The same for tests that look at rules of iptables. */
+export const IPTABLES_FLAGS = [...AGENT_FLAGS, '--proxy-mode=iptables'];
 
 /**
  * An agent on the node of a lab, fed by a manifest directory of its own unless told otherwise. It may
@@ -57,6 +59,11 @@ export class Agent {
     this.#syncs = syncs;
     this.#env = env;
     this.write('node', [nodeManifest([lab.node.ipv4, lab.node.ipv6])]);
+  }
+
+  /** Of its process; undefined while there is none. */
+  get pid(): number | undefined {
+    return this.#process?.pid;
   }
 
   /** The manifest directory that feeds it. */

@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
+import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ApiFeed } from './feed.ts';
 import { ALL_PORTS, serviceManifest, sliceManifest } from './manifests.ts';
 import { SCENARIOS } from './scenarios/all.ts';
 import { SHORT, World } from './scenarios/scenario.ts';
 
 /** Also looks whether the rules still stand, often enough for a test to see what it does then. */
-const FLAGS = [...AGENT_FLAGS, '--iptables-variant=nft', '--iptables-sync-period=500ms'];
+const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft', '--iptables-sync-period=500ms'];
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const [VIP = ''] = VIPS;
 const FAILURE = 'list or watch failed, trying again';

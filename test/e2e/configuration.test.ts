@@ -64,8 +64,10 @@ describe('the configuration of an agent', () => {
   });
 
   /** Starts an agent on the node; its log grows as it speaks. */
-  const start = (...args: string[]) => {
-    const child = lab.node.spawn(PORTWIDE, ['run', `--manifests=${manifests}`, ...args]);
+  const start = (...args: string[]) => startWith({}, ...args);
+  /** With an environment of its own. */
+  const startWith = (env: Readonly<Record<string, string>>, ...args: string[]) => {
+    const child = lab.node.spawn(PORTWIDE, ['run', `--manifests=${manifests}`, ...args], { env });
     agents.push(child);
     const log: LogLine[] = [];
     let rest = '';
@@ -90,6 +92,8 @@ describe('the configuration of an agent', () => {
     const { stdout } = await lab.node.exec('cat', [`/proc/sys/net/${name}`]);
     return stdout;
   };
+  const closeLocalnet = () =>
+    lab.node.exec('sh', ['-c', 'echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet']);
   const rules = () => iptablesRules(lab.node, 'nft', 4, 'nat');
   const linesOf = (result: ExecResult) =>
     result.stdout
@@ -143,14 +147,44 @@ describe('the configuration of an agent', () => {
     const { stdout } = await lab.node.exec(process.execPath, ['-e', fetching]);
     assert.equal(stdout, '200');
 
-    mount('2', `${CONFIG}# the same, but for this\n`);
+    mount('2', `${CONFIG}bindAddress: nowhere\n`);
+    const refused = () =>
+      agent.logged('the configuration file changed and cannot be used; what was read stays');
+    await waitFor('what is wrong is told', () => refused().length > 0, START_MS);
+    const [told] = refused();
+    assert.equal(told?.level, 50);
+    assert.match(String(told?.reason), /config\.conf: bindAddress: .*"nowhere"/);
+    assert.equal(agent.child.exitCode, null, 'it goes on');
+
+    mount('3', `${CONFIG}# the same, but for this\n`);
     assert.equal(await agent.ended(), 1);
+    assert.equal(refused().length, 1);
     const last = agent.log.at(-1);
     assert.deepEqual(
       [last?.level, last?.msg],
       [50, 'the configuration file changed; ending for a restart'],
     );
     assert.equal(await rules(), before, 'the rules stay');
+  });
+
+  it('a kubeconfig or manifests that are missing, before anything is set', async () => {
+    const name = 'netfilter/nf_conntrack_udp_timeout';
+    await lab.node.exec('sh', ['-c', `echo 44 > /proc/sys/net/${name}`]);
+    writeFileSync(
+      at('f'),
+      CONFIG.replace('hostname', 'clientConnection: {kubeconfig: /no/such}\nhostname'),
+    );
+    for (const [flags, expected] of [
+      [['--kubeconfig=/no/such'], 'kubeconfig "/no/such" cannot be read: ENOENT'],
+      [[`--config=${at('f')}`], 'kubeconfig "/no/such" cannot be read: ENOENT'],
+      [['--manifests=/no/such'], 'manifest directory "/no/such" cannot be read: ENOENT'],
+    ] as const) {
+      const { exitCode, stderr } = await run('run', '--conntrack-udp-timeout=41s', ...flags);
+      assert.equal(exitCode, 1);
+      assert.ok(stderr.startsWith(`portwide: ${expected}`), stderr);
+      assert.equal(await sysctl(name), '44');
+      assert.doesNotMatch(await rules(), /KUBE-/);
+    }
   });
 
   it('--write-config-to says what flags come to, and that file says the same', async () => {
@@ -164,6 +198,10 @@ describe('the configuration of an agent', () => {
     const written = parse(readFileSync(at('a'), 'utf8')) as Record<string, unknown>;
     assert.deepEqual([written.mode, written.clusterCIDR], ['ipvs', '10.244.0.0/16']);
 
+    const unnamed = await run('run', `--write-config-to=${at('c')}`);
+    assert.equal(unnamed.exitCode, 0, unnamed.stderr);
+    assert.equal((parse(readFileSync(at('c'), 'utf8')) as { mode: unknown }).mode, '');
+
     const second = await run('run', `--config=${at('a')}`, `--write-config-to=${at('b')}`);
     assert.equal(second.exitCode, 0, second.stderr);
     assert.equal(readFileSync(at('b'), 'utf8'), readFileSync(at('a'), 'utf8'));
@@ -174,17 +212,133 @@ describe('the configuration of an agent', () => {
     assert.match(nowhere.stderr, /^portwide: --write-config-to: ENOENT/);
   });
 
-  it('--init-only sets sysctls and no rules', async () => {
-    await lab.node.exec('sh', ['-c', 'echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet']);
-    const { exitCode, stdout } = await run('run', '--init-only', '--conntrack-udp-timeout=43s');
-    assert.equal(exitCode, 0, stdout);
+  describe('the mode, when none is named,', () => {
+    /** A node whose nft says that it is of this version. */
+    const withNft = (version: string) => {
+      const script = `#!/bin/sh\necho 'nftables v${version}'\n`;
+      writeFileSync(at('nft'), script, { mode: 0o755 });
+      return { PATH: `${directory}:${process.env.PATH}` };
+    };
+    const ask = async (path: string) => {
+      const url = JSON.stringify(`http://127.0.0.1:10249${path}`);
+      const script = `fetch(${url}).then((r) => r.text()).then((text) => console.log(text))`;
+      return (await lab.node.exec(process.execPath, ['-e', script])).stdout;
+    };
+
+    it('is nftables where nft and the kernel can', async () => {
+      writeFileSync(at('f'), `${HEAD}mode: ""\n`);
+      const agent = start(`--config=${at('f')}`);
+      await agent.serves();
+      const [line] = agent.log;
+      assert.deepEqual(
+        [line?.level, line?.mode, line?.msg],
+        [30, 'nftables', 'no mode is named; nft and the kernel can do this one'],
+      );
+      assert.equal(agent.logged('starting')[0]?.mode, 'nftables');
+      assert.equal(await ask('/proxyMode'), 'nftables');
+      const { 'kubeproxy.config.k8s.io': config } = JSON.parse(await ask('/configz'));
+      assert.equal(config.mode, 'nftables');
+      assert.doesNotMatch(await rules(), /KUBE-/);
+    });
+
+    it('is iptables elsewhere, and the log says why', async () => {
+      const agent = startWith(withNft('1.0.0'), '--iptables-variant=nft');
+      await agent.serves();
+      const [line] = agent.log;
+      assert.deepEqual(
+        [line?.level, line?.mode, line?.reason, line?.msg],
+        [
+          30,
+          'iptables',
+          'nft 1.0.0 is too old: it takes 1.0.1',
+          'no mode is named, and nftables cannot be had',
+        ],
+      );
+      assert.equal(await ask('/proxyMode'), 'iptables');
+      assert.match(await rules(), /KUBE-SERVICES/);
+    });
+
+    it('is never left for another once it is named', async () => {
+      const agent = startWith(withNft('1.0.0'), '--proxy-mode=nftables');
+      const said = new Promise<string>((resolve) => {
+        agent.child.stderr?.on('data', (chunk) => resolve(String(chunk)));
+      });
+      assert.equal(await agent.ended(), 1);
+      const expected =
+        'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: it takes 1.0.1\n';
+      assert.equal(await said, expected);
+      assert.doesNotMatch(await rules(), /KUBE-/);
+    });
+  });
+
+  it('--init-only sets sysctls, and no rules but those that make one of them safe', async () => {
+    await closeLocalnet();
+    // Somebody else's rules, and the kubelet's own, stay.
+    await lab.node.exec('iptables-nft', ['-N', 'KUBE-FIREWALL']);
+    await lab.node.exec('iptables-nft', ['-A', 'KUBE-FIREWALL', '-s', '192.0.2.1', '-j', 'DROP']);
+    const flags = ['--init-only', '--conntrack-udp-timeout=43s'];
+    // nft and the kernel are there, so the mode is one that has no use for node ports on 127.0.0.1.
+    const unnamed = await run('run', ...flags);
+    assert.deepEqual(linesOf(unnamed).at(-1)?.mode, 'nftables');
     assert.equal(await sysctl('netfilter/nf_conntrack_udp_timeout'), '43');
+    assert.equal(await sysctl('ipv4/conf/all/route_localnet'), '0');
+    for (let times = 0; times < 2; times++) {
+      const { exitCode, stdout } = await run('run', '--proxy-mode=iptables', ...flags);
+      assert.equal(exitCode, 0, stdout);
+    }
     assert.equal(await sysctl('ipv4/conf/all/route_localnet'), '1');
     assert.doesNotMatch(await rules(), /KUBE-/);
+    const filter = await iptablesRules(lab.node, 'nft', 4, 'filter');
+    assert.deepEqual(
+      filter.split('\n').filter((line) => /^-A .*KUBE-/.test(line)),
+      [
+        '-A INPUT -j KUBE-FIREWALL',
+        '-A OUTPUT -j KUBE-FIREWALL',
+        '-A KUBE-FIREWALL -s 192.0.2.1/32 -j DROP',
+        '-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP',
+      ],
+    );
+  });
+
+  it('--init-only leaves route_localnet alone where it cannot make it safe', async () => {
+    await closeLocalnet();
+    writeFileSync(at('iptables-nft-restore'), '#!/bin/sh\nexit 1\n', { mode: 0o755 });
+    const { exitCode, stdout } = await lab.node.exec('env', [
+      `PATH=${directory}:${process.env.PATH}`,
+      PORTWIDE,
+      'run',
+      '--init-only',
+      '--proxy-mode=iptables',
+    ]);
+    assert.equal(exitCode, 0, stdout);
+    assert.equal(await sysctl('ipv4/conf/all/route_localnet'), '0');
+    assert.match(stdout, /cannot keep neighbours from 127.0.0.0\/8/);
+  });
+
+  it('warns of what the node has that keeps Services from working', async () => {
+    await lab.node.exec('iptables-legacy', ['-t', 'nat', '-N', 'KUBE-SERVICES']);
+    // Where the kernel has them; of each network namespace.
+    const listing = await lab.node.exec('ls', ['/proc/sys/net/bridge'], { reject: false });
+    const all = ['bridge-nf-call-iptables', 'bridge-nf-call-ip6tables'];
+    const there = all.filter((name) => listing.stdout.split('\n').includes(name));
+    for (const name of there) {
+      await lab.node.exec('sh', ['-c', `echo 0 > /proc/sys/net/bridge/${name}`]);
+    }
+    const agent = start('--proxy-mode=iptables', '--iptables-variant=nft');
+    await agent.serves();
+    const warned = agent.log.filter(({ level }) => level === 40);
+    assert.deepEqual(
+      warned.filter(({ other }) => other !== undefined).map(({ using, other }) => [using, other]),
+      [['nft', 'legacy']],
+    );
+    assert.deepEqual(
+      warned.flatMap(({ sysctl }) => (/bridge/.test(String(sysctl)) ? [sysctl] : [])),
+      there.map((name) => `net.bridge.${name}`),
+    );
   });
 
   it('--cleanup takes everything away', async () => {
-    const agent = start('--cluster-cidr=10.244.0.0/16', '--iptables-variant=nft');
+    const agent = start('--proxy-mode=iptables', '--iptables-variant=nft');
     await agent.serves();
     agent.child.kill('SIGTERM');
     assert.equal(await agent.ended(), 0);

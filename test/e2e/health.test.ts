@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, unlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
+import { AGENT_FLAGS, Agent, IPTABLES_FLAGS } from './agent.ts';
 import {
   ALL_PORTS,
   type EndpointFields,
@@ -66,7 +66,7 @@ exec iptables-nft-restore "$@"
     lab = await createLab({ pods: 1, remotePods: 1 });
     agent = new Agent(lab, { env: { PATH: `${commands}:${process.env.PATH}` } });
     const flags = ['--iptables-variant=nft', '--iptables-sync-period=1s'];
-    await agent.start([...AGENT_FLAGS, ...flags]);
+    await agent.start([...IPTABLES_FLAGS, ...flags]);
   });
   after(async () => {
     await agent?.destroy();
@@ -303,7 +303,7 @@ exec iptables-nft-restore "$@"
     await agent.stop();
     const flags = ['--iptables-variant=nft', '--healthz-bind-address='];
     const addresses = '--nodeport-addresses=192.168.77.0/24,fd00:77::/64';
-    await agent.start([...AGENT_FLAGS, ...flags, addresses]);
+    await agent.start([...IPTABLES_FLAGS, ...flags, addresses]);
     await agent.apply(services([first(lab.pods)]));
     for (const address of nodeAddresses()) {
       await expectAnswer(lab.client, address, PORT.web, { code: 200 });
@@ -312,5 +312,35 @@ exec iptables-nft-restore "$@"
     for (const address of ['127.0.0.1', '::1']) {
       assert.equal((await ask(lab.node, address, PORT.web)).code, 0);
     }
+  });
+
+  it('listen on the first addresses of the Node alone in mode nftables, and never on loopback', async () => {
+    const other = ['192.168.99.1', 'fd00:99::1'];
+    for (const [index, address] of other.entries()) {
+      const family = index === 0 ? '-4' : '-6';
+      await lab.node.exec('ip', [family, 'address', 'add', address, 'dev', 'lo']);
+    }
+    const answers = (addresses: readonly string[]) =>
+      Promise.all(addresses.map(async (address) => (await ask(lab.node, address, PORT.web)).code));
+    const loopback = ['127.0.0.1', '::1'];
+
+    await agent.stop();
+    await agent.start([...AGENT_FLAGS, '--proxy-mode=nftables']);
+    await agent.apply(services([first(lab.pods)]));
+    for (const address of nodeAddresses()) {
+      await expectAnswer(lab.client, address, PORT.web, { code: 200 });
+    }
+    assert.deepEqual(await answers([...other, ...loopback]), [0, 0, 0, 0]);
+
+    await agent.stop();
+    await agent.start([
+      ...AGENT_FLAGS,
+      '--proxy-mode=nftables',
+      '--nodeport-addresses=0.0.0.0/0,::/0',
+    ]);
+    for (const address of [...nodeAddresses(), ...other]) {
+      await expectAnswer(lab.node, address, PORT.web, { code: 200 });
+    }
+    assert.deepEqual(await answers(loopback), [0, 0]);
   });
 });

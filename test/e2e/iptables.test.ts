@@ -1,5 +1,5 @@
 import { createLab, type Lab } from '../lab/lab.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
+import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { SCENARIOS } from './scenarios/all.ts';
 import { World } from './scenarios/scenario.ts';
 
@@ -12,7 +12,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       lab = await createLab({ pods: 2, remotePods: 1 });
       await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
       agent = new Agent(lab);
-      await agent.start([...AGENT_FLAGS, `--iptables-variant=${variant}`]);
+      await agent.start([...IPTABLES_FLAGS, `--iptables-variant=${variant}`]);
     });
 
     after(async () => {

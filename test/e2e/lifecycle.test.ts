@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
+import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { answered, refused, SHORT } from './scenarios/scenario.ts';
 
@@ -19,7 +19,7 @@ for (const variant of ['nft', 'legacy'] as const) {
   describe(`the life of an agent on iptables-${variant}`, () => {
     let lab: Lab;
     let agent: Agent;
-    const flags = [...AGENT_FLAGS, `--iptables-variant=${variant}`, '--iptables-sync-period=1s'];
+    const flags = [...IPTABLES_FLAGS, `--iptables-variant=${variant}`, '--iptables-sync-period=1s'];
 
     before(async () => {
       lab = await createLab({ pods: 3, remotePods: 1 });
@@ -175,7 +175,9 @@ for (const variant of ['nft', 'legacy'] as const) {
       for (const vip of VIPS) assert.equal(answered(await lab.client.tcp(vip, 4000)).host, 'pod-1');
     });
 
-    it('rules that somebody else removes come back', async () => {
+    it('rules that somebody else removes come back', async function () {
+      // What only a comparison finds waits for a hundred times as long as that takes, each time.
+      this.timeout(300_000);
       await agent.apply(services(pods(0)));
       const whole = await allRules();
       const iptables = `iptables-${variant}`;

@@ -32,6 +32,9 @@ export function serviceManifest(name: string, fields: ServiceFields): Manifest {
   };
 }
 
+/** As much of a pod as a slice needs. */
+export type Pod = Pick<Host, 'name' | 'ipv4' | 'ipv6'>;
+
 /** A pod as an EndpointSlice shows it. */
 export interface EndpointFields {
   readonly conditions?: Readonly<Record<string, boolean>>;
@@ -48,7 +51,7 @@ export interface SliceFields {
 export function sliceManifest(
   service: string,
   family: 4 | 6,
-  pods: readonly (Host | readonly [Host, EndpointFields])[],
+  pods: readonly (Pod | readonly [Pod, EndpointFields])[],
   { name = `${service}-ipv${family}`, ports = [] }: SliceFields = {},
 ): Manifest {
   return {

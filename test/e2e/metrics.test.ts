@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import type { ResultPromise } from 'execa';
-import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import { RemoteDouble } from '../api-server/remote.ts';
+import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { complaints, KUBE_PROXYS } from '../metrics/complaints.ts';
 import { Scrape } from '../metrics/scrape.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
+import { AGENT_FLAGS, Agent, IPTABLES_FLAGS } from './agent.ts';
 import {
   ALL_PORTS,
   type Manifest,
@@ -13,7 +14,6 @@ import {
 } from './manifests.ts';
 
 const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
-const API_SERVER = new URL('./event-api.ts', import.meta.url).pathname;
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const FAMILIES = [
   [4, 'IPv4'],
@@ -39,7 +39,11 @@ for (const variant of ['nft', 'legacy'] as const) {
     let lab: Lab;
     let agent: Agent;
     const service = serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } });
-    const flags = [...AGENT_FLAGS, `--iptables-variant=${variant}`, '--iptables-sync-period=500ms'];
+    const flags = [
+      ...IPTABLES_FLAGS,
+      `--iptables-variant=${variant}`,
+      '--iptables-sync-period=500ms',
+    ];
 
     before(async () => {
       lab = await createLab({ pods: 2, remotePods: 0 });
@@ -113,6 +117,93 @@ for (const variant of ['nft', 'legacy'] as const) {
   });
 }
 
+describe('what an agent on nftables says of itself', () => {
+  let lab: Lab;
+  let agent: Agent;
+  before(async () => {
+    lab = await createLab({ pods: 2, remotePods: 0 });
+    agent = new Agent(lab);
+    await agent.start([...AGENT_FLAGS, '--proxy-mode=nftables', '--nftables-sync-period=500ms']);
+  });
+  after(async () => {
+    await agent?.destroy();
+    await lab?.destroy();
+  });
+
+  /** How many elements each map has in the kernel, of those that have any. */
+  const inKernel = async (family: 'ip' | 'ip6') => {
+    const { stdout } = await lab.node.exec('nft', ['-j', 'list', 'table', family, 'portwide']);
+    const { nftables } = JSON.parse(stdout) as {
+      nftables: Record<string, { name: string; elem?: unknown[] }>[];
+    };
+    const sets = nftables.flatMap(({ map, set }) => map ?? set ?? []);
+    return Object.fromEntries(
+      sets.flatMap(({ name, elem }) => (elem ? [[name, elem.length]] : [])),
+    );
+  };
+  const told = async (ip_family: string) => {
+    const { samples = [] } = (await scrape(lab)).metrics.get('portwide_nftables_elements') ?? {};
+    const own = samples.filter(
+      ({ labels, value }) => labels.ip_family === ip_family && value !== 0,
+    );
+    return Object.fromEntries(own.map(({ labels, value }) => [labels.map, value]));
+  };
+
+  it('its elements, counted as they are in the kernel, through changes and interference', async () => {
+    const all = serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } });
+    const web = serviceManifest('web', {
+      spec: {
+        type: 'NodePort',
+        clusterIPs: ['10.96.0.11'],
+        ports: [{ port: 80, nodePort: 30_080 }],
+      },
+    });
+    const slices = (pods: readonly Host[]) => [
+      sliceManifest('all', 4, pods),
+      sliceManifest('all', 6, pods),
+      sliceManifest('web', 4, pods, { ports: [{ name: '', port: 8080 }] }),
+    ];
+    for (const objects of [
+      [all, ...slices(lab.pods)],
+      [all, web, ...slices(lab.pods.slice(0, 1))],
+      [web, ...slices(lab.pods)],
+      [],
+      [all, web, ...slices(lab.pods)],
+    ]) {
+      await agent.apply(objects);
+      for (const [family, ip_family] of [
+        ['ip', 'IPv4'],
+        ['ip6', 'IPv6'],
+      ] as const) {
+        assert.deepEqual(await told(ip_family), await inKernel(family));
+      }
+    }
+    const before = await inKernel('ip');
+    assert.ok((before.endpoints ?? 0) >= 2 && (before['endpoint-ips'] ?? 0) >= 2);
+    await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide']);
+    await waitFor('it is back', async () => {
+      assert.deepEqual(await inKernel('ip').catch(() => undefined), before);
+      return true;
+    });
+    await waitFor('it is told', async () => {
+      assert.deepEqual(await told('IPv4'), before);
+      return true;
+    });
+  });
+
+  it('which mode it runs in, and no failures', async () => {
+    assert.equal(await get(lab, '/proxyMode'), 'nftables');
+    const scraped = await scrape(lab);
+    for (const kind of ['sync', 'cleanup']) {
+      const name = `kubeproxy_sync_proxy_rules_nftables_${kind}_failures_total`;
+      assert.equal(scraped.value(name, { ip_family: 'IPv4' }), 0);
+      assert.equal(scraped.value(name, { ip_family: 'IPv6' }), 0);
+    }
+    const ofMode = KUBE_PROXYS.filter((line) => !line.includes('iptables'));
+    assert.deepEqual(await complaints(await get(lab, '/metrics')), ofMode);
+  });
+});
+
 describe('what an agent says to the API server', () => {
   let lab: Lab;
   before(async () => {
@@ -135,22 +226,16 @@ describe('what an agent says to the API server', () => {
       spec: { clusterIPs: VIPS, type: 'NodePort' },
     });
     const metadata = { ...(refused.metadata as object), uid: 'uid-1' };
-    const objects = [{ ...refused, metadata }, nodeManifest([lab.node.ipv4])];
-    const api = lab.node.spawn(process.execPath, [API_SERVER, JSON.stringify(objects)]);
-    const said = linesOf(api);
-    const port = await waitFor('the API server listens', () => said()[0]);
-    const agent = lab.node.spawn(PORTWIDE, [
-      'run',
-      `--master=http://127.0.0.1:${port}`,
-      ...AGENT_FLAGS,
-    ]);
+    const api = await RemoteDouble.start(lab.node.spawn);
+    await api.call('put', { ...refused, metadata }, nodeManifest([lab.node.ipv4]));
+    const agent = lab.node.spawn(PORTWIDE, ['run', `--master=${api.url}`, ...AGENT_FLAGS]);
     const log = linesOf(agent);
-    await waitFor('both Events', () => said().length === 3, 20_000);
-    const events = said()
-      .slice(1)
-      .map((line) => JSON.parse(line));
+    const events = await waitFor('both Events', async () => {
+      const written = await api.call('events');
+      return written.length === 2 ? written : undefined;
+    });
     const told = events.map(({ type, reason, action, note, regarding, reportingInstance }) => {
-      const { kind, name, uid } = regarding;
+      const { kind, name, uid } = regarding as Record<string, string>;
       return [type, reason, action, note, `${kind} ${name} ${uid}`, reportingInstance];
     });
     const message = 'a NodePort Service cannot serve all ports of a node';
@@ -172,7 +257,7 @@ describe('what an agent says to the API server', () => {
     );
 
     const scraped = await scrape(lab);
-    const host = `127.0.0.1:${port}`;
+    const host = `127.0.0.1:${api.port}`;
     const count = (code: string, method: string) =>
       scraped.value('rest_client_requests_total', { code, method, host });
     assert.deepEqual([count('201', 'POST'), count('200', 'GET')], [2, 6]);
@@ -181,8 +266,7 @@ describe('what an agent says to the API server', () => {
       assert.equal(scraped.value('portwide_api_watch_state', { kind }), 1, kind);
     }
     assert.equal(scraped.value('portwide_events_dropped_total', { reason: 'rejected' }), 0);
-    api.catch(() => {});
-    api.kill('SIGKILL');
+    await api.kill();
     await waitFor(
       'the watches are seen to be closed',
       async () => (await scrape(lab)).value('portwide_api_watch_state', { kind: 'Service' }) === 0,

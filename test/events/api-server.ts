@@ -11,7 +11,11 @@ export interface Received {
   readonly body: Readonly<Record<string, unknown>>;
 }
 
-/** Takes Events and keeps them; `next` decides on the status of each answer. */
+/**
+ * Takes Events and keeps them; `next` decides on the status of each answer. Unlike the API-server
+ * double it lets a test decide by what a request says, and in the moment of the request, by a clock
+ * that does not run on meanwhile.
+ */
 export class EventServer {
   readonly received: Received[] = [];
   /** By name, as they stand. */

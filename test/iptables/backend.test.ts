@@ -90,6 +90,25 @@ describe('the iptables backend', () => {
     assert.deepEqual(chains(), []);
   });
 
+  it('blames no chain for a restore that fails whatever is in it', async () => {
+    let isLocked = false;
+    const { iptables } = simulatedIptables(() => {
+      if (isLocked) throw new IptablesError('iptables-restore', 'no lock', undefined, undefined);
+    });
+    const backend = iptablesBackend(iptables, {
+      ...options(),
+      nodePortSelection: 'all',
+      onWarning: assert.fail,
+    });
+    backend.update([route({ id: 'one', name: 'default/one' }, ['10.244.0.1'])], []);
+    await backend.apply(true);
+    backend.update([], ['one']);
+    isLocked = true;
+    await assert.rejects(backend.apply(true), IptablesError);
+    isLocked = false;
+    await backend.apply(true);
+  });
+
   it('writes one Service after a start that found everything in place', async () => {
     const { iptables } = kernelWithForeignJump();
     const start = async () => {

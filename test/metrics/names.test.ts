@@ -36,6 +36,8 @@ const KUBE_PROXY: readonly Row[] = [
   ['kubeproxy_sync_proxy_rules_service_changes_total', 'counter', []],
   ['kubeproxy_sync_proxy_rules_iptables_restore_failures_total', 'counter', FAMILY],
   ['kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total', 'counter', FAMILY],
+  ['kubeproxy_sync_proxy_rules_nftables_sync_failures_total', 'counter', FAMILY],
+  ['kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total', 'counter', FAMILY],
   ['kubeproxy_sync_proxy_rules_iptables_total', 'gauge', ['ip_family', 'table']],
   ['kubeproxy_sync_proxy_rules_iptables_last', 'gauge', ['ip_family', 'table']],
   ['kubeproxy_sync_proxy_rules_no_local_endpoints_total', 'gauge', ['ip_family', 'traffic_policy']],
@@ -58,6 +60,7 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_all_ports_services', 'gauge', ['kind']],
   ['portwide_refused_services', 'gauge', ['reason']],
   ['portwide_routes', 'gauge', ['ip_family', 'kind']],
+  ['portwide_nftables_elements', 'gauge', ['ip_family', 'map']],
   ['portwide_marks_in_use', 'gauge', FAMILY],
   ['portwide_marks_exhausted', 'gauge', FAMILY],
   ['portwide_backend_apply_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
@@ -77,7 +80,12 @@ async function experienced(): Promise<Scrape> {
   const { backends, table, metrics, pass, start, scrape } = fakeAgent();
   for (const backend of backends) {
     backend.report = { written: 1, rulesWritten: new Map([['nat', 1]]) };
-    backend.has = { rules: new Map([['nat', 1]]), marks: { inUse: 1, waiting: 0 } };
+    backend.has = {
+      rules: new Map([['nat', 1]]),
+      marks: { inUse: 1, waiting: 0 },
+      elements: new Map([['endpoints', 1]]),
+      cleanupFailures: 0,
+    };
   }
   table.upsert(service({ portsAnnotation: 'all', clusterIPs: ['10.96.0.10', 'fd00::a'] }));
   await start();

@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
 import { IptablesError } from '../../iptables/commands.ts';
+import { NetlinkError } from '../../netlink/error.ts';
+import { NftRefusedError } from '../../netlink/nftables.ts';
+import { NftError } from '../../nftables/command.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { fakeAgent } from './agent.ts';
 
@@ -136,13 +139,37 @@ describe('the values of metrics', () => {
     }
   });
 
+  it('count syncs that nft or nf_tables failed, from zero, and no others', async () => {
+    const { backends, table, pass, start, scrape } = fakeAgent();
+    const failures = async () => {
+      const scraped = await scrape();
+      return [V4, V6].map((labels) =>
+        scraped.value('kubeproxy_sync_proxy_rules_nftables_sync_failures_total', labels),
+      );
+    };
+    await start();
+    assert.deepEqual(await failures(), [0, 0]);
+    const busy = new NetlinkError('transaction', 16);
+    for (const [error, expected] of [
+      [new NftError('syntax error', undefined), [1, 0]],
+      [new IptablesError('iptables-restore', 'busy', undefined, undefined), [1, 0]],
+      [new NftRefusedError(busy), [2, 0]],
+    ] as const) {
+      backends[0].error = error;
+      table.upsert(service({ name: error.name.toLowerCase() }));
+      await pass(60_000);
+      assert.deepEqual(await failures(), expected, error.name);
+    }
+  });
+
   it('tell what the backends have, and wrote last', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent({ forgotten: 3 });
     const [v4, v6] = backends;
     table.upsert(service({ portsAnnotation: 'all' }));
     v4.report = { written: 1, rulesWritten: new Map([['nat', 40]]) };
     v4.has = { rules: new Map([['nat', 70]]) };
-    v6.has = { marks: { inUse: 5, waiting: 2 } };
+    const elements = new Map([['endpoints', 8]]);
+    v6.has = { marks: { inUse: 5, waiting: 2 }, elements, cleanupFailures: 1 };
     await start();
     const scraped = await scrape();
     const nat = { table: 'nat' };
@@ -152,6 +179,11 @@ describe('the values of metrics', () => {
     assert.equal(scraped.value('portwide_marks_in_use', V6), 5);
     assert.equal(scraped.value('portwide_marks_exhausted', V6), 2);
     assert.equal(scraped.value('portwide_marks_in_use', V4), undefined);
+    const map = { map: 'endpoints' };
+    assert.equal(scraped.value('portwide_nftables_elements', { ...map, ...V6 }), 8);
+    assert.equal(scraped.value('portwide_nftables_elements', V4), undefined);
+    const failures = 'kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total';
+    assert.deepEqual([scraped.value(failures, V6), scraped.value(failures, V4)], [1, undefined]);
     const deleted = 'kubeproxy_conntrack_reconciler_deleted_entries_total';
     assert.deepEqual([scraped.value(deleted, V4), scraped.value(deleted, V6)], [3, 0]);
     v4.report = { written: 0, rulesWritten: new Map([['nat', 0]]) };

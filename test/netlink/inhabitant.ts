@@ -13,6 +13,7 @@ import { changeAddresses, deleteLink, findLink } from '../../netlink/links.ts';
 import type { NftNotification } from '../../netlink/nftables.ts';
 import { listAddresses, type NodeAddress } from '../../netlink/rtnetlink.ts';
 import { NetlinkSocket } from '../../netlink/socket.ts';
+import { nftMode } from '../nftables/inside.ts';
 import { insertFlows } from './flows.ts';
 import { nft } from './nft-elements.ts';
 import { scenarios } from './scenarios.ts';
@@ -140,6 +141,7 @@ const methods = {
 
   ...sets,
   ...nft,
+  ...nftMode,
   ...scenarios,
 };
 

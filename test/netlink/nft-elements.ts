@@ -64,8 +64,14 @@ export const nft = {
 
   nftElements: async (set: string, family: IpFamily = 'IPv4'): Promise<NftElement[]> =>
     withTable(family, 'pw', async (table) => {
-      const elements: NftElement[] = [];
-      await table.visitElements(set, (element) => elements.push(element));
+      let elements: NftElement[] = [];
+      await table.visitElements(
+        set,
+        (element) => elements.push(element),
+        () => {
+          elements = [];
+        },
+      );
       return elements;
     }),
 
@@ -85,7 +91,7 @@ export const nft = {
       key.writeUInt32BE(index);
       return { key };
     });
-    const turns = { encoding: 0, change: 0, dump: 0 };
+    const turns = { encoding: 0, dump: 0 };
     let counting: keyof typeof turns | undefined = 'encoding';
     const turn = () => {
       if (counting === undefined) return;
@@ -100,9 +106,10 @@ export const nft = {
       await table.change([{ action: 'add', set, elements: impossible }]).catch((error: unknown) => {
         if (!(error instanceof RangeError)) throw error;
       });
-      counting = 'change';
+      counting = undefined;
       await table.change([{ action: 'add', set, elements }]);
       counting = 'dump';
+      setImmediate(turn);
       await table.visitElements(
         set,
         ({ key }) => found.push(key.readUInt32BE()),

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { Runner } from '../../proxier/runner.ts';
+import { Runner, systemTimers } from '../../proxier/runner.ts';
 import { FakeTimers } from './fake-timers.ts';
 
 /** A runner whose runs the test ends by hand. */
@@ -110,5 +110,19 @@ describe('the runner', () => {
     await stopped;
     timers.advance(10_000);
     assert.deepEqual(starts, [0]);
+  });
+});
+
+describe('the timers of the system', () => {
+  it('take a thousand hours for long', async () => {
+    const warnings: string[] = [];
+    const hear = ({ name }: Error) => warnings.push(name);
+    process.on('warning', hear);
+    // Node warns where it makes a millisecond of it.
+    const timer = systemTimers.set(() => {}, 1000 * 3_600_000);
+    await nextTurn();
+    process.off('warning', hear);
+    systemTimers.clear(timer);
+    assert.deepEqual(warnings, []);
   });
 });

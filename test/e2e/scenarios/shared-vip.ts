@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { waitFor } from '../../lab/lab.ts';
 import { ALL_PORTS, type ServiceFields } from '../manifests.ts';
-import { answered, refused, type Scenario, type World } from './scenario.ts';
+import { answered, refused, type Scenario, SHORT, type World } from './scenario.ts';
 
 const OLD = '2026-01-01T00:00:00Z';
 const YOUNG = '2026-02-01T00:00:00Z';
@@ -40,6 +40,40 @@ export const sharedVipScenarios: readonly Scenario[] = [
       refused(await world.client.tcp(vip, 8050));
       assert.equal(await who(8051), 'pod-2');
       assert.equal(answered(await world.client.udp(vip, 8050)).host, 'pod-1');
+    },
+  },
+  {
+    title: 'one VIP: source ranges are those of the Service that has the port',
+    async run(world) {
+      const vip = world.vip(5);
+      const everybody = world.pick('0.0.0.0/0', '::/0');
+      const nobody = world.pick('192.0.2.0/24', '2001:db8:77::/64');
+      const objects = (ofRanges: string, ofExact: string) => [
+        sharing(world, 'ranges', 51, {
+          annotations: { 'portwide.dev/ports': '8000-8100/TCP' },
+          spec: { clusterIPs: [world.clusterIP(51)], loadBalancerSourceRanges: [ofRanges] },
+        }),
+        world.slice('ranges', [world.pod(1)]),
+        sharing(world, 'exact', 52, {
+          spec: {
+            clusterIPs: [world.clusterIP(52)],
+            ports: [{ port: 8050 }],
+            loadBalancerSourceRanges: [ofExact],
+          },
+        }),
+        world.slice('exact', [world.pod(0)], { ports: [{ name: '', port: 8080 }] }),
+      ];
+      const who = async (port: number) => answered(await world.client.tcp(vip, port)).host;
+      const shut = async (port: number) =>
+        assert.equal((await world.client.tcp(vip, port, SHORT)).outcome, 'timeout');
+      await world.apply(objects(everybody, everybody));
+      assert.deepEqual([await who(8000), await who(8050)], ['pod-2', 'pod-1']);
+      await world.apply(objects(everybody, nobody));
+      assert.equal(await who(8000), 'pod-2');
+      await shut(8050);
+      await world.apply(objects(nobody, everybody));
+      assert.equal(await who(8050), 'pod-1');
+      await shut(8000);
     },
   },
   {

@@ -1,52 +1,55 @@
 /** The act that shows rules. */
 import assert from 'node:assert/strict';
-import { iptablesRules } from '../lab.ts';
 import type { Stage } from './stage.ts';
-import { folded, heading, say } from './text.ts';
+import { heading, say } from './text.ts';
 
-/** The rules of one cluster IP, out of the node's kernel. */
+/** What is in the node's kernel for one cluster IP. */
 export async function showRules({ lab, pods, allPorts }: Stage): Promise<void> {
   const [vip] = allPorts.vips;
-  const saved = (await iptablesRules(lab.node, 'nft', 4, 'nat')).split('\n');
-  const chain = (name: string) => saved.filter((rule) => rule.startsWith(`-A ${name} `));
-  const targets = (rules: readonly string[], kind: string) =>
-    rules.flatMap((rule) => rule.match(new RegExp(`-j (${kind}-\\w+)$`))?.[1] ?? []);
+  const list = async (kind: 'map' | 'chain', name: string) => {
+    const { stdout } = await lab.node.exec('nft', ['list', kind, 'ip', 'portwide', name]);
+    return stdout;
+  };
+  /** Elements for the VIP, as nft prints them. */
+  const elements = async (map: string) => {
+    const printed = (await list('map', map)).match(/elements = \{([^}]*)\}/)?.[1] ?? '';
+    const all = printed.split(',').map((element) => element.trim().replaceAll(/\s+/g, ' '));
+    return all.filter((element) => element.startsWith(`${vip} `));
+  };
+  const rules = async (chain: string) =>
+    (await list('chain', chain))
+      .split('\n')
+      .slice(2, -2)
+      .map((line) => line.trim());
 
-  const leaf = saved.filter((rule) => / -j KUBE-SVC-\w+$/.test(rule) && rule.includes(`${vip}/`));
-  assert.equal(leaf.length, 1, `one rule for ${vip}`);
-  assert.doesNotMatch(leaf.join(), / -p | --dports? /);
-  const [service = ''] = targets(leaf, 'KUBE-SVC');
-  const choice = chain(service).filter((rule) => / -j KUBE-SEP-\w+$/.test(rule));
-  const fromOutside = chain(service).filter((rule) => rule.endsWith(' -j KUBE-MARK-MASQ'));
-  const odds = choice.map((rule) =>
-    Math.round(1 / Number(rule.match(/ --probability ([\d.]+) /)?.[1] ?? 1)),
-  );
-  const equal = pods.map((_, index) => pods.length - index);
-  assert.deepEqual(odds, equal, 'a rule for each pod, and the same chance for all');
-  assert.equal(fromOutside.length, 1);
-  const endpoints = targets(choice, 'KUBE-SEP').map(chain);
-  for (const rules of endpoints) assert.equal(rules.length, 2);
-  const [toItself = '', translate = ''] = endpoints[0] ?? [];
-  assert.match(toItself, / -j KUBE-MARK-MASQ$/);
-  assert.match(translate, new RegExp(` -j DNAT --to-destination ${lab.pods[0]?.ipv4}$`));
-  const count = [leaf, chain(service), ...endpoints].flat().length;
+  const lookup = (await rules('services')).filter((rule) => rule.endsWith(' vmap @service-ips'));
+  assert.deepEqual(lookup, ['ip daddr vmap @service-ips'], 'no port, no protocol');
+  const leads = await elements('service-ips');
+  assert.equal(leads.length, 1, `one element for ${vip}`);
+  const chain = leads[0]?.match(/ : goto (\S+)$/)?.[1] ?? '';
+  const [fromOutside = '', draw = '', ...others] = await rules(chain);
+  assert.match(fromOutside, /^ip saddr != \S+ meta mark set /);
+  assert.equal(draw, `dnat to ip daddr . numgen random mod ${pods.length} map @endpoint-ips`);
+  assert.equal(others.length, 1);
+  const endpoints = await elements('endpoint-ips');
+  const expected = pods.map(({ ipv4 }, index) => `${vip} . ${index} : ${ipv4}`);
+  assert.deepEqual(endpoints.toSorted(), expected.toSorted(), 'an element for each pod');
 
-  heading(`The rules for ${vip} in the kernel of the node`);
-  const rule = (text: string) => say(...folded(text).map((line) => `  ${line}`));
-  say('Whatever is sent to this address, at any port, by any protocol, is for the Service:');
-  leaf.forEach(rule);
+  heading(`What is in the kernel of the node for ${vip}`);
+  const show = (...lines: readonly string[]) => say(...lines.map((line) => `  ${line}`));
+  say('A rule that all Services share looks up where a packet goes by its address alone:');
+  show(...lookup);
+  say('Whatever is sent to this one, at any port, by any protocol, finds:');
+  show(...leads);
   say(
-    'If the sender is no pod, the node will stand in for it, so that answers come back this way:',
+    `That chain is for every Service on all ports that has ${pods.length} pods. If the sender is no pod, the`,
+    'node will stand in for it, so that answers come back this way:',
   );
-  fromOutside.forEach(rule);
-  const [first = 0, second = 0] = odds;
-  say(
-    `A pod is drawn by lot: the first by 1 in ${first}, else the second by 1 in ${second}, and so on:`,
-  );
-  choice.forEach(rule);
-  say('If that pod is the sender itself, the node will stand in for it, too:');
-  rule(toItself);
-  say('The packet gets the address of the pod. No port is named here, so it keeps its own:');
-  rule(translate);
-  say(`Each other pod has two such rules. That makes ${count} rules, and they serve every port.`);
+  show(fromOutside);
+  say('Then a pod is drawn by lot. No port is named here, so the packet keeps its own:');
+  show(draw);
+  say('And those are the pods:');
+  show(...endpoints);
+  const count = leads.length + endpoints.length;
+  say(`These ${count} elements serve every port. No rule is this Service's own.`);
 }

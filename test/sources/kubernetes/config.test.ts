@@ -136,6 +136,10 @@ describe('kubernetes configuration', () => {
     });
   });
 
+  it('refuses a --master that is no URL', async () => {
+    await assert.rejects(loadClusterConfig({ master: 'kube' }), /: --master: "kube" is no URL/);
+  });
+
   for (const [what, config, pattern] of [
     ['a file that is missing', undefined, /cannot be read: ENOENT/],
     ['one that is no YAML', '{', /cannot be read/],
@@ -144,9 +148,21 @@ describe('kubernetes configuration', () => {
     ['an unknown cluster', { ...WHOLE, 'current-context': 'y' }, /no cluster "none"/],
     ['an unknown user', { ...WHOLE, users: [] }, /no user "u"/],
     ['a cluster without a server', withCluster({ server: '' }), /server is missing/],
-    ['a server that is no URL', withCluster({ server: 'kube.example' }), /no URL/],
-    ['a SOCKS proxy', withCluster({ 'proxy-url': 'socks5://10.0.0.9' }), /no HTTP proxy/],
-    ['an auth provider', withUser({ 'auth-provider': { name: 'oidc' } }), /auth-provider/],
+    [
+      'a server that is no URL',
+      withCluster({ server: 'kube.example' }),
+      /^kubeconfig ".*": server "kube.example" is no URL/,
+    ],
+    [
+      'a SOCKS proxy',
+      withCluster({ 'proxy-url': 'socks5://10.0.0.9' }),
+      /^kubeconfig ".*": proxy-url .* no HTTP proxy/,
+    ],
+    [
+      'an auth provider',
+      withUser({ 'auth-provider': { name: 'oidc' } }),
+      /^kubeconfig ".*": auth-provider/,
+    ],
   ] as const) {
     it(`refuses ${what}`, async () => {
       const kubeconfig = config === undefined ? join(directory, 'none') : write(config);

@@ -6,6 +6,7 @@ import { type ClusterConfig, loadClusterConfig } from '../../../sources/kubernet
 import { CredentialSource } from '../../../sources/kubernetes/credentials.ts';
 import { ConnectionError } from '../../../sources/kubernetes/errors.ts';
 import { createOpenSession, TIMEOUTS } from '../../../sources/kubernetes/session.ts';
+import { ApiServerDouble } from '../../api-server/double.ts';
 
 describe('credentials', () => {
   let directory: string;
@@ -18,6 +19,7 @@ describe('credentials', () => {
     writeFileSync(join(directory, name), text, { mode: 0o700 });
     return name;
   };
+  const pem = (text: string) => `-----BEGIN X-----\n${text}\n-----END X-----\n`;
   const base64 = (text: string) => Buffer.from(text).toString('base64');
   const configOf = (user: object, cluster: object = {}): Promise<ClusterConfig> => {
     const config = {
@@ -52,7 +54,7 @@ describe('credentials', () => {
     file('token', ' two ');
     assert.equal((await source.read()).headers.authorization, 'Bearer two');
     rmSync(join(directory, 'token'));
-    await assert.rejects(source.read(), /ENOENT/);
+    await assert.rejects(source.read(), /^Error: tokenFile: ENOENT/);
     file('token', 'three');
     assert.equal((await source.read()).headers.authorization, 'Bearer three');
   });
@@ -60,28 +62,58 @@ describe('credentials', () => {
   it('certificates are read each time; data takes precedence over files', async () => {
     const source = await sourceOf(
       {
-        'client-certificate': file('cert', 'cert-1'),
-        'client-certificate-data': base64('cert-data'),
-        'client-key': file('key', 'key-1'),
+        'client-certificate': file('cert', pem('cert-1')),
+        'client-certificate-data': base64(pem('cert-data')),
+        'client-key': file('key', pem('key-1')),
       },
-      { 'certificate-authority': file('ca', 'ca-1'), 'tls-server-name': 'api.example' },
+      { 'certificate-authority': file('ca', pem('ca-1')), 'tls-server-name': 'api.example' },
     );
     const read = async () => {
       const { ca, cert, key, ...rest } = (await source.read()).tls;
       return { texts: [ca, cert, key].map(String), rest };
     };
     assert.deepEqual(await read(), {
-      texts: ['ca-1', 'cert-data', 'key-1'],
+      texts: ['ca-1', 'cert-data', 'key-1'].map(pem),
       rest: { servername: 'api.example' },
     });
-    file('ca', 'ca-2');
-    file('key', 'key-2');
-    assert.deepEqual((await read()).texts, ['ca-2', 'cert-data', 'key-2']);
+    file('ca', pem('ca-2'));
+    file('key', pem('key-2'));
+    assert.deepEqual((await read()).texts, ['ca-2', 'cert-data', 'key-2'].map(pem));
   });
 
   it('insecure-skip-tls-verify', async () => {
     const source = await sourceOf({}, { 'insecure-skip-tls-verify': true });
     assert.deepEqual((await source.read()).tls, { rejectUnauthorized: false });
+  });
+
+  it('what cannot be read is named', async () => {
+    const missing = join(directory, 'missing');
+    const unreadable = async (user: object, cluster: object = {}) =>
+      assert.rejects((await sourceOf(user, cluster)).read(), (error: Error) => {
+        assert.match(
+          error.message,
+          new RegExp(`^${Object.keys({ ...user, ...cluster })[0]}: ENOENT`),
+        );
+        return true;
+      });
+    await unreadable({ 'client-certificate': missing });
+    await unreadable({ 'client-key': missing });
+    await unreadable({}, { 'certificate-authority': missing });
+  });
+
+  it('what is no PEM is named', async () => {
+    const refused = async (field: string, value: string) => {
+      const given = { [field]: value };
+      const isOfCluster = field.startsWith('certificate-authority');
+      const source = await (isOfCluster ? sourceOf({}, given) : sourceOf(given));
+      await assert.rejects(source.read(), { message: `${field}: there is no PEM in it` });
+    };
+    for (const field of ['certificate-authority', 'client-certificate', 'client-key']) {
+      await refused(field, file('text', 'x'));
+      await refused(`${field}-data`, base64('x'));
+      // Not encoded.
+      await refused(`${field}-data`, pem('x'));
+    }
   });
 
   describe('of a plugin', () => {
@@ -113,12 +145,12 @@ describe('credentials', () => {
 
     it('it is told of the cluster if it asks for that', async () => {
       const exec = { ...plugin({ token: 'x' }), provideClusterInfo: true };
-      const source = await sourceOf({ exec }, { 'certificate-authority': file('ca', 'ca-1') });
+      const source = await sourceOf({ exec }, { 'certificate-authority': file('ca', pem('ca-1')) });
       await source.read();
       const info = JSON.parse(calls()[0]?.split(' ').slice(2).join(' ') ?? '');
       assert.deepEqual(info.spec.cluster, {
         server: 'https://127.0.0.1:1',
-        'certificate-authority-data': base64('ca-1'),
+        'certificate-authority-data': base64(pem('ca-1')),
       });
     });
 
@@ -150,8 +182,13 @@ describe('credentials', () => {
       it(`one that ${what} is an error of the connection, and tried again`, async () => {
         const open = createOpenSession(await configOf({ exec: exec() }));
         const { signal } = new AbortController();
-        await assert.rejects(open(signal), ConnectionError);
-        await assert.rejects(open(signal), ConnectionError);
+        for (let time = 0; time < 2; time++) {
+          await assert.rejects(open(signal), (error: Error) => {
+            assert.ok(error instanceof ConnectionError);
+            assert.match(error.message, /^API server: credential plugin ".+": ./);
+            return true;
+          });
+        }
       });
     }
 
@@ -160,10 +197,40 @@ describe('credentials', () => {
       const open = createOpenSession(await configOf({ exec }), { ...TIMEOUTS, credentials: 50 });
       const { signal } = new AbortController();
       await assert.rejects(open(signal), /no credentials within 0.05 s/);
+    });
+
+    it('one that hangs does not hold up the end of an agent', async () => {
+      const open = createOpenSession(await configOf({ exec: { command: 'sleep', args: ['0.5'] } }));
       const stopping = new AbortController();
       const opening = open(stopping.signal);
       stopping.abort();
-      await assert.rejects(opening, ConnectionError);
+      await assert.rejects(opening, /aborted/);
+    });
+
+    it('it runs again when the API server refuses what it gave', async () => {
+      const double = new ApiServerDouble({ tokens: ['two'] });
+      const server = `http://127.0.0.1:${await double.listen()}`;
+      try {
+        const lasting = { expirationTimestamp: '2999-01-01T00:00:00Z' };
+        const exec = plugin({ token: 'one', ...lasting });
+        const open = createOpenSession(await configOf({ exec }, { server }));
+        const { signal } = new AbortController();
+        const list = async () => {
+          const session = await open(signal);
+          try {
+            for await (const part of session.list('/api/v1/services', {}, signal)) return part;
+            return undefined;
+          } finally {
+            session.close();
+          }
+        };
+        await assert.rejects(list(), { code: 401 });
+        plugin({ token: 'two', ...lasting });
+        assert.notEqual(await list(), undefined);
+        assert.equal(calls().length, 2);
+      } finally {
+        await double.close();
+      }
     });
   });
 });

@@ -283,7 +283,7 @@ const believable = (actions: readonly Action[]) =>
 describe('the store equals the server’s objects', function () {
   this.timeout(120_000);
 
-  for (const [what, sequence, _numRuns] of [
+  for (const [what, sequence, numRuns] of [
     ['after changes and faults', sequences(), 300],
     ['also when events are skipped', sequences({ do: 'skip' }), 60],
     [
@@ -296,7 +296,7 @@ describe('the store equals the server’s objects', function () {
     it(what, () =>
       fc.assert(fc.asyncProperty(sequence.filter(believable), run), {
         seed: 46,
-        numRuns: 300,
+        numRuns,
         endOnFailure: true,
       }),
     );

@@ -134,6 +134,18 @@ describe('sessions with the API server', () => {
     await session?.close();
   });
 
+  it('do not wait for ever for who speaks of something else than HTTP', async () => {
+    const switching =
+      'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n';
+    api.onWrite = (request) => request.socket.end(switching);
+    const session = await open?.(never);
+    await assert.rejects(async () => session?.send('POST', '/x', {}, never), {
+      name: 'ConnectionError',
+      message: 'API server: closed without an answer',
+    });
+    await session?.close();
+  });
+
   it('write with the same credentials, in the types that the server knows', async () => {
     const seen: unknown[] = [];
     api.onWrite = async (request, response) => {

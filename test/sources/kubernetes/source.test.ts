@@ -68,6 +68,23 @@ describe('kubernetes source', () => {
     ]);
   });
 
+  it('lets others have their turn while a big list comes in', async () => {
+    const items = Array.from({ length: 20_000 }, (_, index) => service(`s${index}`, 1));
+    const metadata = { resourceVersion: String(world.double.version) };
+    const text = JSON.stringify({ kind: 'ServiceList', metadata, items });
+    world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'text', text } });
+    world.start();
+    let most = 0;
+    for (let before = 0, synced = false; !synced; synced = world.sink.syncedKinds.size === 3) {
+      await new Promise(setImmediate);
+      most = Math.max(most, world.sink.objects.size - before);
+      before = world.sink.objects.size;
+    }
+    assert.equal(world.sink.objects.size, 20_000);
+    // As many as there are in 64 KiB.
+    assert.ok(most < (2 * 65536 * items.length) / text.length, `${most} in one turn`);
+  });
+
   it('follows events, and watches on from the last when the watch ends', async () => {
     await watching();
     world.double.put(service('a', 2), service('c', 1));
@@ -173,6 +190,14 @@ describe('kubernetes source', () => {
     world.double.breakWatches('expire', 'services');
     await world.has({ a: 1, b: 1 });
     assert.deepEqual(world.waits.slice(3), [1200, 2400, 4800]);
+
+    // Having believed it once makes it no more credulous.
+    world.double.put(service('e', 1));
+    await world.has({ a: 1, b: 1, e: 1 });
+    world.double.fail({ verb: 'list', resource: 'services', fault });
+    world.double.breakWatches('expire', 'services');
+    await world.asked('watch', world.requests('watch').length + 1);
+    assert.ok(!world.sink.calls.includes('- Service default/e'));
   });
 
   it('lists again after three failures in a row: the server may be another by then', async () => {
@@ -226,6 +251,11 @@ describe('kubernetes source', () => {
       assert.equal(world.sink.port('s1599'), 2);
       const removals = world.sink.calls.filter((call) => call.startsWith('-'));
       assert.deepEqual(removals, ['- Service default/s1000']);
+
+      // The next time it may well be fast enough for pages.
+      world.double.breakWatches('expire', 'services');
+      await world.asked('watch', 3);
+      assert.equal(world.requests('list').at(-1)?.query.limit, '500');
     });
 
     it('asks for pages over one connection, and for the watch too', async () => {

@@ -1,6 +1,6 @@
 /** IPVS mode on a node where something else served Services before, and its other way to all ports. */
 import assert from 'node:assert/strict';
-import { AGENT_FLAGS } from '../../e2e/agent.ts';
+import { IPTABLES_FLAGS } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest } from '../../e2e/manifests.ts';
 import { answered, refused } from '../../e2e/scenarios/scenario.ts';
 import { type HeldConnection, type Lab, waitFor } from '../../lab/lab.ts';
@@ -195,7 +195,7 @@ describe('IPVS mode after something else', () => {
 
   it('takes over from the iptables mode: nothing is lost, and its chains go', async () => {
     const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
-    await ipvs.agent.start([...AGENT_FLAGS, '--iptables-variant=legacy']);
+    await ipvs.agent.start([...IPTABLES_FLAGS, '--iptables-variant=legacy']);
     await ipvs.agent.apply(objects);
     const targets = [
       [VIP, 5060],
@@ -223,7 +223,7 @@ describe('IPVS mode after something else', () => {
     const foreign = ['-A -t 10.99.0.1:80 -s rr', '-a -t 10.99.0.1:80 -r 10.99.1.1:80 -m -w 1'];
     await node.exec('ipvsadm', ['-R'], { input: `${foreign.join('\n')}\n` });
     const iptables = [
-      ...AGENT_FLAGS,
+      ...IPTABLES_FLAGS,
       '--iptables-variant=legacy',
       '--ipvs-exclude-cidrs=10.99.0.0/24',
     ];

@@ -1,0 +1,131 @@
+/** What is measured of an agent that an API server feeds; each in namespaces of its own. */
+import { readFileSync } from 'node:fs';
+import { createInterface } from 'node:readline';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import type { Variant } from '../iptables/commands.ts';
+import { RemoteDouble } from '../test/api-server/remote.ts';
+import { runIn } from '../test/lab/processes.ts';
+import { waitFor } from '../test/lab/wait.ts';
+import { apiNode, apiObjects } from './api-objects.ts';
+import { POD_CIDR } from './cluster.ts';
+import { withNetwork } from './network.ts';
+
+export interface ListReport {
+  readonly seconds: number;
+  /** Seconds. */
+  readonly cpu: number;
+  /** Longest time in which the event loop did not turn, in milliseconds. */
+  readonly stall: number;
+  /** Resident, in MiB. */
+  readonly memory: number;
+}
+
+/** The first list, and one after the server has forgotten the version. */
+export interface ListRun {
+  readonly first: ListReport;
+  readonly again: ListReport;
+}
+
+/** A whole agent, until it serves and then at rest. */
+export interface AgentRun {
+  /** Seconds of CPU of its own, without that of the commands it runs. */
+  readonly cpu: number;
+  /** MiB. */
+  readonly settled: number;
+  readonly peak: number;
+}
+
+const PORTWIDE = fileURLToPath(new URL('../portwide', import.meta.url));
+const PROCESS = fileURLToPath(new URL('api-process.ts', import.meta.url));
+type Spawn = ReturnType<typeof runIn>['spawn'];
+
+const START_MS = 180_000;
+/** How long an agent rests before its memory is looked at. */
+const SETTLE_MS = 10_000;
+/** Objects given to the double in one call. */
+const AT_A_TIME = 500;
+/** Of /proc/PID/stat, in a second. */
+const TICKS = 100;
+
+export function measureList(services: number): Promise<ListRun> {
+  return withServer(services, async (spawn, double) => {
+    // As the launcher, ./portwide, has it.
+    const env = { MALLOC_TRIM_THRESHOLD_: '131072' };
+    const args = ['--max-semi-space-size=8', PROCESS, double.url];
+    const child = spawn(process.execPath, args, { stdin: 'pipe', env });
+    const reports: ListReport[] = [];
+    if (child.stdout === null) throw new Error('the list process has no output');
+    createInterface({ input: child.stdout }).on('line', (line) => {
+      reports.push(JSON.parse(line) as ListReport);
+    });
+    const report = (number: number) => waitFor('it reports', () => reports[number], START_MS);
+    const first = await report(0);
+    const standing = async (lists: number) => {
+      const requests = await double.call('requests');
+      const watches = requests.filter(({ verb }) => verb === 'watch').length;
+      return watches === 3 * lists;
+    };
+    await waitFor('it watches', () => standing(1), START_MS);
+    await double.call('breakWatches', 'expire');
+    await waitFor('it has listed again', () => standing(2), START_MS);
+    child.stdin?.write('\n');
+    const again = await report(1);
+    return { first, again };
+  });
+}
+
+export function measureAgent(services: number, variant: Variant): Promise<AgentRun> {
+  return withServer(services, async (spawn, double) => {
+    const flags = [
+      `--master=${double.url}`,
+      '--hostname-override=node',
+      `--cluster-cidr=${POD_CIDR}`,
+      `--iptables-variant=${variant}`,
+    ];
+    const agent = spawn(PORTWIDE, ['run', ...flags]);
+    if (agent.stdout === null || agent.pid === undefined)
+      throw new Error('the agent did not start');
+    let serving = 0;
+    createInterface({ input: agent.stdout }).on('line', (line) => {
+      if ((JSON.parse(line) as { msg?: string }).msg === 'serving') serving++;
+    });
+    await waitFor('both families are served', () => serving === 2, START_MS);
+    const cpu = cpuSeconds(agent.pid);
+    await sleep(SETTLE_MS);
+    return { cpu, settled: memory(agent.pid, 'VmRSS'), peak: memory(agent.pid, 'VmHWM') };
+  });
+}
+
+/** An API server with so many Services and their EndpointSlices, on a node. */
+async function withServer<Result>(
+  services: number,
+  use: (spawn: Spawn, double: RemoteDouble) => Promise<Result>,
+): Promise<Result> {
+  return await withNetwork(async ({ node }) => {
+    const { spawn, stop } = runIn('node', node);
+    try {
+      const double = await RemoteDouble.start(spawn);
+      for (let at = 0; at < services; at += AT_A_TIME) {
+        const length = Math.min(AT_A_TIME, services - at);
+        const objects = Array.from({ length }, (_, index) => apiObjects(at + index));
+        await double.call('put', ...objects.flat());
+      }
+      await double.call('put', apiNode('node'));
+      return await use(spawn, double);
+    } finally {
+      await stop();
+    }
+  });
+}
+
+/** User and system time so far. */
+function cpuSeconds(pid: number): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? [];
+  return (Number(fields[11]) + Number(fields[12])) / TICKS;
+}
+
+function memory(pid: number, field: 'VmRSS' | 'VmHWM'): number {
+  const status = readFileSync(`/proc/${pid}/status`, 'utf8');
+  return Number(new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(status)?.[1]) / 1024;
+}

@@ -1,0 +1,53 @@
+/**
+ * The Kubernetes source alone, with what keeps its objects, in the namespace that it was started in.
+ * Prints a report as JSON once all is listed; for each line that it reads another one, of what
+ * happened since.
+ */
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { createInterface } from 'node:readline';
+import { RouteTable } from '../proxier/route-table.ts';
+import { createKubernetesSource } from '../sources/kubernetes/source.ts';
+import type { ListReport } from './api-jobs.ts';
+
+const table = new RouteTable({ nodeName: 'node', allPortsEnabled: true, onChange: () => {} });
+const delay = monitorEventLoopDelay({ resolution: 1 });
+let cpu = process.cpuUsage();
+let started = performance.now();
+
+const report = (): ListReport => {
+  const { user, system } = process.cpuUsage(cpu);
+  const seconds = (performance.now() - started) / 1000;
+  return {
+    seconds,
+    cpu: (user + system) / 1e6,
+    stall: delay.max / 1e6,
+    memory: process.memoryUsage.rss() / 2 ** 20,
+  };
+};
+const reset = () => {
+  delay.reset();
+  cpu = process.cpuUsage();
+  started = performance.now();
+};
+
+const source = createKubernetesSource({
+  master: process.argv[2],
+  nodeName: 'node',
+  sink: table,
+  onProblem: (problem) => {
+    throw problem;
+  },
+  log: { info: () => {}, warn: () => {} },
+  // It is told to list anew, and is to do so at once.
+  backoff: { random: Math.random, delay: async () => {} },
+});
+delay.enable();
+reset();
+await source.start();
+process.stdout.write(`${JSON.stringify(report())}\n`);
+reset();
+for await (const _ of createInterface({ input: process.stdin })) {
+  process.stdout.write(`${JSON.stringify(report())}\n`);
+  reset();
+}
+await source.stop();

@@ -1,0 +1,121 @@
+/** Taking away rules and tables of Portwide and kube-proxy, whoever of the two and whatever mode made them. */
+import { readFile, writeFile } from 'node:fs/promises';
+import { execa } from 'execa';
+import type { IpFamily } from '../api/objects.ts';
+import { FIREWALL, type Table } from '../iptables/chains.ts';
+import { cleanupInput, hasKubelet } from '../iptables/cleanup.ts';
+import { COMMAND_TIMEOUT, LOCK_WAIT, type Variant } from '../iptables/commands.ts';
+import { NFT_CHAINS_PER_TRANSACTION } from '../iptables/restore.ts';
+import { TABLES } from '../iptables/ruleset.ts';
+import { addressFamily } from '../netlink/address.ts';
+import { UnsupportedError } from '../netlink/error.ts';
+import { deleteTable, listTables, type NftTable } from '../netlink/nftables.ts';
+import { TABLE } from '../nftables/skeleton.ts';
+
+/** The table of kube-proxy's nftables mode. */
+export const KUBE_PROXY_TABLE = 'kube-proxy';
+
+/**
+ * Deletes tables of nf_tables with all that is in them. By netlink: nft need not be there, and
+ * would list what others have.
+ * @returns the names of those that were there.
+ * @throws NftRefusedError, NetlinkError
+ */
+export async function deleteServiceTables(
+  family: IpFamily,
+  names: readonly string[] = [TABLE, KUBE_PROXY_TABLE],
+): Promise<string[]> {
+  const found = (await tablesOf(family)).filter(({ name }) => names.includes(name));
+  for (const table of found) await deleteTable(table);
+  return found.map(({ name }) => name);
+}
+
+/** The tables in which a variant of iptables may have rules; to ask for others would create them. */
+export async function iptablesTables(family: IpFamily, variant: Variant): Promise<Table[]> {
+  const names =
+    variant === 'nft'
+      ? (await tablesOf(family)).map(({ name }) => name)
+      : (await readIfThere(LEGACY_TABLES[family])).split('\n');
+  return TABLES.filter((table) => names.includes(table));
+}
+
+const LEGACY_TABLES: Readonly<Record<IpFamily, string>> = {
+  IPv4: '/proc/net/ip_tables_names',
+  IPv6: '/proc/net/ip6_tables_names',
+};
+
+/** `iptables-nft` and the like. */
+export function iptablesCommand(family: IpFamily, variant: Variant): string {
+  return `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
+}
+
+/**
+ * Removes all chains of Portwide and kube-proxy from a table that is there, and what jumps to them.
+ * The kubelet's own stay, and so does KUBE-FIREWALL while there is a kubelet.
+ * @returns whether there was anything to remove.
+ * @throws ExecaError, with the code ENOENT when there is no such command; or what stood in the way
+ * of setting route_localnet back: then KUBE-FIREWALL stays.
+ */
+export async function cleanTable(
+  family: IpFamily,
+  variant: Variant,
+  table: Table,
+): Promise<boolean> {
+  const command = iptablesCommand(family, variant);
+  const saved = await savedTable(command, table);
+  const perTransaction = variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
+  const clean = async (keepFirewall: boolean): Promise<boolean> => {
+    const input = cleanupInput(table, saved, keepFirewall, perTransaction);
+    if (input === undefined) return false;
+    await execa(`${command}-restore`, ['--noflush', ...LOCK_WAIT], {
+      input,
+      timeout: COMMAND_TIMEOUT,
+    });
+    return true;
+  };
+  if (!saved.includes(`\n:${FIREWALL} `) || (await isKubelets(family, variant))) {
+    return await clean(true);
+  }
+  // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558): it goes when that is off.
+  try {
+    await closeLocalnet();
+  } catch (error) {
+    await clean(true);
+    throw error;
+  }
+  return await clean(false);
+}
+
+async function isKubelets(family: IpFamily, variant: Variant): Promise<boolean> {
+  if (!(await iptablesTables(family, variant)).includes('mangle')) return false;
+  return hasKubelet(await savedTable(iptablesCommand(family, variant), 'mangle'));
+}
+
+async function savedTable(command: string, table: Table): Promise<string> {
+  const { stdout } = await execa(`${command}-save`, ['-t', table], { maxBuffer: 2 ** 30 });
+  return stdout;
+}
+
+async function closeLocalnet(): Promise<void> {
+  const file = '/proc/sys/net/ipv4/conf/all/route_localnet';
+  if ((await readIfThere(file)).trim() === '1') await writeFile(file, '0');
+}
+
+async function tablesOf(family: IpFamily): Promise<NftTable[]> {
+  try {
+    const tables = await listTables();
+    return tables.filter((table) => table.family === addressFamily(family));
+  } catch (error) {
+    if (error instanceof UnsupportedError) return [];
+    throw error;
+  }
+}
+
+async function readIfThere(file: string): Promise<string> {
+  try {
+    return await readFile(file, 'utf8');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return '';
+    throw error;
+  }
+}

@@ -1,0 +1,22 @@
+import assert from 'node:assert/strict';
+import { oldKernel, oldNft } from '../../cmd/nftables-support.ts';
+
+describe('what the nftables mode takes', () => {
+  it('Linux 5.13 or later, as uname writes it', () => {
+    for (const release of ['5.13.0-rc1', '5.14.0-570.el9.x86_64', '6.1.0-37-amd64', '10.0', '']) {
+      assert.equal(oldKernel(release), undefined, release);
+    }
+    for (const release of ['5.12.19', '5.4.0-216-generic', '4.19.0', '5']) {
+      assert.equal(oldKernel(release), `Linux ${release} is too old: it takes 5.13`);
+    }
+  });
+
+  it('nft 1.0.1 or later, as nft writes it', () => {
+    for (const version of ['1.0.1', '1.0.6', '1.1', '2']) {
+      assert.equal(oldNft(`nftables v${version} (Lester Gooch #5)`), undefined, version);
+    }
+    assert.equal(oldNft('nftables v1.0.0 (Fearless)'), 'nft 1.0.0 is too old: it takes 1.0.1');
+    assert.equal(oldNft('nftables v0.9.8 (E.D.S.)'), 'nft 0.9.8 is too old: it takes 1.0.1');
+    assert.equal(oldNft('something else'), undefined);
+  });
+});

@@ -1,0 +1,47 @@
+import assert from 'node:assert/strict';
+import { warnOfBridge, warnOfOtherVariant } from '../../cmd/node-setup.ts';
+import type { Variant } from '../../iptables/commands.ts';
+
+describe('warnings about the node', () => {
+  let warned: [details: object, message: string][];
+  const log = {
+    info: assert.fail,
+    error: assert.fail,
+    warn: (details: object, message: string) => void warned.push([details, message]),
+  };
+  beforeEach(() => {
+    warned = [];
+  });
+
+  for (const [using, other] of [
+    ['nft', 'legacy'],
+    ['legacy', 'nft'],
+  ] as const) {
+    it(`rules for Services in iptables-${other}, beside ${using}`, async () => {
+      const holding = (holder: Variant) => async (variant: Variant) => variant === holder;
+      await warnOfOtherVariant(using, log, holding(using));
+      assert.deepEqual(warned, []);
+      await warnOfOtherVariant(using, log, holding(other));
+      const message = `iptables-${other} has rules for Services too; they stay in force until "portwide cleanup"`;
+      assert.deepEqual(warned, [[{ using, other }, message]]);
+    });
+  }
+
+  it('bridges that iptables does not see, of the families that there are', async () => {
+    const v4 = 'net.bridge.bridge-nf-call-iptables';
+    const v6 = 'net.bridge.bridge-nf-call-ip6tables';
+    const warn = async (
+      families: readonly ('IPv4' | 'IPv6')[],
+      sysctls: Record<string, string>,
+    ) => {
+      warned = [];
+      await warnOfBridge(families, log, async (name) => sysctls[name]);
+      return warned.map(([details]) => details);
+    };
+    const both = ['IPv4', 'IPv6'] as const;
+    assert.deepEqual(await warn(both, { [v4]: '0', [v6]: '0' }), [{ sysctl: v4 }, { sysctl: v6 }]);
+    assert.deepEqual(await warn(both, { [v4]: '1', [v6]: '0' }), [{ sysctl: v6 }]);
+    assert.deepEqual(await warn(['IPv4'], { [v4]: '0', [v6]: '0' }), [{ sysctl: v4 }]);
+    assert.deepEqual(await warn(both, {}), [], 'no bridge calls iptables, for there is no module');
+  });
+});

@@ -1,0 +1,411 @@
+import assert from 'node:assert/strict';
+import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
+import { answered, refused, SHORT } from './scenarios/scenario.ts';
+
+const VIPS = ['10.96.0.10', 'fd00:10:96::10'] as const;
+const LISTED_VIPS = ['10.96.0.11', 'fd00:10:96::11'] as const;
+const [VIP, VIP6] = VIPS;
+const [LISTED, LISTED6] = LISTED_VIPS;
+/** No test waits for it: what is mended is mended because the kernel tells. */
+const FLAGS = [...AGENT_FLAGS, '--proxy-mode=nftables', '--nftables-sync-period=1h'];
+const POD_PORTS = [8080, 8081, 8082, 8083];
+
+describe('the life of an agent on nftables', () => {
+  let lab: Lab;
+  let agent: Agent;
+
+  before(async () => {
+    lab = await createLab({ pods: 5, remotePods: 1 });
+    await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
+  });
+  after(async () => lab?.destroy());
+  beforeEach(async () => {
+    agent = new Agent(lab);
+    await agent.start(FLAGS);
+  });
+  afterEach(async () => {
+    await agent?.destroy();
+    await lab?.node.exec('nft', ['flush', 'ruleset']);
+    await lab?.node.exec('conntrack', ['-F'], { reject: false });
+  });
+
+  const pods = (...indices: number[]): Host[] =>
+    indices.map((index) => {
+      const pod = lab.pods[index];
+      assert.ok(pod !== undefined);
+      return pod;
+    });
+  const sticky = (seconds: number) => ({
+    sessionAffinity: 'ClientIP',
+    sessionAffinityConfig: { clientIP: { timeoutSeconds: seconds } },
+  });
+  /** An all-ports and a listed Service over the same pods, in both families. */
+  const services = (all: readonly Host[], spec: object = {}): Manifest[] => [
+    serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS, ...spec } }),
+    serviceManifest('web', {
+      spec: { clusterIPs: LISTED_VIPS, ports: [{ port: 80 }], ...spec },
+    }),
+    ...([4, 6] as const).flatMap((family) => [
+      sliceManifest('all', family, all),
+      sliceManifest('web', family, all, { ports: [{ name: '', port: 8080 }] }),
+    ]),
+  ];
+  const nft = async (...args: string[]) => (await lab.node.exec('nft', args)).stdout;
+  /** The elements of an affinity map, without the time that they have left. */
+  const noted = async (map: string, ip: 'ip' | 'ip6' = 'ip') => {
+    const args = ['list', 'map', ip, 'portwide', map];
+    const { stdout: text } = await lab.node.exec('nft', args, { reject: false });
+    const list = /elements = \{([^}]*)\}/.exec(text)?.[1] ?? '';
+    return list
+      .split(',')
+      .map((line) => line.trim().replace(/ expires \w+/, ''))
+      .filter((line) => line !== '');
+  };
+  const tables = async () => {
+    const texts = await Promise.all(
+      ['ip', 'ip6'].map((ip) => lab.node.exec('nft', ['list', 'table', ip, 'portwide'])),
+    );
+    // nft prints elements in the order of a hash, two of which are alike only within one table. What
+    // packets noted does not count.
+    return texts
+      .flatMap(({ stdout }) => stdout.split('\n'))
+      .flatMap((line) => line.split(/[,{}]/))
+      .map((line) => line.trim())
+      .filter((line) => !/^(elements =|.* expires .*)?$/.test(line))
+      .sort()
+      .join('\n');
+  };
+
+  /** Clients that connect all the while; what `work` gives, and how often they were not answered. */
+  async function throughout(
+    probes: readonly (() => Promise<unknown>)[],
+    work: () => Promise<void>,
+  ) {
+    let working = true;
+    let count = 0;
+    const failures: string[] = [];
+    const clients = probes.map(async (probe) => {
+      while (working) {
+        const outcome = await probe();
+        count += 1;
+        if ((outcome as { outcome: string }).outcome !== 'answered') {
+          failures.push(JSON.stringify(outcome));
+        }
+      }
+    });
+    try {
+      await work();
+      const goal = count + 20;
+      await waitFor('clients went on', () => count >= goal);
+    } finally {
+      working = false;
+      await Promise.all(clients);
+    }
+    assert.deepEqual(failures, []);
+  }
+
+  const fourClients = () => [
+    () => lab.client.tcp(VIP, 5060),
+    () => lab.client.tcp(VIP6, 5061),
+    () => lab.client.tcp(LISTED, 80),
+    () => lab.client.tcp(LISTED6, 80),
+  ];
+
+  it('a restart that finds everything as it should be writes nothing, affinity stays', async () => {
+    await agent.apply(services(pods(0, 1, 2), sticky(1000)));
+    for (const vip of VIPS) answered(await lab.client.tcp(vip, 5000));
+    for (const vip of LISTED_VIPS) answered(await lab.client.tcp(vip, 80));
+    const before = [await noted('affinity'), await noted('affinity-ips-0', 'ip6')];
+    assert.deepEqual(
+      before.map(({ length }) => length),
+      [1, 1],
+    );
+    await agent.stop();
+    await agent.start();
+    const synced = agent.logged('synced').map(({ family, written }) => [family, written]);
+    assert.deepEqual(synced.sort(), [
+      ['IPv4', 0],
+      ['IPv6', 0],
+    ]);
+    assert.deepEqual([await noted('affinity'), await noted('affinity-ips-0', 'ip6')], before);
+  });
+
+  it('rules stay when the agent ends', async () => {
+    await agent.apply(services(pods(0)));
+    await agent.stop();
+    for (const vip of VIPS) assert.equal(answered(await lab.client.tcp(vip, 4000)).host, 'pod-1');
+  });
+
+  it('kill -9 at any moment during churn loses no connection and leaves nothing stale', async () => {
+    const sets = [pods(0, 1), pods(0, 1, 2), pods(0, 2), pods(0)];
+    await agent.apply(services(pods(0)));
+    const held = await lab.client.hold(VIP, 5060);
+    let probes = 0;
+    const counted = fourClients().map((probe) => async () => {
+      const outcome = await probe();
+      probes += 1;
+      return outcome;
+    });
+    await throughout(counted, async () => {
+      // Where in its work the agent is when it is killed is decided by probes answered meanwhile.
+      for (let round = 0; round < 10; round++) {
+        for (let change = 0; change < 3; change++) {
+          const spec = (round + change) % 2 === 0 ? sticky(60) : {};
+          agent.write('objects', services(sets[(round + change) % sets.length] ?? [], spec));
+          const goal = probes + 3 + ((round * 7 + change * 5) % 23);
+          await waitFor('clients went on', () => probes >= goal);
+        }
+        await agent.kill();
+        if (round % 3 === 0) agent.write('objects', services(sets[(round + 1) % 4] ?? []));
+        await agent.start();
+      }
+    });
+    assert.equal(await held.exchange('alive'), 'alive');
+    await held.close();
+
+    await agent.apply(services(pods(0, 2)));
+    await agent.kill();
+    await agent.start();
+    const survived = await tables();
+    await agent.kill();
+    await lab.node.exec('nft', ['flush', 'ruleset']);
+    await agent.start();
+    assert.equal(survived, await tables());
+  });
+
+  it('what others do to the table is mended at once, and no other table is touched', async () => {
+    await agent.apply(services(pods(0, 1)));
+    const other =
+      'table ip other { chain c { type filter hook input priority 5; }; set s { type mark; }; }';
+    await nft(other);
+    const others = await nft('list', 'table', 'ip', 'other');
+    const whole = await tables();
+    const damages = [
+      'delete table ip portwide; delete table ip6 portwide',
+      'flush map ip portwide service-ips',
+      'flush map ip6 portwide endpoints',
+      `delete element ip portwide service-ips { ${VIP} }`,
+      'add element ip portwide service-ips { 192.0.2.7 : drop }',
+      'add element ip6 portwide service-ranges { 2001:db8::7 . tcp . 1-9 : drop }',
+      'insert rule ip portwide services accept',
+      'flush chain ip6 portwide nat-prerouting',
+      'add chain ip portwide foreign { type filter hook forward priority 0; policy drop; }',
+      'add set ip portwide foreign { type mark; }',
+      'add table ip portwide { flags dormant; }',
+      'add chain ip portwide filter-forward { policy drop; }',
+    ];
+    for (const damage of damages) {
+      await nft(damage);
+      await waitFor(`mended: ${damage}`, async () => (await tables()) === whole);
+      answered(await lab.client.tcp(VIP, 4000));
+    }
+    // So fast that there is no moment at which all is as it was.
+    await nft('flush ruleset');
+    await waitFor('the table is back', async () => (await tables()) === whole);
+    await nft(other);
+    assert.equal(await nft('list', 'table', 'ip', 'other'), others);
+  });
+
+  it('a table of another version is replaced: connections live, clients notice nothing', async () => {
+    await agent.kill();
+    const [pod] = pods(0);
+    assert.ok(pod);
+    const old = ([ip, vip, to]: readonly [string, string, string]) => `
+      delete table ${ip} portwide
+      table ${ip} portwide {
+        map endpoints { type mark : mark; elements = { 1 : 2 } }
+        map service-ports { type mark : verdict; elements = { 7 : goto old } }
+        chain old { ${ip} daddr ${vip} tcp dport 80 dnat to ${to}:8080; }
+        chain nat-prerouting { type nat hook prerouting priority dstnat; jump old; }
+      }`;
+    const input = [old(['ip', LISTED, pod.ipv4]), old(['ip6', LISTED6, `[${pod.ipv6}]`])].join(
+      '\n',
+    );
+    await lab.node.exec('nft', ['-f', '-'], { input });
+    const held = await Promise.all(LISTED_VIPS.map((vip) => lab.client.hold(vip, 80)));
+    agent.write('objects', services(pods(0), sticky(1000)));
+    await throughout(fourClients().slice(2), async () => {
+      await agent.start();
+      await agent.apply(services(pods(0), sticky(1000)));
+    });
+    for (const connection of held) {
+      assert.equal(await connection.exchange('still'), 'still');
+      await connection.close();
+    }
+    assert.ok(agent.log.some(({ level, msg }) => level === 40 && /another version/.test(msg)));
+    const replaced = await tables();
+    assert.equal((await noted('affinity')).length, 1);
+    assert.equal((await noted('affinity', 'ip6')).length, 1);
+    await agent.kill();
+    await lab.node.exec('nft', ['flush', 'ruleset']);
+    await agent.start();
+    assert.equal(replaced, await tables());
+  });
+
+  it('as endpoints come and go nobody is refused or lost while there is one', async () => {
+    /** Endpoints of one Service are pods times ports, those of the other pods. */
+    const grown = (count: number, spec: object): Manifest[] => [
+      ...services(pods(...[0, 1, 2, 3, 4].slice(0, Math.ceil(count / 4))), spec).filter(
+        ({ kind, metadata }) =>
+          kind === 'Service' || (metadata as { name: string }).name.startsWith('all'),
+      ),
+      ...([4, 6] as const).flatMap((family) =>
+        POD_PORTS.map((port, index) =>
+          sliceManifest(
+            'web',
+            family,
+            lab.pods.slice(0, Math.max(0, Math.ceil((count - index) / 4))),
+            { name: `web-${family}-${port}`, ports: [{ name: '', port }] },
+          ),
+        ),
+      ),
+    ];
+    for (const spec of [{}, sticky(1000)]) {
+      await agent.apply(grown(0, spec));
+      refused(await lab.client.tcp(LISTED, 80, SHORT));
+      await agent.apply(grown(1, spec));
+      await throughout(fourClients(), async () => {
+        for (let count = 1; count <= 20; count++) await agent.apply(grown(count, spec));
+        for (let count = 20; count >= 1; count -= 3) await agent.apply(grown(count, spec));
+        for (const count of [20, 1, 17, 2, 1]) await agent.apply(grown(count, spec));
+      });
+      await agent.apply(grown(0, spec));
+      for (const vip of LISTED_VIPS) refused(await lab.client.tcp(vip, 80));
+      for (const vip of VIPS) refused(await lab.client.tcp(vip, 80));
+      assert.deepEqual(await noted('affinity'), []);
+      assert.deepEqual(await noted('affinity-ips-0'), []);
+    }
+  });
+
+  it('an endpoint that goes takes its affinity along, the others keep theirs', async () => {
+    await agent.apply(services(pods(0, 1, 2, 3, 4), sticky(1000)));
+    const clients = [lab.client, lab.node, lab.node2, ...pods(0, 1)];
+    const who = async (client: Host, vip: string, port: number) =>
+      answered(await client.tcp(vip, port)).host;
+    const targets = [
+      ...VIPS.map((vip) => [vip, 22] as const),
+      ...LISTED_VIPS.map((vip) => [vip, 80] as const),
+    ];
+    const choices = async () => {
+      const chosen = new Map<string, string>();
+      for (const client of clients) {
+        for (const [vip, port] of targets) {
+          if (client === lab.node2) continue;
+          chosen.set(`${client.name} ${vip}`, await who(client, vip, port));
+        }
+      }
+      return chosen;
+    };
+    const first = await choices();
+    assert.deepEqual(await choices(), first);
+    const gone = first.get(`client ${VIP}`) ?? '';
+    const left = lab.pods.filter(({ name }) => name !== gone);
+    const entries = await noted('affinity-ips-0');
+    const goneAddress = lab.pods.find(({ name }) => name === gone)?.ipv4 ?? '';
+    await agent.apply(services(left, sticky(1000)));
+    const kept = entries.filter((entry) => !entry.endsWith(`: ${goneAddress}`));
+    assert.ok(kept.length < entries.length);
+    assert.deepEqual((await noted('affinity-ips-0')).sort(), kept.sort());
+    const second = await choices();
+    for (const [key, pod] of first) {
+      if (pod === gone) assert.notEqual(second.get(key), gone);
+      else assert.equal(second.get(key), pod, key);
+    }
+    await agent.apply(services(lab.pods, sticky(1000)));
+    assert.deepEqual(await choices(), second);
+    // Off: entries are of no use; on again: they are not those of old.
+    await agent.apply(services(lab.pods));
+    assert.deepEqual(await noted('affinity-ips-0'), []);
+    assert.deepEqual(await noted('affinity', 'ip6'), []);
+    const seen = new Set<string>();
+    await waitFor(
+      'several pods answer',
+      async () => seen.add(await who(lab.client, VIP, 22)).size > 2,
+    );
+    await agent.apply(services(lab.pods, sticky(1000)));
+    assert.deepEqual(await choices(), await choices());
+  });
+
+  it('how long it holds is up to each Service', async () => {
+    const [all, web, ...slices] = services(pods(0, 1, 2));
+    const withAffinity = (manifest: Manifest | undefined, seconds: number): Manifest => ({
+      ...manifest,
+      spec: { ...(manifest?.spec as object), ...sticky(seconds) },
+    });
+    await agent.apply([withAffinity(all, 500), withAffinity(web, 2), ...slices]);
+    answered(await lab.client.tcp(VIP, 22));
+    answered(await lab.client.tcp(LISTED, 80));
+    assert.match((await noted('affinity-ips-0')).join(), /timeout 8m20s/);
+    assert.match((await noted('affinity')).join(), /timeout 2s/);
+    await waitFor('one of them ended', async () => (await noted('affinity')).length === 0);
+    assert.equal((await noted('affinity-ips-0')).length, 1);
+  });
+
+  it('a flow that nobody answers does not bring back an endpoint that went', async () => {
+    // On the LAN's other side nothing answers.
+    const ghost = {
+      ...pods(0)[0],
+      name: 'pod-ghost',
+      ipv4: '198.51.100.99',
+      ipv6: '2001:db8:51::99',
+    };
+    await agent.apply(services([ghost as Host], sticky(1000)));
+    const script = `const socket = require('node:dgram').createSocket('udp4');
+      setInterval(() => socket.send('x', 5060, '${VIP}'), 1);`;
+    const sender = lab.client.spawn(process.execPath, ['-e', script]);
+    sender.catch(() => {});
+    try {
+      await waitFor('it is noted', async () => (await noted('affinity-ips-0')).length === 1);
+      await agent.apply(services(pods(0), sticky(1000)));
+      assert.equal(answered(await lab.client.udp(VIP, 5061)).host, 'pod-1');
+      const [entry = ''] = await noted('affinity-ips-0');
+      assert.ok(entry.endsWith(`: ${pods(0)[0]?.ipv4}`), entry);
+    } finally {
+      sender.kill('SIGKILL');
+      await sender.catch(() => {});
+    }
+  });
+
+  it('external traffic goes where the policy says as it changes to and fro', async () => {
+    const [remote] = lab.remotePods;
+    assert.ok(remote);
+    const vip = '203.0.113.5';
+    const balanced = (externalTrafficPolicy: string, spec: object = {}): Manifest[] => [
+      serviceManifest('lb', {
+        ingress: [{ ip: vip }],
+        spec: {
+          type: 'LoadBalancer',
+          clusterIPs: [LISTED],
+          ports: [{ port: 80 }],
+          externalTrafficPolicy,
+          ...spec,
+        },
+      }),
+      sliceManifest('lb', 4, [...pods(0), remote], { ports: [{ name: '', port: 8080 }] }),
+    ];
+    const answers = async () => (await tally()).hosts;
+    const tally = async () => {
+      const hosts = new Set<string>();
+      const clients = new Set<string>();
+      for (let probe = 0; probe < 12; probe++) {
+        const reply = answered(await lab.client.tcp(vip, 80));
+        hosts.add(reply.host);
+        clients.add(reply.remoteAddress);
+      }
+      return { hosts: [...hosts].sort(), clients: [...clients] };
+    };
+    for (let round = 0; round < 2; round++) {
+      await agent.apply(balanced('Local'));
+      assert.deepEqual(await tally(), { hosts: ['pod-1'], clients: [lab.client.ipv4] });
+      await throughout([() => lab.client.tcp(vip, 80)], async () => {
+        await agent.apply(balanced('Cluster'));
+        await waitFor('both answer', async () => (await answers()).length === 2);
+        await agent.apply(balanced('Local', sticky(100)));
+        assert.deepEqual(await answers(), ['pod-1']);
+        await agent.apply(balanced('Cluster', sticky(100)));
+      });
+    }
+  });
+});

@@ -1,0 +1,139 @@
+/** Services and EndpointSlices that come, change and go, the same ones for the same seed. */
+import { random } from '../lab/demo/random.ts';
+import { ALL_PORTS, type Manifest, type Pod, serviceManifest, sliceManifest } from './manifests.ts';
+
+/** What there is to write to an API server, in this order. */
+export interface Changes {
+  readonly put: readonly Manifest[];
+  readonly remove: readonly Manifest[];
+}
+
+/** A Service as a client finds it. */
+export interface Served {
+  readonly vip: string;
+  /** One that answers, whichever shape the Service has. */
+  readonly port: number;
+  readonly pods: readonly Pod[];
+}
+
+/** One Service of the population, under a name that was never there before. */
+interface Member {
+  readonly service: Manifest;
+  readonly slices: readonly Manifest[];
+  readonly pods: readonly Pod[];
+  readonly shape: Shape;
+}
+
+const HTTP = { name: 'http', port: 80 };
+const SLICE_PORTS = [
+  { name: 'http', protocol: 'TCP', port: 8080 },
+  { name: 'dns', protocol: 'UDP', port: 5353 },
+];
+
+/** What a Service looks like. */
+interface Shape {
+  /** One that answers, by TCP; undefined when the Service is refused. */
+  readonly port: number | undefined;
+  readonly annotations?: Readonly<Record<string, string>>;
+  readonly spec?: Readonly<Record<string, unknown>>;
+}
+
+const SHAPES: readonly Shape[] = [
+  { port: 80, spec: { ports: [HTTP] } },
+  { port: 80, spec: { ports: [HTTP, { name: 'dns', protocol: 'UDP', port: 53 }] } },
+  { port: 80, spec: { ports: [HTTP], sessionAffinity: 'ClientIP' } },
+  { port: 4000, annotations: ALL_PORTS },
+  { port: 5060, annotations: { 'portwide.dev/ports': '5060,20000-20100/UDP' } },
+];
+const REFUSED: Shape = { port: undefined, annotations: { 'portwide.dev/ports': 'most' } };
+
+/** Endpoints of pods that nobody can reach, besides those that the lab has. */
+const ABSENT: readonly Pod[] = Array.from({ length: 50 }, (_, index) => ({
+  name: `absent-${index}`,
+  ipv4: `10.244.3.${index + 1}`,
+  ipv6: `fd00:10:244:3::${(index + 1).toString(16)}`,
+}));
+
+/** A fixed number of Services on VIPs of their own: every tenth of both families, some refused. */
+export class Population {
+  readonly #random: () => number;
+  readonly #pods: readonly Pod[];
+  readonly #members: Member[];
+  #names = 0;
+
+  /** @param pods those that answer; every fourth Service has no others. */
+  constructor(size: number, pods: readonly Pod[], seed: number) {
+    this.#random = random(seed);
+    this.#pods = pods;
+    this.#members = Array.from({ length: size }, (_, slot) => this.#member(slot));
+  }
+
+  objects(): readonly Manifest[] {
+    return this.#members.flatMap(objectsOf);
+  }
+
+  /** Replaces some Services by others on the same VIPs, and changes the endpoints or ports of some. */
+  change(count: number): Changes {
+    const put: Manifest[] = [];
+    const remove: Manifest[] = [];
+    for (let change = 0; change < count; change++) {
+      const slot = Math.floor(this.#random() * this.#members.length);
+      const before = this.#members[slot] as Member;
+      const kind = this.#random();
+      const after = this.#member(slot, kind < 0.3 ? undefined : before, kind < 0.5);
+      if (kind < 0.3) remove.push(...objectsOf(before));
+      put.push(...objectsOf(after));
+      this.#members[slot] = after;
+    }
+    // What was made and replaced within this round was never there.
+    const gone = new Set(remove.map(nameOf));
+    return { put: put.filter((object) => !gone.has(nameOf(object))), remove };
+  }
+
+  /** Some Services, spread over the population, of which every endpoint answers. */
+  served(count: number): readonly Served[] {
+    const found = this.#members.flatMap(({ pods, shape }, slot) =>
+      slot % 4 === 0 && shape.port !== undefined && pods.length > 0
+        ? [{ vip: vip(slot, 4), port: shape.port, pods }]
+        : [],
+    );
+    const step = Math.floor(found.length / count);
+    return found.filter((_, index) => index % step === 0).slice(0, count);
+  }
+
+  /** @param before keeps its name, and its shape too unless `reshaped`. */
+  #member(slot: number, before?: Member, reshaped = true): Member {
+    const name = before === undefined ? `service-${++this.#names}` : nameOf(before.service);
+    const shapes = slot % 50 === 7 ? [REFUSED] : SHAPES;
+    const shape = before === undefined || reshaped ? this.#oneOf(shapes) : before.shape;
+    const candidates = slot % 4 === 0 ? this.#pods : [...this.#pods, ...ABSENT];
+    const some = this.#oneOf([0, 1, 2, 3, 4]);
+    const pods = [...new Set(Array.from({ length: some }, () => this.#oneOf(candidates)))];
+    const families = slot % 10 === 0 ? ([4, 6] as const) : ([4] as const);
+    const { annotations = {}, spec } = shape;
+    const clusterIPs = families.map((family) => vip(slot, family));
+    return {
+      service: serviceManifest(name, { annotations, spec: { ...spec, clusterIPs } }),
+      slices: families.map((family) => sliceManifest(name, family, pods, { ports: SLICE_PORTS })),
+      pods,
+      shape,
+    };
+  }
+
+  #oneOf<Choice>(choices: readonly Choice[]): Choice {
+    return choices[Math.floor(this.#random() * choices.length)] as Choice;
+  }
+}
+
+function objectsOf({ service, slices }: Member): Manifest[] {
+  return [service, ...slices];
+}
+
+function nameOf(manifest: Manifest): string {
+  return (manifest.metadata as { name: string }).name;
+}
+
+function vip(slot: number, family: 4 | 6): string {
+  if (family === 6) return `fd00:10:96::${(0x1000 + slot).toString(16)}`;
+  return `10.96.${1 + Math.floor(slot / 250)}.${1 + (slot % 250)}`;
+}

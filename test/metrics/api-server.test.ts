@@ -1,0 +1,36 @@
+import assert from 'node:assert/strict';
+import { Registry } from 'prom-client';
+import { apiServerMetrics } from '../../metrics/api-server.ts';
+import { definer } from '../../metrics/define.ts';
+import { Scrape } from './scrape.ts';
+
+describe('metrics of the API server', () => {
+  const registry = new Registry();
+  const metrics = apiServerMetrics(definer(registry));
+  const scrape = async () => new Scrape(await registry.metrics());
+  const host = '10.96.0.1:443';
+
+  it('have client-go’s word for a request without an answer', async () => {
+    metrics.request({ method: 'GET', host, code: 200, seconds: 0.1 });
+    metrics.request({ method: 'GET', host, code: undefined, seconds: 30 });
+    const scraped = await scrape();
+    for (const code of ['200', '<error>']) {
+      const labels = { code, method: 'GET', host };
+      assert.equal(scraped.value('rest_client_requests_total', labels), 1, code);
+    }
+    const sum = scraped.value('rest_client_request_duration_seconds_sum', { verb: 'GET', host });
+    assert.equal(sum, 30.1);
+  });
+
+  it('name kinds of objects, of which each has its watch', async () => {
+    metrics.watching('services', true);
+    metrics.watching('endpointslices', true);
+    metrics.watching('endpointslices', false);
+    metrics.event('nodes');
+    const scraped = await scrape();
+    const state = (kind: string) => scraped.value('portwide_api_watch_state', { kind });
+    assert.deepEqual(['Service', 'EndpointSlice', 'Node'].map(state), [1, 0, undefined]);
+    const last = scraped.value('portwide_api_last_event_timestamp_seconds', { kind: 'Node' });
+    assert.ok(last !== undefined && last > 0);
+  });
+});

@@ -1,0 +1,323 @@
+import assert from 'node:assert/strict';
+import { withNeeds } from '../../nftables/chains.ts';
+import { compileRoute, type Place } from '../../nftables/compile.ts';
+import type { PlanOptions } from '../../nftables/plan.ts';
+import { ruleText } from '../../nftables/rule.ts';
+import type { Match, Route } from '../../services/route.ts';
+import { route } from '../fixtures.ts';
+import { textsOf } from './elements.ts';
+import { modeOptions } from './options.ts';
+
+const VIP = '10.96.0.10';
+const LB = '203.0.113.1';
+const PODS = ['10.244.0.1', '10.244.0.2'];
+const ALL: Match = { kind: 'all' };
+const RANGES: Match = {
+  kind: 'ranges',
+  ranges: [
+    { protocol: 'UDP', from: 5060, to: 5060 },
+    { protocol: 'TCP', from: 8000, to: 8100 },
+  ],
+};
+
+interface Surroundings {
+  readonly places?: Readonly<Record<string, Place>>;
+  readonly allowsOwnVips?: boolean;
+  readonly options?: Partial<PlanOptions>;
+}
+
+/** Elements by map, and the rules of chains by name. */
+function compiled(
+  of: Route,
+  { places = {}, allowsOwnVips = false, options = {} }: Surroundings = {},
+) {
+  const placed = { route: of, places: new Map(Object.entries(places)), allowsOwnVips };
+  const { elements, chains } = compileRoute(placed, modeOptions({ family: of.family, ...options }));
+  const named = new Map(
+    chains.flatMap(withNeeds).map(({ name, rules }) => [name, rules.map(ruleText)]),
+  );
+  const targets = elements.flatMap(({ data }) =>
+    data !== undefined && 'chain' in data && data.chain !== 'reject-packet' ? [data.chain] : [],
+  );
+  for (const target of targets) assert.ok(named.has(target), `${target} is missing`);
+  return { ...textsOf(elements, of.family), chains: Object.fromEntries(named) };
+}
+
+const onlyLb = (fields: Partial<Route> = {}, pods = PODS) =>
+  route({ clusterIP: undefined, loadBalancerIPs: [LB], ...fields }, pods);
+const local = (addresses: readonly string[], port: number | undefined = 8080) =>
+  addresses.map((address) => ({ address, port }));
+
+describe('a Route as nftables has it', () => {
+  it('of a port: VIP and port lead to a chain for two, and to endpoints by number', () => {
+    assert.deepEqual(compiled(route({}, PODS)), {
+      'service-ports': [`${VIP} . tcp . 80 : goto internal-port-2`],
+      endpoints: [
+        `${VIP} . tcp . 80 . 0 : 10.244.0.1 . 8080`,
+        `${VIP} . tcp . 80 . 1 : 10.244.0.2 . 8080`,
+      ],
+      hairpins: ['10.244.0.1 . 10.244.0.1', '10.244.0.2 . 10.244.0.2'],
+      'cluster-ips': [VIP],
+      chains: {
+        'internal-port-2': [
+          'ip saddr != 10.244.0.0/16 meta mark set meta mark | 0x4000',
+          'dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 2 offset 0 map @endpoints',
+          'dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 1 offset 0 map @endpoints',
+        ],
+      },
+    });
+  });
+
+  it('of all ports: no key has a port, and the VIP is rejected where it was not translated', () => {
+    const of = route({ match: ALL, family: 'IPv6' }, ['fd00:10:244::1']);
+    assert.deepEqual(compiled(of), {
+      'service-ips': ['fd00:10:96::a : goto internal-ip-1'],
+      'ip-fates': ['fd00:10:96::a : goto reject-packet'],
+      'endpoint-ips': ['fd00:10:96::a . 0 : fd00:10:244::1'],
+      hairpins: ['fd00:10:244::1 . fd00:10:244::1'],
+      chains: {
+        'internal-ip-1': [
+          'ip6 saddr != fd00:10:244::/48 meta mark set meta mark | 0x4000',
+          'dnat to ip6 daddr . numgen random mod 1 offset 0 map @endpoint-ips',
+        ],
+      },
+    });
+  });
+
+  it('of ranges: each is an element, the rest of the VIP is rejected', () => {
+    const got = compiled(route({ match: RANGES }, PODS), {
+      places: { [VIP]: { slot: 2, isBesideAllPorts: false } },
+    });
+    assert.deepEqual(got['service-ranges'], [
+      `${VIP} . udp . 5060 : goto internal-ip-2-slot2`,
+      `${VIP} . tcp . 8000-8100 : goto internal-ip-2-slot2`,
+    ]);
+    assert.deepEqual(got['range-fates'], [
+      `${VIP} . udp . 5060 : goto reject-packet`,
+      `${VIP} . tcp . 8000-8100 : goto reject-packet`,
+    ]);
+    assert.deepEqual(got['ranged-ips'], [VIP]);
+    assert.deepEqual(got['endpoint-ips'], [
+      `${VIP} . 4194304 : 10.244.0.1`,
+      `${VIP} . 4194305 : 10.244.0.2`,
+    ]);
+    assert.match(
+      got.chains['internal-ip-2-slot2']?.[2] ?? '',
+      /mod 1 offset 4194304 map @endpoint-ips/,
+    );
+    assert.equal(got['cluster-ips'], undefined);
+  });
+
+  it('without endpoints ends the search, and is rejected; with some elsewhere it is dropped', () => {
+    const fates = [
+      ['port', route(), 'service-ports', 'port-fates', '. tcp . 80 '],
+      ['all', route({ match: ALL }), 'service-ips', 'ip-fates', ''],
+      ['ranges', route({ match: RANGES }), 'service-ranges', 'range-fates', '. tcp . 8000-8100 '],
+    ] as const;
+    for (const [kind, of, services, map, key] of fates) {
+      const nowhere = compiled(of);
+      assert.ok(nowhere[services]?.includes(`${VIP} ${key}: accept`), kind);
+      assert.ok(nowhere[map]?.includes(`${VIP} ${key}: goto reject-packet`), kind);
+      const elsewhere = compiled({ ...of, hasEndpointsAnywhere: true });
+      assert.ok(elsewhere[map]?.includes(`${VIP} ${key}: drop`), kind);
+      assert.equal(nowhere.endpoints, undefined);
+    }
+  });
+
+  it('internalTrafficPolicy Local: only local endpoints, numbered apart', () => {
+    const got = compiled(
+      route({ internalLocal: true, localEndpoints: local(['10.244.0.2']) }, PODS),
+    );
+    assert.deepEqual(got['service-ports'], [`${VIP} . tcp . 80 : goto internal-port-1-local`]);
+    assert.deepEqual(got.endpoints, [`${VIP} . tcp . 80 . 1048576 : 10.244.0.2 . 8080`]);
+    const none = compiled(route({ internalLocal: true }, PODS));
+    assert.deepEqual(none['service-ports'], [`${VIP} . tcp . 80 : accept`]);
+    assert.deepEqual(none['port-fates'], [`${VIP} . tcp . 80 : drop`]);
+  });
+
+  it('external policy Cluster: everything is masqueraded', () => {
+    for (const fields of [{ externalIPs: [LB], loadBalancerIPs: [] }, {}]) {
+      const got = compiled(onlyLb(fields));
+      assert.deepEqual(got['service-ports'], [`${LB} . tcp . 80 : goto external-port-2`]);
+      assert.equal(got.chains['external-port-2']?.[0], 'meta mark set meta mark | 0x4000');
+      assert.equal(got['cluster-ips'], undefined);
+      assert.equal(got['port-fates'], undefined);
+    }
+  });
+
+  it('external policy Local: outside to local endpoints, pods and the node to all', () => {
+    const of = onlyLb({ externalLocal: true, localEndpoints: local(['10.244.0.2']) });
+    const got = compiled(of);
+    const name = 'local-port-2-port-1-local';
+    assert.deepEqual(got['service-ports'], [`${LB} . tcp . 80 : goto ${name}`]);
+    assert.deepEqual(got.chains[name]?.slice(0, 2), [
+      'ip saddr 10.244.0.0/16 goto pick-port-2',
+      'fib saddr type local meta mark set meta mark | 0x4000 goto pick-port-2',
+    ]);
+    assert.match(got.chains[name]?.[2] ?? '', /mod 1 offset 1048576 map @endpoints/);
+    assert.ok(got.chains['pick-port-2']?.every((rule) => !/mark/.test(rule)));
+    assert.equal(got.endpoints?.length, 3);
+    assert.equal(got['port-fates'], undefined);
+
+    const none = compiled(onlyLb({ externalLocal: true }));
+    assert.deepEqual(none['service-ports'], [`${LB} . tcp . 80 : goto local-port-2-none`]);
+    assert.equal(none.chains['local-port-2-none']?.length, 2);
+    assert.deepEqual(none['port-fates'], [`${LB} . tcp . 80 : drop`]);
+    const undetected = compiled(of, { options: { localDetector: undefined } });
+    assert.match(undetected.chains[name]?.[0] ?? '', /^fib saddr/);
+
+    const nowhere = compiled(onlyLb({ externalLocal: true }, []));
+    assert.deepEqual(nowhere['service-ports'], [`${LB} . tcp . 80 : accept`]);
+    assert.deepEqual(nowhere['port-fates'], [`${LB} . tcp . 80 : goto reject-packet`]);
+  });
+
+  it('source ranges: whoever is outside stays untranslated and is dropped', () => {
+    const sourceRanges = [
+      '10.0.0.0/8',
+      '10.1.0.0/16',
+      '10.1.2.3/32',
+      '192.0.2.0/25',
+      '192.0.2.128/25',
+    ];
+    const got = compiled(onlyLb({ sourceRanges, externalIPs: ['203.0.113.9'] }));
+    assert.deepEqual(got['service-ports'], [
+      '203.0.113.9 . tcp . 80 : goto external-port-2',
+      `${LB} . tcp . 80 : goto allowed-by-port-external-port-2`,
+    ]);
+    assert.deepEqual(got['port-fates'], [`${LB} . tcp . 80 : drop`]);
+    assert.deepEqual(got.chains['allowed-by-port-external-port-2'], [
+      'ip daddr . meta l4proto . th dport . ip saddr @allowed-ports goto external-port-2',
+    ]);
+    assert.deepEqual(got['allowed-ports'], [
+      `${LB} . tcp . 80 . 10.0.0.0-10.255.255.255`,
+      `${LB} . tcp . 80 . 192.0.2.0-192.0.2.127`,
+      `${LB} . tcp . 80 . 192.0.2.128-192.0.2.255`,
+    ]);
+    const unserved = compiled(onlyLb({ sourceRanges }, []));
+    assert.equal(unserved['allowed-ports'], undefined);
+    assert.deepEqual(unserved['port-fates'], [`${LB} . tcp . 80 : goto reject-packet`]);
+  });
+
+  it('source ranges that have the node inside let its own VIPs in', () => {
+    const second = '203.0.113.2';
+    const fields = { sourceRanges: ['192.0.2.0/24'], loadBalancerIPs: [LB, second] };
+    const got = compiled(onlyLb({ match: ALL, ...fields }), { allowsOwnVips: true });
+    const sources = ['192.0.2.0-192.0.2.255', LB, second];
+    assert.deepEqual(
+      got['allowed-ips'],
+      [LB, second].flatMap((vip) => sources.map((source) => `${vip} . ${source}`)),
+    );
+    assert.deepEqual(got.chains['allowed-external-ip-2'], [
+      'ip daddr . ip saddr @allowed-ips goto external-ip-2',
+    ]);
+    const inside = compiled(onlyLb({ match: ALL, sourceRanges: ['203.0.113.0/24'] }), {
+      allowsOwnVips: true,
+    });
+    assert.deepEqual(inside['allowed-ips'], [`${LB} . 203.0.113.0-203.0.113.255`]);
+    const ranged = compiled(onlyLb({ match: RANGES, sourceRanges: ['10.0.0.0/8'] }));
+    assert.deepEqual(ranged['allowed-ranges'], [
+      `${LB} . udp . 5060 . 10.0.0.0-10.255.255.255`,
+      `${LB} . tcp . 8000-8100 . 10.0.0.0-10.255.255.255`,
+    ]);
+  });
+
+  it('health check node port: the node keeps it on VIPs of load balancers, all-ports only', () => {
+    const fields = { healthCheckNodePort: 32_000, clusterIP: VIP };
+    assert.deepEqual(compiled(onlyLb({ match: ALL, ...fields }))['health-ports'], [
+      `${LB} . 32000`,
+    ]);
+    assert.deepEqual(compiled(onlyLb({ match: RANGES, ...fields }))['health-ports'], [
+      `${LB} . 32000`,
+    ]);
+    assert.equal(compiled(onlyLb(fields))['health-ports'], undefined);
+    assert.equal(compiled(onlyLb({ match: ALL }))['health-ports'], undefined);
+  });
+
+  it('node port: looked up by protocol and port alone', () => {
+    const of = route({ nodePort: 30_080, affinitySeconds: 60 }, PODS);
+    const got = compiled(of);
+    assert.deepEqual(got['node-ports'], ['tcp . 30080 : goto external-node-port-2-sticky']);
+    assert.deepEqual(got['node-port-endpoints'], [
+      'tcp . 30080 . 0 : 10.244.0.1 . 8080',
+      'tcp . 30080 . 1 : 10.244.0.2 . 8080',
+    ]);
+    assert.deepEqual(got['sticky-node-ports'], ['tcp . 30080 : goto remember-affinity-60']);
+    assert.equal(got['node-port-fates'], undefined);
+    const none = compiled(route({ nodePort: 30_080 }));
+    assert.equal(none['node-ports'], undefined);
+    assert.deepEqual(none['node-port-fates'], ['tcp . 30080 : goto reject-packet']);
+    const elsewhere = compiled(route({ nodePort: 30_080, externalLocal: true }, PODS));
+    assert.deepEqual(elsewhere['node-ports'], ['tcp . 30080 : goto local-node-port-2-none']);
+    assert.deepEqual(elsewhere['node-port-fates'], ['tcp . 30080 : drop']);
+    assert.equal(compiled(route({ match: ALL, nodePort: 30_080 }, PODS))['node-ports'], undefined);
+  });
+
+  it('affinity: who served a client is looked up before the lot is drawn', () => {
+    const got = compiled(route({ affinitySeconds: 10_800 }, PODS));
+    assert.deepEqual(got['sticky-ports'], [`${VIP} . tcp . 80 : goto remember-affinity-10800`]);
+    assert.deepEqual(got.chains['internal-port-2-sticky']?.slice(1, 2), [
+      'dnat ip to ip saddr . ip daddr . meta l4proto . th dport map @affinity',
+    ]);
+    assert.deepEqual(
+      got.chains['remember-affinity-10800']?.[1],
+      [
+        'meta l4proto udp update @affinity { ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst timeout 10800s',
+        ': ct reply ip saddr . ct reply proto-src }',
+      ].join(' '),
+    );
+    const all = compiled(route({ match: ALL, affinitySeconds: 5 }, PODS));
+    assert.deepEqual(all['sticky-ips'], [`${VIP} : goto remember-affinity-ips-0-5`]);
+    assert.deepEqual(all.chains['remember-affinity-ips-0-5'], [
+      'update @affinity-ips-0 { ip saddr . ct original ip daddr timeout 5s : ct reply ip saddr }',
+    ]);
+    assert.deepEqual(
+      all.chains['internal-ip-2-sticky']?.[1],
+      'dnat to ip saddr . ip daddr map @affinity-ips-0',
+    );
+    const place = { slot: 2, isBesideAllPorts: false };
+    const ranges = compiled(route({ match: RANGES, affinitySeconds: 5 }, PODS), {
+      places: { [VIP]: place },
+    });
+    assert.deepEqual(
+      ranges['sticky-ranges']?.[0],
+      `${VIP} . udp . 5060 : goto remember-affinity-ips-2-5`,
+    );
+    assert.match(ranges.chains['internal-ip-2-slot2-sticky']?.[1] ?? '', /map @affinity-ips-2$/);
+    const local1 = compiled(
+      onlyLb({ externalLocal: true, affinitySeconds: 5, localEndpoints: local(['10.244.0.2']) }),
+    );
+    const rules = local1.chains['local-port-2-sticky-port-1-local-sticky'] ?? [];
+    assert.match(rules[0] ?? '', /goto pick-port-2-sticky$/);
+    assert.match(rules[2] ?? '', /map @affinity$/);
+  });
+
+  it('affinity of an all-ports Service on the VIP is not that of a port beside it', () => {
+    const beside = { places: { [VIP]: { slot: 0, isBesideAllPorts: true } } };
+    assert.deepEqual(compiled(route({}, PODS), beside)['sticky-ports'], [
+      `${VIP} . tcp . 80 : accept`,
+    ]);
+    const slot = { places: { [VIP]: { slot: 1, isBesideAllPorts: true } } };
+    assert.deepEqual(compiled(route({ match: RANGES }, PODS), slot)['sticky-ranges'], [
+      `${VIP} . udp . 5060 : accept`,
+      `${VIP} . tcp . 8000-8100 : accept`,
+    ]);
+    assert.equal(compiled(route({ match: ALL }, PODS), beside)['sticky-ips'], undefined);
+    assert.equal(compiled(route({}, PODS))['sticky-ports'], undefined);
+    const own = compiled(route({ affinitySeconds: 7 }, PODS), beside);
+    assert.deepEqual(own['sticky-ports'], [`${VIP} . tcp . 80 : goto remember-affinity-7`]);
+  });
+
+  it('masquerades as it is told', () => {
+    const first = (options: Partial<PlanOptions>) =>
+      compiled(route({}, PODS), { options }).chains['internal-port-2']?.[0];
+    assert.equal(
+      first({ masqueradeAll: true, masqueradeBit: 31 }),
+      'meta mark set meta mark | 0x80000000',
+    );
+    assert.match(first({ localDetector: undefined }) ?? '', /^dnat/);
+    assert.match(
+      first({ localDetector: { kind: 'interface', name: 'cali+' } }) ?? '',
+      /^iifname != "cali\*" meta mark set/,
+    );
+  });
+});

@@ -1,0 +1,174 @@
+import assert from 'node:assert/strict';
+import type { NftVerdict } from '../../netlink/nftables.ts';
+import {
+  dataText,
+  type Element,
+  elementKey,
+  elementOf,
+  keyText,
+  sameData,
+} from '../../nftables/element.ts';
+import { overlapping } from '../../nftables/intervals.ts';
+import {
+  cidrBounds,
+  endpointBytes,
+  hostCidr,
+  numberedEndpoints,
+  portField,
+  portKey,
+} from '../../nftables/keys.ts';
+import {
+  affinityText,
+  ipAffinity,
+  isLead,
+  isShared,
+  MAP_NAMES,
+  MAPS,
+  mapText,
+} from '../../nftables/maps.ts';
+import { rangeElement } from './elements.ts';
+
+const hex = (...buffers: readonly Buffer[]) => buffers.map((bytes) => bytes.toString('hex'));
+
+describe('keys of nftables', () => {
+  it('are fields of four bytes and more', () => {
+    assert.equal(portKey('TCP', 80).toString('hex'), '0600000000500000');
+    assert.equal(portKey('UDP', 65_535).toString('hex'), '11000000ffff0000');
+    assert.equal(portKey('SCTP', 0).toString('hex'), '8400000000000000');
+    assert.equal(portField(30_080).toString('hex'), '75800000');
+    const endpoint = { address: '10.244.0.1', port: 8080, isLocal: true };
+    const numbered = numberedEndpoints(portKey('TCP', 80), 2 ** 21, [endpoint, endpoint]);
+    assert.deepEqual(
+      numbered.map(({ key, data }) => [key.toString('hex'), data.toString('hex')]),
+      ['00002000', '01002000'].map((index) => [`0600000000500000${index}`, '0af400011f900000']),
+    );
+    assert.deepEqual(
+      hex(
+        endpointBytes({ address: '10.244.0.1', port: 8080 }),
+        endpointBytes({ address: '10.244.0.1', port: undefined }),
+        endpointBytes({ address: 'fd00::1', port: 80 }),
+      ),
+      ['0af400011f900000', '0af40001', 'fd00000000000000000000000000000100500000'],
+    );
+  });
+
+  it('have the bounds of CIDRs', () => {
+    assert.deepEqual(hex(...cidrBounds('10.1.2.0/23')), ['0a010200', '0a0103ff']);
+    assert.deepEqual(hex(...cidrBounds('10.1.2.3/32')), ['0a010203', '0a010203']);
+    assert.deepEqual(hex(...cidrBounds('fd00::/8')), [
+      `fd${'00'.repeat(15)}`,
+      `fd${'ff'.repeat(15)}`,
+    ]);
+    assert.deepEqual(['10.0.0.1', 'fd00::1'].map(hostCidr), ['10.0.0.1/32', 'fd00::1/128']);
+  });
+});
+
+describe('elements of nftables', () => {
+  const one: Element = { map: 'hairpins', key: Buffer.from('0af400010af40001', 'hex') };
+
+  it('are told apart by map, key and end', () => {
+    const wide = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/8');
+    const narrow = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/16');
+    const keys = [one, { ...one, map: 'cluster-ips' as const }, wide, narrow].map(elementKey);
+    assert.equal(new Set(keys).size, 4);
+    assert.equal(keyText({ ...one, keyEnd: Buffer.from(one.key) }), keyText(one));
+  });
+
+  it('come back from their text, whatever bytes they have', () => {
+    const elements: Element[] = [
+      one,
+      { map: 'service-ips', key: Buffer.from('2d2d2d2d', 'hex') },
+      rangeElement('service-ranges', '45.45.45.45', { from: 45, to: 11_565 }),
+      rangeElement('service-ranges', '45.45.45.45', { from: 11_565, to: 11_565 }),
+      rangeElement('allowed-ports', '10.0.0.45', { from: 1, to: 2 }, '45.0.0.0/8'),
+    ];
+    for (const element of elements) {
+      const again = elementOf(element.map, keyText(element), 'IPv4');
+      assert.equal(again.key.toString('hex'), element.key.toString('hex'));
+      const ends = [again.keyEnd, MAPS[element.map].isInterval ? element.keyEnd : undefined];
+      assert.deepEqual(ends[0]?.toString('hex'), ends[1]?.toString('hex'));
+    }
+    const six = rangeElement('allowed-ips', 'fd00::1', '2001:db8::/32');
+    const again = elementOf('allowed-ips', keyText(six), 'IPv6');
+    assert.deepEqual(again, six);
+  });
+
+  it('map to verdicts or bytes, which are compared', () => {
+    const to = (data: Buffer | NftVerdict) => ({ ...one, data });
+    assert.equal(dataText(one), '');
+    assert.equal(dataText(to({ kind: 'goto', chain: 'pick' })), 'goto pick');
+    assert.equal(dataText(to({ kind: 'drop' })), 'drop');
+    assert.ok(sameData(to(Buffer.from('ab')), to(Buffer.from('ab'))));
+    assert.ok(!sameData(to(Buffer.from('ab')), to(Buffer.from('ac'))));
+    assert.ok(!sameData(to({ kind: 'goto', chain: 'a' }), to({ kind: 'goto', chain: 'b' })));
+    assert.ok(!sameData(to({ kind: 'goto', chain: 'a' }), to({ kind: 'jump', chain: 'a' })));
+  });
+});
+
+describe('ranges that overlap', () => {
+  const ports = (from: number, to: number, vip = '203.0.113.1') =>
+    rangeElement('service-ranges', vip, { from, to });
+  const found = (old: readonly Element[], fresh: readonly Element[]) =>
+    overlapping(old, fresh, 'IPv4').map((element) => old.indexOf(element));
+
+  it('are those that share a port of a VIP', () => {
+    const old = [ports(1, 9), ports(10, 19), ports(20, 29), ports(15, 15, '203.0.113.2')];
+    assert.deepEqual(found(old, [ports(15, 20)]), [1, 2]);
+    assert.deepEqual(found(old, [ports(10, 19)]), [1]);
+    assert.deepEqual(found(old, [ports(12, 13)]), [1]);
+    assert.deepEqual(found(old, [ports(1, 29)]), [0, 1, 2]);
+    assert.deepEqual(found(old, [ports(30, 40)]), []);
+    assert.deepEqual(found(old, []), []);
+  });
+
+  it('need to share something in every field, and a map', () => {
+    const allowed = (from: number, to: number, cidr: string) =>
+      rangeElement('allowed-ports', '203.0.113.1', { from, to }, cidr);
+    const old = [allowed(1, 9, '10.0.0.0/8'), allowed(1, 9, '11.0.0.0/8'), ports(1, 9)];
+    assert.deepEqual(found(old, [allowed(9, 20, '10.1.0.0/16')]), [0]);
+    assert.deepEqual(found(old, [allowed(10, 20, '10.1.0.0/16')]), []);
+    assert.deepEqual(found(old, [allowed(1, 1, '0.0.0.0/1')]), [0, 1]);
+  });
+
+  it('are none where elements are no ranges', () => {
+    const element: Element = { map: 'cluster-ips', key: Buffer.from('0a600001', 'hex') };
+    assert.deepEqual(found([element], [element]), []);
+  });
+});
+
+describe('the maps of nftables', () => {
+  it('are declared for nft', () => {
+    assert.equal(
+      mapText('endpoints', 'IPv4'),
+      'map endpoints { typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport; }',
+    );
+    assert.equal(
+      mapText('service-ranges', 'IPv6'),
+      'map service-ranges { typeof ip6 daddr . meta l4proto . th dport : verdict; flags interval; }',
+    );
+    assert.equal(mapText('cluster-ips', 'IPv4'), 'set cluster-ips { typeof ip daddr; }');
+    assert.match(
+      affinityText('affinity', 'IPv4'),
+      /^map affinity \{ typeof ip daddr \. ip daddr \. meta l4proto \. th dport : ip daddr \. th dport; flags dynamic,timeout; size \d+; timeout 3h; \}$/,
+    );
+    assert.match(
+      affinityText(ipAffinity(2), 'IPv6'),
+      /^map affinity-ips-2 \{ typeof ip6 daddr \. ip6 daddr : ip6 daddr; /,
+    );
+  });
+
+  it('that hold verdicts lead on, and what packets look for later is listed before', () => {
+    for (const name of MAP_NAMES) {
+      if (MAPS[name].data === 'verdict') assert.ok(isLead(name), name);
+    }
+    const [first] = MAP_NAMES.map((name, index) => (isLead(name) ? index : Infinity)).sort(
+      (a, b) => a - b,
+    );
+    assert.ok(MAP_NAMES.slice(first).every(isLead));
+    for (const name of ['health-ports', 'ranged-ips', 'cluster-ips'] as const)
+      assert.ok(isLead(name));
+    for (const name of ['endpoints', 'hairpins', 'node-port-ips'] as const)
+      assert.ok(!isLead(name));
+    assert.deepEqual(MAP_NAMES.filter(isShared).sort(), ['cluster-ips', 'hairpins', 'ranged-ips']);
+  });
+});

@@ -1,0 +1,41 @@
+import type { IpFamily } from '../../api/objects.ts';
+import { addressBytes } from '../../netlink/address.ts';
+import type { Element } from '../../nftables/element.ts';
+import { cidrBounds, portKey } from '../../nftables/keys.ts';
+import type { MapName } from '../../nftables/maps.ts';
+import { tableScript } from '../../nftables/text.ts';
+
+/** An element of ranges behind a VIP: of TCP ports, of sources, or both. */
+export function rangeElement(
+  map: MapName,
+  vip: string,
+  ...fields: readonly (string | { readonly from: number; readonly to: number })[]
+): Element {
+  const bounds = fields.map((field) =>
+    typeof field === 'string'
+      ? cidrBounds(field)
+      : ([portKey('TCP', field.from), portKey('TCP', field.to)] as const),
+  );
+  const address = addressBytes(vip);
+  return {
+    map,
+    key: Buffer.concat([address, ...bounds.map(([first]) => first)]),
+    keyEnd: Buffer.concat([address, ...bounds.map(([, last]) => last)]),
+  };
+}
+
+/** Elements as nft writes them, by map: `10.96.0.10 . tcp . 80 : goto …`. */
+export function textsOf(
+  elements: Iterable<Element>,
+  family: IpFamily = 'IPv4',
+): Readonly<Partial<Record<MapName, readonly string[]>>> {
+  const script = tableScript([], elements, family);
+  const texts: Partial<Record<MapName, string[]>> = {};
+  for (const [, map = '', list = ''] of script.matchAll(
+    /^add element \S+ portwide (\S+) \{ (.*) \}$/gm,
+  )) {
+    const name = map as MapName;
+    texts[name] = [...(texts[name] ?? []), ...list.split(', ')];
+  }
+  return texts;
+}

@@ -1,0 +1,158 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
+import type { Change } from '../iptables/generated.ts';
+import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
+import { change } from './generated.ts';
+import { Node } from './node.ts';
+
+/** What others may do to the table: a script for nft, or which element they delete. */
+const damage: fc.Arbitrary<string | number> = fc.oneof(
+  fc.nat(1000),
+  fc.constantFrom(
+    'delete table IP portwide',
+    'flush chain IP portwide services',
+    'flush chain IP portwide nat-prerouting',
+    'flush map IP portwide service-ports',
+    'flush map IP portwide service-ranges; flush set IP portwide hairpins',
+    'flush set IP portwide allowed-ports; flush map IP portwide endpoints',
+    'add table IP portwide { flags dormant; }',
+    'add chain IP portwide filter-forward { policy drop; }',
+    'insert rule IP portwide services accept; add rule IP portwide reject-packet drop',
+    'add chain IP portwide foreign; add rule IP portwide foreign tcp dport { 1, 2, 3 } accept',
+    `add chain IP portwide foreign { type filter hook input priority 0; policy drop; }
+     add rule IP portwide foreign jump services`,
+    `add chain IP portwide foreign
+     add element IP portwide service-ips { ADDRESS : goto foreign }
+     add element IP portwide service-ports { ADDRESS . tcp . 80 : goto foreign }`,
+    `add set IP portwide foreign { type mark; }
+     add rule IP portwide services meta mark @foreign accept`,
+    `add chain IP portwide foreign
+     add map IP portwide verdicts { type mark : verdict; elements = { 1 : jump foreign } }
+     add rule IP portwide foreign meta mark vmap @verdicts`,
+    'add element IP portwide service-ranges { ADDRESS . tcp . 1-65535 : drop }',
+    'add element IP portwide allowed-ports { ADDRESS . tcp . 79-81 . ANY }',
+    'add element IP portwide affinity { ADDRESS . ADDRESS . tcp . 80 : ADDRESS . 80 }',
+    'flush chain IP portwide untranslated; delete map IP portwide port-fates',
+    `delete table IP portwide
+     add table IP portwide
+     add map IP portwide endpoints { type mark : mark; }`,
+  ),
+);
+
+function scriptOf(text: string, family: IpFamily): string {
+  const [ip, address, any] =
+    family === 'IPv4'
+      ? ['ip', '203.0.113.1', '128.0.0.0/1']
+      : ['ip6', '2001:db8:113::1', '2000::/3'];
+  return text.replaceAll('IP', ip).replaceAll('ADDRESS', address).replaceAll('ANY', any);
+}
+
+const steps = fc.array(change, { minLength: 1, maxLength: 12 });
+
+describe('syncing nftables step by step', () => {
+  let namespaces: Namespace[];
+  let here: Inhabitant;
+  let there: Inhabitant;
+
+  beforeEach(async () => {
+    namespaces = await Promise.all([createNamespace(), createNamespace()]);
+    const [one, other] = namespaces.map((namespace) => namespace.inhabitant());
+    assert.ok(one && other);
+    [here, there] = [one, other];
+  });
+  afterEach(async () => {
+    for (const namespace of namespaces) await namespace[Symbol.asyncDispose]();
+  });
+
+  /** What a fresh agent makes of all that in a fresh namespace. */
+  async function fresh(family: IpFamily, all: readonly Change[]) {
+    await there.call('hold', 'flush ruleset', 'nft', '-f', '-');
+    const node = await Node.start(family, there);
+    await node.feed(all);
+    await node.apply(true);
+    const state = await node.state();
+    await node.stop();
+    return state;
+  }
+
+  for (const family of IP_FAMILIES) {
+    it(`ends where a fresh full sync ends (${family})`, async function () {
+      this.timeout(180_000);
+      await fc.assert(
+        fc.asyncProperty(steps, async (all) => {
+          await here.call('hold', 'flush ruleset', 'nft', '-f', '-');
+          const node = await Node.start(family, here);
+          await node.apply(true);
+          for (const step of all) {
+            await node.feed([step]);
+            await node.apply(false);
+            assert.equal(await node.apply(false), 0, 'nothing is written twice');
+          }
+          const wanted = await fresh(family, all);
+          const state = await node.state();
+          for (const [name, content] of Object.entries(state)) {
+            // Chains and maps that are of no use any more stay until everything is compared.
+            if (name in wanted) assert.deepEqual(content, wanted[name], name);
+            else if (name.startsWith('set ')) assert.deepEqual(content, [], name);
+          }
+          for (const name of Object.keys(wanted)) assert.ok(name in state, name);
+          assert.equal(await node.apply(true), 0, 'a full sync finds nothing to mend');
+          assert.deepEqual(await node.state(), wanted);
+          await node.stop();
+        }),
+        { seed: 42, numRuns: 40 },
+      );
+    });
+
+    it(`mends whatever others did to the table (${family})`, async function () {
+      this.timeout(180_000);
+      const damages = fc.array(damage, { minLength: 1, maxLength: 4 });
+      await fc.assert(
+        fc.asyncProperty(steps, steps, damages, async (earlier, later, harm) => {
+          await here.call('hold', 'flush ruleset', 'nft', '-f', '-');
+          const node = await Node.start(family, here);
+          await node.feed(earlier);
+          await node.apply(true);
+          for (const what of harm) {
+            // Some of it cannot be done where other harm was done before.
+            if (typeof what === 'number') {
+              await here.call('modeDeleteElement', family, what).catch(() => undefined);
+            } else {
+              await here.call('modeScript', scriptOf(what, family));
+            }
+          }
+          await node.feed(later);
+          await node.apply(true);
+          assert.deepEqual(await node.state(), await fresh(family, [...earlier, ...later]));
+          assert.equal(await node.apply(true), 0);
+          const isReplaced = (warning: string) => /another version/.test(warning);
+          const warnings = await node.warnings();
+          assert.deepEqual(
+            warnings.filter((warning) => !isReplaced(warning)),
+            [],
+          );
+          await node.stop();
+        }),
+        { seed: 7, numRuns: 40 },
+      );
+    });
+
+    it(`takes over whatever an earlier agent left (${family})`, async function () {
+      this.timeout(180_000);
+      await fc.assert(
+        fc.asyncProperty(steps, steps, async (earlier, later) => {
+          await fresh(family, earlier);
+          const node = await Node.start(family, there);
+          await node.feed(later);
+          await node.apply(true);
+          const state = await node.state();
+          assert.equal(await node.apply(true), 0);
+          await node.stop();
+          assert.deepEqual(state, await fresh(family, later));
+        }),
+        { seed: 3, numRuns: 30 },
+      );
+    });
+  }
+});

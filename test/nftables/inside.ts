@@ -1,0 +1,148 @@
+/** What is done with the nftables mode inside a namespace of a test. */
+import { spawnSync } from 'node:child_process';
+import type { IpFamily } from '../../api/objects.ts';
+import { NfTables, type NftElement } from '../../netlink/nftables.ts';
+import { NftBackend } from '../../nftables/backend.ts';
+import { type NftCommand, nftCommand } from '../../nftables/command.ts';
+import { dataText, keyText } from '../../nftables/element.ts';
+import { MAP_NAMES } from '../../nftables/maps.ts';
+import { rulesOf, TABLE } from '../../nftables/skeleton.ts';
+import type { NodeFacts } from '../../proxier/backend.ts';
+import type { Route } from '../../services/route.ts';
+import { allChains, type ModeOptions, modeOptions } from './options.ts';
+import { dumpRules } from './rule-dump.ts';
+
+interface Agent {
+  readonly tables: NfTables;
+  readonly backend: NftBackend;
+  readonly warnings: string[];
+  readonly losses: string[];
+}
+
+const agents = new Map<string, Agent>();
+/** Scripts that nft ran. */
+let scripts: string[] = [];
+
+function agent(name: string): Agent {
+  const found = agents.get(name);
+  if (found === undefined) throw new Error(`no agent ${name}`);
+  return found;
+}
+
+function countingNft(): NftCommand {
+  const command = nftCommand();
+  return {
+    ...command,
+    run: (script) => {
+      scripts.push(script);
+      return command.run(script);
+    },
+  };
+}
+
+async function withTable<T>(family: IpFamily, use: (tables: NfTables) => Promise<T>): Promise<T> {
+  const tables = new NfTables(family, TABLE);
+  try {
+    return await use(tables);
+  } finally {
+    await tables.close();
+  }
+}
+
+export const nftMode = {
+  /** An agent without Routes; of the name, so that there may be several one after the other. */
+  async modeStart(name: string, options: ModeOptions): Promise<void> {
+    const tables = new NfTables(options.family, TABLE);
+    const warnings: string[] = [];
+    const backend = new NftBackend(tables, countingNft(), {
+      ...modeOptions(options),
+      onWarning: (message) => warnings.push(message),
+    });
+    const losses: string[] = [];
+    backend.onLoss(() => losses.push('lost'));
+    agents.set(name, { tables, backend, warnings, losses });
+  },
+
+  async modeStop(name: string): Promise<void> {
+    await agent(name).tables.close();
+    agents.delete(name);
+  },
+
+  async modeUpdate(
+    name: string,
+    upserts: readonly Route[],
+    removals: readonly string[],
+    facts?: NodeFacts,
+  ): Promise<void> {
+    const { backend } = agent(name);
+    if (facts !== undefined) backend.setFacts(facts);
+    backend.update(upserts, removals);
+  },
+
+  async modeApply(name: string, full: boolean): Promise<number> {
+    return (await agent(name).backend.apply(full)).written;
+  },
+
+  async modeWarnings(name: string): Promise<readonly string[]> {
+    return agent(name).warnings;
+  },
+
+  /** Scripts that agents had nft run since the last call. */
+  async modeScripts(): Promise<readonly string[]> {
+    const ran = scripts;
+    scripts = [];
+    return ran;
+  },
+
+  /** All that the table holds: elements by set, rules by chain; sorted, as text. */
+  async modeState(family: IpFamily): Promise<Record<string, readonly string[]>> {
+    return await withTable(family, async (tables) => {
+      const state: Record<string, string[]> = {};
+      for (const { name } of (await tables.sets()) ?? []) {
+        const elements: string[] = [];
+        await tables.visitElements(name, (element) =>
+          elements.push(
+            `${Buffer.from(keyText(element), 'latin1').toString('hex')} : ${hexData(element)}`,
+          ),
+        );
+        state[`set ${name}`] = elements.sort();
+      }
+      for (const name of (await tables.chains()) ?? []) state[`chain ${name}`] = [];
+      for (const { chain, expressions } of await dumpRules(family, TABLE)) {
+        state[`chain ${chain}`]?.push(expressions.join('; '));
+      }
+      return Object.fromEntries(Object.entries(state).sort(([a], [b]) => (a < b ? -1 : 1)));
+    });
+  },
+
+  /** Has nft run a script; one that it refuses is no error. */
+  async modeScript(input: string): Promise<void> {
+    spawnSync('nft', ['-f', '-'], { input });
+  },
+
+  /** Deletes an element that is there, the `pick`-th of all, counted on from the first again. */
+  async modeDeleteElement(family: IpFamily, pick: number): Promise<void> {
+    await withTable(family, async (tables) => {
+      const all: { readonly set: string; readonly element: NftElement }[] = [];
+      for (const set of MAP_NAMES) {
+        await tables.visitElements(set, ({ data: _, ...element }) => all.push({ set, element }));
+      }
+      const picked = all[pick % Math.max(all.length, 1)];
+      if (picked === undefined) return;
+      const { set, element } = picked;
+      await tables.change([{ action: 'delete', set, elements: [element] }]);
+    });
+  },
+
+  /** Gives the kernel the rules of all kinds of chains, as the agent does. */
+  async modeRules(options: ModeOptions, sticky: boolean): Promise<void> {
+    await withTable(options.family, (tables) =>
+      tables.replaceRules(rulesOf(allChains(options, sticky))),
+    );
+  },
+};
+
+function hexData(element: Parameters<typeof dataText>[0]): string {
+  const { data } = element;
+  return Buffer.isBuffer(data) ? data.toString('hex') : dataText(element);
+}

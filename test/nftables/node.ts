@@ -1,0 +1,69 @@
+/** A node of a property test: a cluster's objects in, the nftables mode of one family behind it. */
+import { familyOf } from '../../api/addresses.ts';
+import type { IpFamily } from '../../api/objects.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
+import type { Change } from '../iptables/generated.ts';
+import type { Inhabitant } from '../netlink/namespace.ts';
+
+let agents = 0;
+
+export class Node {
+  readonly #family: IpFamily;
+  readonly #inhabitant: Inhabitant;
+  readonly #name = `agent ${agents++}`;
+  readonly #table = new RouteTable({
+    nodeName: 'node-a',
+    allPortsEnabled: true,
+    onChange: () => {},
+  });
+  #addresses: readonly string[] = [];
+
+  private constructor(family: IpFamily, inhabitant: Inhabitant) {
+    this.#family = family;
+    this.#inhabitant = inhabitant;
+  }
+
+  /** Its agent has not written anything yet. */
+  static async start(family: IpFamily, inhabitant: Inhabitant): Promise<Node> {
+    const node = new Node(family, inhabitant);
+    await inhabitant.call('modeStart', node.#name, { family, nodePortSelection: 'all' });
+    return node;
+  }
+
+  async feed(steps: readonly Change[]): Promise<void> {
+    for (const step of steps) {
+      if ('upsert' in step) this.#table.upsert(step.upsert);
+      else if ('remove' in step) this.#table.remove(step.remove.kind, step.remove.key);
+      else {
+        this.#table.setNodeAddresses(new Set(step.nodeAddresses));
+        this.#addresses = step.nodeAddresses;
+      }
+    }
+    const { upserts, removals } = this.#table.takeChanges().routes;
+    const isOurs = (route: { readonly family: IpFamily }) => route.family === this.#family;
+    const addresses = this.#addresses.filter((address) => familyOf(address) === this.#family);
+    await this.#inhabitant.call(
+      'modeUpdate',
+      this.#name,
+      upserts.filter(isOurs),
+      removals.filter(isOurs).map(({ id }) => id),
+      { addresses, primary: addresses[0] },
+    );
+  }
+
+  apply(full: boolean): Promise<number> {
+    return this.#inhabitant.call('modeApply', this.#name, full);
+  }
+
+  state(): Promise<Readonly<Record<string, readonly string[]>>> {
+    return this.#inhabitant.call('modeState', this.#family);
+  }
+
+  warnings(): Promise<readonly string[]> {
+    return this.#inhabitant.call('modeWarnings', this.#name);
+  }
+
+  stop(): Promise<void> {
+    return this.#inhabitant.call('modeStop', this.#name);
+  }
+}

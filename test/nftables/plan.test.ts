@@ -1,0 +1,341 @@
+import assert from 'node:assert/strict';
+import type { Element } from '../../nftables/element.ts';
+import { type Difference, NftPlan, type PlanOptions } from '../../nftables/plan.ts';
+import type { Match, Route } from '../../services/route.ts';
+import { route } from '../fixtures.ts';
+import { textsOf } from './elements.ts';
+import { modeOptions } from './options.ts';
+
+const [A, B, C] = ['10.244.0.1', '10.244.0.2', '10.244.0.3'] as const;
+const VIP = '10.96.0.10';
+const LB = '203.0.113.1';
+const ALL: Match = { kind: 'all' };
+const ranges = (from: number, to: number): Match => ({
+  kind: 'ranges',
+  ranges: [{ protocol: 'TCP', from, to }],
+});
+
+const newPlan = (fields: Partial<PlanOptions> = {}) => new NftPlan(modeOptions(fields));
+/** As text, `map: element`, sorted. */
+const texts = (elements: Iterable<Element>) =>
+  Object.entries(textsOf(elements))
+    .flatMap(([map, all]) => all.map((text) => `${map}: ${text}`))
+    .sort();
+const difference = ({ chains, deletes, adds, afterwards }: Difference) => ({
+  chains: chains.map(({ name }) => name),
+  deletes: texts(deletes),
+  adds: texts(adds),
+  afterwards: texts(afterwards),
+});
+const NONE = { chains: [], deletes: [], adds: [], afterwards: [] };
+const everything = (plan: NftPlan) =>
+  texts([...plan.takeAll()].flatMap(({ elements }) => elements));
+
+/** A plan whose Routes the kernel was given. */
+function given(...routes: readonly Route[]): NftPlan {
+  const plan = newPlan();
+  plan.update(routes, []);
+  everything(plan);
+  return plan;
+}
+function step(plan: NftPlan, upserts: readonly Route[], removals: readonly string[] = []) {
+  plan.update(upserts, removals);
+  return difference(plan.take());
+}
+
+describe('what changes in the maps of nftables', () => {
+  it('is, for an endpoint that comes, that endpoint and how many there are', () => {
+    assert.deepEqual(step(given(route({}, [A])), [route({}, [A, B])]), {
+      chains: ['internal-port-2'],
+      deletes: [`service-ports: ${VIP} . tcp . 80 : goto internal-port-1`],
+      adds: [
+        `endpoints: ${VIP} . tcp . 80 . 1 : ${B} . 8080`,
+        `hairpins: ${B} . ${B}`,
+        `service-ports: ${VIP} . tcp . 80 : goto internal-port-2`,
+      ],
+      afterwards: [],
+    });
+  });
+
+  it('lets packets under way find an endpoint that goes', () => {
+    const plan = given(route({}, [A, B]), route({ id: 'other', clusterIP: '10.96.0.11' }, [A]));
+    assert.deepEqual(step(plan, [route({}, [A])]), {
+      chains: [],
+      deletes: [`service-ports: ${VIP} . tcp . 80 : goto internal-port-2`],
+      adds: [`service-ports: ${VIP} . tcp . 80 : goto internal-port-1`],
+      afterwards: [`endpoints: ${VIP} . tcp . 80 . 1 : ${B} . 8080`, `hairpins: ${B} . ${B}`],
+    });
+  });
+
+  it('is, for an endpoint that takes the place of another, that element', () => {
+    assert.deepEqual(step(given(route({}, [A, B])), [route({}, [A, C])]), {
+      chains: [],
+      deletes: [`endpoints: ${VIP} . tcp . 80 . 1 : ${B} . 8080`],
+      adds: [`endpoints: ${VIP} . tcp . 80 . 1 : ${C} . 8080`, `hairpins: ${C} . ${C}`],
+      afterwards: [`hairpins: ${B} . ${B}`],
+    });
+  });
+
+  it('is nothing for a Route that is what it was', () => {
+    const plan = given(route({}, [A]));
+    assert.deepEqual(step(plan, [route({}, [A])]), NONE);
+    plan.update([route({}, [A, B])], []);
+    assert.ok(plan.hasChanges);
+    plan.update([route({}, [A])], []);
+    assert.ok(!plan.hasChanges);
+    assert.deepEqual(difference(plan.take()), NONE);
+    // Endpoints that only tell of flows are nothing to the maps.
+    const alive = route({ aliveEndpoints: [] }, [A]);
+    assert.deepEqual(step(plan, [alive]), NONE);
+  });
+
+  it('is nothing for a Route that comes and goes, or goes and comes, between', () => {
+    const plan = given(route({}, [A]));
+    const other = route({ id: 'other', clusterIP: '10.96.0.11' }, [B]);
+    plan.update([other], []);
+    plan.update([], ['other', route().id]);
+    plan.update([route({}, [A])], []);
+    assert.deepEqual(difference(plan.take()), NONE);
+    assert.deepEqual(step(plan, [], ['never there']), NONE);
+  });
+
+  it('is what several updates come to', () => {
+    const plan = given(route({}, [A]));
+    plan.update([route({}, [A, B])], []);
+    plan.update([route({}, [A, B, C])], []);
+    plan.update([route({}, [C])], []);
+    assert.deepEqual(difference(plan.take()), {
+      chains: [],
+      deletes: [`endpoints: ${VIP} . tcp . 80 . 0 : ${A} . 8080`],
+      adds: [`endpoints: ${VIP} . tcp . 80 . 0 : ${C} . 8080`, `hairpins: ${C} . ${C}`],
+      afterwards: [`hairpins: ${A} . ${A}`],
+    });
+    assert.deepEqual(difference(plan.take()), NONE);
+  });
+
+  it('has a VIP that moves between Services move in one go', () => {
+    const [one, other] = [route({}, [A]), route({ id: 'other' }, [B])];
+    const plan = given(one);
+    assert.deepEqual(step(plan, [other], [one.id]), {
+      chains: [],
+      deletes: [`endpoints: ${VIP} . tcp . 80 . 0 : ${A} . 8080`],
+      adds: [`endpoints: ${VIP} . tcp . 80 . 0 : ${B} . 8080`, `hairpins: ${B} . ${B}`],
+      afterwards: [`hairpins: ${A} . ${A}`],
+    });
+  });
+
+  it('keeps what several Routes ask for until none does', () => {
+    const ports = [80, 81].map((port) =>
+      route({ id: `port ${port}`, match: { kind: 'port', protocol: 'TCP', port } }, [A]),
+    );
+    const plan = given();
+    const [first, second] = ports;
+    assert.ok(first && second);
+    assert.ok(step(plan, [first]).adds.includes(`cluster-ips: ${VIP}`));
+    assert.deepEqual(
+      step(plan, [second]).adds.map((text) => text.split(':')[0]),
+      ['endpoints', 'service-ports'],
+    );
+    const gone = step(plan, [], [first.id]);
+    assert.deepEqual(
+      [...gone.deletes, ...gone.afterwards].map((text) => text.split(':')[0]),
+      ['service-ports', 'endpoints'],
+    );
+    const last = step(plan, [], [second.id]);
+    assert.deepEqual(last.deletes, [
+      `cluster-ips: ${VIP}`,
+      `service-ports: ${VIP} . tcp . 81 : goto internal-port-1`,
+    ]);
+    assert.ok(last.afterwards.includes(`hairpins: ${A} . ${A}`));
+    // In one update, too: the one that goes has what the one that comes needs.
+    const swapped = given(first);
+    swapped.update([second], [first.id]);
+    const { adds, deletes, afterwards } = difference(swapped.take());
+    assert.ok(
+      ![...adds, ...deletes, ...afterwards].some((text) => /hairpins|cluster-ips/.test(text)),
+    );
+    assert.deepEqual(everything(swapped), everything(given(second)));
+  });
+
+  it('counts what everything holds, too', () => {
+    const [one, other] = [route({}, [A]), route({ id: 'other', clusterIP: '10.96.0.11' }, [A])];
+    const plan = given(one, other);
+    assert.ok(!step(plan, [], [one.id]).afterwards.some((text) => /hairpins/.test(text)));
+    assert.ok(step(plan, [], [other.id]).afterwards.some((text) => /hairpins/.test(text)));
+    assert.deepEqual(everything(plan), []);
+  });
+
+  it('has a range that overlaps with an old one come as that goes', () => {
+    const only = (sourceRanges: readonly string[]) =>
+      route({ clusterIP: undefined, loadBalancerIPs: [LB], sourceRanges }, [A]);
+    const plan = given(only(['10.0.0.0/8', '172.16.0.0/12']));
+    assert.deepEqual(step(plan, [only(['10.1.0.0/16'])]), {
+      chains: [],
+      deletes: [`allowed-ports: ${LB} . tcp . 80 . 10.0.0.0-10.255.255.255`],
+      adds: [`allowed-ports: ${LB} . tcp . 80 . 10.1.0.0-10.1.255.255`],
+      // Who was let in may be on the way there.
+      afterwards: [`allowed-ports: ${LB} . tcp . 80 . 172.16.0.0-172.31.255.255`],
+    });
+    const wide = given(route({ match: ranges(100, 200) }, [A]));
+    const { deletes, adds } = step(wide, [route({ match: ranges(150, 250) }, [A])]);
+    assert.ok(deletes.some((text) => text.startsWith(`service-ranges: ${VIP} . tcp . 100-200 `)));
+    assert.ok(adds.some((text) => text.startsWith(`service-ranges: ${VIP} . tcp . 150-250 `)));
+  });
+
+  it('tells which Routes it is of, as they were and are', () => {
+    const plan = given(route({}, [A]));
+    plan.update([route({}, [B]), route({ id: 'new' }, [C])], []);
+    const { routes } = plan.take();
+    assert.deepEqual(
+      routes.map((pair) => pair.map((placed) => placed?.route.clusterEndpoints[0]?.address)),
+      [
+        [A, B],
+        [undefined, C],
+      ],
+    );
+    assert.deepEqual(plan.take().routes, []);
+  });
+
+  it('has each chain once, with those that it leads to, before', () => {
+    const plan = newPlan();
+    everything(plan);
+    const standing = new Set([...plan.chains()].map(({ name }) => name));
+    const fields = { clusterIP: undefined, loadBalancerIPs: [LB], externalLocal: true };
+    const sourceRanges = ['10.0.0.0/8'];
+    const { chains } = step(plan, [route({ ...fields, sourceRanges }, [A])]);
+    assert.deepEqual(chains, [
+      'pick-port-1',
+      'local-port-1-none',
+      'allowed-by-port-local-port-1-none',
+    ]);
+    assert.deepEqual(step(plan, [route({ ...fields, id: 'b', sourceRanges }, [A])]).chains, []);
+    assert.deepEqual(
+      [...plan.chains()].map(({ name }) => name).filter((name) => !standing.has(name)),
+      chains,
+    );
+    plan.update([], ['b', route().id]);
+    plan.take();
+    everything(plan);
+    assert.equal([...plan.chains()].length, standing.size, 'what nothing leads to is not kept');
+  });
+
+  it('names the Service of an element', () => {
+    const plan = given(route({ name: 'default/web:http' }, [A]));
+    const [{ elements = [] } = {}] = [...plan.takeAll()].slice(1);
+    assert.ok(elements.length > 0);
+    for (const element of elements) assert.equal(plan.nameOf(element), 'default/web:http');
+    assert.equal(plan.nameOf({ map: 'cluster-ips', key: Buffer.alloc(4) }), undefined);
+  });
+});
+
+describe('Services on one VIP, in nftables', () => {
+  const shared = (id: string, match: Match, fields: Partial<Route> = {}) =>
+    route({ id, match, clusterIP: undefined, loadBalancerIPs: [LB], ...fields }, [A]);
+  const port = (number: number): Match => ({ kind: 'port', protocol: 'TCP', port: number });
+
+  it('ranges are told apart by slots, which history does not decide', () => {
+    const all = [
+      shared('a', ranges(1, 9)),
+      shared('b', ranges(10, 19)),
+      shared('c', ranges(20, 29)),
+      shared('d', ALL),
+    ];
+    const plan = given();
+    for (const one of all.toReversed()) step(plan, [one]);
+    const forwards = given(...all);
+    assert.deepEqual(everything(plan), everything(forwards));
+    const leads = everything(plan).filter((text) => /^service/.test(text));
+    assert.deepEqual(leads, [
+      `service-ips: ${LB} : goto external-ip-1`,
+      `service-ranges: ${LB} . tcp . 1-9 : goto external-ip-1-slot1`,
+      `service-ranges: ${LB} . tcp . 10-19 : goto external-ip-1-slot2`,
+      `service-ranges: ${LB} . tcp . 20-29 : goto external-ip-1-slot3`,
+    ]);
+    step(plan, [], ['a']);
+    assert.deepEqual(everything(plan), everything(given(...all.slice(1))));
+  });
+
+  it('a port beside all ports is not remembered, one alone needs nothing', () => {
+    const notes = (plan: NftPlan) => everything(plan).filter((text) => /^sticky/.test(text));
+    const one = shared('one', port(80));
+    const plan = given(one);
+    assert.deepEqual(notes(plan), []);
+    const { adds } = step(plan, [shared('wide', ALL)]);
+    assert.ok(adds.includes(`sticky-ports: ${LB} . tcp . 80 : accept`));
+    assert.deepEqual(notes(plan), [`sticky-ports: ${LB} . tcp . 80 : accept`]);
+    assert.deepEqual(step(plan, [], ['wide']).deletes.slice(1, 3), [
+      `service-ips: ${LB} : goto external-ip-1`,
+      `sticky-ports: ${LB} . tcp . 80 : accept`,
+    ]);
+    // In one update, in whatever order, and when it stops to be of all ports.
+    plan.update([shared('wide', ranges(1, 9)), one], []);
+    plan.take();
+    assert.equal(notes(plan).length, 1);
+    plan.update([shared('wide', port(81))], []);
+    plan.take();
+    assert.deepEqual(notes(plan), []);
+    // Nor does a Service that leaves the VIP stay its neighbour.
+    plan.update([shared('wide', ALL)], []);
+    plan.update([shared('wide', ALL, { loadBalancerIPs: ['203.0.113.2'] })], []);
+    plan.take();
+    assert.deepEqual(notes(plan), []);
+  });
+
+  it('another Service elsewhere is left alone', () => {
+    const elsewhere = route({ id: 'elsewhere', clusterIP: '10.96.0.99' }, [A]);
+    const plan = given(shared('one', port(80)), elsewhere);
+    plan.update([shared('wide', ALL)], []);
+    const ids = plan.take().routes.map(([, after]) => after?.route.id);
+    assert.deepEqual(ids.sort(), ['one', 'wide']);
+  });
+});
+
+describe('what nftables know of the node', () => {
+  const facts = { addresses: ['192.0.2.7', '192.0.2.8'], primary: '192.0.2.8' };
+
+  it('node ports are served on its first address, or those that are asked for', () => {
+    const ips = (fields: Partial<PlanOptions>) => {
+      const plan = newPlan(fields);
+      plan.setFacts({ ...facts, addresses: ['127.0.0.1', ...facts.addresses] });
+      return everything(plan);
+    };
+    assert.deepEqual(ips({}), ['node-port-ips: 192.0.2.8']);
+    assert.deepEqual(ips({ nodePortSelection: 'all' }), [
+      'node-port-ips: 192.0.2.7',
+      'node-port-ips: 192.0.2.8',
+    ]);
+    assert.deepEqual(ips({ nodePortSelection: ['192.0.2.7/32'] }), ['node-port-ips: 192.0.2.7']);
+    assert.deepEqual(ips({ nodePortSelection: ['127.0.0.0/8'] }), []);
+  });
+
+  it('addresses come and go', () => {
+    const plan = newPlan({ nodePortSelection: 'all' });
+    everything(plan);
+    assert.ok(!plan.hasChanges);
+    plan.setFacts(facts);
+    assert.ok(plan.hasChanges);
+    assert.deepEqual(difference(plan.take()).adds, [
+      'node-port-ips: 192.0.2.7',
+      'node-port-ips: 192.0.2.8',
+    ]);
+    plan.setFacts({ addresses: ['192.0.2.8', '192.0.2.9'], primary: undefined });
+    assert.deepEqual(difference(plan.take()), {
+      ...NONE,
+      deletes: ['node-port-ips: 192.0.2.7'],
+      adds: ['node-port-ips: 192.0.2.9'],
+    });
+    assert.deepEqual(difference(plan.take()), NONE);
+  });
+
+  it('source ranges that have it inside let in the VIPs', () => {
+    const plan = newPlan();
+    const sourceRanges = ['192.0.2.0/25'];
+    plan.update([route({ clusterIP: undefined, loadBalancerIPs: [LB], sourceRanges }, [A])], []);
+    everything(plan);
+    plan.setFacts(facts);
+    const own = `allowed-ports: ${LB} . tcp . 80 . ${LB}`;
+    assert.deepEqual(difference(plan.take()).adds, [own, 'node-port-ips: 192.0.2.8']);
+    plan.setFacts({ addresses: ['198.51.100.1'], primary: '192.0.2.8' });
+    assert.deepEqual(difference(plan.take()).afterwards, [own]);
+  });
+});
