@@ -17,3 +17,13 @@ export function compareText(a: string, b: string): number {
   if (a === b) return 0;
   return a < b ? -1 : 1;
 }
+
+const NOTHING: readonly never[] = [];
+
+/**
+ * A list to be kept for long, in as little memory as it takes: lists that were pushed to have room for
+ * 17 members, and there is one of none for all.
+ */
+export function kept<T>(list: readonly T[]): readonly T[] {
+  return list.length === 0 ? NOTHING : list.slice();
+}

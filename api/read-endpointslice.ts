@@ -1,4 +1,5 @@
 import { familyOf } from './addresses.ts';
+import { kept } from './collections.ts';
 import {
   type EndpointSlice,
   type IpFamily,
@@ -50,7 +51,7 @@ export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
     serviceKey: `${namespace}/${dnsLabel(serviceName)}`,
     family,
     triggerTime: readTriggerTime(child(metadata, 'annotations').value),
-    ports: readPorts(child(root, 'ports')),
+    ports: kept(readPorts(child(root, 'ports'))),
     endpoints: items(child(root, 'endpoints')).map((field) => readEndpoint(field, family)),
   };
 }

@@ -1,4 +1,5 @@
 import { canonicalAddress } from './addresses.ts';
+import { kept } from './collections.ts';
 import {
   type LoadBalancerIngress,
   PROTOCOLS,
@@ -75,9 +76,13 @@ export function readService(raw: unknown): Service {
     ports: readPorts(child(spec, 'ports'), type),
     allPorts: optionalBoolean(child(spec, 'allPorts')),
     portsAnnotation: readAnnotation(child(child(metadata, 'annotations'), 'portwide.dev/ports')),
-    externalIPs: unique(items(child(spec, 'externalIPs')).map((ip) => address(ip, ALL_SPECIAL))),
-    loadBalancerIngress: readIngress(child(child(root, 'status'), 'loadBalancer')),
-    loadBalancerSourceRanges: unique(items(child(spec, 'loadBalancerSourceRanges')).map(cidr)),
+    externalIPs: kept(
+      unique(items(child(spec, 'externalIPs')).map((ip) => address(ip, ALL_SPECIAL))),
+    ),
+    loadBalancerIngress: kept(readIngress(child(child(root, 'status'), 'loadBalancer'))),
+    loadBalancerSourceRanges: kept(
+      unique(items(child(spec, 'loadBalancerSourceRanges')).map(cidr)),
+    ),
     externalTrafficPolicy: choice(child(spec, 'externalTrafficPolicy'), POLICIES, 'Cluster'),
     internalTrafficPolicy: choice(child(spec, 'internalTrafficPolicy'), POLICIES, 'Cluster'),
     healthCheckNodePort: optionalInteger(child(spec, 'healthCheckNodePort'), 0, 65535) ?? 0,

@@ -3,12 +3,12 @@ import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { Variant } from '../iptables/commands.ts';
 import { RemoteDouble } from '../test/api-server/remote.ts';
 import { runIn } from '../test/lab/processes.ts';
 import { waitFor } from '../test/lab/wait.ts';
 import { apiNode, apiObjects } from './api-objects.ts';
 import { POD_CIDR } from './cluster.ts';
+import { watchMemory } from './memory.ts';
 import { withNetwork } from './network.ts';
 
 export interface ListReport {
@@ -29,9 +29,11 @@ export interface ListRun {
 
 /** A whole agent, until it serves and then at rest. */
 export interface AgentRun {
+  /** From the start of its process. */
+  readonly seconds: number;
   /** Seconds of CPU of its own, without that of the commands it runs. */
   readonly cpu: number;
-  /** MiB. */
+  /** MiB, the commands it runs included. */
   readonly settled: number;
   readonly peak: number;
 }
@@ -75,25 +77,32 @@ export function measureList(services: number): Promise<ListRun> {
   });
 }
 
-export function measureAgent(services: number, variant: Variant): Promise<AgentRun> {
+/** @param modeFlags What says how it writes rules. */
+export function measureAgent(services: number, modeFlags: readonly string[]): Promise<AgentRun> {
   return withServer(services, async (spawn, double) => {
     const flags = [
       `--master=${double.url}`,
       '--hostname-override=node',
       `--cluster-cidr=${POD_CIDR}`,
-      `--iptables-variant=${variant}`,
+      ...modeFlags,
     ];
+    const started = performance.now();
     const agent = spawn(PORTWIDE, ['run', ...flags]);
     if (agent.stdout === null || agent.pid === undefined)
       throw new Error('the agent did not start');
+    const memory = watchMemory(agent.pid);
     let serving = 0;
+    let seconds = 0;
     createInterface({ input: agent.stdout }).on('line', (line) => {
-      if ((JSON.parse(line) as { msg?: string }).msg === 'serving') serving++;
+      if ((JSON.parse(line) as { msg?: string }).msg !== 'serving') return;
+      serving++;
+      seconds = (performance.now() - started) / 1000;
     });
     await waitFor('both families are served', () => serving === 2, START_MS);
     const cpu = cpuSeconds(agent.pid);
     await sleep(SETTLE_MS);
-    return { cpu, settled: memory(agent.pid, 'VmRSS'), peak: memory(agent.pid, 'VmHWM') };
+    const { now: settled, peak } = memory.take();
+    return { seconds, cpu, settled, peak };
   });
 }
 
@@ -123,9 +132,4 @@ async function withServer<Result>(
 function cpuSeconds(pid: number): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? [];
   return (Number(fields[11]) + Number(fields[12])) / TICKS;
-}
-
-function memory(pid: number, field: 'VmRSS' | 'VmHWM'): number {
-  const status = readFileSync(`/proc/${pid}/status`, 'utf8');
-  return Number(new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(status)?.[1]) / 1024;
 }

@@ -35,7 +35,7 @@ async function main(flags: Flags): Promise<void> {
     for (const [what, of, digits] of LIST_ROWS) row(services, what, lists.map(of), digits);
     row(services, '– JSON of it, MB', [megabytes(services)], 1);
     for (const variant of flags.variants) {
-      const measure = () => measureAgent(services, variant);
+      const measure = () => measureAgent(services, [`--iptables-variant=${variant}`]);
       const agents = await repeat(runs, measure, `${services} Services, iptables-${variant}`);
       for (const [what, of, digits] of AGENT_ROWS) {
         row(services, `iptables-${variant}: ${what}`, agents.map(of), digits);

@@ -60,12 +60,3 @@ export interface NftReport {
   readonly load: number;
   readonly elements: number;
 }
-
-/** The whole agent, with an API server to read from. */
-export interface AgentReport {
-  /** Seconds from the start of the process until it serves. */
-  readonly start: number;
-  /** MiB, of the process and its children: the most at one time, and after a rest. */
-  readonly peak: number;
-  readonly resting: number;
-}

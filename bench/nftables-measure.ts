@@ -3,11 +3,10 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { type AgentRun, measureAgent } from './api-jobs.ts';
 import { runScript } from './jobs.ts';
 import { type Network, withNetwork } from './network.ts';
-import { runAgent } from './nftables-agent.ts';
 import type {
-  AgentReport,
   KernelReport,
   NftablesJob,
   NftablesReport,
@@ -29,7 +28,7 @@ export const TARGETS = ['first', 'last', 'random', 'direct', 'bare'] as const;
 export type Connections = Readonly<Record<(typeof TARGETS)[number], readonly number[]>>;
 
 export interface NftablesMeasured {
-  readonly agents: readonly AgentReport[];
+  readonly agents: readonly AgentRun[];
   readonly starts: readonly NftablesReport[];
   readonly restarts: readonly NftablesReport[];
   readonly kernel: readonly KernelReport[];
@@ -45,7 +44,7 @@ export async function measureNftables(
   runs: number,
   progress: (text: string) => void,
 ): Promise<NftablesMeasured> {
-  const agents: AgentReport[] = [];
+  const agents: AgentRun[] = [];
   const starts: NftablesReport[] = [];
   const restarts: NftablesReport[] = [];
   const kernel: KernelReport[] = [];
@@ -93,11 +92,9 @@ export async function measureNftables(
           storms.set(minSyncPeriod, [...(storms.get(minSyncPeriod) ?? []), report]);
         });
       }
-      await withNetwork(async (network) => {
-        const report = await runAgent(network.node, services);
-        agents.push(report);
-        say(`whole agent ${report.start.toFixed(2)} s, ${report.peak.toFixed()} MiB`);
-      });
+      const agent = await measureAgent(services, ['--proxy-mode=nftables']);
+      agents.push(agent);
+      say(`whole agent ${agent.seconds.toFixed(2)} s, ${agent.peak.toFixed()} MiB`);
     }
   } finally {
     rmSync(directory, { recursive: true });

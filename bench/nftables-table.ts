@@ -83,11 +83,16 @@ export function nftablesRows(services: number, measured: NftablesMeasured): stri
     restarts.map(({ stall }) => stall),
     0,
   );
-  const whole = agents.map(({ start }) => start);
+  const whole = agents.map(({ seconds }) => seconds);
   row('whole agent, s', whole, 2, alone, text);
   row(
-    '– memory at rest, MiB',
-    agents.map(({ resting }) => resting),
+    '– CPU until then, s',
+    agents.map(({ cpu }) => cpu),
+    2,
+  );
+  row(
+    '– memory ten seconds later, MiB',
+    agents.map(({ settled }) => settled),
     0,
   );
   row(

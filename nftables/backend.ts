@@ -37,7 +37,7 @@ export class RefusedElementError extends Error {
 }
 
 /** Elements of a transaction where everything is compared: one need not be, and memory is dear. */
-const ELEMENTS_PER_TRANSACTION = 20_000;
+const ELEMENTS_PER_TRANSACTION = 2_000;
 /** What packets noted may end, or be noted anew, while it is looked at. */
 const ATTEMPTS = 5;
 

@@ -41,7 +41,7 @@ export function numberedEndpoints(
   if (some === undefined) return [];
   const keyLength = key.length + 4;
   const size = keyLength + endpointBytes(some).length;
-  const bytes = Buffer.alloc(size * endpoints.length);
+  const bytes = Buffer.allocUnsafe(size * endpoints.length).fill(0);
   return endpoints.map(({ address, port }, index) => {
     const start = index * size;
     bytes.set(key, start);

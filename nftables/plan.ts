@@ -222,13 +222,14 @@ export class NftPlan {
   }
 
   #place(route: Route): Placed {
-    const places = new Map<string, Place>();
+    let places = NOWHERE;
     for (const vip of vipsOf(route)) {
       const others = this.#wideOn(vip);
       const ranges = others.filter((id) => this.#wide.get(vip)?.get(id) === 'ranges');
       const slot = ranges.indexOf(route.id) + 1;
       const isBesideAllPorts = others.some((id) => id !== route.id);
-      if (slot > 0 || isBesideAllPorts) places.set(vip, { slot, isBesideAllPorts });
+      if (slot === 0 && !isBesideAllPorts) continue;
+      places = new Map([...places, [vip, { slot, isBesideAllPorts }]]);
     }
     const { sourceRanges } = route;
     const allowsOwnVips =
@@ -260,6 +261,9 @@ export class NftPlan {
     if (wide?.size === 0) this.#wide.delete(vip);
   }
 }
+
+/** Of Routes that have their VIPs to themselves: nearly all. */
+const NOWHERE: ReadonlyMap<string, Place> = new Map();
 
 function nodePortIp(address: string): Element {
   return { map: 'node-port-ips', key: addressBytes(address) };

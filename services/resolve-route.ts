@@ -1,3 +1,4 @@
+import { kept } from '../api/collections.ts';
 import type { EndpointSlice, Service } from '../api/objects.ts';
 import {
   candidatesForAllPorts,
@@ -52,8 +53,8 @@ export function resolveRoute(
     family: port.family,
     match,
     clusterIP,
-    externalIPs,
-    loadBalancerIPs,
+    externalIPs: kept(externalIPs),
+    loadBalancerIPs: kept(loadBalancerIPs),
     nodePort,
     healthCheckNodePort: port.healthCheckNodePort,
     sourceRanges: port.sourceRanges,

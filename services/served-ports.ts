@@ -1,5 +1,6 @@
 import { cidrContains, familyOf } from '../api/addresses.ts';
 import { type PortScheme, portScheme, type Refusal } from '../api/all-ports.ts';
+import { kept } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type Service } from '../api/objects.ts';
 import type { Match } from './route.ts';
 
@@ -52,7 +53,7 @@ export function servedPorts(service: Service, allPortsEnabled: boolean): ServedS
     const warning = openFamilyWarning(service, family);
     if (warning !== undefined) warnings.push(warning);
   }
-  return { ports, refusals: [], warnings };
+  return { ports: kept(ports), refusals: NOTHING.refusals, warnings: kept(warnings) };
 }
 
 function servedInFamily(
@@ -67,8 +68,8 @@ function servedInFamily(
   const common = {
     family,
     clusterIP,
-    externalIPs: unique(ofFamily(service.externalIPs)),
-    loadBalancerIPs: isLoadBalancer ? unique(ofFamily(vipIngress(service))) : [],
+    externalIPs: kept(unique(ofFamily(service.externalIPs))),
+    loadBalancerIPs: kept(isLoadBalancer ? unique(ofFamily(vipIngress(service))) : []),
     healthCheckNodePort:
       isLoadBalancer && service.externalTrafficPolicy === 'Local' ? service.healthCheckNodePort : 0,
     sourceRanges: isLoadBalancer ? sourceRanges(service, family) : undefined,
