@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { oldKernel, oldNft } from '../../cmd/nftables-support.ts';
+import { oldKernel, oldNft, probeScript } from '../../cmd/nftables-support.ts';
 
 describe('what the nftables mode takes', () => {
   it('Linux 5.13 or later, as uname writes it', () => {
@@ -18,5 +18,11 @@ describe('what the nftables mode takes', () => {
     assert.equal(oldNft('nftables v1.0.0 (Fearless)'), 'nft 1.0.0 is too old: it takes 1.0.1');
     assert.equal(oldNft('nftables v0.9.8 (E.D.S.)'), 'nft 0.9.8 is too old: it takes 1.0.1');
     assert.equal(oldNft('something else'), undefined);
+  });
+
+  it('is tried with a table of another name: the one that is there may be of another version', () => {
+    const script = probeScript('IPv6');
+    assert.match(script, /^table ip6 portwide-probe \{\n/);
+    assert.doesNotMatch(script, / portwide /);
   });
 });

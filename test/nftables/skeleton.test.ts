@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { ruleText } from '../../nftables/rule.ts';
-import { declarations, PROBE_TABLE, standingChains } from '../../nftables/skeleton.ts';
+import { standingChains } from '../../nftables/skeleton.ts';
 import { modeOptions } from './options.ts';
 
 describe('what stands in nftables whatever Services there are', () => {
@@ -74,11 +74,5 @@ describe('what stands in nftables whatever Services there are', () => {
       `filter-forward: type filter hook forward priority filter; policy accept; ${untranslated('untranslated-elsewhere')}`,
       `filter-output: type filter hook output priority filter; policy accept; ${untranslated('untranslated-elsewhere')}`,
     ]);
-  });
-
-  it('is looked for under another name, to tell whether it could be', () => {
-    const script = declarations(chains, 'IPv6', PROBE_TABLE);
-    assert.match(script, /^table ip6 portwide-probe \{\n/);
-    assert.match(declarations(chains, 'IPv4'), /^table ip portwide \{\n/);
   });
 });
