@@ -206,10 +206,19 @@ function endOnChange(file: ConfigFile, texts: FlagTexts, log: Logger): void {
   });
 }
 
+/** The first of these signals; whoever sends another does not want to wait. */
 function stopSignal(): Promise<NodeJS.Signals> {
   return new Promise((resolve) => {
-    process.once('SIGTERM', resolve);
-    process.once('SIGINT', resolve);
+    let isStopping = false;
+    const stop = (signal: NodeJS.Signals) => {
+      if (isStopping) process.exit(1);
+      isStopping = true;
+      resolve(signal);
+    };
+    // Not once(): while a command runs, execa's signal-exit listens too, and where it finds nobody
+    // else listening it has the signal end this process.
+    process.on('SIGTERM', stop);
+    process.on('SIGINT', stop);
   });
 }
 

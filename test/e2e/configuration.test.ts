@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import {
+  existsSync,
   mkdirSync,
   mkdtempSync,
   readFileSync,
@@ -347,6 +348,20 @@ describe('the configuration of an agent', () => {
     assert.doesNotMatch(await rules(), /KUBE-/);
     // What tools or modules this machine lacks is told, and counts.
     assert.equal(exitCode, stderr === '' ? 0 : 1);
+  });
+
+  it('SIGTERM while a command runs ends it in good order', async () => {
+    const [begun, slow] = [at('begun'), at('iptables-nft-save')];
+    writeFileSync(slow, `#!/bin/sh\ntouch ${begun}\nexec sleep 60\n`, { mode: 0o755 });
+    await lab.node.exec('nft', ['add', 'table', 'ip', 'nat']);
+    const env = { PATH: `${directory}:${process.env.PATH}` };
+    const agent = startWith(env, '--proxy-mode=nftables');
+    await agent.serves();
+    await waitFor('a command runs', () => existsSync(begun), START_MS);
+    agent.child.kill('SIGTERM');
+    assert.equal(await agent.ended(), 0);
+    assert.equal(agent.logged('stopping; the rules stay').length, 1);
+    await lab.node.exec('nft', ['delete', 'table', 'ip', 'nat']);
   });
 
   it('a metrics port that is taken keeps nobody from being served, unless flags say so', async () => {
