@@ -5,6 +5,7 @@ import { proxyHandler } from '../health/answer.ts';
 import { Listener } from '../health/listener.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { ServiceServers } from '../health/service-servers.ts';
+import { nodePortAddresses } from '../iptables/backend.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { systemTimers } from '../proxier/runner.ts';
@@ -16,8 +17,11 @@ export interface HealthOptions {
   readonly bindAddress: RunOptions['healthzBindAddress'];
   /** End the process when that address cannot be listened on (`--bind-address-hard-fail`). */
   readonly hardFail: boolean;
-  /** Where the mode serves node ports. */
-  readonly nodePortAddresses: (family: IpFamily, facts: NodeFacts) => 'all' | readonly string[];
+  /**
+   * `--nodeport-addresses`, in every mode: load balancers that pass packets through probe the VIP
+   * itself, which mode nftables, unlike its node ports, has to answer on.
+   */
+  readonly nodePortSelection: RunOptions['nodeportAddresses'];
   /** Milliseconds. */
   readonly syncPeriod: number;
   /** `/healthz` cannot be served; it is tried again, unless `hardFail` says to end. */
@@ -65,7 +69,9 @@ export function startHealth(options: HealthOptions, metrics: Metrics, log: Logge
       log.info({ service, port }, 'the health check node port is served now'),
   });
   const setNodeFacts = (family: IpFamily, facts: NodeFacts) => {
-    services.setAddresses(family, options.nodePortAddresses(family, facts));
+    const { nodePortSelection } = options;
+    const selection = { nodePortSelection, family, localhostNodePorts: true };
+    services.setAddresses(family, nodePortAddresses(selection, facts));
   };
   for (const family of IP_FAMILIES) setNodeFacts(family, NO_FACTS);
   const listener = serveProxyHealth(options, proxy, metrics, log);

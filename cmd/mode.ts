@@ -1,13 +1,12 @@
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
-import type { NodeOptions, RunOptions } from '../config/settings.ts';
-import { nodePortAddresses } from '../iptables/backend.ts';
+import type { RunOptions } from '../config/settings.ts';
 import { nftCommand } from '../nftables/command.ts';
-import type { Backend, NodeFacts } from '../proxier/backend.ts';
+import type { Backend } from '../proxier/backend.ts';
 import { openIptablesMode } from './iptables-mode.ts';
 import { openIpvsMode, prepareIpvs } from './ipvs-mode.ts';
-import { nftablesNodePortAddresses, openNftablesMode } from './nftables-mode.ts';
+import { openNftablesMode } from './nftables-mode.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { prepareLocalhostNodePorts } from './node-setup.ts';
 
@@ -36,12 +35,6 @@ export interface ModeKind {
   prepare(options: RunOptions, log: Logger): Promise<void>;
   /** Milliseconds between two looks at the kernel. */
   syncPeriod(options: RunOptions): number;
-  /** Addresses of the node that serve node ports; `all`: every local one. */
-  nodePortAddresses(
-    options: NodeOptions,
-    family: IpFamily,
-    facts: NodeFacts,
-  ): 'all' | readonly string[];
 }
 
 const MODES: Readonly<Record<ProxyMode, ModeKind>> = {
@@ -50,21 +43,18 @@ const MODES: Readonly<Record<ProxyMode, ModeKind>> = {
     open: openNftablesMode,
     prepare: async () => {},
     syncPeriod: (options) => options.nftablesSyncPeriod,
-    nodePortAddresses: nftablesNodePortAddresses,
   },
   iptables: {
     name: 'iptables',
     open: openIptablesMode,
     prepare: prepareLocalhostNodePorts,
     syncPeriod: (options) => options.iptablesSyncPeriod,
-    nodePortAddresses: selectedAddresses,
   },
   ipvs: {
     name: 'ipvs',
     open: openIpvsMode,
     prepare: prepareIpvs,
     syncPeriod: (options) => options.ipvsSyncPeriod,
-    nodePortAddresses: selectedAddresses,
   },
 };
 
@@ -85,13 +75,4 @@ export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<
   const reason = [...new Set(support.missing.values())].join('; ');
   log.info({ mode: 'iptables', reason }, 'no mode is named, and nftables cannot be had');
   return MODES.iptables;
-}
-
-function selectedAddresses(
-  { nodeportAddresses }: NodeOptions,
-  family: IpFamily,
-  facts: NodeFacts,
-): 'all' | readonly string[] {
-  const selection = { nodePortSelection: nodeportAddresses, family, localhostNodePorts: true };
-  return nodePortAddresses(selection, facts);
 }

@@ -1,16 +1,14 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
-import { familyOf, isLoopback } from '../api/addresses.ts';
+import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
-import { nodePortAddresses } from '../iptables/backend.ts';
 import { addressFamily } from '../netlink/address.ts';
 import { NfTables } from '../netlink/nftables.ts';
 import { watchNftables } from '../netlink/nftables-watch.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import { type NftCommand, nftCommand } from '../nftables/command.ts';
 import { TABLE } from '../nftables/skeleton.ts';
-import type { NodeFacts } from '../proxier/backend.ts';
 import { UserError } from './errors.ts';
 import { localDetector } from './iptables-mode.ts';
 import { retireIpvs } from './ipvs-retirement.ts';
@@ -136,21 +134,4 @@ export function nftablesOptions(
 /** As kube-proxy: in this mode, only the node's own address unless it is told. */
 function nodePortSelection({ nodeportAddresses }: NodeOptions): NodeOptions['nodeportAddresses'] {
   return nodeportAddresses === 'all' ? 'primary' : nodeportAddresses;
-}
-
-/** Addresses of the node that serve node ports in this mode; never a loopback address. */
-export function nftablesNodePortAddresses(
-  options: NodeOptions,
-  family: IpFamily,
-  facts: NodeFacts,
-): readonly string[] {
-  const selection = {
-    nodePortSelection: nodePortSelection(options),
-    family,
-    localhostNodePorts: false,
-  };
-  const selected = nodePortAddresses(selection, facts);
-  return (selected === 'all' ? facts.addresses : selected).filter(
-    (address) => !isLoopback(address),
-  );
 }

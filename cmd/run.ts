@@ -109,7 +109,7 @@ async function run(texts: FlagTexts): Promise<void> {
     {
       bindAddress: options.healthzBindAddress,
       hardFail,
-      nodePortAddresses: (family, facts) => kind.nodePortAddresses(options, family, facts),
+      nodePortSelection: options.nodeportAddresses,
       syncPeriod,
       onFailure: (error) =>
         events.warning(node, 'FailedToStartProxierHealthcheck', error.message, START),
