@@ -53,7 +53,7 @@ const TICKS = 100;
 export function measureList(services: number): Promise<ListRun> {
   return withServer(services, async (spawn, double) => {
     // As the launcher, ./portwide, has it.
-    const env = { MALLOC_TRIM_THRESHOLD_: '131072' };
+    const env = { MALLOC_TRIM_THRESHOLD_: '131072', MALLOC_ARENA_MAX: '2' };
     const args = ['--max-semi-space-size=8', PROCESS, double.url];
     const child = spawn(process.execPath, args, { stdin: 'pipe', env });
     const reports: ListReport[] = [];

@@ -78,9 +78,9 @@ export const AGENT_SETTINGS = {
     group: 'nftables',
     field: 'nftables.minSyncPeriod',
     kind: least,
-    default: seconds(1),
+    default: seconds(0.1),
     text: 'least time between two changes',
-    more: 'At rest there is no wait.',
+    more: 'At rest there is no wait. (kube-proxy waits for `1s`, for its changes cost more.)',
   }),
   ipvsSyncPeriod: setting({
     group: 'ipvs',

@@ -16,7 +16,7 @@ import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
 import { isInterval, overlapping } from './intervals.ts';
 import { isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
-import { NftPlan, type PlanOptions } from './plan.ts';
+import { type Difference, NftPlan, type PlanOptions } from './plan.ts';
 import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
 import { tableScript } from './text.ts';
 
@@ -103,7 +103,7 @@ export class NftBackend implements Backend {
   }
 
   async #applyChanges(): Promise<number> {
-    const { chains, deletes, adds, afterwards, routes } = this.#plan.take();
+    const { chains, deletes, adds, afterwards, routes } = await this.#taken();
     // Before any element leads there: a packet under way may not see what comes with the element.
     await this.#declare(chains);
     await this.#tables.replaceRules(rulesOf(chains));
@@ -117,6 +117,17 @@ export class NftBackend implements Backend {
     for (const { map } of adds) count(this.#sizes, map, 1);
     for (const { map } of [...deletes, ...afterwards]) count(this.#sizes, map, -1);
     return deletes.length + adds.length + afterwards.length;
+  }
+
+  /** What changed, without holding the event loop. */
+  async #taken(): Promise<Difference> {
+    const slices = new Slices();
+    const steps = this.#plan.taking();
+    for (;;) {
+      const { done, value } = steps.next();
+      if (done === true) return value;
+      if (slices.isOver()) await slices.turn();
+    }
   }
 
   /** Changes, and has clients forget endpoints that go: as far as can be, in the same moment. */

@@ -93,10 +93,27 @@ export class NftPlan {
 
   /** What changed since it was last taken. The caller brings it to the kernel or calls `takeAll`. */
   take(): Difference {
+    const steps = this.taking();
+    for (;;) {
+      const { done, value } = steps.next();
+      if (done === true) return value;
+    }
+  }
+
+  /**
+   * As `take`, Route by Route, so that the event loop may turn in between. What is wanted from then on
+   * is for the next time.
+   */
+  *taking(): Generator<undefined, Difference> {
     const routes = [...this.#pending].map(
       (id) => [this.#given.get(id), this.#wanted.get(id)] as const,
     );
-    const ids = [...this.#pending];
+    // All at once: what is wanted meanwhile is held against it.
+    for (const id of this.#pending) {
+      const now = this.#wanted.get(id);
+      if (now === undefined) this.#given.delete(id);
+      else this.#given.set(id, now);
+    }
     this.#pending.clear();
     const chains: Chain[] = [];
     const before = new Map<string, Element>();
@@ -111,12 +128,10 @@ export class NftPlan {
       }
       if (change === 1) chains.push(...compiled.chains);
     };
-    for (const [index, [old, now]] of routes.entries()) {
+    for (const [old, now] of routes) {
       collect(old, before, -1);
       collect(now, after, 1);
-      const id = ids[index] ?? '';
-      if (now === undefined) this.#given.delete(id);
-      else this.#given.set(id, now);
+      yield undefined;
     }
     const deletes: Element[] = [];
     const gone: Element[] = [];

@@ -115,6 +115,20 @@ describe('which endpoints serve', () => {
     });
   });
 
+  it('those that are known to be on other nodes say so', () => {
+    const unknown = endpoint('10.0.0.3', { nodeName: undefined });
+    const all = [endpoint('10.0.0.1'), endpoint('10.0.0.2', OTHER), unknown];
+    const candidates = candidatesForPort([slice(all)], 'IPv4', '', 'TCP');
+    const { cluster, local } = selectEndpoints(candidates, BOTH, NODE);
+    const port = 8080;
+    assert.deepEqual(cluster, [
+      { address: '10.0.0.1', port },
+      { address: '10.0.0.2', port, isRemote: true },
+      { address: '10.0.0.3', port },
+    ]);
+    assert.deepEqual(local, [{ address: '10.0.0.1', port }]);
+  });
+
   it('draining ones where none is ready, for the cluster and the local set apart', () => {
     const local = [endpoint('10.0.0.1', DRAINING), endpoint('10.0.0.2', DEAD)];
     assert.deepEqual(select(local).cluster, ['10.0.0.1']);

@@ -68,6 +68,19 @@ describe('a Route as nftables has it', () => {
     });
   });
 
+  it('endpoints of other nodes are led back to themselves only if the policy is Local', () => {
+    const clusterEndpoints = [
+      { address: '10.244.0.1', port: 8080 },
+      { address: '10.244.1.1', port: 8080, isRemote: true as const },
+    ];
+    const here = '10.244.0.1 . 10.244.0.1';
+    assert.deepEqual(compiled(route({ clusterEndpoints })).hairpins, [here]);
+    const fields = { clusterEndpoints, loadBalancerIPs: [LB] };
+    assert.deepEqual(compiled(route(fields)).hairpins, [here, here]);
+    const { hairpins } = compiled(onlyLb({ ...fields, externalLocal: true }));
+    assert.deepEqual(hairpins, [here, '10.244.1.1 . 10.244.1.1']);
+  });
+
   it('of all ports: no key has a port, and the VIP is rejected where it was not translated', () => {
     const of = route({ match: ALL, family: 'IPv6' }, ['fd00:10:244::1']);
     assert.deepEqual(compiled(of), {

@@ -113,6 +113,30 @@ describe('what changes in the maps of nftables', () => {
     assert.deepEqual(difference(plan.take()), NONE);
   });
 
+  it('is for the next time if it comes while the rest is taken', () => {
+    const other = (...addresses: string[]) =>
+      route({ id: 'other', clusterIP: '10.96.0.11' }, addresses);
+    const plan = given(route({}, [A]), other(A));
+    plan.update([route({}, [B]), other(B)], []);
+    const steps = plan.taking();
+    steps.next();
+    // Back to what the kernel had, of which it is being given another.
+    plan.update([route({}, [A]), other(A)], []);
+    assert.ok(plan.hasChanges);
+    let last = steps.next();
+    while (last.done !== true) last = steps.next();
+    assert.deepEqual(
+      difference(last.value).adds,
+      [
+        `endpoints: ${VIP} . tcp . 80 . 0 : ${B} . 8080`,
+        `endpoints: 10.96.0.11 . tcp . 80 . 0 : ${B} . 8080`,
+        `hairpins: ${B} . ${B}`,
+      ].sort(),
+    );
+    assert.equal(difference(plan.take()).adds.length, 3);
+    assert.deepEqual(difference(plan.take()), NONE);
+  });
+
   it('has a VIP that moves between Services move in one go', () => {
     const [one, other] = [route({}, [A]), route({ id: 'other' }, [B])];
     const plan = given(one);
