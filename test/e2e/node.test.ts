@@ -1,10 +1,10 @@
 /** What an agent makes of the node that it runs on. */
 import assert from 'node:assert/strict';
 import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
+import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { type Manifest, nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
 
-const FLAGS = [...AGENT_FLAGS, '--iptables-variant=nft'];
+const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft'];
 const WAITING = 'waiting for the Node to have pod CIDRs (--detect-local-mode)';
 const ENDING = 'the pod CIDRs of this Node changed; ending for a restart';
 

@@ -9,7 +9,7 @@ import type { Fault } from '../api-server/faults.ts';
 import type { RemoteDouble } from '../api-server/remote.ts';
 import { RESOURCES } from '../api-server/store.ts';
 import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
+import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ApiFeed } from './feed.ts';
 import { type Manifest, nodeManifest } from './manifests.ts';
 import { Population } from './population.ts';
@@ -17,7 +17,7 @@ import { Population } from './population.ts';
 const PORTWIDE = fileURLToPath(new URL('../../portwide', import.meta.url));
 const PROBE = new URL('heap-probe.ts', import.meta.url).href;
 /** It does not look at the kernel meanwhile, which would mend what it had forgotten to write. */
-const FLAGS = [...AGENT_FLAGS, '--iptables-variant=nft', '--iptables-sync-period=1h'];
+const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft', '--iptables-sync-period=1h'];
 
 const SERVICES = 2000;
 const SEED = 20_261_121;
