@@ -2,23 +2,35 @@
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { execa } from 'execa';
 import { iptablesBackend } from '../iptables/backend.ts';
-import { iptablesCommands } from '../iptables/commands.ts';
+import { type Iptables, iptablesCommands } from '../iptables/commands.ts';
 import type { Changes, Job, Report } from './jobs.ts';
 import { createKubeProxy } from './kube-proxy.ts';
 import { compileOptions, createPortwide } from './portwide.ts';
 import type { Subject, Timing } from './subject.ts';
 
 const job = JSON.parse(process.argv[2] ?? '') as Job;
+const iptables = iptablesCommands('IPv4', job.variant);
+/** What the commands are given, while that is recorded. */
+let record: string[][] | undefined;
+
+function recorded(commands: Iptables): Iptables {
+  return {
+    ...commands,
+    restore: (input) => {
+      if (record === undefined) return commands.restore(input);
+      const pieces = [...input];
+      record.push(pieces);
+      return commands.restore(pieces);
+    },
+  };
+}
 
 async function run(): Promise<Report> {
   const { shape, variant, services, inParts } = job;
-  const subject =
-    shape === 'portwide'
-      ? createPortwide(
-          iptablesBackend(iptablesCommands('IPv4', variant), compileOptions()),
-          services,
-        )
-      : createKubeProxy(variant, services, inParts);
+  const isPortwide = shape === 'portwide';
+  const subject = isPortwide
+    ? createPortwide(iptablesBackend(recorded(iptables), compileOptions()), services)
+    : createKubeProxy(variant, services, inParts);
   const delay = monitorEventLoopDelay({ resolution: 1 });
   // execa ends commands that still run when their parent exits.
   const late = setTimeout(() => process.exit(), job.limit * 1000);
@@ -46,18 +58,42 @@ async function makeChanges(subject: Subject): Promise<Changes> {
     add.push(await subject.add(fresh + round));
     remove.push(await subject.remove(fresh + round));
   }
+  const alone =
+    job.shape === 'portwide' ? await replaceAlone(subject, middle, job.changes) : undefined;
 
   const before = await countRules();
   await subject.add(fresh + job.changes);
   const withOrdinary = await countRules();
   const rules = { total: before, ordinary: withOrdinary - before };
   if (subject.addAllPorts === undefined) {
-    return { first, replace, add, remove, rules: { ...rules, allPorts: undefined } };
+    return { first, replace, add, remove, alone, rules: { ...rules, allPorts: undefined } };
   }
   // 256 VIPs after the all-ports Service of the cluster: as in a tree that has grown.
   await subject.addAllPorts(job.services + 256);
   const allPorts = (await countRules()) - withOrdinary;
-  return { first, replace, add, remove, rules: { ...rules, allPorts } };
+  return { first, replace, add, remove, alone, rules: { ...rules, allPorts } };
+}
+
+/** Times the commands alone that replace an endpoint, and replace it back. */
+async function replaceAlone(subject: Subject, index: number, times: number): Promise<number[]> {
+  const inputOf = async (spare: number) => {
+    const inputs: string[][] = [];
+    record = inputs;
+    await subject.replaceEndpoint(index, spare);
+    record = undefined;
+    return inputs;
+  };
+  await inputOf(0);
+  const ways = [await inputOf(1), await inputOf(0)];
+  const seconds: number[] = [];
+  for (let round = 0; round < times; round++) {
+    for (const way of ways) {
+      const started = performance.now();
+      for (const input of way) await iptables.restore(input);
+      seconds.push((performance.now() - started) / 1000);
+    }
+  }
+  return seconds;
 }
 
 /** Rules that iptables-save shows, in all tables. */

@@ -34,6 +34,8 @@ export interface Changes {
   readonly replace: readonly Timing[];
   readonly add: readonly Timing[];
   readonly remove: readonly Timing[];
+  /** Seconds of the commands alone, with the input that `replace` gives them; undefined for kube-proxy's. */
+  readonly alone: readonly number[] | undefined;
   readonly rules: RuleCounts;
 }
 

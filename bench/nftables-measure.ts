@@ -2,6 +2,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { type AgentRun, measureAgent } from './api-jobs.ts';
 import { runScript } from './jobs.ts';
@@ -20,6 +21,8 @@ const PROCESS = fileURLToPath(new URL('nftables-process.ts', import.meta.url));
 const CHANGES = 50;
 /** Endpoints that change in one second. */
 const STORM = 1000;
+/** Milliseconds. */
+const SETTLE = 3000;
 /** Least milliseconds between two syncs: the default, and kube-proxy's. */
 const MIN_SYNC_PERIODS = [100, 1000] as const;
 
@@ -61,14 +64,14 @@ export async function measureNftables(
   try {
     for (let round = 1; round <= runs; round++) {
       const say = (text: string) => progress(`run ${round} of ${runs}: ${text}`);
-      await withNetwork(async (network) => {
+      await withSettledNetwork(async (network) => {
         const job = { kind: 'netlink', services, changes: CHANGES, script } as const;
         kernel.push(await run<KernelReport>(network, job));
       });
-      await withNetwork(async (network) => {
+      await withSettledNetwork(async (network) => {
         nft.push(await run<NftReport>(network, { kind: 'nft', script }));
       });
-      await withNetwork(async (network) => {
+      await withSettledNetwork(async (network) => {
         const job = { kind: 'portwide', services } as const;
         const [bare = []] = await connectTo(network, [directTarget()]);
         starts.push(await run<NftablesReport>(network, { ...job, changes: 0 }));
@@ -86,7 +89,7 @@ export async function measureNftables(
       const text = ((nft.at(-1)?.load ?? 0) / 1000).toFixed(2);
       say(`start ${load} s, nft alone ${text} s`);
       for (const minSyncPeriod of services < STORM ? [] : MIN_SYNC_PERIODS) {
-        await withNetwork(async (network) => {
+        await withSettledNetwork(async (network) => {
           const job = { kind: 'storm', services, changes: STORM, minSyncPeriod } as const;
           const report = await run<StormReport>(network, job);
           storms.set(minSyncPeriod, [...(storms.get(minSyncPeriod) ?? []), report]);
@@ -100,6 +103,12 @@ export async function measureNftables(
     rmSync(directory, { recursive: true });
   }
   return { agents, starts, restarts, kernel, nft, storms, connections };
+}
+
+/** The kernel takes down a namespace that was deleted after it is gone, and has the locks meanwhile. */
+async function withSettledNetwork(use: (network: Network) => Promise<void>): Promise<void> {
+  await sleep(SETTLE);
+  await withNetwork(use);
 }
 
 /** What is compared must have loaded the same. */

@@ -53,6 +53,10 @@ export function rows(
     const timings = [portwide, kubeProxy].map(({ changes }) => changes && of(changes));
     const [ours, theirs] = timings.map((list) => list?.map(({ total }) => total * 1000));
     row(`${what}, ms`, ours, theirs, 1, timings.map(written));
+    if (what === REPLACED) {
+      const alone = portwide.changes?.alone?.map((seconds) => seconds * 1000);
+      row('– the same lines by iptables-restore alone, ms', alone, undefined, 1);
+    }
   }
   const counts = [portwide, kubeProxy].map(({ changes }) => changes?.rules);
   for (const [what, field] of RULES) {
@@ -71,9 +75,10 @@ export function rows(
 
 type ChangesOf = (changes: NonNullable<Measured['changes']>) => readonly Timing[];
 
+const REPLACED = 'one endpoint replaced';
 const CHANGES: readonly (readonly [string, ChangesOf])[] = [
   ['first change after a restart', ({ first }) => [first]],
-  ['one endpoint replaced', ({ replace }) => replace],
+  [REPLACED, ({ replace }) => replace],
   ['one Service added', ({ add }) => add],
   ['one Service removed', ({ remove }) => remove],
 ];

@@ -190,8 +190,9 @@ export class NfTables {
   async chains(): Promise<string[] | undefined> {
     const { family, name } = this.#table;
     if (!(await this.#exists())) return undefined;
-    const chains = this.#socket.dump(chainsRequest(family), (message) => readChain(message, name));
-    return await named(`chains of ${name}`, chains);
+    const pick = (message: Message) => readChain(message, name);
+    const dump = () => named(`chains of ${name}`, this.#socket.dump(chainsRequest(family), pick));
+    return await inTurn(dump);
   }
 
   /**
@@ -201,8 +202,9 @@ export class NfTables {
   async sets(): Promise<readonly NftSet[] | undefined> {
     const { name } = this.#table;
     if (!(await this.#exists())) return undefined;
-    const sets = this.#socket.dump(setsRequest(this.#table), readSet);
-    return await existing(named(`sets of ${name}`, sets));
+    const dump = () =>
+      named(`sets of ${name}`, this.#socket.dump(setsRequest(this.#table), readSet));
+    return await existing(inTurn(dump));
   }
 
   /** Counts the transactions of the namespace, whoever makes them. @throws NetlinkError */
@@ -246,10 +248,8 @@ export class NfTables {
     const { family, name } = this.#table;
     const writer = new TransactionWriter(family, name);
     for (const request of requests) writer.append(request);
-    const [refusal] = await named(
-      `nf_tables transaction in ${name}`,
-      this.#socket.transaction(async () => writer.finish()),
-    );
+    const send = () => this.#socket.transaction(async () => writer.finish());
+    const [refusal] = await inTurn(() => named(`nf_tables transaction in ${name}`, send()));
     if (refusal !== undefined) throw new NftRefusedError(refusal.error);
   }
 

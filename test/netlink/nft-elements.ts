@@ -3,6 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
 import type { IpFamily } from '../../api/objects.ts';
+import { u32 } from '../../netlink/host.ts';
 import {
   deleteTable,
   listTables,
@@ -167,6 +168,24 @@ export const nft = {
     await changed;
     await other.close();
     return { visits, restarts };
+  },
+
+  /** What ends first, of a change and of what another client asks and does after it began. */
+  async nftBesideChange(set: string, count: number): Promise<string[]> {
+    const elements = Array.from({ length: count }, (_, index) => ({ key: u32(index) }));
+    const order: string[] = [];
+    const ended = (what: string) => () => order.push(what);
+    const other = new NfTables('IPv4', 'pw');
+    await withTable('IPv4', 'pw', async (table) => {
+      await Promise.all([
+        other.change([{ action: 'add', set, elements }]).then(ended('change')),
+        table.chains().then(ended('chains')),
+        table.sets().then(ended('sets')),
+        table.replaceRules([{ name: 'added', rules: [] }]).then(ended('rules')),
+      ]);
+    });
+    await other.close();
+    return order;
   },
 
   async nftThrowingVisit(set: string): Promise<number> {

@@ -389,6 +389,14 @@ describe('nf_tables', () => {
       assert.deepEqual(await elements('services'), [service(80)]);
     });
 
+    it('takes its turn, and so do lists of chains and sets, and rules', async () => {
+      const size = 100_000;
+      await load(`add set ip pw more { type mark; size ${size}; }`);
+      const [first, ...others] = await inhabitant.call('nftBesideChange', 'more', size);
+      assert.equal(first, 'change');
+      assert.deepEqual(others.sort(), ['chains', 'rules', 'sets']);
+    });
+
     it('may have no such set or table', async () => {
       const message = 'elements of pw nope: ENOENT';
       await assert.rejects(inhabitant.call('nftElements', 'nope'), { message, code: 'ENOENT' });
