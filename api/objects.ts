@@ -10,6 +10,8 @@ export type Protocol = 'TCP' | 'UDP' | 'SCTP';
 export const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP'];
 
 export type Kind = 'Service' | 'EndpointSlice' | 'Node';
+/** What a node serves Services from. */
+export const SERVING_KINDS: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
 
 /** `namespace/name`; for a Node the bare name. */
 export type ObjectKey = string;
@@ -47,6 +49,10 @@ export interface Service {
   readonly clusterIPs: readonly string[];
   /** `clusterIP: None`. */
   readonly headless: boolean;
+  /** Of a Service of the type ExternalName, as written; undefined for others. */
+  readonly externalName: string | undefined;
+  /** Of a headless Service: DNS tells of endpoints that are not ready too. */
+  readonly publishNotReadyAddresses: boolean;
   readonly ports: readonly ServicePort[];
   /** `spec.allPorts` as written (KEP-2610). */
   readonly allPorts: boolean | undefined;
@@ -83,6 +89,8 @@ export interface SliceEndpoint {
   readonly terminating: boolean;
   readonly nodeName: string | undefined;
   readonly zone: string | undefined;
+  /** A DNS label that the endpoint has under a headless Service's name. */
+  readonly hostname: string | undefined;
   /** undefined: the endpoint carries no hints of that kind. */
   readonly hintedZones: readonly string[] | undefined;
   readonly hintedNodes: readonly string[] | undefined;
@@ -95,6 +103,8 @@ export interface EndpointSlice {
   readonly name: string;
   /** Key of the Service it belongs to (label `kubernetes.io/service-name`). */
   readonly serviceKey: ObjectKey;
+  /** Label `service.kubernetes.io/headless` is present: no node serves it, DNS does. */
+  readonly headlessLabel: boolean;
   readonly family: IpFamily;
   /**
    * When what made the endpoints change happened, in milliseconds since 1970, as the EndpointSlice

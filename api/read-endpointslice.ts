@@ -28,9 +28,8 @@ const TRIGGER_TIME_ANNOTATION = 'endpoints.kubernetes.io/last-change-trigger-tim
 /**
  * An EndpointSlice of `discovery.k8s.io/v1`. Held against the rules of Kubernetes'
  * ValidateEndpointSlice, conditions as kube-proxy takes them.
- * @returns undefined for a slice that serves nothing here: of the address type FQDN, without the
- * label `kubernetes.io/service-name`, or of a headless Service by its label (kube-proxy's informer
- * leaves those out too).
+ * @returns undefined for a slice that says nothing here: of the address type FQDN, or without the
+ * label `kubernetes.io/service-name`.
  * @throws InvalidObject for the first field that cannot be read.
  */
 export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
@@ -38,7 +37,6 @@ export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
   const labels = child(metadata, 'labels');
   const serviceName = child(labels, 'kubernetes.io/service-name');
   if (optionalText(serviceName) === undefined) return undefined;
-  if (child(labels, 'service.kubernetes.io/headless').value !== undefined) return undefined;
   const addressType = child(root, 'addressType');
   if (optionalText(addressType) === undefined) fail(addressType, 'is required');
   const family = choice(addressType, ['IPv4', 'IPv6', 'FQDN'], 'FQDN');
@@ -49,6 +47,7 @@ export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
     namespace,
     name,
     serviceKey: `${namespace}/${dnsLabel(serviceName)}`,
+    headlessLabel: child(labels, 'service.kubernetes.io/headless').value !== undefined,
     family,
     triggerTime: readTriggerTime(child(metadata, 'annotations').value),
     ports: kept(readPorts(child(root, 'ports'))),
@@ -91,6 +90,7 @@ function readEndpoint(field: Field, family: IpFamily): SliceEndpoint {
   const conditions = child(field, 'conditions');
   const nodeName = child(field, 'nodeName');
   const zone = optionalText(child(field, 'zone'));
+  const hostname = child(field, 'hostname');
   const hints = child(field, 'hints');
   return {
     address: first,
@@ -99,6 +99,7 @@ function readEndpoint(field: Field, family: IpFamily): SliceEndpoint {
     terminating: optionalBoolean(child(conditions, 'terminating')) ?? false,
     nodeName: optionalText(nodeName) === undefined ? undefined : shared(dnsSubdomain(nodeName)),
     zone: zone === undefined ? undefined : shared(zone),
+    hostname: optionalText(hostname) === undefined ? undefined : dnsLabel(hostname),
     hintedZones: readHints(child(hints, 'forZones')),
     hintedNodes: readHints(child(hints, 'forNodes')),
   };

@@ -25,13 +25,13 @@ export interface ObjectIdentity {
 
 /**
  * A parsed JSON or YAML object as a slim, checked value that shares nothing with it.
- * @returns undefined for what is not ours to read: other kinds, and slices that serve nothing here
- * (see `readEndpointSlice`).
+ * @returns undefined for what is not asked for: other kinds, and slices that say nothing here (see
+ * `readEndpointSlice`).
  * @throws InvalidObject for the first field that cannot be read; also when a kind that is read
  * comes in an apiVersion that is not.
  */
-export function readObject(raw: unknown): ApiObject | undefined {
-  const kind = kindOf(raw);
+export function readObject(raw: unknown, kinds: readonly Kind[]): ApiObject | undefined {
+  const kind = kindOf(raw, kinds);
   if (kind === undefined) return undefined;
   checkApiVersion(kind, raw);
   return READERS[kind](raw);
@@ -42,17 +42,17 @@ export function readObject(raw: unknown): ApiObject | undefined {
  * @returns undefined for other kinds.
  * @throws InvalidObject when name, namespace or apiVersion cannot be read.
  */
-export function readIdentity(raw: unknown): ObjectIdentity | undefined {
-  const kind = kindOf(raw);
+export function readIdentity(raw: unknown, kinds: readonly Kind[]): ObjectIdentity | undefined {
+  const kind = kindOf(raw, kinds);
   if (kind === undefined) return undefined;
   checkApiVersion(kind, raw);
   return { kind, key: readMetadata(kind, raw).key };
 }
 
-function kindOf(raw: unknown): Kind | undefined {
+function kindOf(raw: unknown, kinds: readonly Kind[]): Kind | undefined {
   if (!isRecord(raw) || !Object.hasOwn(raw, 'kind')) return undefined;
   const { kind } = raw;
-  return kind === 'Service' || kind === 'EndpointSlice' || kind === 'Node' ? kind : undefined;
+  return kinds.find((each) => each === kind);
 }
 
 function checkApiVersion(kind: Kind, raw: unknown): void {

@@ -73,6 +73,8 @@ export function readService(raw: unknown): Service {
     type,
     clusterIPs: clusterIPs === 'None' ? [] : clusterIPs,
     headless: clusterIPs === 'None',
+    externalName: type === 'ExternalName' ? optionalText(child(spec, 'externalName')) : undefined,
+    publishNotReadyAddresses: optionalBoolean(child(spec, 'publishNotReadyAddresses')) ?? false,
     ports: readPorts(child(spec, 'ports'), type),
     allPorts: optionalBoolean(child(spec, 'allPorts')),
     portsAnnotation: readAnnotation(child(child(metadata, 'annotations'), 'portwide.dev/ports')),

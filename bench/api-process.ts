@@ -6,6 +6,7 @@
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createInterface } from 'node:readline';
 import { RouteTable } from '../proxier/route-table.ts';
+import { servingResources } from '../sources/kubernetes/resources.ts';
 import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import type { ListReport } from './api-jobs.ts';
 
@@ -32,7 +33,7 @@ const reset = () => {
 
 const source = createKubernetesSource({
   master: process.argv[2],
-  nodeName: 'node',
+  resources: servingResources('node'),
   sink: table,
   onProblem: (problem) => {
     throw problem;

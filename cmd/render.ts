@@ -1,6 +1,7 @@
 import { type Command, Option } from 'commander';
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
+import { SERVING_KINDS } from '../api/objects.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { NODE_SETTINGS, type ProxyMode } from '../config/node-settings.ts';
 import { ALL_SETTINGS, type NodeOptions } from '../config/settings.ts';
@@ -56,7 +57,7 @@ export function addRenderCommand(program: Command): void {
  * @throws ManifestDirectoryError
  */
 export function render(options: RenderOptions, note: (line: string) => void): string {
-  const { objects, problems } = loadManifestDirectory(options.manifests);
+  const { objects, problems } = loadManifestDirectory(options.manifests, SERVING_KINDS);
   for (const problem of problems) note(formatProblem(problem));
 
   const table = new RouteTable({

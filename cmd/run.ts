@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
+import { SERVING_KINDS } from '../api/objects.ts';
 import { type ConfigFile, configure } from '../config/configure.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
@@ -17,6 +18,7 @@ import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
+import { servingResources } from '../sources/kubernetes/resources.ts';
 import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
 import { createManifestSource } from '../sources/manifests/source.ts';
@@ -241,6 +243,7 @@ function createSource({
   if (manifests !== undefined) {
     return createManifestSource({
       directory: manifests,
+      kinds: SERVING_KINDS,
       sink,
       onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
     });
@@ -248,7 +251,7 @@ function createSource({
   return createKubernetesSource({
     kubeconfig,
     master,
-    nodeName,
+    resources: servingResources(nodeName),
     sink,
     log,
     observer: metrics.api,

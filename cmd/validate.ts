@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { compareText } from '../api/collections.ts';
+import { SERVING_KINDS } from '../api/objects.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import type { FeatureGates } from '../config/map-kinds.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
@@ -37,7 +38,7 @@ export function validate(
   directory: string,
   gates: FeatureGates,
 ): { problems: ManifestProblem[]; objects: number } {
-  const loaded = loadManifestDirectory(directory);
+  const loaded = loadManifestDirectory(directory, SERVING_KINDS);
   const table = new RouteTable({
     nodeName: '',
     allPortsEnabled: gates.AllPorts,

@@ -1,6 +1,14 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { Refusal } from '../api/all-ports.ts';
-import type { ApiObject, EndpointSlice, Kind, Node, ObjectKey, Service } from '../api/objects.ts';
+import {
+  type ApiObject,
+  type EndpointSlice,
+  type Kind,
+  type Node,
+  type ObjectKey,
+  SERVING_KINDS,
+  type Service,
+} from '../api/objects.ts';
 import type { NodePlace } from '../endpoints/select.ts';
 import { resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
@@ -57,8 +65,6 @@ interface Resolved {
   readonly health: readonly ServiceHealth[];
 }
 
-const KINDS: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
-
 /**
  * The objects that sources handed over, and the Routes that follow from them. A change marks the
  * Services that it touches; `takeChanges` resolves those and no others.
@@ -83,7 +89,7 @@ export class RouteTable implements ObjectSink {
   };
   /** Of the Routes handed on. */
   readonly counts = new RouteCounts();
-  readonly #unsynced = new Set<Kind>(KINDS);
+  readonly #unsynced = new Set<Kind>(SERVING_KINDS);
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
   #pendingWarnings: { serviceKey: ObjectKey; message: string }[] = [];
@@ -277,6 +283,11 @@ export class RouteTable implements ObjectSink {
   }
 
   #upsertSlice(slice: EndpointSlice): void {
+    // As kube-proxy's informer, which does not get to see those.
+    if (slice.headlessLabel) {
+      this.#removeSlice(slice.key);
+      return;
+    }
     const owner = this.#sliceOwner.get(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
     this.#sliceOwner.set(slice.key, slice.serviceKey);

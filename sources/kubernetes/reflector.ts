@@ -227,14 +227,14 @@ export class Reflector {
   #take(raw: unknown): ObjectKey | undefined {
     let object: ApiObject | undefined;
     try {
-      object = readObject(raw);
+      object = readObject(raw, [this.#options.resource.kind]);
     } catch (error) {
       if (!(error instanceof InvalidObject)) throw error;
       this.#options.onProblem(error);
       // Which has said all that there is to say.
       return this.#keyOf(raw, () => {});
     }
-    if (object?.kind !== this.#options.resource.kind) {
+    if (object === undefined) {
       const key = this.#keyOf(raw);
       if (key !== undefined) this.#drop(key);
       return key;
@@ -258,8 +258,8 @@ export class Reflector {
   /** @param report is told of an object that cannot even be named. */
   #keyOf(raw: unknown, report = this.#options.onProblem): ObjectKey | undefined {
     try {
-      const identity = readIdentity(raw);
-      if (identity?.kind === this.#options.resource.kind) return identity.key;
+      const identity = readIdentity(raw, [this.#options.resource.kind]);
+      if (identity !== undefined) return identity.key;
     } catch (error) {
       if (!(error instanceof InvalidObject)) throw error;
       report(error);

@@ -12,8 +12,7 @@ import {
 } from './session.ts';
 
 export interface KubernetesSourceOptions extends ClusterOptions {
-  /** Of the Node that this agent runs on. */
-  readonly nodeName: string;
+  readonly resources: readonly Resource[];
   readonly sink: ObjectSink;
   /** An object that cannot be read; its last readable version stays in force. */
   readonly onProblem: (problem: InvalidObject) => void;
@@ -27,8 +26,7 @@ export interface KubernetesSourceOptions extends ClusterOptions {
 }
 
 /**
- * The API server as a source: Services, EndpointSlices and the node's own Node, selected as
- * kube-proxy selects them. `start` waits for an API server that cannot be reached for as long as it
+ * The API server as a source. `start` waits for an API server that cannot be reached for as long as it
  * takes.
  * @throws ClusterConfigError from `start`.
  */
@@ -46,10 +44,17 @@ class KubernetesSource implements Source {
   }
 
   async start(): Promise<void> {
-    const { sink, onProblem, log, nodeName, timeouts, observer, backoff = BACKOFF } = this.#options;
+    const {
+      sink,
+      onProblem,
+      log,
+      resources,
+      timeouts,
+      observer,
+      backoff = BACKOFF,
+    } = this.#options;
     const open = createOpenSession(await loadClusterConfig(this.#options), timeouts, observer);
     this.#options.onSessions?.(open);
-    const resources = resourcesFor(nodeName);
     for (const { path } of resources) observer?.watching(lastPart(path), false);
     const { promise: synced, resolve } = Promise.withResolvers<void>();
     const unsynced = new Set(resources.map(({ kind }) => kind));
@@ -76,26 +81,4 @@ class KubernetesSource implements Source {
     this.#stop.abort();
     await this.#running;
   }
-}
-
-function resourcesFor(nodeName: string): Resource[] {
-  return [
-    {
-      kind: 'Service',
-      path: '/api/v1/services',
-      selectors: {
-        labelSelector: '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name',
-      },
-    },
-    {
-      kind: 'EndpointSlice',
-      path: '/apis/discovery.k8s.io/v1/endpointslices',
-      selectors: { labelSelector: '!service.kubernetes.io/headless' },
-    },
-    {
-      kind: 'Node',
-      path: '/api/v1/nodes',
-      selectors: { fieldSelector: `metadata.name=${nodeName}` },
-    },
-  ];
 }

@@ -1,5 +1,6 @@
 import { closeSync, constants, fstatSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Kind } from '../../api/objects.ts';
 import { printable } from '../../api/read-field.ts';
 import { type ParsedManifest, type ParsedObject, parseManifest } from './parse.ts';
 import type { ManifestProblem } from './problem.ts';
@@ -32,14 +33,14 @@ export interface LoadedManifests {
 /**
  * Reads the manifests of a directory once, as the agent does when it starts: what can be read of a
  * file with problems counts, and of an object in two files the first in the order of file names.
- * Objects and problems come in the order of file names and lines.
+ * Objects of kinds not asked for are left out. Objects and problems come in the order of file names and lines.
  * @throws ManifestDirectoryError
  */
-export function loadManifestDirectory(directory: string): LoadedManifests {
+export function loadManifestDirectory(directory: string, kinds: readonly Kind[]): LoadedManifests {
   const objects = new Map<string, LoadedObject>();
   const problems: ManifestProblem[] = [];
   for (const file of listManifests(directory)) {
-    const parsed = readManifest(directory, file);
+    const parsed = readManifest(directory, file, kinds);
     for (const problem of parsed.problems)
       problems.push({ file: join(directory, file), ...problem });
     for (const { object, line } of parsed.objects) {
@@ -89,7 +90,11 @@ export interface ManifestFile extends ParsedManifest {
  * Reads and parses one file. Never throws: a file that cannot be read is a problem. What is no
  * regular file holds nothing.
  */
-export function readManifest(directory: string, file: string): ManifestFile {
+export function readManifest(
+  directory: string,
+  file: string,
+  kinds: readonly Kind[],
+): ManifestFile {
   let descriptor: number | undefined;
   try {
     // Without O_NONBLOCK, opening a pipe would wait for its writer.
@@ -100,7 +105,7 @@ export function readManifest(directory: string, file: string): ManifestFile {
       return problem(`is too large: ${stats.size} bytes, of at most ${MAX_FILE_BYTES}`);
     }
     const text = new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(descriptor));
-    return { ...parseManifest(text, file), blank: text.trim() === '' };
+    return { ...parseManifest(text, file, kinds), blank: text.trim() === '' };
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
     return problem(`cannot be read: ${printable(message)}`);

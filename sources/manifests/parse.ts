@@ -1,6 +1,6 @@
 import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
 import { InvalidObject } from '../../api/errors.ts';
-import type { ApiObject } from '../../api/objects.ts';
+import type { ApiObject, Kind } from '../../api/objects.ts';
 import { isRecord, printable, shown } from '../../api/read-field.ts';
 import { API_VERSIONS, readObject } from '../../api/read-object.ts';
 import { jsonPositions } from './json.ts';
@@ -33,19 +33,23 @@ interface RawDocument {
 const MAX_ALIASES = 1000;
 
 /** The lists that are unpacked: their apiVersion, and what members are that do not say it. */
-const LISTS = new Map([
+const LISTS = new Map<string, { apiVersion: string; kind: string | undefined }>([
   ['List', { apiVersion: 'v1', kind: undefined }],
-  ['ServiceList', { apiVersion: API_VERSIONS.Service, kind: 'Service' }],
-  ['EndpointSliceList', { apiVersion: API_VERSIONS.EndpointSlice, kind: 'EndpointSlice' }],
-  ['NodeList', { apiVersion: API_VERSIONS.Node, kind: 'Node' }],
+  ...Object.entries(API_VERSIONS).map(
+    ([kind, apiVersion]) => [`${kind}List`, { apiVersion, kind }] as const,
+  ),
 ]);
 
 /**
  * The objects of a manifest: YAML with any number of documents, or, when the file's name ends in
- * `.json`, one JSON value. Kubernetes lists are unpacked, objects of other kinds left out. Never
- * throws; an object that cannot be read is a problem and leaves the others as they are.
+ * `.json`, one JSON value. Kubernetes lists are unpacked, objects of kinds not asked for left out.
+ * Never throws; an object that cannot be read is a problem and leaves the others as they are.
  */
-export function parseManifest(text: string, fileName: string): ParsedManifest {
+export function parseManifest(
+  text: string,
+  fileName: string,
+  kinds: readonly Kind[],
+): ParsedManifest {
   const problems: Problem[] = [];
   const documents = fileName.endsWith('.json')
     ? jsonDocuments(text, problems)
@@ -53,7 +57,7 @@ export function parseManifest(text: string, fileName: string): ParsedManifest {
   const objects = new Map<string, ParsedObject>();
   for (const { value, line } of documents.flatMap((document) => unpack(document, problems))) {
     try {
-      const object = readObject(value);
+      const object = readObject(value, kinds);
       if (object === undefined) continue;
       const name = `${object.kind} ${object.key}`;
       const first = objects.get(name);

@@ -17,6 +17,8 @@ import type { ManifestProblem, Problem } from './problem.ts';
 
 export interface ManifestSourceOptions {
   readonly directory: string;
+  /** Objects of other kinds are passed over. */
+  readonly kinds: readonly Kind[];
   readonly sink: ObjectSink;
   /** Called once for each problem as it appears, and again when it comes back. */
   readonly onProblem: (problem: ManifestProblem) => void;
@@ -37,7 +39,6 @@ interface FileState {
   readonly problems: readonly Problem[];
 }
 
-const KINDS: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
 /** Under unceasing events, changes are still taken this many settle times after the first. */
 const MAX_SETTLES = 8;
 /** Two writes this close may leave the same times on a file: the kernel's clock ticks coarsely. */
@@ -86,7 +87,7 @@ class ManifestSource implements Source {
     listManifests(this.#options.directory); // for its error
     await this.#look();
     if (this.#stopped) return;
-    for (const kind of KINDS) this.#options.sink.synced(kind);
+    for (const kind of this.#options.kinds) this.#options.sink.synced(kind);
     this.#rescanTimer = setInterval(() => void this.#look(), this.#options.rescanMs);
   }
 
@@ -165,7 +166,7 @@ class ManifestSource implements Source {
   }
 
   async #readChanged(): Promise<void> {
-    const { directory } = this.#options;
+    const { directory, kinds } = this.#options;
     const present = new Set(listManifests(directory));
     for (const file of this.#files.keys()) {
       if (present.has(file)) continue;
@@ -176,7 +177,7 @@ class ManifestSource implements Source {
       const signature = signatureOf(join(directory, file));
       const before = this.#files.get(file);
       if (signature !== undefined && signature === before?.signature) continue;
-      this.#take(file, signature, before, readManifest(directory, file));
+      this.#take(file, signature, before, readManifest(directory, file, kinds));
       await breathe(); // parsing is slow; let others run between files
       if (this.#stopped) return;
     }

@@ -36,6 +36,7 @@ describe('reading an EndpointSlice', () => {
           conditions: { ready: false, serving: true, terminating: true },
           nodeName: 'node-1.example',
           zone: 'Zone A',
+          hostname: 'web-0',
           hints: { forZones: [{ name: 'z1' }, { name: 'z2' }], forNodes: [{ name: 'n1' }] },
         },
       ],
@@ -46,6 +47,7 @@ describe('reading an EndpointSlice', () => {
       namespace: 'voice',
       name: 'web-x7',
       serviceKey: 'voice/web',
+      headlessLabel: false,
       family: 'IPv6',
       triggerTime: Date.UTC(2026, 0, 2, 3, 4, 5, 678),
       ports: [
@@ -60,6 +62,7 @@ describe('reading an EndpointSlice', () => {
           terminating: true,
           nodeName: 'node-1.example',
           zone: 'Zone A',
+          hostname: 'web-0',
           hintedZones: ['z1', 'z2'],
           hintedNodes: ['n1'],
         },
@@ -75,12 +78,13 @@ describe('reading an EndpointSlice', () => {
       terminating: false,
       nodeName: undefined,
       zone: undefined,
+      hostname: undefined,
       hintedZones: undefined,
       hintedNodes: undefined,
     };
     for (const more of [
       {},
-      { conditions: null, nodeName: null, zone: null, hints: null },
+      { conditions: null, nodeName: null, zone: null, hostname: null, hints: null },
       { conditions: { ready: null, serving: null, terminating: null } },
       { hints: { forZones: [], forNodes: null } },
     ]) {
@@ -117,15 +121,20 @@ describe('reading an EndpointSlice', () => {
     ['of domain names', slice({ addressType: 'FQDN', endpoints: [{ addresses: ['a.example'] }] })],
     ['without labels', labels(undefined)],
     ['of no Service', labels({ 'kubernetes.io/service-name': '' })],
-    [
-      'of a headless Service',
-      labels({ 'kubernetes.io/service-name': 'web', 'service.kubernetes.io/headless': '' }),
-    ],
   ] as const) {
     it(`ignores a slice ${what}`, () => assert.equal(readEndpointSlice(raw), undefined));
   }
 
+  it('says that a slice is of a headless Service', () => {
+    const raw = labels({
+      'kubernetes.io/service-name': 'web',
+      'service.kubernetes.io/headless': '',
+    });
+    assert.equal(readEndpointSlice(raw)?.headlessLabel, true);
+  });
+
   const refused: readonly (readonly [Raw, string, RegExp])[] = [
+    [endpoint({ hostname: 'a.b' }), 'endpoints[0].hostname', /DNS label/],
     [slice({ addressType: undefined }), 'addressType', /^is required$/],
     [slice({ addressType: 'ipv4' }), 'addressType', /IPv4, IPv6, FQDN/],
     [slice({ metadata: { name: 'a_b' } }), 'metadata.name', /DNS subdomain/],

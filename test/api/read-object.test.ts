@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { canonicalAddress, canonicalCidr } from '../../api/addresses.ts';
 import { InvalidObject } from '../../api/errors.ts';
-import type { ApiObject } from '../../api/objects.ts';
+import { type ApiObject, SERVING_KINDS } from '../../api/objects.ts';
 import { isPort, isProtocol } from '../../api/ports.ts';
 import { readNode } from '../../api/read-node.ts';
 import { readIdentity, readObject } from '../../api/read-object.ts';
@@ -19,15 +19,15 @@ const node = { apiVersion: 'v1', kind: 'Node', metadata: { name: 'node-1.example
 describe('reading an object', () => {
   it('knows the three kinds', () => {
     assert.deepEqual(
-      [service, slice, node].map((raw) => readObject(raw)?.key),
+      [service, slice, node].map((raw) => readObject(raw, SERVING_KINDS)?.key),
       ['default/web', 'default/web-1', 'node-1.example'],
     );
   });
 
   for (const raw of [null, 7, 'x', [], {}, { kind: 7 }, { apiVersion: 'v1', kind: 'Pod' }]) {
     it(`leaves ${JSON.stringify(raw)} alone`, () => {
-      assert.equal(readObject(raw), undefined);
-      assert.equal(readIdentity(raw), undefined);
+      assert.equal(readObject(raw, SERVING_KINDS), undefined);
+      assert.equal(readIdentity(raw, SERVING_KINDS), undefined);
     });
   }
 
@@ -40,17 +40,17 @@ describe('reading an object', () => {
     it(`refuses a ${raw.kind} of ${raw.apiVersion}`, () => {
       const refusal = (error: unknown) =>
         error instanceof InvalidObject && error.field === 'apiVersion';
-      assert.throws(() => readObject(raw), refusal);
-      assert.throws(() => readIdentity(raw), refusal);
+      assert.throws(() => readObject(raw, SERVING_KINDS), refusal);
+      assert.throws(() => readIdentity(raw, SERVING_KINDS), refusal);
     });
   }
 
   it('tells which object it is when the rest is ignored or cannot be read', () => {
-    assert.deepEqual(readIdentity({ ...slice, addressType: 'FQDN' }), {
+    assert.deepEqual(readIdentity({ ...slice, addressType: 'FQDN' }, SERVING_KINDS), {
       kind: 'EndpointSlice',
       key: 'default/web-1',
     });
-    assert.deepEqual(readIdentity({ ...service, spec: 7 }), {
+    assert.deepEqual(readIdentity({ ...service, spec: 7 }, SERVING_KINDS), {
       kind: 'Service',
       key: 'default/web',
     });
@@ -118,7 +118,7 @@ describe('reading an object', () => {
       ...service,
       spec: { clusterIPs: ['10.0.0.1'], ports: [{ port: 80 }], externalIPs: ['192.0.2.1'] },
     };
-    const object = readObject(raw);
+    const object = readObject(raw, SERVING_KINDS);
     const before = structuredClone(object);
     raw.spec.clusterIPs.push('x');
     raw.spec.externalIPs.push('x');
@@ -216,7 +216,7 @@ const anyObject = fc.oneof(
 
 function readOrRefuse(raw: unknown): ApiObject | undefined {
   try {
-    return readObject(raw);
+    return readObject(raw, SERVING_KINDS);
   } catch (error) {
     assert.ok(error instanceof InvalidObject, String(error));
     assert.match(error.message, /^[\x20-\x7e]*$/);

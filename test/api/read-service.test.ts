@@ -26,6 +26,8 @@ describe('reading a Service', () => {
       type: 'ClusterIP',
       clusterIPs: [],
       headless: false,
+      externalName: undefined,
+      publishNotReadyAddresses: false,
       ports: [],
       allPorts: undefined,
       portsAnnotation: undefined,
@@ -87,6 +89,8 @@ describe('reading a Service', () => {
       type: 'LoadBalancer',
       clusterIPs: ['fd00::1', '10.0.0.1'],
       headless: false,
+      externalName: undefined,
+      publishNotReadyAddresses: false,
       ports: [
         { name: 'sip', protocol: 'UDP', port: 5060, nodePort: 30060 },
         { name: 'web', protocol: 'TCP', port: 80, nodePort: 0 },
@@ -118,7 +122,12 @@ describe('reading a Service', () => {
     [
       'an ExternalName Service, whatever its clusterIP',
       raw({ type: 'ExternalName', clusterIP: 'x', externalName: 'example.org' }),
-      { clusterIPs: [], headless: false, type: 'ExternalName' },
+      { clusterIPs: [], headless: false, type: 'ExternalName', externalName: 'example.org' },
+    ],
+    [
+      'a headless Service of endpoints that are not ready',
+      raw({ clusterIP: 'None', publishNotReadyAddresses: true }),
+      { headless: true, publishNotReadyAddresses: true },
     ],
     ['a link-local clusterIP', raw({ clusterIP: '169.254.1.1' }), { clusterIPs: ['169.254.1.1'] }],
     ['an unnamed only port', raw({ ports: [{ name: null, port: 1 }] }), {}],

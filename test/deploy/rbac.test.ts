@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { serviceRef } from '../../events/event.ts';
 import { EventRecorder } from '../../events/recorder.ts';
+import { servingResources } from '../../sources/kubernetes/resources.ts';
 import { createKubernetesSource } from '../../sources/kubernetes/source.ts';
 import { ApiServerDouble } from '../api-server/double.ts';
 import { waitFor } from '../lab/lab.ts';
@@ -35,7 +36,7 @@ describe('the ClusterRole', () => {
     });
     const source = createKubernetesSource({
       master: `http://127.0.0.1:${await double.listen()}`,
-      nodeName: 'node',
+      resources: servingResources('node'),
       sink: { upsert: () => {}, remove: () => {}, synced: () => {} },
       onProblem: () => {},
       log: { info: () => {}, warn: () => {} },

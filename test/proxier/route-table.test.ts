@@ -54,6 +54,15 @@ describe('the route table', () => {
     ]);
   });
 
+  it('a slice that becomes one of a headless Service serves no more', () => {
+    const table = newTable();
+    table.upsert(service());
+    table.upsert(slice([endpoint('10.0.0.1')]));
+    assert.deepEqual(taken(table), [['default/web', '10.0.0.1']]);
+    table.upsert(slice([endpoint('10.0.0.1')], { headlessLabel: true }));
+    assert.deepEqual(taken(table), [['default/web', '']]);
+  });
+
   it('a Service that gets its slices before itself has them', () => {
     const table = newTable();
     table.upsert(slice([endpoint('10.0.0.1')]));

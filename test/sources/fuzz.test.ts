@@ -9,7 +9,13 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import ipaddr from 'ipaddr.js';
 import { stringify } from 'yaml';
-import type { ApiObject, IpFamily, Kind, ObjectKey } from '../../api/objects.ts';
+import {
+  type ApiObject,
+  type IpFamily,
+  type Kind,
+  type ObjectKey,
+  SERVING_KINDS,
+} from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
 import { createManifestSource } from '../../sources/manifests/source.ts';
@@ -276,6 +282,7 @@ async function throughManifests(
   }
   const source = createManifestSource({
     directory,
+    kinds: SERVING_KINDS,
     sink,
     onProblem: () => {},
     rescanMs: 3_600_000,

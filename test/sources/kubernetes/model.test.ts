@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import fc from 'fast-check';
-import type { ApiObject, Kind, ObjectKey } from '../../../api/objects.ts';
+import { type ApiObject, type Kind, type ObjectKey, SERVING_KINDS } from '../../../api/objects.ts';
 import { readObject } from '../../../api/read-object.ts';
 import type { Timeouts } from '../../../sources/kubernetes/session.ts';
 import type { Breakage } from '../../api-server/double.ts';
@@ -223,7 +223,7 @@ class Cluster {
     const objects = Object.values(RESOURCE).flatMap((name) => this.world.double.list(name));
     return new Map(
       objects
-        .map(readObject)
+        .map((raw) => readObject(raw, SERVING_KINDS))
         .filter((object) => object?.kind !== 'Service' || !object.otherProxy)
         .map((object) => [`${object?.kind} ${object?.key}`, object]),
     );

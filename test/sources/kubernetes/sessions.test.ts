@@ -4,6 +4,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Session, SessionObserver } from '../../../sources/kubernetes/session.ts';
 import { createKubernetesSource } from '../../../sources/kubernetes/source.ts';
 import type { Source } from '../../../sources/store.ts';
@@ -88,7 +89,7 @@ describe('sessions with the API server', () => {
     };
     source = createKubernetesSource({
       kubeconfig,
-      nodeName: 'node-a',
+      resources: servingResources('node-a'),
       sink: new Recorder(),
       onProblem: assert.fail,
       log: { info: () => {}, warn: () => {} },

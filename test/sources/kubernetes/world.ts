@@ -1,5 +1,6 @@
 /** The source with an API server of its own, and what it was told, waited for and logged. */
 import type { Kind } from '../../../api/objects.ts';
+import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Timeouts } from '../../../sources/kubernetes/session.ts';
 import {
   createKubernetesSource,
@@ -61,7 +62,7 @@ export class World {
     this.#source = createKubernetesSource({
       master: this.double.url,
       ...this.#options.cluster,
-      nodeName: 'node-1',
+      resources: servingResources('node-1'),
       sink: this.sink,
       onProblem: ({ message }) => this.problems.push(message),
       log: { info: log, warn: log },

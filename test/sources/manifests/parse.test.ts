@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { SERVING_KINDS } from '../../../api/objects.ts';
 import { parseManifest } from '../../../sources/manifests/parse.ts';
 import { formatProblem } from '../../../sources/manifests/problem.ts';
 
 /** `Service default/a@3` for objects, `file:line: ...` for problems. */
 function outcome(text: string, file = 'm.yaml'): string[] {
-  const { objects, problems } = parseManifest(text, file);
+  const { objects, problems } = parseManifest(text, file, SERVING_KINDS);
   return [
     ...objects.map(({ object, line }) => `${object.kind} ${object.key}@${line}`),
     ...problems.map((problem) => formatProblem({ file, ...problem })),
@@ -162,7 +163,11 @@ describe('manifest parsing', () => {
     fc.assert(
       fc.property(fc.array(fc.dictionary(fc.string(), fc.json())), fc.nat(3), (members, indent) => {
         const list = { 'it"ems': [{}], apiVersion: 'v1', kind: 'List', items: members };
-        const { problems } = parseManifest(JSON.stringify(list, null, indent), 'a.json');
+        const { problems } = parseManifest(
+          JSON.stringify(list, null, indent),
+          'a.json',
+          SERVING_KINDS,
+        );
         assert.equal(problems.length, members.length);
         const lines = problems.map(({ line }) => line);
         const text = JSON.stringify(list, null, indent).split('\n');

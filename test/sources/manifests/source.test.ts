@@ -11,6 +11,7 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { SERVING_KINDS } from '../../../api/objects.ts';
 import {
   loadManifestDirectory,
   MAX_FILE_BYTES,
@@ -23,6 +24,7 @@ import { Recorder, until } from '../recorder.ts';
 
 const service = (name: string, port: number) =>
   `apiVersion: v1\nkind: Service\nmetadata:\n  name: ${name}\nspec:\n  clusterIP: 10.0.0.1\n  ports: [{name: p, port: ${port}}]\n`;
+const kinds = SERVING_KINDS;
 const BROKEN = 'kind: [\n';
 
 describe('manifest source', () => {
@@ -43,7 +45,14 @@ describe('manifest source', () => {
   const start = async (options: { rescanMs?: number } = {}) => {
     const onProblem = (problem: ManifestProblem) => void problems.push(problem);
     // Without the periodic look, unless a test is about it: events have to do.
-    source = createManifestSource({ directory, sink, onProblem, rescanMs: 3_600_000, ...options });
+    source = createManifestSource({
+      directory,
+      kinds,
+      sink,
+      onProblem,
+      rescanMs: 3_600_000,
+      ...options,
+    });
     await source.start();
   };
   const lines = () => problems.map((problem) => formatProblem(problem).replaceAll(`${root}/`, ''));
@@ -239,7 +248,12 @@ describe('manifest source', () => {
     const before = sink.calls.length;
     write('a.yaml', service('a', 2));
     const other = new Recorder();
-    const next = createManifestSource({ directory, sink: other, onProblem: () => assert.fail() });
+    const next = createManifestSource({
+      directory,
+      kinds,
+      sink: other,
+      onProblem: () => assert.fail(),
+    });
     await next.start();
     await next.stop();
     assert.equal(other.port('a'), 2);
@@ -249,7 +263,7 @@ describe('manifest source', () => {
   it('refuses what is too large or not UTF-8', () => {
     write('a.yaml', `${service('a', 1)}# ${'x'.repeat(MAX_FILE_BYTES)}`);
     writeFileSync(path('b.yaml'), Buffer.from([0xff, 0xfe]));
-    problems.push(...loadManifestDirectory(directory).problems);
+    problems.push(...loadManifestDirectory(directory, kinds).problems);
     assert.match(lines()[0] ?? '', /^d\/a.yaml: is too large: \d+ bytes, of at most 67108864$/);
     assert.match(lines()[1] ?? '', /^d\/b.yaml: cannot be read: .*utf-8/);
   });
@@ -257,7 +271,7 @@ describe('manifest source', () => {
   it('loads a directory once, in the order of names and lines', () => {
     write('b.yaml', `${service('b', 2)}---\n${service('a', 2)}---\n${service('c', 0)}`);
     write('a.yaml', `${service('z', 1)}---\n${service('a', 1)}`);
-    const loaded = loadManifestDirectory(directory);
+    const loaded = loadManifestDirectory(directory, kinds);
     problems.push(...loaded.problems);
     assert.deepEqual(
       loaded.objects.map(({ object, file, line }) => `${file}:${line} ${object.key}`),
@@ -267,6 +281,6 @@ describe('manifest source', () => {
       'd/b.yaml:17: Service default/c: spec.ports[0].port: must be a number from 1 to 65535, not 0',
       'd/b.yaml:9: Service default/a: is not used: "a.yaml" has it too and comes first',
     ]);
-    assert.throws(() => loadManifestDirectory(path('none')), ManifestDirectoryError);
+    assert.throws(() => loadManifestDirectory(path('none'), kinds), ManifestDirectoryError);
   });
 });
