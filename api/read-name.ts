@@ -6,13 +6,17 @@ const SUBDOMAIN = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])
 /** A DNS-1123 label: what names of Services, namespaces and ports are. */
 export function dnsLabel(field: Field): string {
   const value = text(field);
-  if (value.length > 63 || !LABEL.test(value)) {
+  if (!isDnsLabel(value)) {
     fail(
       field,
       `must be a DNS label (a-z, 0-9 and '-', at most 63 characters), not ${shown(value)}`,
     );
   }
   return value;
+}
+
+export function isDnsLabel(text: string): boolean {
+  return text.length <= 63 && LABEL.test(text);
 }
 
 /** A DNS-1123 subdomain: what names of most other objects are. */

@@ -17,11 +17,13 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
   config: ['api', 'iptables', 'ipvs'],
   metrics: ['api'],
+  envvars: ['api'],
   events: ['api'],
   health: ['api', 'services', 'proxier'],
   cmd: [
     'api',
     'config',
+    'envvars',
     'events',
     'health',
     'iptables',
@@ -50,7 +52,7 @@ describe('imports run one way', () => {
 
   it('only netlink/ opens netlink sockets', () => {
     for (const file of globSync(
-      '{api,cmd,config,endpoints,events,health,iptables,ipvs,metrics,nftables,proxier,services,sources}/**/*.ts',
+      '{api,cmd,config,endpoints,envvars,events,health,iptables,ipvs,metrics,nftables,proxier,services,sources}/**/*.ts',
       { cwd: ROOT },
     )) {
       assert.doesNotMatch(readFileSync(join(ROOT, file), 'utf8'), /koffi|NetlinkSocket/, file);
