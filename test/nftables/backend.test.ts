@@ -149,6 +149,46 @@ describe('the nftables backend', () => {
     }
   });
 
+  it('has clients forget an endpoint while some of what they noted ends all the time', async () => {
+    for (const full of [false, true]) {
+      const fake = new FakeTables();
+      const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+      const clients = Array.from({ length: 60 }, (_, index) => `192.0.2.${index}`);
+      fake.put('affinity', ...clients.map((client) => noted(A, client)), noted(B, '192.0.2.99'));
+      // One of all those that are to go together, however few.
+      fake.before = (changes) => {
+        const { elements = [] } = changes.find(({ set }) => set === 'affinity') ?? {};
+        const [element] = elements;
+        if (element === undefined || elements.length < 2) return;
+        fake.sets.get('affinity')?.delete(element.key.toString('latin1'));
+      };
+      backend.update([route({ affinitySeconds: 60 }, [B])], []);
+      await backend.apply(full);
+      assert.deepEqual([...(fake.sets.get('affinity')?.values() ?? [])], [noted(B, '192.0.2.99')]);
+    }
+  });
+
+  it('leaves it to end by itself to a note that is about to, unless the client comes again', async () => {
+    const [ending, again] = [noted(A), noted(A, '192.0.2.2')];
+    const fake = new FakeTables();
+    const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+    fake.put('affinity', ending, again);
+    fake.expiresIn = () => 5;
+    let dumps = 0;
+    fake.onVisit = (set) => {
+      if (set === 'affinity' && ++dumps === 2) {
+        fake.sets.get('affinity')?.delete(ending.key.toString('latin1'));
+        fake.expiresIn = () => 60_000;
+      }
+      return false;
+    };
+    backend.update([route({ affinitySeconds: 60 }, [B])], []);
+    await backend.apply(false);
+    const deletions = fake.log.filter((line) => /delete affinity/.test(line));
+    assert.deepEqual(deletions, ['delete affinity 1']);
+    assert.equal(fake.sets.get('affinity')?.size, 0);
+  });
+
   it('has clients forget what nobody knows when everything is compared', async () => {
     const fake = new FakeTables();
     await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
