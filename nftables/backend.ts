@@ -153,7 +153,8 @@ export class NftBackend implements Backend {
    */
   async #applyAll(): Promise<number> {
     this.#disturbance = undefined;
-    if (!(await this.#prepare())) return await this.#replace();
+    const refusal = await this.#prepare();
+    if (refusal !== undefined) return await this.#replace(refusal);
     const kernel = await this.#elements();
     const [sources, ranges, leads] = [new Pending(), new Pending(), new Pending()];
     const sticky: Placed[] = [];
@@ -212,15 +213,15 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Brings the table with its maps. @returns whether the one that is there could be made so. */
-  async #prepare(): Promise<boolean> {
+  /** Brings the table with its maps. @returns why the one that is there could not be made so. */
+  async #prepare(): Promise<NftError | undefined> {
     try {
       await this.#nft.run(declarations(standingChains(this.#options), this.family));
       this.#affinities = affinitiesOf([]);
-      return true;
+      return undefined;
     } catch (error) {
       if (!(error instanceof NftError) || (await this.#tables.sets()) === undefined) throw error;
-      return false;
+      return error;
     }
   }
 
@@ -233,8 +234,10 @@ export class NftBackend implements Backend {
   }
 
   /** Makes the table anew, in one transaction: one of another version has other maps. */
-  async #replace(): Promise<number> {
-    this.#options.onWarning('the table is of another version: it is replaced as a whole');
+  async #replace(refusal: NftError): Promise<number> {
+    const [reason] = refusal.message.split('\n');
+    const warning = `the table is of another version, it is replaced as a whole: ${reason}`;
+    this.#options.onWarning(warning);
     const elements = [...this.#plan.takeAll()].flatMap((each) => each.elements);
     const chains = [...this.#plan.chains()];
     const written = chains.map((chain) => (isForNft(chain) ? chain : { ...chain, rules: [] }));
