@@ -11,7 +11,7 @@ import {
   type NftElement,
   NftRefusedError,
 } from '../netlink/nftables.ts';
-import { isBroken, type Loyalties } from './affinity.ts';
+import { isBroken, type Loyalties, type Loyalty } from './affinity.ts';
 import { keyText } from './element.ts';
 import { widthOf } from './maps.ts';
 
@@ -87,7 +87,7 @@ export async function forget(
 async function notesOf(
   tables: NfTables,
   set: string,
-  known: ReadonlyMap<string, ReadonlySet<string>>,
+  known: ReadonlyMap<string, Loyalty>,
   { family, unknown }: Forgetting,
 ): Promise<Note[]> {
   const addressLength = widthOf('address', family);
