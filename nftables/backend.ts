@@ -134,8 +134,8 @@ export class NftBackend implements Backend {
     try {
       await this.#tables.change([...changes, ...forgotten]);
     } catch (error) {
-      // One of those ended by itself meanwhile.
-      if (!(error instanceof NftRefusedError) || !broken.has(error.set ?? '')) throw error;
+      if (!(error instanceof NftRefusedError)) throw error;
+      // One of those may have ended by itself meanwhile; whatever else it was is refused again.
       await this.#tables.change(changes);
     }
     // What is left of them, and what packets that were under way noted since.

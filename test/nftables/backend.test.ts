@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { addressBytes } from '../../netlink/address.ts';
+import { EEXIST, NetlinkError } from '../../netlink/error.ts';
+import { NftRefusedError } from '../../netlink/nftables.ts';
 import { NftBackend, RefusedElementError } from '../../nftables/backend.ts';
 import { endpointBytes, portKey } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
@@ -230,6 +232,21 @@ describe('the nftables backend', () => {
     backend.update([route({ id: 'ranges', match: { kind: 'ranges', ranges } }, [A])], []);
     await backend.apply(true);
     assert.match(fake.log.at(-1) ?? '', /^delete service-ranges 1, .*add service-ranges 1/);
+  });
+
+  it('warns of what is not ours and cannot be removed, and counts it', async () => {
+    const fake = new FakeTables();
+    const { tables } = fake;
+    tables.remove = async () => {
+      throw new NftRefusedError(new NetlinkError('delete', EEXIST));
+    };
+    const warnings: string[] = [];
+    const onWarning = (message: string) => warnings.push(message);
+    const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning });
+    backend.update([route({}, [A])], []);
+    await backend.apply(true);
+    assert.equal(backend.numbers().cleanupFailures, 1);
+    assert.match(warnings.join(), /^cannot remove what is not ours .*EEXIST$/);
   });
 
   it('replaces a table of another version as a whole', async () => {
