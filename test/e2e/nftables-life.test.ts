@@ -207,6 +207,13 @@ describe('the life of an agent on nftables', () => {
       await waitFor(`mended: ${damage}`, async () => (await tables()) === whole);
       answered(await lab.client.tcp(VIP, 4000));
     }
+    // Other tables are none of its business, and it has heard of one when it hears of what came after.
+    agent.log.length = 0;
+    await nft('add table ip6 other; add chain ip6 other c; delete table ip6 other');
+    await nft('flush chain ip portwide services');
+    const lost = () => agent.log.filter(({ what }) => what !== undefined);
+    await waitFor('it hears of its own', () => lost().length > 0);
+    assert.deepEqual([...new Set(lost().map(({ family }) => family))], ['IPv4']);
     // So fast that there is no moment at which all is as it was.
     await nft('flush ruleset');
     await waitFor('the table is back', async () => (await tables()) === whole);
