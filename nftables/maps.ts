@@ -89,6 +89,14 @@ export function isLead(map: MapName): boolean {
   return LEADS.has(map);
 }
 
+/**
+ * Maps that only what nobody translated is looked up in. They go last: a packet that found no VIP to
+ * be translated by may be under way to them, when that is there by now.
+ */
+export function isFate(map: MapName): boolean {
+  return map in FATES;
+}
+
 /** Elements that several Services may ask for, and that stay as long as one does. */
 export function isShared(map: MapName): boolean {
   return SHARED.has(map);

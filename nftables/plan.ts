@@ -10,7 +10,7 @@ import { type Chain, withNeeds } from './chains.ts';
 import { compileRoute, NOTHING, type Place, type Placed } from './compile.ts';
 import { type Element, elementKey, sameData } from './element.ts';
 import { overlapping } from './intervals.ts';
-import { isLead, isShared } from './maps.ts';
+import { isFate, isLead, isShared } from './maps.ts';
 import { type SkeletonOptions, standingChains } from './skeleton.ts';
 
 export interface PlanOptions extends SkeletonOptions, Pick<IptablesOptions, 'nodePortSelection'> {}
@@ -138,7 +138,7 @@ export class NftPlan {
     for (const [key, element] of before) {
       const now = after.get(key);
       if (now !== undefined && sameData(element, now)) after.delete(key);
-      else if (now !== undefined || isLead(element.map)) deletes.push(element);
+      else if (now !== undefined || goesFirst(element)) deletes.push(element);
       else gone.push(element);
     }
     const adds = [...after.values()];
@@ -150,7 +150,7 @@ export class NftPlan {
       this.#hold(key, change);
       if (held === 0 && change > 0) adds.push(element);
       if (held > 0 && held + change === 0)
-        (isLead(element.map) ? deletes : afterwards).push(element);
+        (goesFirst(element) ? deletes : afterwards).push(element);
     }
     const [ips, givenIps] = [this.#nodePortIps(), this.#givenNodePortIps];
     this.#givenNodePortIps = ips;
@@ -279,6 +279,11 @@ export class NftPlan {
 
 /** Of Routes that have their VIPs to themselves: nearly all. */
 const NOWHERE: ReadonlyMap<string, Place> = new Map();
+
+/** Nothing is to be led there any more. */
+function goesFirst({ map }: Element): boolean {
+  return isLead(map) && !isFate(map);
+}
 
 function nodePortIp(address: string): Element {
   return { map: 'node-port-ips', key: addressBytes(address) };

@@ -24,6 +24,8 @@ export class FakeTables {
   /** Called before a transaction, and after it. */
   before: (changes: readonly NftChange[]) => void = () => {};
   after: () => void = () => {};
+  /** Milliseconds that an element has left. */
+  expiresIn: (element: NftElement) => number | undefined = () => undefined;
   /** Called in the middle of the dump of a set; whether that has to be made again. */
   onVisit: (set: string) => boolean = () => false;
 
@@ -40,10 +42,12 @@ export class FakeTables {
       visitElements: async (set, visit, restart) => {
         const elements = this.sets.get(set);
         if (elements === undefined) throw new NetlinkError('dump', ENOENT);
-        for (const element of elements.values()) visit(element);
+        for (const element of elements.values()) visit(element, this.expiresIn(element));
         if (!this.onVisit(set)) return;
         restart?.();
-        for (const element of this.sets.get(set)?.values() ?? []) visit(element);
+        for (const element of this.sets.get(set)?.values() ?? []) {
+          visit(element, this.expiresIn(element));
+        }
       },
       chains: async () => (this.#isThere() ? [...this.chains.keys()] : undefined),
       sets: async () => (this.#isThere() ? [...this.sets.keys()].map(setNamed) : undefined),
