@@ -17,6 +17,7 @@ import { isInterval, overlapping } from './intervals.ts';
 import { isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
 import { type Difference, NftPlan, type PlanOptions } from './plan.ts';
 import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
+import { type Step, type Steps, stepsOf } from './steps.ts';
 import { tableScript } from './text.ts';
 
 export interface NftOptions extends PlanOptions {
@@ -99,17 +100,19 @@ export class NftBackend implements Backend {
   }
 
   async #applyChanges(): Promise<number> {
-    const { chains, deletes, adds, afterwards, routes } = await this.#taken();
+    const difference = await this.#taken();
+    const { chains, deletes, adds, afterwards, routes } = difference;
     // Before any element leads there: a packet under way may not see what comes with the element.
     await this.#declare(chains);
     await this.#tables.replaceRules(rulesOf(chains));
-    const changes = [...changesOf('delete', deletes), ...changesOf('add', adds)];
+    const steps = stepsOf(difference, this.family);
     const broken = brokenLoyalties(
       loyaltiesOf(routes.flatMap(([before]) => before ?? [])),
       loyaltiesOf(routes.flatMap(([, after]) => after ?? [])),
     );
-    await this.#changeForgetting(changes, broken);
-    await this.#tables.change(changesOf('delete', afterwards));
+    await this.#tables.change(changesIn(steps.ahead));
+    await this.#changeForgetting(steps, broken);
+    await this.#tables.change(changesIn(steps.afterwards));
     for (const { map } of adds) count(this.#sizes, map, 1);
     for (const { map } of [...deletes, ...afterwards]) count(this.#sizes, map, -1);
     return deletes.length + adds.length + afterwards.length;
@@ -127,8 +130,13 @@ export class NftBackend implements Backend {
   }
 
   /** Changes, and has clients forget endpoints that go: as far as can be, in the same moment. */
-  async #changeForgetting(changes: readonly NftChange[], broken: Loyalties): Promise<void> {
-    if (broken.size === 0) return await this.#tables.change(changes);
+  async #changeForgetting({ swap, late }: Steps, broken: Loyalties): Promise<void> {
+    const changes = changesIn(swap);
+    if (broken.size === 0) {
+      await this.#tables.change(changes);
+      await this.#tables.change(changesIn(late));
+      return;
+    }
     const forgetting = this.#forgetting(false);
     const forgotten = await brokenNotes(this.#tables, broken, forgetting);
     try {
@@ -138,6 +146,7 @@ export class NftBackend implements Backend {
       // One of those may have ended by itself meanwhile; whatever else it was is refused again.
       await this.#tables.change(changes);
     }
+    await this.#tables.change(changesIn(late));
     // What is left of them, and what packets that were under way noted since.
     await forget(this.#tables, broken, forgetting);
   }
@@ -351,6 +360,10 @@ class Pending {
 
 function count(sizes: Map<string, number>, map: MapName, change: 1 | -1): void {
   sizes.set(map, (sizes.get(map) ?? 0) + change);
+}
+
+function changesIn({ deletes, adds }: Step): NftChange[] {
+  return [...changesOf('delete', deletes), ...changesOf('add', adds)];
 }
 
 function changesOf(action: NftChange['action'], elements: readonly Element[]): NftChange[] {

@@ -19,7 +19,7 @@ export interface PlanOptions extends SkeletonOptions, Pick<IptablesOptions, 'nod
 export interface Difference {
   /** Chains that it does not have yet. */
   readonly chains: readonly Chain[];
-  /** To be deleted with the additions at the latest, in one transaction: some are added anew. */
+  /** What leads packets on, and what is in the way of the additions. See `steps.ts`. */
   readonly deletes: readonly Element[];
   readonly adds: readonly Element[];
   /** What packets that are under way may still be looking for. */

@@ -6,7 +6,7 @@ import { NftRefusedError } from '../../netlink/nftables.ts';
 import { NftBackend, RefusedElementError } from '../../nftables/backend.ts';
 import { endpointBytes, portKey } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
-import type { Route } from '../../services/route.ts';
+import type { Match, Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import type { Change } from '../iptables/generated.ts';
 import { rangeElement } from './elements.ts';
@@ -401,6 +401,56 @@ describe('a packet under way', () => {
       ),
       { seed: 5, numRuns: 200 },
     );
+  });
+
+  it('finds the old way or the new one when a Service changes its ports', async () => {
+    const tcp = (from: number, to: number) => ({ protocol: 'TCP', from, to }) as const;
+    const matches: readonly Match[] = [
+      { kind: 'port', protocol: 'TCP', port: 80 },
+      { kind: 'ranges', ranges: [tcp(80, 80), tcp(8000, 8100)] },
+      { kind: 'ranges', ranges: [tcp(79, 81)] },
+      { kind: 'all' },
+    ];
+    // How a way to port 80 begins in each map, in the order of precedence, and who may take it.
+    const PORTS = /^10\.96\.0\.10 \. tcp \. (\d+)(?:-(\d+))?(?: :| \.)/;
+    const WAYS = [
+      ['service-ports', 'allowed-ports', PORTS],
+      ['service-ranges', 'allowed-ranges', PORTS],
+      ['service-ips', 'allowed-ips', /^10\.96\.0\.10 /],
+    ] as const;
+    const leadsOn = (text: string, pattern: RegExp): boolean => {
+      const [found, first = '80', last = first] = pattern.exec(text) ?? [];
+      return found !== undefined && Number(first) <= 80 && Number(last) >= 80;
+    };
+    const isServed = (fake: FakeTables) => {
+      for (const [ways, allowed, pattern] of WAYS) {
+        const way = fake.texts(ways).find((text) => leadsOn(text, pattern));
+        if (way === undefined) continue;
+        return (
+          !way.includes('goto allowed-') ||
+          fake.texts(allowed).some((text) => leadsOn(text, pattern))
+        );
+      }
+      return false;
+    };
+    for (const sourceRanges of [undefined, ['0.0.0.0/1']]) {
+      for (const [before, after] of matches.flatMap((a) => matches.map((b) => [a, b] as const))) {
+        const of = (match: Match) => {
+          const vips =
+            sourceRanges === undefined ? {} : { clusterIP: undefined, loadBalancerIPs: [VIP] };
+          return route({ id: match.kind, match, ...vips, sourceRanges }, [A, B]);
+        };
+        const fake = new FakeTables();
+        const { backend } = start(fake, [of(before)]);
+        await backend.apply(true);
+        assert.ok(isServed(fake));
+        fake.amid = () => {
+          assert.ok(isServed(fake), `${JSON.stringify(before)} to ${JSON.stringify(after)}`);
+        };
+        backend.update([of(after)], before.kind === after.kind ? [] : [before.kind]);
+        await backend.apply(false);
+      }
+    }
   });
 });
 

@@ -24,6 +24,8 @@ export class FakeTables {
   /** Called before a transaction, and after it. */
   before: (changes: readonly NftChange[]) => void = () => {};
   after: () => void = () => {};
+  /** Called when packets see what a transaction changed but in maps of ranges, and when in one more. */
+  amid: () => void = () => {};
   /** Milliseconds that an element has left. */
   expiresIn: (element: NftElement) => number | undefined = () => undefined;
   /** Called in the middle of the dump of a set; whether that has to be made again. */
@@ -149,8 +151,15 @@ export class FakeTables {
         draft.set(key, element);
       }
     }
-    this.sets.clear();
-    for (const [name, elements] of drafts) this.sets.set(name, elements);
+    const isLate = (name: string) => MAPS[name as MapName]?.isInterval === true;
+    for (const late of [false, true]) {
+      for (const [name, elements] of drafts) {
+        if (isLate(name) !== late) continue;
+        this.sets.set(name, elements);
+        if (late) this.amid();
+      }
+      if (!late) this.amid();
+    }
     this.log.push(line.join(', '));
     this.after();
   }
