@@ -113,6 +113,7 @@ function watchOthers(
         for (const backend of backends.values()) backend.disturbed('some notifications were lost');
       },
     });
+    for (const backend of backends.values()) backend.hearsOthers = true;
   } catch (error) {
     log.warn(
       { err: error },

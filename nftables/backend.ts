@@ -51,6 +51,8 @@ export class NftBackend implements Backend {
   #sizes = new Map<string, number>();
   #cleanupFailures = 0;
   readonly #plan: NftPlan;
+  /** Whether `disturbed` is called for whatever others do. */
+  hearsOthers = false;
   /** Maps that packets write, of those that are known to be there. */
   #affinities: ReadonlySet<string> = new Set();
 

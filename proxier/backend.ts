@@ -51,6 +51,8 @@ export interface Backend {
   loss(): Promise<string | undefined>;
   /** A mode that hears at once of what somebody took away has `loss` asked at once. */
   onLoss?(callback: () => void): void;
+  /** It hears by now of all that others do, so that there is little to find by comparing. */
+  readonly hearsOthers?: boolean;
   /** A mode tells the numbers that it has. */
   numbers?(): BackendNumbers;
 }

@@ -134,6 +134,11 @@ export class FamilyProxier {
     return this.#backend.loss();
   }
 
+  /** See `Backend.hearsOthers`. */
+  get hearsOthers(): boolean {
+    return this.#backend.hearsOthers === true;
+  }
+
   /** See `Backend.onLoss`. */
   onLoss(callback: () => void): void {
     this.#backend.onLoss?.(callback);

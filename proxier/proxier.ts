@@ -48,7 +48,10 @@ export interface SyncAttempt {
 
 /** Everything is compared with the kernel at least this often, as in kube-proxy. */
 const FULL_SYNC_PERIOD = 60 * 60 * 1000;
-/** And oftener, as long as that takes no more than one part in so many of the time. */
+/**
+ * And oftener, as long as that takes no more than one part in so many of the time, in modes that do
+ * not hear of what others do: changes have to wait meanwhile.
+ */
 const COMPARISON_SHARE = 100;
 const BACKOFF = { first: 500, max: 30_000 };
 /** Services resolved before the event loop gets a turn. */
@@ -135,8 +138,11 @@ export class Proxier {
       await this.#drain();
       const isDue = family.needsSync;
       if (isDue) {
+        // What was done before it listened is found by the comparison after that.
+        const { hearsOthers } = family;
         const report = await family.sync();
-        if (report.full) this.#nextFull.set(family, timers.now() + restAfter(report.seconds));
+        const rest = hearsOthers ? FULL_SYNC_PERIOD : restAfter(report.seconds);
+        if (report.full) this.#nextFull.set(family, timers.now() + rest);
         observer.synced(report);
       } else {
         observer.unchanged(family.family, family.takeTriggers());

@@ -18,6 +18,7 @@ class FakeBackend implements Backend {
   applied: { full: boolean; routes: string[] }[] = [];
   failures = 0;
   lost: string | undefined;
+  hearsOthers = false;
   /** Milliseconds that an `apply` takes, and those that all took. */
   takes = 0;
   clock = 0;
@@ -309,6 +310,21 @@ describe('the proxier', () => {
       await pass(1000);
       assert.equal(v4.applied.filter(({ full }) => full).length, expected, `${takes} ms`);
     }
+  });
+
+  it('compares once more when it hears of what others do, and then seldom', async () => {
+    const { backends, proxier, pass, sync } = build();
+    const [v4] = backends;
+    v4.takes = 1;
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    v4.hearsOthers = true;
+    const compared = () => v4.applied.filter(({ full }) => full).length;
+    for (let period = 0; period < 9; period++) await pass(30_000);
+    assert.equal(compared(), 2);
+    for (let period = 0; period < 120; period++) await pass(30_000);
+    assert.equal(compared(), 3);
   });
 
   it('writes everything again when somebody removed it', async () => {
