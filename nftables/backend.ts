@@ -14,7 +14,7 @@ import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
 import { brokenNotes, type Forgetting, forget } from './forgetting.ts';
 import { isInterval, overlapping } from './intervals.ts';
-import { isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
+import { isLead, MAP_NAMES, type MapName } from './maps.ts';
 import { type Difference, NftPlan, type PlanOptions } from './plan.ts';
 import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
 import { type Step, type Steps, stepsOf } from './steps.ts';
@@ -253,7 +253,7 @@ export class NftBackend implements Backend {
     const chains = [...this.#plan.chains()];
     const written = chains.map((chain) => (isForNft(chain) ? chain : { ...chain, rules: [] }));
     const script = tableScript(written, elements, this.family);
-    await this.#nft.run(`delete table ${nftFamily(this.family)} ${TABLE}\n${script}`);
+    await this.#nft.run(script);
     await this.#tables.replaceRules(rulesOf(chains));
     this.#affinities = affinitiesOf(chains);
     this.#sizes = new Map();

@@ -34,7 +34,7 @@ export interface Difference {
  */
 export class NftPlan {
   readonly #options: PlanOptions;
-  #facts: NodeFacts = { addresses: [], primary: undefined };
+  #facts: NodeFacts = { addresses: [], primary: [] };
   readonly #wanted = new Map<string, Placed>();
   /** What the kernel was given. */
   #given = new Map<string, Placed>();

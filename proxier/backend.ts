@@ -5,8 +5,11 @@ import type { Route } from '../services/route.ts';
 export interface NodeFacts {
   /** All addresses of this node in the family, sorted. */
   readonly addresses: readonly string[];
-  /** The address that the Node object names first in the family. */
-  readonly primary: string | undefined;
+  /**
+   * The one of them that the Node object names first in the family; all but loopback ones where there
+   * is no Node object.
+   */
+  readonly primary: readonly string[];
 }
 
 /** What one `apply` did, for logs and metrics. */

@@ -52,7 +52,7 @@ export class FamilyProxier {
   readonly #now: () => number;
   readonly #owners = new FlowOwners();
   #health = new Map<ObjectKey, ServiceHealth>();
-  #facts: NodeFacts = { addresses: [], primary: undefined };
+  #facts: NodeFacts = { addresses: [], primary: [] };
   #triggerTimes: readonly number[] = [];
   #dirty = true;
   #full = true;

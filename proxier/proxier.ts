@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { familyOf } from '../api/addresses.ts';
+import { familyOf, isLoopback } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NodeFacts } from './backend.ts';
@@ -34,7 +34,7 @@ export interface ProxierObserver {
   unchanged(family: IpFamily, triggerTimes: readonly number[]): void;
   synced(report: SyncReport): void;
   syncFailed(family: IpFamily, error: unknown, attempt: SyncAttempt): void;
-  /** Somebody else removed our rules; `what` says which. */
+  /** Somebody else changed our rules; `what` says which. */
   rulesLost(family: IpFamily, what: string): void;
   /** It could not be told whether the rules still stand. */
   checkFailed(family: IpFamily, error: unknown): void;
@@ -103,8 +103,10 @@ export class Proxier {
    * least period: an address that a Service must let go of is urgent.
    */
   setNodeAddresses(addresses: readonly string[]): void {
-    this.#addresses = addresses.toSorted(compareText);
-    this.#options.table.setNodeAddresses(new Set(addresses));
+    // Several devices may have one.
+    const unique = new Set(addresses);
+    this.#addresses = [...unique].sort(compareText);
+    this.#options.table.setNodeAddresses(unique);
     for (const family of this.#runners.keys()) this.#request(family, { urgent: true });
   }
 
@@ -172,7 +174,11 @@ export class Proxier {
       const own = (list: readonly string[]) =>
         list.filter((address) => familyOf(address) === family.family);
       const addresses = own(this.#addresses ?? []);
-      const facts = { addresses, primary: own(nodeIps)[0] };
+      const primary =
+        nodeIps.length > 0
+          ? own(nodeIps).slice(0, 1)
+          : addresses.filter((address) => !isLoopback(address));
+      const facts = { addresses, primary };
       if (family.setNodeFacts(facts)) observer.nodeFacts(family.family, facts);
     }
     while (table.hasChanges) {

@@ -345,7 +345,7 @@ describe('Services on one VIP, in nftables', () => {
 });
 
 describe('what nftables know of the node', () => {
-  const facts = { addresses: ['192.0.2.7', '192.0.2.8'], primary: '192.0.2.8' };
+  const facts = { addresses: ['192.0.2.7', '192.0.2.8'], primary: ['192.0.2.8'] };
 
   it('node ports are served on its first address, or those that are asked for', () => {
     const ips = (fields: Partial<PlanOptions>) => {
@@ -372,7 +372,7 @@ describe('what nftables know of the node', () => {
       'node-port-ips: 192.0.2.7',
       'node-port-ips: 192.0.2.8',
     ]);
-    plan.setFacts({ addresses: ['192.0.2.8', '192.0.2.9'], primary: undefined });
+    plan.setFacts({ addresses: ['192.0.2.8', '192.0.2.9'], primary: [] });
     assert.deepEqual(difference(plan.take()), {
       ...NONE,
       deletes: ['node-port-ips: 192.0.2.7'],
@@ -389,7 +389,7 @@ describe('what nftables know of the node', () => {
     plan.setFacts(facts);
     const own = `allowed-ports: ${LB} . tcp . 80 . ${LB}`;
     assert.deepEqual(difference(plan.take()).adds, [own, 'node-port-ips: 192.0.2.8']);
-    plan.setFacts({ addresses: ['198.51.100.1'], primary: '192.0.2.8' });
+    plan.setFacts({ addresses: ['198.51.100.1'], primary: ['192.0.2.8'] });
     assert.deepEqual(difference(plan.take()).afterwards, [own]);
   });
 });

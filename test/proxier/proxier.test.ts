@@ -229,9 +229,9 @@ describe('the proxier', () => {
   });
 
   for (const [nodeIp, expected] of [
-    [undefined, ['192.0.2.1', '2001:db8::1']],
-    ['192.0.2.9', ['192.0.2.9', '2001:db8::1']],
-    ['2001:db8::9', ['192.0.2.1', '2001:db8::9']],
+    [undefined, [['192.0.2.1'], ['2001:db8::1']]],
+    ['192.0.2.9', [['192.0.2.9'], ['2001:db8::1']]],
+    ['2001:db8::9', [['192.0.2.1'], ['2001:db8::9']]],
   ] as const) {
     it(`takes ${nodeIp} for the node's IP of its family, and the Node's for the other`, async () => {
       const { table, backends, proxier, pass, sync } = build(
@@ -248,6 +248,20 @@ describe('the proxier', () => {
       );
     });
   }
+
+  it("takes all addresses for the node's own, once each, while there is no Node", async () => {
+    const { backends, proxier, pass, sync } = build();
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(['192.0.2.2', '127.0.0.1', '192.0.2.1', '192.0.2.2', '::1']);
+    await pass(0);
+    assert.deepEqual(
+      backends.map(({ facts }) => facts),
+      [
+        { addresses: ['127.0.0.1', '192.0.2.1', '192.0.2.2'], primary: ['192.0.2.1', '192.0.2.2'] },
+        { addresses: ['::1'], primary: [] },
+      ],
+    );
+  });
 
   it('programs a change at once at rest, and puts those of a storm together', async () => {
     const { table, backends, reports, proxier, pass, sync } = build();
