@@ -1,12 +1,11 @@
 /** Any object of the policy kinds is read or refused, and what fails does so closed. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { canonicalAddress, canonicalCidr, cidrContains } from '../../api/addresses.ts';
 import { InvalidObject } from '../../api/errors.ts';
 import { POLICY_KINDS } from '../../api/objects.ts';
-import type { Peer, Policy, PolicyObject, PolicyRule, Selector } from '../../api/policy-objects.ts';
-import { isProtocol } from '../../api/ports.ts';
+import type { Policy, PolicyObject, PolicyRule } from '../../api/policy-objects.ts';
 import { API_VERSIONS, readObject } from '../../api/read-object.ts';
+import { checkPolicyObject } from './policy-checks.ts';
 
 const text = fc.oneof(
   fc.constantFrom('', 'a', 'TCP', 'Allow', 'Deny', '10.0.0.0/8', '::ffff:10.0.0.0/104', 'a.io.'),
@@ -216,12 +215,9 @@ describe('any object of network policy', () => {
         const object = readOrRefuse(raw);
         if (object === undefined) return;
         count(object.kind);
-        if (object.kind === 'Pod') {
-          for (const each of object.addresses) assert.equal(canonicalAddress(each), each);
-        } else if (object.kind === 'CIDRGroup') {
-          for (const each of object.cidrs) assert.equal(canonicalCidr(each), each);
-        } else if ('faults' in object) {
-          checkPolicy(object, raw);
+        checkPolicyObject(object);
+        if ('faults' in object) {
+          checkFaults(object, raw);
           count(object.faults.length > 0 ? `faulty ${object.kind}` : `sound ${object.kind}`);
         }
       }),
@@ -237,16 +233,15 @@ describe('any object of network policy', () => {
   });
 });
 
-function checkPolicy(policy: Policy, raw: unknown): void {
+/** What has a fault has failed closed. */
+function checkFaults(policy: Policy, raw: unknown): void {
   const told = JSON.stringify({ policy, raw });
-  assert.ok(policy.priority >= 0 && policy.priority <= 1000, told);
   for (const { field, reason } of policy.faults) {
     assert.match(`${field}: ${reason}`, /^[\x20-\x7e]+$/);
     assert.match(field, /^(spec|metadata\.name)/, told);
   }
   for (const direction of ['ingress', 'egress'] as const) {
     for (const rule of policy[direction] ?? []) {
-      checkRule(rule);
       const faulty = policy.faults.some(
         ({ field }) => field.startsWith(`${rule.path}.`) || field.startsWith(`${rule.path}[`),
       );
@@ -266,40 +261,4 @@ function checkPolicy(policy: Policy, raw: unknown): void {
 function isClosed({ action, peers, ports }: PolicyRule): boolean {
   if (action === 'Allow') return peers?.length === 0 && ports?.length === 0;
   return action === 'Deny' && peers === undefined && ports === undefined;
-}
-
-function checkRule({ action, peers, ports }: PolicyRule): void {
-  for (const peer of peers ?? []) checkPeer(peer);
-  if (action !== 'Allow') assert.ok(!peers?.some((peer) => peer.kind === 'domainName'));
-  for (const port of ports ?? []) {
-    if ('name' in port) assert.notEqual(port.name, '');
-    else {
-      assert.ok(isProtocol(port.protocol));
-      assert.ok(port.first >= 1 && port.first <= port.last && port.last <= 65_535);
-    }
-  }
-}
-
-function checkPeer(peer: Peer): void {
-  if (peer.kind === 'network') {
-    assert.equal(canonicalCidr(peer.cidr), peer.cidr);
-    for (const part of peer.except) {
-      assert.equal(canonicalCidr(part), part);
-      assert.ok(cidrContains(peer.cidr, part.split('/')[0] ?? ''));
-    }
-  } else if (peer.kind === 'domainName') {
-    assert.match(peer.pattern, /^(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)+$/);
-  } else if (peer.kind === 'pods') {
-    const { namespaces } = peer.selection;
-    if (typeof namespaces !== 'string') checkSelector(namespaces);
-    checkSelector(peer.selection.pods);
-  } else checkSelector(peer.selector);
-}
-
-function checkSelector(requirements: Selector): void {
-  for (const { key, operator, values: each } of requirements) {
-    assert.match(key, /^[A-Za-z0-9./_-]+$/);
-    assert.equal(each.length > 0, operator === 'In' || operator === 'NotIn');
-    assert.deepEqual(each, [...new Set(each)].sort());
-  }
 }
