@@ -198,9 +198,9 @@ describe('the kubernetes source for network policy', () => {
 
     it('nor because watches say so, where lists do not', async () => {
       const before = world.requests('watch', 'cidrgroups').length;
-      fail(3, 'watch');
+      fail(6, 'watch');
       world.double.breakWatches('cut', 'cidrgroups');
-      await watchedAgain(before + 3);
+      await watchedAgain(before + 6);
       assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
     });
 
