@@ -25,10 +25,10 @@ type PolicyType = (typeof TYPES)[number];
 
 /**
  * A NetworkPolicy of `networking.k8s.io/v1` with the defaults of the API server, held against the rules of
- * Kubernetes' ValidateNetworkPolicy. What these refuse becomes a fault: a rule allows nothing; where it
- * is the policy as a whole (`policyTypes`, a field that is not known, rules that are no list), its
- * pods are isolated both ways and nothing is allowed by it. Rules of a direction that it is not about
- * are not looked at.
+ * Kubernetes' ValidateNetworkPolicy. What these refuse becomes a fault: a rule allows nothing, rules that are
+ * no list are none; where it is the policy as a whole (`policyTypes`, a field that is not known),
+ * its pods are isolated both ways and nothing is allowed by it. Rules of a direction that it is not
+ * about are not looked at.
  * @throws InvalidObject when name, namespace or `podSelector` cannot be read: it is not known then
  * whom it would isolate. The API server keeps such a selector only when a value in it is none that a
  * label can have.
@@ -39,10 +39,10 @@ export function readNetworkPolicy(raw: unknown): Policy {
   const pods = readSelector(child(spec, 'podSelector'));
   const faults: PolicyFault[] = [];
   attempt(faults, () => members(spec, ['podSelector', 'ingress', 'egress', 'policyTypes']));
-  const types = attempt(faults, () => readTypes(spec)) ?? TYPES;
+  const types = attempt(faults, () => readTypes(spec)) ?? [];
   const isSound = faults.length === 0;
   const rulesOf = (type: PolicyType): readonly PolicyRule[] | undefined => {
-    if (!types.includes(type) && isSound) return undefined;
+    if (isSound && !types.includes(type)) return undefined;
     const [list, peers] = type === 'Ingress' ? ['ingress', 'from'] : ['egress', 'to'];
     const read = readRules(child(spec, list), grammar(namespace, peers), isSound);
     faults.push(...read.faults);

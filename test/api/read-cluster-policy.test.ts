@@ -700,6 +700,16 @@ describe('AdminNetworkPolicy, BaselineAdminNetworkPolicy, ClusterNetworkPolicy',
         });
       }
 
+      it(`${kind}: in a rule of unknown action, that alone is told`, () => {
+        const rule = { action: 'Log', to: [{ domainNames: ['a.io'] }] };
+        const { rule: read, faults } = withRule(kind, 'egress', rule);
+        assert.deepEqual(effect(read), EVERYTHING);
+        assert.deepEqual(
+          faults.map(({ field }) => field),
+          ['spec.egress[0].action'],
+        );
+      });
+
       it(`${kind}: do not go with named ports`, () => {
         const { ports, allow } = KINDS[kind];
         const named = ports === 'ports' ? { namedPort: 'http' } : { destinationNamedPort: 'http' };
