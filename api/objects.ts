@@ -3,17 +3,43 @@
  * Addresses are canonical text (as `canonicalAddress` of `addresses.ts` gives it), ports numbers.
  */
 
+import type { Labels, PolicyKind, PolicyObject } from './policy-objects.ts';
+
 export type IpFamily = 'IPv4' | 'IPv6';
 export const IP_FAMILIES: readonly IpFamily[] = ['IPv4', 'IPv6'];
 
 export type Protocol = 'TCP' | 'UDP' | 'SCTP';
 export const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP'];
 
-export type Kind = 'Service' | 'EndpointSlice' | 'Node';
+export type ServingKind = 'Service' | 'EndpointSlice' | 'Node';
+export type Kind = ServingKind | 'Pod' | 'Namespace' | 'CIDRGroup' | PolicyKind;
 /** What a node serves Services from. */
-export const SERVING_KINDS: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
+export const SERVING_KINDS: readonly ServingKind[] = ['Service', 'EndpointSlice', 'Node'];
+/** What network policy reads besides Nodes. */
+export const POLICY_KINDS: readonly PolicyObject['kind'][] = [
+  'Pod',
+  'Namespace',
+  'CIDRGroup',
+  'NetworkPolicy',
+  'AdminNetworkPolicy',
+  'BaselineAdminNetworkPolicy',
+  'ClusterNetworkPolicy',
+];
+const CLUSTER_KINDS: ReadonlySet<Kind> = new Set<Kind>([
+  'Node',
+  'Namespace',
+  'CIDRGroup',
+  'AdminNetworkPolicy',
+  'BaselineAdminNetworkPolicy',
+  'ClusterNetworkPolicy',
+]);
 
-/** `namespace/name`; for a Node the bare name. */
+/** Whether objects of this kind are in a namespace. */
+export function isNamespaced(kind: Kind): boolean {
+  return !CLUSTER_KINDS.has(kind);
+}
+
+/** `namespace/name`; the bare name of what is in no namespace. */
 export type ObjectKey = string;
 
 export type ServiceType = 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName';
@@ -119,6 +145,7 @@ export interface Node {
   readonly kind: 'Node';
   readonly key: ObjectKey;
   readonly name: string;
+  readonly labels: Labels;
   readonly zone: string | undefined;
   readonly podCIDRs: readonly string[];
   /** InternalIP addresses first, then ExternalIP, in the order of the status. */
@@ -129,4 +156,5 @@ export interface Node {
   readonly taints: readonly string[];
 }
 
-export type ApiObject = Service | EndpointSlice | Node;
+export type ServingObject = Service | EndpointSlice | Node;
+export type ApiObject = ServingObject | PolicyObject;

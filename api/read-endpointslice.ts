@@ -22,6 +22,7 @@ import {
 } from './read-field.ts';
 import { parseTime, readMetadata } from './read-metadata.ts';
 import { dnsLabel, dnsSubdomain, portName } from './read-name.ts';
+import { shared } from './shared-text.ts';
 
 const TRIGGER_TIME_ANNOTATION = 'endpoints.kubernetes.io/last-change-trigger-time';
 
@@ -109,18 +110,4 @@ function readEndpoint(field: Field, family: IpFamily): SliceEndpoint {
 function readHints(list: Field): string[] | undefined {
   const names = items(list).map((hint) => text(child(hint, 'name')));
   return names.length === 0 ? undefined : names;
-}
-
-const names = new Map<string, string>();
-/** Names of nodes and zones beyond which a cluster is not. */
-const MAX_NAMES = 20_000;
-
-/** One and the same text for equal ones: a large cluster has the name of each node in hundreds of endpoints. */
-function shared(name: string): string {
-  const known = names.get(name);
-  if (known !== undefined) return known;
-  // Nodes come and go; what is lost is but the sharing.
-  if (names.size >= MAX_NAMES) names.clear();
-  names.set(name, name);
-  return name;
 }

@@ -22,11 +22,12 @@ export function fail(field: Field, reason: string): never {
   throw new InvalidObject(field.object, pathOf(field), reason);
 }
 
-function pathOf(field: Field): string {
+/** Where a field is: `spec.ports[0].port`; safe to print. */
+export function pathOf(field: Field): string {
   if (field.parent === undefined) return '';
   const path = pathOf(field.parent);
   if (typeof field.key === 'number') return `${path}[${field.key}]`;
-  if (/[./]/.test(field.key)) return `${path}[${JSON.stringify(field.key)}]`;
+  if (!/^[\w-]+$/.test(field.key)) return `${path}[${shown(field.key)}]`;
   return path === '' ? field.key : `${path}.${field.key}`;
 }
 
@@ -50,6 +51,24 @@ export function child(field: Field, key: string): Field {
   return { object: field.object, parent: field, key, value };
 }
 
+/** The members of an object that are set. @throws InvalidObject for one that is not among those known. */
+export function members<T extends string>(field: Field, known: readonly T[]): T[] {
+  if (isMissing(field)) return [];
+  if (!isRecord(field.value)) fail(field, 'must be an object');
+  const names = Object.keys(field.value).filter((name) => !isMissing(child(field, name)));
+  return names.map(
+    (name) => known.find((each) => each === name) ?? fail(child(field, name), 'is not known'),
+  );
+}
+
+/** The one member of an object that is set, of those known. */
+export function onlyMember<T extends string>(field: Field, known: readonly T[]): T {
+  const [name, second] = members(field, known);
+  if (name === undefined) fail(field, `must have one of ${known.join(', ')}`);
+  if (second !== undefined) fail(field, `must have ${name} or ${second}, not both`);
+  return name;
+}
+
 /** The members of a list; none when it is missing. */
 export function items(field: Field): Field[] {
   if (isMissing(field)) return [];
@@ -60,6 +79,15 @@ export function items(field: Field): Field[] {
     key,
     value,
   }));
+}
+
+/** The members of a list that has to have some, but not too many. */
+export function someItems(field: Field, most: number): Field[] {
+  const list = items(field);
+  if (isMissing(field)) fail(field, 'is required');
+  if (list.length === 0) fail(field, 'must not be empty');
+  if (list.length > most) fail(field, `must have at most ${most} members, not ${list.length}`);
+  return list;
 }
 
 export function text(field: Field): string {
@@ -91,6 +119,13 @@ export function choice<T extends string>(field: Field, allowed: readonly T[], fa
   return found ?? fail(field, `must be one of ${allowed.join(', ')}, not ${shown(value)}`);
 }
 
+/** One of these words, which has to be there. */
+export function word<T extends string>(field: Field, known: readonly T[]): T {
+  const value = text(field);
+  const found = known.find((each) => each === value);
+  return found ?? fail(field, `must be one of ${known.join(', ')}, not ${shown(value)}`);
+}
+
 /** A whole number from `from` to `to`; undefined when it is missing. */
 export function optionalInteger(field: Field, from: number, to: number): number | undefined {
   const { value } = field;
@@ -99,6 +134,11 @@ export function optionalInteger(field: Field, from: number, to: number): number 
     fail(field, `must be a number from ${from} to ${to}, not ${shown(value)}`);
   }
   return value === 0 ? 0 : value; // JSON knows -0, which equals 0 and yet is not deeply equal to it
+}
+
+/** A whole number from `from` to `to`. */
+export function integer(field: Field, from: number, to: number): number {
+  return optionalInteger(field, from, to) ?? fail(field, 'is required');
 }
 
 /** A value as an error message shows it: short, on one line, in printable ASCII. */

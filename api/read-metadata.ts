@@ -1,4 +1,4 @@
-import type { Kind, ObjectKey } from './objects.ts';
+import { isNamespaced, type Kind, type ObjectKey } from './objects.ts';
 import {
   child,
   type Field,
@@ -17,18 +17,21 @@ export interface Metadata {
   readonly root: Field;
   readonly metadata: Field;
   readonly key: ObjectKey;
-  /** Empty for a Node. */
+  /** Empty for what is in none. */
   readonly namespace: string;
   readonly name: string;
 }
+
+/** Kinds whose names are DNS labels; those of others are subdomains. */
+const LABEL_NAMED: ReadonlySet<Kind> = new Set<Kind>(['Service', 'Namespace']);
 
 /** @throws InvalidObject when the name or the namespace cannot be read. */
 export function readMetadata(kind: Kind, raw: unknown): Metadata {
   const root = rootField(objectLabel(kind, raw), raw);
   const metadata = child(root, 'metadata');
   const nameField = child(metadata, 'name');
-  const name = kind === 'Service' ? dnsLabel(nameField) : dnsSubdomain(nameField);
-  if (kind === 'Node') return { root, metadata, key: name, namespace: '', name };
+  const name = LABEL_NAMED.has(kind) ? dnsLabel(nameField) : dnsSubdomain(nameField);
+  if (!isNamespaced(kind)) return { root, metadata, key: name, namespace: '', name };
   const namespaceField = child(metadata, 'namespace');
   // As kubectl without --namespace.
   const missing = isMissing(namespaceField) || namespaceField.value === '';
@@ -40,7 +43,7 @@ export function readMetadata(kind: Kind, raw: unknown): Metadata {
 export function objectLabel(kind: Kind, raw: unknown): string {
   const metadata = isRecord(raw) && isRecord(raw.metadata) ? raw.metadata : {};
   const name = typeof metadata.name === 'string' ? printable(metadata.name.slice(0, 253)) : '?';
-  if (kind === 'Node') return `${kind} ${name}`;
+  if (!isNamespaced(kind)) return `${kind} ${name}`;
   const { namespace } = metadata;
   const given = typeof namespace === 'string' && namespace !== '';
   return `${kind} ${given ? printable(namespace.slice(0, 63)) : 'default'}/${name}`;

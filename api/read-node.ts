@@ -3,6 +3,7 @@ import type { Node } from './objects.ts';
 import { cidr, onePerFamily } from './read-address.ts';
 import { child, type Field, isMissing, items, optionalText, text } from './read-field.ts';
 import { readMetadata } from './read-metadata.ts';
+import { readLabels } from './read-selector.ts';
 
 /**
  * A Node of the API group `v1`.
@@ -14,6 +15,7 @@ export function readNode(raw: unknown): Node {
     kind: 'Node',
     key,
     name,
+    labels: readLabels(metadata),
     zone: optionalText(child(child(metadata, 'labels'), 'topology.kubernetes.io/zone')),
     podCIDRs: readPodCidrs(child(root, 'spec')),
     addresses: readAddresses(child(child(root, 'status'), 'addresses')),

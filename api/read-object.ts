@@ -1,8 +1,17 @@
 import type { ApiObject, Kind, ObjectKey } from './objects.ts';
+import {
+  readAdminNetworkPolicy,
+  readBaselineAdminNetworkPolicy,
+} from './read-admin-network-policy.ts';
+import { readCidrGroup } from './read-cidr-group.ts';
+import { readClusterNetworkPolicy } from './read-cluster-network-policy.ts';
 import { readEndpointSlice } from './read-endpointslice.ts';
 import { child, fail, isRecord, rootField, shown } from './read-field.ts';
 import { objectLabel, readMetadata } from './read-metadata.ts';
+import { readNamespace } from './read-namespace.ts';
+import { readNetworkPolicy } from './read-network-policy.ts';
 import { readNode } from './read-node.ts';
+import { readPod } from './read-pod.ts';
 import { readService } from './read-service.ts';
 
 /** The apiVersion that each kind is read in. */
@@ -10,12 +19,26 @@ export const API_VERSIONS: Readonly<Record<Kind, string>> = {
   Service: 'v1',
   EndpointSlice: 'discovery.k8s.io/v1',
   Node: 'v1',
+  Pod: 'v1',
+  Namespace: 'v1',
+  CIDRGroup: 'policy.networking.k8s.io/v1alpha1',
+  NetworkPolicy: 'networking.k8s.io/v1',
+  AdminNetworkPolicy: 'policy.networking.k8s.io/v1alpha1',
+  BaselineAdminNetworkPolicy: 'policy.networking.k8s.io/v1alpha1',
+  ClusterNetworkPolicy: 'policy.networking.k8s.io/v1alpha2',
 };
 
 const READERS: Readonly<Record<Kind, (raw: unknown) => ApiObject | undefined>> = {
   Service: readService,
   EndpointSlice: readEndpointSlice,
   Node: readNode,
+  Pod: readPod,
+  Namespace: readNamespace,
+  CIDRGroup: readCidrGroup,
+  NetworkPolicy: readNetworkPolicy,
+  AdminNetworkPolicy: readAdminNetworkPolicy,
+  BaselineAdminNetworkPolicy: readBaselineAdminNetworkPolicy,
+  ClusterNetworkPolicy: readClusterNetworkPolicy,
 };
 
 export interface ObjectIdentity {

@@ -1,7 +1,8 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { compareText } from '../api/collections.ts';
-import { SERVING_KINDS } from '../api/objects.ts';
+import { type ApiObject, POLICY_KINDS, SERVING_KINDS } from '../api/objects.ts';
+import type { PolicyFault } from '../api/policy-objects.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import type { FeatureGates } from '../config/map-kinds.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
@@ -30,15 +31,16 @@ export function addValidateCommand(program: Command): void {
 }
 
 /**
- * Everything in a manifest directory that the agent would not serve as written, in the order of
- * files and lines. Node addresses are unknown here, so VIPs are not held against them.
+ * Everything in a manifest directory that the agent would not serve or enforce as written, in the order
+ * of files and lines. Node addresses are unknown here, so VIPs are not held against them. Objects of
+ * network policy are checked whether or not an agent enforces it.
  * @throws ManifestDirectoryError
  */
 export function validate(
   directory: string,
   gates: FeatureGates,
 ): { problems: ManifestProblem[]; objects: number } {
-  const loaded = loadManifestDirectory(directory, SERVING_KINDS);
+  const loaded = loadManifestDirectory(directory, [...SERVING_KINDS, ...POLICY_KINDS]);
   const table = new RouteTable({
     nodeName: '',
     allPortsEnabled: gates.AllPorts,
@@ -55,8 +57,21 @@ export function validate(
     const { field, message: reason } = refusal;
     return [{ ...place, object: `Service ${refusal.serviceKey}`, field, reason }];
   });
-  const problems = [...loaded.problems, ...refused].sort(
+  const faults = loaded.objects.flatMap(({ object, file, line }) =>
+    faultsOf(object).map(({ field, reason }) => ({
+      file: join(directory, file),
+      line,
+      object: `${object.kind} ${object.key}`,
+      field,
+      reason,
+    })),
+  );
+  const problems = [...loaded.problems, ...refused, ...faults].sort(
     (a, b) => compareText(a.file, b.file) || (a.line ?? 0) - (b.line ?? 0),
   );
   return { problems, objects: loaded.objects.length };
+}
+
+function faultsOf(object: ApiObject): readonly PolicyFault[] {
+  return 'faults' in object ? object.faults : [];
 }

@@ -67,7 +67,8 @@ interface Resolved {
 
 /**
  * The objects that sources handed over, and the Routes that follow from them. A change marks the
- * Services that it touches; `takeChanges` resolves those and no others.
+ * Services that it touches; `takeChanges` resolves those and no others. Objects that Services are not
+ * served from are passed over.
  */
 export class RouteTable implements ObjectSink {
   readonly #nodeName: string;
@@ -131,23 +132,31 @@ export class RouteTable implements ObjectSink {
   }
 
   upsert(object: ApiObject): void {
-    if (object.kind !== 'Node') this.#count(object.kind);
-    if (object.kind === 'Service') this.#upsertService(object);
-    else if (object.kind === 'EndpointSlice') this.#upsertSlice(object);
-    else if (object.name === this.#nodeName) this.#setNode(object);
+    if (object.kind === 'Service') {
+      this.#count(object.kind);
+      this.#upsertService(object);
+    } else if (object.kind === 'EndpointSlice') {
+      this.#count(object.kind);
+      this.#upsertSlice(object);
+    } else if (object.kind === 'Node' && object.name === this.#nodeName) this.#setNode(object);
+    else return;
     this.#onChange();
   }
 
   remove(kind: Kind, key: ObjectKey): void {
-    if (kind !== 'Node') this.#count(kind);
-    if (kind === 'Service') this.#removeService(key);
-    else if (kind === 'EndpointSlice') this.#removeSlice(key);
-    else if (key === this.#nodeName) this.#setNode(undefined);
+    if (kind === 'Service') {
+      this.#count(kind);
+      this.#removeService(key);
+    } else if (kind === 'EndpointSlice') {
+      this.#count(kind);
+      this.#removeSlice(key);
+    } else if (kind === 'Node' && key === this.#nodeName) this.#setNode(undefined);
+    else return;
     this.#onChange();
   }
 
   synced(kind: Kind): void {
-    this.#unsynced.delete(kind);
+    if (!this.#unsynced.delete(kind)) return;
     if (kind === 'EndpointSlice') this.#triggers.begin();
     this.#onChange();
   }

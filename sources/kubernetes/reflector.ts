@@ -4,7 +4,7 @@ import type { ApiObject, Kind, ObjectKey } from '../../api/objects.ts';
 import { isRecord, shown } from '../../api/read-field.ts';
 import { API_VERSIONS, readIdentity, readObject } from '../../api/read-object.ts';
 import type { ObjectSink } from '../store.ts';
-import { type Backoff, waitMs } from './backoff.ts';
+import { type Backoff, backoffMs, waitMs } from './backoff.ts';
 import {
   ApiError,
   type Failure,
@@ -29,6 +29,8 @@ export interface Resource {
   readonly path: string;
   /** `labelSelector`, `fieldSelector`. */
   readonly selectors: Query;
+  /** Of a CRD, which need not be installed: then there is nothing of it. */
+  readonly optional?: boolean;
 }
 
 export interface ReflectorOptions {
@@ -51,12 +53,17 @@ const WATCH_SECONDS = 300;
 const LIST_AFTER_FAILURES = 3;
 /** So many lists in a row that are older than what was seen are the truth: a backup, restored. */
 const BELIEVE_STALE_LISTS = 3;
+/** So many answers in a row that a CRD is not installed are the truth, and looks after them are rare. */
+const BELIEVE_ABSENCES = 3;
+const ABSENT_MS = 60_000;
 
 /**
  * Keeps the sink in step with one resource of the API server: lists it, watches from there, lists
- * again when the server has forgotten the version we know. Calls `synced` after the first list.
+ * again when the server has forgotten the version we know. Calls `synced` after the first list, or
+ * when there is nothing to list because an optional resource is not installed.
  *
- * Nothing is taken away but what the server says is deleted, or what a complete list has not got.
+ * Nothing is taken away but what the server says is deleted, or what a complete list has not got, or
+ * all that was of a CRD that is gone.
  */
 export class Reflector {
   readonly #options: ReflectorOptions;
@@ -67,6 +74,9 @@ export class Reflector {
   /** The last resource version that the server told. */
   #seen = '';
   #staleLists = 0;
+  /** Answers in a row that an optional resource is not served. */
+  #absences = 0;
+  #absent = false;
   /** Whether the watch has brought anything since the last wait. */
   #progress = false;
   #paged = true;
@@ -90,6 +100,11 @@ export class Reflector {
       if (this.#progress) failures = 0;
       // The regular end of a watch.
       if (this.#progress && failure === undefined) continue;
+      if (this.#isAbsent(failure)) {
+        failures = 0;
+        await backoff.delay(absenceMs(this.#absences, backoff.random), signal);
+        continue;
+      }
       failures++;
       const asked = failure instanceof ApiError ? failure.retryAfterMs : 0;
       if (asksForList(failure, failures)) this.#version = undefined;
@@ -117,6 +132,27 @@ export class Reflector {
     }
   }
 
+  /**
+   * Whether there is nothing of an optional resource, because it is not installed. An API server that
+   * is starting, or a proxy before it, may not know a CRD for a moment: what is in force does not
+   * go for one such answer.
+   */
+  #isAbsent(failure: Failure | undefined): boolean {
+    const { resource, sink, log } = this.#options;
+    const isMissing = failure instanceof ApiError && failure.code === 404;
+    this.#absences = resource.optional === true && isMissing ? this.#absences + 1 : 0;
+    if (this.#absences === 0) return false;
+    this.#version = undefined;
+    if (this.#known.size > 0 && this.#absences < BELIEVE_ABSENCES) return false;
+    for (const key of this.#known.keys()) this.#drop(key);
+    if (!this.#absent)
+      log.info({ kind: resource.kind }, 'not installed; looking for it now and then');
+    this.#absent = true;
+    if (!this.#synced) sink.synced(resource.kind);
+    this.#synced = true;
+    return true;
+  }
+
   /** @returns the resource version of the list. */
   async #list(session: Session, signal: AbortSignal): Promise<string> {
     const { resource, sink, log } = this.#options;
@@ -133,6 +169,8 @@ export class Reflector {
     } while (next !== '');
     for (const key of this.#known.keys()) if (!present.has(key)) this.#drop(key);
     this.#paged = true;
+    this.#absent = false;
+    this.#absences = 0;
     this.#staleLists = 0;
     this.#seen = first.resourceVersion;
     log.info({ kind: resource.kind, objects: this.#known.size }, 'listed');
@@ -267,6 +305,12 @@ export class Reflector {
     }
     throw new MalformedAnswer(`API server: not a ${this.#options.resource.kind}`);
   }
+}
+
+/** Until the next look; as after failures at first, then about once a minute. */
+function absenceMs(absences: number, random: () => number): number {
+  if (absences < BELIEVE_ABSENCES) return backoffMs(absences, random);
+  return Math.round(ABSENT_MS * (0.5 + random()));
 }
 
 /** Whether what we know can no longer be watched on from. */

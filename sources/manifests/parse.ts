@@ -32,11 +32,11 @@ interface RawDocument {
  */
 const MAX_ALIASES = 1000;
 
-/** The lists that are unpacked: their apiVersion, and what members are that do not say it. */
-const LISTS = new Map<string, { apiVersion: string; kind: string | undefined }>([
+/** The lists that are known: their apiVersion, and what members are that do not say it. */
+const LISTS = new Map<string, { apiVersion: string; kind: Kind | undefined }>([
   ['List', { apiVersion: 'v1', kind: undefined }],
-  ...Object.entries(API_VERSIONS).map(
-    ([kind, apiVersion]) => [`${kind}List`, { apiVersion, kind }] as const,
+  ...(Object.keys(API_VERSIONS) as Kind[]).map(
+    (kind) => [`${kind}List`, { apiVersion: API_VERSIONS[kind], kind }] as const,
   ),
 ]);
 
@@ -55,7 +55,9 @@ export function parseManifest(
     ? jsonDocuments(text, problems)
     : yamlDocuments(text, problems);
   const objects = new Map<string, ParsedObject>();
-  for (const { value, line } of documents.flatMap((document) => unpack(document, problems))) {
+  for (const { value, line } of documents.flatMap((document) =>
+    unpack(document, kinds, problems),
+  )) {
     try {
       const object = readObject(value, kinds);
       if (object === undefined) continue;
@@ -72,7 +74,11 @@ export function parseManifest(
   return { objects: [...objects.values()], problems };
 }
 
-function unpack(document: RawDocument, problems: Problem[]): { value: unknown; line: number }[] {
+function unpack(
+  document: RawDocument,
+  kinds: readonly Kind[],
+  problems: Problem[],
+): { value: unknown; line: number }[] {
   const { value, line, itemLines } = document;
   if (!isRecord(value)) {
     problems.push({ line, reason: `must be a Kubernetes object, not ${shown(value)}` });
@@ -85,7 +91,9 @@ function unpack(document: RawDocument, problems: Problem[]): { value: unknown; l
     return [];
   }
   const list = LISTS.get(kind);
-  if (list === undefined) return [{ value, line }];
+  // A list of a kind that is not asked for may be of somebody else's kind of that name.
+  const isAsked = list?.kind === undefined || kinds.includes(list.kind);
+  if (list === undefined || !isAsked) return [{ value, line }];
   if (apiVersion !== list.apiVersion) {
     problems.push({
       line,

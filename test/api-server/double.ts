@@ -83,6 +83,8 @@ export class ApiServerDouble {
   readonly #sockets = new Set<Socket>();
   readonly #events = new EventStore();
   readonly #requests: Recorded[] = [];
+  /** Resources of CRDs that are not installed. */
+  readonly #absent = new Set<string>();
   #tokens: readonly string[] | undefined;
   #server: Server | undefined;
   #port = 0;
@@ -180,6 +182,19 @@ export class ApiServerDouble {
     }
   }
 
+  /** A CRD goes, with its objects and its watches; from then on nobody knows of it. */
+  uninstall(resource: string): void {
+    for (const object of this.#store.list(resource)) {
+      this.#store.delete(resource, keyOf(metadataOf(object)));
+    }
+    this.#absent.add(resource);
+    this.breakWatches('end', resource);
+  }
+
+  install(resource: string): void {
+    this.#absent.delete(resource);
+  }
+
   fail(rule: FaultRule): void {
     this.#faults.add(rule);
   }
@@ -250,6 +265,10 @@ export class ApiServerDouble {
     if (fault !== undefined && failAtOnce(fault, response)) return;
     if (this.#tokens !== undefined && !this.#tokens.some((t) => authorization === `Bearer ${t}`)) {
       sendStatus(response, 401, 'Unauthorized', 'Unauthorized');
+      return;
+    }
+    if (this.#absent.has(resource)) {
+      response.writeHead(404, { 'content-type': 'text/plain' }).end('404 page not found\n');
       return;
     }
     try {

@@ -12,6 +12,8 @@ export type Control = Pick<
   | 'list'
   | 'fail'
   | 'recover'
+  | 'uninstall'
+  | 'install'
   | 'breakWatches'
   | 'bookmark'
   | 'compact'

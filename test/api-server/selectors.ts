@@ -10,7 +10,7 @@ export class UnknownSelector extends Error {
 
 /**
  * `labelSelector` with `key`, `!key`, `key=value` and `key!=value`, and `fieldSelector` with
- * `metadata.name=value`.
+ * `metadata.name` or `status.phase`, `=` and `!=`.
  * @throws UnknownSelector for all others.
  */
 export function selectorOf(query: Readonly<Record<string, string>>): Selector {
@@ -37,7 +37,12 @@ function labelTerm(text: string): Selector {
 }
 
 function fieldTerm(text: string): Selector {
-  const [, name] = /^metadata\.name==?([^=]+)$/.exec(text) ?? [];
-  if (name === undefined) throw new UnknownSelector(`fieldSelector: ${text}`);
-  return (object) => metadataOf(object).name === name;
+  const [, path, operator, value] =
+    /^(metadata\.name|status\.phase)(=|==|!=)([^=]+)$/.exec(text) ?? [];
+  if (path === undefined) throw new UnknownSelector(`fieldSelector: ${text}`);
+  const field = (object: Manifest) =>
+    path === 'metadata.name'
+      ? metadataOf(object).name
+      : (object.status as { phase?: string } | undefined)?.phase;
+  return (object) => (field(object) === value) === (operator !== '!=');
 }

@@ -20,7 +20,31 @@ export const RESOURCES: readonly ResourceType[] = [
     namespaced: true,
   },
   { name: 'nodes', kind: 'Node', apiVersion: 'v1', namespaced: false },
+  { name: 'pods', kind: 'Pod', apiVersion: 'v1', namespaced: true },
+  { name: 'namespaces', kind: 'Namespace', apiVersion: 'v1', namespaced: false },
+  {
+    name: 'networkpolicies',
+    kind: 'NetworkPolicy',
+    apiVersion: 'networking.k8s.io/v1',
+    namespaced: true,
+  },
+  ...policyCrds('v1alpha1', {
+    adminnetworkpolicies: 'AdminNetworkPolicy',
+    baselineadminnetworkpolicies: 'BaselineAdminNetworkPolicy',
+    cidrgroups: 'CIDRGroup',
+  }),
+  ...policyCrds('v1alpha2', { clusternetworkpolicies: 'ClusterNetworkPolicy' }),
 ];
+
+function policyCrds(version: string, kinds: Readonly<Record<string, string>>): ResourceType[] {
+  const apiVersion = `policy.networking.k8s.io/${version}`;
+  return Object.entries(kinds).map(([name, kind]) => ({
+    name,
+    kind,
+    apiVersion,
+    namespaced: false,
+  }));
+}
 
 export interface Metadata {
   readonly name: string;

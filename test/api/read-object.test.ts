@@ -2,10 +2,15 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { canonicalAddress, canonicalCidr } from '../../api/addresses.ts';
 import { InvalidObject } from '../../api/errors.ts';
-import { type ApiObject, SERVING_KINDS } from '../../api/objects.ts';
+import {
+  isNamespaced,
+  POLICY_KINDS,
+  SERVING_KINDS,
+  type ServingObject,
+} from '../../api/objects.ts';
 import { isPort, isProtocol } from '../../api/ports.ts';
 import { readNode } from '../../api/read-node.ts';
-import { readIdentity, readObject } from '../../api/read-object.ts';
+import { API_VERSIONS, readIdentity, readObject } from '../../api/read-object.ts';
 
 const service = { apiVersion: 'v1', kind: 'Service', metadata: { name: 'web' }, spec: {} };
 const slice = {
@@ -22,6 +27,20 @@ describe('reading an object', () => {
       [service, slice, node].map((raw) => readObject(raw, SERVING_KINDS)?.key),
       ['default/web', 'default/web-1', 'node-1.example'],
     );
+  });
+
+  it('knows the kinds of network policy, in one version each', () => {
+    for (const kind of POLICY_KINDS) {
+      const hasSubject = API_VERSIONS[kind].startsWith('policy.') && kind !== 'CIDRGroup';
+      const spec = hasSubject ? { subject: { namespaces: {} } } : {};
+      const raw = { apiVersion: API_VERSIONS[kind], kind, metadata: { name: 'default' }, spec };
+      const read = readObject(raw, [kind]);
+      const key = isNamespaced(kind) ? 'default/default' : 'default';
+      assert.deepEqual([read?.kind, read?.key], [kind, key]);
+      assert.equal(readObject(raw, SERVING_KINDS), undefined);
+      const other = { ...raw, apiVersion: 'policy.networking.k8s.io/v1' };
+      assert.throws(() => readObject(other, [kind]), /: apiVersion: must be .* for this kind/);
+    }
   });
 
   for (const raw of [null, 7, 'x', [], {}, { kind: 7 }, { apiVersion: 'v1', kind: 'Pod' }]) {
@@ -83,6 +102,7 @@ describe('reading an object', () => {
       kind: 'Node',
       key: 'node-1.example',
       name: 'node-1.example',
+      labels: { 'topology.kubernetes.io/zone': 'z1' },
       zone: 'z1',
       podCIDRs: ['10.1.0.0/24', 'fd00::/64'],
       addresses: ['10.0.0.1', 'fd00::1', '192.0.2.1'],
@@ -214,9 +234,9 @@ const anyObject = fc.oneof(
   }),
 );
 
-function readOrRefuse(raw: unknown): ApiObject | undefined {
+function readOrRefuse(raw: unknown): ServingObject | undefined {
   try {
-    return readObject(raw, SERVING_KINDS);
+    return readObject(raw, SERVING_KINDS) as ServingObject | undefined;
   } catch (error) {
     assert.ok(error instanceof InvalidObject, String(error));
     assert.match(error.message, /^[\x20-\x7e]*$/);
@@ -257,7 +277,7 @@ describe('any JSON', () => {
 });
 
 /** Everything that may reach a rule holds nothing but what it should. */
-function checkSafe(object: ApiObject): void {
+function checkSafe(object: ServingObject): void {
   const label = /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/;
   assert.match(object.key, /^[-a-z0-9./]+$/);
   if (object.kind !== 'Node') {

@@ -41,6 +41,32 @@ status:
   loadBalancer: {ingress: [{ip: 203.0.113.1}]}
 `;
 
+const POLICIES = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  podSelector: {}
+  ingress:
+    - ports: [{port: 90, endPort: 80}]
+    - ports: [{protocol: UDP, endPort: 80}]
+  policyTypes: [Ingress]
+# the next
+---
+apiVersion: policy.networking.k8s.io/v1alpha1
+kind: AdminNetworkPolicy
+metadata: {name: names}
+spec:
+  priority: 1
+  subject: {namespaces: {}}
+  egress:
+    - {action: Deny, to: [{domainNames: [example.com]}]}
+---
+apiVersion: policy.networking.k8s.io/v1alpha1
+kind: CIDRGroup
+metadata: {name: cloud}
+spec: {cidrs: [10.0.0.0/8, 192.0.2.1]}
+`;
+
 const run = (...args: string[]) => execa(PORTWIDE, args, { reject: false });
 
 describe('the command', () => {
@@ -105,10 +131,29 @@ describe('the command', () => {
       ]);
     });
 
+    it('names faults of policies too, each one that makes a rule fail closed', async () => {
+      put('a.yaml', POLICIES);
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 1);
+      assert.deepEqual(stdout.split('\n'), [
+        `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[0].ports[0].endPort: must not be below port 90`,
+        `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[1].ports[0].endPort: must not be set without a port`,
+        `${directory}/a.yaml:12: AdminNetworkPolicy names: spec.egress[0].to: must not have domainNames: they can be allowed only`,
+        `${directory}/a.yaml:21: CIDRGroup cloud: spec.cidrs[1]: must be a CIDR such as 10.0.0.0/8, not "192.0.2.1"`,
+      ]);
+    });
+
     it('exits 0 when all is well', async () => {
       put('a.yaml', SIP);
+      put(
+        'b.yaml',
+        POLICIES.replaceAll('endPort: 80', 'port: 80')
+          .replace('port: 90, ', '')
+          .replace('Deny', 'Allow')
+          .replace('.1]', '.0/24]'),
+      );
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
-      assert.deepEqual([exitCode, stdout], [0, '2 objects, no faults']);
+      assert.deepEqual([exitCode, stdout], [0, '5 objects, no faults']);
     });
 
     it('says that a directory is missing', async () => {

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { serviceRef } from '../../events/event.ts';
 import { EventRecorder } from '../../events/recorder.ts';
-import { servingResources } from '../../sources/kubernetes/resources.ts';
+import type { Resource } from '../../sources/kubernetes/reflector.ts';
+import { servingAndPolicyResources, servingResources } from '../../sources/kubernetes/resources.ts';
 import { createKubernetesSource } from '../../sources/kubernetes/source.ts';
 import { ApiServerDouble } from '../api-server/double.ts';
 import { waitFor } from '../lab/lab.ts';
@@ -13,11 +14,13 @@ interface Rule {
   readonly verbs: readonly string[];
 }
 
-const { rules } = readObject<{ rules: readonly Rule[] }>('deploy/base/rbac.yaml', 'ClusterRole');
+const BASE = 'deploy/base/rbac.yaml';
+const POLICY = 'deploy/network-policy/rbac.yaml';
 
-/** `verb group/resource` for every combination that a rule allows. */
-function allowed(): string[] {
-  return rules
+/** `verb group/resource` for every combination that a rule of these files allows. */
+function allowed(...paths: readonly string[]): string[] {
+  return paths
+    .flatMap((path) => readObject<{ rules: readonly Rule[] }>(path, 'ClusterRole').rules)
     .flatMap(({ apiGroups, resources, verbs }) =>
       apiGroups.flatMap((group) =>
         resources.flatMap((resource) => verbs.map((verb) => `${verb} ${group}/${resource}`)),
@@ -26,40 +29,63 @@ function allowed(): string[] {
     .sort();
 }
 
+/** What an agent asks for that reads these, in the same form. */
+async function asked(resources: readonly Resource[]): Promise<string[]> {
+  const double = new ApiServerDouble();
+  const recorder = new EventRecorder({
+    nodeName: 'node',
+    onDropped: (reason) => assert.fail(`an Event was dropped: ${reason}`),
+    log: { warn: () => {} },
+  });
+  const source = createKubernetesSource({
+    master: `http://127.0.0.1:${await double.listen()}`,
+    resources,
+    sink: { upsert: () => {}, remove: () => {}, synced: () => {} },
+    onProblem: () => {},
+    log: { info: () => {}, warn: () => {} },
+    onSessions: (open) => recorder.connect(open),
+  });
+  const all = () =>
+    new Set(double.requests().map(({ verb, group, resource }) => `${verb} ${group}/${resource}`));
+  try {
+    await source.start();
+    // The same again is a change of the Event that is there.
+    for (const verb of ['create', 'patch']) {
+      recorder.warning(serviceRef('default/web', ''), 'RefusedNodePort', 'spec.type: no');
+      await waitFor(`an Event: ${verb}`, () => all().has(`${verb} events.k8s.io/events`));
+    }
+    await waitFor(
+      'watches',
+      () => [...all()].filter((each) => /^watch/.test(each)).length === resources.length,
+    );
+    return [...all()].sort();
+  } finally {
+    await source.stop();
+    await recorder.stop();
+    await double.close();
+  }
+}
+
 describe('the ClusterRole', () => {
   it('allows what the agent asks for, and nothing else', async () => {
-    const double = new ApiServerDouble();
-    const recorder = new EventRecorder({
-      nodeName: 'node',
-      onDropped: (reason) => assert.fail(`an Event was dropped: ${reason}`),
-      log: { warn: () => {} },
-    });
-    const source = createKubernetesSource({
-      master: `http://127.0.0.1:${await double.listen()}`,
-      resources: servingResources('node'),
-      sink: { upsert: () => {}, remove: () => {}, synced: () => {} },
-      onProblem: () => {},
-      log: { info: () => {}, warn: () => {} },
-      onSessions: (open) => recorder.connect(open),
-    });
-    const asked = () =>
-      new Set(double.requests().map(({ verb, group, resource }) => `${verb} ${group}/${resource}`));
-    try {
-      await source.start();
-      // The same again is a change of the Event that is there.
-      for (const verb of ['create', 'patch']) {
-        recorder.warning(serviceRef('default/web', ''), 'RefusedNodePort', 'spec.type: no');
-        await waitFor(`an Event: ${verb}`, () => asked().has(`${verb} events.k8s.io/events`));
-      }
-      await waitFor(
-        'watches',
-        () => [...asked()].filter((each) => /^watch/.test(each)).length === 3,
-      );
-      assert.deepEqual([...asked()].sort(), allowed());
-    } finally {
-      await source.stop();
-      await recorder.stop();
-      await double.close();
-    }
+    assert.deepEqual(await asked(servingResources('node')), allowed(BASE));
+  });
+
+  it('of network policy adds what the agent asks for then, and nothing else', async () => {
+    const policy = await asked(servingAndPolicyResources('node'));
+    // Sorted, and nothing twice: what the base has is not in the other.
+    assert.deepEqual(policy, allowed(BASE, POLICY));
+  });
+
+  it('of network policy is the same account’s, and no part of the base', () => {
+    const binding = readObject<{ roleRef: { name: string }; subjects: object[] }>(
+      POLICY,
+      'ClusterRoleBinding',
+    );
+    assert.equal(binding.roleRef.name, readObject(POLICY, 'ClusterRole').metadata.name);
+    const base = readObject<{ subjects: object[] }>(BASE, 'ClusterRoleBinding');
+    assert.deepEqual(binding.subjects, base.subjects);
+    assert.notEqual(binding.metadata.name, base.metadata.name);
+    assert.ok(!allowed(BASE).some((each) => /pods|namespaces|polic|cidrgroups/.test(each)));
   });
 });

@@ -23,6 +23,7 @@ const node = (fields: { deleting?: boolean; taints?: string[] }) => ({
   kind: 'Node' as const,
   key: 'n',
   name: 'n',
+  labels: {},
   zone: undefined,
   podCIDRs: [],
   addresses: [],

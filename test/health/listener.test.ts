@@ -148,6 +148,7 @@ describe('a listener', () => {
       kind: 'Node',
       key: 'n',
       name: 'n',
+      labels: {},
       zone: undefined,
       podCIDRs: [],
       addresses: [],

@@ -11,6 +11,7 @@ const NODE: Node = {
   kind: 'Node',
   key: 'node-a',
   name: 'node-a',
+  labels: {},
   zone: undefined,
   podCIDRs: [],
   addresses: [],

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import type { Node } from '../../api/objects.ts';
+import { type Node, POLICY_KINDS } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
 
@@ -10,6 +10,7 @@ const node = (zone: string, name = 'node-a'): Node => ({
   kind: 'Node',
   key: name,
   name,
+  labels: {},
   zone,
   podCIDRs: [],
   addresses: [],
@@ -86,6 +87,27 @@ describe('the route table', () => {
     assert.deepEqual(taken(table), []);
     table.upsert(node('west'));
     assert.deepEqual(taken(table), [['default/web', '10.0.0.2']]);
+  });
+
+  it('passes over what Services are not served from', () => {
+    let changes = 0;
+    const table = new RouteTable({
+      nodeName: 'node-a',
+      allPortsEnabled: true,
+      onChange: () => changes++,
+    });
+    for (const kind of ['Service', 'EndpointSlice'] as const) table.synced(kind);
+    assert.equal(changes, 2);
+    table.upsert(node('z1', 'node-b'));
+    table.upsert({ kind: 'Namespace', key: 'a', name: 'a', labels: {} });
+    table.remove('Namespace', 'a');
+    table.remove('Pod', 'default/a');
+    for (const kind of POLICY_KINDS) table.synced(kind);
+    assert.equal(changes, 2);
+    assert.equal(table.isSynced, false);
+    assert.deepEqual([table.changes.Service.total, table.changes.EndpointSlice.total], [0, 0]);
+    table.synced('Node');
+    assert.equal(table.isSynced, true);
   });
 
   it('tells of refusals when they come and when they go', () => {

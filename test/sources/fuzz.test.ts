@@ -15,6 +15,7 @@ import {
   type Kind,
   type ObjectKey,
   SERVING_KINDS,
+  type ServingKind,
 } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
@@ -244,7 +245,7 @@ async function throughApi(
     await world.settle();
     sink.check();
     for (const object of objects.slice(-MANY)) {
-      const resource = RESOURCE[kindOf(object) as Kind];
+      const resource = RESOURCE[kindOf(object) as ServingKind];
       if (resource === undefined) continue;
       const { metadata } = object as { metadata?: unknown };
       const isObject =

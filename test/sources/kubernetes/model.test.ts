@@ -213,7 +213,7 @@ class Cluster {
     this.#history.restored = true;
     for (const name of NAMES) this.#history.gone(name);
     await until('the server is missed', () =>
-      KINDS.every((kind) => failures[kind] >= before[kind] + 3),
+      KINDS.every((kind) => (failures[kind] ?? 0) >= (before[kind] ?? 0) + 3),
     );
     await double.listen();
   }

@@ -1,5 +1,6 @@
 /** The source with an API server of its own, and what it was told, waited for and logged. */
-import type { Kind } from '../../../api/objects.ts';
+import type { Kind, ServingKind } from '../../../api/objects.ts';
+import type { Resource } from '../../../sources/kubernetes/reflector.ts';
 import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Timeouts } from '../../../sources/kubernetes/session.ts';
 import {
@@ -21,7 +22,7 @@ export const PATIENT: Timeouts = {
 /** For tests in which somebody is silent. */
 export const IMPATIENT: Timeouts = { credentials: 300, answer: 300, list: 300, silence: 300 };
 
-export const RESOURCE: Readonly<Record<Kind, string>> = {
+export const RESOURCE: Readonly<Record<ServingKind, string>> = {
   Service: 'services',
   EndpointSlice: 'endpointslices',
   Node: 'nodes',
@@ -30,6 +31,8 @@ export const RESOURCE: Readonly<Record<Kind, string>> = {
 export interface WorldOptions extends DoubleOptions {
   readonly timeouts?: Timeouts;
   readonly sink?: Recorder;
+  /** By default what Services are served from. */
+  readonly resources?: readonly Resource[];
   /** Instead of `--master`. */
   readonly cluster?: Pick<KubernetesSourceOptions, 'kubeconfig' | 'master'>;
 }
@@ -39,9 +42,13 @@ export class World {
   readonly sink: Recorder;
   readonly problems: string[] = [];
   /** Failures of each reflector so far. */
-  readonly failures: Record<Kind, number> = { Service: 0, EndpointSlice: 0, Node: 0 };
+  readonly failures: Record<string, number> = { Service: 0, EndpointSlice: 0, Node: 0 };
   /** Milliseconds that the reflector of Services would have waited. */
   readonly waits: number[] = [];
+  /** Milliseconds that any reflector would have waited. */
+  readonly delays: number[] = [];
+  /** What was logged, with the kind that it was about. */
+  readonly logged: string[] = [];
   readonly #options: WorldOptions;
   #source: Source | undefined;
   started: Promise<void> = Promise.resolve();
@@ -54,33 +61,37 @@ export class World {
 
   /** Starts the source. The server has to listen by then, and goes on to. */
   start(): void {
-    const log = ({ kind, waitMs }: { kind?: Kind; waitMs?: number }) => {
+    const log = ({ kind, waitMs }: { kind?: Kind; waitMs?: number }, message: string) => {
+      if (kind !== undefined) this.logged.push(`${kind}: ${message}`);
       if (kind === undefined || waitMs === undefined) return;
-      this.failures[kind]++;
+      this.failures[kind] = (this.failures[kind] ?? 0) + 1;
       if (kind === 'Service') this.waits.push(waitMs);
     };
     this.#source = createKubernetesSource({
       master: this.double.url,
       ...this.#options.cluster,
-      resources: servingResources('node-1'),
+      resources: this.#options.resources ?? servingResources('node-1'),
       sink: this.sink,
       onProblem: ({ message }) => this.problems.push(message),
       log: { info: log, warn: log },
       timeouts: this.#options.timeouts ?? PATIENT,
       backoff: {
         random: () => 0.5,
-        delay: () => new Promise(setImmediate),
+        delay: (milliseconds) => {
+          this.delays.push(milliseconds);
+          return new Promise(setImmediate);
+        },
       },
     });
     this.started = this.#source.start();
     this.started.catch(() => undefined); // awaited by the tests that are about it
   }
 
-  /** Starts, and waits until everything is listed and watched. */
-  async settle(): Promise<void> {
+  /** Starts, and waits until everything is listed, and these are watched. */
+  async settle(watched: readonly string[] = Object.values(RESOURCE)): Promise<void> {
     this.start();
     await this.started;
-    for (const resource of Object.values(RESOURCE)) {
+    for (const resource of watched) {
       await until(`${resource} are watched`, () => this.double.watching(resource) === 1);
     }
   }

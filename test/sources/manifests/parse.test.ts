@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { SERVING_KINDS } from '../../../api/objects.ts';
+import { POLICY_KINDS, SERVING_KINDS } from '../../../api/objects.ts';
 import { parseManifest } from '../../../sources/manifests/parse.ts';
 import { formatProblem } from '../../../sources/manifests/problem.ts';
 
@@ -114,6 +114,39 @@ describe('manifest parsing', () => {
   for (const [what, text, expected, file] of table) {
     it(`reads ${what}`, () => assert.deepEqual(outcome(text, file), expected));
   }
+
+  it('reads kinds of network policy where they are asked for', () => {
+    const policies = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicyList
+items: [{metadata: {name: a}, spec: {ingress: [{ports: [{endPort: 1}]}]}}]
+---
+apiVersion: v1
+kind: PodList
+items:
+- metadata: {name: p, namespace: shop}
+  status: {phase: Running, podIPs: [{ip: 10.244.0.1}, {ip: "fd00::1"}]}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+`;
+    const { objects, problems } = parseManifest(policies, 'm.yaml', POLICY_KINDS);
+    assert.deepEqual(
+      objects.map(({ object, line }) => `${object.kind} ${object.key}@${line}`),
+      ['NetworkPolicy default/a@3', 'Pod shop/p@8', 'Namespace shop@11'],
+    );
+    assert.deepEqual(problems, []);
+    const [policy, pod] = objects.map(({ object }) => object);
+    assert.ok(policy?.kind === 'NetworkPolicy' && policy.faults.length === 1);
+    assert.ok(pod?.kind === 'Pod');
+    assert.deepEqual(pod.addresses, ['10.244.0.1', 'fd00::1']);
+  });
+
+  it('has nothing against lists of other kinds, whatever their names', () => {
+    const calico = 'apiVersion: projectcalico.org/v3\nkind: NetworkPolicyList\nitems: [7]\n';
+    assert.deepEqual(outcome(calico), []);
+    assert.deepEqual(outcome('apiVersion: v1\nkind: PodList\nitems: {}\n'), []);
+  });
 
   it('is quick with a billion laughs', () => {
     const levels = 'abcdefghi'.split('');

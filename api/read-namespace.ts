@@ -1,0 +1,14 @@
+import type { Namespace } from './policy-objects.ts';
+import { readMetadata } from './read-metadata.ts';
+import { readLabels } from './read-selector.ts';
+
+/**
+ * A Namespace of the API group `v1`. It has the label with its own name that the API server gives
+ * each, also where a manifest leaves it out.
+ * @throws InvalidObject for the first field that cannot be read.
+ */
+export function readNamespace(raw: unknown): Namespace {
+  const { metadata, key, name } = readMetadata('Namespace', raw);
+  const labels = { ...readLabels(metadata), 'kubernetes.io/metadata.name': name };
+  return { kind: 'Namespace', key, name, labels };
+}

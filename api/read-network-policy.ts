@@ -1,0 +1,159 @@
+import { cidrContains } from './addresses.ts';
+import type { Peer, Policy, PolicyFault, PolicyRule, PortMatch } from './policy-objects.ts';
+import {
+  child,
+  type Field,
+  fail,
+  integer,
+  isMissing,
+  items,
+  members,
+  optionalInteger,
+  optionalText,
+  shown,
+  text,
+  word,
+} from './read-field.ts';
+import { readMetadata } from './read-metadata.ts';
+import { network } from './read-networks.ts';
+import { attempt, type RuleGrammar, readRules } from './read-policy-rules.ts';
+import { protocol } from './read-port-match.ts';
+import { readSelector } from './read-selector.ts';
+
+const TYPES = ['Ingress', 'Egress'] as const;
+type PolicyType = (typeof TYPES)[number];
+
+/**
+ * A NetworkPolicy of `networking.k8s.io/v1` with the defaults of the API server, held against the rules of
+ * Kubernetes' ValidateNetworkPolicy. What these refuse becomes a fault: a rule allows nothing, rules that are
+ * no list are none; where it is the policy as a whole (`policyTypes`, a field that is not known),
+ * its pods are isolated both ways and nothing is allowed by it. Rules of a direction that it is not
+ * about are not looked at.
+ * @throws InvalidObject when name, namespace or `podSelector` cannot be read: it is not known then
+ * whom it would isolate. The API server keeps such a selector only when a value in it is none that a
+ * label can have.
+ */
+export function readNetworkPolicy(raw: unknown): Policy {
+  const { root, metadata, key, namespace, name } = readMetadata('NetworkPolicy', raw);
+  const spec = child(root, 'spec');
+  const pods = readSelector(child(spec, 'podSelector'));
+  const faults: PolicyFault[] = [];
+  attempt(faults, () => members(spec, ['podSelector', 'ingress', 'egress', 'policyTypes']));
+  const types = attempt(faults, () => readTypes(spec)) ?? [];
+  const isSound = faults.length === 0;
+  const rulesOf = (type: PolicyType): readonly PolicyRule[] | undefined => {
+    if (isSound && !types.includes(type)) return undefined;
+    const [list, peers] = type === 'Ingress' ? ['ingress', 'from'] : ['egress', 'to'];
+    const read = readRules(child(spec, list), grammar(namespace, peers), isSound);
+    faults.push(...read.faults);
+    return read.rules ?? [];
+  };
+  return {
+    kind: 'NetworkPolicy',
+    key,
+    namespace,
+    name,
+    uid: optionalText(child(metadata, 'uid')) ?? '',
+    tier: 'NetworkPolicy',
+    priority: 0,
+    subject: { namespaces: namespace, pods },
+    ingress: rulesOf('Ingress'),
+    egress: rulesOf('Egress'),
+    faults,
+  };
+}
+
+/** As SetDefaults_NetworkPolicy where there are none. */
+function readTypes(spec: Field): readonly PolicyType[] {
+  const list = child(spec, 'policyTypes');
+  const fields = items(list);
+  if (fields.length > TYPES.length) fail(list, 'must have at most two members');
+  if (fields.length > 0) return fields.map((field) => word(field, TYPES));
+  const { value } = child(spec, 'egress');
+  // What is no list may have been meant to say something of egress.
+  const hasEgress = Array.isArray(value) ? value.length > 0 : value !== undefined && value !== null;
+  return hasEgress ? TYPES : ['Ingress'];
+}
+
+function grammar(namespace: string, peersName: string): RuleGrammar {
+  return {
+    maxRules: Infinity,
+    members: [peersName, 'ports'],
+    name: () => '',
+    action: () => 'Allow',
+    peers: (rule) => all(child(rule, peersName), (field) => readPeer(field, namespace)),
+    ports: (rule) => all(child(rule, 'ports'), readPort),
+    check: () => {},
+  };
+}
+
+/** An empty list restricts nothing, as one that is missing. */
+function all<T>(list: Field, read: (field: Field) => T): T[] | undefined {
+  const fields = items(list);
+  return fields.length === 0 ? undefined : fields.map(read);
+}
+
+function readPeer(field: Field, namespace: string): Peer {
+  const set = members(field, ['podSelector', 'namespaceSelector', 'ipBlock']);
+  if (set.length === 0) fail(field, 'must have podSelector, namespaceSelector or ipBlock');
+  if (set.includes('ipBlock')) {
+    if (set.length > 1) fail(field, 'must not have ipBlock beside a selector');
+    return readIpBlock(child(field, 'ipBlock'));
+  }
+  const namespaces = set.includes('namespaceSelector')
+    ? readSelector(child(field, 'namespaceSelector'))
+    : namespace;
+  return {
+    kind: 'pods',
+    selection: { namespaces, pods: readSelector(child(field, 'podSelector')) },
+  };
+}
+
+function readIpBlock(field: Field): Peer {
+  members(field, ['cidr', 'except']);
+  const cidr = network(child(field, 'cidr'));
+  const except = items(child(field, 'except')).map((item) => {
+    const part = network(item);
+    if (!isWithin(part, cidr)) fail(item, `must be within ${cidr}, and smaller`);
+    return part;
+  });
+  return { kind: 'network', cidr, except: [...new Set(except)] };
+}
+
+function isWithin(part: string, whole: string): boolean {
+  const [address = '', bits] = part.split('/');
+  return cidrContains(whole, address) && Number(bits) > Number(whole.split('/')[1]);
+}
+
+/** KEP-2079: a range has a numbered port to begin with, and does not end before it. */
+function readPort(field: Field): PortMatch {
+  if (isMissing(field)) fail(field, 'must be an object');
+  members(field, ['protocol', 'port', 'endPort']);
+  const ofProtocol = protocol(child(field, 'protocol'));
+  const portField = child(field, 'port');
+  const endField = child(field, 'endPort');
+  const isRange = !isMissing(endField);
+  if (isMissing(portField)) {
+    if (isRange) fail(endField, 'must not be set without a port');
+    return { protocol: ofProtocol, first: 1, last: 65535 };
+  }
+  if (typeof portField.value === 'string') {
+    if (isRange) fail(endField, 'must not be set beside a named port');
+    return { protocol: ofProtocol, name: portName(portField) };
+  }
+  const first = integer(portField, 1, 65535);
+  const last = optionalInteger(endField, 1, 65535) ?? first;
+  if (last < first) fail(endField, `must not be below port ${first}`);
+  return { protocol: ofProtocol, first, last };
+}
+
+/** What pods can name their ports (Kubernetes' IsValidPortName, RFC 6335). */
+function portName(field: Field): string {
+  const value = text(field);
+  const isName = /^[a-z0-9]+(-[a-z0-9]+)*$/.test(value) && /[a-z]/.test(value);
+  if (isName && value.length <= 15) return value;
+  return fail(
+    field,
+    `must be the name of a port (a-z, 0-9, '-'; with a letter), not ${shown(value)}`,
+  );
+}

@@ -1,0 +1,344 @@
+/** What network policy reads from the API server, whose CRDs need not be installed. */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { POLICY_KINDS } from '../../../api/objects.ts';
+import { readObject } from '../../../api/read-object.ts';
+import { servingAndPolicyResources } from '../../../sources/kubernetes/resources.ts';
+import type { Manifest } from '../../e2e/manifests.ts';
+import { nodeManifest } from '../../e2e/manifests.ts';
+import { until } from '../recorder.ts';
+import { IMPATIENT, World } from './world.ts';
+
+const RESOURCES = servingAndPolicyResources('node-1');
+const CRDS = [
+  'adminnetworkpolicies',
+  'baselineadminnetworkpolicies',
+  'clusternetworkpolicies',
+  'cidrgroups',
+];
+const ALL = RESOURCES.map(({ path }) => path.split('/').at(-1) ?? '');
+
+const group = (name: string, cidr: string): Manifest => ({
+  apiVersion: 'policy.networking.k8s.io/v1alpha1',
+  kind: 'CIDRGroup',
+  metadata: { name },
+  spec: { cidrs: [cidr] },
+});
+const pod = (name: string, phase: string): Manifest => ({
+  apiVersion: 'v1',
+  kind: 'Pod',
+  metadata: { name, namespace: 'default' },
+  status: { phase, podIPs: [{ ip: '10.244.0.9' }] },
+});
+
+describe('the kubernetes source for network policy', () => {
+  let world: World;
+  beforeEach(async () => {
+    world = new World({ resources: RESOURCES });
+    await world.double.listen();
+  });
+  afterEach(() => world.stop());
+
+  const groups = () =>
+    [...world.sink.objects.values()].flatMap((object) =>
+      object.kind === 'CIDRGroup' ? [`${object.name} ${object.cidrs.join()}`] : [],
+    );
+  const hasGroups = (...wanted: readonly string[]) =>
+    until(`there are the groups ${wanted.join('; ')}`, () => groups().join() === wanted.join());
+  const lists = () => world.requests('list', 'cidrgroups').length;
+  /** What the reflector of CIDR groups logged. */
+  const logged = () => world.logged.filter((line) => line.startsWith('CIDRGroup'));
+  const absent = () => world.logged.filter((line) => line.includes('not installed'));
+
+  it('asks once for each resource, for all Nodes, and for pods that have not ended', async () => {
+    await world.settle(ALL);
+    const asked = world.double.requests().filter(({ verb }) => verb === 'list');
+    const selectors = asked.map(({ path, query: { limit, ...query } }) => {
+      assert.equal(limit, '500');
+      return [path, query] as const;
+    });
+    const services = '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name';
+    const group1 = '/apis/policy.networking.k8s.io/v1alpha1';
+    assert.deepEqual(Object.fromEntries(selectors), {
+      '/api/v1/services': { labelSelector: services },
+      '/apis/discovery.k8s.io/v1/endpointslices': {
+        labelSelector: '!service.kubernetes.io/headless',
+      },
+      '/api/v1/nodes': {},
+      '/api/v1/namespaces': {},
+      '/api/v1/pods': { fieldSelector: 'status.phase!=Succeeded,status.phase!=Failed' },
+      '/apis/networking.k8s.io/v1/networkpolicies': {},
+      [`${group1}/adminnetworkpolicies`]: {},
+      [`${group1}/baselineadminnetworkpolicies`]: {},
+      [`${group1}/cidrgroups`]: {},
+      '/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies': {},
+    });
+    assert.equal(selectors.length, 10);
+    assert.deepEqual(
+      [...world.sink.syncedKinds].sort(),
+      ['EndpointSlice', 'Node', 'Service', ...POLICY_KINDS].sort(),
+    );
+  });
+
+  it('hands on all Nodes, and a pod until it ends', async () => {
+    for (const name of ['node-1', 'node-2']) {
+      world.double.put({ ...nodeManifest(['192.0.2.1']), metadata: { name } });
+    }
+    world.double.put(pod('a', 'Running'), pod('b', 'Succeeded'));
+    await world.settle(ALL);
+    assert.deepEqual([...world.sink.objects.keys()].sort(), [
+      'Node node-1',
+      'Node node-2',
+      'Pod default/a',
+    ]);
+    world.double.put(pod('a', 'Failed'));
+    await until('it is gone', () => !world.sink.objects.has('Pod default/a'));
+  });
+
+  it('takes pods page by page, and of each what it needs', async () => {
+    const names = Array.from({ length: 1001 }, (_, index) => `p${1000 + index}`);
+    world.double.put(...names.map((name) => ({ ...pod(name, 'Running'), note: 'x'.repeat(1000) })));
+    await world.settle(ALL);
+    assert.equal(world.requests('list', 'pods').length, 3);
+    assert.equal(world.sink.objects.size, 1001);
+    assert.ok(JSON.stringify(world.sink.objects.get('Pod default/p1000')).length < 400);
+  });
+
+  describe('where the CRDs are not installed', () => {
+    beforeEach(() => {
+      for (const resource of CRDS) world.double.uninstall(resource);
+    });
+
+    it('there is nothing of them, all is synced, and it is said once', async () => {
+      await world.settle(ALL.filter((resource) => !CRDS.includes(resource)));
+      assert.equal(world.sink.syncedKinds.size, RESOURCES.length);
+      await until('it has looked again and again', () => lists() > 20);
+      assert.deepEqual(absent().sort(), [
+        'AdminNetworkPolicy: not installed; looking for it now and then',
+        'BaselineAdminNetworkPolicy: not installed; looking for it now and then',
+        'CIDRGroup: not installed; looking for it now and then',
+        'ClusterNetworkPolicy: not installed; looking for it now and then',
+      ]);
+      assert.equal(logged().length, 1);
+      assert.ok(Object.values(world.failures).every((count) => count === 0));
+    });
+
+    it('they are looked for three times, then about once a minute', async () => {
+      await world.settle([]);
+      await until('it has looked often', () => lists() > 6);
+      // Two quick looks for each of the four, and no other reason to wait.
+      const count = (wait: number) => world.delays.filter((each) => each === wait).length;
+      assert.deepEqual([count(1200), count(2400)], [4, 4]);
+      assert.deepEqual(
+        [...new Set(world.delays)].sort((a, b) => a - b),
+        [1200, 2400, 60_000],
+      );
+    });
+
+    it('one that comes is picked up, watched, and lost when it goes', async () => {
+      await world.settle([]);
+      world.double.put(group('a', '10.0.0.0/8'));
+      assert.deepEqual(groups(), []);
+      world.double.install('cidrgroups');
+      await hasGroups('a 10.0.0.0/8');
+      await until('it is watched', () => world.double.watching('cidrgroups') === 1);
+      world.double.put(group('b', '192.0.2.0/24'));
+      await hasGroups('a 10.0.0.0/8', 'b 192.0.2.0/24');
+      world.double.uninstall('cidrgroups');
+      await hasGroups();
+      await until(
+        'it is said',
+        () => logged().filter((line) => /not inst/.test(line)).length === 2,
+      );
+      world.double.install('cidrgroups');
+      world.double.put(group('c', '10.0.0.0/8'));
+      await hasGroups('c 10.0.0.0/8');
+      assert.equal(absent().length, 5);
+    });
+  });
+
+  describe('where the CRDs are installed', () => {
+    const missing = { kind: 'status', code: 404, reason: 'NotFound' } as const;
+    const fail = (times: number, verb: 'list' | 'watch' = 'list') =>
+      world.double.fail({ verb, resource: 'cidrgroups', fault: missing, times });
+    const relist = () => world.double.breakWatches('expire', 'cidrgroups');
+    const watchedAgain = async (before: number) => {
+      await until(
+        'it is watched again',
+        () =>
+          world.requests('watch', 'cidrgroups').length > before &&
+          world.double.watching('cidrgroups') === 1,
+      );
+    };
+    beforeEach(async () => {
+      world.double.put(group('a', '10.0.0.0/8'));
+      await world.settle(ALL);
+    });
+
+    it('what is known does not go because a server is not ready', async () => {
+      for (let round = 0; round < 3; round++) {
+        const before = world.requests('watch', 'cidrgroups').length;
+        fail(2);
+        relist();
+        await watchedAgain(before);
+      }
+      assert.deepEqual(groups(), ['a 10.0.0.0/8']);
+      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+      assert.deepEqual(absent(), []);
+    });
+
+    it('nor because a watch and a list in a row say so', async () => {
+      const before = world.requests('watch', 'cidrgroups').length;
+      fail(1, 'watch');
+      fail(1);
+      world.double.breakWatches('cut', 'cidrgroups');
+      await watchedAgain(before + 1);
+      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+    });
+
+    it('nor because watches say so, where lists do not', async () => {
+      const before = world.requests('watch', 'cidrgroups').length;
+      fail(6, 'watch');
+      world.double.breakWatches('cut', 'cidrgroups');
+      await watchedAgain(before + 6);
+      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+    });
+
+    it('nor because it was said before, as long as it was served since', async () => {
+      const before = world.requests('watch', 'cidrgroups').length;
+      fail(2);
+      relist();
+      await watchedAgain(before);
+      world.double.put(group('b', '10.0.0.0/8'));
+      await hasGroups('a 10.0.0.0/8', 'b 10.0.0.0/8');
+      fail(1, 'watch');
+      world.double.breakWatches('end', 'cidrgroups');
+      await watchedAgain(before + 2);
+      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+    });
+
+    it('but when it is told thrice', async () => {
+      const before = world.requests('watch', 'cidrgroups').length;
+      fail(3);
+      relist();
+      await watchedAgain(before);
+      const calls = world.sink.calls.filter((call) => call.includes('CIDRGroup'));
+      assert.deepEqual(calls, [
+        '+ CIDRGroup a',
+        'synced CIDRGroup',
+        '- CIDRGroup a',
+        '+ CIDRGroup a',
+      ]);
+      assert.equal(absent().length, 1);
+    });
+
+    it('other failures between are no such answer', async () => {
+      const before = world.requests('watch', 'cidrgroups').length;
+      const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
+      for (let round = 0; round < 3; round++) {
+        fail(2);
+        world.double.fail({ verb: 'list', resource: 'cidrgroups', fault });
+      }
+      relist();
+      await watchedAgain(before);
+      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+    });
+
+    it('a CRD that nobody may read is not one that is missing', async () => {
+      const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
+      world.double.fail({ verb: 'list', resource: 'cidrgroups', fault, times: 10 });
+      const before = lists();
+      relist();
+      await until('it has asked ten times', () => lists() >= before + 10);
+      assert.deepEqual(groups(), ['a 10.0.0.0/8']);
+      assert.deepEqual(absent(), []);
+    });
+
+    it('what is no CRD cannot be missing', async () => {
+      world.double.put(pod('a', 'Running'));
+      await until('it is there', () => world.sink.objects.has('Pod default/a'));
+      world.double.fail({ verb: 'list', resource: 'pods', fault: missing, times: 10 });
+      world.double.breakWatches('expire', 'pods');
+      const before = world.requests('list', 'pods').length;
+      await until('it asked', () => world.requests('list', 'pods').length >= before + 10);
+      assert.ok(world.sink.objects.has('Pod default/a'));
+      assert.deepEqual(absent(), []);
+    });
+  });
+});
+
+type Action =
+  | { readonly do: 'put' | 'delete'; readonly name: string; readonly cidr: string }
+  | { readonly do: 'install' | 'uninstall' | 'cut' | 'expire' | 'not ready' | 'compact' }
+  | { readonly do: 'rest'; readonly turns: number };
+const action: fc.Arbitrary<Action> = fc.oneof(
+  fc.record({
+    do: fc.constantFrom('put' as const, 'put' as const, 'delete' as const),
+    name: fc.constantFrom('a', 'b', 'c'),
+    cidr: fc.constantFrom('10.0.0.0/8', '192.0.2.0/24'),
+  }),
+  fc.record({
+    do: fc.constantFrom<('install' | 'uninstall' | 'cut' | 'expire' | 'not ready' | 'compact')[]>(
+      'install',
+      'uninstall',
+      'cut',
+      'expire',
+      'not ready',
+      'compact',
+    ),
+  }),
+  fc.record({ do: fc.constant('rest' as const), turns: fc.constantFrom(1, 5, 30) }),
+);
+
+async function run(actions: readonly Action[]): Promise<void> {
+  const world = new World({ resources: RESOURCES, timeouts: { ...IMPATIENT, silence: 1000 } });
+  const { double, sink } = world;
+  await double.listen();
+  const isInstalled = { now: true };
+  try {
+    world.start();
+    for (const each of actions) {
+      if (each.do === 'put' && isInstalled.now) double.put(group(each.name, each.cidr));
+      else if (each.do === 'delete') double.delete(group(each.name, each.cidr));
+      else if (each.do === 'install' || each.do === 'uninstall') {
+        isInstalled.now = each.do === 'install';
+        double[each.do]('cidrgroups');
+      } else if (each.do === 'cut' || each.do === 'expire') {
+        double.breakWatches(each.do, 'cidrgroups');
+      } else if (each.do === 'not ready') {
+        const fault = { kind: 'status', code: 404, reason: 'NotFound' } as const;
+        double.fail({ verb: 'list', resource: 'cidrgroups', fault });
+      } else if (each.do === 'compact') double.compact();
+      else if (each.do === 'rest') {
+        for (let turn = 0; turn < each.turns; turn++) await new Promise(setImmediate);
+      }
+    }
+    double.recover();
+    await world.started;
+    assert.equal(sink.syncedKinds.size, RESOURCES.length);
+    const wanted = () =>
+      double.list('cidrgroups').map((raw) => {
+        const object = readObject(raw, ['CIDRGroup']);
+        return object?.kind === 'CIDRGroup' ? `${object.name} ${object.cidrs.join()}` : '';
+      });
+    const known = () =>
+      [...sink.objects.values()].flatMap((object) =>
+        object.kind === 'CIDRGroup' ? [`${object.name} ${object.cidrs.join()}`] : [],
+      );
+    await until(
+      'the sink has what the server has',
+      () => known().sort().join() === wanted().sort().join(),
+    );
+  } finally {
+    await world.stop();
+  }
+}
+
+it('CIDR groups come and go with their CRD, in any order', function () {
+  this.timeout(120_000);
+  return fc.assert(fc.asyncProperty(fc.array(action, { minLength: 5, maxLength: 25 }), run), {
+    seed: 46,
+    numRuns: 100,
+    endOnFailure: true,
+  });
+});
