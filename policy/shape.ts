@@ -110,3 +110,10 @@ export interface PolicyChange {
   readonly discard: readonly PolicyElement[];
   readonly discardChains: readonly { readonly direction: Direction; readonly profile: number }[];
 }
+
+/** What one family has in force, for whoever compares it with the kernel. */
+export interface PolicyState {
+  readonly chains: readonly ProfileChain[];
+  /** Made as they are asked for: there may be 100,000. */
+  readonly elements: Iterable<PolicyElement>;
+}

@@ -1,0 +1,152 @@
+/** Objects of network policy with everything that a test does not care about filled in. */
+import type { Node } from '../../api/objects.ts';
+import type {
+  CidrGroup,
+  Labels,
+  Namespace,
+  Peer,
+  Pod,
+  Policy,
+  PolicyObject,
+  PolicyRule,
+  PortMatch,
+  Requirement,
+  Selector,
+} from '../../api/policy-objects.ts';
+
+/** A Node with labels, as `nodes` peers select it. */
+export type TestNode = Node & { readonly labels: Labels };
+export type TestObject = PolicyObject | TestNode;
+
+export const HERE = 'node-a';
+export const THERE = 'node-b';
+
+export function pod(name: string, fields: Partial<Pod> = {}): Pod {
+  const namespace = fields.namespace ?? 'default';
+  return {
+    kind: 'Pod',
+    key: `${namespace}/${name}`,
+    namespace,
+    name,
+    creationTimestamp: '2026-01-01T00:00:00Z',
+    labels: { app: name },
+    addresses: [],
+    nodeName: HERE,
+    hostNetwork: false,
+    finished: false,
+    namedPorts: [],
+    ...fields,
+  };
+}
+
+export function namespace(name: string, labels: Labels = {}): Namespace {
+  return { kind: 'Namespace', key: name, name, labels };
+}
+
+export function group(name: string, labels: Labels, cidrs: readonly string[]): CidrGroup {
+  return { kind: 'CIDRGroup', key: name, name, labels, cidrs };
+}
+
+export function node(name: string, addresses: readonly string[], labels: Labels = {}): TestNode {
+  return {
+    kind: 'Node',
+    key: name,
+    name,
+    zone: undefined,
+    podCIDRs: [],
+    addresses,
+    deleting: false,
+    taints: [],
+    labels,
+  };
+}
+
+/** `matchLabels`. */
+export function labelled(labels: Labels): Selector {
+  return Object.entries(labels).map(([key, value]) => requirement(key, 'In', value));
+}
+
+export function requirement(
+  key: string,
+  operator: Requirement['operator'],
+  ...values: string[]
+): Requirement {
+  return { key, operator, values };
+}
+
+export function peerPods(pods: Selector, namespaces: string | Selector = 'default'): Peer {
+  return { kind: 'pods', selection: { namespaces, pods } };
+}
+
+export function network(cidr: string, ...except: string[]): Peer {
+  return { kind: 'network', cidr, except };
+}
+
+export function tcp(first: number, last = first): PortMatch {
+  return { protocol: 'TCP', first, last };
+}
+
+export function rule(fields: Partial<PolicyRule> = {}): PolicyRule {
+  return {
+    path: 'spec.rules[0]',
+    name: '',
+    action: 'Allow',
+    peers: undefined,
+    ports: undefined,
+    ...fields,
+  };
+}
+
+type PolicyFields = Partial<Omit<Policy, 'kind' | 'tier'>>;
+
+/** One of the namespace `default`, about all its pods. */
+export function networkPolicy(name: string, fields: PolicyFields = {}): Policy {
+  const space = fields.namespace ?? 'default';
+  return policy('NetworkPolicy', 'NetworkPolicy', name, {
+    key: `${space}/${name}`,
+    namespace: space,
+    subject: { namespaces: space, pods: [] },
+    ...fields,
+  });
+}
+
+export function adminPolicy(name: string, fields: PolicyFields = {}): Policy {
+  return policy('AdminNetworkPolicy', 'Admin', name, fields);
+}
+
+export function baselinePolicy(fields: PolicyFields = {}): Policy {
+  return policy('BaselineAdminNetworkPolicy', 'Baseline', 'default', fields);
+}
+
+export function clusterPolicy(
+  name: string,
+  tier: 'Admin' | 'Baseline',
+  fields: PolicyFields = {},
+): Policy {
+  return policy('ClusterNetworkPolicy', tier, name, fields);
+}
+
+/** About all pods of the cluster, unless told otherwise. */
+function policy(
+  kind: Policy['kind'],
+  tier: Policy['tier'],
+  name: string,
+  fields: PolicyFields,
+): Policy {
+  const path = (direction: 'ingress' | 'egress') =>
+    fields[direction]?.map((each, at) => ({ ...each, path: `spec.${direction}[${at}]` }));
+  return {
+    kind,
+    key: name,
+    namespace: '',
+    name,
+    uid: '',
+    tier,
+    priority: 0,
+    subject: { namespaces: [], pods: [] },
+    faults: [],
+    ...fields,
+    ingress: path('ingress'),
+    egress: path('egress'),
+  };
+}

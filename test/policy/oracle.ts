@@ -1,0 +1,208 @@
+/**
+ * What the policy APIs say of a connection, read off the objects as they are, for each connection
+ * from the start. It knows nothing of profiles and lists, and nothing here is fast or clever: what is
+ * compared with it has to be right because this is plainly right.
+ */
+import { cidrContains } from '../../api/addresses.ts';
+import type { Protocol } from '../../api/objects.ts';
+import type {
+  CidrGroup,
+  Labels,
+  Namespace,
+  Peer,
+  Pod,
+  PodSelection,
+  Policy,
+  PolicyRule,
+  PortMatch,
+  Selector,
+} from '../../api/policy-objects.ts';
+import type { TestNode, TestObject } from './objects.ts';
+
+/** A cluster. */
+export interface World {
+  readonly objects: readonly TestObject[];
+  /** Addresses that were learned for domain names, in lower case and without the final dot. */
+  readonly names?: ReadonlyMap<string, readonly string[]>;
+  /** Nodes that enforce policy for their pods. Missing: all. */
+  readonly enforcing?: readonly string[];
+}
+
+/** The first packet of a connection, after translation of its destination. */
+export interface Flow {
+  readonly from: string;
+  readonly to: string;
+  /** Of the destination; means nothing with ICMP. */
+  readonly port: number;
+  readonly protocol: Protocol | 'ICMP';
+}
+
+export type Verdict = 'allow' | 'deny';
+
+export function verdict(world: World, flow: Flow): Verdict {
+  const source = podAt(world, flow.from);
+  const target = podAt(world, flow.to);
+  if (source !== undefined && flow.from === flow.to && enforces(world, source)) return 'allow';
+  if (source !== undefined && enforces(world, source)) {
+    if (judge(world, 'egress', source, flow.to, flow) === 'deny') return 'deny';
+  }
+  if (target !== undefined && enforces(world, target) && !isNodeOf(world, target, flow.from)) {
+    if (judge(world, 'ingress', target, flow.from, flow) === 'deny') return 'deny';
+  }
+  return 'allow';
+}
+
+function judge(
+  world: World,
+  direction: 'ingress' | 'egress',
+  subject: Pod,
+  other: string,
+  flow: Flow,
+): Verdict {
+  const policies = kind<Policy>(world, [
+    'NetworkPolicy',
+    'AdminNetworkPolicy',
+    'BaselineAdminNetworkPolicy',
+    'ClusterNetworkPolicy',
+  ]).filter(
+    (policy) => policy[direction] !== undefined && isSelected(world, policy.subject, subject),
+  );
+  const decide = (rules: readonly PolicyRule[]) =>
+    rules.find((rule) => matchesPeer(world, rule, other) && matchesPort(world, rule, flow))?.action;
+  const rulesOf = (tier: Policy['tier']) =>
+    policies
+      .filter((policy) => policy.tier === tier)
+      .sort(goesBefore)
+      .flatMap((policy) => policy[direction] ?? []);
+
+  const admin = decide(rulesOf('Admin'));
+  if (admin === 'Allow') return 'allow';
+  if (admin === 'Deny') return 'deny';
+  if (policies.some((policy) => policy.tier === 'NetworkPolicy')) {
+    return decide(rulesOf('NetworkPolicy')) === 'Allow' ? 'allow' : 'deny';
+  }
+  return decide(rulesOf('Baseline')) === 'Deny' ? 'deny' : 'allow';
+}
+
+/** By priority, a BaselineAdminNetworkPolicy before all; then by name; then by kind. */
+function goesBefore(a: Policy, b: Policy): number {
+  const rank = (policy: Policy) =>
+    policy.kind === 'BaselineAdminNetworkPolicy' ? -1 : policy.priority;
+  if (rank(a) !== rank(b)) return rank(a) - rank(b);
+  if (a.name !== b.name) return a.name < b.name ? -1 : 1;
+  return a.kind < b.kind ? -1 : 1;
+}
+
+function matchesPeer(world: World, { peers }: PolicyRule, other: string): boolean {
+  return peers === undefined || peers.some((peer) => isPeer(world, peer, other));
+}
+
+function isPeer(world: World, peer: Peer, other: string): boolean {
+  switch (peer.kind) {
+    case 'pods': {
+      const pod = podAt(world, other);
+      return pod !== undefined && isSelected(world, peer.selection, pod);
+    }
+    case 'network':
+      return (
+        cidrContains(peer.cidr, other) && !peer.except.some((cidr) => cidrContains(cidr, other))
+      );
+    case 'cidrGroups':
+      return kind<CidrGroup>(world, ['CIDRGroup']).some(
+        ({ labels, cidrs }) =>
+          fits(peer.selector, labels) && cidrs.some((cidr) => cidrContains(cidr, other)),
+      );
+    case 'nodes':
+      return kind<TestNode>(world, ['Node']).some(
+        ({ labels, addresses }) => fits(peer.selector, labels) && addresses.includes(other),
+      );
+    case 'domainName':
+      return [...(world.names ?? [])].some(
+        ([name, addresses]) => isNamedBy(peer.pattern, name) && addresses.includes(other),
+      );
+  }
+}
+
+function matchesPort(world: World, { ports }: PolicyRule, flow: Flow): boolean {
+  if (ports === undefined) return true;
+  if (flow.protocol === 'ICMP') return false;
+  return ports.some((match) => isPort(world, match, flow));
+}
+
+function isPort(world: World, match: PortMatch, { to, port, protocol }: Flow): boolean {
+  if ('first' in match) {
+    return match.protocol === protocol && match.first <= port && port <= match.last;
+  }
+  const named = podAt(world, to)?.namedPorts ?? [];
+  return named.some(
+    (each) =>
+      each.name === match.name &&
+      each.port === port &&
+      each.protocol === protocol &&
+      (match.protocol === undefined || match.protocol === protocol),
+  );
+}
+
+function isNamedBy(pattern: string, name: string): boolean {
+  if (!pattern.startsWith('*.')) return pattern === name;
+  const labels = name.split('.');
+  const tail = pattern.split('.').slice(1);
+  return labels.length > tail.length && labels.slice(-tail.length).join('.') === tail.join('.');
+}
+
+/** The pod that has an address; of several the one that was created last. */
+function podAt(world: World, address: string): Pod | undefined {
+  let holder: Pod | undefined;
+  for (const pod of kind<Pod>(world, ['Pod'])) {
+    if (pod.hostNetwork || pod.finished || !pod.addresses.includes(address)) continue;
+    if (holder === undefined || isYounger(pod, holder)) holder = pod;
+  }
+  return holder;
+}
+
+function isYounger(a: Pod, b: Pod): boolean {
+  if (a.creationTimestamp !== b.creationTimestamp) {
+    if (a.creationTimestamp === '') return true;
+    if (b.creationTimestamp === '') return false;
+    return a.creationTimestamp > b.creationTimestamp;
+  }
+  return a.key > b.key;
+}
+
+function isSelected(world: World, { namespaces, pods }: PodSelection, pod: Pod): boolean {
+  if (typeof namespaces === 'string') {
+    if (namespaces !== pod.namespace) return false;
+  } else if (!fits(namespaces, namespaceLabels(world, pod.namespace))) return false;
+  return fits(pods, pod.labels);
+}
+
+/** With the one that the API server gives every namespace. */
+function namespaceLabels(world: World, name: string): Labels {
+  const object = kind<Namespace>(world, ['Namespace']).find((each) => each.name === name);
+  return { ...object?.labels, 'kubernetes.io/metadata.name': name };
+}
+
+function fits(selector: Selector, labels: Labels): boolean {
+  const given = new Map(Object.entries(labels));
+  for (const { key, operator, values } of selector) {
+    const value = given.get(key);
+    if (operator === 'Exists' && value === undefined) return false;
+    if (operator === 'DoesNotExist' && value !== undefined) return false;
+    if (operator === 'In' && (value === undefined || !values.includes(value))) return false;
+    if (operator === 'NotIn' && value !== undefined && values.includes(value)) return false;
+  }
+  return true;
+}
+
+function enforces({ enforcing }: World, { nodeName }: Pod): boolean {
+  return enforcing === undefined || (nodeName !== undefined && enforcing.includes(nodeName));
+}
+
+function isNodeOf(world: World, { nodeName }: Pod, address: string): boolean {
+  const node = kind<TestNode>(world, ['Node']).find(({ name }) => name === nodeName);
+  return node?.addresses.includes(address) === true;
+}
+
+function kind<T extends TestObject>({ objects }: World, kinds: readonly T['kind'][]): T[] {
+  return objects.filter((object): object is T => kinds.includes(object.kind));
+}
