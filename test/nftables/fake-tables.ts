@@ -9,7 +9,7 @@ import {
   NftRefusedError,
   type NftSet,
 } from '../../netlink/nftables.ts';
-import type { NftChainRules } from '../../netlink/nftables-message.ts';
+import type { NftChainRules } from '../../netlink/nftables-types.ts';
 import { type NftCommand, NftError } from '../../nftables/command.ts';
 import { dataText, keyText } from '../../nftables/element.ts';
 import { MAPS, type MapName } from '../../nftables/maps.ts';
@@ -106,8 +106,9 @@ export class FakeTables {
       chains.length > 10 ? 'rules of all' : `rules of ${chains.map((c) => c.name).join()}`,
     );
     for (const { name, rules } of chains) {
-      for (const rule of rules) this.#checkNames(rule);
-      this.chains.set(name, rules.length);
+      const all = [...rules];
+      for (const { expressions } of all) this.#checkNames(expressions);
+      this.chains.set(name, all.length);
     }
   }
 
