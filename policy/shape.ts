@@ -92,6 +92,14 @@ export interface LearnedElement {
   readonly timeoutMs: number;
 }
 
+/** What a name was resolved to, as it is kept in the kernel over a restart of the agent. */
+export interface Answer {
+  /** Lower-case, without the final dot. */
+  readonly name: string;
+  readonly address: string;
+  readonly timeoutMs: number;
+}
+
 /**
  * What one family has to do to come from one state to the next. In this order, so that no packet
  * meets a rule whose lists are not complete: the elements of lists that are new; then, at once,
@@ -109,4 +117,11 @@ export interface PolicyChange {
   /** Elements of lists, and chains, that nothing names any more. */
   readonly discard: readonly PolicyElement[];
   readonly discardChains: readonly { readonly direction: Direction; readonly profile: number }[];
+}
+
+/** What one family has in force, for whoever compares it with the kernel. */
+export interface PolicyState {
+  readonly chains: readonly ProfileChain[];
+  /** Made as they are asked for: there may be 100,000. */
+  readonly elements: Iterable<PolicyElement>;
 }
