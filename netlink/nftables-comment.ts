@@ -9,8 +9,8 @@ const HEADER = 2;
 
 /** What nft takes for a comment, with the NUL. */
 export const COMMENT_LIMIT = 128;
-/** What the kernel keeps with an element. */
-export const NOTE_LIMIT = 254;
+/** What the kernel keeps with an element, with the NUL. */
+export const NOTE_LIMIT = 252;
 
 /** @param limit Bytes, with the NUL: the text is cut behind the last character that is whole. */
 export function commentData(text: string, limit = COMMENT_LIMIT): Buffer {

@@ -39,8 +39,11 @@ import type { NftChange, NftElement, NftVerdict } from './nftables-types.ts';
 const LIST_LIMIT = 0xffff;
 /** NFT_DATA_VALUE_MAXLEN: of a key, and of what it maps to. */
 const VALUE_LIMIT = 64;
-/** NFT_USERDATA_MAXLEN: of what is noted with an element or a rule. */
-const USERDATA_LIMIT = 256;
+/**
+ * Of what is noted with an element. NFT_USERDATA_MAXLEN is 256, but of 255 bytes the kernel says EINVAL, and
+ * 256 it takes and does not keep (seen on 6.18).
+ */
+const USERDATA_LIMIT = 254;
 /** Of an element (two values, the name of a chain, what is noted), with the start of a message for it. */
 const ELEMENT_LIMIT = 1024;
 const FIRST_CAPACITY = 2048;

@@ -21,7 +21,7 @@ export interface NftElement {
   readonly data?: Buffer | NftVerdict;
   /** Milliseconds after which it goes by itself, in a set with timeouts; read, what is left of them. */
   readonly timeoutMs?: number;
-  /** What whoever added it noted, see `commentData`. */
+  /** What whoever added it noted, 254 bytes at most; see `commentData`. */
   readonly userdata?: Buffer;
 }
 
