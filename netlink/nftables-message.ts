@@ -8,90 +8,14 @@ import {
 import { MalformedMessage } from './error.ts';
 import type { Message, Request } from './message.ts';
 import { readNumber } from './network.ts';
-
-/** What becomes of a packet that meets an element of a verdict map. */
-export type NftVerdict =
-  | { readonly kind: 'accept' | 'drop' | 'return' }
-  | { readonly kind: 'goto' | 'jump'; readonly chain: string };
-
-/**
- * An element of a set or a map. Bytes are as the kernel has them: the fields of a concatenation one
- * after the other, each padded with zeros to 4 bytes; addresses and ports in network order, what
- * `numgen` yields in the order of the machine.
- */
-export interface NftElement {
-  readonly key: Buffer;
-  /**
-   * Upper end, inclusive, of an interval in a set of concatenated intervals, field by field. Such
-   * a set wants it of every element: a field that is one value has it in both.
-   */
-  readonly keyEnd?: Buffer;
-  /** What a map maps to; a set has none. */
-  readonly data?: Buffer | NftVerdict;
-}
-
-/** @param expiresIn milliseconds that it has left, of those that end by themselves. */
-export type NftVisit = (element: NftElement, expiresIn: number | undefined) => void;
-
-/** Elements that are added to a set or a map, or deleted from it. */
-export interface NftChange {
-  readonly action: 'add' | 'delete';
-  readonly set: string;
-  readonly elements: readonly NftElement[];
-}
-
-/** A set or a map that there is. */
-export interface NftSet {
-  readonly name: string;
-  /** NFT_SET_ of linux/netfilter/nf_tables.h: see `NFT_SET_FLAGS`. */
-  readonly flags: number;
-  /** Bytes of a key, padding included. */
-  readonly keyLength: number;
-  /** Bytes of what a map maps to, 16 for verdicts; undefined for a set. */
-  readonly dataLength: number | undefined;
-  /** Whether it maps to verdicts. */
-  readonly verdicts: boolean;
-}
-
-export const NFT_SET_FLAGS = {
-  anonymous: 0x01,
-  constant: 0x02,
-  interval: 0x04,
-  map: 0x08,
-  timeout: 0x10,
-  /** Packets may add elements. */
-  dynamic: 0x20,
-  concatenation: 0x80,
-} as const;
-
-/** A table, of whatever family. */
-export interface NftTable {
-  /** NFPROTO_: 1 inet, 2 ip, 3 arp, 5 netdev, 7 bridge, 10 ip6. */
-  readonly family: number;
-  readonly name: string;
-}
-
-/** What a notification tells of a change. */
-export interface NftNotification {
-  /** Of the table, as in NftTable; 0 for a generation. */
-  readonly family: number;
-  /** undefined for a generation. */
-  readonly table: string | undefined;
-  /** A transaction ends with its generation. */
-  readonly kind:
-    | 'table'
-    | 'chain'
-    | 'rule'
-    | 'set'
-    | 'element'
-    | 'object'
-    | 'flowtable'
-    | 'generation';
-  /** Whether it was made or changed; otherwise it was deleted. */
-  readonly isNew: boolean;
-  /** The port of the socket from which it was changed. */
-  readonly portId: number;
-}
+import type {
+  NftElement,
+  NftNotification,
+  NftRule,
+  NftSet,
+  NftTable,
+  NftVerdict,
+} from './nftables-types.ts';
 
 /** linux/netfilter/nfnetlink.h; subsystem << 8 | message. */
 export const NFNL_SUBSYS_NFTABLES = 10;
@@ -151,6 +75,7 @@ const NFTA_TABLE = 1;
 const NFTA_CHAIN_NAME = 3;
 const NFTA_RULE_CHAIN = 2;
 const NFTA_RULE_EXPRESSIONS = 4;
+const NFTA_RULE_USERDATA = 7;
 const NFTA_SET_NAME = 2;
 const NFTA_SET_FLAGS = 3;
 const NFTA_SET_KEY_LEN = 5;
@@ -165,7 +90,9 @@ export const NFTA_SET_ELEM_LIST_ELEMENTS = 3;
 export const NFTA_LIST_ELEM = 1;
 export const NFTA_SET_ELEM_KEY = 1;
 export const NFTA_SET_ELEM_DATA = 2;
+export const NFTA_SET_ELEM_TIMEOUT = 4;
 const NFTA_SET_ELEM_EXPIRATION = 5;
+export const NFTA_SET_ELEM_USERDATA = 6;
 export const NFTA_SET_ELEM_KEY_END = 10;
 export const NFTA_DATA_VALUE = 1;
 export const NFTA_DATA_VERDICT = 2;
@@ -223,12 +150,6 @@ export function setsRequest({ family, name }: NftTable): Request {
   return get(NFT_MSG_GETSET, family, [{ type: NFTA_TABLE, value: nameBytes(name) }]);
 }
 
-/** A chain without a hook, and its rules: each the bytes of its expressions. */
-export interface NftChainRules {
-  readonly name: string;
-  readonly rules: readonly Buffer[];
-}
-
 /** Makes a chain that is not called by a hook, unless it is there. @throws RangeError */
 export function newChainRequest({ family, name }: NftTable, chain: string): Request {
   return change(NFT_MSG_NEWCHAIN, NLM_F_CREATE, family, [
@@ -253,6 +174,19 @@ export function deleteSetRequest({ family, name }: NftTable, set: string): Reque
   ]);
 }
 
+/** Deletes all elements of a set or a map. @throws RangeError */
+export function emptySetRequest({ family, name }: NftTable, set: string): Request {
+  return change(NFT_MSG_DELSETELEM, 0, family, [
+    { type: NFTA_SET_ELEM_LIST_TABLE, value: nameBytes(name) },
+    { type: NFTA_SET_ELEM_LIST_SET, value: nameBytes(set) },
+  ]);
+}
+
+/** Deletes all rules of all chains. @throws RangeError */
+export function clearTableRequest({ family, name }: NftTable): Request {
+  return change(NFT_MSG_DELRULE, 0, family, [{ type: NFTA_TABLE, value: nameBytes(name) }]);
+}
+
 /** Deletes all rules of a chain. @throws RangeError */
 export function flushChainRequest({ family, name }: NftTable, chain: string): Request {
   return change(NFT_MSG_DELRULE, 0, family, [
@@ -261,18 +195,19 @@ export function flushChainRequest({ family, name }: NftTable, chain: string): Re
   ]);
 }
 
-/** Adds a rule at the end of a chain. @param expressions encoded. @throws RangeError */
+/** Adds a rule at the end of a chain. @throws RangeError */
 export function newRuleRequest(
   { family, name }: NftTable,
   chain: string,
-  expressions: Buffer,
+  { expressions, userdata }: NftRule,
 ): Request {
-  const request = change(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, [
+  const noted = userdata === undefined ? [] : [{ type: NFTA_RULE_USERDATA, value: userdata }];
+  return change(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, [
     { type: NFTA_TABLE, value: nameBytes(name) },
     { type: NFTA_RULE_CHAIN, value: nameBytes(chain) },
     { type: NFTA_RULE_EXPRESSIONS | NLA_F_NESTED, value: expressions },
+    ...noted,
   ]);
-  return request;
 }
 
 /** Asks for one set. @throws RangeError */
@@ -375,37 +310,32 @@ export function generationOf({ payload }: Message): number {
  * are copied, though not one by one.
  * @throws MalformedMessage; whatever `visit` throws.
  */
-export function visitElements({ payload }: Message, visit: NftVisit): void {
+export function visitElements({ payload }: Message, visit: (element: NftElement) => void): void {
   const bytes = Buffer.from(payload);
   walkAttributes(bytes, NFGENMSG, bytes.length, (type, listStart, listEnd) => {
     if (type !== NFTA_SET_ELEM_LIST_ELEMENTS) return;
     walkAttributes(bytes, listStart, listEnd, (_, start, end) => {
       const element = readElement(bytes, start, end);
-      if (element !== undefined) visit(...element);
+      if (element !== undefined) visit(element);
     });
   });
 }
 
 /** The catch-all element of a set has no key. */
-function readElement(
-  bytes: Buffer,
-  start: number,
-  end: number,
-): readonly [NftElement, expiresIn: number | undefined] | undefined {
+function readElement(bytes: Buffer, start: number, end: number): NftElement | undefined {
   let key: Buffer | undefined;
-  let expiresIn: number | undefined;
-  const rest: { -readonly [K in 'keyEnd' | 'data']?: NonNullable<NftElement[K]> } = {};
+  const rest: { -readonly [K in Exclude<keyof NftElement, 'key'>]?: NonNullable<NftElement[K]> } =
+    {};
   walkAttributes(bytes, start, end, (type, from, to) => {
     if (type === NFTA_SET_ELEM_KEY) key = readValue(bytes, from, to);
     else if (type === NFTA_SET_ELEM_KEY_END) rest.keyEnd = readValue(bytes, from, to);
     else if (type === NFTA_SET_ELEM_DATA) {
       const data = readData(bytes, from, to);
       if (data !== undefined) rest.data = data;
-    } else if (type === NFTA_SET_ELEM_EXPIRATION) {
-      expiresIn = readNumber(bytes, from, to, 4) * 2 ** 32 + readNumber(bytes, from + 4, to, 4);
-    }
+    } else if (type === NFTA_SET_ELEM_USERDATA) rest.userdata = bytes.subarray(from, to);
+    else if (type === NFTA_SET_ELEM_EXPIRATION) rest.timeoutMs = readMilliseconds(bytes, from, to);
   });
-  return key === undefined ? undefined : [{ key, ...rest }, expiresIn];
+  return key === undefined ? undefined : { key, ...rest };
 }
 
 function readValue(bytes: Buffer, start: number, end: number): Buffer {
@@ -424,6 +354,11 @@ function readData(bytes: Buffer, start: number, end: number): Buffer | NftVerdic
     else if (type === NFTA_DATA_VERDICT) data = readVerdict(bytes, from, to);
   });
   return data;
+}
+
+function readMilliseconds(bytes: Buffer, start: number, end: number): number {
+  const high = readNumber(bytes, start, end, 4);
+  return high * 2 ** 32 + readNumber(bytes, start + 4, end, 4);
 }
 
 /** @returns undefined for a verdict of a kind that only others use. */

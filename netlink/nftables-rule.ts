@@ -4,15 +4,16 @@ import type { IpFamily } from '../api/objects.ts';
 import { addressFamily } from './address.ts';
 import { type Attribute, encodeAttributes } from './attribute.ts';
 import { number } from './network.ts';
+import { NFT_OBJECT_COUNTER } from './nftables-counter.ts';
 import {
   NFTA_DATA_VALUE,
   NFTA_DATA_VERDICT,
   NFTA_VERDICT_CHAIN,
   NFTA_VERDICT_CODE,
-  type NftVerdict,
   nameBytes,
   VERDICT_CODES,
 } from './nftables-message.ts';
+import type { NftVerdict } from './nftables-types.ts';
 
 /** One expression of a rule, encoded. */
 export type NftExpression = Attribute;
@@ -46,6 +47,7 @@ export const DIRECTION = { original: 0, reply: 1 } as const;
 
 const CMP_EQ = 0;
 const CMP_NEQ = 1;
+const NFT_RANGE_EQ = 0;
 const NFT_LOOKUP_F_INV = 1;
 const NFT_NAT_DNAT = 1;
 const NFT_NG_RANDOM = 1;
@@ -97,6 +99,31 @@ export function bitwise(what: Register, mask: Buffer, xor: Buffer): NftExpressio
     { type: 4, value: [dataValue(mask)] },
     { type: 5, value: [dataValue(xor)] },
   ]);
+}
+
+/** Ends the rule unless the register, as a number in network order, is between two, or is one of them. */
+export function within(what: Register, first: Buffer, last: Buffer): NftExpression {
+  return expression('range', [
+    register(1, what),
+    u32(2, NFT_RANGE_EQ),
+    { type: 3, value: [dataValue(first)] },
+    { type: 4, value: [dataValue(last)] },
+  ]);
+}
+
+/** Loads a value of the rule's own, such as a part of a key. */
+export function constant(to: Register, value: Buffer): NftExpression {
+  return expression('immediate', [register(1, to), { type: 2, value: [dataValue(value)] }]);
+}
+
+/** Counts the packet in a counter of the table. */
+export function count(counter: string): NftExpression {
+  return expression('objref', [u32(1, NFT_OBJECT_COUNTER), name(2, counter)]);
+}
+
+/** Hands the packet's beginning to whoever listens to a group of nfnetlink_log. */
+export function log(group: number, prefix: string): NftExpression {
+  return expression('log', [{ type: 1, value: number(group, 2) }, name(2, prefix)]);
 }
 
 /** Ends the rule unless a set has the key, or has it not. */

@@ -24,22 +24,27 @@ import {
   NFTA_SET_ELEM_LIST_ELEMENTS,
   NFTA_SET_ELEM_LIST_SET,
   NFTA_SET_ELEM_LIST_TABLE,
+  NFTA_SET_ELEM_TIMEOUT,
+  NFTA_SET_ELEM_USERDATA,
   NFTA_VERDICT_CHAIN,
   NFTA_VERDICT_CODE,
-  type NftChange,
-  type NftElement,
-  type NftVerdict,
   NLM_F_CREATE,
   nameBytes,
   nfgenmsg,
   VERDICT_CODES,
 } from './nftables-message.ts';
+import type { NftChange, NftElement, NftVerdict } from './nftables-types.ts';
 
 /** The most that fits into the 16-bit length of a list of elements. */
 const LIST_LIMIT = 0xffff;
 /** NFT_DATA_VALUE_MAXLEN: of a key, and of what it maps to. */
 const VALUE_LIMIT = 64;
-/** Of an element (three values, or two and the name of a chain), with the start of a message for it. */
+/**
+ * Of what is noted with an element. NFT_USERDATA_MAXLEN is 256, but of 255 bytes the kernel says EINVAL, and
+ * 256 it takes and does not keep (seen on 6.18).
+ */
+const USERDATA_LIMIT = 254;
+/** Of an element (two values, the name of a chain, what is noted), with the start of a message for it. */
 const ELEMENT_LIMIT = 1024;
 const FIRST_CAPACITY = 2048;
 
@@ -95,9 +100,9 @@ export class TransactionWriter {
     if (generation !== undefined) this.#u32(NFNL_BATCH_GENID, generation);
   }
 
-  /** Whether there is nothing in it. */
-  get isEmpty(): boolean {
-    return this.#starts.length === 1;
+  /** Messages so far, of which the first opens the transaction. */
+  get messages(): number {
+    return this.#starts.length;
   }
 
   /** @throws RangeError for a name that no set or chain can have, or a value that is too long. */
@@ -107,7 +112,13 @@ export class TransactionWriter {
     const start = this.#open(NFTA_LIST_ELEM);
     this.#key(NFTA_SET_ELEM_KEY, element.key);
     if (element.keyEnd !== undefined) this.#key(NFTA_SET_ELEM_KEY_END, element.keyEnd);
-    if (element.data !== undefined && action === 'add') this.#data(element.data);
+    if (action === 'add') {
+      if (element.data !== undefined) this.#data(element.data);
+      if (element.timeoutMs !== undefined) this.#u64(NFTA_SET_ELEM_TIMEOUT, element.timeoutMs);
+      if (element.userdata !== undefined) {
+        this.#bounded(NFTA_SET_ELEM_USERDATA, element.userdata, USERDATA_LIMIT);
+      }
+    }
     this.#close(start);
     list.end = this.#length;
     this.#elements += 1;
@@ -205,13 +216,13 @@ export class TransactionWriter {
 
   #key(type: number, key: Buffer): void {
     const start = this.#open(type);
-    this.#bounded(key);
+    this.#bounded(NFTA_DATA_VALUE, key, VALUE_LIMIT);
     this.#close(start);
   }
 
   #data(data: Buffer | NftVerdict): void {
     const start = this.#open(NFTA_SET_ELEM_DATA);
-    if (Buffer.isBuffer(data)) this.#bounded(data);
+    if (Buffer.isBuffer(data)) this.#bounded(NFTA_DATA_VALUE, data, VALUE_LIMIT);
     else {
       const verdict = this.#open(NFTA_DATA_VERDICT);
       this.#u32(NFTA_VERDICT_CODE, VERDICT_CODES[data.kind] >>> 0);
@@ -221,9 +232,9 @@ export class TransactionWriter {
     this.#close(start);
   }
 
-  #bounded(value: Buffer): void {
-    if (value.length > VALUE_LIMIT) throw new RangeError(`value of ${value.length} bytes`);
-    this.#value(NFTA_DATA_VALUE, value);
+  #bounded(type: number, value: Buffer, limit: number): void {
+    if (value.length > limit) throw new RangeError(`value of ${value.length} bytes`);
+    this.#value(type, value);
   }
 
   #name(name: string): Buffer {
@@ -240,6 +251,12 @@ export class TransactionWriter {
     writeU16(this.#bytes, type, this.#length + 2);
     this.#bytes.writeUInt32BE(value, this.#length + ATTRIBUTE_HEADER);
     this.#length += ATTRIBUTE_HEADER + 4;
+  }
+
+  #u64(type: number, value: number): void {
+    const bytes = Buffer.allocUnsafe(8);
+    bytes.writeBigUInt64BE(BigInt(value));
+    this.#value(type, bytes);
   }
 
   #value(type: number, value: Buffer): void {

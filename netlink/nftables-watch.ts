@@ -1,7 +1,8 @@
 import { NETLINK_NETFILTER } from './descriptor.ts';
 import { MalformedMessage } from './error.ts';
 import type { Message } from './message.ts';
-import { type NftNotification, readNotification } from './nftables-message.ts';
+import { readNotification } from './nftables-message.ts';
+import type { NftNotification } from './nftables-types.ts';
 import { NetlinkSocket } from './socket.ts';
 
 export interface NftWatchOptions {

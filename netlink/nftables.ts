@@ -11,6 +11,7 @@ import {
   UnsupportedError,
 } from './error.ts';
 import type { Message, Request } from './message.ts';
+import { countersRequest, type NftCounter, readCounter } from './nftables-counter.ts';
 import {
   chainsRequest,
   deleteChainRequest,
@@ -21,15 +22,6 @@ import {
   generationOf,
   generationRequest,
   isElements,
-  NFT_SET_FLAGS,
-  type NftChainRules,
-  type NftChange,
-  type NftElement,
-  type NftSet,
-  type NftTable,
-  type NftVisit,
-  newChainRequest,
-  newRuleRequest,
   readChain,
   readGeneration,
   readSet,
@@ -40,51 +32,34 @@ import {
   tablesRequest,
   visitElements,
 } from './nftables-message.ts';
+import { NftRefusedError, Script } from './nftables-script.ts';
 import { TransactionWriter } from './nftables-transaction.ts';
-import { Slices } from './slices.ts';
-import { NetlinkSocket, type Refusal } from './socket.ts';
+import {
+  NFT_SET_FLAGS,
+  type NftChainRules,
+  type NftChange,
+  type NftElement,
+  type NftSet,
+  type NftStep,
+  type NftTable,
+} from './nftables-types.ts';
+import { NetlinkSocket } from './socket.ts';
 
+export type { NftCounter } from './nftables-counter.ts';
+export { NftRefusedError } from './nftables-script.ts';
 export {
   NFT_SET_FLAGS,
+  type NftChainRules,
   type NftChange,
   type NftElement,
   type NftNotification,
+  type NftRule,
   type NftSet,
+  type NftStep,
   type NftTable,
   type NftVerdict,
-} from './nftables-message.ts';
+} from './nftables-types.ts';
 export { type NftWatchOptions, watchNftables } from './nftables-watch.ts';
-
-/** A transaction that the kernel refused; nothing of it was done. */
-export class NftRefusedError extends Error {
-  override readonly name = 'NftRefusedError';
-  /** Where the refusal was met first; undefined when the transaction was refused as a whole. */
-  readonly set: string | undefined;
-  readonly action: NftChange['action'] | undefined;
-  /** The refused one, if the kernel named it: a set or a table that is not there has none. */
-  readonly element: NftElement | undefined;
-  /**
-   * ENOENT: no such table, set, chain or, to delete, element; EEXIST, EBUSY: the key is there with
-   * other data; EINVAL: not of the set's kind; ENFILE: the set is full; ERESTART: another
-   * generation.
-   */
-  readonly errno: number;
-  declare readonly cause: NetlinkError;
-
-  constructor(
-    cause: NetlinkError,
-    refused: { change?: NftChange | undefined; element?: NftElement | undefined } = {},
-  ) {
-    const { change, element } = refused;
-    const what = change === undefined ? 'nf_tables transaction' : `${change.action} ${change.set}`;
-    const key = element === undefined ? '' : ` ${element.key.toString('hex')}`;
-    super(`${what}${key}: ${cause.code}`, { cause });
-    this.set = change?.set;
-    this.action = change?.action;
-    this.element = element;
-    this.errno = cause.errno;
-  }
-}
 
 /**
  * Bytes of the biggest transaction, some 40 to 100 for an element. A limit, not memory that is
@@ -144,24 +119,32 @@ export class NfTables {
    * @throws NetlinkError when it is not known whether it was done.
    */
   async change(changes: readonly NftChange[], generation?: number): Promise<void> {
-    if (changes.every(({ elements }) => elements.length === 0)) return;
-    const { family, name } = this.#table;
-    const writer = new TransactionWriter(family, name, generation);
+    await this.transact(changes, generation);
+  }
+
+  /**
+   * As `change`, with chains and rules in the same transaction. Chains that are to be filled are made
+   * before anything else is done, so that rules and elements may name them.
+   */
+  async transact(steps: readonly NftStep[], generation?: number): Promise<void> {
+    if (steps.every(isNothing)) return;
+    const { name } = this.#table;
+    const script = new Script(this.#table, generation);
     const pack = async () => {
-      await write(writer, changes);
-      return writer.finish();
+      await script.write(steps);
+      return script.writer.finish();
     };
     const [refusal] = await inTurn(() =>
       named(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
     );
-    if (refusal !== undefined) throw refused(refusal, writer, changes);
+    if (refusal !== undefined) throw script.refused(refusal);
   }
 
   /**
    * Visits each element of a set or a map that is in force, in no order; those that packets added
-   * too, with the time that they have left. Elements that have expired are left out, and so is a catch-all
-   * element. `data` is missing where it is a verdict that NftVerdict does not have. Only for hash
-   * sets and sets of concatenated intervals: other intervals are not one element to the kernel.
+   * too. Elements that have expired are left out, and so is a catch-all element. `data` is missing
+   * where it is a verdict that NftVerdict does not have. Only for hash sets and sets of concatenated
+   * intervals: other intervals are not one element to the kernel.
    *
    * The kernel hands out a set in parts, and continues by counting. When others change nf_tables
    * between two parts, in whatever table of the namespace, the dump is made again once; if they go
@@ -175,7 +158,7 @@ export class NfTables {
    */
   async visitElements(
     set: string,
-    visit: NftVisit,
+    visit: (element: NftElement) => void,
     restart: () => void = () => undefined,
   ): Promise<void> {
     const operation = `elements of ${this.#table.name} ${set}`;
@@ -211,6 +194,16 @@ export class NfTables {
     return await existing(inTurn(dump));
   }
 
+  /** The table's named counters; undefined when there is no such table. @throws NetlinkError */
+  async counters(): Promise<readonly NftCounter[] | undefined> {
+    const { name } = this.#table;
+    if (!(await this.#exists())) return undefined;
+    const pick = (message: Message) => readCounter(message, name);
+    const dump = () =>
+      named(`counters of ${name}`, this.#socket.dump(countersRequest(this.#table), pick));
+    return await inTurn(dump);
+  }
+
   /** Counts the transactions of the namespace, whoever makes them. @throws NetlinkError */
   generation(): Promise<number> {
     const generation = this.#socket.get(generationRequest(), readGeneration);
@@ -223,14 +216,7 @@ export class NfTables {
    * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
    */
   async replaceRules(chains: readonly NftChainRules[]): Promise<void> {
-    const table = this.#table;
-    await this.#send([
-      ...chains.map(({ name }) => newChainRequest(table, name)),
-      ...chains.flatMap(({ name, rules }) => [
-        flushChainRequest(table, name),
-        ...rules.map((rule) => newRuleRequest(table, name, rule)),
-      ]),
-    ]);
+    await this.transact(chains.map((chain) => ({ action: 'fill', chain })));
   }
 
   /**
@@ -266,7 +252,11 @@ export class NfTables {
    * @param amidChanges go on when others change nf_tables meanwhile.
    * @returns whether all elements were visited, as far as the kernel lets know.
    */
-  async #visit(set: string, visit: NftVisit, amidChanges: boolean): Promise<boolean> {
+  async #visit(
+    set: string,
+    visit: (element: NftElement) => void,
+    amidChanges: boolean,
+  ): Promise<boolean> {
     const { flags } = await this.#socket.get(setRequest(this.#table, set), readSet);
     const dump = (pick: (message: Message) => void) =>
       this.#socket.dump(elementsRequest(this.#table, set), (message) => {
@@ -284,11 +274,11 @@ export class NfTables {
       if (!amidChanges && generationOf(message) !== generation) settled = false;
       // What is left is received all the same.
       if (!settled) return;
-      visitElements(message, (element, expiresIn) => {
+      visitElements(message, (element) => {
         const key = element.key.toString('latin1');
         if (keys.has(key)) settled = false;
         keys.add(key);
-        visit(element, expiresIn);
+        visit(element);
       });
     });
     return settled;
@@ -327,35 +317,9 @@ export async function deleteTable(table: NftTable): Promise<void> {
   }
 }
 
-async function write(writer: TransactionWriter, changes: readonly NftChange[]): Promise<void> {
-  const slices = new Slices();
-  for (const { action, set, elements } of changes) {
-    for (const element of elements) {
-      writer.write(action, set, element);
-      if (slices.isOver()) await slices.turn();
-    }
-  }
-}
-
-/** Of the refusals the first: others may be due to it. */
-function refused(
-  { index, error }: Refusal,
-  writer: TransactionWriter,
-  changes: readonly NftChange[],
-): NftRefusedError {
-  const elements = writer.elementsOf(index, error.extendedAck?.offset);
-  if (elements === undefined) return new NftRefusedError(error);
-  let before = 0;
-  const position = elements.refused ?? elements.first;
-  for (const change of changes) {
-    if (position < before + change.elements.length) {
-      const element =
-        elements.refused === undefined ? undefined : change.elements[position - before];
-      return new NftRefusedError(error, { change, element });
-    }
-    before += change.elements.length;
-  }
-  return new NftRefusedError(error);
+function isNothing(step: NftStep): boolean {
+  if ('elements' in step) return step.elements.length === 0;
+  return step.action === 'remove' && step.chains.length === 0;
 }
 
 /** Gives errors of the kernel an operation that tells more than the number of a message. */

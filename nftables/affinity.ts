@@ -3,7 +3,7 @@
  * goes, whatever leads clients to it has to be looked for there.
  */
 import { addressBytes } from '../netlink/address.ts';
-import type { NftElement } from '../netlink/nftables-message.ts';
+import type { NftElement } from '../netlink/nftables-types.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import type { Placed } from './compile.ts';
 import { endpointBytes, portKey } from './keys.ts';

@@ -4,7 +4,7 @@
  */
 import { cidrContains } from '../api/addresses.ts';
 import { addressBytes } from '../netlink/address.ts';
-import type { NftElement, NftVerdict } from '../netlink/nftables-message.ts';
+import type { NftElement, NftVerdict } from '../netlink/nftables-types.ts';
 import type { Match, Route } from '../services/route.ts';
 import {
   ALLOWED,

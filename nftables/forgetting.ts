@@ -92,10 +92,11 @@ async function notesOf(
 ): Promise<Note[]> {
   const addressLength = widthOf('address', family);
   const notes = new Map<string, Note>();
-  const visit = (element: NftElement, expiresIn = Infinity) => {
+  const visit = (element: NftElement) => {
     if (!isBroken(element, known, addressLength, unknown)) return;
     const key = Buffer.from(element.key);
-    notes.set(keyText(element), { key, endsAt: performance.now() + expiresIn });
+    const { timeoutMs = Infinity } = element;
+    notes.set(keyText(element), { key, endsAt: performance.now() + timeoutMs });
   };
   await tables.visitElements(set, visit, () => notes.clear());
   return [...notes.values()];

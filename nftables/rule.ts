@@ -6,7 +6,6 @@
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { u32 } from '../netlink/host.ts';
-import type { NftVerdict } from '../netlink/nftables-message.ts';
 import {
   bitwise,
   CONNTRACK,
@@ -32,6 +31,7 @@ import {
   update,
   verdict as verdictExpression,
 } from '../netlink/nftables-rule.ts';
+import type { NftVerdict } from '../netlink/nftables-types.ts';
 import { protocolNumbers } from '../netlink/protocol.ts';
 import { verdictText } from './element.ts';
 import { cidrBounds } from './keys.ts';

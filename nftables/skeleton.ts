@@ -10,7 +10,7 @@
  * Looked up by hash, a packet's way is as long with ten thousand Services as with one.
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
-import type { NftChainRules } from '../netlink/nftables-message.ts';
+import type { NftChainRules } from '../netlink/nftables-types.ts';
 import { type Chain, type ChainOptions, REJECT } from './chains.ts';
 import { AFFINITY, affinityText, MAP_NAMES, mapText, nftFamily } from './maps.ts';
 import {
@@ -150,5 +150,8 @@ export function rulesText(chains: readonly Chain[], family: IpFamily): string {
 
 /** The same for the kernel. */
 export function rulesOf(chains: Iterable<Chain>): NftChainRules[] {
-  return [...chains].map(({ name, rules }) => ({ name, rules: rules.map(ruleBytes) }));
+  return [...chains].map(({ name, rules }) => ({
+    name,
+    rules: rules.map((rule) => ({ expressions: ruleBytes(rule) })),
+  }));
 }

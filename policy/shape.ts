@@ -92,6 +92,14 @@ export interface LearnedElement {
   readonly timeoutMs: number;
 }
 
+/** What a name was resolved to, as it is kept in the kernel over a restart of the agent. */
+export interface Answer {
+  /** Lower-case, without the final dot. */
+  readonly name: string;
+  readonly address: string;
+  readonly timeoutMs: number;
+}
+
 /**
  * What one family has to do to come from one state to the next. In this order, so that no packet
  * meets a rule whose lists are not complete: the elements of lists that are new; then, at once,

@@ -59,7 +59,8 @@ export interface Inhabitant {
 /** Milliseconds until a wait gives up; nothing that works takes nearly as long. */
 const PATIENCE = 10_000;
 
-function startInhabitant(namespace: string, wrapper: readonly string[]): Inhabitant {
+/** Starts such a process in a namespace that somebody else made. */
+export function startInhabitant(namespace: string, wrapper: readonly string[] = []): Inhabitant {
   const command = ['netns', 'exec', namespace, ...wrapper, process.execPath, INHABITANT];
   const child = spawn('ip', command, {
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],

@@ -12,6 +12,7 @@ import {
   type NftElement,
   type NftNotification,
   NftRefusedError,
+  type NftStep,
   watchNftables,
 } from '../../netlink/nftables.ts';
 
@@ -21,6 +22,9 @@ export interface RefusedTransaction {
   readonly set: string | undefined;
   readonly action: string | undefined;
   readonly key: string | undefined;
+  /** Of a refused chain or rule. */
+  readonly chain?: string;
+  readonly rule?: number | undefined;
   readonly errno: number;
 }
 
@@ -41,8 +45,9 @@ async function withTable<T>(
 
 function refusal(error: unknown): RefusedTransaction {
   if (!(error instanceof NftRefusedError)) throw error;
-  const { message, set, action, element, errno } = error;
-  return { message, set, action, key: element?.key.toString('hex'), errno };
+  const { message, set, action, element, chain, rule, errno } = error;
+  const key = element?.key.toString('hex');
+  return { message, set, action, key, errno, ...(chain === undefined ? {} : { chain, rule }) };
 }
 
 export const nft = {
@@ -62,6 +67,15 @@ export const nft = {
       await table.change(changes, generation);
       return undefined;
     }).catch(refusal),
+
+  /** @returns the refusal, if it is refused. */
+  nftTransact: async (steps: readonly NftStep[]): Promise<RefusedTransaction | undefined> =>
+    withTable('IPv4', 'pw', async (table) => {
+      await table.transact(steps);
+      return undefined;
+    }).catch(refusal),
+
+  nftCounters: async () => withTable('IPv4', 'pw', (table) => table.counters()),
 
   nftElements: async (set: string, family: IpFamily = 'IPv4'): Promise<NftElement[]> =>
     withTable(family, 'pw', async (table) => {

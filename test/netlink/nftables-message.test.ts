@@ -17,8 +17,6 @@ import {
   generationOf,
   generationRequest,
   isElements,
-  type NftElement,
-  type NftVerdict,
   readChain,
   readGeneration,
   readNotification,
@@ -30,6 +28,7 @@ import {
   visitElements,
 } from '../../netlink/nftables-message.ts';
 import { TransactionWriter } from '../../netlink/nftables-transaction.ts';
+import type { NftElement, NftVerdict } from '../../netlink/nftables-types.ts';
 import { check } from './property.ts';
 
 const AF_INET = 2;

@@ -6,8 +6,11 @@ import {
   NFT_SET_FLAGS,
   type NftChange,
   type NftElement,
+  type NftStep,
   type NftVerdict,
 } from '../../netlink/nftables.ts';
+import { commentData } from '../../netlink/nftables-comment.ts';
+import { encodeRule, lookup, verdict } from '../../netlink/nftables-rule.ts';
 import { createNamespace, type Inhabitant, type Namespace } from './namespace.ts';
 
 const EEXIST = 17;
@@ -456,7 +459,9 @@ describe('nf_tables', () => {
     const learnt = [1001, 1002, 1003].map((number) => {
       return { key: Buffer.concat([addressBytes('127.0.0.1'), port(number)]), data };
     });
-    assert.deepEqual(await elements('affinity'), sorted(learnt));
+    const dumped = await elements('affinity');
+    assert.deepEqual(dumped.map(untimed), sorted(learnt));
+    for (const { timeoutMs = 0 } of dumped) assert.ok(timeoutMs > 200_000 && timeoutMs <= 300_000);
     const sets = await inhabitant.call('nftSets', 'IPv4');
     const { map, timeout, dynamic, concatenation } = NFT_SET_FLAGS;
     assert.equal((sets?.[0]?.flags ?? 0) & ~concatenation, map | timeout | dynamic);
@@ -464,9 +469,92 @@ describe('nf_tables', () => {
     const [first, ...others] = learnt;
     assert(first !== undefined);
     assert.equal(await change(remove('affinity', ...others)), undefined);
-    assert.deepEqual(await elements('affinity'), [first]);
+    assert.deepEqual((await elements('affinity')).map(untimed), [first]);
     assert.equal((await change(remove('affinity', ...learnt)))?.errno, ENOENT);
-    assert.deepEqual(await elements('affinity'), [first]);
+    assert.deepEqual((await elements('affinity')).map(untimed), [first]);
+  });
+
+  it('keeps elements for a time, and what was noted of them', async () => {
+    await load('table ip pw { set timed { type mark; flags timeout; }; }');
+    const key = u32(5);
+    const userdata = commentData('www.example.com');
+    const element = { key, timeoutMs: 5_000_000_000, userdata };
+    assert.equal(await change(add('timed', element)), undefined);
+    const [found] = await elements('timed');
+    assert.ok(found !== undefined);
+    assert.deepEqual(untimed(found), { key, userdata });
+    const { timeoutMs = 0 } = found;
+    assert.ok(timeoutMs > 4_990_000_000 && timeoutMs <= 5_000_000_000, `${timeoutMs}`);
+    const text = await namespace.run('nft', 'list', 'set', 'ip', 'pw', 'timed');
+    assert.match(text, /0x00000005 timeout 57d20h53m20s expires \S+ comment "www.example.com"/);
+  });
+
+  it('changes elements, chains and rules in one transaction, or nothing', async () => {
+    await load(`table ip pw {
+      set a { type mark; }
+      map m { type mark : verdict; }
+      chain older { }
+      chain old { goto older; }
+      chain kept { accept; }
+    }`);
+    assert.equal(await change(add('a', { key: u32(1) }, { key: u32(2) })), undefined);
+    const drop = { expressions: encodeRule([verdict({ kind: 'drop' })]) };
+    const jump = encodeRule([verdict({ kind: 'goto', chain: 'second' })]);
+    const steps: NftStep[] = [
+      { action: 'empty', set: 'a' },
+      { action: 'clear' },
+      add('a', { key: u32(3) }),
+      add('m', { key: u32(3), data: { kind: 'jump', chain: 'first' } }),
+      {
+        action: 'fill',
+        chain: { name: 'first', rules: [{ expressions: jump, userdata: commentData('on') }] },
+      },
+      { action: 'fill', chain: { name: 'second', rules: [drop, drop] } },
+      { action: 'remove', chains: ['old', 'older'] },
+    ];
+    const before = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
+    const bad = { expressions: encodeRule([lookup('nowhere', 0)]) };
+    const more: NftStep = { action: 'fill', chain: { name: 'kept', rules: [drop, bad] } };
+    const refusal = await inhabitant.call('nftTransact', [...steps, more]);
+    assert.deepEqual([refusal?.chain, refusal?.rule, refusal?.errno], ['kept', 1, ENOENT]);
+    assert.equal(refusal?.message, 'rule 1 of kept: ENOENT');
+    assert.equal(await namespace.run('nft', 'list', 'table', 'ip', 'pw'), before);
+
+    assert.equal(await inhabitant.call('nftTransact', steps), undefined);
+    assert.deepEqual(await elements('a'), [{ key: u32(3) }]);
+    assert.deepEqual((await inhabitant.call('nftChains', 'IPv4'))?.sort(), [
+      'first',
+      'kept',
+      'second',
+    ]);
+    const text = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
+    assert.match(text, /chain kept \{\s*\}/);
+    assert.match(text, /chain first \{\s*goto second comment "on"\s*\}/);
+    assert.match(text, /chain second \{\s*drop\s*drop\s*\}/);
+
+    const gone = await inhabitant.call('nftTransact', [{ action: 'remove', chains: ['gone'] }]);
+    assert.deepEqual([gone?.chain, gone?.rule, gone?.errno], ['gone', undefined, ENOENT]);
+    const nothing: NftStep[] = [add('a'), { action: 'remove', chains: [] }];
+    assert.equal(await inhabitant.call('nftTransact', nothing), undefined);
+  });
+
+  it('reads named counters of a table', async () => {
+    assert.equal(await inhabitant.call('nftCounters'), undefined);
+    await load(`table ip other {
+      counter mine { packets 9 bytes 9; }
+    }
+    table ip pw {
+      counter some { packets 5000000000 bytes 1; }
+      counter none { }
+      quota q { over 5 mbytes; }
+    }`);
+    assert.deepEqual(
+      (await inhabitant.call('nftCounters'))?.toSorted((a, b) => (a.name < b.name ? -1 : 1)),
+      [
+        { name: 'none', packets: 0n },
+        { name: 'some', packets: 5_000_000_000n },
+      ],
+    );
   });
 
   describe('being watched', () => {
@@ -563,6 +651,10 @@ describe('nf_tables', () => {
 });
 
 /** In an order that both sides can be brought into. */
+function untimed({ timeoutMs: _, ...rest }: NftElement): NftElement {
+  return rest;
+}
+
 function sorted(elements: readonly NftElement[]): NftElement[] {
   return [...elements].sort((a, b) => Buffer.compare(a.key, b.key));
 }

@@ -9,7 +9,7 @@ import {
   NftRefusedError,
   type NftSet,
 } from '../../netlink/nftables.ts';
-import type { NftChainRules } from '../../netlink/nftables-message.ts';
+import type { NftChainRules } from '../../netlink/nftables-types.ts';
 import { type NftCommand, NftError } from '../../nftables/command.ts';
 import { dataText, keyText } from '../../nftables/element.ts';
 import { MAPS, type MapName } from '../../nftables/maps.ts';
@@ -44,11 +44,11 @@ export class FakeTables {
       visitElements: async (set, visit, restart) => {
         const elements = this.sets.get(set);
         if (elements === undefined) throw new NetlinkError('dump', ENOENT);
-        for (const element of elements.values()) visit(element, this.expiresIn(element));
+        for (const element of elements.values()) visit(this.#read(element));
         if (!this.onVisit(set)) return;
         restart?.();
         for (const element of this.sets.get(set)?.values() ?? []) {
-          visit(element, this.expiresIn(element));
+          visit(this.#read(element));
         }
       },
       chains: async () => (this.#isThere() ? [...this.chains.keys()] : undefined),
@@ -102,6 +102,11 @@ export class FakeTables {
     for (const element of elements) this.sets.get(map)?.set(keyText(element), element);
   }
 
+  #read(element: NftElement): NftElement {
+    const timeoutMs = this.expiresIn(element);
+    return timeoutMs === undefined ? element : { ...element, timeoutMs };
+  }
+
   #isThere(): boolean {
     return this.sets.size + this.chains.size > 0;
   }
@@ -112,8 +117,9 @@ export class FakeTables {
       chains.length > 10 ? 'rules of all' : `rules of ${chains.map((c) => c.name).join()}`,
     );
     for (const { name, rules } of chains) {
-      for (const rule of rules) this.#checkNames(rule);
-      this.chains.set(name, rules.length);
+      const all = [...rules];
+      for (const { expressions } of all) this.#checkNames(expressions);
+      this.chains.set(name, all.length);
     }
   }
 

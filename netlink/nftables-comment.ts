@@ -1,0 +1,42 @@
+/**
+ * Comments, which nf_tables keeps with rules and elements without looking at them, in the form in which
+ * nft shows them (libnftnl/udata.h): u8 type, u8 length, text with its NUL.
+ */
+
+/** NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_SET_ELEM_COMMENT */
+const COMMENT = 0;
+const HEADER = 2;
+
+/** What nft takes for a comment, with the NUL. */
+export const COMMENT_LIMIT = 128;
+/** What the kernel keeps with an element, with the NUL. */
+export const NOTE_LIMIT = 252;
+
+/** @param limit Bytes, with the NUL: the text is cut behind the last character that is whole. */
+export function commentData(text: string, limit = COMMENT_LIMIT): Buffer {
+  const bytes = Buffer.from(text);
+  let length = Math.min(bytes.length, limit - 1);
+  while (isContinuation(bytes[length])) length -= 1;
+  const data = Buffer.alloc(HEADER + length + 1);
+  data[0] = COMMENT;
+  data[1] = length + 1;
+  bytes.copy(data, HEADER, 0, length);
+  return data;
+}
+
+/** The comment in what is kept with a rule or an element; undefined: none. */
+export function readComment(data: Buffer): string | undefined {
+  let start = 0;
+  while (start + HEADER <= data.length) {
+    const [type, length = 0] = data.subarray(start, start + HEADER);
+    const value = data.subarray(start + HEADER, start + HEADER + length);
+    if (type === COMMENT) return value.toString('utf8').replace(/\0.*$/su, '');
+    start += HEADER + length;
+  }
+  return undefined;
+}
+
+/** Whether a byte is not the first of its character in UTF-8. */
+function isContinuation(byte: number | undefined): boolean {
+  return byte !== undefined && (byte & 0xc0) === 0x80;
+}

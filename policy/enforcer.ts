@@ -1,0 +1,219 @@
+/** Keeps the kernel at what the model wants, in all families. */
+import { familyOf } from '../api/addresses.ts';
+import type { IpFamily } from '../api/objects.ts';
+import { addressFamily } from '../netlink/address.ts';
+import { NfTables, watchNftables } from '../netlink/nftables.ts';
+import type { NftCommand } from '../nftables/command.ts';
+import { Runner, type Timers } from '../proxier/runner.ts';
+import { type Denied, type Learned, PolicyBackend } from './backend.ts';
+import type { Answer, LearnedElement, PolicyChange, PolicyState } from './shape.ts';
+import { POLICY_TABLE } from './skeleton.ts';
+
+/** What is wanted. */
+export interface PolicySource {
+  /** What each family has to do since the last call. */
+  takeChanges(): readonly PolicyChange[];
+  /** All that is wanted, as of the last `takeChanges`; stays as it is until the next. */
+  all(family: IpFamily): PolicyState;
+  /** What is known of domain names, when the whole table is written. */
+  learned(family: IpFamily): Learned;
+}
+
+/** Is told what happens, for logs and metrics. */
+export interface EnforcerObserver {
+  /** @param isFull everything was written, because nobody knew what there was. */
+  applied(family: IpFamily, isFull: boolean, milliseconds: number): void;
+  /** It comes again by itself. */
+  failed(family: IpFamily, error: unknown): void;
+  /** Somebody else changed our table; it is written anew. */
+  disturbed(family: IpFamily, what: string): void;
+  warned(family: IpFamily, message: string): void;
+  /** Changes of others are not heard of, and so not mended. */
+  deaf(error: unknown): void;
+}
+
+export interface EnforcerOptions {
+  readonly families: readonly IpFamily[];
+  readonly source: PolicySource;
+  readonly observer: EnforcerObserver;
+  readonly nft: NftCommand;
+  readonly timers: Timers;
+  /** See `SkeletonOptions`. */
+  readonly logGroup?: number | undefined;
+  /** Sockets of this process that change other tables (`NfTables.port`), to be left unheard. */
+  readonly otherPorts?: readonly number[];
+}
+
+/** Milliseconds between two mendings, should somebody change our table over and over. */
+const MEND_PERIOD = 1000;
+const BACKOFF = { first: 100, max: 30_000 };
+
+/** One family. */
+interface Member {
+  readonly tables: NfTables;
+  readonly backend: PolicyBackend;
+  readonly runner: Runner;
+  /** Taken from the source, and not applied yet. */
+  readonly pending: PolicyChange[];
+  /** A timer that is set, and when the last one ran out. */
+  mending: unknown;
+  mendedAt: number;
+}
+
+/** Nothing is written before `start`. Nothing is removed by `stop`: what was enforced is. */
+export class Enforcer {
+  readonly #options: EnforcerOptions;
+  readonly #members = new Map<IpFamily, Member>();
+  #watch: { close(): Promise<void> } | undefined;
+
+  /** @throws NetlinkError */
+  constructor(options: EnforcerOptions) {
+    this.#options = options;
+    for (const family of options.families) this.#members.set(family, this.#member(family));
+  }
+
+  /** Of the sockets that write, for others who listen to nf_tables. */
+  get ports(): readonly number[] {
+    return [...this.#members.values()].map(({ tables }) => tables.port);
+  }
+
+  /** Writes everything, and follows what changes from then on. */
+  start(): void {
+    this.#listen();
+    for (const { runner } of this.#members.values()) runner.request();
+  }
+
+  /** Something changed in the source. */
+  changed(): void {
+    if (this.#watch === undefined) return;
+    for (const { runner } of this.#members.values()) runner.request();
+  }
+
+  /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
+  async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+    const isOf = (family: IpFamily) => (each: { readonly address: string }) =>
+      familyOf(each.address) === family;
+    await Promise.all(
+      [...this.#members].map(([family, { backend }]) =>
+        backend.learn(elements.filter(isOf(family)), answers.filter(isOf(family))),
+      ),
+    );
+  }
+
+  /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
+  async answers(): Promise<Answer[]> {
+    const all = [...this.#members.values()].map(({ backend }) => backend.answers());
+    return (await Promise.all(all)).flat();
+  }
+
+  /** By family. @throws NetlinkError */
+  async denied(): Promise<ReadonlyMap<IpFamily, readonly Denied[]>> {
+    const counts = [...this.#members].map(
+      async ([family, { backend }]) => [family, await backend.denied()] as const,
+    );
+    return new Map(await Promise.all(counts));
+  }
+
+  /** Elements in the kernel, by set. */
+  sizes(family: IpFamily): ReadonlyMap<string, number> {
+    return this.#members.get(family)?.backend.sizes() ?? new Map();
+  }
+
+  async stop(): Promise<void> {
+    await this.#watch?.close();
+    for (const { runner, tables, mending } of this.#members.values()) {
+      this.#options.timers.clear(mending);
+      await runner.stop();
+      await tables.close();
+    }
+  }
+
+  #member(family: IpFamily): Member {
+    const { nft, logGroup, observer, timers } = this.#options;
+    const tables = new NfTables(family, POLICY_TABLE);
+    const onWarning = (message: string) => observer.warned(family, message);
+    const backend = new PolicyBackend(tables, nft, { family, logGroup, onWarning });
+    const run = () => this.#run(family, member);
+    const runner = new Runner({ run, minPeriod: 0, backoff: BACKOFF, timers });
+    const member: Member = {
+      tables,
+      backend,
+      runner,
+      pending: [],
+      mending: undefined,
+      mendedAt: -Infinity,
+    };
+    backend.onLoss((what) => {
+      observer.disturbed(family, what);
+      this.#mend(member);
+    });
+    return member;
+  }
+
+  async #run(family: IpFamily, { backend, pending }: Member): Promise<boolean> {
+    const { observer, source, timers } = this.#options;
+    this.#take();
+    const isFull = backend.needsAll;
+    if (!isFull && pending.length === 0) return false;
+    const start = timers.now();
+    try {
+      if (isFull) {
+        const { chains, elements } = source.all(family);
+        // At once, for the other family may take changes meanwhile.
+        const state = { chains, elements: [...elements] };
+        pending.length = 0;
+        await backend.replaceAll(state, source.learned(family));
+      } else {
+        for (const change of pending.splice(0)) await backend.apply(change);
+      }
+      observer.applied(family, isFull, timers.now() - start);
+      return true;
+    } catch (error) {
+      observer.failed(family, error);
+      throw error;
+    }
+  }
+
+  /** Has each family do what is to be done in it. */
+  #take(): void {
+    for (const change of this.#options.source.takeChanges()) {
+      const member = this.#members.get(change.family);
+      member?.pending.push(change);
+      member?.runner.request();
+    }
+  }
+
+  /** At once, unless that was just done. */
+  #mend(member: Member): void {
+    const { timers } = this.#options;
+    timers.clear(member.mending);
+    const wait = Math.max(member.mendedAt + MEND_PERIOD - timers.now(), 0);
+    member.mending = timers.set(() => {
+      member.mendedAt = timers.now();
+      member.runner.request({ urgent: true });
+    }, wait);
+  }
+
+  #listen(): void {
+    const { nft, observer, otherPorts = [] } = this.#options;
+    const disturb = (what: string, number?: number) => {
+      for (const [family, { backend }] of this.#members) {
+        if (number === undefined || addressFamily(family) === number) backend.disturbed(what);
+      }
+    };
+    try {
+      this.#watch = watchNftables({
+        silencedPorts: [...this.ports, ...otherPorts],
+        ownPorts: () => nft.processIds,
+        onChange: ({ family, table, kind, isNew }) => {
+          if (table !== POLICY_TABLE) return;
+          disturb(`${kind} ${isNew ? 'added' : 'deleted'} in table ${POLICY_TABLE}`, family);
+        },
+        onOverrun: () => disturb('some notifications were lost'),
+      });
+    } catch (error) {
+      observer.deaf(error);
+      this.#watch = { close: async () => {} };
+    }
+  }
+}

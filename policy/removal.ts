@@ -1,0 +1,28 @@
+import { IP_FAMILIES } from '../api/objects.ts';
+import { addressFamily } from '../netlink/address.ts';
+import { UnsupportedError } from '../netlink/error.ts';
+import { deleteTable, listTables, type NftTable } from '../netlink/nftables.ts';
+import { POLICY_TABLE } from './skeleton.ts';
+
+/**
+ * Deletes the tables of network policy: from then on nothing is denied. By netlink: nft need not be there.
+ * @returns the number of those that were there.
+ * @throws NftRefusedError, NetlinkError
+ */
+export async function removePolicyTables(): Promise<number> {
+  const families = IP_FAMILIES.map(addressFamily);
+  const ours = (await tables()).filter(
+    ({ name, family }) => name === POLICY_TABLE && families.includes(family),
+  );
+  for (const table of ours) await deleteTable(table);
+  return ours.length;
+}
+
+async function tables(): Promise<NftTable[]> {
+  try {
+    return await listTables();
+  } catch (error) {
+    if (error instanceof UnsupportedError) return [];
+    throw error;
+  }
+}

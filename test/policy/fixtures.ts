@@ -1,0 +1,54 @@
+import type { IpFamily } from '../../api/objects.ts';
+import type {
+  ChainRule,
+  Direction,
+  PeerSet,
+  PolicyChange,
+  ProfileChain,
+} from '../../policy/shape.ts';
+
+export function chainRule(fields: Partial<ChainRule> = {}): ChainRule {
+  return { peers: undefined, ports: undefined, outcome: 'allow', comment: 'a rule', ...fields };
+}
+
+/** What isolation by NetworkPolicies ends with. */
+export const DENY_REST = chainRule({ outcome: 'deny-network-policy', comment: 'isolated' });
+
+export function profileChain(
+  direction: Direction,
+  profile: number,
+  rest: readonly ChainRule[],
+  admin: readonly ChainRule[] = [],
+): ProfileChain {
+  return { direction, profile, admin, rest };
+}
+
+export function policyChange(family: IpFamily, fields: Partial<PolicyChange> = {}): PolicyChange {
+  return {
+    family,
+    prepare: [],
+    remove: [],
+    add: [],
+    chains: [],
+    discard: [],
+    discardChains: [],
+    ...fields,
+  };
+}
+
+/** Peers of a list. */
+export function peers(list: number, ...sets: readonly PeerSet[]) {
+  return { list, sets: sets.length === 0 ? (['peers'] as const) : sets };
+}
+
+/** Ports of a list. */
+export function ports(list: number, ...sets: readonly ('ports' | 'named-ports')[]) {
+  return { list, sets: sets.length === 0 ? (['ports'] as const) : sets };
+}
+
+/** An address that nobody has. */
+export function address(family: IpFamily, number: number): string {
+  return family === 'IPv4'
+    ? `10.9.${number >> 8}.${number & 255}`
+    : `fd00:9::${number === 0 ? '' : number.toString(16)}`;
+}

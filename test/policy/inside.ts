@@ -1,0 +1,215 @@
+/** What is done with network policy inside a namespace of a test. */
+import type { IpFamily } from '../../api/objects.ts';
+import { NfTables, type NftStep } from '../../netlink/nftables.ts';
+import { nftCommand } from '../../nftables/command.ts';
+import { keyText } from '../../nftables/element.ts';
+import { type Denied, type Learned, PolicyBackend } from '../../policy/backend.ts';
+import { Enforcer } from '../../policy/enforcer.ts';
+import { PolicyRefusedError } from '../../policy/refusal.ts';
+import { removePolicyTables } from '../../policy/removal.ts';
+import type {
+  Answer,
+  LearnedElement,
+  PolicyChange,
+  PolicyElement,
+  ProfileChain,
+} from '../../policy/shape.ts';
+import { POLICY_TABLE } from '../../policy/skeleton.ts';
+import { systemTimers } from '../../proxier/runner.ts';
+import { dumpRules } from '../nftables/rule-dump.ts';
+
+/** As PolicyState, to be sent to another process. */
+export interface State {
+  readonly chains: readonly ProfileChain[];
+  readonly elements: readonly PolicyElement[];
+}
+
+/** What a PolicyRefusedError has: errors do not pass from process to process whole. */
+export interface RefusedPolicy {
+  readonly message: string;
+  readonly set: string | undefined;
+  readonly element: PolicyRefusedError['element'];
+  readonly profile: number | undefined;
+  readonly rule: string | undefined;
+}
+
+interface Agent {
+  readonly tables: NfTables;
+  readonly backend: PolicyBackend;
+  readonly warnings: string[];
+  readonly log: string[];
+}
+
+export interface AgentOptions {
+  readonly family: IpFamily;
+  readonly logGroup?: number;
+}
+
+const NOTHING: Learned = { elements: [], answers: [] };
+const agents = new Map<string, Agent>();
+let enforcer: Enforcer | undefined;
+let enforcerLog: string[] = [];
+let wanted = new Map<IpFamily, State>();
+let changes: PolicyChange[] = [];
+let learnt: Learned = NOTHING;
+
+function agent(name: string): Agent {
+  const found = agents.get(name);
+  if (found === undefined) throw new Error(`no agent ${name}`);
+  return found;
+}
+
+/** One line for each transaction, such as `add peers 1, fill egress-7`. */
+function logging(tables: NfTables, log: string[]): NfTables {
+  const transact = tables.transact.bind(tables);
+  tables.transact = async (steps, generation) => {
+    const line = steps.map(stepText).filter((text) => text !== '');
+    if (line.length > 0) log.push(line.join(', '));
+    await transact(steps, generation);
+  };
+  return tables;
+}
+
+function stepText(step: NftStep): string {
+  switch (step.action) {
+    case 'fill':
+      return `fill ${step.chain.name}`;
+    case 'remove':
+      return step.chains.length === 0 ? '' : `remove ${step.chains.join(' ')}`;
+    case 'clear':
+      return 'clear';
+    case 'empty':
+      return `empty ${step.set}`;
+    default:
+      return step.elements.length === 0 ? '' : `${step.action} ${step.set} ${step.elements.length}`;
+  }
+}
+
+async function refusalOf(work: Promise<unknown>): Promise<RefusedPolicy | undefined> {
+  try {
+    await work;
+    return undefined;
+  } catch (error) {
+    if (!(error instanceof PolicyRefusedError)) throw error;
+    const { message, set, element, profile, rule } = error;
+    return { message, set, element, profile: profile?.profile, rule: rule?.comment };
+  }
+}
+
+export const policy = {
+  async policyStart(name: string, { family, logGroup }: AgentOptions): Promise<void> {
+    const log: string[] = [];
+    const warnings: string[] = [];
+    const tables = logging(new NfTables(family, POLICY_TABLE), log);
+    const onWarning = (message: string) => warnings.push(message);
+    const backend = new PolicyBackend(tables, nftCommand(), { family, logGroup, onWarning });
+    agents.set(name, { tables, backend, warnings, log });
+  },
+
+  async policyStop(name: string): Promise<void> {
+    await agent(name).tables.close();
+    agents.delete(name);
+  },
+
+  policyAll: (name: string, state: State, learned: Learned = NOTHING) =>
+    refusalOf(agent(name).backend.replaceAll(state, learned)),
+
+  policyApply: (name: string, change: PolicyChange) => refusalOf(agent(name).backend.apply(change)),
+
+  policyLearn: (
+    name: string,
+    elements: readonly LearnedElement[],
+    answers: readonly Answer[] = [],
+  ): Promise<void> => agent(name).backend.learn(elements, answers),
+
+  /** Many calls at once; one transaction each, unless they are put together. */
+  async policyLearnAtOnce(name: string, elements: readonly LearnedElement[]): Promise<void> {
+    await Promise.all(elements.map((each) => agent(name).backend.learn([each], [])));
+  },
+
+  policyAnswers: (name: string): Promise<Answer[]> => agent(name).backend.answers(),
+  policyDenied: (name: string): Promise<Denied[]> => agent(name).backend.denied(),
+  policyNeedsAll: async (name: string): Promise<boolean> => agent(name).backend.needsAll,
+  policyWarnings: async (name: string): Promise<readonly string[]> => agent(name).warnings,
+
+  policySizes: async (name: string): Promise<Record<string, number>> =>
+    Object.fromEntries(agent(name).backend.sizes()),
+
+  /** Transactions since the last call. */
+  policyLog: async (name: string): Promise<string[]> => agent(name).log.splice(0),
+
+  policyRemove: (): Promise<number> => removePolicyTables(),
+
+  /** All that the table holds but counters and times: elements by set, rules by chain; sorted, as text. */
+  async policyState(family: IpFamily): Promise<Record<string, readonly string[]>> {
+    const tables = new NfTables(family, POLICY_TABLE);
+    try {
+      const state: Record<string, string[]> = {};
+      for (const { name } of (await tables.sets()) ?? []) {
+        const elements: string[] = [];
+        await tables.visitElements(name, (element) => {
+          const { data } = element;
+          const leads = data === undefined || Buffer.isBuffer(data) ? '' : JSON.stringify(data);
+          elements.push(`${Buffer.from(keyText(element), 'latin1').toString('hex')} ${leads}`);
+        });
+        state[`set ${name}`] = elements.sort();
+      }
+      for (const name of (await tables.chains()) ?? []) state[`chain ${name}`] = [];
+      for (const { chain, expressions } of await dumpRules(family, POLICY_TABLE)) {
+        state[`chain ${chain}`]?.push(expressions.join('; '));
+      }
+      return Object.fromEntries(Object.entries(state).sort(([a], [b]) => (a < b ? -1 : 1)));
+    } finally {
+      await tables.close();
+    }
+  },
+
+  /** An enforcer that wants this. */
+  async enforcerStart(states: Readonly<Partial<Record<IpFamily, State>>>): Promise<void> {
+    wanted = new Map(Object.entries(states) as [IpFamily, State][]);
+    enforcerLog = [];
+    learnt = NOTHING;
+    enforcer = new Enforcer({
+      families: [...wanted.keys()],
+      source: {
+        takeChanges: () => changes.splice(0),
+        all: (family) => wanted.get(family) ?? { chains: [], elements: [] },
+        learned: () => learnt,
+      },
+      nft: nftCommand(),
+      timers: systemTimers,
+      observer: {
+        applied: (family, isFull) => enforcerLog.push(`${family} ${isFull ? 'all' : 'change'}`),
+        failed: (family, error) => enforcerLog.push(`${family} failed ${String(error)}`),
+        disturbed: (family, what) => enforcerLog.push(`${family} disturbed ${what}`),
+        warned: (family, message) => enforcerLog.push(`${family} warned ${message}`),
+        deaf: (error) => enforcerLog.push(`deaf ${String(error)}`),
+      },
+    });
+    enforcer.start();
+  },
+
+  /** Has it want something else. */
+  async enforcerWant(
+    states: Readonly<Partial<Record<IpFamily, State>>>,
+    how: readonly PolicyChange[],
+    learned: Learned = NOTHING,
+  ): Promise<void> {
+    for (const [family, state] of Object.entries(states)) wanted.set(family as IpFamily, state);
+    changes.push(...how);
+    learnt = learned;
+    enforcer?.changed();
+  },
+
+  enforcerLearn: async (elements: readonly LearnedElement[], answers: readonly Answer[]) =>
+    enforcer?.learn(elements, answers),
+
+  enforcerDenied: async () => Object.fromEntries((await enforcer?.denied()) ?? []),
+  enforcerLog: async (): Promise<readonly string[]> => enforcerLog,
+
+  async enforcerStop(): Promise<void> {
+    await enforcer?.stop();
+    enforcer = undefined;
+    changes = [];
+  },
+};
