@@ -6,6 +6,7 @@ import { ALL_SETTINGS } from '../config/settings.ts';
 import { VARIANTS } from '../iptables/commands.ts';
 import { clearIpvs, deleteIpvsDevice, destroySets } from '../ipvs/cleanup.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import { removePolicyTables } from '../policy/removal.ts';
 import { loadOrWarn } from './configuration.ts';
 import { UserError } from './errors.ts';
 import { tryLock } from './lock.ts';
@@ -72,6 +73,7 @@ async function cleanup(excludeCidrs: readonly string[]): Promise<string[]> {
     }
     await attempt(`nf_tables, ${family}`, () => deleteServiceTables(family));
   }
+  await attempt('network policy', removePolicyTables);
   await attempt('IPVS', () => clearIpvs(excludeCidrs));
   await attempt('ipset', destroySets);
   return failures;

@@ -27,6 +27,7 @@ export async function openIptablesMode(options: RunOptions, log: Logger): Promis
   const families = await usableIptables(options, log);
   return {
     families: families.map(({ family }) => family),
+    ports: [],
     start: (podCidrs) => startIptablesMode({ options, families, podCidrs, log }),
   };
 }

@@ -18,6 +18,7 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Op
   const families = await usableIptables(options, log);
   return {
     families: families.map(({ family }) => family),
+    ports: [],
     start: (podCidrs) => startIpvsMode({ options, families, podCidrs, log }),
   };
 }

@@ -14,7 +14,10 @@ import { prepareLocalhostNodePorts } from './node-setup.ts';
 export interface OpenMode {
   /** Those that it can do them in. */
   readonly families: readonly IpFamily[];
-  start(podCidrs: readonly string[]): Promise<Mode>;
+  /** Of sockets of this process that change nf_tables (`NfTables.port`). */
+  readonly ports: readonly number[];
+  /** @param otherPorts such sockets of others in this process, to be left unheard. */
+  start(podCidrs: readonly string[], otherPorts: readonly number[]): Promise<Mode>;
 }
 
 /** A proxy mode, ready to be handed Routes; nothing is programmed yet. */

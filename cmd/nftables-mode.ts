@@ -45,27 +45,37 @@ export async function openNftablesMode(
     const reason = missing.get(family) ?? IPV6_DISABLED;
     log.warn({ family, reason }, 'no nftables for this family on this node; it is left out');
   }
+  const tables = new Map(families.map((family) => [family, new NfTables(family, TABLE)]));
   return {
     families,
-    start: async (podCidrs) => start(nft, options, families, podCidrs, log),
+    ports: [...tables.values()].map(({ port }) => port),
+    start: async (podCidrs, otherPorts) =>
+      start({ nft, options, tables, podCidrs, otherPorts, log }),
   };
 }
 
-async function start(
-  nft: NftCommand,
-  options: RunOptions,
-  families: readonly IpFamily[],
-  podCidrs: readonly string[],
-  log: Logger,
-): Promise<Mode> {
-  const tables = new Map(families.map((family) => [family, new NfTables(family, TABLE)]));
+async function start({
+  nft,
+  options,
+  tables,
+  podCidrs,
+  otherPorts,
+  log,
+}: {
+  nft: NftCommand;
+  options: RunOptions;
+  tables: ReadonlyMap<IpFamily, NfTables>;
+  podCidrs: readonly string[];
+  otherPorts: readonly number[];
+  log: Logger;
+}): Promise<Mode> {
   const backends = new Map<IpFamily, NftBackend>();
   for (const [family, table] of tables) {
     const onWarning = (message: string) => log.warn({ family }, message);
     const own = nftablesOptions(options, family, podCidrs, onWarning);
     backends.set(family, new NftBackend(table, nft, own));
   }
-  const unsynced = new Set(families);
+  const unsynced = new Set(tables.keys());
   const deletions: Promise<void>[] = [];
   const removals: Promise<void>[] = [];
   const loaded = Promise.withResolvers<void>();
@@ -82,7 +92,7 @@ async function start(
         // Not at once: a load takes the kernel twice as long while somebody listens, and for each chain
         // and rule of a table that is deleted it keeps 4 KiB. Nor never, if the other family fails.
         void Promise.race([loaded.promise, sleep(LOADING_MS, undefined, { ref: false })]).then(() =>
-          watchOthers(nft, tables, backends, log),
+          watchOthers({ nft, tables, otherPorts, backends, log }),
         );
       }
       if (unsynced.size > 0) return;
@@ -94,15 +104,22 @@ async function start(
 }
 
 /** Has backends hear of what others do to their tables. */
-function watchOthers(
-  nft: NftCommand,
-  tables: ReadonlyMap<IpFamily, NfTables>,
-  backends: ReadonlyMap<IpFamily, NftBackend>,
-  log: Logger,
-): void {
+function watchOthers({
+  nft,
+  tables,
+  otherPorts,
+  backends,
+  log,
+}: {
+  nft: NftCommand;
+  tables: ReadonlyMap<IpFamily, NfTables>;
+  otherPorts: readonly number[];
+  backends: ReadonlyMap<IpFamily, NftBackend>;
+  log: Logger;
+}): void {
   try {
     watchNftables({
-      silencedPorts: [...tables.values()].map(({ port }) => port),
+      silencedPorts: [...[...tables.values()].map(({ port }) => port), ...otherPorts],
       ownPorts: () => nft.processIds,
       onChange: ({ family: number, table, kind, isNew }) => {
         const family = IP_FAMILIES.find((each) => addressFamily(each) === number);

@@ -1,4 +1,4 @@
-/** What the nftables mode takes of a node, and what of it there is. */
+/** What the nftables mode and network policy take of a node, and what of it there is. */
 import { release } from 'node:os';
 import { execa } from 'execa';
 import { compareText } from '../api/collections.ts';
@@ -22,16 +22,20 @@ export interface NftablesSupport {
 }
 
 /**
- * Asks for versions, then has nft and the kernel look at a table such as the mode makes. Nothing is
+ * Asks for versions, then has nft and the kernel look at a table such as it will get. Nothing is
  * changed.
+ * @param probe a script of nft that makes such a table, under a name that nobody has.
  */
-export async function nftablesSupport(nft: NftCommand): Promise<NftablesSupport> {
+export async function nftablesSupport(
+  nft: NftCommand,
+  probe: (family: IpFamily) => string = probeScript,
+): Promise<NftablesSupport> {
   const lacksNft = oldKernel(release()) ?? (await missingNft());
   const families: IpFamily[] = [];
   const missing = new Map<IpFamily, string>();
   const look = async (family: IpFamily) => {
     if (await isDisabled(family)) return;
-    const reason = lacksNft ?? (await refusal(nft, family));
+    const reason = lacksNft ?? (await refusal(nft, probe(family)));
     if (reason === undefined) families.push(family);
     else missing.set(family, reason);
   };
@@ -74,9 +78,9 @@ async function missingNft(): Promise<string | undefined> {
   }
 }
 
-async function refusal(nft: NftCommand, family: IpFamily): Promise<string | undefined> {
+async function refusal(nft: NftCommand, script: string): Promise<string | undefined> {
   try {
-    await nft.check(probeScript(family));
+    await nft.check(script);
     return undefined;
   } catch (error) {
     // nft goes on to show the lines that it means.

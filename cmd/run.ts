@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
-import { SERVING_KINDS } from '../api/objects.ts';
+import { POLICY_KINDS, SERVING_KINDS } from '../api/objects.ts';
 import { type ConfigFile, configure } from '../config/configure.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
@@ -18,7 +18,8 @@ import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
-import { servingResources } from '../sources/kubernetes/resources.ts';
+import { fanOut } from '../sources/fan-out.ts';
+import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
 import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
 import { createManifestSource } from '../sources/manifests/source.ts';
@@ -36,6 +37,8 @@ import { effectiveNodeName, nodeIpOverride, warnOfBridge } from './node-setup.ts
 import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
+import { openPolicy, retirePolicy, startPolicy } from './policy.ts';
+import { createPolicyObserver } from './policy-observer.ts';
 import { tellOnServices } from './service-events.ts';
 import { VERSION } from './version.ts';
 
@@ -62,7 +65,8 @@ async function run(texts: FlagTexts): Promise<void> {
   const nodeName = effectiveNodeName(options);
   const kind = await pickMode(options, log);
   log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
-  const { families, start } = await kind.open(options, log);
+  const { families, ports, start } = await kind.open(options, log);
+  const openedPolicy = options.networkPolicy ? await openPolicy(options) : undefined;
   const stopping = stopSignal();
   const lock = await takeLock(log, stopping);
   if (lock === undefined) return;
@@ -71,11 +75,14 @@ async function run(texts: FlagTexts): Promise<void> {
 
   // Until then everything is only collected.
   let changed = () => {};
+  // What Services are served from; what network policy goes by may take longer, or never come.
+  const served = Promise.withResolvers<void>();
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
     onChange: () => {
       health.setNode(table.node);
+      if (table.isSynced) served.resolve();
       changed();
     },
   });
@@ -126,8 +133,19 @@ async function run(texts: FlagTexts): Promise<void> {
     log,
   );
 
-  const source = createSource({ options, nodeName, sink: table, log, metrics, recorder });
-  if ((await Promise.race([source.start(), stopping])) !== undefined) process.exit(0);
+  const policy =
+    openedPolicy &&
+    startPolicy({
+      open: openedPolicy,
+      nodeName,
+      logGroup: options.policyLogGroup,
+      observer: createPolicyObserver({ log }),
+      otherPorts: ports,
+    });
+  const sink = policy === undefined ? table : fanOut([table, policy.sink]);
+  const source = createSource({ options, nodeName, sink, log, metrics, recorder });
+  const begun = await Promise.race([source.start(), served.promise, stopping]);
+  if (begun !== undefined) process.exit(0);
   const podCidrs = await Promise.race([
     podCidrsOf(table, options, nodeName, log, (callback) => {
       changed = callback;
@@ -137,15 +155,23 @@ async function run(texts: FlagTexts): Promise<void> {
   if (podCidrs === undefined) process.exit(0);
   await warnOfBridge(families, log);
 
-  const mode = await start(podCidrs);
+  const mode = await start(podCidrs, policy?.ports ?? []);
   backends = mode.backends;
   for (const { family } of backends) startFamily(metrics, family);
+  let isPolicyRetired = false;
+  const retireOnce = () => {
+    if (!isPolicyRetired) void retirePolicy(log);
+    isPolicyRetired = true;
+  };
   const observer = createObserver({
     log,
     metrics,
     health,
     tell: (changes) => tellOnServices(events, (key) => table.service(key)?.uid ?? '', changes),
-    onFirstSync: mode.afterFirstSync,
+    onFirstSync: (family) => {
+      mode.afterFirstSync(family);
+      if (policy === undefined) retireOnce();
+    },
   });
   const proxier = new Proxier({
     table,
@@ -177,6 +203,7 @@ async function run(texts: FlagTexts): Promise<void> {
   await source.stop();
   await watch.close();
   await proxier.stop();
+  await policy?.stop();
   await recorder.stop();
   stopEventLoopWatch();
   server?.close();
@@ -239,11 +266,11 @@ function createSource({
   metrics: Metrics;
   recorder: EventRecorder;
 }): Source {
-  const { manifests, kubeconfig, master } = options;
+  const { manifests, kubeconfig, master, networkPolicy } = options;
   if (manifests !== undefined) {
     return createManifestSource({
       directory: manifests,
-      kinds: SERVING_KINDS,
+      kinds: networkPolicy ? [...SERVING_KINDS, ...POLICY_KINDS] : SERVING_KINDS,
       sink,
       onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
     });
@@ -251,7 +278,7 @@ function createSource({
   return createKubernetesSource({
     kubeconfig,
     master,
-    resources: servingResources(nodeName),
+    resources: networkPolicy ? servingAndPolicyResources(nodeName) : servingResources(nodeName),
     sink,
     log,
     observer: metrics.api,

@@ -9,6 +9,7 @@ export const GROUPS = {
   iptables: 'Mode iptables',
   nftables: 'Mode nftables',
   ipvs: 'Mode ipvs',
+  policy: 'Network policy',
   conntrack: 'Connection tracking',
   servers: 'HTTP servers',
   process: 'The process',

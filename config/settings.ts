@@ -8,6 +8,7 @@
 import { AGENT_SETTINGS } from './agent-settings.ts';
 import { COMMAND_SETTINGS } from './command-settings.ts';
 import { NODE_SETTINGS } from './node-settings.ts';
+import { POLICY_SETTINGS } from './policy-settings.ts';
 import type { Setting, ValuesOf } from './setting.ts';
 import { UNUSED_SETTINGS } from './unused-settings.ts';
 
@@ -17,6 +18,7 @@ export type NodeOptions = ValuesOf<typeof NODE_SETTINGS>;
 /** All that `portwide run` may be told, with defaults. Periods and timeouts are in milliseconds. */
 export type RunOptions = NodeOptions &
   ValuesOf<typeof AGENT_SETTINGS> &
+  ValuesOf<typeof POLICY_SETTINGS> &
   ValuesOf<typeof UNUSED_SETTINGS>;
 
 export type OptionName = keyof RunOptions;
@@ -25,6 +27,7 @@ export type OptionName = keyof RunOptions;
 export const RUN_SETTINGS: Readonly<Record<OptionName, Setting<unknown>>> = {
   ...NODE_SETTINGS,
   ...AGENT_SETTINGS,
+  ...POLICY_SETTINGS,
   ...UNUSED_SETTINGS,
 };
 

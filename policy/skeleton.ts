@@ -167,18 +167,34 @@ export function closedTable(
   family: IpFamily,
 ): string {
   const table = `${nftFamily(family)} ${POLICY_TABLE}`;
-  const rules = chains
-    .filter(({ hook }) => hook !== undefined)
-    .flatMap(({ name, lines }) =>
-      [...lines].map(({ rule }) => `add rule ${table} ${name} ${ruleText(rule)}`),
-    );
   const elements = [...Map.groupBy(pods, ({ set }) => set)].map(([set, all]) => {
     const texts = all.map(({ address }) => `${address} : drop`);
     return `add element ${table} ${set} { ${texts.join(', ')} }`;
   });
-  return [`delete table ${table}`, declarations(chains, family), ...rules, ...elements, ''].join(
-    '\n',
-  );
+  return [
+    `delete table ${table}`,
+    declarations(chains, family),
+    ...hookRules(chains, family),
+    ...elements,
+    '',
+  ].join('\n');
+}
+
+/** A script for nft that makes such a table under a name that nobody has, to see whether it would be taken. */
+export function probeScript(options: SkeletonOptions): string {
+  const chains = standingChains(options);
+  const { family } = options;
+  const script = [declarations(chains, family), ...hookRules(chains, family), ''].join('\n');
+  return script.replaceAll(` ${POLICY_TABLE} `, ` ${POLICY_TABLE}-probe `);
+}
+
+function hookRules(chains: readonly PolicyChain[], family: IpFamily): string[] {
+  const table = `${nftFamily(family)} ${POLICY_TABLE}`;
+  return chains
+    .filter(({ hook }) => hook !== undefined)
+    .flatMap(({ name, lines }) =>
+      [...lines].map(({ rule }) => `add rule ${table} ${name} ${ruleText(rule)}`),
+    );
 }
 
 /** A chain as the kernel gets it. Its rules are made as they are asked for. */

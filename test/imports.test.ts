@@ -32,6 +32,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
     'metrics',
     'netlink',
     'nftables',
+    'policy',
     'proxier',
     'services',
     'sources',

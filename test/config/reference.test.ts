@@ -20,7 +20,12 @@ log-flush-frequency log-json-split-stream log-json-info-buffer-size log-text-spl
 log-text-info-buffer-size`
   .split(/\s+/)
   .map((name) => `--${name}`);
-const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '--ipvs-all-ports'];
+const OWN_FLAGS = [
+  '--manifests',
+  '--iptables-variant',
+  '--ipvs-fwmark-range',
+  '--ipvs-all-ports',
+].concat('--network-policy', '--policy-log-group');
 /** kube-proxy has them in its file alone; and where cluster IPs come from it asks the API server. */
 const NFTABLES_FLAGS = ['masquerade-all', 'masquerade-bit', 'sync-period', 'min-sync-period']
   .map((name) => `--nftables-${name}`)
@@ -54,6 +59,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['portwide.iptables', 'variant'],
   ['portwide.ipvs', 'fwmarkRange', 'allPorts'],
   ['portwide.nftables', 'serviceCIDRs'],
+  ['portwide.networkPolicy', 'enforce', 'logGroup'],
 ];
 
 describe('the tables of settings', () => {

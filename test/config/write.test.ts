@@ -113,6 +113,8 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   nftablesMasqueradeBit: integer({ min: 0, max: 31 }),
   nftablesSyncPeriod: period,
   nftablesMinSyncPeriod: period,
+  networkPolicy: bool,
+  policyLogGroup: perhaps(integer({ min: 0, max: 65535 })),
   portRange: perhaps(constantFrom('0-0', '300-2000', '80', '80+2')),
   winkernelNetworkName: perhaps(word),
   winkernelSourceVip: perhaps(word),

@@ -1,0 +1,126 @@
+/** Network policy in a running agent. */
+import {
+  type ApiObject,
+  IP_FAMILIES,
+  type IpFamily,
+  type Kind,
+  POLICY_KINDS,
+} from '../api/objects.ts';
+import type { RunOptions } from '../config/settings.ts';
+import { type NftCommand, nftCommand } from '../nftables/command.ts';
+import { Enforcer, type EnforcerObserver } from '../policy/enforcer.ts';
+import { PolicyModel } from '../policy/model.ts';
+import { removePolicyTables } from '../policy/removal.ts';
+import { probeScript } from '../policy/skeleton.ts';
+import { systemTimers } from '../proxier/runner.ts';
+import type { ObjectSink } from '../sources/store.ts';
+import { UserError } from './errors.ts';
+import type { Log } from './log.ts';
+import { nftablesSupport } from './nftables-support.ts';
+import { untilDone } from './until-done.ts';
+
+/** A node that can enforce policies; nothing is programmed yet. */
+export interface OpenPolicy {
+  readonly families: readonly IpFamily[];
+  readonly nft: NftCommand;
+}
+
+/**
+ * `--network-policy`. Unlike a mode of serving, it leaves out no family but those that the node has
+ * disabled: a pod would be open in the other.
+ * @throws UserError with what the node lacks.
+ */
+export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Promise<OpenPolicy> {
+  const nft = nftCommand();
+  const { families, missing } = await nftablesSupport(nft, (family) =>
+    probeScript({ family, logGroup }),
+  );
+  const lacks = IP_FAMILIES.flatMap((family) => {
+    const reason = missing.get(family);
+    return reason === undefined ? [] : [`${family}: ${reason}`];
+  });
+  if (lacks.length > 0) {
+    throw new UserError(`--network-policy does not work on this node: ${lacks.join('; ')}`);
+  }
+  return { families, nft };
+}
+
+/** What network policy goes by: Nodes too, which are peers. */
+const KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
+
+export interface PolicyOptions {
+  readonly open: OpenPolicy;
+  readonly nodeName: string;
+  readonly logGroup: number | undefined;
+  readonly observer: EnforcerObserver;
+  /** Sockets of this process that change other tables. */
+  readonly otherPorts: readonly number[];
+}
+
+/** Network policy at work. */
+export interface PolicyAgent {
+  /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
+  readonly sink: ObjectSink;
+  /** Of sockets that change nf_tables. */
+  readonly ports: readonly number[];
+  /** What is enforced stays so. */
+  stop(): Promise<void>;
+}
+
+/** Collects objects from now on. @throws NetlinkError */
+export function startPolicy(options: PolicyOptions): PolicyAgent {
+  const { open, nodeName, logGroup, observer, otherPorts } = options;
+  const { families, nft } = open;
+  const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
+  const enforcer = new Enforcer({
+    families,
+    source: {
+      takeChanges: () => model.takeChanges(),
+      all: (family) => model.all(family),
+      learned: () => ({ elements: [], answers: [] }),
+    },
+    observer,
+    nft,
+    timers: systemTimers,
+    logGroup,
+    otherPorts,
+  });
+  const unsynced = new Set<Kind>(KINDS);
+  const sink: ObjectSink = {
+    upsert(object) {
+      if (isPolicyObject(object)) model.upsert(object);
+    },
+    remove(kind, key) {
+      if (isPolicyKind(kind)) model.remove(kind, key);
+    },
+    synced(kind) {
+      if (unsynced.delete(kind) && unsynced.size === 0) enforcer.start();
+    },
+  };
+  return { sink, ports: enforcer.ports, stop: () => enforcer.stop() };
+}
+
+type PolicySubject = Parameters<PolicyModel['upsert']>[0];
+
+function isPolicyObject(object: ApiObject): object is PolicySubject {
+  return isPolicyKind(object.kind);
+}
+
+function isPolicyKind(kind: Kind): kind is PolicySubject['kind'] {
+  return KINDS.includes(kind);
+}
+
+/** Of an agent that does not enforce policies: an earlier one may have. */
+export function retirePolicy(log: Log): Promise<void> {
+  return untilDone(
+    'cannot remove the tables of network policy; "portwide cleanup" removes all',
+    log,
+    async () => {
+      const tables = await removePolicyTables();
+      if (tables > 0) {
+        log.info({ tables }, 'removed what an agent with --network-policy had enforced');
+      }
+      return true;
+    },
+  );
+}

@@ -1,0 +1,24 @@
+/** Settings of network policy. */
+import { boolean, integer, optional } from './kinds.ts';
+import { setting } from './setting.ts';
+
+const group = 'policy';
+
+export const POLICY_SETTINGS = {
+  networkPolicy: setting({
+    group,
+    field: 'portwide.networkPolicy.enforce',
+    kind: boolean,
+    default: false,
+    text: 'enforce network policies for the pods of this node',
+    more: 'In every mode; it takes nft and Linux as mode nftables does. See [policy.md](policy.md). Where something else enforces policies already, leave it off.',
+  }),
+  policyLogGroup: setting({
+    group,
+    field: 'portwide.networkPolicy.logGroup',
+    kind: optional(integer(0, 65535, '<group>')),
+    default: undefined,
+    shownDefault: 'none',
+    text: 'group of nflog that hears of each packet that policies deny',
+  }),
+};

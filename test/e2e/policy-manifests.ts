@@ -1,0 +1,66 @@
+/** Objects of network policy as a user writes them. */
+import type { Host, Lab } from '../lab/lab.ts';
+import type { Manifest } from './manifests.ts';
+
+export interface PodFields {
+  readonly namespace?: string;
+  readonly labels?: Readonly<Record<string, string>>;
+  readonly ports?: readonly Readonly<Record<string, unknown>>[];
+  /** Without addresses: as the API server has it before its sandbox is ready. */
+  readonly pending?: boolean;
+  readonly hostNetwork?: boolean;
+}
+
+/** A pod of the lab, labelled `pod: <its name>`, on the node that its name tells. */
+export function podManifest(host: Host, fields: PodFields = {}): Manifest {
+  const { namespace = 'default', labels = {}, ports = [], pending, hostNetwork } = fields;
+  return {
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: {
+      name: host.name,
+      namespace,
+      uid: `${namespace}-${host.name}`,
+      creationTimestamp: '2026-01-01T00:00:00Z',
+      labels: { pod: host.name, ...labels },
+    },
+    spec: {
+      nodeName: host.name.startsWith('remote') ? 'node2' : 'node',
+      hostNetwork,
+      containers: [{ name: 'main', ports }],
+    },
+    status: pending
+      ? { phase: 'Pending' }
+      : { phase: 'Running', podIPs: [{ ip: host.ipv4 }, { ip: host.ipv6 }] },
+  };
+}
+
+export function namespaceManifest(
+  name: string,
+  labels: Readonly<Record<string, string>> = {},
+): Manifest {
+  return {
+    apiVersion: 'v1',
+    kind: 'Namespace',
+    metadata: { name, labels: { 'kubernetes.io/metadata.name': name, ...labels } },
+  };
+}
+
+/** All pods of a lab, in one namespace, and that. */
+export function policyPods(lab: Lab): Manifest[] {
+  const pods = [...lab.pods, ...lab.remotePods].map((host) => podManifest(host));
+  return [namespaceManifest('default'), ...pods];
+}
+
+export function networkPolicy(
+  name: string,
+  spec: Readonly<Record<string, unknown>>,
+  namespace = 'default',
+): Manifest {
+  return {
+    apiVersion: 'networking.k8s.io/v1',
+    kind: 'NetworkPolicy',
+    metadata: { name, namespace, uid: `${namespace}-${name}` },
+    spec,
+  };
+}
