@@ -1,31 +1,62 @@
 import type { IpFamily } from '../api/objects.ts';
+import { nodeRef, policyRef } from '../events/event.ts';
+import type { Events } from '../events/recorder.ts';
+import type { PolicyMetrics } from '../metrics/policy.ts';
 import type { EnforcerObserver } from '../policy/enforcer.ts';
+import type { AgentHealth } from './health.ts';
 import type { Log } from './log.ts';
+import type { PolicyFaultsOptions, ToldFault } from './policy-faults.ts';
+
+/** What the agent was doing, in its Events. */
+const ACTION = 'EnforceNetworkPolicy';
 
 export interface PolicyObserverOptions {
   readonly log: Log & { debug(details: object, message: string): void };
+  readonly metrics: PolicyMetrics;
+  readonly health: Pick<AgentHealth, 'policyQueued' | 'policyApplied'>;
+  readonly events: Events;
+  readonly nodeName: string;
 }
 
-/** Turns what becomes of network policy into log lines. */
-export function createPolicyObserver({ log }: PolicyObserverOptions): EnforcerObserver {
+/** Turns what becomes of network policy into log lines, metrics, Events and health. */
+export function createPolicyObserver(options: PolicyObserverOptions): EnforcerObserver {
+  const { log, metrics, health, events, nodeName } = options;
   const known = new Set<IpFamily>();
   const failing = new Set<IpFamily>();
+  const upToDate = (family: IpFamily) => {
+    health.policyApplied(family);
+    metrics.lastApplied.setToCurrentTime({ ip_family: family });
+  };
   return {
+    began(family) {
+      health.policyQueued(family);
+      metrics.lastQueued.setToCurrentTime({ ip_family: family });
+    },
+    unchanged: upToDate,
+    compiled: (milliseconds) => metrics.compileSeconds.observe(milliseconds / 1000),
     applied(family, isFull, milliseconds) {
       const seconds = milliseconds / 1000;
+      upToDate(family);
+      metrics.applySeconds.observe({ ip_family: family }, seconds);
       log.debug({ family, full: isFull, seconds }, 'policies applied');
       if (failing.delete(family)) log.info({ family }, 'policies can be applied again');
       if (!known.has(family)) log.info({ family, seconds }, 'enforcing network policies');
       known.add(family);
     },
     failed(family, error) {
-      failing.add(family);
+      metrics.applyFailures.inc({ ip_family: family });
       log.error(
         { family, err: error },
         'cannot apply network policies; what is enforced stays, trying again',
       );
+      if (!failing.has(family)) {
+        const note = error instanceof Error ? error.message : String(error);
+        events.warning(nodeRef(nodeName), 'FailedToApplyNetworkPolicy', note, ACTION);
+      }
+      failing.add(family);
     },
     disturbed(family, what) {
+      metrics.disturbances.inc({ ip_family: family });
       log.warn({ family, what }, `somebody changed our policy table (${what}); writing it again`);
     },
     warned: (family, message) => log.warn({ family }, message),
@@ -34,5 +65,25 @@ export function createPolicyObserver({ log }: PolicyObserverOptions): EnforcerOb
         { err: error },
         'cannot hear of changes of nf_tables; policies that others remove are not written again',
       ),
+  };
+}
+
+/** Tells of policies that fail closed, in the log and by a Warning Event on the policy. */
+export function tellOfFaults(
+  log: PolicyObserverOptions['log'],
+  events: Events,
+): PolicyFaultsOptions {
+  const details = ({ policy, field, reason }: ToldFault) => ({
+    policy: `${policy.kind} ${policy.key}`,
+    field,
+    reason,
+  });
+  return {
+    onRaised(fault) {
+      const { policy, field, reason } = fault;
+      log.warn(details(fault), 'a part of this policy cannot be enforced and fails closed');
+      events.warning(policyRef(policy), 'FailsClosed', `${field}: ${reason}`, ACTION);
+    },
+    onCleared: (fault) => log.info(details(fault), 'the policy no longer fails closed for this'),
   };
 }

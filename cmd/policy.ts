@@ -1,4 +1,7 @@
 /** Network policy in a running agent. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Logger } from 'pino';
+import type { Registry } from 'prom-client';
 import {
   type ApiObject,
   IP_FAMILIES,
@@ -7,16 +10,26 @@ import {
   POLICY_KINDS,
 } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
+import type { Events } from '../events/recorder.ts';
+import { definer } from '../metrics/define.ts';
+import { type PolicySources, policyMetrics } from '../metrics/policy.ts';
 import { type NftCommand, nftCommand } from '../nftables/command.ts';
-import { Enforcer, type EnforcerObserver } from '../policy/enforcer.ts';
+import { Enforcer } from '../policy/enforcer.ts';
 import { PolicyModel } from '../policy/model.ts';
 import { removePolicyTables } from '../policy/removal.ts';
+import { DIRECTIONS } from '../policy/shape.ts';
 import { probeScript } from '../policy/skeleton.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { UserError } from './errors.ts';
 import type { Log } from './log.ts';
 import { nftablesSupport } from './nftables-support.ts';
+import { PolicyFaults } from './policy-faults.ts';
+import {
+  createPolicyObserver,
+  type PolicyObserverOptions,
+  tellOfFaults,
+} from './policy-observer.ts';
 import { untilDone } from './until-done.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
@@ -45,6 +58,9 @@ export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Prom
   return { families, nft };
 }
 
+/** How long others' changes of nf_tables are at most not listened to, while Services are loaded. */
+const LOADING_MS = 10_000;
+
 /** What network policy goes by: Nodes too, which are peers. */
 const KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
 
@@ -52,9 +68,14 @@ export interface PolicyOptions {
   readonly open: OpenPolicy;
   readonly nodeName: string;
   readonly logGroup: number | undefined;
-  readonly observer: EnforcerObserver;
   /** Sockets of this process that change other tables. */
   readonly otherPorts: readonly number[];
+  /** What serves Services has been loaded for the first time. */
+  readonly servicesLoaded: Promise<void>;
+  readonly registry: Registry;
+  readonly log: Logger;
+  readonly events: Events;
+  readonly health: PolicyObserverOptions['health'];
 }
 
 /** Network policy at work. */
@@ -63,15 +84,23 @@ export interface PolicyAgent {
   readonly sink: ObjectSink;
   /** Of sockets that change nf_tables. */
   readonly ports: readonly number[];
+  /** An object that cannot be read. @param kind that it says it is; of any. */
+  unreadable(kind: string): void;
   /** What is enforced stays so. */
   stop(): Promise<void>;
 }
 
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(options: PolicyOptions): PolicyAgent {
-  const { open, nodeName, logGroup, observer, otherPorts } = options;
+  const { open, nodeName, logGroup, otherPorts, servicesLoaded, log, events, health } = options;
   const { families, nft } = open;
   const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
+  const faults = new PolicyFaults(tellOfFaults(log, events));
+  const metrics = policyMetrics(
+    definer(options.registry),
+    policySources(families, model, faults, () => enforcer, log),
+    families,
+  );
   const enforcer = new Enforcer({
     families,
     source: {
@@ -79,25 +108,75 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
       all: (family) => model.all(family),
       learned: () => ({ elements: [], answers: [] }),
     },
-    observer,
+    observer: createPolicyObserver({ log, metrics, health, events, nodeName }),
     nft,
     timers: systemTimers,
     logGroup,
     otherPorts,
+    // Not never, should that fail.
+    othersLoaded: Promise.race([servicesLoaded, sleep(LOADING_MS, undefined, { ref: false })]),
   });
   const unsynced = new Set<Kind>(KINDS);
   const sink: ObjectSink = {
     upsert(object) {
+      faults.upsert(object);
       if (isPolicyObject(object)) model.upsert(object);
     },
     remove(kind, key) {
+      faults.remove(kind, key);
       if (isPolicyKind(kind)) model.remove(kind, key);
     },
     synced(kind) {
       if (unsynced.delete(kind) && unsynced.size === 0) enforcer.start();
     },
   };
-  return { sink, ports: enforcer.ports, stop: () => enforcer.stop() };
+  return {
+    sink,
+    ports: enforcer.ports,
+    unreadable: (kind) => {
+      if (POLICY_KINDS.some((each) => each === kind)) metrics.unreadable.inc({ kind });
+    },
+    stop: () => enforcer.stop(),
+  };
+}
+
+function policySources(
+  families: readonly IpFamily[],
+  model: PolicyModel,
+  faults: PolicyFaults,
+  enforcer: () => Enforcer,
+  log: Log,
+): PolicySources {
+  return {
+    policies: () => faults.counts(),
+    profiles: () => {
+      const [family = 'IPv4'] = families;
+      const { chains } = model.all(family);
+      return DIRECTIONS.map((direction) => ({
+        direction,
+        count: chains.filter((chain) => chain.direction === direction).length,
+      }));
+    },
+    elements: () =>
+      families.flatMap((family) =>
+        [...enforcer().sizes(family)].map(([set, count]) => ({ family, set, count })),
+      ),
+    denied: async () => {
+      try {
+        return [...(await enforcer().denied())].flatMap(([family, counts]) =>
+          counts.map(({ denial, direction, packets }) => ({
+            family,
+            tier: denial.slice('deny-'.length),
+            direction,
+            packets,
+          })),
+        );
+      } catch (error) {
+        log.warn({ err: error }, 'cannot read how many packets policies denied');
+        return [];
+      }
+    },
+  };
 }
 
 type PolicySubject = Parameters<PolicyModel['upsert']>[0];

@@ -38,7 +38,6 @@ import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
 import { openPolicy, retirePolicy, startPolicy } from './policy.ts';
-import { createPolicyObserver } from './policy-observer.ts';
 import { tellOnServices } from './service-events.ts';
 import { VERSION } from './version.ts';
 
@@ -133,17 +132,30 @@ async function run(texts: FlagTexts): Promise<void> {
     log,
   );
 
+  const loaded = Promise.withResolvers<void>();
   const policy =
     openedPolicy &&
     startPolicy({
       open: openedPolicy,
       nodeName,
       logGroup: options.policyLogGroup,
-      observer: createPolicyObserver({ log }),
       otherPorts: ports,
+      servicesLoaded: loaded.promise,
+      registry: metrics.registry,
+      log,
+      events,
+      health,
     });
   const sink = policy === undefined ? table : fanOut([table, policy.sink]);
-  const source = createSource({ options, nodeName, sink, log, metrics, recorder });
+  const source = createSource({
+    options,
+    nodeName,
+    sink,
+    log,
+    metrics,
+    recorder,
+    onUnreadable: (kind) => policy?.unreadable(kind),
+  });
   const begun = await Promise.race([source.start(), served.promise, stopping]);
   if (begun !== undefined) process.exit(0);
   const podCidrs = await Promise.race([
@@ -158,11 +170,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const mode = await start(podCidrs, policy?.ports ?? []);
   backends = mode.backends;
   for (const { family } of backends) startFamily(metrics, family);
-  let isPolicyRetired = false;
-  const retireOnce = () => {
-    if (!isPolicyRetired) void retirePolicy(log);
-    isPolicyRetired = true;
-  };
+  const unloaded = new Set(backends.map(({ family }) => family));
   const observer = createObserver({
     log,
     metrics,
@@ -170,7 +178,9 @@ async function run(texts: FlagTexts): Promise<void> {
     tell: (changes) => tellOnServices(events, (key) => table.service(key)?.uid ?? '', changes),
     onFirstSync: (family) => {
       mode.afterFirstSync(family);
-      if (policy === undefined) retireOnce();
+      if (policy === undefined && unloaded.size === backends.length) void retirePolicy(log);
+      unloaded.delete(family);
+      if (unloaded.size === 0) loaded.resolve();
     },
   });
   const proxier = new Proxier({
@@ -258,6 +268,7 @@ function createSource({
   log,
   metrics,
   recorder,
+  onUnreadable,
 }: {
   options: RunOptions;
   nodeName: string;
@@ -265,6 +276,8 @@ function createSource({
   log: Logger;
   metrics: Metrics;
   recorder: EventRecorder;
+  /** Is told the kind, as far as it could be read. */
+  onUnreadable: (kind: string) => void;
 }): Source {
   const { manifests, kubeconfig, master, networkPolicy } = options;
   if (manifests !== undefined) {
@@ -272,7 +285,10 @@ function createSource({
       directory: manifests,
       kinds: networkPolicy ? [...SERVING_KINDS, ...POLICY_KINDS] : SERVING_KINDS,
       sink,
-      onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
+      onProblem: (problem) => {
+        log.warn({ ...problem }, formatProblem(problem));
+        onUnreadable(kindOf(problem.object));
+      },
     });
   }
   return createKubernetesSource({
@@ -283,12 +299,19 @@ function createSource({
     log,
     observer: metrics.api,
     onSessions: (open) => recorder.connect(open),
-    onProblem: ({ object, field, reason }) =>
+    onProblem: ({ object, field, reason }) => {
       log.warn(
         { object, field, reason },
         'cannot read this object; its last version stays in force',
-      ),
+      );
+      onUnreadable(kindOf(object));
+    },
   });
+}
+
+/** Of `Service default/web`. */
+function kindOf(object = ''): string {
+  return object.split(' ')[0] ?? '';
 }
 
 /** With `--detect-local-mode NodeCIDR` nothing can be done before the Node has pod CIDRs. */

@@ -1,11 +1,13 @@
 /** Objects of `events.k8s.io/v1` as Portwide writes them. Pure. */
-import type { ObjectKey } from '../api/objects.ts';
+import type { Kind, ObjectKey } from '../api/objects.ts';
+import type { Policy } from '../api/policy-objects.ts';
+import { API_VERSIONS } from '../api/read-object.ts';
 
 /** The object that an Event is about. */
 export interface ObjectRef {
-  readonly apiVersion: 'v1';
-  readonly kind: 'Service' | 'Node';
-  /** Empty for a Node. */
+  readonly apiVersion: string;
+  readonly kind: Kind;
+  /** Empty for what is in no namespace, such as a Node. */
   readonly namespace: string;
   readonly name: string;
   /** `kubectl describe` finds Events by it; empty when it is not known. */
@@ -47,6 +49,10 @@ const MAX_NAME = 230;
 export function serviceRef(key: ObjectKey, uid: string): ObjectRef {
   const [namespace = '', name = ''] = key.split('/');
   return { apiVersion: 'v1', kind: 'Service', namespace, name, uid };
+}
+
+export function policyRef({ kind, namespace, name, uid }: Policy): ObjectRef {
+  return { apiVersion: API_VERSIONS[kind], kind, namespace, name, uid };
 }
 
 /** As kube-proxy and the kubelet refer to their Node: its name is its uid. */

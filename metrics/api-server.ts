@@ -28,6 +28,13 @@ const KINDS: Readonly<Record<string, string>> = {
   services: 'Service',
   endpointslices: 'EndpointSlice',
   nodes: 'Node',
+  pods: 'Pod',
+  namespaces: 'Namespace',
+  cidrgroups: 'CIDRGroup',
+  networkpolicies: 'NetworkPolicy',
+  adminnetworkpolicies: 'AdminNetworkPolicy',
+  baselineadminnetworkpolicies: 'BaselineAdminNetworkPolicy',
+  clusternetworkpolicies: 'ClusterNetworkPolicy',
 };
 /** client-go's, for all Kubernetes components. */
 const REQUEST_BUCKETS = [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60];

@@ -26,7 +26,7 @@ export interface Define {
     name: string,
     help: string,
     labels: readonly Label[],
-    samples: () => Iterable<Sample<Label>>,
+    samples: () => Iterable<Sample<Label>> | Promise<Iterable<Sample<Label>>>,
   ): void;
 }
 
@@ -43,9 +43,11 @@ export function definer(registry: Registry): Define {
         help,
         labelNames,
         registers,
-        collect(this: { reset(): void; inc(labels: object, value: number): void }) {
+        async collect(this: { reset(): void; inc(labels: object, value: number): void }) {
+          // Two scrapes at a time must not add up.
+          const all = await samples();
           this.reset();
-          for (const { labels, value } of samples()) this.inc(labels, value);
+          for (const { labels, value } of all) this.inc(labels, value);
         },
       };
       if (type === 'gauge') new Gauge<string>(configuration);

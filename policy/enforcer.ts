@@ -21,6 +21,12 @@ export interface PolicySource {
 
 /** Is told what happens, for logs and metrics. */
 export interface EnforcerObserver {
+  /** There may be something to do; `unchanged`, `applied` or `failed` follows. */
+  began(family: IpFamily): void;
+  /** There was nothing. */
+  unchanged(family: IpFamily): void;
+  /** Changes of objects were turned into changes of the kernel, of all families. */
+  compiled(milliseconds: number): void;
   /** @param isFull everything was written, because nobody knew what there was. */
   applied(family: IpFamily, isFull: boolean, milliseconds: number): void;
   /** It comes again by itself. */
@@ -42,6 +48,11 @@ export interface EnforcerOptions {
   readonly logGroup?: number | undefined;
   /** Sockets of this process that change other tables (`NfTables.port`), to be left unheard. */
   readonly otherPorts?: readonly number[];
+  /**
+   * What others in this process have to load first: a load takes the kernel twice as long, and much
+   * memory, while somebody listens. Default: nothing.
+   */
+  readonly othersLoaded?: Promise<void>;
 }
 
 /** Milliseconds between two mendings, should somebody change our table over and over. */
@@ -64,11 +75,21 @@ interface Member {
 export class Enforcer {
   readonly #options: EnforcerOptions;
   readonly #members = new Map<IpFamily, Member>();
+  /** Families that nothing was written of yet. */
+  readonly #unwritten: Set<IpFamily>;
+  #areOthersLoaded: boolean;
+  #isStarted = false;
   #watch: { close(): Promise<void> } | undefined;
 
   /** @throws NetlinkError */
   constructor(options: EnforcerOptions) {
     this.#options = options;
+    this.#unwritten = new Set(options.families);
+    this.#areOthersLoaded = options.othersLoaded === undefined;
+    void options.othersLoaded?.then(() => {
+      this.#areOthersLoaded = true;
+      this.#listenWhenLoaded();
+    });
     for (const family of options.families) this.#members.set(family, this.#member(family));
   }
 
@@ -79,13 +100,13 @@ export class Enforcer {
 
   /** Writes everything, and follows what changes from then on. */
   start(): void {
-    this.#listen();
+    this.#isStarted = true;
     for (const { runner } of this.#members.values()) runner.request();
   }
 
   /** Something changed in the source. */
   changed(): void {
-    if (this.#watch === undefined) return;
+    if (!this.#isStarted) return;
     for (const { runner } of this.#members.values()) runner.request();
   }
 
@@ -120,6 +141,7 @@ export class Enforcer {
   }
 
   async stop(): Promise<void> {
+    this.#isStarted = false;
     await this.#watch?.close();
     for (const { runner, tables, mending } of this.#members.values()) {
       this.#options.timers.clear(mending);
@@ -152,9 +174,13 @@ export class Enforcer {
 
   async #run(family: IpFamily, { backend, pending }: Member): Promise<boolean> {
     const { observer, source, timers } = this.#options;
+    observer.began(family);
     this.#take();
     const isFull = backend.needsAll;
-    if (!isFull && pending.length === 0) return false;
+    if (!isFull && pending.length === 0) {
+      observer.unchanged(family);
+      return false;
+    }
     const start = timers.now();
     try {
       if (isFull) {
@@ -167,6 +193,8 @@ export class Enforcer {
         for (const change of pending.splice(0)) await backend.apply(change);
       }
       observer.applied(family, isFull, timers.now() - start);
+      this.#unwritten.delete(family);
+      this.#listenWhenLoaded();
       return true;
     } catch (error) {
       observer.failed(family, error);
@@ -176,7 +204,11 @@ export class Enforcer {
 
   /** Has each family do what is to be done in it. */
   #take(): void {
-    for (const change of this.#options.source.takeChanges()) {
+    const { observer, source, timers } = this.#options;
+    const start = timers.now();
+    const changes = source.takeChanges();
+    if (changes.length > 0) observer.compiled(timers.now() - start);
+    for (const change of changes) {
       const member = this.#members.get(change.family);
       member?.pending.push(change);
       member?.runner.request();
@@ -192,6 +224,25 @@ export class Enforcer {
       member.mendedAt = timers.now();
       member.runner.request({ urgent: true });
     }, wait);
+  }
+
+  #listenWhenLoaded(): void {
+    if (!this.#isStarted || !this.#areOthersLoaded || this.#unwritten.size > 0) return;
+    if (this.#watch !== undefined) return;
+    this.#listen();
+    for (const [family, member] of this.#members) void this.#lookForTable(family, member);
+  }
+
+  /** What others did before we listened, such as `nft flush ruleset`. */
+  async #lookForTable(family: IpFamily, { tables, backend }: Member): Promise<void> {
+    try {
+      if ((await tables.chains()) === undefined) backend.disturbed(`no table ${POLICY_TABLE}`);
+    } catch (error) {
+      this.#options.observer.warned(
+        family,
+        `cannot look for table ${POLICY_TABLE}: ${String(error)}`,
+      );
+    }
   }
 
   #listen(): void {

@@ -179,6 +179,9 @@ export const policy = {
       nft: nftCommand(),
       timers: systemTimers,
       observer: {
+        began: () => {},
+        unchanged: () => {},
+        compiled: () => {},
         applied: (family, isFull) => enforcerLog.push(`${family} ${isFull ? 'all' : 'change'}`),
         failed: (family, error) => enforcerLog.push(`${family} failed ${String(error)}`),
         disturbed: (family, what) => enforcerLog.push(`${family} disturbed ${what}`),

@@ -1,0 +1,129 @@
+/** Metrics of network policy, of agents that enforce it; docs/metrics.md has a table of them. */
+import type { Counter, Gauge, Histogram } from 'prom-client';
+import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
+import type { PolicyKind } from '../api/policy-objects.ts';
+import { type Define, exponential } from './define.ts';
+
+export interface PolicyMetrics {
+  readonly compileSeconds: Histogram<never>;
+  readonly applySeconds: Histogram<'ip_family'>;
+  readonly applyFailures: Counter<'ip_family'>;
+  readonly disturbances: Counter<'ip_family'>;
+  readonly lastQueued: Gauge<'ip_family'>;
+  readonly lastApplied: Gauge<'ip_family'>;
+  readonly unreadable: Counter<'kind'>;
+}
+
+/** Where the numbers are that are asked for at each scrape. */
+export interface PolicySources {
+  /** Faulty are those of which some part fails closed. */
+  policies(): Iterable<{ kind: PolicyKind; state: 'sound' | 'faulty'; count: number }>;
+  profiles(): Iterable<{ direction: string; count: number }>;
+  elements(): Iterable<{ family: IpFamily; set: string; count: number }>;
+  /** The kernel counts them. */
+  denied(): Promise<
+    Iterable<{ family: IpFamily; tier: string; direction: string; packets: number }>
+  >;
+}
+
+/** 0.1 ms to 1.6 s. */
+const COMPILE_BUCKETS = exponential(0.0001, 2, 15);
+/** 1 ms to 16 s. */
+const APPLY_BUCKETS = exponential(0.001, 2, 15);
+
+/** @param families that are enforced: what is rare shows as 0 for them from the start. */
+export function policyMetrics(
+  { counter, gauge, histogram, asked }: Define,
+  sources: PolicySources,
+  families: readonly IpFamily[],
+): PolicyMetrics {
+  asked(
+    'gauge',
+    'portwide_policies',
+    'Network policies, by kind; faulty are those of which a part cannot be enforced as written, and fails closed',
+    ['kind', 'state'],
+    () =>
+      [...sources.policies()].map(({ kind, state, count }) => ({
+        labels: { kind, state },
+        value: count,
+      })),
+  );
+  asked(
+    'gauge',
+    'portwide_policy_profiles',
+    'Different sets of policies that apply to pods of this node',
+    ['direction'],
+    () =>
+      [...sources.profiles()].map(({ direction, count }) => ({
+        labels: { direction },
+        value: count,
+      })),
+  );
+  asked(
+    'gauge',
+    'portwide_policy_elements',
+    'Elements in the sets and maps of network policy',
+    ['set', 'ip_family'],
+    () =>
+      [...sources.elements()].map(({ set, family, count }) => ({
+        labels: { set, ip_family: family },
+        value: count,
+      })),
+  );
+  asked(
+    'counter',
+    'portwide_policy_denied_packets_total',
+    'Packets that network policies have denied since their table was made, by tier',
+    ['tier', 'direction', 'ip_family'],
+    async () =>
+      [...(await sources.denied())].map(({ tier, direction, family, packets }) => ({
+        labels: { tier, direction, ip_family: family },
+        value: packets,
+      })),
+  );
+  const applyFailures = counter(
+    'portwide_policy_apply_failures_total',
+    'Changes of network policy that could not be applied; each is tried again',
+    ['ip_family'],
+  );
+  const disturbances = counter(
+    'portwide_policy_disturbances_total',
+    'How often somebody else changed the table of network policy',
+    ['ip_family'],
+  );
+  const unreadable = counter(
+    'portwide_policy_unreadable_objects_total',
+    'Objects of network policy that could not be read so far; the last version stays in force',
+    ['kind'],
+  );
+  for (const family of families) {
+    for (const rare of [applyFailures, disturbances]) rare.inc({ ip_family: family }, 0);
+  }
+  for (const kind of POLICY_KINDS) unreadable.inc({ kind }, 0);
+  return {
+    compileSeconds: histogram(
+      'portwide_policy_compile_duration_seconds',
+      'Seconds it took to work out what a change of objects means for the kernel',
+      COMPILE_BUCKETS,
+    ),
+    applySeconds: histogram(
+      'portwide_policy_apply_duration_seconds',
+      'Seconds it took to bring a change of network policy, or all of it, to the kernel',
+      APPLY_BUCKETS,
+      ['ip_family'],
+    ),
+    applyFailures,
+    disturbances,
+    lastQueued: gauge(
+      'portwide_policy_last_queued_timestamp_seconds',
+      'When there last was something to apply',
+      ['ip_family'],
+    ),
+    lastApplied: gauge(
+      'portwide_policy_last_applied_timestamp_seconds',
+      'When the kernel last had all of network policy',
+      ['ip_family'],
+    ),
+    unreadable,
+  };
+}
