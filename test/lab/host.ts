@@ -3,7 +3,7 @@ import type { ResultPromise } from 'execa';
 import ipaddr from 'ipaddr.js';
 import type { Family, IptablesVariant, Outcome, Protocol, Reply, Tally } from './answers.ts';
 import { LabError } from './errors.ts';
-import type { ProbeRequest } from './messages.ts';
+import type { ProbeRequest, ReachRequest } from './messages.ts';
 import { type ExecOptions, type ExecResult, runIn, type SpawnOptions } from './processes.ts';
 import { everyPortRules, iptablesTool } from './rules.ts';
 import { type HostThread, startThread } from './thread.ts';
@@ -87,6 +87,11 @@ export interface Host {
       readonly concurrency?: number;
     },
   ): Promise<Tally>;
+  /**
+   * Opens a connection to each target at once; by target, whether it was answered. Silence is known
+   * by what does come: once `awaited` answers are there, others have but `quietMs` more.
+   */
+  reach(request: ReachRequest): Promise<readonly boolean[]>;
   /** One echo request; whether it was answered within `timeoutMs` (default 1000). */
   ping(address: string, timeoutMs?: number): Promise<boolean>;
   /** @throws LabError `COMMAND_FAILED`, with execa's error as cause */
@@ -209,6 +214,7 @@ export function createHost(plan: HostPlan, podRules: IptablesVariant): OwnedHost
       };
       return call('burst', request, timeoutMs * Math.ceil(count / concurrency));
     },
+    reach: (request) => call('reach', request, request.patienceMs + request.quietMs),
     ping: async (address, timeoutMs = 1000) => {
       const wait = (timeoutMs / 1000).toFixed(3);
       const { exitCode } = await exec('ping', ['-n', '-q', '-c1', `-W${wait}`, address], {

@@ -37,6 +37,22 @@ export interface BurstRequest {
   readonly localAddress?: string;
 }
 
+export interface ReachTarget {
+  readonly protocol: Protocol;
+  readonly address: string;
+  readonly port: number;
+}
+
+export interface ReachRequest {
+  readonly targets: readonly ReachTarget[];
+  /** How many answers are waited for. */
+  readonly awaited: number;
+  /** How long they are waited for. */
+  readonly patienceMs: number;
+  /** How long more answers are listened for after that. */
+  readonly quietMs: number;
+}
+
 /** A thread's methods: what they take and what they give. */
 export interface Methods {
   serve: { takes: ServeRequest; gives: undefined };
@@ -57,6 +73,8 @@ export interface Methods {
   };
   release: { takes: { readonly connection: number }; gives: undefined };
   burst: { takes: BurstRequest; gives: Tally };
+  /** By target: whether it answered. */
+  reach: { takes: ReachRequest; gives: readonly boolean[] };
 }
 
 export type MethodName = keyof Methods;

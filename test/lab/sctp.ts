@@ -11,8 +11,8 @@ import type { HostIdentity, ProbeRequest } from './messages.ts';
 import { crc32c, familyOf, IPPROTO, plainAddress, transportPart } from './packets.ts';
 import { openRaw, sendRaw } from './raw.ts';
 
-const INIT = 1;
-const INIT_ACK = 2;
+export const INIT = 1;
+export const INIT_ACK = 2;
 const STATE_COOKIE = 7;
 const COMMON_HEADER = 12;
 const INIT_LENGTH = 20;
@@ -117,7 +117,7 @@ function listen(host: string, family: Family, localAddress: string): Socket {
   return socket;
 }
 
-function formatInit(packet: InitPacket): Buffer {
+export function formatInit(packet: InitPacket): Buffer {
   const cookie = Buffer.from(packet.cookie);
   const cookieLength = packet.type === INIT_ACK ? 4 + cookie.length : 0;
   const padded = Math.ceil(cookieLength / 4) * 4;
@@ -141,7 +141,7 @@ function formatInit(packet: InitPacket): Buffer {
   return bytes;
 }
 
-function parseInit(bytes: Buffer): InitPacket | undefined {
+export function parseInit(bytes: Buffer): InitPacket | undefined {
   if (bytes.length < COMMON_HEADER + INIT_LENGTH) return undefined;
   const checked = Buffer.from(bytes);
   checked.writeUInt32LE(0, 8);
