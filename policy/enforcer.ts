@@ -175,7 +175,7 @@ export class Enforcer {
   async #run(family: IpFamily, { backend, pending }: Member): Promise<boolean> {
     const { observer, source, timers } = this.#options;
     observer.began(family);
-    this.#take();
+    this.#take(family);
     const isFull = backend.needsAll;
     if (!isFull && pending.length === 0) {
       observer.unchanged(family);
@@ -202,8 +202,8 @@ export class Enforcer {
     }
   }
 
-  /** Has each family do what is to be done in it. */
-  #take(): void {
+  /** Has each family do what is to be done in it. @param running is about to look for itself. */
+  #take(running: IpFamily): void {
     const { observer, source, timers } = this.#options;
     const start = timers.now();
     const changes = source.takeChanges();
@@ -211,7 +211,7 @@ export class Enforcer {
     for (const change of changes) {
       const member = this.#members.get(change.family);
       member?.pending.push(change);
-      member?.runner.request();
+      if (change.family !== running) member?.runner.request();
     }
   }
 

@@ -48,6 +48,8 @@ export class Runner {
   readonly #options: RunnerOptions;
   #timer: unknown;
   #running: Promise<void> | undefined;
+  /** Before `#running` is known: a run may ask for the next one before it waits for anything. */
+  #isRunning = false;
   #requested = false;
   #urgent = false;
   #stopped = false;
@@ -79,13 +81,14 @@ export class Runner {
   }
 
   #schedule(): void {
-    if (this.#stopped || this.#running !== undefined || this.#timer !== undefined) return;
+    if (this.#stopped || this.#isRunning || this.#timer !== undefined) return;
     const { minPeriod, timers } = this.#options;
     const rest = Math.max((1 - this.#creditNow()) * minPeriod, this.#pause(), 0);
     const wait = this.#urgent ? 0 : rest;
     // Also without a wait by timer: what arrives in the same turn goes into the same run.
     this.#timer = timers.set(() => {
       this.#timer = undefined;
+      this.#isRunning = true;
       this.#running = this.#runOnce();
     }, wait);
   }
@@ -119,6 +122,7 @@ export class Runner {
       this.#requested = true;
     }
     this.#running = undefined;
+    this.#isRunning = false;
     if (this.#requested) this.#schedule();
   }
 }

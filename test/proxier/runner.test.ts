@@ -46,6 +46,32 @@ describe('the runner', () => {
     assert.deepEqual(starts, [0, 0, 1000]);
   });
 
+  it('does not run twice at a time when a run asks for the next one before it waits', async () => {
+    const timers = new FakeTimers();
+    let [running, most, runs] = [0, 0, 0];
+    const runner = new Runner({
+      run: async () => {
+        running += 1;
+        runs += 1;
+        most = Math.max(most, running);
+        if (runs < 3) runner.request();
+        timers.advance(0);
+        await nextTurn();
+        running -= 1;
+        return true;
+      },
+      minPeriod: 0,
+      backoff: { first: 500, max: 4000 },
+      timers,
+    });
+    runner.request();
+    for (let turn = 0; turn < 10; turn++) {
+      timers.advance(0);
+      await nextTurn();
+    }
+    assert.deepEqual([runs, most], [3, 1]);
+  });
+
   it('runs again when asked in the middle of a run, and never two at a time', async () => {
     const { timers, starts, runner, end } = start({ minPeriod: 0 });
     runner.request();
