@@ -6,11 +6,11 @@ import assert from 'node:assert/strict';
 import type { Protocol } from '../../api/objects.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { type Flow, verdict } from '../policy/oracle.ts';
+import { Random } from '../random.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { networkPolicy, podManifest } from './policy-manifests.ts';
 import { generate, type Home, nodesOf, type Recipe } from './truth/generated.ts';
 import { manifestOf } from './truth/manifests.ts';
-import { Random } from './truth/random.ts';
 
 const ROUNDS = 12;
 const NONE = [0, 0] as const;

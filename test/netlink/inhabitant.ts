@@ -14,6 +14,7 @@ import type { NftNotification } from '../../netlink/nftables.ts';
 import { listAddresses, type NodeAddress } from '../../netlink/rtnetlink.ts';
 import { NetlinkSocket } from '../../netlink/socket.ts';
 import { nftMode } from '../nftables/inside.ts';
+import { churn } from '../policy/churn.ts';
 import { policy } from '../policy/inside.ts';
 import { insertFlows } from './flows.ts';
 import { nft } from './nft-elements.ts';
@@ -144,6 +145,7 @@ const methods = {
   ...nft,
   ...nftMode,
   ...policy,
+  ...churn,
   ...scenarios,
 };
 

@@ -16,7 +16,7 @@ import type {
   Selector,
 } from '../../../api/policy-objects.ts';
 import { group, namespace, node, pod, type TestObject } from '../../policy/objects.ts';
-import type { Random } from './random.ts';
+import type { Random } from '../../random.ts';
 
 /** Where a pod of the lab is. */
 export interface Home {
