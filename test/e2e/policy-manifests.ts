@@ -64,3 +64,27 @@ export function networkPolicy(
     spec,
   };
 }
+
+/** Of another kind than NetworkPolicy. */
+export function adminPolicy(
+  kind: 'AdminNetworkPolicy' | 'BaselineAdminNetworkPolicy' | 'ClusterNetworkPolicy',
+  name: string,
+  spec: Readonly<Record<string, unknown>>,
+): Manifest {
+  const version = kind === 'ClusterNetworkPolicy' ? 'v1alpha2' : 'v1alpha1';
+  return {
+    apiVersion: `policy.networking.k8s.io/${version}`,
+    kind,
+    metadata: { name, uid: name },
+    spec,
+  };
+}
+
+export function cidrGroup(name: string, cidrs: readonly string[]): Manifest {
+  return {
+    apiVersion: 'policy.networking.k8s.io/v1alpha1',
+    kind: 'CIDRGroup',
+    metadata: { name, labels: { name } },
+    spec: { cidrs },
+  };
+}
