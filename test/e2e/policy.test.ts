@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { Scrape } from '../metrics/scrape.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -323,28 +322,57 @@ for (const mode of ['nftables', 'iptables'] as const) {
         );
       churn(0);
       await becomes(pod(0), pod(1), DENIED);
+      // What is let through tells how far things have gone; where the agent is then is anywhere.
+      let answers = 0;
+      const passed = (count: number) => {
+        const goal = answers + count;
+        return waitFor('clients went on', () => answers >= goal);
+      };
+      const enforced = () =>
+        waitFor(
+          'both families are enforced again',
+          () => agent.logged('enforcing network policies').length === 2,
+          60_000,
+        );
       await throughout(
         [
-          [() => between(pod(0), pod(1)), DENIED],
-          [() => between(pod(1), pod(THIRD)), ALLOWED],
+          [() => answeredOf(pod(0), pod(1)), ['0', '0']],
+          [
+            async () => {
+              const found = await between(pod(1), pod(THIRD));
+              answers += 1;
+              return found;
+            },
+            ALLOWED,
+          ],
         ],
         async () => {
-          for (let round = 1; round <= 6; round++) {
-            churn(round);
-            // A different moment of its work each time: it has read the change, or is at it.
-            await sleep(round * 7);
+          for (let round = 1; round <= 8; round++) {
+            for (let change = 0; change < 3; change++) {
+              churn(round + change);
+              await passed(1 + ((round * 7 + change * 5) % 11));
+            }
             await agent.kill();
-            assert.deepEqual(await between(pod(0), pod(1)), DENIED, 'while no agent runs');
+            assert.deepEqual(await answeredOf(pod(0), pod(1)), ['0', '0'], 'while no agent runs');
+            churn(round);
             agent.launch();
+            // Some are ended while they start.
+            if (round % 4 === 1) await passed(20 * round);
+            else await enforced();
           }
-          await waitFor(
-            'enforcing again',
-            () => agent.logged('enforcing network policies').length === 2,
-          );
+          await enforced();
         },
       );
       assert.deepEqual(await between(pod(0), pod(1)), DENIED);
     });
+
+    /** How many of a burst were let through, in each family. */
+    async function answeredOf(from: Host, to: Host): Promise<string[]> {
+      const bursts = addresses(to).map((address) =>
+        from.burst(address, PORT, 64, { timeoutMs: 100, concurrency: 32 }),
+      );
+      return (await Promise.all(bursts)).map(({ answered }) => `${answered[to.name] ?? 0}`);
+    }
 
     it('is put back when somebody flushes or deletes it; the mode does not take it for its own', async () => {
       write(denyAll());
