@@ -5,12 +5,9 @@ import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { ENV_FORMATS, type EnvFormat, formatVariables, isShellName } from '../envvars/format.ts';
 import { containerVariables } from '../envvars/variables.ts';
-import { isFailure } from '../sources/kubernetes/errors.ts';
-import { listServices } from '../sources/kubernetes/list-services.ts';
-import { loadManifestDirectory } from '../sources/manifests/directory.ts';
-import { formatProblem } from '../sources/manifests/problem.ts';
+import type { Resource } from '../sources/kubernetes/reflector.ts';
 import { loadOrWarn } from './configuration.ts';
-import { UserError } from './errors.ts';
+import { readOnce } from './read-once.ts';
 
 interface EnvOptions {
   readonly namespace: string;
@@ -54,26 +51,13 @@ function namespaceName(given: string): string {
   throw new InvalidArgumentError("A namespace is a DNS label (a-z, 0-9 and '-').");
 }
 
-/**
- * All Services, whoever serves them.
- * @param note is told of those that cannot be read.
- * @throws ManifestDirectoryError, ClusterConfigError, UserError
- */
-async function readServices(
-  { manifests, kubeconfig, master }: RunOptions,
-  note: (line: string) => void,
-): Promise<Service[]> {
-  if (manifests !== undefined) {
-    const { objects, problems } = loadManifestDirectory(manifests, ['Service']);
-    for (const problem of problems) note(formatProblem(problem));
-    return objects.flatMap(({ object }) => (object.kind === 'Service' ? [object] : []));
-  }
-  try {
-    return await listServices({ kubeconfig, master, onProblem: ({ message }) => note(message) });
-  } catch (error) {
-    if (!isFailure(error)) throw error;
-    throw new UserError(error.message, { cause: error });
-  }
+/** All of them, whoever serves them. */
+const SERVICES: Resource = { kind: 'Service', path: '/api/v1/services', selectors: {} };
+
+/** As `readOnce`. */
+async function readServices(options: RunOptions, note: (line: string) => void): Promise<Service[]> {
+  const objects = await readOnce(options, [SERVICES], note);
+  return objects.flatMap((object) => (object.kind === 'Service' ? [object] : []));
 }
 
 function env(

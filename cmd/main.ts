@@ -6,6 +6,7 @@ import { addCleanupCommand } from './cleanup.ts';
 import { addEnvCommand } from './env.ts';
 import { UserError } from './errors.ts';
 import { addIpvsCommand } from './ipvs-marks.ts';
+import { addPolicyCommand } from './policy-explain.ts';
 import { addRenderCommand } from './render.ts';
 import { addRunCommand } from './run.ts';
 import { addValidateCommand } from './validate.ts';
@@ -20,6 +21,7 @@ addValidateCommand(program);
 addEnvCommand(program);
 addCleanupCommand(program);
 addIpvsCommand(program);
+addPolicyCommand(program);
 program
   .command('version')
   .description('print the version')

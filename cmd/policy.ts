@@ -181,7 +181,7 @@ function policySources(
 
 type PolicySubject = Parameters<PolicyModel['upsert']>[0];
 
-function isPolicyObject(object: ApiObject): object is PolicySubject {
+export function isPolicyObject(object: ApiObject): object is PolicySubject {
   return isPolicyKind(object.kind);
 }
 

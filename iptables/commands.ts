@@ -55,6 +55,8 @@ export interface Iptables {
   readonly variant: Variant;
   /** Reads all tables in one go: each run of iptables-nft-save reads them all anyway. */
   save(): Promise<ReadonlyMap<Table, SavedTable>>;
+  /** One table as `iptables-save` prints it. For one that is small. */
+  saveTable(table: Table): Promise<string>;
   /** @throws IptablesError when the kernel has no such table. */
   probe(table: Table): Promise<void>;
   /** Loads `input` without flushing the rest; all of a table or nothing of it. */
@@ -76,6 +78,14 @@ export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
       try {
         const [saved] = await Promise.all([parseSaved(process.iterable()), process]);
         return saved;
+      } catch (error) {
+        throw asIptablesError(name, error);
+      }
+    },
+    async saveTable(table) {
+      const name = `${command}-save`;
+      try {
+        return (await execa(name, ['-t', table], { stdin: 'ignore' })).stdout;
       } catch (error) {
         throw asIptablesError(name, error);
       }

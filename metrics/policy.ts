@@ -100,6 +100,20 @@ export function policyMetrics(
     for (const rare of [applyFailures, disturbances]) rare.inc({ ip_family: family }, 0);
   }
   for (const kind of POLICY_KINDS) unreadable.inc({ kind }, 0);
+  const lastQueued = gauge(
+    'portwide_policy_last_queued_timestamp_seconds',
+    'When there last was something to apply; at the start, everything',
+    ['ip_family'],
+  );
+  const lastApplied = gauge(
+    'portwide_policy_last_applied_timestamp_seconds',
+    'When the kernel last had all of network policy; 0 for never',
+    ['ip_family'],
+  );
+  for (const family of families) {
+    lastQueued.setToCurrentTime({ ip_family: family });
+    lastApplied.set({ ip_family: family }, 0);
+  }
   return {
     compileSeconds: histogram(
       'portwide_policy_compile_duration_seconds',
@@ -114,16 +128,8 @@ export function policyMetrics(
     ),
     applyFailures,
     disturbances,
-    lastQueued: gauge(
-      'portwide_policy_last_queued_timestamp_seconds',
-      'When there last was something to apply',
-      ['ip_family'],
-    ),
-    lastApplied: gauge(
-      'portwide_policy_last_applied_timestamp_seconds',
-      'When the kernel last had all of network policy',
-      ['ip_family'],
-    ),
+    lastQueued,
+    lastApplied,
     unreadable,
   };
 }

@@ -18,6 +18,8 @@ export interface Libc {
   close(fd: number): number;
   /** In libuv's thread pool: the kernel does the work of a request inside send. */
   send(fd: number, bytes: Buffer): Promise<number>;
+  /** For a request that is little work. */
+  sendNow(fd: number, bytes: Buffer): number;
   receive(fd: number, into: Datagram): number;
   /** In libuv's thread pool: the kernel does the work of a dump inside recv. */
   receivePooled(fd: number, into: Datagram): Promise<number>;
@@ -113,6 +115,7 @@ function load(): Libc {
     },
     close: close.now,
     send: (fd, bytes) => send.pooled(fd, bytes, bytes.length, 0),
+    sendNow: (fd, bytes) => send.now(fd, bytes, bytes.length, 0),
     receive: (fd, into) => recvfrom.now(...receiveArguments(fd, into)),
     receivePooled: (fd, into) => recvfrom.pooled(...receiveArguments(fd, into)),
     watch: (fd, onReadable) => watch(koffi, fd, onReadable),

@@ -15,7 +15,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   iptables: ['api', 'endpoints', 'services', 'proxier'],
   ipvs: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
   nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
-  policy: ['api', 'proxier', 'netlink', 'nftables'],
+  policy: ['api', 'proxier', 'netlink', 'nftables', 'iptables'],
   config: ['api', 'iptables', 'ipvs'],
   metrics: ['api'],
   envvars: ['api'],

@@ -55,7 +55,10 @@ class KubernetesSource implements Source {
     } = this.#options;
     const open = createOpenSession(await loadClusterConfig(this.#options), timeouts, observer);
     this.#options.onSessions?.(open);
-    for (const { path } of resources) observer?.watching(lastPart(path), false);
+    for (const { path, optional } of resources) {
+      // Of what need not be installed, that nobody watches it is no news.
+      if (optional !== true) observer?.watching(lastPart(path), false);
+    }
     const { promise: synced, resolve } = Promise.withResolvers<void>();
     const unsynced = new Set(resources.map(({ kind }) => kind));
     const counting: ObjectSink = {

@@ -45,6 +45,14 @@ export const METRIC_NAMES: Readonly<Record<string, MetricName>> = {
   portwide_marks_in_use: { type: 'gauge', labels: ['ip_family'] },
   /** Services that are rejected because no mark is left for them. */
   portwide_marks_exhausted: { type: 'gauge', labels: ['ip_family'] },
+  portwide_policies: { type: 'gauge', labels: ['kind', 'state'] },
+  portwide_policy_denied_packets_total: {
+    type: 'counter',
+    labels: ['tier', 'direction', 'ip_family'],
+  },
+  portwide_policy_apply_duration_seconds: { type: 'histogram', labels: ['ip_family'] },
+  portwide_policy_last_queued_timestamp_seconds: { type: 'gauge', labels: ['ip_family'] },
+  portwide_policy_last_applied_timestamp_seconds: { type: 'gauge', labels: ['ip_family'] },
   // prom-client's own.
   process_cpu_seconds_total: { type: 'counter', labels: [] },
   process_resident_memory_bytes: { type: 'gauge', labels: [] },

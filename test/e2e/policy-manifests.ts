@@ -1,6 +1,6 @@
 /** Objects of network policy as a user writes them. */
-import type { Host, Lab } from '../lab/lab.ts';
-import type { Manifest } from './manifests.ts';
+import type { Lab } from '../lab/lab.ts';
+import type { Manifest, Pod } from './manifests.ts';
 
 export interface PodFields {
   readonly namespace?: string;
@@ -12,7 +12,7 @@ export interface PodFields {
 }
 
 /** A pod of the lab, labelled `pod: <its name>`, on the node that its name tells. */
-export function podManifest(host: Host, fields: PodFields = {}): Manifest {
+export function podManifest(host: Pod, fields: PodFields = {}): Manifest {
   const { namespace = 'default', labels = {}, ports = [], pending, hostNetwork } = fields;
   return {
     apiVersion: 'v1',
@@ -62,5 +62,29 @@ export function networkPolicy(
     kind: 'NetworkPolicy',
     metadata: { name, namespace, uid: `${namespace}-${name}` },
     spec,
+  };
+}
+
+/** Of another kind than NetworkPolicy. */
+export function adminPolicy(
+  kind: 'AdminNetworkPolicy' | 'BaselineAdminNetworkPolicy' | 'ClusterNetworkPolicy',
+  name: string,
+  spec: Readonly<Record<string, unknown>>,
+): Manifest {
+  const version = kind === 'ClusterNetworkPolicy' ? 'v1alpha2' : 'v1alpha1';
+  return {
+    apiVersion: `policy.networking.k8s.io/${version}`,
+    kind,
+    metadata: { name, uid: name },
+    spec,
+  };
+}
+
+export function cidrGroup(name: string, cidrs: readonly string[]): Manifest {
+  return {
+    apiVersion: 'policy.networking.k8s.io/v1alpha1',
+    kind: 'CIDRGroup',
+    metadata: { name, labels: { name } },
+    spec: { cidrs },
   };
 }

@@ -70,6 +70,7 @@ export function simulatedIptables(onRestore: (table: string, lines: string[]) =>
     variant: 'legacy',
     save: () =>
       parseSaved([...tables].flatMap(([table, kernel]) => [`*${table}`, ...kernel.lines()])),
+    saveTable: async (table) => [`*${table}`, ...(tables.get(table)?.lines() ?? [])].join('\n'),
     probe: async () => {},
     restore: async (pieces) => {
       const input = [...pieces].join('');

@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
 import { IptablesError } from '../../iptables/commands.ts';
+import { definer } from '../../metrics/define.ts';
+import { policyMetrics } from '../../metrics/policy.ts';
 import { METRIC_NAMES } from '../deploy/metric-names.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
 import { fakeAgent } from './agent.ts';
@@ -21,6 +23,7 @@ const upTo = (first: number, last: number, step: number) =>
 const NETWORK_BUCKETS = [0.25, 0.5, ...upTo(1, 59, 1), ...upTo(60, 115, 5), ...upTo(120, 300, 30)];
 const REQUEST_BUCKETS = [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60];
 const FAMILY = ['ip_family'];
+const COMPILE_BUCKETS = SYNC_BUCKETS.map((seconds) => seconds / 10);
 
 /** kube-proxy's, as dashboards and alerts know them. */
 const KUBE_PROXY: readonly Row[] = [
@@ -75,6 +78,22 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_events_dropped_total', 'counter', ['reason']],
 ];
 
+/** Of agents that enforce network policy. */
+const POLICY: readonly Row[] = [
+  ['portwide_policies', 'gauge', ['kind', 'state']],
+  ['portwide_policy_profiles', 'gauge', ['direction']],
+  ['portwide_policy_elements', 'gauge', ['ip_family', 'set']],
+  ['portwide_policy_denied_packets_total', 'counter', ['direction', 'ip_family', 'tier']],
+  ['portwide_policy_compile_duration_seconds', 'histogram', [], COMPILE_BUCKETS],
+  ['portwide_policy_apply_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
+  ['portwide_policy_apply_failures_total', 'counter', FAMILY],
+  ['portwide_policy_disturbances_total', 'counter', FAMILY],
+  ['portwide_policy_last_queued_timestamp_seconds', 'gauge', FAMILY],
+  ['portwide_policy_last_applied_timestamp_seconds', 'gauge', FAMILY],
+  ['portwide_policy_unreadable_objects_total', 'counter', ['kind']],
+];
+const ALL = [...KUBE_PROXY, ...PORTWIDE, ...POLICY];
+
 /** An agent to which everything has happened that a metric tells of. */
 async function experienced(): Promise<Scrape> {
   const { backends, table, metrics, pass, start, scrape } = fakeAgent();
@@ -100,6 +119,18 @@ async function experienced(): Promise<Scrape> {
   metrics.api.request({ method: 'GET', host: '10.96.0.1:443', code: 200, seconds: 0.1 });
   metrics.api.watching('services', true);
   metrics.api.event('services');
+  const policy = policyMetrics(
+    definer(metrics.registry),
+    {
+      policies: () => [{ kind: 'NetworkPolicy', state: 'sound', count: 1 }],
+      profiles: () => [{ direction: 'ingress', count: 1 }],
+      elements: () => [{ family: 'IPv4', set: 'peers', count: 1 }],
+      denied: async () => [{ family: 'IPv4', tier: 'admin', direction: 'ingress', packets: 1 }],
+    },
+    ['IPv4'],
+  );
+  policy.compileSeconds.observe(0.1);
+  policy.applySeconds.observe({ ip_family: 'IPv4' }, 0.1);
   return await scrape();
 }
 
@@ -126,7 +157,7 @@ describe('the names of metrics', () => {
     scraped = await experienced();
   });
 
-  for (const [name, type, labels, buckets] of [...KUBE_PROXY, ...PORTWIDE]) {
+  for (const [name, type, labels, buckets] of ALL) {
     it(name, () => {
       const metric = scraped.metrics.get(name);
       assert.ok(metric !== undefined, 'is not there');
@@ -139,14 +170,14 @@ describe('the names of metrics', () => {
 
   it('are those that the dashboard and the alerts read', () => {
     for (const [name, { type, labels }] of Object.entries(METRIC_NAMES)) {
-      const row = [...KUBE_PROXY, ...PORTWIDE].find(([known]) => known === name);
+      const row = ALL.find(([known]) => known === name);
       assert.deepEqual(row?.slice(1, 3), [type, labels.toSorted()], name);
     }
   });
 
   it('are no others with these prefixes', () => {
     const names = [...scraped.metrics.keys()].filter((name) => !/^(nodejs|process)_/.test(name));
-    const known = [...KUBE_PROXY, ...PORTWIDE].map(([name]) => name);
+    const known = ALL.map(([name]) => name);
     assert.deepEqual(
       names.filter((name) => !known.includes(name)),
       [],

@@ -1,12 +1,18 @@
 import assert from 'node:assert/strict';
 import { ClusterConfigError } from '../../../sources/kubernetes/config.ts';
 import { ApiError, ConnectionError, MalformedAnswer } from '../../../sources/kubernetes/errors.ts';
-import { listServices } from '../../../sources/kubernetes/list-services.ts';
+import { listOnce } from '../../../sources/kubernetes/list-once.ts';
+import type { Resource } from '../../../sources/kubernetes/reflector.ts';
+import { policyResources } from '../../../sources/kubernetes/resources.ts';
 import { ApiServerDouble } from '../../api-server/double.ts';
 import { sliceManifest } from '../../e2e/manifests.ts';
+import { namespaceManifest, networkPolicy } from '../../e2e/policy-manifests.ts';
 import { IMPATIENT, service } from './world.ts';
 
-describe('a list of all Services', () => {
+/** Of whoever serves them. */
+const SERVICES = { kind: 'Service', path: '/api/v1/services', selectors: {} } as const;
+
+describe('a list of all objects', () => {
   let double: ApiServerDouble;
   let problems: string[];
   beforeEach(async () => {
@@ -16,12 +22,15 @@ describe('a list of all Services', () => {
   });
   afterEach(() => double.close());
 
-  const list = () =>
-    listServices({
+  const listAll = (resources: readonly Resource[]) =>
+    listOnce({
       master: double.url,
+      resources,
       timeouts: IMPATIENT,
       onProblem: ({ message }) => problems.push(message),
     });
+  const list = async () =>
+    (await listAll([SERVICES])).flatMap((object) => (object.kind === 'Service' ? [object] : []));
 
   it('is asked for in one piece, and not watched', async () => {
     const names = Array.from({ length: 1001 }, (_, index) => `s${1000 + index}`);
@@ -53,6 +62,19 @@ describe('a list of all Services', () => {
         ['default/b', false, true],
       ],
     );
+  });
+
+  it('asks for one resource after the other, and CRDs that are not installed have nothing', async () => {
+    double.put(namespaceManifest('default'), networkPolicy('web', { podSelector: {} }));
+    double.uninstall('cidrgroups');
+    const objects = await listAll(policyResources());
+    assert.deepEqual(
+      objects.map(({ kind, key }) => `${kind} ${key}`),
+      ['Namespace default', 'NetworkPolicy default/web'],
+    );
+    assert.equal(double.requests().length, policyResources().length);
+    double.uninstall('services');
+    await assert.rejects(list(), ApiError);
   });
 
   it('leaves out what cannot be read, and tells of it', async () => {
@@ -96,7 +118,7 @@ describe('a list of all Services', () => {
   it('fails when there is no server, and when it is not known where one is', async () => {
     await double.close();
     await assert.rejects(list(), ConnectionError);
-    const options = { master: 'nonsense', onProblem: () => {} };
-    await assert.rejects(listServices(options), ClusterConfigError);
+    const options = { master: 'nonsense', resources: [SERVICES], onProblem: () => {} };
+    await assert.rejects(listOnce(options), ClusterConfigError);
   });
 });

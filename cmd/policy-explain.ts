@@ -1,0 +1,186 @@
+import { type Command, InvalidArgumentError, Option } from 'commander';
+import { canonicalAddress } from '../api/addresses.ts';
+import { InvalidObject } from '../api/errors.ts';
+import { PROTOCOLS, type Protocol } from '../api/objects.ts';
+import { domainName } from '../api/read-domain-name.ts';
+import { rootField } from '../api/read-field.ts';
+import { isDnsLabel } from '../api/read-name.ts';
+import { addFlags, type FlagTexts } from '../config/flags.ts';
+import { ALL_SETTINGS } from '../config/settings.ts';
+import {
+  type Endpoint,
+  type Explanation,
+  explain,
+  type Judgement,
+  type Question,
+  UnknownEndpoint,
+} from '../policy/explain.ts';
+import { PolicyModel } from '../policy/model.ts';
+import { policyResources } from '../sources/kubernetes/resources.ts';
+import { loadOrWarn } from './configuration.ts';
+import { UserError } from './errors.ts';
+import { isPolicyObject } from './policy.ts';
+import { PolicyFaults, type ToldFault } from './policy-faults.ts';
+import { readOnce } from './read-once.ts';
+
+interface ExplainOptions {
+  readonly from: Question['from'];
+  readonly to: Endpoint;
+  readonly port: number;
+  readonly protocol: Protocol;
+  readonly output: 'text' | 'json';
+}
+
+export function addPolicyCommand(program: Command): void {
+  const { config, kubeconfig, master, manifests } = ALL_SETTINGS;
+  const command = program
+    .command('policy')
+    .description('look into network policy')
+    .command('explain')
+    .description(
+      'say whether network policies allow a connection, and which of them decides; exit 1 if not',
+    )
+    .addOption(
+      new Option('--from <end>', 'namespace/name of a pod, or an address')
+        .argParser(source)
+        .makeOptionMandatory(),
+    )
+    .addOption(
+      new Option('--to <end>', 'namespace/name of a pod, an address, or a domain name')
+        .argParser(endpoint)
+        .makeOptionMandatory(),
+    )
+    .addOption(
+      new Option('--port <port>', 'port of the destination, of the pod for a Service')
+        .argParser(portNumber)
+        .makeOptionMandatory(),
+    )
+    .addOption(new Option('--protocol <protocol>').argParser(protocol).default('TCP'))
+    .addOption(
+      new Option('-o, --output <format>', 'for people or for programs')
+        .choices(['text', 'json'])
+        .default('text'),
+    );
+  addFlags(command, { config, kubeconfig, master, manifests }).action(
+    async (texts: FlagTexts & ExplainOptions) => {
+      const { options } = await loadOrWarn(texts);
+      const note = (line: string) => process.stderr.write(`${line}\n`);
+      const objects = await readOnce(options, policyResources(), note);
+      const faults: ToldFault[] = [];
+      const policies = new PolicyFaults({
+        onRaised: (fault) => faults.push(fault),
+        onCleared: () => {},
+      });
+      const model = new PolicyModel({ nodeName: '', onChange: () => {} });
+      for (const object of objects) {
+        policies.upsert(object);
+        if (isPolicyObject(object)) model.upsert(object);
+      }
+      const answer = answerOf(model, texts);
+      process.stdout.write(
+        texts.output === 'json' ? `${JSON.stringify(answer, undefined, 2)}\n` : textOf(answer),
+      );
+      for (const line of faultNotes(answer, faults)) note(line);
+      if (answer.verdict === 'deny') process.exitCode = 1;
+    },
+  );
+}
+
+/** What `portwide policy explain` says. */
+export interface ExplainAnswer {
+  readonly port: number;
+  readonly protocol: Protocol;
+  /** Allowed in every family that both ends have. */
+  readonly verdict: 'allow' | 'deny';
+  readonly families: readonly Explanation[];
+}
+
+/** @throws UserError when an end is not there, or the two have no family in common. */
+function answerOf(model: PolicyModel, { from, to, port, protocol }: ExplainOptions): ExplainAnswer {
+  let families: Explanation[];
+  try {
+    families = explain(model, { from, to, port, protocol });
+  } catch (error) {
+    if (!(error instanceof UnknownEndpoint)) throw error;
+    throw new UserError(error.message, { cause: error });
+  }
+  if (families.length === 0) throw new UserError('the two have no addresses of one IP family');
+  const isAllowed = families.every(({ verdict }) => verdict === 'allow');
+  return { port, protocol, verdict: isAllowed ? 'allow' : 'deny', families };
+}
+
+const WORDS = { allow: 'allowed', deny: 'denied' } as const;
+
+function textOf({ port, protocol, families }: ExplainAnswer): string {
+  return families
+    .flatMap(({ family, from, to, verdict, egress, ingress }) => [
+      `${family} ${from} -> ${to ?? 'an address that is not known'}, ${protocol} ${port}: ${WORDS[verdict]}`,
+      ...judgementLines(egress),
+      ...judgementLines(ingress),
+    ])
+    .map((line) => `${line}\n`)
+    .join('');
+}
+
+function judgementLines({ direction, verdict, tier, reason, uncertain }: Judgement): string[] {
+  const by = tier === undefined ? '' : ` (${tier === 'NetworkPolicy' ? tier : `tier ${tier}`})`;
+  return [
+    `  ${direction} ${WORDS[verdict]}${by}: ${reason}`,
+    ...uncertain.map((rule) => `    unless its address is one of ${rule}, which comes before`),
+  ];
+}
+
+/** Of policies that decide. */
+function faultNotes({ families }: ExplainAnswer, faults: readonly ToldFault[]): string[] {
+  const deciding = new Set(
+    families.flatMap(({ egress, ingress }) => [...egress.policies, ...ingress.policies]),
+  );
+  return faults
+    .map(({ policy, field, reason }) => ({ name: `${policy.kind} ${policy.key}`, field, reason }))
+    .filter(({ name }) => deciding.has(name))
+    .map(({ name, field, reason }) => `${name}: ${field}: ${reason}; this fails closed`);
+}
+
+/** @throws InvalidArgumentError */
+function source(given: string): Question['from'] {
+  const end = podOrAddress(given);
+  if (end !== undefined) return end;
+  throw new InvalidArgumentError('It is neither namespace/name of a pod nor an address.');
+}
+
+/** @throws InvalidArgumentError */
+function endpoint(given: string): Endpoint {
+  const end = podOrAddress(given);
+  if (end !== undefined) return end;
+  try {
+    const name = domainName(rootField('', given));
+    if (!name.startsWith('*')) return { name };
+  } catch (error) {
+    if (!(error instanceof InvalidObject)) throw error;
+  }
+  throw new InvalidArgumentError('It is neither a pod, an address nor a domain name.');
+}
+
+/** @throws InvalidArgumentError for what is neither, and no name either. */
+function podOrAddress(given: string): Question['from'] | undefined {
+  const address = canonicalAddress(given);
+  if (address !== undefined) return { address };
+  if (!given.includes('/')) return undefined;
+  const [namespace = '', name = '', ...more] = given.split('/');
+  if (more.length === 0 && isDnsLabel(namespace) && name !== '') return { pod: given };
+  throw new InvalidArgumentError('A pod is namespace/name.');
+}
+
+/** @throws InvalidArgumentError */
+function portNumber(given: string): number {
+  const port = /^\d{1,5}$/.test(given) ? Number(given) : 0;
+  if (port >= 1 && port <= 65535) return port;
+  throw new InvalidArgumentError('A port is 1 to 65535.');
+}
+
+/** @throws InvalidArgumentError */
+function protocol(given: string): Protocol {
+  const found = PROTOCOLS.find((each) => each === given.toUpperCase());
+  if (found !== undefined) return found;
+  throw new InvalidArgumentError(`A protocol is one of ${PROTOCOLS.join(', ')}.`);
+}

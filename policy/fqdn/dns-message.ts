@@ -1,0 +1,230 @@
+/**
+ * DNS messages (RFC 1035), as far as addresses are learned from them.
+ *
+ * Read here and not by `dns-packet`, for what is read comes from whoever can make a resolver answer.
+ * That package joins labels with dots, whatever is in them, and makes one character of all bytes that
+ * are no text, so that names which differ read alike. It decodes every record of every type: it has
+ * nothing to tell of a message in which one is odd, and one of 64 KiB takes it 20 to 50 ms.
+ */
+import { addressFormatter } from '../../netlink/address.ts';
+
+/** What a message asks, or is the answer to. */
+export interface Question {
+  /** Of the message. */
+  readonly id: number;
+  /** Without the final dot; letters in lower case, bytes that host names do not have as `\123`. */
+  readonly name: string;
+  /** Of the record that is asked for, of class IN. */
+  readonly type: number;
+}
+
+export interface ResolvedAddress {
+  /** Canonical text. */
+  readonly address: string;
+  /** Seconds: the least on the way from the name to the address. */
+  readonly ttl: number;
+}
+
+export type DnsMessage =
+  | { readonly kind: 'query'; readonly question: Question }
+  | {
+      readonly kind: 'answer';
+      readonly question: Question;
+      /** Reads the addresses of the name, if it was asked for any. Valid as long as the bytes are. */
+      readonly addresses: () => readonly ResolvedAddress[];
+    };
+
+const HEADER = 12;
+const FLAG_ANSWER = 0x8000;
+const OPCODE = 0x7800;
+const FLAG_TRUNCATED = 0x0200;
+const RCODE = 0x000f;
+
+export const TYPE_A = 1;
+const TYPE_CNAME = 5;
+export const TYPE_AAAA = 28;
+const CLASS_IN = 1;
+/** Type, class, TTL and length of the data. */
+const RECORD = 10;
+const ADDRESS_LENGTH: ReadonlyMap<number, number> = new Map([
+  [TYPE_A, 4],
+  [TYPE_AAAA, 16],
+]);
+
+/** More than any resolver follows. */
+const LONGEST_CHAIN = 32;
+/** Labels that are read in one message, which takes two milliseconds. No real one has as many. */
+const LABELS = 20_000;
+/** RFC 1035, 2.3.4: bytes of a name with the lengths of its labels. */
+const LONGEST_NAME = 255;
+
+/**
+ * Reads a message with one question of class IN.
+ * @returns undefined for anything else, and for what is malformed as far as it is read.
+ */
+export function readDnsMessage(bytes: Buffer): DnsMessage | undefined {
+  if (bytes.length < HEADER) return undefined;
+  const flags = bytes.readUInt16BE(2);
+  if ((flags & OPCODE) !== 0 || bytes.readUInt16BE(4) !== 1) return undefined;
+  const reader = new Reader(bytes);
+  const name = reader.name(HEADER);
+  if (name === undefined || name.end + 4 > bytes.length) return undefined;
+  if (bytes.readUInt16BE(name.end + 2) !== CLASS_IN) return undefined;
+  const type = bytes.readUInt16BE(name.end);
+  const question = { id: bytes.readUInt16BE(0), name: name.text, type };
+  if ((flags & FLAG_ANSWER) === 0) return { kind: 'query', question };
+  const start = name.end + 4;
+  const addresses = () => ((flags & RCODE) === 0 ? (reader.addresses(question, start) ?? []) : []);
+  return { kind: 'answer', question, addresses };
+}
+
+/** What the answers say of one name. */
+interface Owner {
+  alias: { readonly name: string; readonly ttl: number } | undefined;
+  readonly addresses: { readonly at: number; readonly ttl: number }[];
+}
+
+class Reader {
+  readonly #bytes: Buffer;
+  /** Names that others are nothing but a pointer to, as those of most records. */
+  readonly #pointedTo = new Map<number, string>();
+  #labelsLeft = LABELS;
+
+  constructor(bytes: Buffer) {
+    this.#bytes = bytes;
+  }
+
+  /**
+   * The name at an offset, and where what follows it begins.
+   * @returns undefined when it is malformed, or there is no end to the names of the message.
+   */
+  name(offset: number): { readonly text: string; readonly end: number } | undefined {
+    const pointer = this.#pointer(offset);
+    if (pointer === undefined) return this.#read(offset);
+    let text = this.#pointedTo.get(pointer);
+    if (text === undefined) {
+      text = this.#read(offset)?.text;
+      if (text === undefined) return undefined;
+      this.#pointedTo.set(pointer, text);
+    }
+    return { text, end: offset + 2 };
+  }
+
+  /** Where a pointer leads; undefined where there is none. */
+  #pointer(at: number): number | undefined {
+    if ((this.#bytes[at] ?? 0) < 0xc0 || at + 2 > this.#bytes.length) return undefined;
+    return this.#bytes.readUInt16BE(at) & 0x3fff;
+  }
+
+  #read(offset: number): { readonly text: string; readonly end: number } | undefined {
+    const bytes = this.#bytes;
+    const labels: string[] = [];
+    let end: number | undefined;
+    let length = 1;
+    // A pointer has to lead before whatever led to it, or there would be loops.
+    let lowest = offset;
+    for (let at = offset; ; ) {
+      const size = bytes[at];
+      if (size === undefined || this.#labelsLeft-- <= 0) return undefined;
+      if (size >= 0xc0) {
+        const pointer = this.#pointer(at);
+        if (pointer === undefined || pointer >= lowest) return undefined;
+        end ??= at + 2;
+        at = lowest = pointer;
+        continue;
+      }
+      if (size === 0) return { text: labels.join('.'), end: end ?? at + 1 };
+      length += size + 1;
+      if (size > 63 || length > LONGEST_NAME || at + 1 + size > bytes.length) return undefined;
+      labels.push(labelText(bytes, at + 1, at + 1 + size));
+      at += 1 + size;
+    }
+  }
+
+  /** @returns undefined when an answer is malformed. */
+  addresses({ name, type }: Question, start: number): ResolvedAddress[] | undefined {
+    const length = ADDRESS_LENGTH.get(type);
+    if (length === undefined) return [];
+    const owners = this.#owners(start, type, length);
+    if (owners === undefined) return undefined;
+
+    let owner = owners.get(name);
+    let least = Infinity;
+    for (let links = 0; owner?.alias !== undefined && links < LONGEST_CHAIN; links++) {
+      least = Math.min(least, owner.alias.ttl);
+      owner = owners.get(owner.alias.name);
+    }
+    // Of a name with an alias nothing else counts (RFC 1034, 3.6.2).
+    if (owner === undefined || owner.alias !== undefined) return [];
+    const format = addressFormatter();
+    return owner.addresses
+      .filter(({ at }) => !(type === TYPE_AAAA && isMapped(this.#bytes, at)))
+      .map(({ at, ttl }) => ({
+        address: format(this.#bytes, at, at + length),
+        ttl: Math.min(least, ttl),
+      }));
+  }
+
+  #owners(start: number, type: number, length: number): Map<string, Owner> | undefined {
+    const bytes = this.#bytes;
+    // Servers cut at the end of a record, but may have counted before.
+    const isTruncated = (bytes.readUInt16BE(2) & FLAG_TRUNCATED) !== 0;
+    const owners = new Map<string, Owner>();
+    let at = start;
+    for (let left = bytes.readUInt16BE(6); left > 0; left--) {
+      if (isTruncated && at === bytes.length) break;
+      const name = this.name(at);
+      if (name === undefined || name.end + RECORD > bytes.length) return undefined;
+      const data = name.end + RECORD;
+      const size = bytes.readUInt16BE(name.end + 8);
+      if (data + size > bytes.length) return undefined;
+      at = data + size;
+      if (bytes.readUInt16BE(name.end + 2) !== CLASS_IN) continue;
+      const kind = bytes.readUInt16BE(name.end);
+      if (kind !== type && kind !== TYPE_CNAME) continue;
+
+      let owner = owners.get(name.text);
+      if (owner === undefined) {
+        owner = { alias: undefined, addresses: [] };
+        owners.set(name.text, owner);
+      }
+      const ttl = readTtl(bytes, name.end + 4);
+      if (kind === type) {
+        if (size !== length) return undefined;
+        owner.addresses.push({ at: data, ttl });
+      } else {
+        const target = this.name(data);
+        if (target?.end !== at) return undefined;
+        owner.alias ??= { name: target.text, ttl };
+      }
+    }
+    return owners;
+  }
+}
+
+/** Numbers with the first bit are 0 (RFC 2181, 8). */
+function readTtl(bytes: Buffer, at: number): number {
+  const ttl = bytes.readUInt32BE(at);
+  return ttl > 0x7fffffff ? 0 : ttl;
+}
+
+/** ::ffff:0:0/96: a socket that connects there sends IPv4. */
+function isMapped(bytes: Buffer, at: number): boolean {
+  return (
+    bytes.readUInt32BE(at) === 0 &&
+    bytes.readUInt32BE(at + 4) === 0 &&
+    bytes.readUInt32BE(at + 8) === 0xffff
+  );
+}
+
+const PLAIN = /^[a-z0-9_-]+$/;
+
+/** Lower case of ASCII only: to JavaScript `K` (U+212A) is a letter, and its lower case is `k`. */
+function labelText(bytes: Buffer, start: number, end: number): string {
+  const text = bytes.toString('latin1', start, end);
+  if (PLAIN.test(text)) return text;
+  return text.replaceAll(/[^a-z0-9_-]/g, (character) => {
+    if (character >= 'A' && character <= 'Z') return character.toLowerCase();
+    return `\\${character.charCodeAt(0).toString().padStart(3, '0')}`;
+  });
+}

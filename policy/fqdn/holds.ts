@@ -1,0 +1,122 @@
+/** Packets that wait until what the first of them tells has been learned. */
+export interface Hold {
+  readonly number: number;
+  /** Milliseconds of the clock. */
+  readonly since: number;
+  /** Empty when they have gone on. */
+  packets: number[];
+}
+
+export interface HoldLimits {
+  /** Milliseconds that a packet waits. */
+  readonly patience: number;
+  /** Of what is to be learned and is not, how much may add up while nobody waits for it. */
+  readonly backlog: number;
+}
+
+/**
+ * Clients ask again after five seconds, and what keeps the main thread longest is over in a fraction of
+ * one: when it has not learned by then it hangs.
+ */
+export const HOLD_LIMITS: HoldLimits = { patience: 2000, backlog: 1000 };
+
+/**
+ * Holds packets back until what they tell is learned, but not for ever: once one has waited in vain none
+ * does, until something has been learned again.
+ */
+export class Holds {
+  readonly #accept: (packet: number) => void;
+  readonly #limits: HoldLimits;
+  /** What is not learned yet, in the order in which it came. */
+  readonly #holds = new Map<number, Hold>();
+  #last = 0;
+  #isLate = false;
+  #overdue = 0;
+  #waiting = 0;
+
+  constructor(accept: (packet: number) => void, limits: HoldLimits = HOLD_LIMITS) {
+    this.#accept = accept;
+    this.#limits = limits;
+  }
+
+  /** How often a packet went on before what it tells was learned. */
+  get overdue(): number {
+    return this.#overdue;
+  }
+
+  /** Packets that are held back. */
+  get waiting(): number {
+    return this.#waiting;
+  }
+
+  /** When a packet will have waited for long enough; undefined while none does. */
+  get deadline(): number | undefined {
+    for (const { since, packets } of this.#holds.values()) {
+      if (packets.length > 0) return since + this.#limits.patience;
+    }
+    return undefined;
+  }
+
+  /** @returns undefined when there is too much to be learned already: the packet went on. */
+  hold(packet: number, now: number): Hold | undefined {
+    if (this.#holds.size >= this.#limits.backlog) {
+      this.#overdue += 1;
+      this.#accept(packet);
+      return undefined;
+    }
+    this.#last += 1;
+    const hold = { number: this.#last, since: now, packets: [packet] };
+    this.#holds.set(hold.number, hold);
+    this.#waiting += 1;
+    if (this.#isLate) this.#passUnlearned(hold);
+    return hold;
+  }
+
+  /** Holds a packet back for as long as others wait. */
+  join(hold: Hold, packet: number): void {
+    if (hold.packets.length === 0) {
+      this.#accept(packet);
+      return;
+    }
+    hold.packets.push(packet);
+    this.#waiting += 1;
+  }
+
+  /** What came under these numbers, one after the other, is learned, or cannot be. */
+  release(first: number, last: number): void {
+    this.#isLate = false;
+    for (let number = first; number <= last; number++) {
+      const hold = this.#holds.get(number);
+      if (hold === undefined) continue;
+      this.#holds.delete(number);
+      this.#pass(hold);
+    }
+  }
+
+  /** Lets all go on if one has waited for too long. */
+  check(now: number): void {
+    const { deadline } = this;
+    if (deadline === undefined || deadline > now) return;
+    this.releaseAll();
+  }
+
+  /** Lets all go on. Nothing is held back again before something is learned. */
+  releaseAll(): void {
+    this.#isLate = true;
+    for (const hold of this.#holds.values()) {
+      if (hold.packets.length > 0) this.#passUnlearned(hold);
+    }
+  }
+
+  #passUnlearned(hold: Hold): void {
+    this.#overdue += 1;
+    this.#pass(hold);
+  }
+
+  #pass(hold: Hold): void {
+    const { packets } = hold;
+    hold.packets = [];
+    this.#waiting -= packets.length;
+    for (const packet of packets) this.#accept(packet);
+  }
+}

@@ -1,0 +1,108 @@
+import { type DnsMessage, type ResolvedAddress, readDnsMessage } from './dns-message.ts';
+import { NamePatterns } from './names.ts';
+import { type Endpoint, readSegment, type Segment } from './packet.ts';
+import { type Passage, Queries } from './queries.ts';
+import { type Stream, TcpStreams } from './tcp-streams.ts';
+
+/** What was answered to a query that was seen. */
+export interface Resolution {
+  readonly name: string;
+  readonly addresses: readonly ResolvedAddress[];
+}
+
+/** What a packet tells. */
+export interface Finding<Tag> {
+  /** Of names that matter. */
+  readonly resolutions: readonly Resolution[];
+  /** The TCP stream that it is part of, if it carries a part of it. */
+  readonly stream: Stream<Tag> | undefined;
+}
+
+/** What went by since the start. */
+export interface InspectionCounts {
+  queries: number;
+  /** Answers to queries that were seen. */
+  answers: number;
+  /** Answers that nobody asked for, or not so. */
+  unasked: number;
+  /** Packets, or messages in TCP streams, that could not be read. */
+  unreadable: number;
+}
+
+/** Looks into the packets to and from resolvers. No I/O; the clock is handed in. */
+export class Inspector<Tag> {
+  readonly counts: InspectionCounts = { queries: 0, answers: 0, unasked: 0, unreadable: 0 };
+  readonly #queries = new Queries();
+  readonly #streams = new TcpStreams<Tag>();
+  #patterns = new NamePatterns<true>();
+
+  /** TCP streams that were given up. */
+  get givenUp(): number {
+    return this.#streams.numbers().givenUp;
+  }
+
+  /** @param patterns Of names that matter. */
+  setPatterns(patterns: readonly string[]): void {
+    this.#patterns = new NamePatterns();
+    for (const pattern of patterns) this.#patterns.set(pattern, true);
+  }
+
+  /** @param resolvers Addresses, in bytes as an Endpoint has them. */
+  setResolvers(resolvers: ReadonlySet<string>): void {
+    this.#queries.setResolvers(resolvers);
+  }
+
+  /**
+   * @param packet From the IP header on.
+   * @param link Index of the link by which it came; 0 for what the node itself sends.
+   * @param now In milliseconds.
+   */
+  inspect(packet: Buffer, link: number, now: number): Finding<Tag> {
+    const resolutions: Resolution[] = [];
+    const segment = readSegment(packet);
+    if (segment === undefined) {
+      this.counts.unreadable += 1;
+      return { resolutions, stream: undefined };
+    }
+    const look = (bytes: Buffer) => {
+      const message = readDnsMessage(bytes);
+      const resolution = this.#message(segment, message, link, now);
+      if (resolution !== undefined) resolutions.push(resolution);
+    };
+    if (segment.protocol === 'UDP') {
+      look(segment.data);
+      return { resolutions, stream: undefined };
+    }
+    const stream = this.#streams.take(segment, look);
+    return { resolutions, stream: segment.data.length === 0 ? undefined : stream };
+  }
+
+  #message(
+    { protocol, source, destination }: Segment,
+    message: DnsMessage | undefined,
+    link: number,
+    now: number,
+  ): Resolution | undefined {
+    if (message === undefined) {
+      this.counts.unreadable += 1;
+      return undefined;
+    }
+    const { kind, question } = message;
+    const passage = (client: Endpoint, server: Endpoint): Passage => {
+      return { protocol, client, server, link, question };
+    };
+    if (kind === 'query') {
+      this.counts.queries += 1;
+      this.#queries.note(passage(source, destination), now);
+      return undefined;
+    }
+    if (!this.#queries.settle(passage(destination, source), now)) {
+      this.counts.unasked += 1;
+      return undefined;
+    }
+    this.counts.answers += 1;
+    if (!this.#patterns.matches(question.name)) return undefined;
+    const addresses = message.addresses();
+    return addresses.length === 0 ? undefined : { name: question.name, addresses };
+  }
+}

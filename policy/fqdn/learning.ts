@@ -1,0 +1,222 @@
+import { familyOf } from '../../api/addresses.ts';
+import type { IpFamily } from '../../api/objects.ts';
+import { Runner, type Timers } from '../../proxier/runner.ts';
+import type { Answer, LearnedElement, ListNumber } from '../shape.ts';
+import type { Resolution } from './inspector.ts';
+import { type Learned, Learner, type LearnerOptions } from './learner.ts';
+import { QueueThread } from './queue-thread.ts';
+import { type MangleTable, writeDnsRules } from './rules.ts';
+import type { Count, FromThread, ToThread } from './thread-messages.ts';
+
+/** Where addresses are made known to the kernel. */
+export interface AddressStore {
+  /** Resolves when packets may go there. */
+  learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void>;
+  /** Packets need not go there any more: there was too much to remember. */
+  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void>;
+}
+
+/** Is told what fails, for logs. All of it is tried again. */
+export interface DnsLearningObserver {
+  /** Answers went on although their addresses are not known to the kernel. */
+  notLearned(error: unknown): void;
+  /** What was to go from the kernel before its time stays that long. */
+  notForgotten(error: unknown): void;
+  /** The rules that have packets queued could not be written. */
+  rulesFailed(family: IpFamily, error: unknown): void;
+  /** The thread that looks into packets ended; until another runs, they go by unseen. */
+  threadFailed(error: unknown): void;
+}
+
+export interface DnsLearningOptions {
+  readonly store: AddressStore;
+  /** Of each family that is enforced. */
+  readonly tables: readonly MangleTable[];
+  readonly observer: DnsLearningObserver;
+  readonly timers: Timers;
+  readonly learner?: LearnerOptions;
+  readonly queue?: number;
+}
+
+/** Ours, unless somebody else on the node has it. */
+export const DNS_QUEUE = 2610;
+
+const BACKOFF = { first: 1000, max: 60_000 };
+/** Milliseconds between two looks for what has ended. */
+const EXPIRY = 30_000;
+
+/** What was counted since the start, and what there is. */
+export type DnsNumbers = Readonly<Record<Count, number>> & {
+  /** Answers that could not be made known to the kernel. */
+  readonly notLearned: number;
+  readonly names: number;
+  readonly addresses: number;
+  readonly evictions: number;
+};
+
+/**
+ * Learns the addresses of domain names from the answers that pods get, as long as there are names that
+ * matter. An answer goes on when its addresses are known to the kernel; also when that fails, for DNS
+ * itself is never kept from anybody.
+ */
+export class DnsLearning {
+  readonly #options: DnsLearningOptions;
+  readonly #learner: Learner;
+  readonly #thread: QueueThread;
+  readonly #queue: number;
+  readonly #runners: readonly Runner[];
+  #patterns: readonly string[] = [];
+  #resolvers: ReadonlySet<string> = new Set();
+  #notLearned = 0;
+  #expiry: unknown;
+
+  constructor(options: DnsLearningOptions) {
+    const { tables, timers, observer, queue = DNS_QUEUE } = options;
+    this.#options = options;
+    this.#queue = queue;
+    this.#learner = new Learner(options.learner);
+    this.#thread = new QueueThread({
+      queue,
+      timers,
+      onMessage: (message, reply) => void this.#hear(message, reply),
+      onFailure: (error) => observer.threadFailed(error),
+    });
+    this.#runners = tables.map((table) => {
+      const run = () => this.#writeRules(table);
+      return new Runner({ run, minPeriod: 0, backoff: BACKOFF, timers });
+    });
+    this.#expire();
+  }
+
+  /** Takes over what an earlier agent learned. */
+  restore(answers: readonly Answer[]): void {
+    this.#learner.restore(answers, this.#options.timers.now());
+  }
+
+  /**
+   * These names matter from now on. While there are none nothing is queued.
+   * @returns when lists have what is known already. A failure is told, and no rejection.
+   */
+  async setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): Promise<void> {
+    const elements = this.#learner.setNames(names, this.#options.timers.now());
+    this.#patterns = [...names.keys()];
+    this.#adapt();
+    if (elements.length === 0) return;
+    try {
+      await this.#options.store.learn(elements, []);
+    } catch (error) {
+      this.#options.observer.notLearned(error);
+    }
+  }
+
+  /** @param resolvers Canonical addresses of those whose answers count. */
+  setResolvers(resolvers: ReadonlySet<string>): void {
+    this.#resolvers = new Set(resolvers);
+    this.#adapt();
+  }
+
+  /** Everything that is known of a family, for whoever writes the kernel's tables anew. */
+  learned(family: IpFamily): Learned {
+    const { elements, answers } = this.#learner.all(this.#options.timers.now());
+    const isOf = ({ address }: { readonly address: string }) => familyOf(address) === family;
+    return { elements: elements.filter(isOf), answers: answers.filter(isOf) };
+  }
+
+  /** Compares the rules with the kernel's, which somebody may have changed, and writes them if need be. */
+  mend(): void {
+    for (const runner of this.#runners) runner.request();
+  }
+
+  numbers(): DnsNumbers {
+    const count = (what: Count) => this.#thread.count(what);
+    return {
+      queries: count('queries'),
+      answers: count('answers'),
+      unasked: count('unasked'),
+      unreadable: count('unreadable'),
+      givenUp: count('givenUp'),
+      overdue: count('overdue'),
+      notLearned: this.#notLearned,
+      ...this.#learner.numbers(),
+    };
+  }
+
+  /** The rules stay: packets bypass a queue that nobody has. */
+  async close(): Promise<void> {
+    this.#options.timers.clear(this.#expiry);
+    await Promise.all([this.#thread.stop(), ...this.#runners.map((runner) => runner.stop())]);
+  }
+
+  get #isWanted(): boolean {
+    return this.#patterns.length > 0 && this.#resolvers.size > 0;
+  }
+
+  #adapt(): void {
+    if (this.#isWanted) {
+      this.#thread.run({ patterns: this.#patterns, resolvers: [...this.#resolvers] });
+    } else {
+      void this.#thread.stop();
+    }
+    this.mend();
+  }
+
+  async #writeRules(table: MangleTable): Promise<boolean> {
+    try {
+      return await writeDnsRules(table, this.#isWanted ? this.#resolvers : [], this.#queue);
+    } catch (error) {
+      this.#options.observer.rulesFailed(table.family, error);
+      throw error;
+    }
+  }
+
+  async #hear(message: FromThread, reply: (message: ToThread) => void): Promise<void> {
+    const { observer } = this.#options;
+    if (message.kind === 'failed') observer.threadFailed(new Error(message.error));
+    if (message.kind !== 'resolutions') return;
+    const { first, batch } = message;
+    try {
+      await this.#learn(batch.flat());
+    } catch (error) {
+      this.#notLearned += batch.length;
+      observer.notLearned(error);
+    }
+    reply({ kind: 'learned', first, last: first + batch.length - 1 });
+  }
+
+  /** In the order of the answers: what one has forgotten the next may bring again. */
+  async #learn(resolutions: readonly Resolution[]): Promise<void> {
+    const { store, timers, observer } = this.#options;
+    const written: Promise<void>[] = [];
+    let waiting: Learned[] = [];
+    const write = () => {
+      const { elements, answers } = joined(waiting);
+      waiting = [];
+      if (answers.length > 0) written.push(store.learn(elements, answers));
+    };
+    for (const { name, addresses } of resolutions) {
+      const { learn, forget } = this.#learner.take(name, addresses, timers.now());
+      if (forget.answers.length > 0) {
+        write();
+        store
+          .forget(forget.elements, forget.answers)
+          .catch((error) => observer.notForgotten(error));
+      }
+      waiting.push(learn);
+    }
+    write();
+    await Promise.all(written);
+  }
+
+  #expire(): void {
+    const { timers } = this.#options;
+    this.#learner.expire(timers.now());
+    this.#expiry = timers.set(() => this.#expire(), EXPIRY);
+  }
+}
+
+function joined(all: readonly Learned[]): Learned {
+  return {
+    elements: all.flatMap(({ elements }) => elements),
+    answers: all.flatMap(({ answers }) => answers),
+  };
+}

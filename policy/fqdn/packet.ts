@@ -1,0 +1,111 @@
+/** The headers of a packet, as far as DNS is found behind them. */
+
+/** One side of a flow: four or sixteen bytes of address and two of port, each a character. */
+export type Endpoint = string;
+
+/** What a packet carries. `data` is a view of the packet. */
+export type Segment = Datagram | TcpSegment;
+
+interface Datagram {
+  readonly protocol: 'UDP';
+  readonly source: Endpoint;
+  readonly destination: Endpoint;
+  readonly data: Buffer;
+}
+
+export interface TcpSegment {
+  readonly protocol: 'TCP';
+  readonly source: Endpoint;
+  readonly destination: Endpoint;
+  readonly data: Buffer;
+  /** Of the first byte of `data`, or of the SYN. */
+  readonly sequence: number;
+  readonly syn: boolean;
+  readonly rst: boolean;
+}
+
+const IPPROTO_TCP = 6;
+const IPPROTO_UDP = 17;
+const PORTS = 4;
+const UDP_HEADER = 8;
+const TCP_HEADER = 20;
+const SYN = 0x02;
+const RST = 0x04;
+
+/**
+ * Reads a packet from the IP header on. What came in fragments is whole when conntrack has seen it, and
+ * has right checksums.
+ * @returns undefined for anything but UDP and TCP, and when lengths do not add up.
+ */
+export function readSegment(packet: Buffer): Segment | undefined {
+  const version = (packet[0] ?? 0) >> 4;
+  if (version === 4) return readIpv4(packet);
+  return version === 6 ? readIpv6(packet) : undefined;
+}
+
+const IPV4_HEADER = 20;
+/** More fragments, or an offset. */
+const FRAGMENT = 0x3fff;
+
+function readIpv4(packet: Buffer): Segment | undefined {
+  if (packet.length < IPV4_HEADER) return undefined;
+  const header = (packet.readUInt8(0) & 0x0f) * 4;
+  const total = packet.readUInt16BE(2);
+  if (header < IPV4_HEADER || total > packet.length || header > total) return undefined;
+  if ((packet.readUInt16BE(6) & FRAGMENT) !== 0) return undefined;
+  const addresses = { source: latin1(packet, 12, 4), destination: latin1(packet, 16, 4) };
+  return readTransport(packet.readUInt8(9), packet.subarray(header, total), addresses);
+}
+
+const IPV6_HEADER = 40;
+/** Hop-by-hop and destination options, and routing, which all have the same form (RFC 8200). */
+const EXTENSIONS = new Set([0, 43, 60]);
+
+function readIpv6(packet: Buffer): Segment | undefined {
+  if (packet.length < IPV6_HEADER) return undefined;
+  const total = IPV6_HEADER + packet.readUInt16BE(4);
+  if (total > packet.length) return undefined;
+  let protocol = packet.readUInt8(6);
+  let start = IPV6_HEADER;
+  while (EXTENSIONS.has(protocol)) {
+    if (start + 8 > total) return undefined;
+    protocol = packet.readUInt8(start);
+    start += (packet.readUInt8(start + 1) + 1) * 8;
+  }
+  if (start > total) return undefined;
+  const addresses = { source: latin1(packet, 8, 16), destination: latin1(packet, 24, 16) };
+  return readTransport(protocol, packet.subarray(start, total), addresses);
+}
+
+function readTransport(
+  protocol: number,
+  bytes: Buffer,
+  addresses: { readonly source: string; readonly destination: string },
+): Segment | undefined {
+  if (bytes.length < PORTS) return undefined;
+  const source = addresses.source + latin1(bytes, 0, 2);
+  const destination = addresses.destination + latin1(bytes, 2, 2);
+  if (protocol === IPPROTO_UDP) {
+    if (bytes.length < UDP_HEADER) return undefined;
+    const length = bytes.readUInt16BE(4);
+    if (length < UDP_HEADER || length > bytes.length) return undefined;
+    return { protocol: 'UDP', source, destination, data: bytes.subarray(UDP_HEADER, length) };
+  }
+  if (protocol !== IPPROTO_TCP || bytes.length < TCP_HEADER) return undefined;
+  const header = (bytes.readUInt8(12) >> 4) * 4;
+  if (header < TCP_HEADER || header > bytes.length) return undefined;
+  const flags = bytes.readUInt8(13);
+  return {
+    protocol: 'TCP',
+    source,
+    destination,
+    data: bytes.subarray(header),
+    sequence: bytes.readUInt32BE(4),
+    syn: (flags & SYN) !== 0,
+    rst: (flags & RST) !== 0,
+  };
+}
+
+function latin1(bytes: Buffer, start: number, length: number): string {
+  return bytes.toString('latin1', start, start + length);
+}

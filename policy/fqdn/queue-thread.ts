@@ -1,0 +1,101 @@
+import { Worker } from 'node:worker_threads';
+import type { Timers } from '../../proxier/runner.ts';
+import {
+  COUNTS,
+  type Count,
+  type FromThread,
+  type ThreadOptions,
+  type ToThread,
+} from './thread-messages.ts';
+
+export interface QueueThreadOptions {
+  readonly queue: number;
+  readonly timers: Timers;
+  /** @param reply goes to the thread that sent it, which another may have replaced meanwhile. */
+  readonly onMessage: (message: FromThread, reply: (message: ToThread) => void) => void;
+  /** It ended, or could not begin. Another follows. */
+  readonly onFailure: (error: unknown) => void;
+}
+
+type Settings = Extract<ToThread, { readonly kind: 'settings' }>;
+
+/** Milliseconds. While there is no thread, packets bypass the queue. */
+const BACKOFF = { first: 100, max: 30_000 };
+/** It needs a few, and what it keeps is bounded below that. */
+const HEAP_MIB = 128;
+
+const SCRIPT = new URL('./thread.ts', import.meta.url);
+
+/** Has the thread that looks into packets run for as long as it is wanted. */
+export class QueueThread {
+  readonly #options: QueueThreadOptions;
+  readonly #counts = new Float64Array(
+    new SharedArrayBuffer(COUNTS.length * Float64Array.BYTES_PER_ELEMENT),
+  );
+  #settings: Settings | undefined;
+  #worker: Worker | undefined;
+  /** Of the last one. */
+  #ended: Promise<unknown> = Promise.resolve();
+  #timer: unknown;
+  #backoff = BACKOFF.first;
+
+  constructor(options: QueueThreadOptions) {
+    this.#options = options;
+  }
+
+  /** Has it run, with these settings. */
+  run(settings: Omit<Settings, 'kind'>): void {
+    this.#settings = { kind: 'settings', ...settings };
+    if (this.#worker !== undefined) this.#worker.postMessage(this.#settings);
+    // One that is about to end has the queue still.
+    else if (this.#timer === undefined) void this.#ended.then(() => this.#start());
+  }
+
+  /** Has it end. What it holds back goes on, and its packets bypass the queue from then on. */
+  async stop(): Promise<void> {
+    const { timers } = this.#options;
+    timers.clear(this.#timer);
+    this.#timer = undefined;
+    this.#settings = undefined;
+    const stop: ToThread = { kind: 'stop' };
+    this.#worker?.postMessage(stop);
+    this.#worker = undefined;
+    await this.#ended;
+  }
+
+  /** Since this object was made. */
+  count(what: Count): number {
+    return this.#counts[COUNTS.indexOf(what)] ?? 0;
+  }
+
+  #start(): void {
+    if (this.#settings === undefined || this.#worker !== undefined) return;
+    const { queue, onMessage, onFailure, timers } = this.#options;
+    const workerData: ThreadOptions = { queue, counts: this.#counts };
+    const resourceLimits = { maxOldGenerationSizeMb: HEAP_MIB };
+    const worker = new Worker(SCRIPT, { workerData, resourceLimits, execArgv: [] });
+    this.#worker = worker;
+    worker.postMessage(this.#settings);
+    worker.on('message', (message: FromThread) => {
+      if (message.kind === 'ready') this.#backoff = BACKOFF.first;
+      onMessage(message, (reply) => worker.postMessage(reply));
+    });
+    let failure: unknown;
+    worker.on('error', (error) => {
+      failure = error;
+    });
+    this.#ended = new Promise<void>((resolve) => {
+      worker.once('exit', (code) => {
+        resolve();
+        if (this.#worker !== worker) return;
+        this.#worker = undefined;
+        this.#timer = timers.set(() => {
+          this.#timer = undefined;
+          this.#start();
+        }, this.#backoff);
+        this.#backoff = Math.min(this.#backoff * 2, BACKOFF.max);
+        onFailure(failure ?? new Error(`the thread of queue ${queue} ended with ${code}`));
+      });
+    });
+  }
+}

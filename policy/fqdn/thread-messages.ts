@@ -1,0 +1,44 @@
+/** What the thread that looks into packets and the one that learns say to each other. */
+import type { Resolution } from './inspector.ts';
+
+/** What the thread is told when it starts. */
+export interface ThreadOptions {
+  readonly queue: number;
+  /** See COUNTS. Shared, so that whoever wants the numbers need not ask and wait. */
+  readonly counts: Float64Array<SharedArrayBuffer>;
+}
+
+/** What is counted, in the order of its place. */
+export const COUNTS = [
+  'queries',
+  'answers',
+  'unasked',
+  'unreadable',
+  'givenUp',
+  'overdue',
+] as const;
+
+export type Count = (typeof COUNTS)[number];
+
+export type ToThread =
+  /** Patterns of names that matter, and addresses of resolvers. */
+  | {
+      readonly kind: 'settings';
+      readonly patterns: readonly string[];
+      readonly resolvers: readonly string[];
+    }
+  /** What came under these numbers is learned, or cannot be. */
+  | { readonly kind: 'learned'; readonly first: number; readonly last: number }
+  | { readonly kind: 'stop' };
+
+export type FromThread =
+  /** The queue is bound. */
+  | { readonly kind: 'ready' }
+  /** What is to be learned, numbered from `first` on. */
+  | {
+      readonly kind: 'resolutions';
+      readonly first: number;
+      readonly batch: readonly (readonly Resolution[])[];
+    }
+  /** A packet could not be looked into; it went on. */
+  | { readonly kind: 'failed'; readonly error: string };

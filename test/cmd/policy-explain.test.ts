@@ -1,0 +1,163 @@
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { execa } from 'execa';
+import { ApiServerDouble } from '../api-server/double.ts';
+import type { Manifest } from '../e2e/manifests.ts';
+import { namespaceManifest, networkPolicy, podManifest } from '../e2e/policy-manifests.ts';
+
+const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+
+const explain = (...args: string[]) =>
+  execa(PORTWIDE, ['policy', 'explain', ...args], {
+    reject: false,
+    env: { KUBERNETES_SERVICE_HOST: undefined, KUBERNETES_SERVICE_PORT: undefined },
+  });
+
+const host = (name: string, number: number) => ({
+  name,
+  ipv4: `10.244.1.${number}`,
+  ipv6: `fd00:10:244:1::${number}`,
+});
+const WEB = podManifest(host('web', 11), { labels: { app: 'web' } });
+const DB = podManifest(host('db', 12), {
+  namespace: 'data',
+  labels: { app: 'db' },
+  ports: [{ name: 'sql', containerPort: 5432 }],
+});
+const OBJECTS: readonly Manifest[] = [
+  namespaceManifest('default', { team: 'web' }),
+  namespaceManifest('data'),
+  WEB,
+  DB,
+  podManifest(host('pending', 13), { pending: true }),
+  networkPolicy(
+    'db',
+    {
+      podSelector: { matchLabels: { app: 'db' } },
+      ingress: [
+        {
+          from: [{ namespaceSelector: { matchLabels: { team: 'web' } } }],
+          ports: [{ port: 'sql' }],
+        },
+        { ports: [{ endPort: 99 }] },
+      ],
+    },
+    'data',
+  ),
+  {
+    apiVersion: 'policy.networking.k8s.io/v1alpha1',
+    kind: 'AdminNetworkPolicy',
+    metadata: { name: 'no-telnet' },
+    spec: {
+      priority: 10,
+      subject: { namespaces: {} },
+      egress: [
+        {
+          name: 'telnet',
+          action: 'Deny',
+          to: [{ networks: ['0.0.0.0/0'] }],
+          ports: [{ portNumber: { protocol: 'TCP', port: 23 } }],
+        },
+        { action: 'Allow', to: [{ domainNames: ['*.example.com'] }] },
+      ],
+    },
+  },
+];
+
+describe('portwide policy explain', () => {
+  let directory: string;
+  before(() => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-explain-'));
+    writeFileSync(
+      join(directory, 'all.json'),
+      JSON.stringify({ apiVersion: 'v1', kind: 'List', items: OBJECTS }),
+    );
+  });
+  after(() => rmSync(directory, { recursive: true, force: true }));
+  const ask = (from: string, to: string, port: number, ...more: string[]) =>
+    explain('--manifests', directory, '--from', from, '--to', to, '--port', `${port}`, ...more);
+
+  it('says who allows, in each family, and exits with 0', async () => {
+    const { stdout, stderr, exitCode } = await ask('default/web', 'data/db', 5432);
+    assert.equal(
+      stdout,
+      `IPv4 10.244.1.11 -> 10.244.1.12, TCP 5432: allowed
+  egress allowed: no policy has a rule for it
+  ingress allowed (NetworkPolicy): NetworkPolicy data/db spec.ingress[0] allows it
+IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
+  egress allowed: no policy has a rule for it
+  ingress allowed (NetworkPolicy): NetworkPolicy data/db spec.ingress[0] allows it`,
+    );
+    assert.match(stderr, /^NetworkPolicy data\/db: spec\.ingress\[1\]\.ports\[0\].*fails closed$/);
+    assert.equal(exitCode, 0);
+  });
+
+  it('says who denies, and exits with 1, as kubectl auth can-i does', async () => {
+    const { stdout, exitCode } = await ask('10.244.1.11', '10.244.1.12', 5433);
+    assert.equal(
+      stdout,
+      `IPv4 10.244.1.11 -> 10.244.1.12, TCP 5433: denied
+  egress allowed: no policy has a rule for it
+  ingress denied (NetworkPolicy): the pod is isolated by NetworkPolicy data/db, and no rule of these allows it`,
+    );
+    assert.equal(exitCode, 1);
+  });
+
+  it('knows the names of rules, and of domains', async () => {
+    const telnet = await ask('default/web', '203.0.113.9', 23);
+    const rule = 'AdminNetworkPolicy no-telnet spec.egress[0] (telnet) denies it';
+    assert.ok(telnet.stdout.includes(`  egress denied (tier Admin): ${rule}\n`), telnet.stdout);
+    const name = await ask('default/web', 'WWW.example.com.', 443, '--protocol', 'udp');
+    assert.match(
+      name.stdout,
+      /^IPv4 10\.244\.1\.11 -> an address that is not known, UDP 443: allowed/,
+    );
+    assert.match(name.stdout, /no-telnet spec\.egress\[1\] allows it/);
+  });
+
+  it('as JSON', async () => {
+    const { stdout, exitCode } = await ask('10.244.1.11', '10.244.1.12', 5433, '-o', 'json');
+    const { families, ...answer } = JSON.parse(stdout);
+    assert.deepEqual(answer, { port: 5433, protocol: 'TCP', verdict: 'deny' });
+    assert.equal(families.length, 1);
+    const [{ family, ingress }] = families;
+    assert.deepEqual([family, ingress.verdict, ingress.tier], ['IPv4', 'deny', 'NetworkPolicy']);
+    assert.deepEqual(ingress.policies, ['NetworkPolicy data/db']);
+    assert.equal(exitCode, 1);
+  });
+
+  for (const [args, message] of [
+    [['default/gone', 'data/db', 1], 'default/gone: there is no such pod'],
+    [['default/pending', 'data/db', 1], 'default/pending: it has no address yet'],
+    [['10.244.1.11', 'fd00::1', 1], 'the two have no addresses of one IP family'],
+    [['web', 'data/db', 1], 'neither namespace/name of a pod nor an address'],
+    [['a/b/c', 'data/db', 1], 'A pod is namespace/name.'],
+    [['default/web', '*.example.com', 1], 'neither a pod, an address nor a domain name'],
+    [['default/web', 'data/db', 65536], 'A port is 1 to 65535.'],
+  ] as const) {
+    it(`fails: ${message}`, async () => {
+      const [from, to, port] = args;
+      const { stdout, stderr, exitCode } = await ask(from, to, port);
+      assert.ok(stderr.includes(message), stderr);
+      assert.equal(stdout, '');
+      assert.equal(exitCode, 1);
+    });
+  }
+
+  it('asks a cluster once', async () => {
+    const double = new ApiServerDouble();
+    await double.listen();
+    try {
+      double.put(...OBJECTS);
+      double.uninstall('cidrgroups');
+      const ends = ['--from', 'default/web', '--to', 'data/db', '--port', '5432'];
+      const { exitCode, stdout } = await explain('--master', double.url, ...ends);
+      assert.equal(exitCode, 0, stdout);
+      assert.ok(double.requests().every(({ verb }) => verb === 'list'));
+    } finally {
+      await double.close();
+    }
+  });
+});

@@ -1,0 +1,122 @@
+import assert from 'node:assert/strict';
+import { Registry } from 'prom-client';
+import type { IpFamily } from '../../api/objects.ts';
+import type { PolicyFault } from '../../api/policy-objects.ts';
+import { readObject } from '../../api/read-object.ts';
+import { PolicyFaults } from '../../cmd/policy-faults.ts';
+import { createPolicyObserver, tellOfFaults } from '../../cmd/policy-observer.ts';
+import type { Events } from '../../events/recorder.ts';
+import { definer } from '../../metrics/define.ts';
+import { policyMetrics } from '../../metrics/policy.ts';
+import { networkPolicy } from '../e2e/policy-manifests.ts';
+import { Scrape } from '../metrics/scrape.ts';
+
+function world() {
+  const log: [level: string, message: string, details: object][] = [];
+  const at = (level: string) => (details: object, message: string) => {
+    log.push([level, message, details]);
+  };
+  const events: unknown[] = [];
+  const recorder: Events = {
+    normal: () => assert.fail('no Event of this type is known'),
+    warning: ({ kind, name }, reason, note) => events.push([`${kind} ${name}`, reason, note]),
+  };
+  const health: string[] = [];
+  const registry = new Registry();
+  const metrics = policyMetrics(
+    definer(registry),
+    { policies: () => [], profiles: () => [], elements: () => [], denied: async () => [] },
+    ['IPv4', 'IPv6'],
+  );
+  const logger = { info: at('info'), warn: at('warn'), error: at('error'), debug: at('debug') };
+  const observer = createPolicyObserver({
+    log: logger,
+    metrics,
+    health: {
+      policyQueued: (family: IpFamily) => health.push(`${family} queued`),
+      policyApplied: (family: IpFamily) => health.push(`${family} applied`),
+    },
+    events: recorder,
+    nodeName: 'node-a',
+  });
+  const faults = new PolicyFaults(tellOfFaults(logger, recorder));
+  const scrape = async () => new Scrape(await registry.metrics());
+  const said = (level: string) => log.filter(([of]) => of === level).map(([, message]) => message);
+  return { observer, faults, events, health, scrape, said, log };
+}
+
+/** As it is read, but with these faults. */
+function policy(name: string, ...faults: readonly PolicyFault[]) {
+  const read = readObject(networkPolicy(name, { podSelector: {} }), ['NetworkPolicy']);
+  assert.ok(read?.kind === 'NetworkPolicy');
+  return { ...read, faults };
+}
+
+const PORT: PolicyFault = { field: 'spec.ingress[0].ports[0]', reason: 'is no port' };
+const PEER: PolicyFault = { field: 'spec.egress[0].to[0]', reason: 'is no peer' };
+
+describe('what an agent says of network policy', () => {
+  it('that it enforces, once a family, and each failure; an Event when it begins to fail', async () => {
+    const { observer, events, scrape, said, health } = world();
+    observer.began('IPv4');
+    observer.applied('IPv4', true, 20);
+    observer.began('IPv4');
+    observer.failed('IPv4', new Error('rule 7 is refused'));
+    observer.began('IPv4');
+    observer.failed('IPv4', new Error('rule 7 is refused'));
+    observer.began('IPv4');
+    observer.applied('IPv4', true, 20);
+    observer.began('IPv4');
+    observer.unchanged('IPv4');
+    assert.deepEqual(said('info'), ['enforcing network policies', 'policies can be applied again']);
+    assert.equal(said('error').length, 2);
+    assert.deepEqual(events, [['Node node-a', 'FailedToApplyNetworkPolicy', 'rule 7 is refused']]);
+    assert.deepEqual(
+      health.map((each) => each.split(' ')[1]).join(),
+      'queued,applied,queued,queued,queued,applied,queued,applied',
+    );
+    const scraped = await scrape();
+    const labels = { ip_family: 'IPv4' };
+    assert.equal(scraped.value('portwide_policy_apply_failures_total', labels), 2);
+    assert.equal(scraped.value('portwide_policy_apply_duration_seconds_sum', labels), 0.04);
+  });
+
+  it('never is told by a time of 0, and what is rare is counted from 0', async () => {
+    const { observer, scrape } = world();
+    observer.applied('IPv6', true, 1);
+    observer.disturbed('IPv6', 'table deleted');
+    const scraped = await scrape();
+    const value = (name: string, ip_family: string) =>
+      scraped.value(`portwide_policy_${name}`, { ip_family });
+    assert.equal(value('last_applied_timestamp_seconds', 'IPv4'), 0);
+    assert.ok((value('last_applied_timestamp_seconds', 'IPv6') ?? 0) > 0);
+    assert.ok((value('last_queued_timestamp_seconds', 'IPv4') ?? 0) > 0);
+    assert.deepEqual(
+      ['IPv4', 'IPv6'].map((family) => value('disturbances_total', family)),
+      [0, 1],
+    );
+  });
+
+  it('which policies fail closed, where and why, once until that changes', () => {
+    const { faults, events, said, log } = world();
+    faults.upsert(policy('a', PORT));
+    faults.upsert(policy('a', PORT));
+    faults.upsert(policy('a', PORT, PEER));
+    faults.upsert(policy('b'));
+    assert.deepEqual(events, [
+      ['NetworkPolicy a', 'FailsClosed', 'spec.ingress[0].ports[0]: is no port'],
+      ['NetworkPolicy a', 'FailsClosed', 'spec.egress[0].to[0]: is no peer'],
+    ]);
+    assert.equal(said('warn').length, 2);
+    assert.deepEqual(log[0]?.[2], { policy: 'NetworkPolicy default/a', ...PORT });
+    faults.upsert(policy('a', PEER));
+    assert.equal(said('info').length, 1);
+    assert.deepEqual(faults.counts(), [
+      { kind: 'NetworkPolicy', state: 'sound', count: 1 },
+      { kind: 'NetworkPolicy', state: 'faulty', count: 1 },
+    ]);
+    faults.remove('NetworkPolicy', 'default/a');
+    faults.upsert(policy('a', PEER));
+    assert.equal(events.length, 3, 'one that is deleted and comes again is told again');
+  });
+});

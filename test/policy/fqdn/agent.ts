@@ -1,0 +1,175 @@
+/**
+ * The agent of these tests: learns addresses, and enforces one profile for all pods of the node. They may
+ * go to resolvers, and to what names of the lists 1 and 2 have.
+ */
+import { IP_FAMILIES } from '../../../api/objects.ts';
+import { iptablesCommands } from '../../../iptables/commands.ts';
+import { addressFormatter } from '../../../netlink/address.ts';
+import { queueState } from '../../../netlink/nfqueue.ts';
+import { NfTables } from '../../../netlink/nftables.ts';
+import { nftCommand } from '../../../nftables/command.ts';
+import { Enforcer } from '../../../policy/enforcer.ts';
+import type { LearnerOptions } from '../../../policy/fqdn/learner.ts';
+import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
+import type { Answer, PolicyElement } from '../../../policy/shape.ts';
+import { POLICY_TABLE } from '../../../policy/skeleton.ts';
+import { systemTimers } from '../../../proxier/runner.ts';
+import { offer } from '../../child.ts';
+import { chainRule, DENY_REST, peers, profileChain } from '../fixtures.ts';
+
+export interface AgentOptions {
+  /** Addresses. */
+  readonly pods: readonly string[];
+  /** Networks that are allowed beside names. */
+  readonly allowed: readonly (readonly [first: string, last: string])[];
+  readonly resolvers: readonly string[];
+  readonly learner: LearnerOptions;
+}
+
+type Names = readonly (readonly [pattern: string, lists: readonly number[]])[];
+
+const RESOLVERS = 100;
+const LISTS = [1, 2];
+
+let enforcer: Enforcer;
+let learning: DnsLearning;
+let applied = 0;
+let failing = false;
+const log: string[] = [];
+const say = (what: string) => (error: unknown) => {
+  log.push(`${what}: ${String(error)}`);
+};
+
+const functions = {
+  async start(options: AgentOptions): Promise<void> {
+    const rules = [
+      chainRule({ peers: peers(RESOLVERS, 'networks') }),
+      ...LISTS.map((list) => chainRule({ peers: peers(list, 'learned') })),
+      DENY_REST,
+    ];
+    const elements = (isOf: (address: string) => boolean): PolicyElement[] => [
+      ...options.pods
+        .filter(isOf)
+        .map((address) => ({ set: 'egress-pods', address, profile: 1 }) as const),
+      ...options.allowed
+        .filter(([first]) => isOf(first))
+        .map(([first, last]) => ({ set: 'networks', list: RESOLVERS, first, last }) as const),
+    ];
+    enforcer = new Enforcer({
+      families: IP_FAMILIES,
+      source: {
+        takeChanges: () => [],
+        all: (family) => ({
+          chains: [profileChain('egress', 1, rules)],
+          elements: elements((address) => address.includes(':') === (family === 'IPv6')),
+        }),
+        learned: (family) => learning.learned(family),
+      },
+      observer: {
+        applied: () => {
+          applied += 1;
+        },
+        failed: (family, error) => say(`failed ${family}`)(error),
+        disturbed: say('disturbed'),
+        warned: say('warned'),
+        deaf: say('deaf'),
+      },
+      nft: nftCommand(),
+      timers: systemTimers,
+    });
+    learning = new DnsLearning({
+      store: {
+        learn: (...args) =>
+          failing ? Promise.reject(new Error('told to')) : enforcer.learn(...args),
+        forget: (...args) => enforcer.forget(...args),
+      },
+      tables: IP_FAMILIES.map((family) => iptablesCommands(family, 'nft')),
+      observer: {
+        notLearned: say('not learned'),
+        notForgotten: say('not forgotten'),
+        rulesFailed: (family, error) => say(`rules ${family}`)(error),
+        threadFailed: say('thread'),
+      },
+      timers: systemTimers,
+      learner: options.learner,
+    });
+    learning.restore(await enforcer.answers());
+    learning.setResolvers(new Set(options.resolvers));
+    enforcer.start();
+  },
+
+  setNames: (names: Names): Promise<void> =>
+    learning.setNames(new Map(names.map(([pattern, lists]) => [pattern, new Set(lists)]))),
+  setResolvers: (resolvers: readonly string[]): void => learning.setResolvers(new Set(resolvers)),
+  mend: (): void => learning.mend(),
+  numbers: (): DnsNumbers => learning.numbers(),
+  applied: (): number => applied,
+  log: (): readonly string[] => log.splice(0),
+  answers: (): Promise<Answer[]> => enforcer.answers(),
+  queue: () => queueState(DNS_QUEUE),
+
+  /** Has the kernel learn nothing. */
+  fail(value: boolean): void {
+    failing = value;
+  },
+
+  /** Packets that were denied. */
+  async denied(): Promise<number> {
+    const all = [...(await enforcer.denied()).values()].flat();
+    return all.reduce((sum, { packets }) => sum + packets, 0);
+  },
+
+  /** Addresses that a name is kept with. */
+  async kept(name: string): Promise<number> {
+    return (await enforcer.answers()).filter((each) => each.name === name).length;
+  },
+
+  /** Addresses that a list has learned. */
+  async elements(list: number): Promise<readonly string[]> {
+    const addresses: string[] = [];
+    for (const family of IP_FAMILIES) {
+      const tables = new NfTables(family, POLICY_TABLE);
+      const format = addressFormatter();
+      await tables.visitElements('learned', ({ key }) => {
+        if (key.readUInt32BE(0) === list) addresses.push(format(key, 4, key.length));
+      });
+      await tables.close();
+    }
+    return addresses;
+  },
+
+  /** Elements of both families. */
+  size(set: string): number {
+    return IP_FAMILIES.reduce((sum, family) => sum + (enforcer.sizes(family).get(set) ?? 0), 0);
+  },
+
+  /** From now on the main thread does nothing else most of the time, for so many milliseconds at once. */
+  keepBusy(milliseconds: number, pause: number): void {
+    setTimeout(() => {
+      const end = performance.now() + milliseconds;
+      while (performance.now() < end) {
+        // As a long list that is parsed.
+      }
+      functions.keepBusy(milliseconds, pause);
+    }, pause);
+  },
+
+  /** Soon, the main thread does nothing else for so many milliseconds. */
+  hang(milliseconds: number): void {
+    setTimeout(() => {
+      const end = performance.now() + milliseconds;
+      while (performance.now() < end) {
+        // Hanging.
+      }
+    }, 0);
+  },
+
+  async close(): Promise<void> {
+    await learning.close();
+    await enforcer.stop();
+  },
+};
+
+export type AgentFunctions = typeof functions;
+
+offer(functions);

@@ -1,0 +1,341 @@
+import assert from 'node:assert/strict';
+import packet, { type Answer, type Packet } from 'dns-packet';
+import fc from 'fast-check';
+import {
+  type DnsMessage,
+  readDnsMessage,
+  TYPE_A,
+  TYPE_AAAA,
+} from '../../../policy/fqdn/dns-message.ts';
+import { check } from '../../netlink/property.ts';
+
+const NAME = 'www.example.com';
+
+function response(answers: readonly Answer[], fields: Partial<Packet> = {}): Buffer {
+  return packet.encode({
+    type: 'response',
+    id: 7,
+    questions: [{ type: 'A', name: NAME }],
+    answers: [...answers],
+    ...fields,
+  });
+}
+
+function a(data: string, name = NAME, ttl = 60): Answer {
+  return { type: 'A', name, ttl, data };
+}
+
+function cname(name: string, data: string, ttl = 60): Answer {
+  return { type: 'CNAME', name, ttl, data };
+}
+
+function addresses(bytes: Buffer): Record<string, number> | undefined {
+  const message = readDnsMessage(bytes);
+  if (message?.kind !== 'answer') return undefined;
+  return Object.fromEntries(message.addresses().map(({ address, ttl }) => [address, ttl]));
+}
+
+/** A query for a name that is given label by label. */
+function query(...labels: readonly (string | readonly number[])[]): Buffer {
+  const header = Buffer.alloc(12);
+  header.writeUInt16BE(1, 4);
+  const name = labels.map((label) => Buffer.from(label as string));
+  return Buffer.concat([
+    header,
+    ...name.map((label) => Buffer.concat([Buffer.from([label.length]), label])),
+    Buffer.from([0, 0, 1, 0, 1]),
+  ]);
+}
+
+function nameOf(message: DnsMessage | undefined): string | undefined {
+  return message?.question.name;
+}
+
+describe('DNS messages', () => {
+  describe('tell what is asked', () => {
+    it('in a query', () => {
+      const bytes = packet.encode({
+        type: 'query',
+        id: 0xabcd,
+        flags: packet.RECURSION_DESIRED,
+        questions: [{ type: 'AAAA', name: 'WWW.Example.com' }],
+        additionals: [{ type: 'OPT', name: '.', udpPayloadSize: 4096, options: [] } as never],
+      });
+      assert.deepEqual(readDnsMessage(bytes), {
+        kind: 'query',
+        question: { id: 0xabcd, name: NAME, type: TYPE_AAAA },
+      });
+    });
+
+    it('in an answer', () => {
+      const message = readDnsMessage(response([]));
+      assert.equal(message?.kind, 'answer');
+      assert.deepEqual(message?.question, { id: 7, name: NAME, type: TYPE_A });
+    });
+
+    it('and not with two questions, none, of another class, or of something else', () => {
+      const question = { type: 'A', name: NAME } as const;
+      assert.equal(readDnsMessage(response([], { questions: [question, question] })), undefined);
+      assert.equal(readDnsMessage(response([], { questions: [] })), undefined);
+      const chaos = response([], { questions: [{ ...question, class: 'CH' }] });
+      assert.equal(readDnsMessage(chaos), undefined);
+      const update = packet.encode({ type: 'query', flags: 5 << 11, questions: [question] });
+      assert.equal(readDnsMessage(update), undefined);
+    });
+  });
+
+  describe('name', () => {
+    it('each name in one way, and no two in the same', () => {
+      const all = [
+        query('www', 'example', 'com'),
+        query('www.example', 'com'),
+        query('www', 'example.com'),
+        query('\u212aww', 'example', 'com'),
+        query([0xff], 'com'),
+        query([0xfe], 'com'),
+        query('a b', 'com'),
+        query('a\\032b', 'com'),
+        query('*', 'com'),
+        query(''),
+      ].map((bytes) => nameOf(readDnsMessage(bytes)));
+      assert.equal(new Set(all).size, all.length);
+      assert.deepEqual(all.slice(0, 5), [
+        NAME,
+        'www\\046example.com',
+        'www.example\\046com',
+        '\\226\\132\\170ww.example.com',
+        '\\255.com',
+      ]);
+      assert.equal(nameOf(readDnsMessage(query('WwW', 'eXample', 'COM'))), NAME);
+    });
+
+    it('at most 255 bytes, in labels of at most 63', () => {
+      const label = 'a'.repeat(63);
+      const longest = [label, label, label, 'a'.repeat(61)];
+      assert.equal(nameOf(readDnsMessage(query(...longest))), longest.join('.'));
+      assert.equal(readDnsMessage(query(...longest.slice(0, 3), 'a'.repeat(62))), undefined);
+      assert.equal(readDnsMessage(query('a'.repeat(64))), undefined);
+    });
+
+    it('nothing in a circle', () => {
+      const message = response([a('192.0.2.1')]);
+      // The record's name, which dns-packet writes out.
+      const at = 12 + NAME.length + 2 + 4;
+      for (const target of [at, at + 1, at + 12, 0x3fff]) {
+        const bytes = Buffer.from(message);
+        bytes.writeUInt16BE(0xc000 | target, at);
+        assert.deepEqual(addresses(bytes), {}, String(target));
+      }
+      // Two that lead to each other.
+      const header = Buffer.alloc(12);
+      header.writeUInt16BE(1, 4);
+      const circle = Buffer.concat([header, Buffer.from('c00ec00c00010001', 'hex')]);
+      assert.equal(readDnsMessage(circle), undefined);
+    });
+  });
+
+  describe('have addresses', () => {
+    it('of the type that was asked for, with their TTL', () => {
+      const both: Answer[] = [
+        a('192.0.2.1'),
+        a('192.0.2.2', NAME, 0),
+        { type: 'AAAA', name: NAME, ttl: 60, data: '2001:db8::1' },
+        { type: 'TXT', name: NAME, ttl: 60, data: 'text' },
+      ];
+      assert.deepEqual(addresses(response(both)), { '192.0.2.1': 60, '192.0.2.2': 0 });
+      const questions = [{ type: 'AAAA', name: NAME } as const];
+      assert.deepEqual(addresses(response(both, { questions })), { '2001:db8::1': 60 });
+      const texts = [{ type: 'TXT', name: NAME } as const];
+      assert.deepEqual(addresses(response(both, { questions: texts })), {});
+    });
+
+    it('of the name in whatever case', () => {
+      assert.deepEqual(addresses(response([a('192.0.2.1', 'wWw.eXAMPLE.com')])), {
+        '192.0.2.1': 60,
+      });
+    });
+
+    it('at the end of aliases, in any order, for the shortest TTL on the way', () => {
+      const chain = [
+        a('192.0.2.1', 'c.example.net', 90),
+        cname('b.example.net', 'c.example.net', 30),
+        cname(NAME, 'b.example.net', 40),
+        a('192.0.2.2', 'c.example.net', 20),
+      ];
+      assert.deepEqual(addresses(response(chain)), { '192.0.2.1': 30, '192.0.2.2': 20 });
+      assert.deepEqual(addresses(response(chain.toReversed())), {
+        '192.0.2.1': 30,
+        '192.0.2.2': 20,
+      });
+    });
+
+    it('not of other names in the answer', () => {
+      assert.deepEqual(addresses(response([a('192.0.2.1', 'example.com')])), {});
+      assert.deepEqual(
+        addresses(response([cname(NAME, 'b.example.net'), a('192.0.2.1'), a('192.0.2.2', 'c')])),
+        {},
+      );
+    });
+
+    it('not where the chain ends, goes round, or has no end', () => {
+      assert.deepEqual(addresses(response([cname(NAME, 'b.example.net')])), {});
+      const circle = [cname(NAME, 'b.net'), cname('b.net', NAME), a('192.0.2.1', 'b.net')];
+      assert.deepEqual(addresses(response(circle)), {});
+      const links = Array.from({ length: 40 }, (_, index) =>
+        cname(index === 0 ? NAME : `n${index}`, `n${index + 1}`),
+      );
+      assert.deepEqual(addresses(response([...links, a('192.0.2.1', 'n40')])), {});
+      assert.deepEqual(addresses(response([...links.slice(0, 20), a('192.0.2.1', 'n20')])), {
+        '192.0.2.1': 60,
+      });
+    });
+
+    it('not in other sections, of other classes, or with an error', () => {
+      assert.deepEqual(addresses(response([], { additionals: [a('192.0.2.1')] })), {});
+      assert.deepEqual(addresses(response([], { authorities: [a('192.0.2.1')] })), {});
+      assert.deepEqual(addresses(response([{ ...a('192.0.2.1'), class: 'CH' } as Answer])), {});
+      for (const rcode of [1, 2, 3, 5]) {
+        assert.deepEqual(addresses(response([a('192.0.2.1')], { flags: rcode })), {});
+      }
+    });
+
+    it('not those of IPv4 in IPv6', () => {
+      const answers: Answer[] = ['::ffff:192.0.2.1', '::fffe:192.0.2.1'].map((data) => {
+        return { type: 'AAAA', name: NAME, ttl: 60, data };
+      });
+      const questions = [{ type: 'AAAA', name: NAME } as const];
+      assert.deepEqual(addresses(response(answers, { questions })), { '::fffe:c000:201': 60 });
+    });
+
+    it('with a TTL of 0 when it has the first bit', () => {
+      const bytes = response([a('192.0.2.1', NAME, 1)]);
+      const at = bytes.length - 4 - 2 - 4;
+      bytes.writeUInt32BE(0x80000001, at);
+      assert.deepEqual(addresses(bytes), { '192.0.2.1': 0 });
+      bytes.writeUInt32BE(0x7fffffff, at);
+      assert.deepEqual(addresses(bytes), { '192.0.2.1': 0x7fffffff });
+    });
+
+    it('as far as they came when the answer is truncated', () => {
+      const all = [a('192.0.2.1'), a('192.0.2.2'), a('192.0.2.3')];
+      const flags = packet.TRUNCATED_RESPONSE;
+      assert.deepEqual(addresses(response(all.slice(0, 2), { flags })), {
+        '192.0.2.1': 60,
+        '192.0.2.2': 60,
+      });
+      // Cut at the end of a record, and counted before.
+      const whole = response(all, { flags });
+      const record = (whole.length - response([], { flags }).length) / 3;
+      const cut = whole.subarray(0, whole.length - record);
+      assert.deepEqual(addresses(cut), { '192.0.2.1': 60, '192.0.2.2': 60 });
+      // Elsewhere, or when it is not said to be truncated, something is wrong.
+      assert.deepEqual(addresses(whole.subarray(0, whole.length - 1)), {});
+      const claimed = Buffer.from(cut);
+      claimed.writeUInt16BE(claimed.readUInt16BE(2) & ~flags, 2);
+      assert.deepEqual(addresses(claimed), {});
+    });
+
+    it('not when a record is malformed', () => {
+      const bytes = response([a('192.0.2.1'), a('192.0.2.2')]);
+      const wrong = Buffer.from(bytes);
+      wrong.writeUInt16BE(3, wrong.length - 6);
+      assert.deepEqual(addresses(wrong), {});
+      wrong.writeUInt16BE(5, wrong.length - 6);
+      assert.deepEqual(addresses(wrong), {});
+      const alias = response([cname(NAME, 'b.example.net'), a('192.0.2.1', 'b.example.net')]);
+      const end = alias.indexOf(Buffer.from('\x01b\x07example\x03net\x00', 'latin1'));
+      alias.writeUInt8(63, end);
+      assert.deepEqual(addresses(alias), {});
+    });
+
+    it('4,000 of them', () => {
+      // As servers write it: with pointers.
+      const head = response([]);
+      const records = Array.from({ length: 4000 }, (_, index) => {
+        const address = [198, 18, index >> 8, index & 255];
+        return Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, ...address]);
+      });
+      const bytes = Buffer.concat([head, ...records]);
+      bytes.writeUInt16BE(records.length, 6);
+      assert.equal(Object.keys(addresses(bytes) ?? {}).length, 4000);
+    });
+  });
+
+  it('are given up when there is no end to their names', () => {
+    // Each record has another name of a hundred labels.
+    const labels = Buffer.concat([
+      ...Array.from({ length: 110 }, () => Buffer.from('\x01a', 'latin1')),
+      Buffer.from([0]),
+    ]);
+    const name = (index: number) =>
+      Buffer.concat([Buffer.from([2, index >> 8, index & 255, 0xc0, 14])]);
+    const records = (count: number) =>
+      Array.from({ length: count }, (_, index) =>
+        Buffer.concat([name(index), Buffer.from([0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 1, 2, 3, 4])]),
+      );
+    const message = (count: number) => {
+      const header = Buffer.alloc(12);
+      header.writeUInt16BE(0x8000, 2);
+      header.writeUInt16BE(1, 4);
+      header.writeUInt16BE(count + 1, 6);
+      const own = Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 1, 2, 3, 4]);
+      return Buffer.concat([header, labels, Buffer.from([0, 1, 0, 1]), ...records(count), own]);
+    };
+    assert.deepEqual(addresses(message(100)), { '1.2.3.4': 60 });
+    assert.deepEqual(addresses(message(300)), {});
+  });
+
+  it('read as dns-packet writes them', () => {
+    const label = fc.stringMatching(/^[a-z0-9]([a-z0-9_-]{0,10}[a-z0-9])?$/);
+    const name = fc.array(label, { minLength: 1, maxLength: 5 }).map((all) => all.join('.'));
+    const ttl = fc.integer({ min: 0, max: 100_000 });
+    const address = fc.ipV4();
+    check(
+      fc.property(
+        fc.array(name, { minLength: 1, maxLength: 4 }),
+        fc.array(fc.tuple(address, ttl), { maxLength: 5 }),
+        fc.array(ttl, { minLength: 4, maxLength: 4 }),
+        fc.integer({ min: 0, max: 0xffff }),
+        (names, found, ttls, id) => {
+          const chain = [...new Set(names)];
+          const [first = '', last = ''] = [chain[0], chain.at(-1)];
+          const answers = [
+            ...chain.slice(1).map((to, index) => cname(chain[index] ?? '', to, ttls[index])),
+            ...found.map(([data, own]) => a(data, last, own)),
+          ];
+          const bytes = response(answers, { id, questions: [{ type: 'A', name: first }] });
+          const message = readDnsMessage(bytes);
+          assert.deepEqual(message?.question, { id, name: first, type: TYPE_A });
+          const least = Math.min(...ttls.slice(0, chain.length - 1), Infinity);
+          assert.deepEqual(
+            message?.kind === 'answer' && message.addresses(),
+            found.map(([text, own]) => ({ address: text, ttl: Math.min(own, least) })),
+          );
+        },
+      ),
+    );
+  });
+
+  it('may be anything', () => {
+    const seed = response([cname(NAME, 'b.example.net'), a('192.0.2.1', 'b.example.net')]);
+    const change = fc.tuple(fc.nat({ max: seed.length - 1 }), fc.nat({ max: 255 }));
+    const look = (bytes: Buffer) => {
+      const message = readDnsMessage(bytes);
+      if (message?.kind === 'answer') message.addresses();
+    };
+    check(
+      fc.property(
+        fc.array(change, { maxLength: 6 }),
+        fc.nat({ max: seed.length }),
+        fc.uint8Array({ maxLength: 100 }),
+        (changes, length, bytes) => {
+          const changed = Buffer.from(seed);
+          for (const [at, byte] of changes) changed[at] = byte;
+          look(changed);
+          look(changed.subarray(0, length));
+          look(Buffer.from(bytes));
+        },
+      ),
+    );
+  });
+});

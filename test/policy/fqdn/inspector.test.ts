@@ -1,0 +1,140 @@
+import assert from 'node:assert/strict';
+import packet, { type Answer } from 'dns-packet';
+import fc from 'fast-check';
+import { addressBytes } from '../../../netlink/address.ts';
+import { Inspector } from '../../../policy/fqdn/inspector.ts';
+import { check } from '../../netlink/property.ts';
+import { type Flow, framed, reversed, tcpPacket, udpPacket } from './packets.ts';
+
+const FLOW: Flow = { from: '10.244.1.11', fromPort: 40_000, to: '10.244.2.11', toPort: 53 };
+const POD_LINK = 7;
+const UPLINK = 2;
+const NAME = 'www.example.com';
+const ADDRESS = '192.0.2.1';
+
+function query(name = NAME, id = 1): Buffer {
+  return packet.encode({ type: 'query', id, questions: [{ type: 'A', name }] });
+}
+
+function answer(name = NAME, id = 1, answers?: Answer[]): Buffer {
+  return packet.encode({
+    type: 'response',
+    id,
+    questions: [{ type: 'A', name }],
+    answers: answers ?? [{ type: 'A', name, ttl: 60, data: ADDRESS }],
+  });
+}
+
+const LEARNED = [{ name: NAME, addresses: [{ address: ADDRESS, ttl: 60 }] }];
+
+describe('the inspection of packets', () => {
+  let inspector: Inspector<string>;
+  const sent = (bytes: Buffer) => inspector.inspect(bytes, POD_LINK, 0).resolutions;
+  const came = (bytes: Buffer) => inspector.inspect(bytes, UPLINK, 0).resolutions;
+
+  beforeEach(() => {
+    inspector = new Inspector();
+    inspector.setPatterns(['*.example.com', 'exact.test']);
+    inspector.setResolvers(new Set([addressBytes('10.96.0.10').toString('latin1')]));
+  });
+
+  it('finds what is answered to a query, of names that matter', () => {
+    assert.deepEqual(sent(udpPacket(FLOW, query())), []);
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer())), LEARNED);
+    sent(udpPacket(FLOW, query('www.other.test', 2)));
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer('www.other.test', 2))), []);
+    assert.deepEqual(inspector.counts, { queries: 2, answers: 2, unasked: 0, unreadable: 0 });
+  });
+
+  it('takes a name for the same in whatever case (0x20)', () => {
+    sent(udpPacket(FLOW, query('wWw.EXAmple.com')));
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer('WwW.exAMPLE.COM'))), LEARNED);
+  });
+
+  it('finds nothing in what nobody asked for', () => {
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer())), []);
+    sent(udpPacket(FLOW, query()));
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer(NAME, 2))), []);
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer('a.example.com'))), []);
+    const others: Partial<Flow>[] = [{ to: '10.9.9.9' }, { toPort: 54 }, { fromPort: 1 }];
+    for (const other of others) {
+      assert.deepEqual(came(udpPacket(reversed({ ...FLOW, ...other }), answer())), []);
+    }
+    // The client itself, in the resolver's name.
+    assert.deepEqual(sent(udpPacket(reversed(FLOW), answer())), []);
+    assert.deepEqual(came(tcpPacket(reversed(FLOW), 1, framed(answer()))), []);
+    assert.equal(inspector.counts.unasked, 7);
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer())), LEARNED);
+  });
+
+  it('finds nothing in an answer of nothing', () => {
+    sent(udpPacket(FLOW, query()));
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer(NAME, 1, []))), []);
+    assert.equal(inspector.counts.answers, 1);
+  });
+
+  it('knows a query by the VIP of IPVS', () => {
+    sent(udpPacket({ ...FLOW, to: '10.96.0.10' }, query()));
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer())), LEARNED);
+  });
+
+  it('finds answers in TCP, whole or in parts, and tells the stream', () => {
+    const back = reversed(FLOW);
+    sent(tcpPacket(FLOW, 999, Buffer.alloc(0), { syn: true }));
+    came(tcpPacket(back, 4999, Buffer.alloc(0), { syn: true }));
+    const queries = Buffer.concat([framed(query()), framed(query('a.example.com', 2))]);
+    sent(tcpPacket(FLOW, 1000, queries));
+    const bytes = Buffer.concat([framed(answer()), framed(answer('a.example.com', 2))]);
+    const first = inspector.inspect(tcpPacket(back, 5000, bytes.subarray(0, 30)), UPLINK, 0);
+    assert.deepEqual(first.resolutions, []);
+    const second = inspector.inspect(tcpPacket(back, 5030, bytes.subarray(30)), UPLINK, 0);
+    assert.deepEqual(
+      second.resolutions.map(({ name }) => name),
+      [NAME, 'a.example.com'],
+    );
+    assert.ok(second.stream);
+    assert.equal(second.stream, first.stream);
+    // An acknowledgement carries nothing.
+    const empty = tcpPacket(back, 5030 + bytes.length, Buffer.alloc(0));
+    assert.equal(inspector.inspect(empty, UPLINK, 0).stream, undefined);
+    assert.equal(inspector.counts.unreadable, 0);
+  });
+
+  it('counts what it cannot read', () => {
+    sent(Buffer.from('nonsense'));
+    sent(udpPacket(FLOW, Buffer.from('nonsense')));
+    assert.equal(inspector.counts.unreadable, 2);
+  });
+
+  it('finds what matters now', () => {
+    sent(udpPacket(FLOW, query('exact.test')));
+    inspector.setPatterns([]);
+    assert.deepEqual(came(udpPacket(reversed(FLOW), answer('exact.test'))), []);
+  });
+
+  it('may be of anything', () => {
+    const data = fc.oneof(
+      fc.uint8Array({ maxLength: 200 }).map((bytes) => Buffer.from(bytes)),
+      fc.constantFrom(query(), answer(), framed(query()), framed(answer())),
+    );
+    const step = fc.tuple(
+      data,
+      fc.boolean(),
+      fc.boolean(),
+      fc.nat({ max: 300 }),
+      fc.record({ syn: fc.boolean(), rst: fc.constant(false) }),
+      fc.uint8Array({ maxLength: 3 }),
+    );
+    check(
+      fc.property(fc.array(step, { maxLength: 20 }), (steps) => {
+        for (const [bytes, isBack, isTcp, sequence, flags, damage] of steps) {
+          const flow = isBack ? reversed(FLOW) : FLOW;
+          const made = isTcp ? tcpPacket(flow, sequence, bytes, flags) : udpPacket(flow, bytes);
+          for (const [index, byte] of damage.entries())
+            made[(byte * 7 + index) % made.length] = byte;
+          inspector.inspect(made, isBack ? UPLINK : POD_LINK, 0);
+        }
+      }),
+    );
+  });
+});

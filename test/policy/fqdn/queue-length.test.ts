@@ -1,0 +1,20 @@
+import assert from 'node:assert/strict';
+import { QueueLength } from '../../../policy/fqdn/queue-length.ts';
+
+describe('the length of the queue', () => {
+  it('is short as long as that does, and four times what waits otherwise', () => {
+    const queue = new QueueLength({ least: 128, most: 4096, calm: 5000 });
+    const lengths = [0, 1, 32, 33, 64, 65, 3, 900, 5000].map((each) => queue.length(each, 0));
+    assert.deepEqual(lengths, [128, 128, 128, 256, 256, 512, 512, 4096, 4096]);
+  });
+
+  it('is short again after a while', () => {
+    const queue = new QueueLength({ least: 128, most: 4096, calm: 5000 });
+    assert.equal(queue.length(200, 1000), 1024);
+    assert.equal(queue.length(0, 5000), 1024);
+    assert.equal(queue.length(200, 6000), 1024);
+    assert.equal(queue.length(50, 11_000), 1024);
+    assert.equal(queue.length(50, 11_001), 256);
+    assert.equal(queue.length(0, 16_002), 128);
+  });
+});

@@ -1,0 +1,230 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { TcpSegment } from '../../../policy/fqdn/packet.ts';
+import { type StreamLimits, TcpStreams } from '../../../policy/fqdn/tcp-streams.ts';
+import { check } from '../../netlink/property.ts';
+import { framed } from './packets.ts';
+
+const LIMITS: StreamLimits = { streams: 8, bytes: 1 << 20, early: 16 };
+
+/** What a stream makes of segments. */
+function listener(limits = LIMITS) {
+  const streams = new TcpStreams<string>(limits);
+  const messages: string[] = [];
+  const take = (fields: Partial<TcpSegment>) => {
+    const segment: TcpSegment = {
+      protocol: 'TCP',
+      source: 'server',
+      destination: 'client',
+      data: Buffer.alloc(0),
+      sequence: 0,
+      syn: false,
+      rst: false,
+      ...fields,
+    };
+    return streams.take(segment, (message) => messages.push(message.toString('latin1')));
+  };
+  return { streams, messages, take };
+}
+
+const bytes = (text: string) => Buffer.from(text, 'latin1');
+const ONE = framed(bytes('first'));
+const TWO = framed(bytes('second'));
+
+describe('messages in TCP streams', () => {
+  it('come in one segment, in several, and several in one', () => {
+    const { messages, take } = listener();
+    take({ syn: true, sequence: 99 });
+    take({ sequence: 100, data: ONE });
+    assert.deepEqual(messages, ['first']);
+    take({ sequence: 107, data: TWO.subarray(0, 1) });
+    take({ sequence: 108, data: TWO.subarray(1, 4) });
+    assert.deepEqual(messages, ['first']);
+    take({ sequence: 111, data: Buffer.concat([TWO.subarray(4), ONE, TWO]) });
+    assert.deepEqual(messages, ['first', 'second', 'first', 'second']);
+  });
+
+  it('come with the SYN', () => {
+    const { messages, take } = listener();
+    take({ syn: true, sequence: 99, data: ONE });
+    take({ sequence: 107, data: TWO });
+    assert.deepEqual(messages, ['first', 'second']);
+  });
+
+  it('come in any order, more than once, and over the end of the numbers', () => {
+    const { messages, take } = listener();
+    const start = 0xfffffffd;
+    const at = (offset: number, data: Buffer) => take({ sequence: (start + offset) >>> 0, data });
+    take({ syn: true, sequence: start - 1 });
+    at(3, ONE.subarray(3));
+    at(7, TWO);
+    at(3, ONE.subarray(3));
+    assert.deepEqual(messages, []);
+    at(0, ONE.subarray(0, 5));
+    assert.deepEqual(messages, ['first', 'second']);
+    at(0, ONE);
+    at(7, TWO);
+    assert.deepEqual(messages, ['first', 'second']);
+  });
+
+  it('are the same however the stream is cut', () => {
+    const message = fc.string({ minLength: 1, maxLength: 40, unit: 'grapheme-ascii' });
+    check(
+      fc.property(
+        fc.array(message, { minLength: 1, maxLength: 6 }),
+        fc.array(fc.tuple(fc.nat({ max: 260 }), fc.nat({ max: 60 })), { maxLength: 12 }),
+        fc.nat({ max: 0xffffffff }),
+        fc.infiniteStream(fc.nat()),
+        (texts, extra, start, random) => {
+          const stream = Buffer.concat(texts.map((text) => framed(bytes(text))));
+          // Pieces of ten, which are all of it, and others.
+          const pieces = Array.from({ length: Math.ceil(stream.length / 10) }, (_, index) => {
+            return [index * 10, 10] as const;
+          });
+          const all = [...pieces, ...extra.filter(([at]) => at < stream.length)];
+          const shuffled = all
+            .map((piece) => ({ piece, key: random.next().value }))
+            .sort((one, other) => one.key - other.key)
+            .map(({ piece }) => piece);
+          const { messages, take, streams } = listener({ ...LIMITS, early: 64 });
+          take({ syn: true, sequence: start });
+          for (const [at, length] of shuffled) {
+            const data = stream.subarray(at, at + length);
+            take({ sequence: (start + 1 + at) >>> 0, data });
+          }
+          assert.deepEqual(messages, texts);
+          assert.deepEqual(streams.numbers(), { streams: 1, bytes: 0, givenUp: 0 });
+        },
+      ),
+    );
+  });
+
+  it('are not heard without the SYN, nor behind what was never seen', () => {
+    const { messages, take } = listener();
+    assert.equal(take({ sequence: 100, data: ONE }), undefined);
+    take({ syn: true, sequence: 199 });
+    take({ sequence: 201, data: ONE });
+    assert.deepEqual(messages, []);
+  });
+
+  it('belong to one direction of one connection', () => {
+    const { messages, take, streams } = listener();
+    take({ syn: true, sequence: 99 });
+    take({ syn: true, sequence: 99, destination: 'other' });
+    take({ syn: true, sequence: 99, source: 'client', destination: 'server' });
+    assert.equal(streams.numbers().streams, 3);
+    take({ sequence: 100, data: ONE.subarray(0, 4) });
+    take({ sequence: 104, data: ONE.subarray(4), destination: 'other' });
+    take({ sequence: 104, data: ONE.subarray(4), source: 'client', destination: 'server' });
+    assert.deepEqual(messages, []);
+    take({ sequence: 104, data: ONE.subarray(4) });
+    assert.deepEqual(messages, ['first']);
+  });
+
+  it('start anew with another SYN, and not with the same', () => {
+    const { messages, take } = listener();
+    const stream = take({ syn: true, sequence: 99 });
+    assert.equal(take({ syn: true, sequence: 99 }), stream);
+    take({ sequence: 100, data: ONE.subarray(0, 4) });
+    assert.notEqual(take({ syn: true, sequence: 999 }), stream);
+    take({ sequence: 104, data: ONE.subarray(4) });
+    take({ sequence: 1000, data: TWO });
+    assert.deepEqual(messages, ['second']);
+  });
+
+  it('have a stream that remembers', () => {
+    const { take } = listener();
+    const stream = take({ syn: true, sequence: 99 });
+    assert.ok(stream);
+    stream.tag = 'note';
+    assert.equal(take({ sequence: 100, data: ONE })?.tag, 'note');
+  });
+
+  it('end with a RST', () => {
+    const { messages, take, streams } = listener();
+    take({ syn: true, sequence: 99 });
+    take({ sequence: 100, data: ONE.subarray(0, 4) });
+    assert.equal(take({ rst: true, sequence: 104 }), undefined);
+    assert.deepEqual(streams.numbers(), { streams: 0, bytes: 0, givenUp: 0 });
+    take({ sequence: 104, data: ONE.subarray(4) });
+    assert.deepEqual(messages, []);
+  });
+
+  describe('are given up', () => {
+    it('when one has no length', () => {
+      const { messages, take, streams } = listener();
+      take({ syn: true, sequence: 99 });
+      take({ sequence: 100, data: Buffer.concat([ONE, Buffer.alloc(2), TWO]) });
+      assert.deepEqual(messages, ['first']);
+      assert.deepEqual(streams.numbers(), { streams: 0, bytes: 0, givenUp: 1 });
+    });
+
+    it('when too much came too early', () => {
+      const { messages, take, streams } = listener({ ...LIMITS, early: 2 });
+      take({ syn: true, sequence: 99 });
+      take({ sequence: 101, data: ONE.subarray(1, 2) });
+      take({ sequence: 103, data: ONE.subarray(3, 4) });
+      assert.equal(streams.numbers().bytes, 2);
+      // What is far from where the stream is was never sent.
+      take({ sequence: 100 + (1 << 21), data: ONE });
+      assert.equal(streams.numbers().bytes, 2);
+      take({ sequence: 105, data: ONE.subarray(5, 6) });
+      assert.deepEqual(streams.numbers(), { streams: 0, bytes: 0, givenUp: 1 });
+      take({ sequence: 100, data: ONE });
+      assert.deepEqual(messages, []);
+    });
+
+    it('when there are too many, those that were silent the longest first', () => {
+      const { messages, take, streams } = listener({ ...LIMITS, streams: 2 });
+      take({ syn: true, sequence: 99, source: 'a' });
+      take({ syn: true, sequence: 99, source: 'b' });
+      take({ sequence: 100, data: ONE, source: 'a' });
+      take({ syn: true, sequence: 99, source: 'c' });
+      take({ sequence: 100, data: TWO, source: 'b' });
+      assert.deepEqual(messages, ['first']);
+      take({ sequence: 107, data: TWO, source: 'a' });
+      take({ sequence: 100, data: ONE, source: 'c' });
+      assert.deepEqual(messages, ['first', 'second', 'first']);
+      assert.equal(streams.numbers().givenUp, 1);
+    });
+
+    it('when too many bytes wait', () => {
+      const { messages, take, streams } = listener({ ...LIMITS, bytes: 8192 });
+      const long = framed(Buffer.alloc(6000, 'x'));
+      for (const source of ['a', 'b']) {
+        take({ syn: true, sequence: 99, source });
+        for (let at = 0; at < 5000; at += 1000) {
+          take({ sequence: 100 + at, data: long.subarray(at, at + 1000), source });
+          assert.ok(streams.numbers().bytes <= 8192);
+        }
+      }
+      assert.deepEqual([streams.numbers().streams, streams.numbers().givenUp], [1, 1]);
+      take({ sequence: 5100, data: long.subarray(5000), source: 'b' });
+      assert.equal(messages[0]?.length, 6000);
+    });
+  });
+
+  it('may be anything, in bounded memory', () => {
+    const limits = { streams: 4, bytes: 4096, early: 4 };
+    const segment = fc.record({
+      source: fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f'),
+      sequence: fc.oneof(fc.nat({ max: 3000 }), fc.nat({ max: 0xffffffff })),
+      data: fc.uint8Array({ maxLength: 1500 }).map((data) => Buffer.from(data)),
+      syn: fc.boolean(),
+      rst: fc.integer({ min: 0, max: 9 }).map((number) => number === 0),
+    });
+    check(
+      fc.property(fc.array(segment, { maxLength: 40 }), (segments) => {
+        const { take, streams } = listener(limits);
+        for (const each of segments) {
+          take(each);
+          const numbers = streams.numbers();
+          assert.ok(numbers.streams <= limits.streams && numbers.bytes <= limits.bytes);
+          assert.ok(numbers.bytes >= 0);
+        }
+        for (const source of ['a', 'b', 'c', 'd', 'e', 'f']) take({ rst: true, source });
+        assert.deepEqual([streams.numbers().streams, streams.numbers().bytes], [0, 0]);
+      }),
+    );
+  });
+});
