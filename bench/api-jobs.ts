@@ -4,6 +4,7 @@ import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { RemoteDouble } from '../test/api-server/remote.ts';
+import type { Manifest } from '../test/e2e/manifests.ts';
 import { runIn } from '../test/lab/processes.ts';
 import { waitFor } from '../test/lab/wait.ts';
 import { apiNode, apiObjects } from './api-objects.ts';
@@ -79,49 +80,74 @@ export function measureList(services: number): Promise<ListRun> {
 
 /** @param modeFlags What says how it writes rules. */
 export function measureAgent(services: number, modeFlags: readonly string[]): Promise<AgentRun> {
-  return withServer(services, async (spawn, double) => {
-    const flags = [
-      `--master=${double.url}`,
-      '--hostname-override=node',
-      `--cluster-cidr=${POD_CIDR}`,
-      ...modeFlags,
-    ];
-    const started = performance.now();
-    const agent = spawn(PORTWIDE, ['run', ...flags]);
-    if (agent.stdout === null || agent.pid === undefined)
-      throw new Error('the agent did not start');
-    const memory = watchMemory(agent.pid);
-    let serving = 0;
-    let seconds = 0;
-    createInterface({ input: agent.stdout }).on('line', (line) => {
-      if ((JSON.parse(line) as { msg?: string }).msg !== 'serving') return;
-      serving++;
-      seconds = (performance.now() - started) / 1000;
-    });
-    await waitFor('both families are served', () => serving === 2, START_MS);
-    const cpu = cpuSeconds(agent.pid);
-    await sleep(SETTLE_MS);
-    const { now: settled, peak } = memory.take();
-    return { seconds, cpu, settled, peak };
+  const how = { flags: modeFlags, message: 'serving' };
+  return withServer(services, (spawn, double) => measureOn(spawn, double, how));
+}
+
+/** What an agent is started with, and what it logs for each family once it has all. */
+export interface AgentHow {
+  readonly flags: readonly string[];
+  readonly message: string;
+}
+
+/** As `measureAgent`, with these objects and no others. */
+export function measureAgentWith(objects: readonly Manifest[], how: AgentHow): Promise<AgentRun> {
+  return withDouble(async (spawn, double) => {
+    for (let at = 0; at < objects.length; at += AT_A_TIME) {
+      await double.call('put', ...objects.slice(at, at + AT_A_TIME));
+    }
+    return await measureOn(spawn, double, how);
   });
 }
 
+async function measureOn(spawn: Spawn, double: RemoteDouble, how: AgentHow): Promise<AgentRun> {
+  const flags = [
+    `--master=${double.url}`,
+    '--hostname-override=node',
+    `--cluster-cidr=${POD_CIDR}`,
+    ...how.flags,
+  ];
+  const started = performance.now();
+  const agent = spawn(PORTWIDE, ['run', ...flags]);
+  if (agent.stdout === null || agent.pid === undefined) throw new Error('the agent did not start');
+  const memory = watchMemory(agent.pid);
+  let serving = 0;
+  let seconds = 0;
+  createInterface({ input: agent.stdout }).on('line', (line) => {
+    if ((JSON.parse(line) as { msg?: string }).msg !== how.message) return;
+    serving++;
+    seconds = (performance.now() - started) / 1000;
+  });
+  await waitFor('both families are served', () => serving === 2, START_MS);
+  const cpu = cpuSeconds(agent.pid);
+  await sleep(SETTLE_MS);
+  const { now: settled, peak } = memory.take();
+  return { seconds, cpu, settled, peak };
+}
+
 /** An API server with so many Services and their EndpointSlices, on a node. */
-async function withServer<Result>(
+function withServer<Result>(
   services: number,
+  use: (spawn: Spawn, double: RemoteDouble) => Promise<Result>,
+): Promise<Result> {
+  return withDouble(async (spawn, double) => {
+    for (let at = 0; at < services; at += AT_A_TIME) {
+      const length = Math.min(AT_A_TIME, services - at);
+      const objects = Array.from({ length }, (_, index) => apiObjects(at + index));
+      await double.call('put', ...objects.flat());
+    }
+    await double.call('put', apiNode('node'));
+    return await use(spawn, double);
+  });
+}
+
+async function withDouble<Result>(
   use: (spawn: Spawn, double: RemoteDouble) => Promise<Result>,
 ): Promise<Result> {
   return await withNetwork(async ({ node }) => {
     const { spawn, stop } = runIn('node', node);
     try {
-      const double = await RemoteDouble.start(spawn);
-      for (let at = 0; at < services; at += AT_A_TIME) {
-        const length = Math.min(AT_A_TIME, services - at);
-        const objects = Array.from({ length }, (_, index) => apiObjects(at + index));
-        await double.call('put', ...objects.flat());
-      }
-      await double.call('put', apiNode('node'));
-      return await use(spawn, double);
+      return await use(spawn, await RemoteDouble.start(spawn));
     } finally {
       await stop();
     }

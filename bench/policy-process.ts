@@ -1,0 +1,188 @@
+/** Runs one job in the namespace that it was started in, and prints its report as JSON. */
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
+import type { PolicyObject } from '../api/policy-objects.ts';
+import { nftCommand } from '../nftables/command.ts';
+import { Enforcer } from '../policy/enforcer.ts';
+import { PolicyModel } from '../policy/model.ts';
+import { systemTimers } from '../proxier/runner.ts';
+import { POD_CIDR } from './cluster.ts';
+import { clusterPod, clusterPolicy, HERE, NAMESPACES, policyCluster } from './policy-cluster.ts';
+import type { PolicyChangeKind, PolicyJob, PolicyReport } from './policy-jobs.ts';
+
+/** Objects handed over before the event loop gets a turn, as a source does after each page. */
+const OBJECTS_PER_TURN = 500;
+
+type Job<Kind extends PolicyJob['kind']> = Extract<PolicyJob, { kind: Kind }>;
+
+const nft = nftCommand();
+
+/** `--network-policy` without its sources. */
+function createAgent() {
+  const behind = new Set<IpFamily>();
+  const begun = new Set<IpFamily>();
+  let caughtUp = Promise.withResolvers<void>();
+  let compiled = 0;
+  const end = (family: IpFamily) => {
+    if (begun.delete(family)) behind.delete(family);
+    if (behind.size === 0) caughtUp.resolve();
+  };
+  const model = new PolicyModel({
+    nodeName: HERE,
+    onChange: () => {
+      if (behind.size === 0) caughtUp = Promise.withResolvers();
+      for (const family of IP_FAMILIES) behind.add(family);
+      begun.clear();
+      enforcer.changed();
+    },
+  });
+  const enforcer = new Enforcer({
+    families: IP_FAMILIES,
+    source: {
+      takeChanges: () => model.takeChanges(),
+      all: (family) => model.all(family),
+      learned: () => ({ elements: [], answers: [] }),
+    },
+    nft,
+    timers: systemTimers,
+    observer: {
+      began: (family) => begun.add(family),
+      unchanged: end,
+      compiled: () => {
+        compiled ||= performance.now();
+      },
+      applied: end,
+      failed: (_, error) => caughtUp.reject(error),
+      disturbed: (_, what) => caughtUp.reject(new Error(what)),
+      warned: (_, message) => caughtUp.reject(new Error(message)),
+      deaf: (error) => caughtUp.reject(error),
+    },
+  });
+  return { model, enforcer, inKernel: () => caughtUp.promise, compiledAt: () => compiled };
+}
+
+type PolicyAgent = ReturnType<typeof createAgent>;
+
+async function load(agent: PolicyAgent, objects: readonly PolicyObject[]): Promise<void> {
+  for (let at = 0; at < objects.length; at += OBJECTS_PER_TURN) {
+    for (const object of objects.slice(at, at + OBJECTS_PER_TURN)) agent.model.upsert(object);
+    await nextTurn();
+  }
+  agent.enforcer.start();
+  await agent.inKernel();
+}
+
+async function start({ size, changes }: Job<'start'>): Promise<PolicyReport> {
+  const objects = policyCluster(size);
+  const agent = createAgent();
+  const { model, enforcer } = agent;
+  const delay = monitorEventLoopDelay({ resolution: 1 });
+  delay.enable();
+  const started = performance.now();
+  await load(agent, objects);
+  const total = (performance.now() - started) / 1000;
+  delay.disable();
+  objects.length = 0;
+  const heap = heapUsed();
+  const timings: Record<PolicyChangeKind, number[]> = {
+    added: [],
+    relabelled: [],
+    gone: [],
+    elsewhere: [],
+    policy: [],
+  };
+  const timed = async (kind: PolicyChangeKind, change: () => void) => {
+    const began = performance.now();
+    change();
+    await agent.inKernel();
+    timings[kind].push(performance.now() - began);
+    await nextTurn();
+  };
+  // Of those that concern pods of the node: most of a cluster changes nothing here.
+  const step = Math.ceil(size.pods / size.local);
+  for (let round = 0; round < changes; round++) {
+    const pod = clusterPod(size.pods + round, size, { nodeName: HERE });
+    const peer = clusterPod(size.pods + round * step + NAMESPACES, size);
+    const policy = clusterPolicy((round * step) % size.policies, 90 + round);
+    await timed('added', () => model.upsert(pod));
+    await timed('relabelled', () => model.upsert({ ...pod, labels: { app: `app-${round % 7}` } }));
+    await timed('gone', () => model.remove('Pod', pod.key));
+    await timed('elsewhere', () => model.upsert(peer));
+    await timed('policy', () => model.upsert(policy));
+  }
+  const sizes = IP_FAMILIES.flatMap((family) => [...enforcer.sizes(family).values()]);
+  const elements = sizes.reduce((sum, count) => sum + count, 0);
+  const chains = IP_FAMILIES.reduce((sum, family) => sum + model.all(family).chains.length, 0);
+  await enforcer.stop();
+  const compile = (agent.compiledAt() - started) / 1000;
+  return {
+    start: total,
+    compile,
+    stall: delay.max / 1e6,
+    elements,
+    chains,
+    heap,
+    changes: timings,
+  };
+}
+
+/** One of the pods is the client, and may go where endpoints are. */
+async function loadFor({ size, address }: Job<'load'>): Promise<null> {
+  const agent = createAgent();
+  const client = clusterPod(0, size, {
+    name: 'client',
+    key: 'team-0/client',
+    addresses: [address],
+  });
+  const policy = clusterPolicy(0);
+  const [first] = policy.egress ?? [];
+  if (first === undefined) throw new Error('the policy has no rules for egress');
+  const rule = {
+    ...first,
+    peers: [{ kind: 'network' as const, cidr: POD_CIDR, except: [] }],
+    ports: undefined,
+  };
+  await load(agent, [
+    ...policyCluster(size),
+    client,
+    { ...policy, key: 'team-0/endpoints', name: 'endpoints', ingress: undefined, egress: [rule] },
+  ]);
+  await agent.enforcer.stop();
+  return null;
+}
+
+async function conntrack(): Promise<null> {
+  await nft.run(`table ip bench {
+    chain forward {
+      type filter hook forward priority 0; policy accept;
+      ct state established,related accept
+    }
+  }
+  `);
+  return null;
+}
+
+/** MiB. */
+function heapUsed(): number {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  collect();
+  return process.memoryUsage().heapUsed / 2 ** 20;
+}
+
+function run(job: PolicyJob): Promise<unknown> {
+  switch (job.kind) {
+    case 'start':
+      return start(job);
+    case 'load':
+      return loadFor(job);
+    case 'conntrack':
+      return conntrack();
+  }
+}
+
+const report = await run(JSON.parse(process.argv[2] ?? '') as PolicyJob);
+process.stdout.write(JSON.stringify(report), () => process.exit());
