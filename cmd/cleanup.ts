@@ -10,6 +10,7 @@ import { removePolicyTables } from '../policy/removal.ts';
 import { loadOrWarn } from './configuration.ts';
 import { UserError } from './errors.ts';
 import { tryLock } from './lock.ts';
+import { removeDnsQueues } from './policy-names.ts';
 import { cleanTable, deleteServiceTables, iptablesCommand, iptablesTables } from './removal.ts';
 
 export function addCleanupCommand(program: Command): void {
@@ -74,6 +75,7 @@ async function cleanup(excludeCidrs: readonly string[]): Promise<string[]> {
     await attempt(`nf_tables, ${family}`, () => deleteServiceTables(family));
   }
   await attempt('network policy', removePolicyTables);
+  await attempt('network policy, DNS', () => removeDnsQueues(IP_FAMILIES));
   await attempt('IPVS', () => clearIpvs(excludeCidrs));
   await attempt('ipset', destroySets);
   return failures;

@@ -25,6 +25,7 @@ import { UserError } from './errors.ts';
 import type { Log } from './log.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { PolicyFaults } from './policy-faults.ts';
+import { PolicyNames, queueDrops, removeDnsQueues } from './policy-names.ts';
 import {
   createPolicyObserver,
   type PolicyObserverOptions,
@@ -66,8 +67,8 @@ const KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
 
 export interface PolicyOptions {
   readonly open: OpenPolicy;
+  readonly options: Pick<RunOptions, 'policyLogGroup' | 'fqdnResolvers' | 'iptablesVariant'>;
   readonly nodeName: string;
-  readonly logGroup: number | undefined;
   /** Sockets of this process that change other tables. */
   readonly otherPorts: readonly number[];
   /** What serves Services has been loaded for the first time. */
@@ -92,26 +93,36 @@ export interface PolicyAgent {
 
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(options: PolicyOptions): PolicyAgent {
-  const { open, nodeName, logGroup, otherPorts, servicesLoaded, log, events, health } = options;
+  const { open, nodeName, otherPorts, servicesLoaded, log, events, health } = options;
   const { families, nft } = open;
   const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
   const faults = new PolicyFaults(tellOfFaults(log, events));
+  const names = new PolicyNames({
+    families,
+    options: options.options,
+    enforcer: () => enforcer,
+    log,
+  });
   const metrics = policyMetrics(
     definer(options.registry),
-    policySources(families, model, faults, () => enforcer, log),
+    policySources({ families, model, faults, names, enforcer: () => enforcer, log }),
     families,
   );
   const enforcer = new Enforcer({
     families,
     source: {
-      takeChanges: () => model.takeChanges(),
+      takeChanges: () => {
+        const changes = model.takeChanges();
+        if (changes.length > 0) names.setNames(model.domainNames());
+        return changes;
+      },
       all: (family) => model.all(family),
-      learned: () => ({ elements: [], answers: [] }),
+      learned: (family) => names.learned(family),
     },
     observer: createPolicyObserver({ log, metrics, health, events, nodeName }),
     nft,
     timers: systemTimers,
-    logGroup,
+    logGroup: options.options.policyLogGroup,
     otherPorts,
     // Not never, should that fail.
     othersLoaded: Promise.race([servicesLoaded, sleep(LOADING_MS, undefined, { ref: false })]),
@@ -119,15 +130,18 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   const unsynced = new Set<Kind>(KINDS);
   const sink: ObjectSink = {
     upsert(object) {
+      names.sink.upsert(object);
       faults.upsert(object);
       if (isPolicyObject(object)) model.upsert(object);
     },
     remove(kind, key) {
+      names.sink.remove(kind, key);
       faults.remove(kind, key);
       if (isPolicyKind(kind)) model.remove(kind, key);
     },
     synced(kind) {
-      if (unsynced.delete(kind) && unsynced.size === 0) enforcer.start();
+      if (!unsynced.delete(kind) || unsynced.size > 0) return;
+      void names.restore(model.domainNames()).then(() => enforcer.start());
     },
   };
   return {
@@ -136,17 +150,28 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
     unreadable: (kind) => {
       if (POLICY_KINDS.some((each) => each === kind)) metrics.unreadable.inc({ kind });
     },
-    stop: () => enforcer.stop(),
+    stop: async () => {
+      await enforcer.stop();
+      await names.close();
+    },
   };
 }
 
-function policySources(
-  families: readonly IpFamily[],
-  model: PolicyModel,
-  faults: PolicyFaults,
-  enforcer: () => Enforcer,
-  log: Log,
-): PolicySources {
+function policySources({
+  families,
+  model,
+  faults,
+  names,
+  enforcer,
+  log,
+}: {
+  families: readonly IpFamily[];
+  model: PolicyModel;
+  faults: PolicyFaults;
+  names: PolicyNames;
+  enforcer: () => Enforcer;
+  log: Log;
+}): PolicySources {
   return {
     policies: () => faults.counts(),
     profiles: () => {
@@ -161,6 +186,8 @@ function policySources(
       families.flatMap((family) =>
         [...enforcer().sizes(family)].map(([set, count]) => ({ family, set, count })),
       ),
+    names: () => names.numbers(),
+    queueDrops,
     denied: async () => {
       try {
         return [...(await enforcer().denied())].flatMap(([family, counts]) =>
@@ -196,7 +223,8 @@ export function retirePolicy(log: Log): Promise<void> {
     log,
     async () => {
       const tables = await removePolicyTables();
-      if (tables > 0) {
+      const hadQueues = await removeDnsQueues(IP_FAMILIES);
+      if (tables > 0 || hadQueues) {
         log.info({ tables }, 'removed what an agent with --network-policy had enforced');
       }
       return true;

@@ -137,8 +137,8 @@ async function run(texts: FlagTexts): Promise<void> {
     openedPolicy &&
     startPolicy({
       open: openedPolicy,
+      options,
       nodeName,
-      logGroup: options.policyLogGroup,
       otherPorts: ports,
       servicesLoaded: loaded.promise,
       registry: metrics.registry,

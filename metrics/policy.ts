@@ -20,11 +20,39 @@ export interface PolicySources {
   policies(): Iterable<{ kind: PolicyKind; state: 'sound' | 'faulty'; count: number }>;
   profiles(): Iterable<{ direction: string; count: number }>;
   elements(): Iterable<{ family: IpFamily; set: string; count: number }>;
+  /** Of domain names: what is known, and what was seen of DNS. */
+  names(): NameNumbers;
+  /** Packets of DNS that the kernel did not hand over and dropped. */
+  queueDrops(): Promise<number>;
   /** The kernel counts them. */
   denied(): Promise<
     Iterable<{ family: IpFamily; tier: string; direction: string; packets: number }>
   >;
 }
+
+/** Since the start, but for what there is of names and addresses. */
+export interface NameNumbers {
+  readonly names: number;
+  readonly addresses: number;
+  readonly evictions: number;
+  readonly queries: number;
+  readonly answers: number;
+  readonly unasked: number;
+  readonly unreadable: number;
+  readonly givenUp: number;
+  readonly overdue: number;
+  readonly notLearned: number;
+}
+
+const DNS_OUTCOMES = {
+  queries: 'query',
+  answers: 'answer',
+  unasked: 'unasked_answer',
+  unreadable: 'unreadable',
+  givenUp: 'given_up',
+  overdue: 'overdue',
+  notLearned: 'not_learned',
+} as const;
 
 /** 0.1 ms to 1.6 s. */
 const COMPILE_BUCKETS = exponential(0.0001, 2, 15);
@@ -81,6 +109,7 @@ export function policyMetrics(
         value: packets,
       })),
   );
+  defineNames(asked, sources);
   const applyFailures = counter(
     'portwide_policy_apply_failures_total',
     'Changes of network policy that could not be applied; each is tried again',
@@ -132,4 +161,49 @@ export function policyMetrics(
     lastApplied,
     unreadable,
   };
+}
+
+function defineNames(asked: Define['asked'], sources: PolicySources): void {
+  const one = (value: number) => [{ labels: {}, value }];
+  asked(
+    'gauge',
+    'portwide_policy_fqdn_names',
+    'Domain names of which addresses are known',
+    [],
+    () => one(sources.names().names),
+  );
+  asked(
+    'gauge',
+    'portwide_policy_fqdn_addresses',
+    'Addresses of domain names that are known',
+    [],
+    () => one(sources.names().addresses),
+  );
+  asked(
+    'counter',
+    'portwide_policy_fqdn_evictions_total',
+    'Addresses of domain names that were forgotten before their time, for there were too many',
+    [],
+    () => one(sources.names().evictions),
+  );
+  asked(
+    'counter',
+    'portwide_policy_dns_messages_total',
+    'Messages of DNS that were looked into, and what became of some',
+    ['outcome'],
+    () => {
+      const numbers = sources.names();
+      return Object.entries(DNS_OUTCOMES).map(([name, outcome]) => ({
+        labels: { outcome },
+        value: numbers[name as keyof typeof DNS_OUTCOMES],
+      }));
+    },
+  );
+  asked(
+    'counter',
+    'portwide_policy_dns_queue_drops_total',
+    'Packets of DNS that the kernel dropped, for their queue or its reader was full',
+    [],
+    async () => one(await sources.queueDrops()),
+  );
 }

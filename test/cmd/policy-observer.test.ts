@@ -25,7 +25,25 @@ function world() {
   const registry = new Registry();
   const metrics = policyMetrics(
     definer(registry),
-    { policies: () => [], profiles: () => [], elements: () => [], denied: async () => [] },
+    {
+      policies: () => [],
+      profiles: () => [],
+      elements: () => [],
+      names: () => ({
+        names: 1,
+        addresses: 1,
+        evictions: 0,
+        queries: 0,
+        answers: 0,
+        unasked: 0,
+        unreadable: 0,
+        givenUp: 0,
+        overdue: 0,
+        notLearned: 0,
+      }),
+      queueDrops: async () => 0,
+      denied: async () => [],
+    },
     ['IPv4', 'IPv6'],
   );
   const logger = { info: at('info'), warn: at('warn'), error: at('error'), debug: at('debug') };

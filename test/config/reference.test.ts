@@ -25,7 +25,7 @@ const OWN_FLAGS = [
   '--iptables-variant',
   '--ipvs-fwmark-range',
   '--ipvs-all-ports',
-].concat('--network-policy', '--policy-log-group');
+].concat('--network-policy', '--fqdn-resolvers', '--policy-log-group');
 /** kube-proxy has them in its file alone; and where cluster IPs come from it asks the API server. */
 const NFTABLES_FLAGS = ['masquerade-all', 'masquerade-bit', 'sync-period', 'min-sync-period']
   .map((name) => `--nftables-${name}`)
@@ -59,7 +59,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['portwide.iptables', 'variant'],
   ['portwide.ipvs', 'fwmarkRange', 'allPorts'],
   ['portwide.nftables', 'serviceCIDRs'],
-  ['portwide.networkPolicy', 'enforce', 'logGroup'],
+  ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'logGroup'],
 ];
 
 describe('the tables of settings', () => {

@@ -114,6 +114,7 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   nftablesSyncPeriod: period,
   nftablesMinSyncPeriod: period,
   networkPolicy: bool,
+  fqdnResolvers: fc.array(constantFrom('10.96.0.10', 'fd00::a'), { maxLength: 2 }),
   policyLogGroup: perhaps(integer({ min: 0, max: 65535 })),
   portRange: perhaps(constantFrom('0-0', '300-2000', '80', '80+2')),
   winkernelNetworkName: perhaps(word),

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { existsSync, globSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { parse } from 'yaml';
+import { ALL_SETTINGS } from '../../config/settings.ts';
 import { type RawObject, ROOT, readObject, readObjects, readText, yamlFiles } from './manifests.ts';
 import { schemaFaults, unknownFields } from './schema.ts';
 
@@ -96,7 +97,7 @@ describe('manifests under deploy/ are as Kubernetes wants them', () => {
 describe('kustomizations', () => {
   interface Kustomization {
     readonly resources: readonly string[];
-    readonly patches?: readonly { readonly path: string }[];
+    readonly patches?: readonly { readonly path?: string; readonly patch?: string }[];
     readonly images?: readonly { readonly name: string }[];
   }
   const kustomizations = new Map(
@@ -106,7 +107,7 @@ describe('kustomizations', () => {
   );
   const listed = new Set<string>();
   for (const [path, { resources, patches = [] }] of kustomizations) {
-    for (const entry of [...resources, ...patches.map((patch) => patch.path)]) {
+    for (const entry of [...resources, ...patches.flatMap(({ path: file }) => file ?? [])]) {
       listed.add(normalize(join(dirname(path), entry)));
     }
   }
@@ -131,6 +132,20 @@ describe('kustomizations', () => {
         images.some(({ name }) => name === (container as unknown as { image: string }).image),
       );
     }
+  });
+});
+
+describe('the component of network policy', () => {
+  it('gives the agent the flag, and nothing to the init container', () => {
+    const { patches } = parse(readText('deploy/network-policy/kustomization.yaml'));
+    const operations = parse(patches[0].patch);
+    const container = '/spec/template/spec/containers/0';
+    assert.deepEqual(operations, [
+      { op: 'test', path: `${container}/name`, value: pod.containers[0].name },
+      { op: 'add', path: `${container}/args/-`, value: '--network-policy' },
+    ]);
+    const { winsOverFile } = ALL_SETTINGS.networkPolicy;
+    assert.ok(winsOverFile, 'the DaemonSet has --config');
   });
 });
 

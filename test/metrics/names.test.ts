@@ -84,6 +84,11 @@ const POLICY: readonly Row[] = [
   ['portwide_policy_profiles', 'gauge', ['direction']],
   ['portwide_policy_elements', 'gauge', ['ip_family', 'set']],
   ['portwide_policy_denied_packets_total', 'counter', ['direction', 'ip_family', 'tier']],
+  ['portwide_policy_fqdn_names', 'gauge', []],
+  ['portwide_policy_fqdn_addresses', 'gauge', []],
+  ['portwide_policy_fqdn_evictions_total', 'counter', []],
+  ['portwide_policy_dns_messages_total', 'counter', ['outcome']],
+  ['portwide_policy_dns_queue_drops_total', 'counter', []],
   ['portwide_policy_compile_duration_seconds', 'histogram', [], COMPILE_BUCKETS],
   ['portwide_policy_apply_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
   ['portwide_policy_apply_failures_total', 'counter', FAMILY],
@@ -93,6 +98,19 @@ const POLICY: readonly Row[] = [
   ['portwide_policy_unreadable_objects_total', 'counter', ['kind']],
 ];
 const ALL = [...KUBE_PROXY, ...PORTWIDE, ...POLICY];
+
+const NAMES = {
+  names: 1,
+  addresses: 1,
+  evictions: 0,
+  queries: 0,
+  answers: 0,
+  unasked: 0,
+  unreadable: 0,
+  givenUp: 0,
+  overdue: 0,
+  notLearned: 0,
+};
 
 /** An agent to which everything has happened that a metric tells of. */
 async function experienced(): Promise<Scrape> {
@@ -125,6 +143,8 @@ async function experienced(): Promise<Scrape> {
       policies: () => [{ kind: 'NetworkPolicy', state: 'sound', count: 1 }],
       profiles: () => [{ direction: 'ingress', count: 1 }],
       elements: () => [{ family: 'IPv4', set: 'peers', count: 1 }],
+      names: () => NAMES,
+      queueDrops: async () => 1,
       denied: async () => [{ family: 'IPv4', tier: 'admin', direction: 'ingress', packets: 1 }],
     },
     ['IPv4'],

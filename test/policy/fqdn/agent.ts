@@ -66,6 +66,9 @@ const functions = {
         learned: (family) => learning.learned(family),
       },
       observer: {
+        began: () => {},
+        unchanged: () => {},
+        compiled: () => {},
         applied: () => {
           applied += 1;
         },

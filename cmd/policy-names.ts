@@ -1,0 +1,173 @@
+/** Domain names of network policy in a running agent: whose answers count, and who hears of what. */
+import { readFile } from 'node:fs/promises';
+import type { Logger } from 'pino';
+import { familyOf } from '../api/addresses.ts';
+import type { ApiObject, IpFamily, Kind, ObjectKey } from '../api/objects.ts';
+import type { RunOptions } from '../config/settings.ts';
+import { type Iptables, iptablesCommands, VARIANTS } from '../iptables/commands.ts';
+import { detectVariant } from '../iptables/variant.ts';
+import type { Enforcer } from '../policy/enforcer.ts';
+import { DNS_QUEUE, DnsLearning } from '../policy/fqdn/learning.ts';
+import { type MangleTable, removeDnsRules } from '../policy/fqdn/rules.ts';
+import type { Answer, LearnedElement, ListNumber } from '../policy/shape.ts';
+import { systemTimers } from '../proxier/runner.ts';
+import type { ObjectSink } from '../sources/store.ts';
+import { iptablesTables } from './removal.ts';
+
+/** The Service of the cluster's DNS, by its name of old, which CoreDNS kept. */
+const CLUSTER_DNS = 'kube-system/kube-dns';
+/** Milliseconds between two looks at the rules that queue packets. Each is a run of iptables-save. */
+const MEND_PERIOD = 60_000;
+/** Its numbers by place: queue, who has it, waiting, mode, range, dropped by queue, dropped by user. */
+const QUEUES = '/proc/net/netfilter/nfnetlink_queue';
+
+export interface PolicyNamesOptions {
+  readonly families: readonly IpFamily[];
+  readonly options: Pick<RunOptions, 'fqdnResolvers' | 'iptablesVariant'>;
+  readonly enforcer: () => Enforcer;
+  readonly log: Logger;
+}
+
+/** What pods were told of domain names, and what follows for the kernel. */
+export class PolicyNames {
+  readonly #options: PolicyNamesOptions;
+  readonly #learning: DnsLearning;
+  /** Of which the enforcer was given all that is known. */
+  readonly #written = new Set<IpFamily>();
+  readonly #mending: NodeJS.Timeout;
+  #names = '';
+
+  constructor(options: PolicyNamesOptions) {
+    this.#options = options;
+    const { log, enforcer, families } = options;
+    const inKernel = <T extends { readonly address: string }>(all: readonly T[]) =>
+      all.filter(({ address }) => this.#written.has(familyOf(address)));
+    this.#learning = new DnsLearning({
+      store: {
+        // Before a table is written, its lists may be those of an earlier agent.
+        learn: (elements, answers) => enforcer().learn(inKernel(elements), inKernel(answers)),
+        forget: (elements, answers) => enforcer().forget(inKernel(elements), inKernel(answers)),
+      },
+      tables: families.map((family) => mangleTable(family, options.options)),
+      observer: {
+        notLearned: (err) =>
+          log.warn({ err }, 'cannot let packets go to addresses of a domain name'),
+        notForgotten: (err) => log.warn({ err }, 'cannot remove addresses of domain names'),
+        rulesFailed: (family, err) =>
+          log.error({ family, err }, 'cannot have DNS answers queued; no addresses are learned'),
+        threadFailed: (err) =>
+          log.error({ err }, 'the thread that looks into DNS answers failed; starting it again'),
+      },
+      timers: systemTimers,
+    });
+    this.#setResolvers(options.options.fqdnResolvers);
+    this.#mending = setInterval(() => {
+      if (this.#names !== NO_NAMES) this.#learning.mend();
+    }, MEND_PERIOD).unref();
+  }
+
+  /** Follows the cluster's DNS, unless resolvers were named. */
+  readonly sink: ObjectSink = {
+    upsert: (object: ApiObject) => {
+      if (object.kind !== 'Service' || object.key !== CLUSTER_DNS) return;
+      this.#followDns(object.clusterIPs);
+    },
+    remove: (kind: Kind, key: ObjectKey) => {
+      if (kind === 'Service' && key === CLUSTER_DNS) this.#followDns([]);
+    },
+    synced: () => {},
+  };
+
+  /** Takes over what an earlier agent learned, before anything is enforced. */
+  async restore(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): Promise<void> {
+    this.setNames(names);
+    try {
+      this.#learning.restore(await this.#options.enforcer().answers());
+    } catch (err) {
+      this.#options.log.warn({ err }, 'cannot read which addresses of domain names were known');
+    }
+  }
+
+  /** To be called whenever these may have changed; the map may be the same. */
+  setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): void {
+    const now = JSON.stringify([...names].map(([pattern, lists]) => [pattern, ...lists]));
+    if (now === this.#names) return;
+    this.#names = now;
+    void this.#learning.setNames(names);
+  }
+
+  /** For whoever writes a table anew. */
+  learned(family: IpFamily): { elements: readonly LearnedElement[]; answers: readonly Answer[] } {
+    this.#written.add(family);
+    return this.#learning.learned(family);
+  }
+
+  numbers(): ReturnType<DnsLearning['numbers']> {
+    return this.#learning.numbers();
+  }
+
+  async close(): Promise<void> {
+    clearInterval(this.#mending);
+    await this.#learning.close();
+  }
+
+  #followDns(addresses: readonly string[]): void {
+    if (this.#options.options.fqdnResolvers.length === 0) this.#setResolvers(addresses);
+  }
+
+  #setResolvers(addresses: readonly string[]): void {
+    this.#learning.setResolvers(new Set(addresses));
+  }
+}
+
+const NO_NAMES = '[]';
+
+/** Packets that the kernel dropped for a queue that was full or a socket that was. */
+export async function queueDrops(): Promise<number> {
+  let text: string;
+  try {
+    text = await readFile(QUEUES, 'utf8');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return 0;
+    throw error;
+  }
+  const fields = text
+    .split('\n')
+    .map((line) => line.trim().split(/\s+/).map(Number))
+    .find(([queue]) => queue === DNS_QUEUE);
+  return (fields?.[5] ?? 0) + (fields?.[6] ?? 0);
+}
+
+/** By the variant that the node uses, which is found out when there is something to do. */
+function mangleTable(
+  family: IpFamily,
+  { iptablesVariant }: PolicyNamesOptions['options'],
+): MangleTable {
+  let found: Promise<Iptables> | undefined;
+  const iptables = () => {
+    found ??= (async () => iptablesCommands(family, iptablesVariant ?? (await detectVariant())))();
+    return found;
+  };
+  return {
+    family,
+    saveTable: async (table) => {
+      const commands = await iptables();
+      // To ask for a table that is not there would create it.
+      const tables = await iptablesTables(family, commands.variant);
+      return tables.includes(table) ? await commands.saveTable(table) : '';
+    },
+    restore: async (inputs) => (await iptables()).restore(inputs),
+  };
+}
+
+/** Takes away the rules that queue packets, of both variants. @throws IptablesError */
+export async function removeDnsQueues(families: readonly IpFamily[]): Promise<boolean> {
+  let isRemoved = false;
+  for (const family of families) {
+    for (const variant of VARIANTS) {
+      if (!(await iptablesTables(family, variant)).includes('mangle')) continue;
+      if (await removeDnsRules(iptablesCommands(family, variant))) isRemoved = true;
+    }
+  }
+  return isRemoved;
+}
