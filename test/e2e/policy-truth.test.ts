@@ -4,11 +4,11 @@
  */
 import assert from 'node:assert/strict';
 import type { Protocol } from '../../api/objects.ts';
-import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, type Lab } from '../lab/lab.ts';
 import { type Flow, verdict } from '../policy/oracle.ts';
 import { Random } from '../random.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
-import { networkPolicy, podManifest } from './policy-manifests.ts';
+import { Barrier } from './truth/barrier.ts';
 import { generate, type Home, nodesOf, type Recipe } from './truth/generated.ts';
 import { manifestOf } from './truth/manifests.ts';
 
@@ -48,8 +48,6 @@ const PORTS: Readonly<Record<Protocol, readonly number[]>> = {
   SCTP: [80],
 };
 const PROTOCOLS = Object.keys(PORTS) as Protocol[];
-/** The first port of the pod that tells when policies are in force. */
-const BARRIER = 20_000;
 
 interface Probe extends Flow {
   readonly host: Host;
@@ -60,15 +58,14 @@ describe('a truth table of network policy', () => {
   let lab: Lab;
   let agent: Agent;
   let homes: readonly Home[];
-  let barrier: Host;
+  let barrier: Barrier;
   let probes: readonly Probe[];
-  let rounds = 0;
 
   before(async () => {
     lab = await createLab({ pods: 5, remotePods: 2 });
     const spaces = ['blue', 'blue', 'red', 'green'];
     const here = lab.pods.slice(0, 4);
-    barrier = lab.pods[4] as Host;
+    const last = lab.pods[4] as Host;
     homes = [...here, ...lab.remotePods].map((host, index) => ({
       name: host.name,
       namespace: spaces[index % spaces.length] ?? '',
@@ -78,7 +75,7 @@ describe('a truth table of network policy', () => {
     const outside = [lab.client, lab.node, lab.node2];
     const targets = [...here, ...lab.remotePods, ...outside];
     await Promise.all([
-      barrier.serveEveryPort(),
+      last.serveEveryPort(),
       ...targets.flatMap((host) =>
         PROTOCOLS.map((protocol) => host.serve({ protocol, ports: PORTS[protocol] })),
       ),
@@ -90,7 +87,8 @@ describe('a truth table of network policy', () => {
     ];
     agent = new Agent(lab);
     agent.write('node', []);
-    write([], 0);
+    barrier = new Barrier(lab, agent, last);
+    barrier.write(nodes().map(manifestOf));
     await agent.start([...AGENT_FLAGS, '--network-policy', '--proxy-mode=nftables']);
     agent.log.length = 0;
   });
@@ -110,29 +108,8 @@ describe('a truth table of network policy', () => {
 
   const nodes = () => nodesOf([lab.node.ipv4, lab.node.ipv6], [lab.node2.ipv4, lab.node2.ipv6]);
 
-  /** Last comes what lets the barrier's pod be reached on one port: then all else is in force. */
-  function write(objects: Parameters<typeof manifestOf>[0][], round: number): void {
-    agent.write('truth', [
-      ...nodes().map(manifestOf),
-      podManifest(barrier, { namespace: 'barrier' }),
-      ...objects.map(manifestOf),
-      networkPolicy(
-        'barrier',
-        { podSelector: {}, ingress: [{ ports: [{ port: BARRIER + round }] }] },
-        'barrier',
-      ),
-    ]);
-  }
-
   async function apply(objects: Parameters<typeof manifestOf>[0][]): Promise<void> {
-    rounds += 1;
-    write(objects, rounds);
-    for (const address of [barrier.ipv4, barrier.ipv6]) {
-      await waitFor('the policies are in force', async () => {
-        const { outcome } = await lab.client.tcp(address, BARRIER + rounds, { timeoutMs: 100 });
-        return outcome === 'answered';
-      });
-    }
+    await barrier.apply([...nodes(), ...objects].map(manifestOf));
     // Datagrams of this round are no part of what an earlier one began.
     await lab.node.exec('conntrack', ['-F']);
   }

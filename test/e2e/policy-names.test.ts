@@ -1,0 +1,183 @@
+import assert from 'node:assert/strict';
+import { type Child, startChild } from '../child.ts';
+import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
+import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import { serviceManifest, sliceManifest } from './manifests.ts';
+import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
+
+const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+const SERVER = new URL('../policy/fqdn/dns-server.ts', import.meta.url);
+const VIPS = ['10.96.0.10', 'fd00:10:96::a'] as const;
+const PORT = 443;
+
+/** The cluster's DNS is a Service whose one endpoint is on the other node. */
+for (const mode of ['nftables', 'iptables'] as const) {
+  describe(`domain names in policies beside mode ${mode}`, () => {
+    const flags = [...AGENT_FLAGS, `--proxy-mode=${mode}`];
+    let lab: Lab;
+    let agent: Agent;
+    let server: Child<ServerFunctions>;
+    let pod: Host;
+
+    before(async () => {
+      lab = await createLab({ pods: 1, remotePods: 1 });
+      const [first, resolver] = [lab.pods[0], lab.remotePods[0]];
+      assert.ok(first !== undefined && resolver !== undefined);
+      pod = first;
+      server = await startChild<ServerFunctions>(resolver.namespace, SERVER);
+      for (const address of ['0.0.0.0', '::']) await server.call('serve', address);
+      const input = [
+        'route add local 198.18.0.0/16 dev lo',
+        'route add local 2001:db8:52::/48 dev lo',
+        `route add 10.244.1.0/24 via ${lab.node.ipv4}`,
+        `route add fd00:10:244:1::/64 via ${lab.node.ipv6}`,
+        '',
+      ].join('\n');
+      await lab.elsewhere.exec('ip', ['-batch', '-'], { input });
+      await lab.elsewhere.serve({ protocol: 'TCP', port: PORT });
+      agent = new Agent(lab);
+      const ports = [53].flatMap((port) => [{ protocol: 'UDP', port }, { port }]);
+      agent.write('policies', [
+        ...policyPods(lab),
+        networkPolicy('dns', { podSelector: {}, policyTypes: ['Egress'], egress: [{ ports }] }),
+        adminPolicy('AdminNetworkPolicy', 'names', {
+          priority: 1,
+          subject: { namespaces: {} },
+          egress: [{ action: 'Allow', to: [{ domainNames: ['*.example.com'] }] }],
+        }),
+      ]);
+      const dns = serviceManifest('kube-dns', {
+        spec: {
+          clusterIPs: VIPS,
+          ports: [
+            { name: 'dns', protocol: 'UDP', port: 53 },
+            { name: 'dns-tcp', protocol: 'TCP', port: 53 },
+          ],
+        },
+      });
+      const slices = ([4, 6] as const).map((family) =>
+        sliceManifest('kube-dns', family, [resolver], {
+          ports: [
+            { name: 'dns', protocol: 'UDP', port: 53 },
+            { name: 'dns-tcp', protocol: 'TCP', port: 53 },
+          ],
+        }),
+      );
+      agent.write('dns', [dns, ...slices].map(inKubeSystem));
+      await agent.start([...flags, '--network-policy']);
+      await queueing(true);
+    });
+    after(async () => {
+      await agent?.destroy();
+      await server?.stop();
+      await lab?.destroy();
+    });
+
+    const inKubeSystem = (object: Readonly<Record<string, unknown>>) => ({
+      ...object,
+      metadata: { ...(object.metadata as object), namespace: 'kube-system' },
+    });
+    const queues = async () => {
+      const texts = await Promise.all(
+        ['iptables-nft-save', 'ip6tables-nft-save'].map(async (command) => {
+          const { stdout } = await lab.node.exec(command, ['-t', 'mangle'], { reject: false });
+          return stdout.includes('PORTWIDE-DNS');
+        }),
+      );
+      return texts.filter(Boolean).length;
+    };
+    const queueing = (expected: boolean) =>
+      waitFor(`packets of DNS are ${expected ? '' : 'not '}queued`, async () => {
+        return (await queues()) === (expected ? 2 : 0);
+      });
+    const dig = async (name: string, type: 'A' | 'AAAA' = 'A', vip: string = VIPS[0]) => {
+      const args = [`@${vip}`, name, type, '+short', '+tries=1', '+time=5'];
+      return (await pod.exec('dig', args, { reject: false })).stdout.trim();
+    };
+    const outcome = async (address: string) =>
+      (await pod.tcp(address, PORT, { timeoutMs: 500 })).outcome;
+
+    it('opens the addresses that a pod was answered, and no others, in both families', async () => {
+      for (const [number, type, vip] of [
+        [1, 'A', VIPS[0]],
+        [2, 'AAAA', VIPS[1]],
+      ] as const) {
+        const address = addressOf(number, type);
+        assert.equal(await outcome(address), 'timeout');
+        // The thread may be starting: what comes by before is not seen.
+        await waitFor(`${address} is learned`, async () => {
+          assert.ok(await dig(`a${number}.example.com`, type, vip));
+          return (await outcome(address)) === 'answered';
+        });
+      }
+      const other = addressOf(3, 'A');
+      assert.equal(await dig('a3.other.test'), other);
+      assert.equal(await outcome(other), 'timeout');
+      assert.equal(await outcome(addressOf(1, 'AAAA')), 'timeout');
+    });
+
+    it('a dead agent takes down neither DNS nor what was learned; a new one goes on', async () => {
+      await agent.kill();
+      assert.equal(await outcome(addressOf(1, 'A')), 'answered');
+      assert.equal(await dig('a4.example.com'), addressOf(4, 'A'));
+      assert.equal(await outcome(addressOf(4, 'A')), 'timeout');
+      await agent.start();
+      const enforcing = () => agent.logged('enforcing network policies').length === 2;
+      await waitFor('enforcing', enforcing);
+      for (const [number, type] of [
+        [1, 'A'],
+        [2, 'AAAA'],
+      ] as const) {
+        assert.equal(await outcome(addressOf(number, type)), 'answered');
+      }
+      await waitFor('it learns', async () => {
+        await dig('a4.example.com');
+        return (await outcome(addressOf(4, 'A'))) === 'answered';
+      });
+    });
+
+    it('another list for another policy has what is known at once', async () => {
+      agent.write('more', [
+        adminPolicy('AdminNetworkPolicy', 'more', {
+          priority: 0,
+          subject: { pods: { namespaceSelector: {}, podSelector: {} } },
+          egress: [
+            {
+              action: 'Allow',
+              to: [{ domainNames: ['a1.example.com'] }, { networks: ['198.51.100.10/32'] }],
+            },
+            {
+              action: 'Deny',
+              to: [{ networks: ['0.0.0.0/0'] }],
+              ports: [{ portNumber: { port: PORT } }],
+            },
+          ],
+        }),
+      ]);
+      await waitFor(
+        'the policy is there',
+        async () => (await outcome(addressOf(4, 'A'))) === 'timeout',
+      );
+      assert.equal(await outcome(addressOf(1, 'A')), 'answered');
+      agent.write('more', []);
+      await waitFor(
+        'the policy is gone',
+        async () => (await outcome(addressOf(4, 'A'))) === 'answered',
+      );
+    });
+
+    it('the queue goes with the flag, and with cleanup', async () => {
+      await agent.stop();
+      assert.equal(await queues(), 2);
+      await agent.start(flags);
+      await queueing(false);
+      await agent.stop();
+      await agent.start([...flags, '--network-policy']);
+      await queueing(true);
+      await agent.stop();
+      await lab.node.exec(PORTWIDE, ['cleanup']);
+      assert.equal(await queues(), 0);
+    });
+  });
+}
