@@ -2,12 +2,13 @@
 import type { IpFamily } from '../api/objects.ts';
 import { addressFormatter } from '../netlink/address.ts';
 import { ENOENT, hasErrno } from '../netlink/error.ts';
-import { NfTables, NftRefusedError, type NftStep } from '../netlink/nftables.ts';
+import { NftRefusedError, type NftStep } from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
 import type { NftCommand } from '../nftables/command.ts';
 import { profileChainNames, profileChains } from './chains.ts';
 import { type KernelElement, placed, placedAnswer, readAnswer } from './element.ts';
 import { Lifetimes } from './lifetimes.ts';
+import { fill, inForce, type PolicyTables, rebuild } from './rebuild.ts';
 import { PolicyRefusedError } from './refusal.ts';
 import {
   type Answer,
@@ -20,45 +21,17 @@ import {
   type ProfileChain,
 } from './shape.ts';
 import {
-  COMPLETE,
-  type Counts,
-  chainRules,
   DENIALS,
   type Denial,
   denyChain,
-  GUARD_TABLE,
-  newTable,
-  POLICY_TABLE,
-  type PolicyChain,
   SET_NAMES,
   type SetName,
   type SkeletonOptions,
-  standingChains,
 } from './skeleton.ts';
 
 export interface PolicyBackendOptions extends SkeletonOptions {
   /** Milliseconds, of a clock that only goes forward. */
   readonly now?: () => number;
-}
-
-/** Of one family, by sockets of their own. */
-export interface PolicyTables {
-  /** `POLICY_TABLE` */
-  readonly main: NfTables;
-  /** `GUARD_TABLE`: stands in for that while it is made anew. */
-  readonly guard: NfTables;
-}
-
-/** @throws NetlinkError */
-export function openPolicyTables(family: IpFamily): PolicyTables {
-  const [main, guard] = [POLICY_TABLE, GUARD_TABLE].map((name) => new NfTables(family, name));
-  return { main, guard } as PolicyTables;
-}
-
-/** What a table is made of in any case. */
-interface Made {
-  readonly name: string;
-  readonly chains: readonly PolicyChain[];
 }
 
 /** What was learned of domain names. */
@@ -74,7 +47,6 @@ export interface Denied {
   readonly packets: number;
 }
 
-const NO_COUNTS: Counts = new Map();
 /** An element that is refreshed may end in the moment between. */
 const LEARN_ATTEMPTS = 3;
 
@@ -96,7 +68,6 @@ export class PolicyBackend {
   readonly #nft: NftCommand;
   readonly #options: PolicyBackendOptions;
   readonly #now: () => number;
-  readonly #made: Readonly<Record<keyof PolicyTables, Made>>;
   #queue: Promise<unknown> = Promise.resolve();
   #lesson: Lesson | undefined;
   #isKnown = false;
@@ -113,10 +84,6 @@ export class PolicyBackend {
     this.#nft = nft;
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
-    // Later than the one that goes in the same moment: a packet that this does not judge any more comes
-    // by here after it.
-    const guard = { name: GUARD_TABLE, chains: standingChains(options, 1) };
-    this.#made = { main: { name: POLICY_TABLE, chains: standingChains(options) }, guard };
   }
 
   /** Whether only `replaceAll` can tell what the kernel has afterwards. */
@@ -248,15 +215,6 @@ export class PolicyBackend {
     this.#count(discard, -1);
   }
 
-  /**
-   * Table and sets are text for nft, rules are not: a table cannot be made in one transaction. So a
-   * guard is made beside the one that is there, and takes over from it in one; and when the table has been
-   * made anew beside the guard, that goes.
-   *
-   * Rules that begin to judge in the transaction that adds intervals do not find these for some
-   * milliseconds (seen on 6.18), which lets through what they deny, and keeps back what they allow. So
-   * hooks get their rules in one of their own.
-   */
   async #replaceAll({ chains, elements }: PolicyState, learned: Learned): Promise<number> {
     const slices = new Slices();
     const bySet = new Map<SetName, KernelElement[]>(SET_NAMES.map((set) => [set, []]));
@@ -265,53 +223,21 @@ export class PolicyBackend {
       bySet.get(set)?.push(element);
       if (slices.isOver()) await slices.turn();
     }
-    const { main, guard } = this.#tables;
+    const sizes = new Map([...bySet].map(([set, { length }]) => [set, length]));
     const now = this.#now();
     const kept = await this.#readAnswers();
     this.#answers.clear();
     this.#learned.clear();
     const answers = this.#answers.wanting(elementsOfAnswers([...kept, ...learned.answers]), now);
     const names = this.#learned.wanting(elementsOfNames(learned.elements), now);
-    const parts = () => chains.flatMap((chain) => profileChains(chain, this.family));
-    const steps = (): NftStep[] => [
-      ...parts().map(fill),
-      ...[...bySet].map(([set, all]) => ({ action: 'add', set, elements: all }) as const),
-      { action: 'add', set: 'learned', elements: names },
-      { action: 'add', set: 'answers', elements: answers },
-    ];
-
-    // An agent that was killed may have left a guard that denies what nothing else does.
-    const isGuarded = !(await isComplete(main)) && (await isComplete(guard));
-    const isReplaced = !isGuarded && (await main.chains()) !== undefined;
-    if (isReplaced) await this.#make('guard', NO_COUNTS, steps());
-    const counters = (await (isGuarded ? guard : main).counters()) ?? [];
-    const counts = new Map(counters.map((counter) => [counter.name, counter]));
-    if (isReplaced) {
-      await this.#judge('guard', [{ action: 'delete-table', table: POLICY_TABLE }]);
-    }
-    await this.#make('main', counts, steps());
-    await this.#judge('main', []);
-    await guard.delete();
-    this.#chains = new Set(parts().map(({ name }) => name));
+    bySet.set('answers', answers).set('learned', names);
+    await rebuild(this.#tables, this.#nft, this.#options, { chains, elements: bySet });
+    const parts = chains.flatMap((chain) => profileChains(chain, this.family));
+    this.#chains = new Set(parts.map(({ name }) => name));
     this.#learned.note(names, now);
     this.#answers.note(answers, now);
-    this.#sizes = new Map([...bySet].map(([set, { length }]) => [set, length]));
-    return [...this.#sizes.values()].reduce((sum, size) => sum + size, 0);
-  }
-
-  /** Makes a table that judges nothing yet. */
-  async #make(which: keyof PolicyTables, counts: Counts, steps: readonly NftStep[]): Promise<void> {
-    const { name, chains } = this.#made[which];
-    await this.#nft.run(newTable(name, this.#options, chains, counts));
-    const others = chains.filter(({ hook }) => hook === undefined);
-    await this.#tables[which].transact([...others.map(fill), ...steps]);
-  }
-
-  /** Has it judge packets. @param besides is done in the same moment. */
-  async #judge(which: keyof PolicyTables, besides: readonly NftStep[]): Promise<void> {
-    const hooks = this.#made[which].chains.filter(({ hook }) => hook !== undefined);
-    const complete = { name: COMPLETE, lines: [] };
-    await this.#tables[which].transact([...hooks.map(fill), fill(complete), ...besides]);
+    this.#sizes = sizes;
+    return [...sizes.values()].reduce((sum, size) => sum + size, 0);
   }
 
   async #learn({ elements, answers }: Learned): Promise<void> {
@@ -335,8 +261,7 @@ export class PolicyBackend {
   }
 
   async #readAnswers(): Promise<Answer[]> {
-    const { main, guard } = this.#tables;
-    const tables = (await isComplete(main)) ? main : guard;
+    const tables = await inForce(this.#tables);
     const format = addressFormatter();
     let answers: Answer[] = [];
     try {
@@ -371,15 +296,6 @@ export class PolicyBackend {
     this.#queue = result.catch(() => undefined);
     return result;
   }
-}
-
-/** Whether all that is wanted was written to a table once. */
-async function isComplete(tables: NfTables): Promise<boolean> {
-  return (await tables.chains())?.includes(COMPLETE) === true;
-}
-
-function fill(chain: PolicyChain): NftStep {
-  return { action: 'fill', chain: chainRules(chain) };
 }
 
 /** Elements, set by set. */

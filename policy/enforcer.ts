@@ -5,13 +5,8 @@ import { addressFamily } from '../netlink/address.ts';
 import { watchNftables } from '../netlink/nftables.ts';
 import type { NftCommand } from '../nftables/command.ts';
 import { Runner, type Timers } from '../proxier/runner.ts';
-import {
-  type Denied,
-  type Learned,
-  openPolicyTables,
-  PolicyBackend,
-  type PolicyTables,
-} from './backend.ts';
+import { type Denied, type Learned, PolicyBackend } from './backend.ts';
+import { openPolicyTables, type PolicyTables } from './rebuild.ts';
 import type { Answer, LearnedElement, PolicyChange, PolicyState } from './shape.ts';
 import { POLICY_TABLES } from './skeleton.ts';
 

@@ -3,7 +3,8 @@
  * HOW: `all`, over and over, or what has changed.
  */
 import { nftCommand } from '../../nftables/command.ts';
-import { openPolicyTables, PolicyBackend } from '../../policy/backend.ts';
+import { PolicyBackend } from '../../policy/backend.ts';
+import { openPolicyTables } from '../../policy/rebuild.ts';
 import { type Churn, changeTo, stateOf } from './churn.ts';
 
 const [json = '', how] = process.argv.slice(2);

@@ -3,14 +3,9 @@ import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftStep } from '../../netlink/nftables.ts';
 import { nftCommand } from '../../nftables/command.ts';
 import { keyText } from '../../nftables/element.ts';
-import {
-  type Denied,
-  type Learned,
-  openPolicyTables,
-  PolicyBackend,
-  type PolicyTables,
-} from '../../policy/backend.ts';
+import { type Denied, type Learned, PolicyBackend } from '../../policy/backend.ts';
 import { Enforcer } from '../../policy/enforcer.ts';
+import { openPolicyTables, type PolicyTables } from '../../policy/rebuild.ts';
 import { PolicyRefusedError } from '../../policy/refusal.ts';
 import { removePolicyTables } from '../../policy/removal.ts';
 import type {
