@@ -8,7 +8,7 @@ import { type FamilyWorld, World } from './world.ts';
 
 const FLOOD = fileURLToPath(new URL('flood.ts', import.meta.url));
 const CHURNER = fileURLToPath(new URL('churner.ts', import.meta.url));
-const KILLS = 12;
+const KILLS = 6;
 
 describe('the life of network policy under traffic', function () {
   this.timeout(240_000);
