@@ -167,6 +167,16 @@ export class PolicyBackend {
     return done;
   }
 
+  /**
+   * Has addresses of domain names be peers no longer, before their time has come. Their timeouts do not
+   * count. What is learned after it is called is learned after it.
+   * @throws PolicyRefusedError when there is no table; NetlinkError.
+   */
+  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+    this.#lesson = undefined;
+    return this.#inTurn(() => this.#forget({ elements, answers }));
+  }
+
   /** What is kept of answers, with the time that they have left; nothing without a table. */
   answers(): Promise<Answer[]> {
     return this.#inTurn(() => this.#readAnswers());
@@ -258,6 +268,21 @@ export class PolicyBackend {
         if (!hasEnded || attempt === LEARN_ATTEMPTS) throw this.#explained(error, []);
       }
     }
+  }
+
+  async #forget({ elements, answers }: Learned): Promise<void> {
+    const names = elementsOfNames(elements);
+    const kept = elementsOfAnswers(answers);
+    try {
+      await this.#tables.transact([
+        ...this.#learned.removal(names),
+        ...this.#answers.removal(kept),
+      ]);
+    } catch (error) {
+      throw this.#explained(error, []);
+    }
+    this.#learned.drop(names);
+    this.#answers.drop(kept);
   }
 
   async #readAnswers(): Promise<Answer[]> {

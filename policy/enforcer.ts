@@ -94,12 +94,15 @@ export class Enforcer {
 
   /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
   async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    const isOf = (family: IpFamily) => (each: { readonly address: string }) =>
-      familyOf(each.address) === family;
-    await Promise.all(
-      [...this.#members].map(([family, { backend }]) =>
-        backend.learn(elements.filter(isOf(family)), answers.filter(isOf(family))),
-      ),
+    await this.#forEach((backend, isOf) =>
+      backend.learn(elements.filter(isOf), answers.filter(isOf)),
+    );
+  }
+
+  /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
+  async forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+    await this.#forEach((backend, isOf) =>
+      backend.forget(elements.filter(isOf), answers.filter(isOf)),
     );
   }
 
@@ -129,6 +132,18 @@ export class Enforcer {
       await runner.stop();
       await Promise.all([tables.main.close(), tables.guard.close()]);
     }
+  }
+
+  async #forEach(
+    work: (
+      backend: PolicyBackend,
+      isOf: (each: { readonly address: string }) => boolean,
+    ) => Promise<void>,
+  ): Promise<void> {
+    const all = [...this.#members].map(([family, { backend }]) =>
+      work(backend, ({ address }) => familyOf(address) === family),
+    );
+    await Promise.all(all);
   }
 
   #member(family: IpFamily): Member {

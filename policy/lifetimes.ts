@@ -7,6 +7,8 @@ const SLACK = 1000;
 /** Of how long it lives, where that is short. */
 const SLACK_SHARE = 8;
 const FIRST_PRUNING = 1024;
+/** Milliseconds, for an element that is deleted in the transaction that adds it. */
+const PASSING = 60_000;
 
 /**
  * What a set with timeouts was given, and until when it has it. Resolvers answer from their caches: most
@@ -59,6 +61,25 @@ export class Lifetimes {
       { action: 'delete', set, elements: there },
       { action: 'add', set, elements: there },
     ];
+  }
+
+  /**
+   * What removes elements, whether they are there or not: to delete one that has just ended would be an
+   * error, to add one that is there is none.
+   */
+  removal(elements: readonly KernelElement[]): NftStep[] {
+    const set = this.#set;
+    const unique = new Map(elements.map((element) => [keyText(element), element]));
+    const passing = [...unique.values()].map((each) => ({ ...each, timeoutMs: PASSING }));
+    return [
+      { action: 'add', set, elements: passing },
+      { action: 'delete', set, elements: passing },
+    ];
+  }
+
+  /** They were removed. */
+  drop(elements: readonly KernelElement[]): void {
+    for (const element of elements) this.#ends.delete(keyText(element));
   }
 
   /** They were written. */

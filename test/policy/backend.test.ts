@@ -405,6 +405,36 @@ for (const family of IP_FAMILIES) {
         assert.equal((await set('learned')).length, 40);
       });
 
+      it('no more what it is told to forget, be it there or not', async () => {
+        const kept = (name: string, number: number) =>
+          ({ name, address: at(number), timeoutMs: 60_000 }) as const;
+        await inhabitant.call(
+          'policyLearn',
+          'agent',
+          [learned(1, 60_000), learned(1, 60_000, 2), learned(2, 60_000)],
+          [kept('a.example', 1), kept('b.example', 1)],
+        );
+        await inhabitant.call(
+          'policyForget',
+          'agent',
+          [learned(1, 0), learned(1, 0), learned(9, 0)],
+          [kept('a.example', 1), kept('c.example', 1)],
+        );
+        assert.deepEqual(await left('learned'), { [`1 . ${at(2)}`]: 60, [`2 . ${at(1)}`]: 60 });
+        const answers = await inhabitant.call('policyAnswers', 'agent');
+        assert.deepEqual(
+          answers.map(({ name }) => name),
+          ['b.example'],
+        );
+        assert.equal((await inhabitant.call('policySizes', 'agent')).learned, 2);
+      });
+
+      it('what it learns after it was told to forget it', async () => {
+        await inhabitant.call('policyLearn', 'agent', [learned(1, 60_000)]);
+        await inhabitant.call('policyRelearn', 'agent', [learned(1, 50_000)]);
+        assert.deepEqual(await left('learned'), { [`1 . ${at(1)}`]: 50 });
+      });
+
       it('many at once in few transactions', async () => {
         await inhabitant.call('policyLog', 'agent');
         const many = Array.from({ length: 200 }, (_, index) => learned(index, 60_000));

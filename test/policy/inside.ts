@@ -155,6 +155,25 @@ export const policy = {
     await Promise.all(elements.map((each) => agent(name).backend.learn([each], [])));
   },
 
+  policyForget: (
+    name: string,
+    elements: readonly LearnedElement[],
+    answers: readonly Answer[] = [],
+  ): Promise<void> => agent(name).backend.forget(elements, answers),
+
+  /** Learns, forgets and learns again, without waiting in between. */
+  async policyRelearn(name: string, elements: readonly LearnedElement[]): Promise<void> {
+    const { backend } = agent(name);
+    await Promise.all([
+      backend.learn(
+        elements.map((each) => ({ ...each, timeoutMs: 2 * each.timeoutMs })),
+        [],
+      ),
+      backend.forget(elements, []),
+      backend.learn(elements, []),
+    ]);
+  },
+
   policyAnswers: (name: string): Promise<Answer[]> => agent(name).backend.answers(),
   policyDenied: (name: string): Promise<Denied[]> => agent(name).backend.denied(),
   policyNeedsAll: async (name: string): Promise<boolean> => agent(name).backend.needsAll,
