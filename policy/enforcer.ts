@@ -2,12 +2,13 @@
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { addressFamily } from '../netlink/address.ts';
-import { NfTables, watchNftables } from '../netlink/nftables.ts';
+import { watchNftables } from '../netlink/nftables.ts';
 import type { NftCommand } from '../nftables/command.ts';
 import { Runner, type Timers } from '../proxier/runner.ts';
 import { type Denied, type Learned, PolicyBackend } from './backend.ts';
+import { openPolicyTables, type PolicyTables } from './rebuild.ts';
 import type { Answer, LearnedElement, PolicyChange, PolicyState } from './shape.ts';
-import { POLICY_TABLE } from './skeleton.ts';
+import { POLICY_TABLES } from './skeleton.ts';
 
 /** What is wanted. */
 export interface PolicySource {
@@ -33,7 +34,6 @@ export interface EnforcerObserver {
   failed(family: IpFamily, error: unknown): void;
   /** Somebody else changed our table; it is written anew. */
   disturbed(family: IpFamily, what: string): void;
-  warned(family: IpFamily, message: string): void;
   /** Changes of others are not heard of, and so not mended. */
   deaf(error: unknown): void;
 }
@@ -61,7 +61,7 @@ const BACKOFF = { first: 100, max: 30_000 };
 
 /** One family. */
 interface Member {
-  readonly tables: NfTables;
+  readonly tables: PolicyTables;
   readonly backend: PolicyBackend;
   readonly runner: Runner;
   /** Taken from the source, and not applied yet. */
@@ -95,7 +95,10 @@ export class Enforcer {
 
   /** Of the sockets that write, for others who listen to nf_tables. */
   get ports(): readonly number[] {
-    return [...this.#members.values()].map(({ tables }) => tables.port);
+    return [...this.#members.values()].flatMap(({ tables }) => [
+      tables.main.port,
+      tables.guard.port,
+    ]);
   }
 
   /** Writes everything, and follows what changes from then on. */
@@ -149,7 +152,7 @@ export class Enforcer {
     for (const { runner, tables, mending } of this.#members.values()) {
       this.#options.timers.clear(mending);
       await runner.stop();
-      await tables.close();
+      await Promise.all([tables.main.close(), tables.guard.close()]);
     }
   }
 
@@ -167,9 +170,8 @@ export class Enforcer {
 
   #member(family: IpFamily): Member {
     const { nft, logGroup, observer, timers } = this.#options;
-    const tables = new NfTables(family, POLICY_TABLE);
-    const onWarning = (message: string) => observer.warned(family, message);
-    const backend = new PolicyBackend(tables, nft, { family, logGroup, onWarning });
+    const tables = openPolicyTables(family);
+    const backend = new PolicyBackend(tables, nft, { family, logGroup });
     const run = () => this.#run(family, member);
     const runner = new Runner({ run, minPeriod: 0, backoff: BACKOFF, timers });
     const member: Member = {
@@ -272,8 +274,8 @@ export class Enforcer {
         silencedPorts: [...this.ports, ...otherPorts],
         ownPorts: () => nft.processIds,
         onChange: ({ family, table, kind, isNew }) => {
-          if (table !== POLICY_TABLE) return;
-          disturb(`${kind} ${isNew ? 'added' : 'deleted'} in table ${POLICY_TABLE}`, family);
+          if (table === undefined || !POLICY_TABLES.includes(table)) return;
+          disturb(`${kind} ${isNew ? 'added' : 'deleted'} in table ${table}`, family);
         },
         onOverrun: () => disturb('some notifications were lost'),
       });
