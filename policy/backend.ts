@@ -274,7 +274,7 @@ export class PolicyBackend {
     const names = elementsOfNames(elements);
     const kept = elementsOfAnswers(answers);
     try {
-      await this.#tables.transact([
+      await this.#tables.main.transact([
         ...this.#learned.removal(names),
         ...this.#answers.removal(kept),
       ]);

@@ -101,7 +101,10 @@ export class Enforcer {
     ]);
   }
 
-  /** Writes everything, and follows what changes from then on. */
+  /**
+   * Writes everything, and follows what changes from then on. Not before the source knows everything: what
+   * an earlier agent enforced is until then.
+   */
   start(): void {
     this.#isStarted = true;
     for (const { runner } of this.#members.values()) runner.request();
