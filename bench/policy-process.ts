@@ -57,7 +57,6 @@ function createAgent() {
       applied: end,
       failed: (_, error) => caughtUp.reject(error),
       disturbed: (_, what) => caughtUp.reject(new Error(what)),
-      warned: (_, message) => caughtUp.reject(new Error(message)),
       deaf: (error) => caughtUp.reject(error),
     },
   });

@@ -6,9 +6,9 @@ import { watchNftables } from '../netlink/nftables.ts';
 import type { NftCommand } from '../nftables/command.ts';
 import { Runner, type Timers } from '../proxier/runner.ts';
 import { type Denied, type Learned, PolicyBackend } from './backend.ts';
-import { openPolicyTables, type PolicyTables } from './rebuild.ts';
+import { isComplete, openPolicyTables, type PolicyTables } from './rebuild.ts';
 import type { Answer, LearnedElement, PolicyChange, PolicyState } from './shape.ts';
-import { POLICY_TABLES } from './skeleton.ts';
+import { POLICY_TABLE, POLICY_TABLES } from './skeleton.ts';
 
 /** What is wanted. */
 export interface PolicySource {
@@ -250,18 +250,16 @@ export class Enforcer {
     if (!this.#isStarted || !this.#areOthersLoaded || this.#unwritten.size > 0) return;
     if (this.#watch !== undefined) return;
     this.#listen();
-    for (const [family, member] of this.#members) void this.#lookForTable(family, member);
+    for (const member of this.#members.values()) void this.#lookForTable(member);
   }
 
   /** What others did before we listened, such as `nft flush ruleset`. */
-  async #lookForTable(family: IpFamily, { tables, backend }: Member): Promise<void> {
+  async #lookForTable({ tables, backend }: Member): Promise<void> {
     try {
-      if ((await tables.chains()) === undefined) backend.disturbed(`no table ${POLICY_TABLE}`);
+      if (!(await isComplete(tables.main))) backend.disturbed(`no table ${POLICY_TABLE}`);
     } catch (error) {
-      this.#options.observer.warned(
-        family,
-        `cannot look for table ${POLICY_TABLE}: ${String(error)}`,
-      );
+      // Not of sockets that `stop` closed.
+      if (this.#isStarted) backend.disturbed(`cannot look for the table: ${String(error)}`);
     }
   }
 

@@ -110,7 +110,7 @@ export function fill(chain: PolicyChain): NftStep {
   return { action: 'fill', chain: chainRules(chain) };
 }
 
-/** Whether all that was wanted once was written to a table. */
-async function isComplete(tables: NfTables): Promise<boolean> {
+/** Whether all that was wanted once was written to a table. @throws NetlinkError */
+export async function isComplete(tables: NfTables): Promise<boolean> {
   return (await tables.chains())?.includes(COMPLETE) === true;
 }

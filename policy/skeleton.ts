@@ -29,6 +29,7 @@ import {
   partsOf,
   type Rule,
   ruleBytes,
+  ruleText,
 } from '../nftables/rule.ts';
 import {
   countIn,

@@ -74,7 +74,6 @@ const functions = {
         },
         failed: (family, error) => say(`failed ${family}`)(error),
         disturbed: say('disturbed'),
-        warned: say('warned'),
         deaf: say('deaf'),
       },
       nft: nftCommand(),
