@@ -15,6 +15,7 @@ import {
   NAMESPACES,
   teamNamespace,
 } from './policy-cluster.ts';
+import { median, percentile } from './statistics.ts';
 
 const USAGE = `Usage: node --expose-gc bench/policy-model.ts [--pods 10000] [--policies 1000] [--local 110] [--unique]
 
@@ -90,9 +91,8 @@ function measure(title: string, runs: number, change: (run: number) => void): vo
     times.push(performance.now() - begin);
     most = Math.max(most, countOf(changes));
   }
-  times.sort((a, b) => a - b);
-  const at = (share: number) => (times[Math.floor((times.length - 1) * share)] ?? 0).toFixed(3);
-  console.log(`| ${title} | ${at(0.5)} | ${at(0.99)} | ${at(1)} | ${most} |`);
+  const at = (percent: number) => percentile(times, percent).toFixed(3);
+  console.log(`| ${title} | ${median(times).toFixed(3)} | ${at(99)} | ${at(100)} | ${most} |`);
 }
 
 const extra = (run: number) => pods + run * NAMESPACES * APPS;

@@ -6,6 +6,7 @@ import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey, type Protocol } from '../api/objects.ts';
 import type { Pod, Policy } from '../api/policy-objects.ts';
 import { protocolNumbers } from '../netlink/protocol.ts';
+import { NamePatterns } from './fqdn/names.ts';
 import type { PeerList, PortList } from './lists.ts';
 import type { PolicyModel } from './model.ts';
 import type { ProfileRules } from './profiles.ts';
@@ -208,7 +209,7 @@ function fits(
   const { family, from, to, name, learned } = connection;
   const other = direction === 'egress' ? to : from;
   const isNamed = direction === 'egress' && name !== undefined;
-  if (isNamed && peers.names.some((pattern) => matchesName(pattern, name))) return 'yes';
+  if (isNamed && isOf(peers.names, name)) return 'yes';
   if (other !== undefined) {
     return model.hasPeer(peers, other, family) || isLearned(peers, other, learned) ? 'yes' : 'no';
   }
@@ -240,9 +241,8 @@ function hasPort(
     .some((named) => named.list === number && named.protocol === protocol && named.port === port);
 }
 
-/** Case and the final dot do not matter; `*.` stands for one or more labels. */
-function matchesName(pattern: string, name: string): boolean {
-  const given = name.toLowerCase().replace(/\.$/, '');
-  if (!pattern.startsWith('*.')) return given === pattern;
-  return given.endsWith(pattern.slice(1)) && given.length > pattern.length - 1;
+function isOf(patterns: readonly string[], name: string): boolean {
+  const names = new NamePatterns<string>();
+  for (const pattern of patterns) names.set(pattern, pattern);
+  return names.matches(name);
 }

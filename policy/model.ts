@@ -209,8 +209,7 @@ export class PolicyModel {
       const now = isLocal ? this.#profiles.acquire(shape, direction) : undefined;
       if (before !== undefined) this.#profiles.release(before);
       if (now === before) continue;
-      if (now === undefined) delete shape.profiles[direction];
-      else shape.profiles[direction] = now;
+      shape.profiles[direction] = now;
       this.#touchFacts(shape);
     }
   }

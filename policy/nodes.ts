@@ -5,9 +5,6 @@ import type { ListChanges, PeerList } from './lists.ts';
 import { matches } from './selectors.ts';
 import type { ListNumber } from './shape.ts';
 
-/** A Node with labels, which are read where policy is on. */
-export type LabelledNode = Node & { readonly labels?: Labels };
-
 interface NodeState {
   readonly labels: Labels;
   readonly addresses: readonly string[];
@@ -22,7 +19,7 @@ export class Nodes {
   readonly #lists = new Set<PeerList>();
 
   /** @returns the addresses that it concerns. */
-  upsert({ key, addresses, labels = {} }: LabelledNode): readonly string[] {
+  upsert({ key, addresses, labels }: Node): readonly string[] {
     const before = this.remove(key);
     const lists = [...this.#lists].filter((list) => selectsNode(list, labels));
     const state = { labels, addresses, lists: lists.map(({ number }) => number) };

@@ -1,4 +1,4 @@
-import { compareText, getOrCreate } from '../api/collections.ts';
+import { getOrCreate } from '../api/collections.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import type { Labels, NamedPort, Namespace, Pod } from '../api/policy-objects.ts';
 import type { Facts } from './facts.ts';
@@ -30,7 +30,7 @@ export interface Shape {
   /** The lists that they are in; undefined: to be worked out. */
   membership: Membership | undefined;
   /** What applies to those of this node. */
-  readonly profiles: Partial<Record<Direction, Profile>>;
+  readonly profiles: Record<Direction, Profile | undefined>;
   /** What follows from all this for an address, by whether the pod is of this node. */
   facts: { local: Facts | undefined; remote: Facts | undefined };
 }
@@ -69,10 +69,6 @@ export class Pods {
   /** The pod that has an address. */
   holder(address: string): PodState | undefined {
     return this.#holders.holder(address);
-  }
-
-  namespace(name: string): NamespaceState | undefined {
-    return this.#namespaces.get(name);
   }
 
   namespaces(): Iterable<NamespaceState> {
@@ -155,7 +151,7 @@ export class Pods {
       pods: new Set(),
       locals: 0,
       membership: undefined,
-      profiles: {},
+      profiles: { ingress: undefined, egress: undefined },
       facts: { local: undefined, remote: undefined },
     }));
   }
@@ -175,5 +171,5 @@ export class Pods {
 }
 
 function textOf(labels: Labels): string {
-  return JSON.stringify(Object.entries(labels).sort(([a], [b]) => compareText(a, b)));
+  return JSON.stringify(Object.entries(labels));
 }

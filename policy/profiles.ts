@@ -124,10 +124,11 @@ export class Profiles {
     const of = (tier: Policy['tier']) => states.filter(({ policy }) => policy?.tier === tier);
     const rulesOf = (some: readonly PolicyState[]) =>
       some.flatMap(({ rules }) => rules[direction] ?? []);
-    const isolating = of('NetworkPolicy');
+    // There is something of one of these only.
+    const [isolating, baseline] = [of('NetworkPolicy'), of('Baseline')];
     return {
       admin: rulesOf(of('Admin')),
-      rest: rulesOf(isolating.length > 0 ? isolating : of('Baseline')),
+      rest: rulesOf([...isolating, ...baseline]),
       isolatedBy: isolating.map(({ policy }) => policy as Policy),
     };
   }

@@ -1,6 +1,6 @@
 /** What changes cost, and how they are put. */
 import assert from 'node:assert/strict';
-import type { CidrGroup, Pod } from '../../api/policy-objects.ts';
+import type { CidrGroup, Pod, PolicyRule, PortMatch } from '../../api/policy-objects.ts';
 import { PolicyModel } from '../../policy/model.ts';
 import type { PolicyChange, PolicyElement } from '../../policy/shape.ts';
 import { Agent, contentOf } from './harness.ts';
@@ -16,6 +16,7 @@ import {
   node,
   peerPods,
   pod,
+  requirement,
   rule,
   type TestObject,
   THERE,
@@ -143,6 +144,33 @@ describe('changes of network policy', () => {
     assert.deepEqual(agent.sync(), []);
   });
 
+  it('a list that one policy leaves and another takes up at the same time stays', () => {
+    const agent = settled(
+      POLICY,
+      networkPolicy('q', { subject: WEB_ONLY, ingress: [] }),
+      web(1),
+      db(1),
+    );
+    agent.upsert(
+      networkPolicy('p', {
+        subject: { namespaces: 'default', pods: labelled({ app: 'x' }) },
+        ingress: [fromDb],
+      }),
+    );
+    agent.upsert(networkPolicy('q', { subject: WEB_ONLY, ingress: [fromDb] }));
+    const { prepare, remove, add, discard } = onlyOf(agent.sync(), 'IPv4');
+    assert.deepEqual([prepare, discard], [[], []]);
+    assert.deepEqual(
+      [texts(remove), texts(add)],
+      [['ingress-pods 10.0.0.1'], ['ingress-pods 10.0.0.1']],
+    );
+    agent.remove('NetworkPolicy', 'default/q');
+    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').discard), [
+      'peers 10.0.1.1',
+      'ports 6 80 80',
+    ]);
+  });
+
   it('a pod has a profile before it has an address', () => {
     const agent = settled(POLICY, db(1), web(1, { addresses: [] }));
     assert.equal(agent.model.all('IPv4').chains.length, 1);
@@ -220,6 +248,42 @@ describe('changes of network policy', () => {
       assert.deepEqual({ ...change, chains: [] }, { family: 'IPv4', ...none });
     });
 
+    for (const [title, changed] of [
+      ['ports', rule({ ...fromDb, ports: [tcp(81)] })],
+      ['peers', rule({ ...fromDb, peers: [peerPods([])] })],
+      ['action', rule({ ...fromDb, action: 'Pass' })],
+      ['number of rules', undefined],
+    ] as const) {
+      it(`are written anew when a rule has another ${title}`, () => {
+        const policy = (...ingress: PolicyRule[]) =>
+          adminPolicy('a', { subject: WEB_ONLY, ingress });
+        const agent = settled(policy(fromDb), web(1), db(1));
+        agent.upsert(policy(...(changed === undefined ? [fromDb, fromDb] : [changed])));
+        const { chains, add, remove } = onlyOf(agent.sync(), 'IPv4');
+        assert.equal(chains.length, 1);
+        assert.ok(
+          [...add, ...remove].every(({ set }) => set === 'peers'),
+          'the profile stays',
+        );
+      });
+    }
+
+    it('are written anew when a rule is in another place, for whoever reads it', () => {
+      const nothing = rule({ ports: [] });
+      const agent = settled(networkPolicy('p', { ingress: [fromDb] }), web(1));
+      agent.upsert(networkPolicy('p', { ingress: [nothing, fromDb] }));
+      const { chains } = onlyOf(agent.sync(), 'IPv4');
+      assert.equal(chains[0]?.rest[0]?.comment, 'NetworkPolicy default/p spec.ingress[1]');
+    });
+
+    it('are not there for policies without rules, but of NetworkPolicies', () => {
+      const agent = settled(adminPolicy('a', { ingress: [], egress: [] }), web(1));
+      assert.deepEqual(agent.model.all('IPv4').chains, []);
+      agent.upsert(networkPolicy('p', { ingress: [] }));
+      agent.sync();
+      assert.equal(agent.model.all('IPv4').chains.length, 1);
+    });
+
     it('do not have Baseline policies behind NetworkPolicies', () => {
       const agent = settled(POLICY, web(1));
       const content = contentOf(agent.model, 'IPv4');
@@ -284,6 +348,65 @@ describe('changes of network policy', () => {
       assert.deepEqual([one.peers, one.ports], [other?.peers, other?.ports]);
       assert.equal(lists(agent).size, 2);
     });
+
+    it('of ports are shared by both directions, unless ports are named', () => {
+      const rules = [rule({ ports: [tcp(80)] })];
+      const agent = settled(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
+      assert.equal(lists(agent).size, 1);
+    });
+
+    const http = [{ name: 'http', protocol: 'TCP' as const, port: 8080 }];
+    const named: PortMatch = { protocol: 'TCP', name: 'http' };
+    const selector = labelled({ app: 'db' });
+
+    it('of named ports are shared by rules with the same peers, in whichever order', () => {
+      const peers = [peerPods(selector), peerPods([], 'red')];
+      const egress = [
+        rule({ peers, ports: [named] }),
+        rule({ peers: peers.toReversed(), ports: [named] }),
+      ];
+      const agent = settled(networkPolicy('p', { egress }), web(1), db(1, { namedPorts: http }));
+      assert.equal(inForce(agent, 'named-ports').length, 1);
+    });
+
+    for (const [title, one, other] of [
+      [
+        'exceptions',
+        { peers: [network('10.0.0.0/8', '10.1.0.0/16')] },
+        { peers: [network('10.0.0.0/8')] },
+      ],
+      [
+        'kinds of peers',
+        { peers: [{ kind: 'nodes', selector }] },
+        { peers: [{ kind: 'cidrGroups', selector }] },
+      ],
+      ['namespaces', { peers: [peerPods(selector, 'red')] }, { peers: [peerPods(selector, [])] }],
+      [
+        'labels',
+        { peers: [peerPods(selector)] },
+        { peers: [peerPods([requirement('app', 'NotIn', 'db')])] },
+      ],
+      ['protocols', { ports: [tcp(80)] }, { ports: [{ protocol: 'UDP', first: 80, last: 80 }] }],
+      ['names', { ports: [named] }, { ports: [{ protocol: 'TCP', name: 'https' }] }],
+      [
+        'protocols of names',
+        { ports: [named] },
+        { ports: [{ protocol: undefined, name: 'http' }] },
+      ],
+      [
+        'peers that give names',
+        { ports: [named], peers: [peerPods(selector)] },
+        { ports: [named], peers: [peerPods(labelled({ app: 'web' }))] },
+      ],
+    ] as const satisfies readonly (readonly [string, Partial<PolicyRule>, Partial<PolicyRule>])[]) {
+      it(`are not shared by rules with other ${title}`, () => {
+        const agent = settled(networkPolicy('p', { egress: [rule(one), rule(other)] }), web(1));
+        const [first, second] = agent.model.all('IPv4').chains[0]?.rest ?? [];
+        const part = 'ports' in one ? 'ports' : 'peers';
+        assert.ok(first?.[part] !== undefined && second?.[part] !== undefined);
+        assert.notEqual(first[part].list, second[part].list);
+      });
+    }
 
     it('are not there for pods of other nodes', () => {
       const agent = settled(POLICY, web(1, { nodeName: THERE }), db(1, { nodeName: THERE }));
@@ -470,6 +593,36 @@ describe('changes of network policy', () => {
     assert.deepEqual(texts(onlyChange(agent).remove), ['peers 192.168.0.2']);
     agent.remove('Node', 'other');
     assert.deepEqual(texts(onlyChange(agent).remove), ['peers 192.168.0.3']);
+  });
+
+  it('an address of a node and of a pod is what both are', () => {
+    const peers = [{ kind: 'nodes' as const, selector: [] }];
+    const agent = settled(
+      adminPolicy('a', {
+        egress: [rule({ peers }), rule({ peers: [peerPods(labelled({ app: 'db' }))] })],
+      }),
+      web(1),
+      db(1, { nodeName: THERE }),
+      node(THERE, ['10.0.1.1']),
+    );
+    assert.deepEqual(texts(inForce(agent, 'peers')), ['peers 10.0.1.1', 'peers 10.0.1.1']);
+    agent.remove('Node', THERE);
+    assert.deepEqual(texts(onlyChange(agent).remove), ['peers 10.0.1.1']);
+  });
+
+  it('a namespace keeps its labels while it has no pods', () => {
+    const peers = [peerPods([], labelled({ team: 'a' }))];
+    const red = { namespace: 'red', nodeName: THERE };
+    const agent = settled(
+      networkPolicy('p', { subject: WEB_ONLY, ingress: [rule({ peers })] }),
+      web(1),
+      namespace('red', { team: 'a' }),
+      db(1, red),
+    );
+    agent.remove('Pod', 'red/db-1');
+    agent.sync();
+    agent.upsert(db(2, red));
+    assert.deepEqual(texts(onlyChange(agent).add), ['peers 10.0.1.2']);
   });
 
   it('a namespace that is relabelled is what differs for its pods', () => {

@@ -281,11 +281,14 @@ describe('explaining policy', () => {
         return true;
       };
       assert.equal(askOne(objects, web, to, { port, learned }).verdict, 'allow');
-      assert.equal(asked.length, 1, 'only lists that have names');
+      assert.equal(asked.length, 1);
+      assert.equal(askOne(objects, web, to, { learned }).verdict, 'deny');
+      assert.equal(asked.length, 1, 'other lists have no names');
     });
 
     it('are not sources of ingress', () => {
-      const closed = [networkPolicy('p', { subject: ONLY_WEB, ingress: [rule({ peers: [] })] })];
+      const peers = [{ kind: 'domainName' as const, pattern: '*.example.com' }];
+      const closed = [networkPolicy('p', { subject: ONLY_WEB, ingress: [rule({ peers })] })];
       const { ingress } = askOne(closed, db, { name: 'x.example.com', address: '10.0.0.1' });
       assert.equal(ingress.verdict, 'deny');
     });

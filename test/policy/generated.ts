@@ -56,6 +56,7 @@ const NAMED: readonly NamedPort[] = [
   { name: 'web', protocol: 'TCP', port: 80 },
   { name: 'web', protocol: 'TCP', port: 8080 },
   { name: 'web', protocol: 'UDP', port: 53 },
+  { name: 'web', protocol: 'TCP', port: 53 },
   { name: 'dns', protocol: 'UDP', port: 53 },
 ];
 

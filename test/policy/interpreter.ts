@@ -60,6 +60,8 @@ export class Interpreter {
   switchOver({ remove, add, chains }: PolicyChange): void {
     for (const element of remove) this.#remove(element);
     for (const element of add) this.#add(element);
+    const [gone, come] = [remove, add].map((some) => new Set(some.map(contentKey)));
+    for (const key of come ?? []) assert.ok(!gone?.has(key), `${key} goes and comes`);
     for (const element of [...remove, ...add]) {
       assert.ok(element.set !== 'ports', 'ports of a list never change');
     }
@@ -203,6 +205,10 @@ export class Interpreter {
 export function elementKey(element: PolicyElement): string {
   if ('profile' in element) return `${element.set} ${element.address}`;
   return JSON.stringify(Object.entries(element).sort(([a], [b]) => (a < b ? -1 : 1)));
+}
+
+function contentKey(element: PolicyElement): string {
+  return JSON.stringify([elementKey(element), element]);
 }
 
 function podKey(element: Extract<PolicyElement, { profile: number }>): string {

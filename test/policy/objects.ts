@@ -14,9 +14,7 @@ import type {
   Selector,
 } from '../../api/policy-objects.ts';
 
-/** A Node with labels, as `nodes` peers select it. */
-export type TestNode = Node & { readonly labels: Labels };
-export type TestObject = PolicyObject | TestNode;
+export type TestObject = PolicyObject | Node;
 
 export const HERE = 'node-a';
 export const THERE = 'node-b';
@@ -47,7 +45,7 @@ export function group(name: string, labels: Labels, cidrs: readonly string[]): C
   return { kind: 'CIDRGroup', key: name, name, labels, cidrs };
 }
 
-export function node(name: string, addresses: readonly string[], labels: Labels = {}): TestNode {
+export function node(name: string, addresses: readonly string[], labels: Labels = {}): Node {
   return {
     kind: 'Node',
     key: name,

@@ -4,7 +4,7 @@
  * compared with it has to be right because this is plainly right.
  */
 import { cidrContains } from '../../api/addresses.ts';
-import type { Protocol } from '../../api/objects.ts';
+import type { Node, Protocol } from '../../api/objects.ts';
 import type {
   CidrGroup,
   Labels,
@@ -17,7 +17,7 @@ import type {
   PortMatch,
   Selector,
 } from '../../api/policy-objects.ts';
-import type { TestNode, TestObject } from './objects.ts';
+import type { TestObject } from './objects.ts';
 
 /** A cluster. */
 export interface World {
@@ -113,7 +113,7 @@ function isPeer(world: World, peer: Peer, other: string): boolean {
           fits(peer.selector, labels) && cidrs.some((cidr) => cidrContains(cidr, other)),
       );
     case 'nodes':
-      return kind<TestNode>(world, ['Node']).some(
+      return kind<Node>(world, ['Node']).some(
         ({ labels, addresses }) => fits(peer.selector, labels) && addresses.includes(other),
       );
     case 'domainName':
@@ -199,7 +199,7 @@ function enforces({ enforcing }: World, { nodeName }: Pod): boolean {
 }
 
 function isNodeOf(world: World, { nodeName }: Pod, address: string): boolean {
-  const node = kind<TestNode>(world, ['Node']).find(({ name }) => name === nodeName);
+  const node = kind<Node>(world, ['Node']).find(({ name }) => name === nodeName);
   return node?.addresses.includes(address) === true;
 }
 
