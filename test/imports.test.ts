@@ -18,10 +18,12 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   config: ['api', 'iptables', 'ipvs'],
   metrics: ['api'],
   events: ['api'],
+  dns: ['api', 'sources'],
   health: ['api', 'services', 'proxier'],
   cmd: [
     'api',
     'config',
+    'dns',
     'events',
     'health',
     'iptables',
@@ -50,7 +52,7 @@ describe('imports run one way', () => {
 
   it('only netlink/ opens netlink sockets', () => {
     for (const file of globSync(
-      '{api,cmd,config,endpoints,events,health,iptables,ipvs,metrics,nftables,proxier,services,sources}/**/*.ts',
+      '{api,cmd,config,dns,endpoints,events,health,iptables,ipvs,metrics,nftables,proxier,services,sources}/**/*.ts',
       { cwd: ROOT },
     )) {
       assert.doesNotMatch(readFileSync(join(ROOT, file), 'utf8'), /koffi|NetlinkSocket/, file);
