@@ -72,7 +72,7 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
     try {
       const said = answer(query, authority);
       if (said !== undefined && (said.target === undefined || forwarder === undefined)) {
-        return write(said, 'zone');
+        return write(said, said.authoritative ? 'zone' : undefined);
       }
       if (forwarder === undefined) return write({ rcode: 'REFUSED' }, undefined);
       const by = said === undefined ? 'forward' : 'zone';

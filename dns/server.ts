@@ -98,8 +98,10 @@ export class DnsServer {
       lookup: (host, _, callback) => callback(null, host, family === 'IPv6' ? 6 : 4),
     });
     try {
+      // Before it is told: without a look-up, all happens at once.
+      const listening = once(socket, 'listening');
       socket.bind(this.#options.port, address);
-      await once(socket, 'listening');
+      await listening;
     } catch (error) {
       socket.close();
       throw error;

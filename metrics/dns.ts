@@ -3,7 +3,7 @@
  * (plugins metrics, forward and proxy), as those of the agent are kube-proxy's: what looks at the
  * one looks at the other. docs/metrics.md has a table of them.
  */
-import type { Counter, Gauge, Registry } from 'prom-client';
+import type { Counter, Registry } from 'prom-client';
 import type { IpFamily } from '../api/objects.ts';
 import { type ApiObserver, apiServerMetrics } from './api-server.ts';
 import { definer, exponential } from './define.ts';
@@ -40,7 +40,6 @@ export interface DnsMetrics {
   readonly stallSeconds: PortwideMetrics['stallSeconds'];
   /** Queries that the server itself failed on. */
   readonly mistakes: Counter<never>;
-  readonly tcpConnections: Gauge<never>;
   served(query: ServedQuery): void;
   forwarded(to: Upstream, rcode: number, seconds: number): void;
   forwardFailed(to: Upstream, code: 'TIMEOUT' | 'UNREACHABLE'): void;
@@ -90,11 +89,16 @@ const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
  * All metrics of the DNS server, in a registry of their own.
  * @param port that it listens on, which is a label in CoreDNS.
  * @param version of the package.
+ * @param tcpConnections how many are open; asked at each scrape.
  */
-export function createDnsMetrics(port: number, version: string): DnsMetrics {
+export function createDnsMetrics(
+  port: number,
+  version: string,
+  tcpConnections: () => number,
+): DnsMetrics {
   const registry = createRegistry();
   const define = definer(registry);
-  const { counter, gauge, histogram } = define;
+  const { counter, histogram, asked } = define;
   const requests = counter(
     'coredns_dns_requests_total',
     'Queries so far, by zone, protocol, family and type',
@@ -146,6 +150,9 @@ export function createDnsMetrics(port: number, version: string): DnsMetrics {
     'How often a resolver did not answer what was forwarded to it',
     ['to', 'reason'],
   );
+  asked('gauge', 'portwide_dns_tcp_connections', 'Connections of clients that are open', [], () => [
+    { labels: {}, value: tcpConnections() },
+  ]);
   const common = { server: `dns://:${port}`, view: '' };
 
   return {
@@ -153,7 +160,6 @@ export function createDnsMetrics(port: number, version: string): DnsMetrics {
     api: apiServerMetrics(define),
     ...processMetrics(define, version),
     mistakes: counter('coredns_panics_total', 'Queries so far that the server itself failed on'),
-    tcpConnections: gauge('portwide_dns_tcp_connections', 'Connections of clients that are open'),
     served({ transport: proto, family, zone: name, query, rcode, by, seconds, ...lengths }) {
       const zone = name === undefined ? DROPPED : `${name}.`;
       const type = (query && TYPES.get(query.type)) ?? 'other';

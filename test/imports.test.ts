@@ -15,7 +15,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   iptables: ['api', 'endpoints', 'services', 'proxier'],
   ipvs: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
   nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
-  config: ['api', 'iptables', 'ipvs'],
+  config: ['api', 'dns', 'iptables', 'ipvs'],
   metrics: ['api'],
   events: ['api'],
   dns: ['api', 'sources'],
