@@ -1,8 +1,8 @@
 /** Asks other resolvers about domains that are not ours. */
-import { decode, encode, type Answer as PacketRecord, type RecordType } from 'dns-packet';
-import type { ResourceRecord } from './answer.ts';
+import { encode, type Answer as PacketRecord, type RecordType } from 'dns-packet';
 import { exchange, NoAnswer, type Resolver } from './exchange.ts';
-import { HEADER_LENGTH, type Query, RCODES, type Rcode, type Transport } from './query.ts';
+import { HEADER_LENGTH, type Query, type Rcode, type Transport } from './query.ts';
+import { BadAnswer, type Resolution, readResolution } from './resolution.ts';
 import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
 import { nameOfType } from './types.ts';
 
@@ -28,28 +28,13 @@ export interface ForwarderOptions {
   readonly maxConcurrent?: number;
 }
 
-/** What other servers know of a name. */
-export interface Resolution {
-  readonly rcode: Rcode;
-  readonly answers: readonly ResourceRecord[];
-  /** The SOA that tells how long it may be kept that there is nothing. */
-  readonly authorities: readonly ResourceRecord[];
-}
-
 /** CoreDNS's timeouts, and the limit that kubeadm gives it. */
 const TIMEOUT = 2000;
 const DEADLINE = 5000;
 const MAX_CONCURRENT = 1000;
-/** No name needs more. */
-const MAX_RECORDS = 100;
 
 class TooManyQueries extends Error {
   override readonly name = 'TooManyQueries';
-}
-
-/** An answer that cannot be read, or tells of a failure. */
-class BadAnswer extends Error {
-  override readonly name = 'BadAnswer';
 }
 
 /**
@@ -107,13 +92,6 @@ export class Forwarder {
     return readResolution(await this.ask(bytes, { question }, 'udp'));
   }
 
-  /** What a client is to be told of a failure. @throws what is none of those known here. */
-  rcodeOf(error: unknown): Rcode {
-    if (error instanceof TooManyQueries) return 'REFUSED'; // as CoreDNS
-    if (error instanceof NoAnswer || error instanceof BadAnswer) return 'SERVFAIL';
-    throw error;
-  }
-
   async #askInTurn(bytes: Buffer, question: Buffer, transport: Transport): Promise<Buffer> {
     const { resolvers, deadline, isSelf } = this.#options;
     const end = performance.now() + deadline;
@@ -159,6 +137,13 @@ export class Forwarder {
   }
 }
 
+/** What a client is to be told of a failure of a Forwarder. @throws what is none. */
+export function rcodeOf(error: unknown): Rcode {
+  if (error instanceof TooManyQueries) return 'REFUSED'; // as CoreDNS
+  if (error instanceof NoAnswer || error instanceof BadAnswer) return 'SERVFAIL';
+  throw error;
+}
+
 const OPT: PacketRecord = {
   name: '.',
   type: 'OPT',
@@ -170,24 +155,3 @@ const OPT: PacketRecord = {
   options: [],
 };
 const OPT_LENGTH = 11;
-
-/** @throws BadAnswer */
-function readResolution(bytes: Buffer): Resolution {
-  const code = rcodeIn(bytes);
-  const rcode = code === RCODES.NXDOMAIN ? 'NXDOMAIN' : 'NOERROR';
-  if (code !== RCODES[rcode]) throw new BadAnswer(`the resolver answered with code ${code}`);
-  let message: ReturnType<typeof decode>;
-  try {
-    message = decode(bytes);
-  } catch (error) {
-    throw new BadAnswer('the answer of the resolver cannot be read', { cause: error });
-  }
-  const answers = (message.answers ?? []).filter(isRecord);
-  if (answers.length > MAX_RECORDS) throw new BadAnswer('the resolver answered with too much');
-  const authorities = (message.authorities ?? []).filter(isRecord);
-  return { rcode, answers, authorities: authorities.filter(({ type }) => type === 'SOA') };
-}
-
-function isRecord(record: PacketRecord): record is ResourceRecord {
-  return record.type !== 'OPT' && record.class === 'IN';
-}

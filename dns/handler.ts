@@ -1,7 +1,8 @@
 /** From a query's bytes to its answer's. Knows no sockets. */
 import { type Answer, type Authority, answer, zoneOf } from './answer.ts';
-import type { Forwarder, Resolution } from './forward.ts';
+import { type Forwarder, rcodeOf } from './forward.ts';
 import { HEADER_LENGTH, type Query, RCODES, readQuery, type Transport } from './query.ts';
+import type { Resolution } from './resolution.ts';
 import {
   encodeError,
   encodeResponse,
@@ -27,10 +28,12 @@ export interface Served {
   readonly responseLength: number;
 }
 
+type Upstream = Pick<Forwarder, 'ask' | 'resolve'>;
+
 export interface HandlerOptions {
   readonly authority: Authority;
   /** Where other domains are asked for; undefined: they are refused. */
-  readonly forwarder?: Forwarder | undefined;
+  readonly forwarder?: Upstream | undefined;
   /** The handler failed: a mistake in it. The client gets SERVFAIL. */
   readonly onMistake: (error: unknown) => void;
 }
@@ -84,7 +87,7 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
           : forwarder
               .resolve(said.target, query.type)
               .then((resolution) => write(completed(said, resolution), by));
-      return asked.catch((error) => write({ rcode: forwarder.rcodeOf(error) }, by)).catch(fail);
+      return asked.catch((error) => write({ rcode: rcodeOf(error) }, by)).catch(fail);
     } catch (error) {
       return fail(error);
     }
@@ -119,7 +122,7 @@ function completed(said: Answer, { rcode, answers, authorities }: Resolution): A
  * itself, and of DNSSEC, gets there.
  */
 async function relay(
-  forwarder: Forwarder,
+  forwarder: Upstream,
   query: Query,
   bytes: Buffer,
   transport: Transport,
