@@ -52,7 +52,7 @@ export const MAX_QUERY_LENGTH = 4096;
 /** Bytes of a name on the wire (RFC 1035, 2.3.4). */
 const MAX_NAME_LENGTH = 255;
 /** RFC 1035 has 63; what is above is a pointer, or a kind of label that nobody uses. */
-const MAX_LABEL_LENGTH = 63;
+export const MAX_LABEL_LENGTH = 63;
 /** Records beside the question: an OPT, and a signature. The same numbers as CoreDNS takes. */
 const MAX_RECORDS = { answers: 1, authorities: 1, additionals: 2 };
 

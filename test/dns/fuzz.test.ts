@@ -1,5 +1,6 @@
 /** Whatever comes, a handler says nothing or gives an answer that can be read; it never throws. */
 import assert from 'node:assert/strict';
+import { isIP } from 'node:net';
 import fc from 'fast-check';
 import { NoAnswer } from '../../dns/exchange.ts';
 import { createHandler, type Handled } from '../../dns/handler.ts';
@@ -168,6 +169,9 @@ describe('what other servers answered', () => {
         const { answers, authorities } = readReply(written);
         assert.equal(answers.length, resolution.answers.length);
         assert.equal(authorities.length, resolution.authorities.length);
+        for (const { type, data } of resolution.answers) {
+          if (type === 'A' || type === 'AAAA') assert.ok(isIP(data) !== 0, data);
+        }
       }),
       { seed: 9, numRuns: RUNS },
     );
