@@ -3,16 +3,6 @@ import { type Field, fail, isMissing, shown, text } from './read-field.ts';
 const LABEL = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/;
 const SUBDOMAIN = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
 
-/** Whether text is a DNS-1123 label, which Kubernetes writes in lower case. */
-export function isDnsLabel(value: string): boolean {
-  return value.length <= 63 && LABEL.test(value);
-}
-
-/** Whether text is a DNS-1123 subdomain; its labels may be longer than DNS has them. */
-export function isDnsSubdomain(value: string): boolean {
-  return value.length <= 253 && SUBDOMAIN.test(value);
-}
-
 /** A DNS-1123 label: what names of Services, namespaces and ports are. */
 export function dnsLabel(field: Field): string {
   const value = text(field);
@@ -23,6 +13,15 @@ export function dnsLabel(field: Field): string {
     );
   }
   return value;
+}
+
+export function isDnsLabel(text: string): boolean {
+  return text.length <= 63 && LABEL.test(text);
+}
+
+/** Its labels may be longer than DNS has them, which the API server lets pass. */
+export function isDnsSubdomain(text: string): boolean {
+  return text.length <= 253 && SUBDOMAIN.test(text);
 }
 
 /** A DNS-1123 subdomain: what names of most other objects are. */

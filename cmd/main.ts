@@ -3,6 +3,7 @@ import { ConfigurationError } from '../config/errors.ts';
 import { ClusterConfigError } from '../sources/kubernetes/config.ts';
 import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { addCleanupCommand } from './cleanup.ts';
+import { addEnvCommand } from './env.ts';
 import { UserError } from './errors.ts';
 import { addIpvsCommand } from './ipvs-marks.ts';
 import { addRenderCommand } from './render.ts';
@@ -16,6 +17,7 @@ const program = new Command('portwide')
 addRunCommand(program);
 addRenderCommand(program);
 addValidateCommand(program);
+addEnvCommand(program);
 addCleanupCommand(program);
 addIpvsCommand(program);
 program
