@@ -4,6 +4,7 @@ import { ClusterConfigError } from '../sources/kubernetes/config.ts';
 import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { addCleanupCommand } from './cleanup.ts';
 import { addDnsCommand } from './dns.ts';
+import { addEnvCommand } from './env.ts';
 import { UserError } from './errors.ts';
 import { addIpvsCommand } from './ipvs-marks.ts';
 import { addRenderCommand } from './render.ts';
@@ -17,6 +18,7 @@ const program = new Command('portwide')
 addRunCommand(program);
 addRenderCommand(program);
 addValidateCommand(program);
+addEnvCommand(program);
 addCleanupCommand(program);
 addIpvsCommand(program);
 addDnsCommand(program);

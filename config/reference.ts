@@ -24,7 +24,7 @@ const INTRODUCTION = `# Configuration
 \`portwide run\` takes kube-proxy's flags and, with \`--config\`, its configuration file: a
 \`${KIND}\` of \`${API_VERSION}\`, as in the ConfigMap that kubeadm makes.
 What is Portwide's own is in its section \`portwide\`, which kube-proxy warns of and passes over.
-\`render\`, \`validate\` and \`cleanup\` take \`--config\` and those flags that concern them.
+\`render\`, \`validate\`, \`env\` and \`cleanup\` take \`--config\` and those flags that concern them.
 
 - **Beside \`--config\` flags are ignored**, and a warning names them. These count: the node's name and
   logging (${winners.join(', ')}), and flags that no file can have.

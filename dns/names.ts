@@ -1,6 +1,7 @@
 import ipaddr from 'ipaddr.js';
 import { canonicalAddress, familyOf } from '../api/addresses.ts';
 import { shown } from '../api/read-field.ts';
+import { isDnsSubdomain } from '../api/read-name.ts';
 
 /** Under which the names of addresses lie, by family (RFC 1035, 3.5; RFC 3596, 2.5). */
 export const REVERSE_DOMAINS = { IPv4: 'in-addr.arpa', IPv6: 'ip6.arpa' } as const;
@@ -8,8 +9,6 @@ export const REVERSE_DOMAINS = { IPv4: 'in-addr.arpa', IPv6: 'ip6.arpa' } as con
 /** The longest that a message can carry, as text without the final dot (RFC 1035, 2.3.4). */
 const MAX_NAME = 253;
 const MAX_LABEL = 63;
-/** A DNS-1123 subdomain, as the API server wants `spec.externalName`; lengths apart. */
-const DOMAIN = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
 
 /** Why a name cannot stand in a message; undefined when it can. */
 export function lengthProblem(name: string): string | undefined {
@@ -21,10 +20,13 @@ export function lengthProblem(name: string): string | undefined {
     : `gives a label of more than ${MAX_LABEL} characters: ${label}`;
 }
 
-/** Why lower-case text is no domain name that a CNAME may lead to; undefined when it is one. */
+/**
+ * Why lower-case text is no domain name that a CNAME may lead to; undefined when it is one. The API
+ * server asks for a DNS-1123 subdomain and no more.
+ */
 export function domainProblem(name: string): string | undefined {
   // Four numbers would do for a name, and the API server takes them; no resolver asks for it (CoreDNS).
-  const isName = DOMAIN.test(name) && canonicalAddress(name) === undefined;
+  const isName = isDnsSubdomain(name) && canonicalAddress(name) === undefined;
   return isName ? lengthProblem(name) : `must be a domain name, not ${shown(name)}`;
 }
 

@@ -3,6 +3,7 @@ import { portScheme } from '../api/all-ports.ts';
 import { compareText, getOrCreate, kept } from '../api/collections.ts';
 import { InvalidObject } from '../api/errors.ts';
 import type { EndpointSlice, Protocol, Service } from '../api/objects.ts';
+import { isDnsLabel } from '../api/read-name.ts';
 import {
   addressLabel,
   domainProblem,
@@ -35,7 +36,7 @@ export const SCHEMA_VERSION = '1.1.0';
 export interface RecordOptions {
   /** `cluster.local`: lower-case, without the final dot. */
   readonly clusterDomain: string;
-  /** The feature gate `AllPorts`. */
+  /** The feature gate `AllPorts`. It decides on refusals, and so on no record: see `serviceRecords`. */
   readonly allPortsEnabled: boolean;
 }
 
@@ -75,8 +76,8 @@ interface NamedPort {
  * whose it is, and whether a Service is headless is told by `clusterIP: None`, not by the label.
  *
  * Unlike CoreDNS, there is no SRV record at the Service's own name and none for unnamed ports, no
- * name for endpoints of Services that have a cluster IP, and an address with several claims
- * has a PTR record for each.
+ * name and no PTR record for endpoints of Services that have a cluster IP, and an address that several
+ * Services claim has a PTR record for each.
  */
 export function serviceRecords(
   service: Service,
@@ -193,6 +194,7 @@ function isWritable(draft: Draft, name: string, object: string, field: string): 
 
 /** One endpoint may stand in several slices while the controller moves it. */
 function sortedOnce(list: readonly DnsRecord[]): readonly DnsRecord[] {
+  if (list.length === 1) return kept(list);
   const sorted = list.toSorted(compareRecords);
   const once = sorted.filter((record, index) => {
     const before = sorted[index - 1];
@@ -220,8 +222,7 @@ export function compareRecords(a: DnsRecord, b: DnsRecord): number {
 export function podRecords(name: string, domain: string): readonly DnsRecord[] | undefined {
   if (!name.endsWith(`.pod.${domain}`)) return undefined;
   const labels = name.slice(0, -`.pod.${domain}`.length).split('.');
-  const isNamespace = /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/.test(labels.at(-1) ?? '');
-  if (!isNamespace || labels.length > 2) return undefined;
+  if (!isDnsLabel(labels.at(-1) ?? '') || labels.length > 2) return undefined;
   if (labels.length === 1) return [];
   const address = labelledAddress(labels[0] ?? '');
   return address === undefined ? undefined : [addressRecord(name, address)];

@@ -46,6 +46,7 @@ describe('names of addresses', () => {
 describe('what a message can carry', () => {
   it('labels of 63 characters, names of 253', () => {
     assert.equal(lengthProblem(label(63)), undefined);
+    assert.match(lengthProblem(label(64)) ?? '', /label/);
     assert.equal(
       lengthProblem(`a.${label(64)}.b`),
       `gives a label of more than 63 characters: ${label(64)}`,

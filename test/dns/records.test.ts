@@ -131,6 +131,19 @@ describe('records of a headless Service', () => {
     ]);
   });
 
+  it('name each port of an endpoint that is in slices with different numbers', () => {
+    const numbered = (port: number) =>
+      slice([endpoint('10.1.0.1', { hostname: 'a' })], {
+        name: `web-${port}`,
+        ports: [{ name: 'http', protocol: 'TCP', port }],
+      });
+    const slices = [numbered(9090), numbered(8080), numbered(8081)];
+    assert.deepEqual(
+      lines(headless(), { slices }).filter((each) => each.includes('SRV')),
+      [8080, 8081, 9090].map((port) => `_http._tcp.${name} SRV 0 100 ${port} a.${name}`),
+    );
+  });
+
   it('have only endpoints that are ready, not those that still serve', () => {
     const draining = endpoint('10.1.0.1', { ready: false, serving: true, terminating: true });
     assert.deepEqual(lines(headless(), { slices: [slice([draining])] }), []);
@@ -262,7 +275,7 @@ describe('names of pods', () => {
     for (const name of [
       '10-3-0-256.default.pod.cluster.local',
       'web.default.pod.cluster.local',
-      'a.10-3-0-1.default.pod.cluster.local',
+      '10-3-0-2.10-3-0-1.default.pod.cluster.local',
       '10-3-0-1.-x.pod.cluster.local',
       '10-3-0-1..pod.cluster.local',
       '.pod.cluster.local',

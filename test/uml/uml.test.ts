@@ -36,26 +36,35 @@ function titleOf(path: SpecPath): string {
   return [TITLE, ...path].join(' ');
 }
 
+const specs = listSpecs();
+const wanted = picked(specs);
+let run: Run | undefined;
+
+function started(): Run {
+  run ??= runInside({ only: wanted, timeoutSeconds: TIMEOUT_SECONDS });
+  return run;
+}
+
+// Of the whole mocha run, not of the suite below: while the kernel is busy with the specs, mocha goes
+// on with the tests of the other files, and comes here last.
+before(() => {
+  if (wanted.length > 0) started();
+});
+after(async () => {
+  if (process.env.UML_OUTPUT) console.log(run?.output());
+  await run?.stop();
+});
+
 describe(TITLE, function () {
   // The run has deadlines of its own, and says more when one has passed.
   this.timeout(0);
-  const specs = listSpecs();
-  let run: Run;
-
-  before(async () => {
-    run = runInside({ only: picked(specs), timeoutSeconds: TIMEOUT_SECONDS });
-    await run.began();
-  });
-  after(async () => {
-    if (process.env.UML_OUTPUT) console.log(run?.output());
-    await run?.stop();
-  });
+  before(() => started().began());
 
   /** Makes the suites and tests of specs whose titles agree up to `depth`. */
   const define = (paths: readonly SpecPath[], depth: number): void => {
     for (const [title, group] of Map.groupBy(paths, (path) => path[depth] ?? '')) {
       const [first] = group;
-      if (first?.length === depth + 1) it(title, () => run.passed(first));
+      if (first?.length === depth + 1) it(title, () => started().passed(first));
       else describe(title, () => define(group, depth + 1));
     }
   };
@@ -63,6 +72,6 @@ describe(TITLE, function () {
 
   // A suite of its own, for a suite's own tests run before those of the suites in it.
   describe('at the end', () => {
-    it('the kernel ends by itself, and nothing failed outside of a test', () => run.ended());
+    it('the kernel ends by itself, and nothing failed outside of a test', () => started().ended());
   });
 });

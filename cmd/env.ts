@@ -1,0 +1,91 @@
+import { type Command, InvalidArgumentError, Option } from 'commander';
+import type { Service } from '../api/objects.ts';
+import { isDnsLabel } from '../api/read-name.ts';
+import { addFlags, type FlagTexts } from '../config/flags.ts';
+import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
+import { ENV_FORMATS, type EnvFormat, formatVariables, isShellName } from '../envvars/format.ts';
+import { containerVariables } from '../envvars/variables.ts';
+import { isFailure } from '../sources/kubernetes/errors.ts';
+import { listServices } from '../sources/kubernetes/list-services.ts';
+import { loadManifestDirectory } from '../sources/manifests/directory.ts';
+import { formatProblem } from '../sources/manifests/problem.ts';
+import { loadOrWarn } from './configuration.ts';
+import { UserError } from './errors.ts';
+
+interface EnvOptions {
+  readonly namespace: string;
+  readonly output: EnvFormat;
+  readonly serviceLinks: boolean;
+}
+
+export function addEnvCommand(program: Command): void {
+  const { config, kubeconfig, master, manifests } = ALL_SETTINGS;
+  const command = program
+    .command('env')
+    .description(
+      'print the variables that a container gets for Services, as the kubelet makes them',
+    )
+    .addOption(
+      new Option('-n, --namespace <name>', 'namespace of the container')
+        .argParser(namespaceName)
+        .makeOptionMandatory(),
+    )
+    .addOption(
+      new Option('-o, --output <format>', 'lines for `eval`, an object, or `env` of a container')
+        .choices(ENV_FORMATS)
+        .default('shell'),
+    )
+    .option(
+      '--no-service-links',
+      "those of the API server's Service alone, as with `enableServiceLinks: false`",
+    );
+  addFlags(command, { config, kubeconfig, master, manifests }).action(
+    async (texts: FlagTexts & EnvOptions) => {
+      const { options } = await loadOrWarn(texts);
+      const note = (line: string) => process.stderr.write(`${line}\n`);
+      process.stdout.write(env(await readServices(options, note), texts, note));
+    },
+  );
+}
+
+/** @throws InvalidArgumentError */
+function namespaceName(given: string): string {
+  if (isDnsLabel(given)) return given;
+  throw new InvalidArgumentError("A namespace is a DNS label (a-z, 0-9 and '-').");
+}
+
+/**
+ * All Services, whoever serves them.
+ * @param note is told of those that cannot be read.
+ * @throws ManifestDirectoryError, ClusterConfigError, UserError
+ */
+async function readServices(
+  { manifests, kubeconfig, master }: RunOptions,
+  note: (line: string) => void,
+): Promise<Service[]> {
+  if (manifests !== undefined) {
+    const { objects, problems } = loadManifestDirectory(manifests, ['Service']);
+    for (const problem of problems) note(formatProblem(problem));
+    return objects.flatMap(({ object }) => (object.kind === 'Service' ? [object] : []));
+  }
+  try {
+    return await listServices({ kubeconfig, master, onProblem: ({ message }) => note(message) });
+  } catch (error) {
+    if (!isFailure(error)) throw error;
+    throw new UserError(error.message, { cause: error });
+  }
+}
+
+function env(
+  services: readonly Service[],
+  { namespace, output, serviceLinks }: EnvOptions,
+  note: (line: string) => void,
+): string {
+  const variables = containerVariables(services, namespace, serviceLinks);
+  if (output === 'shell') {
+    for (const { name } of variables.filter((each) => !isShellName(each.name))) {
+      note(`${name}: left out, for no variable of a shell begins with a digit`);
+    }
+  }
+  return formatVariables(variables, output);
+}

@@ -1,0 +1,242 @@
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { execa } from 'execa';
+import { parse } from 'yaml';
+import { ApiServerDouble } from '../api-server/double.ts';
+import { type Manifest, serviceManifest } from '../e2e/manifests.ts';
+
+const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+
+const run = (...args: string[]) =>
+  execa(PORTWIDE, ['env', ...args], {
+    reject: false,
+    env: { KUBERNETES_SERVICE_HOST: undefined, KUBERNETES_SERVICE_PORT: undefined },
+  });
+
+function inNamespace(namespace: string, manifest: Manifest): Manifest {
+  return { ...manifest, metadata: { ...(manifest.metadata as object), namespace } };
+}
+
+const API_SERVER = serviceManifest('kubernetes', {
+  spec: { clusterIPs: ['10.96.0.1'], ports: [{ name: 'https', port: 443 }] },
+});
+const SIP = inNamespace(
+  'voice',
+  serviceManifest('sip', {
+    annotations: { 'portwide.dev/ports': 'all' },
+    spec: { clusterIPs: ['10.96.0.10', 'fd00:10:96::a'] },
+  }),
+);
+const WEB = inNamespace(
+  'voice',
+  serviceManifest('web', {
+    labels: { 'service.kubernetes.io/service-proxy-name': 'other' },
+    spec: { clusterIPs: ['fd00:10:96::b'], ports: [{ port: 80 }] },
+  }),
+);
+const ELSEWHERE = inNamespace(
+  'data',
+  serviceManifest('db', { spec: { clusterIPs: ['10.96.0.2'] } }),
+);
+/** A headless one, which no node asks for. */
+const HEADLESS = inNamespace('voice', {
+  apiVersion: 'v1',
+  kind: 'Service',
+  metadata: { name: 'peers', labels: { 'service.kubernetes.io/headless': '' } },
+  spec: { clusterIP: 'None', ports: [{ port: 80 }] },
+});
+const CLUSTER = [API_SERVER, SIP, WEB, ELSEWHERE, HEADLESS];
+
+const KUBERNETES_VARIABLES = {
+  KUBERNETES_SERVICE_HOST: '10.96.0.1',
+  KUBERNETES_SERVICE_PORT: '443',
+  KUBERNETES_SERVICE_PORT_HTTPS: '443',
+  KUBERNETES_PORT: 'tcp://10.96.0.1:443',
+  KUBERNETES_PORT_443_TCP: 'tcp://10.96.0.1:443',
+  KUBERNETES_PORT_443_TCP_PROTO: 'tcp',
+  KUBERNETES_PORT_443_TCP_PORT: '443',
+  KUBERNETES_PORT_443_TCP_ADDR: '10.96.0.1',
+};
+const VOICE_VARIABLES = {
+  ...KUBERNETES_VARIABLES,
+  SIP_SERVICE_HOST: '10.96.0.10',
+  WEB_SERVICE_HOST: 'fd00:10:96::b',
+  WEB_SERVICE_PORT: '80',
+  WEB_PORT: 'tcp://[fd00:10:96::b]:80',
+  WEB_PORT_80_TCP: 'tcp://[fd00:10:96::b]:80',
+  WEB_PORT_80_TCP_PROTO: 'tcp',
+  WEB_PORT_80_TCP_PORT: '80',
+  WEB_PORT_80_TCP_ADDR: 'fd00:10:96::b',
+};
+
+describe('portwide env', () => {
+  let directory: string;
+  const put = (name: string, text: string) => writeFileSync(join(directory, name), text);
+  const putAll = (manifests: readonly Manifest[]) =>
+    put('all.json', JSON.stringify({ apiVersion: 'v1', kind: 'List', items: manifests }));
+  beforeEach(() => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-env-'));
+  });
+  afterEach(() => rmSync(directory, { recursive: true, force: true }));
+
+  describe('of a directory of manifests', () => {
+    const env = (...args: string[]) => run(`--manifests=${directory}`, ...args);
+    beforeEach(() => putAll(CLUSTER));
+
+    it('prints an object', async () => {
+      const { stdout, stderr, exitCode } = await env('--namespace=voice', '--output=json');
+      assert.deepEqual([exitCode, stderr], [0, '']);
+      assert.deepEqual(JSON.parse(stdout), VOICE_VARIABLES);
+    });
+
+    it('prints what a shell takes over, by default', async () => {
+      const { stdout } = await env('-n', 'voice');
+      const { stdout: seen } = await execa({
+        input: stdout,
+        extendEnv: false,
+        env: { PATH: '/usr/bin:/bin' },
+      })`sh -euc ${'eval "$(cat)"; env'}`;
+      for (const [name, value] of Object.entries(VOICE_VARIABLES)) {
+        assert.ok(seen.split('\n').includes(`${name}=${value}`), name);
+      }
+      assert.doesNotMatch(seen, /^SIP_(SERVICE_)?PORT/m);
+    });
+
+    it('prints what a container takes over', async () => {
+      const { stdout } = await env('-n', 'voice', '-o', 'k8s');
+      const expected = Object.entries(VOICE_VARIABLES).map(([name, value]) => ({ name, value }));
+      assert.deepEqual(parse(stdout), { env: expected });
+    });
+
+    it("prints only the API server's without service links", async () => {
+      const { stdout } = await env('-n', 'voice', '-o', 'json', '--no-service-links');
+      assert.deepEqual(JSON.parse(stdout), KUBERNETES_VARIABLES);
+    });
+
+    it('follows a Service that becomes all-ports, and ceases to be', async () => {
+      const names = async () => {
+        const { stdout } = await env('-n', 'voice', '-o', 'json');
+        return Object.keys(JSON.parse(stdout)).filter((name) => name.startsWith('SIP_'));
+      };
+      assert.deepEqual(await names(), ['SIP_SERVICE_HOST']);
+      const metadata = { ...(SIP.metadata as object), annotations: {} };
+      putAll([{ ...SIP, metadata }]);
+      assert.deepEqual(await names(), [
+        'SIP_SERVICE_HOST',
+        'SIP_SERVICE_PORT',
+        'SIP_PORT',
+        'SIP_PORT_1_TCP',
+        'SIP_PORT_1_TCP_PROTO',
+        'SIP_PORT_1_TCP_PORT',
+        'SIP_PORT_1_TCP_ADDR',
+      ]);
+      putAll([SIP]);
+      assert.deepEqual(await names(), ['SIP_SERVICE_HOST']);
+    });
+
+    it('tells on stderr what cannot be read, and what no shell can have', async () => {
+      put('bad.yaml', 'apiVersion: v1\nkind: Service\nmetadata: {name: A}\nspec: {}\n');
+      put(
+        'digit.yaml',
+        'apiVersion: v1\nkind: Service\nmetadata: {name: 3com, namespace: voice}\n' +
+          'spec: {clusterIP: 10.96.0.3}\n',
+      );
+      const { stdout, stderr, exitCode } = await env('-n', 'voice');
+      assert.equal(exitCode, 0);
+      assert.match(stderr, /bad\.yaml:1: Service default\/A: metadata\.name: must be a DNS label/);
+      assert.match(stderr, /^3COM_SERVICE_HOST: left out, for no variable of a shell begins/m);
+      assert.doesNotMatch(stdout, /3COM/);
+      const object = await env('-n', 'voice', '-o', 'json');
+      assert.doesNotMatch(object.stderr, /3COM/);
+      assert.equal(JSON.parse(object.stdout)['3COM_SERVICE_HOST'], '10.96.0.3');
+    });
+  });
+
+  describe('of a cluster', () => {
+    let double: ApiServerDouble;
+    beforeEach(async () => {
+      double = new ApiServerDouble();
+      await double.listen();
+      double.put(...CLUSTER);
+    });
+    afterEach(() => double.close());
+
+    it('asks for all Services, once, and watches nothing', async () => {
+      const { stdout, stderr, exitCode } = await run(
+        `--master=${double.url}`,
+        '--namespace=voice',
+        '-o',
+        'json',
+      );
+      assert.deepEqual([exitCode, stderr], [0, '']);
+      assert.deepEqual(JSON.parse(stdout), VOICE_VARIABLES);
+      const asked = double.requests().map(({ verb, path, query }) => ({ verb, path, query }));
+      assert.deepEqual(asked, [{ verb: 'list', path: '/api/v1/services', query: {} }]);
+    });
+
+    it('reads a kubeconfig, and that of a configuration file', async () => {
+      put(
+        'kubeconfig',
+        `{current-context: c, contexts: [{name: c, context: {cluster: c}}],
+          clusters: [{name: c, cluster: {server: "${double.url}"}}]}`,
+      );
+      put(
+        'config',
+        `{apiVersion: kubeproxy.config.k8s.io/v1alpha1, kind: KubeProxyConfiguration,
+          clientConnection: {kubeconfig: "${directory}/kubeconfig"}}`,
+      );
+      for (const flag of [`--kubeconfig=${directory}/kubeconfig`, `--config=${directory}/config`]) {
+        const { stdout, stderr } = await run(flag, '-n', 'default', '-o', 'json');
+        assert.deepEqual([JSON.parse(stdout), stderr], [KUBERNETES_VARIABLES, ''], flag);
+      }
+    });
+
+    it('tells of a Service that cannot be read, and prints the others', async () => {
+      double.put({
+        apiVersion: 'v1',
+        kind: 'Service',
+        metadata: { name: 'odd', namespace: 'voice' },
+        spec: { clusterIP: '10.96.0.300' },
+      });
+      const { stdout, stderr } = await run(`--master=${double.url}`, '-n', 'voice', '-o', 'json');
+      assert.match(stderr, /^Service voice\/odd: spec\.clusterIP: .*10\.96\.0\.300/);
+      assert.deepEqual(JSON.parse(stdout), VOICE_VARIABLES);
+    });
+
+    it('ends when it may not ask', async () => {
+      double.fail({ fault: { kind: 'status', code: 403, reason: 'Forbidden' } });
+      const { stdout, stderr, exitCode } = await run(`--master=${double.url}`, '-n', 'voice');
+      assert.match(stderr, /^portwide: API server: 403 Forbidden: /);
+      assert.deepEqual([exitCode, stdout], [1, '']);
+    });
+
+    it('ends when there is no server', async () => {
+      await double.close();
+      const { stderr, exitCode } = await run(`--master=${double.url}`, '-n', 'voice');
+      assert.match(stderr, /^portwide: API server: .*ECONNREFUSED/);
+      assert.equal(exitCode, 1);
+    });
+  });
+
+  describe('refuses', () => {
+    for (const [flags, expected] of [
+      [['--manifests=/nowhere'], /'-n, --namespace <name>' not specified/],
+      [['-n', 'A_B', '--manifests=/nowhere'], /namespace.*DNS label/],
+      [['-n', '', '--manifests=/nowhere'], /namespace.*DNS label/],
+      [['-n', 'a', '-o', 'yaml', '--manifests=/nowhere'], /choices are shell, json, k8s/],
+      [['-n', 'a', '--manifests=/nowhere'], /^portwide: manifest directory "\/nowhere" cannot/],
+      [['-n', 'a', '--manifests=/nowhere', '--master=x'], /--manifests and --master: exclude/],
+      [['-n', 'a', '--kubeconfig=/no/such'], /kubeconfig "\/no\/such" cannot be read: ENOENT/],
+      [['-n', 'a', '--master=nonsense'], /--master: "nonsense" is no URL/],
+      [['-n', 'a'], /neither --kubeconfig nor --master is given/],
+    ] as const) {
+      it(flags.join(' '), async () => {
+        const { exitCode, stderr, stdout } = await run(...flags);
+        assert.deepEqual([exitCode, stdout], [1, '']);
+        assert.match(stderr, expected);
+      });
+    }
+  });
+});
