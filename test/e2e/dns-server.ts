@@ -34,15 +34,18 @@ export async function startDns(
     errors += String(chunk);
   });
   const logged = (message: string) => log.filter(({ msg }) => msg === message);
-  const ended = process.then(
-    () => Promise.reject(new Error(`the DNS server ended: ${errors}`)),
-    (error: Error) => Promise.reject(new Error(`the DNS server ended: ${error.message} ${errors}`)),
+  let ended: string | undefined;
+  process.then(
+    () => {
+      ended = errors;
+    },
+    (error: Error) => {
+      ended = `${error.message} ${errors}`;
+    },
   );
-  ended.catch(() => undefined);
-  await Promise.race([
-    waitFor(`the DNS server logged "${until}"`, () => logged(until).length > 0, START_MS),
-    ended,
-  ]);
+  const isThere = () => ended !== undefined || logged(until).length > 0;
+  await waitFor(`the DNS server logged "${until}"`, isThere, START_MS);
+  if (ended !== undefined) throw new Error(`the DNS server ended: ${ended}`);
   return {
     process,
     log,
