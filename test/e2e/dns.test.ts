@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { consoleCommands, fencedBlocks } from '../docs/page.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { complaints } from '../metrics/complaints.ts';
 import { Scrape } from '../metrics/scrape.ts';
@@ -470,6 +471,25 @@ describe('portwide dns', () => {
       await waitFor('SRV is back', async () => (await srv()).answer.length === 1);
       const { answer } = await dig(lab.client, `@${lab.node.ipv4} -p 5353 db.default.${ZONE} A`);
       assert.equal(answer.length, 2);
+      assert.equal(await own.stop(), 0);
+    });
+
+    it('does what docs/dns.md shows', async () => {
+      const page = readFileSync(new URL('../../docs/dns.md', import.meta.url), 'utf8');
+      const [services = ''] = fencedBlocks(page, 'yaml');
+      const [block = ''] = fencedBlocks(page, 'shell');
+      mkdirSync(join(directory, 'manifests'));
+      writeFileSync(join(directory, 'manifests', 'services.yaml'), services);
+      const [start = assert.fail(), ...commands] = consoleCommands(block);
+      const shown = /^portwide dns (.*) &$/.exec(start.command)?.[1] ?? assert.fail();
+      const pages = '--metrics-bind-address=';
+      const args = shown.replace(' manifests ', ` ${join(directory, 'manifests')} `).split(' ');
+      const own = await startDns(lab.elsewhere, [...args, pages]);
+      assert.equal(commands.length, 5);
+      for (const { command, output } of commands) {
+        const { stdout } = await lab.elsewhere.exec('sh', ['-c', command]);
+        assert.equal(stdout, output, command);
+      }
       assert.equal(await own.stop(), 0);
     });
 
