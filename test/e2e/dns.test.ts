@@ -204,10 +204,17 @@ describe('portwide dns', () => {
       assert.match(answer[0] ?? '', /\.ip6\.arpa\. 5 IN PTR all\.default\.svc\.cluster\.local\.$/);
     });
 
-    it('for pods too', async () => {
+    it('for pods, and for resolvers other than dig', async () => {
       const [pod = assert.fail()] = lab.pods;
-      const { answer } = await ask(`${full('web')} A`, pod);
-      assert.deepEqual(answer, [`${full('web')}. 5 IN A 10.96.0.1`]);
+      for (const [name, type, expected] of [
+        [full('web'), 'A', { answers: ['10.96.0.1'] }],
+        [full('web'), 'AAAA', { answers: ['fd00:10:96::1'] }],
+        [`_http._tcp.${full('web')}`, 'SRV', { answers: [`${full('web')} port 80`] }],
+        [full('all'), 'SRV', { code: 'ENODATA' }],
+        [full('gone'), 'A', { code: 'ENOTFOUND' }],
+      ] as const) {
+        assert.deepEqual(await pod.resolve(lab.node.ipv4, name, type), expected, name);
+      }
     });
 
     it('with the addresses of servers that SRV records and the NS record name', async () => {
