@@ -36,9 +36,9 @@ const START_MS = 120_000;
 const PORTWIDE = fileURLToPath(new URL('../portwide', import.meta.url));
 const CLIENT = fileURLToPath(new URL('dns-client.ts', import.meta.url));
 
-const LEGEND = `Queries have an OPT record, names are of Services by chance. "Most" is with ${AT_A_TIME} queries under way at a time, which one
-client can keep up; CPU is that of the server's process, all threads and the kernel's work for it
-included. What a core answers is 1 s by that. Times are the client's, its own event loop included.
+const LEGEND = `Queries have an OPT record and ask for 2,000 names by turns. "Most" is with ${AT_A_TIME} queries under way at a time, from one
+client. CPU is that of the server's process, all threads and the kernel's work for it included; what a core
+answers is a second divided by that. Times are as the client sees them, its own event loop included.
 Medians, with the least and the greatest.`;
 
 interface Run {
@@ -60,7 +60,7 @@ const KINDS: Readonly<Record<string, Question>> = {
     'A',
   ],
 };
-/** What a pod asks that looks up a name of another domain, with kubelet's search list, and then a Service. */
+/** One after the other. */
 const MIX: Question = (index) => {
   const kinds = Object.values(KINDS);
   const kind = kinds[index % kinds.length] ?? kinds[0];
