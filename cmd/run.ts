@@ -9,7 +9,7 @@ import { nodeRef, serviceRef } from '../events/event.ts';
 import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
-import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
+import { createMetrics, startFamily } from '../metrics/metrics.ts';
 import { metricsHandler } from '../metrics/server.ts';
 import { watchAddresses } from '../netlink/address-watch.ts';
 import type { Backend } from '../proxier/backend.ts';
@@ -19,10 +19,6 @@ import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import { servingResources } from '../sources/kubernetes/resources.ts';
-import { createKubernetesSource } from '../sources/kubernetes/source.ts';
-import { formatProblem } from '../sources/manifests/problem.ts';
-import { createManifestSource } from '../sources/manifests/source.ts';
-import type { ObjectSink, Source } from '../sources/store.ts';
 import { watchConfig } from './config-watch.ts';
 import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
@@ -37,6 +33,8 @@ import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
 import { tellOnServices } from './service-events.ts';
+import { createSource } from './source.ts';
+import { stopSignal } from './stop-signal.ts';
 import { VERSION } from './version.ts';
 
 /** What the agent was doing, in its Events on the Node. */
@@ -126,7 +124,15 @@ async function run(texts: FlagTexts): Promise<void> {
     log,
   );
 
-  const source = createSource({ options, nodeName, sink: table, log, metrics, recorder });
+  const source = createSource({
+    options,
+    kinds: SERVING_KINDS,
+    resources: servingResources(nodeName),
+    sink: table,
+    log,
+    observer: metrics.api,
+    onSessions: (open) => recorder.connect(open),
+  });
   if ((await Promise.race([source.start(), stopping])) !== undefined) process.exit(0);
   const podCidrs = await Promise.race([
     podCidrsOf(table, options, nodeName, log, (callback) => {
@@ -205,62 +211,6 @@ function endOnChange(file: ConfigFile, texts: FlagTexts, log: Logger): void {
     },
     onProblem: (reason) =>
       log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
-  });
-}
-
-/** The first of these signals; whoever sends another does not want to wait. */
-function stopSignal(): Promise<NodeJS.Signals> {
-  return new Promise((resolve) => {
-    let isStopping = false;
-    const stop = (signal: NodeJS.Signals) => {
-      if (isStopping) process.exit(1);
-      isStopping = true;
-      resolve(signal);
-    };
-    // Not once(): while a command runs, execa's signal-exit listens too, and where it finds nobody
-    // else listening it has the signal end this process.
-    process.on('SIGTERM', stop);
-    process.on('SIGINT', stop);
-  });
-}
-
-function createSource({
-  options,
-  nodeName,
-  sink,
-  log,
-  metrics,
-  recorder,
-}: {
-  options: RunOptions;
-  nodeName: string;
-  sink: ObjectSink;
-  log: Logger;
-  metrics: Metrics;
-  recorder: EventRecorder;
-}): Source {
-  const { manifests, kubeconfig, master } = options;
-  if (manifests !== undefined) {
-    return createManifestSource({
-      directory: manifests,
-      kinds: SERVING_KINDS,
-      sink,
-      onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
-    });
-  }
-  return createKubernetesSource({
-    kubeconfig,
-    master,
-    resources: servingResources(nodeName),
-    sink,
-    log,
-    observer: metrics.api,
-    onSessions: (open) => recorder.connect(open),
-    onProblem: ({ object, field, reason }) =>
-      log.warn(
-        { object, field, reason },
-        'cannot read this object; its last version stays in force',
-      ),
   });
 }
 

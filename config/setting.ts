@@ -10,6 +10,7 @@ export const GROUPS = {
   nftables: 'Mode nftables',
   ipvs: 'Mode ipvs',
   conntrack: 'Connection tracking',
+  dns: 'DNS',
   servers: 'HTTP servers',
   process: 'The process',
   unused: 'Accepted and without effect',

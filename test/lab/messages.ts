@@ -1,5 +1,5 @@
 /** What a host's thread and the main thread say to each other. */
-import type { Family, Outcome, Protocol, Tally } from './answers.ts';
+import type { Family, LookUp, Outcome, Protocol, Tally } from './answers.ts';
 
 /** What a thread is told when it starts. */
 export interface HostIdentity {
@@ -37,6 +37,13 @@ export interface BurstRequest {
   readonly localAddress?: string;
 }
 
+export interface ResolveRequest {
+  readonly server: string;
+  readonly name: string;
+  readonly type: 'A' | 'AAAA' | 'SRV';
+  readonly timeoutMs: number;
+}
+
 /** A thread's methods: what they take and what they give. */
 export interface Methods {
   serve: { takes: ServeRequest; gives: undefined };
@@ -57,6 +64,7 @@ export interface Methods {
   };
   release: { takes: { readonly connection: number }; gives: undefined };
   burst: { takes: BurstRequest; gives: Tally };
+  resolve: { takes: ResolveRequest; gives: LookUp };
 }
 
 export type MethodName = keyof Methods;

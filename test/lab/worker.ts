@@ -5,6 +5,7 @@ import { LabError, messageOf } from './errors.ts';
 import { serveEveryPort, stopServingEveryPort } from './everyport.ts';
 import { enterNamespace } from './libc.ts';
 import type { HostIdentity, MethodName, Methods, Report, Request } from './messages.ts';
+import { resolve } from './resolve.ts';
 import { probeSctp } from './sctp.ts';
 import { serve, stopServing } from './servers.ts';
 import { exchange, hold, probeTcp, release } from './tcp.ts';
@@ -45,6 +46,7 @@ const handlers: Handlers = {
     return undefined;
   },
   burst,
+  resolve,
 };
 
 async function answer<Name extends MethodName>({ id, method, takes }: Request<Name>) {

@@ -1,0 +1,190 @@
+/** What is to be said to a query: the rules of DNS over the records of the zone. Pure. */
+import type { Answer as PacketRecord } from 'dns-packet';
+import { familyOf } from '../api/addresses.ts';
+import { CLASS_IN, type Query, type Rcode } from './query.ts';
+import { FIRST_META_TYPE, TYPE } from './types.ts';
+import type { Zone } from './zone.ts';
+
+/** A record as dns-packet takes it. */
+export type ResourceRecord = Exclude<PacketRecord, { type: 'OPT' }>;
+
+export interface Answer {
+  readonly rcode: Rcode;
+  /** Whether we are the ones who know. */
+  readonly authoritative: boolean;
+  readonly answers: readonly ResourceRecord[];
+  readonly authorities: readonly ResourceRecord[];
+  readonly additionals: readonly ResourceRecord[];
+  /** Where the last alias leads, when that is elsewhere: who can ask there goes on. */
+  readonly target?: string;
+}
+
+/** As much of a `Zone` as answers need. */
+export type ZoneView = Pick<Zone, 'clusterDomain' | 'lookup' | 'isSynced' | 'serial'>;
+
+export interface Authority {
+  readonly zone: ZoneView;
+  /** Seconds that answers may be kept. */
+  readonly ttl: number;
+  /** Addresses of this server, for the name that the zone's NS record has. */
+  readonly nameservers: () => readonly string[];
+  /** From 0 up to and without 1. */
+  readonly random: () => number;
+}
+
+/** Zones of the names of addresses (RFC 1035, 3.5; RFC 3596, 2.5). */
+const REVERSE_ZONES = ['in-addr.arpa', 'ip6.arpa'];
+/** As many aliases in a row as CoreDNS follows. */
+const MAX_ALIASES = 8;
+/** CoreDNS's, which nobody uses: nothing is transferred. Seconds. */
+const SOA_TIMES = { refresh: 7200, retry: 1800, expire: 86_400 };
+/** What there is not is kept no longer, however long `ttl` is: CoreDNS's. Seconds. */
+const LONGEST_NEGATIVE_TTL = 300;
+const NOTHING: readonly never[] = [];
+
+/** The zone that a name is in, of those that we may know of; undefined: of other domains. */
+export function zoneOf(name: string, clusterDomain: string): string | undefined {
+  if (isWithin(name, clusterDomain)) return clusterDomain;
+  return REVERSE_ZONES.find((zone) => isWithin(name, zone));
+}
+
+function isWithin(name: string, domain: string): boolean {
+  return (
+    name.endsWith(domain) && (name.length === domain.length || name.at(-domain.length - 1) === '.')
+  );
+}
+
+/** @returns undefined when the name is somebody else's: of another domain, or of an unknown address. */
+export function answer(query: Query, authority: Authority): Answer | undefined {
+  const { zone } = authority;
+  if ((query.edns?.version ?? 0) > 0) return refusal('BADVERS');
+  if (query.class !== CLASS_IN) return refusal('REFUSED');
+  if (query.type === TYPE.OPT) return refusal('FORMERR');
+  if (query.type === TYPE.AXFR || query.type === TYPE.IXFR) return refusal('REFUSED');
+  if (query.type >= FIRST_META_TYPE && query.type < TYPE.ANY) return refusal('NOTIMP');
+  const apex = zoneOf(query.name, zone.clusterDomain);
+  if (apex === undefined) return undefined;
+  // That a name is not there cannot be told before everything has been listed.
+  if (!zone.isSynced) return refusal('SERVFAIL');
+  const records = lookup(query.name, authority);
+  if (records === undefined && apex !== zone.clusterDomain) return undefined;
+  return follow(query, records, apex, authority);
+}
+
+function refusal(rcode: Rcode): Answer {
+  return {
+    rcode,
+    authoritative: false,
+    answers: NOTHING,
+    authorities: NOTHING,
+    additionals: NOTHING,
+  };
+}
+
+/** Answers with the records of a name, and of those that it is an alias of. */
+function follow(
+  query: Query,
+  ofName: readonly ResourceRecord[] | undefined,
+  apex: string,
+  authority: Authority,
+): Answer {
+  const { clusterDomain } = authority.zone;
+  const negative = () => [soa(apex, authority)];
+  const aliases: ResourceRecord[] = [];
+  let records = ofName;
+  for (;;) {
+    const known = { authoritative: true, answers: aliases, additionals: NOTHING };
+    if (records === undefined) return { ...known, rcode: 'NXDOMAIN', authorities: negative() };
+    const alias = records.find(({ type }) => type === 'CNAME');
+    if (alias?.type !== 'CNAME' || query.type === TYPE.CNAME || query.type === TYPE.ANY) break;
+    if (aliases.length === MAX_ALIASES) return refusal('SERVFAIL');
+    aliases.push(alias);
+    if (!isWithin(alias.data, clusterDomain)) {
+      return { ...known, rcode: 'NOERROR', authorities: NOTHING, target: alias.data };
+    }
+    records = lookup(alias.data, authority);
+  }
+  const found = ofType(query, records, authority);
+  return {
+    rcode: 'NOERROR',
+    authoritative: true,
+    answers: [...aliases, ...found],
+    authorities: found.length === 0 ? negative() : NOTHING,
+    additionals: addressesOfTargets(found, authority),
+  };
+}
+
+function ofType(
+  query: Query,
+  records: readonly ResourceRecord[],
+  { ttl, random }: Authority,
+): readonly ResourceRecord[] {
+  if (query.type === TYPE.ANY) {
+    // RFC 8482, 4.2: so short that nobody gains by asking, and nothing that could be taken for all.
+    return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
+  }
+  const found = records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
+  const [first] = found;
+  return first?.type === 'A' || first?.type === 'AAAA' ? rotated(found, random) : found;
+}
+
+/**
+ * Many clients take the first address only. CoreDNS shuffles them where it is deployed, by chance and
+ * not in turn: a client that asks for A and AAAA by turns would always get the same of two.
+ */
+function rotated<T>(list: readonly T[], random: () => number): readonly T[] {
+  if (list.length < 2) return list;
+  const first = Math.floor(random() * list.length);
+  return [...list.slice(first), ...list.slice(0, first)];
+}
+
+/** For SRV and NS records, what the client would ask next (RFC 2782; RFC 1034, 3.6). */
+function addressesOfTargets(
+  records: readonly ResourceRecord[],
+  authority: Authority,
+): readonly ResourceRecord[] {
+  const targets = records.flatMap((record) => {
+    if (record.type === 'SRV') return [record.data.target];
+    return record.type === 'NS' ? [record.data] : [];
+  });
+  if (targets.length === 0) return NOTHING;
+  return [...new Set(targets)].flatMap((target) =>
+    (lookup(target, authority) ?? []).filter(({ type }) => type === 'A' || type === 'AAAA'),
+  );
+}
+
+/** The zone's records, and those that every zone has: who serves it. */
+function lookup(name: string, authority: Authority): readonly ResourceRecord[] | undefined {
+  const { zone, ttl, nameservers } = authority;
+  const { clusterDomain } = zone;
+  if (name === clusterDomain) {
+    const ns: ResourceRecord = { name, type: 'NS', ttl, data: nameserver(clusterDomain) };
+    return [soa(clusterDomain, authority), ns];
+  }
+  if (name === nameserver(clusterDomain)) {
+    return nameservers().map((data) => {
+      const type = familyOf(data) === 'IPv4' ? 'A' : 'AAAA';
+      return { name, type, ttl, data };
+    });
+  }
+  if (name === `dns.${clusterDomain}`) return NOTHING;
+  return zone.lookup(name)?.map((record) => ({ ...record, ttl }));
+}
+
+/** CoreDNS's name for itself. */
+function nameserver(clusterDomain: string): string {
+  return `ns.dns.${clusterDomain}`;
+}
+
+function soa(name: string, { zone, ttl: usual }: Authority): ResourceRecord {
+  const { clusterDomain, serial } = zone;
+  const ttl = Math.min(usual, LONGEST_NEGATIVE_TTL);
+  const data = {
+    mname: nameserver(clusterDomain),
+    rname: `hostmaster.${clusterDomain}`,
+    serial,
+    ...SOA_TIMES,
+    minimum: ttl,
+  };
+  return { name, type: 'SOA', ttl, data };
+}
