@@ -307,6 +307,36 @@ describe('over TCP', () => {
     assert.equal(server.connections, 3);
   });
 
+  it('also when many come at once', async () => {
+    const { port, server } = await start(echo, { connections: 3 });
+    const clients = await Promise.all(Array.from({ length: 20 }, () => client(port)));
+    await waitFor(
+      'three are left',
+      () => clients.filter(({ socket }) => !socket.destroyed).length === 3,
+    );
+    assert.equal(server.connections, 3);
+  });
+
+  it('one client with many queries at once does not hold up another', async () => {
+    let asked = 0;
+    let before: number | undefined;
+    const { port } = await start((bytes, transport) => {
+      asked += 1;
+      if (bytes.readUInt16BE(0) === 0xffff) before ??= asked;
+      return echo(bytes, transport);
+    });
+    const [greedy, other] = [await client(port), await client(port)];
+    const count = 1000;
+    const all = Buffer.concat(Array.from({ length: count }, (_, id) => framed(query(id))));
+    await new Promise((resolve) => greedy.socket.write(all, resolve));
+    other.socket.write(framed(query(0xffff)));
+    await waitFor(
+      'both are answered',
+      () => other.messages.length === 1 && greedy.messages.length === count,
+    );
+    assert.ok(before !== undefined && before < count, `${before} before it`);
+  });
+
   it('a client that does not read its answers is not read from', async () => {
     const answer = Buffer.alloc(60_000);
     let asked = 0;
