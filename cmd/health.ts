@@ -42,7 +42,7 @@ export interface AgentHealth {
 
 /** kube-proxy's: how many sync periods something may be queued. */
 const PATIENCE = 2;
-const NO_FACTS: NodeFacts = { addresses: [], primary: undefined };
+const NO_FACTS: NodeFacts = { addresses: [], primary: [] };
 
 /** How `/healthz` judges the agent. @param syncPeriod milliseconds. */
 export function proxyHealth(syncPeriod: number, clock: Clock = systemClock): ProxyHealth {

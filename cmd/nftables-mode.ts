@@ -18,8 +18,11 @@ import { IPV6_DISABLED } from './node-setup.ts';
 import { KUBE_PROXY_TABLE } from './removal.ts';
 import { retireIptables, retireNftables } from './retirement.ts';
 
-/** How long is waited for kube-proxy's tables to go, before others' changes are listened to. */
-const DELETION_MS = 10_000;
+/**
+ * How long others' changes are not listened to after the first family has synced: for the other one,
+ * and for kube-proxy's tables to go.
+ */
+const LOADING_MS = 10_000;
 
 /**
  * `--proxy-mode nftables`. A family that the node cannot do is logged and left out.
@@ -65,6 +68,8 @@ async function start(
   const unsynced = new Set(families);
   const deletions: Promise<void>[] = [];
   const removals: Promise<void>[] = [];
+  const loaded = Promise.withResolvers<void>();
+  let isFirst = true;
   return {
     backends: [...backends.values()],
     minSyncPeriod: options.nftablesMinSyncPeriod,
@@ -72,13 +77,16 @@ async function start(
       deletions.push(retireNftables(family, log, [KUBE_PROXY_TABLE]));
       removals.push(retireIptables(family, log));
       unsynced.delete(family);
+      if (isFirst) {
+        isFirst = false;
+        // Not at once: a load takes the kernel twice as long while somebody listens, and for each chain
+        // and rule of a table that is deleted it keeps 4 KiB. Nor never, if the other family fails.
+        void Promise.race([loaded.promise, sleep(LOADING_MS, undefined, { ref: false })]).then(() =>
+          watchOthers(nft, tables, backends, log),
+        );
+      }
       if (unsynced.size > 0) return;
-      // Not before: a load takes the kernel twice as long while somebody listens, and for each chain
-      // and rule of a table that is deleted it keeps 4 KiB.
-      void Promise.race([
-        Promise.all(deletions),
-        sleep(DELETION_MS, undefined, { ref: false }),
-      ]).then(() => watchOthers(nft, tables, backends, log));
+      loaded.resolve(Promise.all(deletions).then(() => {}));
       // Its sets can go when no rule names them.
       void Promise.all(removals).then(() => retireIpvs(options.ipvsExcludeCidrs, log));
     },
@@ -105,6 +113,7 @@ function watchOthers(
         for (const backend of backends.values()) backend.disturbed('some notifications were lost');
       },
     });
+    for (const backend of backends.values()) backend.hearsOthers = true;
   } catch (error) {
     log.warn(
       { err: error },

@@ -107,7 +107,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       log.warn({ family, err: error }, 'cannot tell whether the rules still stand');
     },
     rulesLost(family, what) {
-      log.warn({ family, what }, `somebody removed our rules (${what}); writing them again`);
+      log.warn({ family, what }, `somebody changed our rules (${what}); writing them again`);
     },
   };
 }

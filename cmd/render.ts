@@ -77,7 +77,7 @@ export function render(options: RenderOptions, note: (line: string) => void): st
   return RENDER[options.proxyMode ?? FIRST_CHOICE]({
     options,
     podCidrs: table.node?.podCIDRs ?? [],
-    facts: { addresses: own, primary: own[0] },
+    facts: { addresses: own, primary: own.slice(0, 1) },
     routes: routes.upserts.filter((route) => route.family === options.ipFamily),
     note,
   });

@@ -73,7 +73,7 @@ export const NODE_SETTINGS = {
     field: 'nodePortAddresses',
     kind: nodePortAddresses,
     default: 'all',
-    shownDefault: 'all local addresses',
+    shownDefault: 'all local addresses; mode nftables: the primary one',
     text: 'addresses of the node that serve node ports: CIDRs, or "primary"',
     more: 'A family without a CIDR is not restricted.',
   }),

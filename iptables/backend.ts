@@ -38,7 +38,7 @@ export function nodePortAddresses(
   { addresses, primary }: NodeFacts,
 ): 'all' | readonly string[] {
   if (selection === 'all') return 'all';
-  if (selection === 'primary') return primary === undefined ? [] : [primary];
+  if (selection === 'primary') return primary;
   const cidrs = selection.filter((cidr) => familyOf(cidr) === family);
   // A family that is not mentioned is not restricted.
   if (cidrs.length === 0 || cidrs.some((cidr) => cidr.endsWith('/0'))) return 'all';
@@ -52,7 +52,7 @@ export function nodePortAddresses(
 
 /** The iptables mode in one family: hands Routes to a `Ruleset` and its changes to the commands. */
 export function iptablesBackend(iptables: Iptables, options: IptablesOptions): Backend {
-  const ruleset = iptablesRuleset(baseOptions(options, { addresses: [], primary: undefined }));
+  const ruleset = iptablesRuleset(baseOptions(options, { addresses: [], primary: [] }));
   const writer = rulesetWriter(iptables, ruleset, options.onWarning);
   return {
     family: iptables.family,

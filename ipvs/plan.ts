@@ -46,7 +46,7 @@ export class IpvsPlan {
   #touched = new Set<string>();
   /** Ids of Routes for which no mark was left; they are rejected until there is one. */
   readonly #waiting = new Set<string>();
-  #facts: NodeFacts = { addresses: [], primary: undefined };
+  #facts: NodeFacts = { addresses: [], primary: [] };
   #compileOptions: CompileOptions;
 
   constructor(options: PlanOptions, marks: Marks) {

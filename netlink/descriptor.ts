@@ -13,7 +13,7 @@ export interface SocketOptions {
   readonly receiveBuffer?: number;
   /** Bytes of the biggest batch. */
   readonly sendBuffer?: number;
-  /** Milliseconds that one request, batch or attempt at a dump may take. */
+  /** Milliseconds that one request, batch or part of a dump may take. */
   readonly timeout?: number;
   /** NETLINK_NO_ENOBUFS: lose messages silently; for those to whom a loss means nothing. */
   readonly ignoreOverruns?: boolean;

@@ -30,6 +30,9 @@ export interface NftElement {
   readonly data?: Buffer | NftVerdict;
 }
 
+/** @param expiresIn milliseconds that it has left, of those that end by themselves. */
+export type NftVisit = (element: NftElement, expiresIn: number | undefined) => void;
+
 /** Elements that are added to a set or a map, or deleted from it. */
 export interface NftChange {
   readonly action: 'add' | 'delete';
@@ -162,6 +165,7 @@ export const NFTA_SET_ELEM_LIST_ELEMENTS = 3;
 export const NFTA_LIST_ELEM = 1;
 export const NFTA_SET_ELEM_KEY = 1;
 export const NFTA_SET_ELEM_DATA = 2;
+const NFTA_SET_ELEM_EXPIRATION = 5;
 export const NFTA_SET_ELEM_KEY_END = 10;
 export const NFTA_DATA_VALUE = 1;
 export const NFTA_DATA_VERDICT = 2;
@@ -371,20 +375,25 @@ export function generationOf({ payload }: Message): number {
  * are copied, though not one by one.
  * @throws MalformedMessage; whatever `visit` throws.
  */
-export function visitElements({ payload }: Message, visit: (element: NftElement) => void): void {
+export function visitElements({ payload }: Message, visit: NftVisit): void {
   const bytes = Buffer.from(payload);
   walkAttributes(bytes, NFGENMSG, bytes.length, (type, listStart, listEnd) => {
     if (type !== NFTA_SET_ELEM_LIST_ELEMENTS) return;
     walkAttributes(bytes, listStart, listEnd, (_, start, end) => {
       const element = readElement(bytes, start, end);
-      if (element !== undefined) visit(element);
+      if (element !== undefined) visit(...element);
     });
   });
 }
 
 /** The catch-all element of a set has no key. */
-function readElement(bytes: Buffer, start: number, end: number): NftElement | undefined {
+function readElement(
+  bytes: Buffer,
+  start: number,
+  end: number,
+): readonly [NftElement, expiresIn: number | undefined] | undefined {
   let key: Buffer | undefined;
+  let expiresIn: number | undefined;
   const rest: { -readonly [K in 'keyEnd' | 'data']?: NonNullable<NftElement[K]> } = {};
   walkAttributes(bytes, start, end, (type, from, to) => {
     if (type === NFTA_SET_ELEM_KEY) key = readValue(bytes, from, to);
@@ -392,9 +401,11 @@ function readElement(bytes: Buffer, start: number, end: number): NftElement | un
     else if (type === NFTA_SET_ELEM_DATA) {
       const data = readData(bytes, from, to);
       if (data !== undefined) rest.data = data;
+    } else if (type === NFTA_SET_ELEM_EXPIRATION) {
+      expiresIn = readNumber(bytes, from, to, 4) * 2 ** 32 + readNumber(bytes, from + 4, to, 4);
     }
   });
-  return key === undefined ? undefined : { key, ...rest };
+  return key === undefined ? undefined : [{ key, ...rest }, expiresIn];
 }
 
 function readValue(bytes: Buffer, start: number, end: number): Buffer {

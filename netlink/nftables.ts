@@ -27,6 +27,7 @@ import {
   type NftElement,
   type NftSet,
   type NftTable,
+  type NftVisit,
   newChainRequest,
   newRuleRequest,
   readChain,
@@ -158,27 +159,30 @@ export class NfTables {
 
   /**
    * Visits each element of a set or a map that is in force, in no order; those that packets added
-   * too, without their timeouts. Elements that have expired are left out, and so is a catch-all
+   * too, with the time that they have left. Elements that have expired are left out, and so is a catch-all
    * element. `data` is missing where it is a verdict that NftVerdict does not have. Only for hash
    * sets and sets of concatenated intervals: other intervals are not one element to the kernel.
    *
    * The kernel hands out a set in parts, and continues by counting. When others change nf_tables
-   * between two parts, in whatever table of the namespace, or the kernel rearranges a growing hash
-   * table (then elements come twice, and as many are left out), the dump is made again, up to five
-   * times. To a set that packets add to neither counts: some elements may be missing or come twice.
+   * between two parts, in whatever table of the namespace, the dump is made again once; if they go
+   * on, what it brings counts, for it is most likely not this set that they change, and on a busy
+   * node they never pause for as long as the dump of a big set takes. When the kernel rearranges a
+   * growing hash table (then elements come twice, and as many are left out), it is made again up to
+   * five times. To a set that packets add to neither counts: some elements may be missing or come twice.
    * @param restart Called before a dump is made again: what `visit` has heard does not count.
-   * @throws NetlinkError: ENOENT for no such table or set; EINTR when it was changed all the time.
+   * @throws NetlinkError: ENOENT for no such table or set; EINTR when it was rearranged all the time.
    * @throws whatever `visit` throws.
    */
   async visitElements(
     set: string,
-    visit: (element: NftElement) => void,
+    visit: NftVisit,
     restart: () => void = () => undefined,
   ): Promise<void> {
     const operation = `elements of ${this.#table.name} ${set}`;
     for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
       if (attempt > 0) restart();
-      if (await inTurn(() => named(operation, this.#visit(set, visit)))) return;
+      const visited = () => named(operation, this.#visit(set, visit, attempt > 0));
+      if (await inTurn(visited)) return;
     }
     throw new NetlinkError(operation, EINTR);
   }
@@ -258,8 +262,11 @@ export class NfTables {
     return this.#socket.close();
   }
 
-  /** @returns whether all elements were visited, as far as the kernel lets know. */
-  async #visit(set: string, visit: (element: NftElement) => void): Promise<boolean> {
+  /**
+   * @param amidChanges go on when others change nf_tables meanwhile.
+   * @returns whether all elements were visited, as far as the kernel lets know.
+   */
+  async #visit(set: string, visit: NftVisit, amidChanges: boolean): Promise<boolean> {
     const { flags } = await this.#socket.get(setRequest(this.#table, set), readSet);
     const dump = (pick: (message: Message) => void) =>
       this.#socket.dump(elementsRequest(this.#table, set), (message) => {
@@ -274,14 +281,14 @@ export class NfTables {
     let settled = true;
     await dump((message) => {
       generation ??= generationOf(message);
-      if (generationOf(message) !== generation) settled = false;
+      if (!amidChanges && generationOf(message) !== generation) settled = false;
       // What is left is received all the same.
       if (!settled) return;
-      visitElements(message, (element) => {
+      visitElements(message, (element, expiresIn) => {
         const key = element.key.toString('latin1');
         if (keys.has(key)) settled = false;
         keys.add(key);
-        visit(element);
+        visit(element, expiresIn);
       });
     });
     return settled;

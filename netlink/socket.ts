@@ -265,7 +265,9 @@ export class NetlinkSocket {
     pooled: boolean,
     isLast: (message: Message) => boolean,
   ): Promise<void> {
-    const deadline = performance.now() + this.#timeout;
+    // Of each answer: how many parts a dump has depends on the table, and they take the longer to
+    // come the more there were (300,000 elements of nf_tables: seconds; half a million: half a minute).
+    let deadline = performance.now() + this.#timeout;
     this.#sliceStart = performance.now();
     if (this.#stale) await this.#drain(operation, deadline);
     this.#stale = true;
@@ -278,6 +280,7 @@ export class NetlinkSocket {
         for (const message of readDatagram(operation, this.#into, result))
           last = isLast(message) || last;
       if (!last) await this.#pause(operation, deadline);
+      if (result !== -EAGAIN) deadline = performance.now() + this.#timeout;
     }
     this.#stale = false;
   }

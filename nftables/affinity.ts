@@ -9,35 +9,47 @@ import type { Placed } from './compile.ts';
 import { endpointBytes, portKey } from './keys.ts';
 import { AFFINITY, ipAffinity } from './maps.ts';
 
+/** What may be remembered at a VIP (and port). */
+export interface Loyalty {
+  /** As maps have them, in latin1. */
+  readonly endpoints: ReadonlySet<string>;
+  /** Clients outside are led to some of them only. */
+  readonly isLocal: boolean;
+  readonly seconds: number;
+}
+
 /**
- * Which endpoints clients may be led to: by affinity map, and by VIP (and port), the rest of its keys
- * behind the client's address; of node ports only the port, for the address is any of the node.
+ * By affinity map, and by VIP (and port), the rest of its keys behind the client's address; of node
+ * ports only the port, for the address is any of the node.
  */
-export type Loyalties = ReadonlyMap<string, ReadonlyMap<string, ReadonlySet<string>>>;
+export type Loyalties = ReadonlyMap<string, ReadonlyMap<string, Loyalty>>;
 
 /** What may stay remembered of these Routes. */
 export function loyaltiesOf(placed: Iterable<Placed>): Loyalties {
-  const loyalties = new Map<string, Map<string, ReadonlySet<string>>>();
+  const loyalties = new Map<string, Map<string, Loyalty>>();
   for (const { route, places } of placed) {
     if (route.affinitySeconds === 0) continue;
-    for (const [map, key, endpoints] of keysOf(route, places)) {
-      const inMap = loyalties.get(map) ?? new Map<string, ReadonlySet<string>>();
-      loyalties.set(map, inMap.set(key, endpoints));
+    for (const [map, key, loyalty] of keysOf(route, places)) {
+      const inMap = loyalties.get(map) ?? new Map<string, Loyalty>();
+      loyalties.set(map, inMap.set(key, loyalty));
     }
   }
   return loyalties;
 }
 
-/** What of `before` some endpoint is gone from, with those that may stay. */
+/**
+ * What of `before` some endpoint is gone from, with those that may stay. None may where clients
+ * would be remembered for longer than they are to be by now, as in kube-proxy.
+ */
 export function brokenLoyalties(before: Loyalties, after: Loyalties): Loyalties {
-  const broken = new Map<string, Map<string, ReadonlySet<string>>>();
+  const broken = new Map<string, Map<string, Loyalty>>();
   for (const [map, keys] of before) {
-    for (const [key, endpoints] of keys) {
-      const left = after.get(map)?.get(key) ?? new Set<string>();
-      const isSame = isSamePolicy(endpoints, left);
-      if (isSame && [...endpoints].every((endpoint) => left.has(endpoint))) continue;
-      const inMap = broken.get(map) ?? new Map<string, ReadonlySet<string>>();
-      broken.set(map, inMap.set(key, isSame ? left : new Set()));
+    for (const [key, was] of keys) {
+      const now = after.get(map)?.get(key);
+      const mayStay = now && now.isLocal === was.isLocal && now.seconds >= was.seconds;
+      if (mayStay && [...was.endpoints].every((endpoint) => now.endpoints.has(endpoint))) continue;
+      const inMap = broken.get(map) ?? new Map<string, Loyalty>();
+      broken.set(map, inMap.set(key, mayStay ? now : { ...was, endpoints: new Set() }));
     }
   }
   return broken;
@@ -46,43 +58,43 @@ export function brokenLoyalties(before: Loyalties, after: Loyalties): Loyalties 
 /** Whether an element of an affinity map leads to where nobody should be led any more. */
 export function isBroken(
   { key, data }: NftElement,
-  loyalties: ReadonlyMap<string, ReadonlySet<string>>,
+  loyalties: ReadonlyMap<string, Loyalty>,
   addressLength: number,
   unknown: boolean,
 ): boolean {
   const behindClient = key.toString('latin1', addressLength);
   const left = loyalties.get(behindClient) ?? loyalties.get(behindClient.slice(addressLength));
   if (left === undefined) return unknown;
-  return !Buffer.isBuffer(data) || !left.has(data.toString('latin1'));
-}
-
-/** Stands among the endpoints of VIPs from where clients outside are led to some endpoints only. */
-const LOCAL = 'Local';
-
-function isSamePolicy(a: ReadonlySet<string>, b: ReadonlySet<string>): boolean {
-  return a.has(LOCAL) === b.has(LOCAL);
+  return !Buffer.isBuffer(data) || !left.endpoints.has(data.toString('latin1'));
 }
 
 function* keysOf(
   route: Route,
   places: Placed['places'],
-): Iterable<readonly [map: string, key: string, endpoints: ReadonlySet<string>]> {
+): Iterable<readonly [map: string, key: string, loyalty: Loyalty]> {
   const { match, clusterIP, clusterEndpoints, localEndpoints } = route;
   const text = (endpoints: typeof clusterEndpoints) =>
     endpoints.map((endpoint) => endpointBytes(endpoint).toString('latin1'));
-  const internal = new Set(text(route.internalLocal ? localEndpoints : clusterEndpoints));
-  const external = new Set([
-    ...text(clusterEndpoints),
-    ...(route.externalLocal ? [...text(localEndpoints), LOCAL] : []),
-  ]);
+  const seconds = route.affinitySeconds;
+  const internal: Loyalty = {
+    endpoints: new Set(text(route.internalLocal ? localEndpoints : clusterEndpoints)),
+    isLocal: false,
+    seconds,
+  };
+  const { externalLocal } = route;
+  const external: Loyalty = {
+    endpoints: new Set(text([...clusterEndpoints, ...(externalLocal ? localEndpoints : [])])),
+    isLocal: externalLocal,
+    seconds,
+  };
   for (const vip of vipsOf(route)) {
     const address = addressBytes(vip);
-    const endpoints = vip === clusterIP ? internal : external;
+    const loyalty = vip === clusterIP ? internal : external;
     if (match.kind === 'port') {
       const key = Buffer.concat([address, portKey(match.protocol, match.port)]);
-      yield [AFFINITY, key.toString('latin1'), endpoints];
+      yield [AFFINITY, key.toString('latin1'), loyalty];
     } else {
-      yield [ipAffinity(places.get(vip)?.slot ?? 0), address.toString('latin1'), endpoints];
+      yield [ipAffinity(places.get(vip)?.slot ?? 0), address.toString('latin1'), loyalty];
     }
   }
   if (route.nodePort > 0 && match.kind === 'port') {

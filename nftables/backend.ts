@@ -1,23 +1,23 @@
-import { ENOENT } from '../netlink/error.ts';
 import {
   NFT_SET_FLAGS,
   type NfTables,
   type NftChange,
-  type NftElement,
   NftRefusedError,
 } from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
-import { brokenLoyalties, isBroken, type Loyalties, loyaltiesOf } from './affinity.ts';
+import { brokenLoyalties, type Loyalties, loyaltiesOf } from './affinity.ts';
 import { type Chain, isForNft } from './chains.ts';
 import { type NftCommand, NftError } from './command.ts';
 import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
+import { brokenNotes, type Forgetting, forget } from './forgetting.ts';
 import { isInterval, overlapping } from './intervals.ts';
-import { isLead, MAP_NAMES, type MapName, nftFamily } from './maps.ts';
+import { isLead, MAP_NAMES, type MapName } from './maps.ts';
 import { type Difference, NftPlan, type PlanOptions } from './plan.ts';
 import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
+import { type Step, type Steps, stepsOf } from './steps.ts';
 import { tableScript } from './text.ts';
 
 export interface NftOptions extends PlanOptions {
@@ -38,9 +38,6 @@ export class RefusedElementError extends Error {
 
 /** Elements of a transaction where everything is compared: one need not be, and memory is dear. */
 const ELEMENTS_PER_TRANSACTION = 2_000;
-/** What packets noted may end, or be noted anew, while it is looked at. */
-const ATTEMPTS = 5;
-
 /** The nftables mode in one family. */
 export class NftBackend implements Backend {
   readonly family: Backend['family'];
@@ -54,6 +51,8 @@ export class NftBackend implements Backend {
   #sizes = new Map<string, number>();
   #cleanupFailures = 0;
   readonly #plan: NftPlan;
+  /** Whether `disturbed` is called for whatever others do. */
+  hearsOthers = false;
   /** Maps that packets write, of those that are known to be there. */
   #affinities: ReadonlySet<string> = new Set();
 
@@ -103,17 +102,19 @@ export class NftBackend implements Backend {
   }
 
   async #applyChanges(): Promise<number> {
-    const { chains, deletes, adds, afterwards, routes } = await this.#taken();
+    const difference = await this.#taken();
+    const { chains, deletes, adds, afterwards, routes } = difference;
     // Before any element leads there: a packet under way may not see what comes with the element.
     await this.#declare(chains);
     await this.#tables.replaceRules(rulesOf(chains));
-    const changes = [...changesOf('delete', deletes), ...changesOf('add', adds)];
+    const steps = stepsOf(difference, this.family);
     const broken = brokenLoyalties(
       loyaltiesOf(routes.flatMap(([before]) => before ?? [])),
       loyaltiesOf(routes.flatMap(([, after]) => after ?? [])),
     );
-    await this.#changeForgetting(changes, broken);
-    await this.#tables.change(changesOf('delete', afterwards));
+    await this.#tables.change(changesIn(steps.ahead));
+    await this.#changeForgetting(steps, broken);
+    await this.#tables.change(changesIn(steps.afterwards));
     for (const { map } of adds) count(this.#sizes, map, 1);
     for (const { map } of [...deletes, ...afterwards]) count(this.#sizes, map, -1);
     return deletes.length + adds.length + afterwards.length;
@@ -131,46 +132,30 @@ export class NftBackend implements Backend {
   }
 
   /** Changes, and has clients forget endpoints that go: as far as can be, in the same moment. */
-  async #changeForgetting(changes: readonly NftChange[], broken: Loyalties): Promise<void> {
-    if (broken.size === 0) return await this.#tables.change(changes);
-    const forgotten = await this.#broken(broken, false);
+  async #changeForgetting({ swap, late }: Steps, broken: Loyalties): Promise<void> {
+    const changes = changesIn(swap);
+    if (broken.size === 0) {
+      await this.#tables.change(changes);
+      await this.#tables.change(changesIn(late));
+      return;
+    }
+    const forgetting = this.#forgetting(false);
+    const forgotten = await brokenNotes(this.#tables, broken, forgetting);
     try {
       await this.#tables.change([...changes, ...forgotten]);
     } catch (error) {
-      // One of those ended by itself meanwhile.
-      if (!(error instanceof NftRefusedError) || !broken.has(error.set ?? '')) throw error;
+      if (!(error instanceof NftRefusedError)) throw error;
+      // One of those may have ended by itself meanwhile; whatever else it was is refused again.
       await this.#tables.change(changes);
     }
-    await this.#forget(broken, false);
+    await this.#tables.change(changesIn(late));
+    // What is left of them, and what packets that were under way noted since.
+    await forget(this.#tables, broken, forgetting);
   }
 
-  /** @param unknown what is of no VIP that is known goes, too. */
-  async #forget(loyalties: Loyalties, unknown: boolean): Promise<number> {
-    for (let attempt = 1; ; attempt++) {
-      const broken = await this.#broken(loyalties, unknown);
-      try {
-        await this.#tables.change(broken);
-        return broken.reduce((sum, { elements }) => sum + elements.length, 0);
-      } catch (error) {
-        const isOver = error instanceof NftRefusedError && error.errno === ENOENT;
-        if (!isOver || attempt === ATTEMPTS) throw error;
-      }
-    }
-  }
-
-  async #broken(loyalties: Loyalties, unknown: boolean): Promise<NftChange[]> {
-    const addressLength = this.family === 'IPv4' ? 4 : 16;
-    const changes: NftChange[] = [];
-    for (const [set, left] of loyalties) {
-      const elements = new Map<string, Pick<Element, 'key'>>();
-      const visit = (element: NftElement) => {
-        if (!isBroken(element, left, addressLength, unknown)) return;
-        elements.set(keyText(element), { key: Buffer.from(element.key) });
-      };
-      await this.#tables.visitElements(set, visit, () => elements.clear());
-      changes.push({ action: 'delete', set, elements: [...elements.values()] });
-    }
-    return changes;
+  /** See `Forgetting`. */
+  #forgetting(unknown: boolean): Forgetting {
+    return { family: this.family, unknown, onWarning: this.#options.onWarning };
   }
 
   /**
@@ -179,7 +164,8 @@ export class NftBackend implements Backend {
    */
   async #applyAll(): Promise<number> {
     this.#disturbance = undefined;
-    if (!(await this.#prepare())) return await this.#replace();
+    const refusal = await this.#prepare();
+    if (refusal !== undefined) return await this.#replace(refusal);
     const kernel = await this.#elements();
     const [sources, ranges, leads] = [new Pending(), new Pending(), new Pending()];
     const sticky: Placed[] = [];
@@ -223,7 +209,8 @@ export class NftBackend implements Backend {
     written += await this.#removeOthers(kernel);
     await this.#removeStrangers();
     this.#affinities = affinitiesOf(this.#plan.chains());
-    return written + (await this.#forget(this.#allLoyalties(sticky), true));
+    const loyalties = this.#allLoyalties(sticky);
+    return written + (await forget(this.#tables, loyalties, this.#forgetting(true)));
   }
 
   /** Has what the kernel cannot hold beside what is to be added go with it. */
@@ -237,15 +224,15 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Brings the table with its maps. @returns whether the one that is there could be made so. */
-  async #prepare(): Promise<boolean> {
+  /** Brings the table with its maps. @returns why the one that is there could not be made so. */
+  async #prepare(): Promise<NftError | undefined> {
     try {
       await this.#nft.run(declarations(standingChains(this.#options), this.family));
       this.#affinities = affinitiesOf([]);
-      return true;
+      return undefined;
     } catch (error) {
       if (!(error instanceof NftError) || (await this.#tables.sets()) === undefined) throw error;
-      return false;
+      return error;
     }
   }
 
@@ -258,13 +245,15 @@ export class NftBackend implements Backend {
   }
 
   /** Makes the table anew, in one transaction: one of another version has other maps. */
-  async #replace(): Promise<number> {
-    this.#options.onWarning('the table is of another version: it is replaced as a whole');
+  async #replace(refusal: NftError): Promise<number> {
+    const [reason] = refusal.message.split('\n');
+    const warning = `the table is of another version, it is replaced as a whole: ${reason}`;
+    this.#options.onWarning(warning);
     const elements = [...this.#plan.takeAll()].flatMap((each) => each.elements);
     const chains = [...this.#plan.chains()];
     const written = chains.map((chain) => (isForNft(chain) ? chain : { ...chain, rules: [] }));
     const script = tableScript(written, elements, this.family);
-    await this.#nft.run(`delete table ${nftFamily(this.family)} ${TABLE}\n${script}`);
+    await this.#nft.run(script);
     await this.#tables.replaceRules(rulesOf(chains));
     this.#affinities = affinitiesOf(chains);
     this.#sizes = new Map();
@@ -373,6 +362,10 @@ class Pending {
 
 function count(sizes: Map<string, number>, map: MapName, change: 1 | -1): void {
   sizes.set(map, (sizes.get(map) ?? 0) + change);
+}
+
+function changesIn({ deletes, adds }: Step): NftChange[] {
+  return [...changesOf('delete', deletes), ...changesOf('add', adds)];
 }
 
 function changesOf(action: NftChange['action'], elements: readonly Element[]): NftChange[] {

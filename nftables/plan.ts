@@ -10,7 +10,7 @@ import { type Chain, withNeeds } from './chains.ts';
 import { compileRoute, NOTHING, type Place, type Placed } from './compile.ts';
 import { type Element, elementKey, sameData } from './element.ts';
 import { overlapping } from './intervals.ts';
-import { isLead, isShared } from './maps.ts';
+import { isFate, isLead, isShared } from './maps.ts';
 import { type SkeletonOptions, standingChains } from './skeleton.ts';
 
 export interface PlanOptions extends SkeletonOptions, Pick<IptablesOptions, 'nodePortSelection'> {}
@@ -19,7 +19,7 @@ export interface PlanOptions extends SkeletonOptions, Pick<IptablesOptions, 'nod
 export interface Difference {
   /** Chains that it does not have yet. */
   readonly chains: readonly Chain[];
-  /** To be deleted with the additions at the latest, in one transaction: some are added anew. */
+  /** What leads packets on, and what is in the way of the additions. See `steps.ts`. */
   readonly deletes: readonly Element[];
   readonly adds: readonly Element[];
   /** What packets that are under way may still be looking for. */
@@ -34,7 +34,7 @@ export interface Difference {
  */
 export class NftPlan {
   readonly #options: PlanOptions;
-  #facts: NodeFacts = { addresses: [], primary: undefined };
+  #facts: NodeFacts = { addresses: [], primary: [] };
   readonly #wanted = new Map<string, Placed>();
   /** What the kernel was given. */
   #given = new Map<string, Placed>();
@@ -138,7 +138,7 @@ export class NftPlan {
     for (const [key, element] of before) {
       const now = after.get(key);
       if (now !== undefined && sameData(element, now)) after.delete(key);
-      else if (now !== undefined || isLead(element.map)) deletes.push(element);
+      else if (now !== undefined || goesFirst(element)) deletes.push(element);
       else gone.push(element);
     }
     const adds = [...after.values()];
@@ -150,7 +150,7 @@ export class NftPlan {
       this.#hold(key, change);
       if (held === 0 && change > 0) adds.push(element);
       if (held > 0 && held + change === 0)
-        (isLead(element.map) ? deletes : afterwards).push(element);
+        (goesFirst(element) ? deletes : afterwards).push(element);
     }
     const [ips, givenIps] = [this.#nodePortIps(), this.#givenNodePortIps];
     this.#givenNodePortIps = ips;
@@ -279,6 +279,11 @@ export class NftPlan {
 
 /** Of Routes that have their VIPs to themselves: nearly all. */
 const NOWHERE: ReadonlyMap<string, Place> = new Map();
+
+/** Nothing is to be led there any more. */
+function goesFirst({ map }: Element): boolean {
+  return isLead(map) && !isFate(map);
+}
 
 function nodePortIp(address: string): Element {
   return { map: 'node-port-ips', key: addressBytes(address) };

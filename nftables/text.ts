@@ -10,7 +10,10 @@ import { declarations, rulesText, TABLE } from './skeleton.ts';
 
 const ELEMENTS_PER_LINE = 500;
 
-/** A script for nft that brings all of a table, in one transaction. */
+/**
+ * A script for nft that brings all of a table, in one transaction. It takes the place of the one that
+ * is there: nft 1.0.6 cannot add rules that map to address and port to a table that it reads back.
+ */
 export function tableScript(
   chains: Iterable<Chain>,
   elements: Iterable<Element>,
@@ -29,7 +32,10 @@ export function tableScript(
     );
   });
   const all = [...unique.values()];
-  return [declarations(all, family), rulesText(all, family), ...lines, ''].join('\n');
+  const table = `table ${nftFamily(family)} ${TABLE}`;
+  // To delete what is not there would be an error.
+  const anew = `add ${table}\ndelete ${table}\n`;
+  return [anew + declarations(all, family), rulesText(all, family), ...lines, ''].join('\n');
 }
 
 /** `10.96.0.1 . tcp . 80 : goto internal-port-3` */

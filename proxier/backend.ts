@@ -5,8 +5,11 @@ import type { Route } from '../services/route.ts';
 export interface NodeFacts {
   /** All addresses of this node in the family, sorted. */
   readonly addresses: readonly string[];
-  /** The address that the Node object names first in the family. */
-  readonly primary: string | undefined;
+  /**
+   * The one of them that the Node object names first in the family; all but loopback ones where there
+   * is no Node object.
+   */
+  readonly primary: readonly string[];
 }
 
 /** What one `apply` did, for logs and metrics. */
@@ -51,6 +54,8 @@ export interface Backend {
   loss(): Promise<string | undefined>;
   /** A mode that hears at once of what somebody took away has `loss` asked at once. */
   onLoss?(callback: () => void): void;
+  /** It hears by now of all that others do, so that there is little to find by comparing. */
+  readonly hearsOthers?: boolean;
   /** A mode tells the numbers that it has. */
   numbers?(): BackendNumbers;
 }

@@ -52,7 +52,7 @@ export class FamilyProxier {
   readonly #now: () => number;
   readonly #owners = new FlowOwners();
   #health = new Map<ObjectKey, ServiceHealth>();
-  #facts: NodeFacts = { addresses: [], primary: undefined };
+  #facts: NodeFacts = { addresses: [], primary: [] };
   #triggerTimes: readonly number[] = [];
   #dirty = true;
   #full = true;
@@ -132,6 +132,11 @@ export class FamilyProxier {
   /** What of the rules no longer stands; see `Backend.loss`. */
   loss(): Promise<string | undefined> {
     return this.#backend.loss();
+  }
+
+  /** See `Backend.hearsOthers`. */
+  get hearsOthers(): boolean {
+    return this.#backend.hearsOthers === true;
   }
 
   /** See `Backend.onLoss`. */

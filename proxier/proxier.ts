@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { familyOf } from '../api/addresses.ts';
+import { familyOf, isLoopback } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NodeFacts } from './backend.ts';
@@ -34,7 +34,7 @@ export interface ProxierObserver {
   unchanged(family: IpFamily, triggerTimes: readonly number[]): void;
   synced(report: SyncReport): void;
   syncFailed(family: IpFamily, error: unknown, attempt: SyncAttempt): void;
-  /** Somebody else removed our rules; `what` says which. */
+  /** Somebody else changed our rules; `what` says which. */
   rulesLost(family: IpFamily, what: string): void;
   /** It could not be told whether the rules still stand. */
   checkFailed(family: IpFamily, error: unknown): void;
@@ -48,7 +48,10 @@ export interface SyncAttempt {
 
 /** Everything is compared with the kernel at least this often, as in kube-proxy. */
 const FULL_SYNC_PERIOD = 60 * 60 * 1000;
-/** And oftener, as long as that takes no more than one part in so many of the time. */
+/**
+ * And oftener, as long as that takes no more than one part in so many of the time, in modes that do
+ * not hear of what others do: changes have to wait meanwhile.
+ */
 const COMPARISON_SHARE = 100;
 const BACKOFF = { first: 500, max: 30_000 };
 /** Services resolved before the event loop gets a turn. */
@@ -100,8 +103,10 @@ export class Proxier {
    * least period: an address that a Service must let go of is urgent.
    */
   setNodeAddresses(addresses: readonly string[]): void {
-    this.#addresses = addresses.toSorted(compareText);
-    this.#options.table.setNodeAddresses(new Set(addresses));
+    // Several devices may have one.
+    const unique = new Set(addresses);
+    this.#addresses = [...unique].sort(compareText);
+    this.#options.table.setNodeAddresses(unique);
     for (const family of this.#runners.keys()) this.#request(family, { urgent: true });
   }
 
@@ -135,8 +140,11 @@ export class Proxier {
       await this.#drain();
       const isDue = family.needsSync;
       if (isDue) {
+        // What was done before it listened is found by the comparison after that.
+        const { hearsOthers } = family;
         const report = await family.sync();
-        if (report.full) this.#nextFull.set(family, timers.now() + restAfter(report.seconds));
+        const rest = hearsOthers ? FULL_SYNC_PERIOD : restAfter(report.seconds);
+        if (report.full) this.#nextFull.set(family, timers.now() + rest);
         observer.synced(report);
       } else {
         observer.unchanged(family.family, family.takeTriggers());
@@ -166,7 +174,11 @@ export class Proxier {
       const own = (list: readonly string[]) =>
         list.filter((address) => familyOf(address) === family.family);
       const addresses = own(this.#addresses ?? []);
-      const facts = { addresses, primary: own(nodeIps)[0] };
+      const primary =
+        nodeIps.length > 0
+          ? own(nodeIps).slice(0, 1)
+          : addresses.filter((address) => !isLoopback(address));
+      const facts = { addresses, primary };
       if (family.setNodeFacts(facts)) observer.nodeFacts(family.family, facts);
     }
     while (table.hasChanges) {

@@ -72,7 +72,7 @@ describe('the log', () => {
     await pass(30_000);
     assert.deepEqual(important(log), [
       [
-        'somebody removed our rules (chain KUBE-PROXY-CANARY of table nat); writing them again',
+        'somebody changed our rules (chain KUBE-PROXY-CANARY of table nat); writing them again',
         'IPv4',
       ],
     ]);

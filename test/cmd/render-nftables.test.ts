@@ -93,6 +93,8 @@ describe('portwide render --proxy-mode nftables', () => {
     for (const [, family] of FAMILIES) {
       const input = `${await render(...rendering, `--ip-family=${family}`)}\n`;
       await lab.node.exec('nft', ['-f', '-'], { input });
+      // It takes the place of what is there.
+      await lab.node.exec('nft', ['-f', '-'], { input });
     }
     for (const index of [0, 1]) {
       const ofFamily = [10, 11, 12, 15].map((number) => vips(number)[index] ?? '');

@@ -1,4 +1,7 @@
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
@@ -10,6 +13,7 @@ const [VIP, VIP6] = VIPS;
 const [LISTED, LISTED6] = LISTED_VIPS;
 /** No test waits for it: what is mended is mended because the kernel tells. */
 const FLAGS = [...AGENT_FLAGS, '--proxy-mode=nftables', '--nftables-sync-period=1h'];
+const NFT = '/usr/sbin/nft';
 const POD_PORTS = [8080, 8081, 8082, 8083];
 
 describe('the life of an agent on nftables', () => {
@@ -203,11 +207,52 @@ describe('the life of an agent on nftables', () => {
       await waitFor(`mended: ${damage}`, async () => (await tables()) === whole);
       answered(await lab.client.tcp(VIP, 4000));
     }
+    // Other tables are none of its business, and it has heard of one when it hears of what came after.
+    agent.log.length = 0;
+    await nft('add table ip6 other; add chain ip6 other c; delete table ip6 other');
+    await nft('flush chain ip portwide services');
+    const lost = () => agent.log.filter(({ what }) => what !== undefined);
+    await waitFor('it hears of its own', () => lost().length > 0);
+    assert.deepEqual([...new Set(lost().map(({ family }) => family))], ['IPv4']);
     // So fast that there is no moment at which all is as it was.
     await nft('flush ruleset');
     await waitFor('the table is back', async () => (await tables()) === whole);
     await nft(other);
     assert.equal(await nft('list', 'table', 'ip', 'other'), others);
+  });
+
+  it('what others do is mended in a family whose twin cannot be written', async () => {
+    await agent.stop();
+    await lab.node.exec('nft', ['flush', 'ruleset']);
+    const commands = mkdtempSync(join(tmpdir(), 'portwide-commands-'));
+    // In its own process, by whose number the agent knows what is its own.
+    const script = `#!/bin/sh
+      [ "$1" = --version ] && exec ${NFT} "$@"
+      cat > ${commands}/$$
+      grep -q 'table ip6 portwide {' ${commands}/$$ && { echo 'told to fail' >&2; exit 1; }
+      [ "$1" = --check ] && exec ${NFT} --check -f ${commands}/$$
+      exec ${NFT} -f ${commands}/$$`;
+    writeFileSync(join(commands, 'nft'), script, { mode: 0o755 });
+    const own = new Agent(lab, { env: { PATH: `${commands}:${process.env.PATH}` } });
+    try {
+      own.write('objects', services(pods(0)));
+      own.launch(FLAGS);
+      const answers = async () => (await lab.client.tcp(VIP, 4000, SHORT)).outcome === 'answered';
+      await waitFor('it serves', answers);
+      // It listens after some seconds of patience with the other family.
+      const heard = async () => {
+        await nft('add set ip portwide foreign { type mark; }');
+        await nft('delete set ip portwide foreign').catch(() => {});
+        return own.log.some(({ what }) => /in table portwide/.test(String(what)));
+      };
+      await waitFor('it hears of others', heard, 30_000);
+      await nft('delete table ip portwide');
+      await waitFor('it serves again', answers);
+      assert.ok(own.log.some(({ msg }) => /fail/.test(msg)));
+    } finally {
+      await own.destroy();
+      rmSync(commands, { recursive: true, force: true });
+    }
   });
 
   it('a table of another version is replaced: connections live, clients notice nothing', async () => {

@@ -19,7 +19,7 @@ describe('--nodeport-addresses, as kube-proxy reads it', () => {
       { ...options({ family }), onWarning: () => {}, nodePortSelection, ...fields },
       {
         addresses: family === 'IPv4' ? ADDRESSES : ADDRESSES_6,
-        primary: family === 'IPv4' ? '192.0.2.1' : undefined,
+        primary: family === 'IPv4' ? ['192.0.2.1'] : [],
       },
     ).nodePortAddresses;
 

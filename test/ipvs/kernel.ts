@@ -93,7 +93,7 @@ export function itemsOf(
   addresses: readonly string[],
 ): Item[] {
   const full = plan({ family });
-  full.setFacts({ addresses, primary: undefined });
+  full.setFacts({ addresses, primary: [] });
   full.update(routes, []);
   return [...full.wanted.items()];
 }

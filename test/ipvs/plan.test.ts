@@ -27,7 +27,7 @@ function feed(table: RouteTable, step: Change): void {
 
 function take(into: Plan, table: RouteTable, family: IpFamily, addresses: readonly string[]): void {
   const own = addresses.filter((address) => familyOf(address) === family);
-  into.setFacts({ addresses: own, primary: undefined });
+  into.setFacts({ addresses: own, primary: [] });
   const { routes } = table.takeChanges();
   const ofFamily = <T extends { family: IpFamily }>(list: readonly T[]) =>
     list.filter((each) => each.family === family);
@@ -104,7 +104,7 @@ describe('the plan of the IPVS mode', () => {
       loadBalancerIPs: [NODE],
     });
     const both = plan({ family: 'IPv4' });
-    both.setFacts({ addresses: [NODE], primary: undefined });
+    both.setFacts({ addresses: [NODE], primary: [] });
     const served = () =>
       [...both.wanted.items()].flatMap((item) =>
         item.kind === 'destination' ? [itemKey(item)] : [],

@@ -364,13 +364,13 @@ describe('nf_tables', () => {
       assert.equal(await change(add('many', ...keys)), undefined);
     });
 
-    it('is dumped again when nf_tables changes', async () => {
-      const { attempts, keys } = await inhabitant.call('nftChangedDump', 'many', 2, other);
-      assert(attempts >= 3, `${attempts} attempts`);
-      assert.equal(keys.length, COUNT);
-      assert.equal(new Set(keys).size, COUNT);
-      const dump = inhabitant.call('nftChangedDump', 'many', 100, other);
-      await assert.rejects(dump, { message: 'elements of pw many: EINTR', code: 'EINTR' });
+    it('is dumped again when nf_tables changes, but not for ever', async () => {
+      for (const times of [1, 100]) {
+        const { attempts, keys } = await inhabitant.call('nftChangedDump', 'many', times, other);
+        assert.equal(attempts, 2);
+        assert.equal(keys.length, COUNT);
+        assert.equal(new Set(keys).size, COUNT);
+      }
     });
 
     it('is not dumped again when packets may change it anyway', async () => {

@@ -117,6 +117,23 @@ export const scenarios = {
       return { failure, found: (await socket.dump(flows, one)).length };
     }),
 
+  /** Dumps flows for longer than the deadline, by a clock that each flow puts forward; no part takes as long. */
+  steadyDump: async () =>
+    withSocket(NETLINK_NETFILTER, { timeout: 30_000 }, async (socket) => {
+      const now = performance.now.bind(performance);
+      let ahead = 0;
+      performance.now = () => now() + ahead;
+      try {
+        const found = await socket.dump(flows, () => {
+          ahead += 20;
+          return 1;
+        });
+        return { found: found.length, ahead };
+      } finally {
+        performance.now = now;
+      }
+    }),
+
   /** More refusals than the socket can queue, then a dump on the same socket. */
   overrun: async () =>
     withSocket(NETLINK_ROUTE, { receiveBuffer: 1 }, async (socket) => {

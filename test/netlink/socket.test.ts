@@ -87,6 +87,11 @@ describe('a netlink socket', () => {
     assert.deepEqual({ failure, found }, { failure: 'ETIMEDOUT', found: 2000 });
   });
 
+  it('waits for a big dump as long as some of it comes', async () => {
+    await insertFlows();
+    assert.deepEqual(await inhabitant.call('steadyDump'), { found: 2000, ahead: 40_000 });
+  });
+
   it('tells that answers were lost, and works again afterwards', async () => {
     const { failure, found } = await inhabitant.call('overrun');
     assert.deepEqual({ failure, found }, { failure: 'ENOBUFS', found: 2 });

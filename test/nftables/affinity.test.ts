@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { addressBytes } from '../../netlink/address.ts';
-import { brokenLoyalties, isBroken, type Loyalties, loyaltiesOf } from '../../nftables/affinity.ts';
+import { brokenLoyalties, isBroken, type Loyalty, loyaltiesOf } from '../../nftables/affinity.ts';
 import type { Place, Placed } from '../../nftables/compile.ts';
 import { endpointBytes, portKey } from '../../nftables/keys.ts';
 import type { Route } from '../../services/route.ts';
@@ -50,7 +50,7 @@ describe('what clients are to forget', () => {
     for (const after of [
       listed([A, B]),
       listed([A, B, C]),
-      listed([A, B], { affinitySeconds: 5 }),
+      listed([A, B], { affinitySeconds: 61 }),
     ]) {
       assert.equal(brokenLoyalties(loyaltiesOf([listed([A, B])]), loyaltiesOf([after])).size, 0);
     }
@@ -77,6 +77,12 @@ describe('what clients are to forget', () => {
     }
     assert.ok(broken([wide([A], 1)], [wide([A], 2)], 'affinity-ips-1', ofVip(A)));
     assert.ok(!broken([wide([A], 1)], [wide([A], 1)], 'affinity-ips-1', ofVip(A)));
+  });
+
+  it('is all where it would be remembered for longer than it is to be by now', () => {
+    const shorter = [[listed([A, B])], [listed([A, B], { affinitySeconds: 59 })]] as const;
+    assert.ok(broken(...shorter, 'affinity', ofPort(A)));
+    assert.ok(!broken(...shorter, 'affinity', ofPort(A, VIP, 81)));
   });
 
   it('is, of all ports, by VIP', () => {
@@ -122,9 +128,7 @@ describe('what clients are to forget', () => {
   });
 
   it('is what nobody knows, when everything is compared', () => {
-    const known: ReadonlyMap<string, ReadonlySet<string>> = (
-      loyaltiesOf([listed([A])]) as Loyalties
-    ).get('affinity') ?? new Map();
+    const known = loyaltiesOf([listed([A])]).get('affinity') ?? new Map<string, Loyalty>();
     assert.ok(!isBroken(ofPort(A), known, 4, true));
     assert.ok(isBroken(ofPort(A, LB), known, 4, true));
     assert.ok(!isBroken(ofPort(A, LB), known, 4, false));

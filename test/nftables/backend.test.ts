@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { addressBytes } from '../../netlink/address.ts';
+import { EEXIST, NetlinkError } from '../../netlink/error.ts';
+import { NftRefusedError } from '../../netlink/nftables.ts';
 import { NftBackend, RefusedElementError } from '../../nftables/backend.ts';
 import { endpointBytes, portKey } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
-import type { Route } from '../../services/route.ts';
+import type { Match, Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import type { Change } from '../iptables/generated.ts';
 import { rangeElement } from './elements.ts';
@@ -149,6 +151,46 @@ describe('the nftables backend', () => {
     }
   });
 
+  it('has clients forget an endpoint while some of what they noted ends all the time', async () => {
+    for (const full of [false, true]) {
+      const fake = new FakeTables();
+      const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+      const clients = Array.from({ length: 60 }, (_, index) => `192.0.2.${index}`);
+      fake.put('affinity', ...clients.map((client) => noted(A, client)), noted(B, '192.0.2.99'));
+      // One of all those that are to go together, however few.
+      fake.before = (changes) => {
+        const { elements = [] } = changes.find(({ set }) => set === 'affinity') ?? {};
+        const [element] = elements;
+        if (element === undefined || elements.length < 2) return;
+        fake.sets.get('affinity')?.delete(element.key.toString('latin1'));
+      };
+      backend.update([route({ affinitySeconds: 60 }, [B])], []);
+      await backend.apply(full);
+      assert.deepEqual([...(fake.sets.get('affinity')?.values() ?? [])], [noted(B, '192.0.2.99')]);
+    }
+  });
+
+  it('leaves it to end by itself to a note that is about to, unless the client comes again', async () => {
+    const [ending, again] = [noted(A), noted(A, '192.0.2.2')];
+    const fake = new FakeTables();
+    const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+    fake.put('affinity', ending, again);
+    fake.expiresIn = () => 5;
+    let dumps = 0;
+    fake.onVisit = (set) => {
+      if (set === 'affinity' && ++dumps === 2) {
+        fake.sets.get('affinity')?.delete(ending.key.toString('latin1'));
+        fake.expiresIn = () => 60_000;
+      }
+      return false;
+    };
+    backend.update([route({ affinitySeconds: 60 }, [B])], []);
+    await backend.apply(false);
+    const deletions = fake.log.filter((line) => /delete affinity/.test(line));
+    assert.deepEqual(deletions, ['delete affinity 1']);
+    assert.equal(fake.sets.get('affinity')?.size, 0);
+  });
+
   it('has clients forget what nobody knows when everything is compared', async () => {
     const fake = new FakeTables();
     await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
@@ -192,13 +234,30 @@ describe('the nftables backend', () => {
     assert.match(fake.log.at(-1) ?? '', /^delete service-ranges 1, .*add service-ranges 1/);
   });
 
+  it('warns of what is not ours and cannot be removed, and counts it', async () => {
+    const fake = new FakeTables();
+    const { tables } = fake;
+    tables.remove = async () => {
+      throw new NftRefusedError(new NetlinkError('delete', EEXIST));
+    };
+    const warnings: string[] = [];
+    const onWarning = (message: string) => warnings.push(message);
+    const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning });
+    backend.update([route({}, [A])], []);
+    await backend.apply(true);
+    assert.equal(backend.numbers().cleanupFailures, 1);
+    assert.match(warnings.join(), /^cannot remove what is not ours .*EEXIST$/);
+  });
+
   it('replaces a table of another version as a whole', async () => {
     const fake = new FakeTables();
     fake.sets.set('other version', new Map());
     const { backend, warnings } = start(fake, [route({ affinitySeconds: 5 }, [A])]);
     await backend.apply(true);
     assert.deepEqual(fake.log, ['declare', 'replace table', 'rules of all']);
-    assert.equal(warnings.length, 1);
+    assert.deepEqual(warnings, [
+      'the table is of another version, it is replaced as a whole: nft failed: File exists',
+    ]);
     assert.ok((fake.chains.get('remember-affinity-5') ?? 0) > 0);
   });
 
@@ -342,6 +401,56 @@ describe('a packet under way', () => {
       ),
       { seed: 5, numRuns: 200 },
     );
+  });
+
+  it('finds the old way or the new one when a Service changes its ports', async () => {
+    const tcp = (from: number, to: number) => ({ protocol: 'TCP', from, to }) as const;
+    const matches: readonly Match[] = [
+      { kind: 'port', protocol: 'TCP', port: 80 },
+      { kind: 'ranges', ranges: [tcp(80, 80), tcp(8000, 8100)] },
+      { kind: 'ranges', ranges: [tcp(79, 81)] },
+      { kind: 'all' },
+    ];
+    // How a way to port 80 begins in each map, in the order of precedence, and who may take it.
+    const PORTS = /^10\.96\.0\.10 \. tcp \. (\d+)(?:-(\d+))?(?: :| \.)/;
+    const WAYS = [
+      ['service-ports', 'allowed-ports', PORTS],
+      ['service-ranges', 'allowed-ranges', PORTS],
+      ['service-ips', 'allowed-ips', /^10\.96\.0\.10 /],
+    ] as const;
+    const leadsOn = (text: string, pattern: RegExp): boolean => {
+      const [found, first = '80', last = first] = pattern.exec(text) ?? [];
+      return found !== undefined && Number(first) <= 80 && Number(last) >= 80;
+    };
+    const isServed = (fake: FakeTables) => {
+      for (const [ways, allowed, pattern] of WAYS) {
+        const way = fake.texts(ways).find((text) => leadsOn(text, pattern));
+        if (way === undefined) continue;
+        return (
+          !way.includes('goto allowed-') ||
+          fake.texts(allowed).some((text) => leadsOn(text, pattern))
+        );
+      }
+      return false;
+    };
+    for (const sourceRanges of [undefined, ['0.0.0.0/1']]) {
+      for (const [before, after] of matches.flatMap((a) => matches.map((b) => [a, b] as const))) {
+        const of = (match: Match) => {
+          const vips =
+            sourceRanges === undefined ? {} : { clusterIP: undefined, loadBalancerIPs: [VIP] };
+          return route({ id: match.kind, match, ...vips, sourceRanges }, [A, B]);
+        };
+        const fake = new FakeTables();
+        const { backend } = start(fake, [of(before)]);
+        await backend.apply(true);
+        assert.ok(isServed(fake));
+        fake.amid = () => {
+          assert.ok(isServed(fake), `${JSON.stringify(before)} to ${JSON.stringify(after)}`);
+        };
+        backend.update([of(after)], before.kind === after.kind ? [] : [before.kind]);
+        await backend.apply(false);
+      }
+    }
   });
 });
 

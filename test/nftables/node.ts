@@ -47,7 +47,7 @@ export class Node {
       this.#name,
       upserts.filter(isOurs),
       removals.filter(isOurs).map(({ id }) => id),
-      { addresses, primary: addresses[0] },
+      { addresses, primary: addresses.slice(0, 1) },
     );
   }
 

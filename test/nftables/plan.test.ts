@@ -67,6 +67,25 @@ describe('what changes in the maps of nftables', () => {
     });
   });
 
+  it('rejects who came too early for a first endpoint, and nobody else comes through', () => {
+    for (const match of [{ kind: 'port', protocol: 'TCP', port: 80 } as const, ranges(1, 9), ALL]) {
+      const lone = (pods: readonly string[]) =>
+        route({ match, clusterIP: undefined, externalIPs: [LB], nodePort: 30_080 }, pods);
+      const plan = given(lone([]));
+      const { adds, deletes, afterwards } = step(plan, [lone([A])]);
+      assert.ok(adds.some((text) => /^service-/.test(text)));
+      assert.deepEqual(
+        deletes.filter((text) => /fates/.test(text)),
+        [],
+      );
+      const late = afterwards.filter((text) => /fates/.test(text)).length;
+      assert.equal(late, match.kind === 'port' ? 2 : 0);
+    }
+    // What takes the place of a range cannot be there beside it.
+    const moved = step(given(route({ match: ranges(1, 9) })), [route({ match: ranges(5, 20) })]);
+    assert.deepEqual(moved.deletes.filter((text) => /range-fates/.test(text)).length, 1);
+  });
+
   it('is, for an endpoint that takes the place of another, that element', () => {
     assert.deepEqual(step(given(route({}, [A, B])), [route({}, [A, C])]), {
       chains: [],
@@ -166,11 +185,9 @@ describe('what changes in the maps of nftables', () => {
       ['service-ports', 'endpoints'],
     );
     const last = step(plan, [], [second.id]);
-    assert.deepEqual(last.deletes, [
-      `cluster-ips: ${VIP}`,
-      `service-ports: ${VIP} . tcp . 81 : goto internal-port-1`,
-    ]);
+    assert.deepEqual(last.deletes, [`service-ports: ${VIP} . tcp . 81 : goto internal-port-1`]);
     assert.ok(last.afterwards.includes(`hairpins: ${A} . ${A}`));
+    assert.ok(last.afterwards.includes(`cluster-ips: ${VIP}`));
     // In one update, too: the one that goes has what the one that comes needs.
     const swapped = given(first);
     swapped.update([second], [first.id]);
@@ -287,7 +304,7 @@ describe('Services on one VIP, in nftables', () => {
     const { adds } = step(plan, [shared('wide', ALL)]);
     assert.ok(adds.includes(`sticky-ports: ${LB} . tcp . 80 : accept`));
     assert.deepEqual(notes(plan), [`sticky-ports: ${LB} . tcp . 80 : accept`]);
-    assert.deepEqual(step(plan, [], ['wide']).deletes.slice(1, 3), [
+    assert.deepEqual(step(plan, [], ['wide']).deletes.slice(0, 2), [
       `service-ips: ${LB} : goto external-ip-1`,
       `sticky-ports: ${LB} . tcp . 80 : accept`,
     ]);
@@ -328,7 +345,7 @@ describe('Services on one VIP, in nftables', () => {
 });
 
 describe('what nftables know of the node', () => {
-  const facts = { addresses: ['192.0.2.7', '192.0.2.8'], primary: '192.0.2.8' };
+  const facts = { addresses: ['192.0.2.7', '192.0.2.8'], primary: ['192.0.2.8'] };
 
   it('node ports are served on its first address, or those that are asked for', () => {
     const ips = (fields: Partial<PlanOptions>) => {
@@ -355,7 +372,7 @@ describe('what nftables know of the node', () => {
       'node-port-ips: 192.0.2.7',
       'node-port-ips: 192.0.2.8',
     ]);
-    plan.setFacts({ addresses: ['192.0.2.8', '192.0.2.9'], primary: undefined });
+    plan.setFacts({ addresses: ['192.0.2.8', '192.0.2.9'], primary: [] });
     assert.deepEqual(difference(plan.take()), {
       ...NONE,
       deletes: ['node-port-ips: 192.0.2.7'],
@@ -372,7 +389,7 @@ describe('what nftables know of the node', () => {
     plan.setFacts(facts);
     const own = `allowed-ports: ${LB} . tcp . 80 . ${LB}`;
     assert.deepEqual(difference(plan.take()).adds, [own, 'node-port-ips: 192.0.2.8']);
-    plan.setFacts({ addresses: ['198.51.100.1'], primary: '192.0.2.8' });
+    plan.setFacts({ addresses: ['198.51.100.1'], primary: ['192.0.2.8'] });
     assert.deepEqual(difference(plan.take()).afterwards, [own]);
   });
 });

@@ -18,6 +18,7 @@ class FakeBackend implements Backend {
   applied: { full: boolean; routes: string[] }[] = [];
   failures = 0;
   lost: string | undefined;
+  hearsOthers = false;
   /** Milliseconds that an `apply` takes, and those that all took. */
   takes = 0;
   clock = 0;
@@ -228,9 +229,9 @@ describe('the proxier', () => {
   });
 
   for (const [nodeIp, expected] of [
-    [undefined, ['192.0.2.1', '2001:db8::1']],
-    ['192.0.2.9', ['192.0.2.9', '2001:db8::1']],
-    ['2001:db8::9', ['192.0.2.1', '2001:db8::9']],
+    [undefined, [['192.0.2.1'], ['2001:db8::1']]],
+    ['192.0.2.9', [['192.0.2.9'], ['2001:db8::1']]],
+    ['2001:db8::9', [['192.0.2.1'], ['2001:db8::9']]],
   ] as const) {
     it(`takes ${nodeIp} for the node's IP of its family, and the Node's for the other`, async () => {
       const { table, backends, proxier, pass, sync } = build(
@@ -247,6 +248,20 @@ describe('the proxier', () => {
       );
     });
   }
+
+  it("takes all addresses for the node's own, once each, while there is no Node", async () => {
+    const { backends, proxier, pass, sync } = build();
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(['192.0.2.2', '127.0.0.1', '192.0.2.1', '192.0.2.2', '::1']);
+    await pass(0);
+    assert.deepEqual(
+      backends.map(({ facts }) => facts),
+      [
+        { addresses: ['127.0.0.1', '192.0.2.1', '192.0.2.2'], primary: ['192.0.2.1', '192.0.2.2'] },
+        { addresses: ['::1'], primary: [] },
+      ],
+    );
+  });
 
   it('programs a change at once at rest, and puts those of a storm together', async () => {
     const { table, backends, reports, proxier, pass, sync } = build();
@@ -309,6 +324,21 @@ describe('the proxier', () => {
       await pass(1000);
       assert.equal(v4.applied.filter(({ full }) => full).length, expected, `${takes} ms`);
     }
+  });
+
+  it('compares once more when it hears of what others do, and then seldom', async () => {
+    const { backends, proxier, pass, sync } = build();
+    const [v4] = backends;
+    v4.takes = 1;
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    v4.hearsOthers = true;
+    const compared = () => v4.applied.filter(({ full }) => full).length;
+    for (let period = 0; period < 9; period++) await pass(30_000);
+    assert.equal(compared(), 2);
+    for (let period = 0; period < 120; period++) await pass(30_000);
+    assert.equal(compared(), 3);
   });
 
   it('writes everything again when somebody removed it', async () => {
