@@ -40,6 +40,8 @@ const MAX_ALIASES = 8;
 const SOA_TIMES = { refresh: 7200, retry: 1800, expire: 86_400 };
 /** What there is not is kept no longer, however long `ttl` is: CoreDNS's. Seconds. */
 const LONGEST_NEGATIVE_TTL = 300;
+/** Whose addresses come along with their names; the client asks for those of others if it needs them. */
+const MAX_TARGETS = 100;
 const NOTHING: readonly never[] = [];
 
 /** The zone that a name is in, of those that we may know of; undefined: of other domains. */
@@ -148,7 +150,7 @@ function addressesOfTargets(
     return record.type === 'NS' ? [record.data] : [];
   });
   if (targets.length === 0) return NOTHING;
-  return [...new Set(targets)].flatMap((target) =>
+  return [...new Set(targets)].slice(0, MAX_TARGETS).flatMap((target) =>
     (lookup(target, authority) ?? []).filter(({ type }) => type === 'A' || type === 'AAAA'),
   );
 }

@@ -97,6 +97,20 @@ describe('an answer', () => {
     );
   });
 
+  it('brings the addresses of a hundred servers along and no more, each once', () => {
+    const names = Array.from({ length: 300 }, (_, index) => `db-${index}.${DB}`);
+    const name = `_sql._tcp.${DB}`;
+    const servers = names.flatMap((each) => [srv(name, 5432, each), srv(name, 5433, each)]);
+    const of = authority(tinyZone([...servers, ...names.map((each) => a(each, '10.0.0.1'))]));
+    const { answers, additionals } = lines(ask(name, 'SRV', {}, of));
+    assert.equal(answers.length, 600);
+    const first = names.slice(0, 100);
+    assert.deepEqual(
+      additionals,
+      first.map((each) => `${each} 5 A 10.0.0.1`),
+    );
+  });
+
   it('of the name servers brings their addresses along', () => {
     const of = authority(ZONE, { nameservers: () => ['192.0.2.1', '2001:db8::1'] });
     const additionals = [
