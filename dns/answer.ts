@@ -150,9 +150,11 @@ function addressesOfTargets(
     return record.type === 'NS' ? [record.data] : [];
   });
   if (targets.length === 0) return NOTHING;
-  return [...new Set(targets)].slice(0, MAX_TARGETS).flatMap((target) =>
-    (lookup(target, authority) ?? []).filter(({ type }) => type === 'A' || type === 'AAAA'),
-  );
+  return [...new Set(targets)]
+    .slice(0, MAX_TARGETS)
+    .flatMap((target) =>
+      (lookup(target, authority) ?? []).filter(({ type }) => type === 'A' || type === 'AAAA'),
+    );
 }
 
 /** The zone's records, and those that every zone has: who serves it. */
