@@ -122,7 +122,10 @@ function ofType(
   { ttl, random }: Authority,
 ): readonly ResourceRecord[] {
   if (query.type === TYPE.ANY) {
-    // RFC 8482, 4.2: so short that nobody gains by asking, and nothing that could be taken for all.
+    const aliases = records.filter(({ type }) => type === 'CNAME');
+    // RFC 8482, 4.2: nothing is made up beside an alias.
+    if (aliases.length > 0) return aliases;
+    // So short that nobody gains by asking, and nothing that could be taken for all.
     return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
   }
   const found = records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
