@@ -40,6 +40,8 @@ const MAX_ALIASES = 8;
 const SOA_TIMES = { refresh: 7200, retry: 1800, expire: 86_400 };
 /** What there is not is kept no longer, however long `ttl` is: CoreDNS's. Seconds. */
 const LONGEST_NEGATIVE_TTL = 300;
+/** Whose addresses come along with their names; the client asks for those of others if it needs them. */
+const MAX_TARGETS = 100;
 const NOTHING: readonly never[] = [];
 
 /** The zone that a name is in, of those that we may know of; undefined: of other domains. */
@@ -120,7 +122,10 @@ function ofType(
   { ttl, random }: Authority,
 ): readonly ResourceRecord[] {
   if (query.type === TYPE.ANY) {
-    // RFC 8482, 4.2: so short that nobody gains by asking, and nothing that could be taken for all.
+    const aliases = records.filter(({ type }) => type === 'CNAME');
+    // RFC 8482, 4.2: nothing is made up beside an alias.
+    if (aliases.length > 0) return aliases;
+    // So short that nobody gains by asking, and nothing that could be taken for all.
     return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
   }
   const found = records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
@@ -148,9 +153,11 @@ function addressesOfTargets(
     return record.type === 'NS' ? [record.data] : [];
   });
   if (targets.length === 0) return NOTHING;
-  return [...new Set(targets)].flatMap((target) =>
-    (lookup(target, authority) ?? []).filter(({ type }) => type === 'A' || type === 'AAAA'),
-  );
+  return [...new Set(targets)]
+    .slice(0, MAX_TARGETS)
+    .flatMap((target) =>
+      (lookup(target, authority) ?? []).filter(({ type }) => type === 'A' || type === 'AAAA'),
+    );
 }
 
 /** The zone's records, and those that every zone has: who serves it. */

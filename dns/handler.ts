@@ -1,7 +1,7 @@
 /** From a query's bytes to its answer's. Knows no sockets. */
 import { type Answer, type Authority, answer, zoneOf } from './answer.ts';
 import { type Forwarder, rcodeOf } from './forward.ts';
-import { HEADER_LENGTH, type Query, RCODES, readQuery, type Transport } from './query.ts';
+import { type Query, RCODES, readQuery, type Transport } from './query.ts';
 import type { Resolution } from './resolution.ts';
 import {
   encodeError,
@@ -129,16 +129,14 @@ async function relay(
 ): Promise<Buffer> {
   const response = await forwarder.ask(bytes, query, transport);
   response.writeUInt16BE(query.id, 0);
-  const limit = transport === 'tcp' ? MAX_TCP_LENGTH : (query.edns?.size ?? PLAIN_UDP_LENGTH);
-  if (response.length <= Math.max(limit, PLAIN_UDP_LENGTH)) return response;
-  return truncated(response, query);
+  const limit = limitOf(query, transport);
+  return response.length <= limit ? response : truncated(query, limit);
 }
 
-/** The header alone, with the question: the client asks by TCP. */
-function truncated(response: Buffer, { question }: Query): Buffer {
-  const header = Buffer.from(response.subarray(0, HEADER_LENGTH));
-  header.writeUInt16BE(header.readUInt16BE(2) | FLAG.TC, 2);
-  header.writeUInt16BE(1, 4);
-  header.fill(0, 6);
-  return Buffer.concat([header, question]);
+/** Nothing but what it takes for the client to ask by TCP. */
+function truncated(query: Query, limit: number): Buffer {
+  const complete = { ...EMPTY, rcode: 'NOERROR', recursionAvailable: true } as const;
+  const response = encodeResponse(query, complete, limit);
+  response.writeUInt16BE(response.readUInt16BE(2) | FLAG.TC, 2);
+  return response;
 }

@@ -28,6 +28,8 @@ const OPT_LENGTH = 11;
 const DNSSEC_OK = 0x8000;
 /** Type, class, TTL and length of data, before the data of each record. */
 const RECORD_HEAD_LENGTH = 10;
+/** Of a record: that of the root, without data. */
+const LEAST_RECORD_LENGTH = 1 + RECORD_HEAD_LENGTH;
 /** Of the header, where the numbers of records are. */
 const SECTION_COUNTS = [6, 8, 10];
 /** A pointer, and how far it can reach. */
@@ -57,7 +59,11 @@ export function encodeError({ id, opcode, recursionDesired, rcode }: BadQuery): 
  * with the bit TC, so that the client asks by TCP. Some do not, and live with those that are there.
  */
 export function encodeResponse(query: Query, response: Response, limit: number): Buffer {
-  const { answers, authorities, additionals } = response;
+  // Only as many as could fit, and one that cannot: a headless Service may have thousands.
+  const most = Math.floor(limit / LEAST_RECORD_LENGTH) + 1;
+  const answers = response.answers.slice(0, most);
+  const authorities = response.authorities.slice(0, most);
+  const additionals = response.additionals.slice(0, most);
   const flags =
     (response.authoritative ? FLAG.AA : 0) |
     (query.recursionDesired ? FLAG.RD : 0) |
@@ -67,10 +73,9 @@ export function encodeResponse(query: Query, response: Response, limit: number):
     id: query.id,
     type: 'response',
     flags,
-    answers: [...answers],
-    authorities: [...authorities],
-    additionals:
-      query.edns === undefined ? [...additionals] : [...additionals, opt(query, response)],
+    answers,
+    authorities,
+    additionals: query.edns === undefined ? additionals : [...additionals, opt(query, response)],
   });
   const optLength = query.edns === undefined ? 0 : OPT_LENGTH;
   // Not longer than dns-packet's, which has no question, but names in full.

@@ -97,6 +97,20 @@ describe('an answer', () => {
     );
   });
 
+  it('brings the addresses of a hundred servers along and no more, each once', () => {
+    const names = Array.from({ length: 300 }, (_, index) => `db-${index}.${DB}`);
+    const name = `_sql._tcp.${DB}`;
+    const servers = names.flatMap((each) => [srv(name, 5432, each), srv(name, 5433, each)]);
+    const of = authority(tinyZone([...servers, ...names.map((each) => a(each, '10.0.0.1'))]));
+    const { answers, additionals } = lines(ask(name, 'SRV', {}, of));
+    assert.equal(answers.length, 600);
+    const first = names.slice(0, 100);
+    assert.deepEqual(
+      additionals,
+      first.map((each) => `${each} 5 A 10.0.0.1`),
+    );
+  });
+
   it('of the name servers brings their addresses along', () => {
     const of = authority(ZONE, { nameservers: () => ['192.0.2.1', '2001:db8::1'] });
     const additionals = [
@@ -171,9 +185,11 @@ describe('an answer', () => {
       assert.deepEqual(chain, { ...KNOWN, answers: [first, outside], target });
     });
 
-    it('is the alias alone for who asks for it', () => {
-      const said = lines(ask('outside.default.svc.cluster.local', 'CNAME'));
-      assert.deepEqual(said, { ...KNOWN, answers: [step('outside', 'www.example.com')] });
+    it('is the alias alone for who asks for it, or for everything', () => {
+      for (const type of ['CNAME', 'ANY']) {
+        const said = lines(ask('outside.default.svc.cluster.local', type));
+        assert.deepEqual(said, { ...KNOWN, answers: [step('outside', 'www.example.com')] }, type);
+      }
     });
 
     it('ends where aliases go round, or on for long', () => {
@@ -189,7 +205,7 @@ describe('an answer', () => {
 
   it('to a question for everything is one record that says so', () => {
     const data = '{"cpu":"RFC8482","os":""}';
-    for (const name of [WEB, 'outside.default.svc.cluster.local', 'cluster.local']) {
+    for (const name of [WEB, 'default.svc.cluster.local', 'cluster.local']) {
       assert.deepEqual(lines(ask(name, 'ANY')), { ...KNOWN, answers: [`${name} 5 HINFO ${data}`] });
     }
     assert.deepEqual(lines(ask('gone.cluster.local', 'ANY')), NXDOMAIN);

@@ -181,11 +181,20 @@ describe('a handler', () => {
       const response = upstreamsAnswer(99, FLAG.QR | FLAG.RA, 40);
       const forwarder = upstream({ ask: async () => Buffer.from(response) });
       const cut = await reply(asked, { forwarder });
-      assert.deepEqual([cut.flags, cut.answers, cut.id], ['qr tc ra', [], 17]);
+      assert.deepEqual([cut.flags, cut.answers, cut.id], ['qr tc rd ra', [], 17]);
       assert.equal(cut.question, 'WWW.example.com A');
       assert.equal((await reply(asked, { forwarder }, 'tcp')).answers.length, 40);
       const large = queryBytes('WWW.example.com', 'A', { size: 2000 });
       assert.equal((await reply(large, { forwarder })).answers.length, 40);
+    });
+
+    it('passes no more on by UDP than comes in one piece, whatever the client would take', async () => {
+      const response = upstreamsAnswer(99, FLAG.QR | FLAG.RA, 100);
+      const forwarder = upstream({ ask: async () => Buffer.from(response) });
+      const large = queryBytes('WWW.example.com', 'A', { size: 65_535 });
+      const { flags, answers, opt } = await reply(large, { forwarder });
+      assert.deepEqual([flags, answers], ['qr tc rd ra', []]);
+      assert.deepEqual(opt, { size: 1232, dnssecOk: false });
     });
 
     it('says so when nobody answers', async () => {

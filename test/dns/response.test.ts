@@ -134,6 +134,23 @@ describe('a response', () => {
     assert.equal(readReply(whole).flags, 'qr aa rd');
   });
 
+  it('that is cut costs as much as what it has, not as what there is', () => {
+    let read = 0;
+    const many = addresses(WEB, 5000).map(({ name, type, ttl, data }) => ({
+      name,
+      type,
+      ttl,
+      get data() {
+        read += 1;
+        return data;
+      },
+    })) as ResourceRecord[];
+    const bytes = write(query(WEB), { answers: many, additionals: many }, 512);
+    assert.deepEqual(readReply(bytes).answers, addresses(WEB, 29).map(line));
+    assert.equal(readReply(bytes).flags, 'qr aa tc rd');
+    assert.ok(read < 500, `${read} reads of data`);
+  });
+
   it('leaves out additional records before it says so', () => {
     const response = { answers: addresses(WEB, 20), additionals: addresses('other.example', 20) };
     const reply = readReply(write(query(WEB), response, 512));
