@@ -3,11 +3,15 @@ import type { Answer as PacketRecord } from 'dns-packet';
 import { familyOf } from '../api/addresses.ts';
 import { REVERSE_DOMAINS } from './names.ts';
 import { CLASS_IN, type Query, type Rcode } from './query.ts';
+import type { DnsRecord } from './records.ts';
 import { FIRST_META_TYPE, TYPE } from './types.ts';
 import type { Zone } from './zone.ts';
 
 /** A record as dns-packet takes it. */
 export type ResourceRecord = Exclude<PacketRecord, { type: 'OPT' }>;
+
+/** One without a TTL is the zone's, and gets that of `Authority`. */
+type KnownRecord = DnsRecord | ResourceRecord;
 
 export interface Answer {
   readonly rcode: Rcode;
@@ -56,8 +60,12 @@ function isWithin(name: string, domain: string): boolean {
   );
 }
 
-/** @returns undefined when the name is somebody else's: of another domain, or of an unknown address. */
-export function answer(query: Query, authority: Authority): Answer | undefined {
+/**
+ * @param most So many records fit into no message that the client takes: more are not looked at. A few
+ * queries for a Service of thousands of pods would otherwise keep all other clients waiting.
+ * @returns undefined when the name is somebody else's: of another domain, or of an unknown address.
+ */
+export function answer(query: Query, authority: Authority, most = Infinity): Answer | undefined {
   const { zone } = authority;
   if ((query.edns?.version ?? 0) > 0) return refusal('BADVERS');
   if (query.class !== CLASS_IN) return refusal('REFUSED');
@@ -70,7 +78,7 @@ export function answer(query: Query, authority: Authority): Answer | undefined {
   if (!zone.isSynced) return refusal('SERVFAIL');
   const records = lookup(query.name, authority);
   if (records === undefined && apex !== zone.clusterDomain) return undefined;
-  return follow(query, records, apex, authority);
+  return follow(query, records, apex, authority, most);
 }
 
 function refusal(rcode: Rcode): Answer {
@@ -86,9 +94,10 @@ function refusal(rcode: Rcode): Answer {
 /** Answers with the records of a name, and of those that it is an alias of. */
 function follow(
   query: Query,
-  ofName: readonly ResourceRecord[] | undefined,
+  ofName: readonly KnownRecord[] | undefined,
   apex: string,
   authority: Authority,
+  most: number,
 ): Answer {
   const { clusterDomain } = authority.zone;
   const negative = () => [soa(apex, authority)];
@@ -100,13 +109,13 @@ function follow(
     const alias = records.find(({ type }) => type === 'CNAME');
     if (alias?.type !== 'CNAME' || query.type === TYPE.CNAME || query.type === TYPE.ANY) break;
     if (aliases.length === MAX_ALIASES) return refusal('SERVFAIL');
-    aliases.push(alias);
+    aliases.push(withTtl(alias, authority));
     if (!isWithin(alias.data, clusterDomain)) {
       return { ...known, rcode: 'NOERROR', authorities: NOTHING, target: alias.data };
     }
     records = lookup(alias.data, authority);
   }
-  const found = ofType(query, records, authority);
+  const found = ofType(query, records, authority, most);
   return {
     rcode: 'NOERROR',
     authoritative: true,
@@ -118,29 +127,36 @@ function follow(
 
 function ofType(
   query: Query,
-  records: readonly ResourceRecord[],
-  { ttl, random }: Authority,
+  records: readonly KnownRecord[],
+  authority: Authority,
+  most: number,
 ): readonly ResourceRecord[] {
   if (query.type === TYPE.ANY) {
     const aliases = records.filter(({ type }) => type === 'CNAME');
     // RFC 8482, 4.2: nothing is made up beside an alias.
-    if (aliases.length > 0) return aliases;
+    if (aliases.length > 0) return aliases.map((alias) => withTtl(alias, authority));
     // So short that nobody gains by asking, and nothing that could be taken for all.
+    const { ttl } = authority;
     return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
   }
   const found = records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
   const [first] = found;
-  return first?.type === 'A' || first?.type === 'AAAA' ? rotated(found, random) : found;
+  const isAddress = first?.type === 'A' || first?.type === 'AAAA';
+  const start = isAddress ? Math.floor(authority.random() * found.length) : 0;
+  return rotated(found, start, most).map((record) => withTtl(record, authority));
 }
 
 /**
  * Many clients take the first address only. CoreDNS shuffles them where it is deployed, by chance and
  * not in turn: a client that asks for A and AAAA by turns would always get the same of two.
  */
-function rotated<T>(list: readonly T[], random: () => number): readonly T[] {
-  if (list.length < 2) return list;
-  const first = Math.floor(random() * list.length);
-  return [...list.slice(first), ...list.slice(0, first)];
+function rotated<T>(list: readonly T[], start: number, most: number): readonly T[] {
+  const first = list.slice(start, start + most);
+  return [...first, ...list.slice(0, Math.min(start, most - first.length))];
+}
+
+function withTtl(record: KnownRecord, { ttl }: Authority): ResourceRecord {
+  return { ttl, ...record };
 }
 
 /** For SRV and NS records, what the client would ask next (RFC 2782; RFC 1034, 3.6). */
@@ -156,12 +172,14 @@ function addressesOfTargets(
   return [...new Set(targets)]
     .slice(0, MAX_TARGETS)
     .flatMap((target) =>
-      (lookup(target, authority) ?? []).filter(({ type }) => type === 'A' || type === 'AAAA'),
+      (lookup(target, authority) ?? [])
+        .filter(({ type }) => type === 'A' || type === 'AAAA')
+        .map((record) => withTtl(record, authority)),
     );
 }
 
 /** The zone's records, and those that every zone has: who serves it. */
-function lookup(name: string, authority: Authority): readonly ResourceRecord[] | undefined {
+function lookup(name: string, authority: Authority): readonly KnownRecord[] | undefined {
   const { zone, ttl, nameservers } = authority;
   const { clusterDomain } = zone;
   if (name === clusterDomain) {
@@ -175,7 +193,7 @@ function lookup(name: string, authority: Authority): readonly ResourceRecord[] |
     });
   }
   if (name === `dns.${clusterDomain}`) return NOTHING;
-  return zone.lookup(name)?.map((record) => ({ ...record, ttl }));
+  return zone.lookup(name);
 }
 
 /** CoreDNS's name for itself. */

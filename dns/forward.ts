@@ -106,7 +106,8 @@ export class Forwarder {
       const resolver = resolvers[index];
       const left = end - performance.now();
       if (resolver === undefined || isSelf(resolver)) continue;
-      if (left <= 0) break;
+      // A timer may run out a little early, and then there is next to nothing left.
+      if (left < 1) break;
       try {
         const response = await this.#askOne(resolver, bytes, question, transport, left);
         this.#first = index;

@@ -47,6 +47,8 @@ export interface Handled {
 /** At once, unless somebody else has to be asked; never throws or rejects. */
 export type Handle = (bytes: Buffer, transport: Transport) => Handled | Promise<Handled>;
 
+/** Bytes: a pointer to the name, what all records have, an IPv4 address. */
+const SHORTEST_RECORD = 16;
 const NOTHING: Handled = { response: undefined, served: undefined };
 
 export function createHandler({ authority, forwarder, onMistake }: HandlerOptions): Handle {
@@ -73,7 +75,7 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
       return write({ rcode: 'SERVFAIL' }, undefined);
     };
     try {
-      const said = answer(query, authority);
+      const said = answer(query, authority, mostRecords(limitOf(query, transport)));
       if (said !== undefined && (said.target === undefined || forwarder === undefined)) {
         return write(said, said.authoritative ? 'zone' : undefined);
       }
@@ -103,6 +105,11 @@ function handled(
 ): Handled {
   const lengths = { requestLength: request.length, responseLength: response.length };
   return { response, served: { ...served, ...lengths } };
+}
+
+/** One more than can be in a message, so that it is told that some are missing. */
+function mostRecords(length: number): number {
+  return Math.ceil(length / SHORTEST_RECORD) + 1;
 }
 
 /** The longest answer that a client takes, in bytes. */

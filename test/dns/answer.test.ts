@@ -1,5 +1,11 @@
 import assert from 'node:assert/strict';
-import { type Answer, type Authority, answer, zoneOf } from '../../dns/answer.ts';
+import {
+  type Answer,
+  type Authority,
+  answer,
+  type ResourceRecord,
+  zoneOf,
+} from '../../dns/answer.ts';
 import { readQuery } from '../../dns/query.ts';
 import type { DnsRecord } from '../../dns/records.ts';
 import {
@@ -209,6 +215,19 @@ describe('an answer', () => {
       assert.deepEqual(lines(ask(name, 'ANY')), { ...KNOWN, answers: [`${name} 5 HINFO ${data}`] });
     }
     assert.deepEqual(lines(ask('gone.cluster.local', 'ANY')), NXDOMAIN);
+  });
+
+  it('has no more records than a message of the client can hold, and then any of them', () => {
+    const firsts = new Set<string>();
+    for (const random of [0, 0.5, 0.99]) {
+      const of = { ...authority(ZONE), random: () => random };
+      const query = readQuery(queryBytes(DB, 'A'));
+      assert.ok(query !== undefined && 'name' in query);
+      const { answers = [] } = answer(query, of, 2) ?? {};
+      assert.equal(new Set(answers.map(line)).size, 2);
+      firsts.add(line(answers[0] as ResourceRecord));
+    }
+    assert.equal(firsts.size, 3);
   });
 
   it('has addresses in another order each time, all of them first at some time', () => {

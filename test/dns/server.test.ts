@@ -337,6 +337,27 @@ describe('over TCP', () => {
     assert.ok(before !== undefined && before < count, `${before} before it`);
   });
 
+  it('nor does one with queries that take long', async () => {
+    let asked = 0;
+    let before: number | undefined;
+    const { port } = await start((bytes, transport) => {
+      asked += 1;
+      if (bytes.readUInt16BE(0) === 0xffff) before ??= asked;
+      const end = performance.now() + 6;
+      while (performance.now() < end);
+      return echo(bytes, transport);
+    });
+    const [greedy, other] = [await client(port), await client(port)];
+    const all = Buffer.concat(Array.from({ length: 40 }, (_, id) => framed(query(id))));
+    await new Promise((resolve) => greedy.socket.write(all, resolve));
+    other.socket.write(framed(query(0xffff)));
+    await waitFor(
+      'both are answered',
+      () => other.messages.length === 1 && greedy.messages.length === 40,
+    );
+    assert.ok(before !== undefined && before < 40, `${before} before it`);
+  });
+
   it('a client that does not read its answers is not read from', async () => {
     const answer = Buffer.alloc(60_000);
     let asked = 0;
