@@ -1,6 +1,7 @@
 /** What is to be said to a query: the rules of DNS over the records of the zone. Pure. */
 import type { Answer as PacketRecord } from 'dns-packet';
 import { familyOf } from '../api/addresses.ts';
+import { REVERSE_DOMAINS } from './names.ts';
 import { CLASS_IN, type Query, type Rcode } from './query.ts';
 import { FIRST_META_TYPE, TYPE } from './types.ts';
 import type { Zone } from './zone.ts';
@@ -32,8 +33,7 @@ export interface Authority {
   readonly random: () => number;
 }
 
-/** Zones of the names of addresses (RFC 1035, 3.5; RFC 3596, 2.5). */
-const REVERSE_ZONES = ['in-addr.arpa', 'ip6.arpa'];
+const REVERSE_ZONES: readonly string[] = Object.values(REVERSE_DOMAINS);
 /** As many aliases in a row as CoreDNS follows. */
 const MAX_ALIASES = 8;
 /** CoreDNS's, which nobody uses: nothing is transferred. Seconds. */

@@ -108,15 +108,10 @@ export class DnsServer {
     }
     // Of one datagram; the next is another's.
     socket.on('error', () => undefined);
-    let isOpen = true;
-    socket.once('close', () => {
-      isOpen = false;
-    });
     socket.on('message', (bytes, client) => {
-      // Nobody can be there, so it was made up.
-      if (client.port === 0) return;
       const send = (response: Buffer | undefined) => {
-        if (response === undefined || !isOpen) return;
+        // It may have been closed while somebody else was asked.
+        if (response === undefined || this.#sockets.get(address)?.udp !== socket) return;
         if (socket.getSendQueueSize() > MAX_SEND_QUEUE) return;
         // One that cannot be sent is one that was lost.
         socket.send(response, client.port, client.address, ignore);

@@ -33,10 +33,12 @@ export class TcpConnections {
   /** Answers what comes over a socket, which has to allow being half open, until it closes. */
   add(socket: Socket, answer: Answerer): void {
     const [quietest] = this.#connections;
-    if (this.size >= this.#limits.connections) quietest?.close();
+    if (quietest !== undefined && this.size >= this.#limits.connections) {
+      quietest.close();
+      this.#connections.delete(quietest);
+    }
     const connection = new Connection(socket, answer, this.#limits, () => {
-      this.#connections.delete(connection);
-      this.#connections.add(connection);
+      if (this.#connections.delete(connection)) this.#connections.add(connection);
     });
     this.#connections.add(connection);
     socket.once('close', () => this.#connections.delete(connection));
@@ -48,6 +50,8 @@ export class TcpConnections {
 }
 
 const NOTHING = Buffer.alloc(0);
+/** Of one connection, before others have their turn. */
+const QUERIES_AT_ONCE = 50;
 
 /**
  * One client. Nothing is read while it does not take its answers, or while many of its queries wait: what
@@ -90,7 +94,12 @@ class Connection {
   /** Answers what has come, as far as the client takes answers. */
   #proceed(): void {
     const socket = this.#socket;
-    while (!socket.destroyed && !this.#isFull()) {
+    for (let count = 0; !socket.destroyed && !this.#isFull(); count++) {
+      if (count === QUERIES_AT_ONCE) {
+        socket.pause();
+        setImmediate(() => this.#proceed());
+        return;
+      }
       const query = this.#take();
       if (query === undefined) {
         // A copy of the piece that is left, or it would keep all that came with it.

@@ -22,6 +22,7 @@ export class WantedAddresses {
   #settling: Promise<void> | undefined;
   #again = false;
   #timer: NodeJS.Timeout | undefined;
+  #isClosed = false;
 
   constructor(options: WantedAddressesOptions) {
     this.#options = { retryMs: RETRY_MS, ...options };
@@ -40,7 +41,7 @@ export class WantedAddresses {
 
   /** No attempt follows; the server goes on with what it has. */
   close(): void {
-    this.#wanted = new Set(this.#options.server.addresses);
+    this.#isClosed = true;
     clearTimeout(this.#timer);
   }
 
@@ -64,10 +65,11 @@ export class WantedAddresses {
         if (!this.#wanted.has(address)) this.#failing.delete(address);
       }
       for (const address of this.#wanted) {
+        if (this.#isClosed) return;
         if (!server.addresses.includes(address)) await this.#try(address);
       }
     }
-    if (this.#failing.size === 0) return;
+    if (this.#failing.size === 0 || this.#isClosed) return;
     this.#timer = setTimeout(() => void this.#settle(), retryMs).unref();
   }
 

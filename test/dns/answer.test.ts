@@ -223,6 +223,15 @@ describe('an answer', () => {
     assert.deepEqual(firsts, ['10.0.0.1', '10.0.0.2', '10.0.0.3', '10.0.0.3']);
   });
 
+  it('has other records in the order that they have', () => {
+    const of = authority(ZONE, { random: () => 0.99 });
+    const { answers } = lines(ask(`_sql._tcp.${DB}`, 'SRV', {}, of));
+    assert.deepEqual(
+      answers.map((text) => /db-\d/.exec(text)?.[0]),
+      ['db-0', 'db-1', 'db-2'],
+    );
+  });
+
   it('is for others to give about other domains and unknown addresses', () => {
     const others = ['example.com', 'local', 'xcluster.local', '9.9.9.9.in-addr.arpa', 'ip6.arpa'];
     for (const name of [...others, 'arpa', '.']) assert.equal(ask(name, 'A'), undefined, name);

@@ -76,6 +76,11 @@ describe('a handler', () => {
     assert.deepEqual([served.zone, served.query, served.rcode], [undefined, undefined, 1]);
   });
 
+  it('is who answers, when the zone is not what says no', async () => {
+    const { rcode, served } = await reply(queryBytes(WEB, 'A', { size: 512, version: 1 }));
+    assert.deepEqual([rcode, served.rcode, served.by], [16, 16, undefined]);
+  });
+
   for (const [what, bytes, transport, most, isCut] of [
     ['a client without EDNS', queryBytes(MANY, 'A'), 'udp', 512, true],
     [

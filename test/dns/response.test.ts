@@ -102,6 +102,13 @@ describe('a response', () => {
     assert.equal(bytes.length, 12 + 13 + (inFull + 14) + (2 + 14) + (2 + 2 + 14));
   });
 
+  it('points to names that begin anew and go on as others', () => {
+    const pairs = [address(`x.y.${WEB}`, 1), address(`x.y.${WEB}`, 2), address(`y.${WEB}`, 3)];
+    const bytes = write(query(WEB), { additionals: pairs });
+    assert.deepEqual(readReply(bytes).additionals, pairs.map(line));
+    assert.equal(bytes.length, 12 + WEB.length + 6 + (4 + 2 + 14) + (2 + 14) + (2 + 14));
+  });
+
   it('points no farther than a pointer reaches', () => {
     const far = 'far.example';
     const many = [...addresses('near.example', 1100), ...addresses(far, 2)];

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
-import { createSocket } from 'node:dgram';
+import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { connect, type Socket } from 'node:net';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import type { Handle, Handled } from '../../dns/handler.ts';
 import { DnsServer, type Exchange } from '../../dns/server.ts';
 import { TCP_LIMITS, type TcpLimits } from '../../dns/tcp.ts';
@@ -13,6 +13,7 @@ const ADDRESS = '127.0.0.1';
 
 const servers: DnsServer[] = [];
 const sockets: Socket[] = [];
+const udpSockets: UdpSocket[] = [];
 
 /** Says of an answer what a handler says. */
 function handled(response: Buffer | undefined): Handled {
@@ -65,10 +66,18 @@ async function client(port: number, options: { allowHalfOpen?: boolean } = {}) {
   return { socket, messages, closed, ids: () => messages.map((each) => each.readUInt16BE(0)) };
 }
 
+/** A socket that is closed after the test. */
+function udp(type: 'udp4' | 'udp6'): UdpSocket {
+  const socket = createSocket(type);
+  udpSockets.push(socket);
+  return socket;
+}
+
 const query = (id: number, name = 'a.example') => queryBytes(name, 'A', { id });
 
 afterEach(() => {
   for (const socket of sockets.splice(0)) socket.destroy();
+  for (const socket of udpSockets.splice(0)) socket.close();
   for (const server of servers.splice(0)) server.closeAll();
 });
 
@@ -79,7 +88,7 @@ describe('a DNS server', () => {
   ] as const) {
     it(`answers ${family} by UDP, from the address that was asked`, async () => {
       const { port, heard } = await start(echo, {}, address);
-      const socket = createSocket(type);
+      const socket = udp(type);
       const answered = once(socket, 'message');
       socket.send(query(7), port, address);
       const [bytes, from] = await answered;
@@ -88,7 +97,6 @@ describe('a DNS server', () => {
       const [{ family: seen, seconds } = assert.fail()] = heard;
       assert.equal(seen, family);
       assert.ok(seconds >= 0 && seconds < 60);
-      socket.close();
     });
   }
 
@@ -98,12 +106,11 @@ describe('a DNS server', () => {
         ? handled(undefined)
         : Promise.resolve(handled(emptyAnswer(bytes))),
     );
-    const socket = createSocket('udp4');
+    const socket = udp('udp4');
     const answered = once(socket, 'message');
     for (const id of [1, 2]) socket.send(query(id), port, ADDRESS);
     const [bytes] = await answered;
     assert.equal(bytes.readUInt16BE(0), 2);
-    socket.close();
   });
 
   it('is not harmed by an answer that comes when it is closed', async () => {
@@ -113,13 +120,18 @@ describe('a DNS server', () => {
       asked.resolve();
       return promise;
     });
-    const socket = createSocket('udp4');
+    const socket = udp('udp4');
     socket.send(query(1), port, ADDRESS);
     await asked.promise;
     server.closeAll();
     resolve(handled(emptyAnswer(query(1))));
-    await promise;
-    socket.close();
+    // Mocha says nothing of it.
+    const failures: unknown[] = [];
+    const listener = (reason: unknown) => failures.push(reason);
+    process.on('unhandledRejection', listener);
+    await new Promise((done) => setImmediate(done));
+    process.off('unhandledRejection', listener);
+    assert.deepEqual(failures, []);
   });
 
   it('listens by both protocols or by none', async () => {
@@ -132,6 +144,19 @@ describe('a DNS server', () => {
     assert.deepEqual([server.addresses, server.portOf(ADDRESS)], [[], undefined]);
     await other.listen(ADDRESS);
     other.closeAll();
+  });
+
+  it('holds nothing where it can listen by one protocol alone', async () => {
+    const taken = createServer().listen(0, ADDRESS);
+    await once(taken, 'listening');
+    const { port } = taken.address() as AddressInfo;
+    const server = new DnsServer({ port, handle: echo, onServed: () => {} });
+    await assert.rejects(server.listen(ADDRESS), { code: 'EADDRINUSE' });
+    const socket = udp('udp4');
+    const listening = once(socket, 'listening');
+    socket.bind(port, ADDRESS);
+    await listening;
+    taken.close();
   });
 });
 
@@ -280,6 +305,36 @@ describe('over TCP', () => {
     await waitFor('an answer', () => fourth.messages.length === 1);
     assert.deepEqual([first.socket.destroyed, third.socket.destroyed], [false, false]);
     assert.equal(server.connections, 3);
+  });
+
+  it('also when many come at once', async () => {
+    const { port, server } = await start(echo, { connections: 3 });
+    const clients = await Promise.all(Array.from({ length: 20 }, () => client(port)));
+    await waitFor(
+      'three are left',
+      () => clients.filter(({ socket }) => !socket.destroyed).length === 3,
+    );
+    assert.equal(server.connections, 3);
+  });
+
+  it('one client with many queries at once does not hold up another', async () => {
+    let asked = 0;
+    let before: number | undefined;
+    const { port } = await start((bytes, transport) => {
+      asked += 1;
+      if (bytes.readUInt16BE(0) === 0xffff) before ??= asked;
+      return echo(bytes, transport);
+    });
+    const [greedy, other] = [await client(port), await client(port)];
+    const count = 1000;
+    const all = Buffer.concat(Array.from({ length: count }, (_, id) => framed(query(id))));
+    await new Promise((resolve) => greedy.socket.write(all, resolve));
+    other.socket.write(framed(query(0xffff)));
+    await waitFor(
+      'both are answered',
+      () => other.messages.length === 1 && greedy.messages.length === count,
+    );
+    assert.ok(before !== undefined && before < count, `${before} before it`);
   });
 
   it('a client that does not read its answers is not read from', async () => {

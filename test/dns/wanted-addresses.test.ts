@@ -100,9 +100,19 @@ describe('the addresses that are wanted', () => {
     const { wanted } = wantedBy(server);
     server.taken.add('b');
     await wanted.set(['a', 'b']);
+    const go = server.hold();
+    const settled = wanted.set(['a', 'b', 'c']);
     wanted.close();
+    go();
+    await settled;
     const { length } = server.calls;
-    await new Promise((resolve) => setImmediate(resolve));
+    // Another one tells that time enough for attempts has passed.
+    const clock = fakeServer();
+    clock.taken.add('c');
+    const other = wantedBy(clock).wanted;
+    await other.set(['c']);
+    await waitFor('some attempts', () => clock.calls.length > 5);
+    other.close();
     assert.deepEqual([server.addresses, server.calls.length], [['a'], length]);
   });
 });
