@@ -56,7 +56,9 @@ export function encodeError({ id, opcode, recursionDesired, rcode }: BadQuery): 
 
 /**
  * An answer of at most `limit` bytes. What does not fit is left out: additional records silently, others
- * with the bit TC, so that the client asks by TCP. Some do not, and live with those that are there.
+ * with the bit TC, so that the client asks by TCP. Some do not, and live with those that are there. Of
+ * additional records, those of one name and type come all or not at all: nobody could tell that some
+ * are missing (RFC 2181, 9).
  */
 export function encodeResponse(query: Query, response: Response, limit: number): Buffer {
   // Only as many as could fit, and one that cannot: a headless Service may have thousands.
@@ -89,6 +91,8 @@ export function encodeResponse(query: Query, response: Response, limit: number):
   let at = HEADER_LENGTH + query.question.length;
   let from = HEADER_LENGTH;
   let isFull = false;
+  /** Where the additional records of one name and type begin, in `out` and by number. */
+  let set = { key: '', at, written: 0 };
   const sections = [answers.length, authorities.length, additionals.length];
   for (const [section, count] of sections.entries()) {
     let written = 0;
@@ -96,6 +100,8 @@ export function encodeResponse(query: Query, response: Response, limit: number):
       const nameEnd = endOfName(encoded, from);
       const end = nameEnd + RECORD_HEAD_LENGTH + encoded.readUInt16BE(nameEnd + 8);
       if (!isFull) {
+        const key = section < 2 ? '' : keyOf(encoded, from, nameEnd + 2);
+        if (key !== set.key) set = { key, at, written };
         const afterName = names.write(encoded, from, nameEnd, at);
         const next = afterName + end - nameEnd;
         if (next <= room) {
@@ -105,6 +111,7 @@ export function encodeResponse(query: Query, response: Response, limit: number):
         } else {
           isFull = true;
           if (section < 2) out.writeUInt16BE(out.readUInt16BE(2) | FLAG.TC, 2);
+          else ({ at, written } = set);
         }
       }
       from = end;
