@@ -16,12 +16,14 @@ lint: setup
 	@biome check --error-on-warnings .
 
 ## Times starts and single changes: nftables at 100 and 10,000 Services, iptables at 1,000 and 10,000,
-## IPVS at 1,000; then what an agent takes that an API server feeds, and network policy with 1,000 policies.
+## IPVS at 1,000; then what an agent takes that an API server feeds, what the DNS server answers, and network
+## policy with 1,000 policies.
 bench: setup
 	@node bench/nftables.ts
 	@node bench/iptables.ts
 	@node bench/ipvs.ts
 	@node bench/api.ts
+	@node bench/dns.ts
 	@node bench/policy.ts
 
 setup:

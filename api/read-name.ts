@@ -19,10 +19,15 @@ export function isDnsLabel(text: string): boolean {
   return text.length <= 63 && LABEL.test(text);
 }
 
+/** Its labels may be longer than DNS has them, which the API server lets pass. */
+export function isDnsSubdomain(text: string): boolean {
+  return text.length <= 253 && SUBDOMAIN.test(text);
+}
+
 /** A DNS-1123 subdomain: what names of most other objects are. */
 export function dnsSubdomain(field: Field): string {
   const value = text(field);
-  if (value.length > 253 || !SUBDOMAIN.test(value)) {
+  if (!isDnsSubdomain(value)) {
     fail(
       field,
       `must be a DNS subdomain (a-z, 0-9, '-' and '.', at most 253 characters), not ${shown(value)}`,

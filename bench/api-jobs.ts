@@ -1,5 +1,4 @@
 /** What is measured of an agent that an API server feeds; each in namespaces of its own. */
-import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
@@ -9,6 +8,7 @@ import { runIn } from '../test/lab/processes.ts';
 import { waitFor } from '../test/lab/wait.ts';
 import { apiNode, apiObjects } from './api-objects.ts';
 import { POD_CIDR } from './cluster.ts';
+import { cpuSeconds } from './cpu.ts';
 import { watchMemory } from './memory.ts';
 import { withNetwork } from './network.ts';
 
@@ -48,8 +48,6 @@ const START_MS = 180_000;
 const SETTLE_MS = 10_000;
 /** Objects given to the double in one call. */
 const AT_A_TIME = 500;
-/** Of /proc/PID/stat, in a second. */
-const TICKS = 100;
 
 export function measureList(services: number): Promise<ListRun> {
   return withServer(services, async (spawn, double) => {
@@ -152,10 +150,4 @@ async function withDouble<Result>(
       await stop();
     }
   });
-}
-
-/** User and system time so far. */
-function cpuSeconds(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? [];
-  return (Number(fields[11]) + Number(fields[12])) / TICKS;
 }

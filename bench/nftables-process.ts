@@ -93,7 +93,7 @@ async function startAgent(
 async function netlink({ services, changes, script }: Job<'netlink'>): Promise<KernelReport> {
   const table = new RouteTable({ nodeName: NODE, allPortsEnabled: true, onChange: () => {} });
   const plan = new NftPlan(options);
-  plan.setFacts({ addresses: ['127.0.0.1', '192.0.2.1'], primary: [] });
+  plan.setFacts({ addresses: ['127.0.0.1', '192.0.2.1'], primary: ['192.0.2.1'] });
   const upsert = ({ service, slice }: ReturnType<typeof member>) => {
     table.upsert(service);
     table.upsert(slice);

@@ -35,7 +35,9 @@ export async function loadOrWarn(texts: FlagTexts): Promise<LoadedConfiguration>
  * node is changed.
  * @throws ClusterConfigError, ManifestDirectoryError
  */
-export async function checkSource(options: RunOptions): Promise<void> {
+export async function checkSource(
+  options: Pick<RunOptions, 'manifests' | 'kubeconfig' | 'master'>,
+): Promise<void> {
   if (options.manifests === undefined) await loadClusterConfig(options);
   else listManifests(options.manifests);
 }

@@ -3,6 +3,7 @@ import { ConfigurationError } from '../config/errors.ts';
 import { ClusterConfigError } from '../sources/kubernetes/config.ts';
 import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { addCleanupCommand } from './cleanup.ts';
+import { addDnsCommand } from './dns.ts';
 import { addEnvCommand } from './env.ts';
 import { UserError } from './errors.ts';
 import { addIpvsCommand } from './ipvs-marks.ts';
@@ -22,6 +23,7 @@ addEnvCommand(program);
 addCleanupCommand(program);
 addIpvsCommand(program);
 addPolicyCommand(program);
+addDnsCommand(program);
 program
   .command('version')
   .description('print the version')

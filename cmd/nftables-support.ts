@@ -104,7 +104,8 @@ export function probeScript(family: IpFamily): string {
   const plan = new NftPlan(options);
   plan.update([probeRoute(family, 'port'), probeRoute(family, 'ranges')], []);
   const elements = [...plan.takeAll()].flatMap((each) => each.elements);
-  return tableScript(plan.chains(), elements, family).replaceAll(` ${TABLE} `, ` ${TABLE}-probe `);
+  const script = tableScript(plan.chains(), elements, family);
+  return script.replace(new RegExp(` ${TABLE}(?=[ \\n])`, 'g'), ` ${TABLE}-probe`);
 }
 
 /** With addresses that are for documentation (RFC 5737, RFC 3849). */

@@ -9,7 +9,7 @@ import { nodeRef, serviceRef } from '../events/event.ts';
 import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
-import { createMetrics, type Metrics, startFamily } from '../metrics/metrics.ts';
+import { createMetrics, startFamily } from '../metrics/metrics.ts';
 import { metricsHandler } from '../metrics/server.ts';
 import { watchAddresses } from '../netlink/address-watch.ts';
 import type { Backend } from '../proxier/backend.ts';
@@ -20,10 +20,6 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
-import { createKubernetesSource } from '../sources/kubernetes/source.ts';
-import { formatProblem } from '../sources/manifests/problem.ts';
-import { createManifestSource } from '../sources/manifests/source.ts';
-import type { ObjectSink, Source } from '../sources/store.ts';
 import { watchConfig } from './config-watch.ts';
 import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
@@ -39,6 +35,8 @@ import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
 import { openPolicy, retirePolicy, startPolicy } from './policy.ts';
 import { tellOnServices } from './service-events.ts';
+import { createSource } from './source.ts';
+import { stopSignal } from './stop-signal.ts';
 import { VERSION } from './version.ts';
 
 /** What the agent was doing, in its Events on the Node. */
@@ -149,11 +147,16 @@ async function run(texts: FlagTexts): Promise<void> {
   const sink = policy === undefined ? table : fanOut([table, policy.sink]);
   const source = createSource({
     options,
-    nodeName,
+    ...(policy === undefined
+      ? { kinds: SERVING_KINDS, resources: servingResources(nodeName) }
+      : {
+          kinds: [...SERVING_KINDS, ...POLICY_KINDS],
+          resources: servingAndPolicyResources(nodeName),
+        }),
     sink,
     log,
-    metrics,
-    recorder,
+    observer: metrics.api,
+    onSessions: (open) => recorder.connect(open),
     onUnreadable: (kind) => policy?.unreadable(kind),
   });
   const begun = await Promise.race([source.start(), served.promise, stopping]);
@@ -243,75 +246,6 @@ function endOnChange(file: ConfigFile, texts: FlagTexts, log: Logger): void {
     onProblem: (reason) =>
       log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
   });
-}
-
-/** The first of these signals; whoever sends another does not want to wait. */
-function stopSignal(): Promise<NodeJS.Signals> {
-  return new Promise((resolve) => {
-    let isStopping = false;
-    const stop = (signal: NodeJS.Signals) => {
-      if (isStopping) process.exit(1);
-      isStopping = true;
-      resolve(signal);
-    };
-    // Not once(): while a command runs, execa's signal-exit listens too, and where it finds nobody
-    // else listening it has the signal end this process.
-    process.on('SIGTERM', stop);
-    process.on('SIGINT', stop);
-  });
-}
-
-function createSource({
-  options,
-  nodeName,
-  sink,
-  log,
-  metrics,
-  recorder,
-  onUnreadable,
-}: {
-  options: RunOptions;
-  nodeName: string;
-  sink: ObjectSink;
-  log: Logger;
-  metrics: Metrics;
-  recorder: EventRecorder;
-  /** Is told the kind, as far as it could be read. */
-  onUnreadable: (kind: string) => void;
-}): Source {
-  const { manifests, kubeconfig, master, networkPolicy } = options;
-  if (manifests !== undefined) {
-    return createManifestSource({
-      directory: manifests,
-      kinds: networkPolicy ? [...SERVING_KINDS, ...POLICY_KINDS] : SERVING_KINDS,
-      sink,
-      onProblem: (problem) => {
-        log.warn({ ...problem }, formatProblem(problem));
-        onUnreadable(kindOf(problem.object));
-      },
-    });
-  }
-  return createKubernetesSource({
-    kubeconfig,
-    master,
-    resources: networkPolicy ? servingAndPolicyResources(nodeName) : servingResources(nodeName),
-    sink,
-    log,
-    observer: metrics.api,
-    onSessions: (open) => recorder.connect(open),
-    onProblem: ({ object, field, reason }) => {
-      log.warn(
-        { object, field, reason },
-        'cannot read this object; its last version stays in force',
-      );
-      onUnreadable(kindOf(object));
-    },
-  });
-}
-
-/** Of `Service default/web`. */
-function kindOf(object = ''): string {
-  return object.split(' ')[0] ?? '';
 }
 
 /** With `--detect-local-mode NodeCIDR` nothing can be done before the Node has pod CIDRs. */

@@ -64,7 +64,11 @@ export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
   return { options, warnings: [...flagWarnings(given, file), ...doubts] };
 }
 
-function gateWarnings({ featureGates }: RunOptions, file: ConfigFile | undefined): Notice[] {
+/** Feature gates that nobody here knows. */
+export function gateWarnings(
+  { featureGates }: Pick<RunOptions, 'featureGates'>,
+  file?: ConfigFile,
+): Notice[] {
   return unknownGates(featureGates).map((gate) => {
     const field = joinPath('featureGates', keyStep(gate));
     const subject = file === undefined ? flagOf('featureGates') : subjectOf(field, file);
@@ -86,7 +90,8 @@ function subjectOf(name: string, file: ConfigFile | undefined): string {
   return file === undefined || name.startsWith('-') ? name : `${file.path}: ${name}`;
 }
 
-function exclusions(texts: FlagTexts, file: ConfigFile | undefined): Notice[] {
+/** Flags that each say where objects come from. */
+export function exclusions(texts: FlagTexts, file?: ConfigFile): Notice[] {
   if (!texts.manifests) return [];
   const others = file === undefined ? ['kubeconfig', 'master'] : ['master'];
   return others

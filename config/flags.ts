@@ -3,7 +3,7 @@ import { canonicalAddress, familyOf } from '../api/addresses.ts';
 import { COMMAND_SETTINGS } from './command-settings.ts';
 import { InvalidValue, type Notice } from './errors.ts';
 import { flagOf, GROUPS, type Setting, type Settings, shownDefault } from './setting.ts';
-import { OPTION_NAMES, type OptionName, RUN_SETTINGS, type RunOptions } from './settings.ts';
+import { type OptionName, RUN_SETTINGS, type RunOptions } from './settings.ts';
 
 /** Flags as they were given, by the names of their settings; what was not given is not there. */
 export type FlagTexts = Readonly<Record<string, string | undefined>>;
@@ -51,28 +51,37 @@ function isList({ kind, default: usual }: Setting<unknown>): boolean {
 }
 
 /** What the flags say. */
-export interface FlagReading {
-  readonly values: Partial<RunOptions>;
+export interface FlagReading<Name extends string = OptionName, Values = RunOptions> {
+  readonly values: Partial<Values>;
   readonly problems: readonly Notice[];
-  readonly broken: ReadonlySet<OptionName>;
+  readonly broken: ReadonlySet<Name>;
 }
 
-/** Reads those flags that `counts` says count. */
+/** Reads those flags of `portwide run` that `counts` says count. */
 export function readFlags(texts: FlagTexts, counts: (name: OptionName) => boolean): FlagReading {
-  const values = new Map<OptionName, unknown>();
-  const broken = new Set<OptionName>();
+  return readFlagsOf<OptionName, RunOptions>(RUN_SETTINGS, texts, counts);
+}
+
+/** Reads the flags of a table of settings, whose values are `Values`. */
+export function readFlagsOf<Name extends string, Values extends Record<Name, unknown>>(
+  settings: Readonly<Record<Name, Setting<unknown>>>,
+  texts: FlagTexts,
+  counts: (name: Name) => boolean = () => true,
+): FlagReading<Name, Values> {
+  const values = new Map<Name, unknown>();
+  const broken = new Set<Name>();
   const problems: Notice[] = [];
-  for (const name of OPTION_NAMES) {
+  for (const name of Object.keys(settings) as Name[]) {
     const given = texts[name];
     if (given === undefined || !counts(name)) continue;
     const problem = attempt(flagOf(name), () =>
-      values.set(name, RUN_SETTINGS[name].kind.fromFlag(given)),
+      values.set(name, settings[name].kind.fromFlag(given)),
     );
     if (problem === undefined) continue;
     problems.push(problem);
     broken.add(name);
   }
-  return { values: Object.fromEntries(values), problems, broken };
+  return { values: Object.fromEntries(values) as Partial<Values>, problems, broken };
 }
 
 /**

@@ -60,6 +60,16 @@ export const address = textual<string>(
   String,
 );
 
+/** One or several IP addresses. */
+export const addresses = list<readonly string[]>(
+  '<addresses>',
+  (items) => {
+    if (items.length === 0) return refuse('must name an IP address');
+    return [...new Set(each(items, (item) => address.fromFlag(asText(item))))];
+  },
+  (value) => value,
+);
+
 /** Where a server listens. */
 export interface BindAddress {
   /** Canonical; `0.0.0.0` and `::` are all addresses. */

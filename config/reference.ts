@@ -1,3 +1,4 @@
+import { DNS_SETTINGS } from './dns-settings.ts';
 import { API_VERSION, KIND } from './file.ts';
 import { IGNORED_GATES } from './map-kinds.ts';
 import { flagOf, GROUPS, type Group, type Setting, shownDefault } from './setting.ts';
@@ -6,8 +7,10 @@ import { configurationText } from './write.ts';
 
 /** The text of docs/configuration.md, out of the tables of settings. */
 export function referencePage(): string {
-  const groups = Object.entries(GROUPS).map(([group, title]) => section(group as Group, title));
-  return `${INTRODUCTION}\n${groups.join('\n')}\n${defaultFile()}`;
+  const groups = Object.entries(GROUPS)
+    .filter(([group]) => Object.values(ALL_SETTINGS).some((each) => each.group === group))
+    .map(([group, title]) => section(group as Group, title));
+  return `${INTRODUCTION}\n${groups.join('\n')}\n${defaultFile()}\n${dnsSection()}`;
 }
 
 const winners = Object.entries(ALL_SETTINGS)
@@ -52,12 +55,31 @@ function section(group: Group, title: string): string {
 
 function row(name: string, of: Setting<unknown>): string {
   const star = of.keepsZero ? ' \\*' : '';
-  const usual = shownDefault(of);
-  const shown = usual === '' || of.shownDefault !== undefined ? usual : code(usual);
   const flag = of.fileOnly ? '' : code(flagOf(name));
   const field = of.field === undefined ? '' : code(of.field);
   const text = of.more === undefined ? of.text : `${of.text}. ${of.more}`;
-  return `| ${flag} | ${field} | ${shown}${star} | ${text} |`;
+  return `| ${flag} | ${field} | ${shownCell(of)}${star} | ${text} |`;
+}
+
+function shownCell(of: Setting<unknown>): string {
+  const usual = shownDefault(of);
+  return usual === '' || of.shownDefault !== undefined ? usual : code(usual);
+}
+
+/** Flags of `portwide dns`, which reads no file. */
+function dnsSection(): string {
+  const rows = Object.entries(DNS_SETTINGS).map(([name, of]: [string, Setting<unknown>]) => {
+    const text = of.more === undefined ? of.text : `${of.text}. ${of.more}`;
+    return `| ${code(flagOf(name))} | ${shownCell(of)} | ${text} |`;
+  });
+  return `## \`portwide dns\`
+
+Flags alone; no file has them. [dns.md](dns.md) says what the server answers.
+
+| Flag | Default | |
+|---|---|---|
+${rows.join('\n')}
+`;
 }
 
 function gates(): string {

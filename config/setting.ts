@@ -11,6 +11,7 @@ export const GROUPS = {
   ipvs: 'Mode ipvs',
   policy: 'Network policy',
   conntrack: 'Connection tracking',
+  dns: 'DNS',
   servers: 'HTTP servers',
   process: 'The process',
   unused: 'Accepted and without effect',

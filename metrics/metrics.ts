@@ -20,15 +20,21 @@ const UNWANTED_DEFAULTS = [
   'nodejs_active_resources_total',
 ];
 
+/** A registry that has the metrics of the process. */
+export function createRegistry(): Registry {
+  const registry = new Registry();
+  collectDefaultMetrics({ register: registry });
+  for (const name of UNWANTED_DEFAULTS) registry.removeSingleMetric(name);
+  return registry;
+}
+
 /**
  * All metrics of the agent, in a registry of their own.
  * @param sources asked at each scrape.
  * @param version of the package.
  */
 export function createMetrics(sources: MetricSources, version: string): Metrics {
-  const registry = new Registry();
-  collectDefaultMetrics({ register: registry });
-  for (const name of UNWANTED_DEFAULTS) registry.removeSingleMetric(name);
+  const registry = createRegistry();
   const define = definer(registry);
   return {
     registry,

@@ -28,16 +28,32 @@ const APPLY_BUCKETS = exponential(0.001, 2, 15);
 const DROP_REASONS = ['queue_full', 'rejected', 'unreachable'] as const;
 const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
 
-/** @param version of the package. */
-export function portwideMetrics(
-  { counter, gauge, histogram, asked }: Define,
-  sources: PortwideSources,
+/** What every process of ours tells of itself. @param version of the package. */
+export function processMetrics(
+  { gauge, histogram }: Define,
   version: string,
-): PortwideMetrics {
+): Pick<PortwideMetrics, 'stallSeconds'> {
   gauge('portwide_build_info', 'Always 1; the label tells the version', ['version']).set(
     { version },
     1,
   );
+  return {
+    stallSeconds: histogram(
+      'portwide_event_loop_stall_seconds',
+      'The longest time in each second in which the process could react to nothing',
+      STALL_BUCKETS,
+    ),
+  };
+}
+
+/** @param version of the package. */
+export function portwideMetrics(
+  define: Define,
+  sources: PortwideSources,
+  version: string,
+): PortwideMetrics {
+  const { counter, histogram, asked } = define;
+  const { stallSeconds } = processMetrics(define, version);
   asked(
     'gauge',
     'portwide_all_ports_services',
@@ -110,11 +126,7 @@ export function portwideMetrics(
       APPLY_BUCKETS,
       ['ip_family'],
     ),
-    stallSeconds: histogram(
-      'portwide_event_loop_stall_seconds',
-      'The longest time in each second in which the agent could react to nothing',
-      STALL_BUCKETS,
-    ),
+    stallSeconds,
     eventsDropped,
   };
 }

@@ -11,24 +11,27 @@ export interface MetricsPages {
   readonly configuration?: (() => object) | undefined;
 }
 
-interface Page {
+/** What is at a path. */
+export interface Page {
   readonly type: string;
   readonly body: string;
+  /** HTTP status; 200 unless it says otherwise. */
+  readonly code?: number;
 }
 
-const TEXT = 'text/plain; charset=utf-8';
+/** Pages by their paths, made anew for each request. */
+export type Pages = Readonly<Record<string, () => Page | Promise<Page>>>;
+
+export const TEXT = 'text/plain; charset=utf-8';
 /** The key that kube-proxy puts its configuration under. */
 const CONFIGURATION_KEY = 'kubeproxy.config.k8s.io';
 
 /** The pages that kube-proxy has on `--metrics-bind-address`, but for profiling. */
 export function metricsHandler({ registry, mode, configuration }: MetricsPages): RequestListener {
   const slis = createSlis();
-  const pages: Readonly<Record<string, () => Page | Promise<Page>>> = {
-    '/metrics': async () => ({ type: registry.contentType, body: await registry.metrics() }),
-    '/metrics/slis': async () => ({
-      type: slis.registry.contentType,
-      body: await slis.registry.metrics(),
-    }),
+  return pageHandler({
+    '/metrics': metricsPage(registry),
+    '/metrics/slis': metricsPage(slis.registry),
     '/healthz': () => {
       // To answer is the whole of the check, which Kubernetes calls "ping".
       slis.passed('ping', 'healthz');
@@ -43,9 +46,17 @@ export function metricsHandler({ registry, mode, configuration }: MetricsPages):
             body: JSON.stringify({ [CONFIGURATION_KEY]: configuration() }),
           }),
         }),
-  };
+  });
+}
 
-  const answer = async (path: string): Promise<Page & { code: number }> => {
+/** The metrics of a registry. */
+export function metricsPage(registry: Registry): () => Promise<Page> {
+  return async () => ({ type: registry.contentType, body: await registry.metrics() });
+}
+
+/** Serves pages; a page that cannot be made is an error 500, and any other path not found. */
+export function pageHandler(pages: Pages): RequestListener {
+  const answer = async (path: string): Promise<Required<Page>> => {
     const page = Object.hasOwn(pages, path) ? pages[path] : undefined;
     if (page === undefined) return { code: 404, type: TEXT, body: '404 page not found\n' };
     try {

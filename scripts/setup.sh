@@ -16,7 +16,7 @@ kernel=
 case " $* " in
   *" test "* | *" bench "*)
     kernel=yes
-    wanted="$wanted linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl"
+    wanted="$wanted linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl dig:bind9-dnsutils"
     ;;
 esac
 missing=

@@ -16,14 +16,16 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   ipvs: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
   nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
   policy: ['api', 'proxier', 'netlink', 'nftables', 'iptables'],
-  config: ['api', 'iptables', 'ipvs'],
+  config: ['api', 'dns', 'iptables', 'ipvs'],
   metrics: ['api'],
   envvars: ['api'],
   events: ['api'],
+  dns: ['api', 'sources'],
   health: ['api', 'services', 'proxier'],
   cmd: [
     'api',
     'config',
+    'dns',
     'envvars',
     'events',
     'health',
@@ -54,7 +56,7 @@ describe('imports run one way', () => {
 
   it('only netlink/ opens netlink sockets', () => {
     for (const file of globSync(
-      '{api,cmd,config,endpoints,envvars,events,health,iptables,ipvs,metrics,nftables,policy,proxier,services,sources}/**/*.ts',
+      '{api,cmd,config,dns,endpoints,envvars,events,health,iptables,ipvs,metrics,nftables,policy,proxier,services,sources}/**/*.ts',
       { cwd: ROOT },
     )) {
       assert.doesNotMatch(readFileSync(join(ROOT, file), 'utf8'), /koffi|NetlinkSocket/, file);

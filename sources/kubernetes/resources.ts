@@ -1,21 +1,22 @@
 import type { Kind } from '../../api/objects.ts';
 import type { Resource } from './reflector.ts';
 
+const SERVICES = { kind: 'Service', path: '/api/v1/services' } as const;
+const ENDPOINT_SLICES = {
+  kind: 'EndpointSlice',
+  path: '/apis/discovery.k8s.io/v1/endpointslices',
+} as const;
+
 /** Services, EndpointSlices and the node's own Node, selected as kube-proxy selects them. */
 export function servingResources(nodeName: string): Resource[] {
   return [
     {
-      kind: 'Service',
-      path: '/api/v1/services',
+      ...SERVICES,
       selectors: {
         labelSelector: '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name',
       },
     },
-    {
-      kind: 'EndpointSlice',
-      path: '/apis/discovery.k8s.io/v1/endpointslices',
-      selectors: { labelSelector: '!service.kubernetes.io/headless' },
-    },
+    { ...ENDPOINT_SLICES, selectors: { labelSelector: '!service.kubernetes.io/headless' } },
     {
       kind: 'Node',
       path: '/api/v1/nodes',
@@ -24,6 +25,13 @@ export function servingResources(nodeName: string): Resource[] {
   ];
 }
 
+/** All Services and EndpointSlices: kube-proxy's selectors leave out those that only DNS tells of. */
+export function dnsResources(): Resource[] {
+  return [
+    { ...SERVICES, selectors: {} },
+    { ...ENDPOINT_SLICES, selectors: {} },
+  ];
+}
 const POLICY_GROUP = '/apis/policy.networking.k8s.io';
 const crd = (kind: Kind, path: string): Resource => ({
   kind,

@@ -118,6 +118,25 @@ describe('the command', () => {
     }
   });
 
+  describe('dns refuses, before it listens,', () => {
+    for (const [flags, expected] of [
+      [['--no-such-flag'], /--no-such-flag/],
+      [['--ttl=long', '--port=0'], /--port: .*\nportwide: --ttl: /],
+      [['--manifests=/no/such/directory'], /manifest directory "\/no\/such\/directory"/],
+      [['--manifests=/', '--forward=/no/such/file'], /--forward: ENOENT/],
+      [['--manifests=/', '--forward=/dev/null'], /--forward: \/dev\/null names no nameserver/],
+      [['--kubeconfig=/no/such/file'], /kubeconfig "\/no\/such\/file" cannot be read: ENOENT/],
+    ] as const) {
+      it(flags.join(' '), async () => {
+        const command = ['--net', PORTWIDE, 'dns', ...flags];
+        const options = { reject: false, timeout: 30_000 };
+        const { exitCode, stderr, stdout } = await execa('unshare', command, options);
+        assert.deepEqual([exitCode, stdout], [1, '']);
+        assert.match(stderr, expected);
+      });
+    }
+  });
+
   describe('validate', () => {
     it('names file, line, object, field and reason of each fault, and exits 1', async () => {
       put('a.yaml', SIP);

@@ -91,7 +91,7 @@ for (const variant of ['nft', 'legacy'] as const) {
 
     it('what somebody removed', async () => {
       const lost = () =>
-        agent.log.filter(({ msg }) => msg.startsWith('somebody removed')).map(({ what }) => what);
+        agent.log.filter(({ msg }) => msg.startsWith('somebody changed')).map(({ what }) => what);
       for (const [args, expected] of [
         [['-t', 'nat', '-F', 'KUBE-PROXY-CANARY'], /^chain KUBE-PROXY-CANARY of table nat$/],
         [['-t', 'filter', '-F', 'FORWARD'], /^jump from FORWARD to KUBE-\S+ in table filter$/],

@@ -44,3 +44,9 @@ export interface Tally {
   readonly timeout: number;
   readonly errors: Readonly<Record<string, number>>;
 }
+
+/**
+ * What a DNS server told: addresses, or of SRV records `NAME port PORT`; or why there are none, such as
+ * `ENODATA`, `ENOTFOUND`, `ETIMEOUT`.
+ */
+export type LookUp = { readonly answers: readonly string[] } | { readonly code: string };

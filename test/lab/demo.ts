@@ -6,6 +6,7 @@
 import { randomInt } from 'node:crypto';
 import { constants } from 'node:os';
 import {
+  showName,
   showNetwork,
   showNoEndpoints,
   showPort22,
@@ -26,7 +27,8 @@ async function play(stage: Stage, seed: number): Promise<void> {
   await stage.ready();
   showService(stage);
   await showRules(stage);
-  await showRandomPorts(stage, seed);
+  const addresses = await showName(stage, seed);
+  await showRandomPorts(stage, addresses, seed);
   await showSpread(stage, seed);
   await showPort22(stage);
   await showRemoval(stage, seed);

@@ -1,7 +1,15 @@
 /** A host of the lab, as tests and demos see it. */
 import type { ResultPromise } from 'execa';
 import ipaddr from 'ipaddr.js';
-import type { Family, IptablesVariant, Outcome, Protocol, Reply, Tally } from './answers.ts';
+import type {
+  Family,
+  IptablesVariant,
+  LookUp,
+  Outcome,
+  Protocol,
+  Reply,
+  Tally,
+} from './answers.ts';
 import { LabError } from './errors.ts';
 import type { ProbeRequest, ReachRequest } from './messages.ts';
 import { type ExecOptions, type ExecResult, runIn, type SpawnOptions } from './processes.ts';
@@ -92,6 +100,13 @@ export interface Host {
    * by what does come: once `awaited` answers are there, others have but `quietMs` more.
    */
   reach(request: ReachRequest): Promise<readonly boolean[]>;
+  /** Asks a DNS server for records, once. */
+  resolve(
+    server: string,
+    name: string,
+    type: 'A' | 'AAAA' | 'SRV',
+    timeoutMs?: number,
+  ): Promise<LookUp>;
   /** One echo request; whether it was answered within `timeoutMs` (default 1000). */
   ping(address: string, timeoutMs?: number): Promise<boolean>;
   /** @throws LabError `COMMAND_FAILED`, with execa's error as cause */
@@ -215,6 +230,8 @@ export function createHost(plan: HostPlan, podRules: IptablesVariant): OwnedHost
       return call('burst', request, timeoutMs * Math.ceil(count / concurrency));
     },
     reach: (request) => call('reach', request, request.patienceMs + request.quietMs),
+    resolve: (server, name, type, timeoutMs = DEFAULT_TIMEOUT_MS) =>
+      call('resolve', { server, name, type, timeoutMs }, timeoutMs),
     ping: async (address, timeoutMs = 1000) => {
       const wait = (timeoutMs / 1000).toFixed(3);
       const { exitCode } = await exec('ping', ['-n', '-q', '-c1', `-W${wait}`, address], {

@@ -12,7 +12,15 @@ import { createHost, type Host, type OwnedHost } from './host.ts';
 import { buildNamespaces, guard, removeNamespaces } from './namespaces.ts';
 import { planTopology } from './topology.ts';
 
-export type { Family, IptablesVariant, Outcome, Protocol, Reply, Tally } from './answers.ts';
+export type {
+  Family,
+  IptablesVariant,
+  LookUp,
+  Outcome,
+  Protocol,
+  Reply,
+  Tally,
+} from './answers.ts';
 export { LabError } from './errors.ts';
 export type { HeldConnection, Host, ProbeOptions, ServeOptions } from './host.ts';
 export type { ExecOptions, ExecResult, SpawnOptions } from './processes.ts';

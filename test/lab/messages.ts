@@ -1,5 +1,5 @@
 /** What a host's thread and the main thread say to each other. */
-import type { Family, Outcome, Protocol, Tally } from './answers.ts';
+import type { Family, LookUp, Outcome, Protocol, Tally } from './answers.ts';
 
 /** What a thread is told when it starts. */
 export interface HostIdentity {
@@ -53,6 +53,13 @@ export interface ReachRequest {
   readonly quietMs: number;
 }
 
+export interface ResolveRequest {
+  readonly server: string;
+  readonly name: string;
+  readonly type: 'A' | 'AAAA' | 'SRV';
+  readonly timeoutMs: number;
+}
+
 /** A thread's methods: what they take and what they give. */
 export interface Methods {
   serve: { takes: ServeRequest; gives: undefined };
@@ -75,6 +82,7 @@ export interface Methods {
   burst: { takes: BurstRequest; gives: Tally };
   /** By target: whether it answered. */
   reach: { takes: ReachRequest; gives: readonly boolean[] };
+  resolve: { takes: ResolveRequest; gives: LookUp };
 }
 
 export type MethodName = keyof Methods;

@@ -6,6 +6,7 @@ import { serveEveryPort, stopServingEveryPort } from './everyport.ts';
 import { enterNamespace } from './libc.ts';
 import type { HostIdentity, MethodName, Methods, Report, Request } from './messages.ts';
 import { reach } from './reach.ts';
+import { resolve } from './resolve.ts';
 import { probeSctp } from './sctp.ts';
 import { serve, stopServing } from './servers.ts';
 import { exchange, hold, probeTcp, release } from './tcp.ts';
@@ -47,6 +48,7 @@ const handlers: Handlers = {
   },
   burst,
   reach,
+  resolve,
 };
 
 async function answer<Name extends MethodName>({ id, method, takes }: Request<Name>) {

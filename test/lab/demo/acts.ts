@@ -42,12 +42,53 @@ export function showService({ allPorts, command }: Stage): void {
   );
 }
 
+/**
+ * The Service's name, as pods look it up.
+ *
+ * @returns the addresses that it stands for: IPv4, IPv6.
+ */
+export async function showName(stage: Stage, seed: number): Promise<[string, string]> {
+  const { lab, allPorts, dnsServer, dnsCommand } = stage;
+  const [pod = assert.fail()] = lab.pods;
+  const rows: string[][] = [];
+  const found: string[] = [];
+  for (const [type, expected] of [
+    ['A', allPorts.vips[0]],
+    ['AAAA', allPorts.vips[1]],
+    ['SRV', undefined],
+  ] as const) {
+    const told = await pod.resolve(dnsServer, allPorts.name, type);
+    const answers = 'answers' in told ? told.answers : [];
+    assert.deepEqual(told, expected === undefined ? { code: 'ENODATA' } : { answers: [expected] });
+    found.push(...answers);
+    rows.push([allPorts.name, type, answers[0] ?? 'none']);
+  }
+  const [ipv4 = '', ipv6 = ''] = found;
+  const [port = 0] = randomPorts(seed, 1);
+  const { host } = answer(await pod.tcp(ipv4, port));
+  heading(`The name of the Service, as ${pod.name} looks it up`);
+  say(
+    'Portwide answers DNS for the cluster domain as well. SRV records name ports; here is none, for',
+    'the Service has all of them, and the one in its manifest is a placeholder.',
+    '',
+    ...folded(dnsCommand).map((line) => `  ${line}`),
+    '',
+  );
+  table(rows);
+  say('', `${pod.name} connects to ${ipv4}, port ${port}: answered by ${host}`);
+  return [ipv4, ipv6];
+}
+
 /** Random ports, by both protocols and both families. */
-export async function showRandomPorts({ lab, allPorts }: Stage, seed: number): Promise<void> {
+export async function showRandomPorts(
+  { lab }: Stage,
+  addresses: readonly [string, string],
+  seed: number,
+): Promise<void> {
   const ports = randomPorts(seed, 12);
   const rows = [['protocol', 'to', 'port', 'answered by', 'at', 'port it saw']];
   for (const [index, port] of ports.entries()) {
-    const vip = allPorts.vips[index < 8 ? 0 : 1];
+    const vip = addresses[index < 8 ? 0 : 1];
     const tcp = index % 2 === 0;
     const reply = answer(await (tcp ? lab.client.tcp(vip, port) : lab.client.udp(vip, port)));
     assert.equal(reply.localPort, port, 'the pod sees the port that the client called');

@@ -20,10 +20,12 @@ export const DEADLINE_MS = 20_000;
 
 const ROOT = join(import.meta.dirname, '../../..');
 
-/** An example: the name of its file, its text, and the addresses of the Service in it. */
+/** An example: the name of its file, its text, and name and addresses of the Service in it. */
 export interface Example {
   readonly file: string;
   readonly text: string;
+  /** In DNS. */
+  readonly name: string;
   /** IPv4, IPv6. */
   readonly vips: readonly [string, string];
 }
@@ -33,13 +35,16 @@ export interface Stage {
   readonly pods: readonly Host[];
   readonly allPorts: Example;
   readonly portRanges: Example;
-  /** The agent's command line, the directory put as DIR. */
+  /** The agent's command line, and the DNS server's, the directory put as DIR. */
   readonly command: string;
-  /** What the agent said so far, both of its streams. */
+  readonly dnsCommand: string;
+  /** Where the DNS server is asked. */
+  readonly dnsServer: string;
+  /** What both said so far, on both of their streams. */
   log(): string;
-  /** Rejects when the agent ends before its time. */
+  /** Rejects when one of them ends before its time. */
   readonly ended: Promise<never>;
-  /** Has the pods serve every port, and waits until both Services answer in both families. */
+  /** Has the pods serve every port, and waits until both Services and the DNS server answer. */
   ready(): Promise<void>;
   /**
    * Replaces an example in the agent's directory by itself with these pods only, in one step.
@@ -62,17 +67,24 @@ export async function setStage(): Promise<Stage> {
   }
 
   const flags = ['--hostname-override=node', '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48'];
-  const agent = lab.node.spawn(join(ROOT, 'portwide'), ['run', '--manifests', directory, ...flags]);
+  const dnsServer = lab.node.ipv4;
+  const dnsFlags = [`--bind-address=${dnsServer}`];
   let log = '';
-  for (const stream of [agent.stdout, agent.stderr]) {
-    stream?.setEncoding('utf8').on('data', (chunk: string) => {
-      log += chunk;
-    });
-  }
-  const ended = agent.then(
-    () => Promise.reject(new Error('the agent ended')),
-    (error: ExecaError) => Promise.reject(new Error(`the agent ended: ${error.shortMessage}`)),
-  );
+  const start = (command: string, its: readonly string[]): Promise<never> => {
+    const args = [command, '--manifests', directory, ...its];
+    const process = lab.node.spawn(join(ROOT, 'portwide'), args);
+    for (const stream of [process.stdout, process.stderr]) {
+      stream?.setEncoding('utf8').on('data', (chunk: string) => {
+        log += chunk;
+      });
+    }
+    const name = `portwide ${command}`;
+    return process.then(
+      () => Promise.reject(new Error(`${name} ended`)),
+      (error: ExecaError) => Promise.reject(new Error(`${name} ended: ${error.shortMessage}`)),
+    );
+  };
+  const ended = Promise.race([start('run', flags), start('dns', dnsFlags)]);
   // Whoever does not wait for it is not to be disturbed by it.
   ended.catch(() => undefined);
 
@@ -83,6 +95,8 @@ export async function setStage(): Promise<Stage> {
     allPorts,
     portRanges,
     command: `./portwide run --manifests DIR ${flags.join(' ')}`,
+    dnsCommand: `./portwide dns --manifests DIR ${dnsFlags.join(' ')}`,
+    dnsServer,
     log: () => log,
     ended,
     ready: async () => {
@@ -97,6 +111,11 @@ export async function setStage(): Promise<Stage> {
           DEADLINE_MS,
         );
       }
+      await waitFor(
+        `${allPorts.name} is known`,
+        async () => 'answers' in (await lab.client.resolve(dnsServer, allPorts.name, 'A', 100)),
+        DEADLINE_MS,
+      );
     },
     keepEndpoints: (example, kept) => {
       const draft = join(directory, `.${example.file}`);
@@ -129,7 +148,8 @@ function readExample(file: string): Example {
     const ipv4 = document.getIn(['spec', 'clusterIPs', 0]);
     const ipv6 = document.getIn(['spec', 'clusterIPs', 1]);
     if (typeof ipv4 === 'string' && typeof ipv6 === 'string') {
-      return { file, text, vips: [ipv4, ipv6] };
+      const name = `${document.getIn(['metadata', 'name'])}.default.svc.cluster.local`;
+      return { file, text, name, vips: [ipv4, ipv6] };
     }
   }
   throw new Error(`examples/${file} has no Service with two cluster IPs`);

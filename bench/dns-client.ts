@@ -1,0 +1,120 @@
+/**
+ * Reads what to do from standard input, sends DNS queries over UDP, in the namespace that it was started
+ * in, and tells what became of them, as JSON: at a rate, whatever comes back, or so many at a time, as fast as answers come.
+ */
+import { createSocket } from 'node:dgram';
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { encode, type RecordType } from 'dns-packet';
+import { percentile } from './statistics.ts';
+
+export interface DnsLoad {
+  readonly server: string;
+  /** Pairs of name and type, which are asked for in turn. */
+  readonly questions: readonly (readonly [string, string])[];
+  readonly seconds: number;
+  /** Queries a second; undefined: so many that `atATime` are under way. */
+  readonly rate?: number;
+  readonly atATime?: number;
+}
+
+export interface DnsReport {
+  /** Answers a second. */
+  readonly rate: number;
+  readonly sent: number;
+  readonly lost: number;
+  /** Answers whose code was neither NOERROR nor NXDOMAIN. */
+  readonly failed: number;
+  /** Milliseconds, of all answers. */
+  readonly p50: number;
+  readonly p99: number;
+  readonly longest: number;
+}
+
+/** How long the last answers are waited for, in milliseconds. */
+const GRACE = 500;
+const IDS = 0x10000;
+
+const load = JSON.parse(readFileSync(process.stdin.fd, 'utf8')) as DnsLoad;
+const queries = load.questions.map(([name, type]) =>
+  encode({
+    type: 'query',
+    flags: 0x100,
+    questions: [{ name, type: type as RecordType }],
+    additionals: [
+      {
+        name: '.',
+        type: 'OPT',
+        udpPayloadSize: 1232,
+        extendedRcode: 0,
+        ednsVersion: 0,
+        flags: 0,
+        flag_do: false,
+        options: [],
+      },
+    ],
+  }),
+);
+
+const socket = createSocket({ type: 'udp4', recvBufferSize: 1 << 22 });
+socket.connect(53, load.server);
+await once(socket, 'connect');
+
+/** When the query with this id was sent; 0 when its answer has come. */
+const sentAt = new Float64Array(IDS);
+const waits: number[] = [];
+let sent = 0;
+let failed = 0;
+
+const send = () => {
+  const id = sent % IDS;
+  const query = queries[sent % queries.length] ?? Buffer.alloc(0);
+  // The kernel has it when send() returns, unless its queue is full.
+  query.writeUInt16BE(id, 0);
+  sentAt[id] = performance.now();
+  sent += 1;
+  socket.send(query);
+};
+socket.on('message', (bytes) => {
+  const id = bytes.readUInt16BE(0);
+  const begun = sentAt[id] ?? 0;
+  if (begun === 0) return;
+  sentAt[id] = 0;
+  waits.push(performance.now() - begun);
+  const rcode = bytes.readUInt16BE(2) & 0xf;
+  if (rcode !== 0 && rcode !== 3) failed += 1;
+  if (load.rate === undefined && performance.now() < end) send();
+});
+
+const started = performance.now();
+const end = started + load.seconds * 1000;
+if (load.rate === undefined) {
+  for (let count = 0; count < (load.atATime ?? 1); count++) send();
+  await new Promise((resolve) => setTimeout(resolve, load.seconds * 1000));
+} else {
+  const { rate } = load;
+  await new Promise<void>((resolve) => {
+    const sendDue = () => {
+      const now = performance.now();
+      if (now >= end) return resolve();
+      const due = ((now - started) / 1000) * rate;
+      while (sent < due) send();
+      setImmediate(sendDue);
+    };
+    sendDue();
+  });
+}
+const seconds = (performance.now() - started) / 1000;
+const answered = waits.length;
+await new Promise((resolve) => setTimeout(resolve, GRACE));
+socket.close();
+const report: DnsReport = {
+  rate: answered / seconds,
+  sent,
+  lost: sent - waits.length,
+  failed,
+  p50: percentile(waits, 50),
+  p99: percentile(waits, 99),
+  longest: percentile(waits, 100),
+};
+process.stdout.write(JSON.stringify(report));

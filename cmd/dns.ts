@@ -1,0 +1,225 @@
+import { readFile } from 'node:fs/promises';
+import type { Command } from 'commander';
+import type { Logger } from 'pino';
+import { isLoopback, isUnspecified } from '../api/addresses.ts';
+import type { Kind } from '../api/objects.ts';
+import { configureDns } from '../config/configure-dns.ts';
+import { DNS_SETTINGS, type DnsOptions } from '../config/dns-settings.ts';
+import { addFlags, type FlagTexts } from '../config/flags.ts';
+import { Forwarder } from '../dns/forward.ts';
+import { createHandler } from '../dns/handler.ts';
+import { readResolvConf } from '../dns/resolv-conf.ts';
+import { DnsServer } from '../dns/server.ts';
+import { singleAddresses, WantedAddresses } from '../dns/wanted-addresses.ts';
+import { Zone } from '../dns/zone.ts';
+import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import { createDnsMetrics, type DnsMetrics } from '../metrics/dns.ts';
+import { dnsPages } from '../metrics/dns-pages.ts';
+import { watchEventLoop } from '../metrics/event-loop.ts';
+import { type AddressWatch, watchAddresses } from '../netlink/address-watch.ts';
+import { dnsResources } from '../sources/kubernetes/resources.ts';
+import { checkSource } from './configuration.ts';
+import { UserError } from './errors.ts';
+import { serve } from './listen.ts';
+import { createLog } from './log.ts';
+import { createSource } from './source.ts';
+import { stopSignal } from './stop-signal.ts';
+import { VERSION } from './version.ts';
+
+/** What there are records of. */
+const DNS_KINDS: readonly Kind[] = ['Service', 'EndpointSlice'];
+/** Where resolvers listen. */
+const DNS_PORT = 53;
+/** Milliseconds between two log lines of a mistake that each query may come upon. */
+const MISTAKE_PERIOD = 10_000;
+
+export function addDnsCommand(program: Command): void {
+  const command = program
+    .command('dns')
+    .description("answer DNS queries for the cluster's Services until stopped");
+  addFlags(command, DNS_SETTINGS).action(run);
+}
+
+/**
+ * Runs the DNS server until SIGTERM or SIGINT.
+ * @throws UserError, ConfigurationError and what stands in the way of starting.
+ */
+async function run(texts: FlagTexts): Promise<void> {
+  const { options, warnings } = configureDns(texts);
+  const log = createLog(options.v);
+  for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
+  await checkSource(options);
+  const resolvers = await readResolvers(options.forward);
+  log.info({ version: VERSION, domain: options.clusterDomain, resolvers }, 'starting');
+  const stopping = stopSignal();
+
+  const metrics = createDnsMetrics(options.port, VERSION, () => server.connections);
+  const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
+  const zone = new Zone({
+    clusterDomain: options.clusterDomain,
+    allPortsEnabled: options.featureGates.AllPorts,
+    onProblem: ({ object, field, reason }) =>
+      log.warn({ object, field, reason }, 'this makes no DNS record'),
+  });
+  const server = createServer(options, zone, resolvers, metrics, log);
+  const listening = await listen(options, server, log);
+  const { metricsBindAddress } = options;
+  const pages = dnsPages(metrics.registry, () => zone.isSynced);
+  const pageServer =
+    metricsBindAddress &&
+    serve('--metrics-bind-address', metricsBindAddress, pages, {
+      hardFail: false,
+      log,
+      onFailure: () => {},
+    });
+  const source = createSource({
+    options,
+    kinds: DNS_KINDS,
+    resources: dnsResources(),
+    sink: zone,
+    log,
+    observer: metrics.api,
+  });
+  const early = await Promise.race([source.start(), stopping]);
+  if (early === undefined) log.info({ ...zone.sizes }, 'serving');
+
+  const signal = await stopping;
+  log.info({ signal }, 'stopping');
+  await listening.close();
+  server.closeAll();
+  if (early === undefined) await source.stop();
+  stopEventLoopWatch();
+  pageServer?.close();
+  process.exit(0);
+}
+
+/** @throws UserError */
+async function readResolvers(file: string | undefined): Promise<readonly string[] | undefined> {
+  if (file === undefined) return undefined;
+  let text: string;
+  try {
+    text = await readFile(file, 'utf8');
+  } catch (error) {
+    throw new UserError(`--forward: ${(error as Error).message}`, { cause: error });
+  }
+  const resolvers = readResolvConf(text);
+  if (resolvers.length === 0) throw new UserError(`--forward: ${file} names no nameserver`);
+  return resolvers;
+}
+
+function createServer(
+  { port, ttl }: DnsOptions,
+  zone: Zone,
+  resolvers: readonly string[] | undefined,
+  metrics: DnsMetrics,
+  log: Logger,
+): DnsServer {
+  const forwarder =
+    resolvers &&
+    createForwarder(
+      resolvers,
+      metrics,
+      log,
+      (address) => port === DNS_PORT && server.addresses.includes(address),
+    );
+  let lastMistake = Number.NEGATIVE_INFINITY;
+  const handle = createHandler({
+    authority: {
+      zone,
+      ttl,
+      nameservers: () => server.addresses.filter((address) => !isLoopback(address)),
+      random: Math.random,
+    },
+    forwarder,
+    onMistake: (error) => {
+      metrics.mistakes.inc();
+      const now = performance.now();
+      if (now - lastMistake < MISTAKE_PERIOD) return;
+      lastMistake = now;
+      log.error({ err: error }, 'cannot answer a query');
+    },
+  });
+  const server = new DnsServer({ port, handle, onServed: metrics.served });
+  return server;
+}
+
+function createForwarder(
+  addresses: readonly string[],
+  metrics: DnsMetrics,
+  log: Logger,
+  isOwn: (address: string) => boolean,
+): Forwarder {
+  const away = new Set<string>();
+  return new Forwarder({
+    resolvers: addresses.map((address) => ({ address, port: DNS_PORT })),
+    isSelf: ({ address }) => isOwn(address),
+    observer: {
+      answered: (resolver, rcode, seconds) => {
+        metrics.forwarded(resolver, rcode, seconds);
+        const { address } = resolver;
+        if (away.delete(address)) log.info({ resolver: address }, 'the resolver answers again');
+      },
+      failed: (resolver, error) => {
+        metrics.forwardFailed(resolver, error.code);
+        if (away.has(resolver.address)) return;
+        away.add(resolver.address);
+        log.warn({ resolver: resolver.address, err: error }, 'a resolver does not answer');
+      },
+      rejected: metrics.forwardRejected,
+    },
+  });
+}
+
+/**
+ * Listens from now on. Where `0.0.0.0` or `::` is asked for, the addresses of the host are followed.
+ * @throws UserError when an address that was named cannot be listened on, or none at all.
+ */
+async function listen(
+  { bindAddress, port }: DnsOptions,
+  server: DnsServer,
+  log: Logger,
+): Promise<AddressWatch> {
+  const wanted = new WantedAddresses({
+    server,
+    onFailure: (address, error) =>
+      log.warn({ address, port, err: error }, 'cannot listen; trying again'),
+    onRecovery: (address) => log.info({ address, port }, 'listening now'),
+  });
+  let watch: AddressWatch | undefined;
+  if (!bindAddress.some(isUnspecified)) await wanted.set(bindAddress);
+  else {
+    let first: Promise<void> | undefined;
+    watch = await watchAddresses(
+      (ofHost) => {
+        const addresses = singleAddresses(
+          bindAddress,
+          ofHost.map(({ address }) => address),
+        );
+        const settled = wanted.set(addresses);
+        first ??= settled;
+      },
+      {
+        // VIPs that another mode's agent bound are no addresses of the host.
+        ignoredLink: IPVS_DEVICE,
+        onError: (error) => log.error({ err: error }, 'cannot read the addresses of this host'),
+      },
+    );
+    await first;
+  }
+  const failed = [...wanted.failing];
+  const named = failed.find(([address]) => bindAddress.includes(address));
+  const [address, error] = named ?? failed[0] ?? ['any address', undefined];
+  if (named !== undefined || server.addresses.length === 0) {
+    const why = error?.message ?? 'this host has none';
+    throw new UserError(`--bind-address: cannot listen on ${address}, port ${port}: ${why}`, {
+      cause: error,
+    });
+  }
+  log.info({ addresses: server.addresses, port }, 'listening');
+  return {
+    close: async () => {
+      wanted.close();
+      await watch?.close();
+    },
+  };
+}

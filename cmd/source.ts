@@ -1,0 +1,63 @@
+import type { Kind } from '../api/objects.ts';
+import type { RunOptions } from '../config/settings.ts';
+import type { ApiObserver } from '../metrics/api-server.ts';
+import type { Resource } from '../sources/kubernetes/reflector.ts';
+import type { OpenSession } from '../sources/kubernetes/session.ts';
+import { createKubernetesSource } from '../sources/kubernetes/source.ts';
+import { formatProblem } from '../sources/manifests/problem.ts';
+import { createManifestSource } from '../sources/manifests/source.ts';
+import type { ObjectSink, Source } from '../sources/store.ts';
+import type { Log } from './log.ts';
+
+export interface SourceOptions {
+  readonly options: Pick<RunOptions, 'manifests' | 'kubeconfig' | 'master'>;
+  /** What is read of manifests. */
+  readonly kinds: readonly Kind[];
+  /** What is asked of an API server: the same kinds. */
+  readonly resources: readonly Resource[];
+  readonly sink: ObjectSink;
+  readonly log: Log;
+  readonly observer: ApiObserver;
+  /** Told once how to open sessions, where there is an API server. */
+  readonly onSessions?: (open: OpenSession) => void;
+  /** Told of each object that cannot be read: its kind, as far as that could be. */
+  readonly onUnreadable?: (kind: string) => void;
+}
+
+/** Where objects come from: a directory of manifests, or an API server. */
+export function createSource(of: SourceOptions): Source {
+  const { options, kinds, resources, sink, log, observer, onSessions, onUnreadable } = of;
+  const { manifests, kubeconfig, master } = options;
+  if (manifests !== undefined) {
+    return createManifestSource({
+      directory: manifests,
+      kinds,
+      sink,
+      onProblem: (problem) => {
+        log.warn({ ...problem }, formatProblem(problem));
+        onUnreadable?.(kindOf(problem.object));
+      },
+    });
+  }
+  return createKubernetesSource({
+    kubeconfig,
+    master,
+    resources,
+    sink,
+    log,
+    observer,
+    ...(onSessions === undefined ? {} : { onSessions }),
+    onProblem: ({ object, field, reason }) => {
+      log.warn(
+        { object, field, reason },
+        'cannot read this object; its last version stays in force',
+      );
+      onUnreadable?.(kindOf(object));
+    },
+  });
+}
+
+/** Of `Service default/web`. */
+function kindOf(object = ''): string {
+  return object.split(' ')[0] ?? '';
+}

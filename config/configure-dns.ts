@@ -1,0 +1,26 @@
+import { exclusions, gateWarnings } from './configure.ts';
+import { DNS_SETTINGS, type DnsOptions } from './dns-settings.ts';
+import { ConfigurationError, type Notice } from './errors.ts';
+import { type FlagTexts, readFlagsOf } from './flags.ts';
+import type { Setting } from './setting.ts';
+
+const SETTINGS: Readonly<Record<keyof DnsOptions, Setting<unknown>>> = DNS_SETTINGS;
+
+export const DNS_DEFAULTS = Object.fromEntries(
+  Object.entries(SETTINGS).map(([name, { default: usual }]) => [name, usual]),
+) as DnsOptions;
+
+export interface DnsConfiguration {
+  readonly options: DnsOptions;
+  /** To be told to the user. */
+  readonly warnings: readonly Notice[];
+}
+
+/** Options of `portwide dns` from its flags. @throws ConfigurationError with all that is wrong. */
+export function configureDns(texts: FlagTexts): DnsConfiguration {
+  const { values, problems } = readFlagsOf<keyof DnsOptions, DnsOptions>(SETTINGS, texts);
+  const options = { ...DNS_DEFAULTS, ...values };
+  const all = [...problems, ...exclusions(texts)];
+  if (all.length > 0) throw new ConfigurationError(all);
+  return { options, warnings: gateWarnings(options) };
+}

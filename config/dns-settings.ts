@@ -1,0 +1,96 @@
+/** Settings of `portwide dns`. No file has them; those that the agent has too mean the same there. */
+import { domainProblem } from '../dns/names.ts';
+import { AGENT_SETTINGS } from './agent-settings.ts';
+import { integer, refuse, textual } from './kinds.ts';
+import { addresses, bindAddress } from './network-kinds.ts';
+import { NODE_SETTINGS } from './node-settings.ts';
+import { setting, type ValuesOf } from './setting.ts';
+
+const { kubeconfig, master, manifests, v } = AGENT_SETTINGS;
+
+/** Lower-case, without the final dot. */
+const domain = textual<string>(
+  '<domain>',
+  (given) => {
+    const name = given.toLowerCase().replace(/\.$/, '');
+    const problem = domainProblem(name);
+    return problem === undefined ? name : refuse(problem);
+  },
+  String,
+);
+
+/** A file, or none at all. */
+const resolvConf = textual<string | undefined>(
+  '<file|none>',
+  (given) => {
+    if (given === '') return refuse('must be a file such as /etc/resolv.conf, or none');
+    return given === 'none' ? undefined : given;
+  },
+  (value) => value ?? 'none',
+);
+
+export const DNS_SETTINGS = {
+  bindAddress: setting({
+    group: 'dns',
+    kind: addresses,
+    default: ['0.0.0.0', '::'],
+    text: 'IP addresses to answer on; 0.0.0.0 and :: are all of this host in their family',
+    more: 'Each gets sockets of its own, so that answers leave from the address that was asked. Addresses of the host are followed as they come and go, but for link-local ones and those of `kube-ipvs0`.',
+  }),
+  port: setting({
+    group: 'dns',
+    kind: integer(1, 65535, '<port>'),
+    default: 53,
+    text: 'port to answer on, by UDP and TCP',
+  }),
+  clusterDomain: setting({
+    group: 'dns',
+    kind: domain,
+    default: 'cluster.local',
+    text: 'the domain that Services are in',
+  }),
+  ttl: setting({
+    group: 'dns',
+    kind: integer(0, 3600, '<seconds>'),
+    default: 5,
+    text: 'how many seconds answers may be kept',
+    more: 'That there is no such name, at most 300.',
+  }),
+  forward: setting({
+    group: 'dns',
+    kind: resolvConf,
+    default: undefined,
+    text: 'file with the resolvers to ask about other domains, such as /etc/resolv.conf; none: refuse them',
+    more: 'Read once, at the start. Whoever reaches the server can use these resolvers then.',
+  }),
+  featureGates: setting({
+    group: 'dns',
+    kind: NODE_SETTINGS.featureGates.kind,
+    default: NODE_SETTINGS.featureGates.default,
+    shownDefault: 'AllPorts=true',
+    text: 'accepted as the agent has it; names are the same with AllPorts on and off',
+  }),
+  kubeconfig,
+  master,
+  manifests: setting({
+    group: 'node',
+    kind: manifests.kind,
+    default: undefined,
+    text: manifests.text,
+  }),
+  metricsBindAddress: setting({
+    group: 'servers',
+    kind: bindAddress(9153),
+    default: { host: '127.0.0.1', port: 9153 },
+    text: 'where /metrics, /healthz and /readyz are served; empty: nowhere',
+  }),
+  v: setting({
+    group: 'process',
+    kind: v.kind,
+    default: 0,
+    text: 'log level: from 3 on, errors bear their stacks',
+  }),
+};
+
+/** All that `portwide dns` may be told, with defaults. */
+export type DnsOptions = ValuesOf<typeof DNS_SETTINGS>;

@@ -1,0 +1,215 @@
+/** What is to be said to a query: the rules of DNS over the records of the zone. Pure. */
+import type { Answer as PacketRecord } from 'dns-packet';
+import { familyOf } from '../api/addresses.ts';
+import { REVERSE_DOMAINS } from './names.ts';
+import { CLASS_IN, type Query, type Rcode } from './query.ts';
+import type { DnsRecord } from './records.ts';
+import { FIRST_META_TYPE, TYPE } from './types.ts';
+import type { Zone } from './zone.ts';
+
+/** A record as dns-packet takes it. */
+export type ResourceRecord = Exclude<PacketRecord, { type: 'OPT' }>;
+
+/** One without a TTL is the zone's, and gets that of `Authority`. */
+type KnownRecord = DnsRecord | ResourceRecord;
+
+export interface Answer {
+  readonly rcode: Rcode;
+  /** Whether we are the ones who know. */
+  readonly authoritative: boolean;
+  readonly answers: readonly ResourceRecord[];
+  readonly authorities: readonly ResourceRecord[];
+  readonly additionals: readonly ResourceRecord[];
+  /** Where the last alias leads, when that is elsewhere: who can ask there goes on. */
+  readonly target?: string;
+}
+
+/** As much of a `Zone` as answers need. */
+export type ZoneView = Pick<Zone, 'clusterDomain' | 'lookup' | 'isSynced' | 'serial'>;
+
+export interface Authority {
+  readonly zone: ZoneView;
+  /** Seconds that answers may be kept. */
+  readonly ttl: number;
+  /** Addresses of this server, for the name that the zone's NS record has. */
+  readonly nameservers: () => readonly string[];
+  /** From 0 up to and without 1. */
+  readonly random: () => number;
+}
+
+const REVERSE_ZONES: readonly string[] = Object.values(REVERSE_DOMAINS);
+/** As many aliases in a row as CoreDNS follows. */
+const MAX_ALIASES = 8;
+/** CoreDNS's, which nobody uses: nothing is transferred. Seconds. */
+const SOA_TIMES = { refresh: 7200, retry: 1800, expire: 86_400 };
+/** What there is not is kept no longer, however long `ttl` is: CoreDNS's. Seconds. */
+const LONGEST_NEGATIVE_TTL = 300;
+/** Whose addresses come along with their names; the client asks for those of others if it needs them. */
+const MAX_TARGETS = 100;
+const NOTHING: readonly never[] = [];
+
+/** The zone that a name is in, of those that we may know of; undefined: of other domains. */
+export function zoneOf(name: string, clusterDomain: string): string | undefined {
+  if (isWithin(name, clusterDomain)) return clusterDomain;
+  return REVERSE_ZONES.find((zone) => isWithin(name, zone));
+}
+
+function isWithin(name: string, domain: string): boolean {
+  return (
+    name.endsWith(domain) && (name.length === domain.length || name.at(-domain.length - 1) === '.')
+  );
+}
+
+/**
+ * @param most So many records fit into no message that the client takes: more are not looked at. A few
+ * queries for a Service of thousands of pods would otherwise keep all other clients waiting.
+ * @returns undefined when the name is somebody else's: of another domain, or of an unknown address.
+ */
+export function answer(query: Query, authority: Authority, most = Infinity): Answer | undefined {
+  const { zone } = authority;
+  if ((query.edns?.version ?? 0) > 0) return refusal('BADVERS');
+  if (query.class !== CLASS_IN) return refusal('REFUSED');
+  if (query.type === TYPE.OPT) return refusal('FORMERR');
+  if (query.type === TYPE.AXFR || query.type === TYPE.IXFR) return refusal('REFUSED');
+  if (query.type >= FIRST_META_TYPE && query.type < TYPE.ANY) return refusal('NOTIMP');
+  const apex = zoneOf(query.name, zone.clusterDomain);
+  if (apex === undefined) return undefined;
+  // That a name is not there cannot be told before everything has been listed.
+  if (!zone.isSynced) return refusal('SERVFAIL');
+  const records = lookup(query.name, authority);
+  if (records === undefined && apex !== zone.clusterDomain) return undefined;
+  return follow(query, records, apex, authority, most);
+}
+
+function refusal(rcode: Rcode): Answer {
+  return {
+    rcode,
+    authoritative: false,
+    answers: NOTHING,
+    authorities: NOTHING,
+    additionals: NOTHING,
+  };
+}
+
+/** Answers with the records of a name, and of those that it is an alias of. */
+function follow(
+  query: Query,
+  ofName: readonly KnownRecord[] | undefined,
+  apex: string,
+  authority: Authority,
+  most: number,
+): Answer {
+  const { clusterDomain } = authority.zone;
+  const negative = () => [soa(apex, authority)];
+  const aliases: ResourceRecord[] = [];
+  let records = ofName;
+  for (;;) {
+    const known = { authoritative: true, answers: aliases, additionals: NOTHING };
+    if (records === undefined) return { ...known, rcode: 'NXDOMAIN', authorities: negative() };
+    const alias = records.find(({ type }) => type === 'CNAME');
+    if (alias?.type !== 'CNAME' || query.type === TYPE.CNAME || query.type === TYPE.ANY) break;
+    if (aliases.length === MAX_ALIASES) return refusal('SERVFAIL');
+    aliases.push(withTtl(alias, authority));
+    if (!isWithin(alias.data, clusterDomain)) {
+      return { ...known, rcode: 'NOERROR', authorities: NOTHING, target: alias.data };
+    }
+    records = lookup(alias.data, authority);
+  }
+  const found = ofType(query, records, authority, most);
+  return {
+    rcode: 'NOERROR',
+    authoritative: true,
+    answers: [...aliases, ...found],
+    authorities: found.length === 0 ? negative() : NOTHING,
+    additionals: addressesOfTargets(found, authority),
+  };
+}
+
+function ofType(
+  query: Query,
+  records: readonly KnownRecord[],
+  authority: Authority,
+  most: number,
+): readonly ResourceRecord[] {
+  if (query.type === TYPE.ANY) {
+    const aliases = records.filter(({ type }) => type === 'CNAME');
+    // RFC 8482, 4.2: nothing is made up beside an alias.
+    if (aliases.length > 0) return aliases.map((alias) => withTtl(alias, authority));
+    // So short that nobody gains by asking, and nothing that could be taken for all.
+    const { ttl } = authority;
+    return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
+  }
+  const found = records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
+  const [first] = found;
+  const isAddress = first?.type === 'A' || first?.type === 'AAAA';
+  const start = isAddress ? Math.floor(authority.random() * found.length) : 0;
+  return rotated(found, start, most).map((record) => withTtl(record, authority));
+}
+
+/**
+ * Many clients take the first address only. CoreDNS shuffles them where it is deployed, by chance and
+ * not in turn: a client that asks for A and AAAA by turns would always get the same of two.
+ */
+function rotated<T>(list: readonly T[], start: number, most: number): readonly T[] {
+  const first = list.slice(start, start + most);
+  return [...first, ...list.slice(0, Math.min(start, most - first.length))];
+}
+
+function withTtl(record: KnownRecord, { ttl }: Authority): ResourceRecord {
+  return { ttl, ...record };
+}
+
+/** For SRV and NS records, what the client would ask next (RFC 2782; RFC 1034, 3.6). */
+function addressesOfTargets(
+  records: readonly ResourceRecord[],
+  authority: Authority,
+): readonly ResourceRecord[] {
+  const targets = records.flatMap((record) => {
+    if (record.type === 'SRV') return [record.data.target];
+    return record.type === 'NS' ? [record.data] : [];
+  });
+  if (targets.length === 0) return NOTHING;
+  return [...new Set(targets)]
+    .slice(0, MAX_TARGETS)
+    .flatMap((target) =>
+      (lookup(target, authority) ?? [])
+        .filter(({ type }) => type === 'A' || type === 'AAAA')
+        .map((record) => withTtl(record, authority)),
+    );
+}
+
+/** The zone's records, and those that every zone has: who serves it. */
+function lookup(name: string, authority: Authority): readonly KnownRecord[] | undefined {
+  const { zone, ttl, nameservers } = authority;
+  const { clusterDomain } = zone;
+  if (name === clusterDomain) {
+    const ns: ResourceRecord = { name, type: 'NS', ttl, data: nameserver(clusterDomain) };
+    return [soa(clusterDomain, authority), ns];
+  }
+  if (name === nameserver(clusterDomain)) {
+    return nameservers().map((data) => {
+      const type = familyOf(data) === 'IPv4' ? 'A' : 'AAAA';
+      return { name, type, ttl, data };
+    });
+  }
+  if (name === `dns.${clusterDomain}`) return NOTHING;
+  return zone.lookup(name);
+}
+
+/** CoreDNS's name for itself. */
+function nameserver(clusterDomain: string): string {
+  return `ns.dns.${clusterDomain}`;
+}
+
+function soa(name: string, { zone, ttl: usual }: Authority): ResourceRecord {
+  const { clusterDomain, serial } = zone;
+  const ttl = Math.min(usual, LONGEST_NEGATIVE_TTL);
+  const data = {
+    mname: nameserver(clusterDomain),
+    rname: `hostmaster.${clusterDomain}`,
+    serial,
+    ...SOA_TIMES,
+    minimum: ttl,
+  };
+  return { name, type: 'SOA', ttl, data };
+}

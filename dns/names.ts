@@ -1,0 +1,53 @@
+import ipaddr from 'ipaddr.js';
+import { canonicalAddress, familyOf } from '../api/addresses.ts';
+import { shown } from '../api/read-field.ts';
+import { isDnsSubdomain } from '../api/read-name.ts';
+
+/** Under which the names of addresses lie, by family (RFC 1035, 3.5; RFC 3596, 2.5). */
+export const REVERSE_DOMAINS = { IPv4: 'in-addr.arpa', IPv6: 'ip6.arpa' } as const;
+
+/** The longest that a message can carry, as text without the final dot (RFC 1035, 2.3.4). */
+const MAX_NAME = 253;
+const MAX_LABEL = 63;
+
+/** Why a name cannot stand in a message; undefined when it can. */
+export function lengthProblem(name: string): string | undefined {
+  if (name.length <= MAX_LABEL) return undefined;
+  if (name.length > MAX_NAME) return `gives a name of more than ${MAX_NAME} characters: ${name}`;
+  const label = name.split('.').find(({ length }) => length > MAX_LABEL);
+  return label === undefined
+    ? undefined
+    : `gives a label of more than ${MAX_LABEL} characters: ${label}`;
+}
+
+/**
+ * Why lower-case text is no domain name that a CNAME may lead to; undefined when it is one. The API
+ * server asks for a DNS-1123 subdomain and no more.
+ */
+export function domainProblem(name: string): string | undefined {
+  // Four numbers would do for a name, and the API server takes them; no resolver asks for it (CoreDNS).
+  const isName = isDnsSubdomain(name) && canonicalAddress(name) === undefined;
+  return isName ? lengthProblem(name) : `must be a domain name, not ${shown(name)}`;
+}
+
+/** `1.0.3.10.in-addr.arpa`, or 32 nibbles below `ip6.arpa`, of a canonical address. */
+export function reverseName(address: string): string {
+  if (familyOf(address) === 'IPv4') {
+    return `${address.split('.').reverse().join('.')}.${REVERSE_DOMAINS.IPv4}`;
+  }
+  const bytes = ipaddr.IPv6.parse(address).toByteArray().reverse();
+  const nibbles = bytes.map((byte) => `${(byte & 15).toString(16)}.${(byte >> 4).toString(16)}`);
+  return `${nibbles.join('.')}.${REVERSE_DOMAINS.IPv6}`;
+}
+
+/** A canonical address as a label: `10-3-0-1`, `2001-db8--1`; as CoreDNS names endpoints without a hostname. */
+export function addressLabel(address: string): string {
+  return address.replaceAll(/[.:]/g, '-');
+}
+
+/** The canonical address that a label such as `10-3-0-1` or `2001-db8--1` stands for. */
+export function labelledAddress(label: string): string | undefined {
+  return (
+    canonicalAddress(label.replaceAll('-', '.')) ?? canonicalAddress(label.replaceAll('-', ':'))
+  );
+}

@@ -1,0 +1,131 @@
+/** Reads queries: what a client wants to know, or what is wrong with the way it asks. */
+import { decode, type OptAnswer } from 'dns-packet';
+
+/** RFC 1035, 4.1.1; BADVERS is RFC 6891's, and does not fit into the header. */
+export const RCODES = {
+  NOERROR: 0,
+  FORMERR: 1,
+  SERVFAIL: 2,
+  NXDOMAIN: 3,
+  NOTIMP: 4,
+  REFUSED: 5,
+  BADVERS: 16,
+} as const;
+export type Rcode = keyof typeof RCODES;
+
+export const CLASS_IN = 1;
+
+export type Transport = 'udp' | 'tcp';
+
+/** What a client says of itself by an OPT record (RFC 6891). */
+export interface Edns {
+  /** The longest answer by UDP that it takes, in bytes. */
+  readonly size: number;
+  readonly version: number;
+  readonly dnssecOk: boolean;
+}
+
+/** A query with one question. */
+export interface Query {
+  readonly id: number;
+  readonly recursionDesired: boolean;
+  /** The question's name, type and class as they came: an answer repeats them, case included. */
+  readonly question: Buffer;
+  /** Lower-case, without the final dot; empty for the root. A dot within a label is `\.`. */
+  readonly name: string;
+  readonly type: number;
+  readonly class: number;
+  readonly edns: Edns | undefined;
+}
+
+/** A query that can only be answered by an error. */
+export interface BadQuery {
+  readonly id: number;
+  readonly opcode: number;
+  readonly recursionDesired: boolean;
+  readonly rcode: 'FORMERR' | 'NOTIMP';
+}
+
+export const HEADER_LENGTH = 12;
+/** Bytes; a name of the greatest length, with an OPT record full of options, has room in it. */
+export const MAX_QUERY_LENGTH = 4096;
+/** Bytes of a name on the wire (RFC 1035, 2.3.4). */
+const MAX_NAME_LENGTH = 255;
+/** RFC 1035 has 63; what is above is a pointer, or a kind of label that nobody uses. */
+export const MAX_LABEL_LENGTH = 63;
+/** Records beside the question: an OPT, and a signature. The same numbers as CoreDNS takes. */
+const MAX_RECORDS = { answers: 1, authorities: 1, additionals: 2 };
+
+/**
+ * @returns undefined for what is not to be answered: answers, lest two servers talk to each other
+ * for ever, what has not even a header, and what is too long for a query.
+ */
+export function readQuery(bytes: Buffer): Query | BadQuery | undefined {
+  if (bytes.length < HEADER_LENGTH || bytes.length > MAX_QUERY_LENGTH) return undefined;
+  const id = bytes.readUInt16BE(0);
+  const flags = bytes.readUInt16BE(2);
+  if ((flags & 0x8000) !== 0) return undefined;
+  const opcode = (flags >> 11) & 0xf;
+  const recursionDesired = (flags & 0x100) !== 0;
+  const bad = (rcode: BadQuery['rcode']) => ({ id, opcode, recursionDesired, rcode });
+  if (opcode !== 0) return bad('NOTIMP');
+  // Before anything is decoded: dns-packet makes lists as long as the header says.
+  if (
+    bytes.readUInt16BE(4) !== 1 ||
+    bytes.readUInt16BE(6) > MAX_RECORDS.answers ||
+    bytes.readUInt16BE(8) > MAX_RECORDS.authorities ||
+    bytes.readUInt16BE(10) > MAX_RECORDS.additionals
+  ) {
+    return bad('FORMERR');
+  }
+  const name = readName(bytes, HEADER_LENGTH);
+  if (name === undefined || name.end + 4 > bytes.length) return bad('FORMERR');
+  const edns = readEdns(bytes);
+  if (edns === 'malformed') return bad('FORMERR');
+  return {
+    id,
+    recursionDesired,
+    question: bytes.subarray(HEADER_LENGTH, name.end + 4),
+    name: name.text,
+    type: bytes.readUInt16BE(name.end),
+    class: bytes.readUInt16BE(name.end + 2),
+    edns,
+  };
+}
+
+/**
+ * The name of a question. Not dns-packet's: it takes bytes for UTF-8 and joins labels with dots,
+ * so that other names look like one of ours. There is nothing yet that a pointer could point to.
+ */
+function readName(bytes: Buffer, start: number): { text: string; end: number } | undefined {
+  const labels: string[] = [];
+  let at = start;
+  for (;;) {
+    const length = bytes[at++];
+    if (length === undefined || length > MAX_LABEL_LENGTH) return undefined;
+    if (length === 0) break;
+    if (at + length > bytes.length || at + length - start >= MAX_NAME_LENGTH) return undefined;
+    const label = bytes.toString('latin1', at, at + length);
+    labels.push(label.includes('.') ? label.replaceAll('.', '\\.') : label);
+    at += length;
+  }
+  return { text: labels.join('.').toLowerCase(), end: at };
+}
+
+/** What the OPT record says, if there is one; at most one, and that of the root (RFC 6891, 6.1.1). */
+function readEdns(bytes: Buffer): Edns | undefined | 'malformed' {
+  let additionals: ReturnType<typeof decode>['additionals'];
+  try {
+    additionals = decode(bytes).additionals;
+  } catch {
+    return 'malformed';
+  }
+  const options = (additionals ?? []).filter(
+    (record): record is OptAnswer => record.type === 'OPT',
+  );
+  const [option] = options;
+  if (option === undefined) return undefined;
+  if (options.length > 1 || option.name !== '.') return 'malformed';
+  const { udpPayloadSize: size, ednsVersion: version, flag_do: dnssecOk } = option;
+  return { size, version, dnssecOk };
+}

@@ -1,0 +1,161 @@
+/** Queries over TCP: messages with their length before them (RFC 1035, 4.2.2; RFC 7766). */
+import type { Socket } from 'node:net';
+import { HEADER_LENGTH, MAX_QUERY_LENGTH } from './query.ts';
+
+export type Answerer = (query: Buffer) => Buffer | undefined | Promise<Buffer | undefined>;
+
+export interface TcpLimits {
+  /** Of all clients together; one more ends the one that has been quiet for longest. */
+  readonly connections: number;
+  /** Milliseconds without a complete query, after which a connection is closed. */
+  readonly idle: number;
+  /** Queries of one connection that wait for others to answer. */
+  readonly waiting: number;
+}
+
+/** So short as RFC 7766, 6.2.3 wants it; and no client has a use for more connections. */
+export const TCP_LIMITS: TcpLimits = { connections: 1000, idle: 10_000, waiting: 32 };
+
+/** The connections of all sockets that listen. */
+export class TcpConnections {
+  readonly #limits: TcpLimits;
+  /** The one that asked last is the last. */
+  readonly #connections = new Set<Connection>();
+
+  constructor(limits: TcpLimits) {
+    this.#limits = limits;
+  }
+
+  get size(): number {
+    return this.#connections.size;
+  }
+
+  /** Answers what comes over a socket, which has to allow being half open, until it closes. */
+  add(socket: Socket, answer: Answerer): void {
+    const [quietest] = this.#connections;
+    if (quietest !== undefined && this.size >= this.#limits.connections) {
+      quietest.close();
+      this.#connections.delete(quietest);
+    }
+    const connection = new Connection(socket, answer, this.#limits, () => {
+      if (this.#connections.delete(connection)) this.#connections.add(connection);
+    });
+    this.#connections.add(connection);
+    socket.once('close', () => this.#connections.delete(connection));
+  }
+
+  close(): void {
+    for (const connection of this.#connections) connection.close();
+  }
+}
+
+const NOTHING = Buffer.alloc(0);
+/** Of one connection, before others have their turn. */
+const QUERIES_AT_ONCE = 50;
+/** Milliseconds, likewise: a query for a Service of thousands of pods takes long. */
+const TURN = 5;
+
+/**
+ * One client. Nothing is read while it does not take its answers, or while many of its queries wait: what
+ * is held for it is a piece of its stream and the answer that was too much.
+ */
+class Connection {
+  readonly #socket: Socket;
+  readonly #answer: Answerer;
+  readonly #limits: TcpLimits;
+  readonly #onQuery: () => void;
+  readonly #idle: NodeJS.Timeout;
+  #received: Buffer = NOTHING;
+  #waiting = 0;
+  #hasEnded = false;
+
+  constructor(socket: Socket, answer: Answerer, limits: TcpLimits, onQuery: () => void) {
+    this.#socket = socket;
+    this.#answer = answer;
+    this.#limits = limits;
+    this.#onQuery = onQuery;
+    this.#idle = setTimeout(() => this.close(), limits.idle);
+    socket.on('data', (chunk: Buffer) => {
+      this.#received = this.#received.length === 0 ? chunk : Buffer.concat([this.#received, chunk]);
+      this.#proceed();
+    });
+    socket.on('drain', () => this.#proceed());
+    socket.on('end', () => {
+      this.#hasEnded = true;
+      this.#proceed();
+    });
+    // A client that resets its connection is its own affair.
+    socket.on('error', () => this.close());
+    socket.on('close', () => clearTimeout(this.#idle));
+  }
+
+  close(): void {
+    this.#socket.destroy();
+  }
+
+  /** Answers what has come, as far as the client takes answers. */
+  #proceed(): void {
+    const socket = this.#socket;
+    const end = performance.now() + TURN;
+    for (let count = 0; !socket.destroyed && !this.#isFull(); count++) {
+      if (count === QUERIES_AT_ONCE || performance.now() > end) {
+        socket.pause();
+        setImmediate(() => this.#proceed());
+        return;
+      }
+      const query = this.#take();
+      if (query === undefined) {
+        // A copy of the piece that is left, or it would keep all that came with it.
+        this.#received = Buffer.from(this.#received);
+        break;
+      }
+      this.#onQuery();
+      this.#idle.refresh();
+      const response = this.#answer(query);
+      if (response instanceof Promise) this.#wait(response);
+      else this.#write(response);
+    }
+    if (socket.destroyed) return;
+    if (this.#isFull()) socket.pause();
+    else if (this.#hasEnded && this.#waiting === 0) socket.end();
+    else socket.resume();
+  }
+
+  #isFull(): boolean {
+    return this.#socket.writableNeedDrain || this.#waiting >= this.#limits.waiting;
+  }
+
+  /** The next query, when all of it is there. */
+  #take(): Buffer | undefined {
+    const received = this.#received;
+    if (received.length < 2) return undefined;
+    const length = received.readUInt16BE(0);
+    if (length < HEADER_LENGTH || length > MAX_QUERY_LENGTH) {
+      // No query, so what follows is none either.
+      this.close();
+      return undefined;
+    }
+    const end = 2 + length;
+    if (received.length < end) return undefined;
+    this.#received = received.subarray(end);
+    return received.subarray(2, end);
+  }
+
+  #wait(response: Promise<Buffer | undefined>): void {
+    this.#waiting += 1;
+    const then = (bytes: Buffer | undefined) => {
+      this.#waiting -= 1;
+      this.#write(bytes);
+      this.#proceed();
+    };
+    void response.then(then, () => this.close());
+  }
+
+  #write(response: Buffer | undefined): void {
+    if (response === undefined || this.#socket.destroyed) return;
+    const bytes = Buffer.allocUnsafe(2 + response.length);
+    bytes.writeUInt16BE(response.length);
+    response.copy(bytes, 2);
+    this.#socket.write(bytes);
+  }
+}

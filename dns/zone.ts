@@ -1,0 +1,233 @@
+import type { InvalidObject } from '../api/errors.ts';
+import type { ApiObject, EndpointSlice, Kind, ObjectKey, Service } from '../api/objects.ts';
+import type { ObjectSink } from '../sources/store.ts';
+import { REVERSE_DOMAINS } from './names.ts';
+import {
+  compareRecords,
+  type DnsRecord,
+  podRecords,
+  type RecordOptions,
+  SCHEMA_VERSION,
+  type ServiceRecords,
+  serviceRecords,
+} from './records.ts';
+
+export interface ZoneOptions extends RecordOptions {
+  /** Hears of each field that makes no record, when it appears and when it comes back. */
+  readonly onProblem?: (problem: InvalidObject) => void;
+}
+
+/** How much a Zone holds, for metrics. */
+export interface ZoneSizes {
+  /** Services that are there, or have EndpointSlices. */
+  readonly services: number;
+  readonly slices: number;
+  /** Names that have records. */
+  readonly names: number;
+  /** Names above those. */
+  readonly above: number;
+}
+
+/** One Service, and what follows from it. */
+interface Entry extends ServiceRecords {
+  readonly service: Service | undefined;
+  readonly slices: readonly EndpointSlice[];
+}
+
+type Lists = ReadonlyMap<string, readonly DnsRecord[]>;
+
+const NONE: readonly DnsRecord[] = [];
+const NOTHING: Entry = { service: undefined, slices: [], records: new Map(), problems: [] };
+
+/**
+ * The records of a cluster: those of the cluster domain, and the names of cluster IPs and headless
+ * endpoints below `in-addr.arpa` and `ip6.arpa`. Kept up to date object by object: a change makes the
+ * records of one Service anew and touches no other names.
+ */
+export class Zone implements ObjectSink {
+  readonly clusterDomain: string;
+  readonly #options: ZoneOptions;
+  readonly #entries = new Map<ObjectKey, Entry>();
+  /** Which Service a slice belongs to, for when its label changes. */
+  readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
+  /** Of all Services. Only names of addresses are ever shared by several. */
+  readonly #records = new Map<string, readonly DnsRecord[]>();
+  /** How many names that exist lie directly below one: it exists too, if only for them. */
+  readonly #children = new Map<string, number>();
+  /** What is there without any Service. */
+  readonly #standing: Lists;
+  /** Names beyond which nothing here is known, or anybody's business. */
+  readonly #apexes: ReadonlySet<string>;
+  readonly #unsynced = new Set<Kind>(['Service', 'EndpointSlice']);
+  #serial = 1;
+
+  constructor(options: ZoneOptions) {
+    const { clusterDomain } = options;
+    this.#options = options;
+    this.clusterDomain = clusterDomain;
+    this.#apexes = new Set([clusterDomain, ...Object.values(REVERSE_DOMAINS)]);
+    const version = `dns-version.${clusterDomain}`;
+    this.#standing = new Map<string, readonly DnsRecord[]>([
+      [clusterDomain, NONE],
+      [`svc.${clusterDomain}`, NONE],
+      [`pod.${clusterDomain}`, NONE],
+      [version, [{ name: version, type: 'TXT', data: SCHEMA_VERSION }]],
+    ]);
+  }
+
+  /**
+   * All records of a name (lower-case, no final dot). Empty: the name exists, or lies above one that
+   * does, and has none (NODATA). undefined: no such name.
+   */
+  lookup(name: string): readonly DnsRecord[] | undefined {
+    const records = this.#records.get(name);
+    if (records !== undefined) return records;
+    if (this.#children.has(name)) return NONE;
+    return this.#standing.get(name) ?? podRecords(name, this.clusterDomain);
+  }
+
+  /** All sources have listed; before that, a name that is not found may yet come. */
+  get isSynced(): boolean {
+    return this.#unsynced.size === 0;
+  }
+
+  /** Grows with every change of the records; for the SOA. Begins at 1. */
+  get serial(): number {
+    return this.#serial;
+  }
+
+  get sizes(): ZoneSizes {
+    return {
+      services: this.#entries.size,
+      slices: this.#sliceOwner.size,
+      names: this.#records.size,
+      above: this.#children.size,
+    };
+  }
+
+  upsert(object: ApiObject): void {
+    if (object.kind === 'Service') {
+      this.#update({ ...this.#entry(object.key), service: object }, object.key);
+    } else if (object.kind === 'EndpointSlice') this.#upsertSlice(object);
+  }
+
+  remove(kind: Kind, key: ObjectKey): void {
+    if (kind === 'Service') this.#update({ ...this.#entry(key), service: undefined }, key);
+    else if (kind === 'EndpointSlice') this.#removeSlice(key);
+  }
+
+  synced(kind: Kind): void {
+    this.#unsynced.delete(kind);
+  }
+
+  #upsertSlice(slice: EndpointSlice): void {
+    const owner = this.#sliceOwner.get(slice.key);
+    if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
+    this.#sliceOwner.set(slice.key, slice.serviceKey);
+    this.#replaceSlice(slice.serviceKey, slice.key, [slice]);
+  }
+
+  #removeSlice(key: ObjectKey): void {
+    const owner = this.#sliceOwner.get(key);
+    if (owner === undefined) return;
+    this.#sliceOwner.delete(key);
+    this.#replaceSlice(owner, key, []);
+  }
+
+  #replaceSlice(owner: ObjectKey, key: ObjectKey, by: readonly EndpointSlice[]): void {
+    const entry = this.#entry(owner);
+    const slices = entry.slices.filter((slice) => slice.key !== key).concat(by);
+    // Endpoints of others have no records: theirs come and go all the time.
+    if (entry.service?.headless === true) this.#update({ ...entry, slices }, owner);
+    else this.#keep({ ...entry, slices }, owner);
+  }
+
+  #entry(key: ObjectKey): Entry {
+    return this.#entries.get(key) ?? NOTHING;
+  }
+
+  #keep(entry: Entry, key: ObjectKey): void {
+    if (entry.service === undefined && entry.slices.length === 0) this.#entries.delete(key);
+    else this.#entries.set(key, entry);
+  }
+
+  /** @param entry with the objects as they are now, and the records as they were. */
+  #update(entry: Entry, key: ObjectKey): void {
+    const { service, slices } = entry;
+    const { records, problems } =
+      service === undefined ? NOTHING : serviceRecords(service, slices, this.#options);
+    this.#keep({ service, slices, problems, records: this.#replace(entry.records, records) }, key);
+    const known = new Set(entry.problems.map(({ message }) => message));
+    for (const problem of problems) {
+      if (!known.has(problem.message)) this.#options.onProblem?.(problem);
+    }
+  }
+
+  /** Puts one Service's lists in the place of others. @returns them, as they are to be kept. */
+  #replace(before: Lists, after: Lists): Lists {
+    const kept = new Map<string, readonly DnsRecord[]>();
+    let hasChanged = false;
+    for (const [name, list] of after) {
+      const old = before.get(name) ?? NONE;
+      const isSame = saySame(old, list);
+      kept.set(name, isSame ? old : list);
+      if (isSame) continue;
+      hasChanged = true;
+      this.#replaceList(name, old, list);
+    }
+    for (const [name, old] of before) {
+      if (after.has(name)) continue;
+      hasChanged = true;
+      this.#replaceList(name, old, NONE);
+    }
+    if (hasChanged) this.#serial += 1;
+    return kept;
+  }
+
+  #replaceList(name: string, before: readonly DnsRecord[], after: readonly DnsRecord[]): void {
+    const all = this.#records.get(name);
+    const isShared = all !== undefined && all !== before;
+    const others = isShared ? all.filter((record) => !before.includes(record)) : NONE;
+    const merged = others.length === 0 ? after : [...others, ...after].sort(compareRecords);
+    if (merged.length > 0) this.#records.set(name, merged);
+    else this.#records.delete(name);
+    if (this.#children.has(name)) return;
+    if (all === undefined) this.#appear(name);
+    if (merged.length === 0) this.#disappear(name);
+  }
+
+  /** Counts a name that did not exist with the one above it, which may come to exist so. */
+  #appear(name: string): void {
+    if (this.#apexes.has(name)) return;
+    const parent = parentOf(name);
+    const count = this.#children.get(parent) ?? 0;
+    this.#children.set(parent, count + 1);
+    if (count === 0 && !this.#records.has(parent)) this.#appear(parent);
+  }
+
+  #disappear(name: string): void {
+    if (this.#apexes.has(name)) return;
+    const parent = parentOf(name);
+    const count = this.#children.get(parent) ?? 0;
+    if (count > 1) {
+      this.#children.set(parent, count - 1);
+      return;
+    }
+    this.#children.delete(parent);
+    if (!this.#records.has(parent)) this.#disappear(parent);
+  }
+}
+
+function saySame(a: readonly DnsRecord[], b: readonly DnsRecord[]): boolean {
+  return (
+    a.length === b.length &&
+    a.every((record, index) => {
+      const other = b[index];
+      return other !== undefined && compareRecords(record, other) === 0;
+    })
+  );
+}
+
+function parentOf(name: string): string {
+  return name.slice(name.indexOf('.') + 1);
+}

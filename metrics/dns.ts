@@ -1,0 +1,191 @@
+/**
+ * Metrics of the DNS server. Where CoreDNS has one for the same, name, labels and buckets are CoreDNS's
+ * (plugins metrics, forward and proxy), as those of the agent are kube-proxy's: what looks at the
+ * one looks at the other. docs/metrics.md has a table of them.
+ */
+import type { Counter, Registry } from 'prom-client';
+import type { IpFamily } from '../api/objects.ts';
+import { type ApiObserver, apiServerMetrics } from './api-server.ts';
+import { definer, exponential } from './define.ts';
+import { createRegistry } from './metrics.ts';
+import { type PortwideMetrics, processMetrics } from './portwide.ts';
+
+/** A query and its answer. */
+export interface ServedQuery {
+  readonly transport: 'udp' | 'tcp';
+  readonly family: IpFamily;
+  /** The zone that the name is in; empty for all other domains; undefined: it could not be read. */
+  readonly zone: string | undefined;
+  readonly query:
+    | { readonly type: number; readonly edns: { readonly dnssecOk: boolean } | undefined }
+    | undefined;
+  /** The number in the answer. */
+  readonly rcode: number;
+  /** Who knew the answer. */
+  readonly by: 'zone' | 'forward' | undefined;
+  readonly requestLength: number;
+  readonly responseLength: number;
+  readonly seconds: number;
+}
+
+/** Where a query was forwarded to. */
+export interface Upstream {
+  readonly address: string;
+  readonly port: number;
+}
+
+export interface DnsMetrics {
+  readonly registry: Registry;
+  readonly api: ApiObserver;
+  readonly stallSeconds: PortwideMetrics['stallSeconds'];
+  /** Queries that the server itself failed on. */
+  readonly mistakes: Counter<never>;
+  served(query: ServedQuery): void;
+  forwarded(to: Upstream, rcode: number, seconds: number): void;
+  forwardFailed(to: Upstream, code: 'TIMEOUT' | 'UNREACHABLE'): void;
+  forwardRejected(): void;
+}
+
+/** CoreDNS's: 0.25 ms, doubled up to 8 s. */
+const TIME_BUCKETS = exponential(0.00025, 2, 16);
+/** CoreDNS's, in bytes; the odd one included. */
+const SIZE_BUCKETS = [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3];
+/** Types that CoreDNS tells apart; the others are `other`. */
+const TYPES: ReadonlyMap<number, string> = new Map([
+  [1, 'A'],
+  [2, 'NS'],
+  [5, 'CNAME'],
+  [6, 'SOA'],
+  [12, 'PTR'],
+  [15, 'MX'],
+  [16, 'TXT'],
+  [28, 'AAAA'],
+  [33, 'SRV'],
+  [43, 'DS'],
+  [46, 'RRSIG'],
+  [47, 'NSEC'],
+  [48, 'DNSKEY'],
+  [50, 'NSEC3'],
+  [65, 'HTTPS'],
+  [251, 'IXFR'],
+  [252, 'AXFR'],
+  [255, 'ANY'],
+]);
+const RCODES: ReadonlyMap<number, string> = new Map([
+  [0, 'NOERROR'],
+  [1, 'FORMERR'],
+  [2, 'SERVFAIL'],
+  [3, 'NXDOMAIN'],
+  [4, 'NOTIMP'],
+  [5, 'REFUSED'],
+  [16, 'BADVERS'],
+]);
+/** CoreDNS's zone for what reached no plugin; without the final dot it is no zone. */
+const DROPPED = 'dropped';
+/** CoreDNS's names of the plugins that do the same. */
+const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
+
+/**
+ * All metrics of the DNS server, in a registry of their own.
+ * @param port that it listens on, which is a label in CoreDNS.
+ * @param version of the package.
+ * @param tcpConnections how many are open; asked at each scrape.
+ */
+export function createDnsMetrics(
+  port: number,
+  version: string,
+  tcpConnections: () => number,
+): DnsMetrics {
+  const registry = createRegistry();
+  const define = definer(registry);
+  const { counter, histogram, asked } = define;
+  const requests = counter(
+    'coredns_dns_requests_total',
+    'Queries so far, by zone, protocol, family and type',
+    ['server', 'zone', 'view', 'proto', 'family', 'type'],
+  );
+  const requestSeconds = histogram(
+    'coredns_dns_request_duration_seconds',
+    'Seconds until a query was answered',
+    TIME_BUCKETS,
+    ['server', 'zone', 'view', 'type'],
+  );
+  const sizeLabels = ['server', 'zone', 'view', 'proto'] as const;
+  const requestBytes = histogram(
+    'coredns_dns_request_size_bytes',
+    'Bytes of queries',
+    SIZE_BUCKETS,
+    sizeLabels,
+  );
+  const responseBytes = histogram(
+    'coredns_dns_response_size_bytes',
+    'Bytes of answers',
+    SIZE_BUCKETS,
+    sizeLabels,
+  );
+  const dnssecRequests = counter(
+    'coredns_dns_do_requests_total',
+    'Queries so far that asked for signatures, of which there are none',
+    ['server', 'zone', 'view'],
+  );
+  const responses = counter('coredns_dns_responses_total', 'Answers so far, by their code', [
+    'server',
+    'zone',
+    'view',
+    'rcode',
+    'plugin',
+  ]);
+  const upstreamSeconds = histogram(
+    'coredns_proxy_request_duration_seconds',
+    'Seconds until a resolver answered what was forwarded to it',
+    TIME_BUCKETS,
+    ['proxy_name', 'to', 'rcode'],
+  );
+  const rejected = counter(
+    'coredns_forward_max_concurrent_rejects_total',
+    'Queries refused because too many were being forwarded',
+  );
+  const failures = counter(
+    'portwide_dns_forward_failures_total',
+    'How often a resolver did not answer what was forwarded to it',
+    ['to', 'reason'],
+  );
+  asked('gauge', 'portwide_dns_tcp_connections', 'Connections of clients that are open', [], () => [
+    { labels: {}, value: tcpConnections() },
+  ]);
+  const common = { server: `dns://:${port}`, view: '' };
+
+  return {
+    registry,
+    api: apiServerMetrics(define),
+    ...processMetrics(define, version),
+    mistakes: counter('coredns_panics_total', 'Queries so far that the server itself failed on'),
+    served({ transport: proto, family, zone: name, query, rcode, by, seconds, ...lengths }) {
+      const zone = name === undefined ? DROPPED : `${name}.`;
+      const type = (query && TYPES.get(query.type)) ?? 'other';
+      const labels = { ...common, zone };
+      requests.inc({ ...labels, proto, family: family === 'IPv4' ? '1' : '2', type });
+      requestSeconds.observe({ ...labels, type }, seconds);
+      requestBytes.observe({ ...labels, proto }, lengths.requestLength);
+      responseBytes.observe({ ...labels, proto }, lengths.responseLength);
+      if (query?.edns?.dnssecOk) dnssecRequests.inc(labels);
+      const plugin = by === undefined ? '' : PLUGINS[by];
+      responses.inc({ ...labels, rcode: nameOfCode(rcode), plugin });
+    },
+    forwarded: (to, rcode, seconds) =>
+      upstreamSeconds.observe(
+        { proxy_name: 'forward', to: hostPort(to), rcode: nameOfCode(rcode) },
+        seconds,
+      ),
+    forwardFailed: (to, code) => failures.inc({ to: hostPort(to), reason: code.toLowerCase() }),
+    forwardRejected: () => rejected.inc(),
+  };
+}
+
+function nameOfCode(rcode: number): string {
+  return RCODES.get(rcode) ?? String(rcode);
+}
+
+function hostPort({ address, port }: Upstream): string {
+  return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
+}

@@ -1,0 +1,90 @@
+import assert from 'node:assert/strict';
+import { configureDns, DNS_DEFAULTS } from '../../config/configure-dns.ts';
+import { ConfigurationError } from '../../config/errors.ts';
+
+function problems(texts: Record<string, string>): string[] {
+  try {
+    configureDns(texts);
+  } catch (error) {
+    assert.ok(error instanceof ConfigurationError);
+    return error.message.split('\n');
+  }
+  return [];
+}
+
+describe('the configuration of the DNS server', () => {
+  it('has defaults', () => {
+    assert.deepEqual(configureDns({}), { options: DNS_DEFAULTS, warnings: [] });
+    assert.deepEqual(DNS_DEFAULTS, {
+      bindAddress: ['0.0.0.0', '::'],
+      port: 53,
+      clusterDomain: 'cluster.local',
+      ttl: 5,
+      forward: undefined,
+      featureGates: { AllPorts: true },
+      kubeconfig: undefined,
+      master: undefined,
+      manifests: undefined,
+      metricsBindAddress: { host: '127.0.0.1', port: 9153 },
+      v: 0,
+    });
+  });
+
+  for (const [name, given, expected] of [
+    ['bindAddress', '10.0.0.1,FD00::1,10.0.0.1', ['10.0.0.1', 'fd00::1']],
+    ['port', '5353', 5353],
+    ['clusterDomain', 'Cluster.Example.', 'cluster.example'],
+    ['ttl', '0', 0],
+    ['ttl', '3600', 3600],
+    ['forward', '/etc/resolv.conf', '/etc/resolv.conf'],
+    ['forward', 'none', undefined],
+    ['metricsBindAddress', '', undefined],
+    ['metricsBindAddress', '0.0.0.0', { host: '0.0.0.0', port: 9153 }],
+    ['featureGates', 'AllPorts=false', { AllPorts: false }],
+  ] as const) {
+    it(`takes ${name}=${given}`, () => {
+      assert.deepEqual(configureDns({ [name]: given }).options[name], expected);
+    });
+  }
+
+  for (const [name, given, expected] of [
+    ['bindAddress', '', /^--bind-address: must name an IP address/],
+    ['bindAddress', 'localhost', /^--bind-address: must be an IP address/],
+    ['port', '0', /^--port: must be a number from 1 to 65535/],
+    ['clusterDomain', 'a_b', /^--cluster-domain: must be a domain name/],
+    ['clusterDomain', '', /^--cluster-domain/],
+    ['clusterDomain', '10.0.0.1', /^--cluster-domain/],
+    ['ttl', '3601', /^--ttl: must be a number from 0 to 3600/],
+    ['ttl', '5s', /^--ttl/],
+    ['forward', '', /^--forward: must be a file/],
+    ['metricsBindAddress', 'here', /^--metrics-bind-address/],
+  ] as const) {
+    it(`refuses ${name}=${given}`, () => {
+      const [problem = '', ...others] = problems({ [name]: given });
+      assert.match(problem, expected);
+      assert.deepEqual(others, []);
+    });
+  }
+
+  it('tells all that is wrong', () => {
+    const all = problems({
+      port: 'x',
+      ttl: 'y',
+      manifests: '/m',
+      kubeconfig: '/k',
+      master: 'http://m',
+    });
+    assert.deepEqual(
+      all.map((line) => line.split(':')[0]),
+      ['--port', '--ttl', '--manifests and --kubeconfig', '--manifests and --master'],
+    );
+  });
+
+  it('warns of feature gates that nobody knows', () => {
+    const { warnings } = configureDns({ featureGates: 'Magic=true' });
+    assert.deepEqual(
+      warnings.map(({ subject }) => subject),
+      ['--feature-gates'],
+    );
+  });
+});

@@ -1,0 +1,337 @@
+import assert from 'node:assert/strict';
+import { exchange, NoAnswer, type Resolver } from '../../dns/exchange.ts';
+import { Forwarder, type ForwarderOptions, rcodeOf } from '../../dns/forward.ts';
+import { HEADER_LENGTH } from '../../dns/query.ts';
+import { line, queryBytes, readReply } from './messages.ts';
+import { emptyAnswer, type FakeResolver, type Says, startResolver } from './resolver.ts';
+
+/** Long enough that no answer of this machine is missed, and for what does not answer. */
+const PATIENCE = 20_000;
+const SHORT = 50;
+const QUERY = queryBytes('www.Example.com', 'A', { id: 1 });
+const QUESTION = QUERY.subarray(HEADER_LENGTH);
+const TRUNCATED = 0x8380;
+
+const running: FakeResolver[] = [];
+
+async function resolver(says: Says): Promise<FakeResolver> {
+  const started = await startResolver(says);
+  running.push(started);
+  return started;
+}
+
+/** With an address after the question. */
+function withAddress(query: Buffer, data: readonly number[], flags = 0x8180): Buffer {
+  const record = Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, ...data]);
+  const question = query.subarray(0, HEADER_LENGTH + QUESTION.length);
+  const answer = Buffer.concat([question, record]);
+  answer.writeUInt16BE(flags, 2);
+  answer.writeUInt16BE(1, 6);
+  answer.writeUInt16BE(0, 10);
+  return answer;
+}
+
+const shown = (bytes: Buffer) => readReply(bytes).answers.map((text) => text.split(' ').at(-1));
+
+/** A port on which nothing is. */
+async function nobody(): Promise<Resolver> {
+  const { address, port, close } = await startResolver(() => undefined);
+  close();
+  return { address, port };
+}
+
+afterEach(() => {
+  for (const { close } of running.splice(0)) close();
+});
+
+describe('one query to one resolver', () => {
+  for (const transport of ['udp', 'tcp'] as const) {
+    const ask = (to: Resolver, timeout = PATIENCE) =>
+      exchange(to, QUERY, QUESTION, transport, timeout);
+
+    describe(`by ${transport.toUpperCase()}`, () => {
+      it('gets its answer', async () => {
+        const fake = await resolver((query) => withAddress(query, [192, 0, 2, 1]));
+        assert.deepEqual(shown(await ask(fake)), ['192.0.2.1']);
+        assert.deepEqual(fake.queries[0]?.bytes.subarray(2), QUERY.subarray(2));
+      });
+
+      it('has an id and a port of its own each time', async () => {
+        const fake = await resolver((query) => emptyAnswer(query));
+        for (let turn = 0; turn < 12; turn++) await ask(fake);
+        const ids = new Set(fake.queries.map(({ bytes }) => bytes.readUInt16BE(0)));
+        // By chance two are the same once in a thousand runs, three once in a million.
+        assert.ok(ids.size >= 10, [...ids].join());
+        assert.ok(new Set(fake.queries.map(({ port }) => port)).size >= 2);
+      });
+
+      it('takes an error without its question for an answer', async () => {
+        const fake = await resolver((query) => {
+          const answer = emptyAnswer(query, 0x8181).subarray(0, HEADER_LENGTH);
+          answer.writeUInt16BE(0, 4);
+          return answer;
+        });
+        assert.equal((await ask(fake)).readUInt16BE(2), 0x8181);
+      });
+
+      it('takes the question in any case for its own', async () => {
+        const fake = await resolver((query) => {
+          const answer = emptyAnswer(query);
+          answer.write('WWW.EXAMPLE'.split('.')[0] ?? '', HEADER_LENGTH + 1);
+          return answer;
+        });
+        assert.match(readReply(await ask(fake)).question ?? '', /^WWW\.Example/);
+      });
+
+      it('fails when nobody is there', async () => {
+        await assert.rejects(ask(await nobody()), (error) => {
+          assert.ok(error instanceof NoAnswer);
+          assert.equal(error.code, 'UNREACHABLE');
+          assert.match(error.message, /ECONNREFUSED/);
+          return true;
+        });
+      });
+    });
+  }
+
+  const forgeries: readonly (readonly [string, (query: Buffer) => Buffer])[] = [
+    [
+      'under another id',
+      (query) => changed(query, (bytes) => bytes.writeUInt16BE(bytes.readUInt16BE(0) ^ 1, 0)),
+    ],
+    [
+      'to another question',
+      (query) => changed(query, (bytes) => bytes.write('vvv', HEADER_LENGTH + 1)),
+    ],
+    [
+      'of another type',
+      (query) => changed(query, (bytes) => bytes.writeUInt16BE(28, QUERY.length - 4)),
+    ],
+    ['with two questions', (query) => changed(query, (bytes) => bytes.writeUInt16BE(2, 4))],
+    ['that is a query', (query) => changed(query, (bytes) => bytes.writeUInt16BE(0x180, 2))],
+    ['that is too short', (query) => query.subarray(0, 11)],
+    [
+      'without a question and without an error',
+      (query) => changed(query, (bytes) => bytes.writeUInt16BE(0, 4)),
+    ],
+  ];
+  for (const [what, forge] of forgeries) {
+    it(`waits for another answer after one ${what}`, async () => {
+      const fake = await resolver((query) => {
+        const good = withAddress(query, [192, 0, 2, 1]);
+        return [forge(withAddress(query, [6, 6, 6, 6])), good];
+      });
+      assert.deepEqual(shown(await exchange(fake, QUERY, QUESTION, 'udp', PATIENCE)), [
+        '192.0.2.1',
+      ]);
+    });
+
+    it(`does not go on by TCP after one ${what}`, async () => {
+      const fake = await resolver((query) => forge(withAddress(query, [6, 6, 6, 6])));
+      const failure = exchange(fake, QUERY, QUESTION, 'tcp', PATIENCE);
+      await assert.rejects(failure, { name: 'NoAnswer', code: 'UNREACHABLE' });
+    });
+  }
+
+  it('hears nobody but the resolver', async () => {
+    const stranger = await resolver(() => undefined);
+    // Who answers from another port, although it knows everything else.
+    const { createSocket } = await import('node:dgram');
+    const other = createSocket('udp4');
+    const fake = await resolver((query) => {
+      const { port = 0 } = fake.queries.at(-1) ?? {};
+      other.send(withAddress(query, [6, 6, 6, 6]), port, stranger.address);
+      return undefined;
+    });
+    const failure = exchange(fake, QUERY, QUESTION, 'udp', SHORT);
+    await assert.rejects(failure, { name: 'NoAnswer', code: 'TIMEOUT' });
+    other.close();
+  });
+
+  it('gives up in time', async () => {
+    const silent = await resolver(() => undefined);
+    const failure = exchange(silent, QUERY, QUESTION, 'udp', SHORT);
+    await assert.rejects(failure, { name: 'NoAnswer', code: 'TIMEOUT' });
+  });
+
+  it('fails when the connection is closed on it', async () => {
+    const closing = await resolver(() => undefined);
+    const failure = exchange(closing, QUERY, QUESTION, 'tcp', PATIENCE);
+    await assert.rejects(failure, { name: 'NoAnswer', code: 'UNREACHABLE' });
+  });
+});
+
+function changed(bytes: Buffer, change: (bytes: Buffer) => void): Buffer {
+  const copy = Buffer.from(bytes);
+  change(copy);
+  return copy;
+}
+
+describe('a forwarder', () => {
+  function forwarder(resolvers: readonly Resolver[], options: Partial<ForwarderOptions> = {}) {
+    const heard: string[] = [];
+    const name = ({ port }: Resolver) => `${resolvers.findIndex((each) => each.port === port)}`;
+    const made = new Forwarder({
+      resolvers,
+      isSelf: () => false,
+      observer: {
+        answered: (to, rcode) => heard.push(`${name(to)} answered ${rcode}`),
+        failed: (to, { code }) => heard.push(`${name(to)} ${code}`),
+        rejected: () => heard.push('rejected'),
+      },
+      timeout: PATIENCE,
+      deadline: PATIENCE,
+      ...options,
+    });
+    const ask = (transport: 'udp' | 'tcp' = 'udp') =>
+      made.ask(QUERY, { question: QUESTION }, transport);
+    return { heard, ask, resolve: (name: string, type: number) => made.resolve(name, type) };
+  }
+  const answering = (last: number) => resolver((query) => withAddress(query, [192, 0, 2, last]));
+
+  it('asks the next resolver when one does not answer, and that one first from then on', async () => {
+    const { ask, heard } = forwarder([await nobody(), await answering(2), await answering(3)]);
+    assert.deepEqual(shown(await ask()), ['192.0.2.2']);
+    assert.deepEqual(shown(await ask()), ['192.0.2.2']);
+    assert.deepEqual(heard, ['0 UNREACHABLE', '1 answered 0', '1 answered 0']);
+  });
+
+  it('comes back to the first when the others are gone', async () => {
+    const first = await answering(1);
+    let isSilent = true;
+    const moody = await resolver((query) => (isSilent ? undefined : emptyAnswer(query)));
+    const { ask, heard } = forwarder([moody, first], { timeout: SHORT });
+    await ask();
+    isSilent = false;
+    first.close();
+    running.splice(running.indexOf(first), 1);
+    await ask();
+    assert.deepEqual(heard, ['0 TIMEOUT', '1 answered 0', '1 UNREACHABLE', '0 answered 0']);
+  });
+
+  it('takes any answer for one', async () => {
+    const failing = await resolver((query) => emptyAnswer(query, 0x8182));
+    const { ask, heard } = forwarder([failing, await answering(2)]);
+    assert.equal(readReply(await ask()).rcode, 2);
+    assert.deepEqual(heard, ['0 answered 2']);
+  });
+
+  it('fails when none answers', async () => {
+    const { ask } = forwarder([await nobody(), await nobody()]);
+    const error = await ask().catch((reason: unknown) => reason);
+    assert.equal(rcodeOf(error), 'SERVFAIL');
+  });
+
+  it('does not go on for longer than clients wait', async () => {
+    const silent = await Promise.all(Array.from({ length: 10 }, () => resolver(() => undefined)));
+    const { ask, heard } = forwarder(silent, { timeout: SHORT, deadline: 1.5 * SHORT });
+    await assert.rejects(ask(), NoAnswer);
+    // Two by the clock; timers may come a little early.
+    assert.ok(heard.length <= 3, heard.join());
+  });
+
+  it('does not ask itself', async () => {
+    const self = await answering(1);
+    const isSelf = ({ port }: Resolver) => port === self.port;
+    const { ask } = forwarder([self, await answering(2)], { isSelf });
+    assert.deepEqual(shown(await ask()), ['192.0.2.2']);
+    const alone = forwarder([self], { isSelf });
+    assert.equal(rcodeOf(await alone.ask().catch((reason: unknown) => reason)), 'SERVFAIL');
+    assert.equal(self.queries.length, 0);
+  });
+
+  it('leaves it to who asked to ask by TCP for what was cut', async () => {
+    const fake = await resolver((query) => emptyAnswer(query, TRUNCATED));
+    const { ask, heard } = forwarder([fake]);
+    assert.equal(readReply(await ask()).flags, 'qr tc rd ra');
+    assert.equal(fake.queries.length, 1);
+    assert.deepEqual(heard, ['0 answered 0']);
+  });
+
+  it('asks by TCP whoever was asked by TCP', async () => {
+    const fake = await answering(1);
+    await forwarder([fake]).ask('tcp');
+    assert.deepEqual(
+      fake.queries.map(({ transport }) => transport),
+      ['tcp'],
+    );
+  });
+
+  it('has so many queries under way and no more', async () => {
+    const silent = await resolver(() => undefined);
+    const { ask, heard } = forwarder([silent], { maxConcurrent: 2, timeout: SHORT });
+    const results = await Promise.allSettled([ask(), ask(), ask()]);
+    const rcodes = results.map((each) => each.status === 'rejected' && rcodeOf(each.reason));
+    assert.deepEqual(rcodes, ['SERVFAIL', 'SERVFAIL', 'REFUSED']);
+    assert.deepEqual(heard.toSorted(), ['0 TIMEOUT', '0 TIMEOUT', 'rejected']);
+    await assert.rejects(ask(), NoAnswer);
+  });
+
+  it('knows its own failures from mistakes', () => {
+    const mistake = new TypeError('a mistake');
+    assert.throws(() => rcodeOf(mistake), mistake);
+  });
+
+  describe('that follows an alias', () => {
+    it('gives all records that there are', async () => {
+      const fake = await resolver((query) => {
+        const answer = withAddress(query, [192, 0, 2, 9]);
+        return answer;
+      });
+      const { rcode, answers, authorities } = await forwarder([fake]).resolve('www.example.com', 1);
+      assert.deepEqual(
+        [rcode, answers.map(line), authorities],
+        ['NOERROR', ['www.example.com 60 A 192.0.2.9'], []],
+      );
+      const asked = readReply(fake.queries[0]?.bytes ?? Buffer.alloc(0));
+      assert.deepEqual(
+        [asked.question, asked.flags, asked.opt?.size],
+        ['www.example.com A', 'rd', 1232],
+      );
+    });
+
+    it('asks by TCP for what was cut', async () => {
+      const fake = await resolver((query, transport) =>
+        transport === 'udp' ? emptyAnswer(query, TRUNCATED) : withAddress(query, [192, 0, 2, 9]),
+      );
+      const { answers } = await forwarder([fake]).resolve('www.example.com', 1);
+      assert.deepEqual(answers.map(line), ['www.example.com 60 A 192.0.2.9']);
+      assert.deepEqual(
+        fake.queries.map(({ transport }) => transport),
+        ['udp', 'tcp'],
+      );
+    });
+
+    it('is content with what was cut when there is no more', async () => {
+      const fake = await resolver((query, transport) =>
+        transport === 'udp' ? withAddress(query, [192, 0, 2, 9], TRUNCATED) : undefined,
+      );
+      const { answers } = await forwarder([fake]).resolve('www.example.com', 1);
+      assert.deepEqual(answers.map(line), ['www.example.com 60 A 192.0.2.9']);
+    });
+
+    it('asks for types that have no name here', async () => {
+      const fake = await resolver((query) => emptyAnswer(query));
+      await forwarder([fake]).resolve('www.example.com', 65);
+      const [asked] = fake.queries;
+      const end = HEADER_LENGTH + QUESTION.length;
+      assert.deepEqual([...(asked?.bytes.subarray(end - 4, end) ?? [])], [0, 65, 0, 1]);
+    });
+
+    it('tells that there is no such name', async () => {
+      const fake = await resolver((query) => emptyAnswer(query, 0x8183));
+      assert.equal((await forwarder([fake]).resolve('www.example.com', 1)).rcode, 'NXDOMAIN');
+    });
+
+    for (const [what, says] of [
+      ['a failure', (query: Buffer) => emptyAnswer(query, 0x8182)],
+      ['a refusal', (query: Buffer) => emptyAnswer(query, 0x8185)],
+      ['what cannot be read', (query: Buffer) => withAddress(query, [1, 2, 3, 4]).subarray(0, -1)],
+    ] as const) {
+      it(`fails with ${what}`, async () => {
+        const failure = forwarder([await resolver(says)]).resolve('www.example.com', 1);
+        assert.equal(rcodeOf(await failure.catch((reason: unknown) => reason)), 'SERVFAIL');
+      });
+    }
+  });
+});

@@ -1,0 +1,238 @@
+import assert from 'node:assert/strict';
+import type { Authority } from '../../dns/answer.ts';
+import { NoAnswer } from '../../dns/exchange.ts';
+import { createHandler, type Handled, type HandlerOptions } from '../../dns/handler.ts';
+import { FLAG } from '../../dns/response.ts';
+import { a, authority, cname, line, queryBytes, readReply, tinyZone } from './messages.ts';
+
+const WEB = 'web.default.svc.cluster.local';
+const MANY = 'many.default.svc.cluster.local';
+const OUTSIDE = 'outside.default.svc.cluster.local';
+const ZONE = tinyZone([
+  a(WEB, '10.96.0.1'),
+  cname(OUTSIDE, 'www.example.com'),
+  ...Array.from({ length: 200 }, (_, index) => a(MANY, `10.0.0.${index}`)),
+]);
+const RESOLVER = { address: '192.0.2.53', port: 53 };
+
+function fail(error: unknown): never {
+  throw error;
+}
+
+function handler(options: Partial<HandlerOptions> = {}) {
+  const handle = createHandler({ authority: authority(ZONE), onMistake: fail, ...options });
+  return async (...[bytes, transport = 'udp']: [Buffer, ('udp' | 'tcp')?]): Promise<Handled> =>
+    await handle(bytes, transport);
+}
+
+async function reply(
+  bytes: Buffer,
+  options: Partial<HandlerOptions> = {},
+  transport: 'udp' | 'tcp' = 'udp',
+) {
+  const { response, served } = await handler(options)(bytes, transport);
+  assert.ok(response !== undefined && served !== undefined);
+  assert.equal(served.responseLength, response.length);
+  assert.equal(served.requestLength, bytes.length);
+  return { ...readReply(response), served, length: response.length };
+}
+
+/** Another server that knows one answer. */
+function upstream(options: { ask?: () => Promise<Buffer>; resolve?: () => Promise<never> }) {
+  return { ask: unexpected, resolve: unexpected, ...options };
+}
+
+async function unexpected(): Promise<never> {
+  assert.fail('nobody is to be asked');
+}
+
+describe('a handler', () => {
+  it('answers from the zone, at once', () => {
+    const handle = createHandler({ authority: authority(ZONE), onMistake: fail });
+    const handled = handle(queryBytes(WEB, 'A'), 'udp');
+    assert.ok('response' in handled && handled.response !== undefined);
+    assert.deepEqual(readReply(handled.response).answers, [`${WEB} 5 A 10.96.0.1`]);
+    const { query, ...served } = handled.served ?? assert.fail();
+    assert.equal(query?.name, WEB);
+    assert.deepEqual(served, {
+      transport: 'udp',
+      zone: 'cluster.local',
+      rcode: 0,
+      by: 'zone',
+      requestLength: 47,
+      responseLength: 63,
+    });
+  });
+
+  it('says nothing where nothing is to be said', async () => {
+    const { response, served } = await handler()(Buffer.from('hello'));
+    assert.deepEqual([response, served], [undefined, undefined]);
+  });
+
+  it('answers what cannot be read with an error', async () => {
+    const bytes = queryBytes(WEB, 'A').subarray(0, 20);
+    const { rcode, id, length, served } = await reply(bytes);
+    assert.deepEqual([rcode, id, length], [1, 4711, 12]);
+    assert.deepEqual([served.zone, served.query, served.rcode], [undefined, undefined, 1]);
+  });
+
+  it('is who answers, when the zone is not what says no', async () => {
+    const { rcode, served } = await reply(queryBytes(WEB, 'A', { size: 512, version: 1 }));
+    assert.deepEqual([rcode, served.rcode, served.by], [16, 16, undefined]);
+  });
+
+  for (const [what, bytes, transport, most, isCut] of [
+    ['a client without EDNS', queryBytes(MANY, 'A'), 'udp', 512, true],
+    [
+      'one that takes less than everybody has to',
+      queryBytes(MANY, 'A', { size: 1 }),
+      'udp',
+      512,
+      true,
+    ],
+    ['one that takes more', queryBytes(MANY, 'A', { size: 1000 }), 'udp', 1000, true],
+    ['one that takes much', queryBytes(MANY, 'A', { size: 65_535 }), 'udp', 1232, true],
+    ['TCP', queryBytes(MANY, 'A'), 'tcp', 65_535, false],
+    ['TCP, whatever was said of UDP', queryBytes(MANY, 'A', { size: 512 }), 'tcp', 65_535, false],
+  ] as const) {
+    it(`keeps to ${most} bytes for ${what}`, async () => {
+      const { flags, length, answers } = await reply(bytes, {}, transport);
+      assert.equal(flags.includes('tc'), isCut);
+      assert.ok(length <= most);
+      if (isCut) assert.ok(length > most - 16);
+      else assert.equal(answers.length, 200);
+    });
+  }
+
+  it('refuses other domains when there is nobody to ask', async () => {
+    const { rcode, flags, served } = await reply(queryBytes('example.com', 'A'));
+    assert.deepEqual([rcode, flags, served.zone, served.by], [5, 'qr rd', '', undefined]);
+  });
+
+  it('does not say that it could be asked about others, or does', async () => {
+    const asked = queryBytes(WEB, 'A');
+    assert.equal((await reply(asked)).flags, 'qr aa rd');
+    assert.equal((await reply(asked, { forwarder: upstream({}) })).flags, 'qr aa rd ra');
+  });
+
+  it('leaves it to the client to follow an alias that leads elsewhere', async () => {
+    const { answers, rcode } = await reply(queryBytes(OUTSIDE, 'A'));
+    assert.deepEqual([answers, rcode], [[`${OUTSIDE} 5 CNAME www.example.com`], 0]);
+  });
+
+  it('tells of its own mistakes and of nothing else', async () => {
+    const mistakes: unknown[] = [];
+    const error = new TypeError('of the zone');
+    const broken: Authority = authority({
+      ...ZONE,
+      lookup: () => {
+        throw error;
+      },
+    });
+    const options = { authority: broken, onMistake: (mistake: unknown) => mistakes.push(mistake) };
+    const { rcode, served } = await reply(queryBytes(WEB, 'A'), options);
+    assert.deepEqual([rcode, served.by, mistakes], [2, undefined, [error]]);
+    const forwarder = upstream({ ask: () => Promise.reject(error) });
+    const other = await reply(queryBytes('example.com', 'A'), { ...options, forwarder });
+    assert.deepEqual([other.rcode, mistakes], [2, [error, error]]);
+  });
+
+  describe('that can ask others', () => {
+    const upstreamsAnswer = (id: number, flags: number, count: number): Buffer => {
+      const name = 'WWW.example.com';
+      const bytes = Buffer.concat([
+        queryBytes(name, 'A', { id }),
+        ...Array.from({ length: count }, (_, index) =>
+          Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, index]),
+        ),
+      ]);
+      bytes.writeUInt16BE(flags, 2);
+      bytes.writeUInt16BE(count, 6);
+      return bytes;
+    };
+    const asked = queryBytes('WWW.example.com', 'A', { id: 17 });
+
+    it('passes their answer on, under the id of the client', async () => {
+      const response = upstreamsAnswer(99, FLAG.QR | FLAG.RD | FLAG.RA, 2);
+      const seen: unknown[] = [];
+      const forwarder = {
+        ...upstream({}),
+        ask: async (...args: unknown[]) => {
+          seen.push(...args.slice(0, 1), args[2]);
+          return Buffer.from(response);
+        },
+      };
+      const { id, flags, answers, question, served } = await reply(asked, { forwarder });
+      assert.deepEqual([id, flags, question], [17, 'qr rd ra', 'WWW.example.com A']);
+      const owner = 'WWW.example.com';
+      assert.deepEqual(answers, [`${owner} 9 A 192.0.2.0`, `${owner} 9 A 192.0.2.1`]);
+      assert.deepEqual([served.by, served.zone, served.rcode], ['forward', '', 0]);
+      assert.deepEqual(seen, [asked, 'udp']);
+    });
+
+    it('passes on what went wrong there', async () => {
+      const response = upstreamsAnswer(99, FLAG.QR | 3, 0);
+      const forwarder = upstream({ ask: async () => Buffer.from(response) });
+      const { rcode, served } = await reply(asked, { forwarder });
+      assert.deepEqual([rcode, served.rcode], [3, 3]);
+    });
+
+    it('has the client ask by TCP when the answer is too long for it', async () => {
+      const response = upstreamsAnswer(99, FLAG.QR | FLAG.RA, 40);
+      const forwarder = upstream({ ask: async () => Buffer.from(response) });
+      const cut = await reply(asked, { forwarder });
+      assert.deepEqual([cut.flags, cut.answers, cut.id], ['qr tc rd ra', [], 17]);
+      assert.equal(cut.question, 'WWW.example.com A');
+      assert.equal((await reply(asked, { forwarder }, 'tcp')).answers.length, 40);
+      const large = queryBytes('WWW.example.com', 'A', { size: 2000 });
+      assert.equal((await reply(large, { forwarder })).answers.length, 40);
+    });
+
+    it('passes no more on by UDP than comes in one piece, whatever the client would take', async () => {
+      const response = upstreamsAnswer(99, FLAG.QR | FLAG.RA, 100);
+      const forwarder = upstream({ ask: async () => Buffer.from(response) });
+      const large = queryBytes('WWW.example.com', 'A', { size: 65_535 });
+      const { flags, answers, opt } = await reply(large, { forwarder });
+      assert.deepEqual([flags, answers], ['qr tc rd ra', []]);
+      assert.deepEqual(opt, { size: 1232, dnssecOk: false });
+    });
+
+    it('says so when nobody answers', async () => {
+      const ask = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
+      const { rcode, served, id } = await reply(asked, { forwarder: upstream({ ask }) });
+      assert.deepEqual([rcode, id, served.by], [2, 17, 'forward']);
+    });
+
+    it('asks about unknown addresses, not about those that it knows', async () => {
+      const forwarder = upstream({ ask: async () => upstreamsAnswer(1, FLAG.QR | 3, 0) });
+      const bytes = queryBytes('1.2.3.4.in-addr.arpa', 'PTR');
+      const { served } = await reply(bytes, { forwarder });
+      assert.deepEqual([served.by, served.zone], ['forward', 'in-addr.arpa']);
+    });
+
+    it('follows an alias there', async () => {
+      const address = { name: 'www.example.com', type: 'A' as const, ttl: 60, data: '192.0.2.80' };
+      const seen: unknown[] = [];
+      const forwarder = {
+        ...upstream({}),
+        resolve: async (...args: unknown[]) => {
+          seen.push(args);
+          return { rcode: 'NOERROR' as const, answers: [address], authorities: [] };
+        },
+      };
+      const { answers, flags, served } = await reply(queryBytes(OUTSIDE, 'A'), { forwarder });
+      assert.deepEqual(answers, [`${OUTSIDE} 5 CNAME www.example.com`, line(address)]);
+      assert.deepEqual([flags, served.by, seen], ['qr aa rd ra', 'zone', [['www.example.com', 1]]]);
+    });
+
+    it('says so when it leads to nothing, or nobody knows', async () => {
+      const nothing = { rcode: 'NXDOMAIN' as const, answers: [], authorities: [] };
+      const gone = { ...upstream({}), resolve: async () => nothing };
+      const { rcode, answers } = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: gone });
+      assert.deepEqual([rcode, answers], [3, [`${OUTSIDE} 5 CNAME www.example.com`]]);
+      const resolve = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
+      const silent = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: upstream({ resolve }) });
+      assert.deepEqual([silent.rcode, silent.answers], [2, []]);
+    });
+  });
+});

@@ -1,0 +1,234 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { ResourceRecord } from '../../dns/answer.ts';
+import { type Query, readQuery } from '../../dns/query.ts';
+import { encodeError, encodeResponse, isTruncated, type Response } from '../../dns/response.ts';
+import { line, type QueryFields, queryBytes, readReply } from './messages.ts';
+
+const WEB = 'web.default.svc.cluster.local';
+const NOTHING: Response = {
+  rcode: 'NOERROR',
+  authoritative: true,
+  recursionAvailable: false,
+  answers: [],
+  authorities: [],
+  additionals: [],
+};
+
+function query(name: string, fields: QueryFields = {}): Query {
+  const read = readQuery(queryBytes(name, 'A', fields));
+  assert.ok(read !== undefined && 'name' in read);
+  return read;
+}
+
+function address(name: string, index: number): ResourceRecord {
+  return { name, type: 'A', ttl: 5, data: `10.0.${index >> 8}.${index & 255}` };
+}
+
+function addresses(name: string, count: number): ResourceRecord[] {
+  return Array.from({ length: count }, (_, index) => address(name, index));
+}
+
+const write = (of: Query, response: Partial<Response>, limit = 65_535) =>
+  encodeResponse(of, { ...NOTHING, ...response }, limit);
+
+describe('a response', () => {
+  it('repeats id and question, and has its flags', () => {
+    const reply = readReply(write(query('WeB.example', { id: 99 }), {}));
+    assert.deepEqual(reply, {
+      id: 99,
+      opcode: 0,
+      rcode: 0,
+      flags: 'qr aa rd',
+      question: 'WeB.example A',
+      answers: [],
+      authorities: [],
+      additionals: [],
+      opt: undefined,
+    });
+    const other = write(query('a', { recursionDesired: false }), {
+      authoritative: false,
+      recursionAvailable: true,
+      rcode: 'NXDOMAIN',
+    });
+    assert.equal(readReply(other).flags, 'qr ra');
+    assert.equal(readReply(other).rcode, 3);
+  });
+
+  it("has an OPT record for a client that has one, with the client's wish for signatures", () => {
+    for (const dnssecOk of [false, true]) {
+      const { opt } = readReply(write(query('a', { size: 4096, dnssecOk }), {}));
+      assert.deepEqual(opt, { size: 1232, dnssecOk });
+    }
+    const bad = write(query('a', { size: 4096, version: 1 }), { rcode: 'BADVERS' });
+    assert.equal(readReply(bad).rcode, 16);
+  });
+
+  it('has names in the case of the question, by pointing to it', () => {
+    const asked = 'wEb.DEFAULT.svc.Cluster.Local';
+    const soa: ResourceRecord = {
+      name: 'cluster.local',
+      type: 'SOA',
+      ttl: 5,
+      data: { mname: 'ns.dns.cluster.local', rname: 'hostmaster.cluster.local' },
+    };
+    const bytes = write(query(asked), {
+      answers: [address(WEB, 1)],
+      authorities: [soa],
+      additionals: [address('pod.svc.cluster.local', 2), address('example.com', 3)],
+    });
+    const reply = readReply(bytes);
+    assert.deepEqual(reply.answers, [`${asked} 5 A 10.0.0.1`]);
+    assert.match(reply.authorities[0] ?? '', /^Cluster\.Local 5 SOA /);
+    assert.deepEqual(reply.additionals, [
+      'pod.svc.Cluster.Local 5 A 10.0.0.2',
+      'example.com 5 A 10.0.0.3',
+    ]);
+    const [header, question] = [12, asked.length + 2 + 4];
+    // Two bytes are the pointer to the question.
+    assert.equal(bytes.readUInt16BE(header + question), 0xc00c);
+    assert.equal(
+      write(query(asked), { answers: [address(WEB, 1)] }).length,
+      header + question + 16,
+    );
+  });
+
+  it('points to names that other records have', () => {
+    const target = 'db-0.db.default.svc.cluster.local';
+    const pairs = [address(target, 1), address(target, 2), address(`x.${target}`, 3)];
+    const bytes = write(query('example'), { additionals: pairs });
+    assert.deepEqual(readReply(bytes).additionals, pairs.map(line));
+    const inFull = target.length + 2;
+    assert.equal(bytes.length, 12 + 13 + (inFull + 14) + (2 + 14) + (2 + 2 + 14));
+  });
+
+  it('points to names that begin anew and go on as others', () => {
+    const pairs = [address(`x.y.${WEB}`, 1), address(`x.y.${WEB}`, 2), address(`y.${WEB}`, 3)];
+    const bytes = write(query(WEB), { additionals: pairs });
+    assert.deepEqual(readReply(bytes).additionals, pairs.map(line));
+    assert.equal(bytes.length, 12 + WEB.length + 6 + (4 + 2 + 14) + (2 + 14) + (2 + 14));
+  });
+
+  it('points no farther than a pointer reaches', () => {
+    const far = 'far.example';
+    const many = [...addresses('near.example', 1100), ...addresses(far, 2)];
+    const bytes = write(query('q'), { answers: many });
+    assert.ok(bytes.length > 0x4000 + 100);
+    assert.deepEqual(readReply(bytes).answers, many.map(line));
+  });
+
+  it('that is too long has as many answers as fit, and says so', () => {
+    for (const [fields, limit, count] of [
+      [{}, 512, 29],
+      [{ size: 512 }, 512, 28],
+      [{ size: 1232 }, 1232, 73],
+    ] as const) {
+      const bytes = write(query(WEB, fields), { answers: addresses(WEB, 200) }, limit);
+      const reply = readReply(bytes);
+      assert.equal(reply.flags, 'qr aa tc rd');
+      assert.deepEqual(reply.answers, addresses(WEB, count).map(line));
+      assert.equal(reply.opt === undefined, !('size' in fields));
+      assert.ok(bytes.length <= limit && bytes.length + 16 > limit);
+    }
+    const whole = write(query(WEB), { answers: addresses(WEB, 29) }, 512);
+    assert.equal(readReply(whole).flags, 'qr aa rd');
+  });
+
+  it('that is cut costs as much as what it has, not as what there is', () => {
+    let read = 0;
+    const many = addresses(WEB, 5000).map(({ name, type, ttl, data }) => ({
+      name,
+      type,
+      ttl,
+      get data() {
+        read += 1;
+        return data;
+      },
+    })) as ResourceRecord[];
+    const bytes = write(query(WEB), { answers: many, additionals: many }, 512);
+    assert.deepEqual(readReply(bytes).answers, addresses(WEB, 29).map(line));
+    assert.equal(readReply(bytes).flags, 'qr aa tc rd');
+    assert.ok(read < 500, `${read} reads of data`);
+  });
+
+  it('leaves out additional records before it says so', () => {
+    const pods = Array.from({ length: 20 }, (_, index) => address(`db-${index}.example`, index));
+    const response = { answers: addresses(WEB, 20), additionals: pods };
+    const reply = readReply(write(query(WEB), response, 512));
+    assert.equal(reply.flags, 'qr aa rd');
+    assert.equal(reply.answers.length, 20);
+    assert.ok(reply.additionals.length > 0 && reply.additionals.length < 20);
+  });
+
+  it('leaves out all additional records of a name and type, or none', () => {
+    const mixed = [
+      ...addresses('db-0.example', 2),
+      { name: 'db-0.example', type: 'AAAA', ttl: 5, data: 'fd00::1' } as const,
+      ...addresses('db-1.example', 20),
+      address('db-2.example', 1),
+    ];
+    const response = { answers: addresses(WEB, 15), additionals: mixed };
+    for (const fields of [{}, { size: 512 }]) {
+      const bytes = write(query(WEB, fields), response, 512);
+      const reply = readReply(bytes);
+      assert.deepEqual(reply.additionals, mixed.slice(0, 3).map(line));
+      assert.equal(reply.flags, 'qr aa rd');
+      assert.equal(reply.opt === undefined, !('size' in fields));
+    }
+  });
+
+  it('of an error alone is a header', () => {
+    const bad = { id: 7, opcode: 5, recursionDesired: true, rcode: 'NOTIMP' } as const;
+    const reply = readReply(encodeError(bad));
+    assert.deepEqual([reply.id, reply.opcode, reply.rcode, reply.flags], [7, 5, 4, 'qr rd']);
+    assert.equal(encodeError(bad).length, 12);
+  });
+
+  it('says what the records say, in as much room as there is', () => {
+    const label = fc.constantFrom('a', 'B', 'web', 'default', 'svc', 'x-1', 'l'.repeat(63));
+    const name = fc.array(label, { minLength: 1, maxLength: 6 }).map((all) => all.join('.'));
+    const short = name.filter((text) => text.length <= 253);
+    const record = short.chain((owner): fc.Arbitrary<ResourceRecord> => {
+      const ttl = 5;
+      return fc.oneof(
+        fc.nat(65_535).map((index) => address(owner, index)),
+        short.map((data) => ({ name: owner, type: 'CNAME' as const, ttl, data })),
+        short.map((target) => {
+          const data = { priority: 0, weight: 100, port: 80, target };
+          return { name: owner, type: 'SRV' as const, ttl, data };
+        }),
+        fc.string({ unit: 'binary-ascii', maxLength: 50 }).map((data) => {
+          return { name: owner, type: 'TXT' as const, ttl, data };
+        }),
+      );
+    });
+    const records = fc.array(record, { maxLength: 12 });
+    const fields = fc.constantFrom<QueryFields>({}, { size: 512 }, { size: 4096, dnssecOk: true });
+    fc.assert(
+      fc.property(
+        fc.record({ asked: short, fields, limit: fc.integer({ min: 512, max: 3000 }) }),
+        fc.tuple(records, records, records),
+        ({ asked, fields, limit }, [answers, authorities, additionals]) => {
+          const of = query(asked, fields);
+          const bytes = write(of, { answers, authorities, additionals }, limit);
+          assert.ok(bytes.length <= limit);
+          const reply = readReply(bytes);
+          assert.equal(reply.question, `${asked} A`);
+          assert.equal(reply.opt === undefined, of.edns === undefined);
+          const lower = (lines: readonly string[]) => lines.map((text) => text.toLowerCase());
+          const written = [reply.answers, reply.authorities, reply.additionals];
+          const wanted = [answers, authorities, additionals].map((all) => all.map(line));
+          for (const [index, lines] of written.entries()) {
+            assert.deepEqual(lower(lines), lower(wanted[index]?.slice(0, lines.length) ?? []));
+          }
+          const isWhole = [0, 1].every((index) => written[index]?.length === wanted[index]?.length);
+          assert.equal(isTruncated(bytes), !isWhole);
+          // Nothing is left out that has room.
+          const unlimited = write(of, { answers, authorities, additionals });
+          if (unlimited.length <= limit) assert.deepEqual(bytes, unlimited);
+        },
+      ),
+      { seed: 2, numRuns: 500 },
+    );
+  });
+});

@@ -1,0 +1,510 @@
+import assert from 'node:assert/strict';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { consoleCommands, fencedBlocks } from '../docs/page.ts';
+import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
+import { complaints } from '../metrics/complaints.ts';
+import { Scrape } from '../metrics/scrape.ts';
+import { type DnsProcess, type Dug, dig, startDns } from './dns-server.ts';
+import { ApiFeed, ManifestFeed } from './feed.ts';
+import { ALL_PORTS, type Manifest, PLACEHOLDER, serviceManifest } from './manifests.ts';
+
+const ZONE = 'svc.cluster.local';
+const WEB_PORTS = [
+  { name: 'http', port: 80 },
+  { name: 'sip', port: 5060, protocol: 'UDP' },
+];
+const SOA = 'ns.dns.cluster.local. hostmaster.cluster.local. SERIAL 7200 1800 86400 5';
+
+function slice(
+  service: string,
+  endpoints: readonly object[],
+  ports: readonly object[] = [],
+): Manifest {
+  return {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: {
+      name: `${service}-1`,
+      namespace: 'default',
+      labels: { 'kubernetes.io/service-name': service },
+    },
+    addressType: 'IPv4',
+    ports,
+    endpoints,
+  };
+}
+
+const endpoint = (address: string, more: object = {}) => ({ addresses: [address], ...more });
+const headless = (name: string, more: object = {}): Manifest => ({
+  ...serviceManifest(name, { spec: { clusterIPs: ['None'], ...more } }),
+});
+const externalName = (name: string, target: string): Manifest => ({
+  apiVersion: 'v1',
+  kind: 'Service',
+  metadata: { name, namespace: 'default' },
+  spec: { type: 'ExternalName', externalName: target },
+});
+const web = serviceManifest('web', {
+  spec: { clusterIPs: ['10.96.0.1', 'fd00:10:96::1'], ports: WEB_PORTS },
+});
+const webOnAllPorts = serviceManifest('web', {
+  annotations: ALL_PORTS,
+  spec: { clusterIPs: ['10.96.0.1', 'fd00:10:96::1'], ports: WEB_PORTS },
+});
+const OBJECTS: readonly Manifest[] = [
+  web,
+  serviceManifest('all', {
+    annotations: ALL_PORTS,
+    spec: { clusterIPs: ['10.96.0.2', 'fd00:10:96::2'], ports: [{ name: 'first', port: 1 }] },
+  }),
+  headless('db', { ports: [{ name: 'sql', port: 5432 }] }),
+  slice(
+    'db',
+    [
+      endpoint('10.244.1.11', { hostname: 'db-0' }),
+      endpoint('10.244.1.12'),
+      endpoint('10.244.1.13', { conditions: { ready: false } }),
+    ],
+    [{ name: 'sql', port: 5432 }],
+  ),
+  headless('many'),
+  slice(
+    'many',
+    Array.from({ length: 200 }, (_, index) => endpoint(`10.244.9.${index + 1}`)),
+  ),
+  externalName('inside', `web.default.${ZONE}`),
+  externalName('outside', 'www.default.svc.example.org'),
+  externalName('nowhere', 'gone.default.svc.example.org'),
+];
+/** Those of the other server. */
+const OTHERS: readonly Manifest[] = [
+  serviceManifest('www', { spec: { clusterIPs: ['192.0.2.80'], ports: PLACEHOLDER } }),
+  headless('large'),
+  slice(
+    'large',
+    Array.from({ length: 200 }, (_, index) => endpoint(`198.18.0.${index + 1}`)),
+  ),
+];
+
+describe('portwide dns', () => {
+  let lab: Lab;
+  let directory: string;
+  const feed = new ManifestFeed();
+  const otherFeed = new ManifestFeed();
+  let server: DnsProcess;
+  /** Answers for example.org, and for nothing else. */
+  let other: DnsProcess;
+
+  before(async () => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-dns-'));
+    lab = await createLab({ pods: 1, remotePods: 0 });
+    feed.write('objects', OBJECTS);
+    otherFeed.write('objects', OTHERS);
+    const resolvConf = join(directory, 'resolv.conf');
+    // Nobody is at the first; the second is the other server.
+    writeFileSync(resolvConf, 'nameserver 198.51.100.10\nnameserver 2001:db8:51::10\n');
+    [server, other] = await Promise.all([
+      startDns(lab.node, [...feed.flags, `--forward=${resolvConf}`]),
+      startDns(lab.elsewhere, [
+        ...otherFeed.flags,
+        '--cluster-domain=example.org',
+        '--bind-address=2001:db8:51::10',
+        '--ttl=60',
+      ]),
+    ]);
+  });
+  after(async () => {
+    await lab?.destroy();
+    feed.destroy();
+    otherFeed.destroy();
+    rmSync(directory, { recursive: true, force: true });
+  });
+
+  /** Asks the server on the node. */
+  const ask = (query: string, from: Host = lab.client): Promise<Dug> =>
+    dig(from, `@${lab.node.ipv4} ${query}`);
+  const get = async (path: string, host: Host = lab.node, port = 9153) => {
+    const script = `const answer = await fetch('http://127.0.0.1:${port}${path}');
+      console.log(answer.status, await answer.text());`;
+    const { stdout } = await host.exec(process.execPath, ['--input-type=module', '-e', script]);
+    const [, code, body = ''] = /^(\d+) (.*)$/s.exec(stdout) ?? [];
+    return { code: Number(code), body };
+  };
+  const withoutSerial = (text: string | undefined) =>
+    text?.replace(/(hostmaster\S+) \d+ /, '$1 SERIAL ');
+
+  describe('has records, by UDP and TCP, over IPv4 and IPv6:', () => {
+    const full = (name: string) => `${name}.default.${ZONE}`;
+    for (const [name, type, expected] of [
+      [full('web'), 'A', [`${full('web')}. 5 IN A 10.96.0.1`]],
+      [full('web'), 'AAAA', [`${full('web')}. 5 IN AAAA fd00:10:96::1`]],
+      [
+        `_http._tcp.${full('web')}`,
+        'SRV',
+        [`_http._tcp.${full('web')}. 5 IN SRV 0 100 80 ${full('web')}.`],
+      ],
+      [
+        `_sip._udp.${full('web')}`,
+        'SRV',
+        [`_sip._udp.${full('web')}. 5 IN SRV 0 100 5060 ${full('web')}.`],
+      ],
+      [full('all'), 'A', [`${full('all')}. 5 IN A 10.96.0.2`]],
+      [full('all'), 'AAAA', [`${full('all')}. 5 IN AAAA fd00:10:96::2`]],
+      [full('db'), 'A', [`${full('db')}. 5 IN A 10.244.1.11`, `${full('db')}. 5 IN A 10.244.1.12`]],
+      [`db-0.${full('db')}`, 'A', [`db-0.${full('db')}. 5 IN A 10.244.1.11`]],
+      [
+        `_sql._tcp.${full('db')}`,
+        'SRV',
+        [
+          `_sql._tcp.${full('db')}. 5 IN SRV 0 100 5432 10-244-1-12.${full('db')}.`,
+          `_sql._tcp.${full('db')}. 5 IN SRV 0 100 5432 db-0.${full('db')}.`,
+        ],
+      ],
+      ['1.0.96.10.in-addr.arpa', 'PTR', [`1.0.96.10.in-addr.arpa. 5 IN PTR ${full('web')}.`]],
+      [
+        '11.1.244.10.in-addr.arpa',
+        'PTR',
+        [`11.1.244.10.in-addr.arpa. 5 IN PTR db-0.${full('db')}.`],
+      ],
+      [full('inside'), 'CNAME', [`${full('inside')}. 5 IN CNAME ${full('web')}.`]],
+      [
+        full('inside'),
+        'A',
+        [`${full('inside')}. 5 IN CNAME ${full('web')}.`, `${full('web')}. 5 IN A 10.96.0.1`],
+      ],
+      [
+        '10-1-2-3.default.pod.cluster.local',
+        'A',
+        ['10-1-2-3.default.pod.cluster.local. 5 IN A 10.1.2.3'],
+      ],
+      ['dns-version.cluster.local', 'TXT', ['dns-version.cluster.local. 5 IN TXT "1.1.0"']],
+      ['cluster.local', 'SOA', [`cluster.local. 5 IN SOA ${SOA}`]],
+      ['cluster.local', 'NS', ['cluster.local. 5 IN NS ns.dns.cluster.local.']],
+      [full('web'), 'ANY', [`${full('web')}. 5 IN HINFO "RFC8482" ""`]],
+    ] as const) {
+      it(`${type} of ${name}`, async () => {
+        for (const [query, transport] of [
+          [`@${lab.node.ipv4} ${name} ${type} +notcp`, 'UDP'],
+          [`@${lab.node.ipv6} ${name} ${type} +tcp`, 'TCP'],
+        ] as const) {
+          const dug = await dig(lab.client, query);
+          assert.deepEqual(dug.answer.map(withoutSerial).toSorted(), expected.toSorted());
+          assert.deepEqual(
+            [dug.status, dug.flags, dug.transport],
+            ['NOERROR', 'qr aa rd ra', transport],
+          );
+        }
+      });
+    }
+
+    it('PTR of addresses of IPv6, as `dig -x` asks', async () => {
+      const { answer } = await dig(lab.client, `@${lab.node.ipv6} -x fd00:10:96::2`);
+      assert.match(answer[0] ?? '', /\.ip6\.arpa\. 5 IN PTR all\.default\.svc\.cluster\.local\.$/);
+    });
+
+    it('for pods, and for resolvers other than dig', async () => {
+      const [pod = assert.fail()] = lab.pods;
+      for (const [name, type, expected] of [
+        [full('web'), 'A', { answers: ['10.96.0.1'] }],
+        [full('web'), 'AAAA', { answers: ['fd00:10:96::1'] }],
+        [`_http._tcp.${full('web')}`, 'SRV', { answers: [`${full('web')} port 80`] }],
+        [full('all'), 'SRV', { code: 'ENODATA' }],
+        [full('gone'), 'A', { code: 'ENOTFOUND' }],
+      ] as const) {
+        assert.deepEqual(await pod.resolve(lab.node.ipv4, name, type), expected, name);
+      }
+    });
+
+    it('with the addresses of servers that SRV records and the NS record name', async () => {
+      const { additional } = await ask(`_sql._tcp.${full('db')} SRV`);
+      assert.deepEqual(additional.toSorted(), [
+        `10-244-1-12.${full('db')}. 5 IN A 10.244.1.12`,
+        `db-0.${full('db')}. 5 IN A 10.244.1.11`,
+      ]);
+      const ns = await ask('cluster.local NS');
+      const own = [`A ${lab.node.ipv4}`, `AAAA ${lab.node.ipv6}`];
+      for (const address of own)
+        assert.ok(ns.additional.includes(`ns.dns.cluster.local. 5 IN ${address}`));
+    });
+
+    it('in the case of the question', async () => {
+      const { question, answer } = await ask('WeB.DeFaUlT.sVc.ClUsTeR.lOcAl A');
+      assert.equal(question, 'WeB.DeFaUlT.sVc.ClUsTeR.lOcAl. IN A');
+      assert.deepEqual(answer, ['WeB.DeFaUlT.sVc.ClUsTeR.lOcAl. 5 IN A 10.96.0.1']);
+    });
+  });
+
+  it('has all addresses first at some time', async () => {
+    const firsts = new Set<string | undefined>();
+    await waitFor('each came first', async () => {
+      firsts.add((await ask(`db.default.${ZONE} A`)).answer[0]);
+      return firsts.size === 2;
+    });
+  });
+
+  it('says that there is no such name, or nothing under it', async () => {
+    for (const [query, status] of [
+      [`gone.default.${ZONE} A`, 'NXDOMAIN'],
+      [`gone.nowhere.${ZONE} A`, 'NXDOMAIN'],
+      [`web.default.${ZONE} TXT`, 'NOERROR'],
+      [`default.${ZONE} A`, 'NOERROR'],
+      ['cluster.local AAAA', 'NOERROR'],
+    ] as const) {
+      const dug = await ask(query);
+      assert.deepEqual([dug.status, dug.flags, dug.answer], [status, 'qr aa rd ra', []], query);
+      assert.deepEqual(dug.authority.map(withoutSerial), [`cluster.local. 5 IN SOA ${SOA}`], query);
+    }
+  });
+
+  it('has no SRV record of an all-ports Service, nor of its placeholder', async () => {
+    for (const [name, status] of [
+      [`all.default.${ZONE}`, 'NOERROR'],
+      [`_first._tcp.all.default.${ZONE}`, 'NXDOMAIN'],
+    ] as const) {
+      const dug = await ask(`${name} SRV`);
+      assert.deepEqual([dug.status, dug.answer], [status, []]);
+    }
+  });
+
+  it('has SRV records gone and back as a live Service goes to all ports and back', async () => {
+    const srv = () => ask(`_http._tcp.web.default.${ZONE} SRV`);
+    const others = OBJECTS.filter((object) => object !== web);
+    feed.write('objects', [webOnAllPorts, ...others]);
+    await waitFor('SRV is gone', async () => (await srv()).status === 'NXDOMAIN');
+    assert.deepEqual((await ask(`web.default.${ZONE} A`)).answer.length, 1);
+    feed.write('objects', OBJECTS);
+    await waitFor('SRV is back', async () => (await srv()).answer.length === 1);
+  });
+
+  describe('and EDNS:', () => {
+    it('knows the client', async () => {
+      const { opt } = await ask(`web.default.${ZONE} A +bufsize=4096`);
+      assert.equal(opt, 'EDNS: version: 0, flags:; udp: 1232');
+      const { opt: signed } = await ask(`web.default.${ZONE} A +dnssec`);
+      assert.equal(signed, 'EDNS: version: 0, flags: do; udp: 1232');
+      const { opt: none } = await ask(`web.default.${ZONE} A +noedns`);
+      assert.equal(none, undefined);
+    });
+
+    it('knows no other version', async () => {
+      const dug = await ask(`web.default.${ZONE} A +edns=1 +noednsneg`);
+      assert.deepEqual([dug.status, dug.answer], ['BADVERS', []]);
+      const settled = await ask(`web.default.${ZONE} A +edns=1`);
+      assert.deepEqual([settled.status, settled.answer.length], ['NOERROR', 1]);
+    });
+
+    it('lets options be', async () => {
+      const options = '+subnet=192.0.2.0/24 +nsid +padding=128 +keepalive +ednsopt=65001:abcd';
+      assert.equal((await ask(`web.default.${ZONE} A ${options}`)).answer.length, 1);
+    });
+
+    for (const [what, options, most] of [
+      ['512 bytes without it', '+noedns', 512],
+      ['no less than 512', '+bufsize=100', 512],
+      ['what the client takes', '+bufsize=900', 900],
+      ['what comes in one piece', '+bufsize=4096', 1232],
+    ] as const) {
+      it(`${what}, and the rest by TCP`, async () => {
+        const name = `many.default.${ZONE}`;
+        const cut = await ask(`${name} A +ignore ${options}`);
+        assert.deepEqual([cut.status, cut.flags], ['NOERROR', 'qr aa tc rd ra']);
+        assert.ok(cut.size <= most && cut.size > most - 16, `${cut.size}`);
+        const whole = await ask(`${name} A ${options}`);
+        assert.deepEqual([whole.transport, whole.flags], ['TCP', 'qr aa rd ra']);
+        assert.equal(new Set(whole.answer).size, 200);
+      });
+    }
+  });
+
+  it('answers several queries over one connection', async () => {
+    const names = ['web', 'all', 'db', 'web'].map((name) => `${name}.default.${ZONE}`);
+    const { stdout } = await lab.client.exec('dig', [
+      `@${lab.node.ipv4}`,
+      '+tcp',
+      '+keepopen',
+      '+short',
+      ...names,
+    ]);
+    const answered = stdout.split('\n').toSorted();
+    assert.deepEqual(answered, [
+      '10.244.1.11',
+      '10.244.1.12',
+      '10.96.0.1',
+      '10.96.0.1',
+      '10.96.0.2',
+    ]);
+  });
+
+  it('refuses what it does not do', async () => {
+    for (const [query, status] of [
+      ['cluster.local AXFR', undefined],
+      ['cluster.local IXFR=1', 'REFUSED'],
+      ['version.bind CH TXT', 'REFUSED'],
+      ['cluster.local SOA +opcode=NOTIFY', 'NOTIMP'],
+      ['cluster.local SOA +opcode=UPDATE', 'NOTIMP'],
+      ['+header-only cluster.local', 'FORMERR'],
+    ] as const) {
+      if (status !== undefined) assert.equal((await ask(query)).status, status, query);
+      else {
+        const { stdout } = await lab.client.exec('dig', [`@${lab.node.ipv4}`, ...query.split(' ')]);
+        assert.match(stdout, /Transfer failed/);
+      }
+    }
+  });
+
+  describe('asks others about other domains:', () => {
+    it('those that answer', async () => {
+      const dug = await ask('www.default.svc.example.org A');
+      assert.deepEqual(dug.answer, ['www.default.svc.example.org. 60 IN A 192.0.2.80']);
+      assert.deepEqual([dug.status, dug.flags], ['NOERROR', 'qr aa rd']);
+      const tcp = await ask('www.default.svc.example.org A +tcp');
+      assert.deepEqual([tcp.answer, tcp.transport], [dug.answer, 'TCP']);
+      const [{ resolver } = assert.fail()] = server.logged('a resolver does not answer');
+      assert.equal(resolver, '198.51.100.10');
+    });
+
+    it('with what they refuse and do not know', async () => {
+      assert.equal((await ask('gone.default.svc.example.org A')).status, 'NXDOMAIN');
+      assert.equal((await ask('example.com A')).status, 'REFUSED');
+      assert.equal((await ask('-x 192.0.2.99')).status, 'REFUSED');
+      const { answer } = await ask('-x 192.0.2.80');
+      assert.deepEqual(answer, ['80.2.0.192.in-addr.arpa. 60 IN PTR www.default.svc.example.org.']);
+    });
+
+    it('with answers of any length', async () => {
+      const cut = await ask('large.default.svc.example.org A +ignore +bufsize=1000');
+      assert.ok(cut.flags.includes('tc') && cut.size <= 1000);
+      const whole = await ask('large.default.svc.example.org A +bufsize=1000');
+      assert.deepEqual([whole.transport, whole.answer.length], ['TCP', 200]);
+    });
+
+    it('where an alias leads there', async () => {
+      const alias = (name: string, target: string) =>
+        `${name}.default.${ZONE}. 5 IN CNAME ${target}.default.svc.example.org.`;
+      const dug = await ask(`outside.default.${ZONE} A`);
+      const address = 'www.default.svc.example.org. 60 IN A 192.0.2.80';
+      assert.deepEqual(dug.answer, [alias('outside', 'www'), address]);
+      assert.deepEqual([dug.status, dug.flags], ['NOERROR', 'qr aa rd ra']);
+      const nothing = await ask(`outside.default.${ZONE} AAAA`);
+      assert.deepEqual([nothing.status, nothing.answer], ['NOERROR', [alias('outside', 'www')]]);
+      assert.match(nothing.authority[0] ?? '', /^example\.org\. 60 IN SOA /);
+      const gone = await ask(`nowhere.default.${ZONE} A`);
+      assert.deepEqual([gone.status, gone.answer], ['NXDOMAIN', [alias('nowhere', 'gone')]]);
+    });
+
+    it('or refuses, when it is told to ask nobody', async () => {
+      const dug = await dig(lab.client, '@2001:db8:51::10 example.com A');
+      assert.deepEqual([dug.status, dug.flags], ['REFUSED', 'qr rd']);
+      assert.equal(other.logged('serving').length, 1);
+    });
+  });
+
+  it('answers from the address that was asked, also from one that the host has since', async () => {
+    const { node, client } = lab;
+    await node.exec('ip', ['address', 'add', '203.0.113.99/32', 'dev', 'lo']);
+    await node.exec('ip', ['address', 'add', '2001:db8:113::99/128', 'dev', 'lo']);
+    for (const address of ['203.0.113.99', '2001:db8:113::99']) {
+      // dig takes an answer from that address only.
+      await waitFor('it is answered on', async () => {
+        const args = [`@${address}`, '+short', '+tries=1', '+timeout=1', `web.default.${ZONE}`];
+        return (await client.exec('dig', args, { reject: false })).stdout === '10.96.0.1';
+      });
+    }
+    await node.exec('ip', ['address', 'del', '203.0.113.99/32', 'dev', 'lo']);
+  });
+
+  describe('in its life', () => {
+    it('tells what it does', async () => {
+      assert.deepEqual(await get('/healthz'), { code: 200, body: 'OK' });
+      assert.deepEqual(await get('/ready'), { code: 200, body: 'OK' });
+      const { body } = await get('/metrics');
+      const scrape = new Scrape(body);
+      const labels = {
+        server: 'dns://:53',
+        zone: 'cluster.local.',
+        proto: 'tcp',
+        family: '2',
+        type: 'SRV',
+      };
+      assert.ok((scrape.value('coredns_dns_requests_total', labels) ?? 0) >= 3);
+      const forwarded = { zone: '.', rcode: 'NXDOMAIN', plugin: 'forward' };
+      assert.equal(scrape.value('coredns_dns_responses_total', forwarded), 1);
+      const failed = { to: '198.51.100.10:53', reason: 'unreachable' };
+      assert.ok((scrape.value('portwide_dns_forward_failures_total', failed) ?? 0) >= 1);
+      assert.equal(scrape.value('coredns_panics_total'), 0);
+      assert.deepEqual(await complaints(body), []);
+      assert.deepEqual(
+        server.log.filter(({ level }) => level > 40),
+        [],
+      );
+    });
+
+    it('says so when it cannot listen', async () => {
+      const flags = [...feed.flags, `--bind-address=${lab.node.ipv4}`, '--metrics-bind-address='];
+      await assert.rejects(
+        startDns(lab.node, flags),
+        /--bind-address: cannot listen on 192\.168\.77\.10, port 53: .*EADDRINUSE/,
+      );
+    });
+
+    it('is not ready, and fails for its domain alone, before it has heard of the Services', async () => {
+      const pages = '--metrics-bind-address=127.0.0.1:9154';
+      const flags = ['--master=http://127.0.0.1:1', '--port=5353', '--forward=none', pages];
+      const waiting = await startDns(lab.elsewhere, flags, 'listening');
+      const of = (query: string) => dig(lab.client, `@198.51.100.10 -p 5353 ${query}`);
+      assert.equal((await of(`web.default.${ZONE} A`)).status, 'SERVFAIL');
+      assert.equal((await of('-x 10.96.0.1')).status, 'SERVFAIL');
+      assert.equal((await of('example.com A')).status, 'REFUSED');
+      assert.equal((await get('/readyz', lab.elsewhere, 9154)).code, 503);
+      assert.equal((await get('/healthz', lab.elsewhere, 9154)).code, 200);
+      assert.equal(waiting.logged('serving').length, 0);
+      assert.equal(await waiting.stop(), 0);
+    });
+
+    it('hears of Services from an API server', async () => {
+      const api = await ApiFeed.start(lab);
+      const flags = [...api.flags, '--port=5353', '--metrics-bind-address='];
+      api.write('objects', OBJECTS);
+      await api.written();
+      const own = await startDns(lab.node, flags);
+      const srv = () =>
+        dig(lab.client, `@${lab.node.ipv4} -p 5353 _http._tcp.web.default.${ZONE} SRV`);
+      await waitFor('it knows', async () => (await srv()).answer.length === 1);
+      api.write('objects', [webOnAllPorts, ...OBJECTS.filter((object) => object !== web)]);
+      await waitFor('SRV is gone', async () => (await srv()).status === 'NXDOMAIN');
+      api.write('objects', OBJECTS);
+      await waitFor('SRV is back', async () => (await srv()).answer.length === 1);
+      const { answer } = await dig(lab.client, `@${lab.node.ipv4} -p 5353 db.default.${ZONE} A`);
+      assert.equal(answer.length, 2);
+      assert.equal(await own.stop(), 0);
+    });
+
+    it('does what docs/dns.md shows', async () => {
+      const page = readFileSync(new URL('../../docs/dns.md', import.meta.url), 'utf8');
+      const [services = ''] = fencedBlocks(page, 'yaml');
+      const [block = ''] = fencedBlocks(page, 'shell');
+      mkdirSync(join(directory, 'manifests'));
+      writeFileSync(join(directory, 'manifests', 'services.yaml'), services);
+      const [start = assert.fail(), ...commands] = consoleCommands(block);
+      const shown = /^portwide dns (.*) &$/.exec(start.command)?.[1] ?? assert.fail();
+      const pages = '--metrics-bind-address=';
+      const args = shown.replace(' manifests ', ` ${join(directory, 'manifests')} `).split(' ');
+      const own = await startDns(lab.elsewhere, [...args, pages]);
+      assert.equal(commands.length, 5);
+      for (const { command, output } of commands) {
+        const { stdout } = await lab.elsewhere.exec('sh', ['-c', command]);
+        assert.equal(stdout, output, command);
+      }
+      assert.equal(await own.stop(), 0);
+    });
+
+    it('ends when it is told to', async () => {
+      assert.equal(await server.stop(), 0);
+      assert.equal(server.logged('stopping').length, 1);
+      const args = [`@${lab.node.ipv4}`, '+tries=1', '+timeout=1', `web.default.${ZONE}`];
+      assert.notEqual((await lab.client.exec('dig', args, { reject: false })).exitCode, 0);
+    });
+  });
+});

@@ -1,0 +1,25 @@
+/** DNS look-ups of a host's thread. */
+import type { SrvRecord } from 'node:dns';
+import { Resolver } from 'node:dns/promises';
+import type { LookUp } from './answers.ts';
+import type { ResolveRequest } from './messages.ts';
+
+/** Asks one server, once. */
+export async function resolve(request: ResolveRequest): Promise<LookUp> {
+  const { server, name, type, timeoutMs } = request;
+  // c-ares opens its sockets in the thread that asks, so in the host's namespace.
+  const resolver = new Resolver({ timeout: timeoutMs, tries: 1 });
+  resolver.setServers([server]);
+  try {
+    if (type === 'SRV') return { answers: (await resolver.resolveSrv(name)).map(shown) };
+    return { answers: await (type === 'A' ? resolver.resolve4(name) : resolver.resolve6(name)) };
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === undefined) throw error;
+    return { code };
+  }
+}
+
+function shown({ name, port }: SrvRecord): string {
+  return `${name} port ${port}`;
+}
