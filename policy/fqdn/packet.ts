@@ -72,7 +72,6 @@ function readIpv6(packet: Buffer): Segment | undefined {
     protocol = packet.readUInt8(start);
     start += (packet.readUInt8(start + 1) + 1) * 8;
   }
-  if (start > total) return undefined;
   const addresses = { source: latin1(packet, 8, 16), destination: latin1(packet, 24, 16) };
   return readTransport(protocol, packet.subarray(start, total), addresses);
 }

@@ -1,5 +1,5 @@
 /** What the thread that looks into packets and the one that learns say to each other. */
-import type { Resolution } from './inspector.ts';
+import type { Batch } from './intake.ts';
 
 /** What the thread is told when it starts. */
 export interface ThreadOptions {
@@ -34,11 +34,6 @@ export type ToThread =
 export type FromThread =
   /** The queue is bound. */
   | { readonly kind: 'ready' }
-  /** What is to be learned, numbered from `first` on. */
-  | {
-      readonly kind: 'resolutions';
-      readonly first: number;
-      readonly batch: readonly (readonly Resolution[])[];
-    }
+  | ({ readonly kind: 'resolutions' } & Batch)
   /** A packet could not be looked into; it went on. */
   | { readonly kind: 'failed'; readonly error: string };

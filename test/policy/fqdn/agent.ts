@@ -35,6 +35,7 @@ let enforcer: Enforcer;
 let learning: DnsLearning;
 let applied = 0;
 let failing = false;
+let sticking = false;
 const log: string[] = [];
 const say = (what: string) => (error: unknown) => {
   log.push(`${what}: ${String(error)}`);
@@ -81,8 +82,11 @@ const functions = {
     });
     learning = new DnsLearning({
       store: {
-        learn: (...args) =>
-          failing ? Promise.reject(new Error('told to')) : enforcer.learn(...args),
+        learn: async (...args) => {
+          if (failing) throw new Error('told to');
+          if (sticking) await new Promise(() => undefined);
+          await enforcer.learn(...args);
+        },
         forget: (...args) => enforcer.forget(...args),
       },
       tables: IP_FAMILIES.map((family) => iptablesCommands(family, 'nft')),
@@ -113,6 +117,11 @@ const functions = {
   /** Has the kernel learn nothing. */
   fail(value: boolean): void {
     failing = value;
+  },
+
+  /** Has the kernel learn nothing, without an end. */
+  stick(value: boolean): void {
+    sticking = value;
   },
 
   /** Packets that were denied. */

@@ -126,6 +126,25 @@ describe('DNS messages', () => {
         bytes.writeUInt16BE(0xc000 | target, at);
         assert.deepEqual(addresses(bytes), {}, String(target));
       }
+      // Forwards, where nobody points to.
+      const forwards = Buffer.concat([Buffer.alloc(12), Buffer.from('c01200010001016100', 'hex')]);
+      forwards.writeUInt16BE(1, 4);
+      assert.equal(readDnsMessage(forwards), undefined);
+      // Back, and forwards from there, into the data of a text.
+      const head = response([{ type: 'TXT', name: NAME, ttl: 60, data: 'text' }]);
+      const text = head.length - 4;
+      head.set([0xc0, text + 2], text);
+      head.set([0xc0, 12], text + 2);
+      const record = [0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1];
+      const hopping = (to: number) => Buffer.concat([head, Buffer.from([0xc0, to, ...record])]);
+      for (const [to, expected] of [
+        [text + 2, { '192.0.2.1': 60 }],
+        [text, {}],
+      ] as const) {
+        const bytes = hopping(to);
+        bytes.writeUInt16BE(2, 6);
+        assert.deepEqual(addresses(bytes), expected);
+      }
       // Two that lead to each other.
       const header = Buffer.alloc(12);
       header.writeUInt16BE(1, 4);
@@ -169,6 +188,12 @@ describe('DNS messages', () => {
       });
     });
 
+    it('at the end of the first of several aliases', () => {
+      const aliases = [cname(NAME, 'b.net'), cname(NAME, 'c.net')];
+      const ends = [a('192.0.2.1', 'b.net'), a('192.0.2.2', 'c.net')];
+      assert.deepEqual(addresses(response([...aliases, ...ends])), { '192.0.2.1': 60 });
+    });
+
     it('not of other names in the answer', () => {
       assert.deepEqual(addresses(response([a('192.0.2.1', 'example.com')])), {});
       assert.deepEqual(
@@ -179,8 +204,9 @@ describe('DNS messages', () => {
 
     it('not where the chain ends, goes round, or has no end', () => {
       assert.deepEqual(addresses(response([cname(NAME, 'b.example.net')])), {});
-      const circle = [cname(NAME, 'b.net'), cname('b.net', NAME), a('192.0.2.1', 'b.net')];
-      assert.deepEqual(addresses(response(circle)), {});
+      const circle = [cname(NAME, 'b.net'), cname('b.net', NAME)];
+      const inside = [a('192.0.2.1', 'b.net'), a('192.0.2.2')];
+      assert.deepEqual(addresses(response([...circle, ...inside])), {});
       const links = Array.from({ length: 40 }, (_, index) =>
         cname(index === 0 ? NAME : `n${index}`, `n${index + 1}`),
       );
@@ -244,8 +270,13 @@ describe('DNS messages', () => {
       assert.deepEqual(addresses(wrong), {});
       const alias = response([cname(NAME, 'b.example.net'), a('192.0.2.1', 'b.example.net')]);
       const end = alias.indexOf(Buffer.from('\x01b\x07example\x03net\x00', 'latin1'));
-      alias.writeUInt8(63, end);
-      assert.deepEqual(addresses(alias), {});
+      const broken = Buffer.from(alias);
+      broken.writeUInt8(63, end);
+      assert.deepEqual(addresses(broken), {});
+      // A name that ends before its record does.
+      const short = response([cname(NAME, 'b.example.net'), a('192.0.2.1', 'b')]);
+      short.writeUInt8(0, end + 2);
+      assert.deepEqual(addresses(short), {});
     });
 
     it('4,000 of them', () => {

@@ -225,6 +225,27 @@ describe('the learner of addresses', () => {
       assert.deepEqual(learner.numbers(), { names: 70, addresses: 70, evictions: 11 });
     });
 
+    it('of all names: of several patterns that have as many', () => {
+      learner = new Learner({ ...OPTIONS, total: 80 });
+      learner.setNames(names({ '*.one': [1], '*.two': [2] }), 0);
+      for (let index = 0; index < 40; index++) {
+        learner.take(`n${index}.one`, some(index, 1, 100), 0);
+        learner.take(`n${index}.two`, some(1000 + index, 1, 1000), 0);
+      }
+      const { forget } = learner.take('last.one', some(200, 1, 30), 0);
+      const evicted = Object.groupBy(forget.elements, ({ list }) => list);
+      assert.deepEqual([evicted[1]?.length, evicted[2]?.length], [6, 5]);
+    });
+
+    it('of all names, but not of what has ended', () => {
+      learner = new Learner({ ...OPTIONS, total: 10 });
+      learner.setNames(names({ '*.a': [1] }), 0);
+      learner.take('x.a', some(0, 6, 50), 0);
+      learner.take('y.a', some(10, 4, 500), 0);
+      assert.deepEqual(learner.take('z.a', some(20, 4, 500), 51_000).forget.answers, []);
+      assert.deepEqual(learner.numbers(), { names: 2, addresses: 8, evictions: 0 });
+    });
+
     it('that keep the name which was answered just now', () => {
       learner = new Learner({ ...OPTIONS, total: 10 });
       learner.setNames(names({ a: [1] }), 0);

@@ -14,6 +14,10 @@ import { createWorld, PORT, VIP, type World } from './world.ts';
 
 type Type = 'A' | 'AAAA';
 
+function isIpv4(address: string): boolean {
+  return !address.includes(':');
+}
+
 /** A pod that may go nowhere but to the resolvers and where names of `*.example.com` lead. */
 describe('addresses of domain names', () => {
   let world: World;
@@ -331,8 +335,13 @@ describe('addresses of domain names', () => {
           assert.ok(await connects(addressOf(number, 'A')), `${resolver} ${protocol}`);
         }
       }
-      const { queries, answers } = await agent.call('numbers');
-      assert.deepEqual([queries, answers], [6, 6]);
+      // What the node itself asks there is its own affair.
+      for (const resolver of [node.ipv4, LOCAL]) {
+        const { stdout } = await node.exec('dig', ['+short', `@${resolver}`, 'a9.example.com']);
+        assert.equal(stdout, addressOf(9, 'A'));
+      }
+      const { queries, answers, unasked: others } = await agent.call('numbers');
+      assert.deepEqual([queries, answers, others], [6, 6, 0]);
       await restart();
     });
 
@@ -373,6 +382,29 @@ describe('addresses of domain names', () => {
       await look(`a${number}-t1.example.com`);
       assert.ok(await connects(address));
       await connection.close();
+      await restart();
+    });
+
+    it('as long as there is room for them', async () => {
+      const TOTAL = 40;
+      await agent.stop();
+      // Of the others nothing is to be there.
+      await world.lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);
+      agent = await world.agent({ learner: { total: TOTAL } });
+      await client.call('lookups', {
+        resolver: VIP[4],
+        name: 'a#-t296.example.com',
+        first: 30_000,
+        count: 3 * TOTAL,
+        concurrency: 4,
+      });
+      const { addresses, evictions } = await agent.call('numbers');
+      assert.ok(addresses <= TOTAL && evictions >= 2 * TOTAL);
+      const learned = async () => (await agent.call('elements', 1)).filter(isIpv4).length;
+      await waitFor('the rest is gone', async () => (await learned()) === addresses);
+      const kept = (await agent.call('answers')).filter(({ address }) => isIpv4(address));
+      assert.equal(kept.length, addresses);
+      assert.ok(await connects(addressOf(30_000 + 3 * TOTAL - 1, 'A')));
       await restart();
     });
 
@@ -496,6 +528,55 @@ describe('addresses of domain names', () => {
       const number = unused();
       await look(`a${number}.example.com`);
       assert.ok(await connects(addressOf(number, 'A')));
+    });
+
+    it('whose main thread stands still for a while has them all when it goes on', async () => {
+      const COUNT = 300;
+      const before = await agent.call('numbers');
+      const size = await agent.call('size', 'learned');
+      await agent.call('hang', 1500);
+      // More answers wait than the queue has room for at first.
+      const { answered } = await client.call('lookups', {
+        resolver: VIP[4],
+        name: 'a#-t295.example.com',
+        first: 40_000,
+        count: COUNT,
+        concurrency: COUNT,
+        perSecond: 250,
+      });
+      const after = await agent.call('numbers');
+      assert.equal(answered, COUNT);
+      assert.deepEqual(
+        [after.answers - before.answers, after.unasked, after.overdue],
+        [COUNT, before.unasked, before.overdue],
+      );
+      assert.equal((await agent.call('size', 'learned')) - size, COUNT);
+    });
+
+    it('that has no names any more: what it holds back goes on', async () => {
+      await agent.call('stick', true);
+      const number = unused();
+      const { answers } = await agent.call('numbers');
+      const looking = look(`a${number}.example.com`);
+      await waitFor('the answer', async () => (await agent.call('numbers')).answers > answers);
+      assert.equal((await agent.call('queue'))?.waiting, 1);
+      await agent.call('setNames', []);
+      assert.deepEqual(await looking, [addressOf(number, 'A')]);
+      await restart();
+    });
+
+    it('that is closed: DNS goes on', async () => {
+      const number = unused();
+      await look(`a${number}.example.com`);
+      await agent.call('close');
+      assert.equal(await agent.call('queue'), undefined);
+      const other = unused();
+      assert.equal((await look(`a${other}.example.com`)).length, 1);
+      const known = await pod.tcp(addressOf(number, 'A'), PORT);
+      assert.equal(known.outcome, 'answered');
+      const unknown = await pod.tcp(addressOf(other, 'A'), PORT, { timeoutMs: 300 });
+      assert.equal(unknown.outcome, 'timeout');
+      await restart();
     });
 
     it('that has much else to do loses none of many', async () => {

@@ -88,9 +88,11 @@ describe('queries that were seen', () => {
     asked({ id: 2 }, 10);
     assert.equal(queries.settle(answer(), 1009), true);
     assert.equal(queries.settle(answer({ id: 2 }), 1010), false);
+    asked({ id: 3 }, 1010);
+    assert.equal(queries.size, 1);
     // Asked once more, it waits anew.
     asked({ id: 2 }, 1500);
-    assert.equal(queries.size, 1);
+    assert.equal(queries.size, 2);
     assert.equal(queries.settle(answer({ id: 2 }), 2400), true);
   });
 

@@ -1,7 +1,12 @@
 import assert from 'node:assert/strict';
-import { QueueLength } from '../../../policy/fqdn/queue-length.ts';
+import { QUEUE_LENGTH_LIMITS, QueueLength } from '../../../policy/fqdn/queue-length.ts';
 
 describe('the length of the queue', () => {
+  it('is short, for an agent that hangs holds up so many packets', () => {
+    assert.equal(new QueueLength().length(0, 0), 128);
+    assert.ok(QUEUE_LENGTH_LIMITS.most >= 2000);
+  });
+
   it('is short as long as that does, and four times what waits otherwise', () => {
     const queue = new QueueLength({ least: 128, most: 4096, calm: 5000 });
     const lengths = [0, 1, 32, 33, 64, 65, 3, 900, 5000].map((each) => queue.length(each, 0));

@@ -67,6 +67,21 @@ describe('messages in TCP streams', () => {
     assert.deepEqual(messages, ['first', 'second']);
   });
 
+  it('wait for what is missing, be what follows sent again and again', () => {
+    const { messages, take, streams } = listener();
+    take({ syn: true, sequence: 99 });
+    for (let time = 0; time < 3 * LIMITS.early; time++) {
+      // What is handed over is another packet by the next.
+      const buffer = Buffer.from(ONE.subarray(3));
+      take({ sequence: 103, data: buffer.subarray(0, 2) });
+      buffer.fill(0);
+    }
+    take({ sequence: 103, data: ONE.subarray(3) });
+    assert.equal(streams.numbers().givenUp, 0);
+    take({ sequence: 100, data: ONE.subarray(0, 3) });
+    assert.deepEqual(messages, ['first']);
+  });
+
   it('are the same however the stream is cut', () => {
     const message = fc.string({ minLength: 1, maxLength: 40, unit: 'grapheme-ascii' });
     check(

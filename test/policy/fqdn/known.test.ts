@@ -1,0 +1,89 @@
+import assert from 'node:assert/strict';
+import { DnsLearning } from '../../../policy/fqdn/learning.ts';
+import type { Answer, LearnedElement } from '../../../policy/shape.ts';
+import { FakeTimers } from '../../proxier/fake-timers.ts';
+
+/** Without resolvers: nothing is queued, and nothing new is learned. */
+describe('what is known of domain names', () => {
+  const timers = new FakeTimers();
+  let learned: (readonly LearnedElement[])[];
+  let failures: unknown[];
+  let error: Error | undefined;
+  let learning: DnsLearning;
+
+  const answer = (name: string, address: string, timeoutMs: number): Answer => {
+    return { name, address, timeoutMs };
+  };
+  const names = (pattern: string, ...lists: readonly number[]) =>
+    new Map([[pattern, new Set(lists)]]);
+
+  beforeEach(() => {
+    learned = [];
+    failures = [];
+    error = undefined;
+    learning = new DnsLearning({
+      store: {
+        learn: async (elements) => {
+          if (error !== undefined) throw error;
+          learned.push(elements);
+        },
+        forget: async () => undefined,
+      },
+      tables: [],
+      observer: {
+        notLearned: (failure) => failures.push(failure),
+        notForgotten: (failure) => failures.push(failure),
+        rulesFailed: (_, failure) => failures.push(failure),
+        threadFailed: (failure) => failures.push(failure),
+      },
+      timers,
+    });
+    learning.restore([
+      answer('a.example.com', '192.0.2.1', 90_000),
+      answer('a.example.com', '2001:db8::1', 20_000),
+      answer('b.test', '192.0.2.2', 90_000),
+    ]);
+  });
+  afterEach(async () => {
+    await learning.close();
+    assert.equal(timers.pending, 0);
+  });
+
+  it('comes into lists that are new, and stays in those that are not', async () => {
+    await learning.setNames(names('*.example.com', 1));
+    await learning.setNames(names('*.example.com', 1));
+    assert.deepEqual(learned, [
+      [
+        { set: 'learned', list: 1, address: '192.0.2.1', timeoutMs: 90_000 },
+        { set: 'learned', list: 1, address: '2001:db8::1', timeoutMs: 20_000 },
+      ],
+    ]);
+  });
+
+  it('is told by family, with the time that is left', async () => {
+    await learning.setNames(names('*.example.com', 1));
+    timers.advance(5000);
+    assert.deepEqual(learning.learned('IPv6'), {
+      elements: [{ set: 'learned', list: 1, address: '2001:db8::1', timeoutMs: 15_000 }],
+      answers: [answer('a.example.com', '2001:db8::1', 15_000)],
+    });
+    assert.deepEqual(learning.learned('IPv4').answers, [
+      answer('a.example.com', '192.0.2.1', 85_000),
+      answer('b.test', '192.0.2.2', 85_000),
+    ]);
+  });
+
+  it('ends', () => {
+    assert.equal(learning.numbers().addresses, 3);
+    timers.advance(60_000);
+    assert.equal(learning.numbers().addresses, 2);
+    timers.advance(60_000);
+    assert.deepEqual([learning.numbers().names, learning.numbers().addresses], [0, 0]);
+  });
+
+  it('may not be known to the kernel, which is told', async () => {
+    error = new Error('no table');
+    await learning.setNames(names('*.example.com', 1));
+    assert.deepEqual(failures, [error]);
+  });
+});
