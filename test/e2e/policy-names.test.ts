@@ -37,16 +37,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await lab.elsewhere.exec('ip', ['-batch', '-'], { input });
       await lab.elsewhere.serve({ protocol: 'TCP', port: PORT });
       agent = new Agent(lab);
-      const ports = [53].flatMap((port) => [{ protocol: 'UDP', port }, { port }]);
-      agent.write('policies', [
-        ...policyPods(lab),
-        networkPolicy('dns', { podSelector: {}, policyTypes: ['Egress'], egress: [{ ports }] }),
-        adminPolicy('AdminNetworkPolicy', 'names', {
-          priority: 1,
-          subject: { namespaces: {} },
-          egress: [{ action: 'Allow', to: [{ domainNames: ['*.example.com'] }] }],
-        }),
-      ]);
+      agent.write('policies', policies());
       const dns = serviceManifest('kube-dns', {
         spec: {
           clusterIPs: VIPS,
@@ -74,6 +65,18 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await lab?.destroy();
     });
 
+    const policies = (...besides: readonly Readonly<Record<string, unknown>>[]) => {
+      const ports = [{ protocol: 'UDP', port: 53 }, { port: 53 }];
+      return [
+        ...policyPods(lab),
+        networkPolicy('dns', { podSelector: {}, policyTypes: ['Egress'], egress: [{ ports }] }),
+        adminPolicy('AdminNetworkPolicy', 'names', {
+          priority: 1,
+          subject: { namespaces: {} },
+          egress: [{ action: 'Allow', to: [{ domainNames: ['*.example.com'] }, ...besides] }],
+        }),
+      ];
+    };
     const inKubeSystem = (object: Readonly<Record<string, unknown>>) => ({
       ...object,
       metadata: { ...(object.metadata as object), namespace: 'kube-system' },
@@ -165,6 +168,36 @@ for (const mode of ['nftables', 'iptables'] as const) {
         'the policy is gone',
         async () => (await outcome(addressOf(4, 'A'))) === 'answered',
       );
+    });
+
+    it('a policy whose peers change has what is known, through every change', async () => {
+      const [four, six] = [addressOf(1, 'A'), addressOf(2, 'AAAA')];
+      await waitFor('both are known', async () => {
+        await dig('a1.example.com');
+        await dig('a2.example.com', 'AAAA', VIPS[1]);
+        return [await outcome(four), await outcome(six)].every((each) => each === 'answered');
+      });
+      // Less than the second after which a client tries again.
+      const reaches = async (address: string) =>
+        (await pod.tcp(address, PORT, { timeoutMs: 900 })).outcome;
+      const lost: string[] = [];
+      let changing = true;
+      const connecting = [four, six].map(async (address) => {
+        while (changing) if ((await reaches(address)) !== 'answered') lost.push(address);
+      });
+      try {
+        for (let round = 0; round < 10; round++) {
+          const added = addressOf(100 + round, 'A');
+          // No name was asked for meanwhile: nobody learns anything.
+          agent.write('policies', policies({ networks: [`${added}/32`] }));
+          await waitFor(`${added} is allowed`, async () => (await outcome(added)) === 'answered');
+        }
+      } finally {
+        changing = false;
+        await Promise.all(connecting);
+      }
+      agent.write('policies', policies());
+      assert.deepEqual(lost, []);
     });
 
     it('the queue goes with the flag, and with cleanup', async () => {
