@@ -113,6 +113,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
     source: {
       takeChanges: () => {
         const changes = model.takeChanges();
+        // Ahead of the changes in the backends' turns: lists that come with them have what is known.
         if (changes.length > 0) names.setNames(model.domainNames());
         return changes;
       },
