@@ -14,12 +14,14 @@ const NFTA_OBJ_TABLE = 1;
 const NFTA_OBJ_NAME = 2;
 const NFTA_OBJ_TYPE = 3;
 const NFTA_OBJ_DATA = 4;
+const NFTA_COUNTER_BYTES = 1;
 const NFTA_COUNTER_PACKETS = 2;
 
 /** A counter of a table. */
 export interface NftCounter {
   readonly name: string;
   readonly packets: bigint;
+  readonly bytes: bigint;
 }
 
 /** Asks, as a dump, for the counters of a table. @throws RangeError */
@@ -44,9 +46,12 @@ export function readCounter({ type, payload }: Message, table: string): NftCount
   const kind = attributes.get(NFTA_OBJ_TYPE) ?? Buffer.alloc(0);
   if (text(NFTA_OBJ_TABLE) !== table) return undefined;
   if (readNumber(kind, 0, kind.length, 4) !== NFT_OBJECT_COUNTER) return undefined;
-  const packets = readAttributes(attributes.get(NFTA_OBJ_DATA) ?? Buffer.alloc(0), 0).get(
-    NFTA_COUNTER_PACKETS,
-  );
-  if (packets === undefined || packets.length < 8) throw new MalformedMessage('counter of nothing');
-  return { name: text(NFTA_OBJ_NAME) ?? '', packets: packets.readBigUInt64BE() };
+  const data = readAttributes(attributes.get(NFTA_OBJ_DATA) ?? Buffer.alloc(0), 0);
+  const count = (which: number) => {
+    const bytes = data.get(which);
+    if (bytes === undefined || bytes.length < 8) throw new MalformedMessage('counter of nothing');
+    return bytes.readBigUInt64BE();
+  };
+  const [packets, bytes] = [count(NFTA_COUNTER_PACKETS), count(NFTA_COUNTER_BYTES)];
+  return { name: text(NFTA_OBJ_NAME) ?? '', packets, bytes };
 }

@@ -174,19 +174,6 @@ export function deleteSetRequest({ family, name }: NftTable, set: string): Reque
   ]);
 }
 
-/** Deletes all elements of a set or a map. @throws RangeError */
-export function emptySetRequest({ family, name }: NftTable, set: string): Request {
-  return change(NFT_MSG_DELSETELEM, 0, family, [
-    { type: NFTA_SET_ELEM_LIST_TABLE, value: nameBytes(name) },
-    { type: NFTA_SET_ELEM_LIST_SET, value: nameBytes(set) },
-  ]);
-}
-
-/** Deletes all rules of all chains. @throws RangeError */
-export function clearTableRequest({ family, name }: NftTable): Request {
-  return change(NFT_MSG_DELRULE, 0, family, [{ type: NFTA_TABLE, value: nameBytes(name) }]);
-}
-
 /** Deletes all rules of a chain. @throws RangeError */
 export function flushChainRequest({ family, name }: NftTable, chain: string): Request {
   return change(NFT_MSG_DELRULE, 0, family, [

@@ -1,9 +1,8 @@
 import type { NetlinkError } from './error.ts';
 import type { Request } from './message.ts';
 import {
-  clearTableRequest,
   deleteChainRequest,
-  emptySetRequest,
+  deleteTableRequest,
   flushChainRequest,
   newChainRequest,
   newRuleRequest,
@@ -93,12 +92,6 @@ export class Script {
             if (slices.isOver()) await slices.turn();
           }
           break;
-        case 'empty':
-          this.#append(emptySetRequest(table, step.set), {});
-          break;
-        case 'clear':
-          this.#append(clearTableRequest(table), {});
-          break;
         case 'fill': {
           const { name: chain, rules } = step.chain;
           this.#append(flushChainRequest(table, chain), { chain });
@@ -114,6 +107,9 @@ export class Script {
           for (const chain of step.chains) this.#append(flushChainRequest(table, chain), { chain });
           for (const chain of step.chains)
             this.#append(deleteChainRequest(table, chain), { chain });
+          break;
+        case 'delete-table':
+          this.#append(deleteTableRequest({ ...table, name: step.table }), {});
           break;
       }
     }

@@ -48,14 +48,12 @@ export interface NftChainRules {
 /** What a transaction may do. */
 export type NftStep =
   | NftChange
-  /** All elements of a set go. */
-  | { readonly action: 'empty'; readonly set: string }
-  /** The rules of all chains of the table go. */
-  | { readonly action: 'clear' }
   /** A chain gets just these rules; one that is not there is made. */
   | { readonly action: 'fill'; readonly chain: NftChainRules }
   /** Chains go with their rules; nothing but each other may name them. */
-  | { readonly action: 'remove'; readonly chains: readonly string[] };
+  | { readonly action: 'remove'; readonly chains: readonly string[] }
+  /** Another table of the family goes, with all that is in it. */
+  | { readonly action: 'delete-table'; readonly table: string };
 
 /** A set or a map that there is. */
 export interface NftSet {

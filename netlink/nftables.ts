@@ -230,6 +230,18 @@ export class NfTables {
     await this.#send(chains.map((name) => deleteChainRequest(table, name)));
   }
 
+  /**
+   * Deletes the table with all that is in it; one that is not there is no error.
+   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
+   */
+  async delete(): Promise<void> {
+    try {
+      await this.#send([deleteTableRequest(this.#table)]);
+    } catch (error) {
+      if (!(error instanceof NftRefusedError) || error.errno !== ENOENT) throw error;
+    }
+  }
+
   async #send(requests: readonly Request[]): Promise<void> {
     if (requests.length === 0) return;
     const { family, name } = this.#table;

@@ -2,17 +2,13 @@
 import type { IpFamily } from '../api/objects.ts';
 import { addressFormatter } from '../netlink/address.ts';
 import { ENOENT, hasErrno } from '../netlink/error.ts';
-import {
-  NFT_SET_FLAGS,
-  type NfTables,
-  NftRefusedError,
-  type NftStep,
-} from '../netlink/nftables.ts';
+import { NftRefusedError, type NftStep } from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
-import { type NftCommand, NftError } from '../nftables/command.ts';
+import type { NftCommand } from '../nftables/command.ts';
 import { profileChainNames, profileChains } from './chains.ts';
 import { type KernelElement, placed, placedAnswer, readAnswer } from './element.ts';
 import { Lifetimes } from './lifetimes.ts';
+import { type Content, fill, inForce, type PolicyTables, rebuild } from './rebuild.ts';
 import { PolicyRefusedError } from './refusal.ts';
 import {
   type Answer,
@@ -25,17 +21,12 @@ import {
   type ProfileChain,
 } from './shape.ts';
 import {
-  chainRules,
-  closedTable,
   DENIALS,
   type Denial,
-  declarations,
   denyChain,
-  type PolicyChain,
   SET_NAMES,
   type SetName,
   type SkeletonOptions,
-  standingChains,
 } from './skeleton.ts';
 
 export interface PolicyBackendOptions extends SkeletonOptions {
@@ -50,7 +41,7 @@ export interface Learned {
   readonly answers: readonly Answer[];
 }
 
-/** Packets that were denied since the table was made. */
+/** Packets that were denied, unless somebody else took the table away since. */
 export interface Denied {
   readonly denial: Denial;
   readonly direction: Direction;
@@ -74,11 +65,10 @@ interface Lesson extends Learned {
  */
 export class PolicyBackend {
   readonly family: IpFamily;
-  readonly #tables: NfTables;
+  readonly #tables: PolicyTables;
   readonly #nft: NftCommand;
   readonly #options: PolicyBackendOptions;
   readonly #now: () => number;
-  readonly #standing: readonly PolicyChain[];
   #queue: Promise<unknown> = Promise.resolve();
   #lesson: Lesson | undefined;
   #isKnown = false;
@@ -89,13 +79,12 @@ export class PolicyBackend {
   readonly #learned = new Lifetimes('learned');
   readonly #answers = new Lifetimes('answers');
 
-  constructor(tables: NfTables, nft: NftCommand, options: PolicyBackendOptions) {
+  constructor(tables: PolicyTables, nft: NftCommand, options: PolicyBackendOptions) {
     this.family = options.family;
     this.#tables = tables;
     this.#nft = nft;
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
-    this.#standing = standingChains(options);
   }
 
   /** Whether only `replaceAll` can tell what the kernel has afterwards. */
@@ -138,12 +127,12 @@ export class PolicyBackend {
   }
 
   /**
-   * Has the table hold this and nothing else, in one transaction, whatever there is: nothing, a table of
-   * an earlier agent, or one that somebody changed. The set of answers keeps what it has.
+   * Has the table hold this and nothing else, whatever there is: nothing, a table of an earlier agent, of
+   * another version, or one that somebody changed. What was in force is until this is, also where it
+   * is broken off. Answers that were kept are.
    * @param state must stay as it is until the promise is settled.
    * @returns the number of elements.
-   * @throws NftError, PolicyRefusedError, NetlinkError; the kernel is as it was then, but for a table of
-   * another version, see `closedTable`.
+   * @throws NftError, PolicyRefusedError, NetlinkError
    */
   replaceAll(state: PolicyState, learned: Learned): Promise<number> {
     return this.#inTurn(async () => {
@@ -195,16 +184,19 @@ export class PolicyBackend {
   }
 
   /** Zeros without a table. */
-  async denied(): Promise<Denied[]> {
-    const counters = (await this.#tables.counters()) ?? [];
-    const packets = new Map(counters.map((each) => [each.name, Number(each.packets)]));
-    return DENIALS.flatMap((denial) =>
-      DIRECTIONS.map((direction) => ({
-        denial,
-        direction,
-        packets: packets.get(denyChain(denial, direction)) ?? 0,
-      })),
-    );
+  denied(): Promise<Denied[]> {
+    // Not while the table is made anew.
+    return this.#inTurn(async () => {
+      const counters = (await this.#tables.main.counters()) ?? [];
+      const packets = new Map(counters.map((each) => [each.name, Number(each.packets)]));
+      return DENIALS.flatMap((denial) =>
+        DIRECTIONS.map((direction) => ({
+          denial,
+          direction,
+          packets: packets.get(denyChain(denial, direction)) ?? 0,
+        })),
+      );
+    });
   }
 
   async #apply(change: PolicyChange): Promise<void> {
@@ -216,94 +208,63 @@ export class PolicyBackend {
     const changed = parts.filter(({ name }) => this.#chains.has(name));
     const stale = staleChains(chains, discardChains, this.#chains, this.family);
 
-    await this.#tables.transact([...steps('add', prepare), ...fresh.map(fill)]);
+    await this.#tables.main.transact([...steps('add', prepare), ...fresh.map(fill)]);
     for (const { name } of fresh) this.#chains.add(name);
     this.#count(prepare, 1);
-    await this.#tables.transact([
+    await this.#tables.main.transact([
       ...steps('delete', remove),
       ...steps('add', add),
       ...changed.map(fill),
     ]);
     this.#count(remove, -1);
     this.#count(add, 1);
-    await this.#tables.transact([...steps('delete', discard), { action: 'remove', chains: stale }]);
+    await this.#tables.main.transact([
+      ...steps('delete', discard),
+      { action: 'remove', chains: stale },
+    ]);
     for (const name of stale) this.#chains.delete(name);
     this.#count(discard, -1);
   }
 
   async #replaceAll({ chains, elements }: PolicyState, learned: Learned): Promise<number> {
     const slices = new Slices();
-    const sizes = new Map<SetName, number>();
     const bySet = new Map<SetName, KernelElement[]>(SET_NAMES.map((set) => [set, []]));
     for (const origin of elements) {
       const { set, element } = placed(origin);
       bySet.get(set)?.push(element);
       if (slices.isOver()) await slices.turn();
     }
-    for (const [set, { length }] of bySet) sizes.set(set, length);
-    await this.#declare(bySet);
-
-    const parts = chains.flatMap((chain) => profileChains(chain, this.family));
-    const wanted = new Set([...this.#standing, ...parts].map(({ name }) => name));
-    const strangers = ((await this.#tables.chains()) ?? []).filter((name) => !wanted.has(name));
+    const sizes = new Map([...bySet].map(([set, { length }]) => [set, length]));
     const now = this.#now();
-    const kept = (await this.#readAnswers()).flatMap((answer) => placedAnswer(answer) ?? []);
-    this.#answers.restart(
-      kept.map(({ element }) => element),
-      now,
-    );
-    const answers = this.#answers.wanting(elementsOfAnswers(learned.answers), now);
-    this.#learned.restart([], now);
+    const kept = await this.#readAnswers();
+    this.#answers.clear();
+    this.#learned.clear();
+    const answers = this.#answers.wanting(elementsOfAnswers([...kept, ...learned.answers]), now);
     const names = this.#learned.wanting(elementsOfNames(learned.elements), now);
-
-    await this.#tables.transact([
-      { action: 'clear' },
-      ...SET_NAMES.filter((set) => set !== 'answers').map(
-        (set) => ({ action: 'empty', set }) as const,
-      ),
-      ...[...this.#standing, ...parts].map(fill),
-      ...[...bySet].map(([set, all]) => ({ action: 'add', set, elements: all }) as const),
-      ...this.#learned.steps(names),
-      ...this.#answers.steps(answers),
-    ]);
+    bySet.set('answers', answers).set('learned', names);
+    await this.#rebuild({ chains, elements: bySet });
+    const parts = chains.flatMap((chain) => profileChains(chain, this.family));
+    this.#chains = new Set(parts.map(({ name }) => name));
     this.#learned.note(names, now);
     this.#answers.note(answers, now);
-    this.#chains = new Set(parts.map(({ name }) => name));
     this.#sizes = sizes;
-    await this.#removeStrangers(strangers);
     return [...sizes.values()].reduce((sum, size) => sum + size, 0);
   }
 
-  /** Brings the table with its sets. */
-  async #declare(elements: ReadonlyMap<SetName, readonly KernelElement[]>): Promise<void> {
+  /** Without nflog where the kernel has none: that nobody hears of denials is better than none. */
+  async #rebuild(content: Content): Promise<void> {
+    const { logGroup, onWarning } = this.#options;
     try {
-      await this.#nft.run(declarations(this.#standing, this.family));
+      await rebuild(this.#tables, this.#nft, this.#options, content);
     } catch (error) {
-      if (!(error instanceof NftError) || (await this.#tables.sets()) === undefined) throw error;
-      this.#options.onWarning(
-        'the table of network policy is of another version: it is replaced as a whole',
-      );
-      const pods = DIRECTIONS.flatMap((direction) =>
-        (elements.get(`${direction}-pods`) ?? []).map(({ origin }) => origin),
-      ) as Extract<PolicyElement, { set: `${Direction}-pods` }>[];
-      await this.#nft.run(closedTable(this.#standing, pods, this.family));
-    }
-  }
-
-  /** What nothing of ours leads to. */
-  async #removeStrangers(chains: readonly string[]): Promise<void> {
-    const known = new Set<string>(SET_NAMES);
-    const sets = ((await this.#tables.sets()) ?? [])
-      .filter(({ flags }) => (flags & NFT_SET_FLAGS.anonymous) === 0)
-      .map(({ name }) => name);
-    try {
-      await this.#tables.remove(
-        chains,
-        sets.filter((name) => !known.has(name)),
-      );
-    } catch (error) {
-      if (!(error instanceof NftRefusedError)) throw error;
-      this.#options.onWarning(`cannot remove what is not ours: ${error.message}`);
+      const isLogging =
+        logGroup !== undefined &&
+        error instanceof NftRefusedError &&
+        error.rule !== undefined &&
+        DENIALS.some((denial) => error.chain?.startsWith(denial));
+      if (!isLogging) throw error;
+      onWarning(`denied packets cannot be logged to group ${logGroup}: ${error.message}`);
+      await rebuild(this.#tables, this.#nft, { ...this.#options, logGroup: undefined }, content);
     }
   }
 
@@ -313,7 +274,10 @@ export class PolicyBackend {
       const names = this.#learned.wanting(elementsOfNames(elements), now);
       const kept = this.#answers.wanting(elementsOfAnswers(answers), now);
       try {
-        await this.#tables.transact([...this.#learned.steps(names), ...this.#answers.steps(kept)]);
+        await this.#tables.main.transact([
+          ...this.#learned.steps(names),
+          ...this.#answers.steps(kept),
+        ]);
         this.#learned.note(names, now);
         this.#answers.note(kept, now);
         return;
@@ -328,7 +292,7 @@ export class PolicyBackend {
     const names = elementsOfNames(elements);
     const kept = elementsOfAnswers(answers);
     try {
-      await this.#tables.transact([
+      await this.#tables.main.transact([
         ...this.#learned.removal(names),
         ...this.#answers.removal(kept),
       ]);
@@ -340,10 +304,11 @@ export class PolicyBackend {
   }
 
   async #readAnswers(): Promise<Answer[]> {
+    const tables = await inForce(this.#tables);
     const format = addressFormatter();
     let answers: Answer[] = [];
     try {
-      await this.#tables.visitElements(
+      await tables.visitElements(
         'answers',
         (element) => {
           const answer = readAnswer(element, this.family, format);
@@ -374,10 +339,6 @@ export class PolicyBackend {
     this.#queue = result.catch(() => undefined);
     return result;
   }
-}
-
-function fill(chain: PolicyChain): NftStep {
-  return { action: 'fill', chain: chainRules(chain) };
 }
 
 /** Elements, set by set. */

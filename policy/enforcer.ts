@@ -2,12 +2,13 @@
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { addressFamily } from '../netlink/address.ts';
-import { NfTables, watchNftables } from '../netlink/nftables.ts';
+import { watchNftables } from '../netlink/nftables.ts';
 import type { NftCommand } from '../nftables/command.ts';
 import { Runner, type Timers } from '../proxier/runner.ts';
 import { type Denied, type Learned, PolicyBackend } from './backend.ts';
+import { openPolicyTables, type PolicyTables } from './rebuild.ts';
 import type { Answer, LearnedElement, PolicyChange, PolicyState } from './shape.ts';
-import { POLICY_TABLE } from './skeleton.ts';
+import { POLICY_TABLES } from './skeleton.ts';
 
 /** What is wanted. */
 export interface PolicySource {
@@ -50,7 +51,7 @@ const BACKOFF = { first: 100, max: 30_000 };
 
 /** One family. */
 interface Member {
-  readonly tables: NfTables;
+  readonly tables: PolicyTables;
   readonly backend: PolicyBackend;
   readonly runner: Runner;
   /** Taken from the source, and not applied yet. */
@@ -74,10 +75,16 @@ export class Enforcer {
 
   /** Of the sockets that write, for others who listen to nf_tables. */
   get ports(): readonly number[] {
-    return [...this.#members.values()].map(({ tables }) => tables.port);
+    return [...this.#members.values()].flatMap(({ tables }) => [
+      tables.main.port,
+      tables.guard.port,
+    ]);
   }
 
-  /** Writes everything, and follows what changes from then on. */
+  /**
+   * Writes everything, and follows what changes from then on. Not before the source knows everything: what
+   * an earlier agent enforced is until then.
+   */
   start(): void {
     this.#listen();
     for (const { runner } of this.#members.values()) runner.request();
@@ -127,7 +134,7 @@ export class Enforcer {
     for (const { runner, tables, mending } of this.#members.values()) {
       this.#options.timers.clear(mending);
       await runner.stop();
-      await tables.close();
+      await Promise.all([tables.main.close(), tables.guard.close()]);
     }
   }
 
@@ -145,7 +152,7 @@ export class Enforcer {
 
   #member(family: IpFamily): Member {
     const { nft, logGroup, observer, timers } = this.#options;
-    const tables = new NfTables(family, POLICY_TABLE);
+    const tables = openPolicyTables(family);
     const onWarning = (message: string) => observer.warned(family, message);
     const backend = new PolicyBackend(tables, nft, { family, logGroup, onWarning });
     const run = () => this.#run(family, member);
@@ -221,8 +228,8 @@ export class Enforcer {
         silencedPorts: [...this.ports, ...otherPorts],
         ownPorts: () => nft.processIds,
         onChange: ({ family, table, kind, isNew }) => {
-          if (table !== POLICY_TABLE) return;
-          disturb(`${kind} ${isNew ? 'added' : 'deleted'} in table ${POLICY_TABLE}`, family);
+          if (table === undefined || !POLICY_TABLES.includes(table)) return;
+          disturb(`${kind} ${isNew ? 'added' : 'deleted'} in table ${table}`, family);
         },
         onOverrun: () => disturb('some notifications were lost'),
       });

@@ -29,10 +29,10 @@ export class Lifetimes {
     return this.#ends.size;
   }
 
-  /** What is in the set now, and nothing else. */
-  restart(elements: Iterable<KernelElement>, now: number): void {
+  /** The set is empty. */
+  clear(): void {
     this.#ends = new Map();
-    this.note(elements, now);
+    this.#pruneAt = FIRST_PRUNING;
   }
 
   /** Those of these that are not there, or would be gone before their time; of each key the longest. */

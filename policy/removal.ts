@@ -2,7 +2,7 @@ import { IP_FAMILIES } from '../api/objects.ts';
 import { addressFamily } from '../netlink/address.ts';
 import { UnsupportedError } from '../netlink/error.ts';
 import { deleteTable, listTables, type NftTable } from '../netlink/nftables.ts';
-import { POLICY_TABLE } from './skeleton.ts';
+import { POLICY_TABLES } from './skeleton.ts';
 
 /**
  * Deletes the tables of network policy: from then on nothing is denied. By netlink: nft need not be there.
@@ -12,7 +12,7 @@ import { POLICY_TABLE } from './skeleton.ts';
 export async function removePolicyTables(): Promise<number> {
   const families = IP_FAMILIES.map(addressFamily);
   const ours = (await tables()).filter(
-    ({ name, family }) => name === POLICY_TABLE && families.includes(family),
+    ({ name, family }) => POLICY_TABLES.includes(name) && families.includes(family),
   );
   for (const table of ours) await deleteTable(table);
   return ours.length;

@@ -18,7 +18,7 @@
  *   router solicitation, MLD come from `0.0.0.0`, `::` or a link-local address.
  */
 import type { IpFamily } from '../api/objects.ts';
-import type { NftChainRules, NftRule } from '../netlink/nftables.ts';
+import type { NftChainRules, NftCounter, NftRule } from '../netlink/nftables.ts';
 import { commentData } from '../netlink/nftables-comment.ts';
 import { nftFamily } from '../nftables/maps.ts';
 import {
@@ -29,7 +29,6 @@ import {
   partsOf,
   type Rule,
   ruleBytes,
-  ruleText,
 } from '../nftables/rule.ts';
 import {
   countIn,
@@ -43,6 +42,11 @@ import {
 import { DIRECTIONS, type Direction, type Outcome } from './shape.ts';
 
 export const POLICY_TABLE = 'portwide-policy';
+/** Stands in for that one while it is made anew. */
+export const GUARD_TABLE = 'portwide-policy-guard';
+export const POLICY_TABLES: readonly string[] = [POLICY_TABLE, GUARD_TABLE];
+/** A chain without rules, of a table that has everything. */
+export const COMPLETE = 'complete';
 
 export interface SkeletonOptions {
   readonly family: IpFamily;
@@ -98,8 +102,14 @@ const SETS = {
 export type SetName = keyof typeof SETS;
 export const SET_NAMES = Object.keys(SETS) as readonly SetName[];
 
-/** Every chain that is no profile's. */
-export function standingChains({ family, logGroup }: SkeletonOptions): PolicyChain[] {
+/**
+ * Every chain that is no profile's.
+ * @param later by how much the kernel asks base chains later than they are meant to be.
+ */
+export function standingChains(
+  { family, logGroup }: SkeletonOptions,
+  later: 0 | 1 = 0,
+): PolicyChain[] {
   const { source, destination, isIn, follow } = partsOf(family);
   const known: Rule = [IS_KNOWN, ACCEPT];
   const discovery: Rule[] = family === 'IPv6' ? [[IS_NEIGHBOUR_DISCOVERY, ACCEPT]] : [];
@@ -111,7 +121,7 @@ export function standingChains({ family, logGroup }: SkeletonOptions): PolicyCha
   ];
   const base = (name: string, priority: number, rules: readonly Rule[]): PolicyChain => ({
     ...chain(name, rules),
-    hook: `type filter hook ${name} priority ${priority}; policy accept;`,
+    hook: `type filter hook ${name} priority ${priority + later}; policy accept;`,
   });
   const denials = DENIALS.flatMap((denial) =>
     DIRECTIONS.map((direction) => [denial, direction] as const),
@@ -141,44 +151,38 @@ function chain(name: string, rules: readonly Rule[]): PolicyChain {
   return { name, lines: rules.map((rule) => ({ rule })) };
 }
 
-/** A script for nft that brings the table, but for rules and elements; what is there stays as it is. */
-export function declarations(chains: readonly PolicyChain[], family: IpFamily): string {
+/** What a counter has counted. */
+export type Counts = ReadonlyMap<string, Pick<NftCounter, 'packets' | 'bytes'>>;
+
+/**
+ * A script for nft that makes a table anew, but for rules and elements: nothing is judged by it yet.
+ * @param counts what its counters begin with.
+ */
+export function newTable(
+  name: string,
+  { family }: SkeletonOptions,
+  chains: readonly PolicyChain[],
+  counts: Counts,
+): string {
+  const ip = nftFamily(family);
   const counters = DENIALS.flatMap((denial) =>
-    DIRECTIONS.map((direction) => `counter ${denyChain(denial, direction)} { }`),
+    DIRECTIONS.map((direction) => {
+      const counter = denyChain(denial, direction);
+      const { packets = 0n, bytes = 0n } = counts.get(counter) ?? {};
+      return `counter ${counter} { packets ${packets} bytes ${bytes}; }`;
+    }),
   );
   return [
-    `table ${nftFamily(family)} ${POLICY_TABLE} {`,
+    // To delete one that is not there would be an error.
+    `table ${ip} ${name}`,
+    `delete table ${ip} ${name}`,
+    `table ${ip} ${name} {`,
     ...counters.map((line) => `  ${line}`),
-    ...Object.values(SETS).map((text) => `  ${text.replaceAll('IP ', `${nftFamily(family)} `)}`),
-    ...chains.map(({ name, hook = '' }) => `  chain ${name} { ${hook} }`),
+    ...Object.values(SETS).map((text) => `  ${text.replaceAll('IP ', `${ip} `)}`),
+    ...chains.map(({ name: chain, hook = '' }) => `  chain ${chain} { ${hook} }`),
     '}',
     '',
   ].join('\n');
-}
-
-/**
- * A script for nft that replaces a table of another version, in one transaction, by one in which these
- * pods (those with profiles) get and send nothing new: it cannot have the rules, which nft does not
- * parse, and until they come it is better closed.
- */
-export function closedTable(
-  chains: readonly PolicyChain[],
-  pods: Iterable<{ readonly set: `${Direction}-pods`; readonly address: string }>,
-  family: IpFamily,
-): string {
-  const table = `${nftFamily(family)} ${POLICY_TABLE}`;
-  const rules = chains
-    .filter(({ hook }) => hook !== undefined)
-    .flatMap(({ name, lines }) =>
-      [...lines].map(({ rule }) => `add rule ${table} ${name} ${ruleText(rule)}`),
-    );
-  const elements = [...Map.groupBy(pods, ({ set }) => set)].map(([set, all]) => {
-    const texts = all.map(({ address }) => `${address} : drop`);
-    return `add element ${table} ${set} { ${texts.join(', ')} }`;
-  });
-  return [`delete table ${table}`, declarations(chains, family), ...rules, ...elements, ''].join(
-    '\n',
-  );
 }
 
 /** A chain as the kernel gets it. Its rules are made as they are asked for. */

@@ -75,6 +75,8 @@ export const nft = {
       return undefined;
     }).catch(refusal),
 
+  nftDelete: async () => withTable('IPv4', 'pw', (table) => table.delete()),
+
   nftCounters: async () => withTable('IPv4', 'pw', (table) => table.counters()),
 
   nftElements: async (set: string, family: IpFamily = 'IPv4'): Promise<NftElement[]> =>

@@ -501,9 +501,9 @@ describe('nf_tables', () => {
     const drop = { expressions: encodeRule([verdict({ kind: 'drop' })]) };
     const jump = encodeRule([verdict({ kind: 'goto', chain: 'second' })]);
     const steps: NftStep[] = [
-      { action: 'empty', set: 'a' },
-      { action: 'clear' },
+      remove('a', { key: u32(1) }),
       add('a', { key: u32(3) }),
+      { action: 'fill', chain: { name: 'kept', rules: [] } },
       add('m', { key: u32(3), data: { kind: 'jump', chain: 'first' } }),
       {
         action: 'fill',
@@ -514,14 +514,14 @@ describe('nf_tables', () => {
     ];
     const before = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
     const bad = { expressions: encodeRule([lookup('nowhere', 0)]) };
-    const more: NftStep = { action: 'fill', chain: { name: 'kept', rules: [drop, bad] } };
+    const more: NftStep = { action: 'fill', chain: { name: 'first', rules: [drop, bad] } };
     const refusal = await inhabitant.call('nftTransact', [...steps, more]);
-    assert.deepEqual([refusal?.chain, refusal?.rule, refusal?.errno], ['kept', 1, ENOENT]);
-    assert.equal(refusal?.message, 'rule 1 of kept: ENOENT');
+    assert.deepEqual([refusal?.chain, refusal?.rule, refusal?.errno], ['first', 1, ENOENT]);
+    assert.equal(refusal?.message, 'rule 1 of first: ENOENT');
     assert.equal(await namespace.run('nft', 'list', 'table', 'ip', 'pw'), before);
 
     assert.equal(await inhabitant.call('nftTransact', steps), undefined);
-    assert.deepEqual(await elements('a'), [{ key: u32(3) }]);
+    assert.deepEqual(await elements('a'), sorted([{ key: u32(2) }, { key: u32(3) }]));
     assert.deepEqual((await inhabitant.call('nftChains', 'IPv4'))?.sort(), [
       'first',
       'kept',
@@ -538,6 +538,23 @@ describe('nf_tables', () => {
     assert.equal(await inhabitant.call('nftTransact', nothing), undefined);
   });
 
+  it('deletes a table, by itself or as another takes over', async () => {
+    await load(
+      'table ip pw { chain c { }; }\ntable ip old { set s { type mark; }; }\ntable ip6 old { }',
+    );
+    const take: NftStep[] = [
+      { action: 'fill', chain: { name: 'c', rules: [] } },
+      { action: 'delete-table', table: 'old' },
+    ];
+    assert.equal(await inhabitant.call('nftTransact', take), undefined);
+    const tables = async () => (await namespace.run('nft', 'list', 'tables')).split('\n').sort();
+    assert.deepEqual(await tables(), ['table ip pw', 'table ip6 old']);
+    assert.equal((await inhabitant.call('nftTransact', take))?.errno, ENOENT);
+    await inhabitant.call('nftDelete');
+    await inhabitant.call('nftDelete');
+    assert.deepEqual(await tables(), ['table ip6 old']);
+  });
+
   it('reads named counters of a table', async () => {
     assert.equal(await inhabitant.call('nftCounters'), undefined);
     await load(`table ip other {
@@ -551,8 +568,8 @@ describe('nf_tables', () => {
     assert.deepEqual(
       (await inhabitant.call('nftCounters'))?.toSorted((a, b) => (a.name < b.name ? -1 : 1)),
       [
-        { name: 'none', packets: 0n },
-        { name: 'some', packets: 5_000_000_000n },
+        { name: 'none', packets: 0n, bytes: 0n },
+        { name: 'some', packets: 5_000_000_000n, bytes: 1n },
       ],
     );
   });

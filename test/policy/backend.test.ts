@@ -111,8 +111,15 @@ for (const family of IP_FAMILIES) {
       }
       await all(everything(family));
       assert.deepEqual(await state(), before);
-      const [first, ...others] = await inhabitant.call('policyLog', 'agent');
-      assert.deepEqual(others, [first]);
+      const [made, judges, ...others] = await inhabitant.call('policyLog', 'agent');
+      assert.match(made ?? '', /^fill deny-admin-ingress, .*, add egress-pods 1$/);
+      assert.equal(judges, 'fill forward, fill input, fill output, fill complete');
+      assert.deepEqual(others, [
+        `guard: ${made}`,
+        `guard: ${judges}, delete-table portwide-policy`,
+        made,
+        judges,
+      ]);
     });
 
     it('can be listed by nft with everything in it', async () => {
@@ -198,7 +205,7 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual(await state(), stepwise);
     });
 
-    it('is replaced at once over that of an earlier agent, whose numbers were others', async () => {
+    it('is replaced over that of an earlier agent, whose numbers were others', async () => {
       await all(everything(family), {
         elements: [{ set: 'learned', list: 1, address: at(9), timeoutMs: 60_000 }],
         answers: [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
@@ -225,28 +232,52 @@ for (const family of IP_FAMILIES) {
         /stran|^chain (in|e)gress-\d/.test(name),
       );
       assert.deepEqual(profiles, ['chain ingress-1']);
-      const log = await inhabitant.call('policyLog', 'agent');
-      assert.equal(log.length, 1);
-
       await inhabitant.call('hold', `delete table ${ip} portwide-policy`, 'nft', '-f', '-');
       await all(now);
       const fresh = await state();
       assert.deepEqual({ ...after, 'set learned': [], 'set answers': [] }, fresh);
     });
 
-    it('is replaced as a whole when it is of another version, and closed meanwhile', async () => {
+    it('is replaced when it is of another version', async () => {
       const old = `table ${ip} portwide-policy {
         set peers { type ${ip === 'ip' ? 'ipv4' : 'ipv6'}_addr; }
         chain forward { type filter hook forward priority -5; }
       }`;
       await inhabitant.call('hold', old, 'nft', '-f', '-');
       await all(everything(family));
-      const [warning] = await inhabitant.call('policyWarnings', 'agent');
-      assert.match(warning ?? '', /of another version/);
       const replaced = await state();
       await nft('delete', 'table', ip, 'portwide-policy');
       await all(everything(family));
       assert.deepEqual(await state(), replaced);
+    });
+
+    it('has another stand in for it while it is made anew, until it is complete', async () => {
+      const answers = [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }];
+      await all(everything(family), { elements: [], answers });
+      const complete = await state();
+      await inhabitant.call('policyLog', 'agent');
+      // Of the guard nothing is missing, of the table itself the rules.
+      await inhabitant.call('policyBreakOff', 'agent', 4);
+      await assert.rejects(inhabitant.call('policyAll', 'agent', everything(family)), /broken off/);
+      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
+      assert.deepEqual((await state())['chain forward'], []);
+      const tables = async () => (await nft('list', 'tables', ip)).split('\n').sort();
+      assert.deepEqual(await tables(), [
+        `table ${ip} portwide-policy`,
+        `table ${ip} portwide-policy-guard`,
+      ]);
+
+      await inhabitant.call('policyStart', 'agent', { family });
+      const [answer] = await inhabitant.call('policyAnswers', 'agent');
+      assert.equal(answer?.name, 'www.example.com');
+      await all(everything(family));
+      const log = await inhabitant.call('policyLog', 'agent');
+      assert.deepEqual(
+        log.map((line) => line.startsWith('guard')),
+        [false, false],
+      );
+      assert.deepEqual(await tables(), [`table ${ip} portwide-policy`]);
+      assert.deepEqual(await state(), complete);
     });
 
     it('keeps its counters when it is written again', async () => {
@@ -271,6 +302,21 @@ for (const family of IP_FAMILIES) {
       assert.equal(denied.filter((each) => each.packets === 0).length, 5);
       await all(everything(family));
       assert.deepEqual(await inhabitant.call('policyDenied', 'agent'), denied);
+    });
+
+    it('denies without telling nflog where the kernel has none', async () => {
+      await inhabitant.call('policyStart', 'agent', { family, logGroup: 5 });
+      await inhabitant.call('policyWithoutLog', 'agent');
+      await all(everything(family));
+      const log = await inhabitant.call('policyLog', 'agent');
+      assert.deepEqual(
+        log.filter((line) => line.startsWith('warning')),
+        [
+          'warning: denied packets cannot be logged to group 5: rule 0 of deny-admin-ingress: ENOENT',
+        ],
+      );
+      const chain = await nft('list', 'chain', ip, 'portwide-policy', 'deny-baseline-egress');
+      assert.match(chain, /counter name "deny-baseline-egress" drop/);
     });
 
     it('tells what was refused, and of whose', async () => {
@@ -306,7 +352,8 @@ for (const family of IP_FAMILIES) {
       await all(everything(family));
       await nft('add', 'table', ip, 'portwide-policies');
       await nft('add', 'table', 'inet', 'portwide-policy');
-      assert.equal(await inhabitant.call('policyRemove'), 1);
+      await nft('add', 'table', ip, 'portwide-policy-guard');
+      assert.equal(await inhabitant.call('policyRemove'), 2);
       const left = (await nft('list', 'tables')).split('\n').sort();
       assert.deepEqual(left, [`table inet portwide-policy`, `table ${ip} portwide-policies`]);
       assert.deepEqual(await inhabitant.call('policyAnswers', 'agent'), []);
@@ -345,7 +392,7 @@ for (const family of IP_FAMILIES) {
           [`1 . ${at(2)}`]: 100,
           [`2 . ${at(1)}`]: 70,
         });
-        assert.deepEqual((await inhabitant.call('policyLog', 'agent')).slice(1), [
+        assert.deepEqual((await inhabitant.call('policyLog', 'agent')).slice(2), [
           'add learned 2',
           'add learned 2, delete learned 1, add learned 1',
         ]);

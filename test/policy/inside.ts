@@ -1,10 +1,12 @@
 /** What is done with network policy inside a namespace of a test. */
 import type { IpFamily } from '../../api/objects.ts';
-import { NfTables, type NftStep } from '../../netlink/nftables.ts';
+import { ENOENT, NetlinkError } from '../../netlink/error.ts';
+import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables.ts';
 import { nftCommand } from '../../nftables/command.ts';
 import { keyText } from '../../nftables/element.ts';
 import { type Denied, type Learned, PolicyBackend } from '../../policy/backend.ts';
 import { Enforcer } from '../../policy/enforcer.ts';
+import { openPolicyTables, type PolicyTables } from '../../policy/rebuild.ts';
 import { PolicyRefusedError } from '../../policy/refusal.ts';
 import { removePolicyTables } from '../../policy/removal.ts';
 import type {
@@ -34,9 +36,10 @@ export interface RefusedPolicy {
 }
 
 interface Agent {
-  readonly tables: NfTables;
+  readonly tables: PolicyTables;
   readonly backend: PolicyBackend;
-  readonly warnings: string[];
+  /** Operations that it may make yet. */
+  readonly left: { operations: number };
   readonly log: string[];
 }
 
@@ -59,14 +62,29 @@ function agent(name: string): Agent {
   return found;
 }
 
-/** One line for each transaction, such as `add peers 1, fill egress-7`. */
-function logging(tables: NfTables, log: string[]): NfTables {
-  const transact = tables.transact.bind(tables);
-  tables.transact = async (steps, generation) => {
-    const line = steps.map(stepText).filter((text) => text !== '');
-    if (line.length > 0) log.push(line.join(', '));
-    await transact(steps, generation);
+/** Counts operations down, and ends with an error when none is left. */
+function breaking<Args extends unknown[], T>(
+  left: Agent['left'],
+  operation: (...args: Args) => Promise<T>,
+): (...args: Args) => Promise<T> {
+  return async (...args) => {
+    if (left.operations === 0) throw new Error('broken off');
+    left.operations -= 1;
+    return await operation(...args);
   };
+}
+
+/** One line for each transaction, such as `add peers 1, fill egress-7`. */
+function logging(tables: PolicyTables, log: string[], left: Agent['left']): PolicyTables {
+  for (const [name, each] of Object.entries(tables) as [string, NfTables][]) {
+    const transact = breaking(left, each.transact.bind(each));
+    each.delete = breaking(left, each.delete.bind(each));
+    each.transact = async (steps, generation) => {
+      const line = steps.map(stepText).filter((text) => text !== '');
+      if (line.length > 0) log.push(`${name === 'main' ? '' : `${name}: `}${line.join(', ')}`);
+      await transact(steps, generation);
+    };
+  }
   return tables;
 }
 
@@ -76,10 +94,8 @@ function stepText(step: NftStep): string {
       return `fill ${step.chain.name}`;
     case 'remove':
       return step.chains.length === 0 ? '' : `remove ${step.chains.join(' ')}`;
-    case 'clear':
-      return 'clear';
-    case 'empty':
-      return `empty ${step.set}`;
+    case 'delete-table':
+      return `delete-table ${step.table}`;
     default:
       return step.elements.length === 0 ? '' : `${step.action} ${step.set} ${step.elements.length}`;
   }
@@ -99,16 +115,50 @@ async function refusalOf(work: Promise<unknown>): Promise<RefusedPolicy | undefi
 export const policy = {
   async policyStart(name: string, { family, logGroup }: AgentOptions): Promise<void> {
     const log: string[] = [];
-    const warnings: string[] = [];
-    const tables = logging(new NfTables(family, POLICY_TABLE), log);
-    const onWarning = (message: string) => warnings.push(message);
-    const backend = new PolicyBackend(tables, nftCommand(), { family, logGroup, onWarning });
-    agents.set(name, { tables, backend, warnings, log });
+    const left = { operations: Infinity };
+    const tables = logging(openPolicyTables(family), log, left);
+    const nft = nftCommand();
+    const backend = new PolicyBackend(
+      tables,
+      { ...nft, run: breaking(left, nft.run) },
+      { family, logGroup, onWarning: (message) => log.push(`warning: ${message}`) },
+    );
+    agents.set(name, { tables, backend, log, left });
   },
 
   async policyStop(name: string): Promise<void> {
-    await agent(name).tables.close();
+    const { main, guard } = agent(name).tables;
+    await Promise.all([main.close(), guard.close()]);
     agents.delete(name);
+  },
+
+  /**
+   * After so many operations the agent does nothing more, as if it had been killed. Operations are scripts
+   * of nft, transactions, and the deletion of a table.
+   */
+  async policyBreakOff(name: string, operations: number): Promise<void> {
+    agent(name).left.operations = operations;
+  },
+
+  /** From now on the kernel seems to have no nflog. */
+  async policyWithoutLog(name: string): Promise<void> {
+    for (const tables of Object.values(agent(name).tables) as NfTables[]) {
+      const transact = tables.transact.bind(tables);
+      tables.transact = async (steps) => {
+        const known = steps.map((step): NftStep => {
+          if (step.action !== 'fill') return step;
+          return { ...step, chain: { ...step.chain, rules: [...step.chain.rules] } };
+        });
+        for (const step of known) {
+          if (step.action !== 'fill') continue;
+          const rules = [...step.chain.rules];
+          const rule = rules.findIndex(({ expressions }) => expressions.includes('log\0'));
+          const refused = { chain: step.chain.name, rule };
+          if (rule >= 0) throw new NftRefusedError(new NetlinkError('rule', ENOENT), refused);
+        }
+        await transact(known);
+      };
+    }
   },
 
   policyAll: (name: string, state: State, learned: Learned = NOTHING) =>
@@ -149,7 +199,6 @@ export const policy = {
   policyAnswers: (name: string): Promise<Answer[]> => agent(name).backend.answers(),
   policyDenied: (name: string): Promise<Denied[]> => agent(name).backend.denied(),
   policyNeedsAll: async (name: string): Promise<boolean> => agent(name).backend.needsAll,
-  policyWarnings: async (name: string): Promise<readonly string[]> => agent(name).warnings,
 
   policySizes: async (name: string): Promise<Record<string, number>> =>
     Object.fromEntries(agent(name).backend.sizes()),

@@ -1,0 +1,103 @@
+/** Policies that change all the time, and what stays the same in all of them. */
+import type { IpFamily } from '../../api/objects.ts';
+import type { PolicyChange, PolicyElement } from '../../policy/shape.ts';
+import {
+  address,
+  chainRule,
+  DENY_REST,
+  peers,
+  policyChange,
+  ports,
+  profileChain,
+} from './fixtures.ts';
+import type { State } from './inside.ts';
+
+/** Whom a pod's policies are about. */
+export interface Churn {
+  readonly family: IpFamily;
+  readonly pod: string;
+  /** Allowed in even steps, allowed in odd ones, always allowed. */
+  readonly even: string;
+  readonly odd: string;
+  readonly always: string;
+  /** Never allowed: by no rule; by one that denies a network, in one port. */
+  readonly never: string;
+  readonly network: string;
+}
+
+/** The port that is denied in `network`. */
+export const DENIED_PORT = 4000;
+const UDP = 17;
+const FILLING = 300;
+
+/** What is wanted in a step. Numbers are other ones than in any step before. */
+export function stateOf(step: number, churn: Churn): State {
+  const list = numberOf(step);
+  const { family, pod, always, network } = churn;
+  const admin = [
+    chainRule({
+      outcome: 'deny-admin',
+      peers: peers(list + 1, 'networks'),
+      ports: ports(list + 2),
+    }),
+    chainRule({ peers: peers(list + 3) }),
+  ];
+  const rest = [
+    chainRule({ peers: peers(list) }),
+    chainRule({ peers: peers(list + 4, 'networks') }),
+  ];
+  const filling = Array.from({ length: FILLING }, (_, index): PolicyElement[] => {
+    const [peer, some] = [address(family, 1000 + index), address(family, 2 * index)];
+    return [
+      { set: 'peers', list, address: peer },
+      { set: 'networks', list: list + 1, first: some, last: some },
+    ];
+  });
+  const range = (offset: number, one: string): PolicyElement => ({
+    set: 'networks',
+    list: list + offset,
+    first: one,
+    last: one,
+  });
+  return {
+    chains: [profileChain('egress', profileOf(step), [...rest, DENY_REST], admin)],
+    elements: [
+      { set: 'egress-pods', address: pod, profile: profileOf(step) },
+      ...filling.flat(),
+      { set: 'peers', list, address: step % 2 === 0 ? churn.even : churn.odd },
+      range(1, network),
+      {
+        set: 'ports',
+        list: list + 2,
+        protocol: UDP,
+        first: DENIED_PORT,
+        last: DENIED_PORT + (step % 7),
+      },
+      { set: 'peers', list: list + 3, address: network },
+      range(4, always),
+    ],
+  };
+}
+
+/** From one step to the next. The profile is the same one in every other. */
+export function changeTo(step: number, churn: Churn): PolicyChange {
+  const [before, now] = [stateOf(step - 1, churn), stateOf(step, churn)];
+  const isSame = profileOf(step) === profileOf(step - 1);
+  const isPod = ({ set }: PolicyElement) => set === 'egress-pods';
+  return policyChange(churn.family, {
+    prepare: now.elements.filter((each) => !isPod(each)),
+    remove: isSame ? [] : before.elements.filter(isPod),
+    add: isSame ? [] : now.elements.filter(isPod),
+    chains: now.chains,
+    discard: before.elements.filter((each) => !isPod(each)),
+    discardChains: isSame ? [] : [{ direction: 'egress', profile: profileOf(step - 1) }],
+  });
+}
+
+function numberOf(step: number): number {
+  return 1 + 5 * step;
+}
+
+function profileOf(step: number): number {
+  return 1 + Math.floor(step / 2);
+}

@@ -1,0 +1,24 @@
+/**
+ * An agent whose policies change until it is killed: `churner.ts CHURN HOW`. It writes everything first; then
+ * HOW: `all`, over and over, or what has changed.
+ */
+import { nftCommand } from '../../nftables/command.ts';
+import { PolicyBackend } from '../../policy/backend.ts';
+import { openPolicyTables } from '../../policy/rebuild.ts';
+import { type Churn, changeTo, stateOf } from './churn.ts';
+
+const [json = '', how] = process.argv.slice(2);
+const churn = JSON.parse(json) as Churn;
+const { family } = churn;
+const backend = new PolicyBackend(openPolicyTables(family), nftCommand(), {
+  family,
+  onWarning: (message) => console.error(message),
+});
+console.log('starts');
+const NOTHING = { elements: [], answers: [] };
+await backend.replaceAll(stateOf(0, churn), NOTHING);
+console.log('churns');
+for (let step = 1; ; step++) {
+  if (how === 'all') await backend.replaceAll(stateOf(step, churn), NOTHING);
+  else await backend.apply(changeTo(step, churn));
+}
