@@ -8,7 +8,7 @@ import type { NftCommand } from '../nftables/command.ts';
 import { profileChainNames, profileChains } from './chains.ts';
 import { type KernelElement, placed, placedAnswer, readAnswer } from './element.ts';
 import { Lifetimes } from './lifetimes.ts';
-import { fill, inForce, type PolicyTables, rebuild } from './rebuild.ts';
+import { type Content, fill, inForce, type PolicyTables, rebuild } from './rebuild.ts';
 import { PolicyRefusedError } from './refusal.ts';
 import {
   type Answer,
@@ -30,6 +30,7 @@ import {
 } from './skeleton.ts';
 
 export interface PolicyBackendOptions extends SkeletonOptions {
+  readonly onWarning: (message: string) => void;
   /** Milliseconds, of a clock that only goes forward. */
   readonly now?: () => number;
 }
@@ -241,13 +242,30 @@ export class PolicyBackend {
     const answers = this.#answers.wanting(elementsOfAnswers([...kept, ...learned.answers]), now);
     const names = this.#learned.wanting(elementsOfNames(learned.elements), now);
     bySet.set('answers', answers).set('learned', names);
-    await rebuild(this.#tables, this.#nft, this.#options, { chains, elements: bySet });
+    await this.#rebuild({ chains, elements: bySet });
     const parts = chains.flatMap((chain) => profileChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));
     this.#learned.note(names, now);
     this.#answers.note(answers, now);
     this.#sizes = sizes;
     return [...sizes.values()].reduce((sum, size) => sum + size, 0);
+  }
+
+  /** Without nflog where the kernel has none: that nobody hears of denials is better than none. */
+  async #rebuild(content: Content): Promise<void> {
+    const { logGroup, onWarning } = this.#options;
+    try {
+      await rebuild(this.#tables, this.#nft, this.#options, content);
+    } catch (error) {
+      const isLogging =
+        logGroup !== undefined &&
+        error instanceof NftRefusedError &&
+        error.rule !== undefined &&
+        DENIALS.some((denial) => error.chain?.startsWith(denial));
+      if (!isLogging) throw error;
+      onWarning(`denied packets cannot be logged to group ${logGroup}: ${error.message}`);
+      await rebuild(this.#tables, this.#nft, { ...this.#options, logGroup: undefined }, content);
+    }
   }
 
   async #learn({ elements, answers }: Learned): Promise<void> {

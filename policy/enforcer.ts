@@ -34,6 +34,7 @@ export interface EnforcerObserver {
   failed(family: IpFamily, error: unknown): void;
   /** Somebody else changed our table; it is written anew. */
   disturbed(family: IpFamily, what: string): void;
+  warned(family: IpFamily, message: string): void;
   /** Changes of others are not heard of, and so not mended. */
   deaf(error: unknown): void;
 }
@@ -174,7 +175,8 @@ export class Enforcer {
   #member(family: IpFamily): Member {
     const { nft, logGroup, observer, timers } = this.#options;
     const tables = openPolicyTables(family);
-    const backend = new PolicyBackend(tables, nft, { family, logGroup });
+    const onWarning = (message: string) => observer.warned(family, message);
+    const backend = new PolicyBackend(tables, nft, { family, logGroup, onWarning });
     const run = () => this.#run(family, member);
     const runner = new Runner({ run, minPeriod: 0, backoff: BACKOFF, timers });
     const member: Member = {

@@ -1,3 +1,4 @@
+import type { Learned } from '../backend.ts';
 import type { Answer, LearnedElement, ListNumber } from '../shape.ts';
 import type { ResolvedAddress } from './dns-message.ts';
 import { NamePatterns, plainName } from './names.ts';
@@ -34,13 +35,7 @@ const ROUNDING = 1000;
 /** Of the limit, how much is made free at once when it is reached. */
 const ROOM = 1 / 8;
 
-/** What is to be in the kernel, or no more. */
-export interface Learned {
-  readonly elements: readonly LearnedElement[];
-  readonly answers: readonly Answer[];
-}
-
-/** What an answer leads to. */
+/** What an answer leads to in the kernel. */
 export interface Lesson {
   readonly learn: Learned;
   /** To make room. Has no timeouts. */

@@ -1,9 +1,10 @@
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { Runner, type Timers } from '../../proxier/runner.ts';
+import type { Learned } from '../backend.ts';
 import type { Answer, LearnedElement, ListNumber } from '../shape.ts';
 import type { Resolution } from './inspector.ts';
-import { type Learned, Learner, type LearnerOptions } from './learner.ts';
+import { Learner, type LearnerOptions } from './learner.ts';
 import { QueueThread } from './queue-thread.ts';
 import { type MangleTable, writeDnsRules } from './rules.ts';
 import type { Count, FromThread, ToThread } from './thread-messages.ts';
@@ -65,7 +66,8 @@ export class DnsLearning {
   readonly #thread: QueueThread;
   readonly #queue: number;
   readonly #runners: readonly Runner[];
-  #patterns: readonly string[] = [];
+  /** undefined: not known yet. What an earlier agent left stays until then. */
+  #patterns: ReadonlySet<string> | undefined;
   #resolvers: ReadonlySet<string> = new Set();
   #notLearned = 0;
   #expiry: unknown;
@@ -94,13 +96,19 @@ export class DnsLearning {
   }
 
   /**
-   * These names matter from now on. While there are none nothing is queued.
+   * These names matter from now on. While there are none nothing is queued. It costs little when they
+   * are the same as before.
    * @returns when lists have what is known already. A failure is told, and no rejection.
    */
   async setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): Promise<void> {
     const elements = this.#learner.setNames(names, this.#options.timers.now());
-    this.#patterns = [...names.keys()];
-    this.#adapt();
+    const patterns = new Set(names.keys());
+    if (this.#patterns === undefined || !isSame(patterns, this.#patterns)) {
+      const was = this.#patterns && this.#isWanted;
+      this.#patterns = patterns;
+      this.#adaptThread();
+      if (this.#isWanted !== was) this.mend();
+    }
     if (elements.length === 0) return;
     try {
       await this.#options.store.learn(elements, []);
@@ -111,8 +119,11 @@ export class DnsLearning {
 
   /** @param resolvers Canonical addresses of those whose answers count. */
   setResolvers(resolvers: ReadonlySet<string>): void {
+    if (isSame(resolvers, this.#resolvers)) return;
     this.#resolvers = new Set(resolvers);
-    this.#adapt();
+    if (this.#patterns === undefined) return;
+    this.#adaptThread();
+    this.mend();
   }
 
   /** Everything that is known of a family, for whoever writes the kernel's tables anew. */
@@ -148,16 +159,16 @@ export class DnsLearning {
   }
 
   get #isWanted(): boolean {
-    return this.#patterns.length > 0 && this.#resolvers.size > 0;
+    return this.#patterns !== undefined && this.#patterns.size > 0 && this.#resolvers.size > 0;
   }
 
-  #adapt(): void {
-    if (this.#isWanted) {
-      this.#thread.run({ patterns: this.#patterns, resolvers: [...this.#resolvers] });
-    } else {
+  #adaptThread(): void {
+    if (!this.#isWanted) {
       void this.#thread.stop();
+      return;
     }
-    this.mend();
+    const patterns = [...(this.#patterns ?? [])];
+    this.#thread.run({ patterns, resolvers: [...this.#resolvers] });
   }
 
   async #writeRules(table: MangleTable): Promise<boolean> {
@@ -204,7 +215,8 @@ export class DnsLearning {
       waiting.push(learn);
     }
     write();
-    await Promise.all(written);
+    const failure = (await Promise.allSettled(written)).find(({ status }) => status === 'rejected');
+    if (failure?.status === 'rejected') throw failure.reason;
   }
 
   #expire(): void {
@@ -212,6 +224,10 @@ export class DnsLearning {
     this.#learner.expire(timers.now());
     this.#expiry = timers.set(() => this.#expire(), EXPIRY);
   }
+}
+
+function isSame(one: ReadonlySet<string>, other: ReadonlySet<string>): boolean {
+  return one.size === other.size && [...one].every((each) => other.has(each));
 }
 
 function joined(all: readonly Learned[]): Learned {

@@ -304,6 +304,21 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual(await inhabitant.call('policyDenied', 'agent'), denied);
     });
 
+    it('denies without telling nflog where the kernel has none', async () => {
+      await inhabitant.call('policyStart', 'agent', { family, logGroup: 5 });
+      await inhabitant.call('policyWithoutLog', 'agent');
+      await all(everything(family));
+      const log = await inhabitant.call('policyLog', 'agent');
+      assert.deepEqual(
+        log.filter((line) => line.startsWith('warning')),
+        [
+          'warning: denied packets cannot be logged to group 5: rule 0 of deny-admin-ingress: ENOENT',
+        ],
+      );
+      const chain = await nft('list', 'chain', ip, 'portwide-policy', 'deny-baseline-egress');
+      assert.match(chain, /counter name "deny-baseline-egress" drop/);
+    });
+
     it('tells what was refused, and of whose', async () => {
       const chains = [profileChain('egress', 1, [DENY_REST])];
       await all({ chains, elements: [pod(1, 1), peer(1, 2)] });

@@ -10,7 +10,10 @@ import { type Churn, changeTo, stateOf } from './kernel-churn.ts';
 const [json = '', how] = process.argv.slice(2);
 const churn = JSON.parse(json) as Churn;
 const { family } = churn;
-const backend = new PolicyBackend(openPolicyTables(family), nftCommand(), { family });
+const backend = new PolicyBackend(openPolicyTables(family), nftCommand(), {
+  family,
+  onWarning: (message) => console.error(message),
+});
 console.log('starts');
 const NOTHING = { elements: [], answers: [] };
 await backend.replaceAll(stateOf(0, churn), NOTHING);

@@ -1,6 +1,7 @@
 /** What is done with network policy inside a namespace of a test. */
 import type { IpFamily } from '../../api/objects.ts';
-import { NfTables, type NftStep } from '../../netlink/nftables.ts';
+import { ENOENT, NetlinkError } from '../../netlink/error.ts';
+import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables.ts';
 import { nftCommand } from '../../nftables/command.ts';
 import { keyText } from '../../nftables/element.ts';
 import { type Denied, type Learned, PolicyBackend } from '../../policy/backend.ts';
@@ -120,7 +121,7 @@ export const policy = {
     const backend = new PolicyBackend(
       tables,
       { ...nft, run: breaking(left, nft.run) },
-      { family, logGroup },
+      { family, logGroup, onWarning: (message) => log.push(`warning: ${message}`) },
     );
     agents.set(name, { tables, backend, log, left });
   },
@@ -137,6 +138,27 @@ export const policy = {
    */
   async policyBreakOff(name: string, operations: number): Promise<void> {
     agent(name).left.operations = operations;
+  },
+
+  /** From now on the kernel seems to have no nflog. */
+  async policyWithoutLog(name: string): Promise<void> {
+    for (const tables of Object.values(agent(name).tables) as NfTables[]) {
+      const transact = tables.transact.bind(tables);
+      tables.transact = async (steps) => {
+        const known = steps.map((step): NftStep => {
+          if (step.action !== 'fill') return step;
+          return { ...step, chain: { ...step.chain, rules: [...step.chain.rules] } };
+        });
+        for (const step of known) {
+          if (step.action !== 'fill') continue;
+          const rules = [...step.chain.rules];
+          const rule = rules.findIndex(({ expressions }) => expressions.includes('log\0'));
+          const refused = { chain: step.chain.name, rule };
+          if (rule >= 0) throw new NftRefusedError(new NetlinkError('rule', ENOENT), refused);
+        }
+        await transact(known);
+      };
+    }
   },
 
   policyAll: (name: string, state: State, learned: Learned = NOTHING) =>
@@ -231,6 +253,7 @@ export const policy = {
         applied: (family, isFull) => enforcerLog.push(`${family} ${isFull ? 'all' : 'change'}`),
         failed: (family, error) => enforcerLog.push(`${family} failed ${String(error)}`),
         disturbed: (family, what) => enforcerLog.push(`${family} disturbed ${what}`),
+        warned: (family, message) => enforcerLog.push(`${family} warned ${message}`),
         deaf: (error) => enforcerLog.push(`deaf ${String(error)}`),
       },
     });

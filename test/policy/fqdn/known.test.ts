@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { DnsLearning } from '../../../policy/fqdn/learning.ts';
 import type { Answer, LearnedElement } from '../../../policy/shape.ts';
 import { FakeTimers } from '../../proxier/fake-timers.ts';
@@ -7,6 +8,7 @@ import { FakeTimers } from '../../proxier/fake-timers.ts';
 describe('what is known of domain names', () => {
   const timers = new FakeTimers();
   let learned: (readonly LearnedElement[])[];
+  let restored: string[];
   let failures: unknown[];
   let error: Error | undefined;
   let learning: DnsLearning;
@@ -19,6 +21,7 @@ describe('what is known of domain names', () => {
 
   beforeEach(() => {
     learned = [];
+    restored = [];
     failures = [];
     error = undefined;
     learning = new DnsLearning({
@@ -29,7 +32,16 @@ describe('what is known of domain names', () => {
         },
         forget: async () => undefined,
       },
-      tables: [],
+      tables: [
+        {
+          family: 'IPv4',
+          saveTable: async () =>
+            '*mangle\n:PORTWIDE-DNS - [0:0]\n-A PORTWIDE-DNS -j RETURN\nCOMMIT',
+          restore: async (input) => {
+            restored.push([...input].join(''));
+          },
+        },
+      ],
       observer: {
         notLearned: (failure) => failures.push(failure),
         notForgotten: (failure) => failures.push(failure),
@@ -71,6 +83,24 @@ describe('what is known of domain names', () => {
       answer('a.example.com', '192.0.2.1', 85_000),
       answer('b.test', '192.0.2.2', 85_000),
     ]);
+  });
+
+  it('is about no name: rules of an earlier agent go, and not before that is known', async () => {
+    const turn = async () => {
+      timers.advance(0);
+      await nextTurn();
+    };
+    await turn();
+    learning.setResolvers(new Set(['10.96.0.10']));
+    await turn();
+    assert.deepEqual(restored, []);
+    await learning.setNames(new Map());
+    await turn();
+    const [removal] = restored;
+    assert.match(removal ?? '', /^-X PORTWIDE-DNS$/m);
+    await learning.setNames(new Map());
+    await turn();
+    assert.equal(restored.length, 1);
   });
 
   it('ends', () => {

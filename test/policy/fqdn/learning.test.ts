@@ -531,10 +531,10 @@ describe('addresses of domain names', () => {
     });
 
     it('whose main thread stands still for a while has them all when it goes on', async () => {
-      const COUNT = 300;
+      const COUNT = 250;
       const before = await agent.call('numbers');
       const size = await agent.call('size', 'learned');
-      await agent.call('hang', 1500);
+      await agent.call('hang', 1000);
       // More answers wait than the queue has room for at first.
       const { answered } = await client.call('lookups', {
         resolver: VIP[4],
