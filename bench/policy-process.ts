@@ -57,6 +57,7 @@ function createAgent() {
       applied: end,
       failed: (_, error) => caughtUp.reject(error),
       disturbed: (_, what) => caughtUp.reject(new Error(what)),
+      warned: (_, message) => caughtUp.reject(new Error(message)),
       deaf: (error) => caughtUp.reject(error),
     },
   });

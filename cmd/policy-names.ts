@@ -35,7 +35,7 @@ export class PolicyNames {
   /** Of which the enforcer was given all that is known. */
   readonly #written = new Set<IpFamily>();
   readonly #mending: NodeJS.Timeout;
-  #names = '';
+  #hasNames = false;
 
   constructor(options: PolicyNamesOptions) {
     this.#options = options;
@@ -62,7 +62,7 @@ export class PolicyNames {
     });
     this.#setResolvers(options.options.fqdnResolvers);
     this.#mending = setInterval(() => {
-      if (this.#names !== NO_NAMES) this.#learning.mend();
+      if (this.#hasNames) this.#learning.mend();
     }, MEND_PERIOD).unref();
   }
 
@@ -90,9 +90,7 @@ export class PolicyNames {
 
   /** To be called whenever these may have changed; the map may be the same. */
   setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): void {
-    const now = JSON.stringify([...names].map(([pattern, lists]) => [pattern, ...lists]));
-    if (now === this.#names) return;
-    this.#names = now;
+    this.#hasNames = names.size > 0;
     void this.#learning.setNames(names);
   }
 
@@ -119,8 +117,6 @@ export class PolicyNames {
     this.#learning.setResolvers(new Set(addresses));
   }
 }
-
-const NO_NAMES = '[]';
 
 /** Packets that the kernel dropped for a queue that was full or a socket that was. */
 export async function queueDrops(): Promise<number> {

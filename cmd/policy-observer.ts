@@ -59,6 +59,7 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
       metrics.disturbances.inc({ ip_family: family });
       log.warn({ family, what }, `somebody changed our policy table (${what}); writing it again`);
     },
+    warned: (family, message) => log.warn({ family }, message),
     deaf: (error) =>
       log.warn(
         { err: error },

@@ -30,6 +30,7 @@ import {
 } from './skeleton.ts';
 
 export interface PolicyBackendOptions extends SkeletonOptions {
+  /** What cannot be done, while the rest is. */
   readonly onWarning: (message: string) => void;
   /** Milliseconds, of a clock that only goes forward. */
   readonly now?: () => number;

@@ -34,6 +34,7 @@ export interface EnforcerObserver {
   failed(family: IpFamily, error: unknown): void;
   /** Somebody else changed our table; it is written anew. */
   disturbed(family: IpFamily, what: string): void;
+  /** Something cannot be done, and the rest is. */
   warned(family: IpFamily, message: string): void;
   /** Changes of others are not heard of, and so not mended. */
   deaf(error: unknown): void;

@@ -217,6 +217,7 @@ export const churn = {
         applied: end,
         failed: (family, error) => log.push(`${family} failed ${String(error)}`),
         disturbed: (family, what) => log.push(`${family} disturbed ${what}`),
+        warned: (family, message) => log.push(`${family} warned ${message}`),
         deaf: (error) => log.push(`deaf ${String(error)}`),
       },
     });

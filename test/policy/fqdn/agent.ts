@@ -75,6 +75,7 @@ const functions = {
         },
         failed: (family, error) => say(`failed ${family}`)(error),
         disturbed: say('disturbed'),
+        warned: (family, message) => say(`warned ${family}`)(message),
         deaf: say('deaf'),
       },
       nft: nftCommand(),
