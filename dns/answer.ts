@@ -16,6 +16,10 @@ export interface Answer {
   readonly answers: readonly ResourceRecord[];
   readonly authorities: readonly ResourceRecord[];
   readonly additionals: readonly ResourceRecord[];
+  /** How many of the answers, at their end, are addresses of one name: their order says nothing. */
+  readonly addresses: number;
+  /** The records of the zone alone say so: it is the same as long as they are. */
+  readonly isLasting: boolean;
   /** Where the last alias leads, when that is elsewhere: who can ask there goes on. */
   readonly target?: string;
 }
@@ -29,8 +33,6 @@ export interface Authority {
   readonly ttl: number;
   /** Addresses of this server, for the name that the zone's NS record has. */
   readonly nameservers: () => readonly string[];
-  /** From 0 up to and without 1. */
-  readonly random: () => number;
 }
 
 const REVERSE_ZONES: readonly string[] = Object.values(REVERSE_DOMAINS);
@@ -78,6 +80,8 @@ function refusal(rcode: Rcode): Answer {
     answers: NOTHING,
     authorities: NOTHING,
     additionals: NOTHING,
+    addresses: 0,
+    isLasting: false,
   };
 }
 
@@ -90,52 +94,47 @@ function follow(
 ): Answer {
   const { clusterDomain } = authority.zone;
   const negative = () => [soa(apex, authority)];
+  // Those of this server come and go with addresses of its host.
+  const isLasting = query.name !== clusterDomain && query.name !== nameserver(clusterDomain);
   const aliases: ResourceRecord[] = [];
   let records = ofName;
   for (;;) {
-    const known = { authoritative: true, answers: aliases, additionals: NOTHING };
+    const known = { ...KNOWN, answers: aliases, isLasting };
     if (records === undefined) return { ...known, rcode: 'NXDOMAIN', authorities: negative() };
     const alias = records.find(({ type }) => type === 'CNAME');
     if (alias?.type !== 'CNAME' || query.type === TYPE.CNAME || query.type === TYPE.ANY) break;
     if (aliases.length === MAX_ALIASES) return refusal('SERVFAIL');
     aliases.push(alias);
     if (!isWithin(alias.data, clusterDomain)) {
-      return { ...known, rcode: 'NOERROR', authorities: NOTHING, target: alias.data };
+      const { data: target } = alias;
+      return { ...known, rcode: 'NOERROR', authorities: NOTHING, target, isLasting: false };
     }
     records = lookup(alias.data, authority);
   }
   const found = ofType(query, records, authority);
   return {
+    ...KNOWN,
     rcode: 'NOERROR',
-    authoritative: true,
     answers: [...aliases, ...found],
     authorities: found.length === 0 ? negative() : NOTHING,
     additionals: addressesOfTargets(found, authority),
+    addresses: query.type === TYPE.A || query.type === TYPE.AAAA ? found.length : 0,
+    isLasting,
   };
 }
+
+const KNOWN = { authoritative: true, additionals: NOTHING, addresses: 0 };
 
 function ofType(
   query: Query,
   records: readonly ResourceRecord[],
-  { ttl, random }: Authority,
+  { ttl }: Authority,
 ): readonly ResourceRecord[] {
   if (query.type === TYPE.ANY) {
     // RFC 8482, 4.2: so short that nobody gains by asking, and nothing that could be taken for all.
     return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
   }
-  const found = records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
-  const [first] = found;
-  return first?.type === 'A' || first?.type === 'AAAA' ? rotated(found, random) : found;
-}
-
-/**
- * Many clients take the first address only. CoreDNS shuffles them where it is deployed, by chance and
- * not in turn: a client that asks for A and AAAA by turns would always get the same of two.
- */
-function rotated<T>(list: readonly T[], random: () => number): readonly T[] {
-  if (list.length < 2) return list;
-  const first = Math.floor(random() * list.length);
-  return [...list.slice(first), ...list.slice(0, first)];
+  return records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
 }
 
 /** For SRV and NS records, what the client would ask next (RFC 2782; RFC 1034, 3.6). */

@@ -1,9 +1,12 @@
 /** From a query's bytes to its answer's. Knows no sockets. */
 import { type Answer, type Authority, answer, zoneOf } from './answer.ts';
+import { AnswerCache } from './answer-cache.ts';
 import { type Forwarder, rcodeOf } from './forward.ts';
-import { HEADER_LENGTH, type Query, RCODES, readQuery, type Transport } from './query.ts';
+import { CLASS_IN, HEADER_LENGTH, type Query, RCODES, readQuery, type Transport } from './query.ts';
 import type { Resolution } from './resolution.ts';
 import {
+  type EncodedAnswer,
+  encodeAnswer,
   encodeError,
   encodeResponse,
   FLAG,
@@ -11,6 +14,7 @@ import {
   MAX_UDP_LENGTH,
   PLAIN_UDP_LENGTH,
   rcodeIn,
+  type SaidAnswer,
 } from './response.ts';
 
 /** A query that came and what became of it. */
@@ -34,6 +38,8 @@ export interface HandlerOptions {
   readonly authority: Authority;
   /** Where other domains are asked for; undefined: they are refused. */
   readonly forwarder?: Upstream | undefined;
+  /** From 0 up to and without 1. */
+  readonly random: () => number;
   /** The handler failed: a mistake in it. The client gets SERVFAIL. */
   readonly onMistake: (error: unknown) => void;
 }
@@ -49,9 +55,11 @@ export type Handle = (bytes: Buffer, transport: Transport) => Handled | Promise<
 
 const NOTHING: Handled = { response: undefined, served: undefined };
 
-export function createHandler({ authority, forwarder, onMistake }: HandlerOptions): Handle {
+export function createHandler(options: HandlerOptions): Handle {
+  const { authority, forwarder, random, onMistake } = options;
   const recursionAvailable = forwarder !== undefined;
   const { clusterDomain } = authority.zone;
+  const cache = new AnswerCache();
 
   return (bytes, transport) => {
     const query = readQuery(bytes);
@@ -63,17 +71,26 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
     const zone = zoneOf(query.name, clusterDomain) ?? '';
     const tell = (response: Buffer, rcode: number, by: Served['by']) =>
       handled(bytes, response, { transport, zone, query, rcode, by });
-    const write = (said: Pick<Answer, 'rcode'> & Partial<Answer>, by: Served['by']) => {
-      const complete = { ...EMPTY, ...said, recursionAvailable };
-      const response = encodeResponse(query, complete, limitOf(query, transport));
-      return tell(response, RCODES[said.rcode], by);
+    const send = (encoded: EncodedAnswer, by: Served['by']) => {
+      const limit = limitOf(query, transport);
+      const response = encodeResponse(query, encoded, { recursionAvailable, limit, random });
+      return tell(response, RCODES[encoded.rcode], by);
     };
+    const write = (said: Pick<SaidAnswer, 'rcode'> & Partial<SaidAnswer>, by: Served['by']) =>
+      send(encodeAnswer(query.question, { ...EMPTY, ...said }), by);
     const fail = (error: unknown) => {
       onMistake(error);
       return write({ rcode: 'SERVFAIL' }, undefined);
     };
     try {
+      const known = isPlain(query) ? cache.get(query, authority.zone.serial) : undefined;
+      if (known !== undefined) return send(known, 'zone');
       const said = answer(query, authority);
+      if (said?.isLasting) {
+        const encoded = encodeAnswer(query.question, said);
+        cache.set(query, encoded);
+        return send(encoded, 'zone');
+      }
       if (said !== undefined && (said.target === undefined || forwarder === undefined)) {
         return write(said, said.authoritative ? 'zone' : undefined);
       }
@@ -105,6 +122,11 @@ function handled(
   return { response, served: { ...served, ...lengths } };
 }
 
+/** Whether name and type alone say what is asked for. */
+function isPlain(query: Query): boolean {
+  return query.class === CLASS_IN && (query.edns?.version ?? 0) === 0;
+}
+
 /** The longest answer that a client takes, in bytes. */
 function limitOf({ edns }: Query, transport: Transport): number {
   if (transport === 'tcp') return MAX_TCP_LENGTH;
@@ -113,8 +135,15 @@ function limitOf({ edns }: Query, transport: Transport): number {
 }
 
 /** An alias into another domain, with what is known of it there. */
-function completed(said: Answer, { rcode, answers, authorities }: Resolution): Answer {
-  return { ...said, rcode, answers: [...said.answers, ...answers], authorities };
+function completed(said: Answer, { rcode, answers, authorities }: Resolution): SaidAnswer {
+  const { authoritative, additionals } = said;
+  return {
+    rcode,
+    authoritative,
+    answers: [...said.answers, ...answers],
+    authorities,
+    additionals,
+  };
 }
 
 /**
