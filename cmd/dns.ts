@@ -128,8 +128,8 @@ function createServer(
       zone,
       ttl,
       nameservers: () => server.addresses.filter((address) => !isLoopback(address)),
+      random: Math.random,
     },
-    random: Math.random,
     forwarder,
     onMistake: (error) => {
       metrics.mistakes.inc();

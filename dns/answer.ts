@@ -3,11 +3,15 @@ import type { Answer as PacketRecord } from 'dns-packet';
 import { familyOf } from '../api/addresses.ts';
 import { REVERSE_DOMAINS } from './names.ts';
 import { CLASS_IN, type Query, type Rcode } from './query.ts';
+import type { DnsRecord } from './records.ts';
 import { FIRST_META_TYPE, TYPE } from './types.ts';
 import type { Zone } from './zone.ts';
 
 /** A record as dns-packet takes it. */
 export type ResourceRecord = Exclude<PacketRecord, { type: 'OPT' }>;
+
+/** One without a TTL is the zone's, and gets that of `Authority`. */
+type KnownRecord = DnsRecord | ResourceRecord;
 
 export interface Answer {
   readonly rcode: Rcode;
@@ -33,6 +37,8 @@ export interface Authority {
   readonly ttl: number;
   /** Addresses of this server, for the name that the zone's NS record has. */
   readonly nameservers: () => readonly string[];
+  /** From 0 up to and without 1. */
+  readonly random: () => number;
 }
 
 const REVERSE_ZONES: readonly string[] = Object.values(REVERSE_DOMAINS);
@@ -42,6 +48,8 @@ const MAX_ALIASES = 8;
 const SOA_TIMES = { refresh: 7200, retry: 1800, expire: 86_400 };
 /** What there is not is kept no longer, however long `ttl` is: CoreDNS's. Seconds. */
 const LONGEST_NEGATIVE_TTL = 300;
+/** Whose addresses come along with their names; the client asks for those of others if it needs them. */
+const MAX_TARGETS = 100;
 const NOTHING: readonly never[] = [];
 
 /** The zone that a name is in, of those that we may know of; undefined: of other domains. */
@@ -56,8 +64,12 @@ function isWithin(name: string, domain: string): boolean {
   );
 }
 
-/** @returns undefined when the name is somebody else's: of another domain, or of an unknown address. */
-export function answer(query: Query, authority: Authority): Answer | undefined {
+/**
+ * @param most So many records fit into no message that the client takes: more are not looked at. A few
+ * queries for a Service of thousands of pods would otherwise keep all other clients waiting.
+ * @returns undefined when the name is somebody else's: of another domain, or of an unknown address.
+ */
+export function answer(query: Query, authority: Authority, most = Infinity): Answer | undefined {
   const { zone } = authority;
   if ((query.edns?.version ?? 0) > 0) return refusal('BADVERS');
   if (query.class !== CLASS_IN) return refusal('REFUSED');
@@ -70,7 +82,7 @@ export function answer(query: Query, authority: Authority): Answer | undefined {
   if (!zone.isSynced) return refusal('SERVFAIL');
   const records = lookup(query.name, authority);
   if (records === undefined && apex !== zone.clusterDomain) return undefined;
-  return follow(query, records, apex, authority);
+  return follow(query, records, apex, authority, most);
 }
 
 function refusal(rcode: Rcode): Answer {
@@ -88,38 +100,44 @@ function refusal(rcode: Rcode): Answer {
 /** Answers with the records of a name, and of those that it is an alias of. */
 function follow(
   query: Query,
-  ofName: readonly ResourceRecord[] | undefined,
+  ofName: readonly KnownRecord[] | undefined,
   apex: string,
   authority: Authority,
+  most: number,
 ): Answer {
   const { clusterDomain } = authority.zone;
   const negative = () => [soa(apex, authority)];
   // Those of this server come and go with addresses of its host.
-  const isLasting = query.name !== clusterDomain && query.name !== nameserver(clusterDomain);
+  const isOfZone = query.name !== clusterDomain && query.name !== nameserver(clusterDomain);
   const aliases: ResourceRecord[] = [];
   let records = ofName;
   for (;;) {
-    const known = { ...KNOWN, answers: aliases, isLasting };
+    const known = { ...KNOWN, answers: aliases, isLasting: isOfZone };
     if (records === undefined) return { ...known, rcode: 'NXDOMAIN', authorities: negative() };
     const alias = records.find(({ type }) => type === 'CNAME');
     if (alias?.type !== 'CNAME' || query.type === TYPE.CNAME || query.type === TYPE.ANY) break;
     if (aliases.length === MAX_ALIASES) return refusal('SERVFAIL');
-    aliases.push(alias);
+    aliases.push(withTtl(alias, authority));
     if (!isWithin(alias.data, clusterDomain)) {
       const { data: target } = alias;
       return { ...known, rcode: 'NOERROR', authorities: NOTHING, target, isLasting: false };
     }
     records = lookup(alias.data, authority);
   }
-  const found = ofType(query, records, authority);
+  const all = ofType(query, records, authority);
+  const isCut = all.length > most;
+  const isAddress = query.type === TYPE.A || query.type === TYPE.AAAA;
+  const found = (isCut && isAddress ? someOf(all, most, authority.random) : all.slice(0, most)).map(
+    (record) => withTtl(record, authority),
+  );
   return {
     ...KNOWN,
     rcode: 'NOERROR',
     answers: [...aliases, ...found],
     authorities: found.length === 0 ? negative() : NOTHING,
     additionals: addressesOfTargets(found, authority),
-    addresses: query.type === TYPE.A || query.type === TYPE.AAAA ? found.length : 0,
-    isLasting,
+    addresses: isAddress ? found.length : 0,
+    isLasting: isOfZone && !isCut,
   };
 }
 
@@ -127,14 +145,28 @@ const KNOWN = { authoritative: true, additionals: NOTHING, addresses: 0 };
 
 function ofType(
   query: Query,
-  records: readonly ResourceRecord[],
+  records: readonly KnownRecord[],
   { ttl }: Authority,
-): readonly ResourceRecord[] {
+): readonly KnownRecord[] {
   if (query.type === TYPE.ANY) {
-    // RFC 8482, 4.2: so short that nobody gains by asking, and nothing that could be taken for all.
+    const aliases = records.filter(({ type }) => type === 'CNAME');
+    // RFC 8482, 4.2: nothing is made up beside an alias.
+    if (aliases.length > 0) return aliases;
+    // So short that nobody gains by asking, and nothing that could be taken for all.
     return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
   }
   return records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
+}
+
+/** Members that follow each other, from any on, so that none is always left out. */
+function someOf<T>(list: readonly T[], count: number, random: () => number): readonly T[] {
+  const start = Math.floor(random() * list.length);
+  const first = list.slice(start, start + count);
+  return [...first, ...list.slice(0, count - first.length)];
+}
+
+function withTtl(record: KnownRecord, { ttl }: Authority): ResourceRecord {
+  return { ttl, ...record };
 }
 
 /** For SRV and NS records, what the client would ask next (RFC 2782; RFC 1034, 3.6). */
@@ -147,13 +179,17 @@ function addressesOfTargets(
     return record.type === 'NS' ? [record.data] : [];
   });
   if (targets.length === 0) return NOTHING;
-  return [...new Set(targets)].flatMap((target) =>
-    (lookup(target, authority) ?? []).filter(({ type }) => type === 'A' || type === 'AAAA'),
-  );
+  return [...new Set(targets)]
+    .slice(0, MAX_TARGETS)
+    .flatMap((target) =>
+      (lookup(target, authority) ?? [])
+        .filter(({ type }) => type === 'A' || type === 'AAAA')
+        .map((record) => withTtl(record, authority)),
+    );
 }
 
 /** The zone's records, and those that every zone has: who serves it. */
-function lookup(name: string, authority: Authority): readonly ResourceRecord[] | undefined {
+function lookup(name: string, authority: Authority): readonly KnownRecord[] | undefined {
   const { zone, ttl, nameservers } = authority;
   const { clusterDomain } = zone;
   if (name === clusterDomain) {
@@ -167,7 +203,7 @@ function lookup(name: string, authority: Authority): readonly ResourceRecord[] |
     });
   }
   if (name === `dns.${clusterDomain}`) return NOTHING;
-  return zone.lookup(name)?.map((record) => ({ ...record, ttl }));
+  return zone.lookup(name);
 }
 
 /** CoreDNS's name for itself. */

@@ -52,7 +52,8 @@ export class Forwarder {
   }
 
   /**
-   * The answer to a query as it came. One that was cut for UDP is asked for again by TCP.
+   * The answer to a query as it came. One that was cut for UDP stays so: whoever asked by UDP said how
+   * much it takes, and can ask by TCP itself.
    * @param bytes of the query; the id does not matter. That of the answer means nothing.
    * @returns bytes of its own.
    * @throws (a rejection) what `rcodeOf` has an answer for.
@@ -89,7 +90,10 @@ export class Forwarder {
       additionals: [OPT],
     });
     const question = bytes.subarray(HEADER_LENGTH, bytes.length - OPT_LENGTH);
-    return readResolution(await this.ask(bytes, { question }, 'udp'));
+    const response = await this.ask(bytes, { question }, 'udp');
+    if (!isTruncated(response)) return readResolution(response);
+    // What was cut is better than nothing.
+    return readResolution(await this.ask(bytes, { question }, 'tcp').catch(() => response));
   }
 
   async #askInTurn(bytes: Buffer, question: Buffer, transport: Transport): Promise<Buffer> {
@@ -102,7 +106,8 @@ export class Forwarder {
       const resolver = resolvers[index];
       const left = end - performance.now();
       if (resolver === undefined || isSelf(resolver)) continue;
-      if (left <= 0) break;
+      // A timer may run out a little early, and then there is next to nothing left.
+      if (left < 1) break;
       try {
         const response = await this.#askOne(resolver, bytes, question, transport, left);
         this.#first = index;
@@ -125,15 +130,11 @@ export class Forwarder {
   ): Promise<Buffer> {
     const { timeout, observer } = this.#options;
     const begun = performance.now();
-    const within = (by: Transport) =>
-      exchange(resolver, bytes, question, by, Math.min(timeout, left));
-    const response = await within(transport);
-    const isCut = transport === 'udp' && isTruncated(response);
-    // What was cut is better than nothing.
-    const whole = isCut ? await within('tcp').catch(() => response) : response;
+    const within = Math.min(timeout, left);
+    const response = await exchange(resolver, bytes, question, transport, within);
     const seconds = (performance.now() - begun) / 1000;
-    observer.answered(resolver, rcodeIn(whole), seconds);
-    return whole;
+    observer.answered(resolver, rcodeIn(response), seconds);
+    return response;
   }
 }
 

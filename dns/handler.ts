@@ -2,7 +2,7 @@
 import { type Answer, type Authority, answer, zoneOf } from './answer.ts';
 import { AnswerCache } from './answer-cache.ts';
 import { type Forwarder, rcodeOf } from './forward.ts';
-import { CLASS_IN, HEADER_LENGTH, type Query, RCODES, readQuery, type Transport } from './query.ts';
+import { CLASS_IN, type Query, RCODES, readQuery, type Transport } from './query.ts';
 import type { Resolution } from './resolution.ts';
 import {
   type EncodedAnswer,
@@ -38,8 +38,6 @@ export interface HandlerOptions {
   readonly authority: Authority;
   /** Where other domains are asked for; undefined: they are refused. */
   readonly forwarder?: Upstream | undefined;
-  /** From 0 up to and without 1. */
-  readonly random: () => number;
   /** The handler failed: a mistake in it. The client gets SERVFAIL. */
   readonly onMistake: (error: unknown) => void;
 }
@@ -53,12 +51,14 @@ export interface Handled {
 /** At once, unless somebody else has to be asked; never throws or rejects. */
 export type Handle = (bytes: Buffer, transport: Transport) => Handled | Promise<Handled>;
 
+/** Bytes: a pointer to the name, what all records have, an IPv4 address. */
+const SHORTEST_RECORD = 16;
 const NOTHING: Handled = { response: undefined, served: undefined };
 
-export function createHandler(options: HandlerOptions): Handle {
-  const { authority, forwarder, random, onMistake } = options;
+export function createHandler({ authority, forwarder, onMistake }: HandlerOptions): Handle {
+  const { random, zone: records } = authority;
   const recursionAvailable = forwarder !== undefined;
-  const { clusterDomain } = authority.zone;
+  const { clusterDomain } = records;
   const cache = new AnswerCache();
 
   return (bytes, transport) => {
@@ -71,22 +71,23 @@ export function createHandler(options: HandlerOptions): Handle {
     const zone = zoneOf(query.name, clusterDomain) ?? '';
     const tell = (response: Buffer, rcode: number, by: Served['by']) =>
       handled(bytes, response, { transport, zone, query, rcode, by });
+    const limit = limitOf(query, transport);
+    const most = mostRecords(limit);
     const send = (encoded: EncodedAnswer, by: Served['by']) => {
-      const limit = limitOf(query, transport);
       const response = encodeResponse(query, encoded, { recursionAvailable, limit, random });
       return tell(response, RCODES[encoded.rcode], by);
     };
     const write = (said: Pick<SaidAnswer, 'rcode'> & Partial<SaidAnswer>, by: Served['by']) =>
-      send(encodeAnswer(query.question, { ...EMPTY, ...said }), by);
+      send(encodeAnswer(query.question, { ...EMPTY, ...said }, most), by);
     const fail = (error: unknown) => {
       onMistake(error);
       return write({ rcode: 'SERVFAIL' }, undefined);
     };
     try {
-      const known = isPlain(query) ? cache.get(query, authority.zone.serial) : undefined;
+      const known = isPlain(query) ? cache.get(query, records.serial) : undefined;
       if (known !== undefined) return send(known, 'zone');
-      const said = answer(query, authority);
-      if (said?.isLasting) {
+      const said = answer(query, authority, most);
+      if (said?.isLasting && said.additionals.length <= most) {
         const encoded = encodeAnswer(query.question, said);
         cache.set(query, encoded);
         return send(encoded, 'zone');
@@ -120,6 +121,11 @@ function handled(
 ): Handled {
   const lengths = { requestLength: request.length, responseLength: response.length };
   return { response, served: { ...served, ...lengths } };
+}
+
+/** One more than can be in a message, so that it is told that some are missing. */
+function mostRecords(length: number): number {
+  return Math.ceil(length / SHORTEST_RECORD) + 1;
 }
 
 /** Whether name and type alone say what is asked for. */
@@ -158,16 +164,15 @@ async function relay(
 ): Promise<Buffer> {
   const response = await forwarder.ask(bytes, query, transport);
   response.writeUInt16BE(query.id, 0);
-  const limit = transport === 'tcp' ? MAX_TCP_LENGTH : (query.edns?.size ?? PLAIN_UDP_LENGTH);
-  if (response.length <= Math.max(limit, PLAIN_UDP_LENGTH)) return response;
-  return truncated(response, query);
+  const limit = limitOf(query, transport);
+  return response.length <= limit ? response : truncated(query, limit);
 }
 
-/** The header alone, with the question: the client asks by TCP. */
-function truncated(response: Buffer, { question }: Query): Buffer {
-  const header = Buffer.from(response.subarray(0, HEADER_LENGTH));
-  header.writeUInt16BE(header.readUInt16BE(2) | FLAG.TC, 2);
-  header.writeUInt16BE(1, 4);
-  header.fill(0, 6);
-  return Buffer.concat([header, question]);
+/** Nothing but what it takes for the client to ask by TCP. */
+function truncated(query: Query, limit: number): Buffer {
+  const nothing = encodeAnswer(query.question, { ...EMPTY, rcode: 'NOERROR' });
+  const options = { recursionAvailable: true, limit, random: () => 0 };
+  const response = encodeResponse(query, nothing, options);
+  response.writeUInt16BE(response.readUInt16BE(2) | FLAG.TC, 2);
+  return response;
 }

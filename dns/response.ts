@@ -52,6 +52,8 @@ export interface EncodedAnswer {
   readonly bytes: Buffer;
   /** Where each record ends. */
   readonly ends: readonly number[];
+  /** Of each record, which is the first of its name and type. */
+  readonly sets: readonly number[];
   /** Answers, authorities and additional records. */
   readonly counts: readonly [number, number, number];
   /** How many of the answers, at their end, may change places; they are of one length. */
@@ -64,27 +66,38 @@ export type SaidAnswer = Pick<
   'rcode' | 'authoritative' | 'answers' | 'authorities' | 'additionals'
 > & { readonly addresses?: number };
 
-/** @param question its name, type and class. */
-export function encodeAnswer(question: Buffer, said: SaidAnswer): EncodedAnswer {
-  const { rcode, authoritative, answers, authorities, additionals } = said;
-  const addresses = said.addresses ?? 0;
+/**
+ * @param question its name, type and class.
+ * @param most of each section's records; more would not fit anyway.
+ */
+export function encodeAnswer(
+  question: Buffer,
+  said: SaidAnswer,
+  most = Number.POSITIVE_INFINITY,
+): EncodedAnswer {
+  const { rcode, authoritative } = said;
+  const answers = said.answers.slice(0, most);
+  const authorities = said.authorities.slice(0, most);
+  const additionals = said.additionals.slice(0, most);
   const counts = [answers.length, authorities.length, additionals.length] as const;
   const ends: number[] = [];
   const count = counts[0] + counts[1] + counts[2];
-  const head = { rcode, authoritative, ends, counts };
-  if (count === 0) return { ...head, bytes: Buffer.alloc(0), addresses: 0 };
-  const encoded = encode({
-    answers: [...answers],
-    authorities: [...authorities],
-    additionals: [...additionals],
-  });
+  const sets: number[] = [];
+  const addresses = answers.length < said.answers.length ? 0 : (said.addresses ?? 0);
+  const head = { rcode, authoritative, ends, sets, counts, addresses };
+  if (count === 0) return { ...head, bytes: Buffer.alloc(0) };
+  const encoded = encode({ answers, authorities, additionals });
   // Not longer than dns-packet's, which has names in full.
   const bytes = Buffer.allocUnsafe(encoded.length);
   const names = new Names(bytes, question);
   let from = HEADER_LENGTH;
   let at = 0;
+  let set = { key: '', first: 0 };
   for (let index = 0; index < count; index++) {
     const nameEnd = endOfName(encoded, from);
+    const key = keyOf(encoded, from, nameEnd + 2);
+    if (key !== set.key) set = { key, first: index };
+    sets.push(set.first);
     const end = nameEnd + RECORD_HEAD_LENGTH + encoded.readUInt16BE(nameEnd + 8);
     at = names.write(encoded, from, nameEnd, at);
     encoded.copy(bytes, at, nameEnd, end);
@@ -96,7 +109,7 @@ export function encodeAnswer(question: Buffer, said: SaidAnswer): EncodedAnswer 
     ends.push(at);
     from = end;
   }
-  return { ...head, bytes: bytes.subarray(0, at), addresses };
+  return { ...head, bytes: bytes.subarray(0, at) };
 }
 
 export interface ResponseOptions {
@@ -110,7 +123,8 @@ export interface ResponseOptions {
 /**
  * An answer to a query, of at most `limit` bytes. What does not fit is left out: additional records
  * silently, others with the bit TC, so that the client asks by TCP. Some do not, and live with
- * those that are there.
+ * those that are there. Of additional records, those of one name and type come all or not at all: nobody
+ * could tell that some are missing (RFC 2181, 9).
  */
 export function encodeResponse(
   query: Query,
@@ -167,12 +181,15 @@ function shuffled({ bytes, addresses, ends, counts }: EncodedAnswer, random: () 
 }
 
 /** How many records of each section there is room for, in their order. */
-function countsWithin({ ends, counts }: EncodedAnswer, room: number): EncodedAnswer['counts'] {
-  let fit = ends.findIndex((end) => end > room);
-  if (fit < 0) fit = ends.length;
+function countsWithin(answer: EncodedAnswer, room: number): EncodedAnswer['counts'] {
+  const { ends, sets, counts } = answer;
+  const fit = ends.findIndex((end) => end > room);
   const answers = Math.min(fit, counts[0]);
   const authorities = Math.min(fit - answers, counts[1]);
-  return [answers, authorities, fit - answers - authorities];
+  const before = answers + authorities;
+  const isAdditional = before === counts[0] + counts[1];
+  const kept = isAdditional ? Math.max(before, sets[fit] ?? fit) : fit;
+  return [answers, authorities, kept - before];
 }
 
 /** RFC 6891, 6.1.2. */

@@ -109,6 +109,8 @@ export class DnsServer {
     // One that cannot be sent is one that was lost.
     socket.on('error', () => undefined);
     socket.on('message', (bytes, client) => {
+      // Nobody can be there, and Node.js throws when it is to send there.
+      if (client.port === 0) return;
       const send = (response: Buffer | undefined) => {
         // It may have been closed while somebody else was asked.
         if (response === undefined || this.#sockets.get(address)?.udp !== socket) return;

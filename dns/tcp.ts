@@ -52,6 +52,8 @@ export class TcpConnections {
 const NOTHING = Buffer.alloc(0);
 /** Of one connection, before others have their turn. */
 const QUERIES_AT_ONCE = 50;
+/** Milliseconds, likewise: a query for a Service of thousands of pods takes long. */
+const TURN = 5;
 
 /**
  * One client. Nothing is read while it does not take its answers, or while many of its queries wait: what
@@ -94,8 +96,9 @@ class Connection {
   /** Answers what has come, as far as the client takes answers. */
   #proceed(): void {
     const socket = this.#socket;
+    const end = performance.now() + TURN;
     for (let count = 0; !socket.destroyed && !this.#isFull(); count++) {
-      if (count === QUERIES_AT_ONCE) {
+      if (count === QUERIES_AT_ONCE || performance.now() > end) {
         socket.pause();
         setImmediate(() => this.#proceed());
         return;

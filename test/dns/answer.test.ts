@@ -1,5 +1,11 @@
 import assert from 'node:assert/strict';
-import { type Answer, type Authority, answer, zoneOf } from '../../dns/answer.ts';
+import {
+  type Answer,
+  type Authority,
+  answer,
+  type ResourceRecord,
+  zoneOf,
+} from '../../dns/answer.ts';
 import { readQuery } from '../../dns/query.ts';
 import type { DnsRecord } from '../../dns/records.ts';
 import {
@@ -97,6 +103,20 @@ describe('an answer', () => {
     );
   });
 
+  it('brings the addresses of a hundred servers along and no more, each once', () => {
+    const names = Array.from({ length: 300 }, (_, index) => `db-${index}.${DB}`);
+    const name = `_sql._tcp.${DB}`;
+    const servers = names.flatMap((each) => [srv(name, 5432, each), srv(name, 5433, each)]);
+    const of = authority(tinyZone([...servers, ...names.map((each) => a(each, '10.0.0.1'))]));
+    const { answers, additionals } = lines(ask(name, 'SRV', {}, of));
+    assert.equal(answers.length, 600);
+    const first = names.slice(0, 100);
+    assert.deepEqual(
+      additionals,
+      first.map((each) => `${each} 5 A 10.0.0.1`),
+    );
+  });
+
   it('of the name servers brings their addresses along', () => {
     const of = authority(ZONE, { nameservers: () => ['192.0.2.1', '2001:db8::1'] });
     const additionals = [
@@ -171,9 +191,11 @@ describe('an answer', () => {
       assert.deepEqual(chain, { ...KNOWN, answers: [first, outside], target });
     });
 
-    it('is the alias alone for who asks for it', () => {
-      const said = lines(ask('outside.default.svc.cluster.local', 'CNAME'));
-      assert.deepEqual(said, { ...KNOWN, answers: [step('outside', 'www.example.com')] });
+    it('is the alias alone for who asks for it, or for everything', () => {
+      for (const type of ['CNAME', 'ANY']) {
+        const said = lines(ask('outside.default.svc.cluster.local', type));
+        assert.deepEqual(said, { ...KNOWN, answers: [step('outside', 'www.example.com')] }, type);
+      }
     });
 
     it('ends where aliases go round, or on for long', () => {
@@ -189,10 +211,23 @@ describe('an answer', () => {
 
   it('to a question for everything is one record that says so', () => {
     const data = '{"cpu":"RFC8482","os":""}';
-    for (const name of [WEB, 'outside.default.svc.cluster.local', 'cluster.local']) {
+    for (const name of [WEB, 'default.svc.cluster.local', 'cluster.local']) {
       assert.deepEqual(lines(ask(name, 'ANY')), { ...KNOWN, answers: [`${name} 5 HINFO ${data}`] });
     }
     assert.deepEqual(lines(ask('gone.cluster.local', 'ANY')), NXDOMAIN);
+  });
+
+  it('has no more records than a message of the client can hold, and then any of them', () => {
+    const firsts = new Set<string>();
+    for (const random of [0, 0.5, 0.99]) {
+      const of = { ...authority(ZONE), random: () => random };
+      const query = readQuery(queryBytes(DB, 'A'));
+      assert.ok(query !== undefined && 'name' in query);
+      const { answers = [] } = answer(query, of, 2) ?? {};
+      assert.equal(new Set(answers.map(line)).size, 2);
+      firsts.add(line(answers[0] as ResourceRecord));
+    }
+    assert.equal(firsts.size, 3);
   });
 
   it('says which of its records may change places', () => {
@@ -221,6 +256,20 @@ describe('an answer', () => {
     const unsynced = authority(tinyZone(RECORDS, { isSynced: false }));
     assert.equal(ask(WEB, 'A', {}, unsynced)?.isLasting, false);
     assert.equal(ask(WEB, 'A', { size: 512, version: 1 })?.isLasting, false);
+    // Nor what a client that takes more has more of.
+    const query = readQuery(queryBytes(DB, 'A'));
+    assert.ok(query !== undefined && 'name' in query);
+    assert.equal(answer(query, authority(ZONE), 2)?.isLasting, false);
+    assert.equal(answer(query, authority(ZONE), 3)?.isLasting, true);
+  });
+
+  it('has other records in the order that they have', () => {
+    const of = authority(ZONE, { random: () => 0.99 });
+    const { answers } = lines(ask(`_sql._tcp.${DB}`, 'SRV', {}, of));
+    assert.deepEqual(
+      answers.map((text) => /db-\d/.exec(text)?.[0]),
+      ['db-0', 'db-1', 'db-2'],
+    );
   });
 
   it('is for others to give about other domains and unknown addresses', () => {

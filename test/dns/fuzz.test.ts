@@ -24,8 +24,7 @@ const TYPES = ['A', 'AAAA', 'SRV', 'CNAME', 'ANY', 'SOA', 'NS', 'PTR', 'AXFR', '
 const QUERY = readQuery(queryBytes('out.svc.cluster.local', 'A')) as Query;
 
 const handle = createHandler({
-  authority: authority(tinyZone(RECORDS)),
-  random: () => 0.5,
+  authority: authority(tinyZone(RECORDS), { random: () => 0.5 }),
   onMistake: (error) => {
     throw error;
   },

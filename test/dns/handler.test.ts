@@ -19,7 +19,7 @@ function fail(error: unknown): never {
   throw error;
 }
 
-const DEFAULTS = { authority: authority(ZONE), random: () => 0, onMistake: fail };
+const DEFAULTS = { authority: authority(ZONE), onMistake: fail };
 
 function handler(options: Partial<HandlerOptions> = {}) {
   const handle = createHandler({ ...DEFAULTS, ...options });
@@ -181,6 +181,36 @@ describe('a handler', () => {
     assert.deepEqual(readReply(response ?? assert.fail()).answers, []);
   });
 
+  it('says more to who takes more, whoever asked before', async () => {
+    const ask = handler();
+    const count = async (fields: object, transport: 'udp' | 'tcp') => {
+      const { response } = await ask(queryBytes(MANY, 'A', fields), transport);
+      return readReply(response ?? assert.fail()).answers.length;
+    };
+    for (let turn = 0; turn < 2; turn++) {
+      assert.equal(await count({}, 'udp'), 29);
+      assert.equal(await count({ size: 1232 }, 'udp'), 73);
+      assert.equal(await count({}, 'tcp'), 200);
+    }
+  });
+
+  it('has addresses in another order each time, remembered or not', async () => {
+    const pods = ['10.0.0.1', '10.0.0.2', '10.0.0.3'];
+    const zone = tinyZone(pods.map((address) => a(WEB, address)));
+    let random = 0;
+    const ask = handler({ authority: authority(zone, { random: () => random }) });
+    const firsts: (string | undefined)[] = [];
+    for (random of [0.99, 0, 0.34, 0.67]) {
+      const { response } = await ask(queryBytes(WEB, 'A'));
+      const answers = readReply(response ?? assert.fail()).answers.map(
+        (text) => text.split(' ')[3],
+      );
+      assert.deepEqual(answers.toSorted(), pods);
+      firsts.push(answers[0]);
+    }
+    assert.deepEqual(firsts, ['10.0.0.3', '10.0.0.1', '10.0.0.2', '10.0.0.3']);
+  });
+
   describe('that can ask others', () => {
     const upstreamsAnswer = (id: number, flags: number, count: number): Buffer => {
       const name = 'WWW.example.com';
@@ -225,11 +255,20 @@ describe('a handler', () => {
       const response = upstreamsAnswer(99, FLAG.QR | FLAG.RA, 40);
       const forwarder = upstream({ ask: async () => Buffer.from(response) });
       const cut = await reply(asked, { forwarder });
-      assert.deepEqual([cut.flags, cut.answers, cut.id], ['qr tc ra', [], 17]);
+      assert.deepEqual([cut.flags, cut.answers, cut.id], ['qr tc rd ra', [], 17]);
       assert.equal(cut.question, 'WWW.example.com A');
       assert.equal((await reply(asked, { forwarder }, 'tcp')).answers.length, 40);
       const large = queryBytes('WWW.example.com', 'A', { size: 2000 });
       assert.equal((await reply(large, { forwarder })).answers.length, 40);
+    });
+
+    it('passes no more on by UDP than comes in one piece, whatever the client would take', async () => {
+      const response = upstreamsAnswer(99, FLAG.QR | FLAG.RA, 100);
+      const forwarder = upstream({ ask: async () => Buffer.from(response) });
+      const large = queryBytes('WWW.example.com', 'A', { size: 65_535 });
+      const { flags, answers, opt } = await reply(large, { forwarder });
+      assert.deepEqual([flags, answers], ['qr tc rd ra', []]);
+      assert.deepEqual(opt, { size: 1232, dnssecOk: false });
     });
 
     it('says so when nobody answers', async () => {

@@ -121,7 +121,7 @@ export function tinyZone(
 }
 
 export function authority(zone: ZoneView, changes: Partial<Authority> = {}): Authority {
-  return { zone, ttl: 5, nameservers: () => [], ...changes };
+  return { zone, ttl: 5, nameservers: () => [], random: () => 0, ...changes };
 }
 
 export function a(name: string, data: string): DnsRecord {

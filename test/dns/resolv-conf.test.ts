@@ -12,6 +12,9 @@ describe('readResolvConf', () => {
     ],
     ['comments', ';nameserver 192.0.2.1\n#nameserver 192.0.2.2\n', []],
     ['what is no address', 'nameserver\nnameserver dns.example\nnameservers 192.0.2.1\n', []],
+    // What it calls an address is compared with those that the server has, lest it ask itself.
+    ['other names of an address', 'nameserver 2001:DB8:0::1\n', ['2001:db8::1']],
+    ['the host', 'nameserver 0.0.0.0\nnameserver ::\n', ['127.0.0.1', '::1']],
     ['lines as Windows ends them', 'nameserver 192.0.2.1\r\n', ['192.0.2.1']],
   ] as const) {
     it(`finds the resolvers: ${what}`, () => assert.deepEqual(readResolvConf(text), expected));

@@ -145,12 +145,49 @@ describe('a response', () => {
     assert.equal(readReply(whole).flags, 'qr aa rd');
   });
 
+  it('that is cut costs as much as what it has, not as what there is', () => {
+    let read = 0;
+    const many = addresses(WEB, 5000).map(({ name, type, ttl, data }) => ({
+      name,
+      type,
+      ttl,
+      get data() {
+        read += 1;
+        return data;
+      },
+    })) as ResourceRecord[];
+    const said = { ...NOTHING, answers: many, additionals: many };
+    const encoded = encodeAnswer(query(WEB).question, said, 33);
+    const bytes = encodeResponse(query(WEB), encoded, { ...OPTIONS, limit: 512 });
+    assert.deepEqual(readReply(bytes).answers, addresses(WEB, 29).map(line));
+    assert.equal(readReply(bytes).flags, 'qr aa tc rd');
+    assert.ok(read < 500, `${read} reads of data`);
+  });
+
   it('leaves out additional records before it says so', () => {
-    const response = { answers: addresses(WEB, 20), additionals: addresses('other.example', 20) };
+    const pods = Array.from({ length: 20 }, (_, index) => address(`db-${index}.example`, index));
+    const response = { answers: addresses(WEB, 20), additionals: pods };
     const reply = readReply(write(query(WEB), response, 512));
     assert.equal(reply.flags, 'qr aa rd');
     assert.equal(reply.answers.length, 20);
     assert.ok(reply.additionals.length > 0 && reply.additionals.length < 20);
+  });
+
+  it('leaves out all additional records of a name and type, or none', () => {
+    const mixed = [
+      ...addresses('db-0.example', 2),
+      { name: 'db-0.example', type: 'AAAA', ttl: 5, data: 'fd00::1' } as const,
+      ...addresses('db-1.example', 20),
+      address('db-2.example', 1),
+    ];
+    const response = { answers: addresses(WEB, 15), additionals: mixed };
+    for (const fields of [{}, { size: 512 }]) {
+      const bytes = write(query(WEB, fields), response, 512);
+      const reply = readReply(bytes);
+      assert.deepEqual(reply.additionals, mixed.slice(0, 3).map(line));
+      assert.equal(reply.flags, 'qr aa rd');
+      assert.equal(reply.opt === undefined, !('size' in fields));
+    }
   });
 
   describe('with several addresses', () => {

@@ -5,14 +5,18 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import type { Handle, Handled } from '../../dns/handler.ts';
 import { DnsServer, type Exchange } from '../../dns/server.ts';
 import { TCP_LIMITS, type TcpLimits } from '../../dns/tcp.ts';
+import { openRaw, sendRaw } from '../lab/raw.ts';
 import { waitFor } from '../lab/wait.ts';
 import { queryBytes } from './messages.ts';
 import { emptyAnswer, framed } from './resolver.ts';
 
 const ADDRESS = '127.0.0.1';
+/** The number of the protocol. */
+const UDP = 17;
 
 const servers: DnsServer[] = [];
 const sockets: Socket[] = [];
+const datagrams: UdpSocket[] = [];
 const udpSockets: UdpSocket[] = [];
 
 /** Says of an answer what a handler says. */
@@ -76,6 +80,7 @@ function udp(type: 'udp4' | 'udp6'): UdpSocket {
 const query = (id: number, name = 'a.example') => queryBytes(name, 'A', { id });
 
 afterEach(() => {
+  for (const socket of datagrams.splice(0)) socket.close();
   for (const socket of sockets.splice(0)) socket.destroy();
   for (const socket of udpSockets.splice(0)) socket.close();
   for (const server of servers.splice(0)) server.closeAll();
@@ -111,6 +116,23 @@ describe('a DNS server', () => {
     for (const id of [1, 2]) socket.send(query(id), port, ADDRESS);
     const [bytes] = await answered;
     assert.equal(bytes.readUInt16BE(0), 2);
+  });
+
+  it('passes over what nobody can have sent: a datagram from port 0', async () => {
+    const { port, heard } = await start();
+    const header = Buffer.alloc(8);
+    header.writeUInt16BE(port, 2);
+    header.writeUInt16BE(header.length + query(1).length, 4);
+    const forged = openRaw(4, UDP);
+    datagrams.push(forged);
+    sendRaw(forged, Buffer.concat([header, query(1)]), UDP, ADDRESS);
+    const socket = createSocket('udp4');
+    datagrams.push(socket);
+    const answered = once(socket, 'message');
+    socket.send(query(2), port, ADDRESS);
+    const [bytes] = await answered;
+    assert.deepEqual(bytes, emptyAnswer(query(2)));
+    assert.equal(heard.length, 1);
   });
 
   it('is not harmed by an answer that comes when it is closed', async () => {
@@ -335,6 +357,27 @@ describe('over TCP', () => {
       () => other.messages.length === 1 && greedy.messages.length === count,
     );
     assert.ok(before !== undefined && before < count, `${before} before it`);
+  });
+
+  it('nor does one with queries that take long', async () => {
+    let asked = 0;
+    let before: number | undefined;
+    const { port } = await start((bytes, transport) => {
+      asked += 1;
+      if (bytes.readUInt16BE(0) === 0xffff) before ??= asked;
+      const end = performance.now() + 6;
+      while (performance.now() < end);
+      return echo(bytes, transport);
+    });
+    const [greedy, other] = [await client(port), await client(port)];
+    const all = Buffer.concat(Array.from({ length: 40 }, (_, id) => framed(query(id))));
+    await new Promise((resolve) => greedy.socket.write(all, resolve));
+    other.socket.write(framed(query(0xffff)));
+    await waitFor(
+      'both are answered',
+      () => other.messages.length === 1 && greedy.messages.length === 40,
+    );
+    assert.ok(before !== undefined && before < 40, `${before} before it`);
   });
 
   it('a client that does not read its answers is not read from', async () => {

@@ -36,7 +36,9 @@ const CORE = [
   'all-ports: the health check port of the VIP stays with the node',
 ];
 
-describe('an agent fed by a cluster', () => {
+describe('an agent fed by a cluster', function () {
+  // On a busy machine the waits below add up.
+  this.timeout(240_000);
   let lab: Lab;
   let feed: ApiFeed;
   let agent: Agent;
@@ -92,7 +94,7 @@ describe('an agent fed by a cluster', () => {
     const held = await lab.client.hold(VIP, 5060);
     const before = await ruleset();
     await feed.double.call('close');
-    await waitFor('the API server is missed', () => failures() >= 3, 20_000);
+    await waitFor('the API server is missed', () => failures() >= 3, 60_000);
     agent.write('objects', servedBy(pod(1)));
     await feed.written();
     assert.equal(await who(), 'pod-1');
@@ -112,7 +114,7 @@ describe('an agent fed by a cluster', () => {
     await feed.double.call('close');
     const before = await ruleset();
     const { ended } = agent.launch();
-    await waitFor('the API server is missed', () => failures() >= 6, 20_000);
+    await waitFor('the API server is missed', () => failures() >= 6, 60_000);
     assert.equal(await ruleset(), before);
     assert.deepEqual(agent.logged('synced'), []);
     assert.equal(await who(), 'pod-1');
@@ -122,7 +124,7 @@ describe('an agent fed by a cluster', () => {
     await agent.stop();
     assert.match(await ended, /^ended/);
     agent.launch();
-    await waitFor('the API server is missed', () => failures() >= 3, 20_000);
+    await waitFor('the API server is missed', () => failures() >= 3, 60_000);
     assert.equal(await ruleset(), before);
 
     await feed.double.call('listen');

@@ -177,7 +177,7 @@ for (const variant of ['nft', 'legacy'] as const) {
 
     it('rules that somebody else removes come back', async function () {
       // A comparison is waited for a hundred times as long as it takes.
-      this.timeout(300_000);
+      this.timeout(900_000);
       await agent.apply(services(pods(0)));
       const whole = await allRules();
       const iptables = `iptables-${variant}`;
@@ -205,7 +205,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       for (const damage of damages) {
         for (const command of damage) await lab.node.exec(iptables, ['-w', '5', ...command]);
         assert.notEqual(await allRules(), whole);
-        await waitFor('the rules are back', async () => (await allRules()) === whole, 150_000);
+        await waitFor('the rules are back', async () => (await allRules()) === whole, 600_000);
       }
       assert.equal(answered(await lab.client.tcp(VIP, 4000)).host, 'pod-1');
     });
