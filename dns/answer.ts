@@ -20,6 +20,10 @@ export interface Answer {
   readonly answers: readonly ResourceRecord[];
   readonly authorities: readonly ResourceRecord[];
   readonly additionals: readonly ResourceRecord[];
+  /** How many of the answers, at their end, are addresses of one name: their order says nothing. */
+  readonly addresses: number;
+  /** The records of the zone alone say so: it is the same as long as they are. */
+  readonly isLasting: boolean;
   /** Where the last alias leads, when that is elsewhere: who can ask there goes on. */
   readonly target?: string;
 }
@@ -88,6 +92,8 @@ function refusal(rcode: Rcode): Answer {
     answers: NOTHING,
     authorities: NOTHING,
     additionals: NOTHING,
+    addresses: 0,
+    isLasting: false,
   };
 }
 
@@ -101,58 +107,62 @@ function follow(
 ): Answer {
   const { clusterDomain } = authority.zone;
   const negative = () => [soa(apex, authority)];
+  // Those of this server come and go with addresses of its host.
+  const isOfZone = query.name !== clusterDomain && query.name !== nameserver(clusterDomain);
   const aliases: ResourceRecord[] = [];
   let records = ofName;
   for (;;) {
-    const known = { authoritative: true, answers: aliases, additionals: NOTHING };
+    const known = { ...KNOWN, answers: aliases, isLasting: isOfZone };
     if (records === undefined) return { ...known, rcode: 'NXDOMAIN', authorities: negative() };
     const alias = records.find(({ type }) => type === 'CNAME');
     if (alias?.type !== 'CNAME' || query.type === TYPE.CNAME || query.type === TYPE.ANY) break;
     if (aliases.length === MAX_ALIASES) return refusal('SERVFAIL');
     aliases.push(withTtl(alias, authority));
     if (!isWithin(alias.data, clusterDomain)) {
-      return { ...known, rcode: 'NOERROR', authorities: NOTHING, target: alias.data };
+      const { data: target } = alias;
+      return { ...known, rcode: 'NOERROR', authorities: NOTHING, target, isLasting: false };
     }
     records = lookup(alias.data, authority);
   }
-  const found = ofType(query, records, authority, most);
+  const all = ofType(query, records, authority);
+  const isCut = all.length > most;
+  const isAddress = query.type === TYPE.A || query.type === TYPE.AAAA;
+  const found = (isCut && isAddress ? someOf(all, most, authority.random) : all.slice(0, most)).map(
+    (record) => withTtl(record, authority),
+  );
   return {
+    ...KNOWN,
     rcode: 'NOERROR',
-    authoritative: true,
     answers: [...aliases, ...found],
     authorities: found.length === 0 ? negative() : NOTHING,
     additionals: addressesOfTargets(found, authority),
+    addresses: isAddress ? found.length : 0,
+    isLasting: isOfZone && !isCut,
   };
 }
+
+const KNOWN = { authoritative: true, additionals: NOTHING, addresses: 0 };
 
 function ofType(
   query: Query,
   records: readonly KnownRecord[],
-  authority: Authority,
-  most: number,
-): readonly ResourceRecord[] {
+  { ttl }: Authority,
+): readonly KnownRecord[] {
   if (query.type === TYPE.ANY) {
     const aliases = records.filter(({ type }) => type === 'CNAME');
     // RFC 8482, 4.2: nothing is made up beside an alias.
-    if (aliases.length > 0) return aliases.map((alias) => withTtl(alias, authority));
+    if (aliases.length > 0) return aliases;
     // So short that nobody gains by asking, and nothing that could be taken for all.
-    const { ttl } = authority;
     return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
   }
-  const found = records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
-  const [first] = found;
-  const isAddress = first?.type === 'A' || first?.type === 'AAAA';
-  const start = isAddress ? Math.floor(authority.random() * found.length) : 0;
-  return rotated(found, start, most).map((record) => withTtl(record, authority));
+  return records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
 }
 
-/**
- * Many clients take the first address only. CoreDNS shuffles them where it is deployed, by chance and
- * not in turn: a client that asks for A and AAAA by turns would always get the same of two.
- */
-function rotated<T>(list: readonly T[], start: number, most: number): readonly T[] {
-  const first = list.slice(start, start + most);
-  return [...first, ...list.slice(0, Math.min(start, most - first.length))];
+/** Members that follow each other, from any on, so that none is always left out. */
+function someOf<T>(list: readonly T[], count: number, random: () => number): readonly T[] {
+  const start = Math.floor(random() * list.length);
+  const first = list.slice(start, start + count);
+  return [...first, ...list.slice(0, count - first.length)];
 }
 
 function withTtl(record: KnownRecord, { ttl }: Authority): ResourceRecord {

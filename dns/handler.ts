@@ -1,9 +1,12 @@
 /** From a query's bytes to its answer's. Knows no sockets. */
 import { type Answer, type Authority, answer, zoneOf } from './answer.ts';
+import { AnswerCache } from './answer-cache.ts';
 import { type Forwarder, rcodeOf } from './forward.ts';
-import { type Query, RCODES, readQuery, type Transport } from './query.ts';
+import { CLASS_IN, type Query, RCODES, readQuery, type Transport } from './query.ts';
 import type { Resolution } from './resolution.ts';
 import {
+  type EncodedAnswer,
+  encodeAnswer,
   encodeError,
   encodeResponse,
   FLAG,
@@ -11,6 +14,7 @@ import {
   MAX_UDP_LENGTH,
   PLAIN_UDP_LENGTH,
   rcodeIn,
+  type SaidAnswer,
 } from './response.ts';
 
 /** A query that came and what became of it. */
@@ -52,8 +56,10 @@ const SHORTEST_RECORD = 16;
 const NOTHING: Handled = { response: undefined, served: undefined };
 
 export function createHandler({ authority, forwarder, onMistake }: HandlerOptions): Handle {
+  const { random, zone: records } = authority;
   const recursionAvailable = forwarder !== undefined;
-  const { clusterDomain } = authority.zone;
+  const { clusterDomain } = records;
+  const cache = new AnswerCache();
 
   return (bytes, transport) => {
     const query = readQuery(bytes);
@@ -65,17 +71,27 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
     const zone = zoneOf(query.name, clusterDomain) ?? '';
     const tell = (response: Buffer, rcode: number, by: Served['by']) =>
       handled(bytes, response, { transport, zone, query, rcode, by });
-    const write = (said: Pick<Answer, 'rcode'> & Partial<Answer>, by: Served['by']) => {
-      const complete = { ...EMPTY, ...said, recursionAvailable };
-      const response = encodeResponse(query, complete, limitOf(query, transport));
-      return tell(response, RCODES[said.rcode], by);
+    const limit = limitOf(query, transport);
+    const most = mostRecords(limit);
+    const send = (encoded: EncodedAnswer, by: Served['by']) => {
+      const response = encodeResponse(query, encoded, { recursionAvailable, limit, random });
+      return tell(response, RCODES[encoded.rcode], by);
     };
+    const write = (said: Pick<SaidAnswer, 'rcode'> & Partial<SaidAnswer>, by: Served['by']) =>
+      send(encodeAnswer(query.question, { ...EMPTY, ...said }, most), by);
     const fail = (error: unknown) => {
       onMistake(error);
       return write({ rcode: 'SERVFAIL' }, undefined);
     };
     try {
-      const said = answer(query, authority, mostRecords(limitOf(query, transport)));
+      const known = isPlain(query) ? cache.get(query, records.serial) : undefined;
+      if (known !== undefined) return send(known, 'zone');
+      const said = answer(query, authority, most);
+      if (said?.isLasting && said.additionals.length <= most) {
+        const encoded = encodeAnswer(query.question, said);
+        cache.set(query, encoded);
+        return send(encoded, 'zone');
+      }
       if (said !== undefined && (said.target === undefined || forwarder === undefined)) {
         return write(said, said.authoritative ? 'zone' : undefined);
       }
@@ -112,6 +128,11 @@ function mostRecords(length: number): number {
   return Math.ceil(length / SHORTEST_RECORD) + 1;
 }
 
+/** Whether name and type alone say what is asked for. */
+function isPlain(query: Query): boolean {
+  return query.class === CLASS_IN && (query.edns?.version ?? 0) === 0;
+}
+
 /** The longest answer that a client takes, in bytes. */
 function limitOf({ edns }: Query, transport: Transport): number {
   if (transport === 'tcp') return MAX_TCP_LENGTH;
@@ -120,8 +141,15 @@ function limitOf({ edns }: Query, transport: Transport): number {
 }
 
 /** An alias into another domain, with what is known of it there. */
-function completed(said: Answer, { rcode, answers, authorities }: Resolution): Answer {
-  return { ...said, rcode, answers: [...said.answers, ...answers], authorities };
+function completed(said: Answer, { rcode, answers, authorities }: Resolution): SaidAnswer {
+  const { authoritative, additionals } = said;
+  return {
+    rcode,
+    authoritative,
+    answers: [...said.answers, ...answers],
+    authorities,
+    additionals,
+  };
 }
 
 /**
@@ -142,8 +170,9 @@ async function relay(
 
 /** Nothing but what it takes for the client to ask by TCP. */
 function truncated(query: Query, limit: number): Buffer {
-  const complete = { ...EMPTY, rcode: 'NOERROR', recursionAvailable: true } as const;
-  const response = encodeResponse(query, complete, limit);
+  const nothing = encodeAnswer(query.question, { ...EMPTY, rcode: 'NOERROR' });
+  const options = { recursionAvailable: true, limit, random: () => 0 };
+  const response = encodeResponse(query, nothing, options);
   response.writeUInt16BE(response.readUInt16BE(2) | FLAG.TC, 2);
   return response;
 }

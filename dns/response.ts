@@ -1,16 +1,8 @@
 /** Writes answers: dns-packet encodes records, here names are shortened and what is too long is cut. */
-import { encode, type OptAnswer } from 'dns-packet';
-import type { ResourceRecord } from './answer.ts';
+import { encode } from 'dns-packet';
+import type { Answer } from './answer.ts';
 import { type BadQuery, HEADER_LENGTH, type Query, RCODES, type Rcode } from './query.ts';
-
-export interface Response {
-  readonly rcode: Rcode;
-  readonly authoritative: boolean;
-  readonly recursionAvailable: boolean;
-  readonly answers: readonly ResourceRecord[];
-  readonly authorities: readonly ResourceRecord[];
-  readonly additionals: readonly ResourceRecord[];
-}
+import { TYPE } from './types.ts';
 
 /** Bits of the header's second 16 (RFC 1035, 4.1.1). */
 export const FLAG = { QR: 0x8000, AA: 0x400, TC: 0x200, RD: 0x100, RA: 0x80 } as const;
@@ -28,10 +20,6 @@ const OPT_LENGTH = 11;
 const DNSSEC_OK = 0x8000;
 /** Type, class, TTL and length of data, before the data of each record. */
 const RECORD_HEAD_LENGTH = 10;
-/** Of a record: that of the root, without data. */
-const LEAST_RECORD_LENGTH = 1 + RECORD_HEAD_LENGTH;
-/** Of the header, where the numbers of records are. */
-const SECTION_COUNTS = [6, 8, 10];
 /** A pointer, and how far it can reach. */
 const POINTER = 0xc000;
 const FARTHEST = 0x3fff;
@@ -55,89 +43,165 @@ export function encodeError({ id, opcode, recursionDesired, rcode }: BadQuery): 
 }
 
 /**
- * An answer of at most `limit` bytes. What does not fit is left out: additional records silently, others
- * with the bit TC, so that the client asks by TCP. Some do not, and live with those that are there. Of
- * additional records, those of one name and type come all or not at all: nobody could tell that some
- * are missing (RFC 2181, 9).
+ * An answer's records as they stand behind its question. They fit behind the same question in any
+ * case of letters, for its names point into it and lie where they did.
  */
-export function encodeResponse(query: Query, response: Response, limit: number): Buffer {
-  // Only as many as could fit, and one that cannot: a headless Service may have thousands.
-  const most = Math.floor(limit / LEAST_RECORD_LENGTH) + 1;
-  const answers = response.answers.slice(0, most);
-  const authorities = response.authorities.slice(0, most);
-  const additionals = response.additionals.slice(0, most);
-  const flags =
-    (response.authoritative ? FLAG.AA : 0) |
-    (query.recursionDesired ? FLAG.RD : 0) |
-    (response.recursionAvailable ? FLAG.RA : 0) |
-    (RCODES[response.rcode] & 0xf);
-  const encoded = encode({
-    id: query.id,
-    type: 'response',
-    flags,
-    answers,
-    authorities,
-    additionals: query.edns === undefined ? additionals : [...additionals, opt(query, response)],
-  });
-  const optLength = query.edns === undefined ? 0 : OPT_LENGTH;
-  // Not longer than dns-packet's, which has no question, but names in full.
-  const out = Buffer.allocUnsafe(encoded.length + query.question.length);
-  encoded.copy(out, 0, 0, HEADER_LENGTH);
-  query.question.copy(out, HEADER_LENGTH);
-  out.writeUInt16BE(1, 4);
-
-  const names = new Names(out, query.question);
-  const room = limit - optLength;
-  let at = HEADER_LENGTH + query.question.length;
-  let from = HEADER_LENGTH;
-  let isFull = false;
-  /** Where the additional records of one name and type begin, in `out` and by number. */
-  let set = { key: '', at, written: 0 };
-  const sections = [answers.length, authorities.length, additionals.length];
-  for (const [section, count] of sections.entries()) {
-    let written = 0;
-    for (let index = 0; index < count; index++) {
-      const nameEnd = endOfName(encoded, from);
-      const end = nameEnd + RECORD_HEAD_LENGTH + encoded.readUInt16BE(nameEnd + 8);
-      if (!isFull) {
-        const key = section < 2 ? '' : keyOf(encoded, from, nameEnd + 2);
-        if (key !== set.key) set = { key, at, written };
-        const afterName = names.write(encoded, from, nameEnd, at);
-        const next = afterName + end - nameEnd;
-        if (next <= room) {
-          encoded.copy(out, afterName, nameEnd, end);
-          at = next;
-          written += 1;
-        } else {
-          isFull = true;
-          if (section < 2) out.writeUInt16BE(out.readUInt16BE(2) | FLAG.TC, 2);
-          else ({ at, written } = set);
-        }
-      }
-      from = end;
-    }
-    out.writeUInt16BE(written, SECTION_COUNTS[section] ?? 0);
-  }
-  if (optLength > 0) {
-    encoded.copy(out, at, from, from + optLength);
-    at += optLength;
-    out.writeUInt16BE(out.readUInt16BE(10) + 1, 10);
-  }
-  return out.subarray(0, at);
+export interface EncodedAnswer {
+  readonly rcode: Rcode;
+  readonly authoritative: boolean;
+  readonly bytes: Buffer;
+  /** Where each record ends. */
+  readonly ends: readonly number[];
+  /** Of each record, which is the first of its name and type. */
+  readonly sets: readonly number[];
+  /** Answers, authorities and additional records. */
+  readonly counts: readonly [number, number, number];
+  /** How many of the answers, at their end, may change places; they are of one length. */
+  readonly addresses: number;
 }
 
-function opt({ edns }: Query, { rcode }: Response): OptAnswer {
-  const isDnssecOk = edns?.dnssecOk ?? false;
-  return {
-    name: '.',
-    type: 'OPT',
-    udpPayloadSize: MAX_UDP_LENGTH,
-    extendedRcode: RCODES[rcode] >> 4,
-    ednsVersion: 0,
-    flags: isDnssecOk ? DNSSEC_OK : 0, // RFC 3225: it comes back, be there signatures or not
-    flag_do: isDnssecOk,
-    options: [],
-  };
+/** As much of an `Answer` as is written. */
+export type SaidAnswer = Pick<
+  Answer,
+  'rcode' | 'authoritative' | 'answers' | 'authorities' | 'additionals'
+> & { readonly addresses?: number };
+
+/**
+ * @param question its name, type and class.
+ * @param most of each section's records; more would not fit anyway.
+ */
+export function encodeAnswer(
+  question: Buffer,
+  said: SaidAnswer,
+  most = Number.POSITIVE_INFINITY,
+): EncodedAnswer {
+  const { rcode, authoritative } = said;
+  const answers = said.answers.slice(0, most);
+  const authorities = said.authorities.slice(0, most);
+  const additionals = said.additionals.slice(0, most);
+  const counts = [answers.length, authorities.length, additionals.length] as const;
+  const ends: number[] = [];
+  const count = counts[0] + counts[1] + counts[2];
+  const sets: number[] = [];
+  const addresses = answers.length < said.answers.length ? 0 : (said.addresses ?? 0);
+  const head = { rcode, authoritative, ends, sets, counts, addresses };
+  if (count === 0) return { ...head, bytes: Buffer.alloc(0) };
+  const encoded = encode({ answers, authorities, additionals });
+  // Not longer than dns-packet's, which has names in full.
+  const bytes = Buffer.allocUnsafe(encoded.length);
+  const names = new Names(bytes, question);
+  let from = HEADER_LENGTH;
+  let at = 0;
+  let set = { key: '', first: 0 };
+  for (let index = 0; index < count; index++) {
+    const nameEnd = endOfName(encoded, from);
+    const key = keyOf(encoded, from, nameEnd + 2);
+    if (key !== set.key) set = { key, first: index };
+    sets.push(set.first);
+    const end = nameEnd + RECORD_HEAD_LENGTH + encoded.readUInt16BE(nameEnd + 8);
+    at = names.write(encoded, from, nameEnd, at);
+    encoded.copy(bytes, at, nameEnd, end);
+    // Where it leads is the name of the records that follow; so all of these are pointers.
+    if (encoded.readUInt16BE(nameEnd) === TYPE.CNAME) {
+      names.note(encoded, nameEnd + RECORD_HEAD_LENGTH, end, at + RECORD_HEAD_LENGTH);
+    }
+    at += end - nameEnd;
+    ends.push(at);
+    from = end;
+  }
+  return { ...head, bytes: bytes.subarray(0, at) };
+}
+
+export interface ResponseOptions {
+  readonly recursionAvailable: boolean;
+  /** Bytes. */
+  readonly limit: number;
+  /** From 0 up to and without 1. */
+  readonly random: () => number;
+}
+
+/**
+ * An answer to a query, of at most `limit` bytes. What does not fit is left out: additional records
+ * silently, others with the bit TC, so that the client asks by TCP. Some do not, and live with
+ * those that are there. Of additional records, those of one name and type come all or not at all: nobody
+ * could tell that some are missing (RFC 2181, 9).
+ */
+export function encodeResponse(
+  query: Query,
+  answer: EncodedAnswer,
+  { recursionAvailable, limit, random }: ResponseOptions,
+): Buffer {
+  const { question } = query;
+  const { counts } = answer;
+  const bytes = shuffled(answer, random);
+  const start = HEADER_LENGTH + question.length;
+  const optLength = query.edns === undefined ? 0 : OPT_LENGTH;
+  const room = limit - start - optLength;
+  const written = bytes.length <= room ? counts : countsWithin(answer, room);
+  const [answers, authorities, additionals] = written;
+  const isCut = answers < counts[0] || authorities < counts[1];
+  const length = answer.ends[answers + authorities + additionals - 1] ?? 0;
+
+  const out = Buffer.allocUnsafe(start + length + optLength);
+  out.writeUInt16BE(query.id, 0);
+  const flags =
+    FLAG.QR |
+    (answer.authoritative ? FLAG.AA : 0) |
+    (isCut ? FLAG.TC : 0) |
+    (query.recursionDesired ? FLAG.RD : 0) |
+    (recursionAvailable ? FLAG.RA : 0) |
+    (RCODES[answer.rcode] & 0xf);
+  out.writeUInt16BE(flags, 2);
+  out.writeUInt16BE(1, 4);
+  out.writeUInt16BE(answers, 6);
+  out.writeUInt16BE(authorities, 8);
+  out.writeUInt16BE(additionals + (optLength > 0 ? 1 : 0), 10);
+  question.copy(out, HEADER_LENGTH);
+  bytes.copy(out, start, 0, length);
+  if (optLength > 0) writeOpt(out, start + length, query, answer.rcode);
+  return out;
+}
+
+/**
+ * The records, addresses in another order. Many clients take the first one only. CoreDNS shuffles them where
+ * kubeadm deploys it; by chance and not in turn, for of two addresses a client that asks for A and
+ * AAAA by turns would always get the same.
+ */
+function shuffled({ bytes, addresses, ends, counts }: EncodedAnswer, random: () => number): Buffer {
+  if (addresses < 2) return bytes;
+  const from = ends[counts[0] - addresses - 1] ?? 0;
+  const to = ends[counts[0] - 1] ?? 0;
+  const first = Math.floor(random() * addresses) * ((to - from) / addresses);
+  return Buffer.concat([
+    bytes.subarray(0, from),
+    bytes.subarray(from + first, to),
+    bytes.subarray(from, from + first),
+    bytes.subarray(to),
+  ]);
+}
+
+/** How many records of each section there is room for, in their order. */
+function countsWithin(answer: EncodedAnswer, room: number): EncodedAnswer['counts'] {
+  const { ends, sets, counts } = answer;
+  const fit = ends.findIndex((end) => end > room);
+  const answers = Math.min(fit, counts[0]);
+  const authorities = Math.min(fit - answers, counts[1]);
+  const before = answers + authorities;
+  const isAdditional = before === counts[0] + counts[1];
+  const kept = isAdditional ? Math.max(before, sets[fit] ?? fit) : fit;
+  return [answers, authorities, kept - before];
+}
+
+/** RFC 6891, 6.1.2. */
+function writeOpt(out: Buffer, at: number, { edns }: Query, rcode: Rcode): void {
+  out.writeUInt8(0, at); // the root
+  out.writeUInt16BE(TYPE.OPT, at + 1);
+  out.writeUInt16BE(MAX_UDP_LENGTH, at + 3);
+  out.writeUInt8(RCODES[rcode] >> 4, at + 5);
+  out.writeUInt8(0, at + 6); // the version
+  // RFC 3225: it comes back, be there signatures or not.
+  out.writeUInt16BE(edns?.dnssecOk ? DNSSEC_OK : 0, at + 7);
+  out.writeUInt16BE(0, at + 9);
 }
 
 /** @param at where an uncompressed name begins. @returns where it ends. */
@@ -154,12 +218,21 @@ function endOfName(bytes: Buffer, at: number): number {
  */
 class Names {
   readonly #out: Buffer;
+  /** What `out` is put after. */
+  readonly #start: number;
   /** Where a name begins, by its bytes in lower case; the lengths of labels are below `A`. */
   readonly #offsets = new Map<string, number>();
 
+  /** @param out the records of the message. */
   constructor(out: Buffer, question: Buffer) {
     this.#out = out;
-    this.#note(question, 0, question.length - 4, HEADER_LENGTH);
+    this.#start = HEADER_LENGTH + question.length;
+    this.#noteAt(question, 0, question.length - 4, HEADER_LENGTH);
+  }
+
+  /** Remembers a name that is in the records. @param at where, in `out`. */
+  note(bytes: Buffer, start: number, end: number, at: number): void {
+    this.#noteAt(bytes, start, end, this.#start + at);
   }
 
   /** Writes a name, or as much of it as is new and a pointer. @returns where it ends. */
@@ -170,16 +243,16 @@ class Names {
       bytes.copy(this.#out, at, start, label);
       const afterLabels = at + label - start;
       this.#out.writeUInt16BE(POINTER | known, afterLabels);
-      this.#note(bytes, start, end, at, label);
+      this.#noteAt(bytes, start, end, this.#start + at, label);
       return afterLabels + 2;
     }
     bytes.copy(this.#out, at, start, end);
-    this.#note(bytes, start, end, at);
+    this.#noteAt(bytes, start, end, this.#start + at);
     return at + end - start;
   }
 
-  /** @param until the label from which on it is known. */
-  #note(bytes: Buffer, start: number, end: number, at: number, until = end - 1): void {
+  /** @param at in the message. @param until the label from which on it is known. */
+  #noteAt(bytes: Buffer, start: number, end: number, at: number, until = end - 1): void {
     for (let label = start; label < until; label += (bytes[label] ?? 0) + 1) {
       const offset = at + label - start;
       if (offset <= FARTHEST) this.#offsets.set(keyOf(bytes, label, end), offset);

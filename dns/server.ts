@@ -106,7 +106,7 @@ export class DnsServer {
       socket.close();
       throw error;
     }
-    // Of one datagram; the next is another's.
+    // One that cannot be sent is one that was lost.
     socket.on('error', () => undefined);
     socket.on('message', (bytes, client) => {
       // Nobody can be there, and Node.js throws when it is to send there.
@@ -115,8 +115,7 @@ export class DnsServer {
         // It may have been closed while somebody else was asked.
         if (response === undefined || this.#sockets.get(address)?.udp !== socket) return;
         if (socket.getSendQueueSize() > MAX_SEND_QUEUE) return;
-        // One that cannot be sent is one that was lost.
-        socket.send(response, client.port, client.address, ignore);
+        socket.send(response, client.port, client.address);
       };
       const response = this.#answer(bytes, 'udp', family);
       if (response instanceof Promise) void response.then(send);
@@ -153,8 +152,6 @@ export class DnsServer {
     return handled instanceof Promise ? handled.then(tell) : tell(handled);
   }
 }
-
-function ignore(): void {}
 
 function familyOf(address: string): IpFamily {
   return isIPv6(address) ? 'IPv6' : 'IPv4';

@@ -54,7 +54,7 @@ function ask(
 
 function lines(said: Answer | undefined) {
   assert.ok(said !== undefined);
-  const { answers, authorities, additionals, ...rest } = said;
+  const { answers, authorities, additionals, addresses: _, isLasting: __, ...rest } = said;
   return {
     ...rest,
     answers: answers.map(line),
@@ -230,16 +230,37 @@ describe('an answer', () => {
     assert.equal(firsts.size, 3);
   });
 
-  it('has addresses in another order each time, all of them first at some time', () => {
-    const firsts = [0, 0.34, 0.67, 0.99].map((random) => {
-      const { answers } = lines(ask(DB, 'A', {}, authority(ZONE, { random: () => random })));
-      assert.deepEqual(
-        answers.toSorted(),
-        PODS.map((address) => `${DB} 5 A ${address}`),
-      );
-      return answers[0]?.split(' ').at(-1);
-    });
-    assert.deepEqual(firsts, ['10.0.0.1', '10.0.0.2', '10.0.0.3', '10.0.0.3']);
+  it('says which of its records may change places', () => {
+    for (const [name, type, expected] of [
+      [DB, 'A', 3],
+      [WEB, 'AAAA', 1],
+      [WEB, 'TXT', 0],
+      [`_sql._tcp.${DB}`, 'SRV', 0],
+      ['inside.default.svc.cluster.local', 'A', 1],
+      ['gone.default.svc.cluster.local', 'A', 0],
+    ] as const) {
+      assert.equal(ask(name, type)?.addresses, expected, `${name} ${type}`);
+    }
+  });
+
+  it('says whether it is the same until the records change', () => {
+    const lasting = [`_http._tcp.${WEB}`, 'inside.default.svc.cluster.local', 'gone.cluster.local'];
+    for (const name of [WEB, ...lasting, '1.0.96.10.in-addr.arpa', 'dns.cluster.local']) {
+      for (const type of ['A', 'SRV', 'ANY']) assert.equal(ask(name, type)?.isLasting, true, name);
+    }
+    // What the host's addresses decide on, what others know, and what is no answer.
+    const others = ['cluster.local', 'ns.dns.cluster.local', 'outside.default.svc.cluster.local'];
+    for (const name of [...others, 'loop.default.svc.cluster.local']) {
+      assert.equal(ask(name, 'A')?.isLasting, false, name);
+    }
+    const unsynced = authority(tinyZone(RECORDS, { isSynced: false }));
+    assert.equal(ask(WEB, 'A', {}, unsynced)?.isLasting, false);
+    assert.equal(ask(WEB, 'A', { size: 512, version: 1 })?.isLasting, false);
+    // Nor what a client that takes more has more of.
+    const query = readQuery(queryBytes(DB, 'A'));
+    assert.ok(query !== undefined && 'name' in query);
+    assert.equal(answer(query, authority(ZONE), 2)?.isLasting, false);
+    assert.equal(answer(query, authority(ZONE), 3)?.isLasting, true);
   });
 
   it('has other records in the order that they have', () => {

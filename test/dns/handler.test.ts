@@ -19,8 +19,10 @@ function fail(error: unknown): never {
   throw error;
 }
 
+const DEFAULTS = { authority: authority(ZONE), onMistake: fail };
+
 function handler(options: Partial<HandlerOptions> = {}) {
-  const handle = createHandler({ authority: authority(ZONE), onMistake: fail, ...options });
+  const handle = createHandler({ ...DEFAULTS, ...options });
   return async (...[bytes, transport = 'udp']: [Buffer, ('udp' | 'tcp')?]): Promise<Handled> =>
     await handle(bytes, transport);
 }
@@ -48,7 +50,7 @@ async function unexpected(): Promise<never> {
 
 describe('a handler', () => {
   it('answers from the zone, at once', () => {
-    const handle = createHandler({ authority: authority(ZONE), onMistake: fail });
+    const handle = createHandler(DEFAULTS);
     const handled = handle(queryBytes(WEB, 'A'), 'udp');
     assert.ok('response' in handled && handled.response !== undefined);
     assert.deepEqual(readReply(handled.response).answers, [`${WEB} 5 A 10.96.0.1`]);
@@ -135,6 +137,78 @@ describe('a handler', () => {
     const forwarder = upstream({ ask: () => Promise.reject(error) });
     const other = await reply(queryBytes('example.com', 'A'), { ...options, forwarder });
     assert.deepEqual([other.rcode, mistakes], [2, [error, error]]);
+  });
+
+  it('knows what it said, until the records change', async () => {
+    let serial = 1;
+    let data = '10.96.0.1';
+    const looked: string[] = [];
+    const zone = {
+      clusterDomain: 'cluster.local',
+      isSynced: true,
+      get serial() {
+        return serial;
+      },
+      lookup: (name: string) => {
+        looked.push(name);
+        return name === WEB ? [a(WEB, data)] : undefined;
+      },
+    };
+    const ask = handler({ authority: authority(zone) });
+    const answers = async (name: string, fields = {}) => {
+      const { response, served } = await ask(queryBytes(name, 'A', fields));
+      assert.equal(served?.by, 'zone');
+      return readReply(response ?? assert.fail()).answers;
+    };
+    assert.deepEqual(await answers(WEB), [`${WEB} 5 A 10.96.0.1`]);
+    const upper = WEB.toUpperCase();
+    assert.deepEqual(await answers(upper, { size: 512 }), [`${upper} 5 A 10.96.0.1`]);
+    assert.deepEqual(await answers('gone.cluster.local'), []);
+    assert.deepEqual(await answers('gone.cluster.local'), []);
+    assert.deepEqual(looked, [WEB, 'gone.cluster.local']);
+    data = '10.96.0.2';
+    serial = 2;
+    assert.deepEqual(await answers(WEB), [`${WEB} 5 A 10.96.0.2`]);
+    assert.equal(looked.length, 3);
+    // What was said of name and type is not said of anything else.
+    const other = readReply(
+      (await ask(queryBytes(WEB, 'A', { class: 'CH' }))).response ?? assert.fail(),
+    );
+    assert.equal(other.rcode, 5);
+    const later = queryBytes(WEB, 'A', { size: 512, version: 1 });
+    assert.equal(readReply((await ask(later)).response ?? assert.fail()).rcode, 16);
+    const { response } = await ask(queryBytes(WEB, 'TXT'));
+    assert.deepEqual(readReply(response ?? assert.fail()).answers, []);
+  });
+
+  it('says more to who takes more, whoever asked before', async () => {
+    const ask = handler();
+    const count = async (fields: object, transport: 'udp' | 'tcp') => {
+      const { response } = await ask(queryBytes(MANY, 'A', fields), transport);
+      return readReply(response ?? assert.fail()).answers.length;
+    };
+    for (let turn = 0; turn < 2; turn++) {
+      assert.equal(await count({}, 'udp'), 29);
+      assert.equal(await count({ size: 1232 }, 'udp'), 73);
+      assert.equal(await count({}, 'tcp'), 200);
+    }
+  });
+
+  it('has addresses in another order each time, remembered or not', async () => {
+    const pods = ['10.0.0.1', '10.0.0.2', '10.0.0.3'];
+    const zone = tinyZone(pods.map((address) => a(WEB, address)));
+    let random = 0;
+    const ask = handler({ authority: authority(zone, { random: () => random }) });
+    const firsts: (string | undefined)[] = [];
+    for (random of [0.99, 0, 0.34, 0.67]) {
+      const { response } = await ask(queryBytes(WEB, 'A'));
+      const answers = readReply(response ?? assert.fail()).answers.map(
+        (text) => text.split(' ')[3],
+      );
+      assert.deepEqual(answers.toSorted(), pods);
+      firsts.push(answers[0]);
+    }
+    assert.deepEqual(firsts, ['10.0.0.3', '10.0.0.1', '10.0.0.2', '10.0.0.3']);
   });
 
   describe('that can ask others', () => {

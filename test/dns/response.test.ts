@@ -2,18 +2,24 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { ResourceRecord } from '../../dns/answer.ts';
 import { type Query, readQuery } from '../../dns/query.ts';
-import { encodeError, encodeResponse, isTruncated, type Response } from '../../dns/response.ts';
+import {
+  encodeAnswer,
+  encodeError,
+  encodeResponse,
+  isTruncated,
+  type SaidAnswer,
+} from '../../dns/response.ts';
 import { line, type QueryFields, queryBytes, readReply } from './messages.ts';
 
 const WEB = 'web.default.svc.cluster.local';
-const NOTHING: Response = {
+const NOTHING: SaidAnswer = {
   rcode: 'NOERROR',
   authoritative: true,
-  recursionAvailable: false,
   answers: [],
   authorities: [],
   additionals: [],
 };
+const OPTIONS = { recursionAvailable: false, limit: 65_535, random: () => 0 };
 
 function query(name: string, fields: QueryFields = {}): Query {
   const read = readQuery(queryBytes(name, 'A', fields));
@@ -29,8 +35,15 @@ function addresses(name: string, count: number): ResourceRecord[] {
   return Array.from({ length: count }, (_, index) => address(name, index));
 }
 
-const write = (of: Query, response: Partial<Response>, limit = 65_535) =>
-  encodeResponse(of, { ...NOTHING, ...response }, limit);
+function write(
+  of: Query,
+  said: Partial<SaidAnswer>,
+  limit = 65_535,
+  options: Partial<typeof OPTIONS> = {},
+): Buffer {
+  const encoded = encodeAnswer(of.question, { ...NOTHING, ...said });
+  return encodeResponse(of, encoded, { ...OPTIONS, limit, ...options });
+}
 
 describe('a response', () => {
   it('repeats id and question, and has its flags', () => {
@@ -46,11 +59,9 @@ describe('a response', () => {
       additionals: [],
       opt: undefined,
     });
-    const other = write(query('a', { recursionDesired: false }), {
-      authoritative: false,
-      recursionAvailable: true,
-      rcode: 'NXDOMAIN',
-    });
+    const said = { authoritative: false, rcode: 'NXDOMAIN' } as const;
+    const plain = query('a', { recursionDesired: false });
+    const other = write(plain, said, 512, { recursionAvailable: true });
     assert.equal(readReply(other).flags, 'qr ra');
     assert.equal(readReply(other).rcode, 3);
   });
@@ -145,7 +156,9 @@ describe('a response', () => {
         return data;
       },
     })) as ResourceRecord[];
-    const bytes = write(query(WEB), { answers: many, additionals: many }, 512);
+    const said = { ...NOTHING, answers: many, additionals: many };
+    const encoded = encodeAnswer(query(WEB).question, said, 33);
+    const bytes = encodeResponse(query(WEB), encoded, { ...OPTIONS, limit: 512 });
     assert.deepEqual(readReply(bytes).answers, addresses(WEB, 29).map(line));
     assert.equal(readReply(bytes).flags, 'qr aa tc rd');
     assert.ok(read < 500, `${read} reads of data`);
@@ -174,6 +187,56 @@ describe('a response', () => {
       assert.deepEqual(reply.additionals, mixed.slice(0, 3).map(line));
       assert.equal(reply.flags, 'qr aa rd');
       assert.equal(reply.opt === undefined, !('size' in fields));
+    }
+  });
+
+  describe('with several addresses', () => {
+    const alias: ResourceRecord = { name: 'alias', type: 'CNAME', ttl: 5, data: WEB };
+    const all = addresses(WEB, 3).map(line);
+    for (const [what, asked, before] of [
+      ['under the name of the question', WEB, []],
+      ['under that of an alias', 'alias', [alias]],
+    ] as const) {
+      it(`${what} has each of them first at some time`, () => {
+        const said = {
+          answers: [...before, ...addresses(WEB, 3)],
+          additionals: [address('x', 9)],
+          addresses: 3,
+        };
+        const orders = [0, 0.34, 0.67, 0.99].map((random) => {
+          const bytes = write(query(asked), said, 512, { random: () => random });
+          const { answers, additionals } = readReply(bytes);
+          assert.deepEqual(additionals, ['x 5 A 10.0.0.9']);
+          assert.deepEqual(answers.slice(0, before.length), before.map(line));
+          return answers.slice(before.length);
+        });
+        assert.deepEqual(orders[0], all);
+        for (const order of orders) assert.deepEqual(order.toSorted(), all);
+        const firsts = orders.map(([first]) => all.indexOf(first ?? ''));
+        assert.deepEqual(firsts, [0, 1, 2, 2]);
+      });
+    }
+
+    it('of which some do not fit has any of them', () => {
+      const said = { answers: addresses(WEB, 100), addresses: 100 };
+      const { answers } = readReply(write(query(WEB), said, 512, { random: () => 0.9 }));
+      assert.equal(answers.length, 29);
+      assert.equal(answers[0], `${WEB} 5 A 10.0.0.90`);
+      assert.equal(answers[10], `${WEB} 5 A 10.0.0.0`);
+    });
+
+    it('that may not change places has them as they are', () => {
+      const bytes = write(query(WEB), { answers: addresses(WEB, 3) }, 512, { random: () => 0.9 });
+      assert.deepEqual(readReply(bytes).answers, all);
+    });
+  });
+
+  it('is the same for the same question in other letters, with the records encoded once', () => {
+    const said = { answers: addresses(WEB, 3), additionals: [address(`x.${WEB}`, 9)] };
+    const encoded = encodeAnswer(query(WEB).question, { ...NOTHING, ...said });
+    for (const asked of [WEB, 'wEb.DEFAULT.svc.Cluster.Local']) {
+      const of = query(asked, { size: 1000, id: 5 });
+      assert.deepEqual(encodeResponse(of, encoded, OPTIONS), write(of, said));
     }
   });
 
