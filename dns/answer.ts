@@ -130,14 +130,17 @@ function follow(
   const found = (isCut && isAddress ? someOf(all, most, authority.random) : all.slice(0, most)).map(
     (record) => withTtl(record, authority),
   );
+  const targets = targetsOf(found);
   return {
     ...KNOWN,
     rcode: 'NOERROR',
     answers: [...aliases, ...found],
     authorities: found.length === 0 ? negative() : NOTHING,
-    additionals: addressesOfTargets(found, authority),
+    additionals: targets
+      .slice(0, Math.min(MAX_TARGETS, most))
+      .flatMap((target) => addressesOf(target, authority)),
     addresses: isAddress ? found.length : 0,
-    isLasting: isOfZone && !isCut,
+    isLasting: isOfZone && !isCut && targets.length <= most,
   };
 }
 
@@ -169,23 +172,19 @@ function withTtl(record: KnownRecord, { ttl }: Authority): ResourceRecord {
   return { ttl, ...record };
 }
 
-/** For SRV and NS records, what the client would ask next (RFC 2782; RFC 1034, 3.6). */
-function addressesOfTargets(
-  records: readonly ResourceRecord[],
-  authority: Authority,
-): readonly ResourceRecord[] {
+/** Names in SRV and NS records, whose addresses the client would ask for next (RFC 2782; RFC 1034, 3.6). */
+function targetsOf(records: readonly ResourceRecord[]): readonly string[] {
   const targets = records.flatMap((record) => {
     if (record.type === 'SRV') return [record.data.target];
     return record.type === 'NS' ? [record.data] : [];
   });
-  if (targets.length === 0) return NOTHING;
-  return [...new Set(targets)]
-    .slice(0, MAX_TARGETS)
-    .flatMap((target) =>
-      (lookup(target, authority) ?? [])
-        .filter(({ type }) => type === 'A' || type === 'AAAA')
-        .map((record) => withTtl(record, authority)),
-    );
+  return targets.length < 2 ? targets : [...new Set(targets)];
+}
+
+function addressesOf(name: string, authority: Authority): readonly ResourceRecord[] {
+  return (lookup(name, authority) ?? [])
+    .filter(({ type }) => type === 'A' || type === 'AAAA')
+    .map((record) => withTtl(record, authority));
 }
 
 /** The zone's records, and those that every zone has: who serves it. */

@@ -261,6 +261,17 @@ describe('an answer', () => {
     assert.ok(query !== undefined && 'name' in query);
     assert.equal(answer(query, authority(ZONE), 2)?.isLasting, false);
     assert.equal(answer(query, authority(ZONE), 3)?.isLasting, true);
+    const servers = ['a', 'b', 'c'].map((name) => `${name}.cluster.local`);
+    const records = servers.flatMap((name) => [
+      srv('s.cluster.local', 1, name),
+      a(name, '10.0.0.1'),
+    ]);
+    const asked = readQuery(queryBytes('s.cluster.local', 'SRV'));
+    assert.ok(asked !== undefined && 'name' in asked);
+    for (const most of [1, 2, 3, 4]) {
+      const said = answer(asked, authority(tinyZone(records)), most);
+      assert.deepEqual([said?.isLasting, said?.additionals.length], [most >= 3, Math.min(most, 3)]);
+    }
   });
 
   it('has other records in the order that they have', () => {
