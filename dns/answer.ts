@@ -130,17 +130,14 @@ function follow(
   const found = (isCut && isAddress ? someOf(all, most, authority.random) : all.slice(0, most)).map(
     (record) => withTtl(record, authority),
   );
-  const targets = targetsOf(found);
   return {
     ...KNOWN,
     rcode: 'NOERROR',
     answers: [...aliases, ...found],
     authorities: found.length === 0 ? negative() : NOTHING,
-    additionals: targets
-      .slice(0, Math.min(MAX_TARGETS, most))
-      .flatMap((target) => addressesOf(target, authority)),
+    additionals: targetsOf(found).flatMap((target) => addressesOf(target, authority)),
     addresses: isAddress ? found.length : 0,
-    isLasting: isOfZone && !isCut && targets.length <= most,
+    isLasting: isOfZone && !isCut,
   };
 }
 
@@ -178,7 +175,7 @@ function targetsOf(records: readonly ResourceRecord[]): readonly string[] {
     if (record.type === 'SRV') return [record.data.target];
     return record.type === 'NS' ? [record.data] : [];
   });
-  return targets.length < 2 ? targets : [...new Set(targets)];
+  return targets.length < 2 ? targets : [...new Set(targets)].slice(0, MAX_TARGETS);
 }
 
 function addressesOf(name: string, authority: Authority): readonly ResourceRecord[] {
