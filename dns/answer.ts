@@ -108,7 +108,8 @@ function follow(
   const { clusterDomain } = authority.zone;
   const negative = () => [soa(apex, authority)];
   // Those of this server come and go with addresses of its host.
-  const isOfZone = query.name !== clusterDomain && query.name !== nameserver(clusterDomain);
+  const isOfServer = (name: string) => name === clusterDomain || name === nameserver(clusterDomain);
+  let isOfZone = !isOfServer(query.name);
   const aliases: ResourceRecord[] = [];
   let records = ofName;
   for (;;) {
@@ -123,6 +124,7 @@ function follow(
       return { ...known, rcode: 'NOERROR', authorities: NOTHING, target, isLasting: false };
     }
     records = lookup(alias.data, authority);
+    isOfZone &&= !isOfServer(alias.data);
   }
   const all = ofType(query, records, authority);
   const isCut = all.length > most;

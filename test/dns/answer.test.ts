@@ -36,6 +36,7 @@ const RECORDS: readonly DnsRecord[] = [
   cname('nowhere.default.svc.cluster.local', 'gone.default.svc.cluster.local'),
   cname('outside.default.svc.cluster.local', 'www.example.com'),
   cname('chain.default.svc.cluster.local', 'outside.default.svc.cluster.local'),
+  cname('server.cluster.local', 'ns.dns.cluster.local'),
   cname('loop.default.svc.cluster.local', 'back.default.svc.cluster.local'),
   cname('back.default.svc.cluster.local', 'loop.default.svc.cluster.local'),
 ];
@@ -250,7 +251,7 @@ describe('an answer', () => {
     }
     // What the host's addresses decide on, what others know, and what is no answer.
     const others = ['cluster.local', 'ns.dns.cluster.local', 'outside.default.svc.cluster.local'];
-    for (const name of [...others, 'loop.default.svc.cluster.local']) {
+    for (const name of [...others, 'loop.default.svc.cluster.local', 'server.cluster.local']) {
       assert.equal(ask(name, 'A')?.isLasting, false, name);
     }
     const unsynced = authority(tinyZone(RECORDS, { isSynced: false }));
