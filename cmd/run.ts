@@ -1,6 +1,5 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
-import { SERVING_KINDS } from '../api/objects.ts';
 import { type ConfigFile, configure } from '../config/configure.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
@@ -126,7 +125,6 @@ async function run(texts: FlagTexts): Promise<void> {
 
   const source = createSource({
     options,
-    kinds: SERVING_KINDS,
     resources: servingResources(nodeName),
     sink: table,
     log,

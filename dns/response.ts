@@ -16,7 +16,8 @@ export const MAX_UDP_LENGTH = 1232;
 export const PLAIN_UDP_LENGTH = 512;
 export const MAX_TCP_LENGTH = 65_535;
 
-const OPT_LENGTH = 11;
+/** Bytes of an OPT record without options. */
+export const OPT_LENGTH = 11;
 const DNSSEC_OK = 0x8000;
 /** Type, class, TTL and length of data, before the data of each record. */
 const RECORD_HEAD_LENGTH = 10;
