@@ -2,7 +2,6 @@ import { readFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
 import { isLoopback, isUnspecified } from '../api/addresses.ts';
-import type { Kind } from '../api/objects.ts';
 import { configureDns } from '../config/configure-dns.ts';
 import { DNS_SETTINGS, type DnsOptions } from '../config/dns-settings.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
@@ -26,8 +25,6 @@ import { createSource } from './source.ts';
 import { stopSignal } from './stop-signal.ts';
 import { VERSION } from './version.ts';
 
-/** What there are records of. */
-const DNS_KINDS: readonly Kind[] = ['Service', 'EndpointSlice'];
 /** Where resolvers listen. */
 const DNS_PORT = 53;
 /** Milliseconds between two log lines of a mistake that each query may come upon. */
@@ -57,7 +54,6 @@ async function run(texts: FlagTexts): Promise<void> {
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
   const zone = new Zone({
     clusterDomain: options.clusterDomain,
-    allPortsEnabled: options.featureGates.AllPorts,
     onProblem: ({ object, field, reason }) =>
       log.warn({ object, field, reason }, 'this makes no DNS record'),
   });
@@ -74,7 +70,6 @@ async function run(texts: FlagTexts): Promise<void> {
     });
   const source = createSource({
     options,
-    kinds: DNS_KINDS,
     resources: dnsResources(),
     sink: zone,
     log,

@@ -79,22 +79,20 @@ async function start({
   const deletions: Promise<void>[] = [];
   const removals: Promise<void>[] = [];
   const loaded = Promise.withResolvers<void>();
-  let isFirst = true;
   return {
     backends: [...backends.values()],
     minSyncPeriod: options.nftablesMinSyncPeriod,
     afterFirstSync: (family) => {
       deletions.push(retireNftables(family, log, [KUBE_PROXY_TABLE]));
       removals.push(retireIptables(family, log));
-      unsynced.delete(family);
-      if (isFirst) {
-        isFirst = false;
+      if (unsynced.size === tables.size) {
         // Not at once: a load takes the kernel twice as long while somebody listens, and for each chain
         // and rule of a table that is deleted it keeps 4 KiB. Nor never, if the other family fails.
         void Promise.race([loaded.promise, sleep(LOADING_MS, undefined, { ref: false })]).then(() =>
           watchOthers({ nft, tables, otherPorts, backends, log }),
         );
       }
+      unsynced.delete(family);
       if (unsynced.size > 0) return;
       loaded.resolve(Promise.all(deletions).then(() => {}));
       // Its sets can go when no rule names them.

@@ -1,7 +1,6 @@
 import { type Command, Option } from 'commander';
 import { familyOf } from '../api/addresses.ts';
-import type { IpFamily } from '../api/objects.ts';
-import { SERVING_KINDS } from '../api/objects.ts';
+import { type IpFamily, SERVING_KINDS } from '../api/objects.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { NODE_SETTINGS, type ProxyMode } from '../config/node-settings.ts';
 import { ALL_SETTINGS, type NodeOptions } from '../config/settings.ts';

@@ -1,6 +1,5 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
-import { POLICY_KINDS, SERVING_KINDS } from '../api/objects.ts';
 import { type ConfigFile, configure } from '../config/configure.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
@@ -147,12 +146,8 @@ async function run(texts: FlagTexts): Promise<void> {
   const sink = policy === undefined ? table : fanOut([table, policy.sink]);
   const source = createSource({
     options,
-    ...(policy === undefined
-      ? { kinds: SERVING_KINDS, resources: servingResources(nodeName) }
-      : {
-          kinds: [...SERVING_KINDS, ...POLICY_KINDS],
-          resources: servingAndPolicyResources(nodeName),
-        }),
+    resources:
+      policy === undefined ? servingResources(nodeName) : servingAndPolicyResources(nodeName),
     sink,
     log,
     observer: metrics.api,

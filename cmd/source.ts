@@ -1,4 +1,3 @@
-import type { Kind } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { ApiObserver } from '../metrics/api-server.ts';
 import type { Resource } from '../sources/kubernetes/reflector.ts';
@@ -11,9 +10,7 @@ import type { Log } from './log.ts';
 
 export interface SourceOptions {
   readonly options: Pick<RunOptions, 'manifests' | 'kubeconfig' | 'master'>;
-  /** What is read of manifests. */
-  readonly kinds: readonly Kind[];
-  /** What is asked of an API server: the same kinds. */
+  /** What is asked of an API server; of manifests, the same kinds are read. */
   readonly resources: readonly Resource[];
   readonly sink: ObjectSink;
   readonly log: Log;
@@ -26,12 +23,12 @@ export interface SourceOptions {
 
 /** Where objects come from: a directory of manifests, or an API server. */
 export function createSource(of: SourceOptions): Source {
-  const { options, kinds, resources, sink, log, observer, onSessions, onUnreadable } = of;
+  const { options, resources, sink, log, observer, onSessions, onUnreadable } = of;
   const { manifests, kubeconfig, master } = options;
   if (manifests !== undefined) {
     return createManifestSource({
       directory: manifests,
-      kinds,
+      kinds: resources.map(({ kind }) => kind),
       sink,
       onProblem: (problem) => {
         log.warn({ ...problem }, formatProblem(problem));

@@ -108,7 +108,8 @@ function follow(
   const { clusterDomain } = authority.zone;
   const negative = () => [soa(apex, authority)];
   // Those of this server come and go with addresses of its host.
-  const isOfZone = query.name !== clusterDomain && query.name !== nameserver(clusterDomain);
+  const isOfServer = (name: string) => name === clusterDomain || name === nameserver(clusterDomain);
+  let isOfZone = !isOfServer(query.name);
   const aliases: ResourceRecord[] = [];
   let records = ofName;
   for (;;) {
@@ -123,6 +124,7 @@ function follow(
       return { ...known, rcode: 'NOERROR', authorities: NOTHING, target, isLasting: false };
     }
     records = lookup(alias.data, authority);
+    isOfZone &&= !isOfServer(alias.data);
   }
   const all = ofType(query, records, authority);
   const isCut = all.length > most;
@@ -135,7 +137,7 @@ function follow(
     rcode: 'NOERROR',
     answers: [...aliases, ...found],
     authorities: found.length === 0 ? negative() : NOTHING,
-    additionals: addressesOfTargets(found, authority),
+    additionals: targetsOf(found).flatMap((target) => addressesOf(target, authority)),
     addresses: isAddress ? found.length : 0,
     isLasting: isOfZone && !isCut,
   };
@@ -169,23 +171,19 @@ function withTtl(record: KnownRecord, { ttl }: Authority): ResourceRecord {
   return { ttl, ...record };
 }
 
-/** For SRV and NS records, what the client would ask next (RFC 2782; RFC 1034, 3.6). */
-function addressesOfTargets(
-  records: readonly ResourceRecord[],
-  authority: Authority,
-): readonly ResourceRecord[] {
+/** Names in SRV and NS records, whose addresses the client would ask for next (RFC 2782; RFC 1034, 3.6). */
+function targetsOf(records: readonly ResourceRecord[]): readonly string[] {
   const targets = records.flatMap((record) => {
     if (record.type === 'SRV') return [record.data.target];
     return record.type === 'NS' ? [record.data] : [];
   });
-  if (targets.length === 0) return NOTHING;
-  return [...new Set(targets)]
-    .slice(0, MAX_TARGETS)
-    .flatMap((target) =>
-      (lookup(target, authority) ?? [])
-        .filter(({ type }) => type === 'A' || type === 'AAAA')
-        .map((record) => withTtl(record, authority)),
-    );
+  return targets.length < 2 ? targets : [...new Set(targets)].slice(0, MAX_TARGETS);
+}
+
+function addressesOf(name: string, authority: Authority): readonly ResourceRecord[] {
+  return (lookup(name, authority) ?? [])
+    .filter(({ type }) => type === 'A' || type === 'AAAA')
+    .map((record) => withTtl(record, authority));
 }
 
 /** The zone's records, and those that every zone has: who serves it. */

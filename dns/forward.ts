@@ -3,7 +3,7 @@ import { encode, type Answer as PacketRecord, type RecordType } from 'dns-packet
 import { exchange, NoAnswer, type Resolver } from './exchange.ts';
 import { HEADER_LENGTH, type Query, type Rcode, type Transport } from './query.ts';
 import { BadAnswer, type Resolution, readResolution } from './resolution.ts';
-import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
+import { FLAG, isTruncated, MAX_UDP_LENGTH, OPT_LENGTH, rcodeIn } from './response.ts';
 import { nameOfType } from './types.ts';
 
 /** Hears of each attempt to have a resolver answer. */
@@ -155,4 +155,3 @@ const OPT: PacketRecord = {
   flag_do: false,
   options: [],
 };
-const OPT_LENGTH = 11;

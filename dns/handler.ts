@@ -72,13 +72,12 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
     const tell = (response: Buffer, rcode: number, by: Served['by']) =>
       handled(bytes, response, { transport, zone, query, rcode, by });
     const limit = limitOf(query, transport);
-    const most = mostRecords(limit);
     const send = (encoded: EncodedAnswer, by: Served['by']) => {
       const response = encodeResponse(query, encoded, { recursionAvailable, limit, random });
       return tell(response, RCODES[encoded.rcode], by);
     };
     const write = (said: Pick<SaidAnswer, 'rcode'> & Partial<SaidAnswer>, by: Served['by']) =>
-      send(encodeAnswer(query.question, { ...EMPTY, ...said }, most), by);
+      send(encodeAnswer(query.question, { ...EMPTY, ...said }), by);
     const fail = (error: unknown) => {
       onMistake(error);
       return write({ rcode: 'SERVFAIL' }, undefined);
@@ -86,8 +85,8 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
     try {
       const known = isPlain(query) ? cache.get(query, records.serial) : undefined;
       if (known !== undefined) return send(known, 'zone');
-      const said = answer(query, authority, most);
-      if (said?.isLasting && said.additionals.length <= most) {
+      const said = answer(query, authority, mostRecords(limit));
+      if (said?.isLasting) {
         const encoded = encodeAnswer(query.question, said);
         cache.set(query, encoded);
         return send(encoded, 'zone');

@@ -36,8 +36,6 @@ export const SCHEMA_VERSION = '1.1.0';
 export interface RecordOptions {
   /** `cluster.local`: lower-case, without the final dot. */
   readonly clusterDomain: string;
-  /** The feature gate `AllPorts`. It decides on refusals, and so on no record: see `serviceRecords`. */
-  readonly allPortsEnabled: boolean;
 }
 
 /** What DNS has to say of one Service. */
@@ -88,7 +86,8 @@ export function serviceRecords(
   const object = `Service ${service.key}`;
   const name = `${service.name}.${service.namespace}.svc.${options.clusterDomain}`;
   if (isWritable(draft, name, object, 'metadata.name')) {
-    const isListed = portScheme(service, options.allPortsEnabled).kind === 'listed';
+    // The feature gate decides on refusals, and so on no record.
+    const isListed = portScheme(service, true).kind === 'listed';
     if (service.type === 'ExternalName') addExternalName(draft, service, object, name);
     else if (service.headless) addEndpoints(draft, service, slices, name, isListed);
     else addClusterIPs(draft, service, object, name, isListed);

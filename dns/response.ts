@@ -16,7 +16,8 @@ export const MAX_UDP_LENGTH = 1232;
 export const PLAIN_UDP_LENGTH = 512;
 export const MAX_TCP_LENGTH = 65_535;
 
-const OPT_LENGTH = 11;
+/** Bytes of an OPT record without options. */
+export const OPT_LENGTH = 11;
 const DNSSEC_OK = 0x8000;
 /** Type, class, TTL and length of data, before the data of each record. */
 const RECORD_HEAD_LENGTH = 10;
@@ -66,27 +67,20 @@ export type SaidAnswer = Pick<
   'rcode' | 'authoritative' | 'answers' | 'authorities' | 'additionals'
 > & { readonly addresses?: number };
 
-/**
- * @param question its name, type and class.
- * @param most of each section's records; more would not fit anyway.
- */
-export function encodeAnswer(
-  question: Buffer,
-  said: SaidAnswer,
-  most = Number.POSITIVE_INFINITY,
-): EncodedAnswer {
-  const { rcode, authoritative } = said;
-  const answers = said.answers.slice(0, most);
-  const authorities = said.authorities.slice(0, most);
-  const additionals = said.additionals.slice(0, most);
+/** @param question its name, type and class. */
+export function encodeAnswer(question: Buffer, said: SaidAnswer): EncodedAnswer {
+  const { rcode, authoritative, answers, authorities, additionals, addresses = 0 } = said;
   const counts = [answers.length, authorities.length, additionals.length] as const;
   const ends: number[] = [];
   const count = counts[0] + counts[1] + counts[2];
   const sets: number[] = [];
-  const addresses = answers.length < said.answers.length ? 0 : (said.addresses ?? 0);
   const head = { rcode, authoritative, ends, sets, counts, addresses };
   if (count === 0) return { ...head, bytes: Buffer.alloc(0) };
-  const encoded = encode({ answers, authorities, additionals });
+  const encoded = encode({
+    answers: [...answers],
+    authorities: [...authorities],
+    additionals: [...additionals],
+  });
   // Not longer than dns-packet's, which has names in full.
   const bytes = Buffer.allocUnsafe(encoded.length);
   const names = new Names(bytes, question);
@@ -96,7 +90,8 @@ export function encodeAnswer(
   for (let index = 0; index < count; index++) {
     const nameEnd = endOfName(encoded, from);
     const key = keyOf(encoded, from, nameEnd + 2);
-    if (key !== set.key) set = { key, first: index };
+    const isFirstAdditional = index === counts[0] + counts[1];
+    if (key !== set.key || isFirstAdditional) set = { key, first: index };
     sets.push(set.first);
     const end = nameEnd + RECORD_HEAD_LENGTH + encoded.readUInt16BE(nameEnd + 8);
     at = names.write(encoded, from, nameEnd, at);
@@ -188,7 +183,7 @@ function countsWithin(answer: EncodedAnswer, room: number): EncodedAnswer['count
   const authorities = Math.min(fit - answers, counts[1]);
   const before = answers + authorities;
   const isAdditional = before === counts[0] + counts[1];
-  const kept = isAdditional ? Math.max(before, sets[fit] ?? fit) : fit;
+  const kept = isAdditional ? (sets[fit] ?? fit) : fit;
   return [answers, authorities, kept - before];
 }
 

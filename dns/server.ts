@@ -1,7 +1,8 @@
 /** The sockets: UDP and TCP, on each address that is asked for. */
 import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { createServer, isIPv6, type Server, type Socket as TcpSocket } from 'node:net';
+import { createServer, type Server, type Socket as TcpSocket } from 'node:net';
+import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { Handle, Handled, Served } from './handler.ts';
 import type { Transport } from './query.ts';
@@ -151,8 +152,4 @@ export class DnsServer {
     const handled = handle(query, transport);
     return handled instanceof Promise ? handled.then(tell) : tell(handled);
   }
-}
-
-function familyOf(address: string): IpFamily {
-  return isIPv6(address) ? 'IPv6' : 'IPv4';
 }

@@ -17,7 +17,7 @@ import { isInterval, overlapping } from './intervals.ts';
 import { isLead, MAP_NAMES, type MapName } from './maps.ts';
 import { type Difference, NftPlan, type PlanOptions } from './plan.ts';
 import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
-import { type Step, type Steps, stepsOf } from './steps.ts';
+import { type Step, stepsOf } from './steps.ts';
 import { tableScript } from './text.ts';
 
 export interface NftOptions extends PlanOptions {
@@ -38,6 +38,7 @@ export class RefusedElementError extends Error {
 
 /** Elements of a transaction where everything is compared: one need not be, and memory is dear. */
 const ELEMENTS_PER_TRANSACTION = 2_000;
+
 /** The nftables mode in one family. */
 export class NftBackend implements Backend {
   readonly family: Backend['family'];
@@ -113,7 +114,10 @@ export class NftBackend implements Backend {
       loyaltiesOf(routes.flatMap(([, after]) => after ?? [])),
     );
     await this.#tables.change(changesIn(steps.ahead));
-    await this.#changeForgetting(steps, broken);
+    await this.#swap(steps.swap, broken);
+    await this.#tables.change(changesIn(steps.late));
+    // What is left of notes, and what packets that were under way noted since.
+    if (broken.size > 0) await forget(this.#tables, broken, this.#forgetting(false));
     await this.#tables.change(changesIn(steps.afterwards));
     for (const { map } of adds) count(this.#sizes, map, 1);
     for (const { map } of [...deletes, ...afterwards]) count(this.#sizes, map, -1);
@@ -131,26 +135,17 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Changes, and has clients forget endpoints that go: as far as can be, in the same moment. */
-  async #changeForgetting({ swap, late }: Steps, broken: Loyalties): Promise<void> {
+  /** Swaps, and has clients forget endpoints that go: as far as can be, in the same moment. */
+  async #swap(swap: Step, broken: Loyalties): Promise<void> {
     const changes = changesIn(swap);
-    if (broken.size === 0) {
-      await this.#tables.change(changes);
-      await this.#tables.change(changesIn(late));
-      return;
-    }
-    const forgetting = this.#forgetting(false);
-    const forgotten = await brokenNotes(this.#tables, broken, forgetting);
+    const forgotten = await brokenNotes(this.#tables, broken, this.#forgetting(false));
     try {
       await this.#tables.change([...changes, ...forgotten]);
     } catch (error) {
-      if (!(error instanceof NftRefusedError)) throw error;
+      if (!(error instanceof NftRefusedError) || forgotten.length === 0) throw error;
       // One of those may have ended by itself meanwhile; whatever else it was is refused again.
       await this.#tables.change(changes);
     }
-    await this.#tables.change(changesIn(late));
-    // What is left of them, and what packets that were under way noted since.
-    await forget(this.#tables, broken, forgetting);
   }
 
   /** See `Forgetting`. */

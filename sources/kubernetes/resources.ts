@@ -32,6 +32,7 @@ export function dnsResources(): Resource[] {
     { ...ENDPOINT_SLICES, selectors: {} },
   ];
 }
+
 const POLICY_GROUP = '/apis/policy.networking.k8s.io';
 const crd = (kind: Kind, path: string): Resource => ({
   kind,

@@ -36,6 +36,7 @@ const RECORDS: readonly DnsRecord[] = [
   cname('nowhere.default.svc.cluster.local', 'gone.default.svc.cluster.local'),
   cname('outside.default.svc.cluster.local', 'www.example.com'),
   cname('chain.default.svc.cluster.local', 'outside.default.svc.cluster.local'),
+  cname('server.cluster.local', 'ns.dns.cluster.local'),
   cname('loop.default.svc.cluster.local', 'back.default.svc.cluster.local'),
   cname('back.default.svc.cluster.local', 'loop.default.svc.cluster.local'),
 ];
@@ -250,7 +251,7 @@ describe('an answer', () => {
     }
     // What the host's addresses decide on, what others know, and what is no answer.
     const others = ['cluster.local', 'ns.dns.cluster.local', 'outside.default.svc.cluster.local'];
-    for (const name of [...others, 'loop.default.svc.cluster.local']) {
+    for (const name of [...others, 'loop.default.svc.cluster.local', 'server.cluster.local']) {
       assert.equal(ask(name, 'A')?.isLasting, false, name);
     }
     const unsynced = authority(tinyZone(RECORDS, { isSynced: false }));
@@ -261,6 +262,17 @@ describe('an answer', () => {
     assert.ok(query !== undefined && 'name' in query);
     assert.equal(answer(query, authority(ZONE), 2)?.isLasting, false);
     assert.equal(answer(query, authority(ZONE), 3)?.isLasting, true);
+    const servers = ['a', 'b', 'c'].map((name) => `${name}.cluster.local`);
+    const records = servers.flatMap((name) => [
+      srv('s.cluster.local', 1, name),
+      a(name, '10.0.0.1'),
+    ]);
+    const asked = readQuery(queryBytes('s.cluster.local', 'SRV'));
+    assert.ok(asked !== undefined && 'name' in asked);
+    for (const most of [1, 2, 3, 4]) {
+      const said = answer(asked, authority(tinyZone(records)), most);
+      assert.deepEqual([said?.isLasting, said?.additionals.length], [most >= 3, Math.min(most, 3)]);
+    }
   });
 
   it('has other records in the order that they have', () => {

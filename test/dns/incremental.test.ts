@@ -14,7 +14,7 @@ import type { Zone } from '../../dns/zone.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
 import { linesOf, zoneOf } from './zone-of.ts';
 
-const OPTIONS = { clusterDomain: 'cluster.local', allPortsEnabled: true };
+const OPTIONS = { clusterDomain: 'cluster.local' };
 const APEXES = ['cluster.local', 'in-addr.arpa', 'ip6.arpa'];
 /** Few names and addresses, so that things collide. */
 const NAMES = ['a', 'b', 'c'];

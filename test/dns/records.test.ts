@@ -11,12 +11,11 @@ const REVERSE_A = 'a.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d
 interface Given {
   readonly slices?: readonly EndpointSlice[];
   readonly clusterDomain?: string;
-  readonly allPortsEnabled?: boolean;
 }
 
 function made(object: Service, given: Given = {}) {
-  const { slices = [], clusterDomain = 'cluster.local', allPortsEnabled = true } = given;
-  return serviceRecords(object, slices, { clusterDomain, allPortsEnabled });
+  const { slices = [], clusterDomain = 'cluster.local' } = given;
+  return serviceRecords(object, slices, { clusterDomain });
 }
 
 /** `name TYPE data` of all records. */
@@ -172,8 +171,6 @@ describe('records of an all-ports Service', () => {
       const object = service({ ports: PLACEHOLDER, ...fields });
       const wanted = hasPorts ? [...addresses, srv] : addresses;
       assert.deepEqual(lines(object), wanted);
-      // Refused while the gate is off, and still whose the address is.
-      assert.deepEqual(lines(object, { allPortsEnabled: false }), wanted);
     });
   }
 

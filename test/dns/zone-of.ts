@@ -8,7 +8,7 @@ export function zoneOf(
   objects: readonly ApiObject[],
   onProblem: (problem: InvalidObject) => void = () => {},
 ): Zone {
-  const zone = new Zone({ clusterDomain: 'cluster.local', allPortsEnabled: true, onProblem });
+  const zone = new Zone({ clusterDomain: 'cluster.local', onProblem });
   for (const object of objects) zone.upsert(object);
   return zone;
 }
