@@ -54,7 +54,7 @@ describe('the API-server double', () => {
 
   it('knows no other paths, methods and selectors', async () => {
     for (const [method, path] of [
-      ['GET', '/api/v1/pods'],
+      ['GET', '/api/v1/secrets'],
       ['GET', '/apis/discovery.k8s.io/v1beta1/endpointslices'],
       ['DELETE', '/api/v1/namespaces/default/services/web'],
       ['POST', '/api/v1/services'],
