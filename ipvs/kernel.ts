@@ -90,6 +90,8 @@ export class IpvsKernel {
   readonly #ipvs: KernelParts['ipvs'];
   readonly #sets: KernelParts['sets'];
   readonly #links: KernelParts['links'];
+  /** The device that was there when everything was compared last. */
+  #device: number | undefined;
 
   constructor(family: IpFamily, { ipvs, sets, links }: KernelParts) {
     this.family = family;
@@ -185,7 +187,9 @@ export class IpvsKernel {
    * @param hasEntries whether a set should.
    */
   async loss(hasEntries: (set: SetName) => boolean): Promise<string | undefined> {
-    if ((await this.#links.findLink(IPVS_DEVICE)) === undefined) return `device ${IPVS_DEVICE}`;
+    // Another one than it was has, of this family, no addresses: whoever missed it first made it.
+    const device = await this.#links.findLink(IPVS_DEVICE);
+    if (device === undefined || device !== this.#device) return `device ${IPVS_DEVICE}`;
     const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
     for (const set of SET_NAMES) {
       const name = kernelName(set, this.family);
@@ -203,10 +207,12 @@ export class IpvsKernel {
    */
   async prepare(wanted: WantedEntries): Promise<number> {
     let made = 0;
-    if ((await this.#links.findLink(IPVS_DEVICE)) === undefined) {
-      // The other family may be about to.
-      await this.#links.createDummy(IPVS_DEVICE).catch((error: unknown) => {
+    this.#device = await this.#links.findLink(IPVS_DEVICE);
+    if (this.#device === undefined) {
+      this.#device = await this.#links.createDummy(IPVS_DEVICE).catch((error: unknown) => {
+        // The other family may be about to.
         if (!hasErrno(error, EEXIST)) throw error;
+        return this.#links.findLink(IPVS_DEVICE);
       });
       made += 1;
     }

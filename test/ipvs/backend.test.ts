@@ -337,6 +337,14 @@ describe('the IPVS backend', () => {
       'device kube-ipvs0',
     ],
     [
+      'the device was deleted, and the other family made another',
+      (fake) => {
+        fake.deviceIndex += 1;
+        fake.addresses.clear();
+      },
+      'device kube-ipvs0',
+    ],
+    [
       'a chain was emptied',
       (fake) => fake.rules.tables.get('nat')?.restore('*nat\n:PREROUTING - [0:0]\nCOMMIT\n'),
       'jump from PREROUTING to KUBE-SERVICES in table nat',

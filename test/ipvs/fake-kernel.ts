@@ -6,7 +6,7 @@ import type { SetChange, SetEntry, SetSpec } from '../../netlink/ipset.ts';
 import type { IpvsChange, IpvsDestinationState, IpvsService } from '../../netlink/ipvs.ts';
 import { simulatedIptables } from '../iptables/restore-simulator.ts';
 
-const DEVICE_INDEX = 7;
+const FIRST_INDEX = 7;
 
 interface FakeService {
   readonly service: IpvsService;
@@ -28,6 +28,7 @@ export class FakeKernel {
   /** On the dummy device. */
   readonly addresses = new Set<string>();
   hasDevice = false;
+  deviceIndex = FIRST_INDEX;
   /** Lines that are refused, and why. */
   readonly refusals = new Map<string, number>();
   /** Is told of each line before it is done. */
@@ -158,11 +159,11 @@ export class FakeKernel {
   }
 
   readonly #links: KernelParts['links'] = {
-    findLink: async () => (this.hasDevice ? DEVICE_INDEX : undefined),
+    findLink: async () => (this.hasDevice ? this.deviceIndex : undefined),
     createDummy: async (name) => {
       this.#try(`link ${name}`, () => (this.hasDevice ? EEXIST : undefined));
       this.hasDevice = true;
-      return DEVICE_INDEX;
+      return this.deviceIndex;
     },
     changeAddresses: async (_index, adds, removes) => [
       ...adds.flatMap((address) => this.#changeAddress('add', address)),
@@ -220,7 +221,7 @@ function headerOf({ spec, entries }: FakeSet) {
 
 function addressOn(interfaceName: string, address: string) {
   const family: IpFamily = address.includes(':') ? 'IPv6' : 'IPv4';
-  return { interfaceName, interfaceIndex: DEVICE_INDEX, address, family, prefixLength: 32 };
+  return { interfaceName, interfaceIndex: FIRST_INDEX, address, family, prefixLength: 32 };
 }
 
 /** `add KUBE-CLUSTER-IP 10.96.0.10 TCP 80`, `edit-destination FWM 4098 > 10.244.0.1:0 weight 0` */
