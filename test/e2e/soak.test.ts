@@ -7,7 +7,6 @@ import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
 import type { Fault } from '../api-server/faults.ts';
 import type { RemoteDouble } from '../api-server/remote.ts';
-import { RESOURCES } from '../api-server/store.ts';
 import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ApiFeed } from './feed.ts';
@@ -19,6 +18,8 @@ const PROBE = new URL('heap-probe.ts', import.meta.url).href;
 /** It does not look at the kernel meanwhile, which would mend what it had forgotten to write. */
 const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft', '--iptables-sync-period=1h'];
 
+/** Of an agent that enforces no policies. */
+const WATCHED = ['services', 'endpointslices', 'nodes'];
 const SERVICES = 2000;
 const SEED = 20_261_121;
 /** While one fault strikes, and after it. */
@@ -45,7 +46,7 @@ type Act = (double: RemoteDouble, change: () => Promise<void>) => Promise<unknow
 const onNext =
   (verb: 'list' | 'watch', fault: Fault): Act =>
   async (double, change) => {
-    for (const { name } of RESOURCES) await double.call('fail', { verb, resource: name, fault });
+    for (const name of WATCHED) await double.call('fail', { verb, resource: name, fault });
     await change();
     await double.call('breakWatches', verb === 'list' ? 'expire' : 'end');
   };
@@ -88,7 +89,7 @@ const FAULTS: Readonly<Record<string, Act>> = {
   'a list of yesterday': async (double, change) => {
     await double.call('keep');
     await change();
-    for (const { name } of RESOURCES) {
+    for (const name of WATCHED) {
       await double.call('fail', { verb: 'list', resource: name, fault: { kind: 'stale' } });
     }
     await double.call('breakWatches', 'expire');
@@ -144,7 +145,7 @@ describe('an agent under changes and faults', function () {
     waitFor(
       'all is watched',
       async () => {
-        const watches = RESOURCES.map(({ name }) => feed.double.call('watching', name));
+        const watches = WATCHED.map((name) => feed.double.call('watching', name));
         return (await Promise.all(watches)).every((count) => count === 1);
       },
       RECOVERY_MS,
