@@ -22,6 +22,8 @@ export interface ApiObserver {
   watching(resource: string, isOpen: boolean): void;
   /** A watch brought something, be it a bookmark. */
   event(resource: string): void;
+  /** It is of a CRD that is not installed, so that nobody can watch it. */
+  absent(resource: string): void;
 }
 
 const KINDS: Readonly<Record<string, string>> = {
@@ -72,6 +74,9 @@ export function apiServerMetrics({ counter, gauge, histogram }: Define): ApiObse
     },
     event(resource) {
       lastEvent.setToCurrentTime({ kind: kindOf(resource) });
+    },
+    absent(resource) {
+      for (const metric of [watches, lastEvent]) metric.remove({ kind: kindOf(resource) });
     },
   };
 }

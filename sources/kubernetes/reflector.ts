@@ -39,6 +39,8 @@ export interface ReflectorOptions {
   readonly sink: ObjectSink;
   /** An object that cannot be read; its last readable version stays in force. */
   readonly onProblem: (problem: InvalidObject) => void;
+  /** An optional resource is not installed, or not any more. */
+  readonly onAbsent: () => void;
   readonly log: SourceLog;
   readonly backoff: Backoff;
 }
@@ -138,15 +140,17 @@ export class Reflector {
    * go for one such answer.
    */
   #isAbsent(failure: Failure | undefined): boolean {
-    const { resource, sink, log } = this.#options;
+    const { resource, sink, log, onAbsent } = this.#options;
     const isMissing = failure instanceof ApiError && failure.code === 404;
     this.#absences = resource.optional === true && isMissing ? this.#absences + 1 : 0;
     if (this.#absences === 0) return false;
     this.#version = undefined;
     if (this.#known.size > 0 && this.#absences < BELIEVE_ABSENCES) return false;
     for (const key of this.#known.keys()) this.#drop(key);
-    if (!this.#absent)
+    if (!this.#absent) {
       log.info({ kind: resource.kind }, 'not installed; looking for it now and then');
+      onAbsent();
+    }
     this.#absent = true;
     if (!this.#synced) sink.synced(resource.kind);
     this.#synced = true;

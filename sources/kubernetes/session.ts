@@ -49,6 +49,8 @@ export interface SessionObserver {
   watching(resource: string, isOpen: boolean): void;
   /** A watch brought something. */
   event(resource: string): void;
+  /** It is of a CRD that is not installed, so that nobody can watch it. */
+  absent(resource: string): void;
 }
 
 /**

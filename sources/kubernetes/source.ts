@@ -71,7 +71,8 @@ class KubernetesSource implements Source {
       },
     };
     const runs = resources.map((resource) => {
-      const options = { resource, open, sink: counting, onProblem, log, backoff };
+      const onAbsent = () => observer?.absent(lastPart(resource.path));
+      const options = { resource, open, sink: counting, onProblem, onAbsent, log, backoff };
       return new Reflector(options).run(this.#stop.signal);
     });
     this.#running = Promise.all(runs);

@@ -33,4 +33,15 @@ describe('metrics of the API server', () => {
     const last = scraped.value('portwide_api_last_event_timestamp_seconds', { kind: 'Node' });
     assert.ok(last !== undefined && last > 0);
   });
+
+  it('tell nothing of a CRD that is not installed, or not any more', async () => {
+    metrics.watching('cidrgroups', true);
+    metrics.event('cidrgroups');
+    metrics.watching('cidrgroups', false);
+    for (const resource of ['cidrgroups', 'adminnetworkpolicies']) metrics.absent(resource);
+    const scraped = await scrape();
+    for (const name of ['portwide_api_watch_state', 'portwide_api_last_event_timestamp_seconds']) {
+      assert.equal(scraped.value(name, { kind: 'CIDRGroup' }), undefined, name);
+    }
+  });
 });

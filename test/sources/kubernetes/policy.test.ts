@@ -154,6 +154,7 @@ describe('the kubernetes source for network policy', () => {
       world.double.put(group('c', '10.0.0.0/8'));
       await hasGroups('c 10.0.0.0/8');
       assert.equal(absent().length, 5);
+      assert.equal(world.absent.filter((each) => each === 'cidrgroups').length, 2);
     });
   });
 

@@ -86,6 +86,7 @@ describe('sessions with the API server', () => {
       },
       watching: (resource, isOpen) => heard.push(`${resource} ${isOpen ? 'open' : 'closed'}`),
       event: (resource) => heard.push(`${resource} event`),
+      absent: assert.fail,
     };
     source = createKubernetesSource({
       kubeconfig,

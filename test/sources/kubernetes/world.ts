@@ -47,6 +47,8 @@ export class World {
   readonly waits: number[] = [];
   /** Milliseconds that any reflector would have waited. */
   readonly delays: number[] = [];
+  /** Resources that were told to be of no CRD that is installed. */
+  readonly absent: string[] = [];
   /** What was logged, with the kind that it was about. */
   readonly logged: string[] = [];
   readonly #options: WorldOptions;
@@ -74,6 +76,12 @@ export class World {
       sink: this.sink,
       onProblem: ({ message }) => this.problems.push(message),
       log: { info: log, warn: log },
+      observer: {
+        request: () => {},
+        watching: () => {},
+        event: () => {},
+        absent: (resource) => this.absent.push(resource),
+      },
       timeouts: this.#options.timeouts ?? PATIENT,
       backoff: {
         random: () => 0.5,
