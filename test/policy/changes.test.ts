@@ -308,6 +308,24 @@ describe('changes of network policy', () => {
       );
     });
 
+    it('deny in the tier of the policy', () => {
+      const ingress = [rule({ action: 'Deny' })];
+      const agent = settled(
+        adminPolicy('a', { ingress }),
+        baselinePolicy({ ingress }),
+        networkPolicy('p', { subject: WEB_ONLY, ingress: [] }),
+        web(1),
+        db(1),
+      );
+      assert.deepEqual(
+        agent.model
+          .all('IPv4')
+          .chains.map(({ admin, rest }) => [...admin, ...rest].map(({ outcome }) => outcome).join())
+          .sort(),
+        ['deny-admin,deny-baseline', 'deny-admin,deny-network-policy'],
+      );
+    });
+
     it('do not have rules that match nothing', () => {
       const rules = [rule({ peers: [] }), rule({ ports: [] })];
       const agent = settled(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
