@@ -12,7 +12,7 @@ import type { PolicyModel } from './model.ts';
 import type { ProfileRules } from './profiles.ts';
 import { isEverything } from './ranges.ts';
 import type { CompiledRule } from './rules.ts';
-import type { Direction, ListNumber } from './shape.ts';
+import type { ChainRule, Direction, ListNumber, Outcome } from './shape.ts';
 
 /** An end of a connection. An address that a pod has is that pod. */
 export type Endpoint =
@@ -26,7 +26,7 @@ export interface Question {
   readonly to: Endpoint;
   readonly port: number;
   readonly protocol: Protocol;
-  /** Whether an address is in force for a domain name of a list. Without, none is but of `to.name`. */
+  /** Whether an address is in force for a domain name of a list. Without, nobody knows but of `to.name`. */
   readonly learned?: (list: ListNumber, address: string) => boolean;
 }
 
@@ -42,7 +42,10 @@ export interface Judgement {
   readonly rule: string | undefined;
   /** For people. */
   readonly reason: string;
-  /** Rules before that would decide if the name had an address in their networks. */
+  /**
+   * Rules before that would decide otherwise if the name had an address in their networks, or if the
+   * address were known for a domain name of theirs.
+   */
   readonly uncertain: readonly string[];
 }
 
@@ -77,7 +80,7 @@ interface Connection {
   readonly name: string | undefined;
   readonly port: number;
   readonly protocol: number;
-  readonly learned: NonNullable<Question['learned']>;
+  readonly learned: Question['learned'];
 }
 
 /**
@@ -85,7 +88,7 @@ interface Connection {
  * @throws UnknownEndpoint when the pod is not there, or has no address of its own.
  */
 export function explain(model: PolicyModel, question: Question): Explanation[] {
-  const { port, to: target, learned = () => false } = question;
+  const { port, to: target, learned } = question;
   const protocol = protocolNumbers[question.protocol];
   const name = 'name' in target ? target.name : undefined;
   const sources = addressesOf(model, question.from);
@@ -150,18 +153,25 @@ function judge(
   connection: Connection,
 ): Judgement {
   return model.withRules(pod, direction, (rules) => {
-    const uncertain: string[] = [];
+    const uncertain: ChainRule[] = [];
     const first = (some: readonly CompiledRule[]) =>
-      some.find((rule) => {
-        const fit = fits(model, rule, direction, connection);
-        if (fit === 'maybe') uncertain.push(rule.rule.comment);
+      some.find((each) => {
+        const fit = fits(model, each, direction, connection);
+        if (fit === 'maybe') uncertain.push(each.rule);
         return fit === 'yes';
       });
     const admin = first(rules.admin);
     const passed = admin?.rule.outcome === 'pass' ? `${admin.rule.comment} passes it on; ` : '';
     const decisive = admin === undefined || passed !== '' ? first(rules.rest) : admin;
     const found = decisive === undefined ? byDefault(rules) : byRule(decisive);
-    return { direction, ...found, reason: `${passed}${found.reason}`, uncertain };
+    return {
+      direction,
+      ...found,
+      reason: `${passed}${found.reason}`,
+      uncertain: uncertain
+        .filter(({ outcome }) => outcome === 'pass' || verdictOf(outcome) !== found.verdict)
+        .map(({ comment }) => comment),
+    };
   });
 }
 
@@ -170,7 +180,7 @@ type Found = Omit<Judgement, 'direction' | 'uncertain'>;
 function byRule({ rule, policy, source }: CompiledRule): Found {
   const policies = [nameOf(policy)];
   const decision = { tier: policy.tier, policies, rule: source.path };
-  const verdict = rule.outcome === 'allow' ? 'allow' : 'deny';
+  const verdict = verdictOf(rule.outcome);
   const title = source.name === '' ? rule.comment : `${rule.comment} (${source.name})`;
   if (source.action === 'Pass') {
     const reason = `${title} passes it on, and what no tier denies is allowed`;
@@ -181,6 +191,10 @@ function byRule({ rule, policy, source }: CompiledRule): Found {
     ...decision,
     reason: `${title} ${verdict === 'allow' ? 'allows' : 'denies'} it`,
   };
+}
+
+function verdictOf(outcome: Outcome): Judgement['verdict'] {
+  return outcome === 'allow' ? 'allow' : 'deny';
 }
 
 function byDefault({ isolatedBy }: ProfileRules): Found {
@@ -197,7 +211,7 @@ function nameOf({ kind, key }: Policy): string {
   return `${kind} ${key}`;
 }
 
-/** `maybe`: it depends on which address a name has. */
+/** `maybe`: it depends on which address a name has, or which name the address. */
 function fits(
   model: PolicyModel,
   { peers, ports }: CompiledRule,
@@ -211,7 +225,7 @@ function fits(
   const isNamed = direction === 'egress' && name !== undefined;
   if (isNamed && isOf(peers.names, name)) return 'yes';
   if (other !== undefined) {
-    return model.hasPeer(peers, other, family) || isLearned(peers, other, learned) ? 'yes' : 'no';
+    return model.hasPeer(peers, other, family) ? 'yes' : isLearned(peers, other, learned);
   }
   const networks = model.networksOf(peers, family);
   if (isEverything(networks, family)) return 'yes';
@@ -222,8 +236,10 @@ function isLearned(
   { sets, number }: PeerList,
   address: string,
   learned: Connection['learned'],
-): boolean {
-  return sets.includes('learned') && learned(number, address);
+): 'yes' | 'no' | 'maybe' {
+  if (!sets.includes('learned')) return 'no';
+  if (learned === undefined) return 'maybe';
+  return learned(number, address) ? 'yes' : 'no';
 }
 
 function hasPort(

@@ -1,5 +1,5 @@
 import { getOrCreate } from '../api/collections.ts';
-import type { PodSelection } from '../api/policy-objects.ts';
+import type { Labels, PodSelection } from '../api/policy-objects.ts';
 import { protocolNumbers } from '../netlink/protocol.ts';
 import type { NamedMember } from './facts.ts';
 import type { List, ListChanges, PortList } from './lists.ts';
@@ -21,6 +21,8 @@ export class Memberships {
   readonly #across = new Set<List>();
   /** Lists of named ports of this node's pods. */
   readonly #local = new Set<PortList>();
+  /** Lists that reach a namespace, by its labels, which are others when it is relabelled. */
+  #reaching = new WeakMap<Labels, readonly List[]>();
 
   /** What the pods of a shape are in, from what is known of the shape, or anew. */
   of(shape: Shape): Membership {
@@ -46,12 +48,12 @@ export class Memberships {
     locals: Iterable<Shape>,
   ): ReadonlySet<Shape> {
     const touched = new Set<Shape>();
+    this.#reaching = new WeakMap();
     for (const list of fresh) this.#index(list, true);
     for (const list of dropped) this.#index(list, false);
     const selecting = [...fresh, ...dropped].filter((list) => selectionsOf(list).length > 0);
     for (const namespace of selecting.length === 0 ? [] : every()) {
-      const isHere = (list: List) =>
-        selectionsOf(list).some(({ namespaces }) => reaches(namespaces, namespace));
+      const isHere = (list: List) => reachesNamespace(list, namespace);
       const [come, gone] = [fresh.filter(isHere), dropped.filter(isHere)];
       if (come.length + gone.length === 0) continue;
       const numbers = new Set(gone.map(({ number }) => number));
@@ -68,9 +70,14 @@ export class Memberships {
     return touched;
   }
 
-  *#candidates({ name }: NamespaceState): Iterable<List> {
-    yield* this.#inNamespace.get(name) ?? [];
-    yield* this.#across;
+  /** Worked out once for all shapes of a namespace: a cluster has 10,000 of these, and lists by the hundred. */
+  #candidates(namespace: NamespaceState): readonly List[] {
+    const known = this.#reaching.get(namespace.labels);
+    if (known !== undefined) return known;
+    const across = [...this.#across].filter((list) => reachesNamespace(list, namespace));
+    const lists = [...(this.#inNamespace.get(namespace.name) ?? []), ...across];
+    this.#reaching.set(namespace.labels, lists);
+    return lists;
   }
 
   #index(list: List, isThere: boolean): void {
@@ -141,6 +148,10 @@ function namedMembers({ number, names }: PortList, { namedPorts }: Shape): Named
     members.set(`${protocol} ${port}`, member);
   }
   return [...members.values()];
+}
+
+function reachesNamespace(list: List, namespace: NamespaceState): boolean {
+  return selectionsOf(list).some(({ namespaces }) => reaches(namespaces, namespace));
 }
 
 function selectionsOf(list: List): readonly PodSelection[] {

@@ -146,13 +146,15 @@ export class Reflector {
     if (this.#absences === 0) return false;
     this.#version = undefined;
     if (this.#known.size > 0 && this.#absences < BELIEVE_ABSENCES) return false;
+    const { kind } = resource;
+    const objects = this.#known.size;
     for (const key of this.#known.keys()) this.#drop(key);
-    if (!this.#absent) {
-      log.info({ kind: resource.kind }, 'not installed; looking for it now and then');
-      onAbsent();
-    }
+    // Somebody may have upgraded a CRD to one without the version that is asked for.
+    if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
+    else if (!this.#absent) log.info({ kind }, 'not installed; looking for it now and then');
+    if (!this.#absent) onAbsent();
     this.#absent = true;
-    if (!this.#synced) sink.synced(resource.kind);
+    if (!this.#synced) sink.synced(kind);
     this.#synced = true;
     return true;
   }

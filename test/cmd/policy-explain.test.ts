@@ -32,6 +32,7 @@ const OBJECTS: readonly Manifest[] = [
   WEB,
   DB,
   podManifest(host('pending', 13), { pending: true }),
+  podManifest(host('other', 14), { labels: { app: 'other' } }),
   networkPolicy(
     'db',
     {
@@ -115,6 +116,13 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
       /^IPv4 10\.244\.1\.11 -> an address that is not known, UDP 443: allowed/,
     );
     assert.match(name.stdout, /no-telnet spec\.egress\[1\] allows it/);
+  });
+
+  it('says no where one of the families is denied', async () => {
+    const { stdout, exitCode } = await ask('default/web', 'default/other', 23);
+    assert.match(stdout, /^IPv4 .*: denied$/m);
+    assert.match(stdout, /^IPv6 .*: allowed$/m);
+    assert.equal(exitCode, 1);
   });
 
   it('as JSON', async () => {

@@ -308,6 +308,24 @@ describe('changes of network policy', () => {
       );
     });
 
+    it('deny in the tier of the policy', () => {
+      const ingress = [rule({ action: 'Deny' })];
+      const agent = settled(
+        adminPolicy('a', { ingress }),
+        baselinePolicy({ ingress }),
+        networkPolicy('p', { subject: WEB_ONLY, ingress: [] }),
+        web(1),
+        db(1),
+      );
+      assert.deepEqual(
+        agent.model
+          .all('IPv4')
+          .chains.map(({ admin, rest }) => [...admin, ...rest].map(({ outcome }) => outcome).join())
+          .sort(),
+        ['deny-admin,deny-baseline', 'deny-admin,deny-network-policy'],
+      );
+    });
+
     it('do not have rules that match nothing', () => {
       const rules = [rule({ peers: [] }), rule({ ports: [] })];
       const agent = settled(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
@@ -580,7 +598,7 @@ describe('changes of network policy', () => {
     });
   });
 
-  it('a node that comes, is relabelled and goes is its addresses', () => {
+  it('a node that comes, is relabelled, moves and goes is its addresses', () => {
     const peers = [{ kind: 'nodes' as const, selector: labelled({ zone: 'a' }) }];
     const agent = settled(adminPolicy('p', { egress: [rule({ peers })] }), web(1));
     agent.upsert(node(THERE, ['192.168.0.2'], { zone: 'a' }));
@@ -591,8 +609,11 @@ describe('changes of network policy', () => {
     assert.deepEqual(agent.sync(), []);
     agent.upsert(node(THERE, ['192.168.0.2', '192.168.0.3'], { zone: 'b' }));
     assert.deepEqual(texts(onlyChange(agent).remove), ['peers 192.168.0.2']);
+    agent.upsert(node('other', ['192.168.0.4'], { zone: 'a' }));
+    const { remove, add } = onlyChange(agent);
+    assert.deepEqual([texts(remove), texts(add)], [['peers 192.168.0.3'], ['peers 192.168.0.4']]);
     agent.remove('Node', 'other');
-    assert.deepEqual(texts(onlyChange(agent).remove), ['peers 192.168.0.3']);
+    assert.deepEqual(texts(onlyChange(agent).remove), ['peers 192.168.0.4']);
   });
 
   it('an address of a node and of a pod is what both are', () => {

@@ -286,6 +286,23 @@ describe('explaining policy', () => {
       assert.equal(asked.length, 1, 'other lists have no names');
     });
 
+    it('tells of rules that depend on the names of an address, if it is not told these', () => {
+      const at = (address: string, fields: Partial<Question> = {}) =>
+        askOne(objects, web, { address }, { port: 443, ...fields }).egress;
+      const { verdict, uncertain } = at('203.0.113.9');
+      assert.deepEqual([verdict, uncertain], ['deny', ['AdminNetworkPolicy a spec.egress[0]']]);
+      assert.deepEqual(at('203.0.113.9', { learned: () => false }).uncertain, []);
+      assert.deepEqual(at('203.0.113.9', { port: 80 }).uncertain, []);
+      assert.deepEqual(at('2001:db8::9').uncertain, ['AdminNetworkPolicy a spec.egress[0]']);
+    });
+
+    it('tells of no rule that would decide the same', () => {
+      const name = { kind: 'domainName' as const, pattern: 'example.org' };
+      const allowed = [adminPolicy('a', { egress: [rule({ peers: [name] })] })];
+      const { verdict, uncertain } = askOne(allowed, web, { address: '203.0.113.9' }).egress;
+      assert.deepEqual([verdict, uncertain], ['allow', []]);
+    });
+
     it('are not sources of ingress', () => {
       const peers = [{ kind: 'domainName' as const, pattern: '*.example.com' }];
       const closed = [networkPolicy('p', { subject: ONLY_WEB, ingress: [rule({ peers })] })];

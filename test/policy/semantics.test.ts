@@ -377,6 +377,31 @@ describe('what network policy means', () => {
       ],
     );
     sentence(
+      'of several selectors either holds, beside networks that are written',
+      [
+        ...groups,
+        adminPolicy('a', {
+          egress: [
+            rule({
+              peers: [
+                { kind: 'cidrGroups', selector: labelled({ env: 'cloud-1' }) },
+                { kind: 'cidrGroups', selector: labelled({ env: 'cloud-2' }) },
+                network('10.0.0.2/32'),
+                network('fd00::2/128'),
+              ],
+            }),
+            rule({ action: 'Deny' }),
+          ],
+        }),
+      ],
+      [
+        ['web', 'outside', 'allow'],
+        ['web', 'outside2', 'allow'],
+        ['web', 'db', 'allow'],
+        ['web', 'red', 'deny'],
+      ],
+    );
+    sentence(
       'none that is selected is nobody',
       [...groups, allowed(labelled({ env: 'x' }))],
       [['web', 'outside', 'deny']],

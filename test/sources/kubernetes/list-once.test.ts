@@ -77,6 +77,12 @@ describe('a list of all objects', () => {
     await assert.rejects(list(), ApiError);
   });
 
+  it('fails when CRDs may not be read: policies that nobody saw decide nothing', async () => {
+    const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
+    double.fail({ verb: 'list', resource: 'adminnetworkpolicies', fault });
+    await assert.rejects(listAll(policyResources()), ApiError);
+  });
+
   it('leaves out what cannot be read, and tells of it', async () => {
     double.put(service('a', 1), service('b', 70_000), service('c', 1));
     const services = await list();
