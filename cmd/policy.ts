@@ -142,7 +142,9 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
     },
     synced(kind) {
       if (!unsynced.delete(kind) || unsynced.size > 0) return;
-      void names.restore(model.domainNames()).then(() => enforcer.start());
+      void Promise.all([names.restore(model.domainNames()), model.prepare()]).then(() =>
+        enforcer.start(),
+      );
     },
   };
   return {

@@ -1,5 +1,6 @@
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { Pod, Policy, PolicyObject } from '../api/policy-objects.ts';
+import { Slices } from '../netlink/slices.ts';
 import { type Facts, type NamedMember, NO_FACTS } from './facts.ts';
 import { InForce, type ListRanges } from './in-force.ts';
 import { type List, Lists, type PeerList } from './lists.ts';
@@ -93,6 +94,21 @@ export class PolicyModel {
         this.#touchSubjects([this.#profiles.remove(kind, key)]);
     }
     this.#onChange();
+  }
+
+  /**
+   * Works out ahead what the first changes need of each shape, a bit at a time: of all pods of a cluster
+   * at once it would hold the event loop.
+   */
+  async prepare(): Promise<void> {
+    this.#settle();
+    const slices = new Slices();
+    for (const { shapes } of this.#pods.namespaces()) {
+      for (const shape of shapes.values()) {
+        this.#memberships.of(shape);
+        if (slices.isOver()) await slices.turn();
+      }
+    }
   }
 
   /** What each family has to do since the last call; from nothing, everything. */

@@ -86,6 +86,26 @@ describe('changes of network policy', () => {
     assert.deepEqual(agent.sync(), []);
   });
 
+  it('are the same when they are worked out ahead, whatever comes meanwhile', async () => {
+    const objects = [POLICY, namespace('other'), web(1), db(1), db(2, { nodeName: THERE })];
+    const late = [
+      namespace('default', { team: 'x' }),
+      networkPolicy('q', { subject: WEB_ONLY, ingress: [fromDb, rule({ ports: [tcp(81)] })] }),
+      db(1, { labels: { app: 'web' } }),
+      db(3),
+    ];
+    const agent = new Agent(objects);
+    const ahead = agent.model.prepare();
+    for (const object of late) agent.upsert(object);
+    agent.remove('Pod', 'default/db-2');
+    await ahead;
+    agent.sync();
+    const other = settled(...objects, ...late);
+    other.remove('Pod', 'default/db-2');
+    other.sync();
+    assert.deepEqual(texts(inForce(agent)), texts(inForce(other)));
+  });
+
   it('are announced', () => {
     const agent = new Agent([POLICY]);
     agent.remove('NetworkPolicy', POLICY.key);
