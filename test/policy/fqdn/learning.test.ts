@@ -520,6 +520,20 @@ describe('addresses of domain names', () => {
       });
     });
 
+    it('whose thread dies: DNS goes on, and another thread has the queue', async () => {
+      await agent.call('setResolvers', [...Object.values(VIP), 'no:address']);
+      await waitFor('it is told', async () =>
+        (await agent.call('log')).some((line) => line.startsWith('thread:')),
+      );
+      await agent.call('setResolvers', Object.values(VIP));
+      const number = unused();
+      assert.equal((await look(`a${number}.example.com`)).length, 1);
+      await waitFor('names are learned again', async () => {
+        await look(`a${number}.example.com`);
+        return await connects(addressOf(number, 'A'));
+      });
+    });
+
     it('whose rules somebody removes: it mends them', async () => {
       const { node } = world.lab;
       await node.exec('iptables-nft', ['-t', 'mangle', '-F']);
