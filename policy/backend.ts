@@ -73,6 +73,8 @@ export class PolicyBackend {
   #queue: Promise<unknown> = Promise.resolve();
   #lesson: Lesson | undefined;
   #isKnown = false;
+  /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
+  #isOurs = false;
   #onLoss: (what: string) => void = () => {};
   /** Names of profiles' chains. */
   #chains = new Set<string>();
@@ -150,10 +152,13 @@ export class PolicyBackend {
 
   /**
    * Has addresses of domain names be peers for a while, and keeps what they are of. One that is there
-   * already lives on for as long as is said, unless it does anyway.
-   * @throws PolicyRefusedError when there is no table; NetlinkError.
+   * already lives on for as long as is said, unless it does anyway. Before `replaceAll` has succeeded
+   * nothing is done: that is told what is known. A failure makes everything be written anew.
+   * @throws PolicyRefusedError, NetlinkError
    */
-  learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+  async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+    // What is of the other family must not wait for this one.
+    if (elements.length + answers.length === 0) return;
     const waiting = this.#lesson;
     if (waiting !== undefined) {
       waiting.elements.push(...elements);
@@ -171,8 +176,8 @@ export class PolicyBackend {
 
   /**
    * Has addresses of domain names be peers no longer, before their time has come. Their timeouts do not
-   * count. What is learned after it is called is learned after it.
-   * @throws PolicyRefusedError when there is no table; NetlinkError.
+   * count. What is learned after it is called is learned after it. As `learn`, before `replaceAll`.
+   * @throws PolicyRefusedError, NetlinkError
    */
   forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
     this.#lesson = undefined;
@@ -249,6 +254,7 @@ export class PolicyBackend {
     this.#learned.note(names, now);
     this.#answers.note(answers, now);
     this.#sizes = sizes;
+    this.#isOurs = true;
     return [...sizes.values()].reduce((sum, size) => sum + size, 0);
   }
 
@@ -270,6 +276,7 @@ export class PolicyBackend {
   }
 
   async #learn({ elements, answers }: Learned): Promise<void> {
+    if (!this.#isOurs) return;
     for (let attempt = 1; ; attempt++) {
       const now = this.#now();
       const names = this.#learned.wanting(elementsOfNames(elements), now);
@@ -284,12 +291,16 @@ export class PolicyBackend {
         return;
       } catch (error) {
         const hasEnded = error instanceof NftRefusedError && error.action === 'delete';
-        if (!hasEnded || attempt === LEARN_ATTEMPTS) throw this.#explained(error, []);
+        if (!hasEnded || attempt === LEARN_ATTEMPTS) {
+          this.disturbed(`cannot add to it: ${String(error)}`);
+          throw this.#explained(error, []);
+        }
       }
     }
   }
 
   async #forget({ elements, answers }: Learned): Promise<void> {
+    if (!this.#isOurs) return;
     const names = elementsOfNames(elements);
     const kept = elementsOfAnswers(answers);
     try {
