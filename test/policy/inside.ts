@@ -55,6 +55,7 @@ let enforcerLog: string[] = [];
 let wanted = new Map<IpFamily, State>();
 let changes: PolicyChange[] = [];
 let learnt: Learned = NOTHING;
+let broken = false;
 
 function agent(name: string): Agent {
   const found = agents.get(name);
@@ -240,7 +241,10 @@ export const policy = {
     enforcer = new Enforcer({
       families: [...wanted.keys()],
       source: {
-        takeChanges: () => changes.splice(0),
+        takeChanges: () => {
+          if (broken) throw new Error('broken');
+          return changes.splice(0);
+        },
         all: (family) => wanted.get(family) ?? { chains: [], elements: [] },
         learned: () => learnt,
       },
@@ -269,6 +273,12 @@ export const policy = {
     for (const [family, state] of Object.entries(states)) wanted.set(family as IpFamily, state);
     changes.push(...how);
     learnt = learned;
+    enforcer?.changed();
+  },
+
+  /** Whether it cannot find out what it wants. */
+  async enforcerBreak(value: boolean): Promise<void> {
+    broken = value;
     enforcer?.changed();
   },
 
