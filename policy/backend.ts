@@ -75,6 +75,8 @@ export class PolicyBackend {
   #isKnown = false;
   /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
   #isOurs = false;
+  /** From the call of `replaceAll` on until it is done. */
+  #isReplacing = false;
   #onLoss: (what: string) => void = () => {};
   /** Names of profiles' chains. */
   #chains = new Set<string>();
@@ -138,6 +140,7 @@ export class PolicyBackend {
    * @throws NftError, PolicyRefusedError, NetlinkError
    */
   replaceAll(state: PolicyState, learned: Learned): Promise<number> {
+    this.#isReplacing = true;
     return this.#inTurn(async () => {
       // What others do from here on is for the next time.
       this.#isKnown = true;
@@ -146,6 +149,8 @@ export class PolicyBackend {
       } catch (error) {
         this.#isKnown = false;
         throw this.#explained(error, state.chains);
+      } finally {
+        this.#isReplacing = false;
       }
     });
   }
@@ -154,11 +159,20 @@ export class PolicyBackend {
    * Has addresses of domain names be peers for a while, and keeps what they are of. One that is there
    * already lives on for as long as is said, unless it does anyway. Before `replaceAll` has succeeded
    * nothing is done: that is told what is known. A failure makes everything be written anew.
+   * @returns when packets may go there; while everything is written anew at once, and they may soon.
    * @throws PolicyRefusedError, NetlinkError
    */
   async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
     // What is of the other family must not wait for this one.
     if (elements.length + answers.length === 0) return;
+    const done = this.#learnInTurn(elements, answers);
+    if (!this.#isReplacing) return await done;
+    // When hooks of tables go the kernel drops what waits in queues (nf_queue_nf_hook_drop), such as
+    // the answers that nobody lets go on before this.
+    done.catch(() => undefined);
+  }
+
+  #learnInTurn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
     const waiting = this.#lesson;
     if (waiting !== undefined) {
       waiting.elements.push(...elements);

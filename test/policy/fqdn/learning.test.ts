@@ -534,6 +534,35 @@ describe('addresses of domain names', () => {
       });
     });
 
+    it('that writes its table anew meanwhile: what waits is not lost', async () => {
+      const COUNT = 1000;
+      const { node } = world.lab;
+      let looking = true;
+      const lookups = client.call('lookups', {
+        resolver: VIP[4],
+        name: 'a#-t298.example.com',
+        first: 50_000,
+        count: COUNT,
+        concurrency: 200,
+        perSecond: 400,
+      });
+      const disturbing = (async () => {
+        while (looking) {
+          await node.exec('nft', ['add', 'chain', 'ip', 'portwide-policy', 'strange'], {
+            reject: false,
+          });
+          const applied = await agent.call('applied');
+          await waitFor('it is written', async () => (await agent.call('applied')) > applied);
+        }
+      })();
+      const { answered } = await lookups;
+      looking = false;
+      await disturbing;
+      // Those that are on their way in the moment in which a table goes.
+      assert.ok(answered > 0.9 * COUNT, `${answered} answers`);
+      await agent.call('log');
+    });
+
     it('whose rules somebody removes: it mends them', async () => {
       const { node } = world.lab;
       await node.exec('iptables-nft', ['-t', 'mangle', '-F']);
