@@ -127,7 +127,11 @@ describe('addresses of domain names', () => {
           assert.ok(await connects(addressOf(number ?? 0, type)));
         }
       }
+      // In fragments of IPv6.
+      const args = ['+notcp', '+bufsize=8192', '+ignore', '+short', '+tries=1', '+time=5'];
+      assert.equal((await dig(`@${VIP[6]}`, 'm100-six.example.com', 'AAAA', ...args)).length, 100);
       const answers = await agent.call('answers');
+      assert.equal(answers.filter((each) => each.name === 'm100-six.example.com').length, 100);
       for (const name of ['m100.example.com', 'm100-x.example.com']) {
         assert.equal(answers.filter((each) => each.name === name).length, 200);
       }
