@@ -43,8 +43,8 @@ describe('enforcing network policy', () => {
       .length;
   const until = (line: string, times = 1) =>
     waitFor(`${times} times ${line}`, async () => (await count(line)) >= times);
-  const start = async () => {
-    await inhabitant.call('enforcerStart', states);
+  const start = async (waits = false) => {
+    await inhabitant.call('enforcerStart', states, waits);
     await Promise.all([until('IPv4 all'), until('IPv6 all')]);
   };
   const equal = async (family: IpFamily, wanted: State) => {
@@ -106,6 +106,15 @@ describe('enforcing network policy', () => {
       await equal('IPv6', states.IPv6);
     });
   }
+
+  it('mends what others did before it listened', async () => {
+    await start(true);
+    await nft('flush ruleset');
+    await inhabitant.call('enforcerLoaded');
+    await Promise.all([until('IPv4 all', 2), until('IPv6 all', 2)]);
+    await inhabitant.call('enforcerStop');
+    await equal('IPv4', states.IPv4);
+  });
 
   it('is not disturbed by its own changes, nor by other tables', async () => {
     await start();

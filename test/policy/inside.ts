@@ -56,6 +56,7 @@ let wanted = new Map<IpFamily, State>();
 let changes: PolicyChange[] = [];
 let learnt: Learned = NOTHING;
 let broken = false;
+let loaded = Promise.withResolvers<void>();
 
 function agent(name: string): Agent {
   const found = agents.get(name);
@@ -233,8 +234,12 @@ export const policy = {
     }
   },
 
-  /** An enforcer that wants this. */
-  async enforcerStart(states: Readonly<Partial<Record<IpFamily, State>>>): Promise<void> {
+  /** An enforcer that wants this. @param waits with listening to others, for `enforcerLoaded`. */
+  async enforcerStart(
+    states: Readonly<Partial<Record<IpFamily, State>>>,
+    waits = false,
+  ): Promise<void> {
+    loaded = Promise.withResolvers();
     wanted = new Map(Object.entries(states) as [IpFamily, State][]);
     enforcerLog = [];
     learnt = NOTHING;
@@ -250,6 +255,7 @@ export const policy = {
       },
       nft: nftCommand(),
       timers: systemTimers,
+      ...(waits ? { othersLoaded: loaded.promise } : {}),
       observer: {
         began: () => {},
         unchanged: () => {},
@@ -275,6 +281,9 @@ export const policy = {
     learnt = learned;
     enforcer?.changed();
   },
+
+  /** Others have loaded theirs. */
+  enforcerLoaded: async (): Promise<void> => loaded.resolve(),
 
   /** Whether it cannot find out what it wants. */
   async enforcerBreak(value: boolean): Promise<void> {
