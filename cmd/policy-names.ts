@@ -1,11 +1,10 @@
 /** Domain names of network policy in a running agent: whose answers count, and who hears of what. */
-import { readFile } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { familyOf } from '../api/addresses.ts';
 import type { ApiObject, IpFamily, Kind, ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, VARIANTS } from '../iptables/commands.ts';
 import { detectVariant } from '../iptables/variant.ts';
+import { queueState } from '../netlink/nfqueue.ts';
 import type { Enforcer } from '../policy/enforcer.ts';
 import { DNS_QUEUE, DnsLearning } from '../policy/fqdn/learning.ts';
 import { type MangleTable, removeDnsRules } from '../policy/fqdn/rules.ts';
@@ -18,8 +17,6 @@ import { iptablesTables } from './removal.ts';
 const CLUSTER_DNS = 'kube-system/kube-dns';
 /** Milliseconds between two looks at the rules that queue packets. Each is a run of iptables-save. */
 const MEND_PERIOD = 60_000;
-/** Its numbers by place: queue, who has it, waiting, mode, range, dropped by queue, dropped by user. */
-const QUEUES = '/proc/net/netfilter/nfnetlink_queue';
 
 export interface PolicyNamesOptions {
   readonly families: readonly IpFamily[];
@@ -32,21 +29,16 @@ export interface PolicyNamesOptions {
 export class PolicyNames {
   readonly #options: PolicyNamesOptions;
   readonly #learning: DnsLearning;
-  /** Of which the enforcer was given all that is known. */
-  readonly #written = new Set<IpFamily>();
   readonly #mending: NodeJS.Timeout;
   #hasNames = false;
 
   constructor(options: PolicyNamesOptions) {
     this.#options = options;
     const { log, enforcer, families } = options;
-    const inKernel = <T extends { readonly address: string }>(all: readonly T[]) =>
-      all.filter(({ address }) => this.#written.has(familyOf(address)));
     this.#learning = new DnsLearning({
       store: {
-        // Before a table is written, its lists may be those of an earlier agent.
-        learn: (elements, answers) => enforcer().learn(inKernel(elements), inKernel(answers)),
-        forget: (elements, answers) => enforcer().forget(inKernel(elements), inKernel(answers)),
+        learn: (elements, answers) => enforcer().learn(elements, answers),
+        forget: (elements, answers) => enforcer().forget(elements, answers),
       },
       tables: families.map((family) => mangleTable(family, options.options)),
       observer: {
@@ -61,9 +53,7 @@ export class PolicyNames {
       timers: systemTimers,
     });
     this.#setResolvers(options.options.fqdnResolvers);
-    this.#mending = setInterval(() => {
-      if (this.#hasNames) this.#learning.mend();
-    }, MEND_PERIOD).unref();
+    this.#mending = setInterval(() => this.mend(), MEND_PERIOD).unref();
   }
 
   /** Follows the cluster's DNS, unless resolvers were named. */
@@ -96,8 +86,12 @@ export class PolicyNames {
 
   /** For whoever writes a table anew. */
   learned(family: IpFamily): { elements: readonly LearnedElement[]; answers: readonly Answer[] } {
-    this.#written.add(family);
     return this.#learning.learned(family);
+  }
+
+  /** Somebody changed what is ours: perhaps the rules that queue packets, too. */
+  mend(): void {
+    if (this.#hasNames) this.#learning.mend();
   }
 
   numbers(): ReturnType<DnsLearning['numbers']> {
@@ -120,18 +114,8 @@ export class PolicyNames {
 
 /** Packets that the kernel dropped for a queue that was full or a socket that was. */
 export async function queueDrops(): Promise<number> {
-  let text: string;
-  try {
-    text = await readFile(QUEUES, 'utf8');
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return 0;
-    throw error;
-  }
-  const fields = text
-    .split('\n')
-    .map((line) => line.trim().split(/\s+/).map(Number))
-    .find(([queue]) => queue === DNS_QUEUE);
-  return (fields?.[5] ?? 0) + (fields?.[6] ?? 0);
+  const { dropped = 0, userDropped = 0 } = (await queueState(DNS_QUEUE)) ?? {};
+  return dropped + userDropped;
 }
 
 /** By the variant that the node uses, which is found out when there is something to do. */

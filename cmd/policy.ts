@@ -108,6 +108,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
     policySources({ families, model, faults, names, enforcer: () => enforcer, log }),
     families,
   );
+  const observer = createPolicyObserver({ log, metrics, health, events, nodeName });
   const enforcer = new Enforcer({
     families,
     source: {
@@ -120,7 +121,14 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
       all: (family) => model.all(family),
       learned: (family) => names.learned(family),
     },
-    observer: createPolicyObserver({ log, metrics, health, events, nodeName }),
+    observer: {
+      ...observer,
+      disturbed: (family, what) => {
+        observer.disturbed(family, what);
+        // `nft flush ruleset` takes rules of iptables-nft, too.
+        names.mend();
+      },
+    },
     nft,
     timers: systemTimers,
     logGroup: options.options.policyLogGroup,
@@ -154,8 +162,9 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
       if (POLICY_KINDS.some((each) => each === kind)) metrics.unreadable.inc({ kind });
     },
     stop: async () => {
-      await enforcer.stop();
+      // First who writes by the other.
       await names.close();
+      await enforcer.stop();
     },
   };
 }

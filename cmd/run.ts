@@ -154,8 +154,11 @@ async function run(texts: FlagTexts): Promise<void> {
     onSessions: (open) => recorder.connect(open),
     onUnreadable: (kind) => policy?.unreadable(kind),
   });
-  const begun = await Promise.race([source.start(), served.promise, stopping]);
+  const started = source.start();
+  const begun = await Promise.race([started, served.promise, stopping]);
   if (begun !== undefined) process.exit(0);
+  // The race counts as a handler of every rejection; later ones are bugs and must be loud.
+  void started.then(() => undefined);
   const podCidrs = await Promise.race([
     podCidrsOf(table, options, nodeName, log, (callback) => {
       changed = callback;

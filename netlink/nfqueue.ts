@@ -106,6 +106,11 @@ export class PacketQueue {
     check(`length of queue ${this.#number}`, libc().sendNow(this.#fd, message));
   }
 
+  /** Of its socket, as long as it is not closed. */
+  get descriptor(): number {
+    return this.#fd;
+  }
+
   /** Lets a packet go its way. It is no error when it has gone. */
   accept(id: number): void {
     if (this.#closed) return;
@@ -130,6 +135,14 @@ export class PacketQueue {
     if (result === -EAGAIN) return undefined;
     return readDatagram(`queue ${this.#number}`, this.#into, result);
   }
+}
+
+/**
+ * Closes the queue of a thread that ended without doing so. Its descriptor is the process's: the queue would
+ * stay bound, and packets would wait in it for ever.
+ */
+export function closeLeftOver(descriptor: number): void {
+  libc().close(descriptor);
 }
 
 /** A queue as /proc/net/netfilter/nfnetlink_queue has it. */

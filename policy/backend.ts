@@ -73,6 +73,10 @@ export class PolicyBackend {
   #queue: Promise<unknown> = Promise.resolve();
   #lesson: Lesson | undefined;
   #isKnown = false;
+  /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
+  #isOurs = false;
+  /** From the call of `replaceAll` on until it is done. */
+  #isReplacing = false;
   #onLoss: (what: string) => void = () => {};
   /** Names of profiles' chains. */
   #chains = new Set<string>();
@@ -136,6 +140,7 @@ export class PolicyBackend {
    * @throws NftError, PolicyRefusedError, NetlinkError
    */
   replaceAll(state: PolicyState, learned: Learned): Promise<number> {
+    this.#isReplacing = true;
     return this.#inTurn(async () => {
       // What others do from here on is for the next time.
       this.#isKnown = true;
@@ -144,16 +149,30 @@ export class PolicyBackend {
       } catch (error) {
         this.#isKnown = false;
         throw this.#explained(error, state.chains);
+      } finally {
+        this.#isReplacing = false;
       }
     });
   }
 
   /**
    * Has addresses of domain names be peers for a while, and keeps what they are of. One that is there
-   * already lives on for as long as is said, unless it does anyway.
-   * @throws PolicyRefusedError when there is no table; NetlinkError.
+   * already lives on for as long as is said, unless it does anyway. Before `replaceAll` has succeeded
+   * nothing is done: that is told what is known. A failure makes everything be written anew.
+   * @returns when packets may go there; while everything is written anew at once, and they may soon.
+   * @throws PolicyRefusedError, NetlinkError
    */
-  learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+  async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+    // What is of the other family must not wait for this one.
+    if (elements.length + answers.length === 0) return;
+    const done = this.#learnInTurn(elements, answers);
+    if (!this.#isReplacing) return await done;
+    // When hooks of tables go the kernel drops what waits in queues (nf_queue_nf_hook_drop), such as
+    // the answers that nobody lets go on before this.
+    done.catch(() => undefined);
+  }
+
+  #learnInTurn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
     const waiting = this.#lesson;
     if (waiting !== undefined) {
       waiting.elements.push(...elements);
@@ -171,8 +190,8 @@ export class PolicyBackend {
 
   /**
    * Has addresses of domain names be peers no longer, before their time has come. Their timeouts do not
-   * count. What is learned after it is called is learned after it.
-   * @throws PolicyRefusedError when there is no table; NetlinkError.
+   * count. What is learned after it is called is learned after it. As `learn`, before `replaceAll`.
+   * @throws PolicyRefusedError, NetlinkError
    */
   forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
     this.#lesson = undefined;
@@ -249,6 +268,7 @@ export class PolicyBackend {
     this.#learned.note(names, now);
     this.#answers.note(answers, now);
     this.#sizes = sizes;
+    this.#isOurs = true;
     return [...sizes.values()].reduce((sum, size) => sum + size, 0);
   }
 
@@ -270,6 +290,7 @@ export class PolicyBackend {
   }
 
   async #learn({ elements, answers }: Learned): Promise<void> {
+    if (!this.#isOurs) return;
     for (let attempt = 1; ; attempt++) {
       const now = this.#now();
       const names = this.#learned.wanting(elementsOfNames(elements), now);
@@ -284,12 +305,16 @@ export class PolicyBackend {
         return;
       } catch (error) {
         const hasEnded = error instanceof NftRefusedError && error.action === 'delete';
-        if (!hasEnded || attempt === LEARN_ATTEMPTS) throw this.#explained(error, []);
+        if (!hasEnded || attempt === LEARN_ATTEMPTS) {
+          this.disturbed(`cannot add to it: ${String(error)}`);
+          throw this.#explained(error, []);
+        }
       }
     }
   }
 
   async #forget({ elements, answers }: Learned): Promise<void> {
+    if (!this.#isOurs) return;
     const names = elementsOfNames(elements);
     const kept = elementsOfAnswers(answers);
     try {

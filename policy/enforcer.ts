@@ -77,7 +77,7 @@ interface Member {
 export class Enforcer {
   readonly #options: EnforcerOptions;
   readonly #members = new Map<IpFamily, Member>();
-  /** Families that nothing was written of yet. */
+  /** Families of which nothing was written yet, nor failed to be. */
   readonly #unwritten: Set<IpFamily>;
   #areOthersLoaded: boolean;
   #isStarted = false;
@@ -198,14 +198,14 @@ export class Enforcer {
   async #run(family: IpFamily, { backend, pending }: Member): Promise<boolean> {
     const { observer, source, timers } = this.#options;
     observer.began(family);
-    this.#take(family);
-    const isFull = backend.needsAll;
-    if (!isFull && pending.length === 0) {
-      observer.unchanged(family);
-      return false;
-    }
-    const start = timers.now();
     try {
+      this.#take(family);
+      const isFull = backend.needsAll;
+      if (!isFull && pending.length === 0) {
+        observer.unchanged(family);
+        return false;
+      }
+      const start = timers.now();
       if (isFull) {
         const { chains, elements } = source.all(family);
         // At once, for the other family may take changes meanwhile.
@@ -216,12 +216,13 @@ export class Enforcer {
         for (const change of pending.splice(0)) await backend.apply(change);
       }
       observer.applied(family, isFull, timers.now() - start);
-      this.#unwritten.delete(family);
-      this.#listenWhenLoaded();
       return true;
     } catch (error) {
       observer.failed(family, error);
       throw error;
+    } finally {
+      this.#unwritten.delete(family);
+      this.#listenWhenLoaded();
     }
   }
 

@@ -1,9 +1,11 @@
 import { Worker } from 'node:worker_threads';
+import { closeLeftOver } from '../../netlink/nfqueue.ts';
 import type { Timers } from '../../proxier/runner.ts';
 import {
   COUNTS,
   type Count,
   type FromThread,
+  NONE,
   type ThreadOptions,
   type ToThread,
 } from './thread-messages.ts';
@@ -71,7 +73,10 @@ export class QueueThread {
   #start(): void {
     if (this.#settings === undefined || this.#worker !== undefined) return;
     const { queue, onMessage, onFailure, timers } = this.#options;
-    const workerData: ThreadOptions = { queue, counts: this.#counts };
+    const descriptor = new Int32Array(new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT)).fill(
+      NONE,
+    );
+    const workerData: ThreadOptions = { queue, counts: this.#counts, descriptor };
     const resourceLimits = { maxOldGenerationSizeMb: HEAP_MIB };
     const worker = new Worker(SCRIPT, { workerData, resourceLimits, execArgv: [] });
     this.#worker = worker;
@@ -86,6 +91,8 @@ export class QueueThread {
     });
     this.#ended = new Promise<void>((resolve) => {
       worker.once('exit', (code) => {
+        const [left = NONE] = descriptor;
+        if (left !== NONE) closeLeftOver(left);
         resolve();
         if (this.#worker !== worker) return;
         this.#worker = undefined;

@@ -6,7 +6,11 @@ export interface ThreadOptions {
   readonly queue: number;
   /** See COUNTS. Shared, so that whoever wants the numbers need not ask and wait. */
   readonly counts: Float64Array<SharedArrayBuffer>;
+  /** One place: the descriptor of the queue while it is open, or NONE. Shared, for a thread may end without a word. */
+  readonly descriptor: Int32Array<SharedArrayBuffer>;
 }
+
+export const NONE = -1;
 
 /** What is counted, in the order of its place. */
 export const COUNTS = [

@@ -6,10 +6,17 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { PacketQueue, type QueuedPacket } from '../../netlink/nfqueue.ts';
 import { Intake } from './intake.ts';
 import { QueueLength } from './queue-length.ts';
-import { COUNTS, type FromThread, type ThreadOptions, type ToThread } from './thread-messages.ts';
+import {
+  COUNTS,
+  type FromThread,
+  NONE,
+  type ThreadOptions,
+  type ToThread,
+} from './thread-messages.ts';
 
 const options = workerData as ThreadOptions;
 const queue = new PacketQueue(options.queue);
+options.descriptor[0] = queue.descriptor;
 const intake = new Intake((packet) => queue.accept(packet));
 const queueLength = new QueueLength();
 /** By threads before this one. */
@@ -77,6 +84,7 @@ function hear(message: ToThread): void {
     case 'stop':
       intake.releaseAll();
       queue.close();
+      options.descriptor[0] = NONE;
       clearTimeout(timer);
       parentPort?.close();
   }

@@ -140,6 +140,15 @@ for (const mode of ['nftables', 'iptables'] as const) {
       });
     });
 
+    it('nft flush ruleset takes the rules that queue packets along; they are put back', async () => {
+      await lab.node.exec('nft', ['flush', 'ruleset']);
+      await queueing(true);
+      await waitFor('DNS goes on', async () => (await dig('a1.example.com')) !== '');
+      await waitFor('what was learned counts', async () => {
+        return (await outcome(addressOf(1, 'A'))) === 'answered';
+      });
+    });
+
     it('another list for another policy has what is known at once', async () => {
       agent.write('more', [
         adminPolicy('AdminNetworkPolicy', 'more', {

@@ -238,6 +238,27 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual({ ...after, 'set learned': [], 'set answers': [] }, fresh);
     });
 
+    it('of an earlier agent learns nothing: its lists are others', async () => {
+      await all(everything(family));
+      const before = await state();
+      await inhabitant.call('policyStart', 'agent', { family });
+      const learn = () =>
+        inhabitant.call(
+          'policyLearn',
+          'agent',
+          [{ set: 'learned', list: 1, address: at(9), timeoutMs: 60_000 }],
+          [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
+        );
+      await learn();
+      const refused = { chains: [], elements: [pod(1, 404)] };
+      assert.notEqual(await inhabitant.call('policyAll', 'agent', refused), undefined);
+      await learn();
+      assert.deepEqual(await state(), before);
+      await all(everything(family));
+      await learn();
+      assert.equal((await set('learned')).length, 1);
+    });
+
     it('is replaced when it is of another version', async () => {
       const old = `table ${ip} portwide-policy {
         set peers { type ${ip === 'ip' ? 'ipv4' : 'ipv6'}_addr; }

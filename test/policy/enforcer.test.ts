@@ -1,5 +1,9 @@
 import assert from 'node:assert/strict';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpFamily } from '../../api/objects.ts';
+import type { NfTables } from '../../netlink/nftables.ts';
+import { nftCommand } from '../../nftables/command.ts';
+import { PolicyBackend } from '../../policy/backend.ts';
 import { waitFor } from '../lab/wait.ts';
 import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
 import { address, chainRule, DENY_REST, peers, policyChange, profileChain } from './fixtures.ts';
@@ -39,8 +43,8 @@ describe('enforcing network policy', () => {
       .length;
   const until = (line: string, times = 1) =>
     waitFor(`${times} times ${line}`, async () => (await count(line)) >= times);
-  const start = async () => {
-    await inhabitant.call('enforcerStart', states);
+  const start = async (waits = false) => {
+    await inhabitant.call('enforcerStart', states, waits);
     await Promise.all([until('IPv4 all'), until('IPv6 all')]);
   };
   const equal = async (family: IpFamily, wanted: State) => {
@@ -102,6 +106,15 @@ describe('enforcing network policy', () => {
       await equal('IPv6', states.IPv6);
     });
   }
+
+  it('mends what others did before it listened', async () => {
+    await start(true);
+    await nft('flush ruleset');
+    await inhabitant.call('enforcerLoaded');
+    await Promise.all([until('IPv4 all', 2), until('IPv6 all', 2)]);
+    await inhabitant.call('enforcerStop');
+    await equal('IPv4', states.IPv4);
+  });
 
   it('is not disturbed by its own changes, nor by other tables', async () => {
     await start();
@@ -166,6 +179,28 @@ describe('enforcing network policy', () => {
     await equal('IPv4', now);
   });
 
+  it('tells when it cannot find out what is wanted, and tries again', async () => {
+    await start();
+    await inhabitant.call('enforcerBreak', true);
+    await waitFor('both are told', async () => (await count(/failed Error: broken/)) >= 2);
+    const change = policyChange('IPv4', {
+      add: [{ set: 'peers', list: 1, address: address('IPv4', 3) }],
+    });
+    await inhabitant.call('enforcerBreak', false);
+    await inhabitant.call('enforcerWant', {}, [change]);
+    await until('IPv4 change');
+  });
+
+  it('writes everything when it could not learn', async () => {
+    await start();
+    const element = { set: 'learned', list: 1, address: address('IPv4', 9) } as const;
+    // More milliseconds than the kernel can count.
+    const impossible = inhabitant.call('enforcerLearn', [{ ...element, timeoutMs: 2 ** 63 }], []);
+    await assert.rejects(impossible, /PolicyRefusedError/);
+    await until('IPv4 all', 2);
+    assert.equal(await count('IPv6 all'), 1);
+  });
+
   it('goes on with one family while the other fails', async () => {
     const bad: State = {
       chains: [],
@@ -181,10 +216,27 @@ describe('enforcing network policy', () => {
       await inhabitant.call('enforcerWant', {}, [change]);
       await until('IPv4 change', number - 2);
     }
+    await nft('delete table ip portwide-policy');
+    await until('IPv4 all', 2);
     await inhabitant.call('enforcerWant', { IPv6: states.IPv6 }, [policyChange('IPv6')]);
     await until('IPv6 all');
     await inhabitant.call('enforcerStop');
     await equal('IPv6', states.IPv6);
+  });
+
+  it('has no family wait for what it has nothing to do with', async () => {
+    const stuck = { chains: () => new Promise(() => undefined) } as unknown as NfTables;
+    const tables = { main: stuck, guard: stuck };
+    const backend = new PolicyBackend(tables, nftCommand(), {
+      family: 'IPv6',
+      onWarning: () => {},
+    });
+    void backend.answers();
+    const learned = await Promise.race([
+      backend.learn([], []).then(() => 'learned'),
+      nextTurn('waiting'),
+    ]);
+    assert.equal(learned, 'learned');
   });
 
   it('leaves everything in force when it stops', async () => {

@@ -55,6 +55,8 @@ let enforcerLog: string[] = [];
 let wanted = new Map<IpFamily, State>();
 let changes: PolicyChange[] = [];
 let learnt: Learned = NOTHING;
+let broken = false;
+let loaded = Promise.withResolvers<void>();
 
 function agent(name: string): Agent {
   const found = agents.get(name);
@@ -232,20 +234,28 @@ export const policy = {
     }
   },
 
-  /** An enforcer that wants this. */
-  async enforcerStart(states: Readonly<Partial<Record<IpFamily, State>>>): Promise<void> {
+  /** An enforcer that wants this. @param waits with listening to others, for `enforcerLoaded`. */
+  async enforcerStart(
+    states: Readonly<Partial<Record<IpFamily, State>>>,
+    waits = false,
+  ): Promise<void> {
+    loaded = Promise.withResolvers();
     wanted = new Map(Object.entries(states) as [IpFamily, State][]);
     enforcerLog = [];
     learnt = NOTHING;
     enforcer = new Enforcer({
       families: [...wanted.keys()],
       source: {
-        takeChanges: () => changes.splice(0),
+        takeChanges: () => {
+          if (broken) throw new Error('broken');
+          return changes.splice(0);
+        },
         all: (family) => wanted.get(family) ?? { chains: [], elements: [] },
         learned: () => learnt,
       },
       nft: nftCommand(),
       timers: systemTimers,
+      ...(waits ? { othersLoaded: loaded.promise } : {}),
       observer: {
         began: () => {},
         unchanged: () => {},
@@ -269,6 +279,15 @@ export const policy = {
     for (const [family, state] of Object.entries(states)) wanted.set(family as IpFamily, state);
     changes.push(...how);
     learnt = learned;
+    enforcer?.changed();
+  },
+
+  /** Others have loaded theirs. */
+  enforcerLoaded: async (): Promise<void> => loaded.resolve(),
+
+  /** Whether it cannot find out what it wants. */
+  async enforcerBreak(value: boolean): Promise<void> {
+    broken = value;
     enforcer?.changed();
   },
 

@@ -127,7 +127,11 @@ describe('addresses of domain names', () => {
           assert.ok(await connects(addressOf(number ?? 0, type)));
         }
       }
+      // In fragments of IPv6.
+      const args = ['+notcp', '+bufsize=8192', '+ignore', '+short', '+tries=1', '+time=5'];
+      assert.equal((await dig(`@${VIP[6]}`, 'm100-six.example.com', 'AAAA', ...args)).length, 100);
       const answers = await agent.call('answers');
+      assert.equal(answers.filter((each) => each.name === 'm100-six.example.com').length, 100);
       for (const name of ['m100.example.com', 'm100-x.example.com']) {
         assert.equal(answers.filter((each) => each.name === name).length, 200);
       }
@@ -518,6 +522,49 @@ describe('addresses of domain names', () => {
         await look(`a${number}.example.com`);
         return await connects(addressOf(number, 'A'));
       });
+    });
+
+    it('whose thread dies: DNS goes on, and another thread has the queue', async () => {
+      await agent.call('setResolvers', [...Object.values(VIP), 'no:address']);
+      await waitFor('it is told', async () =>
+        (await agent.call('log')).some((line) => line.startsWith('thread:')),
+      );
+      await agent.call('setResolvers', Object.values(VIP));
+      const number = unused();
+      assert.equal((await look(`a${number}.example.com`)).length, 1);
+      await waitFor('names are learned again', async () => {
+        await look(`a${number}.example.com`);
+        return await connects(addressOf(number, 'A'));
+      });
+    });
+
+    it('that writes its table anew meanwhile: what waits is not lost', async () => {
+      const COUNT = 1000;
+      const { node } = world.lab;
+      let looking = true;
+      const lookups = client.call('lookups', {
+        resolver: VIP[4],
+        name: 'a#-t298.example.com',
+        first: 50_000,
+        count: COUNT,
+        concurrency: 200,
+        perSecond: 400,
+      });
+      const disturbing = (async () => {
+        while (looking) {
+          await node.exec('nft', ['add', 'chain', 'ip', 'portwide-policy', 'strange'], {
+            reject: false,
+          });
+          const applied = await agent.call('applied');
+          await waitFor('it is written', async () => (await agent.call('applied')) > applied);
+        }
+      })();
+      const { answered } = await lookups;
+      looking = false;
+      await disturbing;
+      // Those that are on their way in the moment in which a table goes.
+      assert.ok(answered > 0.9 * COUNT, `${answered} answers`);
+      await agent.call('log');
     });
 
     it('whose rules somebody removes: it mends them', async () => {
