@@ -34,8 +34,6 @@ export interface HealthOptions {
 export interface AgentHealth {
   queued(family: IpFamily): void;
   updated(family: IpFamily): void;
-  policyQueued(family: IpFamily): void;
-  policyApplied(family: IpFamily): void;
   servicesChanged(changes: readonly ServiceHealth[]): void;
   setNode(node: Node | undefined): void;
   setNodeFacts(family: IpFamily, facts: NodeFacts): void;
@@ -80,8 +78,6 @@ export function startHealth(options: HealthOptions, metrics: Metrics, log: Logge
   return {
     queued: (family) => proxy.queued(family),
     updated: (family) => proxy.updated(family),
-    policyQueued: (family) => proxy.queued(family, 'policy'),
-    policyApplied: (family) => proxy.updated(family, 'policy'),
     servicesChanged: (changes) => services.update(changes),
     setNode: (node) => proxy.setNode(node),
     setNodeFacts,

@@ -3,7 +3,6 @@ import { nodeRef, policyRef } from '../events/event.ts';
 import type { Events } from '../events/recorder.ts';
 import type { PolicyMetrics } from '../metrics/policy.ts';
 import type { EnforcerObserver } from '../policy/enforcer.ts';
-import type { AgentHealth } from './health.ts';
 import type { Log } from './log.ts';
 import type { PolicyFaultsOptions, ToldFault } from './policy-faults.ts';
 
@@ -13,25 +12,19 @@ const ACTION = 'EnforceNetworkPolicy';
 export interface PolicyObserverOptions {
   readonly log: Log & { debug(details: object, message: string): void };
   readonly metrics: PolicyMetrics;
-  readonly health: Pick<AgentHealth, 'policyQueued' | 'policyApplied'>;
   readonly events: Events;
   readonly nodeName: string;
 }
 
-/** Turns what becomes of network policy into log lines, metrics, Events and health. */
+/** Turns what becomes of network policy into log lines, metrics and Events. */
 export function createPolicyObserver(options: PolicyObserverOptions): EnforcerObserver {
-  const { log, metrics, health, events, nodeName } = options;
+  const { log, metrics, events, nodeName } = options;
   const known = new Set<IpFamily>();
   const failing = new Set<IpFamily>();
-  const upToDate = (family: IpFamily) => {
-    health.policyApplied(family);
+  const upToDate = (family: IpFamily) =>
     metrics.lastApplied.setToCurrentTime({ ip_family: family });
-  };
   return {
-    began(family) {
-      health.policyQueued(family);
-      metrics.lastQueued.setToCurrentTime({ ip_family: family });
-    },
+    began: (family) => metrics.lastQueued.setToCurrentTime({ ip_family: family }),
     unchanged: upToDate,
     compiled: (milliseconds) => metrics.compileSeconds.observe(milliseconds / 1000),
     applied(family, isFull, milliseconds) {
@@ -57,7 +50,10 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
     },
     disturbed(family, what) {
       metrics.disturbances.inc({ ip_family: family });
-      log.warn({ family, what }, `somebody changed our policy table (${what}); writing it again`);
+      log.warn(
+        { family, what },
+        `the policy table is not as it should be (${what}); writing it again`,
+      );
     },
     warned: (family, message) => log.warn({ family }, message),
     deaf: (error) =>

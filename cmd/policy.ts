@@ -26,11 +26,7 @@ import type { Log } from './log.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { PolicyFaults } from './policy-faults.ts';
 import { PolicyNames, queueDrops, removeDnsQueues } from './policy-names.ts';
-import {
-  createPolicyObserver,
-  type PolicyObserverOptions,
-  tellOfFaults,
-} from './policy-observer.ts';
+import { createPolicyObserver, tellOfFaults } from './policy-observer.ts';
 import { untilDone } from './until-done.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
@@ -76,7 +72,6 @@ export interface PolicyOptions {
   readonly registry: Registry;
   readonly log: Logger;
   readonly events: Events;
-  readonly health: PolicyObserverOptions['health'];
 }
 
 /** Network policy at work. */
@@ -93,7 +88,7 @@ export interface PolicyAgent {
 
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(options: PolicyOptions): PolicyAgent {
-  const { open, nodeName, otherPorts, servicesLoaded, log, events, health } = options;
+  const { open, nodeName, otherPorts, servicesLoaded, log, events } = options;
   const { families, nft } = open;
   const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
   const faults = new PolicyFaults(tellOfFaults(log, events));
@@ -108,7 +103,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
     policySources({ families, model, faults, names, enforcer: () => enforcer, log }),
     families,
   );
-  const observer = createPolicyObserver({ log, metrics, health, events, nodeName });
+  const observer = createPolicyObserver({ log, metrics, events, nodeName });
   const enforcer = new Enforcer({
     families,
     source: {

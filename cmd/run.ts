@@ -141,7 +141,6 @@ async function run(texts: FlagTexts): Promise<void> {
       registry: metrics.registry,
       log,
       events,
-      health,
     });
   const sink = policy === undefined ? table : fanOut([table, policy.sink]);
   const source = createSource({

@@ -13,13 +13,9 @@ export const systemClock: Clock = {
   elapsed: () => performance.now(),
 };
 
-/** What an agent keeps in the kernel. */
-export type Part = 'services' | 'policy';
-const PARTS: readonly Part[] = ['services', 'policy'];
-
 /** Health of one IP family, as kube-proxy's JSON has it. */
 export interface FamilyHealth {
-  /** Of the last successful sync, of the part whose last one is longer ago. */
+  /** Of the last successful sync. */
   readonly lastUpdated: Date;
   readonly healthy: boolean;
 }
@@ -43,21 +39,14 @@ const TO_BE_DELETED_TAINT = 'ToBeDeletedByClusterAutoscaler';
 /**
  * Whether the kernel follows the API, by kube-proxy's rules (pkg/proxy/healthcheck): a family is
  * unhealthy when something has been queued for `timeout` without a successful sync since. One that has
- * nothing to do is healthy, and so is one that has not begun. What is said of Services holds for network
- * policy too, where it is enforced.
+ * nothing to do is healthy, and so is one that has not begun.
  */
 export class ProxyHealth {
   readonly #timeout: number;
   readonly #clock: Clock;
-  readonly #lastUpdated = {
-    services: new Map<IpFamily, Date>(),
-    policy: new Map<IpFamily, Date>(),
-  };
+  readonly #lastUpdated = new Map<IpFamily, Date>();
   /** `elapsed()` when the oldest of what waits was queued. */
-  readonly #queuedSince = {
-    services: new Map<IpFamily, number>(),
-    policy: new Map<IpFamily, number>(),
-  };
+  readonly #queuedSince = new Map<IpFamily, number>();
   #node: Node | undefined;
   #hadNode = false;
 
@@ -71,15 +60,14 @@ export class ProxyHealth {
    * The kernel has everything. To be called once at the start too: a family is judged from then on,
    * in case its first sync never succeeds.
    */
-  updated(family: IpFamily, part: Part = 'services'): void {
-    this.#queuedSince[part].delete(family);
-    this.#lastUpdated[part].set(family, this.#clock.wall());
+  updated(family: IpFamily): void {
+    this.#queuedSince.delete(family);
+    this.#lastUpdated.set(family, this.#clock.wall());
   }
 
   /** There is something that the kernel may not have yet. */
-  queued(family: IpFamily, part: Part = 'services'): void {
-    const since = this.#queuedSince[part];
-    if (!since.has(family)) since.set(family, this.#clock.elapsed());
+  queued(family: IpFamily): void {
+    if (!this.#queuedSince.has(family)) this.#queuedSince.set(family, this.#clock.elapsed());
   }
 
   /** The own Node as it is now; undefined: there is none. */
@@ -103,15 +91,15 @@ export class ProxyHealth {
     const now = this.#clock.elapsed();
     const status = new Map<IpFamily, FamilyHealth>();
     let newest: Date | undefined;
-    const isLate = (since: number | undefined) =>
-      since !== undefined && now - since >= this.#timeout;
     for (const family of IP_FAMILIES) {
-      const updates = PARTS.flatMap((part) => this.#lastUpdated[part].get(family) ?? []);
-      const lastUpdated = updates.sort((a, b) => a.getTime() - b.getTime())[0];
+      const lastUpdated = this.#lastUpdated.get(family);
       if (lastUpdated === undefined) continue;
       if (newest === undefined || lastUpdated > newest) newest = lastUpdated;
-      const healthy = !PARTS.some((part) => isLate(this.#queuedSince[part].get(family)));
-      status.set(family, { lastUpdated, healthy });
+      const since = this.#queuedSince.get(family);
+      status.set(family, {
+        lastUpdated,
+        healthy: since === undefined || now - since < this.#timeout,
+      });
     }
     return {
       lastUpdated: newest,

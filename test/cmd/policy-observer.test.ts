@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
+import { mock } from 'node:test';
 import { Registry } from 'prom-client';
-import type { IpFamily } from '../../api/objects.ts';
 import type { PolicyFault } from '../../api/policy-objects.ts';
 import { readObject } from '../../api/read-object.ts';
 import { PolicyFaults } from '../../cmd/policy-faults.ts';
@@ -21,7 +21,6 @@ function world() {
     normal: () => assert.fail('no Event of this type is known'),
     warning: ({ kind, name }, reason, note) => events.push([`${kind} ${name}`, reason, note]),
   };
-  const health: string[] = [];
   const registry = new Registry();
   const metrics = policyMetrics(
     definer(registry),
@@ -50,17 +49,13 @@ function world() {
   const observer = createPolicyObserver({
     log: logger,
     metrics,
-    health: {
-      policyQueued: (family: IpFamily) => health.push(`${family} queued`),
-      policyApplied: (family: IpFamily) => health.push(`${family} applied`),
-    },
     events: recorder,
     nodeName: 'node-a',
   });
   const faults = new PolicyFaults(tellOfFaults(logger, recorder));
   const scrape = async () => new Scrape(await registry.metrics());
   const said = (level: string) => log.filter(([of]) => of === level).map(([, message]) => message);
-  return { observer, faults, events, health, scrape, said, log };
+  return { observer, faults, events, scrape, said, log };
 }
 
 /** As it is read, but with these faults. */
@@ -75,7 +70,7 @@ const PEER: PolicyFault = { field: 'spec.egress[0].to[0]', reason: 'is no peer' 
 
 describe('what an agent says of network policy', () => {
   it('that it enforces, once a family, and each failure; an Event when it begins to fail', async () => {
-    const { observer, events, scrape, said, health } = world();
+    const { observer, events, scrape, said } = world();
     observer.began('IPv4');
     observer.applied('IPv4', true, 20);
     observer.began('IPv4');
@@ -89,14 +84,36 @@ describe('what an agent says of network policy', () => {
     assert.deepEqual(said('info'), ['enforcing network policies', 'policies can be applied again']);
     assert.equal(said('error').length, 2);
     assert.deepEqual(events, [['Node node-a', 'FailedToApplyNetworkPolicy', 'rule 7 is refused']]);
-    assert.deepEqual(
-      health.map((each) => each.split(' ')[1]).join(),
-      'queued,applied,queued,queued,queued,applied,queued,applied',
-    );
     const scraped = await scrape();
     const labels = { ip_family: 'IPv4' };
     assert.equal(scraped.value('portwide_policy_apply_failures_total', labels), 2);
     assert.equal(scraped.value('portwide_policy_apply_duration_seconds_sum', labels), 0.04);
+  });
+
+  it('that a family is in force as soon as nothing waits, be it that there was nothing', async () => {
+    mock.timers.enable({ apis: ['Date'], now: 1_000_000 });
+    try {
+      const { observer, scrape } = world();
+      const waits = async () => {
+        mock.timers.tick(1000);
+        const scraped = await scrape();
+        const time = (what: string) =>
+          scraped.value(`portwide_policy_last_${what}_timestamp_seconds`, { ip_family: 'IPv4' });
+        return (time('applied') ?? 0) < (time('queued') ?? 0);
+      };
+      assert.equal(await waits(), true, 'at the start');
+      observer.began('IPv4');
+      observer.applied('IPv4', true, 20);
+      assert.equal(await waits(), false);
+      observer.began('IPv4');
+      observer.failed('IPv4', new Error('refused'));
+      assert.equal(await waits(), true);
+      observer.began('IPv4');
+      observer.unchanged('IPv4');
+      assert.equal(await waits(), false);
+    } finally {
+      mock.timers.reset();
+    }
   });
 
   it('never is told by a time of 0, and what is rare is counted from 0', async () => {

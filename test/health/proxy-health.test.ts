@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES, type IpFamily, type Node } from '../../api/objects.ts';
-import { type Part, ProxyHealth } from '../../health/proxy-health.ts';
+import { ProxyHealth } from '../../health/proxy-health.ts';
 
 const START = Date.parse('2026-01-01T00:00:00Z');
 /** As with a sync period of 30 s. */
@@ -39,7 +39,7 @@ function build() {
 }
 
 /** One step: time passes, or a family is told of something. */
-type Step = number | readonly ['queued' | 'updated', IpFamily, Part?];
+type Step = number | readonly ['queued' | 'updated', IpFamily];
 
 /** Seconds since the start. */
 const at = (date: Date | undefined) =>
@@ -49,7 +49,7 @@ function outcome(steps: readonly Step[]) {
   const { health, pass } = build();
   for (const step of steps) {
     if (typeof step === 'number') pass(step * 1000);
-    else health[step[0]](step[1], step[2]);
+    else health[step[0]](step[1]);
   }
   const { healthy, lastUpdated, currentTime, status } = health.report();
   const families = [...status].map(([family, { healthy: well, lastUpdated: last }]) => [
@@ -97,30 +97,6 @@ describe('health of the proxy', () => {
       true,
       [true, true],
     ],
-    [
-      'network policy queued for long',
-      [...begun, ['queued', 'IPv4', 'policy'], 60],
-      false,
-      [false, true],
-    ],
-    [
-      'a sync of Services does not help network policy',
-      [...begun, ['queued', 'IPv4', 'policy'], 60, ['updated', 'IPv4']],
-      false,
-      [false, true],
-    ],
-    [
-      'nor the other way round',
-      [...begun, ['queued', 'IPv4'], 60, ['updated', 'IPv4', 'policy']],
-      false,
-      [false, true],
-    ],
-    [
-      'network policy recovered',
-      [...begun, ['queued', 'IPv4', 'policy'], 90, ['updated', 'IPv4', 'policy'], 3600],
-      true,
-      [true, true],
-    ],
     ['one family only', [['updated', 'IPv6'], ['queued', 'IPv6'], 61], false, [false]],
   ] as const) {
     it(title, () => {
@@ -132,18 +108,6 @@ describe('health of the proxy', () => {
       );
     });
   }
-
-  it('tells of a family when the part was in sync that was so longer ago', () => {
-    const report = outcome([
-      5,
-      ['updated', 'IPv4', 'policy'],
-      2,
-      ['updated', 'IPv4'],
-      1,
-      ['updated', 'IPv4'],
-    ]);
-    assert.deepEqual(report.families, [['IPv4', true, 5]]);
-  });
 
   it('tells when each family, and any of them, was last in sync', () => {
     const report = outcome([5, ['updated', 'IPv6'], 2, ['updated', 'IPv4'], 3]);
