@@ -117,7 +117,7 @@ export function policyMetrics(
   );
   const disturbances = counter(
     'portwide_policy_disturbances_total',
-    'How often somebody else changed the table of network policy',
+    'How often the table of network policy was not as it should be: somebody else changed it, say',
     ['ip_family'],
   );
   const unreadable = counter(

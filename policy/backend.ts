@@ -2,7 +2,7 @@
 import type { IpFamily } from '../api/objects.ts';
 import { addressFormatter } from '../netlink/address.ts';
 import { ENOENT, hasErrno } from '../netlink/error.ts';
-import { NftRefusedError, type NftStep } from '../netlink/nftables.ts';
+import { type NftCounter, NftRefusedError, type NftStep } from '../netlink/nftables.ts';
 import { Slices } from '../netlink/slices.ts';
 import type { NftCommand } from '../nftables/command.ts';
 import { profileChainNames, profileChains } from './chains.ts';
@@ -77,6 +77,7 @@ export class PolicyBackend {
   #isOurs = false;
   /** From the call of `replaceAll` on until it is done. */
   #isReplacing = false;
+  #denied: readonly Denied[] = deniedBy([]);
   #onLoss: (what: string) => void = () => {};
   /** Names of profiles' chains. */
   #chains = new Set<string>();
@@ -108,7 +109,7 @@ export class PolicyBackend {
     this.#onLoss = callback;
   }
 
-  /** Somebody else changed the table. @param what in words for the log. */
+  /** The table is not what it should be: somebody else changed it, say. @param what in words for the log. */
   disturbed(what: string): void {
     if (!this.#isKnown) return;
     this.#isKnown = false;
@@ -203,19 +204,12 @@ export class PolicyBackend {
     return this.#inTurn(() => this.#readAnswers());
   }
 
-  /** Zeros without a table. */
-  denied(): Promise<Denied[]> {
-    // Not while the table is made anew.
-    return this.#inTurn(async () => {
-      const counters = (await this.#tables.main.counters()) ?? [];
-      const packets = new Map(counters.map((each) => [each.name, Number(each.packets)]));
-      return DENIALS.flatMap((denial) =>
-        DIRECTIONS.map((direction) => ({
-          denial,
-          direction,
-          packets: packets.get(denyChain(denial, direction)) ?? 0,
-        })),
-      );
+  /** Zeros without a table. While the table is made anew, what was counted when somebody asked before. */
+  async denied(): Promise<readonly Denied[]> {
+    if (this.#isReplacing) return this.#denied;
+    return await this.#inTurn(async () => {
+      this.#denied = deniedBy((await this.#tables.main.counters()) ?? []);
+      return this.#denied;
     });
   }
 
@@ -365,6 +359,17 @@ export class PolicyBackend {
     this.#queue = result.catch(() => undefined);
     return result;
   }
+}
+
+function deniedBy(counters: readonly NftCounter[]): Denied[] {
+  const packets = new Map(counters.map((each) => [each.name, Number(each.packets)]));
+  return DENIALS.flatMap((denial) =>
+    DIRECTIONS.map((direction) => ({
+      denial,
+      direction,
+      packets: packets.get(denyChain(denial, direction)) ?? 0,
+    })),
+  );
 }
 
 /** Elements, set by set. */

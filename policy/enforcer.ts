@@ -32,7 +32,7 @@ export interface EnforcerObserver {
   applied(family: IpFamily, isFull: boolean, milliseconds: number): void;
   /** It comes again by itself. */
   failed(family: IpFamily, error: unknown): void;
-  /** Somebody else changed our table; it is written anew. */
+  /** Our table is not as it should be: somebody else changed it, say. It is written anew. */
   disturbed(family: IpFamily, what: string): void;
   /** Something cannot be done, and the rest is. */
   warned(family: IpFamily, message: string): void;
@@ -199,7 +199,7 @@ export class Enforcer {
     const { observer, source, timers } = this.#options;
     observer.began(family);
     try {
-      this.#take(family);
+      this.#take();
       const isFull = backend.needsAll;
       if (!isFull && pending.length === 0) {
         observer.unchanged(family);
@@ -226,17 +226,20 @@ export class Enforcer {
     }
   }
 
-  /** Has each family do what is to be done in it. @param running is about to look for itself. */
-  #take(running: IpFamily): void {
+  /** Has each family know what is to be done in it. Whoever told of changes has all of them look. */
+  #take(): void {
     const { observer, source, timers } = this.#options;
     const start = timers.now();
-    const changes = source.takeChanges();
-    if (changes.length > 0) observer.compiled(timers.now() - start);
-    for (const change of changes) {
-      const member = this.#members.get(change.family);
-      member?.pending.push(change);
-      if (change.family !== running) member?.runner.request();
+    let changes: readonly PolicyChange[];
+    try {
+      changes = source.takeChanges();
+    } catch (error) {
+      // Nobody knows how much of it was taken.
+      for (const { backend } of this.#members.values()) backend.disturbed(String(error));
+      throw error;
     }
+    if (changes.length > 0) observer.compiled(timers.now() - start);
+    for (const change of changes) this.#members.get(change.family)?.pending.push(change);
   }
 
   /** At once, unless that was just done. */

@@ -1,6 +1,7 @@
 /**
  * Sets of addresses as ranges. Numbers of any width, so that both families are one code path. A
- * normal list of ranges is sorted, and its ranges neither overlap nor touch.
+ * normal list of ranges is sorted, and its ranges do not overlap. They may touch: a network beside one that
+ * is in force comes without a change of that.
  */
 import ipaddr from 'ipaddr.js';
 import { familyOf } from '../api/addresses.ts';
@@ -34,10 +35,14 @@ export function cidrRange(cidr: string): Range {
   return { first, last: first + size - 1n };
 }
 
-/** Whether these are all addresses of a family. */
+/** Whether a normal list has all addresses of a family. */
 export function isEverything(ranges: readonly Range[], family: IpFamily): boolean {
-  const [range] = ranges;
-  return range?.first === 0n && range.last === (1n << BigInt(BITS[family])) - 1n;
+  let next = 0n;
+  for (const { first, last } of ranges) {
+    if (first !== next) return false;
+    next = last + 1n;
+  }
+  return next === 1n << BigInt(BITS[family]);
 }
 
 /** What is left of a range without others. */
@@ -54,12 +59,12 @@ export function cutOut(range: Range, holes: readonly Range[]): Range[] {
   return left;
 }
 
-/** The normal list of the same addresses. */
+/** A normal list of the same addresses, the same for the same ranges. */
 export function normal(ranges: readonly Range[]): Range[] {
   const joined: Range[] = [];
   for (const range of ranges.toSorted((a, b) => compare(a.first, b.first))) {
     const last = joined.at(-1);
-    if (last === undefined || range.first > last.last + 1n) joined.push(range);
+    if (last === undefined || range.first > last.last) joined.push(range);
     else if (range.last > last.last) {
       joined[joined.length - 1] = { first: last.first, last: range.last };
     }

@@ -59,7 +59,7 @@ export type PolicyElement =
   /** A pod of this node, which may talk to itself (through a Service that leads back to it). */
   | { readonly set: 'own'; readonly address: string }
   | { readonly set: 'peers'; readonly list: ListNumber; readonly address: string }
-  /** Ranges of one list do not overlap or touch. */
+  /** Ranges of one list do not overlap. */
   | {
       readonly set: 'networks';
       readonly list: ListNumber;

@@ -545,12 +545,17 @@ describe('changes of network policy', () => {
       assert.deepEqual(texts(onlyChange(agent).remove), ['networks 198.51.100.0 198.51.100.255']);
     });
 
-    it('join with what they touch', () => {
+    it('leave what they touch alone, and join with what they overlap', () => {
       const agent = settled(policy(), one, two, web(1));
       const between = group('two', { env: 'a' }, ['198.51.100.0/24', '203.0.113.64/26']);
       assert.deepEqual(effect(agent, between), {
-        remove: ['networks 203.0.113.0 203.0.113.63', 'networks 203.0.113.128 203.0.113.191'],
-        add: ['networks 203.0.113.0 203.0.113.191'],
+        remove: [],
+        add: ['networks 203.0.113.64 203.0.113.127'],
+      });
+      const across = group('two', { env: 'a' }, ['198.51.100.0/24', '203.0.113.0/25']);
+      assert.deepEqual(effect(agent, across), {
+        remove: ['networks 203.0.113.0 203.0.113.63', 'networks 203.0.113.64 203.0.113.127'],
+        add: ['networks 203.0.113.0 203.0.113.127'],
       });
     });
 

@@ -183,12 +183,9 @@ describe('enforcing network policy', () => {
     await start();
     await inhabitant.call('enforcerBreak', true);
     await waitFor('both are told', async () => (await count(/failed Error: broken/)) >= 2);
-    const change = policyChange('IPv4', {
-      add: [{ set: 'peers', list: 1, address: address('IPv4', 3) }],
-    });
     await inhabitant.call('enforcerBreak', false);
-    await inhabitant.call('enforcerWant', {}, [change]);
-    await until('IPv4 change');
+    // What was taken by then is not known.
+    for (const family of ['IPv4', 'IPv6'] as const) await until(`${family} all`, 2);
   });
 
   it('writes everything when it could not learn', async () => {

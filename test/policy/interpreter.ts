@@ -162,7 +162,7 @@ export class Interpreter {
     assert.ok(first <= last, key);
     for (const other of ranges) {
       const [otherFirst, otherLast] = bounds(other);
-      assert.ok(last + 1n < otherFirst || otherLast + 1n < first, `${key} meets another`);
+      assert.ok(last < otherFirst || otherLast < first, `${key} overlaps another`);
     }
     this.#ranges.set(rangesKey(element), [...ranges, element]);
   }
