@@ -23,7 +23,7 @@ const CLUSTER: Dialect = {
 };
 
 /**
- * A ClusterNetworkPolicy of `policy.networking.k8s.io/v1alpha2`, with `networks` in all of its forms.
+ * A ClusterNetworkPolicy of `policy.networking.k8s.io`, v1beta1 or v1alpha2, with `networks` in all of its forms.
  * @throws InvalidObject, see `readClusterPolicy`.
  */
 export function readClusterNetworkPolicy(raw: unknown): Policy {

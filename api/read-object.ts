@@ -14,7 +14,7 @@ import { readNode } from './read-node.ts';
 import { readPod } from './read-pod.ts';
 import { readService } from './read-service.ts';
 
-/** The apiVersion that each kind is read in. */
+/** The apiVersion of each kind. */
 export const API_VERSIONS: Readonly<Record<Kind, string>> = {
   Service: 'v1',
   EndpointSlice: 'discovery.k8s.io/v1',
@@ -25,8 +25,18 @@ export const API_VERSIONS: Readonly<Record<Kind, string>> = {
   NetworkPolicy: 'networking.k8s.io/v1',
   AdminNetworkPolicy: 'policy.networking.k8s.io/v1alpha1',
   BaselineAdminNetworkPolicy: 'policy.networking.k8s.io/v1alpha1',
-  ClusterNetworkPolicy: 'policy.networking.k8s.io/v1alpha2',
+  ClusterNetworkPolicy: 'policy.networking.k8s.io/v1beta1',
 };
+
+/** Others that a kind is read in, because the same fields mean the same in them. */
+const OLDER_API_VERSIONS: Readonly<Partial<Record<Kind, readonly string[]>>> = {
+  ClusterNetworkPolicy: ['policy.networking.k8s.io/v1alpha2'],
+};
+
+/** All apiVersions that a kind is read in, the newest first. */
+export function apiVersionsOf(kind: Kind): readonly string[] {
+  return [API_VERSIONS[kind], ...(OLDER_API_VERSIONS[kind] ?? [])];
+}
 
 const READERS: Readonly<Record<Kind, (raw: unknown) => ApiObject | undefined>> = {
   Service: readService,
@@ -72,6 +82,11 @@ export function readIdentity(raw: unknown, kinds: readonly Kind[]): ObjectIdenti
   return { kind, key: readMetadata(kind, raw).key };
 }
 
+/** Writes into an item of a list what it is: items do not say that, the list does. */
+export function asListed(kind: Kind, item: Record<string, unknown>): Record<string, unknown> {
+  return Object.assign(item, { kind, apiVersion: API_VERSIONS[kind] });
+}
+
 function kindOf(raw: unknown, kinds: readonly Kind[]): Kind | undefined {
   if (!isRecord(raw) || !Object.hasOwn(raw, 'kind')) return undefined;
   const { kind } = raw;
@@ -80,9 +95,9 @@ function kindOf(raw: unknown, kinds: readonly Kind[]): Kind | undefined {
 
 function checkApiVersion(kind: Kind, raw: unknown): void {
   const field = child(rootField(objectLabel(kind, raw), raw), 'apiVersion');
-  const expected = API_VERSIONS[kind];
-  if (field.value !== expected) {
+  const expected = apiVersionsOf(kind);
+  if (!expected.some((version) => version === field.value)) {
     const given = field.value === undefined ? 'missing' : shown(field.value);
-    fail(field, `must be ${expected} for this kind, not ${given}`);
+    fail(field, `must be ${expected.join(' or ')} for this kind, not ${given}`);
   }
 }

@@ -52,7 +52,7 @@ function namespaceName(given: string): string {
 }
 
 /** All of them, whoever serves them. */
-const SERVICES: Resource = { kind: 'Service', path: '/api/v1/services', selectors: {} };
+const SERVICES: Resource = { kind: 'Service', paths: ['/api/v1/services'], selectors: {} };
 
 /** As `readOnce`. */
 async function readServices(options: RunOptions, note: (line: string) => void): Promise<Service[]> {

@@ -17,6 +17,11 @@ export class ApiError extends Error {
     this.retryAfterMs = retryAfterMs;
   }
 
+  /** Nobody knows the path, or what is there: a CRD, or a version of it, may not be installed. */
+  get isMissing(): boolean {
+    return this.code === 404;
+  }
+
   /** The version or the page is older than what the server remembers. */
   get isGone(): boolean {
     return this.code === 410 || this.reason === 'Expired' || this.reason === 'Gone';

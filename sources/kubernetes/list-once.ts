@@ -1,7 +1,7 @@
 import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind } from '../../api/objects.ts';
 import { isRecord } from '../../api/read-field.ts';
-import { API_VERSIONS, readObject } from '../../api/read-object.ts';
+import { asListed, readObject } from '../../api/read-object.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
 import { ApiError, MalformedAnswer } from './errors.ts';
 import type { Resource } from './reflector.ts';
@@ -36,31 +36,43 @@ export async function listOnce(options: ListOnceOptions): Promise<ApiObject[]> {
 
 async function listOf(
   session: Session,
-  { kind, path, selectors, optional }: Resource,
+  resource: Resource,
+  signal: AbortSignal,
+  onProblem: ListOnceOptions['onProblem'],
+): Promise<ApiObject[]> {
+  for (const path of resource.paths) {
+    try {
+      return await listAt(session, path, resource, signal, onProblem);
+    } catch (error) {
+      const isMissing = error instanceof ApiError && error.isMissing;
+      if (resource.optional !== true || !isMissing) throw error;
+    }
+  }
+  return [];
+}
+
+async function listAt(
+  session: Session,
+  path: string,
+  { kind, selectors }: Resource,
   signal: AbortSignal,
   onProblem: ListOnceOptions['onProblem'],
 ): Promise<ApiObject[]> {
   const objects: ApiObject[] = [];
-  try {
-    // Without a limit there are no pages.
-    for await (const part of session.list(path, selectors, signal)) {
-      if ('item' in part) objects.push(...readable(kind, part.item, onProblem));
-      else if (part.metadata.kind !== `${kind}List`) {
-        throw new MalformedAnswer(`API server: ${part.metadata.kind} is no ${kind}List`);
-      }
+  // Without a limit there are no pages.
+  for await (const part of session.list(path, selectors, signal)) {
+    if ('item' in part) objects.push(...readable(kind, part.item, onProblem));
+    else if (part.metadata.kind !== `${kind}List`) {
+      throw new MalformedAnswer(`API server: ${part.metadata.kind} is no ${kind}List`);
     }
-  } catch (error) {
-    if (!(optional === true && error instanceof ApiError && error.code === 404)) throw error;
   }
   return objects;
 }
 
 function readable(kind: Kind, item: unknown, onProblem: ListOnceOptions['onProblem']): ApiObject[] {
-  // Items do not say what they are; the list does.
-  const whole = isRecord(item) ? { ...item, kind, apiVersion: API_VERSIONS[kind] } : item;
   try {
-    if (!isRecord(whole)) throw new InvalidObject(kind, 'items', 'must be objects');
-    const object = readObject(whole, [kind]);
+    if (!isRecord(item)) throw new InvalidObject(kind, 'items', 'must be objects');
+    const object = readObject(asListed(kind, item), [kind]);
     return object === undefined ? [] : [object];
   } catch (error) {
     if (!(error instanceof InvalidObject)) throw error;

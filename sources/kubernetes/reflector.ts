@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind, ObjectKey } from '../../api/objects.ts';
 import { isRecord, shown } from '../../api/read-field.ts';
-import { API_VERSIONS, readIdentity, readObject } from '../../api/read-object.ts';
+import { asListed, readIdentity, readObject } from '../../api/read-object.ts';
 import type { ObjectSink } from '../store.ts';
 import { type Backoff, backoffMs, waitMs } from './backoff.ts';
 import {
@@ -26,7 +26,8 @@ export interface SourceLog {
 /** What to list and watch. */
 export interface Resource {
   readonly kind: Kind;
-  readonly path: string;
+  /** The same objects, in versions that mean the same; that which is to be asked for first. */
+  readonly paths: readonly [string, ...string[]];
   /** `labelSelector`, `fieldSelector`. */
   readonly selectors: Query;
   /** Of a CRD, which need not be installed: then there is nothing of it. */
@@ -73,10 +74,12 @@ export class Reflector {
   readonly #known = new Map<ObjectKey, ApiObject>();
   /** The resource version to watch from; undefined: list first. */
   #version: string | undefined;
+  /** Of the resource's paths the one that is there, as far as is known. */
+  #path: string;
   /** The last resource version that the server told. */
   #seen = '';
   #staleLists = 0;
-  /** Answers in a row that an optional resource is not served. */
+  /** Attempts in a row in which an optional resource was at none of its paths. */
   #absences = 0;
   #absent = false;
   /** Whether the watch has brought anything since the last wait. */
@@ -86,6 +89,7 @@ export class Reflector {
 
   constructor(options: ReflectorOptions) {
     this.#options = options;
+    this.#path = options.resource.paths[0];
   }
 
   /**
@@ -118,19 +122,36 @@ export class Reflector {
     }
   }
 
-  /** Lists if need be and watches until that ends. Returns why, or undefined for the regular end. */
+  /** One session's worth of it, until that ends. Returns why, or undefined for the regular end. */
   async #attempt(signal: AbortSignal): Promise<Failure | undefined> {
     let session: Session | undefined;
     try {
       session = await this.#options.open(signal);
-      this.#version ??= await this.#list(session, signal);
-      await this.#watch(session, this.#version, signal);
+      await this.#follow(session, signal);
       return undefined;
     } catch (error) {
       if (isFailure(error)) return error;
       throw error;
     } finally {
       session?.close();
+    }
+  }
+
+  /** Lists and watches at the path that was there last; each other one is tried once for a 404. */
+  async #follow(session: Session, signal: AbortSignal): Promise<void> {
+    const { paths } = this.#options.resource;
+    const others = paths.filter((path) => path !== this.#path);
+    for (;;) {
+      try {
+        this.#version ??= await this.#list(session, signal);
+        return await this.#watch(session, this.#version, signal);
+      } catch (error) {
+        if (!(error instanceof ApiError && error.isMissing)) throw error;
+        const next = others.shift();
+        this.#path = next ?? paths[0];
+        if (next === undefined) throw error;
+        this.#version = undefined;
+      }
     }
   }
 
@@ -141,7 +162,7 @@ export class Reflector {
    */
   #isAbsent(failure: Failure | undefined): boolean {
     const { resource, sink, log, onAbsent } = this.#options;
-    const isMissing = failure instanceof ApiError && failure.code === 404;
+    const isMissing = failure instanceof ApiError && failure.isMissing;
     this.#absences = resource.optional === true && isMissing ? this.#absences + 1 : 0;
     if (this.#absences === 0) return false;
     this.#version = undefined;
@@ -149,7 +170,7 @@ export class Reflector {
     const { kind } = resource;
     const objects = this.#known.size;
     for (const key of this.#known.keys()) this.#drop(key);
-    // Somebody may have upgraded a CRD to one without the version that is asked for.
+    // Somebody may have upgraded a CRD to one without any version that is asked for.
     if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
     else if (!this.#absent) log.info({ kind }, 'not installed; looking for it now and then');
     if (!this.#absent) onAbsent();
@@ -192,10 +213,9 @@ export class Reflector {
     present: Set<ObjectKey>,
     signal: AbortSignal,
   ): Promise<ListMetadata> {
-    const { path } = this.#options.resource;
     let metadata: ListMetadata | undefined;
     try {
-      for await (const part of session.list(path, query, signal)) {
+      for await (const part of session.list(this.#path, query, signal)) {
         if ('metadata' in part) {
           metadata = part.metadata;
           this.#checkList(metadata);
@@ -235,7 +255,7 @@ export class Reflector {
       resourceVersion: version,
       timeoutSeconds: String(Math.floor(WATCH_SECONDS * (1 + backoff.random()))),
     };
-    for await (const event of session.watch(resource.path, query, signal)) {
+    for await (const event of session.watch(this.#path, query, signal)) {
       const { type, object } = isRecord(event) ? event : {};
       if (type === 'ERROR') throw statusError(object, 500);
       const seen = versionOf(object);
@@ -253,7 +273,6 @@ export class Reflector {
     }
   }
 
-  /** Items do not say what they are; the list does. */
   #whole(item: unknown): Record<string, unknown> | undefined {
     const { kind } = this.#options.resource;
     if (!isRecord(item)) {
@@ -262,9 +281,7 @@ export class Reflector {
       );
       return undefined;
     }
-    item.kind = kind;
-    item.apiVersion = API_VERSIONS[kind];
-    return item;
+    return asListed(kind, item);
   }
 
   /** @returns the object's key, as far as it has one. */

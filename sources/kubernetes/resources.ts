@@ -1,10 +1,10 @@
 import type { Kind } from '../../api/objects.ts';
 import type { Resource } from './reflector.ts';
 
-const SERVICES = { kind: 'Service', path: '/api/v1/services' } as const;
+const SERVICES = { kind: 'Service', paths: ['/api/v1/services'] } as const;
 const ENDPOINT_SLICES = {
   kind: 'EndpointSlice',
-  path: '/apis/discovery.k8s.io/v1/endpointslices',
+  paths: ['/apis/discovery.k8s.io/v1/endpointslices'],
 } as const;
 
 /** Services, EndpointSlices and the node's own Node, selected as kube-proxy selects them. */
@@ -19,7 +19,7 @@ export function servingResources(nodeName: string): Resource[] {
     { ...ENDPOINT_SLICES, selectors: { labelSelector: '!service.kubernetes.io/headless' } },
     {
       kind: 'Node',
-      path: '/api/v1/nodes',
+      paths: ['/api/v1/nodes'],
       selectors: { fieldSelector: `metadata.name=${nodeName}` },
     },
   ];
@@ -34,9 +34,12 @@ export function dnsResources(): Resource[] {
 }
 
 const POLICY_GROUP = '/apis/policy.networking.k8s.io';
-const crd = (kind: Kind, path: string): Resource => ({
+const crd = (kind: Kind, name: string, version: string, ...older: string[]): Resource => ({
   kind,
-  path: `${POLICY_GROUP}/${path}`,
+  paths: [
+    `${POLICY_GROUP}/${version}/${name}`,
+    ...older.map((each) => `${POLICY_GROUP}/${each}/${name}`),
+  ],
   selectors: {},
   optional: true,
 });
@@ -46,20 +49,20 @@ export function policyResources(): Resource[] {
   return [
     {
       kind: 'Pod',
-      path: '/api/v1/pods',
+      paths: ['/api/v1/pods'],
       selectors: { fieldSelector: 'status.phase!=Succeeded,status.phase!=Failed' },
     },
-    { kind: 'Namespace', path: '/api/v1/namespaces', selectors: {} },
-    { kind: 'Node', path: '/api/v1/nodes', selectors: {} },
+    { kind: 'Namespace', paths: ['/api/v1/namespaces'], selectors: {} },
+    { kind: 'Node', paths: ['/api/v1/nodes'], selectors: {} },
     {
       kind: 'NetworkPolicy',
-      path: '/apis/networking.k8s.io/v1/networkpolicies',
+      paths: ['/apis/networking.k8s.io/v1/networkpolicies'],
       selectors: {},
     },
-    crd('AdminNetworkPolicy', 'v1alpha1/adminnetworkpolicies'),
-    crd('BaselineAdminNetworkPolicy', 'v1alpha1/baselineadminnetworkpolicies'),
-    crd('ClusterNetworkPolicy', 'v1alpha2/clusternetworkpolicies'),
-    crd('CIDRGroup', 'v1alpha1/cidrgroups'),
+    crd('AdminNetworkPolicy', 'adminnetworkpolicies', 'v1alpha1'),
+    crd('BaselineAdminNetworkPolicy', 'baselineadminnetworkpolicies', 'v1alpha1'),
+    crd('ClusterNetworkPolicy', 'clusternetworkpolicies', 'v1beta1', 'v1alpha2'),
+    crd('CIDRGroup', 'cidrgroups', 'v1alpha1'),
   ];
 }
 

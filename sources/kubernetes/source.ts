@@ -55,9 +55,9 @@ class KubernetesSource implements Source {
     } = this.#options;
     const open = createOpenSession(await loadClusterConfig(this.#options), timeouts, observer);
     this.#options.onSessions?.(open);
-    for (const { path, optional } of resources) {
+    for (const { paths, optional } of resources) {
       // Of what need not be installed, that nobody watches it is no news.
-      if (optional !== true) observer?.watching(lastPart(path), false);
+      if (optional !== true) observer?.watching(lastPart(paths[0]), false);
     }
     const { promise: synced, resolve } = Promise.withResolvers<void>();
     const unsynced = new Set(resources.map(({ kind }) => kind));
@@ -71,7 +71,7 @@ class KubernetesSource implements Source {
       },
     };
     const runs = resources.map((resource) => {
-      const onAbsent = () => observer?.absent(lastPart(resource.path));
+      const onAbsent = () => observer?.absent(lastPart(resource.paths[0]));
       const options = { resource, open, sink: counting, onProblem, onAbsent, log, backoff };
       return new Reflector(options).run(this.#stop.signal);
     });

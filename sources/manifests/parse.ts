@@ -2,7 +2,7 @@ import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
 import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind } from '../../api/objects.ts';
 import { isRecord, printable, shown } from '../../api/read-field.ts';
-import { API_VERSIONS, readObject } from '../../api/read-object.ts';
+import { API_VERSIONS, apiVersionsOf, readObject } from '../../api/read-object.ts';
 import { jsonPositions } from './json.ts';
 import type { Problem } from './problem.ts';
 
@@ -32,11 +32,11 @@ interface RawDocument {
  */
 const MAX_ALIASES = 1000;
 
-/** The lists that are known: their apiVersion, and what members are that do not say it. */
-const LISTS = new Map<string, { apiVersion: string; kind: Kind | undefined }>([
-  ['List', { apiVersion: 'v1', kind: undefined }],
+/** The lists that are known: their apiVersions, and what members are that do not say it. */
+const LISTS = new Map<string, { apiVersions: readonly string[]; kind: Kind | undefined }>([
+  ['List', { apiVersions: ['v1'], kind: undefined }],
   ...(Object.keys(API_VERSIONS) as Kind[]).map(
-    (kind) => [`${kind}List`, { apiVersion: API_VERSIONS[kind], kind }] as const,
+    (kind) => [`${kind}List`, { apiVersions: apiVersionsOf(kind), kind }] as const,
   ),
 ]);
 
@@ -94,12 +94,12 @@ function unpack(
   // A list of a kind that is not asked for may be of somebody else's kind of that name.
   const isAsked = list?.kind === undefined || kinds.includes(list.kind);
   if (list === undefined || !isAsked) return [{ value, line }];
-  if (apiVersion !== list.apiVersion) {
+  if (!list.apiVersions.includes(apiVersion)) {
     problems.push({
       line,
       object: kind,
       field: 'apiVersion',
-      reason: `must be ${list.apiVersion}`,
+      reason: `must be ${list.apiVersions.join(' or ')}`,
     });
     return [];
   }

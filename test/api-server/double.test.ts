@@ -71,6 +71,50 @@ describe('the API-server double', () => {
     }
   });
 
+  it('has one object in all versions of its resource that are served', async () => {
+    const group = '/apis/policy.networking.k8s.io';
+    const policy = (version: string) => ({
+      apiVersion: `policy.networking.k8s.io/${version}`,
+      kind: 'ClusterNetworkPolicy',
+      metadata: { name: 'a' },
+    });
+    const [older, newer] = ['v1alpha2', 'v1beta1'].map(
+      (version) => `${group}/${version}/clusternetworkpolicies`,
+    ) as [string, string];
+    double.put(policy('v1alpha2'));
+    for (const path of [older, newer]) {
+      const { body } = await send('GET', path);
+      assert.equal((body.items as unknown[]).length, 1);
+      assert.ok(path.startsWith(`/apis/${body.apiVersion}/`));
+      const { apiVersion } = (await send('GET', `${path}/a`)).body;
+      assert.ok(path.startsWith(`/apis/${apiVersion}/`));
+      const events = await fetch(`${double.url}${path}?watch=true&resourceVersion=1`);
+      double.breakWatches('end');
+      const event = JSON.parse(await events.text()) as { object: { apiVersion: string } };
+      assert.ok(path.startsWith(`/apis/${event.object.apiVersion}/`));
+    }
+    for (const [served, statuses] of [
+      [['v1alpha2'], [200, 404]],
+      [
+        ['v1alpha2', 'v1beta1'],
+        [200, 200],
+      ],
+      [['v1beta1'], [404, 200]],
+      [[], [404, 404]],
+    ] as const) {
+      const apiVersions = served.map((version) => `policy.networking.k8s.io/${version}`);
+      double.serve('clusternetworkpolicies', ...apiVersions);
+      const answers = await Promise.all([older, newer].map((path) => fetch(double.url + path)));
+      assert.deepEqual(
+        answers.map(({ status }) => status),
+        statuses,
+      );
+    }
+    double.install('clusternetworkpolicies');
+    assert.equal(await statusOf('GET', older), 200);
+    assert.equal(double.list('clusternetworkpolicies').length, 1);
+  });
+
   it('selects', async () => {
     const names = async (query: string) => {
       const { body } = await send('GET', `/api/v1/services?${query}`);

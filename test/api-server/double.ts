@@ -83,8 +83,8 @@ export class ApiServerDouble {
   readonly #sockets = new Set<Socket>();
   readonly #events = new EventStore();
   readonly #requests: Recorded[] = [];
-  /** Resources of CRDs that are not installed. */
-  readonly #absent = new Set<string>();
+  /** The apiVersions that there are of a resource; by default all that the double knows. */
+  readonly #served = new Map<string, readonly string[]>();
   #tokens: readonly string[] | undefined;
   #server: Server | undefined;
   #port = 0;
@@ -187,12 +187,17 @@ export class ApiServerDouble {
     for (const object of this.#store.list(resource)) {
       this.#store.delete(resource, keyOf(metadataOf(object)));
     }
-    this.#absent.add(resource);
-    this.breakWatches('end', resource);
+    this.serve(resource);
   }
 
   install(resource: string): void {
-    this.#absent.delete(resource);
+    this.#served.delete(resource);
+  }
+
+  /** A CRD is changed to one with these apiVersions, and with the same objects; all watches of it end. */
+  serve(resource: string, ...apiVersions: string[]): void {
+    this.#served.set(resource, apiVersions);
+    this.breakWatches('end', resource);
   }
 
   fail(rule: FaultRule): void {
@@ -267,7 +272,7 @@ export class ApiServerDouble {
       sendStatus(response, 401, 'Unauthorized', 'Unauthorized');
       return;
     }
-    if (this.#absent.has(resource)) {
+    if (this.#served.get(resource)?.includes(type.apiVersion) === false) {
       response.writeHead(404, { 'content-type': 'text/plain' }).end('404 page not found\n');
       return;
     }
@@ -290,7 +295,7 @@ export class ApiServerDouble {
     const key = namespace === undefined ? name : `${namespace}/${name}`;
     const object = this.#store.get(type.name, key);
     if (object === undefined) sendStatus(response, 404, 'NotFound', `${type.name} "${name}"`);
-    else sendJson(response, 200, object);
+    else sendJson(response, 200, { ...object, apiVersion: type.apiVersion });
   }
 
   #answerList(request: Request, response: ServerResponse, fault: Fault | undefined): void {
@@ -411,8 +416,9 @@ export class ApiServerDouble {
   }
 }
 
-function send({ response }: Watcher, type: string, object: Manifest): void {
-  response.write(`${JSON.stringify({ type, object })}\n`);
+function send({ response, type: asked }: Watcher, type: string, object: Manifest): void {
+  const converted = { ...object, apiVersion: asked.apiVersion };
+  response.write(`${JSON.stringify({ type, object: converted })}\n`);
 }
 
 function sendJson(response: ServerResponse, code: number, value: unknown): void {

@@ -14,6 +14,7 @@ export type Control = Pick<
   | 'recover'
   | 'uninstall'
   | 'install'
+  | 'serve'
   | 'breakWatches'
   | 'bookmark'
   | 'compact'

@@ -33,6 +33,8 @@ export const RESOURCES: readonly ResourceType[] = [
     baselineadminnetworkpolicies: 'BaselineAdminNetworkPolicy',
     cidrgroups: 'CIDRGroup',
   }),
+  // Versions of one resource: of whichever an object was written in, it is one object in all of them.
+  ...policyCrds('v1beta1', { clusternetworkpolicies: 'ClusterNetworkPolicy' }),
   ...policyCrds('v1alpha2', { clusternetworkpolicies: 'ClusterNetworkPolicy' }),
 ];
 

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { InvalidObject } from '../../api/errors.ts';
 import { POLICY_KINDS } from '../../api/objects.ts';
 import type { Policy, PolicyObject, PolicyRule } from '../../api/policy-objects.ts';
-import { API_VERSIONS, readObject } from '../../api/read-object.ts';
+import { API_VERSIONS, apiVersionsOf, readObject } from '../../api/read-object.ts';
 import { checkPolicyObject } from './policy-checks.ts';
 
 const text = fc.oneof(
@@ -163,7 +163,7 @@ const SPECS: Readonly<Record<PolicyObject['kind'], Record<string, fc.Arbitrary<u
 
 const anyObject = fc.constantFrom(...POLICY_KINDS).chain((kind) =>
   fc.record({
-    apiVersion: fc.constant(API_VERSIONS[kind]),
+    apiVersion: fc.constantFrom(...apiVersionsOf(kind)),
     kind: fc.constant(kind),
     metadata: record(
       {

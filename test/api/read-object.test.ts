@@ -10,7 +10,7 @@ import {
 } from '../../api/objects.ts';
 import { isPort, isProtocol } from '../../api/ports.ts';
 import { readNode } from '../../api/read-node.ts';
-import { API_VERSIONS, readIdentity, readObject } from '../../api/read-object.ts';
+import { API_VERSIONS, apiVersionsOf, readIdentity, readObject } from '../../api/read-object.ts';
 
 const service = { apiVersion: 'v1', kind: 'Service', metadata: { name: 'web' }, spec: {} };
 const slice = {
@@ -29,7 +29,7 @@ describe('reading an object', () => {
     );
   });
 
-  it('knows the kinds of network policy, in one version each', () => {
+  it('knows the kinds of network policy', () => {
     for (const kind of POLICY_KINDS) {
       const hasSubject = API_VERSIONS[kind].startsWith('policy.') && kind !== 'CIDRGroup';
       const spec = hasSubject ? { subject: { namespaces: {} } } : {};
@@ -40,6 +40,36 @@ describe('reading an object', () => {
       assert.equal(readObject(raw, SERVING_KINDS), undefined);
       const other = { ...raw, apiVersion: 'policy.networking.k8s.io/v1' };
       assert.throws(() => readObject(other, [kind]), /: apiVersion: must be .* for this kind/);
+    }
+  });
+
+  it('reads a ClusterNetworkPolicy as the same, in whichever of its two versions', () => {
+    const read = (version: string) => {
+      const raw = {
+        apiVersion: `policy.networking.k8s.io/${version}`,
+        kind: 'ClusterNetworkPolicy',
+        metadata: { name: 'a' },
+        spec: {
+          tier: 'Admin',
+          priority: 1,
+          subject: { namespaces: {} },
+          ingress: [{ action: 'Deny', from: [{ namespaces: {} }] }],
+        },
+      };
+      assert.deepEqual(readIdentity(raw, POLICY_KINDS), { kind: raw.kind, key: 'a' });
+      return readObject(raw, POLICY_KINDS);
+    };
+    assert.deepEqual(read('v1beta1'), read('v1alpha2'));
+    assert.throws(() => read('v1alpha1'), {
+      message:
+        'ClusterNetworkPolicy a: apiVersion: must be policy.networking.k8s.io/v1beta1 or policy.networking.k8s.io/v1alpha2 for this kind, not "policy.networking.k8s.io/v1alpha1"',
+    });
+  });
+
+  it('reads every other kind in one version', () => {
+    for (const kind of [...SERVING_KINDS, ...POLICY_KINDS]) {
+      const count = kind === 'ClusterNetworkPolicy' ? 2 : 1;
+      assert.equal(apiVersionsOf(kind).length, count, kind);
     }
   });
 

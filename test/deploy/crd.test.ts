@@ -32,7 +32,7 @@ describe('the CRD of CIDRGroup', () => {
       [{ name: 'v1alpha1', served: true, storage: true }],
     );
     const asked = policyResources().find(({ kind }) => kind === names.kind);
-    assert.equal(asked?.path, `/apis/${apiGroup}/${version.name}/${names.plural}`);
+    assert.deepEqual(asked?.paths, [`/apis/${apiGroup}/${version.name}/${names.plural}`]);
     assert.equal(asked.optional, true);
   });
 

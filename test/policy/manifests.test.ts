@@ -11,7 +11,7 @@ const HEADS = {
   NetworkPolicy: 'networking.k8s.io/v1',
   AdminNetworkPolicy: 'policy.networking.k8s.io/v1alpha1',
   BaselineAdminNetworkPolicy: 'policy.networking.k8s.io/v1alpha1',
-  ClusterNetworkPolicy: 'policy.networking.k8s.io/v1alpha2',
+  ClusterNetworkPolicy: 'policy.networking.k8s.io/v1beta1',
   CIDRGroup: 'policy.networking.k8s.io/v1alpha1',
 } as const;
 

@@ -11,6 +11,7 @@ import { stringify } from 'yaml';
 import { type Kind, POLICY_KINDS } from '../../api/objects.ts';
 import { readObject } from '../../api/read-object.ts';
 import { policyResources } from '../../sources/kubernetes/resources.ts';
+import { lastPart } from '../../sources/kubernetes/session.ts';
 import { createManifestSource } from '../../sources/manifests/source.ts';
 import { checkPolicyObject } from '../api/policy-checks.ts';
 import type { Manifest } from '../e2e/manifests.ts';
@@ -166,7 +167,7 @@ async function throughApi(objects: readonly unknown[]): Promise<void> {
   const world = new World({ timeouts: PATIENT, sink, resources: RESOURCES });
   const { double } = world;
   await double.listen();
-  const pathOf = new Map(RESOURCES.map(({ kind, path }) => [kind, path.split('/').at(-1) ?? '']));
+  const pathOf = new Map(RESOURCES.map(({ kind, paths: [path] }) => [kind, lastPart(path)]));
   for (const [kind, resource] of pathOf) {
     const text = listText(kind, double.version, objects);
     double.fail({ verb: 'list', resource, fault: { kind: 'text', text } });

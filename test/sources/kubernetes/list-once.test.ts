@@ -6,11 +6,11 @@ import type { Resource } from '../../../sources/kubernetes/reflector.ts';
 import { policyResources } from '../../../sources/kubernetes/resources.ts';
 import { ApiServerDouble } from '../../api-server/double.ts';
 import { sliceManifest } from '../../e2e/manifests.ts';
-import { namespaceManifest, networkPolicy } from '../../e2e/policy-manifests.ts';
+import { adminPolicy, namespaceManifest, networkPolicy } from '../../e2e/policy-manifests.ts';
 import { IMPATIENT, service } from './world.ts';
 
 /** Of whoever serves them. */
-const SERVICES = { kind: 'Service', path: '/api/v1/services', selectors: {} } as const;
+const SERVICES = { kind: 'Service', paths: ['/api/v1/services'], selectors: {} } as const;
 
 describe('a list of all objects', () => {
   let double: ApiServerDouble;
@@ -75,6 +75,36 @@ describe('a list of all objects', () => {
     assert.equal(double.requests().length, policyResources().length);
     double.uninstall('services');
     await assert.rejects(list(), ApiError);
+  });
+
+  for (const [versions, asked, found] of [
+    [['v1beta1'], ['v1beta1'], ['a']],
+    [['v1beta1', 'v1alpha2'], ['v1beta1'], ['a']],
+    [['v1alpha2'], ['v1beta1', 'v1alpha2'], ['a']],
+    [[], ['v1beta1', 'v1alpha2'], []],
+  ] as const) {
+    it(`asks for ${asked} of policies where ${versions.join() || 'nothing'} is served`, async () => {
+      const cnp = policyResources().filter(({ kind }) => kind === 'ClusterNetworkPolicy');
+      double.put(adminPolicy('ClusterNetworkPolicy', 'a', { subject: { namespaces: {} } }));
+      const group = 'policy.networking.k8s.io';
+      double.serve('clusternetworkpolicies', ...versions.map((version) => `${group}/${version}`));
+      const objects = await listAll(cnp);
+      assert.deepEqual(
+        objects.map(({ key }) => key),
+        found,
+      );
+      assert.deepEqual(
+        double.requests().map(({ path }) => path),
+        asked.map((version) => `/apis/${group}/${version}/clusternetworkpolicies`),
+      );
+      assert.deepEqual(problems, []);
+    });
+  }
+
+  it('does not ask for another version for want of rights', async () => {
+    const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
+    double.fail({ verb: 'list', resource: 'clusternetworkpolicies', fault });
+    await assert.rejects(listAll(policyResources()), ApiError);
   });
 
   it('fails when CRDs may not be read: policies that nobody saw decide nothing', async () => {

@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import { POLICY_KINDS } from '../../../api/objects.ts';
 import { readObject } from '../../../api/read-object.ts';
 import { servingAndPolicyResources } from '../../../sources/kubernetes/resources.ts';
+import { lastPart } from '../../../sources/kubernetes/session.ts';
 import type { Manifest } from '../../e2e/manifests.ts';
 import { nodeManifest } from '../../e2e/manifests.ts';
 import { until } from '../recorder.ts';
@@ -16,7 +17,7 @@ const CRDS = [
   'clusternetworkpolicies',
   'cidrgroups',
 ];
-const ALL = RESOURCES.map(({ path }) => path.split('/').at(-1) ?? '');
+const ALL = RESOURCES.map(({ paths: [path] }) => lastPart(path));
 
 const group = (name: string, cidr: string): Manifest => ({
   apiVersion: 'policy.networking.k8s.io/v1alpha1',
@@ -71,7 +72,7 @@ describe('the kubernetes source for network policy', () => {
       [`${group1}/adminnetworkpolicies`]: {},
       [`${group1}/baselineadminnetworkpolicies`]: {},
       [`${group1}/cidrgroups`]: {},
-      '/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies': {},
+      '/apis/policy.networking.k8s.io/v1beta1/clusternetworkpolicies': {},
     });
     assert.equal(selectors.length, 10);
     assert.deepEqual(

@@ -16,6 +16,49 @@ function outcome(text: string, file = 'm.yaml'): string[] {
 const service = (name: string) =>
   `apiVersion: v1\nkind: Service\nmetadata:\n  name: ${name}\nspec:\n  clusterIP: 10.0.0.1\n`;
 
+const CNP = 'policy.networking.k8s.io';
+
+describe('manifests of a kind that is read in two versions', () => {
+  const policy = (name: string) => `{metadata: {name: ${name}}, spec: {subject: {namespaces: {}}}}`;
+  const parsed = (text: string) => {
+    const { objects, problems } = parseManifest(text, 'm.yaml', POLICY_KINDS);
+    const names = objects.map(({ object, line }) => `${object.kind} ${object.key}@${line}`);
+    return [...names, ...problems.map((problem) => formatProblem({ file: 'm.yaml', ...problem }))];
+  };
+  const document = (version: string, name: string) =>
+    `apiVersion: ${CNP}/${version}\nkind: ClusterNetworkPolicy\nmetadata: {name: ${name}}\nspec: {subject: {namespaces: {}}}\n`;
+  const list = (version: string, name: string) =>
+    `apiVersion: ${CNP}/${version}\nkind: ClusterNetworkPolicyList\nitems:\n- ${policy(name)}\n`;
+
+  it('may say either, also as lists', () => {
+    const text = [
+      document('v1alpha2', 'a'),
+      document('v1beta1', 'b'),
+      list('v1alpha2', 'c'),
+      list('v1beta1', 'd'),
+    ].join('---\n');
+    assert.deepEqual(
+      parsed(text).map((each) => each.replace(/@.*/, '')),
+      ['a', 'b', 'c', 'd'].map((name) => `ClusterNetworkPolicy ${name}`),
+    );
+  });
+
+  it('have one object but once, whatever the versions', () => {
+    assert.deepEqual(parsed(`${document('v1beta1', 'a')}---\n${document('v1alpha2', 'a')}`), [
+      'ClusterNetworkPolicy a@1',
+      'm.yaml:6: ClusterNetworkPolicy a: is already on line 1',
+    ]);
+  });
+
+  it('say no third', () => {
+    const either = `${CNP}/v1beta1 or ${CNP}/v1alpha2`;
+    assert.deepEqual(parsed(`${document('v1', 'a')}---\n${list('v1', 'b')}`), [
+      `m.yaml:1: ClusterNetworkPolicy a: apiVersion: must be ${either} for this kind, not "${CNP}/v1"`,
+      `m.yaml:6: ClusterNetworkPolicyList: apiVersion: must be ${either}`,
+    ]);
+  });
+});
+
 describe('manifest parsing', () => {
   const table: readonly (readonly [string, string, readonly string[], string?])[] = [
     ['an empty file', '', []],
