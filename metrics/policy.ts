@@ -42,6 +42,8 @@ export interface NameNumbers {
   readonly givenUp: number;
   readonly overdue: number;
   readonly notLearned: number;
+  /** Answers go by unseen, although rules have names. */
+  readonly isBlind: boolean;
 }
 
 const DNS_OUTCOMES = {
@@ -165,6 +167,13 @@ export function policyMetrics(
 
 function defineNames(asked: Define['asked'], sources: PolicySources): void {
   const one = (value: number) => [{ labels: {}, value }];
+  asked(
+    'gauge',
+    'portwide_policy_dns_unseen',
+    '1 while answers of DNS go by unseen although rules have domain names, otherwise 0',
+    [],
+    () => one(sources.names().isBlind ? 1 : 0),
+  );
   asked(
     'gauge',
     'portwide_policy_fqdn_names',

@@ -50,6 +50,8 @@ const EXPIRY = 30_000;
 export type DnsNumbers = Readonly<Record<Count, number>> & {
   /** Answers that could not be made known to the kernel. */
   readonly notLearned: number;
+  /** Whether the thread or the rules of a family are not there, so that answers go by unseen. */
+  readonly isBlind: boolean;
   readonly names: number;
   readonly addresses: number;
   readonly evictions: number;
@@ -70,6 +72,8 @@ export class DnsLearning {
   #patterns: ReadonlySet<string> | undefined;
   #resolvers: ReadonlySet<string> = new Set();
   #notLearned = 0;
+  /** What failed and was not mended yet. */
+  readonly #failing = new Set<IpFamily | 'thread'>();
   #expiry: unknown;
 
   constructor(options: DnsLearningOptions) {
@@ -81,7 +85,10 @@ export class DnsLearning {
       queue,
       timers,
       onMessage: (message, reply) => void this.#hear(message, reply),
-      onFailure: (error) => observer.threadFailed(error),
+      onFailure: (error) => {
+        this.#failing.add('thread');
+        observer.threadFailed(error);
+      },
     });
     this.#runners = tables.map((table) => {
       const run = () => this.#writeRules(table);
@@ -148,6 +155,7 @@ export class DnsLearning {
       givenUp: count('givenUp'),
       overdue: count('overdue'),
       notLearned: this.#notLearned,
+      isBlind: this.#isWanted && this.#failing.size > 0,
       ...this.#learner.numbers(),
     };
   }
@@ -173,8 +181,15 @@ export class DnsLearning {
 
   async #writeRules(table: MangleTable): Promise<boolean> {
     try {
-      return await writeDnsRules(table, this.#isWanted ? this.#resolvers : [], this.#queue);
+      const isWritten = await writeDnsRules(
+        table,
+        this.#isWanted ? this.#resolvers : [],
+        this.#queue,
+      );
+      this.#failing.delete(table.family);
+      return isWritten;
     } catch (error) {
+      this.#failing.add(table.family);
       this.#options.observer.rulesFailed(table.family, error);
       throw error;
     }
@@ -182,6 +197,7 @@ export class DnsLearning {
 
   async #hear(message: FromThread, reply: (message: ToThread) => void): Promise<void> {
     const { observer } = this.#options;
+    if (message.kind === 'ready') this.#failing.delete('thread');
     if (message.kind === 'failed') observer.threadFailed(new Error(message.error));
     if (message.kind !== 'resolutions') return;
     const { first, batch } = message;

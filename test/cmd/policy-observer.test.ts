@@ -39,6 +39,7 @@ function world() {
         givenUp: 0,
         overdue: 0,
         notLearned: 0,
+        isBlind: false,
       }),
       queueDrops: async () => 0,
       denied: async () => [],

@@ -84,6 +84,7 @@ const POLICY: readonly Row[] = [
   ['portwide_policy_profiles', 'gauge', ['direction']],
   ['portwide_policy_elements', 'gauge', ['ip_family', 'set']],
   ['portwide_policy_denied_packets_total', 'counter', ['direction', 'ip_family', 'tier']],
+  ['portwide_policy_dns_unseen', 'gauge', []],
   ['portwide_policy_fqdn_names', 'gauge', []],
   ['portwide_policy_fqdn_addresses', 'gauge', []],
   ['portwide_policy_fqdn_evictions_total', 'counter', []],
@@ -110,6 +111,7 @@ const NAMES = {
   givenUp: 0,
   overdue: 0,
   notLearned: 0,
+  isBlind: false,
 };
 
 /** An agent to which everything has happened that a metric tells of. */

@@ -516,12 +516,14 @@ describe('addresses of domain names', () => {
       await waitFor('it is told', async () =>
         (await agent.call('log')).some((line) => line.includes('EPERM')),
       );
+      assert.equal((await agent.call('numbers')).isBlind, true);
       await holder.stop();
       const number = unused();
       await waitFor('it has the queue', async () => {
         await look(`a${number}.example.com`);
         return await connects(addressOf(number, 'A'));
       });
+      assert.equal((await agent.call('numbers')).isBlind, false);
     });
 
     it('whose thread dies: DNS goes on, and another thread has the queue', async () => {
