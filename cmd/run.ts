@@ -56,6 +56,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const log = createLog(options.v);
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   if (await runOneShot(texts, options, log)) return;
+  const stopping = stopSignal();
   await checkSource(options);
   if (file !== undefined) endOnChange(file, texts, log);
   const nodeName = effectiveNodeName(options);
@@ -63,7 +64,6 @@ async function run(texts: FlagTexts): Promise<void> {
   log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
   const { families, ports, start } = await kind.open(options, log);
   const openedPolicy = options.networkPolicy ? await openPolicy(options) : undefined;
-  const stopping = stopSignal();
   const lock = await takeLock(log, stopping);
   if (lock === undefined) return;
   await setOomScore(options.oomScoreAdj, log);
