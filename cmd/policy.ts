@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
+import type { InvalidObject } from '../api/errors.ts';
 import {
   type ApiObject,
   IP_FAMILIES,
@@ -20,6 +21,7 @@ import { removePolicyTables } from '../policy/removal.ts';
 import { DIRECTIONS } from '../policy/shape.ts';
 import { probeScript } from '../policy/skeleton.ts';
 import { systemTimers } from '../proxier/runner.ts';
+import type { UnreadableObject } from '../sources/kubernetes/reflector.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { UserError } from './errors.ts';
 import type { Log } from './log.ts';
@@ -30,6 +32,7 @@ import {
   createPolicyObserver,
   type PolicyObserverOptions,
   tellOfFaults,
+  tellOfUnreadable,
 } from './policy-observer.ts';
 import { untilDone } from './until-done.ts';
 
@@ -77,6 +80,8 @@ export interface PolicyOptions {
   readonly log: Logger;
   readonly events: Events;
   readonly health: PolicyObserverOptions['health'];
+  /** How many objects of a kind cannot be read as they are now. */
+  readonly unreadable: () => ReadonlyMap<string, number>;
 }
 
 /** Network policy at work. */
@@ -85,15 +90,15 @@ export interface PolicyAgent {
   readonly sink: ObjectSink;
   /** Of sockets that change nf_tables. */
   readonly ports: readonly number[];
-  /** An object that cannot be read. @param kind that it says it is; of any. */
-  unreadable(kind: string): void;
+  /** An object that cannot be read; of any kind. */
+  unreadable(problem: InvalidObject, object: UnreadableObject): void;
   /** What is enforced stays so. */
   stop(): Promise<void>;
 }
 
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(options: PolicyOptions): PolicyAgent {
-  const { open, nodeName, otherPorts, servicesLoaded, log, events, health } = options;
+  const { open, nodeName, otherPorts, servicesLoaded, log, events, health, unreadable } = options;
   const { families, nft } = open;
   const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
   const faults = new PolicyFaults(tellOfFaults(log, events));
@@ -105,7 +110,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   });
   const metrics = policyMetrics(
     definer(options.registry),
-    policySources({ families, model, faults, names, enforcer: () => enforcer, log }),
+    policySources({ families, model, faults, unreadable, names, enforcer: () => enforcer, log }),
     families,
   );
   const enforcer = new Enforcer({
@@ -148,9 +153,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   return {
     sink,
     ports: enforcer.ports,
-    unreadable: (kind) => {
-      if (POLICY_KINDS.some((each) => each === kind)) metrics.unreadable.inc({ kind });
-    },
+    unreadable: (problem, object) => tellOfUnreadable(events, problem, object),
     stop: async () => {
       await enforcer.stop();
       await names.close();
@@ -162,6 +165,7 @@ function policySources({
   families,
   model,
   faults,
+  unreadable,
   names,
   enforcer,
   log,
@@ -169,12 +173,17 @@ function policySources({
   families: readonly IpFamily[];
   model: PolicyModel;
   faults: PolicyFaults;
+  unreadable: PolicyOptions['unreadable'];
   names: PolicyNames;
   enforcer: () => Enforcer;
   log: Log;
 }): PolicySources {
   return {
     policies: () => faults.counts(),
+    unreadable: () => {
+      const counts = unreadable();
+      return POLICY_KINDS.map((kind) => ({ kind, count: counts.get(kind) ?? 0 }));
+    },
     profiles: () => {
       const [family = 'IPv4'] = families;
       const { chains } = model.all(family);

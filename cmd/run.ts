@@ -142,6 +142,7 @@ async function run(texts: FlagTexts): Promise<void> {
       log,
       events,
       health,
+      unreadable: () => source.unreadable(),
     });
   const sink = policy === undefined ? table : fanOut([table, policy.sink]);
   const source = createSource({
@@ -152,7 +153,7 @@ async function run(texts: FlagTexts): Promise<void> {
     log,
     observer: metrics.api,
     onSessions: (open) => recorder.connect(open),
-    onUnreadable: (kind) => policy?.unreadable(kind),
+    onUnreadable: (problem, object) => policy?.unreadable(problem, object),
   });
   const begun = await Promise.race([source.start(), served.promise, stopping]);
   if (begun !== undefined) process.exit(0);
