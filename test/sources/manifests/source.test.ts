@@ -192,9 +192,15 @@ describe('manifest source', () => {
     await until('c is there', () => sink.port('c') === 1);
     assert.equal(sink.port('a'), 1);
     assert.equal(problems.length, 1, 'it was told already');
-    assert.equal(source?.unreadable().size, 0, 'both can be read');
     unlinkSync(path('a.yaml'));
     await until('the other file has it', () => sink.port('a') === 3);
+  });
+
+  it('does not count as unreadable what is there twice', async () => {
+    write('a.yaml', `${service('a', 1)}---\n${service('a', 2)}`);
+    write('b.yaml', service('a', 3));
+    await start();
+    assert.deepEqual([problems.length, source?.unreadable().size], [2, 0]);
   });
 
   it('follows a ConfigMap mount', async () => {
