@@ -28,7 +28,7 @@ import { readNetworks } from './read-networks.ts';
 import { attempt, denyAll, type RuleGrammar, readRules } from './read-policy-rules.ts';
 import { readSelector, requiredSelector } from './read-selector.ts';
 
-export type ClusterPolicyKind = Exclude<Policy['kind'], 'NetworkPolicy'>;
+type ClusterPolicyKind = Exclude<Policy['kind'], 'NetworkPolicy'>;
 type PeerForm = 'namespaces' | 'pods' | 'nodes' | 'networks' | 'domainNames';
 
 /** In what the kinds differ. */

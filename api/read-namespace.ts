@@ -2,6 +2,9 @@ import type { Namespace } from './policy-objects.ts';
 import { readMetadata } from './read-metadata.ts';
 import { readLabels } from './read-selector.ts';
 
+/** The label that the API server gives each namespace. */
+export const NAME_LABEL = 'kubernetes.io/metadata.name';
+
 /**
  * A Namespace of the API group `v1`. It has the label with its own name that the API server gives
  * each, also where a manifest leaves it out.
@@ -9,6 +12,6 @@ import { readLabels } from './read-selector.ts';
  */
 export function readNamespace(raw: unknown): Namespace {
   const { metadata, key, name } = readMetadata('Namespace', raw);
-  const labels = { ...readLabels(metadata), 'kubernetes.io/metadata.name': name };
+  const labels = { ...readLabels(metadata), [NAME_LABEL]: name };
   return { kind: 'Namespace', key, name, labels };
 }

@@ -49,11 +49,11 @@ export function clusterPort(field: Field): PortMatch {
   return { protocol: ofProtocol[form], first: number, last: number };
 }
 
-/** Upstream takes no range of one port. */
+/** A range of one port is that port, though ClusterNetworkPolicy's CRD takes none. */
 function range(field: Field): { first: number; last: number } {
   const first = integer(child(field, 'start'), 1, 65535);
   const last = integer(child(field, 'end'), 1, 65535);
-  if (last <= first) fail(child(field, 'end'), `must be above start, ${first}`);
+  if (last < first) fail(child(field, 'end'), `must not be below start, ${first}`);
   return { first, last };
 }
 

@@ -1,8 +1,10 @@
-import type { IpFamily } from '../api/objects.ts';
-import { nodeRef, policyRef } from '../events/event.ts';
+import type { InvalidObject } from '../api/errors.ts';
+import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
+import { nodeRef, objectRef } from '../events/event.ts';
 import type { Events } from '../events/recorder.ts';
 import type { PolicyMetrics } from '../metrics/policy.ts';
 import type { EnforcerObserver } from '../policy/enforcer.ts';
+import type { UnreadableObject } from '../sources/kubernetes/reflector.ts';
 import type { Log } from './log.ts';
 import type { PolicyFaultsOptions, ToldFault } from './policy-faults.ts';
 
@@ -78,8 +80,22 @@ export function tellOfFaults(
     onRaised(fault) {
       const { policy, field, reason } = fault;
       log.warn(details(fault), 'a part of this policy cannot be enforced and fails closed');
-      events.warning(policyRef(policy), 'FailsClosed', `${field}: ${reason}`, ACTION);
+      events.warning(objectRef(policy), 'FailsClosed', `${field}: ${reason}`, ACTION);
     },
     onCleared: (fault) => log.info(details(fault), 'the policy no longer fails closed for this'),
   };
+}
+
+/**
+ * Tells of an object of network policy that is passed over, by a Warning Event on it. The source has put it
+ * into the log, and tells it once until that changes.
+ */
+export function tellOfUnreadable(
+  events: Events,
+  { field, reason }: InvalidObject,
+  object: UnreadableObject,
+): void {
+  if (!POLICY_KINDS.some((kind) => kind === object.kind)) return;
+  const note = `${field}: ${reason}; passed over, and its last readable version stays in force`;
+  events.warning(objectRef(object), 'Unreadable', note, ACTION);
 }

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
+import type { InvalidObject } from '../api/errors.ts';
 import {
   type ApiObject,
   IP_FAMILIES,
@@ -20,13 +21,14 @@ import { removePolicyTables } from '../policy/removal.ts';
 import { DIRECTIONS } from '../policy/shape.ts';
 import { probeScript } from '../policy/skeleton.ts';
 import { systemTimers } from '../proxier/runner.ts';
+import type { UnreadableObject } from '../sources/kubernetes/reflector.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { UserError } from './errors.ts';
 import type { Log } from './log.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { PolicyFaults } from './policy-faults.ts';
 import { PolicyNames, queueDrops, removeDnsQueues } from './policy-names.ts';
-import { createPolicyObserver, tellOfFaults } from './policy-observer.ts';
+import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from './policy-observer.ts';
 import { untilDone } from './until-done.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
@@ -72,6 +74,8 @@ export interface PolicyOptions {
   readonly registry: Registry;
   readonly log: Logger;
   readonly events: Events;
+  /** How many objects of a kind cannot be read as they are now. */
+  readonly unreadable: () => ReadonlyMap<string, number>;
 }
 
 /** Network policy at work. */
@@ -80,15 +84,15 @@ export interface PolicyAgent {
   readonly sink: ObjectSink;
   /** Of sockets that change nf_tables. */
   readonly ports: readonly number[];
-  /** An object that cannot be read. @param kind that it says it is; of any. */
-  unreadable(kind: string): void;
+  /** An object that cannot be read; of any kind. */
+  unreadable(problem: InvalidObject, object: UnreadableObject): void;
   /** What is enforced stays so. */
   stop(): Promise<void>;
 }
 
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(options: PolicyOptions): PolicyAgent {
-  const { open, nodeName, otherPorts, servicesLoaded, log, events } = options;
+  const { open, nodeName, otherPorts, servicesLoaded, log, events, unreadable } = options;
   const { families, nft } = open;
   const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
   const faults = new PolicyFaults(tellOfFaults(log, events));
@@ -100,7 +104,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   });
   const metrics = policyMetrics(
     definer(options.registry),
-    policySources({ families, model, faults, names, enforcer: () => enforcer, log }),
+    policySources({ families, model, faults, unreadable, names, enforcer: () => enforcer, log }),
     families,
   );
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
@@ -153,9 +157,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   return {
     sink,
     ports: enforcer.ports,
-    unreadable: (kind) => {
-      if (POLICY_KINDS.some((each) => each === kind)) metrics.unreadable.inc({ kind });
-    },
+    unreadable: (problem, object) => tellOfUnreadable(events, problem, object),
     stop: async () => {
       // First who writes by the other.
       await names.close();
@@ -168,6 +170,7 @@ function policySources({
   families,
   model,
   faults,
+  unreadable,
   names,
   enforcer,
   log,
@@ -175,12 +178,17 @@ function policySources({
   families: readonly IpFamily[];
   model: PolicyModel;
   faults: PolicyFaults;
+  unreadable: PolicyOptions['unreadable'];
   names: PolicyNames;
   enforcer: () => Enforcer;
   log: Log;
 }): PolicySources {
   return {
     policies: () => faults.counts(),
+    unreadable: () => {
+      const counts = unreadable();
+      return POLICY_KINDS.map((kind) => ({ kind, count: counts.get(kind) ?? 0 }));
+    },
     profiles: () => {
       const [family = 'IPv4'] = families;
       const { chains } = model.all(family);

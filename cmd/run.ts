@@ -141,6 +141,7 @@ async function run(texts: FlagTexts): Promise<void> {
       registry: metrics.registry,
       log,
       events,
+      unreadable: () => source.unreadable(),
     });
   const sink = policy === undefined ? table : fanOut([table, policy.sink]);
   const source = createSource({
@@ -151,7 +152,7 @@ async function run(texts: FlagTexts): Promise<void> {
     log,
     observer: metrics.api,
     onSessions: (open) => recorder.connect(open),
-    onUnreadable: (kind) => policy?.unreadable(kind),
+    onUnreadable: (problem, object) => policy?.unreadable(problem, object),
   });
   const started = source.start();
   const begun = await Promise.race([started, served.promise, stopping]);

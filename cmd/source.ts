@@ -1,6 +1,7 @@
+import type { InvalidObject } from '../api/errors.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { ApiObserver } from '../metrics/api-server.ts';
-import type { Resource } from '../sources/kubernetes/reflector.ts';
+import type { Resource, UnreadableObject } from '../sources/kubernetes/reflector.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
@@ -17,8 +18,8 @@ export interface SourceOptions {
   readonly observer: ApiObserver;
   /** Told once how to open sessions, where there is an API server. */
   readonly onSessions?: (open: OpenSession) => void;
-  /** Told of each object that cannot be read: its kind, as far as that could be. */
-  readonly onUnreadable?: (kind: string) => void;
+  /** Told of each object of the API server that cannot be read, once until that changes. */
+  readonly onUnreadable?: (problem: InvalidObject, object: UnreadableObject) => void;
 }
 
 /** Where objects come from: a directory of manifests, or an API server. */
@@ -30,10 +31,7 @@ export function createSource(of: SourceOptions): Source {
       directory: manifests,
       kinds: resources.map(({ kind }) => kind),
       sink,
-      onProblem: (problem) => {
-        log.warn({ ...problem }, formatProblem(problem));
-        onUnreadable?.(kindOf(problem.object));
-      },
+      onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
     });
   }
   return createKubernetesSource({
@@ -44,17 +42,13 @@ export function createSource(of: SourceOptions): Source {
     log,
     observer,
     ...(onSessions === undefined ? {} : { onSessions }),
-    onProblem: ({ object, field, reason }) => {
+    onProblem: (problem, unreadable) => {
+      const { object, field, reason } = problem;
       log.warn(
         { object, field, reason },
         'cannot read this object; its last version stays in force',
       );
-      onUnreadable?.(kindOf(object));
+      if (unreadable !== undefined) onUnreadable?.(problem, unreadable);
     },
   });
-}
-
-/** Of `Service default/web`. */
-function kindOf(object = ''): string {
-  return object.split(' ')[0] ?? '';
 }

@@ -1,6 +1,5 @@
 /** Objects of `events.k8s.io/v1` as Portwide writes them. Pure. */
 import type { Kind, ObjectKey } from '../api/objects.ts';
-import type { Policy } from '../api/policy-objects.ts';
 import { API_VERSIONS } from '../api/read-object.ts';
 
 /** The object that an Event is about. */
@@ -47,11 +46,17 @@ const MAX_INSTANCE = 128;
 const MAX_NAME = 230;
 
 export function serviceRef(key: ObjectKey, uid: string): ObjectRef {
-  const [namespace = '', name = ''] = key.split('/');
-  return { apiVersion: 'v1', kind: 'Service', namespace, name, uid };
+  return objectRef({ kind: 'Service', key, uid });
 }
 
-export function policyRef({ kind, namespace, name, uid }: Policy): ObjectRef {
+/** Of any kind, in the version that it is read in. */
+export function objectRef(object: {
+  readonly kind: Kind;
+  readonly key: ObjectKey;
+  readonly uid: string;
+}): ObjectRef {
+  const { kind, key, uid } = object;
+  const [name = '', namespace = ''] = key.split('/').reverse();
   return { apiVersion: API_VERSIONS[kind], kind, namespace, name, uid };
 }
 

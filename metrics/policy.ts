@@ -1,6 +1,6 @@
 /** Metrics of network policy, of agents that enforce it; docs/metrics.md has a table of them. */
 import type { Counter, Gauge, Histogram } from 'prom-client';
-import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
+import type { IpFamily, Kind } from '../api/objects.ts';
 import type { PolicyKind } from '../api/policy-objects.ts';
 import { type Define, exponential } from './define.ts';
 
@@ -11,13 +11,14 @@ export interface PolicyMetrics {
   readonly disturbances: Counter<'ip_family'>;
   readonly lastQueued: Gauge<'ip_family'>;
   readonly lastApplied: Gauge<'ip_family'>;
-  readonly unreadable: Counter<'kind'>;
 }
 
 /** Where the numbers are that are asked for at each scrape. */
 export interface PolicySources {
   /** Faulty are those of which some part fails closed. */
   policies(): Iterable<{ kind: PolicyKind; state: 'sound' | 'faulty'; count: number }>;
+  /** Objects that cannot be read as they are now, of each kind that network policy reads. */
+  unreadable(): Iterable<{ kind: Kind; count: number }>;
   profiles(): Iterable<{ direction: string; count: number }>;
   elements(): Iterable<{ family: IpFamily; set: string; count: number }>;
   /** Of domain names: what is known, and what was seen of DNS. */
@@ -80,6 +81,13 @@ export function policyMetrics(
   );
   asked(
     'gauge',
+    'portwide_policy_unreadable_objects',
+    'Objects of network policy that cannot be read as they are now, by kind; a version that could be read stays in force',
+    ['kind'],
+    () => [...sources.unreadable()].map(({ kind, count }) => ({ labels: { kind }, value: count })),
+  );
+  asked(
+    'gauge',
     'portwide_policy_profiles',
     'Different sets of policies that apply to pods of this node',
     ['direction'],
@@ -122,15 +130,9 @@ export function policyMetrics(
     'How often the table of network policy was not as it should be: somebody else changed it, say',
     ['ip_family'],
   );
-  const unreadable = counter(
-    'portwide_policy_unreadable_objects_total',
-    'Objects of network policy that could not be read so far; the last version stays in force',
-    ['kind'],
-  );
   for (const family of families) {
     for (const rare of [applyFailures, disturbances]) rare.inc({ ip_family: family }, 0);
   }
-  for (const kind of POLICY_KINDS) unreadable.inc({ kind }, 0);
   const lastQueued = gauge(
     'portwide_policy_last_queued_timestamp_seconds',
     'When there last was something to apply; at the start, everything',
@@ -161,7 +163,6 @@ export function policyMetrics(
     disturbances,
     lastQueued,
     lastApplied,
-    unreadable,
   };
 }
 

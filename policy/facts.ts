@@ -48,6 +48,6 @@ export function without(a: Facts, b: Facts): Facts {
   };
 }
 
-export function memberKey({ list, protocol, port }: NamedMember): string {
+function memberKey({ list, protocol, port }: NamedMember): string {
   return `${list} ${protocol} ${port}`;
 }

@@ -1,6 +1,7 @@
 import { getOrCreate } from '../api/collections.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import type { Labels, NamedPort, Namespace, Pod } from '../api/policy-objects.ts';
+import { NAME_LABEL } from '../api/read-namespace.ts';
 import type { Facts } from './facts.ts';
 import { AddressHolders } from './holders.ts';
 import type { Membership } from './memberships.ts';
@@ -47,9 +48,6 @@ export interface Touched {
   /** These have their first pod of this node, or have lost the last. */
   readonly shapes: readonly Shape[];
 }
-
-/** The label that the API server gives each namespace. */
-const NAME_LABEL = 'kubernetes.io/metadata.name';
 
 /** All pods and namespaces of the cluster. */
 export class Pods {

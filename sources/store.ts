@@ -16,4 +16,6 @@ export interface Source {
   /** Starts reading; resolves when the first listing was handed over, goes on in the background. */
   start(): Promise<void>;
   stop(): Promise<void>;
+  /** How many objects of a kind cannot be read as they are now; nothing of kinds without any. */
+  unreadable(): ReadonlyMap<string, number>;
 }

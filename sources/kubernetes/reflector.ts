@@ -34,12 +34,26 @@ export interface Resource {
   readonly optional?: boolean;
 }
 
+/** Which object of the API server it is that cannot be read. */
+export interface UnreadableObject {
+  readonly kind: Kind;
+  readonly key: ObjectKey;
+  /** Empty when it has none. */
+  readonly uid: string;
+}
+
+/**
+ * Told of an object that cannot be read; its last readable version stays in force. Told once, until it
+ * can be read, is gone, or cannot be read for another reason.
+ * @param object undefined when not even its name can be read: then it is told each time.
+ */
+export type OnProblem = (problem: InvalidObject, object: UnreadableObject | undefined) => void;
+
 export interface ReflectorOptions {
   readonly resource: Resource;
   readonly open: OpenSession;
   readonly sink: ObjectSink;
-  /** An object that cannot be read; its last readable version stays in force. */
-  readonly onProblem: (problem: InvalidObject) => void;
+  readonly onProblem: OnProblem;
   /** An optional resource is not installed, or not any more. */
   readonly onAbsent: () => void;
   readonly log: SourceLog;
@@ -72,6 +86,8 @@ export class Reflector {
   readonly #options: ReflectorOptions;
   /** What the sink has. */
   readonly #known = new Map<ObjectKey, ApiObject>();
+  /** What cannot be read as it is now, and why. */
+  readonly #unreadable = new Map<ObjectKey, string>();
   /** The resource version to watch from; undefined: list first. */
   #version: string | undefined;
   /** Of the resource's paths the one that is there, as far as is known. */
@@ -90,6 +106,15 @@ export class Reflector {
   constructor(options: ReflectorOptions) {
     this.#options = options;
     this.#path = options.resource.paths[0];
+  }
+
+  get kind(): Kind {
+    return this.#options.resource.kind;
+  }
+
+  /** How many objects cannot be read as they are now. */
+  get unreadable(): number {
+    return this.#unreadable.size;
   }
 
   /**
@@ -170,6 +195,7 @@ export class Reflector {
     const { kind } = resource;
     const objects = this.#known.size;
     for (const key of this.#known.keys()) this.#drop(key);
+    this.#unreadable.clear();
     // Somebody may have upgraded a CRD to one without any version that is asked for.
     if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
     else if (!this.#absent) log.info({ kind }, 'not installed; looking for it now and then');
@@ -194,7 +220,9 @@ export class Reflector {
       first ??= page;
       next = page.continue;
     } while (next !== '');
-    for (const key of this.#known.keys()) if (!present.has(key)) this.#drop(key);
+    for (const known of [this.#known, this.#unreadable]) {
+      for (const key of known.keys()) if (!present.has(key)) this.#drop(key);
+    }
     this.#paged = true;
     this.#absent = false;
     this.#absences = 0;
@@ -278,6 +306,7 @@ export class Reflector {
     if (!isRecord(item)) {
       this.#options.onProblem(
         new InvalidObject(kind, 'items', `must be objects, not ${shown(item)}`),
+        undefined,
       );
       return undefined;
     }
@@ -291,20 +320,32 @@ export class Reflector {
       object = readObject(raw, [this.#options.resource.kind]);
     } catch (error) {
       if (!(error instanceof InvalidObject)) throw error;
-      this.#options.onProblem(error);
-      // Which has said all that there is to say.
-      return this.#keyOf(raw, () => {});
+      return this.#passOver(raw, error);
     }
     if (object === undefined) {
       const key = this.#keyOf(raw);
       if (key !== undefined) this.#drop(key);
       return key;
     }
+    this.#unreadable.delete(object.key);
     if (!isDeepStrictEqual(this.#known.get(object.key), object)) {
       this.#known.set(object.key, object);
       this.#options.sink.upsert(object);
     }
     return object.key;
+  }
+
+  /** @returns the object's key, as far as it has one. */
+  #passOver(raw: unknown, problem: InvalidObject): ObjectKey | undefined {
+    // Why it cannot be named is part of the problem.
+    const key = this.#keyOf(raw, () => {});
+    if (key === undefined) {
+      this.#options.onProblem(problem, undefined);
+    } else if (this.#unreadable.get(key) !== problem.message) {
+      this.#unreadable.set(key, problem.message);
+      this.#options.onProblem(problem, { kind: this.kind, key, uid: uidOf(raw) });
+    }
+    return key;
   }
 
   #takeAway(raw: unknown): void {
@@ -313,6 +354,7 @@ export class Reflector {
   }
 
   #drop(key: ObjectKey): void {
+    this.#unreadable.delete(key);
     if (this.#known.delete(key)) this.#options.sink.remove(this.#options.resource.kind, key);
   }
 
@@ -323,7 +365,7 @@ export class Reflector {
       if (identity !== undefined) return identity.key;
     } catch (error) {
       if (!(error instanceof InvalidObject)) throw error;
-      report(error);
+      report(error, undefined);
       return undefined;
     }
     throw new MalformedAnswer(`API server: not a ${this.#options.resource.kind}`);
@@ -345,10 +387,18 @@ function asksForList(failure: Failure | undefined, failures: number): boolean {
   return failures % LIST_AFTER_FAILURES === 0;
 }
 
+function metadataOf(object: unknown): Record<string, unknown> {
+  return isRecord(object) && isRecord(object.metadata) ? object.metadata : {};
+}
+
+function uidOf(object: unknown): string {
+  const { uid } = metadataOf(object);
+  return typeof uid === 'string' ? uid : '';
+}
+
 /** @throws MalformedAnswer for an event without one. */
 function versionOf(object: unknown): string {
-  const metadata = isRecord(object) && isRecord(object.metadata) ? object.metadata : {};
-  const { resourceVersion } = metadata;
+  const { resourceVersion } = metadataOf(object);
   if (typeof resourceVersion === 'string' && resourceVersion !== '') return resourceVersion;
   throw new MalformedAnswer('API server: an event without a resource version');
 }

@@ -1,8 +1,7 @@
-import type { InvalidObject } from '../../api/errors.ts';
 import type { ObjectSink, Source } from '../store.ts';
 import { BACKOFF, type Backoff } from './backoff.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
-import { Reflector, type Resource, type SourceLog } from './reflector.ts';
+import { type OnProblem, Reflector, type Resource, type SourceLog } from './reflector.ts';
 import {
   createOpenSession,
   lastPart,
@@ -14,8 +13,7 @@ import {
 export interface KubernetesSourceOptions extends ClusterOptions {
   readonly resources: readonly Resource[];
   readonly sink: ObjectSink;
-  /** An object that cannot be read; its last readable version stays in force. */
-  readonly onProblem: (problem: InvalidObject) => void;
+  readonly onProblem: OnProblem;
   readonly log: SourceLog;
   readonly backoff?: Backoff;
   readonly timeouts?: Timeouts;
@@ -37,6 +35,7 @@ export function createKubernetesSource(options: KubernetesSourceOptions): Source
 class KubernetesSource implements Source {
   readonly #options: KubernetesSourceOptions;
   readonly #stop = new AbortController();
+  #reflectors: readonly Reflector[] = [];
   #running: Promise<unknown> = Promise.resolve();
 
   constructor(options: KubernetesSourceOptions) {
@@ -70,12 +69,12 @@ class KubernetesSource implements Source {
         if (unsynced.size === 0) resolve();
       },
     };
-    const runs = resources.map((resource) => {
+    this.#reflectors = resources.map((resource) => {
       const onAbsent = () => observer?.absent(lastPart(resource.paths[0]));
       const options = { resource, open, sink: counting, onProblem, onAbsent, log, backoff };
-      return new Reflector(options).run(this.#stop.signal);
+      return new Reflector(options);
     });
-    this.#running = Promise.all(runs);
+    this.#running = Promise.all(this.#reflectors.map((each) => each.run(this.#stop.signal)));
     await Promise.race([synced, this.#running]);
     // The race counts as a handler of every rejection; later ones are bugs and must be loud.
     void this.#running.then(() => log.info({}, 'the Kubernetes source has stopped'));
@@ -84,5 +83,10 @@ class KubernetesSource implements Source {
   async stop(): Promise<void> {
     this.#stop.abort();
     await this.#running;
+  }
+
+  unreadable(): ReadonlyMap<string, number> {
+    const some = this.#reflectors.filter(({ unreadable }) => unreadable > 0);
+    return new Map(some.map(({ kind, unreadable }) => [kind, unreadable]));
   }
 }

@@ -99,6 +99,22 @@ class ManifestSource implements Source {
     await this.#looking;
   }
 
+  unreadable(): ReadonlyMap<string, number> {
+    const objects = new Set<string>();
+    for (const { problems } of this.#files.values()) {
+      for (const { object, field } of problems) {
+        // Without a field: it can be read, and another comes first.
+        if (object !== undefined && field !== undefined) objects.add(object);
+      }
+    }
+    const counts = new Map<string, number>();
+    for (const object of objects) {
+      const [kind = ''] = object.split(' ');
+      counts.set(kind, (counts.get(kind) ?? 0) + 1);
+    }
+    return counts;
+  }
+
   #onEvent(): void {
     if (this.#stopped) return;
     const now = performance.now();

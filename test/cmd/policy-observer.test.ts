@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
 import { Registry } from 'prom-client';
+import { InvalidObject } from '../../api/errors.ts';
 import type { PolicyFault } from '../../api/policy-objects.ts';
 import { readObject } from '../../api/read-object.ts';
 import { PolicyFaults } from '../../cmd/policy-faults.ts';
-import { createPolicyObserver, tellOfFaults } from '../../cmd/policy-observer.ts';
+import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from '../../cmd/policy-observer.ts';
 import type { Events } from '../../events/recorder.ts';
 import { definer } from '../../metrics/define.ts';
 import { policyMetrics } from '../../metrics/policy.ts';
@@ -17,15 +18,20 @@ function world() {
     log.push([level, message, details]);
   };
   const events: unknown[] = [];
+  const regarding: unknown[] = [];
   const recorder: Events = {
     normal: () => assert.fail('no Event of this type is known'),
-    warning: ({ kind, name }, reason, note) => events.push([`${kind} ${name}`, reason, note]),
+    warning: (about, reason, note) => {
+      events.push([`${about.kind} ${about.name}`, reason, note]);
+      regarding.push(about);
+    },
   };
   const registry = new Registry();
   const metrics = policyMetrics(
     definer(registry),
     {
       policies: () => [],
+      unreadable: () => [],
       profiles: () => [],
       elements: () => [],
       names: () => ({
@@ -56,7 +62,7 @@ function world() {
   const faults = new PolicyFaults(tellOfFaults(logger, recorder));
   const scrape = async () => new Scrape(await registry.metrics());
   const said = (level: string) => log.filter(([of]) => of === level).map(([, message]) => message);
-  return { observer, faults, events, scrape, said, log };
+  return { observer, faults, events, recorder, regarding, scrape, said, log };
 }
 
 /** As it is read, but with these faults. */
@@ -131,6 +137,38 @@ describe('what an agent says of network policy', () => {
       ['IPv4', 'IPv6'].map((family) => value('disturbances_total', family)),
       [0, 1],
     );
+  });
+
+  it('which objects of network policy are passed over, for they cannot be read', () => {
+    const { events, recorder, regarding } = world();
+    const problem = new InvalidObject('AdminNetworkPolicy a', 'spec.subject', 'is required');
+    const tell = (kind: 'AdminNetworkPolicy' | 'NetworkPolicy' | 'Service', key: string) =>
+      tellOfUnreadable(recorder, problem, { kind, key, uid: 'u' });
+    tell('AdminNetworkPolicy', 'a');
+    tell('NetworkPolicy', 'default/b');
+    tell('Service', 'default/c');
+    const note =
+      'spec.subject: is required; passed over, and its last readable version stays in force';
+    assert.deepEqual(events, [
+      ['AdminNetworkPolicy a', 'Unreadable', note],
+      ['NetworkPolicy b', 'Unreadable', note],
+    ]);
+    assert.deepEqual(regarding, [
+      {
+        apiVersion: 'policy.networking.k8s.io/v1alpha1',
+        kind: 'AdminNetworkPolicy',
+        namespace: '',
+        name: 'a',
+        uid: 'u',
+      },
+      {
+        apiVersion: 'networking.k8s.io/v1',
+        kind: 'NetworkPolicy',
+        namespace: 'default',
+        name: 'b',
+        uid: 'u',
+      },
+    ]);
   });
 
   it('which policies fail closed, where and why, once until that changes', () => {

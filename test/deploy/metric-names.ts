@@ -46,6 +46,7 @@ export const METRIC_NAMES: Readonly<Record<string, MetricName>> = {
   /** Services that are rejected because no mark is left for them. */
   portwide_marks_exhausted: { type: 'gauge', labels: ['ip_family'] },
   portwide_policies: { type: 'gauge', labels: ['kind', 'state'] },
+  portwide_policy_unreadable_objects: { type: 'gauge', labels: ['kind'] },
   portwide_policy_denied_packets_total: {
     type: 'counter',
     labels: ['tier', 'direction', 'ip_family'],

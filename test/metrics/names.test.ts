@@ -81,6 +81,7 @@ const PORTWIDE: readonly Row[] = [
 /** Of agents that enforce network policy. */
 const POLICY: readonly Row[] = [
   ['portwide_policies', 'gauge', ['kind', 'state']],
+  ['portwide_policy_unreadable_objects', 'gauge', ['kind']],
   ['portwide_policy_profiles', 'gauge', ['direction']],
   ['portwide_policy_elements', 'gauge', ['ip_family', 'set']],
   ['portwide_policy_denied_packets_total', 'counter', ['direction', 'ip_family', 'tier']],
@@ -96,7 +97,6 @@ const POLICY: readonly Row[] = [
   ['portwide_policy_disturbances_total', 'counter', FAMILY],
   ['portwide_policy_last_queued_timestamp_seconds', 'gauge', FAMILY],
   ['portwide_policy_last_applied_timestamp_seconds', 'gauge', FAMILY],
-  ['portwide_policy_unreadable_objects_total', 'counter', ['kind']],
 ];
 const ALL = [...KUBE_PROXY, ...PORTWIDE, ...POLICY];
 
@@ -143,6 +143,7 @@ async function experienced(): Promise<Scrape> {
     definer(metrics.registry),
     {
       policies: () => [{ kind: 'NetworkPolicy', state: 'sound', count: 1 }],
+      unreadable: () => [{ kind: 'CIDRGroup', count: 1 }],
       profiles: () => [{ direction: 'ingress', count: 1 }],
       elements: () => [{ family: 'IPv4', set: 'peers', count: 1 }],
       names: () => NAMES,

@@ -105,6 +105,107 @@ describe('the kubernetes source for network policy', () => {
     assert.ok(JSON.stringify(world.sink.objects.get('Pod default/p1000')).length < 400);
   });
 
+  describe('of objects that its CRD lets pass and that cannot be read', () => {
+    const admin = (name: string, operator: string): Manifest => ({
+      apiVersion: 'policy.networking.k8s.io/v1alpha1',
+      kind: 'AdminNetworkPolicy',
+      metadata: { name, uid: `uid-${name}` },
+      spec: {
+        priority: 1,
+        subject: { namespaces: { matchExpressions: [{ key: 'team', operator, values: ['x'] }] } },
+        ingress: [{ action: 'Deny', from: [{ namespaces: {} }] }],
+      },
+    });
+    const unreadable = (...counts: readonly (readonly [kind: string, count: number])[]) =>
+      until(`unreadable are ${JSON.stringify(counts)}`, () => {
+        const now = Object.entries(world.unreadableNow());
+        return JSON.stringify(now) === JSON.stringify(counts);
+      });
+    const relisted = async () => {
+      const before = world.requests('watch', 'adminnetworkpolicies').length;
+      world.double.breakWatches('expire', 'adminnetworkpolicies');
+      await until(
+        'it is watched again',
+        () => world.requests('watch', 'adminnetworkpolicies').length > before,
+      );
+    };
+
+    beforeEach(async () => {
+      world.double.put(admin('a', 'In'), admin('b', 'in'), group('g', 'nonsense'));
+      await world.settle(ALL);
+    });
+
+    it('tells each once, with its uid, through events and lists', async () => {
+      const field = 'spec.subject.namespaces.matchExpressions[0].operator';
+      assert.deepEqual(world.unreadableNow(), { AdminNetworkPolicy: 1, CIDRGroup: 1 });
+      world.double.put({ ...admin('b', 'in'), status: {} });
+      await relisted();
+      world.double.put(admin('a', 'in'));
+      await unreadable(['AdminNetworkPolicy', 2], ['CIDRGroup', 1]);
+      const ofPolicies = world.unreadable.flatMap((object, index) =>
+        object?.kind === 'AdminNetworkPolicy' ? [[object, world.problems[index]]] : [],
+      );
+      assert.deepEqual(
+        ofPolicies.map(([object]) => object),
+        ['b', 'a'].map((name) => ({ kind: 'AdminNetworkPolicy', key: name, uid: `uid-${name}` })),
+      );
+      assert.ok(String(ofPolicies[0]?.[1]).startsWith(`AdminNetworkPolicy b: ${field}: must be`));
+      assert.equal(world.problems.length, 3);
+    });
+
+    it('tells one again that cannot be read for another reason', async () => {
+      world.double.put(admin('b', 'notin'));
+      await until('it is told', () => world.problems.length === 3);
+      assert.match(world.problems[2] ?? '', /"notin"/);
+      assert.deepEqual(world.unreadableNow(), { AdminNetworkPolicy: 1, CIDRGroup: 1 });
+    });
+
+    it('counts one no longer that can be read, be it as it was before', async () => {
+      world.double.put(admin('a', 'in'));
+      await unreadable(['AdminNetworkPolicy', 2], ['CIDRGroup', 1]);
+      world.double.put(admin('b', 'In'));
+      await unreadable(['AdminNetworkPolicy', 1], ['CIDRGroup', 1]);
+      world.double.put(admin('a', 'In'));
+      await unreadable(['CIDRGroup', 1]);
+      world.double.put(admin('a', 'in'));
+      await unreadable(['AdminNetworkPolicy', 1], ['CIDRGroup', 1]);
+      assert.equal(world.problems.length, 4);
+    });
+
+    it('nor one that is deleted, which the sink never had', async () => {
+      world.double.delete(group('g', ''));
+      await unreadable(['AdminNetworkPolicy', 1]);
+      world.double.delete(admin('b', 'in'));
+      await unreadable();
+      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+    });
+
+    it('nor one that a list has not got any more', async () => {
+      const { length } = world.requests('list', 'adminnetworkpolicies');
+      world.double.fail({
+        verb: 'watch',
+        resource: 'adminnetworkpolicies',
+        fault: { kind: 'status', code: 410, reason: 'Expired' },
+        times: 1,
+      });
+      world.double.breakWatches('cut', 'adminnetworkpolicies');
+      world.double.delete(admin('b', 'in'));
+      await until(
+        'it is listed again',
+        () => world.requests('list', 'adminnetworkpolicies').length > length,
+      );
+      await unreadable(['CIDRGroup', 1]);
+    });
+
+    it('nor those of a CRD that is gone', async () => {
+      const fault = { kind: 'status', code: 404, reason: 'NotFound' } as const;
+      world.double.fail({ verb: 'list', resource: 'cidrgroups', fault, times: 3 });
+      world.double.breakWatches('expire', 'cidrgroups');
+      await until('it is told anew', () => world.problems.length === 3);
+      assert.deepEqual(world.unreadable.at(-1), { kind: 'CIDRGroup', key: 'g', uid: '' });
+    });
+  });
+
   describe('where the CRDs are not installed', () => {
     beforeEach(() => {
       for (const resource of CRDS) world.double.uninstall(resource);

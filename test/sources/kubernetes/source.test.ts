@@ -334,12 +334,22 @@ describe('kubernetes source', () => {
     world.double.put(service('a', 70_000));
     await until('it is reported', () => world.problems.length > 0);
     assert.match(world.problems[0] ?? '', /^Service default\/a: spec\.ports\[0\]\.port: /);
+    assert.deepEqual(world.unreadableNow(), { Service: 1 });
     world.double.put(service('c_', 1));
     world.double.breakWatches('expire', 'services');
     await world.asked('watch', 2);
     assert.deepEqual(world.ports(), { a: 1, b: 1 });
     world.double.delete(service('a', 0));
     await world.has({ b: 1 });
+    assert.deepEqual(world.unreadableNow(), {});
+    // What has no name that it can be known by is told each time.
+    const told = world.problems.map((problem, index) => [
+      problem.split(':')[0],
+      world.unreadable[index]?.key,
+    ]);
+    assert.deepEqual(told[0], ['Service default/a', 'default/a']);
+    assert.ok(told.length > 2);
+    for (const each of told.slice(1)) assert.deepEqual(each, ['Service default/c_', undefined]);
   });
 
   it('waits longer and longer for a server that fails, and starts when it is back', async () => {

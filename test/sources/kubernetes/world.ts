@@ -1,6 +1,6 @@
 /** The source with an API server of its own, and what it was told, waited for and logged. */
 import type { Kind, ServingKind } from '../../../api/objects.ts';
-import type { Resource } from '../../../sources/kubernetes/reflector.ts';
+import type { Resource, UnreadableObject } from '../../../sources/kubernetes/reflector.ts';
 import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Timeouts } from '../../../sources/kubernetes/session.ts';
 import {
@@ -41,6 +41,8 @@ export class World {
   readonly double: ApiServerDouble;
   readonly sink: Recorder;
   readonly problems: string[] = [];
+  /** What each of the problems is about, as far as it can be named. */
+  readonly unreadable: (UnreadableObject | undefined)[] = [];
   /** Failures of each reflector so far. */
   readonly failures: Record<string, number> = { Service: 0, EndpointSlice: 0, Node: 0 };
   /** Milliseconds that the reflector of Services would have waited. */
@@ -74,7 +76,10 @@ export class World {
       ...this.#options.cluster,
       resources: this.#options.resources ?? servingResources('node-1'),
       sink: this.sink,
-      onProblem: ({ message }) => this.problems.push(message),
+      onProblem: ({ message }, object) => {
+        this.problems.push(message);
+        this.unreadable.push(object);
+      },
       log: { info: log, warn: log },
       observer: {
         request: () => {},
@@ -110,6 +115,11 @@ export class World {
     } finally {
       await this.double.close();
     }
+  }
+
+  /** How many objects cannot be read now, by kind. */
+  unreadableNow(): Record<string, number> {
+    return Object.fromEntries(this.#source?.unreadable() ?? []);
   }
 
   /** What was asked about Services. */

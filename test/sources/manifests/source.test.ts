@@ -146,6 +146,7 @@ describe('manifest source', () => {
       'd/a.yaml:9: Service default/b: spec.ports[0].port: must be a number from 1 to 65535, not 70000',
     ]);
     assert.equal(sink.port('a'), 1);
+    assert.deepEqual([...(source?.unreadable() ?? [])], [['Service', 1]]);
     write('a.yaml', BROKEN);
     await until('the next is', () => problems.length > 1);
     assert.deepEqual([sink.port('a'), sink.port('b')], [1, 1]);
@@ -153,6 +154,7 @@ describe('manifest source', () => {
     await until('a is new', () => sink.port('a') === 3);
     assert.equal(sink.port('b'), undefined);
     assert.equal(problems.length, 2);
+    assert.equal(source?.unreadable().size, 0);
   });
 
   it('uses what it can of a file that was never good', async () => {
@@ -192,6 +194,13 @@ describe('manifest source', () => {
     assert.equal(problems.length, 1, 'it was told already');
     unlinkSync(path('a.yaml'));
     await until('the other file has it', () => sink.port('a') === 3);
+  });
+
+  it('does not count as unreadable what is there twice', async () => {
+    write('a.yaml', `${service('a', 1)}---\n${service('a', 2)}`);
+    write('b.yaml', service('a', 3));
+    await start();
+    assert.deepEqual([problems.length, source?.unreadable().size], [2, 0]);
   });
 
   it('follows a ConfigMap mount', async () => {
