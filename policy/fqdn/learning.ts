@@ -50,7 +50,10 @@ const EXPIRY = 30_000;
 export type DnsNumbers = Readonly<Record<Count, number>> & {
   /** Answers that could not be made known to the kernel. */
   readonly notLearned: number;
-  /** Whether the thread or the rules of a family are not there, so that answers go by unseen. */
+  /**
+   * Whether answers go by unseen although names matter: there are no resolvers, or the thread or the rules of a
+   * family are not there.
+   */
   readonly isBlind: boolean;
   readonly names: number;
   readonly addresses: number;
@@ -155,7 +158,7 @@ export class DnsLearning {
       givenUp: count('givenUp'),
       overdue: count('overdue'),
       notLearned: this.#notLearned,
-      isBlind: this.#isWanted && this.#failing.size > 0,
+      isBlind: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
       ...this.#learner.numbers(),
     };
   }
@@ -166,8 +169,12 @@ export class DnsLearning {
     await Promise.all([this.#thread.stop(), ...this.#runners.map((runner) => runner.stop())]);
   }
 
+  get #hasNames(): boolean {
+    return this.#patterns !== undefined && this.#patterns.size > 0;
+  }
+
   get #isWanted(): boolean {
-    return this.#patterns !== undefined && this.#patterns.size > 0 && this.#resolvers.size > 0;
+    return this.#hasNames && this.#resolvers.size > 0;
   }
 
   #adaptThread(): void {

@@ -47,6 +47,7 @@ export const METRIC_NAMES: Readonly<Record<string, MetricName>> = {
   portwide_marks_exhausted: { type: 'gauge', labels: ['ip_family'] },
   portwide_policies: { type: 'gauge', labels: ['kind', 'state'] },
   portwide_policy_unreadable_objects: { type: 'gauge', labels: ['kind'] },
+  portwide_policy_dns_unseen: { type: 'gauge', labels: [] },
   portwide_policy_denied_packets_total: {
     type: 'counter',
     labels: ['tier', 'direction', 'ip_family'],

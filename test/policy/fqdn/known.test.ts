@@ -111,6 +111,14 @@ describe('what is known of domain names', () => {
     assert.deepEqual([learning.numbers().names, learning.numbers().addresses], [0, 0]);
   });
 
+  it('cannot become more without resolvers, which matters where there are names', async () => {
+    assert.equal(learning.numbers().isBlind, false);
+    await learning.setNames(names('*.example.com', 1));
+    assert.equal(learning.numbers().isBlind, true);
+    await learning.setNames(new Map());
+    assert.equal(learning.numbers().isBlind, false);
+  });
+
   it('may not be known to the kernel, which is told', async () => {
     error = new Error('no table');
     await learning.setNames(names('*.example.com', 1));
