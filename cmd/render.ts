@@ -33,7 +33,10 @@ export function addRenderCommand(program: Command): void {
   const command = program
     .command('render')
     .description('print the rules that a node would get, without touching the kernel')
-    .requiredOption('--manifests <dir>', 'directory of YAML and JSON manifests')
+    .requiredOption(
+      '--manifests <dir>',
+      'directory of manifests: its .yaml, .yml and .json files, not those of directories in it',
+    )
     .addOption(
       new Option('--ip-family <family>', 'family of the rules; the commands load one at a time')
         .choices(['IPv4', 'IPv6'])

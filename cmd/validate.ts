@@ -3,6 +3,7 @@ import type { Command } from 'commander';
 import { compareText } from '../api/collections.ts';
 import { type ApiObject, POLICY_KINDS, SERVING_KINDS } from '../api/objects.ts';
 import type { PolicyFault } from '../api/policy-objects.ts';
+import { printable } from '../api/read-field.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import type { FeatureGates } from '../config/map-kinds.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
@@ -11,23 +12,38 @@ import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem, type ManifestProblem } from '../sources/manifests/problem.ts';
 import { loadOrWarn } from './configuration.ts';
 
+/** Characters; those of Kubernetes are shorter. */
+const MAX_SHOWN_KIND = 80;
+
 export function addValidateCommand(program: Command): void {
   const { config, featureGates } = ALL_SETTINGS;
   const command = program
     .command('validate')
     .description(
-      'check manifests; exit 1 and name file, line, object, field and reason of each fault',
+      'check manifests; exit 1 and name file, line, object, field and reason of each fault; say which kinds are passed over',
     )
-    .requiredOption('--manifests <dir>', 'directory of YAML and JSON manifests');
+    .requiredOption(
+      '--manifests <dir>',
+      'directory of manifests: its .yaml, .yml and .json files, not those of directories in it',
+    );
   addFlags(command, { config, featureGates }).action(
     async (texts: FlagTexts & { manifests: string }) => {
       const { options } = await loadOrWarn(texts);
-      const { problems, objects } = validate(texts.manifests, options.featureGates);
+      const { problems, objects, passedOver } = validate(texts.manifests, options.featureGates);
       for (const problem of problems) process.stdout.write(`${formatProblem(problem)}\n`);
       if (problems.length > 0) process.exitCode = 1;
       else process.stdout.write(`${objects} objects, no faults\n`);
+      if (passedOver.size > 0) process.stdout.write(passedOverLine(passedOver));
     },
   );
+}
+
+export interface Validation {
+  readonly problems: readonly ManifestProblem[];
+  /** How many objects were read. */
+  readonly objects: number;
+  /** Kinds that nothing here reads, as written, and how many objects are of each. */
+  readonly passedOver: ReadonlyMap<string, number>;
 }
 
 /**
@@ -36,10 +52,7 @@ export function addValidateCommand(program: Command): void {
  * network policy are checked whether or not an agent enforces it.
  * @throws ManifestDirectoryError
  */
-export function validate(
-  directory: string,
-  gates: FeatureGates,
-): { problems: ManifestProblem[]; objects: number } {
+export function validate(directory: string, gates: FeatureGates): Validation {
   const loaded = loadManifestDirectory(directory, [...SERVING_KINDS, ...POLICY_KINDS]);
   const table = new RouteTable({
     nodeName: '',
@@ -69,7 +82,13 @@ export function validate(
   const problems = [...loaded.problems, ...refused, ...faults].sort(
     (a, b) => compareText(a.file, b.file) || (a.line ?? 0) - (b.line ?? 0),
   );
-  return { problems, objects: loaded.objects.length };
+  return { problems, objects: loaded.objects.length, passedOver: loaded.passedOver };
+}
+
+/** `passed over: 2 NetworkPolcy, 1 Deployment`: a typo would hide among them otherwise. */
+function passedOverLine(kinds: ReadonlyMap<string, number>): string {
+  const counts = [...kinds].map(([kind, count]) => `${count} ${kind.slice(0, MAX_SHOWN_KIND)}`);
+  return `passed over: ${printable(counts.join(', '))}\n`;
 }
 
 function faultsOf(object: ApiObject): readonly PolicyFault[] {

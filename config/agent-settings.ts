@@ -39,8 +39,8 @@ export const AGENT_SETTINGS = {
     kind: optional({ ...text, argument: '<dir>' }),
     default: undefined,
     winsOverFile: true,
-    text: 'read Services and EndpointSlices from this directory, not from a cluster',
-    more: 'With `--config`, its `clientConnection` is not used then.',
+    text: 'read objects from this directory (its .yaml, .yml and .json files), not from a cluster',
+    more: 'Services and EndpointSlices, and [what network policy needs](policy.md#from-a-directory-of-manifests). Directories in it are not looked into. With `--config`, its `clientConnection` is not used then.',
   }),
   iptablesSyncPeriod: setting({
     group: 'iptables',

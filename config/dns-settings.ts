@@ -76,7 +76,7 @@ export const DNS_SETTINGS = {
     group: 'node',
     kind: manifests.kind,
     default: undefined,
-    text: manifests.text,
+    text: 'read Services and EndpointSlices from this directory (its .yaml, .yml and .json files), not from a cluster',
   }),
   metricsBindAddress: setting({
     group: 'servers',

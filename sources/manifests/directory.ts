@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Kind } from '../../api/objects.ts';
 import { printable } from '../../api/read-field.ts';
 import { type ParsedManifest, type ParsedObject, parseManifest } from './parse.ts';
-import type { ManifestProblem } from './problem.ts';
+import type { ManifestProblem, Problem } from './problem.ts';
 
 /** Larger files are refused: they are parsed in one piece, at about a second per MB of YAML. */
 export const MAX_FILE_BYTES = 64 * 1024 * 1024;
@@ -28,17 +28,20 @@ export interface LoadedObject extends ParsedObject {
 export interface LoadedManifests {
   readonly objects: readonly LoadedObject[];
   readonly problems: readonly ManifestProblem[];
+  /** Kinds that were not asked for, as written, and how many objects of each were left out. */
+  readonly passedOver: ReadonlyMap<string, number>;
 }
 
 /**
  * Reads the manifests of a directory once, as the agent does when it starts: what can be read of a
  * file with problems counts, and of an object in two files the first in the order of file names.
- * Objects of kinds not asked for are left out. Objects and problems come in the order of file names and lines.
+ * Objects of kinds not asked for are left out, and counted. Objects and problems come in the order of file names and lines.
  * @throws ManifestDirectoryError
  */
 export function loadManifestDirectory(directory: string, kinds: readonly Kind[]): LoadedManifests {
   const objects = new Map<string, LoadedObject>();
   const problems: ManifestProblem[] = [];
+  const passedOver = new Map<string, number>();
   for (const file of listManifests(directory)) {
     const parsed = readManifest(directory, file, kinds);
     for (const problem of parsed.problems)
@@ -49,8 +52,11 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
       if (first === undefined) objects.set(name, { object, line, file });
       else problems.push(duplicateProblem(directory, file, line, name, first.file));
     }
+    for (const [kind, count] of parsed.passedOver) {
+      passedOver.set(kind, (passedOver.get(kind) ?? 0) + count);
+    }
   }
-  return { objects: [...objects.values()], problems };
+  return { objects: [...objects.values()], problems, passedOver };
 }
 
 /** What is reported of an object that a file earlier in the order has as well. */
@@ -100,20 +106,21 @@ export function readManifest(
     // Without O_NONBLOCK, opening a pipe would wait for its writer.
     descriptor = openSync(join(directory, file), constants.O_RDONLY | constants.O_NONBLOCK);
     const stats = fstatSync(descriptor);
-    if (!stats.isFile()) return { objects: [], problems: [], blank: false };
+    if (!stats.isFile()) return holdsNothing([]);
     if (stats.size > MAX_FILE_BYTES) {
-      return problem(`is too large: ${stats.size} bytes, of at most ${MAX_FILE_BYTES}`);
+      const reason = `is too large: ${stats.size} bytes, of at most ${MAX_FILE_BYTES}`;
+      return holdsNothing([{ reason }]);
     }
     const text = new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(descriptor));
     return { ...parseManifest(text, file, kinds), blank: text.trim() === '' };
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
-    return problem(`cannot be read: ${printable(message)}`);
+    return holdsNothing([{ reason: `cannot be read: ${printable(message)}` }]);
   } finally {
     if (descriptor !== undefined) closeSync(descriptor);
   }
 }
 
-function problem(reason: string): ManifestFile {
-  return { objects: [], problems: [{ reason }], blank: false };
+function holdsNothing(problems: readonly Problem[]): ManifestFile {
+  return { objects: [], problems, passedOver: new Map(), blank: false };
 }

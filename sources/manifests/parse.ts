@@ -16,6 +16,8 @@ export interface ParsedManifest {
   /** In the order of the text; no object twice. */
   readonly objects: readonly ParsedObject[];
   readonly problems: readonly Problem[];
+  /** Kinds that were not asked for, as written, and how many objects of each were left out. */
+  readonly passedOver: ReadonlyMap<string, number>;
 }
 
 /** One document of a file, parsed and not yet read. */
@@ -31,6 +33,13 @@ interface RawDocument {
  * little memory here; the cap keeps it from costing time.
  */
 const MAX_ALIASES = 1000;
+
+/** What may be an object: it says of which kind. */
+interface Candidate {
+  readonly kind: string;
+  readonly value: unknown;
+  readonly line: number;
+}
 
 /** The lists that are known: their apiVersions, and what members are that do not say it. */
 const LISTS = new Map<string, { apiVersions: readonly string[]; kind: Kind | undefined }>([
@@ -55,9 +64,14 @@ export function parseManifest(
     ? jsonDocuments(text, problems)
     : yamlDocuments(text, problems);
   const objects = new Map<string, ParsedObject>();
-  for (const { value, line } of documents.flatMap((document) =>
+  const passedOver = new Map<string, number>();
+  for (const { kind, value, line } of documents.flatMap((document) =>
     unpack(document, kinds, problems),
   )) {
+    if (!kinds.some((each) => each === kind)) {
+      passedOver.set(kind, (passedOver.get(kind) ?? 0) + 1);
+      continue;
+    }
     try {
       const object = readObject(value, kinds);
       if (object === undefined) continue;
@@ -71,14 +85,10 @@ export function parseManifest(
     }
   }
   problems.sort((a, b) => (a.line ?? 0) - (b.line ?? 0));
-  return { objects: [...objects.values()], problems };
+  return { objects: [...objects.values()], problems, passedOver };
 }
 
-function unpack(
-  document: RawDocument,
-  kinds: readonly Kind[],
-  problems: Problem[],
-): { value: unknown; line: number }[] {
+function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem[]): Candidate[] {
   const { value, line, itemLines } = document;
   if (!isRecord(value)) {
     problems.push({ line, reason: `must be a Kubernetes object, not ${shown(value)}` });
@@ -93,7 +103,7 @@ function unpack(
   const list = LISTS.get(kind);
   // A list of a kind that is not asked for may be of somebody else's kind of that name.
   const isAsked = list?.kind === undefined || kinds.includes(list.kind);
-  if (list === undefined || !isAsked) return [{ value, line }];
+  if (list === undefined || !isAsked) return [{ kind, value, line }];
   if (!list.apiVersions.includes(apiVersion)) {
     problems.push({
       line,
@@ -112,7 +122,7 @@ function unpack(
     const implied = list.kind === undefined ? {} : { apiVersion, kind: list.kind };
     const whole = isRecord(item) ? { ...implied, ...item } : item;
     if (isRecord(whole) && typeof whole.kind === 'string' && !LISTS.has(whole.kind)) {
-      return [{ value: whole, line: itemLine }];
+      return [{ kind: whole.kind, value: whole, line: itemLine }];
     }
     const field = `items[${index}]`;
     problems.push({ line: itemLine, object: kind, field, reason: 'must be a Kubernetes object' });

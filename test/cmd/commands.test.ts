@@ -175,6 +175,23 @@ describe('the command', () => {
       assert.deepEqual([exitCode, stdout], [0, '5 objects, no faults']);
     });
 
+    it('tells how many objects it passed over, of which kinds', async () => {
+      const object = (kind: string) => `apiVersion: v1\nkind: ${kind}\nmetadata: {name: a}\n`;
+      const policy = (kind: string) => `${object(kind)}spec: {podSelector: {}}\n`;
+      put('a.yaml', `${SIP}---\n${policy('NetworkPolcy')}---\n${object('Deployment')}`);
+      put('b.yaml', `${policy('NetworkPolcy')}---\n${policy('networkpolicy')}`);
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 0);
+      assert.equal(
+        stdout,
+        '2 objects, no faults\npassed over: 2 NetworkPolcy, 1 Deployment, 1 networkpolicy',
+      );
+      put('c.yaml', '- 1');
+      const faulty = await run('validate', `--manifests=${directory}`);
+      assert.equal(faulty.exitCode, 1);
+      assert.match(faulty.stdout, /c\.yaml:1: .*\npassed over: 2 NetworkPolcy, 1 Deployment, /);
+    });
+
     it('says that a directory is missing', async () => {
       const { exitCode, stderr } = await run('validate', '--manifests=/no/such/directory');
       assert.equal(exitCode, 1);

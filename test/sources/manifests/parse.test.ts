@@ -59,6 +59,26 @@ describe('manifests of a kind that is read in two versions', () => {
   });
 });
 
+describe('what is left out of a manifest', () => {
+  const left = (text: string) =>
+    Object.fromEntries(parseManifest(text, 'm.yaml', SERVING_KINDS).passedOver);
+
+  it('is counted by kind', () => {
+    const items =
+      '[{kind: Service, apiVersion: v1, metadata: {name: a}}, {kind: Svc}, {kind: Pod}]';
+    const pod = 'apiVersion: v1\nkind: Pod\n';
+    assert.deepEqual(left(`${pod}---\napiVersion: v1\nkind: List\nitems: ${items}\n`), {
+      Pod: 2,
+      Svc: 1,
+    });
+  });
+
+  it('is neither what is read and says nothing here, nor what cannot be read', () => {
+    const slice = 'apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a}\n';
+    assert.deepEqual(left(`${slice}addressType: FQDN\n---\n${service('A_')}---\nkind: 7\n`), {});
+  });
+});
+
 describe('manifest parsing', () => {
   const table: readonly (readonly [string, string, readonly string[], string?])[] = [
     ['an empty file', '', []],

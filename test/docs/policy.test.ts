@@ -1,0 +1,49 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { execa } from 'execa';
+import { consoleCommands, fencedBlocks } from './page.ts';
+
+const file = (path: string) => new URL(`../../${path}`, import.meta.url).pathname;
+const PORTWIDE = file('portwide');
+const page = readFileSync(file('docs/policy.md'), 'utf8');
+
+describe('docs/policy.md', () => {
+  const commands = fencedBlocks(page, 'console').flatMap(consoleCommands);
+
+  it('has commands, of `portwide policy explain` above all', () => {
+    const names = commands.map(({ command }) => /portwide \w+/.exec(command)?.[0]);
+    const explain = 'portwide policy';
+    assert.deepEqual(names, ['portwide validate', explain, explain, explain]);
+  });
+
+  for (const { command, output } of commands) {
+    it(`shows what is printed by: ${command}`, async () => {
+      const { all } = await execa('sh', ['-c', command], {
+        cwd: file('.'),
+        all: true,
+        reject: false,
+        env: { PATH: `${dirname(PORTWIDE)}:${process.env.PATH}` },
+      });
+      assert.equal(all, output);
+    });
+  }
+
+  it('shows the policy that the example has', () => {
+    const [policy = ''] = fencedBlocks(page, 'yaml');
+    const example = readFileSync(file('examples/network-policy.yaml'), 'utf8');
+    assert.ok(policy !== '' && example.includes(`\n${policy}---\n`));
+  });
+
+  it('links to headings that are there', () => {
+    const headings = [...page.matchAll(/^##+ (.*)$/gm)].map(([, title = '']) =>
+      title
+        .toLowerCase()
+        .replaceAll(/[^a-z -]/g, '')
+        .replaceAll(' ', '-'),
+    );
+    for (const [, anchor = ''] of page.matchAll(/\]\(#([^)]+)\)/g)) {
+      assert.ok(headings.includes(anchor), anchor);
+    }
+  });
+});
