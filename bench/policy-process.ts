@@ -71,6 +71,7 @@ async function load(agent: PolicyAgent, objects: readonly PolicyObject[]): Promi
     for (const object of objects.slice(at, at + OBJECTS_PER_TURN)) agent.model.upsert(object);
     await nextTurn();
   }
+  await agent.model.prepare();
   agent.enforcer.start();
   await agent.inKernel();
 }
