@@ -5,7 +5,7 @@ import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { ENV_FORMATS, type EnvFormat, formatVariables, isShellName } from '../envvars/format.ts';
 import { containerVariables } from '../envvars/variables.ts';
-import type { Resource } from '../sources/kubernetes/reflector.ts';
+import { ALL_SERVICES } from '../sources/kubernetes/resources.ts';
 import { loadOrWarn } from './configuration.ts';
 import { readOnce } from './read-once.ts';
 
@@ -51,12 +51,9 @@ function namespaceName(given: string): string {
   throw new InvalidArgumentError("A namespace is a DNS label (a-z, 0-9 and '-').");
 }
 
-/** All of them, whoever serves them. */
-const SERVICES: Resource = { kind: 'Service', paths: ['/api/v1/services'], selectors: {} };
-
-/** As `readOnce`. */
+/** All of them, whoever serves them; as `readOnce`. */
 async function readServices(options: RunOptions, note: (line: string) => void): Promise<Service[]> {
-  const objects = await readOnce(options, [SERVICES], note);
+  const objects = await readOnce(options, [ALL_SERVICES], note);
   return objects.flatMap((object) => (object.kind === 'Service' ? [object] : []));
 }
 

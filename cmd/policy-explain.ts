@@ -1,7 +1,7 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { canonicalAddress } from '../api/addresses.ts';
 import { InvalidObject } from '../api/errors.ts';
-import { PROTOCOLS, type Protocol } from '../api/objects.ts';
+import { type ApiObject, PROTOCOLS, type Protocol } from '../api/objects.ts';
 import { domainName } from '../api/read-domain-name.ts';
 import { rootField } from '../api/read-field.ts';
 import { isDnsLabel } from '../api/read-name.ts';
@@ -16,7 +16,7 @@ import {
   UnknownEndpoint,
 } from '../policy/explain.ts';
 import { PolicyModel } from '../policy/model.ts';
-import { policyResources } from '../sources/kubernetes/resources.ts';
+import { ALL_SERVICES, policyResources } from '../sources/kubernetes/resources.ts';
 import { loadOrWarn } from './configuration.ts';
 import { UserError } from './errors.ts';
 import { isPolicyObject } from './policy.ts';
@@ -65,7 +65,8 @@ export function addPolicyCommand(program: Command): void {
     async (texts: FlagTexts & ExplainOptions) => {
       const { options } = await loadOrWarn(texts);
       const note = (line: string) => process.stderr.write(`${line}\n`);
-      const objects = await readOnce(options, policyResources(), note);
+      const objects = await readOnce(options, [ALL_SERVICES, ...policyResources()], note);
+      refuseService(objects, texts.to);
       const faults: ToldFault[] = [];
       const policies = new PolicyFaults({
         onRaised: (fault) => faults.push(fault),
@@ -84,6 +85,20 @@ export function addPolicyCommand(program: Command): void {
       if (answer.verdict === 'deny') process.exitCode = 1;
     },
   );
+}
+
+/** @throws UserError for an address of a Service: destinations are translated before policies look. */
+function refuseService(objects: readonly ApiObject[], to: Endpoint): void {
+  if (!('address' in to)) return;
+  for (const object of objects) {
+    if (object.kind !== 'Service') continue;
+    const { key, clusterIPs, externalIPs, loadBalancerIngress } = object;
+    const ingress = loadBalancerIngress.map(({ ip }) => ip);
+    if (![...clusterIPs, ...externalIPs, ...ingress].includes(to.address)) continue;
+    throw new UserError(
+      `${to.address} is of Service ${key}, and policies see the pod behind it: ask for one of these, and its port`,
+    );
+  }
 }
 
 /** What `portwide policy explain` says. */

@@ -25,12 +25,12 @@ export function servingResources(nodeName: string): Resource[] {
   ];
 }
 
-/** All Services and EndpointSlices: kube-proxy's selectors leave out those that only DNS tells of. */
+/** All Services: kube-proxy's selectors leave out those that only DNS tells of. */
+export const ALL_SERVICES: Resource = { ...SERVICES, selectors: {} };
+
+/** All Services and EndpointSlices. */
 export function dnsResources(): Resource[] {
-  return [
-    { ...SERVICES, selectors: {} },
-    { ...ENDPOINT_SLICES, selectors: {} },
-  ];
+  return [ALL_SERVICES, { ...ENDPOINT_SLICES, selectors: {} }];
 }
 
 const POLICY_GROUP = '/apis/policy.networking.k8s.io';

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { execa } from 'execa';
 import { ApiServerDouble } from '../api-server/double.ts';
-import type { Manifest } from '../e2e/manifests.ts';
+import { type Manifest, serviceManifest } from '../e2e/manifests.ts';
 import { namespaceManifest, networkPolicy, podManifest } from '../e2e/policy-manifests.ts';
 
 const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
@@ -33,6 +33,9 @@ const OBJECTS: readonly Manifest[] = [
   DB,
   podManifest(host('pending', 13), { pending: true }),
   podManifest(host('other', 14), { labels: { app: 'other' } }),
+  serviceManifest('web', {
+    spec: { clusterIPs: ['10.96.0.1', 'fd00:10:96::1'], externalIPs: ['198.51.100.7'] },
+  }),
   networkPolicy(
     'db',
     {
@@ -140,6 +143,12 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     [['default/gone', 'data/db', 1], 'default/gone: there is no such pod'],
     [['default/pending', 'data/db', 1], 'default/pending: it has no address yet'],
     [['10.244.1.11', 'fd00::1', 1], 'the two have no addresses of one IP family'],
+    [
+      ['default/web', '10.96.0.1', 80],
+      '10.96.0.1 is of Service default/web, and policies see the pod',
+    ],
+    [['default/web', 'fd00:10:96:0::1', 80], 'fd00:10:96::1 is of Service default/web'],
+    [['default/web', '198.51.100.7', 80], '198.51.100.7 is of Service default/web'],
     [['web', 'data/db', 1], 'neither namespace/name of a pod nor an address'],
     [['a/b/c', 'data/db', 1], 'A pod is namespace/name.'],
     [['default/web', '*.example.com', 1], 'neither a pod, an address nor a domain name'],
