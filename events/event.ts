@@ -49,7 +49,7 @@ export function serviceRef(key: ObjectKey, uid: string): ObjectRef {
   return objectRef({ kind: 'Service', key, uid });
 }
 
-/** Of any kind, in the version that it is read in. */
+/** Of any kind, in the newest version that it is read in, whichever the API server has. */
 export function objectRef(object: {
   readonly kind: Kind;
   readonly key: ObjectKey;

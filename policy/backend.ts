@@ -77,7 +77,7 @@ export class PolicyBackend {
   #isOurs = false;
   /** From the call of `replaceAll` on until it is done. */
   #isReplacing = false;
-  #denied: readonly Denied[] = deniedBy([]);
+  #denied: readonly Denied[] = [];
   #onLoss: (what: string) => void = () => {};
   /** Names of profiles' chains. */
   #chains = new Set<string>();
@@ -142,6 +142,8 @@ export class PolicyBackend {
    */
   replaceAll(state: PolicyState, learned: Learned): Promise<number> {
     this.#isReplacing = true;
+    // What is learned from now on is not in `learned`: it must not join what is written before this.
+    this.#lesson = undefined;
     return this.#inTurn(async () => {
       // What others do from here on is for the next time.
       this.#isKnown = true;
@@ -204,7 +206,10 @@ export class PolicyBackend {
     return this.#inTurn(() => this.#readAnswers());
   }
 
-  /** Zeros without a table. While the table is made anew, what was counted when somebody asked before. */
+  /**
+   * Zeros without a table. While the table is made anew, what was counted when somebody asked before: nothing
+   * at first, for a zero would be a counter that was reset.
+   */
   async denied(): Promise<readonly Denied[]> {
     if (this.#isReplacing) return this.#denied;
     return await this.#inTurn(async () => {

@@ -364,6 +364,21 @@ describe('the configuration of an agent', () => {
     await lab.node.exec('nft', ['delete', 'table', 'ip', 'nat']);
   });
 
+  it('SIGTERM before it serves does, too', async () => {
+    const [begun, go] = [at('begun'), at('go')];
+    const held = `touch ${begun}\nuntil [ -e ${go} ]; do sleep 0.05; done`;
+    writeFileSync(at('nft'), `#!/bin/sh\n${held}\nPATH=${process.env.PATH} exec nft "$@"\n`, {
+      mode: 0o755,
+    });
+    const env = { PATH: `${directory}:${process.env.PATH}` };
+    const agent = startWith(env, '--proxy-mode=nftables');
+    await waitFor('a command runs', () => existsSync(begun), START_MS);
+    agent.child.kill('SIGTERM');
+    writeFileSync(go, '');
+    assert.equal(await agent.ended(), 0);
+    assert.equal(agent.logged('serving').length, 0);
+  });
+
   it('a metrics port that is taken keeps nobody from being served, unless flags say so', async () => {
     const script = `require('net').createServer().listen(10249, '127.0.0.1', () => console.log('up'))`;
     const taker = lab.node.spawn(process.execPath, ['-e', script]);

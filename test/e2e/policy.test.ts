@@ -377,11 +377,14 @@ for (const mode of ['nftables', 'iptables'] as const) {
     it('is put back when somebody flushes or deletes it; the mode does not take it for its own', async () => {
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
-      const disturbances = () => agent.log.filter(({ msg }) => msg.includes('somebody changed'));
-      assert.deepEqual(disturbances(), []);
+      const told = (what: string) => agent.log.filter(({ msg }) => msg.startsWith(what));
+      const ofPolicy = () => told('the policy table is not as it should be');
+      const ofServices = () => told('somebody changed our rules');
+      assert.deepEqual([...ofPolicy(), ...ofServices()], []);
       await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);
       await becomes(pod(0), pod(1), DENIED);
-      assert.deepEqual(disturbances(), []);
+      await waitFor('it is told', () => ofPolicy().length > 0);
+      assert.deepEqual(ofServices(), []);
       await lab.node.exec('nft', ['flush', 'ruleset']);
       await becomes(pod(0), pod(1), DENIED);
       assert.equal(await tables(), 2);

@@ -321,7 +321,11 @@ for (const family of IP_FAMILIES) {
       );
       assert.ok((packets?.packets ?? 0) > 0);
       assert.equal(denied.filter((each) => each.packets === 0).length, 5);
-      await all(everything(family));
+      const meanwhile = () => inhabitant.call('policyDeniedMeanwhile', 'agent', everything(family));
+      assert.deepEqual(await meanwhile(), denied);
+      assert.deepEqual(await inhabitant.call('policyDenied', 'agent'), denied);
+      await inhabitant.call('policyStart', 'agent', { family });
+      assert.deepEqual(await meanwhile(), [], 'an agent that never asked');
       assert.deepEqual(await inhabitant.call('policyDenied', 'agent'), denied);
     });
 
@@ -469,6 +473,13 @@ for (const family of IP_FAMILIES) {
         await inhabitant.call('policyLearn', 'agent', [learned(1, 60_000)]);
         await inhabitant.call('policyRelearn', 'agent', [learned(1, 50_000)]);
         assert.deepEqual(await left('learned'), { [`1 . ${at(1)}`]: 50 });
+      });
+
+      it('what it learns while everything is written', async () => {
+        const state = { chains: [], elements: [] };
+        const [before, after] = [learned(1, 60_000), learned(2, 60_000)];
+        await inhabitant.call('policyLearnAround', 'agent', state, before, after);
+        assert.deepEqual(await left('learned'), { [`1 . ${at(1)}`]: 60, [`1 . ${at(2)}`]: 60 });
       });
 
       it('many at once in few transactions', async () => {

@@ -179,6 +179,33 @@ export const policy = {
     await Promise.all(elements.map((each) => agent(name).backend.learn([each], [])));
   },
 
+  /** Learns before and after everything is written, without waiting in between. */
+  async policyLearnAround(
+    name: string,
+    state: State,
+    before: LearnedElement,
+    after: LearnedElement,
+  ): Promise<void> {
+    const { backend } = agent(name);
+    const done = [
+      backend.learn([before], []),
+      backend.replaceAll(state, { elements: [before], answers: [] }),
+      backend.learn([after], []),
+    ];
+    await Promise.all(done);
+    // Nobody waits for what is learned meanwhile.
+    await backend.answers();
+  },
+
+  /** What is told when somebody asks while everything is written. */
+  async policyDeniedMeanwhile(name: string, state: State): Promise<readonly Denied[]> {
+    const { backend } = agent(name);
+    const written = backend.replaceAll(state, NOTHING);
+    const denied = await backend.denied();
+    await written;
+    return denied;
+  },
+
   policyForget: (
     name: string,
     elements: readonly LearnedElement[],

@@ -2,7 +2,7 @@
  * The agent of these tests: learns addresses, and enforces one profile for all pods of the node. They may
  * go to resolvers, and to what names of the lists 1 and 2 have.
  */
-import { IP_FAMILIES } from '../../../api/objects.ts';
+import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
 import { iptablesCommands } from '../../../iptables/commands.ts';
 import { addressFormatter } from '../../../netlink/address.ts';
 import { queueState } from '../../../netlink/nfqueue.ts';
@@ -36,6 +36,7 @@ let learning: DnsLearning;
 let applied = 0;
 let failing = false;
 let sticking = false;
+let withoutRules: IpFamily | undefined;
 const log: string[] = [];
 const say = (what: string) => (error: unknown) => {
   log.push(`${what}: ${String(error)}`);
@@ -90,7 +91,14 @@ const functions = {
         },
         forget: (...args) => enforcer.forget(...args),
       },
-      tables: IP_FAMILIES.map((family) => iptablesCommands(family, 'nft')),
+      tables: IP_FAMILIES.map((family) => {
+        const commands = iptablesCommands(family, 'nft');
+        const saveTable: typeof commands.saveTable = async (table) => {
+          if (withoutRules === family) throw new Error('told to');
+          return await commands.saveTable(table);
+        };
+        return { ...commands, saveTable };
+      }),
       observer: {
         notLearned: say('not learned'),
         notForgotten: say('not forgotten'),
@@ -118,6 +126,11 @@ const functions = {
   /** Has the kernel learn nothing. */
   fail(value: boolean): void {
     failing = value;
+  },
+
+  /** In this family, nobody can look at the rules that queue packets. */
+  failRules(family: IpFamily | undefined): void {
+    withoutRules = family;
   },
 
   /** Has the kernel learn nothing, without an end. */

@@ -526,6 +526,21 @@ describe('addresses of domain names', () => {
       assert.equal((await agent.call('numbers')).isBlind, false);
     });
 
+    it('whose rules cannot be written in one family: it is told, until they can', async () => {
+      const { node } = world.lab;
+      const isBlind = async () => (await agent.call('numbers')).isBlind;
+      await agent.call('log');
+      await agent.call('failRules', 'IPv6');
+      await agent.call('mend');
+      await waitFor('it is told', isBlind);
+      assert.deepEqual(await agent.call('log'), ['rules IPv6: Error: told to']);
+      await node.exec('ip6tables-nft', ['-t', 'mangle', '-F']);
+      await agent.call('failRules', undefined);
+      await waitFor('it is mended', async () => !(await isBlind()));
+      const { stdout } = await node.exec('ip6tables-nft-save', ['-t', 'mangle']);
+      assert.match(stdout, /NFQUEUE/);
+    });
+
     it('whose thread dies: DNS goes on, and another thread has the queue', async () => {
       await agent.call('setResolvers', [...Object.values(VIP), 'no:address']);
       await waitFor('it is told', async () =>
