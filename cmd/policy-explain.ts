@@ -130,18 +130,25 @@ function textOf({ port, protocol, families }: ExplainAnswer): string {
   return families
     .flatMap(({ family, from, to, verdict, egress, ingress }) => [
       `${family} ${from} -> ${to ?? 'an address that is not known'}, ${protocol} ${port}: ${WORDS[verdict]}`,
-      ...judgementLines(egress),
-      ...judgementLines(ingress),
+      ...judgementLines(egress, to),
+      ...judgementLines(ingress, to),
     ])
     .map((line) => `${line}\n`)
     .join('');
 }
 
-function judgementLines({ direction, verdict, tier, reason, uncertain }: Judgement): string[] {
+function judgementLines(
+  { direction, verdict, tier, reason, uncertain }: Judgement,
+  to: string | undefined,
+): string[] {
   const by = tier === undefined ? '' : ` (${tier === 'NetworkPolicy' ? tier : `tier ${tier}`})`;
   return [
     `  ${direction} ${WORDS[verdict]}${by}: ${reason}`,
-    ...uncertain.map((rule) => `    unless its address is one of ${rule}, which comes before`),
+    ...uncertain.map((rule) =>
+      to === undefined
+        ? `    unless its address is one of ${rule}, which comes before`
+        : `    unless the node knows it for a domain name of ${rule}, which comes before`,
+    ),
   ];
 }
 
