@@ -16,6 +16,7 @@ import {
   UnknownEndpoint,
 } from '../policy/explain.ts';
 import { PolicyModel } from '../policy/model.ts';
+import { vipIngress } from '../services/served-ports.ts';
 import { ALL_SERVICES, policyResources } from '../sources/kubernetes/resources.ts';
 import { loadOrWarn } from './configuration.ts';
 import { UserError } from './errors.ts';
@@ -92,9 +93,8 @@ function refuseService(objects: readonly ApiObject[], to: Endpoint): void {
   if (!('address' in to)) return;
   for (const object of objects) {
     if (object.kind !== 'Service') continue;
-    const { key, clusterIPs, externalIPs, loadBalancerIngress } = object;
-    const ingress = loadBalancerIngress.map(({ ip }) => ip);
-    if (![...clusterIPs, ...externalIPs, ...ingress].includes(to.address)) continue;
+    const { key, clusterIPs, externalIPs } = object;
+    if (![...clusterIPs, ...externalIPs, ...vipIngress(object)].includes(to.address)) continue;
     throw new UserError(
       `${to.address} is of Service ${key}, and policies see the pod behind it: ask for one of these, and its port`,
     );

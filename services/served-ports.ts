@@ -91,7 +91,7 @@ function servedInFamily(
 }
 
 /** With ipMode Proxy the load balancer must see the traffic, so nodes leave the address alone. */
-function vipIngress(service: Service): string[] {
+export function vipIngress(service: Service): string[] {
   return service.loadBalancerIngress
     .filter((ingress) => ingress.ipMode === 'VIP')
     .map((ingress) => ingress.ip);

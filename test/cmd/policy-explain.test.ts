@@ -34,7 +34,12 @@ const OBJECTS: readonly Manifest[] = [
   podManifest(host('pending', 13), { pending: true }),
   podManifest(host('other', 14), { labels: { app: 'other' } }),
   serviceManifest('web', {
-    spec: { clusterIPs: ['10.96.0.1', 'fd00:10:96::1'], externalIPs: ['198.51.100.7'] },
+    ingress: [{ ip: '198.51.100.8' }, { ip: '198.51.100.9', ipMode: 'Proxy' }],
+    spec: {
+      type: 'LoadBalancer',
+      clusterIPs: ['10.96.0.1', 'fd00:10:96::1'],
+      externalIPs: ['198.51.100.7'],
+    },
   }),
   networkPolicy(
     'db',
@@ -121,6 +126,12 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     assert.match(name.stdout, /no-telnet spec\.egress\[1\] allows it/);
   });
 
+  it('judges an address that a load balancer keeps to itself (ipMode: Proxy): rules see it', async () => {
+    const { stdout, exitCode } = await ask('default/web', '198.51.100.9', 80);
+    assert.match(stdout, /^IPv4 10\.244\.1\.11 -> 198\.51\.100\.9, TCP 80: allowed/);
+    assert.equal(exitCode, 0);
+  });
+
   it('says no where one of the families is denied', async () => {
     const { stdout, exitCode } = await ask('default/web', 'default/other', 23);
     assert.match(stdout, /^IPv4 .*: denied$/m);
@@ -149,6 +160,7 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     ],
     [['default/web', 'fd00:10:96:0::1', 80], 'fd00:10:96::1 is of Service default/web'],
     [['default/web', '198.51.100.7', 80], '198.51.100.7 is of Service default/web'],
+    [['default/web', '198.51.100.8', 80], '198.51.100.8 is of Service default/web'],
     [['web', 'data/db', 1], 'neither namespace/name of a pod nor an address'],
     [['a/b/c', 'data/db', 1], 'A pod is namespace/name.'],
     [['default/web', '*.example.com', 1], 'neither a pod, an address nor a domain name'],
