@@ -1,6 +1,8 @@
 /**
- * An agent in IPVS mode that ends between any two messages to the kernel, and the next one. The
- * backend runs here, without a process around it, so that the message can be chosen.
+ * An agent in IPVS mode that is killed between two messages to the kernel: the next agent leaves what
+ * it would have left on a kernel where none was killed. The backend runs in this process, so that the
+ * message can be chosen. Points of the kill are a sample, each a test of its own: every point would
+ * take minutes in this kernel.
  */
 import assert from 'node:assert/strict';
 import { execa } from 'execa';
@@ -10,6 +12,7 @@ import { IpvsKernel } from '../../../ipvs/kernel.ts';
 import { NetlinkSocket } from '../../../netlink/socket.ts';
 import type { Route } from '../../../services/route.ts';
 import { route } from '../../fixtures.ts';
+import { Random } from '../../random.ts';
 
 const OPTIONS: IpvsOptions = {
   family: 'IPv4',
@@ -65,31 +68,72 @@ const AFTER = [
   }),
 ];
 
+/** One way from the Routes in the kernel to others. */
+interface Journey {
+  readonly title: string;
+  /** What the kernel has before; undefined: nothing. */
+  readonly from: readonly Route[] | undefined;
+  readonly to: readonly Route[];
+  /** A new agent finds the difference, instead of the one that wrote `from` being told. */
+  readonly restart: boolean;
+}
+
+const JOURNEYS: readonly Journey[] = [
+  { title: 'the first sync', from: undefined, to: AFTER, restart: true },
+  { title: 'a change', from: BEFORE, to: AFTER, restart: false },
+  { title: 'the change back', from: AFTER, to: BEFORE, restart: false },
+  { title: 'the sync of a restarted agent', from: BEFORE, to: AFTER, restart: true },
+  { title: 'the sync back of a restarted agent', from: AFTER, to: BEFORE, restart: true },
+];
+/** Kills in each journey: one in each of as many equal parts of its messages. */
+const KILLS = 6;
+const SEED = 26;
+
 class Killed extends Error {}
 
 describe('an agent in IPVS mode that is killed between two messages', () => {
   const { batch } = NetlinkSocket.prototype;
   /** Messages, and loads of rules, that still reach the kernel. */
   let left = Infinity;
+  /** Those that reached it. */
+  let sent = 0;
   const kernels: IpvsKernel[] = [];
+  type Backend = Awaited<ReturnType<typeof ipvsBackend>>;
+  /** What the kernel has, and the agent that wrote it; undefined: unknown. */
+  let present: { readonly routes: readonly Route[]; readonly backend: Backend } | undefined;
+  const right = new Map<readonly Route[], readonly string[]>();
+  const messages = new Map<Journey, number>();
 
-  before(() => {
+  before(async () => {
     NetlinkSocket.prototype.batch = async function (this: NetlinkSocket, requests) {
       const some = requests.slice(0, left);
       left -= some.length;
+      sent += some.length;
       const refusals = await batch.call(this, some);
       if (some.length < requests.length) throw new Killed();
       return refusals;
     };
+    for (const routes of [BEFORE, AFTER]) {
+      await clear();
+      await start(routes);
+      right.set(routes, await state());
+    }
+    for (const journey of JOURNEYS) {
+      await prepare(journey);
+      sent = 0;
+      await travel(journey);
+      messages.set(journey, sent);
+    }
   });
   after(async () => {
     NetlinkSocket.prototype.batch = batch;
+    await closeKernels();
     await clear();
   });
-  afterEach(async () => {
-    left = Infinity;
+
+  const closeKernels = async () => {
     for (const kernel of kernels.splice(0)) await kernel.close();
-  });
+  };
 
   async function agent() {
     const kernel = await IpvsKernel.open('IPv4');
@@ -100,21 +144,44 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
       restore: async (input: Iterable<string>) => {
         if (left < 1) throw new Killed();
         left -= 1;
+        sent += 1;
         await commands.restore(input);
       },
     };
     return await ipvsBackend(kernel, iptables, OPTIONS);
   }
 
-  /** What a new agent makes of the kernel as it is. */
+  /** A new agent makes of the kernel, whatever it has, what the Routes say. */
   const start = async (routes: readonly Route[]) => {
+    await closeKernels();
+    present = undefined;
     const backend = await agent();
     backend.update(routes, []);
     await backend.apply(true);
-    return backend;
+    present = { routes, backend };
+  };
+
+  /** Brings the kernel to where the journey begins. */
+  const prepare = async ({ from }: Journey) => {
+    if (from === undefined) await clear();
+    else if (present?.routes !== from) await start(from);
+  };
+
+  const travel = async ({ from = [], to, restart }: Journey) => {
+    if (restart || present === undefined) return await start(to);
+    const { backend } = present;
+    present = undefined;
+    const gone = from.filter(({ id }) => !to.some((other) => other.id === id));
+    backend.update(
+      to,
+      gone.map(({ id }) => id),
+    );
+    await backend.apply(false);
+    present = { routes: to, backend };
   };
 
   const clear = async () => {
+    present = undefined;
     for (const table of ['mangle', 'nat', 'filter']) {
       const input = `*${table}\nCOMMIT\n`;
       await execa('iptables-legacy-restore', ['-T', table], { input });
@@ -150,67 +217,28 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
     ];
   };
 
-  /** What the kernel holds when nobody was killed. */
-  const rightState = async (routes: readonly Route[]) => {
-    await clear();
-    await start(routes);
-    return await state();
-  };
-
-  /** @returns whether the work was cut short, after so many messages. */
-  const isKilled = async (sent: number, work: () => Promise<unknown>): Promise<boolean> => {
-    left = sent;
-    try {
-      await work();
-      return false;
-    } catch (error) {
-      if (!(error instanceof Killed)) throw error;
-      return true;
-    } finally {
-      left = Infinity;
-    }
-  };
-
-  it('in its first sync', async () => {
-    const right = await rightState(AFTER);
-    let sent = 1;
-    for (; ; sent += 12) {
-      await clear();
-      if (!(await isKilled(sent, () => start(AFTER)))) break;
-      await start(AFTER);
-      assert.deepEqual(await state(), right, `killed after ${sent} messages`);
-    }
-    assert.ok(sent > 30, `${sent}`);
-  });
-
-  it('while it applies a change, or finds one at its start', async () => {
-    const right = new Map([
-      [BEFORE, await rightState(BEFORE)],
-      [AFTER, await rightState(AFTER)],
-    ]);
-    // To and fro, now with some messages more; the agent that mends one change makes the next.
-    const finished = new Set<string>();
-    let [from, to] = [BEFORE, AFTER];
-    let backend = await start(from);
-    for (let round = 0; finished.size < 2; round++) {
-      // Even numbers on the way to, odd ones on the way fro.
-      const sent = 2 * round + (round % 2);
-      const gone = from.filter(({ id }) => !to.some((other) => other.id === id));
-      const isRestart = round % 4 >= 2;
-      const target = to;
-      const killed = await isKilled(sent, async () => {
-        if (isRestart) return await start(target);
-        backend.update(
-          target,
-          gone.map(({ id }) => id),
-        );
-        return await backend.apply(false);
-      });
-      if (!killed) finished.add(isRestart ? 'restart' : 'change');
-      for (const kernel of kernels.splice(0)) await kernel.close();
-      backend = await start(to);
-      assert.deepEqual(await state(), right.get(to), `killed after ${sent} messages`);
-      [from, to] = [to, from];
-    }
-  });
+  const random = new Random(SEED);
+  for (const journey of JOURNEYS) {
+    describe(journey.title, () => {
+      for (let kill = 0; kill < KILLS; kill++) {
+        const fraction = (kill + random.next()) / KILLS;
+        it(`after ${Math.round(fraction * 100)} % of the messages`, async () => {
+          await prepare(journey);
+          const count = Math.floor(fraction * (messages.get(journey) ?? 0));
+          left = count;
+          try {
+            await assert.rejects(travel(journey), Killed, `not killed after ${count} messages`);
+          } finally {
+            left = Infinity;
+          }
+          await start(journey.to);
+          assert.deepEqual(
+            await state(),
+            right.get(journey.to),
+            `killed after ${count} of ${messages.get(journey)} messages`,
+          );
+        });
+      }
+    });
+  }
 });
