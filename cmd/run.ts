@@ -19,6 +19,7 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
+import { configWarnings } from './config-warnings.ts';
 import { watchConfig } from './config-watch.ts';
 import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
@@ -110,6 +111,7 @@ async function run(texts: FlagTexts): Promise<void> {
       onFailure: (error) => events.warning(node, 'FailedToStartMetricServer', error.message, START),
     });
   const syncPeriod = kind.syncPeriod(options);
+  const nodePorts = kind.nodePortSelection(options);
   const health = startHealth(
     {
       bindAddress: options.healthzBindAddress,
@@ -167,6 +169,9 @@ async function run(texts: FlagTexts): Promise<void> {
   ]);
   if (podCidrs === undefined) process.exit(0);
   await warnOfBridge(families, log);
+  for (const { setting, message } of configWarnings({ options, nodePorts, node: table.node })) {
+    log.warn({ setting }, message);
+  }
 
   const mode = await start(podCidrs, policy?.ports ?? []);
   backends = mode.backends;

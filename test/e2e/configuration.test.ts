@@ -338,6 +338,17 @@ describe('the configuration of an agent', () => {
     );
   });
 
+  it('warns of settings as kube-proxy does', async () => {
+    const flags = ['--proxy-mode=iptables', '--iptables-variant=nft', '--hostname-override=other'];
+    const agent = start(...flags);
+    await agent.serves();
+    const warned = agent.log.filter(({ level }) => level === 40);
+    assert.deepEqual(
+      warned.flatMap(({ setting }) => (setting === undefined ? [] : [setting])),
+      ['--nodeport-addresses (nodePortAddresses)', '--cluster-cidr (clusterCIDR)'],
+    );
+  });
+
   it('--cleanup takes everything away', async () => {
     const agent = start('--proxy-mode=iptables', '--iptables-variant=nft');
     await agent.serves();
