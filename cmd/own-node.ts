@@ -4,6 +4,7 @@ import type { Log } from './log.ts';
 
 /** Milliseconds that a start waits for the Node; kube-proxy's (NodeManager). */
 const PATIENCE = 30_000;
+const WAITING = `waiting up to ${PATIENCE / 1000} s for the Node, and for its addresses where NodePorts need them`;
 /** Milliseconds between two warnings of the same. */
 const REPEAT = 5 * 60_000;
 
@@ -72,6 +73,7 @@ export class OwnNode {
       this.#warned = false;
       this.#settled.resolve();
     } else if (before === 'unknown' || before === 'complete') {
+      if (before === 'unknown') log.info({ node: name, state }, WAITING);
       this.#timer = timers.set(() => this.#warn(), PATIENCE);
     }
   }

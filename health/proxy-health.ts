@@ -40,7 +40,7 @@ export interface ProxyHealthOptions {
   /** Milliseconds; kube-proxy's is twice the sync period. */
   readonly timeout: number;
   readonly clock: Clock;
-  /** Whether a node without a Node object is eligible; one that is fed by manifests needs none. */
+  /** Whether the node is eligible only with a Node object; one that is fed by manifests needs none. */
   readonly needsNode: boolean;
   /** What rules are made from and is not there yet, in words for an operator. */
   readonly missingInputs: () => readonly string[];

@@ -15,6 +15,7 @@ const NODE: Node = {
   taints: [],
 };
 const NO_ADDRESSES: Node = { ...NODE, addresses: [] };
+const WAITING = 'waiting up to 30 s for the Node, and for its addresses where NodePorts need them';
 const FIVE_MINUTES = 5 * 60_000;
 
 function build({ isRequired = true, givesNodePorts = false } = {}) {
@@ -87,7 +88,7 @@ describe('the Node of the agent', () => {
     node.update(NODE);
     assert.equal(await isSettled(), true);
     timers.advance(FIVE_MINUTES);
-    assert.deepEqual([warned, informed, missing], [[], [], [true, false]]);
+    assert.deepEqual([warned, informed, missing], [[], [WAITING], [true, false]]);
   });
 
   it('that comes later is told of once, and no warning follows', () => {
@@ -98,7 +99,7 @@ describe('the Node of the agent', () => {
     node.update({ ...NODE, taints: ['a'] });
     timers.advance(3 * FIVE_MINUTES);
     assert.equal(warned.length, 1);
-    assert.deepEqual(informed, ['the Node is there, with all that is needed']);
+    assert.deepEqual(informed, [WAITING, 'the Node is there, with all that is needed']);
     assert.deepEqual([timers.pending, missing], [0, [true, false]]);
   });
 
