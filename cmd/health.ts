@@ -24,6 +24,9 @@ export interface HealthOptions {
   readonly nodePortSelection: RunOptions['nodeportAddresses'];
   /** Milliseconds. */
   readonly syncPeriod: number;
+  /** See `ProxyHealthOptions`. */
+  readonly needsNode: boolean;
+  readonly missingInputs: () => readonly string[];
   /** `/healthz` cannot be served; it is tried again, unless `hardFail` says to end. */
   readonly onFailure: (error: Error) => void;
   /** The health check node port of a Service cannot be served; it is tried again. */
@@ -32,6 +35,8 @@ export interface HealthOptions {
 
 /** The health servers of a running agent, and what they have to be told. */
 export interface AgentHealth {
+  /** See `ProxyHealth.begin`. */
+  begin(families: readonly IpFamily[]): void;
   queued(family: IpFamily): void;
   updated(family: IpFamily): void;
   servicesChanged(changes: readonly ServiceHealth[]): void;
@@ -44,9 +49,16 @@ export interface AgentHealth {
 const PATIENCE = 2;
 const NO_FACTS: NodeFacts = { addresses: [], primary: [] };
 
-/** How `/healthz` judges the agent. @param syncPeriod milliseconds. */
-export function proxyHealth(syncPeriod: number, clock: Clock = systemClock): ProxyHealth {
-  return new ProxyHealth({ timeout: PATIENCE * syncPeriod, clock });
+/** How `/healthz` judges the agent. */
+export function proxyHealth(
+  {
+    syncPeriod,
+    needsNode,
+    missingInputs,
+  }: Pick<HealthOptions, 'syncPeriod' | 'needsNode' | 'missingInputs'>,
+  clock: Clock = systemClock,
+): ProxyHealth {
+  return new ProxyHealth({ timeout: PATIENCE * syncPeriod, clock, needsNode, missingInputs });
 }
 
 /**
@@ -54,8 +66,10 @@ export function proxyHealth(syncPeriod: number, clock: Clock = systemClock): Pro
  * that cannot be bound stops nothing: it is logged and tried again.
  */
 export function startHealth(options: HealthOptions, metrics: Metrics, log: Logger): AgentHealth {
-  const proxy = proxyHealth(options.syncPeriod);
+  const proxy = proxyHealth(options);
   const services = new ServiceServers({
+    // Not `hasSynced`: a family's ports are served from its own first sync on, and what is sent to one
+    // family need not wait for the first sync of the other. One that never comes is late in the end.
     isProxyHealthy: () => proxy.report().healthy,
     listen: (port) => new Listener({ ...port, timers: systemTimers }),
     onBindFailure: (service, port, error) => {
@@ -76,8 +90,12 @@ export function startHealth(options: HealthOptions, metrics: Metrics, log: Logge
   for (const family of IP_FAMILIES) setNodeFacts(family, NO_FACTS);
   const listener = serveProxyHealth(options, proxy, metrics, log);
   return {
+    begin: (families) => proxy.begin(families),
     queued: (family) => proxy.queued(family),
-    updated: (family) => proxy.updated(family),
+    updated: (family) => {
+      proxy.updated(family);
+      if (proxy.hasSynced) metrics.initialSyncComplete.set(1);
+    },
     servicesChanged: (changes) => services.update(changes),
     setNode: (node) => proxy.setNode(node),
     setNodeFacts,

@@ -6,7 +6,7 @@ import { nftCommand } from '../nftables/command.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { openIptablesMode } from './iptables-mode.ts';
 import { openIpvsMode, prepareIpvs } from './ipvs-mode.ts';
-import { openNftablesMode } from './nftables-mode.ts';
+import { nodePortSelection, openNftablesMode } from './nftables-mode.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { prepareLocalhostNodePorts } from './node-setup.ts';
 
@@ -38,6 +38,8 @@ export interface ModeKind {
   prepare(options: RunOptions, log: Logger): Promise<void>;
   /** Milliseconds between two looks at the kernel. */
   syncPeriod(options: RunOptions): number;
+  /** What `--nodeport-addresses` means in it. */
+  nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
 }
 
 const MODES: Readonly<Record<ProxyMode, ModeKind>> = {
@@ -46,18 +48,21 @@ const MODES: Readonly<Record<ProxyMode, ModeKind>> = {
     open: openNftablesMode,
     prepare: async () => {},
     syncPeriod: (options) => options.nftablesSyncPeriod,
+    nodePortSelection,
   },
   iptables: {
     name: 'iptables',
     open: openIptablesMode,
     prepare: prepareLocalhostNodePorts,
     syncPeriod: (options) => options.iptablesSyncPeriod,
+    nodePortSelection: (options) => options.nodeportAddresses,
   },
   ipvs: {
     name: 'ipvs',
     open: openIpvsMode,
     prepare: prepareIpvs,
     syncPeriod: (options) => options.ipvsSyncPeriod,
+    nodePortSelection: (options) => options.nodeportAddresses,
   },
 };
 

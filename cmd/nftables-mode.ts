@@ -156,6 +156,8 @@ export function nftablesOptions(
 }
 
 /** As kube-proxy: in this mode, only the node's own address unless it is told. */
-function nodePortSelection({ nodeportAddresses }: NodeOptions): NodeOptions['nodeportAddresses'] {
+export function nodePortSelection({
+  nodeportAddresses,
+}: NodeOptions): NodeOptions['nodeportAddresses'] {
   return nodeportAddresses === 'all' ? 'primary' : nodeportAddresses;
 }

@@ -18,7 +18,9 @@ export function effectiveNodeName(options: NodeOptions): string {
 }
 
 /** `--bind-address`, which tells the node's IP; undefined when it says only that there is one. */
-export function nodeIpOverride({ bindAddress }: NodeOptions): string | undefined {
+export function nodeIpOverride({
+  bindAddress,
+}: Pick<NodeOptions, 'bindAddress'>): string | undefined {
   return isUnspecified(bindAddress) ? undefined : bindAddress;
 }
 

@@ -19,6 +19,7 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
+import { configWarnings } from './config-warnings.ts';
 import { watchConfig } from './config-watch.ts';
 import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
@@ -32,9 +33,11 @@ import { effectiveNodeName, nodeIpOverride, warnOfBridge } from './node-setup.ts
 import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
+import { OwnNode } from './own-node.ts';
 import { openPolicy, retirePolicy, startPolicy } from './policy.ts';
 import { tellOnServices } from './service-events.ts';
 import { createSource } from './source.ts';
+import { trackStartup } from './startup.ts';
 import { stopSignal } from './stop-signal.ts';
 import { VERSION } from './version.ts';
 
@@ -78,7 +81,10 @@ async function run(texts: FlagTexts): Promise<void> {
     allPortsEnabled: options.featureGates.AllPorts,
     onChange: () => {
       health.setNode(table.node);
-      if (table.isSynced) served.resolve();
+      if (table.isSynced) {
+        ownNode.update(table.node);
+        served.resolve();
+      }
       changed();
     },
   });
@@ -110,12 +116,27 @@ async function run(texts: FlagTexts): Promise<void> {
       onFailure: (error) => events.warning(node, 'FailedToStartMetricServer', error.message, START),
     });
   const syncPeriod = kind.syncPeriod(options);
+  const nodePorts = kind.nodePortSelection(options);
+  // Manifests need not have the Node.
+  const needsNode = options.manifests === undefined;
+  const ownNode = new OwnNode({
+    name: nodeName,
+    isRequired: needsNode,
+    givesNodePorts: nodePorts === 'primary' && nodeIpOverride(options) === undefined,
+    log,
+    timers: systemTimers,
+    onMissing: (isMissing) => metrics.nodeMissing.set(isMissing ? 1 : 0),
+  });
+  const isNodeAwaited = () => ownNode.isAwaited;
+  const startup = trackStartup({ options, nodeName, table, isNodeAwaited });
   const health = startHealth(
     {
       bindAddress: options.healthzBindAddress,
       hardFail,
       nodePortSelection: options.nodeportAddresses,
       syncPeriod,
+      needsNode,
+      missingInputs: startup.missingInputs,
       onFailure: (error) =>
         events.warning(node, 'FailedToStartProxierHealthcheck', error.message, START),
       onServiceFailure: (key, port, error) =>
@@ -150,7 +171,7 @@ async function run(texts: FlagTexts): Promise<void> {
       policy === undefined ? servingResources(nodeName) : servingAndPolicyResources(nodeName),
     sink,
     log,
-    observer: metrics.api,
+    observer: startup.observing(metrics.api),
     onSessions: (open) => recorder.connect(open),
     onUnreadable: (problem, object) => policy?.unreadable(problem, object),
   });
@@ -159,6 +180,7 @@ async function run(texts: FlagTexts): Promise<void> {
   if (begun !== undefined) process.exit(0);
   // The race counts as a handler of every rejection; later ones are bugs and must be loud.
   void started.then(() => undefined);
+  if ((await Promise.race([ownNode.settled, stopping])) !== undefined) process.exit(0);
   const podCidrs = await Promise.race([
     podCidrsOf(table, options, nodeName, log, (callback) => {
       changed = callback;
@@ -167,6 +189,9 @@ async function run(texts: FlagTexts): Promise<void> {
   ]);
   if (podCidrs === undefined) process.exit(0);
   await warnOfBridge(families, log);
+  for (const { setting, message } of configWarnings({ options, nodePorts, node: table.node })) {
+    log.warn({ setting }, message);
+  }
 
   const mode = await start(podCidrs, policy?.ports ?? []);
   backends = mode.backends;
@@ -195,7 +220,7 @@ async function run(texts: FlagTexts): Promise<void> {
     timers: systemTimers,
     observer,
   });
-  for (const { family } of mode.backends) health.updated(family);
+  health.begin(mode.backends.map(({ family }) => family));
   changed = () => {
     exitIfPodCidrsChanged(table, options, podCidrs, log);
     proxier.request();

@@ -15,18 +15,29 @@ const HEADERS = { 'Content-Type': 'application/json', 'X-Content-Type-Options': 
 /** How Go writes a time that was never set. */
 const NEVER = '0001-01-01T00:00:00Z';
 
-/** As kube-proxy answers, to the byte but for the fractions of seconds (Go writes nanoseconds). */
+/**
+ * As kube-proxy answers, to the byte but for the fractions of seconds (Go writes nanoseconds), once every
+ * family has synced. Until then `/healthz` is bad, with a field more that says what it waits for;
+ * `/livez` is not, for a restart brings nothing closer.
+ */
 export function proxyAnswer(path: ProxyPath, health: ProxyHealth): Answer {
   const report = health.report();
-  if (path === '/livez') return answer(report, undefined, report.healthy);
-  const eligible = health.nodeEligible;
-  return answer(report, eligible, report.healthy && eligible);
+  if (path === '/livez') return answer(report, {}, report.healthy);
+  const { nodeEligible, hasSynced, waitingFor } = health;
+  const more = { nodeEligible, ...(waitingFor.length > 0 && { waitingFor }) };
+  return answer(report, more, report.healthy && nodeEligible && hasSynced);
 }
 
-/** @param nodeEligible undefined: the answer does not tell. */
-function answer(report: HealthReport, nodeEligible: boolean | undefined, isGood: boolean): Answer {
-  // "healthy" is the proxy's alone; a node that is not eligible shows in the code. A good answer is
-  // as of now: readers of old took a time that stands still for a proxy that hangs.
+/** What only `/healthz` tells. */
+interface More {
+  readonly nodeEligible?: boolean;
+  readonly waitingFor?: readonly string[];
+}
+
+function answer(report: HealthReport, { nodeEligible, waitingFor }: More, isGood: boolean): Answer {
+  // "healthy" is the proxy's alone; a node that is not eligible shows in the code, and so does one that
+  // waits for its first sync. A good answer is as of now: readers of old took a time that stands still
+  // for a proxy that hangs.
   const lastUpdated = isGood ? report.currentTime : report.lastUpdated;
   const body = JSON.stringify({
     lastUpdated: lastUpdated ?? NEVER,
@@ -34,6 +45,7 @@ function answer(report: HealthReport, nodeEligible: boolean | undefined, isGood:
     nodeEligible,
     healthy: report.healthy,
     status: report.status.size === 0 ? undefined : Object.fromEntries(report.status),
+    waitingFor,
   });
   return { code: isGood ? 200 : 503, headers: HEADERS, body };
 }

@@ -15,7 +15,7 @@ export const systemClock: Clock = {
 
 /** Health of one IP family, as kube-proxy's JSON has it. */
 export interface FamilyHealth {
-  /** Of the last successful sync. */
+  /** Of the last successful sync; of its beginning before the first, as in kube-proxy. */
   readonly lastUpdated: Date;
   readonly healthy: boolean;
 }
@@ -36,33 +36,76 @@ export interface HealthReport {
  */
 const TO_BE_DELETED_TAINT = 'ToBeDeletedByClusterAutoscaler';
 
+export interface ProxyHealthOptions {
+  /** Milliseconds; kube-proxy's is twice the sync period. */
+  readonly timeout: number;
+  readonly clock: Clock;
+  /** Whether the node is eligible only with a Node object; one that is fed by manifests needs none. */
+  readonly needsNode: boolean;
+  /** What rules are made from and is not there yet, in words for an operator. */
+  readonly missingInputs: () => readonly string[];
+}
+
 /**
  * Whether the kernel follows the API, by kube-proxy's rules (pkg/proxy/healthcheck): a family is
  * unhealthy when something has been queued for `timeout` without a successful sync since. One that has
  * nothing to do is healthy, and so is one that has not begun.
+ *
+ * Besides, it knows whether every family has synced once: rules of an agent that has just started are
+ * missing, or those of another time.
  */
 export class ProxyHealth {
   readonly #timeout: number;
   readonly #clock: Clock;
+  readonly #needsNode: boolean;
+  readonly #missingInputs: () => readonly string[];
+  /** Families whose first sync is still to come; undefined until it is known which there are. */
+  #unsynced: Set<IpFamily> | undefined;
   readonly #lastUpdated = new Map<IpFamily, Date>();
   /** `elapsed()` when the oldest of what waits was queued. */
   readonly #queuedSince = new Map<IpFamily, number>();
   #node: Node | undefined;
   #hadNode = false;
 
-  /** @param options.timeout milliseconds; kube-proxy's is twice the sync period. */
-  constructor(options: { timeout: number; clock: Clock }) {
-    this.#timeout = options.timeout;
-    this.#clock = options.clock;
+  constructor({ timeout, clock, needsNode, missingInputs }: ProxyHealthOptions) {
+    this.#timeout = timeout;
+    this.#clock = clock;
+    this.#needsNode = needsNode;
+    this.#missingInputs = missingInputs;
   }
 
   /**
-   * The kernel has everything. To be called once at the start too: a family is judged from then on,
-   * in case its first sync never succeeds.
+   * Which families the node serves. Each is judged from now on, as in kube-proxy, in case its first
+   * sync never succeeds.
    */
+  begin(families: readonly IpFamily[]): void {
+    this.#unsynced = new Set(families);
+    for (const family of families) this.#lastUpdated.set(family, this.#clock.wall());
+  }
+
+  /** The kernel has everything. */
   updated(family: IpFamily): void {
     this.#queuedSince.delete(family);
     this.#lastUpdated.set(family, this.#clock.wall());
+    this.#unsynced?.delete(family);
+  }
+
+  /** Every family that the node serves has synced once; from then on it stays so. */
+  get hasSynced(): boolean {
+    return this.#unsynced?.size === 0;
+  }
+
+  /**
+   * What keeps `/healthz` from being good for the first time, in words for an operator. kube-proxy does
+   * not listen as long as it waits for the API server, so it has no words for it.
+   */
+  get waitingFor(): readonly string[] {
+    // A Node that is gone, or about to go, is not waited for.
+    if (this.hasSynced && (this.nodeEligible || this.#hadNode)) return [];
+    const inputs = this.#missingInputs();
+    const syncs = [...(this.#unsynced ?? [])].map((family) => `the first sync of ${family} rules`);
+    const isStarting = this.#unsynced === undefined && inputs.length === 0;
+    return isStarting ? ['the start of the proxy mode'] : [...inputs, ...syncs];
   }
 
   /** There is something that the kernel may not have yet. */
@@ -79,11 +122,10 @@ export class ProxyHealth {
   /**
    * Whether load balancers may send this node new connections for Services with
    * `externalTrafficPolicy: Cluster`: not while its Node is being deleted, is about to be by the
-   * Cluster Autoscaler, or has been. Yes as long as no Node is known (kube-proxy would not have
-   * started yet, or has none to wait for).
+   * Cluster Autoscaler, or has been; nor, as in kube-proxy, while there is none of its name.
    */
   get nodeEligible(): boolean {
-    if (this.#node === undefined) return !this.#hadNode;
+    if (this.#node === undefined) return !this.#needsNode && !this.#hadNode;
     return !this.#node.deleting && !this.#node.taints.includes(TO_BE_DELETED_TAINT);
   }
 

@@ -1,5 +1,5 @@
 /** Metrics of what kube-proxy has not got; docs/metrics.md has a table of them. */
-import type { Counter, Histogram } from 'prom-client';
+import type { Counter, Gauge, Histogram } from 'prom-client';
 import { REFUSAL_REASONS, type RefusalReason } from '../api/all-ports.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { type Define, exponential } from './define.ts';
@@ -8,6 +8,8 @@ export interface PortwideMetrics {
   readonly applySeconds: Histogram<'ip_family'>;
   readonly stallSeconds: Histogram<never>;
   readonly eventsDropped: Counter<'reason'>;
+  readonly initialSyncComplete: Gauge<never>;
+  readonly nodeMissing: Gauge<never>;
 }
 
 /** Where the numbers are that are asked for at each scrape. */
@@ -52,7 +54,7 @@ export function portwideMetrics(
   sources: PortwideSources,
   version: string,
 ): PortwideMetrics {
-  const { counter, histogram, asked } = define;
+  const { counter, gauge, histogram, asked } = define;
   const { stallSeconds } = processMetrics(define, version);
   asked(
     'gauge',
@@ -128,6 +130,14 @@ export function portwideMetrics(
     ),
     stallSeconds,
     eventsDropped,
+    initialSyncComplete: gauge(
+      'portwide_initial_sync_complete',
+      '1 once the rules of every IP family were written completely since the agent started, 0 before',
+    ),
+    nodeMissing: gauge(
+      'portwide_node_missing',
+      '1 while the API server has no Node with the name of this agent, otherwise 0',
+    ),
   };
 }
 

@@ -116,6 +116,11 @@ export class RouteTable implements ObjectSink {
     return this.#unsynced.size === 0;
   }
 
+  /** Kinds that no source has listed yet. */
+  get unsynced(): ReadonlySet<Kind> {
+    return this.#unsynced;
+  }
+
   /** This node's object, once a source had it. */
   get node(): Node | undefined {
     return this.#node;

@@ -4,7 +4,10 @@ import { proxyHealth } from '../../cmd/health.ts';
 describe('the health of the agent', () => {
   it('is bad when something has been queued for two sync periods', () => {
     let elapsed = 0;
-    const health = proxyHealth(30_000, { wall: () => new Date(elapsed), elapsed: () => elapsed });
+    const health = proxyHealth(
+      { syncPeriod: 30_000, needsNode: false, missingInputs: () => [] },
+      { wall: () => new Date(elapsed), elapsed: () => elapsed },
+    );
     health.updated('IPv4');
     health.queued('IPv4');
     elapsed = 59_999;

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { existsSync, globSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { parse } from 'yaml';
+import { configure } from '../../config/configure.ts';
 import { ALL_SETTINGS } from '../../config/settings.ts';
 import { type RawObject, ROOT, readObject, readObjects, readText, yamlFiles } from './manifests.ts';
 import { schemaFaults, unknownFields } from './schema.ts';
@@ -22,6 +23,15 @@ interface Container {
   readonly args: readonly string[];
   readonly securityContext: Record<string, unknown>;
   readonly volumeMounts: readonly Mount[];
+  readonly livenessProbe: Probe;
+  readonly readinessProbe: Probe;
+  readonly startupProbe?: Probe;
+}
+
+interface Probe {
+  readonly httpGet: { readonly path: string; readonly port: number };
+  readonly initialDelaySeconds?: number;
+  readonly periodSeconds: number;
 }
 
 interface PodSpec {
@@ -195,6 +205,16 @@ describe('the DaemonSet', () => {
     }
     assert.ok(init.args.includes('--init-only'));
     assert.equal(init.securityContext.readOnlyRootFilesystem, true);
+  });
+
+  it('is ready as soon as its rules stand, and is not restarted for want of an API server', () => {
+    const { livenessProbe, readinessProbe, startupProbe } = agent;
+    const port = configure({}).options.healthzBindAddress?.port;
+    assert.deepEqual(readinessProbe.httpGet, { path: '/healthz', port });
+    assert.equal(readinessProbe.initialDelaySeconds, undefined);
+    assert.ok(readinessProbe.periodSeconds <= 2);
+    assert.deepEqual(livenessProbe.httpGet, { path: '/livez', port });
+    assert.equal(startupProbe, undefined, 'the kubelet would restart it');
   });
 
   it('mounts what its arguments and its configuration name', () => {

@@ -32,6 +32,10 @@ export const METRIC_NAMES: Readonly<Record<string, MetricName>> = {
   },
   kubeproxy_proxy_healthz_total: { type: 'counter', labels: ['code'] },
   kubeproxy_conntrack_reconciler_deleted_entries_total: { type: 'counter', labels: ['ip_family'] },
+  /** 0 until every IP family has synced once. */
+  portwide_initial_sync_complete: { type: 'gauge', labels: [] },
+  /** 1 while the API server has no Node of the agent's name. */
+  portwide_node_missing: { type: 'gauge', labels: [] },
   portwide_all_ports_services: { type: 'gauge', labels: ['kind'] },
   portwide_refused_services: { type: 'gauge', labels: ['reason'] },
   portwide_routes: { type: 'gauge', labels: ['kind', 'ip_family'] },

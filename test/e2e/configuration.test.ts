@@ -338,6 +338,22 @@ describe('the configuration of an agent', () => {
     );
   });
 
+  it('warns of settings as kube-proxy does, and of manifests without its Node not at all', async () => {
+    const flags = ['--proxy-mode=iptables', '--iptables-variant=nft', '--hostname-override=other'];
+    const agent = start(...flags);
+    await agent.serves();
+    const warned = agent.log.filter(({ level }) => level === 40);
+    assert.deepEqual(
+      warned.flatMap(({ setting }) => (setting === undefined ? [] : [setting])),
+      ['--nodeport-addresses (nodePortAddresses)', '--cluster-cidr (clusterCIDR)'],
+    );
+    const told = agent.log.filter(({ msg }) => /there is no Node "other"/.test(msg));
+    assert.deepEqual(
+      told.map(({ level, node }) => [level, node]),
+      [[30, 'other']],
+    );
+  });
+
   it('--cleanup takes everything away', async () => {
     const agent = start('--proxy-mode=iptables', '--iptables-variant=nft');
     await agent.serves();

@@ -30,9 +30,10 @@ describe('an agent and its node', () => {
     const manifest = nodeManifest([lab.node.ipv4, lab.node.ipv6], { taints });
     return { ...manifest, spec: { ...(manifest.spec as object), podCIDRs } };
   };
-  const healthz = async () => {
-    const script = `fetch('http://127.0.0.1:10256/healthz').then((r) => console.log(r.status))`;
-    return (await lab.node.exec(process.execPath, ['-e', script])).stdout;
+  const healthz = async (): Promise<Record<string, unknown>> => {
+    const script = `fetch('http://127.0.0.1:10256/healthz')
+      .then(async (r) => console.log(JSON.stringify({ code: r.status, ...(await r.json()) })))`;
+    return JSON.parse((await lab.node.exec(process.execPath, ['-e', script])).stdout);
   };
 
   it('with --detect-local-mode=NodeCIDR it waits for pod CIDRs, and ends when they change', async () => {
@@ -42,7 +43,18 @@ describe('an agent and its node', () => {
     await waitFor('it waits', () => agent.logged(WAITING).length === 1, 20_000);
     // Another change of the Node is not what it waits for.
     agent.write('node', [node([], [{ key: 'ToBeDeletedByClusterAutoscaler' }])]);
-    await waitFor('it has seen the change', async () => (await healthz()) === '503', 20_000);
+    const { code, waitingFor } = await waitFor(
+      'it has seen the change',
+      async () => {
+        const answer = await healthz();
+        return answer.nodeEligible === false ? answer : undefined;
+      },
+      20_000,
+    );
+    assert.deepEqual(
+      [code, waitingFor],
+      [503, ['pod CIDRs of Node "node" (--detect-local-mode=NodeCIDR)']],
+    );
     assert.doesNotMatch(await nat(4), /KUBE-/);
 
     agent.write('node', [node(['10.244.1.0/24', 'fd00:10:244:1::/64'])]);
@@ -68,5 +80,7 @@ describe('an agent and its node', () => {
     assert.match(String(left?.reason), /disable_ipv6/);
     assert.deepEqual(serving(), ['IPv4']);
     assert.doesNotMatch(await nat(6), /KUBE-/);
+    const { code, status } = await healthz();
+    assert.deepEqual([code, Object.keys(status as object)], [200, ['IPv4']]);
   });
 });

@@ -5,14 +5,18 @@ import { ProxyHealth } from '../../health/proxy-health.ts';
 const HEADERS = { 'Content-Type': 'application/json', 'X-Content-Type-Options': 'nosniff' };
 
 /** A proxy at a moment of time, in milliseconds since the start. */
-function build() {
+function build({ needsNode = false } = {}) {
   let now = 0;
+  const missing: string[] = [];
   const health = new ProxyHealth({
     timeout: 1000,
+    needsNode,
+    missingInputs: () => missing,
     clock: { wall: () => new Date(Date.UTC(2026, 0, 1) + now), elapsed: () => now },
   });
   return {
     health,
+    missing,
     goTo: (time: number) => {
       now = time;
     },
@@ -35,6 +39,7 @@ const node = (fields: { deleting?: boolean; taints?: string[] }) => ({
 describe('/healthz and /livez', () => {
   it('healthy: updated just now, whenever that was', () => {
     const { health, goTo } = build();
+    health.begin(['IPv4', 'IPv6']);
     health.updated('IPv6');
     goTo(10);
     health.updated('IPv4');
@@ -59,6 +64,7 @@ describe('/healthz and /livez', () => {
 
   it('unhealthy: when it last was in sync', () => {
     const { health, goTo } = build();
+    health.begin(['IPv4', 'IPv6']);
     for (const family of ['IPv4', 'IPv6'] as const) health.updated(family);
     goTo(500);
     health.updated('IPv6');
@@ -82,6 +88,7 @@ describe('/healthz and /livez', () => {
 
   it('not eligible: /healthz is bad though the proxy is healthy, /livez is good', () => {
     const { health, goTo } = build();
+    health.begin(['IPv4']);
     health.updated('IPv4');
     goTo(5000);
     health.setNode(node({ taints: ['ToBeDeletedByClusterAutoscaler'] }));
@@ -97,19 +104,69 @@ describe('/healthz and /livez', () => {
     assert.equal(proxyAnswer('/livez', health).code, 200);
   });
 
-  it('before it begins there is no status, and no time of a sync', () => {
-    const { health } = build();
-    const now = '"currentTime":"2026-01-01T00:00:00.000Z"';
+  const NOW = '"currentTime":"2026-01-01T00:00:00.000Z"';
+
+  it('before it begins /healthz is bad and says what it waits for, and /livez is good', () => {
+    const { health, missing } = build();
+    missing.push('Services from the API server 192.0.2.1:6443', 'Node "a"');
     assert.equal(
       proxyAnswer('/livez', health).body,
-      `{"lastUpdated":"2026-01-01T00:00:00.000Z",${now},"healthy":true}`,
+      `{"lastUpdated":"2026-01-01T00:00:00.000Z",${NOW},"healthy":true}`,
     );
-    health.setNode(node({ deleting: true }));
+    const before = `{"lastUpdated":"0001-01-01T00:00:00Z",${NOW}`;
     assert.deepEqual(proxyAnswer('/healthz', health), {
       code: 503,
       headers: HEADERS,
-      body: `{"lastUpdated":"0001-01-01T00:00:00Z",${now},"nodeEligible":false,"healthy":true}`,
+      body: `${before},"nodeEligible":true,"healthy":true,"waitingFor":["Services from the API server 192.0.2.1:6443","Node \\"a\\""]}`,
     });
+    missing.length = 0;
+    assert.equal(
+      proxyAnswer('/healthz', health).body,
+      `${before},"nodeEligible":true,"healthy":true,"waitingFor":["the start of the proxy mode"]}`,
+    );
+  });
+
+  /** What `/healthz` answers: code and what it waits for; and the code of `/livez`. */
+  const outcome = (health: ProxyHealth) => {
+    const { code, body } = proxyAnswer('/healthz', health);
+    return [code, JSON.parse(body).waitingFor, proxyAnswer('/livez', health).code];
+  };
+
+  it('/healthz is bad until each family that is served has synced, and never again for that', () => {
+    const { health, goTo } = build();
+    health.begin(['IPv4', 'IPv6']);
+    const [v4, v6] = ['the first sync of IPv4 rules', 'the first sync of IPv6 rules'];
+    assert.deepEqual(outcome(health), [503, [v4, v6], 200]);
+    for (const family of ['IPv4', 'IPv6'] as const) health.queued(family);
+    health.updated('IPv4');
+    assert.deepEqual(outcome(health), [503, [v6], 200]);
+    goTo(1000);
+    assert.deepEqual(outcome(health), [503, [v6], 503], 'a first sync that keeps failing is late');
+    health.updated('IPv6');
+    assert.deepEqual(outcome(health), [200, undefined, 200]);
+    health.queued('IPv6');
+    assert.deepEqual(outcome(health), [200, undefined, 200]);
+  });
+
+  it('a node with one family waits for that alone', () => {
+    const { health } = build();
+    health.begin(['IPv6']);
+    assert.deepEqual(outcome(health), [503, ['the first sync of IPv6 rules'], 200]);
+    health.updated('IPv6');
+    assert.deepEqual(outcome(health), [200, undefined, 200]);
+  });
+
+  it('where there has to be a Node and there is none, /healthz is bad and says so', () => {
+    const { health, missing } = build({ needsNode: true });
+    missing.push('Node "a"');
+    health.begin(['IPv4']);
+    health.updated('IPv4');
+    assert.deepEqual(outcome(health), [503, ['Node "a"'], 200]);
+    health.setNode(node({}));
+    missing.length = 0;
+    assert.deepEqual(outcome(health), [200, undefined, 200]);
+    health.setNode(undefined);
+    assert.deepEqual(outcome(health), [503, undefined, 200], 'nobody waits for one that is gone');
   });
 });
 

@@ -130,11 +130,13 @@ describe('a listener', () => {
   });
 
   it('serves /healthz and /livez, counts them, and nothing else', async () => {
-    const health = new ProxyHealth({ timeout: 1000, clock: systemClock });
+    const inputs = { needsNode: false, missingInputs: () => [] };
+    const health = new ProxyHealth({ timeout: 1000, clock: systemClock, ...inputs });
     const counted: string[] = [];
     const count = (path: string, code: number) => counted.push(`${path} ${code}`);
     const { listener } = listen('127.0.0.1', 0, proxyHandler(health, count));
     const port = await listening(listener);
+    health.begin(['IPv4']);
     health.updated('IPv4');
 
     const well = await get('127.0.0.1', port, '/healthz?verbose=1');

@@ -20,11 +20,13 @@ const NODE: Node = {
 };
 
 /** A state machine whose time passes when told; the wall clock can be set besides. */
-function build() {
+function build({ needsNode = false } = {}) {
   let elapsed = 0;
   let wallStep = 0;
   const health = new ProxyHealth({
     timeout: TIMEOUT,
+    needsNode,
+    missingInputs: () => [],
     clock: { wall: () => new Date(START + elapsed + wallStep), elapsed: () => elapsed },
   });
   return {
@@ -170,8 +172,8 @@ describe('health of the proxy', () => {
 describe('eligibility of the node', () => {
   const TAINT = 'ToBeDeletedByClusterAutoscaler';
   for (const [title, nodes, eligible] of [
-    ['before a Node is known', [], true],
-    ['no Node at all', [undefined], true],
+    ['before a Node is known', [], undefined],
+    ['no Node at all', [undefined], undefined],
     ['an ordinary Node', [NODE], true],
     ['tainted in any other way', [{ ...NODE, taints: ['node.kubernetes.io/not-ready'] }], true],
     ['about to be deleted', [{ ...NODE, taints: ['a', TAINT] }], false],
@@ -180,11 +182,13 @@ describe('eligibility of the node', () => {
     ['deleted', [NODE, undefined], false],
     ['registered again', [NODE, undefined, NODE], true],
   ] as const) {
-    it(title, () => {
-      const { health } = build();
-      for (const node of nodes) health.setNode(node);
-      assert.equal(health.nodeEligible, eligible);
-      assert.equal(health.report().healthy, true);
-    });
+    for (const needsNode of [true, false]) {
+      it(`${title}, where a Node is ${needsNode ? 'needed' : 'not needed'}`, () => {
+        const { health } = build({ needsNode });
+        for (const node of nodes) health.setNode(node);
+        assert.equal(health.nodeEligible, eligible ?? !needsNode);
+        assert.equal(health.report().healthy, true);
+      });
+    }
   }
 });

@@ -60,6 +60,8 @@ const KUBE_PROXY: readonly Row[] = [
 
 const PORTWIDE: readonly Row[] = [
   ['portwide_build_info', 'gauge', ['version']],
+  ['portwide_initial_sync_complete', 'gauge', []],
+  ['portwide_node_missing', 'gauge', []],
   ['portwide_all_ports_services', 'gauge', ['kind']],
   ['portwide_refused_services', 'gauge', ['reason']],
   ['portwide_routes', 'gauge', ['ip_family', 'kind']],

@@ -1,0 +1,205 @@
+/** What an agent says of itself before its rules stand, and when its API server goes away later. */
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, unlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createLab, type Lab, waitFor } from '../lab/lab.ts';
+import { Scrape } from '../metrics/scrape.ts';
+import { Agent, IPTABLES_FLAGS } from './agent.ts';
+import { ApiFeed } from './feed.ts';
+import { nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
+
+const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft'];
+const VIP = '10.96.0.10';
+const HEALTH_PORT = 30_100;
+const DEADLINE_MS = 60_000;
+/** More often than an agent asks while a test lasts. */
+const ALWAYS = 1_000_000;
+
+/** Asks the agent all that it answers, from inside the node. */
+const LOOK = `
+const get = async (url) => {
+  const answer = await fetch(url, { signal: AbortSignal.timeout(5000) });
+  return { code: answer.status, body: await answer.text() };
+};
+const none = () => ({ code: 0, body: '{}' });
+const urls = ['10256/healthz', '10256/livez', '10249/healthz', '10249/metrics', '${HEALTH_PORT}/'];
+const answers = urls.map((url) => get('http://127.0.0.1:' + url).catch(none));
+console.log(JSON.stringify(await Promise.all(answers)));
+`;
+
+describe('an agent that starts beside an API server', function () {
+  // On a busy machine the waits below add up.
+  this.timeout(240_000);
+  let lab: Lab;
+  let feed: ApiFeed;
+  let agent: Agent;
+  /** Where an ip6tables-restore stands that fails when it is told to. */
+  let commands: string;
+  const broken = () => join(commands, 'broken');
+  const server = () => `the API server ${new URL(feed.double.url).host}`;
+
+  before(async () => {
+    commands = mkdtempSync(join(tmpdir(), 'portwide-commands-'));
+    writeFileSync(
+      join(commands, 'ip6tables-nft-restore'),
+      `#!/bin/sh
+[ ! -e ${broken()} ] || { echo 'told to fail' >&2; exit 1; }
+PATH=\${PATH#*:}
+exec ip6tables-nft-restore "$@"
+`,
+      { mode: 0o755 },
+    );
+    lab = await createLab({ pods: 1, remotePods: 0 });
+    await lab.pods[0]?.serveEveryPort();
+    feed = await ApiFeed.start(lab);
+    // A name that is looked up in vain is given up at once.
+    const env = { PATH: `${commands}:${process.env.PATH}`, RES_OPTIONS: 'timeout:1 attempts:1' };
+    agent = new Agent(lab, { feed, env });
+    agent.write('objects', [
+      serviceManifest('web', {
+        ingress: [{ ip: '203.0.113.50' }],
+        spec: {
+          type: 'LoadBalancer',
+          clusterIPs: [VIP, 'fd00:10:96::10'],
+          externalTrafficPolicy: 'Local',
+          healthCheckNodePort: HEALTH_PORT,
+          ports: [{ port: 80 }],
+        },
+      }),
+      ...([4, 6] as const).map((family) =>
+        sliceManifest('web', family, lab.pods, { ports: [{ name: '', port: 8080 }] }),
+      ),
+    ]);
+    await feed.written();
+  });
+  after(async () => {
+    await agent?.destroy();
+    await lab?.destroy();
+    rmSync(commands, { recursive: true, force: true });
+  });
+  afterEach(async () => {
+    await agent.stop();
+    await feed.double.call('recover');
+  });
+
+  async function look() {
+    const script = ['--input-type=module', '-e', LOOK];
+    const { stdout } = await lab.node.exec(process.execPath, script);
+    const [healthz, livez, ping, metrics, servicePort] = JSON.parse(stdout);
+    const { healthy, waitingFor } = JSON.parse(healthz.body);
+    const scraped = new Scrape(metrics.body);
+    return {
+      healthz: healthz.code as number,
+      healthy,
+      waitingFor,
+      livez: livez.code,
+      ping: ping.body,
+      synced: scraped.value('portwide_initial_sync_complete'),
+      nodeMissing: scraped.value('portwide_node_missing'),
+      servicePort: servicePort.code,
+    };
+  }
+
+  const WAITING = {
+    healthz: 503,
+    healthy: true,
+    livez: 200,
+    ping: 'ok',
+    synced: 0,
+    servicePort: 0,
+  };
+  const READY = {
+    ...{ healthz: 200, healthy: true, waitingFor: undefined, livez: 200, ping: 'ok' },
+    ...{ synced: 1, nodeMissing: 0, servicePort: 200 },
+  };
+
+  const looksLike = (description: string, expected: object) =>
+    waitFor(
+      description,
+      async () => {
+        assert.partialDeepStrictEqual(await look(), expected);
+        return true;
+      },
+      DEADLINE_MS,
+    );
+
+  const listedFrom = (where: string) => [
+    `Services from ${where}`,
+    `EndpointSlices from ${where}`,
+    `Node "node" from ${where}`,
+  ];
+
+  it('whose name nobody knows is not ready, says what it waits for, and is not to be restarted', async () => {
+    agent.launch([...FLAGS, '--master=https://api-server.invalid:6443']);
+    const waitingFor = listedFrom('the API server api-server.invalid:6443');
+    await looksLike('it waits', { ...WAITING, waitingFor });
+  });
+
+  it('that forbids everything from the start: ready when it no longer does', async () => {
+    const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
+    await feed.double.call('fail', { fault, times: ALWAYS });
+    agent.launch(FLAGS);
+    await looksLike('it waits', { ...WAITING, waitingFor: listedFrom(server()) });
+    await feed.double.call('recover');
+    await looksLike('it is ready', READY);
+  });
+
+  it('that forbids one kind: says which', async () => {
+    const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
+    await feed.double.call('fail', { fault, resource: 'endpointslices', times: ALWAYS });
+    agent.launch(FLAGS);
+    const waitingFor = [`EndpointSlices from ${server()}`];
+    await looksLike('it waits for these', { ...WAITING, waitingFor });
+  });
+
+  it('that goes away after the first sync stays ready; started again meanwhile it is not', async () => {
+    agent.launch(FLAGS);
+    await looksLike('it is ready', READY);
+    await feed.double.call('close');
+    const missed = () => agent.logged('list or watch failed, trying again').length > 0;
+    await waitFor('the API server is missed', missed, DEADLINE_MS);
+    assert.partialDeepStrictEqual(await look(), READY);
+
+    await agent.kill();
+    agent.launch(FLAGS);
+    await looksLike('it waits', { ...WAITING, waitingFor: listedFrom(server()) });
+    const { outcome } = await lab.client.tcp(VIP, 80);
+    assert.equal(outcome, 'answered', 'the rules of the one before stand');
+    await feed.double.call('listen');
+    await looksLike('it is ready again', READY);
+    const written = agent.logged('synced').map((line) => line.written);
+    assert.deepEqual(written.slice(0, 2), [0, 0], 'a comparison was all that it waited for');
+  });
+
+  it('with one family that cannot be written it is not ready, and serves the other', async () => {
+    // Rules that stand would be compared, and not written.
+    await lab.node.exec('ip6tables-nft', ['-t', 'nat', '-F']);
+    writeFileSync(broken(), '');
+    try {
+      agent.launch(FLAGS);
+      await looksLike('it waits for the other', {
+        ...WAITING,
+        waitingFor: ['the first sync of IPv6 rules'],
+        // Asked over IPv4, where rules stand.
+        servicePort: 200,
+      });
+    } finally {
+      unlinkSync(broken());
+    }
+    await looksLike('it is ready', READY);
+  });
+
+  it('that does not have its Node: waits for that', async () => {
+    const node = nodeManifest([lab.node.ipv4, lab.node.ipv6]);
+    await feed.double.call('delete', node);
+    agent.launch(FLAGS);
+    await looksLike('it waits', {
+      ...WAITING,
+      nodeMissing: 1,
+      waitingFor: [`Node "node", which ${server()} does not have`],
+    });
+    await feed.double.call('put', node);
+    await looksLike('it is ready', READY);
+  });
+});
