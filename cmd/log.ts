@@ -1,4 +1,6 @@
-import { type Logger, pino, stdSerializers } from 'pino';
+import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
+import type { LogFormat } from '../config/agent-settings.ts';
+import { textLine } from './log-text.ts';
 
 /** As much of a logger as small parts need; pino's is one. */
 export interface Log {
@@ -7,14 +9,44 @@ export interface Log {
   error(details: object, message: string): void;
 }
 
-/** JSON lines on standard output. @param verbosity `-v`; from 3 on, errors bear their stacks. */
-export function createLog(verbosity: number): Logger {
-  const isVerbose = verbosity >= 3;
-  return pino({
+/** A log that also takes what only `-v 3` shows. */
+export interface DebugLog extends Log {
+  debug(details: object, message: string): void;
+}
+
+export interface LogOptions {
+  /** From 3 on, errors bear their stacks, and what concerns developers is logged. */
+  readonly v: number;
+  /** Undefined: text on a terminal, JSON elsewhere. */
+  readonly loggingFormat: LogFormat | undefined;
+}
+
+/** Where lines go. */
+export interface LogOutput {
+  readonly stream: DestinationStream;
+  readonly isTerminal: boolean;
+}
+
+/** Writes each line before it goes on, so that none is lost when the process ends. */
+const standardOutput = (): LogOutput => ({
+  stream: pino.destination({ dest: 1, sync: true }),
+  isTerminal: process.stdout.isTTY === true,
+});
+
+/** The log of a command that runs until it is stopped: a line for each entry, on standard output. */
+export function createLog(
+  { v, loggingFormat }: LogOptions,
+  { stream, isTerminal }: LogOutput = standardOutput(),
+): Logger {
+  const isVerbose = v >= 3;
+  const options = {
     base: null,
     level: isVerbose ? 'debug' : 'info',
     serializers: { err: isVerbose ? stdSerializers.err : shownError },
-  });
+  };
+  const format = loggingFormat ?? (isTerminal ? 'text' : 'json');
+  if (format === 'json') return pino(options, stream);
+  return pino(options, { write: (line) => stream.write(textLine(line)) });
 }
 
 /** Of the code's own mistakes, the stack is what tells most. */

@@ -56,7 +56,7 @@ export function addRunCommand(program: Command): void {
  */
 async function run(texts: FlagTexts): Promise<void> {
   const { options, warnings, file } = await loadConfiguration(texts);
-  const log = createLog(options.v);
+  const log = createLog(options);
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   if (await runOneShot(texts, options, log)) return;
   const stopping = stopSignal();

@@ -64,6 +64,19 @@ describe('the log', () => {
     );
   });
 
+  it('tells syncs that fail again and again as one line with a count, and after a minute as an error', async () => {
+    const { backends, table, log, pass, start } = fakeAgent();
+    await start();
+    backends[0].error = new Error('no');
+    table.upsert(service());
+    for (let second = 0; second < 120; second++) await pass(1000);
+    const told = log.filter(({ level, msg }) => level >= WARN && /^sync failed/.test(msg));
+    assert.deepEqual([told[0]?.level, told[0]?.repeated], [WARN, undefined]);
+    assert.ok(told.length < 6, `${told.length} lines`);
+    assert.equal(told.at(-1)?.level, 50);
+    assert.ok(Number(told[1]?.repeated) > 1, JSON.stringify(told[1]));
+  });
+
   it('says what was lost', async () => {
     const { backends, log, pass, start } = fakeAgent();
     backends[0].takes = 60_000;

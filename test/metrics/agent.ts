@@ -90,6 +90,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
       },
       tell: (changes) => told.push(changes),
       onFirstSync: () => {},
+      now: () => timers.now(),
     }),
   });
   /** Lets time pass and everything that follows from it happen. */
