@@ -81,7 +81,7 @@ export function tellOfFaults(
     onRaised(fault) {
       const { policy, field, reason } = fault;
       log.warn(details(fault), 'a part of this policy cannot be enforced and fails closed');
-      events.warning(objectRef(policy), 'FailsClosed', `${field}: ${reason}`, ACTION);
+      events.sharedWarning(objectRef(policy), 'FailsClosed', `${field}: ${reason}`, ACTION);
     },
     onCleared: (fault) => log.info(details(fault), 'the policy no longer fails closed for this'),
   };
@@ -98,5 +98,5 @@ export function tellOfUnreadable(
 ): void {
   if (!POLICY_KINDS.some((kind) => kind === object.kind)) return;
   const note = `${field}: ${reason}; passed over, and its last readable version stays in force`;
-  events.warning(objectRef(object), 'Unreadable', note, ACTION);
+  events.sharedWarning(objectRef(object), 'Unreadable', note, ACTION);
 }

@@ -143,7 +143,7 @@ async function run(texts: FlagTexts): Promise<void> {
         events.warning(
           serviceRef(key, table.service(key)?.uid ?? ''),
           'FailedToStartServiceHealthcheck',
-          `health check node port ${port} cannot be served: ${error.message}`,
+          `on node ${nodeName}: health check node port ${port} cannot be served: ${error.message}`,
         ),
     },
     metrics,
@@ -201,7 +201,8 @@ async function run(texts: FlagTexts): Promise<void> {
     log,
     metrics,
     health,
-    tell: (changes) => tellOnServices(events, (key) => table.service(key)?.uid ?? '', changes),
+    tell: (changes) =>
+      tellOnServices(events, (key) => table.service(key)?.uid ?? '', nodeName, changes),
     onFirstSync: (family) => {
       mode.afterFirstSync(family);
       if (policy === undefined && unloaded.size === backends.length) void retirePolicy(log);

@@ -93,12 +93,14 @@ describe('the log', () => {
 });
 
 describe('Events on Services', () => {
-  it('say what the log says, with the field before it', () => {
+  it('say what the log says, with the field, and name the node where it is one node alone', () => {
     const told: unknown[] = [];
     const events = {
       normal: assert.fail,
       warning: (regarding: object, reason: string, note: string) =>
-        told.push([regarding, reason, note]),
+        told.push(['this node', regarding, reason, note]),
+      sharedWarning: (regarding: object, reason: string, note: string) =>
+        told.push(['all nodes', regarding, reason, note]),
     };
     const refusal = {
       serviceKey: 'a/b',
@@ -106,8 +108,8 @@ describe('Events on Services', () => {
       field: 'spec.x',
       message: 'no',
     } as const;
-    tellOnServices(events, (key) => `uid of ${key}`, {
-      raised: [refusal],
+    tellOnServices(events, (key) => `uid of ${key}`, 'node-a', {
+      raised: [refusal, { ...refusal, reason: 'NodeAddress' }],
       cleared: [refusal],
       warnings: [{ serviceKey: 'c/d', message: 'spec.y: beware' }],
     });
@@ -119,8 +121,9 @@ describe('Events on Services', () => {
       uid: `uid of ${namespace}/${name}`,
     });
     assert.deepEqual(told, [
-      [ref('a', 'b'), 'RefusedOverlap', 'spec.x: no'],
-      [ref('c', 'd'), 'ServedWithWarning', 'spec.y: beware'],
+      ['all nodes', ref('a', 'b'), 'RefusedOverlap', 'spec.x: no'],
+      ['this node', ref('a', 'b'), 'RefusedNodeAddress', 'on node node-a: spec.x: no'],
+      ['all nodes', ref('c', 'd'), 'ServedWithWarning', 'spec.y: beware'],
     ]);
   });
 });

@@ -19,11 +19,17 @@ function world() {
   };
   const events: unknown[] = [];
   const regarding: unknown[] = [];
+  const tell: Events['warning'] = (about, reason, note) => {
+    events.push([`${about.kind} ${about.name}`, reason, note]);
+    regarding.push(about);
+  };
   const recorder: Events = {
     normal: () => assert.fail('no Event of this type is known'),
-    warning: (about, reason, note) => {
-      events.push([`${about.kind} ${about.name}`, reason, note]);
-      regarding.push(about);
+    warning: tell,
+    // A fault is in the object, which all nodes read alike.
+    sharedWarning: (about, ...rest) => {
+      assert.notEqual(about.kind, 'Node');
+      tell(about, ...rest);
     },
   };
   const registry = new Registry();
