@@ -1,14 +1,25 @@
 import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import type { ConfigFile } from '../config/configure.ts';
+import { systemTimers, type Timers } from '../proxier/runner.ts';
 import { readConfig } from './configuration.ts';
 
 export interface ConfigWatchOptions {
   readonly file: ConfigFile;
   /** Rejects for content that an agent would not start with, and says why. */
   readonly check: (content: string) => Promise<void>;
-  /** Called once, when the file holds something else than was read that can be used. */
+  /**
+   * Called once, when the file holds something else than was read that can be used, and has since
+   * `delayMs` milliseconds ago.
+   */
   readonly onChange: () => void;
+  /** Such a change was found, and `onChange` comes in so many milliseconds. */
+  readonly onWait?: (milliseconds: number) => void;
+  /** What was waited for is no more: the file is as it was read, or cannot be used or read. */
+  readonly onCancel?: () => void;
+  /** How long to wait after a change, asked for each; 0 by default. */
+  readonly delayMs?: () => number;
+  readonly timers?: Timers;
   /** The file holds what cannot be used; called again when the reason changes. */
   readonly onUnusable: (reason: string) => void;
   /** The file cannot be read; called again when the reason changes. */
@@ -28,6 +39,9 @@ export interface ConfigWatchOptions {
  */
 export function watchConfig(options: ConfigWatchOptions): () => void {
   const { file, check, onChange, onUnusable, onProblem, settleMs = 50, pollMs = 5000 } = options;
+  const { onWait, onCancel, delayMs = () => 0, timers = systemTimers } = options;
+  /** Whether a change waits, and whether its time has come. */
+  let wait: { readonly timer: unknown; isOver: boolean } | undefined;
   let lastProblem: string | undefined;
   let settling: NodeJS.Timeout | undefined;
   let ended = false;
@@ -36,7 +50,30 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
     ended = true;
     clearTimeout(settling);
     clearInterval(polling);
+    timers.clear(wait?.timer);
     watcher?.close();
+  };
+  const cancel = () => {
+    if (wait === undefined || ended) return;
+    timers.clear(wait.timer);
+    wait = undefined;
+    onCancel?.();
+  };
+  /** A change that can be used is there. Another one meanwhile does not begin the wait anew. */
+  const found = () => {
+    const milliseconds = wait === undefined ? delayMs() : 0;
+    if (milliseconds > 0) {
+      const timer = timers.set(() => {
+        if (wait !== undefined) wait.isOver = true;
+        // It may have changed again, without an event.
+        void look();
+      }, milliseconds);
+      wait = { timer, isOver: false };
+      onWait?.(milliseconds);
+    } else if (wait === undefined || wait.isOver) {
+      end();
+      onChange();
+    }
   };
   const tellOnce = (tell: (reason: string) => void, error: unknown) => {
     const reason = error instanceof Error ? error.message : String(error);
@@ -48,20 +85,22 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
     try {
       content = await readConfig(file.path);
     } catch (error) {
+      cancel();
       return tellOnce(onProblem, error);
     }
     if (content === file.content) {
+      cancel();
       lastProblem = undefined;
       return;
     }
     try {
       await check(content);
     } catch (error) {
+      cancel();
       return tellOnce(onUnusable, error);
     }
-    if (ended) return;
-    end();
-    onChange();
+    lastProblem = undefined;
+    if (!ended) found();
   };
   const lookSoon = () => {
     if (ended) return;

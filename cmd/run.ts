@@ -1,6 +1,5 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
-import { type ConfigFile, configure } from '../config/configure.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { toConfiguration } from '../config/write.ts';
@@ -19,8 +18,8 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
+import { restartOnChange } from './config-restart.ts';
 import { configWarnings } from './config-warnings.ts';
-import { watchConfig } from './config-watch.ts';
 import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
 import { startHealth } from './health.ts';
@@ -61,7 +60,8 @@ async function run(texts: FlagTexts): Promise<void> {
   if (await runOneShot(texts, options, log)) return;
   const stopping = stopSignal();
   await checkSource(options);
-  if (file !== undefined) endOnChange(file, texts, log);
+  const restart =
+    file && restartOnChange({ file, texts, jitter: options.configRestartJitter, log });
   const nodeName = effectiveNodeName(options);
   const kind = await pickMode(options, log);
   log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
@@ -90,7 +90,7 @@ async function run(texts: FlagTexts): Promise<void> {
   });
   let backends: readonly Backend[] = [];
   const metrics = createMetrics(
-    metricSources(table, () => backends),
+    metricSources(table, () => backends, restart?.changes),
     VERSION,
   );
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
@@ -247,29 +247,6 @@ async function run(texts: FlagTexts): Promise<void> {
   health.close();
   lock.close();
   process.exit(0);
-}
-
-/**
- * As kube-proxy: who runs the agent starts it again, with the new configuration. Unlike it, an agent
- * goes on when none would start with that: one mistake would end those of all nodes.
- */
-function endOnChange(file: ConfigFile, texts: FlagTexts, log: Logger): void {
-  const { path } = file;
-  watchConfig({
-    file,
-    check: async (content) => checkSource(configure(texts, { path, content }).options),
-    onUnusable: (reason) =>
-      log.error(
-        { file: path, reason },
-        'the configuration file changed and cannot be used; what was read stays',
-      ),
-    onChange: () => {
-      log.error({ file: path }, 'the configuration file changed; ending for a restart');
-      process.exit(1);
-    },
-    onProblem: (reason) =>
-      log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
-  });
 }
 
 /** With `--detect-local-mode NodeCIDR` nothing can be done before the Node has pod CIDRs. */

@@ -186,6 +186,15 @@ export const AGENT_SETTINGS = {
     default: false,
     text: 'end when one of them cannot listen, instead of trying again every five seconds',
   }),
+  configRestartJitter: setting({
+    group: 'process',
+    field: 'portwide.configRestartJitter',
+    kind: least,
+    default: seconds(30),
+    keepsZero: true,
+    text: 'after a change of the configuration file, end at a moment by chance within this; 0: at once',
+    more: 'A ConfigMap changes for all nodes of a cluster in the same minute, and each agent that starts lists all Services.',
+  }),
   oomScoreAdj: setting({
     group: 'process',
     field: 'oomScoreAdj',

@@ -92,6 +92,7 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   healthzBindAddress: server,
   metricsBindAddress: server,
   bindAddressHardFail: bool,
+  configRestartJitter: timeout,
   oomScoreAdj: integer({ min: -1000, max: 1000 }),
   v: count,
   acceptContentTypes: perhaps(word),

@@ -68,6 +68,8 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_nftables_elements', 'gauge', ['ip_family', 'map']],
   ['portwide_marks_in_use', 'gauge', FAMILY],
   ['portwide_marks_exhausted', 'gauge', FAMILY],
+  ['portwide_config_restart_pending', 'gauge', []],
+  ['portwide_config_changes_total', 'counter', ['result']],
   ['portwide_backend_apply_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
   [
     'portwide_event_loop_stall_seconds',
