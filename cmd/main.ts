@@ -11,11 +11,12 @@ import { addPolicyCommand } from './policy-explain.ts';
 import { addRenderCommand } from './render.ts';
 import { addRunCommand } from './run.ts';
 import { addValidateCommand } from './validate.ts';
-import { VERSION } from './version.ts';
+import { addVersionFlag, VERSION } from './version.ts';
 
-const program = new Command('portwide')
-  .description('A Kubernetes node agent that replaces kube-proxy and serves all-ports Services.')
-  .version(VERSION, '-V, --version');
+const program = new Command('portwide').description(
+  'A Kubernetes node agent that replaces kube-proxy and serves all-ports Services.',
+);
+addVersionFlag(program, '-V, ');
 addRunCommand(program);
 addRenderCommand(program);
 addValidateCommand(program);

@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
+import { flagValues } from '../config/flag-values.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { toConfiguration } from '../config/write.ts';
@@ -22,6 +23,7 @@ import { restartOnChange } from './config-restart.ts';
 import { configWarnings } from './config-warnings.ts';
 import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
+import { features, zPages } from './features.ts';
 import { startHealth } from './health.ts';
 import { serve } from './listen.ts';
 import { takeLock } from './lock.ts';
@@ -38,14 +40,14 @@ import { tellOnServices } from './service-events.ts';
 import { createSource } from './source.ts';
 import { trackStartup } from './startup.ts';
 import { stopSignal } from './stop-signal.ts';
-import { VERSION } from './version.ts';
+import { addVersionFlag, VERSION } from './version.ts';
 
 /** What the agent was doing, in its Events on the Node. */
 const START = 'StartPortwide';
 
 export function addRunCommand(program: Command): void {
   const command = program.command('run').description('serve Services on this node until stopped');
-  addFlags(command, ALL_SETTINGS).action(run);
+  addVersionFlag(addFlags(command, ALL_SETTINGS)).action(run);
 }
 
 /**
@@ -92,12 +94,14 @@ async function run(texts: FlagTexts): Promise<void> {
   const metrics = createMetrics(
     metricSources(table, () => backends, restart?.changes),
     VERSION,
+    features(options.featureGates),
   );
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
   const pages = metricsHandler({
     registry: metrics.registry,
     mode: kind.name,
     configuration: () => toConfiguration({ ...options, proxyMode: kind.name }),
+    ...zPages(options.featureGates, VERSION, flagValues(texts)),
   });
   const recorder = new EventRecorder({
     nodeName,

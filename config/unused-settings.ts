@@ -15,6 +15,7 @@ import { type Setting, setting } from './setting.ts';
 
 const WINDOWS = 'for Windows';
 const LOGGING = 'log lines go to standard output, each written at once';
+const MACHINE = 'kube-proxy does not use it either';
 const CLIENT = 'the agent lists and watches, and asks for little else';
 
 const group = 'unused';
@@ -67,6 +68,20 @@ export const UNUSED_SETTINGS = {
     default: false,
     text: "there is no /debug/pprof, which is Go's",
     more: '[metrics.md](metrics.md) has what there is instead.',
+  }),
+  machineIdFile: setting({
+    group,
+    kind: text,
+    default: '/etc/machine-id,/var/lib/dbus/machine-id',
+    winsOverFile: true,
+    text: MACHINE,
+  }),
+  bootIdFile: setting({
+    group,
+    kind: text,
+    default: '/proc/sys/kernel/random/boot_id',
+    winsOverFile: true,
+    text: MACHINE,
   }),
   showHiddenMetricsForVersion: setting({
     group,

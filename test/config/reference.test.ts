@@ -17,7 +17,7 @@ conntrack-max-per-core conntrack-min conntrack-tcp-timeout-established
 conntrack-tcp-timeout-close-wait conntrack-tcp-be-liberal conntrack-udp-timeout
 conntrack-udp-timeout-stream config-sync-period healthz-port metrics-port vmodule logging-format
 log-flush-frequency log-json-split-stream log-json-info-buffer-size log-text-split-stream
-log-text-info-buffer-size`
+log-text-info-buffer-size machine-id-file boot-id-file`
   .split(/\s+/)
   .map((name) => `--${name}`);
 const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '--ipvs-all-ports']
