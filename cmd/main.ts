@@ -1,11 +1,8 @@
 import { Command } from 'commander';
-import { ConfigurationError } from '../config/errors.ts';
-import { ClusterConfigError } from '../sources/kubernetes/config.ts';
-import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { addCleanupCommand } from './cleanup.ts';
 import { addDnsCommand } from './dns.ts';
 import { addEnvCommand } from './env.ts';
-import { UserError } from './errors.ts';
+import { forPeople } from './for-people.ts';
 import { addIpvsCommand } from './ipvs-marks.ts';
 import { addPolicyCommand } from './policy-explain.ts';
 import { addRenderCommand } from './render.ts';
@@ -36,13 +33,8 @@ program
 try {
   await program.parseAsync();
 } catch (error) {
-  const isExpected = [
-    UserError,
-    ConfigurationError,
-    ManifestDirectoryError,
-    ClusterConfigError,
-  ].some((expected) => error instanceof expected);
-  const text = isExpected ? (error as Error).message : String((error as Error).stack);
-  process.stderr.write(`portwide: ${text.replaceAll('\n', isExpected ? '\nportwide: ' : '\n')}\n`);
+  const sentence = forPeople(error);
+  const text = sentence?.replaceAll('\n', '\nportwide: ') ?? String((error as Error).stack);
+  process.stderr.write(`portwide: ${text}\n`);
   process.exit(1);
 }

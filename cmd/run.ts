@@ -36,6 +36,7 @@ import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
 import { OwnNode } from './own-node.ts';
 import { openPolicy, retirePolicy, startPolicy } from './policy.ts';
+import { requireNetAdmin } from './rights.ts';
 import { tellOnServices } from './service-events.ts';
 import { createSource } from './source.ts';
 import { trackStartup } from './startup.ts';
@@ -62,6 +63,7 @@ async function run(texts: FlagTexts): Promise<void> {
   if (await runOneShot(texts, options, log)) return;
   const stopping = stopSignal();
   await checkSource(options);
+  await requireNetAdmin('portwide run');
   const restart =
     file && restartOnChange({ file, texts, jitter: options.configRestartJitter, log });
   const nodeName = effectiveNodeName(options);
