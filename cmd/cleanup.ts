@@ -31,7 +31,7 @@ export function addCleanupCommand(program: Command): void {
 
 /**
  * Says on standard error what could not be removed, and has the process exit with 1 then.
- * @throws UserError when an agent runs on this node, or this process lacks the rights.
+ * @throws UserError when an agent runs on this node, or the process lacks CAP_NET_ADMIN.
  */
 export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise<void> {
   await requireNetAdmin('removing rules');

@@ -6,7 +6,7 @@ import { systemTimers, type Timers } from '../proxier/runner.ts';
 import { watchConfig } from './config-watch.ts';
 import { checkSource } from './configuration.ts';
 
-/** Exit status of an agent that ends to be started with another configuration file (EX_TEMPFAIL). */
+/** Exit status when the configuration file changed and the agent must be started again (EX_TEMPFAIL of sysexits). */
 export const CONFIGURATION_CHANGED = 75;
 
 export interface ConfigRestartOptions {
@@ -22,7 +22,7 @@ export interface ConfigRestartOptions {
   readonly random?: () => number;
 }
 
-/** A configuration file that is followed. */
+/** A watched configuration file. */
 export interface ConfigRestart {
   /** For metrics. */
   readonly changes: () => ConfigChanges;
@@ -30,9 +30,10 @@ export interface ConfigRestart {
 }
 
 /**
- * As kube-proxy: who runs the agent starts it again, with the new configuration. Unlike it, an agent
- * goes on when none would start with that: one mistake would end those of all nodes. Nor do the agents of a
- * cluster end together, for a ConfigMap changes on all nodes at once: each waits by chance.
+ * Ends the process when the configuration file changes, as kube-proxy does; the kubelet or systemd starts it
+ * again with the new content. Differs from kube-proxy in two ways. Content that the agent could not start with is
+ * ignored, because one mistake would stop the agents of all nodes. And each agent waits for a random part of
+ * `jitter`, because a ConfigMap changes on all nodes at once and every start lists all Services.
  */
 export function restartOnChange(options: ConfigRestartOptions): ConfigRestart {
   const { file, texts, jitter, log, exit = process.exit, random = Math.random } = options;
@@ -56,13 +57,16 @@ export function restartOnChange(options: ConfigRestartOptions): ConfigRestart {
       counts.accepted += 1;
       log.warn(
         { file: path, seconds: milliseconds / 1000 },
-        'the configuration file changed; ending for a restart soon',
+        'the configuration file changed; ending for a restart after a random delay',
       );
     },
     onCancel: () => {
       isPending = false;
-      counts.withdrawn += 1;
-      log.info({ file: path }, 'the change of the configuration file is withdrawn; no restart');
+      counts.cancelled += 1;
+      log.info(
+        { file: path },
+        'the configuration file is unchanged again or unusable; restart cancelled',
+      );
     },
     onChange: () => {
       log.error({ file: path }, 'the configuration file changed; ending for a restart');

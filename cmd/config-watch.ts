@@ -8,16 +8,13 @@ export interface ConfigWatchOptions {
   readonly file: ConfigFile;
   /** Rejects for content that an agent would not start with, and says why. */
   readonly check: (content: string) => Promise<void>;
-  /**
-   * Called once, when the file holds something else than was read that can be used, and has since
-   * `delayMs` milliseconds ago.
-   */
+  /** Called once, when the file has held other, usable content for `delayMs`. */
   readonly onChange: () => void;
-  /** Such a change was found, and `onChange` comes in so many milliseconds. */
+  /** A usable change was found; `onChange` follows after this delay. */
   readonly onWait?: (milliseconds: number) => void;
-  /** What was waited for is no more: the file is as it was read, or cannot be used or read. */
+  /** During the delay the file was changed back, or became unusable or unreadable. */
   readonly onCancel?: () => void;
-  /** How long to wait after a change, asked for each; 0 by default. */
+  /** Delay from a change to `onChange`, asked once per change. Default: 0. */
   readonly delayMs?: () => number;
   readonly timers?: Timers;
   /** The file holds what cannot be used; called again when the reason changes. */
@@ -40,7 +37,7 @@ export interface ConfigWatchOptions {
 export function watchConfig(options: ConfigWatchOptions): () => void {
   const { file, check, onChange, onUnusable, onProblem, settleMs = 50, pollMs = 5000 } = options;
   const { onWait, onCancel, delayMs = () => 0, timers = systemTimers } = options;
-  /** Whether a change waits, and whether its time has come. */
+  /** The delay of a change that was found; `isOver` once it has passed. */
   let wait: { readonly timer: unknown; isOver: boolean } | undefined;
   let lastProblem: string | undefined;
   let settling: NodeJS.Timeout | undefined;
@@ -59,13 +56,13 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
     wait = undefined;
     onCancel?.();
   };
-  /** A change that can be used is there. Another one meanwhile does not begin the wait anew. */
+  /** A usable change is there. Further changes do not restart the delay, or a file that keeps changing would never apply. */
   const found = () => {
     const milliseconds = wait === undefined ? delayMs() : 0;
     if (milliseconds > 0) {
       const timer = timers.set(() => {
         if (wait !== undefined) wait.isOver = true;
-        // It may have changed again, without an event.
+        // Check again: what the file refers to may have changed without an event.
         void look();
       }, milliseconds);
       wait = { timer, isOver: false };
@@ -80,15 +77,27 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
     if (!ended && reason !== lastProblem) tell(reason);
     lastProblem = reason;
   };
+  let looks = 0;
+  let lastLook = 0;
   const look = async () => {
+    looks += 1;
+    const number = looks;
+    /** Several may be under way; the result of one that a later one has overtaken is outdated. */
+    const isOutdated = () => {
+      if (number < lastLook) return true;
+      lastLook = number;
+      return false;
+    };
     let content: string;
     try {
       content = await readConfig(file.path);
     } catch (error) {
+      if (isOutdated()) return;
       cancel();
       return tellOnce(onProblem, error);
     }
     if (content === file.content) {
+      if (isOutdated()) return;
       cancel();
       lastProblem = undefined;
       return;
@@ -96,9 +105,11 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
     try {
       await check(content);
     } catch (error) {
+      if (isOutdated()) return;
       cancel();
       return tellOnce(onUnusable, error);
     }
+    if (isOutdated()) return;
     lastProblem = undefined;
     if (!ended) found();
   };

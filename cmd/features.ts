@@ -2,16 +2,16 @@ import { type FeatureGates, PAGE_GATES } from '../config/map-kinds.ts';
 import type { Feature } from '../metrics/kubernetes-info.ts';
 import type { MetricsPages } from '../metrics/server.ts';
 
-/** As the pages name the process. */
+/** Component name on /statusz and /flagz. */
 const COMPONENT = 'portwide';
 
-/** Gates that switch something here, for metrics. */
+/** Feature gates that have an effect here, for `kubernetes_feature_enabled`. */
 export function features(gates: FeatureGates): Feature[] {
   const names = ['AllPorts', ...Object.keys(PAGE_GATES)];
   return names.map((name) => ({ name, stage: 'BETA', isEnabled: isOn(gates, name) }));
 }
 
-/** The pages that a gate can switch off. @param flags as `/flagz` shows them. */
+/** `/statusz` and `/flagz`, unless their gate is off. @param flags values that `/flagz` shows. */
 export function zPages(
   gates: FeatureGates,
   version: string,

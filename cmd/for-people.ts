@@ -8,8 +8,8 @@ import { ADVICE } from './rights.ts';
 const SAY_ALL = [UserError, ConfigurationError, ManifestDirectoryError, ClusterConfigError];
 
 /**
- * What a user can put right about an error that ended a command: what is wrong and what to do.
- * @returns undefined for all others, of which the stack tells most.
+ * The message for an error that the user can fix: what is wrong and what to do.
+ * @returns undefined for any other error; its stack should be shown.
  */
 export function forPeople(error: unknown): string | undefined {
   if (SAY_ALL.some((expected) => error instanceof expected)) return (error as Error).message;

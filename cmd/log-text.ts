@@ -1,4 +1,4 @@
-/** A log line for people: time, level, message, then `key=value`, all in one line of printable ASCII. Pure. */
+/** `--logging-format=text`: time, level, message and `key=value` fields on one line of printable ASCII. Pure. */
 import { printable } from '../api/read-field.ts';
 
 const LEVELS: Readonly<Record<number, string>> = {
@@ -11,9 +11,9 @@ const LEVELS: Readonly<Record<number, string>> = {
 };
 
 /**
- * @param json the same line as JSON, as pino writes it.
- * @returns such as `2026-01-01T00:00:00.000Z WARN sync failed family=IPv4 err="no such chain"`. Names and
- * messages of others cannot start a new line or move the cursor: control characters are escaped.
+ * Converts a JSON line of pino, for example to
+ * `2026-01-01T00:00:00.000Z WARN sync failed family=IPv4 err="no such chain"`. Control characters are escaped, so
+ * that a name cannot start a new line or move a terminal's cursor.
  */
 export function textLine(json: string): string {
   const { level, time, msg, ...fields } = JSON.parse(json) as Record<string, unknown>;
@@ -28,12 +28,11 @@ export function textLine(json: string): string {
 
 function pairsOf(key: string, value: unknown): string[] {
   if (!isError(value)) return [`${key}=${quoted(plain(value))}`];
-  // The stack starts with the message.
   const { message, stack } = value;
   return [`${key}=${quoted(message)}`, ...(stack === undefined ? [] : [`stack=${quoted(stack)}`])];
 }
 
-/** An error as the log's serializers leave it. */
+/** An error as the serializers of cmd/log.ts write it. */
 function isError(value: unknown): value is { message: string; stack?: string } {
   return typeof value === 'object' && value !== null && 'type' in value && 'message' in value;
 }
@@ -44,7 +43,7 @@ function plain(value: unknown): string {
   return isFlat ? value.join(',') : JSON.stringify(value);
 }
 
-/** As logfmt has it: in quotes what a space, a quote, an equals sign or nothing at all would make unclear. */
+/** As in logfmt: values that are empty or hold a space, quote, backslash or equals sign are quoted. */
 function quoted(text: string): string {
   return /^[^\s"=\\]+$/.test(text) && printable(text) === text
     ? text

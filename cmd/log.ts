@@ -9,31 +9,31 @@ export interface Log {
   error(details: object, message: string): void;
 }
 
-/** A log that also takes what only `-v 3` shows. */
+/** A log with level debug, which only `-v 3` shows. */
 export interface DebugLog extends Log {
   debug(details: object, message: string): void;
 }
 
 export interface LogOptions {
-  /** From 3 on, errors bear their stacks, and what concerns developers is logged. */
+  /** Verbosity (`-v`). From 3 on, errors include their stacks and level debug is logged. */
   readonly v: number;
   /** Undefined: text on a terminal, JSON elsewhere. */
   readonly loggingFormat: LogFormat | undefined;
 }
 
-/** Where lines go. */
+/** Destination of log lines. */
 export interface LogOutput {
   readonly stream: DestinationStream;
   readonly isTerminal: boolean;
 }
 
-/** Writes each line before it goes on, so that none is lost when the process ends. */
+/** Synchronous, so that no line is lost when the process exits. */
 const standardOutput = (): LogOutput => ({
   stream: pino.destination({ dest: 1, sync: true }),
   isTerminal: process.stdout.isTTY === true,
 });
 
-/** The log of a command that runs until it is stopped: a line for each entry, on standard output. */
+/** The log of `run` and `dns`: one line per entry on standard output. */
 export function createLog(
   { v, loggingFormat }: LogOptions,
   { stream, isTerminal }: LogOutput = standardOutput(),

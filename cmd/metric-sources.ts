@@ -6,7 +6,7 @@ import type { RouteTable } from '../proxier/route-table.ts';
 /**
  * Where metrics find the numbers that the parts of the agent keep.
  * @param backends those that run; none before the mode has started.
- * @param configChanges of the configuration file, where there is one.
+ * @param configChanges changes of the configuration file; none by default.
  */
 export function metricSources(
   table: RouteTable,

@@ -17,7 +17,7 @@ export interface ObserverOptions {
   readonly tell: (changes: RefusalChanges) => void;
   /** Called once for each family. */
   readonly onFirstSync: (family: IpFamily) => void;
-  /** Milliseconds of a clock that never goes back. */
+  /** Monotonic clock in milliseconds. */
   readonly now?: () => number;
 }
 
@@ -118,7 +118,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       checks.failed(family, { family, err: error }, 'cannot tell whether the rules still stand');
     },
     checked(family) {
-      checks.succeeded(family, { family }, 'the rules can be looked at again');
+      checks.succeeded(family, { family }, 'the rules can be checked again');
     },
     rulesLost(family, what) {
       log.warn({ family, what }, `somebody changed our rules (${what}); writing them again`);

@@ -1,55 +1,55 @@
 import type { DebugLog } from './log.ts';
 
-/** Milliseconds from the first line of a failure to the next; each time twice as many, up to the second. */
+/** Milliseconds from the first log line of a failure to the next; doubled after each line, up to the maximum. */
 const FIRST_INTERVAL = 10_000;
 const LONGEST_INTERVAL = 600_000;
-/** Milliseconds without success after which a failure is an error. */
+/** Milliseconds without success after which the level becomes error. */
 const LASTING = 60_000;
-/** Milliseconds after a success within which a failure is the same one again. */
+/** A failure that returns within this many milliseconds after a success continues the old one, so flapping does not fill the log. */
 const RELAPSE = 60_000;
-/** Failures that are remembered; of more, those that began last. */
+/** Limit of remembered failures; the oldest are forgotten first. */
 const MAX_FAILURES = 1000;
-/** Different reasons of one failure that are told at once; of more, such as ports in a message, no more. */
+/** Limit of reasons per failure that are logged at once: a reason may contain something that always differs, such as a port. */
 const MAX_REASONS = 5;
 
 interface Failure {
-  /** Of the first attempt since the last success. */
+  /** Time of the first failed attempt since the last success. */
   since: number;
-  /** When it last succeeded; undefined while it fails. */
+  /** Time of the last success; undefined while it fails. */
   over: number | undefined;
   readonly reasons: Set<string>;
   /** Failed attempts since the last success. */
   attempts: number;
   /** Failed attempts since the last line. */
   untold: number;
-  /** From the next line to the one after it. */
+  /** Milliseconds from the next line to the one after it. */
   interval: number;
   nextLine: number;
   isError: boolean;
-  /** A line said that it fails, and none yet that it is over. */
+  /** A failure line was logged and the line that ends it was not. */
   isTold: boolean;
 }
 
 /**
- * Keeps what is tried again and again from filling the log. The first failure is a warning at once; what
- * repeats it is one line with a count, in intervals that grow; after a minute it is an error; one line says
- * when it is over. A new reason is told at once. Each attempt is shown at level debug.
+ * Logs retried operations without filling the log. The first failure is a warning at once. Repeats are summed
+ * up in one line with a count, in growing intervals, and become an error after a minute. The end of the failure is
+ * one info line. A new reason is logged at once. Suppressed attempts are logged at level debug.
  */
 export class RepeatedFailures {
   readonly #log: DebugLog;
   readonly #now: () => number;
   readonly #failures = new Map<string, Failure>();
 
-  /** @param now milliseconds of a clock that never goes back. */
+  /** @param now monotonic clock in milliseconds. */
   constructor(log: DebugLog, now: () => number = () => performance.now()) {
     this.#log = log;
     this.#now = now;
   }
 
   /**
-   * An attempt failed.
-   * @param key names what is attempted.
-   * @param details of the log line; `err` is the reason.
+   * Records a failed attempt.
+   * @param key identifies the operation.
+   * @param details fields of the log line; `err` is the reason.
    */
   failed(key: string, details: Readonly<Record<string, unknown>>, message: string): void {
     const now = this.#now();
@@ -76,7 +76,7 @@ export class RepeatedFailures {
     failure.interval = Math.min(2 * failure.interval, LONGEST_INTERVAL);
   }
 
-  /** It worked, or is not attempted any more. @param message for the log, if it had failed before. */
+  /** Records a success, or that the operation is no longer tried. @param message logged if it was failing. */
   succeeded(key: string, details: object, message: string): void {
     const failure = this.#failures.get(key);
     if (failure === undefined || failure.over !== undefined) return;
@@ -94,7 +94,7 @@ export class RepeatedFailures {
     return failure !== undefined && failure.over === undefined;
   }
 
-  /** The failure that is under way; one that just ended, begun again; or a new one. */
+  /** The current failure, the last one if it ended recently, or a new one. */
   #current(key: string, now: number): Failure {
     const known = this.#failures.get(key);
     if (known !== undefined && known.over === undefined) return known;
@@ -113,7 +113,7 @@ export class RepeatedFailures {
       isError: false,
       isTold: false,
     };
-    // To the end: the first is the one to forget.
+    // Reinsert at the end: the first entry is the one to forget.
     this.#failures.delete(key);
     this.#failures.set(key, fresh);
     const [oldest] = this.#failures.keys();

@@ -1,13 +1,13 @@
 import { readFile } from 'node:fs/promises';
 import { UserError } from './errors.ts';
 
-/** Its number in linux/capability.h. */
+/** Bit number, from linux/capability.h. */
 const CAP_NET_ADMIN = 12n;
 
 /**
- * Says at once what each step would fail of in words of its own.
- * @param what needs it, as the subject of a sentence.
- * @throws UserError where this process has not got CAP_NET_ADMIN.
+ * Checks for CAP_NET_ADMIN up front; without it every later step would fail with an error of its own.
+ * @param what needs it: the subject of the error message.
+ * @throws UserError if the process lacks it.
  */
 export async function requireNetAdmin(what: string): Promise<void> {
   if (mayAdministerNetwork(await readFile('/proc/self/status', 'utf8'))) return;
@@ -18,7 +18,7 @@ export async function requireNetAdmin(what: string): Promise<void> {
 export const ADVICE =
   'run it as root, or in a pod with NET_ADMIN in securityContext.capabilities.add';
 
-/** @param status of a process, as /proc has it; one that says nothing of capabilities is given the benefit of doubt. */
+/** @param status content of /proc/PID/status; true if it has no line about capabilities. */
 export function mayAdministerNetwork(status: string): boolean {
   const effective = /^CapEff:\s*([0-9a-f]+)$/m.exec(status)?.[1];
   return effective === undefined || ((BigInt(`0x${effective}`) >> CAP_NET_ADMIN) & 1n) === 1n;

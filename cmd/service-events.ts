@@ -5,8 +5,8 @@ import type { RefusalChanges } from '../proxier/route-table.ts';
 
 /**
  * A Warning Event on the Service for each refusal that came, and for each warning; the note says what
- * the log says, with the field before it. All nodes see the same and share an Event, but for a VIP that
- * is an address of this node.
+ * the log says, with the field before it. All nodes share one Event, except for a VIP that is an address of
+ * this node.
  * @param uidOf of the Service as it is now; empty when it is not known.
  */
 export function tellOnServices(

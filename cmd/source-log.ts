@@ -5,8 +5,8 @@ import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated.ts';
 
 /**
- * Between a source and the log: lists and watches that fail again and again are told as `RepeatedFailures`
- * tells it, for each kind. An open watch, or a CRD that is not installed, is the end of a failure.
+ * Wraps the log and the observer of a source so that lists and watches that keep failing are logged by
+ * `RepeatedFailures`, per kind. A watch that opens, or a CRD that is not installed, ends the failure.
  */
 export function tellRepeats(
   log: DebugLog,

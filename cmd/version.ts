@@ -24,7 +24,7 @@ function printVersion(how: string): string {
   process.exit(0);
 }
 
-/** As Go prints a `version.Info` of Kubernetes. */
+/** In the form in which Go prints Kubernetes' `version.Info`. */
 export function rawVersion(version = VERSION): string {
   const fields = Object.entries(buildInfo(version)).map(
     ([name, value]) => `${name.slice(0, 1).toUpperCase()}${name.slice(1)}:${JSON.stringify(value)}`,

@@ -192,8 +192,8 @@ export const AGENT_SETTINGS = {
     kind: least,
     default: seconds(30),
     keepsZero: true,
-    text: 'after a change of the configuration file, end at a moment by chance within this; 0: at once',
-    more: 'A ConfigMap changes for all nodes of a cluster in the same minute, and each agent that starts lists all Services.',
+    text: 'longest random delay before the agent restarts for a changed configuration file; 0: none',
+    more: 'A ConfigMap changes on all nodes at once, and each agent that starts lists all Services.',
   }),
   oomScoreAdj: setting({
     group: 'process',

@@ -3,8 +3,8 @@ import { flagOf, type Setting, shownDefault } from './setting.ts';
 import { ALL_SETTINGS } from './settings.ts';
 
 /**
- * The flags of `portwide run` by their names, as they were given, or their defaults: what kube-proxy shows
- * on `/flagz`. What a file says is not in them; `/configz` has what both come to.
+ * Values of all flags of `portwide run` by name, for `/flagz`: as given on the command line, or the default.
+ * As in kube-proxy, the configuration file does not count; `/configz` shows the result of both.
  */
 export function flagValues(texts: FlagTexts): Record<string, string> {
   const flags = Object.entries<Setting<unknown>>(ALL_SETTINGS).filter(([, each]) => !each.fileOnly);
@@ -16,7 +16,7 @@ export function flagValues(texts: FlagTexts): Record<string, string> {
   );
 }
 
-/** A URL may have a name and a password before its host: Kubernetes' word stands for all before the last `@`. */
+/** Hides credentials in a URL (`https://user:password@host`) behind Kubernetes' word for hidden values. */
 function withoutCredentials(value: string): string {
   return value.replace(/:\/\/.*@/s, '://CLASSIFIED@');
 }

@@ -23,7 +23,7 @@ export interface FeatureGates {
 /** Gates that mean something here, and whether they are on by default. */
 export const FEATURE_GATES: FeatureGates = { AllPorts: true };
 
-/** Gates of Kubernetes that switch pages of the metrics server, and whether they are on by default. */
+/** Kubernetes' gates for pages of the metrics server, with their defaults. */
 export const PAGE_GATES: Readonly<Record<string, boolean>> = {
   ComponentFlagz: true,
   ComponentStatusz: true,

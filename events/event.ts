@@ -24,10 +24,7 @@ export interface Occurrence {
   readonly action: string;
   /** For people. */
   readonly note: string;
-  /**
-   * Who sees it: this node alone, or every node of the cluster alike. What every node sees is one Event
-   * for all of them.
-   */
+  /** `cluster`: every node reports the same, and all share one Event. `node`: it concerns this node only. */
   readonly seenBy: 'node' | 'cluster';
 }
 
@@ -101,7 +98,7 @@ export function eventName(regarding: ObjectRef, time: number, offset: number): s
   return `${nameStart(regarding)}.${nanoseconds.toString(16)}`;
 }
 
-/** The same on every node: whichever writes it first creates the Event, and the others find it there. */
+/** The same on every node, so that one node creates the Event and the others find it. */
 export function sharedEventName(occurrence: Occurrence): string {
   const hash = createHash('sha256').update(occurrenceKey(occurrence)).digest('hex');
   return `${nameStart(occurrence.regarding)}.${hash.slice(0, 16)}`;
@@ -130,7 +127,7 @@ export function eventBody(
     metadata: { name, namespace: namespaceOf(regarding) },
     eventTime: microTime(time),
     reportingController: controller,
-    // Of what all nodes see, no node is to look like the only one.
+    // A shared Event must not look as if it concerned the node that wrote it.
     reportingInstance: seenBy === 'cluster' ? controller : instance,
     type,
     reason,

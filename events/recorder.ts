@@ -7,7 +7,7 @@ import { isPassing, type OpenWriteSession, type WriteSession, writeEntry } from 
 export interface Events {
   normal(regarding: ObjectRef, reason: string, note: string, action?: string): void;
   warning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
-  /** Of what every node of the cluster sees alike: one Event for all of them. */
+  /** For what every node of the cluster reports alike: all nodes share one Event. */
   sharedWarning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
 }
 
@@ -32,7 +32,7 @@ export interface RecorderOptions {
   readonly clock?: EventClock;
 }
 
-/** Events written: so many at once, and one a second in the long run. */
+/** Rate limit of writing Events. */
 const RATE: BucketOptions = { burst: 25, perSecond: 1 };
 /** Events that wait for their turn, or for the API server. */
 const MAX_QUEUED = 100;
@@ -42,8 +42,8 @@ const FIRST_BACKOFF = 1000;
 /** Of a millisecond. */
 const NANOSECONDS = 1_000_000;
 /**
- * Milliseconds in which the nodes of a cluster, each at a moment by chance, tell what they all see. One of
- * many is early and writes; of 5,000, a thousand a second ask.
+ * Longest random delay, in milliseconds, before a node writes a shared Event. It spreads the requests of a large
+ * cluster: 5,000 nodes send 1,000 a second.
  */
 const SPREAD = 5000;
 const DEFAULT_ACTION = 'ServeService';
@@ -75,7 +75,7 @@ export class EventRecorder implements Events {
   readonly #bucket: TokenBucket;
   readonly #series = new SeriesCache();
   readonly #queue = new Set<SeriesEntry>();
-  /** Timers of those that go into the queue at a moment by chance. */
+  /** Timers of shared Events during their random delay. */
   readonly #delayed = new Map<SeriesEntry, unknown>();
   readonly #stop = new AbortController();
   #open: OpenWriteSession | undefined;

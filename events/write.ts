@@ -5,7 +5,7 @@ import type { SeriesEntry } from './series.ts';
 /** Requests that change something, with one set of credentials. */
 export interface WriteSession {
   /**
-   * @returns what the answer holds.
+   * @returns the object in the answer.
    * @throws errors with the HTTP status as `code` when the API server refuses, others else.
    */
   send(method: 'POST' | 'PATCH', path: string, body: object, signal: AbortSignal): Promise<unknown>;
@@ -16,8 +16,8 @@ export interface WriteSession {
 export type OpenWriteSession = (signal: AbortSignal) => Promise<WriteSession>;
 
 /**
- * Milliseconds after a write of a shared Event in which no node writes it again: of thousands of nodes that
- * see the same, one writes and the others read.
+ * Least time between two writes of a shared Event, in milliseconds, whichever nodes write. One node writes; the
+ * others read that it was written.
  */
 const SHARED_REST = 60_000;
 
@@ -38,7 +38,7 @@ export async function writeEntry(
   if (count === entry.written) return;
   const namespace = encodeURIComponent(namespaceOf(occurrence.regarding));
   const path = `/apis/events.k8s.io/v1/namespaces/${namespace}/events`;
-  /** @returns whether it was not there yet. */
+  /** @returns false if an Event of this name exists. */
   const create = async (): Promise<boolean> => {
     const body = eventBody(occurrence, reporter, entry, series);
     try {
@@ -49,7 +49,7 @@ export async function writeEntry(
       return false;
     }
   };
-  /** @returns undefined when there is none: they are deleted after a time, an hour by default. */
+  /** @returns undefined if the Event is gone: the API server deletes Events, after an hour by default. */
   const patch = async (patched: object): Promise<{ event: unknown } | undefined> => {
     try {
       const its = `${path}/${encodeURIComponent(entry.name)}`;
@@ -59,9 +59,9 @@ export async function writeEntry(
       return undefined;
     }
   };
-  /** Of an Event that is there: whichever node finds it old says that it came again. */
+  /** Raises the count of a shared Event unless another node did so recently. */
   const refresh = async (): Promise<void> => {
-    // Changes nothing, so nothing is stored: it reads with a right that is there anyway.
+    // An empty patch reads the Event and stores nothing, with the right to patch instead of one to get.
     const there = await patch({});
     if (there === undefined) return void (await create());
     const last = lastTold(there.event);
@@ -74,14 +74,14 @@ export async function writeEntry(
     const isCreated = isNew && (await create());
     if (!isCreated) await refresh();
   } else if (isNew || (await patch(seriesPatch(series))) === undefined) {
-    // One that is there is of an earlier attempt, whose answer did not get here.
+    // If it exists, an earlier attempt created it and its answer was lost.
     await create();
   }
   entry.written = count;
   entry.writtenAt = now;
 }
 
-/** How often an Event came and when last, in milliseconds since 1970; undefined if it does not say. */
+/** Count and time (milliseconds since 1970) of an Event's last occurrence; undefined if they cannot be read. */
 function lastTold(event: unknown): { count: number; time: number } | undefined {
   if (!isRecord(event)) return undefined;
   const { eventTime, series } = event;

@@ -14,7 +14,7 @@ export const ANY_FAMILY = '';
 
 export interface ListenerOptions extends BindAddress {
   readonly onRequest: RequestListener;
-  /** Hears of each attempt that failed. */
+  /** Called for each failed attempt. */
   readonly onFailure: (error: Error) => void;
   /** Hears that it listens at last, after `onFailure`. */
   readonly onRecovery: () => void;

@@ -1,8 +1,8 @@
-/** What Kubernetes' components tell of themselves by `kubernetes_*` (component-base/metrics). */
+/** Metrics `kubernetes_*` that all Kubernetes components have (component-base/metrics). */
 import { arch } from 'node:os';
 import type { Define } from './define.ts';
 
-/** A version as `version.Info` of Kubernetes has it; empty where there is no such thing here. */
+/** Fields of Kubernetes' `version.Info`; empty where they do not apply. */
 export interface BuildInfo {
   readonly major: string;
   readonly minor: string;
@@ -22,7 +22,7 @@ export interface Feature {
   readonly isEnabled: boolean;
 }
 
-/** Go's names of architectures, where they differ from those of Node. */
+/** Go's names of architectures where Node's differ. */
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', ia32: '386' };
 
 /** @param version of the package, such as `0.1.0`. */

@@ -33,7 +33,7 @@ export function createRegistry(): Registry {
  * All metrics of the agent, in a registry of their own.
  * @param sources asked at each scrape.
  * @param version of the package.
- * @param features the feature gates that switch something.
+ * @param features for `kubernetes_feature_enabled`.
  */
 export function createMetrics(
   sources: MetricSources,

@@ -14,15 +14,15 @@ export interface PortwideMetrics {
 
 /** Changes of the configuration file since the start. */
 export interface ConfigChanges {
-  /** Whether the agent is about to end for one. */
+  /** Whether the agent waits to restart because of one. */
   readonly isPending: boolean;
-  /** By what became of them. */
-  readonly counts: Readonly<Record<'accepted' | 'unusable' | 'withdrawn', number>>;
+  /** By result. */
+  readonly counts: Readonly<Record<'accepted' | 'unusable' | 'cancelled', number>>;
 }
 
 export const NO_CONFIG_CHANGES: ConfigChanges = {
   isPending: false,
-  counts: { accepted: 0, unusable: 0, withdrawn: 0 },
+  counts: { accepted: 0, unusable: 0, cancelled: 0 },
 };
 
 /** Where the numbers are that are asked for at each scrape. */
@@ -132,14 +132,14 @@ export function portwideMetrics(
   asked(
     'gauge',
     'portwide_config_restart_pending',
-    '1 while the agent waits to end for a change of its configuration file, otherwise 0',
+    '1 while a restart for a changed configuration file is delayed, otherwise 0',
     [],
     () => [{ labels: {}, value: sources.configChanges().isPending ? 1 : 0 }],
   );
   asked(
     'counter',
     'portwide_config_changes_total',
-    'Changes of the configuration file so far, by what became of them',
+    'Changes of the configuration file since the start, by result',
     ['result'],
     () =>
       Object.entries(sources.configChanges().counts).map(([result, value]) => ({

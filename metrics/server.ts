@@ -10,9 +10,9 @@ export interface MetricsPages {
   readonly mode: string;
   /** The configuration in force (`KubeProxyConfiguration`), for `/configz`; without it, no such page. */
   readonly configuration?: (() => object) | undefined;
-  /** Of `/statusz`; without it, no such page. */
+  /** Content of `/statusz`; without it there is no such page. */
   readonly statusz?: Pick<Statusz, 'component' | 'started' | 'version'> | undefined;
-  /** Of `/flagz`: flags by their names, without dashes; without it, no such page. */
+  /** Content of `/flagz`, flags by name without dashes; without it there is no such page. */
   readonly flagz?:
     | { readonly component: string; readonly flags: Readonly<Record<string, string>> }
     | undefined;
@@ -26,7 +26,7 @@ export interface Page {
   readonly code?: number;
 }
 
-/** Pages by their paths, made anew for each request from its header `Accept`. */
+/** Pages by path. Each is made per request, from the `Accept` header. */
 export type Pages = Readonly<Record<string, (accept: string | undefined) => Page | Promise<Page>>>;
 
 export const TEXT = 'text/plain; charset=utf-8';

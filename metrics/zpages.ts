@@ -1,24 +1,24 @@
 /**
- * `/statusz` and `/flagz` of Kubernetes' components (KEP-4827, KEP-4828): text for people, and objects of
- * `config.k8s.io` for who asks for them by `Accept`. Pure.
+ * `/statusz` and `/flagz` of Kubernetes' components (KEP-4827, KEP-4828): plain text, or objects of `config.k8s.io`
+ * if the `Accept` header asks for them. Pure.
  */
 import { type Page, TEXT } from './server.ts';
 
-/** The versions that the objects are served in; they have the same fields. */
+/** API versions of the objects; their fields are the same. */
 const VERSIONS = ['v1beta1', 'v1alpha1'];
 const GROUP = 'config.k8s.io';
 
 export interface Statusz {
   readonly component: string;
-  /** Of the process, in milliseconds since 1970. */
+  /** Start of the process, in milliseconds since 1970. */
   readonly started: number;
   readonly now: number;
   readonly version: string;
-  /** That the server has. */
+  /** Paths that the server has. */
   readonly paths: readonly string[];
 }
 
-/** @param accept the header of the request. */
+/** @param accept the request's `Accept` header. */
 export function statuszPage(status: Statusz, accept: string | undefined): Page {
   const { component, started, now, version } = status;
   const paths = status.paths.toSorted();
@@ -34,7 +34,7 @@ export function statuszPage(status: Statusz, accept: string | undefined): Page {
     fields: () => ({
       startTime: new Date(started).toISOString().replace(/\.\d+Z$/, 'Z'),
       uptimeSeconds: seconds,
-      // A field of the API that cannot be left out; there is no Go here.
+      // Required by the API.
       goVersion: '',
       binaryVersion: version,
       paths,
@@ -42,7 +42,7 @@ export function statuszPage(status: Statusz, accept: string | undefined): Page {
   });
 }
 
-/** @param flags by their names, without dashes. @param accept the header of the request. */
+/** @param flags values by name, without dashes. @param accept the request's `Accept` header. */
 export function flagzPage(
   component: string,
   flags: Readonly<Record<string, string>>,
@@ -65,7 +65,13 @@ function negotiated(
     const { as, g, v = '', charset = 'utf-8' } = parameters;
     if (['text/plain', 'text/*', '*/*'].includes(type) && charset.toLowerCase() === 'utf-8') {
       const title = `${component} ${kind === 'Flagz' ? 'flags' : 'statusz'}`;
-      const lines = ['', title, 'For people: the form may change at any time.', '', ...text()];
+      const lines = [
+        '',
+        title,
+        'Not for programs: the format may change at any time.',
+        '',
+        ...text(),
+      ];
       return { type: TEXT, body: `${lines.join('\n')}\n` };
     }
     const isObject = type === 'application/json' && as === kind && g === GROUP;
@@ -85,7 +91,7 @@ interface MediaType {
   readonly parameters: Readonly<Record<string, string>>;
 }
 
-/** The media types of an `Accept` header, in its order; without one, any. */
+/** Media types of an `Accept` header in its order; any, if there is none. */
 function accepted(header: string | undefined): MediaType[] {
   if (header === undefined || header.trim() === '') return [{ type: '*/*', parameters: {} }];
   return header.split(',').map((item) => {
@@ -98,7 +104,7 @@ function accepted(header: string | undefined): MediaType[] {
   });
 }
 
-/** As Kubernetes' components write it. */
+/** In the form of Kubernetes' components. */
 function duration(seconds: number): string {
   const two = (number: number) => String(number).padStart(2, '0');
   const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];

@@ -38,7 +38,7 @@ export interface ProxierObserver {
   rulesLost(family: IpFamily, what: string): void;
   /** It could not be told whether the rules still stand. */
   checkFailed(family: IpFamily, error: unknown): void;
-  /** It could be told again, or for the first time. */
+  /** The check of the rules ran, whatever it found. */
   checked(family: IpFamily): void;
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Does, in a network namespace that is gone afterwards, what the demo and the tests do first. Where this machine
-# cannot, one sentence says what is wrong and what to do, and the status is 1.
+# Tries in a temporary network namespace what the demo and the tests need. If something does not work, prints one
+# sentence with the problem and what to do, and exits with status 1.
 set -eu
 
 namespace=portwide-check-$$
@@ -13,9 +13,9 @@ attempt() {
   shift 2
   said=$("$@" 2>&1) && return
   case $said in
-    # ip has a mount namespace for each command; a directory that somebody changed into with chroot is no mount.
+    # ip makes a mount namespace for each command, which fails in a chroot whose / is not a mount point.
     *"mount --make"*"Invalid argument"*)
-      advice="/ is no mount point, as in a chroot; before entering it, run: mount --bind DIRECTORY DIRECTORY" ;;
+      advice="/ is not a mount point, as in a chroot; before entering the chroot run: mount --bind DIRECTORY DIRECTORY" ;;
   esac
   echo "This machine cannot $what ($(printf %s "$said" | tr '\n' ' ')): $advice." >&2
   exit 1

@@ -66,5 +66,5 @@ if ! node_modules/.bin/node --version >/dev/null 2>&1 ||
   touch node_modules/.package-lock.json
 fi
 
-# Before a demo or a test fails half-way.
+# Before the demo or a test fails half-way.
 scripts/check-machine.sh

@@ -23,7 +23,7 @@ export interface Session {
   watch(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
   /**
    * Creates an object, or changes one by a JSON merge patch (RFC 7396).
-   * @returns the object as it is then; undefined if the answer is no JSON.
+   * @returns the object in the answer; undefined if the answer is not JSON.
    * @throws ApiError, ConnectionError
    */
   send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<unknown>;

@@ -46,12 +46,12 @@ describe('an agent whose configuration file changes', () => {
   };
   const changes = () => restart?.changes();
 
-  it('waits by chance, shows that it does, and ends with a status of its own', async () => {
+  it('waits for a random time, shows it in a metric, and exits with status 75', async () => {
     start(30_000);
     assert.equal(changes()?.isPending, false);
     replace(`${HEAD}mode: iptables\n`);
     await waitFor('it waits', () => changes()?.isPending);
-    assert.deepEqual(changes()?.counts, { accepted: 1, unusable: 0, withdrawn: 0 });
+    assert.deepEqual(changes()?.counts, { accepted: 1, unusable: 0, cancelled: 0 });
     assert.equal(log.at(-1)?.seconds, 7.5);
     timers.advance(7499);
     assert.deepEqual(statuses, []);
@@ -67,7 +67,7 @@ describe('an agent whose configuration file changes', () => {
     assert.deepEqual(statuses, [75]);
   });
 
-  it('goes on when the change is withdrawn, or cannot be used', async () => {
+  it('keeps running when the change is taken back or cannot be used', async () => {
     start(30_000);
     replace(`${HEAD}mode: iptables\n`);
     await waitFor('it waits', () => changes()?.isPending);
@@ -75,7 +75,7 @@ describe('an agent whose configuration file changes', () => {
     await waitFor('it does not', () => changes()?.counts.unusable === 1);
     assert.deepEqual(changes(), {
       isPending: false,
-      counts: { accepted: 1, unusable: 1, withdrawn: 1 },
+      counts: { accepted: 1, unusable: 1, cancelled: 1 },
     });
     timers.advance(60_000);
     assert.deepEqual(statuses, []);

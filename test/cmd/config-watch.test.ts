@@ -223,7 +223,7 @@ describe('watching the configuration file', () => {
     assert.equal(changes, 1);
   });
 
-  describe('with a wait', () => {
+  describe('with a delay', () => {
     const timers = new FakeTimers();
     let waits: number[];
     let cancelled: number;
@@ -251,7 +251,7 @@ describe('watching the configuration file', () => {
     });
     const waiting = (count = 1) => waitFor(`${count} waits`, () => waits.length === count);
 
-    it('ends when that is over, however often it changes again', async () => {
+    it('ends after the delay, which further changes do not prolong', async () => {
       replace('f', 'b');
       await waiting();
       timers.advance(9000);
@@ -263,11 +263,11 @@ describe('watching the configuration file', () => {
       assert.equal(timers.pending, 0);
     });
 
-    it('goes on when the file is again as it was, and begins anew with the next change', async () => {
+    it('cancels when the original content is back, and delays the next change anew', async () => {
       replace('f', 'b');
       await waiting();
       replace('f', 'a');
-      await waitFor('it is withdrawn', () => cancelled === 1);
+      await waitFor('it is cancelled', () => cancelled === 1);
       timers.advance(20_000);
       await eventsPassed();
       assert.equal(changes, 0);
@@ -277,21 +277,21 @@ describe('watching the configuration file', () => {
       await changed();
     });
 
-    it('goes on when it cannot be used or read any more', async () => {
+    it('cancels when the file becomes unusable or unreadable', async () => {
       replace('f', 'b');
       await waiting();
       replace('f', 'bad');
-      await waitFor('it is withdrawn', () => cancelled === 1);
+      await waitFor('it is cancelled', () => cancelled === 1);
       replace('f', 'b');
       await waiting(2);
       unlinkSync(at('f'));
-      await waitFor('it is withdrawn again', () => cancelled === 2);
+      await waitFor('it is cancelled again', () => cancelled === 2);
       timers.advance(20_000);
       await eventsPassed();
       assert.deepEqual([changes, unusable, problems.length], [0, ['bad'], 1]);
     });
 
-    it('looks again at the end of it', async () => {
+    it('checks the file again when the delay is over', async () => {
       end?.();
       end = undefined;
       let content = 'b';

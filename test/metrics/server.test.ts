@@ -65,7 +65,10 @@ describe('the metrics server', () => {
       for (const accept of ['*/*', 'text/plain', 'text/plain;charset=UTF-8', 'a/b, text/*;q=0.5']) {
         const { code, type, body } = await ask('/statusz', accept);
         assert.deepEqual([code, type], [200, TEXT], accept);
-        assert.match(body, /^\nportwide statusz\n.*\n\nStarted: .* GMT\nUp: 1 hr 0\d min \d\d sec\n/);
+        assert.match(
+          body,
+          /^\nportwide statusz\n.*\n\nStarted: .* GMT\nUp: 1 hr 0\d min \d\d sec\n/,
+        );
         assert.match(body, /\nBinary version: 1\.2\.3\nPaths: \/flagz \/healthz .*\/statusz\n$/);
       }
       const { body } = await ask('/flagz', 'text/plain');
