@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { Writable } from 'node:stream';
+import { execa } from 'execa';
 import { createLog } from '../../cmd/log.ts';
 import { textLine } from '../../cmd/log-text.ts';
+
+const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
 
 const line = (fields: object) =>
   textLine(
@@ -60,6 +67,21 @@ describe('the log as text', () => {
 });
 
 describe('the form of the log', () => {
+  it('is what flag and file say', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'portwide-log-'));
+    try {
+      const config = join(directory, 'config.conf');
+      writeFileSync(config, `${HEAD}logging: {format: text}\n`);
+      const write = [`--config=${config}`, `--write-config-to=${join(directory, 'written')}`];
+      const told = async (...flags: readonly string[]) =>
+        (await execa(PORTWIDE, ['run', ...write, ...flags])).stdout;
+      assert.match(await told(), /^\S+Z INFO wrote the configuration file=\S+$/);
+      assert.match(await told('--logging-format=json'), /^\{.*"msg":"wrote the configuration"\}$/);
+    } finally {
+      rmSync(directory, { recursive: true });
+    }
+  });
+
   const written = (format: 'text' | 'json' | undefined, isTerminal: boolean) => {
     let output = '';
     const stream = new Writable({
