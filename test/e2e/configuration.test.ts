@@ -24,6 +24,7 @@ const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfi
 const CONFIG = `${HEAD}hostnameOverride: of-the-file
 clusterCIDR: 10.244.0.0/16
 mode: iptables
+nodePortAddresses: [primary]
 iptables: {masqueradeBit: 15, minSyncPeriod: 10ms}
 metricsBindAddress: 127.0.0.1:10300
 oomScoreAdj: 321
