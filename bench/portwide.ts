@@ -72,6 +72,7 @@ export function createPortwide(
       unchanged: () => {},
       rulesLost: () => {},
       checkFailed: () => {},
+      checked: () => {},
       synced: (report) => {
         heard.resolve(report);
         hear(report);

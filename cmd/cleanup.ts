@@ -12,6 +12,7 @@ import { UserError } from './errors.ts';
 import { tryLock } from './lock.ts';
 import { removeDnsQueues } from './policy-names.ts';
 import { cleanTable, deleteServiceTables, iptablesCommand, iptablesTables } from './removal.ts';
+import { requireNetAdmin } from './rights.ts';
 
 export function addCleanupCommand(program: Command): void {
   const { config, ipvsExcludeCidrs } = ALL_SETTINGS;
@@ -30,9 +31,10 @@ export function addCleanupCommand(program: Command): void {
 
 /**
  * Says on standard error what could not be removed, and has the process exit with 1 then.
- * @throws UserError when an agent runs on this node.
+ * @throws UserError when an agent runs on this node, or the process lacks CAP_NET_ADMIN.
  */
 export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise<void> {
+  await requireNetAdmin('removing rules');
   // Held meanwhile, so that none starts either.
   const lock = await tryLock();
   if (lock === undefined) {

@@ -43,7 +43,7 @@ export function addDnsCommand(program: Command): void {
  */
 async function run(texts: FlagTexts): Promise<void> {
   const { options, warnings } = configureDns(texts);
-  const log = createLog(options.v);
+  const log = createLog(options);
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   await checkSource(options);
   const resolvers = await readResolvers(options.forward);

@@ -11,6 +11,7 @@ import type { NodeFacts } from '../proxier/backend.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { serve } from './listen.ts';
+import { RepeatedFailures } from './repeated.ts';
 
 export interface HealthOptions {
   /** Where `/healthz` and `/livez` are served; undefined: nowhere. */
@@ -67,20 +68,25 @@ export function proxyHealth(
  */
 export function startHealth(options: HealthOptions, metrics: Metrics, log: Logger): AgentHealth {
   const proxy = proxyHealth(options);
+  const failures = new RepeatedFailures(log);
   const services = new ServiceServers({
     // Not `hasSynced`: a family's ports are served from its own first sync on, and what is sent to one
     // family need not wait for the first sync of the other. One that never comes is late in the end.
     isProxyHealthy: () => proxy.report().healthy,
     listen: (port) => new Listener({ ...port, timers: systemTimers }),
-    onBindFailure: (service, port, error) => {
-      log.warn(
-        { service, port, err: error },
-        'cannot serve a health check node port; trying again',
-      );
-      options.onServiceFailure(service, port, error);
+    onBindFailure: (service, port, error, host) => {
+      const key = `${service} ${host} ${port}`;
+      const isFirst = !failures.isFailing(key);
+      const details = { service, port, err: error };
+      failures.failed(key, details, 'cannot serve a health check node port; trying again');
+      if (isFirst) options.onServiceFailure(service, port, error);
     },
-    onBindRecovery: (service, port) =>
-      log.info({ service, port }, 'the health check node port is served now'),
+    onBindRecovery: (service, port, host) =>
+      failures.succeeded(
+        `${service} ${host} ${port}`,
+        { service, port },
+        'the health check node port is served now',
+      ),
   });
   const setNodeFacts = (family: IpFamily, facts: NodeFacts) => {
     const { nodePortSelection } = options;

@@ -6,6 +6,7 @@ import { kernelName } from '../ipvs/sets.ts';
 import { ENOENT, hasErrno, UnsupportedError } from '../netlink/error.ts';
 import { Ipsets } from '../netlink/ipset.ts';
 import { UserError } from './errors.ts';
+import { requireNetAdmin } from './rights.ts';
 
 export function addIpvsCommand(program: Command): void {
   program
@@ -14,6 +15,7 @@ export function addIpvsCommand(program: Command): void {
     .command('marks')
     .description('which Service each fwmark service of IPVS belongs to (`FWM` in ipvsadm -Ln)')
     .action(async () => {
+      await requireNetAdmin('reading packet marks');
       process.stdout.write(markTable(await listMarks()));
     });
 }
@@ -33,8 +35,9 @@ async function listMarks(): Promise<MarkRecord[]> {
   try {
     sets = await Ipsets.open();
   } catch (error) {
-    if (error instanceof UnsupportedError) throw new UserError(error.message);
-    throw error;
+    if (!(error instanceof UnsupportedError)) throw error;
+    const message = `${error.message}, so mode ipvs does not run here and there are no marks`;
+    throw new UserError(message, { cause: error });
   }
   try {
     const records: MarkRecord[] = [];

@@ -2,12 +2,13 @@ import type { RequestListener } from 'node:http';
 import { isUnspecified } from '../api/addresses.ts';
 import { ANY_FAMILY, Listener } from '../health/listener.ts';
 import { systemTimers } from '../proxier/runner.ts';
-import type { Log } from './log.ts';
+import type { DebugLog } from './log.ts';
+import { RepeatedFailures } from './repeated.ts';
 
 export interface ServeOptions {
   /** Whether to end instead of trying again (`--bind-address-hard-fail`). */
   readonly hardFail: boolean;
-  readonly log: Log;
+  readonly log: DebugLog;
   /** Hears of the first of several failures in a row. */
   readonly onFailure: (error: Error) => void;
 }
@@ -23,18 +24,22 @@ export function serve(
   onRequest: RequestListener,
   { hardFail, log, onFailure }: ServeOptions,
 ): Listener {
+  const failures = new RepeatedFailures(log);
   return new Listener({
     // To Go, and so to those who configured kube-proxy, both are every address.
     host: isUnspecified(host) ? ANY_FAMILY : host,
     port,
     onRequest,
     onFailure: (error) => {
-      const next = hardFail ? 'ending' : 'trying again';
-      log.error({ flag, err: error }, `cannot listen; ${next}`);
-      if (hardFail) process.exit(1);
-      onFailure(error);
+      if (hardFail) {
+        log.error({ flag, err: error }, 'cannot listen; ending');
+        process.exit(1);
+      }
+      const isFirst = !failures.isFailing(flag);
+      failures.failed(flag, { flag, err: error }, 'cannot listen; trying again');
+      if (isFirst) onFailure(error);
     },
-    onRecovery: () => log.info({ flag }, 'the server listens now'),
+    onRecovery: () => failures.succeeded(flag, { flag }, 'the server listens now'),
     timers: systemTimers,
   });
 }

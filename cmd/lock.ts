@@ -1,6 +1,7 @@
 import { createServer, type Server } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Logger } from 'pino';
+import type { DebugLog } from './log.ts';
+import { RepeatedFailures } from './repeated.ts';
 
 /** Abstract (unix(7)): belongs to the network namespace, and goes with the process that holds it. */
 const NAME = '\0portwide';
@@ -12,14 +13,18 @@ const RETRY_MS = 500;
  * @returns undefined when `stopping` resolves first.
  */
 export async function takeLock(
-  log: Logger,
+  log: DebugLog,
   stopping: Promise<unknown>,
 ): Promise<Server | undefined> {
   const isStopping = stopping.then(() => true);
-  for (let attempt = 0; ; attempt++) {
+  const failures = new RepeatedFailures(log);
+  for (;;) {
     const lock = await tryLock();
-    if (lock !== undefined) return lock;
-    if (attempt === 0) log.warn('another agent runs on this node; waiting until it ends');
+    if (lock !== undefined) {
+      failures.succeeded(NAME, {}, 'the other agent has ended');
+      return lock;
+    }
+    failures.failed(NAME, {}, 'another agent runs on this node; waiting until it ends');
     if (await Promise.race([isStopping, sleep(RETRY_MS, false, { ref: true })])) return undefined;
   }
 }

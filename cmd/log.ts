@@ -1,4 +1,6 @@
-import { type Logger, pino, stdSerializers } from 'pino';
+import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
+import type { LogFormat } from '../config/agent-settings.ts';
+import { textLine } from './log-text.ts';
 
 /** As much of a logger as small parts need; pino's is one. */
 export interface Log {
@@ -7,14 +9,44 @@ export interface Log {
   error(details: object, message: string): void;
 }
 
-/** JSON lines on standard output. @param verbosity `-v`; from 3 on, errors bear their stacks. */
-export function createLog(verbosity: number): Logger {
-  const isVerbose = verbosity >= 3;
-  return pino({
+/** A log with level debug, which only `-v 3` shows. */
+export interface DebugLog extends Log {
+  debug(details: object, message: string): void;
+}
+
+export interface LogOptions {
+  /** Verbosity (`-v`). From 3 on, errors include their stacks and level debug is logged. */
+  readonly v: number;
+  /** Undefined: text on a terminal, JSON elsewhere. */
+  readonly loggingFormat: LogFormat | undefined;
+}
+
+/** Destination of log lines. */
+export interface LogOutput {
+  readonly stream: DestinationStream;
+  readonly isTerminal: boolean;
+}
+
+/** Synchronous, so that no line is lost when the process exits. */
+const standardOutput = (): LogOutput => ({
+  stream: pino.destination({ dest: 1, sync: true }),
+  isTerminal: process.stdout.isTTY === true,
+});
+
+/** The log of `run` and `dns`: one line per entry on standard output. */
+export function createLog(
+  { v, loggingFormat }: LogOptions,
+  { stream, isTerminal }: LogOutput = standardOutput(),
+): Logger {
+  const isVerbose = v >= 3;
+  const options = {
     base: null,
     level: isVerbose ? 'debug' : 'info',
     serializers: { err: isVerbose ? stdSerializers.err : shownError },
-  });
+  };
+  const format = loggingFormat ?? (isTerminal ? 'text' : 'json');
+  if (format === 'json') return pino(options, stream);
+  return pino(options, { write: (line) => stream.write(textLine(line)) });
 }
 
 /** Of the code's own mistakes, the stack is what tells most. */

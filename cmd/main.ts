@@ -1,21 +1,19 @@
 import { Command } from 'commander';
-import { ConfigurationError } from '../config/errors.ts';
-import { ClusterConfigError } from '../sources/kubernetes/config.ts';
-import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { addCleanupCommand } from './cleanup.ts';
 import { addDnsCommand } from './dns.ts';
 import { addEnvCommand } from './env.ts';
-import { UserError } from './errors.ts';
+import { forPeople } from './for-people.ts';
 import { addIpvsCommand } from './ipvs-marks.ts';
 import { addPolicyCommand } from './policy-explain.ts';
 import { addRenderCommand } from './render.ts';
 import { addRunCommand } from './run.ts';
 import { addValidateCommand } from './validate.ts';
-import { VERSION } from './version.ts';
+import { addVersionFlag, VERSION } from './version.ts';
 
-const program = new Command('portwide')
-  .description('A Kubernetes node agent that replaces kube-proxy and serves all-ports Services.')
-  .version(VERSION, '-V, --version');
+const program = new Command('portwide').description(
+  'A Kubernetes node agent that replaces kube-proxy and serves all-ports Services.',
+);
+addVersionFlag(program, '-V, ');
 addRunCommand(program);
 addRenderCommand(program);
 addValidateCommand(program);
@@ -35,13 +33,8 @@ program
 try {
   await program.parseAsync();
 } catch (error) {
-  const isExpected = [
-    UserError,
-    ConfigurationError,
-    ManifestDirectoryError,
-    ClusterConfigError,
-  ].some((expected) => error instanceof expected);
-  const text = isExpected ? (error as Error).message : String((error as Error).stack);
-  process.stderr.write(`portwide: ${text.replaceAll('\n', isExpected ? '\nportwide: ' : '\n')}\n`);
+  const sentence = forPeople(error);
+  const text = sentence?.replaceAll('\n', '\nportwide: ') ?? String((error as Error).stack);
+  process.stderr.write(`portwide: ${text}\n`);
   process.exit(1);
 }

@@ -1,19 +1,23 @@
 import type { MetricSources } from '../metrics/metrics.ts';
+import { NO_CONFIG_CHANGES } from '../metrics/portwide.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
 
 /**
  * Where metrics find the numbers that the parts of the agent keep.
  * @param backends those that run; none before the mode has started.
+ * @param configChanges changes of the configuration file; none by default.
  */
 export function metricSources(
   table: RouteTable,
   backends: () => readonly Backend[],
+  configChanges = () => NO_CONFIG_CHANGES,
 ): MetricSources {
   const numbers = () =>
     backends().map((backend) => ({ family: backend.family, ...backend.numbers?.() }));
   return {
     changes: () => table.changes,
+    configChanges,
     refusals: () => table.refusals(),
     noLocal: () => table.counts.noLocal(),
     routes: () => table.counts.routes(),

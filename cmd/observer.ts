@@ -7,6 +7,7 @@ import { NftError } from '../nftables/command.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
 import type { RefusalChanges } from '../proxier/route-table.ts';
 import type { AgentHealth } from './health.ts';
+import { RepeatedFailures } from './repeated.ts';
 
 export interface ObserverOptions {
   readonly log: Logger;
@@ -16,13 +17,17 @@ export interface ObserverOptions {
   readonly tell: (changes: RefusalChanges) => void;
   /** Called once for each family. */
   readonly onFirstSync: (family: IpFamily) => void;
+  /** Monotonic clock in milliseconds. */
+  readonly now?: () => number;
 }
 
 /** Turns what the proxier does into log lines, metrics, Events and health. */
 export function createObserver(options: ObserverOptions): ProxierObserver {
   const { log, metrics, health, tell, onFirstSync } = options;
   const known = new Set<IpFamily>();
-  const failing = new Set<IpFamily>();
+  const syncs = new RepeatedFailures(log, options.now);
+  const checks = new RepeatedFailures(log, options.now);
+  const flows = new RepeatedFailures(log, options.now);
   const inForce = (family: IpFamily, triggerTimes: readonly number[]) => {
     const now = Date.now();
     for (const time of triggerTimes) {
@@ -78,7 +83,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       }
       metrics.conntrackDeleted.inc(labels, forgottenFlows);
       log.debug({ family, full, seconds, written, forgottenFlows }, 'synced');
-      if (failing.delete(family)) log.info({ family }, 'syncs succeed again');
+      syncs.succeeded(family, { family }, 'syncs succeed again');
       if (!known.has(family)) {
         log.info({ family, seconds, written }, 'serving');
         onFirstSync(family);
@@ -87,12 +92,14 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       }
       known.add(family);
       if (flowError !== undefined) {
-        log.warn({ family, err: flowError }, 'cannot forget stale UDP flows; trying again later');
+        const details = { family, err: flowError };
+        flows.failed(family, details, 'cannot forget stale UDP flows; trying again later');
+      } else if (report.flowSeconds !== undefined) {
+        flows.succeeded(family, { family }, 'stale UDP flows can be forgotten again');
       }
     },
     syncFailed(family, error, { full, seconds }) {
       const labels = { ip_family: family };
-      failing.add(family);
       observeSync(family, full, seconds);
       if (error instanceof IptablesError && error.command.endsWith('-restore')) {
         metrics.restoreFailures.inc(labels);
@@ -101,10 +108,17 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       if (error instanceof NftError || error instanceof NftRefusedError) {
         metrics.nftSyncFailures.inc(labels);
       }
-      log.error({ family, err: error }, 'sync failed; the rules stay as they were, trying again');
+      syncs.failed(
+        family,
+        { family, err: error },
+        'sync failed; the rules stay as they were, trying again',
+      );
     },
     checkFailed(family, error) {
-      log.warn({ family, err: error }, 'cannot tell whether the rules still stand');
+      checks.failed(family, { family, err: error }, 'cannot tell whether the rules still stand');
+    },
+    checked(family) {
+      checks.succeeded(family, { family }, 'the rules can be checked again');
     },
     rulesLost(family, what) {
       log.warn({ family, what }, `somebody changed our rules (${what}); writing them again`);

@@ -9,6 +9,7 @@ import { cleanupAndReport } from './cleanup.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
 import { UserError } from './errors.ts';
 import { pickMode } from './mode.ts';
+import { requireNetAdmin } from './rights.ts';
 
 /**
  * `--write-config-to`, `--cleanup` and `--init-only`, the first of them that was given.
@@ -47,6 +48,7 @@ async function writeConfig(file: string, options: RunOptions, log: Logger): Prom
 
 /** What needs more rights than rules do; an agent that starts later finds it done. */
 async function initialise(options: RunOptions, log: Logger): Promise<void> {
+  await requireNetAdmin('--init-only');
   const mode = await pickMode(options, log);
   // First: what it writes or loads has the kernel load nf_conntrack, without which it has no limits.
   await mode.prepare(options, log);

@@ -5,14 +5,15 @@ import type { Events } from '../events/recorder.ts';
 import type { PolicyMetrics } from '../metrics/policy.ts';
 import type { EnforcerObserver } from '../policy/enforcer.ts';
 import type { UnreadableObject } from '../sources/kubernetes/reflector.ts';
-import type { Log } from './log.ts';
+import type { DebugLog } from './log.ts';
 import type { PolicyFaultsOptions, ToldFault } from './policy-faults.ts';
+import { RepeatedFailures } from './repeated.ts';
 
 /** What the agent was doing, in its Events. */
 const ACTION = 'EnforceNetworkPolicy';
 
 export interface PolicyObserverOptions {
-  readonly log: Log & { debug(details: object, message: string): void };
+  readonly log: DebugLog;
   readonly metrics: PolicyMetrics;
   readonly events: Events;
   readonly nodeName: string;
@@ -22,7 +23,7 @@ export interface PolicyObserverOptions {
 export function createPolicyObserver(options: PolicyObserverOptions): EnforcerObserver {
   const { log, metrics, events, nodeName } = options;
   const known = new Set<IpFamily>();
-  const failing = new Set<IpFamily>();
+  const failures = new RepeatedFailures(log);
   const upToDate = (family: IpFamily) =>
     metrics.lastApplied.setToCurrentTime({ ip_family: family });
   return {
@@ -34,21 +35,21 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
       upToDate(family);
       metrics.applySeconds.observe({ ip_family: family }, seconds);
       log.debug({ family, full: isFull, seconds }, 'policies applied');
-      if (failing.delete(family)) log.info({ family }, 'policies can be applied again');
+      failures.succeeded(family, { family }, 'policies can be applied again');
       if (!known.has(family)) log.info({ family, seconds }, 'enforcing network policies');
       known.add(family);
     },
     failed(family, error) {
       metrics.applyFailures.inc({ ip_family: family });
-      log.error(
-        { family, err: error },
-        'cannot apply network policies; what is enforced stays, trying again',
-      );
-      if (!failing.has(family)) {
+      if (!failures.isFailing(family)) {
         const note = error instanceof Error ? error.message : String(error);
         events.warning(nodeRef(nodeName), 'FailedToApplyNetworkPolicy', note, ACTION);
       }
-      failing.add(family);
+      failures.failed(
+        family,
+        { family, err: error },
+        'cannot apply network policies; what is enforced stays, trying again',
+      );
     },
     disturbed(family, what) {
       metrics.disturbances.inc({ ip_family: family });
@@ -80,7 +81,7 @@ export function tellOfFaults(
     onRaised(fault) {
       const { policy, field, reason } = fault;
       log.warn(details(fault), 'a part of this policy cannot be enforced and fails closed');
-      events.warning(objectRef(policy), 'FailsClosed', `${field}: ${reason}`, ACTION);
+      events.sharedWarning(objectRef(policy), 'FailsClosed', `${field}: ${reason}`, ACTION);
     },
     onCleared: (fault) => log.info(details(fault), 'the policy no longer fails closed for this'),
   };
@@ -97,5 +98,5 @@ export function tellOfUnreadable(
 ): void {
   if (!POLICY_KINDS.some((kind) => kind === object.kind)) return;
   const note = `${field}: ${reason}; passed over, and its last readable version stays in force`;
-  events.warning(objectRef(object), 'Unreadable', note, ACTION);
+  events.sharedWarning(objectRef(object), 'Unreadable', note, ACTION);
 }

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
-import { type ConfigFile, configure } from '../config/configure.ts';
+import { flagValues } from '../config/flag-values.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { toConfiguration } from '../config/write.ts';
@@ -19,10 +19,11 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
+import { restartOnChange } from './config-restart.ts';
 import { configWarnings } from './config-warnings.ts';
-import { watchConfig } from './config-watch.ts';
 import { checkSource, loadConfiguration } from './configuration.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
+import { features, zPages } from './features.ts';
 import { startHealth } from './health.ts';
 import { serve } from './listen.ts';
 import { takeLock } from './lock.ts';
@@ -35,18 +36,19 @@ import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
 import { OwnNode } from './own-node.ts';
 import { openPolicy, retirePolicy, startPolicy } from './policy.ts';
+import { requireNetAdmin } from './rights.ts';
 import { tellOnServices } from './service-events.ts';
 import { createSource } from './source.ts';
 import { trackStartup } from './startup.ts';
 import { stopSignal } from './stop-signal.ts';
-import { VERSION } from './version.ts';
+import { addVersionFlag, VERSION } from './version.ts';
 
 /** What the agent was doing, in its Events on the Node. */
 const START = 'StartPortwide';
 
 export function addRunCommand(program: Command): void {
   const command = program.command('run').description('serve Services on this node until stopped');
-  addFlags(command, ALL_SETTINGS).action(run);
+  addVersionFlag(addFlags(command, ALL_SETTINGS)).action(run);
 }
 
 /**
@@ -56,12 +58,14 @@ export function addRunCommand(program: Command): void {
  */
 async function run(texts: FlagTexts): Promise<void> {
   const { options, warnings, file } = await loadConfiguration(texts);
-  const log = createLog(options.v);
+  const log = createLog(options);
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   if (await runOneShot(texts, options, log)) return;
   const stopping = stopSignal();
   await checkSource(options);
-  if (file !== undefined) endOnChange(file, texts, log);
+  await requireNetAdmin('portwide run');
+  const restart =
+    file && restartOnChange({ file, texts, jitter: options.configRestartJitter, log });
   const nodeName = effectiveNodeName(options);
   const kind = await pickMode(options, log);
   log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
@@ -90,14 +94,16 @@ async function run(texts: FlagTexts): Promise<void> {
   });
   let backends: readonly Backend[] = [];
   const metrics = createMetrics(
-    metricSources(table, () => backends),
+    metricSources(table, () => backends, restart?.changes),
     VERSION,
+    features(options.featureGates),
   );
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
   const pages = metricsHandler({
     registry: metrics.registry,
     mode: kind.name,
     configuration: () => toConfiguration({ ...options, proxyMode: kind.name }),
+    ...zPages(options.featureGates, VERSION, flagValues(texts)),
   });
   const recorder = new EventRecorder({
     nodeName,
@@ -143,7 +149,7 @@ async function run(texts: FlagTexts): Promise<void> {
         events.warning(
           serviceRef(key, table.service(key)?.uid ?? ''),
           'FailedToStartServiceHealthcheck',
-          `health check node port ${port} cannot be served: ${error.message}`,
+          `on node ${nodeName}: health check node port ${port} cannot be served: ${error.message}`,
         ),
     },
     metrics,
@@ -201,7 +207,8 @@ async function run(texts: FlagTexts): Promise<void> {
     log,
     metrics,
     health,
-    tell: (changes) => tellOnServices(events, (key) => table.service(key)?.uid ?? '', changes),
+    tell: (changes) =>
+      tellOnServices(events, (key) => table.service(key)?.uid ?? '', nodeName, changes),
     onFirstSync: (family) => {
       mode.afterFirstSync(family);
       if (policy === undefined && unloaded.size === backends.length) void retirePolicy(log);
@@ -246,29 +253,6 @@ async function run(texts: FlagTexts): Promise<void> {
   health.close();
   lock.close();
   process.exit(0);
-}
-
-/**
- * As kube-proxy: who runs the agent starts it again, with the new configuration. Unlike it, an agent
- * goes on when none would start with that: one mistake would end those of all nodes.
- */
-function endOnChange(file: ConfigFile, texts: FlagTexts, log: Logger): void {
-  const { path } = file;
-  watchConfig({
-    file,
-    check: async (content) => checkSource(configure(texts, { path, content }).options),
-    onUnusable: (reason) =>
-      log.error(
-        { file: path, reason },
-        'the configuration file changed and cannot be used; what was read stays',
-      ),
-    onChange: () => {
-      log.error({ file: path }, 'the configuration file changed; ending for a restart');
-      process.exit(1);
-    },
-    onProblem: (reason) =>
-      log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
-  });
 }
 
 /** With `--detect-local-mode NodeCIDR` nothing can be done before the Node has pod CIDRs. */

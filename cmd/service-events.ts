@@ -5,19 +5,26 @@ import type { RefusalChanges } from '../proxier/route-table.ts';
 
 /**
  * A Warning Event on the Service for each refusal that came, and for each warning; the note says what
- * the log says, with the field before it.
+ * the log says, with the field before it. All nodes share one Event, except for a VIP that is an address of
+ * this node.
  * @param uidOf of the Service as it is now; empty when it is not known.
  */
 export function tellOnServices(
   events: Events,
   uidOf: (key: ObjectKey) => string,
+  nodeName: string,
   { raised, warnings }: RefusalChanges,
 ): void {
   const ref = (key: ObjectKey) => serviceRef(key, uidOf(key));
   for (const { serviceKey, reason, field, message } of raised) {
-    events.warning(ref(serviceKey), `Refused${reason}`, `${field}: ${message}`);
+    const note = `${field}: ${message}`;
+    if (reason === 'NodeAddress') {
+      events.warning(ref(serviceKey), `Refused${reason}`, `on node ${nodeName}: ${note}`);
+    } else {
+      events.sharedWarning(ref(serviceKey), `Refused${reason}`, note);
+    }
   }
   for (const { serviceKey, message } of warnings) {
-    events.warning(ref(serviceKey), 'ServedWithWarning', message);
+    events.sharedWarning(ref(serviceKey), 'ServedWithWarning', message);
   }
 }

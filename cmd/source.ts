@@ -7,14 +7,15 @@ import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
 import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
-import type { Log } from './log.ts';
+import type { DebugLog } from './log.ts';
+import { tellRepeats } from './source-log.ts';
 
 export interface SourceOptions {
   readonly options: Pick<RunOptions, 'manifests' | 'kubeconfig' | 'master'>;
   /** What is asked of an API server; of manifests, the same kinds are read. */
   readonly resources: readonly Resource[];
   readonly sink: ObjectSink;
-  readonly log: Log;
+  readonly log: DebugLog;
   readonly observer: ApiObserver;
   /** Told once how to open sessions, where there is an API server. */
   readonly onSessions?: (open: OpenSession) => void;
@@ -39,8 +40,7 @@ export function createSource(of: SourceOptions): Source {
     master,
     resources,
     sink,
-    log,
-    observer,
+    ...tellRepeats(log, observer, resources),
     ...(onSessions === undefined ? {} : { onSessions }),
     onProblem: (problem, unreadable) => {
       const { object, field, reason } = problem;

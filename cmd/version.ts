@@ -1,4 +1,6 @@
 import { readFileSync } from 'node:fs';
+import { type Command, InvalidArgumentError, Option } from 'commander';
+import { buildInfo } from '../metrics/kubernetes-info.ts';
 
 /** Version of the package. */
 export const VERSION: string = (() => {
@@ -6,3 +8,26 @@ export const VERSION: string = (() => {
   const { version } = JSON.parse(text) as { version: string };
   return version;
 })();
+
+/** kube-proxy's `--version`, `--version=true`, `=false` and `=raw` (component-base/version/verflag). */
+export function addVersionFlag(command: Command, short = ''): Command {
+  const option = new Option(`${short}--version [how]`, 'print the version and end; raw: all of it');
+  return command.addOption(option.preset('true').argParser(printVersion));
+}
+
+function printVersion(how: string): string {
+  if (how === 'false') return how;
+  if (how !== 'true' && how !== 'raw') {
+    throw new InvalidArgumentError('It must be true, false or raw.');
+  }
+  process.stdout.write(`${how === 'raw' ? rawVersion() : VERSION}\n`);
+  process.exit(0);
+}
+
+/** In the form in which Go prints Kubernetes' `version.Info`. */
+export function rawVersion(version = VERSION): string {
+  const fields = Object.entries(buildInfo(version)).map(
+    ([name, value]) => `${name.slice(0, 1).toUpperCase()}${name.slice(1)}:${JSON.stringify(value)}`,
+  );
+  return `version.Info{${fields.join(', ')}}`;
+}

@@ -4,6 +4,9 @@ import { boolean, choice, count, duration, file, integer, optional, text } from 
 import { bindAddress } from './network-kinds.ts';
 import { setting } from './setting.ts';
 
+export const LOG_FORMATS = ['text', 'json'] as const;
+export type LogFormat = (typeof LOG_FORMATS)[number];
+
 const period = duration({ zero: false });
 const least = duration({ zero: true });
 const seconds = (value: number) => value * 1000;
@@ -183,6 +186,15 @@ export const AGENT_SETTINGS = {
     default: false,
     text: 'end when one of them cannot listen, instead of trying again every five seconds',
   }),
+  configRestartJitter: setting({
+    group: 'process',
+    field: 'portwide.configRestartJitter',
+    kind: least,
+    default: seconds(30),
+    keepsZero: true,
+    text: 'longest random delay before the agent restarts for a changed configuration file; 0: none',
+    more: 'A ConfigMap changes on all nodes at once, and each agent that starts lists all Services.',
+  }),
   oomScoreAdj: setting({
     group: 'process',
     field: 'oomScoreAdj',
@@ -190,6 +202,16 @@ export const AGENT_SETTINGS = {
     default: -999,
     keepsZero: true,
     text: 'how ready the kernel is to end the process when memory runs out',
+  }),
+  loggingFormat: setting({
+    group: 'process',
+    field: 'logging.format',
+    kind: optional(choice<LogFormat>('<format>', LOG_FORMATS)),
+    default: undefined,
+    shownDefault: 'text on a terminal, json elsewhere',
+    winsOverFile: true,
+    text: 'form of log lines on standard output: text or json',
+    more: '[operating.md](operating.md#the-log) shows both.',
   }),
   v: setting({
     group: 'process',

@@ -6,7 +6,7 @@ import { addresses, bindAddress } from './network-kinds.ts';
 import { NODE_SETTINGS } from './node-settings.ts';
 import { setting, type ValuesOf } from './setting.ts';
 
-const { kubeconfig, master, manifests, v } = AGENT_SETTINGS;
+const { kubeconfig, master, manifests, loggingFormat, v } = AGENT_SETTINGS;
 
 /** Lower-case, without the final dot. */
 const domain = textual<string>(
@@ -84,6 +84,7 @@ export const DNS_SETTINGS = {
     default: { host: '127.0.0.1', port: 9153 },
     text: 'where /metrics, /healthz and /readyz are served; empty: nowhere',
   }),
+  loggingFormat,
   v: setting({
     group: 'process',
     kind: v.kind,

@@ -23,13 +23,17 @@ export interface FeatureGates {
 /** Gates that mean something here, and whether they are on by default. */
 export const FEATURE_GATES: FeatureGates = { AllPorts: true };
 
+/** Kubernetes' gates for pages of the metrics server, with their defaults. */
+export const PAGE_GATES: Readonly<Record<string, boolean>> = {
+  ComponentFlagz: true,
+  ComponentStatusz: true,
+};
+
 /** Gates that kube-proxy looks at; they switch nothing here. */
 export const IGNORED_GATES: readonly string[] = [
   'AllAlpha',
   'AllBeta',
-  'ComponentFlagz',
   'ComponentSLIs',
-  'ComponentStatusz',
   'ContextualLogging',
   'KubeProxyDrainingTerminatingNodes',
   'KubeProxyIPVS',
@@ -89,7 +93,8 @@ function gates(given: readonly [name: string, read: () => boolean][]): FeatureGa
 /** Gates that mean nothing to Portwide nor to kube-proxy: those of other components, and mistakes. */
 export function unknownGates(given: FeatureGates): string[] {
   return Object.keys(given).filter(
-    (name) => !Object.hasOwn(FEATURE_GATES, name) && !IGNORED_GATES.includes(name),
+    (name) =>
+      !Object.hasOwn({ ...FEATURE_GATES, ...PAGE_GATES }, name) && !IGNORED_GATES.includes(name),
   );
 }
 

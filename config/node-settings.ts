@@ -84,7 +84,7 @@ export const NODE_SETTINGS = {
     default: FEATURE_GATES,
     shownDefault: 'AllPorts=true',
     text: 'such as AllPorts=false, with which all-ports Services are refused',
-    more: 'Other gates are accepted and switch nothing: clusters give all their components one list. kube-proxy does not start with a file that names `AllPorts`: take it out before going back.',
+    more: '`ComponentStatusz` and `ComponentFlagz`, which are on, switch `/statusz` and `/flagz` ([metrics.md](metrics.md)). Other gates are accepted and switch nothing: clusters give all their components one list. kube-proxy does not start with a file that names `AllPorts`: take it out before going back.',
   }),
   detectLocalMode: setting({
     group: 'pods',

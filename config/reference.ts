@@ -33,8 +33,9 @@ What is Portwide's own is in its section \`portwide\`, which kube-proxy warns of
   names the field. All errors are told at once, and nothing is programmed.
 - **Null is the default.** So is, for most fields, what Go calls the zero value: \`""\`, \`0\`, \`0s\`,
   \`false\`, \`[]\`. Where it is not, the default below has a star: there \`0\` means 0.
-- **When the content of the file changes**, the agent says so and ends with status 1, so that whoever
-  runs it starts it anew; the rules stay. Content that it could not start with is an error in the log, and
+- **When the content of the file changes**, the agent logs it, waits for a random time up to
+  \`--config-restart-jitter\`, so that not all agents of a cluster restart in the same second, and exits with status
+  75 to be started again; the rules stay. If the file is changed back during the wait, the restart is cancelled. Content that it could not start with is an error in the log, and
   the agent goes on with what it has; kube-proxy ends then too. Updates of a ConfigMap mount are
   noticed at once, those of a file behind a link to elsewhere within five seconds. (A \`subPath\` mount is
   never updated.)

@@ -1,7 +1,6 @@
 /** Settings of kube-proxy's that are accepted, so that its flags and files can stay, and do nothing. */
 import {
   boolean,
-  choice,
   count,
   decimal,
   duration,
@@ -15,7 +14,8 @@ import { moduleLevels, quantity } from './map-kinds.ts';
 import { type Setting, setting } from './setting.ts';
 
 const WINDOWS = 'for Windows';
-const LOGGING = 'logs are JSON lines on standard output, written at once';
+const LOGGING = 'log lines go to standard output, each written at once';
+const MACHINE = 'kube-proxy does not use it either';
 const CLIENT = 'the agent lists and watches, and asks for little else';
 
 const group = 'unused';
@@ -69,6 +69,20 @@ export const UNUSED_SETTINGS = {
     text: "there is no /debug/pprof, which is Go's",
     more: '[metrics.md](metrics.md) has what there is instead.',
   }),
+  machineIdFile: setting({
+    group,
+    kind: text,
+    default: '/etc/machine-id,/var/lib/dbus/machine-id',
+    winsOverFile: true,
+    text: MACHINE,
+  }),
+  bootIdFile: setting({
+    group,
+    kind: text,
+    default: '/proc/sys/kernel/random/boot_id',
+    winsOverFile: true,
+    text: MACHINE,
+  }),
   showHiddenMetricsForVersion: setting({
     group,
     field: 'showHiddenMetricsForVersion',
@@ -76,7 +90,6 @@ export const UNUSED_SETTINGS = {
     default: undefined,
     text: 'no metric is hidden',
   }),
-  loggingFormat: logging('logging.format', choice('<format>', ['text', 'json']), 'text'),
   logFlushFrequency: logging('logging.flushFrequency', durationOrNanoseconds, 5000),
   vmodule: logging('logging.vmodule', moduleLevels, []),
   logJsonSplitStream: logging('logging.options.json.splitStream', boolean, false),

@@ -1,4 +1,5 @@
 /** Objects of `events.k8s.io/v1` as Portwide writes them. Pure. */
+import { createHash } from 'node:crypto';
 import type { Kind, ObjectKey } from '../api/objects.ts';
 import { API_VERSIONS } from '../api/read-object.ts';
 
@@ -23,6 +24,8 @@ export interface Occurrence {
   readonly action: string;
   /** For people. */
   readonly note: string;
+  /** `cluster`: every node reports the same, and all share one Event. `node`: it concerns this node only. */
+  readonly seenBy: 'node' | 'cluster';
 }
 
 /** An occurrence that came again. */
@@ -90,10 +93,19 @@ export function namespaceOf({ namespace }: ObjectRef): string {
  * @param offset nanoseconds within the millisecond, 0 to 999,999. Two Events must not have the same
  * name, be they of one millisecond or of two nodes, which see the same things at the same time.
  */
-export function eventName({ name }: ObjectRef, time: number, offset: number): string {
+export function eventName(regarding: ObjectRef, time: number, offset: number): string {
   const nanoseconds = BigInt(Math.floor(time)) * 1_000_000n + BigInt(offset);
-  const start = name.slice(0, MAX_NAME).replace(/[-.]+$/, '');
-  return `${start}.${nanoseconds.toString(16)}`;
+  return `${nameStart(regarding)}.${nanoseconds.toString(16)}`;
+}
+
+/** The same on every node, so that one node creates the Event and the others find it. */
+export function sharedEventName(occurrence: Occurrence): string {
+  const hash = createHash('sha256').update(occurrenceKey(occurrence)).digest('hex');
+  return `${nameStart(occurrence.regarding)}.${hash.slice(0, 16)}`;
+}
+
+function nameStart({ name }: ObjectRef): string {
+  return name.slice(0, MAX_NAME).replace(/[-.]+$/, '');
 }
 
 /**
@@ -106,15 +118,17 @@ export function eventBody(
   { name, time }: { readonly name: string; readonly time: number },
   series: Series | undefined,
 ): object {
-  const { type, regarding, reason, action, note } = occurrence;
+  const { type, regarding, reason, action, note, seenBy } = occurrence;
   const { uid, ...reference } = regarding;
+  const { controller, instance } = reporter;
   return {
     apiVersion: 'events.k8s.io/v1',
     kind: 'Event',
     metadata: { name, namespace: namespaceOf(regarding) },
     eventTime: microTime(time),
-    reportingController: reporter.controller,
-    reportingInstance: reporter.instance,
+    reportingController: controller,
+    // A shared Event must not look as if it concerned the node that wrote it.
+    reportingInstance: seenBy === 'cluster' ? controller : instance,
     type,
     reason,
     action,

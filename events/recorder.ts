@@ -7,6 +7,8 @@ import { isPassing, type OpenWriteSession, type WriteSession, writeEntry } from 
 export interface Events {
   normal(regarding: ObjectRef, reason: string, note: string, action?: string): void;
   warning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
+  /** For what every node of the cluster reports alike: all nodes share one Event. */
+  sharedWarning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
 }
 
 /** Why an Event was not written: there were too many, the API server refused it, or was not there. */
@@ -30,7 +32,7 @@ export interface RecorderOptions {
   readonly clock?: EventClock;
 }
 
-/** Requests: so many at once, and one a second in the long run. */
+/** Rate limit of writing Events. */
 const RATE: BucketOptions = { burst: 25, perSecond: 1 };
 /** Events that wait for their turn, or for the API server. */
 const MAX_QUEUED = 100;
@@ -39,6 +41,11 @@ const MAX_TRIES = 6;
 const FIRST_BACKOFF = 1000;
 /** Of a millisecond. */
 const NANOSECONDS = 1_000_000;
+/**
+ * Longest random delay, in milliseconds, before a node writes a shared Event. It spreads the requests of a large
+ * cluster: 5,000 nodes send 1,000 a second.
+ */
+const SPREAD = 5000;
 const DEFAULT_ACTION = 'ServeService';
 
 const SYSTEM_CLOCK: EventClock = {
@@ -50,7 +57,11 @@ const SYSTEM_CLOCK: EventClock = {
 };
 
 /** For an agent that has no API server. */
-export const NO_EVENTS: Events = { normal: () => {}, warning: () => {} };
+export const NO_EVENTS: Events = {
+  normal: () => {},
+  warning: () => {},
+  sharedWarning: () => {},
+};
 
 /**
  * Writes Kubernetes Events (events.k8s.io/v1), as client-go's recorder does: the same again is a
@@ -64,6 +75,8 @@ export class EventRecorder implements Events {
   readonly #bucket: TokenBucket;
   readonly #series = new SeriesCache();
   readonly #queue = new Set<SeriesEntry>();
+  /** Timers of shared Events during their random delay. */
+  readonly #delayed = new Map<SeriesEntry, unknown>();
   readonly #stop = new AbortController();
   #open: OpenWriteSession | undefined;
   #working: Promise<void> | undefined;
@@ -82,11 +95,15 @@ export class EventRecorder implements Events {
   }
 
   normal(regarding: ObjectRef, reason: string, note: string, action = DEFAULT_ACTION): void {
-    this.#record({ type: 'Normal', regarding, reason, action, note });
+    this.#record({ type: 'Normal', regarding, reason, action, note, seenBy: 'node' });
   }
 
   warning(regarding: ObjectRef, reason: string, note: string, action = DEFAULT_ACTION): void {
-    this.#record({ type: 'Warning', regarding, reason, action, note });
+    this.#record({ type: 'Warning', regarding, reason, action, note, seenBy: 'node' });
+  }
+
+  sharedWarning(regarding: ObjectRef, reason: string, note: string, action = DEFAULT_ACTION): void {
+    this.#record({ type: 'Warning', regarding, reason, action, note, seenBy: 'cluster' });
   }
 
   /** Begins to write. */
@@ -99,6 +116,7 @@ export class EventRecorder implements Events {
   async stop(): Promise<void> {
     this.#stop.abort();
     this.#clock.clear(this.#review);
+    for (const timer of this.#delayed.values()) this.#clock.clear(timer);
     await this.#working;
   }
 
@@ -106,7 +124,7 @@ export class EventRecorder implements Events {
     if (this.#stop.signal.aborted) return;
     const { entry, isDue } = this.#series.observe(occurrence, this.#clock.now(), this.#offset);
     this.#offset = (this.#offset + 1) % NANOSECONDS;
-    if (isDue) this.#enqueue(entry);
+    if (isDue) this.#schedule(entry);
     this.#reviewLater();
   }
 
@@ -114,17 +132,27 @@ export class EventRecorder implements Events {
     if (this.#review !== undefined || this.#series.size === 0) return;
     this.#review = this.#clock.set(() => {
       this.#review = undefined;
-      for (const entry of this.#series.review(this.#clock.now())) this.#enqueue(entry);
+      for (const entry of this.#series.review(this.#clock.now())) this.#schedule(entry);
       this.#reviewLater();
     }, SERIES_END);
   }
 
-  #enqueue(entry: SeriesEntry): void {
-    if (this.#queue.has(entry)) return;
-    if (this.#queue.size >= MAX_QUEUED) {
+  #schedule(entry: SeriesEntry): void {
+    if (this.#queue.has(entry) || this.#delayed.has(entry)) return;
+    if (this.#queue.size + this.#delayed.size >= MAX_QUEUED) {
       this.#drop(entry, 'queue_full', undefined);
-      return;
+    } else if (entry.occurrence.seenBy === 'cluster') {
+      const enqueue = () => {
+        this.#delayed.delete(entry);
+        this.#enqueue(entry);
+      };
+      this.#delayed.set(entry, this.#clock.set(enqueue, this.#clock.random() * SPREAD));
+    } else {
+      this.#enqueue(entry);
     }
+  }
+
+  #enqueue(entry: SeriesEntry): void {
     this.#queue.add(entry);
     this.#work();
   }

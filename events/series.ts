@@ -1,4 +1,10 @@
-import { eventName, type Occurrence, occurrenceKey, type Series } from './event.ts';
+import {
+  eventName,
+  type Occurrence,
+  occurrenceKey,
+  type Series,
+  sharedEventName,
+} from './event.ts';
 
 /** One Event: the occurrence, and how often it came. */
 export class SeriesEntry {
@@ -57,7 +63,11 @@ export class SeriesCache {
     const key = occurrenceKey(occurrence);
     let entry = this.#entries.get(key);
     if (entry === undefined) {
-      entry = new SeriesEntry(occurrence, eventName(occurrence.regarding, now, offset), now);
+      const name =
+        occurrence.seenBy === 'cluster'
+          ? sharedEventName(occurrence)
+          : eventName(occurrence.regarding, now, offset);
+      entry = new SeriesEntry(occurrence, name, now);
     } else {
       entry.count += 1;
       entry.lastObserved = now;

@@ -1,15 +1,25 @@
+import { isRecord } from '../api/read-field.ts';
 import { eventBody, namespaceOf, type Reporter, seriesPatch } from './event.ts';
 import type { SeriesEntry } from './series.ts';
 
 /** Requests that change something, with one set of credentials. */
 export interface WriteSession {
-  /** @throws errors with the HTTP status as `code` when the API server refuses, others else. */
+  /**
+   * @returns the object in the answer.
+   * @throws errors with the HTTP status as `code` when the API server refuses, others else.
+   */
   send(method: 'POST' | 'PATCH', path: string, body: object, signal: AbortSignal): Promise<unknown>;
   close(): void | Promise<void>;
 }
 
 /** Opens a session with credentials read afresh. */
 export type OpenWriteSession = (signal: AbortSignal) => Promise<WriteSession>;
+
+/**
+ * Least time between two writes of a shared Event, in milliseconds, whichever nodes write. One node writes; the
+ * others read that it was written.
+ */
+const SHARED_REST = 60_000;
 
 /**
  * Writes one Event as it is now: creates it, or says that it came again.
@@ -28,27 +38,56 @@ export async function writeEntry(
   if (count === entry.written) return;
   const namespace = encodeURIComponent(namespaceOf(occurrence.regarding));
   const path = `/apis/events.k8s.io/v1/namespaces/${namespace}/events`;
-  const create = async () => {
+  /** @returns false if an Event of this name exists. */
+  const create = async (): Promise<boolean> => {
     const body = eventBody(occurrence, reporter, entry, series);
-    await session.send('POST', path, body, signal).catch((error: unknown) => {
-      // An earlier attempt got there, and its answer did not get here.
-      if (statusOf(error) !== 409) throw error;
-    });
-  };
-  if (entry.written === 0 || series === undefined) {
-    await create();
-  } else {
     try {
-      const name = encodeURIComponent(entry.name);
-      await session.send('PATCH', `${path}/${name}`, seriesPatch(series), signal);
+      await session.send('POST', path, body, signal);
+      return true;
     } catch (error) {
-      // Events are deleted after a time, an hour by default.
-      if (statusOf(error) !== 404) throw error;
-      await create();
+      if (statusOf(error) !== 409) throw error;
+      return false;
     }
+  };
+  /** @returns undefined if the Event is gone: the API server deletes Events, after an hour by default. */
+  const patch = async (patched: object): Promise<{ event: unknown } | undefined> => {
+    try {
+      const its = `${path}/${encodeURIComponent(entry.name)}`;
+      return { event: await session.send('PATCH', its, patched, signal) };
+    } catch (error) {
+      if (statusOf(error) !== 404) throw error;
+      return undefined;
+    }
+  };
+  /** Raises the count of a shared Event unless another node did so recently. */
+  const refresh = async (): Promise<void> => {
+    // An empty patch reads the Event and stores nothing, with the right to patch instead of one to get.
+    const there = await patch({});
+    if (there === undefined) return void (await create());
+    const last = lastTold(there.event);
+    const { lastObserved } = entry;
+    if (last === undefined || lastObserved - last.time < SHARED_REST) return;
+    await patch(seriesPatch({ count: last.count + 1, lastObserved }));
+  };
+  const isNew = entry.written === 0 || series === undefined;
+  if (occurrence.seenBy === 'cluster') {
+    const isCreated = isNew && (await create());
+    if (!isCreated) await refresh();
+  } else if (isNew || (await patch(seriesPatch(series))) === undefined) {
+    // If it exists, an earlier attempt created it and its answer was lost.
+    await create();
   }
   entry.written = count;
   entry.writtenAt = now;
+}
+
+/** Count and time (milliseconds since 1970) of an Event's last occurrence; undefined if they cannot be read. */
+function lastTold(event: unknown): { count: number; time: number } | undefined {
+  if (!isRecord(event)) return undefined;
+  const { eventTime, series } = event;
+  const { count = 1, lastObservedTime = eventTime } = isRecord(series) ? series : {};
+  const time = Date.parse(String(lastObservedTime));
+  return typeof count === 'number' && !Number.isNaN(time) ? { count, time } : undefined;
 }
 
 /** Whether the same request may succeed later: the server was not reached, or was not well. */

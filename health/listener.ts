@@ -14,7 +14,7 @@ export const ANY_FAMILY = '';
 
 export interface ListenerOptions extends BindAddress {
   readonly onRequest: RequestListener;
-  /** Hears of the first of several failures in a row. */
+  /** Called for each failed attempt. */
   readonly onFailure: (error: Error) => void;
   /** Hears that it listens at last, after `onFailure`. */
   readonly onRecovery: () => void;
@@ -74,7 +74,7 @@ export class Listener {
     const wait = Math.min(RETRY_FIRST * 2 ** this.#failures, RETRY_MOST);
     this.#failures += 1;
     this.#timer = timers.set(() => this.#open(), wait);
-    if (this.#failures === 1) onFailure(error);
+    onFailure(error);
   }
 
   #drop(): void {

@@ -22,10 +22,10 @@ export interface ServiceServersOptions {
   readonly isProxyHealthy: () => boolean;
   /** Starts a server that tries to listen until it is closed. */
   readonly listen: (options: PortOptions) => Closable;
-  /** A health check node port cannot be bound on some address; it is tried again and again. */
-  readonly onBindFailure: (serviceKey: ObjectKey, port: number, error: Error) => void;
+  /** A health check node port cannot be bound on this address; called for each attempt. */
+  readonly onBindFailure: (serviceKey: ObjectKey, port: number, error: Error, host: string) => void;
   /** It could in the end. */
-  readonly onBindRecovery: (serviceKey: ObjectKey, port: number) => void;
+  readonly onBindRecovery: (serviceKey: ObjectKey, port: number, host: string) => void;
 }
 
 /** One Service in one family. */
@@ -110,8 +110,8 @@ export class ServiceServers {
         // Any path and any method, as kube-proxy.
         onRequest: (_request, response) =>
           send(response, serviceAnswer(served.health, isProxyHealthy())),
-        onFailure: (error) => onBindFailure(serviceKey, port, error),
-        onRecovery: () => onBindRecovery(serviceKey, port),
+        onFailure: (error) => onBindFailure(serviceKey, port, error, host),
+        onRecovery: () => onBindRecovery(serviceKey, port, host),
       });
       served.servers.set(host, server);
     }

@@ -3,6 +3,7 @@ import type { IpFamily } from '../api/objects.ts';
 import { type ApiObserver, apiServerMetrics } from './api-server.ts';
 import { definer } from './define.ts';
 import { type KubeProxyMetrics, type KubeProxySources, kubeProxyMetrics } from './kube-proxy.ts';
+import { type Feature, kubernetesInfo } from './kubernetes-info.ts';
 import { type PortwideMetrics, type PortwideSources, portwideMetrics } from './portwide.ts';
 
 export interface MetricSources extends KubeProxySources, PortwideSources {}
@@ -32,10 +33,16 @@ export function createRegistry(): Registry {
  * All metrics of the agent, in a registry of their own.
  * @param sources asked at each scrape.
  * @param version of the package.
+ * @param features for `kubernetes_feature_enabled`.
  */
-export function createMetrics(sources: MetricSources, version: string): Metrics {
+export function createMetrics(
+  sources: MetricSources,
+  version: string,
+  features: readonly Feature[] = [],
+): Metrics {
   const registry = createRegistry();
   const define = definer(registry);
+  kubernetesInfo(define, version, features);
   return {
     registry,
     api: apiServerMetrics(define),

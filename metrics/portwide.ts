@@ -12,6 +12,19 @@ export interface PortwideMetrics {
   readonly nodeMissing: Gauge<never>;
 }
 
+/** Changes of the configuration file since the start. */
+export interface ConfigChanges {
+  /** Whether the agent waits to restart because of one. */
+  readonly isPending: boolean;
+  /** By result. */
+  readonly counts: Readonly<Record<'accepted' | 'unusable' | 'cancelled', number>>;
+}
+
+export const NO_CONFIG_CHANGES: ConfigChanges = {
+  isPending: false,
+  counts: { accepted: 0, unusable: 0, cancelled: 0 },
+};
+
 /** Where the numbers are that are asked for at each scrape. */
 export interface PortwideSources {
   /** Services refused now, as pairs of Service and reason. */
@@ -22,6 +35,7 @@ export interface PortwideSources {
   elements(): Iterable<{ family: IpFamily; map: string; count: number }>;
   /** Packet marks, of modes that have them. */
   marks(): Iterable<{ family: IpFamily; inUse: number; waiting: number }>;
+  configChanges(): ConfigChanges;
 }
 
 /** As kube-proxy's for a sync, of which it is a part: 1 ms to 16 s. */
@@ -114,6 +128,24 @@ export function portwideMetrics(
     'Services that are rejected because no packet mark is left for them (mode ipvs)',
     ['ip_family'],
     marks(({ waiting }) => waiting),
+  );
+  asked(
+    'gauge',
+    'portwide_config_restart_pending',
+    '1 while a restart for a changed configuration file is delayed, otherwise 0',
+    [],
+    () => [{ labels: {}, value: sources.configChanges().isPending ? 1 : 0 }],
+  );
+  asked(
+    'counter',
+    'portwide_config_changes_total',
+    'Changes of the configuration file since the start, by result',
+    ['result'],
+    () =>
+      Object.entries(sources.configChanges().counts).map(([result, value]) => ({
+        labels: { result },
+        value,
+      })),
   );
   const eventsDropped = counter(
     'portwide_events_dropped_total',

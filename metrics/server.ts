@@ -1,6 +1,7 @@
 import type { RequestListener } from 'node:http';
 import type { Registry } from 'prom-client';
 import { createSlis } from './slis.ts';
+import { flagzPage, type Statusz, statuszPage } from './zpages.ts';
 
 /** What the pages of the metrics server show. */
 export interface MetricsPages {
@@ -9,6 +10,12 @@ export interface MetricsPages {
   readonly mode: string;
   /** The configuration in force (`KubeProxyConfiguration`), for `/configz`; without it, no such page. */
   readonly configuration?: (() => object) | undefined;
+  /** Content of `/statusz`; without it there is no such page. */
+  readonly statusz?: Pick<Statusz, 'component' | 'started' | 'version'> | undefined;
+  /** Content of `/flagz`, flags by name without dashes; without it there is no such page. */
+  readonly flagz?:
+    | { readonly component: string; readonly flags: Readonly<Record<string, string>> }
+    | undefined;
 }
 
 /** What is at a path. */
@@ -19,17 +26,18 @@ export interface Page {
   readonly code?: number;
 }
 
-/** Pages by their paths, made anew for each request. */
-export type Pages = Readonly<Record<string, () => Page | Promise<Page>>>;
+/** Pages by path. Each is made per request, from the `Accept` header. */
+export type Pages = Readonly<Record<string, (accept: string | undefined) => Page | Promise<Page>>>;
 
 export const TEXT = 'text/plain; charset=utf-8';
 /** The key that kube-proxy puts its configuration under. */
 const CONFIGURATION_KEY = 'kubeproxy.config.k8s.io';
 
 /** The pages that kube-proxy has on `--metrics-bind-address`, but for profiling. */
-export function metricsHandler({ registry, mode, configuration }: MetricsPages): RequestListener {
+export function metricsHandler(of: MetricsPages): RequestListener {
+  const { registry, mode, configuration, statusz, flagz } = of;
   const slis = createSlis();
-  return pageHandler({
+  const pages: Pages = {
     '/metrics': metricsPage(registry),
     '/metrics/slis': metricsPage(slis.registry),
     '/healthz': () => {
@@ -46,7 +54,15 @@ export function metricsHandler({ registry, mode, configuration }: MetricsPages):
             body: JSON.stringify({ [CONFIGURATION_KEY]: configuration() }),
           }),
         }),
-  });
+    ...(statusz && {
+      '/statusz': (accept) => {
+        const paths = Object.keys(pages);
+        return statuszPage({ ...statusz, now: Date.now(), paths }, accept);
+      },
+    }),
+    ...(flagz && { '/flagz': (accept) => flagzPage(flagz.component, flagz.flags, accept) }),
+  };
+  return pageHandler(pages);
 }
 
 /** The metrics of a registry. */
@@ -56,17 +72,18 @@ export function metricsPage(registry: Registry): () => Promise<Page> {
 
 /** Serves pages; a page that cannot be made is an error 500, and any other path not found. */
 export function pageHandler(pages: Pages): RequestListener {
-  const answer = async (path: string): Promise<Required<Page>> => {
+  const answer = async (path: string, accept: string | undefined): Promise<Required<Page>> => {
     const page = Object.hasOwn(pages, path) ? pages[path] : undefined;
     if (page === undefined) return { code: 404, type: TEXT, body: '404 page not found\n' };
     try {
-      return { code: 200, ...(await page()) };
+      return { code: 200, ...(await page(accept)) };
     } catch (error) {
       return { code: 500, type: TEXT, body: `${String(error)}\n` };
     }
   };
   return (request, response) => {
-    void answer(request.url?.split('?')[0] ?? '').then(({ code, type, body }) => {
+    const path = request.url?.split('?')[0] ?? '';
+    void answer(path, request.headers.accept).then(({ code, type, body }) => {
       const headers = { 'content-type': type, 'x-content-type-options': 'nosniff' };
       response.writeHead(code, headers).end(body);
     });

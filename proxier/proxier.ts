@@ -38,6 +38,8 @@ export interface ProxierObserver {
   rulesLost(family: IpFamily, what: string): void;
   /** It could not be told whether the rules still stand. */
   checkFailed(family: IpFamily, error: unknown): void;
+  /** The check of the rules ran, whatever it found. */
+  checked(family: IpFamily): void;
 }
 
 /** A sync that failed. */
@@ -215,6 +217,7 @@ export class Proxier {
     try {
       const isDue = timers.now() >= nextFull;
       const lost = isDue ? undefined : await family.loss();
+      if (!isDue) observer.checked(family.family);
       if (!isDue && lost === undefined) return;
       family.requireFull();
       if (lost === undefined) {

@@ -66,9 +66,5 @@ if ! node_modules/.bin/node --version >/dev/null 2>&1 ||
   touch node_modules/.package-lock.json
 fi
 
-# A kernel that cannot make a network namespace can run nothing here; say so before a test does.
-if ! ip netns add portwide-setup 2>/dev/null; then
-  echo "This machine cannot make network namespaces (ip netns add failed); CAP_SYS_ADMIN is needed." >&2
-  exit 1
-fi
-ip netns delete portwide-setup
+# Before the demo or a test fails half-way.
+scripts/check-machine.sh

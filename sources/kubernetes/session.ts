@@ -23,9 +23,10 @@ export interface Session {
   watch(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
   /**
    * Creates an object, or changes one by a JSON merge patch (RFC 7396).
+   * @returns the object in the answer; undefined if the answer is not JSON.
    * @throws ApiError, ConnectionError
    */
-  send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<void>;
+  send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<unknown>;
   close(): void;
 }
 
@@ -202,7 +203,7 @@ function createSession(
       try {
         answer = await request(path, {}, signal, { method, body });
         // Read to its end, so that the connection can be used again.
-        await text(answer.response);
+        return parseOrUndefined(await text(answer.response));
       } catch (error) {
         throw isFailure(error) ? error : new ConnectionError(error);
       } finally {

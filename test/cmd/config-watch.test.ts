@@ -13,6 +13,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { watchConfig } from '../../cmd/config-watch.ts';
 import { waitFor } from '../lab/wait.ts';
+import { FakeTimers } from '../proxier/fake-timers.ts';
 
 /** So long that only events explain what is noticed. */
 const NEVER = 3_600_000;
@@ -220,6 +221,103 @@ describe('watching the configuration file', () => {
     await changed();
     await eventsPassed();
     assert.equal(changes, 1);
+  });
+
+  describe('with a delay', () => {
+    const timers = new FakeTimers();
+    let waits: number[];
+    let cancelled: number;
+    beforeEach(() => {
+      waits = [];
+      cancelled = 0;
+      writeFileSync(at('f'), 'a');
+      end = watchConfig({
+        file: { path: at('f'), content: 'a' },
+        check,
+        onChange: () => {
+          changes += 1;
+        },
+        onWait: (milliseconds) => waits.push(milliseconds),
+        onCancel: () => {
+          cancelled += 1;
+        },
+        onUnusable: (reason) => unusable.push(reason),
+        onProblem: (reason) => problems.push(reason),
+        delayMs: () => 10_000,
+        timers,
+        settleMs: 5,
+        pollMs: 5,
+      });
+    });
+    const waiting = (count = 1) => waitFor(`${count} waits`, () => waits.length === count);
+
+    it('ends after the delay, which further changes do not prolong', async () => {
+      replace('f', 'b');
+      await waiting();
+      timers.advance(9000);
+      replace('f', 'c');
+      await eventsPassed();
+      assert.deepEqual([waits, changes], [[10_000], 0]);
+      timers.advance(1000);
+      await changed();
+      assert.equal(timers.pending, 0);
+    });
+
+    it('cancels when the original content is back, and delays the next change anew', async () => {
+      replace('f', 'b');
+      await waiting();
+      replace('f', 'a');
+      await waitFor('it is cancelled', () => cancelled === 1);
+      timers.advance(20_000);
+      await eventsPassed();
+      assert.equal(changes, 0);
+      replace('f', 'b');
+      await waiting(2);
+      timers.advance(10_000);
+      await changed();
+    });
+
+    it('cancels when the file becomes unusable or unreadable', async () => {
+      replace('f', 'b');
+      await waiting();
+      replace('f', 'bad');
+      await waitFor('it is cancelled', () => cancelled === 1);
+      replace('f', 'b');
+      await waiting(2);
+      unlinkSync(at('f'));
+      await waitFor('it is cancelled again', () => cancelled === 2);
+      timers.advance(20_000);
+      await eventsPassed();
+      assert.deepEqual([changes, unusable, problems.length], [0, ['bad'], 1]);
+    });
+
+    it('checks the file again when the delay is over', async () => {
+      end?.();
+      end = undefined;
+      let content = 'b';
+      end = watchConfig({
+        file: { path: at('f'), content: 'x' },
+        check: async () => {
+          if (content === 'bad') throw new Error('bad');
+        },
+        onChange: () => {
+          changes += 1;
+        },
+        onWait: (milliseconds) => waits.push(milliseconds),
+        onUnusable: (reason) => unusable.push(reason),
+        onProblem: assert.fail,
+        delayMs: () => 10_000,
+        timers,
+        settleMs: 5,
+        pollMs: NEVER,
+      });
+      await waiting();
+      // Something that the file names is gone; no event tells.
+      content = 'bad';
+      timers.advance(10_000);
+      await waitFor('it is told', () => unusable.length === 1);
+      assert.equal(changes, 0);
+    });
   });
 
   it('once, and nothing after its end', async () => {

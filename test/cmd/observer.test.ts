@@ -64,6 +64,19 @@ describe('the log', () => {
     );
   });
 
+  it('tells syncs that fail again and again as one line with a count, and after a minute as an error', async () => {
+    const { backends, table, log, pass, start } = fakeAgent();
+    await start();
+    backends[0].error = new Error('no');
+    table.upsert(service());
+    for (let second = 0; second < 120; second++) await pass(1000);
+    const told = log.filter(({ level, msg }) => level >= WARN && /^sync failed/.test(msg));
+    assert.deepEqual([told[0]?.level, told[0]?.repeated], [WARN, undefined]);
+    assert.ok(told.length < 6, `${told.length} lines`);
+    assert.equal(told.at(-1)?.level, 50);
+    assert.ok(Number(told[1]?.repeated) > 1, JSON.stringify(told[1]));
+  });
+
   it('says what was lost', async () => {
     const { backends, log, pass, start } = fakeAgent();
     backends[0].takes = 60_000;
@@ -80,12 +93,14 @@ describe('the log', () => {
 });
 
 describe('Events on Services', () => {
-  it('say what the log says, with the field before it', () => {
+  it('say what the log says, with the field, and name the node where it is one node alone', () => {
     const told: unknown[] = [];
     const events = {
       normal: assert.fail,
       warning: (regarding: object, reason: string, note: string) =>
-        told.push([regarding, reason, note]),
+        told.push(['this node', regarding, reason, note]),
+      sharedWarning: (regarding: object, reason: string, note: string) =>
+        told.push(['all nodes', regarding, reason, note]),
     };
     const refusal = {
       serviceKey: 'a/b',
@@ -93,8 +108,8 @@ describe('Events on Services', () => {
       field: 'spec.x',
       message: 'no',
     } as const;
-    tellOnServices(events, (key) => `uid of ${key}`, {
-      raised: [refusal],
+    tellOnServices(events, (key) => `uid of ${key}`, 'node-a', {
+      raised: [refusal, { ...refusal, reason: 'NodeAddress' }],
       cleared: [refusal],
       warnings: [{ serviceKey: 'c/d', message: 'spec.y: beware' }],
     });
@@ -106,8 +121,9 @@ describe('Events on Services', () => {
       uid: `uid of ${namespace}/${name}`,
     });
     assert.deepEqual(told, [
-      [ref('a', 'b'), 'RefusedOverlap', 'spec.x: no'],
-      [ref('c', 'd'), 'ServedWithWarning', 'spec.y: beware'],
+      ['all nodes', ref('a', 'b'), 'RefusedOverlap', 'spec.x: no'],
+      ['this node', ref('a', 'b'), 'RefusedNodeAddress', 'on node node-a: spec.x: no'],
+      ['all nodes', ref('c', 'd'), 'ServedWithWarning', 'spec.y: beware'],
     ]);
   });
 });

@@ -19,11 +19,17 @@ function world() {
   };
   const events: unknown[] = [];
   const regarding: unknown[] = [];
+  const tell: Events['warning'] = (about, reason, note) => {
+    events.push([`${about.kind} ${about.name}`, reason, note]);
+    regarding.push(about);
+  };
   const recorder: Events = {
     normal: () => assert.fail('no Event of this type is known'),
-    warning: (about, reason, note) => {
-      events.push([`${about.kind} ${about.name}`, reason, note]);
-      regarding.push(about);
+    warning: tell,
+    // A fault is in the object, which all nodes read alike.
+    sharedWarning: (about, ...rest) => {
+      assert.notEqual(about.kind, 'Node');
+      tell(about, ...rest);
     },
   };
   const registry = new Registry();
@@ -89,7 +95,9 @@ describe('what an agent says of network policy', () => {
     observer.began('IPv4');
     observer.unchanged('IPv4');
     assert.deepEqual(said('info'), ['enforcing network policies', 'policies can be applied again']);
-    assert.equal(said('error').length, 2);
+    assert.deepEqual(said('warn'), [
+      'cannot apply network policies; what is enforced stays, trying again',
+    ]);
     assert.deepEqual(events, [['Node node-a', 'FailedToApplyNetworkPolicy', 'rule 7 is refused']]);
     const scraped = await scrape();
     const labels = { ip_family: 'IPv4' };

@@ -30,7 +30,12 @@ describe('what a source tells of an object that cannot be read', () => {
       options: { manifests: undefined, kubeconfig: '', master: '', ...options },
       resources: policyResources(),
       sink: new Recorder(),
-      log: { info: () => {}, warn: (details) => warnings.push(details), error: assert.fail },
+      log: {
+        info: () => {},
+        warn: (details) => warnings.push(details),
+        error: assert.fail,
+        debug: () => {},
+      },
       observer: { request: () => {}, watching: () => {}, event: () => {}, absent: () => {} },
       onUnreadable: ({ field }, object) => unreadable.push([field, object]),
     });

@@ -23,6 +23,7 @@ describe('the configuration of the DNS server', () => {
       forward: undefined,
       featureGates: { AllPorts: true },
       kubeconfig: undefined,
+      loggingFormat: undefined,
       master: undefined,
       manifests: undefined,
       metricsBindAddress: { host: '127.0.0.1', port: 9153 },

@@ -17,15 +17,12 @@ conntrack-max-per-core conntrack-min conntrack-tcp-timeout-established
 conntrack-tcp-timeout-close-wait conntrack-tcp-be-liberal conntrack-udp-timeout
 conntrack-udp-timeout-stream config-sync-period healthz-port metrics-port vmodule logging-format
 log-flush-frequency log-json-split-stream log-json-info-buffer-size log-text-split-stream
-log-text-info-buffer-size`
+log-text-info-buffer-size machine-id-file boot-id-file`
   .split(/\s+/)
   .map((name) => `--${name}`);
-const OWN_FLAGS = [
-  '--manifests',
-  '--iptables-variant',
-  '--ipvs-fwmark-range',
-  '--ipvs-all-ports',
-].concat('--network-policy', '--fqdn-resolvers', '--policy-log-group');
+const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '--ipvs-all-ports']
+  .concat('--network-policy', '--fqdn-resolvers', '--policy-log-group')
+  .concat('--config-restart-jitter');
 /** kube-proxy has them in its file alone; and where cluster IPs come from it asks the API server. */
 const NFTABLES_FLAGS = ['masquerade-all', 'masquerade-bit', 'sync-period', 'min-sync-period']
   .map((name) => `--nftables-${name}`)
@@ -56,6 +53,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['detectLocal', 'bridgeInterface', 'interfaceNamePrefix'],
   ['conntrack', 'maxPerCore', 'min', 'tcpEstablishedTimeout', 'tcpCloseWaitTimeout'],
   ['conntrack', 'tcpBeLiberal', 'udpTimeout', 'udpStreamTimeout'],
+  'portwide.configRestartJitter',
   ['portwide.iptables', 'variant'],
   ['portwide.ipvs', 'fwmarkRange', 'allPorts'],
   ['portwide.nftables', 'serviceCIDRs'],

@@ -99,7 +99,9 @@ describe('an agent fed by a cluster', function () {
     await feed.written();
     assert.equal(await who(), 'pod-1');
     assert.equal(await ruleset(), before);
-    assert.ok(agent.logged(FAILURE).every(({ level }) => level === 40));
+    // A warning for each kind, and what repeats it for those who debug.
+    const levels = agent.logged(FAILURE).map(({ level }) => level);
+    assert.ok(levels.includes(40) && levels.every((level) => level <= 40), String(levels));
 
     await feed.double.call('listen');
     await waitFor('what changed is programmed', async () => (await who()) === 'pod-2', 60_000);

@@ -248,7 +248,8 @@ describe('what an agent says to the API server', () => {
         'ServeService',
         `spec.type: ${message}`,
         'Service bad uid-1',
-        instance,
+        // Every node sees it.
+        'portwide',
       ],
     ]);
     const logged = log().map((line) => JSON.parse(line));

@@ -41,7 +41,7 @@ export class EventServer {
         response.destroy();
         return;
       }
-      const answer = status < 300 ? received.body : { kind: 'Status', code: status };
+      const answer = status < 300 ? this.#now(received) : { kind: 'Status', code: status };
       response.writeHead(status, { 'content-type': 'application/json' });
       response.end(JSON.stringify(answer));
     });
@@ -68,10 +68,19 @@ export class EventServer {
   readonly open: OpenWriteSession = async () => ({
     send: async (method, path, body) => {
       const request = { contentType: undefined, authorization: undefined };
-      this.#take({ ...request, method, path, body: { ...body } });
+      const received = { ...request, method, path, body: { ...body } };
+      const status = this.#take(received);
+      if (status >= 300) throw Object.assign(new Error(`${status}`), { code: status });
+      return this.#now(received);
     },
     close: () => {},
   });
+
+  /** What a request that succeeded is answered with: the Event as it is then. */
+  #now({ method, path, body }: Received): unknown {
+    const last = decodeURIComponent(path.split('/').at(-1) ?? '');
+    return method === 'POST' ? body : this.stored.get(last);
+  }
 
   #take(received: Received): number {
     this.received.push(received);

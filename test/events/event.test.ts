@@ -7,7 +7,14 @@ const TIME = { name: 'web.1', time: 0 };
 describe('an Event', () => {
   const body = (note: string, regarding = serviceRef('default/web', '')) =>
     eventBody(
-      { type: 'Normal', regarding, reason: 'Starting', action: 'StartPortwide', note },
+      {
+        type: 'Normal',
+        regarding,
+        reason: 'Starting',
+        action: 'StartPortwide',
+        note,
+        seenBy: 'node',
+      },
       reporterOn('node-a'),
       TIME,
       undefined,

@@ -129,6 +129,103 @@ describe('the recorder of Events', () => {
     );
   });
 
+  describe('of what all nodes see', () => {
+    const others: EventRecorder[] = [];
+    afterEach(async () => {
+      for (const other of others.splice(0)) await other.stop();
+    });
+    /** Recorders of a cluster on one API server; `random` is when each writes, from 0 to 1. */
+    const cluster = (...random: readonly number[]) => {
+      for (const [index, chance] of random.entries()) {
+        const other = new EventRecorder({
+          nodeName: `node-${index}`,
+          onDropped: (reason) => dropped.push(reason),
+          log: { warn: assert.fail },
+          clock: {
+            now: () => START + timers.now(),
+            random: () => chance,
+            set: (callback, milliseconds) => timers.set(callback, milliseconds),
+            clear: (handle) => timers.clear(handle),
+          },
+        });
+        other.connect(server.open);
+        others.push(other);
+      }
+    };
+    const see = (note = 'spec.type: no') => {
+      for (const each of others) each.sharedWarning(WEB, 'RefusedNodePort', note);
+    };
+    /** Bit by bit, so that one node has written before the next begins. */
+    const pass = async (milliseconds: number) => {
+      for (let passed = 0; passed < milliseconds; passed += 500) {
+        timers.advance(Math.min(500, milliseconds - passed));
+        for (let turn = 0; turn < 10; turn++) await nextTurn();
+      }
+    };
+    const changes = () =>
+      server.received
+        .filter(({ body }) => Object.keys(body).length > 0)
+        .map(({ method }) => method);
+
+    it('writes one Event that names no node, each at a moment of its own', async () => {
+      cluster(0.1, 0.5, 0.9);
+      see();
+      await pass(499);
+      assert.equal(server.received.length, 0);
+      await pass(1);
+      assert.equal(server.received.length, 1);
+      await pass(4500);
+      assert.equal(server.stored.size, 1);
+      const [event] = server.stored.values();
+      assert.deepEqual(
+        [event?.reason, event?.reportingInstance, event?.series],
+        ['RefusedNodePort', 'portwide', undefined],
+      );
+      assert.deepEqual(changes(), ['POST', 'POST', 'POST'], 'of which two were refused');
+      assert.deepEqual(dropped, []);
+    });
+
+    it('counts what comes again once for all nodes, and once a minute at most', async () => {
+      cluster(0.1, 0.5, 0.9);
+      see();
+      await pass(5000);
+      await pass(30_000);
+      see();
+      await pass(5000);
+      assert.deepEqual(series(), [undefined], 'within a minute');
+      await pass(60_000);
+      for (const each of others.splice(0)) await each.stop();
+      // Agents that start anew know nothing of it.
+      cluster(0.2, 0.4, 0.6);
+      see();
+      await pass(5000);
+      assert.equal(server.stored.size, 1);
+      assert.equal((series()[0] as { count: number }).count, 2);
+      assert.equal(changes().filter((method) => method === 'PATCH').length, 1);
+    });
+
+    it('creates it again when it is gone, and one for each note', async () => {
+      cluster(0.1, 0.5);
+      see();
+      await pass(5000);
+      server.stored.clear();
+      see();
+      await pass(5000);
+      assert.equal(server.stored.size, 1);
+      see('spec.clusterIP: no');
+      await pass(5000);
+      assert.equal(server.stored.size, 2);
+    });
+
+    it('writes nothing after it was stopped', async () => {
+      cluster(0.5);
+      see();
+      await others[0]?.stop();
+      await pass(5000);
+      assert.equal(server.received.length, 0);
+    });
+  });
+
   it('tells of repetitions: the second time, in half an hour, and at the end', async () => {
     recorder.connect(server.open);
     warn();

@@ -9,6 +9,7 @@ describe('what is known of earlier Events', () => {
     reason: 'RefusedOverlap',
     action: 'ServeService',
     note,
+    seenBy: 'node',
   });
 
   it('is of a thousand, those that came last', () => {

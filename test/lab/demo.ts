@@ -19,6 +19,7 @@ import { showRemoval } from './demo/removal.ts';
 import { showRules } from './demo/rules.ts';
 import { type Stage, setStage } from './demo/stage.ts';
 import { headline, say } from './demo/text.ts';
+import { LabError } from './errors.ts';
 
 const SEEDS = 2 ** 32;
 
@@ -82,7 +83,10 @@ try {
 } catch (error) {
   const signal = end.signal();
   if (signal === undefined) {
-    console.error('\nThe demo failed:', error);
+    if (error instanceof LabError && error.code === 'COMMAND_FAILED') {
+      console.error(`\nThe demo cannot build its network: ${error.message}`);
+      console.error('"make setup" says what this machine lacks.');
+    } else console.error('\nThe demo failed:', error);
     if (stage) console.error(`\nThe log of the agent:\n${stage.log()}`);
   }
   await stage?.destroy().catch((failure) => console.error('Cleaning up failed:', failure));

@@ -62,6 +62,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
   const metrics = createMetrics(
     metricSources(table, () => backends),
     '1.2.3',
+    [{ name: 'AllPorts', stage: 'BETA', isEnabled: true }],
   );
   for (const { family } of backends) startFamily(metrics, family);
   const log: LogLine[] = [];
@@ -90,6 +91,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
       },
       tell: (changes) => told.push(changes),
       onFirstSync: () => {},
+      now: () => timers.now(),
     }),
   });
   /** Lets time pass and everything that follows from it happen. */

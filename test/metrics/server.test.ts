@@ -46,9 +46,87 @@ describe('the metrics server', () => {
     assert.equal(new Scrape(body).value('some_total'), 3);
   });
 
+  describe('has what its process is and was told', () => {
+    const started = Date.now() - 3_725_000;
+    const statusz = { component: 'portwide', started, version: '1.2.3' };
+    const flagz = { component: 'portwide', flags: { v: '2', cleanup: 'false' } };
+    beforeEach(() => start({ statusz, flagz }));
+    const ask = async (path: string, accept: string) => {
+      const { port } = server.address() as AddressInfo;
+      const answer = await fetch(`http://127.0.0.1:${port}${path}`, { headers: { accept } });
+      return {
+        code: answer.status,
+        type: answer.headers.get('content-type'),
+        body: await answer.text(),
+      };
+    };
+
+    it('as text', async () => {
+      for (const accept of ['*/*', 'text/plain', 'text/plain;charset=UTF-8', 'a/b, text/*;q=0.5']) {
+        const { code, type, body } = await ask('/statusz', accept);
+        assert.deepEqual([code, type], [200, TEXT], accept);
+        assert.match(
+          body,
+          /^\nportwide statusz\n.*\n\nStarted: .* GMT\nUp: 1 hr 0\d min \d\d sec\n/,
+        );
+        assert.match(body, /\nBinary version: 1\.2\.3\nPaths: \/flagz \/healthz .*\/statusz\n$/);
+      }
+      const { body } = await ask('/flagz', 'text/plain');
+      assert.match(body, /^\nportwide flags\n.*\n\ncleanup=false\nv=2\n$/);
+    });
+
+    it('as objects, for who asks for that version of them', async () => {
+      for (const v of ['v1alpha1', 'v1beta1']) {
+        const of = (as: string) => `application/json;v=${v};g=config.k8s.io;as=${as}`;
+        const status = await ask('/statusz', of('Statusz'));
+        assert.deepEqual([status.code, status.type], [200, 'application/json']);
+        const { uptimeSeconds, paths, ...rest } = JSON.parse(status.body);
+        assert.deepEqual(rest, {
+          kind: 'Statusz',
+          apiVersion: `config.k8s.io/${v}`,
+          metadata: { name: 'portwide' },
+          startTime: new Date(started).toISOString().replace(/\.\d+Z/, 'Z'),
+          goVersion: '',
+          binaryVersion: '1.2.3',
+        });
+        assert.ok(uptimeSeconds >= 3725 && paths.includes('/metrics'));
+        const { body } = await ask('/flagz', of('Flagz'));
+        assert.deepEqual(JSON.parse(body), {
+          kind: 'Flagz',
+          apiVersion: `config.k8s.io/${v}`,
+          metadata: { name: 'portwide' },
+          flags: flagz.flags,
+        });
+      }
+    });
+
+    it('and refuses what it has not got', async () => {
+      for (const accept of [
+        'application/json',
+        'application/xml',
+        'application/json;v=v1alpha1;g=config.k8s.io',
+        'application/json;v=v9;g=config.k8s.io;as=Statusz',
+        'text/plain;charset=latin1',
+      ]) {
+        assert.equal((await ask('/statusz', accept)).code, 406, accept);
+      }
+      const fallback = 'application/json;v=v9;g=config.k8s.io;as=Statusz,*/*';
+      assert.equal((await ask('/statusz', fallback)).type, TEXT);
+    });
+  });
+
   it('has no other page', async () => {
     await start();
-    for (const path of ['/', '/metrics/', '/metric', '/configz', '/toString', '/debug/pprof']) {
+    for (const path of [
+      '/',
+      '/metrics/',
+      '/metric',
+      '/configz',
+      '/statusz',
+      '/flagz',
+      '/toString',
+      '/debug/pprof',
+    ]) {
       assert.deepEqual(await get(path), { code: 404, type: TEXT, body: '404 page not found\n' });
     }
   });

@@ -97,6 +97,7 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
       },
       rulesLost: (family, what) => lost.push([family, what]),
       checkFailed: (family) => failures.push(family),
+      checked: () => {},
     },
   });
   /** Lets time pass and everything that follows from it happen. */

@@ -1,0 +1,23 @@
+import { ConfigurationError } from '../config/errors.ts';
+import { NetlinkError, UnsupportedError } from '../netlink/error.ts';
+import { ClusterConfigError } from '../sources/kubernetes/config.ts';
+import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
+import { UserError } from './errors.ts';
+import { ADVICE } from './rights.ts';
+
+const SAY_ALL = [UserError, ConfigurationError, ManifestDirectoryError, ClusterConfigError];
+
+/**
+ * The message for an error that the user can fix: what is wrong and what to do.
+ * @returns undefined for any other error; its stack should be shown.
+ */
+export function forPeople(error: unknown): string | undefined {
+  if (SAY_ALL.some((expected) => error instanceof expected)) return (error as Error).message;
+  if (error instanceof UnsupportedError) {
+    return `${error.message}: load its module (modprobe), or install the kernel's package of modules`;
+  }
+  if (error instanceof NetlinkError && ['EPERM', 'EACCES'].includes(error.code)) {
+    return `the kernel refuses it (${error.message}): ${ADVICE}`;
+  }
+  return undefined;
+}

@@ -1,0 +1,127 @@
+import type { DebugLog } from './log.ts';
+
+/** Milliseconds from the first log line of a failure to the next; doubled after each line, up to the maximum. */
+const FIRST_INTERVAL = 10_000;
+const LONGEST_INTERVAL = 600_000;
+/** Milliseconds without success after which the level becomes error. */
+const LASTING = 60_000;
+/** A failure that returns within this many milliseconds after a success continues the old one, so flapping does not fill the log. */
+const RELAPSE = 60_000;
+/** Limit of remembered failures; the oldest are forgotten first. */
+const MAX_FAILURES = 1000;
+/** Limit of reasons per failure that are logged at once: a reason may contain something that always differs, such as a port. */
+const MAX_REASONS = 5;
+
+interface Failure {
+  /** Time of the first failed attempt since the last success. */
+  since: number;
+  /** Time of the last success; undefined while it fails. */
+  over: number | undefined;
+  readonly reasons: Set<string>;
+  /** Failed attempts since the last success. */
+  attempts: number;
+  /** Failed attempts since the last line. */
+  untold: number;
+  /** Milliseconds from the next line to the one after it. */
+  interval: number;
+  nextLine: number;
+  isError: boolean;
+  /** A failure line was logged and the line that ends it was not. */
+  isTold: boolean;
+}
+
+/**
+ * Logs retried operations without filling the log. The first failure is a warning at once. Repeats are summed
+ * up in one line with a count, in growing intervals, and become an error after a minute. The end of the failure is
+ * one info line. A new reason is logged at once. Suppressed attempts are logged at level debug.
+ */
+export class RepeatedFailures {
+  readonly #log: DebugLog;
+  readonly #now: () => number;
+  readonly #failures = new Map<string, Failure>();
+
+  /** @param now monotonic clock in milliseconds. */
+  constructor(log: DebugLog, now: () => number = () => performance.now()) {
+    this.#log = log;
+    this.#now = now;
+  }
+
+  /**
+   * Records a failed attempt.
+   * @param key identifies the operation.
+   * @param details fields of the log line; `err` is the reason.
+   */
+  failed(key: string, details: Readonly<Record<string, unknown>>, message: string): void {
+    const now = this.#now();
+    const failure = this.#current(key, now);
+    failure.attempts += 1;
+    failure.untold += 1;
+    const lasted = now - failure.since;
+    const reason = details.err instanceof Error ? details.err.message : String(details.err);
+    const isNews = failure.reasons.size < MAX_REASONS && !failure.reasons.has(reason);
+    const becomesError = lasted >= LASTING && !failure.isError;
+    if (!isNews && !becomesError && now < failure.nextLine) {
+      this.#log.debug(details, message);
+      return;
+    }
+    if (isNews) failure.reasons.add(reason);
+    failure.isError ||= becomesError;
+    const { untold, attempts, isError } = failure;
+    const count =
+      untold === 1 && attempts === 1 ? {} : { repeated: untold, seconds: inSeconds(lasted) };
+    this.#log[isError ? 'error' : 'warn']({ ...details, ...count }, message);
+    failure.untold = 0;
+    failure.isTold = true;
+    failure.nextLine = now + failure.interval;
+    failure.interval = Math.min(2 * failure.interval, LONGEST_INTERVAL);
+  }
+
+  /** Records a success, or that the operation is no longer tried. @param message logged if it was failing. */
+  succeeded(key: string, details: object, message: string): void {
+    const failure = this.#failures.get(key);
+    if (failure === undefined || failure.over !== undefined) return;
+    const now = this.#now();
+    failure.over = now;
+    if (!failure.isTold) return;
+    failure.isTold = false;
+    const { attempts, since } = failure;
+    this.#log.info({ ...details, failures: attempts, seconds: inSeconds(now - since) }, message);
+  }
+
+  /** Whether the last attempt failed. */
+  isFailing(key: string): boolean {
+    const failure = this.#failures.get(key);
+    return failure !== undefined && failure.over === undefined;
+  }
+
+  /** The current failure, the last one if it ended recently, or a new one. */
+  #current(key: string, now: number): Failure {
+    const known = this.#failures.get(key);
+    if (known !== undefined && known.over === undefined) return known;
+    if (known !== undefined && now - (known.over ?? 0) < RELAPSE) {
+      Object.assign(known, { since: now, over: undefined, attempts: 0, isError: false });
+      return known;
+    }
+    const fresh: Failure = {
+      since: now,
+      over: undefined,
+      reasons: new Set(),
+      attempts: 0,
+      untold: 0,
+      interval: FIRST_INTERVAL,
+      nextLine: now,
+      isError: false,
+      isTold: false,
+    };
+    // Reinsert at the end: the first entry is the one to forget.
+    this.#failures.delete(key);
+    this.#failures.set(key, fresh);
+    const [oldest] = this.#failures.keys();
+    if (this.#failures.size > MAX_FAILURES && oldest !== undefined) this.#failures.delete(oldest);
+    return fresh;
+  }
+}
+
+function inSeconds(milliseconds: number): number {
+  return Math.round(milliseconds / 1000);
+}

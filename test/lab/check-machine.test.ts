@@ -1,0 +1,82 @@
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { execa } from 'execa';
+
+const SCRIPT = new URL('../../scripts/check-machine.sh', import.meta.url).pathname;
+
+/** Runs a command in a root that is a directory and no mount point; the script comes on standard input. */
+const IN_CHROOT = `
+set -e
+for name in usr bin sbin lib lib64 etc proc sys dev; do
+  if [ -L "/$name" ]; then cp -d "/$name" "$1/$name"
+  elif [ -d "/$name" ]; then mkdir "$1/$name" && mount --rbind "/$name" "$1/$name"
+  fi
+done
+mkdir "$1/run"
+exec chroot "$1" sh -s
+`;
+
+describe('what make says of a machine on which the demo cannot run', () => {
+  let directory: string;
+  beforeEach(() => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-machine-'));
+  });
+  afterEach(() => rmSync(directory, { recursive: true, force: true }));
+
+  const check = async (options: {
+    command?: readonly string[];
+    env?: Readonly<Record<string, string>>;
+    inputFile?: string;
+  }) => {
+    const [file = SCRIPT, ...args] = options.command ?? [];
+    const { env = {}, inputFile = '/dev/null' } = options;
+    const said = await execa(file, args, { env, inputFile, reject: false });
+    return { status: said.exitCode, stdout: said.stdout, stderr: said.stderr };
+  };
+
+  it('is nothing where it can', async () => {
+    assert.deepEqual(await check({}), { status: 0, stdout: '', stderr: '' });
+  });
+
+  it('is what to do in a chroot whose root is no mount point', async () => {
+    const command = ['unshare', '--mount', '--propagation=private', 'sh', '-c', IN_CHROOT];
+    const { status, stderr } = await check({
+      command: [...command, 'sh', directory],
+      inputFile: SCRIPT,
+    });
+    assert.equal(status, 1);
+    assert.match(
+      stderr,
+      /^This machine cannot run commands in a network namespace \(.*\): .*run: mount --bind DIRECTORY DIRECTORY\.$/,
+    );
+  });
+
+  it('is which rights are missing', async () => {
+    const command = ['setpriv', '--bounding-set=-all', '--inh-caps=-all', SCRIPT];
+    const { status, stderr } = await check({ command });
+    assert.equal(status, 1);
+    assert.match(
+      stderr,
+      /^This machine cannot make network namespaces \(.*\): .*CAP_SYS_ADMIN.*\.$/,
+    );
+  });
+
+  for (const [what, command, pattern, advice] of [
+    ['a kernel without veth', 'ip', '*veth*', /pairs of interfaces \(no luck\): .*modprobe veth/],
+    ['a kernel without nf_tables', 'nft', '*', /nf_tables \(no luck\): .*modprobe nf_tables/],
+    ['a /proc/sys that cannot be written', 'sh', '*ip_forward*', /sysctls .*\/proc\/sys has to/],
+  ] as const) {
+    it(`is one sentence of ${what}`, async () => {
+      // In the place of a command that fails for certain arguments.
+      const real = (await execa('which', [command])).stdout;
+      const stub = `#!/bin/dash\ncase "$*" in ${pattern}) echo 'no luck' >&2; exit 1 ;; esac\nexec ${real} "$@"\n`;
+      writeFileSync(join(directory, command), stub, { mode: 0o755 });
+      const { status, stderr } = await check({ env: { PATH: `${directory}:${process.env.PATH}` } });
+      assert.equal(status, 1);
+      assert.match(stderr, advice);
+      assert.equal(stderr.split('\n').length, 1, stderr);
+    });
+  }
+});
