@@ -184,10 +184,11 @@ export class Proxier {
       if (family.setNodeFacts(facts)) observer.nodeFacts(family.family, facts);
     }
     while (table.hasChanges) {
-      const { routes, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);
+      const { routes, refused, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);
       for (const family of families) {
         const own = <T extends { family: IpFamily }>(list: readonly T[]) =>
           list.filter((route) => route.family === family.family);
+        family.setRefused(refused);
         family.update(own(routes.upserts), own(routes.removals), routes.before);
         family.updateHealth(own(health));
         family.addTriggers(own(triggers).map(({ time }) => time));
