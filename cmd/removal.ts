@@ -1,16 +1,16 @@
 /** Taking away rules and tables of Portwide and kube-proxy, whoever of the two and whatever mode made them. */
 import { readFile, writeFile } from 'node:fs/promises';
-import { execa } from 'execa';
 import type { IpFamily } from '../api/objects.ts';
 import { FIREWALL, type Table } from '../iptables/chains.ts';
 import { cleanupInput, hasKubelet } from '../iptables/cleanup.ts';
-import { COMMAND_TIMEOUT, LOCK_WAIT, type Variant } from '../iptables/commands.ts';
+import { IPTABLES_TIMEOUTS, LOCK_WAIT, type Variant } from '../iptables/commands.ts';
 import { NFT_CHAINS_PER_TRANSACTION } from '../iptables/restore.ts';
 import { TABLES } from '../iptables/ruleset.ts';
 import { addressFamily } from '../netlink/address.ts';
 import { UnsupportedError } from '../netlink/error.ts';
 import { deleteTable, listTables, type NftTable } from '../netlink/nftables.ts';
 import { TABLE } from '../nftables/skeleton.ts';
+import { runProgram } from '../programs/run.ts';
 
 /** The table of kube-proxy's nftables mode. */
 export const KUBE_PROXY_TABLE = 'kube-proxy';
@@ -53,8 +53,8 @@ export function iptablesCommand(family: IpFamily, variant: Variant): string {
  * Removes all chains of Portwide and kube-proxy from a table that is there, and what jumps to them.
  * The kubelet's own stay, and so does KUBE-FIREWALL while there is a kubelet.
  * @returns whether there was anything to remove.
- * @throws ExecaError, with the code ENOENT when there is no such command; or what stood in the way
- * of setting route_localnet back: then KUBE-FIREWALL stays.
+ * @throws ProgramTimeoutError; ExecaError, with the code ENOENT when there is no such command; or what
+ * stood in the way of setting route_localnet back: then KUBE-FIREWALL stays.
  */
 export async function cleanTable(
   family: IpFamily,
@@ -67,9 +67,9 @@ export async function cleanTable(
   const clean = async (keepFirewall: boolean): Promise<boolean> => {
     const input = cleanupInput(table, saved, keepFirewall, perTransaction);
     if (input === undefined) return false;
-    await execa(`${command}-restore`, ['--noflush', ...LOCK_WAIT], {
+    await runProgram(`${command}-restore`, ['--noflush', ...LOCK_WAIT], {
       input,
-      timeout: COMMAND_TIMEOUT,
+      timeout: IPTABLES_TIMEOUTS.write,
     });
     return true;
   };
@@ -92,8 +92,8 @@ async function isKubelets(family: IpFamily, variant: Variant): Promise<boolean> 
 }
 
 async function savedTable(command: string, table: Table): Promise<string> {
-  const { stdout } = await execa(`${command}-save`, ['-t', table], { maxBuffer: 2 ** 30 });
-  return stdout;
+  const limits = { timeout: IPTABLES_TIMEOUTS.read, maxBuffer: 2 ** 30 };
+  return await runProgram(`${command}-save`, ['-t', table], limits);
 }
 
 async function closeLocalnet(): Promise<void> {
