@@ -156,7 +156,7 @@ export async function warnOfOtherVariant(
   if (await holds(other)) {
     log.warn(
       { using: variant, other },
-      `iptables-${other} has rules for Services too; they stay in force until "portwide cleanup"`,
+      `iptables-${other} has rules for Services too; they stay in force as they are, and nothing updates them`,
     );
   }
 }

@@ -23,7 +23,7 @@ describe('warnings about the node', () => {
       await warnOfOtherVariant(using, log, holding(using));
       assert.deepEqual(warned, []);
       await warnOfOtherVariant(using, log, holding(other));
-      const message = `iptables-${other} has rules for Services too; they stay in force until "portwide cleanup"`;
+      const message = `iptables-${other} has rules for Services too; they stay in force as they are, and nothing updates them`;
       assert.deepEqual(warned, [[{ using, other }, message]]);
     });
   }
