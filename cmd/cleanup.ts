@@ -70,7 +70,10 @@ async function cleanup(excludeCidrs: readonly string[]): Promise<string[]> {
       const command = iptablesCommand(family, variant);
       await attempt(command, async () => {
         for (const table of await iptablesTables(family, variant)) {
-          await attempt(`${command}, table ${table}`, () => cleanTable(family, variant, table));
+          await attempt(`${command}, table ${table}`, async () => {
+            const { open } = await cleanTable(family, variant, table);
+            if (open !== undefined) throw open;
+          });
         }
       });
     }

@@ -64,8 +64,10 @@ function env(
 ): string {
   const variables = containerVariables(services, namespace, serviceLinks);
   if (output === 'shell') {
-    for (const { name } of variables.filter((each) => !isShellName(each.name))) {
-      note(`${name}: left out, for no variable of a shell begins with a digit`);
+    const names = variables.map(({ name }) => name).filter((name) => !isShellName(name));
+    if (names.length > 0) {
+      const reason = 'because names of shell variables cannot begin with a digit';
+      note(`left out, ${reason}: ${names.join(', ')}`);
     }
   }
   return formatVariables(variables, output);

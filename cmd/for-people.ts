@@ -1,11 +1,18 @@
 import { ConfigurationError } from '../config/errors.ts';
 import { NetlinkError, UnsupportedError } from '../netlink/error.ts';
+import { ProgramTimeoutError } from '../programs/run.ts';
 import { ClusterConfigError } from '../sources/kubernetes/config.ts';
 import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { UserError } from './errors.ts';
 import { ADVICE } from './rights.ts';
 
-const SAY_ALL = [UserError, ConfigurationError, ManifestDirectoryError, ClusterConfigError];
+const SAY_ALL = [
+  UserError,
+  ConfigurationError,
+  ManifestDirectoryError,
+  ClusterConfigError,
+  ProgramTimeoutError,
+];
 
 /**
  * The message for an error that the user can fix: what is wrong and what to do.

@@ -11,7 +11,7 @@ import { untilDone } from './until-done.ts';
  * @param excludeCidrs `--ipvs-exclude-cidrs`
  */
 export function retireIpvs(excludeCidrs: readonly string[], log: Logger): Promise<void> {
-  const failure = 'cannot remove what mode ipvs left; "portwide cleanup" removes all';
+  const failure = 'cannot remove what mode ipvs left; Services are served without it';
   return untilDone(failure, log, async () => {
     if ((await findLink(IPVS_DEVICE)) === undefined) return true;
     const connections = await retireServices(excludeCidrs);

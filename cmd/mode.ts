@@ -6,7 +6,7 @@ import { nftCommand } from '../nftables/command.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { openIptablesMode } from './iptables-mode.ts';
 import { openIpvsMode, prepareIpvs } from './ipvs-mode.ts';
-import { nodePortSelection, openNftablesMode } from './nftables-mode.ts';
+import { nodePortSelection, openNftablesMode, prepareNftables } from './nftables-mode.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { prepareLocalhostNodePorts } from './node-setup.ts';
 
@@ -46,7 +46,7 @@ const MODES: Readonly<Record<ProxyMode, ModeKind>> = {
   nftables: {
     name: 'nftables',
     open: openNftablesMode,
-    prepare: async () => {},
+    prepare: prepareNftables,
     syncPeriod: (options) => options.nftablesSyncPeriod,
     nodePortSelection,
   },

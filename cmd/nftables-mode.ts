@@ -15,7 +15,7 @@ import { retireIpvs } from './ipvs-retirement.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
-import { KUBE_PROXY_TABLE } from './removal.ts';
+import { KUBE_PROXY_TABLE, retireLocalnet } from './removal.ts';
 import { retireIptables, retireNftables } from './retirement.ts';
 
 /**
@@ -52,6 +52,22 @@ export async function openNftablesMode(
     start: async (podCidrs, otherPorts) =>
       start({ nft, options, tables, podCidrs, otherPorts, log }),
   };
+}
+
+/**
+ * What `--init-only` does for this mode: sets back a sysctl of mode iptables, which the agent may not be
+ * allowed to when it removes that mode's rules. Node ports on 127.0.0.1 end with that mode.
+ */
+export async function prepareNftables(_options: RunOptions, log: Logger): Promise<void> {
+  try {
+    if (await retireLocalnet())
+      log.info('set route_localnet back to 0; only mode iptables needs it');
+  } catch (error) {
+    log.warn(
+      { err: error },
+      'cannot look for what mode iptables left; route_localnet stays as it is',
+    );
+  }
 }
 
 async function start({

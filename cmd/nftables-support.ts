@@ -1,12 +1,12 @@
 /** What the nftables mode and network policy take of a node, and what of it there is. */
 import { release } from 'node:os';
-import { execa } from 'execa';
 import { compareText } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NftCommand } from '../nftables/command.ts';
 import { NftPlan, type PlanOptions } from '../nftables/plan.ts';
 import { TABLE } from '../nftables/skeleton.ts';
 import { tableScript } from '../nftables/text.ts';
+import { ANSWER_TIMEOUT, ProgramTimeoutError, runProgram } from '../programs/run.ts';
 import type { Route } from '../services/route.ts';
 import { isDisabled } from './node-setup.ts';
 
@@ -24,6 +24,7 @@ export interface NftablesSupport {
 /**
  * Asks for versions, then has nft and the kernel look at a table such as it will get. Nothing is
  * changed.
+ * @throws ProgramTimeoutError: nft hangs, which says nothing of what it can do.
  * @param probe a script of nft that makes such a table, under a name that nobody has.
  */
 export async function nftablesSupport(
@@ -70,8 +71,9 @@ function isBelow(least: string, version: string): boolean {
 
 async function missingNft(): Promise<string | undefined> {
   try {
-    return oldNft((await execa('nft', ['--version'])).stdout);
+    return oldNft(await runProgram('nft', ['--version'], { timeout: ANSWER_TIMEOUT }));
   } catch (error) {
+    if (error instanceof ProgramTimeoutError) throw error;
     return (error as NodeJS.ErrnoException).code === 'ENOENT'
       ? 'nft is not installed (package "nftables")'
       : `nft --version failed: ${(error as Error).message}`;
@@ -83,6 +85,7 @@ async function refusal(nft: NftCommand, script: string): Promise<string | undefi
     await nft.check(script);
     return undefined;
   } catch (error) {
+    if (error instanceof ProgramTimeoutError) throw error;
     // nft goes on to show the lines that it means.
     return (error as Error).message.split('\n')[0];
   }

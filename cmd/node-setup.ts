@@ -9,6 +9,7 @@ import { type Iptables, iptablesCommands, type Variant } from '../iptables/comma
 import { isEmpty, restorePieces } from '../iptables/restore.ts';
 import { localnetChange } from '../iptables/ruleset.ts';
 import { detectVariant, holdsServices } from '../iptables/variant.ts';
+import { ProgramTimeoutError } from '../programs/run.ts';
 import { UserError } from './errors.ts';
 import type { Log } from './log.ts';
 
@@ -75,7 +76,10 @@ export async function isDisabled(family: IpFamily): Promise<boolean> {
   return family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0';
 }
 
-/** Why a family cannot be served; undefined: it can. */
+/**
+ * Why a family cannot be served; undefined: it can.
+ * @throws ProgramTimeoutError: a command hangs, which is no reason to leave a family out.
+ */
 export async function whyNot(
   family: IpFamily,
   probe: () => Promise<void>,
@@ -85,6 +89,7 @@ export async function whyNot(
     await probe();
     return undefined;
   } catch (error) {
+    if (error instanceof ProgramTimeoutError) throw error;
     return error instanceof Error ? error.message : String(error);
   }
 }
@@ -151,7 +156,7 @@ export async function warnOfOtherVariant(
   if (await holds(other)) {
     log.warn(
       { using: variant, other },
-      `iptables-${other} has rules for Services too; they stay in force until "portwide cleanup"`,
+      `iptables-${other} has rules for Services too; they stay in force as they are, and nothing updates them`,
     );
   }
 }

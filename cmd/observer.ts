@@ -4,6 +4,7 @@ import { IptablesError } from '../iptables/commands.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import { NftRefusedError } from '../netlink/nftables.ts';
 import { NftError } from '../nftables/command.ts';
+import { ProgramTimeoutError } from '../programs/run.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
 import type { RefusalChanges } from '../proxier/route-table.ts';
 import type { AgentHealth } from './health.ts';
@@ -101,11 +102,12 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
     syncFailed(family, error, { full, seconds }) {
       const labels = { ip_family: family };
       observeSync(family, full, seconds);
-      if (error instanceof IptablesError && error.command.endsWith('-restore')) {
+      const program = failedProgram(error);
+      if (program?.endsWith('-restore') === true) {
         metrics.restoreFailures.inc(labels);
         if (!full) metrics.partialRestoreFailures.inc(labels);
       }
-      if (error instanceof NftError || error instanceof NftRefusedError) {
+      if (program === 'nft' || error instanceof NftRefusedError) {
         metrics.nftSyncFailures.inc(labels);
       }
       syncs.failed(
@@ -124,4 +126,11 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       log.warn({ family, what }, `somebody changed our rules (${what}); writing them again`);
     },
   };
+}
+
+/** The program whose failure made a sync fail. */
+function failedProgram(error: unknown): string | undefined {
+  if (error instanceof IptablesError) return error.command;
+  if (error instanceof ProgramTimeoutError) return error.program;
+  return error instanceof NftError ? 'nft' : undefined;
 }

@@ -234,7 +234,7 @@ function isPolicyKind(kind: Kind): kind is PolicySubject['kind'] {
 /** Of an agent that does not enforce policies: an earlier one may have. */
 export function retirePolicy(log: Log): Promise<void> {
   return untilDone(
-    'cannot remove the tables of network policy; "portwide cleanup" removes all',
+    'cannot remove the tables of network policy; their policies stay in force',
     log,
     async () => {
       const tables = await removePolicyTables();

@@ -1,16 +1,16 @@
 /** Taking away rules and tables of Portwide and kube-proxy, whoever of the two and whatever mode made them. */
 import { readFile, writeFile } from 'node:fs/promises';
-import { execa } from 'execa';
 import type { IpFamily } from '../api/objects.ts';
 import { FIREWALL, type Table } from '../iptables/chains.ts';
 import { cleanupInput, hasKubelet } from '../iptables/cleanup.ts';
-import { COMMAND_TIMEOUT, LOCK_WAIT, type Variant } from '../iptables/commands.ts';
+import { IPTABLES_TIMEOUTS, LOCK_WAIT, VARIANTS, type Variant } from '../iptables/commands.ts';
 import { NFT_CHAINS_PER_TRANSACTION } from '../iptables/restore.ts';
 import { TABLES } from '../iptables/ruleset.ts';
 import { addressFamily } from '../netlink/address.ts';
 import { UnsupportedError } from '../netlink/error.ts';
 import { deleteTable, listTables, type NftTable } from '../netlink/nftables.ts';
 import { TABLE } from '../nftables/skeleton.ts';
+import { runProgram } from '../programs/run.ts';
 
 /** The table of kube-proxy's nftables mode. */
 export const KUBE_PROXY_TABLE = 'kube-proxy';
@@ -49,41 +49,75 @@ export function iptablesCommand(family: IpFamily, variant: Variant): string {
   return `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
 }
 
+/** route_localnet cannot be set back, as in a container that is not privileged. */
+export class LocalnetOpenError extends Error {
+  override readonly name = 'LocalnetOpenError';
+  readonly sysctl = 'net.ipv4.conf.all.route_localnet';
+
+  constructor(cause: Error) {
+    super(
+      `KUBE-FIREWALL stays and keeps neighbours from 127.0.0.0/8: net.ipv4.conf.all.route_localnet cannot be set back to 0: ${cause.message}`,
+      { cause },
+    );
+  }
+}
+
+/** What came of cleaning a table. */
+export interface CleanedTable {
+  /** There was something to remove. */
+  readonly isCleaned: boolean;
+  /** Why KUBE-FIREWALL stays although it is not the kubelet's. */
+  readonly open?: LocalnetOpenError;
+}
+
 /**
  * Removes all chains of Portwide and kube-proxy from a table that is there, and what jumps to them.
  * The kubelet's own stay, and so does KUBE-FIREWALL while there is a kubelet.
- * @returns whether there was anything to remove.
- * @throws ExecaError, with the code ENOENT when there is no such command; or what stood in the way
- * of setting route_localnet back: then KUBE-FIREWALL stays.
+ * @throws ProgramTimeoutError; ExecaError, with the code ENOENT when there is no such command.
  */
 export async function cleanTable(
   family: IpFamily,
   variant: Variant,
   table: Table,
-): Promise<boolean> {
+): Promise<CleanedTable> {
   const command = iptablesCommand(family, variant);
   const saved = await savedTable(command, table);
   const perTransaction = variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
   const clean = async (keepFirewall: boolean): Promise<boolean> => {
     const input = cleanupInput(table, saved, keepFirewall, perTransaction);
     if (input === undefined) return false;
-    await execa(`${command}-restore`, ['--noflush', ...LOCK_WAIT], {
+    await runProgram(`${command}-restore`, ['--noflush', ...LOCK_WAIT], {
       input,
-      timeout: COMMAND_TIMEOUT,
+      timeout: IPTABLES_TIMEOUTS.write,
     });
     return true;
   };
   if (!saved.includes(`\n:${FIREWALL} `) || (await isKubelets(family, variant))) {
-    return await clean(true);
+    return { isCleaned: await clean(true) };
   }
-  // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558): it goes when that is off.
-  try {
-    await closeLocalnet();
-  } catch (error) {
-    await clean(true);
-    throw error;
+  // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558): it goes when that is off. IPv6 has none.
+  const open = family === 'IPv4' ? await closeLocalnet() : undefined;
+  if (open !== undefined) return { isCleaned: await clean(true), open };
+  return { isCleaned: await clean(false) };
+}
+
+/**
+ * Sets route_localnet back, for a mode that does not serve node ports on 127.0.0.1, where the rules of
+ * mode iptables guard it and the kubelet's do not. These go when the agent serves.
+ * @returns whether it was on.
+ * @throws LocalnetOpenError, ProgramTimeoutError, ExecaError
+ */
+export async function retireLocalnet(): Promise<boolean> {
+  for (const variant of VARIANTS) {
+    if (!(await isLocalnetOpen())) return false;
+    if (!(await iptablesTables('IPv4', variant)).includes('filter')) continue;
+    const saved = await savedTable(iptablesCommand('IPv4', variant), 'filter');
+    if (!saved.includes(`\n:${FIREWALL} `) || (await isKubelets('IPv4', variant))) continue;
+    const open = await closeLocalnet();
+    if (open !== undefined) throw open;
+    return true;
   }
-  return await clean(false);
+  return false;
 }
 
 async function isKubelets(family: IpFamily, variant: Variant): Promise<boolean> {
@@ -92,13 +126,25 @@ async function isKubelets(family: IpFamily, variant: Variant): Promise<boolean> 
 }
 
 async function savedTable(command: string, table: Table): Promise<string> {
-  const { stdout } = await execa(`${command}-save`, ['-t', table], { maxBuffer: 2 ** 30 });
-  return stdout;
+  const limits = { timeout: IPTABLES_TIMEOUTS.read, maxBuffer: 2 ** 30 };
+  return await runProgram(`${command}-save`, ['-t', table], limits);
 }
 
-async function closeLocalnet(): Promise<void> {
-  const file = '/proc/sys/net/ipv4/conf/all/route_localnet';
-  if ((await readIfThere(file)).trim() === '1') await writeFile(file, '0');
+const ROUTE_LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet';
+
+/** Whether packets from neighbours to 127.0.0.0/8 are let in, but for rules that drop them. */
+export async function isLocalnetOpen(): Promise<boolean> {
+  return (await readIfThere(ROUTE_LOCALNET)).trim() === '1';
+}
+
+async function closeLocalnet(): Promise<LocalnetOpenError | undefined> {
+  if (!(await isLocalnetOpen())) return undefined;
+  try {
+    await writeFile(ROUTE_LOCALNET, '0');
+    return undefined;
+  } catch (error) {
+    return new LocalnetOpenError(error as Error);
+  }
 }
 
 async function tablesOf(family: IpFamily): Promise<NftTable[]> {

@@ -7,7 +7,14 @@
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import { VARIANTS } from '../iptables/commands.ts';
-import { cleanTable, deleteServiceTables, iptablesCommand, iptablesTables } from './removal.ts';
+import {
+  cleanTable,
+  deleteServiceTables,
+  iptablesCommand,
+  iptablesTables,
+  isLocalnetOpen,
+  type LocalnetOpenError,
+} from './removal.ts';
 import { untilDone } from './until-done.ts';
 
 /**
@@ -28,28 +35,46 @@ export function retireNftables(
 
 /** The rules of modes iptables and ipvs, of both variants. Resolves when they are gone. */
 export function retireIptables(family: IpFamily, log: Logger): Promise<void> {
+  let waitsForLocalnet = false;
   return untilDone(failureOf('iptables'), log, async () => {
+    if (waitsForLocalnet && (await isLocalnetOpen())) return false;
     const failures: unknown[] = [];
+    let open: LocalnetOpenError | undefined;
     for (const variant of VARIANTS) {
       const cleaned: string[] = [];
       for (const table of await iptablesTables(family, variant)) {
         // One that cannot be cleaned keeps no other from it.
-        const found = await cleanTable(family, variant, table).catch((error: unknown) => {
+        try {
+          const result = await cleanTable(family, variant, table);
+          if (result.isCleaned) cleaned.push(table);
+          open ??= result.open;
+        } catch (error) {
           failures.push(error);
-          return false;
-        });
-        if (found) cleaned.push(table);
+        }
       }
       const command = iptablesCommand(family, variant);
       if (cleaned.length > 0) log.info({ family, command, tables: cleaned }, removedOf('iptables'));
     }
-    if (failures.length === 0) return true;
-    throw new AggregateError(failures, failures.map(String).join('; '), { cause: failures[0] });
+    if (failures.length > 0) {
+      throw new AggregateError(failures, failures.map(String).join('; '), { cause: failures[0] });
+    }
+    if (open !== undefined && !waitsForLocalnet) warnOfLocalnet(open, log);
+    waitsForLocalnet = open !== undefined;
+    return !waitsForLocalnet;
   });
 }
 
+/** Harmless: what neighbours send there is dropped, as it was before. */
+function warnOfLocalnet(open: LocalnetOpenError, log: Logger): void {
+  log.warn(
+    { sysctl: open.sysctl, err: open },
+    'all that mode iptables left is removed but KUBE-FIREWALL, which keeps neighbours from 127.0.0.0/8 while route_localnet is 1; ' +
+      'Services are not concerned. A new pod sets it back in its init container ("portwide run --init-only")',
+  );
+}
+
 function failureOf(mode: string): string {
-  return `cannot remove what mode ${mode} left; "portwide cleanup" removes all`;
+  return `cannot remove what mode ${mode} left; Services are served without it`;
 }
 
 function removedOf(mode: string): string {

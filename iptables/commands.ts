@@ -1,6 +1,7 @@
 import { Readable } from 'node:stream';
-import { ExecaError, execa } from 'execa';
+import { ExecaError } from 'execa';
 import type { IpFamily } from '../api/objects.ts';
+import { ANSWER_TIMEOUT, ProgramTimeoutError, readProgram, runProgram } from '../programs/run.ts';
 import type { Table } from './chains.ts';
 import type { SavedTable } from './ruleset.ts';
 import { parseSaved } from './saved.ts';
@@ -15,8 +16,26 @@ export const VARIANTS: readonly Variant[] = ['nft', 'legacy'];
  * takes for the end of the input. A big table, read for longer than that, then fails to load.
  */
 export const LOCK_WAIT = ['-w'];
-/** Milliseconds after which a command counts as stuck; a load is all or nothing, also when ended. */
-export const COMMAND_TIMEOUT = 10 * 60 * 1000;
+
+/** Milliseconds after which a command counts as hung and is killed. */
+export interface IptablesTimeouts {
+  readonly read: number;
+  readonly write: number;
+  readonly version: number;
+}
+
+/**
+ * iptables-nft-restore takes minutes for the rules of 10,000 Services, and waits for the xtables lock
+ * first, which another such restore may hold. To read them takes it less than half as long. A restore
+ * that is killed leaves each table as it was, or as it is after one of the input's COMMITs: legacy
+ * replaces a table by one system call, and nft sends one transaction, which the kernel makes or drops as
+ * a whole.
+ */
+export const IPTABLES_TIMEOUTS: IptablesTimeouts = {
+  read: 5 * 60_000,
+  write: 10 * 60_000,
+  version: ANSWER_TIMEOUT,
+};
 
 /** A command of iptables failed; for a restore, with the line of the input that it named. */
 export class IptablesError extends Error {
@@ -49,7 +68,10 @@ export interface InputPlace {
   readonly table: string;
 }
 
-/** The commands of one family and variant. Each runs without a shell. */
+/**
+ * The commands of one family and variant. Each runs without a shell.
+ * @throws IptablesError, ProgramTimeoutError
+ */
 export interface Iptables {
   readonly family: IpFamily;
   readonly variant: Variant;
@@ -67,47 +89,31 @@ export interface Iptables {
   version(): Promise<string>;
 }
 
-export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
+/** @param timeouts for tests; ProgramTimeoutError says which command took longer. */
+export function iptablesCommands(
+  family: IpFamily,
+  variant: Variant,
+  timeouts = IPTABLES_TIMEOUTS,
+): Iptables {
   const command = `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
+  const [saveName, restoreName] = [`${command}-save`, `${command}-restore`];
+  const saveTable = (table: Table) =>
+    named(saveName, runProgram(saveName, ['-t', table], { timeout: timeouts.read }));
   return {
     family,
     variant,
-    async save() {
-      const name = `${command}-save`;
-      const process = execa(name, { stdin: 'ignore', buffer: { stdout: false } });
-      try {
-        const [saved] = await Promise.all([parseSaved(process.iterable()), process]);
-        return saved;
-      } catch (error) {
-        throw asIptablesError(name, error);
-      }
-    },
-    async saveTable(table) {
-      const name = `${command}-save`;
-      try {
-        return (await execa(name, ['-t', table], { stdin: 'ignore' })).stdout;
-      } catch (error) {
-        throw asIptablesError(name, error);
-      }
-    },
-    async probe(table) {
-      const name = `${command}-save`;
-      try {
-        await execa(name, ['-t', table], { stdin: 'ignore', stdout: 'ignore' });
-      } catch (error) {
-        throw asIptablesError(name, error);
-      }
-    },
+    save: () => named(saveName, readProgram(saveName, [], timeouts.read, parseSaved)),
+    saveTable,
+    probe: async (table) => void (await saveTable(table)),
     async restore(input) {
-      const name = `${command}-restore`;
-      try {
-        await execa(name, ['--noflush', ...LOCK_WAIT], {
+      await named(
+        restoreName,
+        runProgram(restoreName, ['--noflush', ...LOCK_WAIT], {
           input: Readable.from(input),
-          timeout: COMMAND_TIMEOUT,
-        });
-      } catch (error) {
-        throw asIptablesError(name, error, input);
-      }
+          timeout: timeouts.write,
+        }),
+        input,
+      );
     },
     async check(input) {
       try {
@@ -119,14 +125,18 @@ export function iptablesCommands(family: IpFamily, variant: Variant): Iptables {
         return { line: error.line, table: error.table ?? '' };
       }
     },
-    async version() {
-      try {
-        return (await execa(command, ['--version'])).stdout;
-      } catch (error) {
-        throw asIptablesError(command, error);
-      }
-    },
+    version: () =>
+      named(command, runProgram(command, ['--version'], { timeout: timeouts.version })),
   };
+}
+
+/** Has a failure be an IptablesError. */
+async function named<T>(command: string, work: Promise<T>, input?: Iterable<string>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    throw error instanceof ProgramTimeoutError ? error : asIptablesError(command, error, input);
+  }
 }
 
 function asIptablesError(

@@ -1,8 +1,9 @@
 import { readFile } from 'node:fs/promises';
-import { execa } from 'execa';
+import { ExecaError } from 'execa';
+import { runProgram } from '../programs/run.ts';
 import { SERVICES } from './chains.ts';
 import { hasKubelet } from './cleanup.ts';
-import type { Variant } from './commands.ts';
+import { IPTABLES_TIMEOUTS, type Variant } from './commands.ts';
 
 /** What the two variants hold now, as `iptables-save` text; undefined: unused or not installed. */
 export interface VariantFacts {
@@ -20,14 +21,17 @@ export function chooseVariant(mangle: VariantFacts, all: VariantFacts): Variant 
   return countRules(all.legacy) > countRules(all.nft) ? 'legacy' : 'nft';
 }
 
-/** Looks at both families of the node and chooses. */
+/** Looks at both families of the node and chooses. @throws ProgramTimeoutError */
 export async function detectVariant(): Promise<Variant> {
   const mangle = { nft: await saved('nft', 'mangle'), legacy: await saved('legacy', 'mangle') };
   const all = { nft: await saved('nft', 'nat'), legacy: await saved('legacy', 'nat') };
   return chooseVariant(mangle, all);
 }
 
-/** Whether there are rules for Services in this variant, of kube-proxy or Portwide. */
+/**
+ * Whether there are rules for Services in this variant, of kube-proxy or Portwide.
+ * @throws ProgramTimeoutError
+ */
 export async function holdsServices(variant: Variant): Promise<boolean> {
   return (await saved(variant, 'nat'))?.includes(`\n:${SERVICES} `) ?? false;
 }
@@ -41,12 +45,14 @@ async function saved(variant: Variant, table: string): Promise<string | undefine
   for (const [command, names] of families) {
     // iptables-legacy-save creates the table that it is asked for, and loads its module.
     if (variant === 'legacy' && !(await lists(names, table))) continue;
-    const result = await execa(`${command}-${variant}-save`, ['-t', table], {
-      reject: false,
-      stdin: 'ignore',
-      maxBuffer: 256 * 1024 * 1024,
+    const name = `${command}-${variant}-save`;
+    const limits = { timeout: IPTABLES_TIMEOUTS.read, maxBuffer: 256 * 1024 * 1024 };
+    // Not installed, or of no use on this node. One that hangs tells nothing of the kind.
+    const text = await runProgram(name, ['-t', table], limits).catch((error: unknown) => {
+      if (error instanceof ExecaError) return undefined;
+      throw error;
     });
-    if (result.exitCode === 0) texts.push(result.stdout);
+    if (text !== undefined) texts.push(text);
   }
   return texts.length === 0 ? undefined : texts.join('\n');
 }

@@ -1,3 +1,4 @@
+import { ProgramTimeoutError } from '../programs/run.ts';
 import { isOwnChain } from './chains.ts';
 import type { InputPlace, Iptables } from './commands.ts';
 import { IptablesError } from './commands.ts';
@@ -84,8 +85,12 @@ function lossText({ line, table }: InputPlace): string {
   return `rule of chain ${chain} in table ${table}`;
 }
 
-/** The removals that a failed restore is to blame on: the one it names, or any. */
+/**
+ * The removals that a failed restore is to blame on: the one it names, or any. One that hung was not
+ * refused, and would hang again.
+ */
 function blockedRemovals(error: unknown, removals: readonly string[]): readonly string[] {
+  if (error instanceof ProgramTimeoutError) return [];
   const line = error instanceof IptablesError ? error.line : undefined;
   if (line === undefined) return removals;
   return removals.filter((name) => line === `-X ${name}`);

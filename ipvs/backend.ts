@@ -1,4 +1,5 @@
 import { cidrContains } from '../api/addresses.ts';
+import type { ObjectKey } from '../api/objects.ts';
 import type { Iptables } from '../iptables/commands.ts';
 import type { TableChange } from '../iptables/ruleset.ts';
 import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
@@ -58,6 +59,10 @@ class IpvsBackend implements Backend {
   /** What changes while everything is compared; it is written with the next sync. */
   #deferred: (() => void)[] | undefined;
   #settling: NodeJS.Timeout | undefined;
+  /** The last sync did all that it was to do. */
+  #isApplied = false;
+  /** Nothing was compared yet: what the kernel holds is of an earlier agent, or of kube-proxy. */
+  #isFirst = true;
   /** One at a time: syncs and looks at what drains. */
   #queue: Promise<unknown> = Promise.resolve();
 
@@ -74,8 +79,9 @@ class IpvsBackend implements Backend {
     });
     setInterval(() => {
       if (this.#draining.isEmpty) return;
-      this.#exclusive(() => this.#draining.lookAtAll()).catch((error: unknown) =>
-        options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
+      this.#exclusive(() => this.#lookAt(() => this.#draining.lookAtAll())).catch(
+        (error: unknown) =>
+          options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
       );
     }, DRAIN_PERIOD).unref();
   }
@@ -89,6 +95,10 @@ class IpvsBackend implements Backend {
     this.#change(() => this.#plan.update(changed, gone));
   }
 
+  setRefused(changes: ReadonlyMap<ObjectKey, boolean>): void {
+    this.#change(() => this.#plan.lingering.setRefused(changes));
+  }
+
   #change(change: () => void): void {
     if (this.#deferred === undefined) change();
     else this.#deferred.push(change);
@@ -96,11 +106,23 @@ class IpvsBackend implements Backend {
 
   apply(full: boolean): Promise<ApplyReport> {
     return this.#exclusive(async () => {
+      this.#isApplied = false;
       const written = full ? await this.#applyFrozen() : await this.#applyChanges();
-      await this.#draining.look(this.#plan.takeTouched());
+      this.#isApplied = true;
+      await this.#lookAt(() => this.#draining.look(this.#plan.takeTouched()));
       this.#settleLater();
       return { written };
     });
+  }
+
+  /** Looks at what drains, then unbinds VIPs that stayed for what is over. */
+  async #lookAt(look: () => Promise<void>): Promise<void> {
+    await look();
+    const { lingering, wanted } = this.#plan;
+    // Of a VIP whose Routes went since the last sync, the services do not drain yet.
+    if (lingering.isEmpty || !this.#isApplied || wanted.hasChanges) return;
+    const vips = this.#draining.vips();
+    await this.#kernel.remove(lingering.settle((vip) => vips.has(vip)));
   }
 
   /** Looks again at what has just begun to drain. */
@@ -108,7 +130,7 @@ class IpvsBackend implements Backend {
     if (this.#settling !== undefined || !this.#draining.isUnsettled) return;
     this.#settling = setTimeout(() => {
       this.#settling = undefined;
-      this.#exclusive(() => this.#draining.settle())
+      this.#exclusive(() => this.#lookAt(() => this.#draining.settle()))
         .catch((error: unknown) =>
           this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
         )
@@ -175,11 +197,13 @@ class IpvsBackend implements Backend {
   }
 
   async #applyAll(): Promise<number> {
+    const isExcluded = (address: string) =>
+      this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address));
+    if (this.#isFirst) await this.#adoptVips(isExcluded);
     this.#plan.wanted.dropChanges();
     let written = await this.#kernel.prepare(this.#plan.wanted);
     const { adds, removes } = await compareWithKernel(this.#kernel, this.#plan.wanted, {
-      isExcluded: (address) =>
-        this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address)),
+      isExcluded,
       isOwnMark: (mark) => this.#marks.isOurs(mark),
       isDraining: (service, key) => this.#draining.has(service, key),
     });
@@ -203,7 +227,16 @@ class IpvsBackend implements Backend {
     const hopeless = this.#settle(refusals);
     // What is wanted no more is not among what was tried again.
     this.#hopeless = new Set(refusals.refused.map(([what]) => what));
+    this.#isFirst = false;
     return written + adds.length + removes.length - hopeless;
+  }
+
+  /** VIPs that are bound and not wanted stay while connections to them last. */
+  async #adoptVips(isExcluded: (address: string) => boolean): Promise<void> {
+    for (const { address } of await this.#kernel.addresses()) {
+      if (isExcluded(address) || this.#plan.isNodeAddress(address)) continue;
+      if (!this.#plan.wanted.has(address)) this.#plan.lingering.adopt(address);
+    }
   }
 
   /**

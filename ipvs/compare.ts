@@ -1,5 +1,6 @@
 import type { SetEntry } from '../netlink/ipset.ts';
 import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs.ts';
+import type { LinkAddress } from '../netlink/rtnetlink.ts';
 import { Slices } from '../netlink/slices.ts';
 import {
   destinationText,
@@ -32,7 +33,7 @@ interface KernelState {
     string,
     { readonly service: IpvsService; readonly state: IpvsDestinationState }
   >;
-  readonly addresses: ReadonlySet<string>;
+  readonly addresses: ReadonlyMap<string, LinkAddress>;
 }
 
 /** What the kernel lacks, and what it has that nobody wants. */
@@ -69,7 +70,7 @@ export async function compareWithKernel(
   for (const { key, ...config } of state.services.values()) {
     removeUnlessWanted({ kind: 'service', service: key, config });
   }
-  for (const address of state.addresses) {
+  for (const address of state.addresses.keys()) {
     if (!bounds.isExcluded(address)) removeUnlessWanted({ kind: 'address', address });
   }
   return { adds, removes };
@@ -107,7 +108,9 @@ async function readKernel(
     }
     if (slices.isOver()) await slices.turn();
   }
-  return { entries, ports, services, destinations, addresses: new Set(await kernel.addresses()) };
+  const bound = await kernel.addresses();
+  const addresses = new Map(bound.map((each) => [each.address, each]));
+  return { entries, ports, services, destinations, addresses };
 }
 
 function isThere(item: Item, state: KernelState): boolean {
@@ -126,7 +129,10 @@ function isThere(item: Item, state: KernelState): boolean {
       const found = state.entries.get(key);
       return found !== undefined && sameEntry(found.entry, item.entry);
     }
-    case 'address':
-      return state.addresses.has(item.address);
+    case 'address': {
+      const found = state.addresses.get(item.address);
+      // kube-proxy binds IPv6 VIPs with a preferred lifetime; see changeAddresses for IPv4.
+      return found !== undefined && (found.family === 'IPv4' || found.isDeprecated);
+    }
   }
 }

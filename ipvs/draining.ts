@@ -114,6 +114,18 @@ export class Draining {
     return draining !== undefined;
   }
 
+  /** VIPs of services whose destinations drain. */
+  vips(): Set<string> {
+    const vips = new Set<string>();
+    for (const { service, rest } of this.#services.values()) {
+      if (service.kind === 'address') vips.add(service.address);
+      for (const item of rest.values()) {
+        if (item.kind === 'entry' && item.entry.ip !== undefined) vips.add(item.entry.ip);
+      }
+    }
+    return vips;
+  }
+
   /** Whether this destination drains, or this service stays for such a one. */
   has(service: string, key: string): boolean {
     const draining = this.#services.get(service);

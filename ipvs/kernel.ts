@@ -25,7 +25,7 @@ import {
   type IpvsServiceKey,
 } from '../netlink/ipvs.ts';
 import { changeAddresses, createDummy, findLink } from '../netlink/links.ts';
-import { listAddresses } from '../netlink/rtnetlink.ts';
+import { type LinkAddress, listLinkAddresses } from '../netlink/rtnetlink.ts';
 import { Slices } from '../netlink/slices.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
@@ -65,7 +65,7 @@ export class SchedulerMissingError extends Error {
   }
 }
 
-const LINKS = { findLink, createDummy, changeAddresses, listAddresses };
+const LINKS = { findLink, createDummy, changeAddresses, listLinkAddresses };
 
 /** The ways into the kernel; tests have one in memory. */
 export interface KernelParts {
@@ -174,11 +174,11 @@ export class IpvsKernel {
   }
 
   /** VIPs of the family on the dummy device: whoever sets it up gives it an address of the link too. */
-  async addresses(): Promise<string[]> {
-    return (await this.#links.listAddresses())
-      .filter((each) => each.interfaceName === IPVS_DEVICE && each.family === this.family)
-      .map(({ address }) => address)
-      .filter((address) => !isLinkLocal(address));
+  async addresses(): Promise<LinkAddress[]> {
+    const index = await this.#links.findLink(IPVS_DEVICE);
+    if (index === undefined) return [];
+    const bound = await this.#links.listLinkAddresses(index);
+    return bound.filter(({ family, address }) => family === this.family && !isLinkLocal(address));
   }
 
   /**

@@ -9,6 +9,7 @@ import { type Route, vipsOf } from '../services/route.ts';
 import { type CompileOptions, compileRoute, healthCheckItems, markOwners } from './compile.ts';
 import type { Life } from './draining.ts';
 import { type Item, serviceText } from './items.ts';
+import { LingeringVips } from './lingering.ts';
 import { type Marks, verdictMarks } from './marks.ts';
 import { NodePortConflicts } from './node-port-conflicts.ts';
 import { ipvsStanding, type RuleOptions } from './rules.ts';
@@ -36,6 +37,7 @@ interface RouteRecord {
  */
 export class IpvsPlan {
   readonly wanted = new Wanted();
+  readonly lingering = new LingeringVips(this.wanted);
   readonly ruleset: Ruleset;
   readonly #options: PlanOptions;
   readonly #marks: Marks;
@@ -61,6 +63,8 @@ export class IpvsPlan {
     const [now, then] = [facts.addresses, this.#facts.addresses];
     const moved = (vip: string) => now.includes(vip) !== then.includes(vip);
     this.#facts = facts;
+    // What is the node's own now must reach its listeners.
+    for (const address of facts.addresses) this.lingering.release(address);
     const before = this.#compileOptions.nodePortAddresses;
     this.#compileOptions = this.#optionsFor(facts);
     this.ruleset.setOptions(this.#ruleOptions(), this.#standing());
@@ -77,6 +81,8 @@ export class IpvsPlan {
   /** Hands over changed Routes whole, and the ids of Routes that went. */
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     for (const id of removals) {
+      const record = this.#routes.get(id);
+      if (record !== undefined) this.lingering.keep(record.route.serviceKey, record.items);
       this.#replace(id, undefined);
       this.ruleset.update([], [id]);
     }
@@ -97,6 +103,11 @@ export class IpvsPlan {
   get waiting(): number {
     const services = [...this.#waiting].map((id) => this.#routes.get(id)?.route.serviceKey);
     return new Set(services).size;
+  }
+
+  /** Whether the node has this address other than on the agent's dummy device. */
+  isNodeAddress(address: string): boolean {
+    return this.#facts.addresses.includes(address);
   }
 
   /** Whose an IPVS service is (`ns/name` or `ns/name:port`), by its text. */

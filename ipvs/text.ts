@@ -19,9 +19,11 @@ export function renderScript(items: Iterable<Item>, rules: string, family: IpFam
     item.kind === 'entry' ? [`add ${kernelName(item.set, family)} ${entryLine(item.entry)}`] : [],
   );
   const services = sorted.flatMap((item) => tableLines(item, family));
+  // As changeAddresses binds them: not to be chosen as source addresses.
+  const notSource = family === 'IPv4' ? 'scope host' : 'nodad preferred_lft 0';
   const addresses = sorted.flatMap((item) =>
     item.kind === 'address'
-      ? [`address replace ${item.address}/${hostPrefix(family)} dev ${IPVS_DEVICE}`]
+      ? [`address replace ${item.address}/${hostPrefix(family)} dev ${IPVS_DEVICE} ${notSource}`]
       : [],
   );
   const [ip, restore] = family === 'IPv4' ? ['ip -4', 'iptables'] : ['ip -6', 'ip6tables'];

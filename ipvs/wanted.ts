@@ -57,6 +57,18 @@ export class Wanted {
     this.#index(held.item, 'delete');
   }
 
+  /**
+   * As `release`, for a caller that removes the item from the kernel itself.
+   * @returns whether it is to: nobody asks for it any more.
+   */
+  releaseUnnoted(item: Item): boolean {
+    this.release(item);
+    const key = itemKey(item);
+    if (this.#held.has(key)) return false;
+    this.#changed.delete(key);
+    return true;
+  }
+
   #index(item: Item, action: 'add' | 'delete'): void {
     if (item.kind !== 'entry') return;
     const count = this.#entries.get(item.set) ?? 0;

@@ -42,6 +42,8 @@ export interface RefusedAddress {
 const RTM_DELLINK = 17;
 /** linux/netlink.h: NLM_F_CREATE | NLM_F_EXCL */
 const CREATE = 0x400 | 0x200;
+/** NLM_F_CREATE | NLM_F_REPLACE */
+const REPLACE = 0x400 | 0x100;
 /** linux/if_link.h */
 const IFLA_LINKINFO = 18;
 const IFLA_INFO_KIND = 1;
@@ -50,6 +52,13 @@ const IFF_NOARP = 0x80;
 /** linux/if_addr.h. Without duplicate address detection, which a link that is down cannot finish. */
 const IFA_FLAGS = 8;
 const IFA_F_NODAD = 0x02;
+/** struct ifa_cacheinfo: u32 preferred lifetime, u32 valid lifetime, in seconds, u32 created, u32 updated. */
+const IFA_CACHEINFO = 6;
+const CACHEINFO = 16;
+const FOR_EVER = 0xffffffff;
+/** linux/rtnetlink.h */
+const RT_SCOPE_UNIVERSE = 0;
+const RT_SCOPE_HOST = 254;
 
 /**
  * The index of a link.
@@ -95,8 +104,10 @@ export function deleteLink(name: string): Promise<boolean> {
 }
 
 /**
- * Adds, then removes host addresses (/32, /128) of a link. To add one that the link has, or to
- * remove one that it has not, is no error.
+ * Adds, then removes host addresses (/32, /128) of a link, for packets that arrive: the kernel does not
+ * choose them as source addresses of the node. To add one that the link has, or to remove one that
+ * it has not, is no error. An IPv6 address that the link has is made so too. An IPv4 address keeps its
+ * scope: that cannot be replaced, and without the address for a moment, packets to it would be lost.
  * @param adds Canonical text.
  * @param removes Canonical text.
  * @returns the refused ones, in order; the others are done. ENODEV: there is no such link;
@@ -133,18 +144,35 @@ function addressRequest(op: 'add' | 'remove', index: number, address: string): R
   const header = Buffer.alloc(IFADDRMSG);
   header.writeUInt8(addressFamily(familyOf(address)), 0);
   header.writeUInt8(bytes.length * 8, 1);
-  // Byte 3, the scope, is 0: global. IPv6 derives it from the address.
+  header.writeUInt8(familyOf(address) === 'IPv4' ? RT_SCOPE_HOST : RT_SCOPE_UNIVERSE, 3);
   writeU32(header, index, 4);
   const attributes: Attribute[] = [
     { type: IFA_LOCAL, value: bytes },
     { type: IFA_ADDRESS, value: bytes },
   ];
-  if (op === 'add') attributes.push({ type: IFA_FLAGS, value: u32(IFA_F_NODAD) });
+  if (op === 'add') {
+    attributes.push({ type: IFA_FLAGS, value: u32(IFA_F_NODAD) });
+    if (familyOf(address) === 'IPv6') attributes.push({ type: IFA_CACHEINFO, value: deprecated() });
+  }
   return {
     type: op === 'add' ? RTM_NEWADDR : RTM_DELADDR,
-    flags: op === 'add' ? CREATE : 0,
+    flags: op === 'add' ? REPLACE : 0,
     payload: Buffer.concat([header, encodeAttributes(attributes)]),
   };
+}
+
+/**
+ * Lifetimes that keep an IPv6 address from being a source (RFC 6724, rule 3). An outgoing device without
+ * an address of its own, such as the node's end of a pod's link, would otherwise have the kernel
+ * choose by the longest common prefix (rule 8) among the addresses of all devices. IPv4 has no such
+ * rule: the kernel takes the first address of the first device whose scope is wide enough
+ * (inet_select_addr), so VIPs get the narrowest one.
+ */
+function deprecated(): Buffer {
+  const info = Buffer.alloc(CACHEINFO);
+  writeU32(info, 0, 0);
+  writeU32(info, FOR_EVER, 4);
+  return info;
 }
 
 /** Whether an address is as wanted in spite of the error. */

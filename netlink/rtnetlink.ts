@@ -18,6 +18,12 @@ export interface NodeAddress {
   readonly interfaceName: string;
 }
 
+/** An address of one link. */
+export interface LinkAddress extends Pick<NodeAddress, 'address' | 'family'> {
+  /** Its preferred lifetime is over (IFA_F_DEPRECATED): IPv6 prefers any other as a source address. */
+  readonly isDeprecated: boolean;
+}
+
 /** The state of links and addresses, at one time as far as the kernel allows. */
 export interface NodeLinks {
   /** Names by index. */
@@ -36,6 +42,7 @@ const RTM_GETADDR = 22;
 export const IFADDRMSG = 8;
 export const IFA_ADDRESS = 1;
 export const IFA_LOCAL = 2;
+const IFA_F_DEPRECATED = 0x20;
 /** linux/if_link.h; struct ifinfomsg: u8 family, u8 padding, u16 type, i32 index, u32 flags, u32 change. */
 export const IFINFOMSG = 16;
 export const IFLA_IFNAME = 3;
@@ -61,6 +68,30 @@ export async function listLinks(): Promise<NodeLinks> {
   const socket = new NetlinkSocket(NETLINK_ROUTE);
   try {
     return await dumpLinks(socket);
+  } finally {
+    await socket.close();
+  }
+}
+
+/**
+ * The addresses of one link; none when there is no link of this index.
+ * @throws NetlinkError
+ */
+export async function listLinkAddresses(index: number): Promise<readonly LinkAddress[]> {
+  const socket = new NetlinkSocket(NETLINK_ROUTE);
+  const format = addressFormatter();
+  try {
+    return await socket.dump(
+      { type: RTM_GETADDR, payload: Buffer.alloc(IFADDRMSG) },
+      (message): LinkAddress | undefined => {
+        if (addressLink(message) !== index) return undefined;
+        const found = readAddress(message, format);
+        if (found === undefined) return undefined;
+        const { address, family } = found;
+        const isDeprecated = (message.payload.readUInt8(2) & IFA_F_DEPRECATED) !== 0;
+        return { address, family, isDeprecated };
+      },
+    );
   } finally {
     await socket.close();
   }

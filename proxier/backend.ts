@@ -1,4 +1,4 @@
-import type { IpFamily } from '../api/objects.ts';
+import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 
 /** What a backend knows of the node besides Routes. */
@@ -45,6 +45,12 @@ export interface Backend {
   readonly family: IpFamily;
   setFacts(facts: NodeFacts): void;
   update(upserts: Iterable<Route>, removals: Iterable<string>): void;
+  /**
+   * Services that came to be refused as a whole (true), or are no longer: they are served again or gone
+   * (false). Called before the `update` with their Routes, in modes where the connections of a refused
+   * Service need more than conntrack to live on.
+   */
+  setRefused?(changes: ReadonlyMap<ObjectKey, boolean>): void;
   /** @param full compare with the kernel and mend whatever differs, stale rules included. */
   apply(full: boolean): Promise<ApplyReport>;
   /**

@@ -90,6 +90,13 @@ export class FamilyProxier {
     return true;
   }
 
+  /** See `Backend.setRefused`. */
+  setRefused(changes: ReadonlyMap<ObjectKey, boolean>): void {
+    if (changes.size === 0 || this.#backend.setRefused === undefined) return;
+    this.#backend.setRefused(changes);
+    this.#dirty = true;
+  }
+
   /** Hands over changes; `before` has the earlier version of those that existed. */
   update(
     upserts: readonly Route[],

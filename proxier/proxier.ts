@@ -72,8 +72,8 @@ export class Proxier {
   readonly #queued = new Set<FamilyProxier>();
   #draining: Promise<void> | undefined;
   #addresses: readonly string[] | undefined;
-  #checkTimer: unknown;
-  #checking: Promise<void> | undefined;
+  readonly #checkTimers = new Map<FamilyProxier, unknown>();
+  readonly #checking = new Map<FamilyProxier, Promise<void>>();
   #stopped = false;
 
   constructor(options: ProxierOptions) {
@@ -91,8 +91,8 @@ export class Proxier {
     );
     for (const [family, runner] of this.#runners) {
       family.onLoss(() => void this.#checkFamily(family, runner));
+      this.#scheduleCheck(family, runner);
     }
-    this.#scheduleCheck();
   }
 
   /** There may be something to do. */
@@ -115,9 +115,9 @@ export class Proxier {
   /** Ends after the syncs that run now; the kernel keeps its rules. */
   async stop(): Promise<void> {
     this.#stopped = true;
-    this.#options.timers.clear(this.#checkTimer);
+    for (const timer of this.#checkTimers.values()) this.#options.timers.clear(timer);
     await Promise.all([...this.#runners.values()].map((runner) => runner.stop()));
-    await this.#checking;
+    await Promise.all(this.#checking.values());
   }
 
   /** Nothing is programmed before everything is known that rules follow from. */
@@ -184,10 +184,11 @@ export class Proxier {
       if (family.setNodeFacts(facts)) observer.nodeFacts(family.family, facts);
     }
     while (table.hasChanges) {
-      const { routes, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);
+      const { routes, refused, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);
       for (const family of families) {
         const own = <T extends { family: IpFamily }>(list: readonly T[]) =>
           list.filter((route) => route.family === family.family);
+        family.setRefused(refused);
         family.update(own(routes.upserts), own(routes.removals), routes.before);
         family.updateHealth(own(health));
         family.addTriggers(own(triggers).map(({ time }) => time));
@@ -197,16 +198,17 @@ export class Proxier {
     }
   }
 
-  #scheduleCheck(): void {
+  /** Each family by itself: where a command hangs, a look takes minutes. */
+  #scheduleCheck(family: FamilyProxier, runner: Runner): void {
     if (this.#stopped) return;
-    this.#checkTimer = this.#options.timers.set(() => {
-      this.#checking = this.#check();
+    const timer = this.#options.timers.set(() => {
+      const check = this.#checkFamily(family, runner);
+      this.#checking.set(
+        family,
+        check.then(() => this.#scheduleCheck(family, runner)),
+      );
     }, this.#options.syncPeriod);
-  }
-
-  async #check(): Promise<void> {
-    for (const [family, runner] of this.#runners) await this.#checkFamily(family, runner);
-    this.#scheduleCheck();
+    this.#checkTimers.set(family, timer);
   }
 
   /** Looks whether the rules still stand, and whether a full comparison is due. */

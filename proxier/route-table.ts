@@ -37,6 +37,11 @@ export interface RefusalChanges {
 /** Everything that became different for the Services that were resolved. */
 export interface TableChanges {
   readonly routes: RouteChanges;
+  /**
+   * Services that came to be refused as a whole (true), or are no longer: they are served again or gone
+   * (false).
+   */
+  readonly refused: ReadonlyMap<ObjectKey, boolean>;
   readonly refusals: RefusalChanges;
   /** Health check node ports; port 0 where one went. */
   readonly health: readonly ServiceHealth[];
@@ -61,6 +66,8 @@ interface ServiceState {
 /** What follows from one Service's objects. */
 interface Resolved {
   readonly routes: Map<string, Route>;
+  /** The Service is refused as a whole. */
+  readonly isRefused: boolean;
   readonly refusals: readonly Refusal[];
   readonly health: readonly ServiceHealth[];
 }
@@ -81,6 +88,8 @@ export class RouteTable implements ObjectSink {
   readonly #ledger = new VipLedger();
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly Refusal[]>();
+  /** Services that are refused as a whole, and not for some of their VIPs. */
+  readonly #refused = new Set<ObjectKey>();
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
   readonly #touched = new Set<ObjectKey>();
   readonly #triggers: ChangeTriggers;
@@ -194,6 +203,7 @@ export class RouteTable implements ObjectSink {
     const upserts: Route[] = [];
     const removals: Route[] = [];
     const before = new Map<string, Route>();
+    const refused = new Map<ObjectKey, boolean>();
     const raised: Refusal[] = [];
     const cleared: Refusal[] = [];
     const health: ServiceHealth[] = [];
@@ -212,6 +222,10 @@ export class RouteTable implements ObjectSink {
       }
       if (routes.size > 0) this.#routes.set(key, [...routes.values()]);
       else this.#routes.delete(key);
+
+      if (resolved.isRefused !== this.#refused.has(key)) refused.set(key, resolved.isRefused);
+      if (resolved.isRefused) this.#refused.add(key);
+      else this.#refused.delete(key);
 
       const standing = this.#refusals.get(key) ?? [];
       raised.push(...without(refusals, standing));
@@ -232,6 +246,7 @@ export class RouteTable implements ObjectSink {
     this.#pendingWarnings = [];
     return {
       routes: { upserts, removals, before },
+      refused,
       refusals: { raised, cleared, warnings },
       health,
       triggers,
@@ -241,7 +256,7 @@ export class RouteTable implements ObjectSink {
   #resolve(key: ObjectKey): Resolved {
     const routes = new Map<string, Route>();
     const state = this.#services.get(key);
-    if (state === undefined) return { routes, refusals: [], health: [] };
+    if (state === undefined) return { routes, isRefused: false, refusals: [], health: [] };
     const refused = this.#ledger.refusals(key);
     const slices = this.#slices.get(key) ?? [];
     const place: NodePlace = { name: this.#nodeName, zone: this.#node?.zone };
@@ -253,6 +268,7 @@ export class RouteTable implements ObjectSink {
     }
     return {
       routes,
+      isRefused: state.served.refusals.length > 0,
       refusals: [...state.served.refusals, ...refused.values()],
       health: serviceHealth(key, state.served.ports, refused, slices, this.#nodeName),
     };

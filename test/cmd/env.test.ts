@@ -141,12 +141,19 @@ describe('portwide env', () => {
       put(
         'digit.yaml',
         'apiVersion: v1\nkind: Service\nmetadata: {name: 3com, namespace: voice}\n' +
-          'spec: {clusterIP: 10.96.0.3}\n',
+          'spec: {clusterIP: 10.96.0.3, ports: [{port: 80}]}\n',
       );
       const { stdout, stderr, exitCode } = await env('-n', 'voice');
       assert.equal(exitCode, 0);
       assert.match(stderr, /bad\.yaml:1: Service default\/A: metadata\.name: must be a DNS label/);
-      assert.match(stderr, /^3COM_SERVICE_HOST: left out, for no variable of a shell begins/m);
+      const names = ['SERVICE_HOST', 'SERVICE_PORT', 'PORT', 'PORT_80_TCP'];
+      names.push(...['PROTO', 'PORT', 'ADDR'].map((end) => `PORT_80_TCP_${end}`));
+      assert.deepEqual(
+        stderr.split('\n').filter((line) => line.includes('3COM')),
+        [
+          `left out, because names of shell variables cannot begin with a digit: ${names.map((name) => `3COM_${name}`).join(', ')}`,
+        ],
+      );
       assert.doesNotMatch(stdout, /3COM/);
       const object = await env('-n', 'voice', '-o', 'json');
       assert.doesNotMatch(object.stderr, /3COM/);

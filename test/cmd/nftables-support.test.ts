@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
-import { oldKernel, oldNft, probeScript } from '../../cmd/nftables-support.ts';
+import { nftablesSupport, oldKernel, oldNft, probeScript } from '../../cmd/nftables-support.ts';
+import { nftCommand } from '../../nftables/command.ts';
+import { FakePrograms } from '../programs/fake-programs.ts';
 
 describe('what the nftables mode takes', () => {
   it('Linux 5.13 or later, as uname writes it', () => {
@@ -24,5 +26,22 @@ describe('what the nftables mode takes', () => {
     const script = probeScript('IPv6');
     assert.match(script, /^table ip6 portwide-probe \{$/m);
     assert.doesNotMatch(script, / portwide\s/);
+  });
+
+  it('is not known to be missing where nft hangs: nothing else is picked for that', async () => {
+    const programs = new FakePrograms();
+    programs.install();
+    try {
+      programs.write(
+        'nft',
+        'if [ "$1" = --version ]; then echo "nftables v1.0.6"; else exec sleep 1000; fi',
+      );
+      await assert.rejects(nftablesSupport(nftCommand(200)), {
+        name: 'ProgramTimeoutError',
+        message: '"nft --check -f -" did not end within its time limit of 0.2 s and was killed',
+      });
+    } finally {
+      programs.remove();
+    }
   });
 });

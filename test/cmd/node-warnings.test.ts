@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
-import { warnOfBridge, warnOfOtherVariant } from '../../cmd/node-setup.ts';
+import { warnOfBridge, warnOfOtherVariant, whyNot } from '../../cmd/node-setup.ts';
 import type { Variant } from '../../iptables/commands.ts';
+import { ProgramTimeoutError } from '../../programs/run.ts';
 
 describe('warnings about the node', () => {
   let warned: [details: object, message: string][];
@@ -22,7 +23,7 @@ describe('warnings about the node', () => {
       await warnOfOtherVariant(using, log, holding(using));
       assert.deepEqual(warned, []);
       await warnOfOtherVariant(using, log, holding(other));
-      const message = `iptables-${other} has rules for Services too; they stay in force until "portwide cleanup"`;
+      const message = `iptables-${other} has rules for Services too; they stay in force as they are, and nothing updates them`;
       assert.deepEqual(warned, [[{ using, other }, message]]);
     });
   }
@@ -43,5 +44,15 @@ describe('warnings about the node', () => {
     assert.deepEqual(await warn(both, { [v4]: '1', [v6]: '0' }), [{ sysctl: v6 }]);
     assert.deepEqual(await warn(['IPv4'], { [v4]: '0', [v6]: '0' }), [{ sysctl: v4 }]);
     assert.deepEqual(await warn(both, {}), [], 'no bridge calls iptables, for there is no module');
+  });
+});
+
+describe('whether a family can be served', () => {
+  it('is told by a command that fails, and not by one that hangs', async () => {
+    const probe = (error: Error) => whyNot('IPv4', () => Promise.reject(error));
+    assert.equal(await probe(new Error('no such table')), 'no such table');
+    await assert.rejects(probe(new ProgramTimeoutError('iptables-nft-save', 'x', 1)), {
+      name: 'ProgramTimeoutError',
+    });
   });
 });

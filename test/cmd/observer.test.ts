@@ -79,7 +79,8 @@ describe('the log', () => {
 
   it('says what was lost', async () => {
     const { backends, log, pass, start } = fakeAgent();
-    backends[0].takes = 60_000;
+    // A comparison with the kernel is not due yet.
+    for (const backend of backends) backend.takes = 60_000;
     await start();
     backends[0].lost = 'chain KUBE-PROXY-CANARY of table nat';
     await pass(30_000);

@@ -58,7 +58,9 @@ describe('the image', () => {
     const [, installed = ''] =
       /apt-get install \S+ \S+ (.*) \\\n/.exec(readText('Containerfile')) ?? [];
     const commands = [...closure().files].flatMap((file) =>
-      [...readText(file).matchAll(/execa\(\s*['`]([a-z]+)/g)].map(([, command]) => command),
+      [...readText(file).matchAll(/(?:execa|Program)\(\s*['`]([a-z]+)/g)].map(
+        ([, command]) => command,
+      ),
     );
     // Other calls have the name in a variable, and are of iptables.
     assert.deepEqual([...new Set(commands)], ['nft']);

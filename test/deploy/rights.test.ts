@@ -3,7 +3,7 @@ import { mkdtempSync, rmdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ALL_PORTS, nodeManifest, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
-import { createLab, type Lab, waitFor } from '../lab/lab.ts';
+import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { ROOT, readObject } from './manifests.ts';
 
 const { spec } = readObject<{
@@ -41,6 +41,11 @@ const FLAGS = [
 ];
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const ROUTE_LOCALNET = 'net.ipv4.conf.all.route_localnet';
+
+/** But for those of settings, which are kube-proxy's. */
+function warningsIn(log: readonly string[]): string[] {
+  return log.filter((line) => !/"level":30|"setting"/.test(line));
+}
 
 const MODES = [
   ['--proxy-mode=nftables'],
@@ -80,7 +85,7 @@ for (const mode of MODES) {
     });
 
     /** Runs the agent in the like of a container. */
-    const run = (capabilities: readonly string[]) => {
+    const run = (capabilities: readonly string[], flags: readonly string[] = mode) => {
       const set = ['-all', ...capabilities.map((each) => `+${each.toLowerCase()}`)].join();
       const agent = [join(ROOT, 'portwide'), 'run', `--manifests=${directory}`];
       const command = ['-c', CONTAINER, 'sh', root, set, ...agent, ...FLAGS];
@@ -89,7 +94,7 @@ for (const mode of MODES) {
         '--propagation=private',
         'sh',
         ...command,
-        ...mode,
+        ...flags,
       ]);
       for (const stream of [child.stdout, child.stderr]) {
         stream?.on('data', (chunk) => log.push(...String(chunk).trim().split('\n')));
@@ -109,9 +114,7 @@ for (const mode of MODES) {
       }
       child.kill('SIGTERM');
       await child;
-      // Of settings there are warnings, as in kube-proxy.
-      const warnings = log.filter((line) => !/"level":30|"setting"/.test(line));
-      assert.deepEqual(warnings, []);
+      assert.deepEqual(warningsIn(log), []);
     });
 
     // Node ports on 127.0.0.1 take one, and are for mode iptables alone.
@@ -124,6 +127,59 @@ for (const mode of MODES) {
         );
         child.kill('SIGTERM');
         await child;
+      });
+
+    if (mode[0].endsWith('iptables'))
+      it('go over to mode nftables but for a sysctl, which an init container sets back', async () => {
+        const NFTABLES = ['--proxy-mode=nftables'];
+        const init = (flags: readonly string[]) =>
+          lab.node.exec(join(ROOT, 'portwide'), ['run', '--init-only', ...flags, ...FLAGS]);
+        const isOpen = async () =>
+          (await lab.node.exec('sysctl', ['-n', ROUTE_LOCALNET])).stdout === '1';
+        const chains = async () => {
+          const rules = [4, 6].map((family) =>
+            iptablesRules(lab.node, isLegacy ? 'legacy' : 'nft', family as 4 | 6, 'filter'),
+          );
+          return (await Promise.all(rules)).join('\n').match(/(?<=^(:|-N ))KUBE-\S+/gm);
+        };
+        /** Runs an agent until it serves and `isDone`. @returns its warnings. */
+        const agent = async (flags: readonly string[], isDone: () => boolean) => {
+          log = [];
+          const child = run(CAPABILITIES, flags);
+          await waitFor('both families are served', () => {
+            assert.equal(child.exitCode, null, log.join('\n'));
+            return log.filter((line) => line.includes('"serving"')).length === 2 && isDone();
+          });
+          for (const vip of VIPS) {
+            assert.equal((await lab.client.tcp(vip, 5060)).outcome, 'answered');
+          }
+          child.kill('SIGTERM');
+          await child;
+          return warningsIn(log);
+        };
+        const removedIn = (families: number) => () =>
+          log.filter((line) => line.includes('removed what mode iptables had left')).length ===
+          families;
+
+        await init(mode);
+        assert.equal(await isOpen(), true);
+        assert.deepEqual(await agent(mode, () => true), []);
+        // The container alone is started again, as when a ConfigMap changes. The kubelet's IPv6 chain
+        // of that name guards nothing.
+        const ip6tables = isLegacy ? 'ip6tables-legacy' : 'ip6tables-nft';
+        await lab.node.exec(ip6tables, ['-w', '-N', 'KUBE-FIREWALL']);
+        const isTold = () => removedIn(2)() && log.some((line) => line.includes(ROUTE_LOCALNET));
+        const warnings = await agent(NFTABLES, isTold);
+        assert.equal(warnings.length, 1, warnings.join('\n'));
+        assert.match(warnings[0] ?? '', /KUBE-FIREWALL.*Services are not concerned.*--init-only/);
+        assert.doesNotMatch(warnings[0] ?? '', /cleanup/);
+        assert.deepEqual(await chains(), ['KUBE-FIREWALL']);
+        assert.equal(await isOpen(), true);
+
+        await init(NFTABLES);
+        assert.equal(await isOpen(), false);
+        assert.deepEqual(await agent(NFTABLES, removedIn(1)), []);
+        assert.equal(await chains(), null);
       });
 
     // NET_RAW is for iptables-legacy alone.

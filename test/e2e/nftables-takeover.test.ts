@@ -244,7 +244,7 @@ describe('what takes over from what', () => {
       const warnings = own.log.filter(({ level }) => level >= 40);
       assert.deepEqual(
         warnings.map(({ msg }) => msg),
-        ['cannot remove what mode iptables left; "portwide cleanup" removes all; trying again'],
+        ['cannot remove what mode iptables left; Services are served without it; trying again'],
       );
       assert.match(JSON.stringify(warnings), /told to fail/);
       assert.deepEqual(await leftBy(['nft']), []);

@@ -191,6 +191,132 @@ describe('the IPVS backend', () => {
     });
   }
 
+  describe('with connections to a VIP of a Service that is refused', () => {
+    const service = `FWM ${MARK}`;
+    const refuse = new Map([['default/web', true]]);
+    const accept = new Map([['default/web', false]]);
+    const bound = (fake: FakeKernel) => ({
+      addresses: [...fake.addresses],
+      rejected: fake.sets.get('KUBE-IPVS-IPS')?.entries.size,
+      led: fake.sets.get('KUBE-ALL-PORTS')?.entries.size,
+    });
+    const LINGERS = { addresses: [VIP], rejected: 1, led: 0 };
+    const GONE = { addresses: [], rejected: 0, led: 0 };
+
+    /** One whose Service is refused while connections to its pod are active. */
+    async function refusing(fake: FakeKernel, activeConnections = 1) {
+      const backend = await serving(fake, [wide()]);
+      fake.set(service, `${POD}:0`, { activeConnections });
+      backend.setRefused?.(refuse);
+      backend.update([], [id]);
+      await backend.apply(false);
+      return backend;
+    }
+
+    it('keeps the VIP bound, with what rejects new connections, until they are over', async () => {
+      const fake = new FakeKernel();
+      const backend = await refusing(fake);
+      assert.deepEqual(bound(fake), LINGERS);
+      fake.take();
+      for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
+      assert.equal(await backend.loss(), undefined);
+      fake.set(service, `${POD}:0`, { activeConnections: 0 });
+      mock.timers.tick(60_000);
+      await backend.loss();
+      assert.deepEqual(bound(fake), GONE);
+      assert.deepEqual([...fake.services.keys()], []);
+      fake.take();
+      for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
+      assert.deepEqual(fake.take(), []);
+    });
+
+    it('unbinds the VIP at once where there are none', async () => {
+      const fake = new FakeKernel();
+      await refusing(fake, 0);
+      assert.deepEqual(bound(fake), GONE);
+    });
+
+    it('unbinds it at once when the Service is deleted', async () => {
+      const fake = new FakeKernel();
+      const backend = await refusing(fake);
+      backend.setRefused?.(accept);
+      await backend.apply(false);
+      assert.deepEqual(bound(fake), GONE);
+      assert.deepEqual([...fake.services.keys()], [service], 'its services drain as ever');
+    });
+
+    it('serves it again when the Service is', async () => {
+      const fake = new FakeKernel();
+      const backend = await refusing(fake);
+      fake.take();
+      backend.setRefused?.(accept);
+      backend.update([wide()], []);
+      await backend.apply(false);
+      assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
+      assert.ok(!fake.take().some((line) => / address /.test(line)));
+      mock.timers.tick(60_000);
+      await backend.loss();
+      assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
+    });
+
+    it('keeps it for another Service that has it by now', async () => {
+      const fake = new FakeKernel();
+      const backend = await refusing(fake);
+      backend.update([{ ...other, clusterIP: VIP }], []);
+      await backend.apply(false);
+      backend.setRefused?.(accept);
+      await backend.apply(false);
+      assert.deepEqual(bound(fake), LINGERS);
+      backend.update([], ['other']);
+      await backend.apply(false);
+      assert.deepEqual(bound(fake), GONE);
+    });
+
+    it('leaves it to the node that has it as an address of its own by now', async () => {
+      const fake = new FakeKernel();
+      const backend = await refusing(fake);
+      backend.setFacts({ addresses: [VIP], primary: [] });
+      await backend.apply(false);
+      assert.deepEqual(bound(fake), GONE);
+    });
+
+    it('keeps it across a restart', async () => {
+      const fake = new FakeKernel();
+      await refusing(fake);
+      const { backend } = await agent(fake, [other]);
+      backend.setRefused?.(refuse);
+      await backend.apply(true);
+      assert.deepEqual([...fake.addresses].sort(), [VIP, '10.96.0.11']);
+      fake.set(service, `${POD}:0`, { activeConnections: 0 });
+      mock.timers.tick(60_000);
+      await backend.loss();
+      assert.deepEqual([...fake.addresses], ['10.96.0.11']);
+    });
+
+    it('does not take them for over before their service has begun to drain', async () => {
+      const fake = new FakeKernel();
+      const backend = await serving(fake, [wide(), other]);
+      fake.set(service, `${POD}:0`, { activeConnections: 1 });
+      fake.set('TCP 10.96.0.11:80', '10.244.0.3:8080', { activeConnections: 1 });
+      backend.update([], ['other']);
+      await backend.apply(false);
+      // Handed over, and not applied yet, when what drains is looked at; or in a sync that fails.
+      backend.setRefused?.(refuse);
+      backend.update([], [id]);
+      mock.timers.tick(60_000);
+      await backend.loss();
+      assert.deepEqual([...fake.addresses], [VIP]);
+      fake.refusals.set(`delete KUBE-ALL-PORTS ${VIP} ${MARK}`, ENOMEM);
+      await assert.rejects(backend.apply(false));
+      mock.timers.tick(60_000);
+      await backend.loss();
+      assert.deepEqual([...fake.addresses], [VIP]);
+      fake.refusals.clear();
+      await backend.apply(true);
+      assert.deepEqual(bound(fake), LINGERS);
+    });
+  });
+
   it('looks again at what drains when handshakes are over', async () => {
     const fake = new FakeKernel();
     const backend = await serving(fake, [wide([POD, '10.244.0.2'])]);

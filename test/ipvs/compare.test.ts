@@ -126,6 +126,23 @@ describe('a comparison with the kernel', () => {
     });
   }
 
+  it('binds anew an IPv6 VIP that the kernel may choose as a source address', async () => {
+    const fake = new FakeKernel('IPv6');
+    const kernel = fake.open();
+    const wanted = new Wanted();
+    const items: Item[] = ['fd00::1', 'fd00::2'].map((address) => ({ kind: 'address', address }));
+    for (const item of items) wanted.hold(item);
+    await kernel.prepare(wanted);
+    await kernel.add(items);
+    fake.preferred.add('fd00::2');
+    const bounds = { isExcluded: () => false, isOwnMark: () => false, isDraining: () => false };
+    const { adds } = await compareWithKernel(kernel, wanted, bounds);
+    assert.deepEqual(adds.map(itemKey), ['fd00::2']);
+    await kernel.add(adds);
+    const again = await compareWithKernel(kernel, wanted, bounds);
+    assert.deepEqual(again, { adds: [], removes: [] });
+  });
+
   it('removes what nobody wants, of ranges no more than that', async () => {
     const tamper = (fake: FakeKernel) => {
       const destination = { address: '10.244.0.2', port: 0, weight: 1 };

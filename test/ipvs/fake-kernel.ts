@@ -1,6 +1,6 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { destinationText, serviceText } from '../../ipvs/items.ts';
-import { IPVS_DEVICE, IpvsKernel, type KernelParts } from '../../ipvs/kernel.ts';
+import { IpvsKernel, type KernelParts } from '../../ipvs/kernel.ts';
 import { EEXIST, ENOENT, ESRCH, NetlinkError } from '../../netlink/error.ts';
 import type { SetChange, SetEntry, SetSpec } from '../../netlink/ipset.ts';
 import type { IpvsChange, IpvsDestinationState, IpvsService } from '../../netlink/ipvs.ts';
@@ -27,6 +27,8 @@ export class FakeKernel {
   readonly sets = new Map<string, FakeSet>();
   /** On the dummy device. */
   readonly addresses = new Set<string>();
+  /** Those of them that the kernel may choose as source addresses, as an older agent bound them. */
+  readonly preferred = new Set<string>();
   hasDevice = false;
   deviceIndex = FIRST_INDEX;
   /** Lines that are refused, and why. */
@@ -169,11 +171,12 @@ export class FakeKernel {
       ...adds.flatMap((address) => this.#changeAddress('add', address)),
       ...removes.flatMap((address) => this.#changeAddress('remove', address)),
     ],
-    listAddresses: async () => [
-      addressOn('eth0', '192.0.2.7'),
-      addressOn(IPVS_DEVICE, 'fe80::1'),
-      ...[...this.addresses].map((address) => addressOn(IPVS_DEVICE, address)),
-    ],
+    listLinkAddresses: async () =>
+      ['fe80::1', ...this.addresses].map((address) => ({
+        address,
+        family: address.includes(':') ? 'IPv6' : 'IPv4',
+        isDeprecated: !this.preferred.has(address),
+      })),
   };
 
   #changeAddress(op: 'add' | 'remove', address: string) {
@@ -181,6 +184,7 @@ export class FakeKernel {
     const errno = this.#tell(line);
     if (errno !== undefined) return [{ op, address, error: new NetlinkError(line, errno) }];
     this.addresses[op === 'add' ? 'add' : 'delete'](address);
+    this.preferred.delete(address);
     return [];
   }
 }
@@ -217,11 +221,6 @@ function headerOf({ spec, entries }: FakeSet) {
     elements: entries.size,
     references: 0,
   };
-}
-
-function addressOn(interfaceName: string, address: string) {
-  const family: IpFamily = address.includes(':') ? 'IPv6' : 'IPv4';
-  return { interfaceName, interfaceIndex: FIRST_INDEX, address, family, prefixLength: 32 };
 }
 
 /** `add KUBE-CLUSTER-IP 10.96.0.10 TCP 80`, `edit-destination FWM 4098 > 10.244.0.1:0 weight 0` */

@@ -134,7 +134,10 @@ describe('items on their way into the kernel', () => {
     ] as const) {
       const fake = new FakeKernel(family);
       for (const address of [VIP, 'fd00:10:96::a']) fake.addresses.add(address);
-      assert.deepEqual(await fake.open().addresses(), [expected]);
+      const bound = async () => (await fake.open().addresses()).map(({ address }) => address);
+      assert.deepEqual(await bound(), [], 'there is no device');
+      fake.hasDevice = true;
+      assert.deepEqual(await bound(), [expected]);
     }
   });
 });

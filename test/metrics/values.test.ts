@@ -4,6 +4,7 @@ import { IptablesError } from '../../iptables/commands.ts';
 import { NetlinkError } from '../../netlink/error.ts';
 import { NftRefusedError } from '../../netlink/nftables.ts';
 import { NftError } from '../../nftables/command.ts';
+import { ProgramTimeoutError } from '../../programs/run.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { fakeAgent } from './agent.ts';
 
@@ -137,6 +138,10 @@ describe('the values of metrics', () => {
       await pass(60_000);
       assert.deepEqual(await failures(), expected, command);
     }
+    backends[0].error = new ProgramTimeoutError('iptables-nft-restore', 'iptables-nft-restore', 1);
+    table.upsert(service({ name: 'hung' }));
+    await pass(60_000);
+    assert.deepEqual(await failures(), [3, 0, 1, 0]);
   });
 
   it('count syncs that nft or nf_tables failed, from zero, and no others', async () => {
@@ -154,6 +159,7 @@ describe('the values of metrics', () => {
       [new NftError('syntax error', undefined), [1, 0]],
       [new IptablesError('iptables-restore', 'busy', undefined, undefined), [1, 0]],
       [new NftRefusedError(busy), [2, 0]],
+      [new ProgramTimeoutError('nft', 'nft -f -', 60_000), [3, 0]],
     ] as const) {
       backends[0].error = error;
       table.upsert(service({ name: error.name.toLowerCase() }));

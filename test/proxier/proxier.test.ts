@@ -361,6 +361,25 @@ describe('the proxier', () => {
     );
   });
 
+  it('looks after one family while a look at the other hangs', async () => {
+    const { backends, lost, proxier, pass, sync } = build();
+    const [v4, v6] = backends;
+    for (const backend of backends) backend.takes = 60_000;
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    const hung = Promise.withResolvers<string | undefined>();
+    v4.loss = () => hung.promise;
+    await pass(30_000);
+    await pass(30_000);
+    v6.lost = 'chain KUBE-PROXY-CANARY of table nat';
+    await pass(30_000);
+    assert.deepEqual(lost, [['IPv6', 'chain KUBE-PROXY-CANARY of table nat']]);
+    hung.resolve('device kube-ipvs0');
+    await pass(0);
+    assert.deepEqual(lost.at(-1), ['IPv4', 'device kube-ipvs0']);
+  });
+
   it('tells what was queued, and what came of it', async () => {
     const { table, backends, heard, proxier, pass, sync } = build();
     const news = () => heard.splice(0);

@@ -126,6 +126,28 @@ describe('the route table', () => {
     assert.deepEqual([...table.refusals()], []);
   });
 
+  it('tells which Services are refused as a whole, and which no longer are', () => {
+    const table = newTable();
+    const web = service({ portsAnnotation: 'all' });
+    const changes = () => [...table.takeChanges().refused];
+    table.upsert(web);
+    assert.deepEqual(changes(), []);
+    table.upsert({ ...web, type: 'NodePort' });
+    assert.deepEqual(changes(), [[web.key, true]]);
+    table.upsert({ ...web, portsAnnotation: 'nonsense' });
+    assert.deepEqual(changes(), []);
+    table.upsert(web);
+    assert.deepEqual(changes(), [[web.key, false]]);
+    table.upsert({ ...web, type: 'NodePort' });
+    table.takeChanges();
+    table.remove('Service', web.key);
+    assert.deepEqual(changes(), [[web.key, false]]);
+    // For a VIP only: another Service has it.
+    for (const name of ['a', 'b']) table.upsert({ ...web, key: `default/${name}`, name });
+    assert.equal(table.takeChanges().refusals.raised.length, 1);
+    assert.deepEqual(changes(), []);
+  });
+
   it('tells of health check node ports as they change, Service by Service', () => {
     const table = newTable();
     const balanced = service({

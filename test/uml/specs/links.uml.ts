@@ -19,6 +19,7 @@ interface IpAddress {
   readonly prefixlen: number;
   readonly scope: string;
   readonly tentative?: boolean;
+  readonly deprecated?: boolean;
 }
 
 /** Runs in user-mode-linux, in the namespace of its pid 1. */
@@ -67,9 +68,10 @@ describe('a dummy link', () => {
     );
     assert.deepEqual(await changeAddresses(index, wanted, []), []);
     assert.deepEqual(await addresses(), [...wanted].sort());
-    for (const { prefixlen, scope, local, tentative } of (await ipLink()).addr_info) {
+    for (const { prefixlen, scope, local, tentative, deprecated } of (await ipLink()).addr_info) {
       assert.equal(prefixlen, local.includes(':') ? 128 : 32);
-      assert.equal(scope, 'global');
+      assert.equal(scope, local.includes(':') ? 'global' : 'host');
+      assert.equal(deprecated, local.includes(':') ? true : undefined);
       assert.equal(tentative, undefined);
     }
 
@@ -84,6 +86,39 @@ describe('a dummy link', () => {
     }
   });
 
+  describe('of addresses that are VIPs', () => {
+    const [OWN, BARE] = ['pw-own0', 'pw-bare0'];
+    afterEach(async () => {
+      for (const name of [OWN, BARE]) await deleteLink(name);
+    });
+
+    it('is no source of what leaves by a device without addresses', async () => {
+      const index = await createDummy(NAME);
+      await changeAddresses(index, ['10.96.0.1', 'fd00:10:96::1'], []);
+      // The devices come later than the VIPs: IPv4 chooses an address of the first device.
+      await execa('ip', ['-batch', '-'], {
+        input: [
+          `link add ${OWN} up type dummy`,
+          `address add 192.0.2.1/24 dev ${OWN}`,
+          `address add 2001:db8::1/64 dev ${OWN} nodad`,
+          `link add ${BARE} up type dummy`,
+          `route add 10.244.0.0/16 dev ${BARE}`,
+          `route add fd00:10:244::/48 dev ${BARE}`,
+        ].join('\n'),
+      });
+      const sources = async () => [await sourceTo('10.244.0.1'), await sourceTo('fd00:10:244::1')];
+      assert.deepEqual(await sources(), ['192.0.2.1', '2001:db8::1']);
+
+      // As kube-proxy binds them.
+      await changeAddresses(index, [], ['10.96.0.1', 'fd00:10:96::1']);
+      await execa('ip', ['address', 'add', '10.96.0.1/32', 'dev', NAME]);
+      await execa('ip', ['address', 'add', 'fd00:10:96::1/128', 'dev', NAME, 'nodad']);
+      assert.deepEqual(await sources(), ['10.96.0.1', 'fd00:10:96::1']);
+      await changeAddresses(index, ['10.96.0.1', 'fd00:10:96::1'], []);
+      assert.deepEqual(await sources(), ['10.96.0.1', '2001:db8::1']);
+    });
+  });
+
   it('makes its addresses local although it is down', async () => {
     const index = await createDummy(NAME);
     assert.deepEqual(await changeAddresses(index, ['10.96.0.1', 'fd00:96::1'], []), []);
@@ -93,6 +128,12 @@ describe('a dummy link', () => {
     }
   });
 });
+
+/** The source address that the kernel chooses. */
+async function sourceTo(address: string): Promise<string> {
+  const { stdout } = await execa('ip', ['-j', 'route', 'get', address]);
+  return canonicalAddress(JSON.parse(stdout)[0].prefsrc) ?? stdout;
+}
 
 async function ipLink(): Promise<IpLink> {
   const { stdout } = await execa('ip', ['-j', '-d', 'address', 'show', 'dev', NAME]);
