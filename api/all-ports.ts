@@ -2,6 +2,8 @@ import type { ObjectKey, Service } from './objects.ts';
 import { PROTOCOLS } from './objects.ts';
 import { isPort, isProtocol, normalizeRanges, type PortRange } from './ports.ts';
 
+/** Of all annotations that are read here. */
+export const ANNOTATION_PREFIX = 'portwide.dev/';
 export const PORTS_ANNOTATION = 'portwide.dev/ports';
 const ANNOTATION_FIELD = `metadata.annotations["${PORTS_ANNOTATION}"]`;
 
