@@ -61,6 +61,7 @@ export class PolicyNames {
         cap: options.options.fqdnTtlCap,
       },
     });
+    this.#learning.prepare();
     this.#setResolvers(options.options.fqdnResolvers);
     this.#mending = setInterval(() => this.mend(), MEND_PERIOD).unref();
   }
