@@ -63,8 +63,8 @@ export interface Validation {
 
 /**
  * Everything in a manifest directory that the agent would not serve or enforce as written, or that an API
- * server would not take, in the order of files and lines. Node addresses are unknown here, so VIPs are not held against them. Objects of
- * network policy are checked whether or not an agent enforces it.
+ * server would not take, in the order of files and lines. Node addresses are unknown here, so VIPs are not
+ * held against them. Objects of network policy are checked whether or not an agent enforces it.
  * @throws ManifestDirectoryError
  */
 export function validate(directory: string, gates: FeatureGates): Validation {
