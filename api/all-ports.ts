@@ -2,11 +2,19 @@ import type { ObjectKey, Service } from './objects.ts';
 import { PROTOCOLS } from './objects.ts';
 import { isPort, isProtocol, normalizeRanges, type PortRange } from './ports.ts';
 
+/** Of all annotations that are read here. */
+export const ANNOTATION_PREFIX = 'portwide.dev/';
 export const PORTS_ANNOTATION = 'portwide.dev/ports';
 const ANNOTATION_FIELD = `metadata.annotations["${PORTS_ANNOTATION}"]`;
 
 /** More would let one Service slow every packet of a node: each range is a rule a VIP and protocol. */
 export const MAX_RANGES = 1024;
+
+/**
+ * Characters of the annotation's value: as many as MAX_RANGES take when each is written at its longest,
+ * with a comma and a blank behind it. API servers with the admission policy pay for each of them.
+ */
+export const MAX_VALUE_LENGTH = MAX_RANGES * '10000-65535/SCTP, '.length;
 
 /** Label values of the metric for refused Services, and words in the reasons of Events; one a cause. */
 export const REFUSAL_REASONS = [
@@ -51,6 +59,9 @@ export function parsePortsAnnotation(value: string): AnnotationValue {
   const text = value.trim();
   if (text === 'all') return { kind: 'all' };
   if (text === 'false') return { kind: 'off' };
+  if (value.length > MAX_VALUE_LENGTH && [...value].length > MAX_VALUE_LENGTH) {
+    return { kind: 'bad', message: `longer than ${MAX_VALUE_LENGTH} characters` };
+  }
   const ranges: PortRange[] = [];
   for (const item of text.split(',')) {
     const parsed = parseItem(item.trim());

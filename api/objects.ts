@@ -84,6 +84,8 @@ export interface Service {
   readonly allPorts: boolean | undefined;
   /** Annotation `portwide.dev/ports` as written. */
   readonly portsAnnotation: string | undefined;
+  /** Fields of other annotations under `portwide.dev/`, which mean nothing: mistakes. Missing where there are none. */
+  readonly unknownAnnotations?: readonly string[];
   readonly externalIPs: readonly string[];
   readonly loadBalancerIngress: readonly LoadBalancerIngress[];
   /** Canonical CIDRs. */

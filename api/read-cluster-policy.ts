@@ -164,12 +164,20 @@ function readPeer(field: Field, forms: readonly PeerForm[], dialect: Dialect): P
   if (form === 'networks') return readNetworks(value);
   if (form === 'nodes') return [{ kind: 'nodes', selector: readSelector(value) }];
   if (form === 'domainNames') {
-    return someItems(value, MAX_DOMAIN_NAMES).map((item) => ({
-      kind: 'domainName',
-      pattern: domainName(item),
-    }));
+    const names = someItems(value, MAX_DOMAIN_NAMES);
+    refuseDuplicates(names);
+    return names.map((item) => ({ kind: 'domainName', pattern: domainName(item) }));
   }
   return [{ kind: 'pods', selection: readPods(value, form, dialect) }];
+}
+
+/** API servers refuse an item twice in a list that is a set; two ways to write one name are two items. */
+function refuseDuplicates(list: readonly Field[]): void {
+  const seen = new Set<unknown>();
+  for (const field of list) {
+    if (seen.has(field.value)) fail(field, 'must not be there twice');
+    seen.add(field.value);
+  }
 }
 
 /**

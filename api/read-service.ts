@@ -1,4 +1,5 @@
 import { canonicalAddress } from './addresses.ts';
+import { ANNOTATION_PREFIX, PORTS_ANNOTATION } from './all-ports.ts';
 import { kept } from './collections.ts';
 import {
   type LoadBalancerIngress,
@@ -28,6 +29,7 @@ import {
   optionalBoolean,
   optionalInteger,
   optionalText,
+  pathOf,
   shown,
   text,
 } from './read-field.ts';
@@ -63,6 +65,8 @@ export function readService(raw: unknown): Service {
   const type = choice(child(spec, 'type'), TYPES, 'ClusterIP');
   // kube-proxy does not look at them on an ExternalName Service.
   const clusterIPs = type === 'ExternalName' ? [] : readClusterIPs(spec);
+  const annotations = child(metadata, 'annotations');
+  const unknownAnnotations = readUnknownAnnotations(annotations);
   return {
     kind: 'Service',
     key,
@@ -77,7 +81,8 @@ export function readService(raw: unknown): Service {
     publishNotReadyAddresses: optionalBoolean(child(spec, 'publishNotReadyAddresses')) ?? false,
     ports: readPorts(child(spec, 'ports'), type),
     allPorts: optionalBoolean(child(spec, 'allPorts')),
-    portsAnnotation: readAnnotation(child(child(metadata, 'annotations'), 'portwide.dev/ports')),
+    portsAnnotation: readAnnotation(child(annotations, PORTS_ANNOTATION)),
+    ...(unknownAnnotations.length > 0 ? { unknownAnnotations } : {}),
     externalIPs: kept(
       unique(items(child(spec, 'externalIPs')).map((ip) => address(ip, ALL_SPECIAL))),
     ),
@@ -183,6 +188,14 @@ function readAnnotation(field: Field): string | undefined {
     fail(field, `must be a string, in quotes, not ${shown(field.value)}`);
   }
   return text(field);
+}
+
+/** Fields of annotations of ours that there are not, such as `portwide.dev/port`. */
+function readUnknownAnnotations(annotations: Field): string[] {
+  if (!isRecord(annotations.value)) return [];
+  return Object.keys(annotations.value)
+    .filter((key) => key.startsWith(ANNOTATION_PREFIX) && key !== PORTS_ANNOTATION)
+    .map((key) => pathOf(child(annotations, key)));
 }
 
 function hasLabel(metadata: Field, label: string): boolean {

@@ -36,5 +36,6 @@ try {
   const sentence = forPeople(error);
   const text = sentence?.replaceAll('\n', '\nportwide: ') ?? String((error as Error).stack);
   process.stderr.write(`portwide: ${text}\n`);
-  process.exit(1);
+  // A command whose status 1 means something else sets its own beforehand.
+  process.exit(process.exitCode ?? 1);
 }

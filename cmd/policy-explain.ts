@@ -2,6 +2,7 @@ import { type Command, InvalidArgumentError, Option } from 'commander';
 import { canonicalAddress } from '../api/addresses.ts';
 import { InvalidObject } from '../api/errors.ts';
 import { type ApiObject, PROTOCOLS, type Protocol } from '../api/objects.ts';
+import { isPort } from '../api/ports.ts';
 import { domainName } from '../api/read-domain-name.ts';
 import { rootField } from '../api/read-field.ts';
 import { isDnsLabel } from '../api/read-name.ts';
@@ -27,10 +28,27 @@ import { readOnce } from './read-once.ts';
 interface ExplainOptions {
   readonly from: Question['from'];
   readonly to: Endpoint;
-  readonly port: number;
-  readonly protocol: Protocol;
+  readonly port: DestinationPort;
+  /** undefined: not given. */
+  readonly protocol?: Protocol;
   readonly output: 'text' | 'json';
 }
+
+/** `8080`, or `8080/TCP`. */
+interface DestinationPort {
+  readonly number: number;
+  readonly protocol: Protocol | undefined;
+}
+
+/** Exit status, which scripts go by: `denied` must not look like a mistake in the question. */
+const EXIT = { allow: 0, deny: 1, unknown: 2 } as const;
+const EXIT_HELP = `
+Exit status:
+  0  allowed, in every IP family that both ends have
+  1  denied
+  2  error, or it cannot be told: no such pod, or it depends on which addresses
+     of domain names the node knows
+`;
 
 export function addPolicyCommand(program: Command): void {
   const { config, kubeconfig, master, manifests } = ALL_SETTINGS;
@@ -39,8 +57,10 @@ export function addPolicyCommand(program: Command): void {
     .description('look into network policy')
     .command('explain')
     .description(
-      'say whether network policies allow a connection, and which of them decides; exit 1 if not',
+      'say whether network policies allow a connection, and which of them decides; exit 0 if so, 1 if not, 2 if it cannot be told',
     )
+    .addHelpText('after', EXIT_HELP)
+    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : EXIT.unknown))
     .addOption(
       new Option('--from <end>', 'namespace/name of a pod, or an address')
         .argParser(source)
@@ -52,11 +72,18 @@ export function addPolicyCommand(program: Command): void {
         .makeOptionMandatory(),
     )
     .addOption(
-      new Option('--port <port>', 'port of the destination, of the pod for a Service')
-        .argParser(portNumber)
+      new Option(
+        '--port <port>',
+        'port of the destination, such as 8080 or 8080/UDP; for a Service, of the pod behind it',
+      )
+        .argParser(destinationPort)
         .makeOptionMandatory(),
     )
-    .addOption(new Option('--protocol <protocol>').argParser(protocol).default('TCP'))
+    .addOption(
+      new Option('--protocol <protocol>', `${PROTOCOLS.join(', ')} (default: TCP)`).argParser(
+        protocol,
+      ),
+    )
     .addOption(
       new Option('-o, --output <format>', 'for people or for programs')
         .choices(['text', 'json'])
@@ -64,6 +91,8 @@ export function addPolicyCommand(program: Command): void {
     );
   addFlags(command, { config, kubeconfig, master, manifests }).action(
     async (texts: FlagTexts & ExplainOptions) => {
+      // For whatever fails below.
+      process.exitCode = EXIT.unknown;
       const { options } = await loadOrWarn(texts);
       const note = (line: string) => process.stderr.write(`${line}\n`);
       const objects = await readOnce(options, [ALL_SERVICES, ...policyResources()], note);
@@ -83,7 +112,7 @@ export function addPolicyCommand(program: Command): void {
         texts.output === 'json' ? `${JSON.stringify(answer, undefined, 2)}\n` : textOf(answer),
       );
       for (const line of faultNotes(answer, faults)) note(line);
-      if (answer.verdict === 'deny') process.exitCode = 1;
+      process.exitCode = isCertain(answer) ? EXIT[answer.verdict] : EXIT.unknown;
     },
   );
 }
@@ -111,7 +140,10 @@ export interface ExplainAnswer {
 }
 
 /** @throws UserError when an end is not there, or the two have no family in common. */
-function answerOf(model: PolicyModel, { from, to, port, protocol }: ExplainOptions): ExplainAnswer {
+function answerOf(model: PolicyModel, options: ExplainOptions): ExplainAnswer {
+  const { from, to } = options;
+  const port = options.port.number;
+  const protocol = protocolOf(options);
   let families: Explanation[];
   try {
     families = explain(model, { from, to, port, protocol });
@@ -122,6 +154,27 @@ function answerOf(model: PolicyModel, { from, to, port, protocol }: ExplainOptio
   if (families.length === 0) throw new UserError('the two have no addresses of one IP family');
   const isAllowed = families.every(({ verdict }) => verdict === 'allow');
   return { port, protocol, verdict: isAllowed ? 'allow' : 'deny', families };
+}
+
+/** @throws UserError when `--port` and `--protocol` say different things. */
+function protocolOf({ port, protocol }: ExplainOptions): Protocol {
+  if (port.protocol !== undefined && protocol !== undefined && port.protocol !== protocol) {
+    throw new UserError(
+      `--port ${port.number}/${port.protocol} contradicts --protocol ${protocol}: leave one of them out`,
+    );
+  }
+  return port.protocol ?? protocol ?? 'TCP';
+}
+
+/** Whether the verdict holds whatever addresses of domain names the node knows. */
+function isCertain({ verdict, families }: ExplainAnswer): boolean {
+  const isSure = ({ uncertain }: Judgement) => uncertain.length === 0;
+  if (verdict === 'allow') {
+    return families.every(({ egress, ingress }) => isSure(egress) && isSure(ingress));
+  }
+  return families.some(({ egress, ingress }) =>
+    [egress, ingress].some((each) => each.verdict === 'deny' && isSure(each)),
+  );
 }
 
 const WORDS = { allow: 'allowed', deny: 'denied' } as const;
@@ -194,10 +247,11 @@ function podOrAddress(given: string): Question['from'] | undefined {
 }
 
 /** @throws InvalidArgumentError */
-function portNumber(given: string): number {
-  const port = /^\d{1,5}$/.test(given) ? Number(given) : 0;
-  if (port >= 1 && port <= 65535) return port;
-  throw new InvalidArgumentError('A port is 1 to 65535.');
+function destinationPort(given: string): DestinationPort {
+  const [, digits = '0', name] = /^(\d{1,5})(?:\/(.*))?$/.exec(given) ?? [];
+  const number = Number(digits);
+  if (!isPort(number)) throw new InvalidArgumentError('A port is 1 to 65535.');
+  return { number, protocol: name === undefined ? undefined : protocol(name) };
 }
 
 /** @throws InvalidArgumentError */

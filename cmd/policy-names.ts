@@ -6,6 +6,7 @@ import { type Iptables, iptablesCommands, VARIANTS } from '../iptables/commands.
 import { detectVariant } from '../iptables/variant.ts';
 import { queueState } from '../netlink/nfqueue.ts';
 import type { Enforcer } from '../policy/enforcer.ts';
+import { LEARNER_DEFAULTS } from '../policy/fqdn/learner.ts';
 import { DNS_QUEUE, DnsLearning } from '../policy/fqdn/learning.ts';
 import { type MangleTable, removeDnsRules } from '../policy/fqdn/rules.ts';
 import type { Answer, LearnedElement, ListNumber } from '../policy/shape.ts';
@@ -20,7 +21,10 @@ const MEND_PERIOD = 60_000;
 
 export interface PolicyNamesOptions {
   readonly families: readonly IpFamily[];
-  readonly options: Pick<RunOptions, 'fqdnResolvers' | 'iptablesVariant'>;
+  readonly options: Pick<
+    RunOptions,
+    'fqdnResolvers' | 'fqdnTtlFloor' | 'fqdnTtlCap' | 'iptablesVariant'
+  >;
   readonly enforcer: () => Enforcer;
   readonly log: Logger;
 }
@@ -51,7 +55,13 @@ export class PolicyNames {
           log.error({ err }, 'the thread that looks into DNS answers failed; starting it again'),
       },
       timers: systemTimers,
+      learner: {
+        ...LEARNER_DEFAULTS,
+        floor: options.options.fqdnTtlFloor,
+        cap: options.options.fqdnTtlCap,
+      },
     });
+    this.#learning.prepare();
     this.#setResolvers(options.options.fqdnResolvers);
     this.#mending = setInterval(() => this.mend(), MEND_PERIOD).unref();
   }

@@ -27,7 +27,12 @@ import { UserError } from './errors.ts';
 import type { Log } from './log.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { PolicyFaults } from './policy-faults.ts';
-import { PolicyNames, queueDrops, removeDnsQueues } from './policy-names.ts';
+import {
+  PolicyNames,
+  type PolicyNamesOptions,
+  queueDrops,
+  removeDnsQueues,
+} from './policy-names.ts';
 import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from './policy-observer.ts';
 import { untilDone } from './until-done.ts';
 
@@ -65,7 +70,7 @@ const KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
 
 export interface PolicyOptions {
   readonly open: OpenPolicy;
-  readonly options: Pick<RunOptions, 'policyLogGroup' | 'fqdnResolvers' | 'iptablesVariant'>;
+  readonly options: Pick<RunOptions, 'policyLogGroup'> & PolicyNamesOptions['options'];
   readonly nodeName: string;
   /** Sockets of this process that change other tables. */
   readonly otherPorts: readonly number[];

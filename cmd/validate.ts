@@ -1,7 +1,14 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
+import { PORTS_ANNOTATION } from '../api/all-ports.ts';
 import { compareText } from '../api/collections.ts';
-import { type ApiObject, POLICY_KINDS, SERVING_KINDS } from '../api/objects.ts';
+import {
+  type ApiObject,
+  type ObjectKey,
+  POLICY_KINDS,
+  SERVING_KINDS,
+  type Service,
+} from '../api/objects.ts';
 import type { PolicyFault } from '../api/policy-objects.ts';
 import { printable } from '../api/read-field.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
@@ -20,7 +27,7 @@ export function addValidateCommand(program: Command): void {
   const command = program
     .command('validate')
     .description(
-      'check manifests; exit 1 and name file, line, object, field and reason of each fault; say which kinds are passed over',
+      'check manifests; exit 1 and name file, line, object, field and reason of each fault; warn of what is served otherwise than it looks; say which kinds are passed over',
     )
     .requiredOption(
       '--manifests <dir>',
@@ -29,8 +36,14 @@ export function addValidateCommand(program: Command): void {
   addFlags(command, { config, featureGates }).action(
     async (texts: FlagTexts & { manifests: string }) => {
       const { options } = await loadOrWarn(texts);
-      const { problems, objects, passedOver } = validate(texts.manifests, options.featureGates);
+      const { problems, warnings, objects, passedOver } = validate(
+        texts.manifests,
+        options.featureGates,
+      );
       for (const problem of problems) process.stdout.write(`${formatProblem(problem)}\n`);
+      for (const warning of warnings) {
+        process.stdout.write(`warning: ${formatProblem(warning)}\n`);
+      }
       if (problems.length > 0) process.exitCode = 1;
       else process.stdout.write(`${objects} objects, no faults\n`);
       if (passedOver.size > 0) process.stdout.write(passedOverLine(passedOver));
@@ -40,6 +53,8 @@ export function addValidateCommand(program: Command): void {
 
 export interface Validation {
   readonly problems: readonly ManifestProblem[];
+  /** What is served, but perhaps not as it was meant; in the same order. */
+  readonly warnings: readonly ManifestProblem[];
   /** How many objects were read. */
   readonly objects: number;
   /** Kinds that nothing here reads, as written, and how many objects are of each. */
@@ -47,9 +62,9 @@ export interface Validation {
 }
 
 /**
- * Everything in a manifest directory that the agent would not serve or enforce as written, in the order
- * of files and lines. Node addresses are unknown here, so VIPs are not held against them. Objects of
- * network policy are checked whether or not an agent enforces it.
+ * Everything in a manifest directory that the agent would not serve or enforce as written, or that an API
+ * server would not take, in the order of files and lines. Node addresses are unknown here, so VIPs are not
+ * held against them. Objects of network policy are checked whether or not an agent enforces it.
  * @throws ManifestDirectoryError
  */
 export function validate(directory: string, gates: FeatureGates): Validation {
@@ -64,12 +79,17 @@ export function validate(directory: string, gates: FeatureGates): Validation {
     table.upsert(object);
     if (object.kind === 'Service') places.set(object.key, { file: join(directory, file), line });
   }
-  const refused = table.takeChanges().refusals.raised.flatMap((refusal) => {
-    const place = places.get(refusal.serviceKey);
-    if (place === undefined) return [];
-    const { field, message: reason } = refusal;
-    return [{ ...place, object: `Service ${refusal.serviceKey}`, field, reason }];
-  });
+  const { raised, warnings: raisedWarnings } = table.takeChanges().refusals;
+  const ofService = (key: ObjectKey, what: Pick<ManifestProblem, 'field' | 'reason'>) => {
+    const place = places.get(key);
+    return place === undefined ? [] : [{ ...place, object: `Service ${key}`, ...what }];
+  };
+  const refused = raised.flatMap(({ serviceKey, field, message: reason }) =>
+    ofService(serviceKey, { field, reason }),
+  );
+  const warnings = raisedWarnings.flatMap(({ serviceKey, message: reason }) =>
+    ofService(serviceKey, { reason }),
+  );
   const faults = loaded.objects.flatMap(({ object, file, line }) =>
     faultsOf(object).map(({ field, reason }) => ({
       file: join(directory, file),
@@ -79,10 +99,16 @@ export function validate(directory: string, gates: FeatureGates): Validation {
       reason,
     })),
   );
-  const problems = [...loaded.problems, ...refused, ...faults].sort(
-    (a, b) => compareText(a.file, b.file) || (a.line ?? 0) - (b.line ?? 0),
-  );
-  return { problems, objects: loaded.objects.length, passedOver: loaded.passedOver };
+  return {
+    problems: [...loaded.problems, ...refused, ...faults].sort(byPlace),
+    warnings: warnings.sort(byPlace),
+    objects: loaded.objects.length,
+    passedOver: loaded.passedOver,
+  };
+}
+
+function byPlace(a: ManifestProblem, b: ManifestProblem): number {
+  return compareText(a.file, b.file) || (a.line ?? 0) - (b.line ?? 0);
 }
 
 /** `passed over: 2 NetworkPolcy, 1 Deployment`: a typo would hide among them otherwise. */
@@ -92,5 +118,19 @@ function passedOverLine(kinds: ReadonlyMap<string, number>): string {
 }
 
 function faultsOf(object: ApiObject): readonly PolicyFault[] {
+  if (object.kind === 'Service') return lacksPorts(object) ? [NO_PORTS] : [];
   return 'faults' in object ? object.faults : [];
+}
+
+const NO_PORTS: PolicyFault = {
+  field: 'spec.ports',
+  reason: `must not be empty without spec.allPorts: true; beside ${PORTS_ANNOTATION} a placeholder stands there`,
+};
+
+/**
+ * What API servers refuse (Kubernetes' ValidateService, KEP-2610). The agent serves such a Service from a
+ * manifest as far as it can: with the annotation all is said.
+ */
+function lacksPorts({ ports, allPorts, headless, type }: Service): boolean {
+  return ports.length === 0 && allPorts !== true && !headless && type !== 'ExternalName';
 }

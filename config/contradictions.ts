@@ -24,6 +24,9 @@ export function contradictions(
       add(least, period, `must not be greater than ${nameOf(period)}`);
     }
   }
+  if (options.fqdnTtlFloor > options.fqdnTtlCap) {
+    add('fqdnTtlFloor', 'fqdnTtlCap', `must not be greater than ${nameOf('fqdnTtlCap')}`);
+  }
   const needed = NEEDED_BY_MODE[options.detectLocalMode];
   if (needed !== undefined && options[needed] === undefined) {
     add('detectLocalMode', needed, `${options.detectLocalMode} needs ${nameOf(needed)}`);

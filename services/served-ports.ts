@@ -1,5 +1,5 @@
 import { cidrContains, familyOf } from '../api/addresses.ts';
-import { type PortScheme, portScheme, type Refusal } from '../api/all-ports.ts';
+import { PORTS_ANNOTATION, type PortScheme, portScheme, type Refusal } from '../api/all-ports.ts';
 import { kept } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type Service } from '../api/objects.ts';
 import type { Match } from './route.ts';
@@ -39,12 +39,17 @@ const NOTHING: ServedService = { ports: [], refusals: [], warnings: [] };
  */
 export function servedPorts(service: Service, allPortsEnabled: boolean): ServedService {
   if (service.otherProxy || service.headlessLabel) return NOTHING;
+  const mistakes = annotationWarnings(service);
   const scheme = portScheme(service, allPortsEnabled);
-  if (scheme.kind === 'refused') return { ...NOTHING, refusals: scheme.refusals };
-  if (service.type === 'ExternalName' || service.headless) return NOTHING;
+  if (scheme.kind === 'refused') {
+    return { ...NOTHING, refusals: scheme.refusals, warnings: mistakes };
+  }
+  if (service.type === 'ExternalName' || service.headless) {
+    return mistakes.length === 0 ? NOTHING : { ...NOTHING, warnings: mistakes };
+  }
 
   const ports: ServedPort[] = [];
-  const warnings: string[] = [];
+  const warnings = [...mistakes];
   for (const family of IP_FAMILIES) {
     const clusterIP = service.clusterIPs.find((address) => familyOf(address) === family);
     // kube-proxy too serves a family only where the Service has a cluster IP of it.
@@ -103,6 +108,19 @@ function sourceRanges(service: Service, family: IpFamily): readonly string[] | u
   // kube-proxy leaves a family without a range of its own open; see openFamilyWarning.
   if (ranges.length === 0 || ranges.some((cidr) => cidr.endsWith('/0'))) return undefined;
   return unique(ranges);
+}
+
+/**
+ * Whoever writes `portwide.dev/port: all` asks for all ports, and gets the listed ones. One warning a
+ * Service, however many annotations it has.
+ */
+function annotationWarnings({ unknownAnnotations = [] }: Service): readonly string[] {
+  const [field, ...others] = unknownAnnotations;
+  if (field === undefined) return NOTHING.warnings;
+  const more = others.length === 0 ? '' : ` (and ${others.length} more)`;
+  return [
+    `${field}${more}: is not known and means nothing; ports are given by ${PORTS_ANNOTATION}`,
+  ];
 }
 
 function openFamilyWarning(service: Service, family: IpFamily): string | undefined {

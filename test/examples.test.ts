@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
-import { copyFileSync } from 'node:fs';
+import { copyFileSync, globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { execa } from 'execa';
+import { parseAllDocuments } from 'yaml';
 import { validate } from '../cmd/validate.ts';
 import { AGENT_FLAGS, Agent } from './e2e/agent.ts';
 import { createLab, waitFor } from './lab/lab.ts';
@@ -12,6 +13,18 @@ describe('what users are shown', () => {
   it('the examples have no faults', () => {
     const { problems, passedOver } = validate(file('examples'), { AllPorts: true });
     assert.deepEqual([problems, [...passedOver]], [[], []]);
+  });
+
+  it('the examples name a namespace before what is in it, as `kubectl apply -f` needs it', () => {
+    for (const path of globSync(file('examples/*.yaml'))) {
+      const known = new Set(['default']);
+      for (const document of parseAllDocuments(readFileSync(path, 'utf8'))) {
+        const { kind, metadata } = document.toJS();
+        if (kind === 'Namespace') known.add(metadata.name);
+        const { namespace = 'default' } = metadata;
+        assert.ok(known.has(namespace), `${path}: ${kind} ${metadata.name}`);
+      }
+    }
   });
 
   it('the demo sees everything that it claims', async () => {

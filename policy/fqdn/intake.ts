@@ -39,8 +39,12 @@ export class Intake {
     return { ...counts, givenUp, overdue: this.#holds.overdue };
   }
 
-  /** @param resolvers Canonical addresses. */
+  /**
+   * @param patterns None: nothing is looked for, and what is held back goes on.
+   * @param resolvers Canonical addresses.
+   */
   configure(patterns: readonly string[], resolvers: readonly string[]): void {
+    if (patterns.length === 0) this.#holds.drop();
     this.#inspector.setPatterns(patterns);
     const keys = resolvers.map((resolver) => addressBytes(resolver).toString('latin1'));
     this.#inspector.setResolvers(new Set(keys));

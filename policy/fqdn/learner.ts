@@ -18,7 +18,7 @@ export interface LearnerOptions {
 }
 
 /**
- * Floor: the lifetime that kube-network-policies gives to a TTL of 0, and for which Java remembers an
+ * As settings have them by default (config/policy-settings.ts). Floor: the lifetime that kube-network-policies gives to a TTL of 0, and for which Java remembers an
  * address. Cap: a pod may use an address for its TTL (NPEP-133), so to take it away earlier would cut off
  * the pods that behave; but one with a TTL of weeks must not stay for so long. An hour is what
  * CoreDNS caches at most.

@@ -100,6 +100,11 @@ export class DnsLearning {
     this.#expire();
   }
 
+  /** Has the thread be there before the first name, so that little is left to be done then. */
+  prepare(): void {
+    if (!this.#isWanted) this.#thread.rest();
+  }
+
   /** Takes over what an earlier agent learned. */
   restore(answers: readonly Answer[]): void {
     this.#learner.restore(answers, this.#options.timers.now());
@@ -179,7 +184,7 @@ export class DnsLearning {
 
   #adaptThread(): void {
     if (!this.#isWanted) {
-      void this.#thread.stop();
+      this.#thread.rest();
       return;
     }
     const patterns = [...(this.#patterns ?? [])];

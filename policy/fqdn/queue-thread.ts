@@ -28,7 +28,13 @@ const HEAP_MIB = 128;
 
 const SCRIPT = new URL('./thread.ts', import.meta.url);
 
-/** Has the thread that looks into packets run for as long as it is wanted. */
+/** Of a thread that rests: it looks for nothing. */
+const AT_REST: Settings = { kind: 'settings', patterns: [], resolvers: [] };
+
+/**
+ * Has the thread that looks into packets run for as long as it is wanted. To start it takes longer than all
+ * else that is to be done for the first name, so it is started before, and rests between names.
+ */
 export class QueueThread {
   readonly #options: QueueThreadOptions;
   readonly #counts = new Float64Array(
@@ -47,10 +53,15 @@ export class QueueThread {
 
   /** Has it run, with these settings. */
   run(settings: Omit<Settings, 'kind'>): void {
-    this.#settings = { kind: 'settings', ...settings };
-    if (this.#worker !== undefined) this.#worker.postMessage(this.#settings);
-    // One that is about to end has the queue still.
-    else if (this.#timer === undefined) void this.#ended.then(() => this.#start());
+    this.#set({ kind: 'settings', ...settings });
+  }
+
+  /**
+   * Has it be there, and look for nothing. If it cannot, as where the kernel has no queues, nobody is told
+   * and it is not tried again before it is wanted.
+   */
+  rest(): void {
+    this.#set(AT_REST);
   }
 
   /** Has it end. What it holds back goes on, and its packets bypass the queue from then on. */
@@ -68,6 +79,13 @@ export class QueueThread {
   /** Since this object was made. */
   count(what: Count): number {
     return this.#counts[COUNTS.indexOf(what)] ?? 0;
+  }
+
+  #set(settings: Settings): void {
+    this.#settings = settings;
+    if (this.#worker !== undefined) this.#worker.postMessage(settings);
+    // One that is about to end has the queue still.
+    else if (this.#timer === undefined) void this.#ended.then(() => this.#start());
   }
 
   #start(): void {
@@ -96,6 +114,7 @@ export class QueueThread {
         resolve();
         if (this.#worker !== worker) return;
         this.#worker = undefined;
+        if (this.#settings === AT_REST) return;
         this.#timer = timers.set(() => {
           this.#timer = undefined;
           this.#start();

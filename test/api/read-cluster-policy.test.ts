@@ -694,6 +694,12 @@ describe('AdminNetworkPolicy, BaselineAdminNetworkPolicy, ClusterNetworkPolicy',
         failsClosed(kind, 'egress', { to: [{ domainNames: 'a.io' }] }, at, /list/);
       });
 
+      it(`${kind}: none twice, as in a set of the API; in two ways it may be`, () => {
+        const twice = { to: [{ domainNames: ['a.io', 'b.io', 'a.io'] }] };
+        failsClosed(kind, 'egress', twice, '.to[0].domainNames[2]', /must not be there twice/);
+        assert.deepEqual(patterns(kind, ['a.io', 'A.io', 'a.io.']), ['a.io', 'a.io', 'a.io']);
+      });
+
       for (const action of ['Deny', 'Pass']) {
         it(`${kind}: cannot be in a rule that is to ${action}, which denies everything then`, () => {
           const rule = { action, to: [{ namespaces: {} }, { domainNames: ['a.io'] }] };

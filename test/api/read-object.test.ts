@@ -32,7 +32,8 @@ describe('reading an object', () => {
   it('knows the kinds of network policy', () => {
     for (const kind of POLICY_KINDS) {
       const hasSubject = API_VERSIONS[kind].startsWith('policy.') && kind !== 'CIDRGroup';
-      const spec = hasSubject ? { subject: { namespaces: {} } } : {};
+      const ofGroup = kind === 'CIDRGroup' ? { cidrs: ['10.0.0.0/8'] } : {};
+      const spec = hasSubject ? { subject: { namespaces: {} } } : ofGroup;
       const raw = { apiVersion: API_VERSIONS[kind], kind, metadata: { name: 'default' }, spec };
       const read = readObject(raw, [kind]);
       const key = isNamespaced(kind) ? 'default/default' : 'default';

@@ -184,16 +184,18 @@ describe('reading a CIDRGroup', () => {
     ]);
   });
 
-  it('may be empty', () => {
-    for (const more of [{}, { spec: {} }, { spec: null }, { spec: { cidrs: [] } }, { cidrs: [] }]) {
-      assert.deepEqual(cidrs(more), []);
+  it('may not be empty, as NPEP-182 has it', () => {
+    for (const more of [{}, { spec: {} }, { spec: null }, { spec: { cidrs: null } }]) {
+      refuses(() => cidrs(more), 'spec.cidrs', /is required/);
     }
+    refuses(() => cidrs({ spec: { cidrs: [] } }), 'spec.cidrs', /must not be empty/);
+    refuses(() => cidrs({ cidrs: [] }), 'cidrs', /must not be empty/);
   });
 
   it('has at most 25', () => {
     const many = Array.from({ length: 26 }, (_, index) => `10.${index}.0.0/16`);
     assert.equal(cidrs({ spec: { cidrs: many.slice(1) } }).length, 25);
-    refuses(() => cidrs({ spec: { cidrs: many } }), 'spec.cidrs', /at most 25 CIDRs, not 26/);
+    refuses(() => cidrs({ spec: { cidrs: many } }), 'spec.cidrs', /at most 25 members, not 26/);
     refuses(() => cidrs({ cidrs: many }), 'cidrs', /at most 25/);
   });
 

@@ -113,6 +113,18 @@ describe('reading a Service', () => {
     } satisfies Service);
   });
 
+  it('notes annotations of ours that there are not', () => {
+    const annotated = (annotations: unknown) =>
+      readService(raw({}, { metadata: { annotations } })).unknownAnnotations;
+    assert.deepEqual(
+      annotated({ 'portwide.dev/ports': '80', 'portwide.dev/port': 'all', 'portwide.dev/"\n': 7 }),
+      ['metadata.annotations["portwide.dev/port"]', 'metadata.annotations["portwide.dev/\\"\\n"]'],
+    );
+    for (const none of [undefined, null, {}, { 'portwide.dev/ports': '80', 'example.com/a': '' }]) {
+      assert.equal(annotated(none), undefined);
+    }
+  });
+
   const fields: readonly (readonly [string, Raw, Partial<Service>])[] = [
     ['null for missing', raw({ ports: null, clusterIPs: null, type: null }), { ports: [] }],
     ['clusterIP alone', raw({ clusterIP: '10.0.0.1' }), { clusterIPs: ['10.0.0.1'] }],

@@ -175,6 +175,53 @@ describe('the command', () => {
       assert.deepEqual([exitCode, stdout], [0, '5 objects, no faults']);
     });
 
+    it('refuses a Service without ports, as API servers do, unless it needs none', async () => {
+      const without = (name: string, spec: string, metadata = '') =>
+        `apiVersion: v1\nkind: Service\nmetadata: {name: ${name}${metadata}}\nspec: {${spec}}\n`;
+      put(
+        'a.yaml',
+        [
+          without('none', 'clusterIP: 10.96.0.40'),
+          without('empty', 'clusterIP: 10.96.0.41, ports: []'),
+          without('all', 'clusterIP: 10.96.0.42', ', annotations: {portwide.dev/ports: all}'),
+          without('field', 'clusterIP: 10.96.0.43, allPorts: true'),
+          without('headless', 'clusterIP: None'),
+          without('alias', 'type: ExternalName, externalName: example.com'),
+        ].join('---\n'),
+      );
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 1);
+      const reason =
+        'spec.ports: must not be empty without spec.allPorts: true; beside portwide.dev/ports a placeholder stands there';
+      assert.deepEqual(
+        stdout.split('\n'),
+        ['1: Service default/none', '6: Service default/empty', '11: Service default/all'].map(
+          (object) => `${directory}/a.yaml:${object}: ${reason}`,
+        ),
+      );
+    });
+
+    it('refuses the same domain name twice, as API servers do', async () => {
+      const twice = POLICIES.replace('Deny', 'Allow').replace(
+        /domainNames: \[.*?\]/,
+        'domainNames: [a.test, b.test, a.test]',
+      );
+      put('a.yaml', twice.slice(twice.indexOf('---\n') + 4));
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 1);
+      assert.match(stdout, /spec\.egress\[0\]\.to\[0\]\.domainNames\[2\]: must not be there twice/);
+    });
+
+    it('warns of annotations under portwide.dev/ that it does not know, and exits 0', async () => {
+      put('a.yaml', SIP.replace('portwide.dev/ports', 'portwide.dev/port'));
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 0);
+      assert.deepEqual(stdout.split('\n'), [
+        `warning: ${directory}/a.yaml:1: Service default/sip: metadata.annotations["portwide.dev/port"]: is not known and means nothing; ports are given by portwide.dev/ports`,
+        '2 objects, no faults',
+      ]);
+    });
+
     it('tells how many objects it passed over, of which kinds', async () => {
       const object = (kind: string) => `apiVersion: v1\nkind: ${kind}\nmetadata: {name: a}\n`;
       const policy = (kind: string) => `${object(kind)}spec: {podSelector: {}}\n`;

@@ -58,6 +58,22 @@ const OBJECTS: readonly Manifest[] = [
   {
     apiVersion: 'policy.networking.k8s.io/v1alpha1',
     kind: 'AdminNetworkPolicy',
+    metadata: { name: 'no-relay' },
+    spec: {
+      priority: 5,
+      subject: { namespaces: {} },
+      egress: [
+        {
+          action: 'Deny',
+          to: [{ networks: ['198.51.100.64/28'] }],
+          ports: [{ portNumber: { protocol: 'TCP', port: 25 } }],
+        },
+      ],
+    },
+  },
+  {
+    apiVersion: 'policy.networking.k8s.io/v1alpha1',
+    kind: 'AdminNetworkPolicy',
     metadata: { name: 'no-telnet' },
     spec: {
       priority: 10,
@@ -85,7 +101,7 @@ describe('portwide policy explain', () => {
     );
   });
   after(() => rmSync(directory, { recursive: true, force: true }));
-  const ask = (from: string, to: string, port: number, ...more: string[]) =>
+  const ask = (from: string, to: string, port: number | string, ...more: string[]) =>
     explain('--manifests', directory, '--from', from, '--to', to, '--port', `${port}`, ...more);
 
   it('says who allows, in each family, and exits with 0', async () => {
@@ -165,15 +181,64 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     [['a/b/c', 'data/db', 1], 'A pod is namespace/name.'],
     [['default/web', '*.example.com', 1], 'neither a pod, an address nor a domain name'],
     [['default/web', 'data/db', 65536], 'A port is 1 to 65535.'],
+    [['default/web', 'data/db', '80/'], 'A protocol is one of TCP, UDP, SCTP.'],
+    [['default/web', 'data/db', '80/ICMP'], 'A protocol is one of TCP, UDP, SCTP.'],
+    [['default/web', 'data/db', '80/TCP/TCP'], 'A protocol is one of TCP, UDP, SCTP.'],
+    [['default/web', 'data/db', 'http/TCP'], 'A port is 1 to 65535.'],
+    [
+      ['default/web', 'data/db', '80/UDP', '--protocol=TCP'],
+      '--port 80/UDP contradicts --protocol TCP: leave one of them out',
+    ],
+    [['default/web', 'data/db', 80, '--no-such-flag'], "unknown option '--no-such-flag'"],
+    [
+      ['default/web', 'data/db', 80, '--manifests=/nonexistent'],
+      'manifest directory "/nonexistent" cannot be read',
+    ],
   ] as const) {
-    it(`fails: ${message}`, async () => {
-      const [from, to, port] = args;
-      const { stdout, stderr, exitCode } = await ask(from, to, port);
+    it(`fails, and exits with 2: ${message}, ${args.join(' ')}`, async () => {
+      const [from, to, port, ...more] = args;
+      const { stdout, stderr, exitCode } = await ask(from, to, port, ...more);
       assert.ok(stderr.includes(message), stderr);
       assert.equal(stdout, '');
-      assert.equal(exitCode, 1);
+      assert.equal(exitCode, 2);
     });
   }
+
+  it('takes the protocol with the port, in whatever case', async () => {
+    for (const [port, ...more] of [
+      ['5432/TCP'],
+      ['5432/tcp', '--protocol', 'TCP'],
+      ['5432/udp'],
+      ['5432/UDP', '--protocol', 'udp'],
+    ] as const) {
+      const { stdout, exitCode } = await ask('default/web', 'data/db', port, ...more);
+      const protocol = port.slice(5).toUpperCase();
+      assert.match(stdout, new RegExp(`^IPv4 .*, ${protocol} 5432: `));
+      assert.equal(exitCode, protocol === 'TCP' ? 0 : 1);
+    }
+  });
+
+  it('exits with 2 where it depends on domain names, and with 1 where it is denied anyway', async () => {
+    const unsure = await ask('default/web', 'www.example.com', '25/TCP');
+    assert.match(unsure.stdout, /: allowed\n/);
+    assert.match(unsure.stdout, /unless its address is one of .*no-relay spec\.egress\[0\]/);
+    assert.equal(unsure.exitCode, 2);
+    assert.equal((await ask('default/web', 'www.example.com', 443)).exitCode, 0);
+    // IPv4 is denied whatever is known of names.
+    assert.equal((await ask('default/web', 'www.example.com', 23)).exitCode, 1);
+  });
+
+  it('exits with 2 without all of the question, and with 0 after --help, which tells of it', async () => {
+    assert.equal((await explain('--from', 'default/web')).exitCode, 2);
+    const { stdout, exitCode } = await explain('--help');
+    assert.equal(exitCode, 0);
+    assert.match(stdout, /Exit status:\n {2}0 {2}allowed.*\n {2}1 {2}denied\n {2}2 {2}error/);
+  });
+
+  it('exits with 2 when the cluster cannot be asked', async () => {
+    const ends = ['--from', 'default/web', '--to', 'data/db', '--port', '80'];
+    assert.equal((await explain('--master', 'http://127.0.0.1:1', ...ends)).exitCode, 2);
+  });
 
   it('asks a cluster once', async () => {
     const double = new ApiServerDouble();

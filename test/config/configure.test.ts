@@ -225,6 +225,22 @@ describe('configuring', () => {
         '--ipvs-min-sync-period: must not be greater than --ipvs-sync-period',
       ],
       [
+        '--fqdn-ttl-floor=61s --fqdn-ttl-cap=1m',
+        undefined,
+        '--fqdn-ttl-floor: must not be greater than --fqdn-ttl-cap',
+      ],
+      [
+        '--fqdn-ttl-floor=500ms --fqdn-ttl-cap=0',
+        undefined,
+        '--fqdn-ttl-floor: must be whole seconds, as TTLs are',
+        '--fqdn-ttl-cap: must be greater than 0',
+      ],
+      [
+        '',
+        'portwide: {networkPolicy: {fqdnTtlFloor: 2h}}',
+        '/f: portwide.networkPolicy.fqdnTtlFloor: must not be greater than portwide.networkPolicy.fqdnTtlCap',
+      ],
+      [
         '--detect-local-mode=BridgeInterface',
         undefined,
         '--detect-local-mode: BridgeInterface needs --pod-bridge-interface',

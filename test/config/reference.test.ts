@@ -22,7 +22,7 @@ log-text-info-buffer-size machine-id-file boot-id-file`
   .map((name) => `--${name}`);
 const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '--ipvs-all-ports']
   .concat('--network-policy', '--fqdn-resolvers', '--policy-log-group')
-  .concat('--config-restart-jitter');
+  .concat('--fqdn-ttl-floor', '--fqdn-ttl-cap', '--config-restart-jitter');
 /** kube-proxy has them in its file alone; and where cluster IPs come from it asks the API server. */
 const NFTABLES_FLAGS = ['masquerade-all', 'masquerade-bit', 'sync-period', 'min-sync-period']
   .map((name) => `--nftables-${name}`)
@@ -57,7 +57,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['portwide.iptables', 'variant'],
   ['portwide.ipvs', 'fwmarkRange', 'allPorts'],
   ['portwide.nftables', 'serviceCIDRs'],
-  ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'logGroup'],
+  ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'fqdnTtlFloor', 'fqdnTtlCap', 'logGroup'],
 ];
 
 describe('the tables of settings', () => {

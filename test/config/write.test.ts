@@ -118,6 +118,8 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   nftablesMinSyncPeriod: period,
   networkPolicy: bool,
   fqdnResolvers: fc.array(constantFrom('10.96.0.10', 'fd00::a'), { maxLength: 2 }),
+  fqdnTtlFloor: constantFrom(0, 1000, 30_000, 3_600_000),
+  fqdnTtlCap: constantFrom(3_600_000, 86_400_000),
   policyLogGroup: perhaps(integer({ min: 0, max: 65535 })),
   portRange: perhaps(constantFrom('0-0', '300-2000', '80', '80+2')),
   winkernelNetworkName: perhaps(word),

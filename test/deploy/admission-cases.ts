@@ -1,5 +1,5 @@
 /** Services that ask for all ports, well or not; one table for the agent and for the policy. */
-import { MAX_RANGES } from '../../api/all-ports.ts';
+import { MAX_RANGES, MAX_VALUE_LENGTH } from '../../api/all-ports.ts';
 
 export interface AdmissionCase {
   readonly title: string;
@@ -57,6 +57,10 @@ const CONTRADICTION = `${ANNOTATION}: port ranges contradict spec.allPorts: true
 const manyRanges = (count: number) =>
   Array.from({ length: count }, (_, at) => `${2 * at + 1}/TCP`).join();
 
+/** As many ranges, which are one where they touch. */
+const longest = (count: number) =>
+  Array.from({ length: count }, (_, at) => `${10_000 + at}-65535/SCTP`).join(', ');
+
 export const CASES: readonly AdmissionCase[] = [
   // Not all-ports: no business of ours, whatever else they are.
   ...(
@@ -84,6 +88,12 @@ export const CASES: readonly AdmissionCase[] = [
       ['several, with white space', serviceObject(' 5060/UDP , 20000-50000/UDP,\t8000-8100 ')],
       ['as many ranges as can be', serviceObject(manyRanges(MAX_RANGES))],
       ['many that are one range', serviceObject('1-10,5-20,'.repeat(700).slice(0, -1))],
+      ['as many ranges as can be, at their longest', serviceObject(longest(MAX_RANGES))],
+      [
+        'as many characters as can be',
+        serviceObject(` ${'5-5,'.repeat(MAX_RANGES * 4)} 5`.padEnd(MAX_VALUE_LENGTH)),
+      ],
+      ['what JavaScript trims', serviceObject('\ufeff80\u00a0,\u2003\v90\f')],
       ['a LoadBalancer', serviceObject('all', LOAD_BALANCER)],
       ['the field', byField()],
       ['the field on a LoadBalancer', byField(LOAD_BALANCER)],
@@ -130,12 +140,34 @@ export const CASES: readonly AdmissionCase[] = [
       ['80/ TCP', '"80/ TCP": the protocol must be TCP, UDP or SCTP'],
       ['80-90/20-10', '"80-90/20-10": the protocol must be TCP, UDP or SCTP'],
       ['80,90/tcp,x', '"90/tcp": the protocol must be TCP, UDP or SCTP'],
+      ['80, 20-10 ,x', '"20-10": the range ends before it begins'],
+      ['80,x,20-10', `"x" ${NEITHER}`],
+      ['5-6/UDP,20-10/UDP,30-20', '"20-10/UDP": the range ends before it begins'],
     ] as const
   ).map(([value, message]) => ({
     title: `value ${JSON.stringify(value)}`,
     service: serviceObject(value),
     refused: [`${ANNOTATION}: ${message}`],
   })),
+  ...(
+    [
+      [
+        'more characters than can be',
+        '5,'.repeat(MAX_VALUE_LENGTH / 2).padEnd(MAX_VALUE_LENGTH + 1),
+      ],
+      ['20,000 items', '5,'.repeat(20_000)],
+      ['200,000 commas', ','.repeat(200_000)],
+    ] as const
+  ).map(([title, value]) => ({
+    title,
+    service: serviceObject(value),
+    refused: [`${ANNOTATION}: longer than ${MAX_VALUE_LENGTH} characters`],
+  })),
+  {
+    title: 'as many commas as can be',
+    service: serviceObject(','.repeat(MAX_VALUE_LENGTH)),
+    refused: [`${ANNOTATION}: "" ${NEITHER}`],
+  },
   {
     title: 'a value that cannot be read beside the field',
     service: byField({}, 'some'),

@@ -1,18 +1,20 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { portScheme } from '../../api/all-ports.ts';
+import { MAX_VALUE_LENGTH, portScheme } from '../../api/all-ports.ts';
 import { readService } from '../../api/read-service.ts';
 import { CASES, serviceObject } from './admission-cases.ts';
-import { readObject } from './manifests.ts';
-import { expressionTypes, judge, type PolicySpec } from './policy.ts';
+import { readObject, readObjects } from './manifests.ts';
+import { expressionTypes, judge, type PolicySpec, variablesOf } from './policy.ts';
 
 const validating = readObject<{ spec: PolicySpec }>(
   'deploy/admission.yaml',
   'ValidatingAdmissionPolicy',
 );
+const NODE_PORTS = 'deploy/admission-node-ports.yaml';
+const NODE_PORTS_BETA = 'deploy/admission-node-ports-v1beta1.yaml';
 const mutating = readObject<{
   spec: PolicySpec & { mutations: readonly { applyConfiguration: { expression: string } }[] };
-}>('deploy/admission-node-ports.yaml', 'MutatingAdmissionPolicy');
+}>(NODE_PORTS, 'MutatingAdmissionPolicy');
 
 /** Objects come as JSON: what is undefined is not there. */
 const json = (value: object): Record<string, object> => JSON.parse(JSON.stringify(value));
@@ -76,6 +78,21 @@ describe('the admission policy and the agent refuse the same, in the same words'
 });
 
 describe('the admission policy', () => {
+  it('has the length that the agent has', () => {
+    const isTooLong = validating.spec.variables?.find(({ name }) => name === 'isTooLong');
+    assert.equal(isTooLong?.expression, `variables.value.size() > ${MAX_VALUE_LENGTH}`);
+  });
+
+  it('takes nothing apart of a value that is too long', () => {
+    const object = json(serviceObject(','.repeat(200_000)));
+    const { variables } = variablesOf(validating.spec, { object, oldObject: null });
+    const { text, sound, backward, bad } = variables;
+    assert.deepEqual(
+      { text, sound, backward, bad },
+      { text: '', sound: '', backward: [], bad: [] },
+    );
+  });
+
   it('has expressions of the types that an API server asks for', () => {
     for (const [what, type] of expressionTypes(validating.spec)) {
       if (/^(condition|validation)/.test(what)) assert.equal(type, 'bool', what);
@@ -170,6 +187,20 @@ describe('the mutating policy takes node ports from all-ports load balancers', (
       'MutatingAdmissionPolicyBinding',
     );
     assert.deepEqual(spec, { policyName: mutating.metadata.name });
+  });
+
+  it('is the same for API servers that have it as v1beta1', () => {
+    const beta = readObjects(NODE_PORTS_BETA);
+    assert.deepEqual(
+      beta.map(({ apiVersion, ...rest }) => ({
+        apiVersion: apiVersion.replace('beta1', ''),
+        ...rest,
+      })),
+      readObjects(NODE_PORTS),
+    );
+    assert.ok(
+      beta.every(({ apiVersion }) => apiVersion === 'admissionregistration.k8s.io/v1beta1'),
+    );
   });
 
   it('asks for all ports as the validating policy does', () => {

@@ -1,27 +1,39 @@
 /**
- * Custom resource definitions as an API server takes them: whether a schema is structural, and whether it
- * takes an object. As much of both as the schemas here use.
+ * Custom resource definitions as an API server takes them: whether a schema is structural, whether its CEL
+ * compiles, and whether it takes an object. As much of these as the schemas here use.
  */
-import { Environment } from '@marcbachmann/cel-js';
-import { canonicalCidr } from '../../api/addresses.ts';
+import { celFaults, celViolations } from './crd-cel.ts';
 
 export interface Schema {
   readonly type?: string;
   readonly description?: string;
+  readonly default?: unknown;
   readonly properties?: Readonly<Record<string, Schema>>;
+  readonly additionalProperties?: Schema;
   readonly required?: readonly string[];
+  readonly minProperties?: number;
+  readonly maxProperties?: number;
   readonly items?: Schema;
-  readonly enum?: readonly string[];
-  readonly format?: string;
   readonly minItems?: number;
   readonly maxItems?: number;
+  readonly enum?: readonly string[];
+  readonly format?: string;
+  readonly pattern?: string;
+  readonly minLength?: number;
   readonly maxLength?: number;
-  readonly 'x-kubernetes-validations'?: readonly {
-    readonly rule: string;
-    readonly message: string;
-  }[];
+  readonly minimum?: number;
+  readonly maximum?: number;
+  readonly anyOf?: readonly Schema[];
+  readonly 'x-kubernetes-preserve-unknown-fields'?: boolean;
+  readonly 'x-kubernetes-validations'?: readonly Rule[];
   readonly 'x-kubernetes-list-type'?: string;
   readonly 'x-kubernetes-list-map-keys'?: readonly string[];
+  readonly 'x-kubernetes-map-type'?: string;
+}
+
+export interface Rule {
+  readonly rule: string;
+  readonly message: string;
 }
 
 export interface CustomResourceDefinition {
@@ -39,22 +51,38 @@ export interface CustomResourceDefinition {
 }
 
 /** Keywords beside these may be good, but nobody has looked. */
-const KEYWORDS: Readonly<Record<string, readonly string[]>> = {
-  object: ['properties', 'required'],
+const KEYWORDS: Readonly<Record<string, readonly (keyof Schema)[]>> = {
+  object: [
+    'properties',
+    'additionalProperties',
+    'required',
+    'minProperties',
+    'maxProperties',
+    'x-kubernetes-map-type',
+  ],
   array: ['items', 'minItems', 'maxItems', 'x-kubernetes-list-type', 'x-kubernetes-list-map-keys'],
-  string: ['enum', 'format', 'maxLength'],
-  integer: ['format'],
+  string: ['enum', 'format', 'pattern', 'minLength', 'maxLength', 'default'],
+  integer: ['format', 'minimum', 'maximum'],
 };
-const ANYWHERE = ['type', 'description', 'x-kubernetes-validations'];
+const ANYWHERE: readonly string[] = ['type', 'description', 'x-kubernetes-validations'];
+/** Of a field without a type: keywords of each type count for values of that type. */
+const UNTYPED: readonly string[] = [
+  'x-kubernetes-preserve-unknown-fields',
+  'description',
+  'anyOf',
+  ...Object.values(KEYWORDS).flat(),
+];
 
-/** Why a schema is not structural; nothing when it is. */
+/** Why a schema is not structural, or which of its rules do not compile; nothing when all is well. */
 export function structuralFaults(schema: Schema, path = ''): string[] {
   const { type = '', properties = {}, items, required = [] } = schema;
-  const known = KEYWORDS[type];
+  const isUntyped = type === '' && schema['x-kubernetes-preserve-unknown-fields'] === true;
+  const known = isUntyped ? UNTYPED : KEYWORDS[type];
   if (known === undefined) return [`${path}: has the type ${JSON.stringify(type)}`];
   const faults = Object.keys(schema)
-    .filter((keyword) => !known.includes(keyword) && !ANYWHERE.includes(keyword))
-    .map((keyword) => `${path}: ${keyword} is no keyword of ${type}`);
+    .filter((keyword) => !(known as readonly string[]).includes(keyword))
+    .filter((keyword) => isUntyped || !ANYWHERE.includes(keyword))
+    .map((keyword) => `${path}: ${keyword} is no keyword of ${isUntyped ? 'no type' : type}`);
   if (path === '.metadata' && Object.keys(schema).length > 1) faults.push(`${path}: is restricted`);
   if (type === 'array' && items === undefined) faults.push(`${path}: has no items`);
   for (const name of required) {
@@ -67,55 +95,110 @@ export function structuralFaults(schema: Schema, path = ''): string[] {
   for (const key of keys) {
     if (!items?.required?.includes(key)) faults.push(`${path}: its key ${key} is not required`);
   }
+  faults.push(...celFaults(schema, path));
+  const below = isUntyped ? untypedFaults : structuralFaults;
   for (const [name, each] of Object.entries(properties)) {
-    faults.push(...structuralFaults(each, `${path}.${name}`));
+    faults.push(...below(each, `${path}.${name}`));
   }
-  if (items !== undefined) faults.push(...structuralFaults(items, `${path}[]`));
+  if (items !== undefined) faults.push(...below(items, `${path}[]`));
+  if (schema.additionalProperties !== undefined) {
+    faults.push(...below(schema.additionalProperties, `${path}{}`));
+  }
   return faults;
+}
+
+/** Below a field without a type an API server has no types for CEL, and takes no rule. */
+function untypedFaults(schema: Schema, path: string): string[] {
+  const hasRules = (each: Schema): boolean =>
+    each['x-kubernetes-validations'] !== undefined ||
+    [...Object.values(each.properties ?? {}), ...(each.items ? [each.items] : [])].some(hasRules);
+  return [
+    ...(hasRules(schema) ? [`${path}: has rules below a field without a type`] : []),
+    ...structuralFaults(schema, path),
+  ];
 }
 
 /** What an API server says of an object; of fields that it drops, that it does so. */
 export function objectFaults(schema: Schema, value: unknown, path = ''): string[] {
-  const faults: string[] = [];
-  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
-  if (schema.type === 'object') {
-    if (!isObject) return [`${path}: must be an object`];
-    for (const name of schema.required ?? []) {
-      if (!Object.hasOwn(value, name)) faults.push(`${path}.${name}: is required`);
-    }
-    for (const [name, each] of Object.entries(value)) {
-      const own = schema.properties?.[name];
-      if (own !== undefined) faults.push(...objectFaults(own, each, `${path}.${name}`));
-      else if (path !== '.metadata') faults.push(`${path}.${name}: is dropped`);
-    }
-  } else if (schema.type === 'array') {
-    if (!Array.isArray(value)) return [`${path}: must be a list`];
-    const { minItems = 0, maxItems = Infinity, items = {} } = schema;
-    if (value.length < minItems) faults.push(`${path}: must have at least ${minItems} items`);
-    if (value.length > maxItems) faults.push(`${path}: must have at most ${maxItems} items`);
-    faults.push(...value.flatMap((item, index) => objectFaults(items, item, `${path}[${index}]`)));
-  } else if (schema.type === 'string') {
-    if (typeof value !== 'string') return [`${path}: must be a string`];
-    if (value.length > (schema.maxLength ?? Infinity)) faults.push(`${path}: is too long`);
-    if (schema.enum?.includes(value) === false) faults.push(`${path}: is none of these words`);
-  } else if (schema.type === 'integer' && !Number.isInteger(value)) {
-    faults.push(`${path}: must be a whole number`);
+  const faults = typeFaults(schema, value, path);
+  if (faults.length > 0) return faults;
+  if (typeof value === 'string') faults.push(...textFaults(schema, value, path));
+  if (typeof value === 'number') faults.push(...numberFaults(schema, value, path));
+  if (Array.isArray(value)) faults.push(...listFaults(schema, value, path));
+  if (isObject(value)) faults.push(...memberFaults(schema, value, path));
+  const { anyOf } = schema;
+  if (anyOf?.every((each) => requirementFaults(each, value, path).length > 0)) {
+    faults.push(`${path}: is none of what it may be`);
   }
-  for (const { rule, message } of schema['x-kubernetes-validations'] ?? []) {
-    if (evaluate(rule, value) !== true) faults.push(`${path}: ${message}`);
+  // An API server checks no rules of what is wrong otherwise.
+  if (faults.length > 0) return faults;
+  return celViolations(schema, value).map((message) => `${path}: ${message}`);
+}
+
+function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function typeFaults({ type }: Schema, value: unknown, path: string): string[] {
+  if (type === 'object' && !isObject(value)) return [`${path}: must be an object`];
+  if (type === 'array' && !Array.isArray(value)) return [`${path}: must be a list`];
+  if (type === 'string' && typeof value !== 'string') return [`${path}: must be a string`];
+  if (type === 'integer' && !Number.isInteger(value)) return [`${path}: must be a whole number`];
+  return [];
+}
+
+function textFaults(schema: Schema, value: string, path: string): string[] {
+  const { minLength = 0, maxLength = Infinity, pattern = '' } = schema;
+  return [
+    ...(value.length < minLength ? [`${path}: is too short`] : []),
+    ...(value.length > maxLength ? [`${path}: is too long`] : []),
+    ...(new RegExp(pattern).test(value) ? [] : [`${path}: is not as ${pattern}`]),
+    ...(schema.enum?.includes(value) === false ? [`${path}: is none of these words`] : []),
+  ];
+}
+
+function numberFaults(schema: Schema, value: number, path: string): string[] {
+  const { minimum = -Infinity, maximum = Infinity } = schema;
+  if (value >= minimum && value <= maximum) return [];
+  return [`${path}: must be from ${minimum} to ${maximum}`];
+}
+
+function listFaults(schema: Schema, value: readonly unknown[], path: string): string[] {
+  const { minItems = 0, maxItems = Infinity, items = {} } = schema;
+  const faults: string[] = [];
+  if (value.length < minItems) faults.push(`${path}: must have at least ${minItems} items`);
+  if (value.length > maxItems) faults.push(`${path}: must have at most ${maxItems} items`);
+  if (schema['x-kubernetes-list-type'] === 'set' && new Set(value).size < value.length) {
+    faults.push(`${path}: has an item twice`);
+  }
+  faults.push(...value.flatMap((item, index) => objectFaults(items, item, `${path}[${index}]`)));
+  return faults;
+}
+
+function memberFaults(
+  schema: Schema,
+  value: Readonly<Record<string, unknown>>,
+  path: string,
+): string[] {
+  const { minProperties = 0, maxProperties = Infinity, properties, additionalProperties } = schema;
+  const faults = requirementFaults(schema, value, path);
+  const { length } = Object.keys(value);
+  if (length < minProperties) faults.push(`${path}: must have at least ${minProperties} members`);
+  if (length > maxProperties) faults.push(`${path}: must have at most ${maxProperties} members`);
+  const keepsUnknown = schema['x-kubernetes-preserve-unknown-fields'] || path === '.metadata';
+  for (const [name, each] of Object.entries(value)) {
+    const own = properties?.[name] ?? additionalProperties;
+    if (own !== undefined) faults.push(...objectFaults(own, each, `${path}.${name}`));
+    else if (!keepsUnknown) faults.push(`${path}.${name}: is dropped`);
   }
   return faults;
 }
 
-/** isCIDR is of Kubernetes' own library; it takes host bits, but no IPv4 in IPv6 and no leading zeros. */
-function evaluate(rule: string, self: unknown): unknown {
-  const environment = new Environment()
-    .registerVariable('self', 'dyn')
-    .registerFunction(
-      'isCIDR(string): bool',
-      (text: string) => canonicalCidr(text) !== undefined && !/\/0\d/.test(text),
-    );
-  const { valid, error } = environment.check(rule);
-  if (!valid) throw new Error(`${rule}: ${error?.message}`);
-  return environment.evaluate(rule, { self });
+/** Members that have to be there, and are not filled in. */
+function requirementFaults(schema: Schema, value: unknown, path: string): string[] {
+  if (!isObject(value)) return [];
+  return (schema.required ?? [])
+    .filter((name) => !Object.hasOwn(value, name))
+    .filter((name) => schema.properties?.[name]?.default === undefined)
+    .map((name) => `${path}.${name}: is required`);
 }

@@ -34,13 +34,7 @@ export function judge(spec: PolicySpec, request: AdmissionRequest): string[] | u
   for (const { expression } of spec.matchConditions) {
     if (bare.evaluate(expression, { ...request }) !== true) return undefined;
   }
-  const types: Record<string, string> = {};
-  const variables: Record<string, unknown> = {};
-  for (const { name, expression } of spec.variables ?? []) {
-    const own = environment(types);
-    variables[name] = own.evaluate(expression, { ...request, variables });
-    types[name] = typeOf(own, expression);
-  }
+  const { types, variables } = variablesOf(spec, request);
   const all = environment(types);
   const context = { ...request, variables };
   return (spec.validations ?? []).flatMap(({ expression, messageExpression, message }) => {
@@ -49,6 +43,24 @@ export function judge(spec: PolicySpec, request: AdmissionRequest): string[] | u
     const taken = made !== '' && Buffer.byteLength(made) <= MAX_MESSAGE && !made.includes('\n');
     return [taken ? made : message];
   });
+}
+
+/** The variables of a policy, for a request that its conditions match. @throws as `judge` */
+export function variablesOf(
+  spec: PolicySpec,
+  request: AdmissionRequest,
+): {
+  readonly types: Readonly<Record<string, string>>;
+  readonly variables: Readonly<Record<string, unknown>>;
+} {
+  const types: Record<string, string> = {};
+  const variables: Record<string, unknown> = {};
+  for (const { name, expression } of spec.variables ?? []) {
+    const own = environment(types);
+    variables[name] = own.evaluate(expression, { ...request, variables });
+    types[name] = typeOf(own, expression);
+  }
+  return { types, variables };
 }
 
 /** The type of every expression of a policy, by what it is. @throws Error for one that has none. */
@@ -75,10 +87,17 @@ function environment(variables: Readonly<Record<string, string>>): Environment {
       .registerVariable('object', 'dyn')
       .registerVariable('oldObject', 'dyn')
       .registerVariable({ name: 'variables', schema: { ...variables } })
-      // Of the strings library of cel-go, which API servers have and this library has not.
+      // Of cel-go's strings and Kubernetes' regular expressions, which this library has not.
       .registerFunction(
         'string.replace(string, string): string',
         (text: string, from: string, to: string) => text.replaceAll(from, () => to),
+      )
+      .registerFunction(
+        'string.find(string): string',
+        (text: string, pattern: string) => new RegExp(pattern).exec(text)?.[0] ?? '',
+      )
+      .registerFunction('string.findAll(string): list<string>', (text: string, pattern: string) =>
+        Array.from(text.matchAll(new RegExp(pattern, 'g')), ([found]) => found),
       )
   );
 }

@@ -213,4 +213,13 @@ describe('the route table', () => {
     table.upsert(slice([endpoint('192.0.2.1'), endpoint('10.0.0.1')]));
     assert.equal(table.takeChanges().refusals.warnings.length, 0);
   });
+
+  it('warns once of annotations that mean nothing, and again when they change', () => {
+    const table = newTable();
+    const warnings = (...unknownAnnotations: readonly string[]) => {
+      table.upsert(service({ unknownAnnotations }));
+      return table.takeChanges().refusals.warnings.length;
+    };
+    assert.deepEqual([warnings('a'), warnings('a'), warnings('b')], [1, 0, 1]);
+  });
 });

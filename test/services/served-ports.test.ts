@@ -96,6 +96,26 @@ describe('what of a Service is served', () => {
     });
   }
 
+  it('warns of annotations that mean nothing, also of a Service that is refused or has no VIP', () => {
+    const unknownAnnotations = ['metadata.annotations["portwide.dev/port"]'];
+    for (const fields of [
+      {},
+      { type: 'NodePort', portsAnnotation: 'all' },
+      { headless: true },
+    ] as const) {
+      const { warnings } = servedPorts(service({ ...fields, unknownAnnotations }), true);
+      assert.equal(warnings.length, 1);
+      assert.match(
+        warnings[0] ?? '',
+        /^metadata\.annotations\["portwide\.dev\/port"\]: is not known/,
+      );
+    }
+    const { warnings } = servedPorts(service({ otherProxy: true, unknownAnnotations }), true);
+    assert.deepEqual(warnings, []);
+    const many = service({ unknownAnnotations: Array(3).fill(unknownAnnotations).flat() });
+    assert.match(servedPorts(many, true).warnings.join(), /^[^,]*\] \(and 2 more\): is not known/);
+  });
+
   it('warns of a family that source ranges leave open', () => {
     const dual = lb({
       clusterIPs: ['10.96.0.10', 'fd00::a'],

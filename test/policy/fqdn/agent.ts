@@ -108,6 +108,7 @@ const functions = {
       timers: systemTimers,
       learner: options.learner,
     });
+    learning.prepare();
     learning.restore(await enforcer.answers());
     learning.setResolvers(new Set(options.resolvers));
     enforcer.start();

@@ -46,6 +46,19 @@ describe('packets that are held back', () => {
     assert.equal(holds.deadline, undefined);
   });
 
+  it('go on when nobody wants to know any more, and what comes then waits as ever', () => {
+    const first = holds.hold(11, 0);
+    assert.ok(first);
+    holds.join(first, 12);
+    holds.drop();
+    holds.join(first, 13);
+    assert.deepEqual([accepted, holds.waiting, holds.overdue], [[11, 12, 13], 0, 0]);
+    assert.equal(holds.hold(14, 1)?.number, 2);
+    // What was under way all the same.
+    holds.release(1, 1);
+    assert.deepEqual([accepted, holds.waiting], [[11, 12, 13], 1]);
+  });
+
   it('do not wait again before something is learned', () => {
     const hold = holds.hold(11, 0);
     holds.check(100);

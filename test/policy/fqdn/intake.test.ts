@@ -99,6 +99,19 @@ describe('the intake of packets', () => {
     assert.equal(intake.counts().overdue, 3);
   });
 
+  it('lets go on what it holds back when no name matters any more, and holds back again for the next', () => {
+    ask(1);
+    const held = answer(1);
+    intake.configure([], []);
+    assert.ok(accepted.includes(held));
+    ask(2);
+    assert.ok(accepted.includes(answer(2)));
+    intake.configure(['*.example.com'], ['10.96.0.10']);
+    ask(3);
+    assert.ok(!accepted.includes(answer(3)));
+    assert.equal(intake.counts().overdue, 0);
+  });
+
   it('holds back the rest of a stream, and what is sent once more, with the first', () => {
     take(tcpPacket(FLOW, 99, Buffer.alloc(0), { syn: true }), 7);
     take(tcpPacket(BACK, 499, Buffer.alloc(0), { syn: true }), 2);

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { DEFAULTS } from '../../../config/settings.ts';
 import { LEARNER_DEFAULTS, Learner } from '../../../policy/fqdn/learner.ts';
 import { NamePatterns } from '../../../policy/fqdn/names.ts';
 import type { Answer, LearnedElement } from '../../../policy/shape.ts';
@@ -57,6 +58,20 @@ describe('the learner of addresses', () => {
     assert.deepEqual(take('example.com', '192.0.2.1').learn, { elements: [], answers: [] });
     assert.deepEqual(take('www.example.com').learn, { elements: [], answers: [] });
     assert.deepEqual(learner.numbers(), { names: 0, addresses: 0, evictions: 0 });
+  });
+
+  it('has the floor and the cap that settings have by default', () => {
+    const { fqdnTtlFloor, fqdnTtlCap } = DEFAULTS;
+    assert.deepEqual(LEARNER_DEFAULTS, { ...OPTIONS, floor: fqdnTtlFloor, cap: fqdnTtlCap });
+  });
+
+  it('honours every TTL with a floor of 0', () => {
+    const learner = new Learner({ ...OPTIONS, floor: 0 });
+    learner.setNames(new Map([['a.test', new Set([1])]]), 0);
+    const timeout = (ttl: number) =>
+      learner.take('a.test', [{ address: '192.0.2.1', ttl }], 0).learn.answers[0]?.timeoutMs;
+    // A second more, for TTLs are cut to whole ones.
+    assert.deepEqual([timeout(0), timeout(7)], [1000, 8000]);
   });
 
   it('has no TTL below the floor or above the cap', () => {

@@ -420,19 +420,35 @@ describe('addresses of domain names', () => {
       const number = unused();
       await look(`a${number}.example.com`);
       await agent.call('setNames', []);
-      await waitFor('the queue is gone', async () => {
-        return (await agent.call('queue')) === undefined && !(await mangle()).includes('PORTWIDE');
-      });
+      await waitFor('the rules are gone', async () => !(await mangle()).includes('PORTWIDE'));
       assert.ok(await connects(addressOf(number, 'A')));
       const other = unused();
+      const { queries } = await agent.call('numbers');
       assert.equal((await look(`a${other}.example.com`)).length, 1);
+      assert.equal((await agent.call('numbers')).queries, queries);
       // A new list gets what is known.
       await agent.call('setNames', [['*.example.com', [2]]]);
       assert.ok((await agent.call('elements', 2)).includes(addressOf(number, 'A')));
       await waitFor('it is queued again', async () => (await mangle()).includes('NFQUEUE'));
-      await waitFor('the queue is back', () => agent.call('queue'));
       await look(`a${other}.example.com`);
       assert.ok(await connects(addressOf(other, 'A')));
+    });
+
+    it('from the moment on in which the rules are there: the thread waits for the first name', async () => {
+      const { node } = world.lab;
+      const queueing = async () =>
+        (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes('NFQUEUE');
+      await restart({ names: [] });
+      await waitFor('a thread has the queue', () => agent.call('queue'));
+      assert.equal(await queueing(), false);
+      assert.equal((await agent.call('numbers')).isBlind, false);
+      await agent.call('setNames', [['*.example.com', [1]]]);
+      await waitFor('the rules', queueing);
+      // Not a moment later: the first lookup counts, for a client keeps what it is told.
+      const number = unused();
+      await look(`a${number}.example.com`);
+      assert.ok(await connects(addressOf(number, 'A')));
+      assert.deepEqual(await agent.call('log'), []);
     });
   });
 
@@ -628,6 +644,7 @@ describe('addresses of domain names', () => {
       assert.equal((await agent.call('queue'))?.waiting, 1);
       await agent.call('setNames', []);
       assert.deepEqual(await looking, [addressOf(number, 'A')]);
+      assert.equal((await agent.call('numbers')).overdue, 0);
       await restart();
     });
 

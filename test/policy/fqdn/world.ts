@@ -27,6 +27,8 @@ export interface World extends AsyncDisposable {
     readonly resolvers?: readonly string[];
     /** Networks that the first pod may go to: those of the resolvers by default. */
     readonly allowed?: readonly (readonly [first: string, last: string])[];
+    /** Patterns of names, of list 1. */
+    readonly names?: readonly string[];
     /** Whether to wait until packets are queued. */
     readonly waits?: boolean;
   }): Promise<Child<AgentFunctions>>;
@@ -55,7 +57,7 @@ export async function createWorld(): Promise<World> {
       return server;
     },
     client: (host) => start(host, 'client.ts'),
-    async agent({ learner = {}, waits = true, ...options } = {}) {
+    async agent({ learner = {}, names = ['*.example.com'], waits = true, ...options } = {}) {
       const agent = await start<AgentFunctions>(node, 'agent.ts');
       await agent.call('start', {
         pods: [first.ipv4, first.ipv6],
@@ -68,8 +70,12 @@ export async function createWorld(): Promise<World> {
         ...options,
       });
       await waitFor('policy is enforced', async () => (await agent.call('applied')) >= 2);
-      await agent.call('setNames', [['*.example.com', [1]]]);
-      if (waits) await waitFor('packets are queued', () => isQueueing(node, agent));
+      await agent.call(
+        'setNames',
+        names.map((name) => [name, [1]]),
+      );
+      if (waits && names.length > 0)
+        await waitFor('packets are queued', () => isQueueing(node, agent));
       return agent;
     },
     async [Symbol.asyncDispose]() {
