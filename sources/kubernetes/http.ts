@@ -59,7 +59,9 @@ export async function exchange(url: URL, options: RequestOptions): Promise<Excha
   let timer: NodeJS.Timeout | undefined;
   const extend = (timeoutMs: number) => {
     clearTimeout(timer);
-    const late = new Error(`nothing for ${timeoutMs / 1000} s`);
+    const late = Object.assign(new Error(`nothing for ${timeoutMs / 1000} s`), {
+      code: 'ETIMEDOUT',
+    });
     timer = setTimeout(() => open.destroy(late), timeoutMs);
   };
   const finish = () => {
@@ -86,6 +88,6 @@ function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
     outgoing.once('response', resolve);
     outgoing.once('error', reject);
     // To Node it is no error when the server speaks of something else than HTTP (status 101).
-    outgoing.once('close', () => reject(new Error('closed without an answer')));
+    outgoing.once('close', () => reject(new Error('the connection was closed without an answer')));
   });
 }

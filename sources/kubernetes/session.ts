@@ -1,11 +1,13 @@
 import { text } from 'node:stream/consumers';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { isRecord } from '../../api/read-field.ts';
 import type { ClusterConfig } from './config.ts';
 import { CredentialSource, type Credentials } from './credentials.ts';
 import { ConnectionError, isFailure, statusError } from './errors.ts';
 import { createAgent, type Exchange, exchange } from './http.ts';
 import { lines } from './lines.ts';
 import { type ListPart, ListSplitter, parse } from './list-splitter.ts';
+import { adviceOn, adviceOnStranger } from './reasons.ts';
 
 export type Query = Readonly<Record<string, string>>;
 
@@ -123,6 +125,9 @@ function createSession(
   credentials: Credentials,
   { timeouts, observer, onUnauthorized }: SessionContext,
 ): Session {
+  const target = { server, proxyUrl: cluster.proxyUrl };
+  const failureOf = (error: unknown) =>
+    isFailure(error) ? error : new ConnectionError(error, target);
   const agent = createAgent(server, credentials, cluster.proxyUrl);
   const headers = { accept: 'application/json', 'user-agent': 'portwide', ...credentials.headers };
 
@@ -157,8 +162,12 @@ function createSession(
     if (statusCode >= 200 && statusCode < 300) return answer;
     try {
       if (statusCode === 401) onUnauthorized();
-      const status = parseOrUndefined(await text(answer.response));
-      throw statusError(status, statusCode, answered['retry-after']);
+      const body = await text(answer.response);
+      const status = parseOrUndefined(body);
+      const advice =
+        adviceOn(statusCode, { method, path, query }) ||
+        (isRecord(status) ? '' : adviceOnStranger(statusCode, body, answered.location));
+      throw statusError(status, statusCode, { retryAfter: answered['retry-after'], advice });
     } finally {
       answer.close();
     }
@@ -174,7 +183,7 @@ function createSession(
         for await (const chunk of chunks(answer.response)) yield* splitter.push(chunk);
         yield* splitter.end();
       } catch (error) {
-        throw isFailure(error) ? error : new ConnectionError(error);
+        throw failureOf(error);
       } finally {
         answer?.close();
       }
@@ -192,7 +201,7 @@ function createSession(
           yield parse(line);
         }
       } catch (error) {
-        throw isFailure(error) ? error : new ConnectionError(error);
+        throw failureOf(error);
       } finally {
         if (answer !== undefined) observer?.watching(resource, false);
         answer?.close();
@@ -205,7 +214,7 @@ function createSession(
         // Read to its end, so that the connection can be used again.
         return parseOrUndefined(await text(answer.response));
       } catch (error) {
-        throw isFailure(error) ? error : new ConnectionError(error);
+        throw failureOf(error);
       } finally {
         answer?.close();
       }

@@ -143,7 +143,7 @@ describe('sessions with the API server', () => {
     const session = await open?.(never);
     await assert.rejects(async () => session?.send('POST', '/x', {}, never), {
       name: 'ConnectionError',
-      message: 'API server: closed without an answer',
+      message: 'API server: the connection was closed without an answer',
     });
     await session?.close();
   });
