@@ -44,20 +44,26 @@ export class MalformedAnswer extends Error {
   override readonly name = 'MalformedAnswer';
 }
 
-/** A list is older than what was seen before. */
-export class StaleList extends Error {
-  override readonly name = 'StaleList';
+/** The server is at an older version than was seen before: it lags, or etcd was restored. */
+export class StaleAnswer extends Error {
+  override readonly name = 'StaleAnswer';
+  /** Answers in a row, this one included. */
+  readonly times: number;
 
-  constructor(version: string, seen: string) {
-    super(`API server: a list of version ${version}, after ${seen} was seen`);
+  constructor(version: string, seen: string, times: number) {
+    super(
+      `API server: it is at version ${version}, and ${seen} was seen; ` +
+        'if etcd was restored from a snapshot, everything is listed anew soon',
+    );
+    this.times = times;
   }
 }
 
 /** What may go wrong with an API server, and is tried again. */
-export type Failure = ApiError | ConnectionError | MalformedAnswer | StaleList;
+export type Failure = ApiError | ConnectionError | MalformedAnswer | StaleAnswer;
 
 export function isFailure(error: unknown): error is Failure {
-  return [ApiError, ConnectionError, MalformedAnswer, StaleList].some(
+  return [ApiError, ConnectionError, MalformedAnswer, StaleAnswer].some(
     (type) => error instanceof type,
   );
 }

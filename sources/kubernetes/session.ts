@@ -19,16 +19,26 @@ export interface Session {
    */
   list(path: string, query: Query, signal: AbortSignal): AsyncIterable<ListPart>;
   /**
-   * The lines of an answer, parsed, as they come; ends when the server ends it.
-   * @throws ApiError, ConnectionError, MalformedAnswer
+   * Opens a watch: resolves once the server has begun to answer.
+   * @throws ApiError, ConnectionError
    */
-  watch(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
+  watch(path: string, query: Query, signal: AbortSignal): Promise<WatchStream>;
   /**
    * Creates an object, or changes one by a JSON merge patch (RFC 7396).
    * @returns the object in the answer; undefined if the answer is not JSON.
    * @throws ApiError, ConnectionError
    */
   send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<unknown>;
+  close(): void;
+}
+
+/** An open watch. */
+export interface WatchStream {
+  /**
+   * The lines of the answer, parsed, as they come; ends when the server ends it.
+   * @throws ConnectionError, MalformedAnswer
+   */
+  readonly events: AsyncIterable<unknown>;
   close(): void;
 }
 
@@ -39,8 +49,8 @@ const CONTENT_TYPES = {
 } as const;
 export type WriteMethod = keyof typeof CONTENT_TYPES;
 
-/** Hears what sessions do, for metrics. `resource` is the last part of a path: `services`. */
-export interface SessionObserver {
+/** Hears what becomes of requests, for metrics. */
+export interface RequestObserver {
   /** An answer began, or (`code` undefined) there was none. */
   request(request: {
     method: string;
@@ -49,11 +59,6 @@ export interface SessionObserver {
     code: number | undefined;
     seconds: number;
   }): void;
-  watching(resource: string, isOpen: boolean): void;
-  /** A watch brought something. */
-  event(resource: string): void;
-  /** It is of a CRD that is not installed, so that nobody can watch it. */
-  absent(resource: string): void;
 }
 
 /**
@@ -70,7 +75,10 @@ export interface Timeouts {
   readonly answer: number;
   /** A whole page. */
   readonly list: number;
-  /** A watch that brings nothing. Bookmarks come about once a minute, so then it may be dead. */
+  /**
+   * A watch that brings nothing, which is renewed then: it may be dead. Bookmarks come about once a
+   * minute, but of a kind without any change since the API server started there are none.
+   */
   readonly silence: number;
 }
 
@@ -84,7 +92,7 @@ export const TIMEOUTS: Timeouts = {
 export function createOpenSession(
   config: ClusterConfig,
   timeouts: Timeouts = TIMEOUTS,
-  observer?: SessionObserver,
+  observer?: RequestObserver,
 ): OpenSession {
   const source = new CredentialSource(config);
   return async (signal) => {
@@ -116,7 +124,7 @@ async function readCredentials(
 
 interface SessionContext {
   readonly timeouts: Timeouts;
-  readonly observer: SessionObserver | undefined;
+  readonly observer: RequestObserver | undefined;
   readonly onUnauthorized: () => void;
 }
 
@@ -188,24 +196,15 @@ function createSession(
         answer?.close();
       }
     },
-    async *watch(path, query, signal) {
-      const resource = lastPart(path);
-      let answer: Exchange | undefined;
+    async watch(path, query, signal) {
+      let answer: Exchange;
       try {
         answer = await request(path, query, signal);
-        observer?.watching(resource, true);
-        answer.extend(timeouts.silence);
-        for await (const line of lines(chunks(answer.response))) {
-          answer.extend(timeouts.silence);
-          observer?.event(resource);
-          yield parse(line);
-        }
       } catch (error) {
         throw failureOf(error);
-      } finally {
-        if (answer !== undefined) observer?.watching(resource, false);
-        answer?.close();
       }
+      answer.extend(undefined);
+      return { events: eventsOf(answer, failureOf), close: answer.close };
     },
     async send(method, path, body, signal) {
       let answer: Exchange | undefined;
@@ -223,6 +222,20 @@ function createSession(
   };
 }
 
+/** @throws ConnectionError, MalformedAnswer */
+async function* eventsOf(
+  { response, close }: Exchange,
+  failureOf: (error: unknown) => Error,
+): AsyncGenerator<unknown> {
+  try {
+    for await (const line of lines(chunks(response))) yield parse(line);
+  } catch (error) {
+    throw failureOf(error);
+  } finally {
+    close();
+  }
+}
+
 /**
  * A response in pieces of 64 KiB at most, with a turn of the event loop after each: otherwise there
  * is one for all that the kernel has, which may be megabytes.
@@ -232,11 +245,6 @@ async function* chunks(response: AsyncIterable<Buffer>): AsyncGenerator<Buffer> 
     yield chunk;
     await nextTurn();
   }
-}
-
-/** `services` of `/api/v1/services`. */
-export function lastPart(path: string): string {
-  return path.slice(path.lastIndexOf('/') + 1);
 }
 
 function parseOrUndefined(body: string): unknown {
