@@ -1,16 +1,11 @@
 import type { ObjectSink, Source } from '../store.ts';
 import { BACKOFF, type Backoff } from './backoff.ts';
-import { type ClusterOptions, loadClusterConfig } from './config.ts';
+import type { ClusterOptions } from './config.ts';
+import { FollowedConfig } from './followed-config.ts';
 import type { OnProblem } from './known-objects.ts';
 import { Reflector, type Resource, type SourceLog } from './reflector.ts';
 import { lastPart } from './resources.ts';
-import {
-  createOpenSession,
-  type OpenSession,
-  type RequestObserver,
-  TIMEOUTS,
-  type Timeouts,
-} from './session.ts';
+import { type OpenSession, type RequestObserver, TIMEOUTS, type Timeouts } from './session.ts';
 
 /**
  * Hears what becomes of requests and resources, for metrics. `resource` is the last part of a path:
@@ -34,6 +29,8 @@ export interface KubernetesSourceOptions extends ClusterOptions {
   readonly timeouts?: Timeouts;
   /** Hears of each request and watch. */
   readonly observer?: SourceObserver;
+  /** Milliseconds between looks whether the kubeconfig was changed. */
+  readonly configPollMs?: number;
   /** Told once how to open sessions, for what else is asked of the API server. */
   readonly onSessions?: (open: OpenSession) => void;
 }
@@ -46,6 +43,9 @@ export interface KubernetesSourceOptions extends ClusterOptions {
 export function createKubernetesSource(options: KubernetesSourceOptions): Source {
   return new KubernetesSource(options);
 }
+
+/** A kubelet takes up to a minute to bring a changed ConfigMap to a file; this is little on top. */
+const CONFIG_POLL_MS = 5000;
 
 class KubernetesSource implements Source {
   readonly #options: KubernetesSourceOptions;
@@ -66,8 +66,10 @@ class KubernetesSource implements Source {
       timeouts = TIMEOUTS,
       observer,
       backoff = BACKOFF,
+      configPollMs = CONFIG_POLL_MS,
     } = this.#options;
-    const open = createOpenSession(await loadClusterConfig(this.#options), timeouts, observer);
+    const config = await FollowedConfig.load(this.#options, { timeouts, observer, log });
+    const { open } = config;
     this.#options.onSessions?.(open);
     for (const { paths, optional } of resources) {
       // Of what need not be installed, that nobody watches it is no news.
@@ -104,6 +106,7 @@ class KubernetesSource implements Source {
       });
       return reflector;
     });
+    config.watch(configPollMs, () => this.#renewAll(), this.#stop.signal);
     this.#running = Promise.all(this.#reflectors.map((each) => each.run(this.#stop.signal)));
     await Promise.race([synced, this.#running]);
     // The race counts as a handler of every rejection; later ones are bugs and must be loud.

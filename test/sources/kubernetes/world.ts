@@ -35,7 +35,7 @@ export interface WorldOptions extends DoubleOptions {
   /** By default what Services are served from. */
   readonly resources?: readonly Resource[];
   /** Instead of `--master`. */
-  readonly cluster?: Pick<KubernetesSourceOptions, 'kubeconfig' | 'master'>;
+  readonly cluster?: Pick<KubernetesSourceOptions, 'kubeconfig' | 'master' | 'configPollMs'>;
 }
 
 export class World {
