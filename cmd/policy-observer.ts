@@ -4,7 +4,7 @@ import { nodeRef, objectRef } from '../events/event.ts';
 import type { Events } from '../events/recorder.ts';
 import type { PolicyMetrics } from '../metrics/policy.ts';
 import type { EnforcerObserver } from '../policy/enforcer.ts';
-import type { UnreadableObject } from '../sources/kubernetes/reflector.ts';
+import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { DebugLog } from './log.ts';
 import type { PolicyFaultsOptions, ToldFault } from './policy-faults.ts';
 import { RepeatedFailures } from './repeated.ts';

@@ -21,7 +21,7 @@ import { removePolicyTables } from '../policy/removal.ts';
 import { DIRECTIONS } from '../policy/shape.ts';
 import { probeScript } from '../policy/skeleton.ts';
 import { systemTimers } from '../proxier/runner.ts';
-import type { UnreadableObject } from '../sources/kubernetes/reflector.ts';
+import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { UserError } from './errors.ts';
 import type { Log } from './log.ts';

@@ -1,6 +1,6 @@
 import type { ApiObserver } from '../metrics/api-server.ts';
 import type { Resource, SourceLog } from '../sources/kubernetes/reflector.ts';
-import { lastPart } from '../sources/kubernetes/session.ts';
+import { lastPart } from '../sources/kubernetes/resources.ts';
 import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated.ts';
 

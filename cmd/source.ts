@@ -1,7 +1,8 @@
 import type { InvalidObject } from '../api/errors.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { ApiObserver } from '../metrics/api-server.ts';
-import type { Resource, UnreadableObject } from '../sources/kubernetes/reflector.ts';
+import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
+import type { Resource } from '../sources/kubernetes/reflector.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';

@@ -20,8 +20,8 @@ export interface ApiRequest {
 export interface ApiObserver {
   request(request: ApiRequest): void;
   watching(resource: string, isOpen: boolean): void;
-  /** A watch brought something, be it a bookmark. */
-  event(resource: string): void;
+  /** A list was read, a watch brought something, or the server was asked and had nothing to bring. */
+  current(resource: string): void;
   /** It is of a CRD that is not installed, so that nobody can watch it. */
   absent(resource: string): void;
 }
@@ -54,12 +54,14 @@ export function apiServerMetrics({ counter, gauge, histogram }: Define): ApiObse
     REQUEST_BUCKETS,
     ['verb', 'host'],
   );
-  const watches = gauge('portwide_api_watch_state', '1 while a watch is open, otherwise 0', [
-    'kind',
-  ]);
+  const watches = gauge(
+    'portwide_api_watch_state',
+    '1 while a watch is open, otherwise 0; also 0 if it is silent and cannot be renewed',
+    ['kind'],
+  );
   const lastEvent = gauge(
     'portwide_api_last_event_timestamp_seconds',
-    'When a watch last brought something, be it a bookmark',
+    'When a watch last brought something, or the API server was asked and had nothing to bring',
     ['kind'],
   );
   const kindOf = (resource: string) => KINDS[resource] ?? resource;
@@ -72,7 +74,7 @@ export function apiServerMetrics({ counter, gauge, histogram }: Define): ApiObse
     watching(resource, isOpen) {
       watches.set({ kind: kindOf(resource) }, isOpen ? 1 : 0);
     },
-    event(resource) {
+    current(resource) {
       lastEvent.setToCurrentTime({ kind: kindOf(resource) });
     },
     absent(resource) {

@@ -1,4 +1,5 @@
 import { isRecord } from '../../api/read-field.ts';
+import { explainConnection, plainCause, type Target } from './reasons.ts';
 
 /** The API server answered, with an error: a Kubernetes `Status`. */
 export class ApiError extends Error {
@@ -32,8 +33,9 @@ export class ApiError extends Error {
 export class ConnectionError extends Error {
   override readonly name = 'ConnectionError';
 
-  constructor(cause: unknown) {
-    super(`API server: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+  /** @param target undefined for what failed before any server was asked. */
+  constructor(cause: unknown, target?: Target) {
+    super(`API server: ${explainConnection(cause, target)}`, { cause: plainCause(cause) });
   }
 }
 
@@ -42,20 +44,26 @@ export class MalformedAnswer extends Error {
   override readonly name = 'MalformedAnswer';
 }
 
-/** A list is older than what was seen before. */
-export class StaleList extends Error {
-  override readonly name = 'StaleList';
+/** The server is at an older version than was seen before: it lags, or etcd was restored. */
+export class StaleAnswer extends Error {
+  override readonly name = 'StaleAnswer';
+  /** Answers in a row, this one included. */
+  readonly times: number;
 
-  constructor(version: string, seen: string) {
-    super(`API server: a list of version ${version}, after ${seen} was seen`);
+  constructor(version: string, seen: string, times: number) {
+    super(
+      `API server: it is at version ${version}, and ${seen} was seen; ` +
+        'if etcd was restored from a snapshot, everything is listed anew soon',
+    );
+    this.times = times;
   }
 }
 
 /** What may go wrong with an API server, and is tried again. */
-export type Failure = ApiError | ConnectionError | MalformedAnswer | StaleList;
+export type Failure = ApiError | ConnectionError | MalformedAnswer | StaleAnswer;
 
 export function isFailure(error: unknown): error is Failure {
-  return [ApiError, ConnectionError, MalformedAnswer, StaleList].some(
+  return [ApiError, ConnectionError, MalformedAnswer, StaleAnswer].some(
     (type) => error instanceof type,
   );
 }
@@ -67,8 +75,13 @@ const MAX_RETRY_AFTER_SECONDS = 600;
  * The error that a `Status` object tells.
  * @param retryAfter the header of that name; of its forms only that in seconds, which is the API
  * server's, is read.
+ * @param advice what to do about it.
  */
-export function statusError(status: unknown, fallbackCode: number, retryAfter?: string): ApiError {
+export function statusError(
+  status: unknown,
+  fallbackCode: number,
+  { retryAfter, advice }: { retryAfter?: string | undefined; advice?: string } = {},
+): ApiError {
   const { code, reason, message, details } = isRecord(status) ? status : {};
   const inBody = isRecord(details) ? details.retryAfterSeconds : undefined;
   const seconds = Number(retryAfter ?? inBody);
@@ -76,7 +89,7 @@ export function statusError(status: unknown, fallbackCode: number, retryAfter?: 
   return new ApiError(
     typeof code === 'number' ? code : fallbackCode,
     typeof reason === 'string' ? reason : '',
-    typeof message === 'string' ? message : 'no message',
+    [message, advice].filter((each) => typeof each === 'string' && each !== '').join('; '),
     isWish ? Math.min(seconds, MAX_RETRY_AFTER_SECONDS) * 1000 : 0,
   );
 }

@@ -35,8 +35,8 @@ export interface RequestOptions {
 /** An answer that has begun. */
 export interface Exchange {
   readonly response: IncomingMessage;
-  /** Puts the end off: so many milliseconds from now. */
-  extend(timeoutMs: number): void;
+  /** Puts the end off: so many milliseconds from now, or until it is closed. */
+  extend(timeoutMs: number | undefined): void;
   /** To be called when the answer has been read, or is of no interest any more. */
   close(): void;
 }
@@ -57,9 +57,12 @@ export async function exchange(url: URL, options: RequestOptions): Promise<Excha
   const stop = () => open.destroy(new Error('stopped'));
   signal.addEventListener('abort', stop, { once: true });
   let timer: NodeJS.Timeout | undefined;
-  const extend = (timeoutMs: number) => {
+  const extend = (timeoutMs: number | undefined) => {
     clearTimeout(timer);
-    const late = new Error(`nothing for ${timeoutMs / 1000} s`);
+    if (timeoutMs === undefined) return;
+    const late = Object.assign(new Error(`nothing for ${timeoutMs / 1000} s`), {
+      code: 'ETIMEDOUT',
+    });
     timer = setTimeout(() => open.destroy(late), timeoutMs);
   };
   const finish = () => {
@@ -86,6 +89,6 @@ function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
     outgoing.once('response', resolve);
     outgoing.once('error', reject);
     // To Node it is no error when the server speaks of something else than HTTP (status 101).
-    outgoing.once('close', () => reject(new Error('closed without an answer')));
+    outgoing.once('close', () => reject(new Error('the connection was closed without an answer')));
   });
 }

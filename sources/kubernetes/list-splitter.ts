@@ -22,6 +22,8 @@ const OPEN_BRACKET = 0x5b;
 const CLOSE_BRACKET = 0x5d;
 /** How deep the members of `items` are. */
 const ITEMS_DEPTH = 2;
+/** What it may be, for whoever configured the server. */
+const STRANGER = 'something else than an API server may answer at this address';
 const BEFORE_ITEMS = /(?:^|[^\\])"items"\s*:\s*$/;
 
 /**
@@ -135,7 +137,7 @@ function textOf(pieces: readonly Buffer[]): string {
 }
 
 function noList(): MalformedAnswer {
-  return new MalformedAnswer('API server: the answer is no list');
+  return new MalformedAnswer(`API server: the answer is no list; ${STRANGER}`);
 }
 
 /** @throws MalformedAnswer for what is no JSON. */
@@ -143,6 +145,6 @@ export function parse(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch (cause) {
-    throw new MalformedAnswer('API server: the answer is not JSON', { cause });
+    throw new MalformedAnswer(`API server: the answer is not JSON; ${STRANGER}`, { cause });
   }
 }

@@ -1,21 +1,23 @@
-import { isDeepStrictEqual } from 'node:util';
-import { InvalidObject } from '../../api/errors.ts';
-import type { ApiObject, Kind, ObjectKey } from '../../api/objects.ts';
-import { isRecord, shown } from '../../api/read-field.ts';
-import { asListed, readIdentity, readObject } from '../../api/read-object.ts';
+import type { Kind } from '../../api/objects.ts';
+import { isRecord } from '../../api/read-field.ts';
 import type { ObjectSink } from '../store.ts';
-import { type Backoff, backoffMs, waitMs } from './backoff.ts';
+import { type Backoff, backoffMs } from './backoff.ts';
 import {
   ApiError,
+  ConnectionError,
   type Failure,
   isFailure,
   MalformedAnswer,
-  StaleList,
   statusError,
 } from './errors.ts';
-import type { ListMetadata } from './list-splitter.ts';
+import { History } from './history.ts';
+import { KnownObjects, type OnProblem } from './known-objects.ts';
+import { Lister } from './lister.ts';
+import { LiveWatch } from './live-watch.ts';
+import { versionOf } from './metadata.ts';
+import { FIRST_TRY, nextStep, type Outcome, type Step } from './next-step.ts';
 import { isOlder } from './resource-version.ts';
-import type { OpenSession, Query, Session } from './session.ts';
+import type { OpenSession, Query, Session, WatchStream } from './session.ts';
 
 /** Takes pino's loggers as they are. */
 export interface SourceLog {
@@ -34,78 +36,80 @@ export interface Resource {
   readonly optional?: boolean;
 }
 
-/** Which object of the API server it is that cannot be read. */
-export interface UnreadableObject {
-  readonly kind: Kind;
-  readonly key: ObjectKey;
-  /** Empty when it has none. */
-  readonly uid: string;
+/** Hears how one resource is followed. */
+export interface ReflectorObserver {
+  /** Whether a watch is open, as far as that is known. */
+  watching(isOpen: boolean): void;
+  /** A list was read, a watch brought something, or the server was asked and had nothing to bring. */
+  current(): void;
+  /** An optional resource is not installed, or not any more. */
+  absent(): void;
+  /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
+  historyChanged(): void;
 }
-
-/**
- * Told of an object that cannot be read; its last readable version stays in force. Told once, until it
- * can be read, is gone, or cannot be read for another reason.
- * @param object undefined when not even its name can be read: then it is told each time.
- */
-export type OnProblem = (problem: InvalidObject, object: UnreadableObject | undefined) => void;
 
 export interface ReflectorOptions {
   readonly resource: Resource;
   readonly open: OpenSession;
   readonly sink: ObjectSink;
   readonly onProblem: OnProblem;
-  /** An optional resource is not installed, or not any more. */
-  readonly onAbsent: () => void;
+  readonly observer: ReflectorObserver;
   readonly log: SourceLog;
   readonly backoff: Backoff;
+  readonly timeouts: {
+    /** Milliseconds without any event after which a watch is renewed. */
+    readonly silence: number;
+  };
 }
 
-const PAGE_SIZE = 500;
 /** As client-go, a watch lasts 5 to 10 minutes. */
 const WATCH_SECONDS = 300;
-/**
- * After each so many failures in a row it lists again. A server that was away, or silent, may have
- * been restored from a backup: its history is then another one, which no watch tells.
- */
-const LIST_AFTER_FAILURES = 3;
-/** So many lists in a row that are older than what was seen are the truth: a backup, restored. */
-const BELIEVE_STALE_LISTS = 3;
 /** So many answers in a row that a CRD is not installed are the truth, and looks after them are rare. */
 const BELIEVE_ABSENCES = 3;
 const ABSENT_MS = 60_000;
+/** In which a watch has to tell what has happened before it was opened. */
+const DOUBT_MS = 2000;
 
 /**
  * Keeps the sink in step with one resource of the API server: lists it, watches from there, lists
- * again when the server has forgotten the version we know. Calls `synced` after the first list, or
- * when there is nothing to list because an optional resource is not installed.
+ * again when the server has forgotten the version we know, or has another history. Calls `synced` after
+ * the first list, or when there is nothing to list because an optional resource is not installed.
  *
  * Nothing is taken away but what the server says is deleted, or what a complete list has not got, or
  * all that was of a CRD that is gone.
  */
 export class Reflector {
   readonly #options: ReflectorOptions;
-  /** What the sink has. */
-  readonly #known = new Map<ObjectKey, ApiObject>();
-  /** What cannot be read as it is now, and why. */
-  readonly #unreadable = new Map<ObjectKey, string>();
+  readonly #objects: KnownObjects;
+  readonly #history = new History();
+  readonly #lister: Lister;
   /** The resource version to watch from; undefined: list first. */
   #version: string | undefined;
   /** Of the resource's paths the one that is there, as far as is known. */
   #path: string;
-  /** The last resource version that the server told. */
-  #seen = '';
-  #staleLists = 0;
+  #watch: LiveWatch | undefined;
+  /** What the observer was told last. */
+  #isWatching = false;
+  /** A new watch is asked for, also when the one that is open is live. */
+  #mustRenew = false;
+  /** Ends the wait before the next attempt. */
+  #endWait: () => void = () => {};
   /** Attempts in a row in which an optional resource was at none of its paths. */
   #absences = 0;
   #absent = false;
-  /** Whether the watch has brought anything since the last wait. */
-  #progress = false;
-  #paged = true;
   #synced = false;
 
   constructor(options: ReflectorOptions) {
+    const { resource, sink, onProblem, observer } = options;
     this.#options = options;
-    this.#path = options.resource.paths[0];
+    this.#path = resource.paths[0];
+    this.#objects = new KnownObjects({ kind: resource.kind, sink, onProblem });
+    this.#lister = new Lister({
+      resource,
+      objects: this.#objects,
+      history: this.#history,
+      observer,
+    });
   }
 
   get kind(): Kind {
@@ -114,7 +118,17 @@ export class Reflector {
 
   /** How many objects cannot be read as they are now. */
   get unreadable(): number {
-    return this.#unreadable.size;
+    return this.#objects.unreadable;
+  }
+
+  /**
+   * Opens a new watch soon, and compares the server's history then. The watch before it stays open
+   * until the new one is.
+   */
+  renew(): void {
+    this.#mustRenew = true;
+    this.#watch?.suspect();
+    this.#endWait();
   }
 
   /**
@@ -122,54 +136,119 @@ export class Reflector {
    * are logged and tried again; it rejects only with what the sink or `onProblem` throw.
    */
   async run(signal: AbortSignal): Promise<void> {
-    const { backoff, log, resource } = this.#options;
-    let failures = 0;
-    while (!signal.aborted) {
-      this.#progress = false;
-      const failure = await this.#attempt(signal);
-      if (signal.aborted) return;
-      if (this.#progress) failures = 0;
-      // The regular end of a watch.
-      if (this.#progress && failure === undefined) continue;
-      if (this.#isAbsent(failure)) {
-        failures = 0;
-        await backoff.delay(absenceMs(this.#absences, backoff.random), signal);
-        continue;
+    const { backoff } = this.#options;
+    let retry = FIRST_TRY;
+    try {
+      while (!signal.aborted) {
+        const outcome = await this.#attempt(signal);
+        if (signal.aborted) return;
+        if (this.#isAbsent(outcome.failure)) {
+          retry = FIRST_TRY;
+          await this.#wait(absenceMs(this.#absences, backoff.random), signal);
+          continue;
+        }
+        const step = nextStep(retry, outcome, backoff.random);
+        retry = step.retry;
+        if (step.list || (outcome.silent && this.#history.inDoubt)) this.#version = undefined;
+        this.#report(outcome, step);
+        if (step.waitMs > 0) await this.#wait(step.waitMs, signal);
       }
-      failures++;
-      const asked = failure instanceof ApiError ? failure.retryAfterMs : 0;
-      if (asksForList(failure, failures)) this.#version = undefined;
-      const wait = waitMs(failures, asked, backoff.random);
-      const details = { kind: resource.kind, failures, waitMs: wait, err: failure };
-      if (failure === undefined) log.info(details, 'watch ended without any event, trying again');
-      else log.warn(details, 'list or watch failed, trying again');
-      await backoff.delay(wait, signal);
+    } finally {
+      this.#watch?.close();
     }
   }
 
-  /** One session's worth of it, until that ends. Returns why, or undefined for the regular end. */
-  async #attempt(signal: AbortSignal): Promise<Failure | undefined> {
+  /** Opens a watch unless one is live, and follows it until it is silent or has ended. */
+  async #attempt(signal: AbortSignal): Promise<Outcome> {
+    let answered = false;
+    let watch: LiveWatch | undefined;
+    const outcome = (failure: Failure | undefined): Outcome => ({
+      failure,
+      silent: failure === undefined && watch?.state === 'silent',
+      answered,
+      progress: watch?.hasEvents === true,
+    });
+    try {
+      if (this.#watch?.state !== 'live' || this.#mustRenew) {
+        await this.#renewWatch(signal, () => {
+          answered = true;
+        });
+      }
+      answered = true;
+      watch = this.#watch;
+      await watch?.quiet();
+      return outcome(undefined);
+    } catch (error) {
+      if (!isFailure(error)) throw error;
+      return outcome(error);
+    } finally {
+      if (watch?.state === 'ended' && this.#watch === watch) this.#watch = undefined;
+    }
+  }
+
+  /**
+   * Opens a watch in the place of the one before, which is read until the new one is open: it may
+   * only have had nothing to tell. The new one has a session, and so a connection, of its own, for the
+   * connection of the other may be dead.
+   */
+  async #renewWatch(signal: AbortSignal, onListed: () => void): Promise<void> {
+    const { open } = this.#options;
+    const before = this.#watch;
+    const isAsked = this.#mustRenew;
+    this.#mustRenew = false;
     let session: Session | undefined;
     try {
-      session = await this.#options.open(signal);
-      await this.#follow(session, signal);
-      return undefined;
+      session = await open(signal);
+      const { stream, from } = await this.#openStream(session, signal, onListed);
+      // What the server said in the watch before counts, other than that its connection broke.
+      const { failure } = before ?? {};
+      if (failure !== undefined && !(failure instanceof ConnectionError)) {
+        stream.close();
+        throw failure;
+      }
+      this.#watch = this.#follow(session, stream, from);
+      // What it was asked for in the meantime may have come after the check of the history.
+      if (this.#mustRenew) this.#watch.suspect();
+      before?.close();
+      this.#tellWatching(true);
     } catch (error) {
-      if (isFailure(error)) return error;
-      throw error;
-    } finally {
       session?.close();
+      this.#mustRenew ||= isAsked;
+      const left = this.#watch;
+      if (left?.state === 'ended') {
+        this.#watch = undefined;
+        if (left.failure !== undefined && !isFailure(left.failure)) throw left.failure;
+      }
+      // It spoke again, so there is no need for another.
+      if (left?.state === 'live' && !this.#mustRenew && isFailure(error)) return;
+      // Nobody knows whether the API server is still behind a watch that is silent.
+      if (left?.state !== 'live') this.#tellWatching(false);
+      throw error;
     }
   }
 
-  /** Lists and watches at the path that was there last; each other one is tried once for a 404. */
-  async #follow(session: Session, signal: AbortSignal): Promise<void> {
+  /** Opens a watch at the path that was there last; each other one is tried once for a 404. */
+  async #openStream(
+    session: Session,
+    signal: AbortSignal,
+    onListed: () => void,
+  ): Promise<{ stream: WatchStream; from: string }> {
     const { paths } = this.#options.resource;
     const others = paths.filter((path) => path !== this.#path);
     for (;;) {
       try {
-        this.#version ??= await this.#list(session, signal);
-        return await this.#watch(session, this.#version, signal);
+        if (this.#version !== undefined) {
+          const isUsable = await this.#lister.check(session, this.#path, signal);
+          if (!isUsable) this.#version = undefined;
+        }
+        if (this.#version === undefined) {
+          // Its events would come between the items of the list.
+          this.#leaveWatch();
+          this.#version = await this.#list(session, signal);
+          onListed();
+        }
+        const from = this.#version;
+        return { stream: await session.watch(this.#path, this.#watchQuery(from), signal), from };
       } catch (error) {
         if (!(error instanceof ApiError && error.isMissing)) throw error;
         const next = others.shift();
@@ -180,195 +259,135 @@ export class Reflector {
     }
   }
 
+  /** @param from the version that the watch was opened with. */
+  #follow(session: Session, stream: WatchStream, from: string): LiveWatch {
+    const { timeouts, observer } = this.#options;
+    // Events between these two were told by the watch before, while this one was being opened.
+    const until = this.#version ?? from;
+    let last = from;
+    const watch: LiveWatch = new LiveWatch({
+      stream,
+      silenceMs: () =>
+        this.#history.inDoubt ? Math.min(DOUBT_MS, timeouts.silence) : timeouts.silence,
+      onEvent: (event) => {
+        const { type, object } = isRecord(event) ? event : {};
+        if (type === 'ERROR') throw statusError(object, 500);
+        const version = versionOf(object);
+        if (version === '') {
+          throw new MalformedAnswer('API server: an event without a resource version');
+        }
+        // Events come in the order of versions.
+        if (isOlder(version, last)) this.#leaveHistory(`${version}, after ${last}`);
+        last = version;
+        const isKnown = isOlder(from, until) && !isOlder(until, version);
+        if (!isKnown) this.#takeEvent(type, object, version);
+        // It may have been silent, and not counted as open.
+        if (!this.#isWatching) this.#tellWatching(true);
+        observer.current();
+      },
+      onClose: () => {
+        session.close();
+        if (this.#watch === watch) this.#tellWatching(false);
+      },
+    });
+    return watch;
+  }
+
+  #takeEvent(type: unknown, object: unknown, version: string): void {
+    const seen = this.#history.position.version;
+    if (isOlder(version, seen)) this.#leaveHistory(`${version}, after ${seen}`);
+    if (type === 'ADDED' || type === 'MODIFIED') this.#objects.put(object);
+    else if (type === 'DELETED') this.#objects.remove(object);
+    else if (type !== 'BOOKMARK') throw new MalformedAnswer('API server: an unknown event');
+    this.#version = version;
+    const isOfHistory = this.#history.event(type, object, version);
+    if (!isOfHistory) this.#leaveHistory(`${version}, and none that an object was deleted before`);
+  }
+
+  /** @param what the server told that cannot be of the history that was followed. */
+  #leaveHistory(what: string): never {
+    this.#history.forget();
+    this.#version = undefined;
+    this.#options.observer.historyChanged();
+    throw new MalformedAnswer(`API server: an event of version ${what}: etcd was restored`);
+  }
+
+  #tellWatching(isOpen: boolean): void {
+    this.#isWatching = isOpen;
+    this.#options.observer.watching(isOpen);
+  }
+
+  #leaveWatch(): void {
+    this.#watch?.close();
+    this.#watch = undefined;
+  }
+
+  /** @returns the resource version of the list. */
+  async #list(session: Session, signal: AbortSignal): Promise<string> {
+    const { resource, sink, log, observer } = this.#options;
+    const version = await this.#lister.list(session, this.#path, signal);
+    this.#absent = false;
+    this.#absences = 0;
+    log.info({ kind: resource.kind, objects: this.#objects.size }, 'listed');
+    if (!this.#synced) sink.synced(resource.kind);
+    this.#synced = true;
+    observer.current();
+    return version;
+  }
+
+  #watchQuery(from: string): Query {
+    return {
+      ...this.#options.resource.selectors,
+      watch: 'true',
+      allowWatchBookmarks: 'true',
+      resourceVersion: from,
+      timeoutSeconds: String(Math.floor(WATCH_SECONDS * (1 + this.#options.backoff.random()))),
+    };
+  }
+
   /**
    * Whether there is nothing of an optional resource, because it is not installed. An API server that
    * is starting, or a proxy before it, may not know a CRD for a moment: what is in force does not
    * go for one such answer.
    */
   #isAbsent(failure: Failure | undefined): boolean {
-    const { resource, sink, log, onAbsent } = this.#options;
+    const { resource, sink, log, observer } = this.#options;
     const isMissing = failure instanceof ApiError && failure.isMissing;
     this.#absences = resource.optional === true && isMissing ? this.#absences + 1 : 0;
     if (this.#absences === 0) return false;
     this.#version = undefined;
-    if (this.#known.size > 0 && this.#absences < BELIEVE_ABSENCES) return false;
+    const objects = this.#objects.size;
+    if (objects > 0 && this.#absences < BELIEVE_ABSENCES) return false;
     const { kind } = resource;
-    const objects = this.#known.size;
-    for (const key of this.#known.keys()) this.#drop(key);
-    this.#unreadable.clear();
+    this.#objects.keepOnly(new Set());
     // Somebody may have upgraded a CRD to one without any version that is asked for.
     if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
     else if (!this.#absent) log.info({ kind }, 'not installed; looking for it now and then');
-    if (!this.#absent) onAbsent();
+    if (!this.#absent) observer.absent();
     this.#absent = true;
     if (!this.#synced) sink.synced(kind);
     this.#synced = true;
     return true;
   }
 
-  /** @returns the resource version of the list. */
-  async #list(session: Session, signal: AbortSignal): Promise<string> {
-    const { resource, sink, log } = this.#options;
-    const present = new Set<ObjectKey>();
-    let first: ListMetadata | undefined;
-    let next = '';
-    do {
-      const query: Record<string, string> = { ...resource.selectors };
-      if (this.#paged) query.limit = String(PAGE_SIZE);
-      if (next !== '') query.continue = next;
-      const page = await this.#takePage(session, query, present, signal);
-      first ??= page;
-      next = page.continue;
-    } while (next !== '');
-    for (const known of [this.#known, this.#unreadable]) {
-      for (const key of known.keys()) if (!present.has(key)) this.#drop(key);
-    }
-    this.#paged = true;
-    this.#absent = false;
-    this.#absences = 0;
-    this.#staleLists = 0;
-    this.#seen = first.resourceVersion;
-    log.info({ kind: resource.kind, objects: this.#known.size }, 'listed');
-    if (!this.#synced) sink.synced(resource.kind);
-    this.#synced = true;
-    return first.resourceVersion;
-  }
-
-  /** @param present gets the keys of what the page has. */
-  async #takePage(
-    session: Session,
-    query: Query,
-    present: Set<ObjectKey>,
-    signal: AbortSignal,
-  ): Promise<ListMetadata> {
-    let metadata: ListMetadata | undefined;
-    try {
-      for await (const part of session.list(this.#path, query, signal)) {
-        if ('metadata' in part) {
-          metadata = part.metadata;
-          this.#checkList(metadata);
-          continue;
-        }
-        const item = this.#whole(part.item);
-        const key = item === undefined ? undefined : this.#take(item);
-        if (key !== undefined) present.add(key);
-      }
-    } catch (error) {
-      // The rest of the pages expired: too slow for pages, as client-go sees it.
-      if (error instanceof ApiError && error.isGone) this.#paged = false;
-      throw error;
-    }
-    if (metadata === undefined) throw new MalformedAnswer('API server: a list without metadata');
-    return metadata;
-  }
-
-  /** Before anything of a list is taken. */
-  #checkList({ kind, resourceVersion }: ListMetadata): void {
-    const expected = `${this.#options.resource.kind}List`;
-    if (kind !== expected) throw new MalformedAnswer(`API server: ${kind} is no ${expected}`);
-    const isStale = isOlder(resourceVersion, this.#seen);
-    this.#staleLists = isStale ? this.#staleLists + 1 : 0;
-    if (isStale && this.#staleLists < BELIEVE_STALE_LISTS) {
-      throw new StaleList(resourceVersion, this.#seen);
-    }
-    this.#seen = resourceVersion;
-  }
-
-  async #watch(session: Session, version: string, signal: AbortSignal): Promise<void> {
-    const { backoff, resource } = this.#options;
-    const query = {
-      ...resource.selectors,
-      watch: 'true',
-      allowWatchBookmarks: 'true',
-      resourceVersion: version,
-      timeoutSeconds: String(Math.floor(WATCH_SECONDS * (1 + backoff.random()))),
-    };
-    for await (const event of session.watch(this.#path, query, signal)) {
-      const { type, object } = isRecord(event) ? event : {};
-      if (type === 'ERROR') throw statusError(object, 500);
-      const seen = versionOf(object);
-      if (isOlder(seen, this.#seen)) {
-        // Events come in the order of versions, so this is another history: etcd was restored.
-        this.#seen = '';
-        throw new MalformedAnswer(`API server: an event of version ${seen}, after ${version}`);
-      }
-      if (type === 'ADDED' || type === 'MODIFIED') this.#take(object);
-      else if (type === 'DELETED') this.#takeAway(object);
-      else if (type !== 'BOOKMARK') throw new MalformedAnswer('API server: an unknown event');
-      this.#version = seen;
-      this.#seen = seen;
-      this.#progress = true;
+  #report({ failure, silent }: Outcome, { failures, waitMs }: Step): void {
+    const { log, resource } = this.#options;
+    const details = { kind: resource.kind, failures, waitMs, err: failure };
+    if (failure !== undefined) {
+      if (failures > 0) log.warn(details, 'list or watch failed, trying again');
+      else log.info(details, 'the version to watch from has expired, listing');
+    } else if (!silent && waitMs > 0) {
+      log.info(details, 'watch ended without any event, trying again');
     }
   }
 
-  #whole(item: unknown): Record<string, unknown> | undefined {
-    const { kind } = this.#options.resource;
-    if (!isRecord(item)) {
-      this.#options.onProblem(
-        new InvalidObject(kind, 'items', `must be objects, not ${shown(item)}`),
-        undefined,
-      );
-      return undefined;
-    }
-    return asListed(kind, item);
-  }
-
-  /** @returns the object's key, as far as it has one. */
-  #take(raw: unknown): ObjectKey | undefined {
-    let object: ApiObject | undefined;
-    try {
-      object = readObject(raw, [this.#options.resource.kind]);
-    } catch (error) {
-      if (!(error instanceof InvalidObject)) throw error;
-      return this.#passOver(raw, error);
-    }
-    if (object === undefined) {
-      const key = this.#keyOf(raw);
-      if (key !== undefined) this.#drop(key);
-      return key;
-    }
-    this.#unreadable.delete(object.key);
-    if (!isDeepStrictEqual(this.#known.get(object.key), object)) {
-      this.#known.set(object.key, object);
-      this.#options.sink.upsert(object);
-    }
-    return object.key;
-  }
-
-  /** @returns the object's key, as far as it has one. */
-  #passOver(raw: unknown, problem: InvalidObject): ObjectKey | undefined {
-    // Why it cannot be named is part of the problem.
-    const key = this.#keyOf(raw, () => {});
-    if (key === undefined) {
-      this.#options.onProblem(problem, undefined);
-    } else if (this.#unreadable.get(key) !== problem.message) {
-      this.#unreadable.set(key, problem.message);
-      this.#options.onProblem(problem, { kind: this.kind, key, uid: uidOf(raw) });
-    }
-    return key;
-  }
-
-  #takeAway(raw: unknown): void {
-    const key = this.#keyOf(raw);
-    if (key !== undefined) this.#drop(key);
-  }
-
-  #drop(key: ObjectKey): void {
-    this.#unreadable.delete(key);
-    if (this.#known.delete(key)) this.#options.sink.remove(this.#options.resource.kind, key);
-  }
-
-  /** @param report is told of an object that cannot even be named. */
-  #keyOf(raw: unknown, report = this.#options.onProblem): ObjectKey | undefined {
-    try {
-      const identity = readIdentity(raw, [this.#options.resource.kind]);
-      if (identity !== undefined) return identity.key;
-    } catch (error) {
-      if (!(error instanceof InvalidObject)) throw error;
-      report(error, undefined);
-      return undefined;
-    }
-    throw new MalformedAnswer(`API server: not a ${this.#options.resource.kind}`);
+  /** Waits so long, or until `renew` is called, or a silent watch is silent no more. */
+  async #wait(milliseconds: number, signal: AbortSignal): Promise<void> {
+    const early = new AbortController();
+    this.#endWait = () => early.abort();
+    void this.#watch?.changed.then(this.#endWait);
+    await this.#options.backoff.delay(milliseconds, AbortSignal.any([signal, early.signal]));
+    this.#endWait = () => {};
   }
 }
 
@@ -376,29 +395,4 @@ export class Reflector {
 function absenceMs(absences: number, random: () => number): number {
   if (absences < BELIEVE_ABSENCES) return backoffMs(absences, random);
   return Math.round(ABSENT_MS * (0.5 + random()));
-}
-
-/** Whether what we know can no longer be watched on from. */
-function asksForList(failure: Failure | undefined, failures: number): boolean {
-  if (failure instanceof MalformedAnswer) return true;
-  if (failure instanceof ApiError && failure.isGone) return true;
-  // Who asks to be left alone for a while knows what he does, and needs no list on top.
-  if (failure instanceof ApiError && failure.retryAfterMs > 0) return false;
-  return failures % LIST_AFTER_FAILURES === 0;
-}
-
-function metadataOf(object: unknown): Record<string, unknown> {
-  return isRecord(object) && isRecord(object.metadata) ? object.metadata : {};
-}
-
-function uidOf(object: unknown): string {
-  const { uid } = metadataOf(object);
-  return typeof uid === 'string' ? uid : '';
-}
-
-/** @throws MalformedAnswer for an event without one. */
-function versionOf(object: unknown): string {
-  const { resourceVersion } = metadataOf(object);
-  if (typeof resourceVersion === 'string' && resourceVersion !== '') return resourceVersion;
-  throw new MalformedAnswer('API server: an event without a resource version');
 }

@@ -1,11 +1,13 @@
 import { text } from 'node:stream/consumers';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { isRecord } from '../../api/read-field.ts';
 import type { ClusterConfig } from './config.ts';
 import { CredentialSource, type Credentials } from './credentials.ts';
 import { ConnectionError, isFailure, statusError } from './errors.ts';
 import { createAgent, type Exchange, exchange } from './http.ts';
 import { lines } from './lines.ts';
 import { type ListPart, ListSplitter, parse } from './list-splitter.ts';
+import { adviceOn, adviceOnStranger } from './reasons.ts';
 
 export type Query = Readonly<Record<string, string>>;
 
@@ -17,16 +19,26 @@ export interface Session {
    */
   list(path: string, query: Query, signal: AbortSignal): AsyncIterable<ListPart>;
   /**
-   * The lines of an answer, parsed, as they come; ends when the server ends it.
-   * @throws ApiError, ConnectionError, MalformedAnswer
+   * Opens a watch: resolves once the server has begun to answer.
+   * @throws ApiError, ConnectionError
    */
-  watch(path: string, query: Query, signal: AbortSignal): AsyncIterable<unknown>;
+  watch(path: string, query: Query, signal: AbortSignal): Promise<WatchStream>;
   /**
    * Creates an object, or changes one by a JSON merge patch (RFC 7396).
    * @returns the object in the answer; undefined if the answer is not JSON.
    * @throws ApiError, ConnectionError
    */
   send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<unknown>;
+  close(): void;
+}
+
+/** An open watch. */
+export interface WatchStream {
+  /**
+   * The lines of the answer, parsed, as they come; ends when the server ends it.
+   * @throws ConnectionError, MalformedAnswer
+   */
+  readonly events: AsyncIterable<unknown>;
   close(): void;
 }
 
@@ -37,8 +49,8 @@ const CONTENT_TYPES = {
 } as const;
 export type WriteMethod = keyof typeof CONTENT_TYPES;
 
-/** Hears what sessions do, for metrics. `resource` is the last part of a path: `services`. */
-export interface SessionObserver {
+/** Hears what becomes of requests, for metrics. */
+export interface RequestObserver {
   /** An answer began, or (`code` undefined) there was none. */
   request(request: {
     method: string;
@@ -47,11 +59,6 @@ export interface SessionObserver {
     code: number | undefined;
     seconds: number;
   }): void;
-  watching(resource: string, isOpen: boolean): void;
-  /** A watch brought something. */
-  event(resource: string): void;
-  /** It is of a CRD that is not installed, so that nobody can watch it. */
-  absent(resource: string): void;
 }
 
 /**
@@ -68,7 +75,10 @@ export interface Timeouts {
   readonly answer: number;
   /** A whole page. */
   readonly list: number;
-  /** A watch that brings nothing. Bookmarks come about once a minute, so then it may be dead. */
+  /**
+   * A watch that brings nothing, which is renewed then: it may be dead. Bookmarks come about once a
+   * minute, but of a kind without any change since the API server started there are none.
+   */
   readonly silence: number;
 }
 
@@ -82,7 +92,7 @@ export const TIMEOUTS: Timeouts = {
 export function createOpenSession(
   config: ClusterConfig,
   timeouts: Timeouts = TIMEOUTS,
-  observer?: SessionObserver,
+  observer?: RequestObserver,
 ): OpenSession {
   const source = new CredentialSource(config);
   return async (signal) => {
@@ -114,7 +124,7 @@ async function readCredentials(
 
 interface SessionContext {
   readonly timeouts: Timeouts;
-  readonly observer: SessionObserver | undefined;
+  readonly observer: RequestObserver | undefined;
   readonly onUnauthorized: () => void;
 }
 
@@ -123,6 +133,9 @@ function createSession(
   credentials: Credentials,
   { timeouts, observer, onUnauthorized }: SessionContext,
 ): Session {
+  const target = { server, proxyUrl: cluster.proxyUrl };
+  const failureOf = (error: unknown) =>
+    isFailure(error) ? error : new ConnectionError(error, target);
   const agent = createAgent(server, credentials, cluster.proxyUrl);
   const headers = { accept: 'application/json', 'user-agent': 'portwide', ...credentials.headers };
 
@@ -157,8 +170,12 @@ function createSession(
     if (statusCode >= 200 && statusCode < 300) return answer;
     try {
       if (statusCode === 401) onUnauthorized();
-      const status = parseOrUndefined(await text(answer.response));
-      throw statusError(status, statusCode, answered['retry-after']);
+      const body = await text(answer.response);
+      const status = parseOrUndefined(body);
+      const advice =
+        adviceOn(statusCode, { method, path, query }) ||
+        (isRecord(status) ? '' : adviceOnStranger(statusCode, body, answered.location));
+      throw statusError(status, statusCode, { retryAfter: answered['retry-after'], advice });
     } finally {
       answer.close();
     }
@@ -174,29 +191,20 @@ function createSession(
         for await (const chunk of chunks(answer.response)) yield* splitter.push(chunk);
         yield* splitter.end();
       } catch (error) {
-        throw isFailure(error) ? error : new ConnectionError(error);
+        throw failureOf(error);
       } finally {
         answer?.close();
       }
     },
-    async *watch(path, query, signal) {
-      const resource = lastPart(path);
-      let answer: Exchange | undefined;
+    async watch(path, query, signal) {
+      let answer: Exchange;
       try {
         answer = await request(path, query, signal);
-        observer?.watching(resource, true);
-        answer.extend(timeouts.silence);
-        for await (const line of lines(chunks(answer.response))) {
-          answer.extend(timeouts.silence);
-          observer?.event(resource);
-          yield parse(line);
-        }
       } catch (error) {
-        throw isFailure(error) ? error : new ConnectionError(error);
-      } finally {
-        if (answer !== undefined) observer?.watching(resource, false);
-        answer?.close();
+        throw failureOf(error);
       }
+      answer.extend(undefined);
+      return { events: eventsOf(answer, failureOf), close: answer.close };
     },
     async send(method, path, body, signal) {
       let answer: Exchange | undefined;
@@ -205,13 +213,27 @@ function createSession(
         // Read to its end, so that the connection can be used again.
         return parseOrUndefined(await text(answer.response));
       } catch (error) {
-        throw isFailure(error) ? error : new ConnectionError(error);
+        throw failureOf(error);
       } finally {
         answer?.close();
       }
     },
     close: () => agent.destroy(),
   };
+}
+
+/** @throws ConnectionError, MalformedAnswer */
+async function* eventsOf(
+  { response, close }: Exchange,
+  failureOf: (error: unknown) => Error,
+): AsyncGenerator<unknown> {
+  try {
+    for await (const line of lines(chunks(response))) yield parse(line);
+  } catch (error) {
+    throw failureOf(error);
+  } finally {
+    close();
+  }
 }
 
 /**
@@ -223,11 +245,6 @@ async function* chunks(response: AsyncIterable<Buffer>): AsyncGenerator<Buffer> 
     yield chunk;
     await nextTurn();
   }
-}
-
-/** `services` of `/api/v1/services`. */
-export function lastPart(path: string): string {
-  return path.slice(path.lastIndexOf('/') + 1);
 }
 
 function parseOrUndefined(body: string): unknown {

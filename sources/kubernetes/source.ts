@@ -1,14 +1,24 @@
 import type { ObjectSink, Source } from '../store.ts';
 import { BACKOFF, type Backoff } from './backoff.ts';
-import { type ClusterOptions, loadClusterConfig } from './config.ts';
-import { type OnProblem, Reflector, type Resource, type SourceLog } from './reflector.ts';
-import {
-  createOpenSession,
-  lastPart,
-  type OpenSession,
-  type SessionObserver,
-  type Timeouts,
-} from './session.ts';
+import type { ClusterOptions } from './config.ts';
+import { FollowedConfig } from './followed-config.ts';
+import type { OnProblem } from './known-objects.ts';
+import { Reflector, type Resource, type SourceLog } from './reflector.ts';
+import { lastPart } from './resources.ts';
+import { type OpenSession, type RequestObserver, TIMEOUTS, type Timeouts } from './session.ts';
+
+/**
+ * Hears what becomes of requests and resources, for metrics. `resource` is the last part of a path:
+ * `services`.
+ */
+export interface SourceObserver extends RequestObserver {
+  /** Whether a watch is open, as far as that is known. */
+  watching(resource: string, isOpen: boolean): void;
+  /** A list was read, a watch brought something, or the server was asked and had nothing to bring. */
+  current(resource: string): void;
+  /** It is of a CRD that is not installed, so that nobody can watch it. */
+  absent(resource: string): void;
+}
 
 export interface KubernetesSourceOptions extends ClusterOptions {
   readonly resources: readonly Resource[];
@@ -18,7 +28,9 @@ export interface KubernetesSourceOptions extends ClusterOptions {
   readonly backoff?: Backoff;
   readonly timeouts?: Timeouts;
   /** Hears of each request and watch. */
-  readonly observer?: SessionObserver;
+  readonly observer?: SourceObserver;
+  /** Milliseconds between looks whether the kubeconfig was changed. */
+  readonly configPollMs?: number;
   /** Told once how to open sessions, for what else is asked of the API server. */
   readonly onSessions?: (open: OpenSession) => void;
 }
@@ -31,6 +43,9 @@ export interface KubernetesSourceOptions extends ClusterOptions {
 export function createKubernetesSource(options: KubernetesSourceOptions): Source {
   return new KubernetesSource(options);
 }
+
+/** A kubelet takes up to a minute to bring a changed ConfigMap to a file; this is little on top. */
+const CONFIG_POLL_MS = 5000;
 
 class KubernetesSource implements Source {
   readonly #options: KubernetesSourceOptions;
@@ -48,11 +63,13 @@ class KubernetesSource implements Source {
       onProblem,
       log,
       resources,
-      timeouts,
+      timeouts = TIMEOUTS,
       observer,
       backoff = BACKOFF,
+      configPollMs = CONFIG_POLL_MS,
     } = this.#options;
-    const open = createOpenSession(await loadClusterConfig(this.#options), timeouts, observer);
+    const config = await FollowedConfig.load(this.#options, { timeouts, observer, log });
+    const { open } = config;
     this.#options.onSessions?.(open);
     for (const { paths, optional } of resources) {
       // Of what need not be installed, that nobody watches it is no news.
@@ -70,10 +87,26 @@ class KubernetesSource implements Source {
       },
     };
     this.#reflectors = resources.map((resource) => {
-      const onAbsent = () => observer?.absent(lastPart(resource.paths[0]));
-      const options = { resource, open, sink: counting, onProblem, onAbsent, log, backoff };
-      return new Reflector(options);
+      const name = lastPart(resource.paths[0]);
+      const reflector: Reflector = new Reflector({
+        resource,
+        open,
+        sink: counting,
+        onProblem,
+        log,
+        backoff,
+        timeouts,
+        observer: {
+          watching: (isOpen) => observer?.watching(name, isOpen),
+          current: () => observer?.current(name),
+          absent: () => observer?.absent(name),
+          // What befell one resource has befallen all that are in the same etcd.
+          historyChanged: () => this.#renewAll(reflector),
+        },
+      });
+      return reflector;
     });
+    config.watch(configPollMs, () => this.#renewAll(), this.#stop.signal);
     this.#running = Promise.all(this.#reflectors.map((each) => each.run(this.#stop.signal)));
     await Promise.race([synced, this.#running]);
     // The race counts as a handler of every rejection; later ones are bugs and must be loud.
@@ -83,6 +116,10 @@ class KubernetesSource implements Source {
   async stop(): Promise<void> {
     this.#stop.abort();
     await this.#running;
+  }
+
+  #renewAll(but?: Reflector): void {
+    for (const each of this.#reflectors) if (each !== but) each.renew();
   }
 
   unreadable(): ReadonlyMap<string, number> {

@@ -71,6 +71,47 @@ describe('the API-server double', () => {
     }
   });
 
+  it('lists what is in a namespace', async () => {
+    const spec = { clusterIPs: ['10.96.0.1'] };
+    const web = serviceManifest('web', { spec });
+    double.put(web, { ...web, metadata: { name: 'web', namespace: 'b' } });
+    const names = async (path: string) => {
+      const { body } = await send('GET', path);
+      return (body.items as { metadata: { namespace: string } }[]).map(
+        (item) => item.metadata.namespace,
+      );
+    };
+    assert.deepEqual(await names('/api/v1/services'), ['b', 'default']);
+    assert.deepEqual(await names('/api/v1/namespaces/b/services?limit=1'), ['b']);
+  });
+
+  it('is silent in watches from the future, and of what has not changed since it started', async () => {
+    await double.close();
+    double = new ApiServerDouble({ bookmarkMs: 5 });
+    await double.listen();
+    const lines: Record<string, string[]> = {};
+    const ended: Promise<void>[] = [];
+    for (const [what, path, version] of [
+      ['changed', '/api/v1/services', 1],
+      ['unchanged', '/apis/discovery.k8s.io/v1/endpointslices', 1],
+      ['future', '/api/v1/services', 100],
+    ] as const) {
+      const query = `watch=true&allowWatchBookmarks=true&resourceVersion=${version}`;
+      const response = await fetch(`${double.url}${path}?${query}&timeoutSeconds=1`);
+      ended.push(
+        response.text().then((text) => {
+          lines[what] = text.split('\n').filter(Boolean);
+        }),
+      );
+    }
+    double.put(serviceManifest('web', { spec: { clusterIPs: ['10.96.0.1'] } }));
+    await Promise.all(ended);
+    const types = (what: string) => new Set(lines[what]?.map((line) => JSON.parse(line).type));
+    assert.deepEqual(types('changed'), new Set(['ADDED', 'BOOKMARK']));
+    assert.deepEqual(types('unchanged'), new Set());
+    assert.deepEqual(types('future'), new Set());
+  });
+
   it('has one object in all versions of its resource that are served', async () => {
     const group = '/apis/policy.networking.k8s.io';
     const policy = (version: string) => ({

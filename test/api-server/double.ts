@@ -36,7 +36,10 @@ export interface DoubleOptions {
   readonly tls?: { readonly key: string; readonly cert: string; readonly clientCa?: string };
   /** Bearer tokens that are good; by default nobody is asked. */
   readonly tokens?: readonly string[];
-  /** Between bookmarks; as the API server, once a minute. */
+  /**
+   * Milliseconds between bookmarks; as the API server, once a minute. Of a resource without any change
+   * since the server was started there are none.
+   */
   readonly bookmarkMs?: number;
 }
 
@@ -91,6 +94,9 @@ export class ApiServerDouble {
   #skipped = 0;
   #kept: Snapshot | undefined;
   #snapshots = 0;
+  #released = Promise.withResolvers<void>();
+  /** Resources with a change since the server was started: of others it sends no bookmarks. */
+  readonly #changed = new Set<string>();
 
   constructor(options: DoubleOptions = {}) {
     this.#options = options;
@@ -127,6 +133,7 @@ export class ApiServerDouble {
       server.once('error', reject);
       server.listen(port, '127.0.0.1', resolve);
     });
+    this.#changed.clear();
     this.#server = server;
     this.#port = (server.address() as AddressInfo).port;
     return this.#port;
@@ -204,6 +211,12 @@ export class ApiServerDouble {
     this.#faults.add(rule);
   }
 
+  /** Answers the requests that are held. */
+  release(): void {
+    this.#released.resolve();
+    this.#released = Promise.withResolvers();
+  }
+
   /** Takes back the faults that have not struck. */
   recover(): void {
     this.#faults.clear();
@@ -267,6 +280,7 @@ export class ApiServerDouble {
     const resource = type.name;
     this.#requests.push({ verb, group, resource, path, query, authorization, clientPort });
     const fault = this.#faults.take({ verb, resource, query });
+    if (fault?.kind === 'hold') await this.#released.promise;
     if (fault !== undefined && failAtOnce(fault, response)) return;
     if (this.#tokens !== undefined && !this.#tokens.some((t) => authorization === `Bearer ${t}`)) {
       sendStatus(response, 401, 'Unauthorized', 'Unauthorized');
@@ -299,8 +313,11 @@ export class ApiServerDouble {
   }
 
   #answerList(request: Request, response: ServerResponse, fault: Fault | undefined): void {
-    const { type, query } = request;
-    const selects = selectorOf(query);
+    const { type, query, namespace } = request;
+    const matches = selectorOf(query);
+    const selects = (object: Manifest) =>
+      matches(object) &&
+      (namespace ?? metadataOf(object).namespace) === metadataOf(object).namespace;
     const [id = '', start = '0'] = (query.continue ?? '').split(' ');
     const snapshot = fault?.kind === 'stale' ? this.#kept : undefined;
     const pages =
@@ -348,7 +365,10 @@ export class ApiServerDouble {
     this.#watchers.add(watcher);
     for (const change of changes) this.#tell(watcher, change);
     const timers = [
-      setInterval(() => this.#bookmark(watcher), this.#options.bookmarkMs ?? BOOKMARK_MS),
+      setInterval(() => {
+        // A kube-apiserver's watch cache knows no version until it has seen a change.
+        if (this.#changed.has(type.name)) this.#bookmark(watcher);
+      }, this.#options.bookmarkMs ?? BOOKMARK_MS),
       setTimeout(() => response.end(), Number(query.timeoutSeconds ?? 1800) * 1000),
     ];
     response.on('close', () => {
@@ -364,6 +384,7 @@ export class ApiServerDouble {
   }
 
   #publish(change: Change): void {
+    this.#changed.add(change.resource);
     if (this.#skipped > 0) {
       this.#skipped--;
       return;

@@ -14,7 +14,7 @@ describe('what the log says of lists and watches', () => {
       {
         request: (request) => heard.push(request),
         watching: (...watch) => heard.push(watch),
-        event: (resource) => heard.push(resource),
+        current: (resource) => heard.push(resource),
         absent: (resource) => heard.push(resource),
       },
       [...servingResources('node'), ...policyResources()],

@@ -36,7 +36,7 @@ describe('what a source tells of an object that cannot be read', () => {
         error: assert.fail,
         debug: () => {},
       },
-      observer: { request: () => {}, watching: () => {}, event: () => {}, absent: () => {} },
+      observer: { request: () => {}, watching: () => {}, current: () => {}, absent: () => {} },
       onUnreadable: ({ field }, object) => unreadable.push([field, object]),
     });
     await source.start();

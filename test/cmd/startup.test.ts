@@ -75,7 +75,7 @@ describe('what a start waits for', () => {
     const observer = observing({
       request: (request) => heard.push(request),
       watching: (...args) => heard.push(args),
-      event: (...args) => heard.push(args),
+      current: (...args) => heard.push(args),
       absent: (...args) => heard.push(args),
     });
     for (const host of ['api-server.invalid:6443', '192.0.2.1:6443']) {

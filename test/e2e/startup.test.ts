@@ -136,6 +136,25 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it waits', { ...WAITING, waitingFor });
   });
 
+  it('whose address is mended in the kubeconfig: ready, without a restart', async () => {
+    const kubeconfig = join(commands, 'kubeconfig');
+    const use = (url: string) =>
+      writeFileSync(
+        kubeconfig,
+        JSON.stringify({
+          clusters: [{ name: 'c', cluster: { server: url } }],
+          users: [{ name: 'u', user: {} }],
+          contexts: [{ name: 'x', context: { cluster: 'c', user: 'u' } }],
+          'current-context': 'x',
+        }),
+      );
+    use('https://api-server.invalid:6443');
+    agent.launch([...FLAGS, '--master=', `--kubeconfig=${kubeconfig}`]);
+    await looksLike('it waits', WAITING);
+    use(feed.double.url);
+    await looksLike('it is ready', READY);
+  });
+
   it('that forbids everything from the start: ready when it no longer does', async () => {
     const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     await feed.double.call('fail', { fault, times: ALWAYS });

@@ -26,7 +26,7 @@ describe('metrics of the API server', () => {
     metrics.watching('services', true);
     metrics.watching('endpointslices', true);
     metrics.watching('endpointslices', false);
-    metrics.event('nodes');
+    metrics.current('nodes');
     const scraped = await scrape();
     const state = (kind: string) => scraped.value('portwide_api_watch_state', { kind });
     assert.deepEqual(['Service', 'EndpointSlice', 'Node'].map(state), [1, 0, undefined]);
@@ -36,7 +36,7 @@ describe('metrics of the API server', () => {
 
   it('tell nothing of a CRD that is not installed, or not any more', async () => {
     metrics.watching('cidrgroups', true);
-    metrics.event('cidrgroups');
+    metrics.current('cidrgroups');
     metrics.watching('cidrgroups', false);
     for (const resource of ['cidrgroups', 'adminnetworkpolicies']) metrics.absent(resource);
     const scraped = await scrape();

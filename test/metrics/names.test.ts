@@ -158,7 +158,7 @@ async function experienced(): Promise<Scrape> {
   metrics.stallSeconds.observe(0.1);
   metrics.api.request({ method: 'GET', host: '10.96.0.1:443', code: 200, seconds: 0.1 });
   metrics.api.watching('services', true);
-  metrics.api.event('services');
+  metrics.api.current('services');
   const policy = policyMetrics(
     definer(metrics.registry),
     {

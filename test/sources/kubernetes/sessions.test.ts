@@ -5,8 +5,8 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { servingResources } from '../../../sources/kubernetes/resources.ts';
-import type { Session, SessionObserver } from '../../../sources/kubernetes/session.ts';
-import { createKubernetesSource } from '../../../sources/kubernetes/source.ts';
+import type { Session } from '../../../sources/kubernetes/session.ts';
+import { createKubernetesSource, type SourceObserver } from '../../../sources/kubernetes/source.ts';
 import type { Source } from '../../../sources/store.ts';
 import { waitFor } from '../../lab/wait.ts';
 import { Recorder } from '../recorder.ts';
@@ -78,14 +78,14 @@ describe('sessions with the API server', () => {
         'current-context': 'x',
       }),
     );
-    const observer: SessionObserver = {
+    const observer: SourceObserver = {
       request: ({ method, host, code, seconds }) => {
         assert.equal(host, new URL(url).host);
         assert.ok(seconds >= 0 && seconds < 60);
         heard.push(`${method} ${code}`);
       },
       watching: (resource, isOpen) => heard.push(`${resource} ${isOpen ? 'open' : 'closed'}`),
-      event: (resource) => heard.push(`${resource} event`),
+      current: (resource) => heard.push(`${resource} event`),
       absent: assert.fail,
     };
     source = createKubernetesSource({
@@ -143,7 +143,7 @@ describe('sessions with the API server', () => {
     const session = await open?.(never);
     await assert.rejects(async () => session?.send('POST', '/x', {}, never), {
       name: 'ConnectionError',
-      message: 'API server: closed without an answer',
+      message: 'API server: the connection was closed without an answer',
     });
     await session?.close();
   });

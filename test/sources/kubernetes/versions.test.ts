@@ -48,11 +48,12 @@ class Upgrade {
     await until(`there are ${wanted}`, () => known() === wanted);
   }
 
-  /** `list v1beta1`, in the order in which it was asked for. */
+  /** `list v1beta1`, in the order in which it was asked for; `check` is of the object that changed last. */
   asked(): string[] {
-    return this.world.double
-      .requests()
-      .map(({ verb, path }) => `${verb} ${path.split('/').at(-2)}`);
+    return this.world.double.requests().map(({ verb, path, query }) => {
+      const isCheck = verb === 'list' && query.limit === '1';
+      return `${isCheck ? 'check' : verb} ${path.split('/').at(-2)}`;
+    });
   }
 
   /** What came and went. */
@@ -115,7 +116,7 @@ describe('a resource that has two versions', () => {
     await upgrade.has('a', 'b');
     await upgrade.serve(NEW);
     assert.deepEqual(upgrade.asked().slice(-3), [
-      'watch v1alpha2',
+      'check v1alpha2',
       'list v1beta1',
       'watch v1beta1',
     ]);
@@ -182,9 +183,9 @@ describe('a resource that has two versions', () => {
     world.double.fail({ verb: 'list', resource: NAME, fault, times: 2 });
     await upgrade.serve(NEW);
     assert.deepEqual(upgrade.asked().slice(-5), [
-      'watch v1alpha2',
-      'list v1beta1',
-      'list v1beta1',
+      'check v1alpha2',
+      'check v1alpha2',
+      'check v1alpha2',
       'list v1beta1',
       'watch v1beta1',
     ]);

@@ -1,6 +1,7 @@
 /** The source with an API server of its own, and what it was told, waited for and logged. */
 import type { Kind, ServingKind } from '../../../api/objects.ts';
-import type { Resource, UnreadableObject } from '../../../sources/kubernetes/reflector.ts';
+import type { UnreadableObject } from '../../../sources/kubernetes/known-objects.ts';
+import type { Resource } from '../../../sources/kubernetes/reflector.ts';
 import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Timeouts } from '../../../sources/kubernetes/session.ts';
 import {
@@ -34,7 +35,7 @@ export interface WorldOptions extends DoubleOptions {
   /** By default what Services are served from. */
   readonly resources?: readonly Resource[];
   /** Instead of `--master`. */
-  readonly cluster?: Pick<KubernetesSourceOptions, 'kubeconfig' | 'master'>;
+  readonly cluster?: Pick<KubernetesSourceOptions, 'kubeconfig' | 'master' | 'configPollMs'>;
 }
 
 export class World {
@@ -49,8 +50,12 @@ export class World {
   readonly waits: number[] = [];
   /** Milliseconds that any reflector would have waited. */
   readonly delays: number[] = [];
+  /** Waits end only by what ends them early. */
+  holdDelays = false;
   /** Resources that were told to be of no CRD that is installed. */
   readonly absent: string[] = [];
+  /** Resources of which a watch is open, as metrics tell it. */
+  readonly watched = new Set<string>();
   /** What was logged, with the kind that it was about. */
   readonly logged: string[] = [];
   readonly #options: WorldOptions;
@@ -66,7 +71,7 @@ export class World {
   /** Starts the source. The server has to listen by then, and goes on to. */
   start(): void {
     const log = ({ kind, waitMs }: { kind?: Kind; waitMs?: number }, message: string) => {
-      if (kind !== undefined) this.logged.push(`${kind}: ${message}`);
+      this.logged.push(kind === undefined ? message : `${kind}: ${message}`);
       if (kind === undefined || waitMs === undefined) return;
       this.failures[kind] = (this.failures[kind] ?? 0) + 1;
       if (kind === 'Service') this.waits.push(waitMs);
@@ -83,16 +88,20 @@ export class World {
       log: { info: log, warn: log },
       observer: {
         request: () => {},
-        watching: () => {},
-        event: () => {},
+        watching: (resource, isOpen) => {
+          if (isOpen) this.watched.add(resource);
+          else this.watched.delete(resource);
+        },
+        current: () => {},
         absent: (resource) => this.absent.push(resource),
       },
       timeouts: this.#options.timeouts ?? PATIENT,
       backoff: {
         random: () => 0.5,
-        delay: (milliseconds) => {
+        delay: (milliseconds, signal) => {
           this.delays.push(milliseconds);
-          return new Promise(setImmediate);
+          if (!this.holdDelays) return new Promise(setImmediate);
+          return new Promise((resolve) => signal.addEventListener('abort', () => resolve()));
         },
       },
     });
@@ -122,11 +131,12 @@ export class World {
     return Object.fromEntries(this.#source?.unreadable() ?? []);
   }
 
-  /** What was asked about Services. */
-  requests(verb: 'list' | 'watch', resource = 'services'): readonly Recorded[] {
-    return this.double
-      .requests()
-      .filter((request) => request.verb === verb && request.resource === resource);
+  /** What was asked about Services. A `check` is the request for the object that changed last. */
+  requests(verb: 'list' | 'watch' | 'check', resource = 'services'): readonly Recorded[] {
+    return this.double.requests().filter((request) => {
+      const isCheck = request.verb === 'list' && request.query.limit === '1';
+      return (isCheck ? 'check' : request.verb) === verb && request.resource === resource;
+    });
   }
 
   /** Waits until Services have been asked for so many times, and gives the last request. */

@@ -1,0 +1,97 @@
+import { isDeepStrictEqual } from 'node:util';
+import {
+  type ClusterConfig,
+  ClusterConfigError,
+  type ClusterOptions,
+  loadClusterConfig,
+} from './config.ts';
+import {
+  createOpenSession,
+  type OpenSession,
+  type RequestObserver,
+  type Timeouts,
+} from './session.ts';
+
+export interface FollowedConfigContext {
+  readonly timeouts: Timeouts;
+  readonly observer: RequestObserver | undefined;
+  readonly log: {
+    info(details: object, message: string): void;
+    warn(details: object, message: string): void;
+  };
+}
+
+/**
+ * How to reach the API server, as the kubeconfig says it now: whoever mends its server or its
+ * credentials need not restart the agent. A file that cannot be used, such as one that is half written,
+ * is no change.
+ */
+export class FollowedConfig {
+  readonly #options: ClusterOptions;
+  readonly #context: FollowedConfigContext;
+  #config: ClusterConfig;
+  #open: OpenSession;
+  #problem = '';
+
+  private constructor(
+    options: ClusterOptions,
+    context: FollowedConfigContext,
+    config: ClusterConfig,
+  ) {
+    this.#options = options;
+    this.#context = context;
+    this.#config = config;
+    this.#open = this.#openerFor(config);
+  }
+
+  /** @throws ClusterConfigError for files that cannot be used from the start. */
+  static async load(
+    options: ClusterOptions,
+    context: FollowedConfigContext,
+  ): Promise<FollowedConfig> {
+    return new FollowedConfig(options, context, await loadClusterConfig(options));
+  }
+
+  /** Opens a session as the files say it at that time. */
+  readonly open: OpenSession = async (signal) => {
+    await this.#look();
+    return this.#open(signal);
+  };
+
+  /** Looks now and then whether the files say something else, until the signal is aborted. */
+  watch(pollMs: number, onChange: () => void, signal: AbortSignal): void {
+    // Flags and the environment of a process do not change.
+    if (!this.#options.kubeconfig) return;
+    let told = this.#config;
+    const look = async () => {
+      await this.#look();
+      if (signal.aborted || this.#config === told) return;
+      told = this.#config;
+      onChange();
+    };
+    const timer = setInterval(() => void look(), pollMs).unref();
+    signal.addEventListener('abort', () => clearInterval(timer), { once: true });
+  }
+
+  async #look(): Promise<void> {
+    const { log } = this.#context;
+    try {
+      const config = await loadClusterConfig(this.#options);
+      this.#problem = '';
+      if (isDeepStrictEqual(config, this.#config)) return;
+      this.#config = config;
+      this.#open = this.#openerFor(config);
+      log.info({ server: config.server }, 'the kubeconfig has changed; connecting anew');
+    } catch (error) {
+      if (!(error instanceof ClusterConfigError)) throw error;
+      if (error.message === this.#problem) return;
+      this.#problem = error.message;
+      log.warn({ err: error }, 'the kubeconfig cannot be used; going on as it was before');
+    }
+  }
+
+  #openerFor(config: ClusterConfig): OpenSession {
+    const { timeouts, observer } = this.#context;
+    return createOpenSession(config, timeouts, observer);
+  }
+}

@@ -1,0 +1,104 @@
+import type { WatchStream } from './session.ts';
+
+export interface LiveWatchOptions {
+  readonly stream: WatchStream;
+  /** Called for each event, in order; what it throws ends the watch. */
+  readonly onEvent: (event: unknown) => void;
+  /** Milliseconds without any event after which the watch counts as silent. */
+  readonly silenceMs: () => number;
+  /** Called when the watch is closed or has ended. */
+  readonly onClose: () => void;
+}
+
+/**
+ * A watch that is open, and is read in the background until it ends or is closed.
+ *
+ * Silence is no failure: a kube-apiserver sends bookmarks of a kind only once its watch cache has seen
+ * something of it. But a connection that has died without a word is silent too.
+ */
+export class LiveWatch {
+  readonly #options: LiveWatchOptions;
+  #state: 'live' | 'silent' | 'ended' = 'live';
+  #closed = false;
+  #events = 0;
+  #failure: unknown;
+  #timer: NodeJS.Timeout | undefined;
+  #changed = Promise.withResolvers<void>();
+
+  constructor(options: LiveWatchOptions) {
+    this.#options = options;
+    this.#waitForSilence();
+    void this.#read();
+  }
+
+  get state(): 'live' | 'silent' | 'ended' {
+    return this.#state;
+  }
+
+  /** Whether it has brought anything. */
+  get hasEvents(): boolean {
+    return this.#events > 0;
+  }
+
+  /** What made it end, if it has ended other than in due form. */
+  get failure(): unknown {
+    return this.#failure;
+  }
+
+  /** Resolves with the next change of the state. */
+  get changed(): Promise<void> {
+    return this.#changed.promise;
+  }
+
+  /**
+   * Resolves when the watch is silent, or was ended by the server in due form.
+   * @throws what made the watch end, or what `onEvent` threw.
+   */
+  async quiet(): Promise<void> {
+    while (this.#state === 'live') await this.changed;
+    if (this.#failure !== undefined) throw this.#failure;
+  }
+
+  /** Treats the watch as silent from now on until it brings something. */
+  suspect(): void {
+    if (this.#state === 'live') this.#become('silent');
+  }
+
+  /** No event is handed on after this. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    this.#options.stream.close();
+    this.#options.onClose();
+  }
+
+  async #read(): Promise<void> {
+    const { stream, onEvent } = this.#options;
+    try {
+      for await (const event of stream.events) {
+        if (this.#closed) break;
+        this.#events++;
+        if (this.#state === 'silent') this.#become('live');
+        onEvent(event);
+        this.#waitForSilence();
+      }
+    } catch (error) {
+      if (!this.#closed) this.#failure = error;
+    }
+    this.close();
+    this.#become('ended');
+  }
+
+  #waitForSilence(): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.suspect(), this.#options.silenceMs());
+  }
+
+  #become(state: 'live' | 'silent' | 'ended'): void {
+    this.#state = state;
+    const { resolve } = this.#changed;
+    this.#changed = Promise.withResolvers<void>();
+    resolve();
+  }
+}

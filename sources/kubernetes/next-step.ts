@@ -1,0 +1,69 @@
+import { backoffMs, waitMs } from './backoff.ts';
+import { ApiError, type Failure, MalformedAnswer, StaleAnswer } from './errors.ts';
+
+/** How an attempt to list and watch ended. */
+export interface Outcome {
+  /** Undefined for a watch that fell silent, or was ended by the server in due form. */
+  readonly failure: Failure | undefined;
+  /** The watch is still open, and has brought nothing for the silence period. */
+  readonly silent: boolean;
+  /** A complete list was read, or a watch was opened: the server is there and serves. */
+  readonly answered: boolean;
+  /** The watch brought an event or a bookmark. */
+  readonly progress: boolean;
+}
+
+/** What is remembered from attempt to attempt. */
+export interface Retry {
+  /** Attempts in a row without an answer that is of use. */
+  readonly failures: number;
+  /** Lists in a row that were asked for because of what a watch brought or was refused for. */
+  readonly relists: number;
+}
+
+export interface Step {
+  readonly retry: Retry;
+  /** The version that was watched from is of no use any more: list. */
+  readonly list: boolean;
+  readonly waitMs: number;
+  /** 0 when the attempt did not fail. */
+  readonly failures: number;
+}
+
+export const FIRST_TRY: Retry = { failures: 0, relists: 0 };
+/** The nodes of a cluster may hear at the same moment that a version has expired. */
+const RELIST_JITTER_MS = 800;
+
+/**
+ * What to do after an attempt. As client-go, an outage costs no list: the next watch goes on from the
+ * last version, and only a server that refuses that version (410) is asked for a list. A server
+ * that is at an older version than the agent refuses nothing; `history.ts` finds it.
+ *
+ * A list is asked for at once after the first 410, but for a jitter; if no event comes between one 410
+ * and the next, the waits grow, for a server that refuses what it has just listed would be asked
+ * for lists without a pause. client-go waits 0.8 to 1.6 s before each list.
+ * @param random from 0 up to and without 1.
+ */
+export function nextStep(before: Retry, outcome: Outcome, random: () => number): Step {
+  const { failure, silent, answered, progress } = outcome;
+  const failures = answered ? 0 : before.failures;
+  const relists = progress || silent ? 0 : before.relists;
+  if (silent || (failure === undefined && progress)) {
+    return { retry: { failures: 0, relists: 0 }, list: false, waitMs: 0, failures: 0 };
+  }
+  if (failure instanceof StaleAnswer) {
+    const wait = backoffMs(failure.times, random);
+    return { retry: { failures, relists }, list: false, waitMs: wait, failures: failure.times };
+  }
+  if (failure instanceof ApiError && failure.isGone) {
+    const isFirst = relists === 0;
+    const wait = isFirst ? Math.round(RELIST_JITTER_MS * random()) : backoffMs(relists, random);
+    const retry = { failures, relists: relists + 1 };
+    return { retry, list: true, waitMs: wait, failures: isFirst ? 0 : relists };
+  }
+  const isNonsense = failure instanceof MalformedAnswer;
+  const retry = { failures: failures + 1, relists: isNonsense ? relists + 1 : relists };
+  const tries = isNonsense ? Math.max(retry.failures, retry.relists) : retry.failures;
+  const asked = failure instanceof ApiError ? failure.retryAfterMs : 0;
+  return { retry, list: isNonsense, waitMs: waitMs(tries, asked, random), failures: tries };
+}

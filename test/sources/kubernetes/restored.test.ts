@@ -1,0 +1,87 @@
+/** etcd is restored from a snapshot: versions go back, and watches from before tell nothing of it. */
+import assert from 'node:assert/strict';
+import { nodeManifest, sliceManifest } from '../../e2e/manifests.ts';
+import { until } from '../recorder.ts';
+import { PATIENT, RESOURCE, service, World, type WorldOptions } from './world.ts';
+
+const NODE = { ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } };
+const OLD_NODE = 'Node node-1';
+const SNAPSHOT = ['EndpointSlice default/a-ipv4', OLD_NODE, 'Service default/a'];
+
+describe('after etcd was restored from a snapshot', () => {
+  let world: World;
+  afterEach(() => world.stop());
+
+  /** Everything is known, and then a snapshot is taken, and there is more. */
+  const open = async (options: WorldOptions = {}) => {
+    world = new World(options);
+    await world.double.listen();
+    world.double.put(service('a', 1), sliceManifest('a', 4, []), NODE);
+    await world.settle();
+    world.double.keep();
+    world.double.put(service('b', 1), sliceManifest('b', 4, []));
+    world.double.delete(service('a', 1), sliceManifest('a', 4, []), NODE);
+    await has('EndpointSlice default/b-ipv4', 'Service default/b');
+  };
+  const has = (...objects: string[]) =>
+    until(`there are ${objects}`, () => {
+      return [...world.sink.objects.keys()].sort().join() === objects.join();
+    });
+  const lists = () => Object.values(RESOURCE).map((name) => world.requests('list', name).length);
+
+  it('all kinds are listed anew, when the API server was away', async () => {
+    await open();
+    await world.double.close();
+    world.double.restore();
+    await until('it is missed', () => world.waits.length >= 2);
+    const missed = world.waits.length;
+    await world.double.listen();
+    await has(...SNAPSHOT);
+    assert.deepEqual(lists(), [2, 2, 2]);
+    // One answer may come from a server that lags behind. Then there are two waits, and no more.
+    assert.deepEqual(world.waits.slice(missed).slice(-2), [1200, 2400]);
+    world.double.put(service('c', 1));
+    await until('it is watched', () => world.sink.port('c') === 1);
+  });
+
+  it('all kinds are listed anew, where watches stay open and nothing comes', async () => {
+    await open({ timeouts: { ...PATIENT, silence: 200 } });
+    world.double.restore();
+    await has(...SNAPSHOT);
+    assert.deepEqual(lists(), [2, 2, 2]);
+  });
+
+  for (const what of ['Service', 'EndpointSlice'] as const) {
+    it(`all kinds are listed anew, where watches stay open and a ${what} changes`, async () => {
+      await open();
+      world.double.restore();
+      world.double.put(what === 'Service' ? service('a', 2) : sliceManifest('c', 4, []));
+      const more = what === 'Service' ? [] : ['EndpointSlice default/c-ipv4'];
+      await has(...[...SNAPSHOT, ...more].sort());
+      assert.deepEqual(lists(), [2, 2, 2]);
+    });
+  }
+
+  it('a kind is listed anew, where its versions are ahead again before it is watched', async () => {
+    await open();
+    await world.double.close();
+    world.double.restore();
+    for (let port = 2; port < 20; port++) world.double.put(service('c', port));
+    await world.double.listen();
+    await has(...SNAPSHOT, 'Service default/c');
+    assert.equal(world.sink.port('c'), 19);
+    assert.deepEqual(lists(), [2, 2, 2]);
+  });
+
+  it('one answer of a server that lags behind takes nothing back', async () => {
+    await open();
+    const calls = world.sink.calls.length;
+    const fault = { kind: 'stale' } as const;
+    world.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
+    world.double.breakWatches('cut', 'services');
+    await world.asked('watch', 2);
+    assert.deepEqual(lists(), [1, 1, 1]);
+    assert.deepEqual(world.waits, [1200, 1200, 2400]);
+    assert.equal(world.sink.calls.length, calls);
+  });
+});

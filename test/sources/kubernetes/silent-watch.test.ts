@@ -1,0 +1,120 @@
+/** Watches without any event, as a kube-apiserver has them of kinds that do not change. */
+import assert from 'node:assert/strict';
+import { until } from '../recorder.ts';
+import { PATIENT, service, World } from './world.ts';
+
+describe('a silent watch', () => {
+  let world: World;
+  /** Soon renewed; of Services everything else is. */
+  const settle = async () => {
+    world = new World({ timeouts: { ...PATIENT, silence: 200 } });
+    await world.double.listen();
+    world.double.put(service('a', 1));
+    await world.settle();
+  };
+  afterEach(() => world.stop());
+
+  const renewals = (times: number) =>
+    until(`${times} renewals`, () => world.requests('watch').length > times);
+
+  it('is renewed on a connection of its own, without a wait, a list or a log line', async () => {
+    await settle();
+    const logged = [...world.logged];
+    await renewals(3);
+    assert.equal(world.requests('list').length, 1);
+    assert.deepEqual(world.delays, []);
+    assert.deepEqual(world.logged, logged);
+    const ports = world.requests('watch').map(({ clientPort }) => clientPort);
+    assert.equal(new Set(ports).size, ports.length);
+    // One object is asked for, over the connection of the new watch.
+    const [check] = world.requests('check');
+    assert.equal(check?.path, '/api/v1/namespaces/default/services');
+    assert.equal(check?.query.fieldSelector, 'metadata.name=a');
+    assert.equal(check?.clientPort, ports[1]);
+    await until('only the last one is open', () => world.double.watching('services') === 1);
+  });
+
+  it('serves what comes while the new one is being opened, within a second', async () => {
+    await settle();
+    for (const verb of ['list', 'watch'] as const) {
+      world.double.fail({ verb, resource: 'services', fault: { kind: 'hold' } });
+      const asked = world.requests(verb === 'list' ? 'check' : 'watch').length;
+      const held = () => world.requests(verb === 'list' ? 'check' : 'watch').length > asked;
+      await until(`the ${verb} is held`, held);
+      assert.equal(world.double.watching('services'), 1);
+      const started = performance.now();
+      world.double.put(service(verb, 1));
+      await until('it is served', () => world.sink.port(verb) === 1);
+      assert.ok(performance.now() - started < 1000);
+      world.double.release();
+    }
+    assert.deepEqual(world.delays, []);
+    assert.equal(world.requests('list').length, 1);
+  });
+
+  it('on a dead connection: what comes is served by the new one, within a second', async () => {
+    await settle();
+    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    world.double.breakWatches('silence', 'services');
+    await renewals(1);
+    const started = performance.now();
+    world.double.put(service('b', 1));
+    world.double.release();
+    await world.has({ a: 1, b: 1 });
+    assert.ok(performance.now() - started < 1000);
+  });
+
+  it('hands nothing on twice, also not what changed again meanwhile', async () => {
+    await settle();
+    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    await renewals(1);
+    const before = world.sink.calls.length;
+    world.double.put(service('b', 1));
+    world.double.put(service('a', 2));
+    world.double.delete(service('b', 1));
+    world.double.put(service('a', 3));
+    await world.has({ a: 3 });
+    world.double.release();
+    await until('only the new one is open', () => world.double.watching('services') === 1);
+    world.double.put(service('c', 1));
+    await world.has({ a: 3, c: 1 });
+    assert.deepEqual(world.sink.calls.slice(before), [
+      '+ Service default/b',
+      '+ Service default/a',
+      '- Service default/b',
+      '+ Service default/a',
+      '+ Service default/c',
+    ]);
+    assert.equal(world.requests('list').length, 1);
+    assert.deepEqual(world.delays, []);
+  });
+
+  it('stays open while it cannot be renewed, and does not count as open in metrics', async () => {
+    await settle();
+    assert.ok(world.watched.has('services'));
+    const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 3 });
+    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    await renewals(4);
+    assert.deepEqual(world.waits, [1200, 2400, 4800]);
+    assert.ok(!world.watched.has('services'));
+    assert.equal(world.double.watching('services'), 1);
+    world.double.put(service('b', 1));
+    await world.has({ a: 1, b: 1 });
+    assert.ok(world.watched.has('services'));
+    world.double.release();
+    await renewals(5);
+    assert.equal(world.requests('list').length, 1);
+    assert.deepEqual(world.waits, [1200, 2400, 4800]);
+  });
+
+  it('lists when its version has expired meanwhile', async () => {
+    await settle();
+    world.double.skip(2);
+    world.double.put(service('b', 1));
+    world.double.delete(service('a', 1));
+    world.double.compact();
+    await world.has({ b: 1 });
+    assert.equal(world.requests('list').length, 2);
+  });
+});
