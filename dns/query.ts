@@ -1,5 +1,5 @@
 /** Reads queries: what a client wants to know, or what is wrong with the way it asks. */
-import { decode, type OptAnswer } from 'dns-packet';
+import { TYPE } from './types.ts';
 
 /** RFC 1035, 4.1.1; BADVERS is RFC 6891's, and does not fit into the header. */
 export const RCODES = {
@@ -53,6 +53,10 @@ export const MAX_QUERY_LENGTH = 4096;
 const MAX_NAME_LENGTH = 255;
 /** RFC 1035 has 63; what is above is a pointer, or a kind of label that nobody uses. */
 export const MAX_LABEL_LENGTH = 63;
+/** The length of a name's last two bytes when these are a pointer (RFC 1035, 4.1.4), or more. */
+const POINTER = 0xc0;
+/** Type, class, TTL and length of data. */
+const RECORD_HEAD_LENGTH = 10;
 /** Records beside the question: an OPT, and a signature. The same numbers as CoreDNS takes. */
 const MAX_RECORDS = { answers: 1, authorities: 1, additionals: 2 };
 
@@ -69,7 +73,6 @@ export function readQuery(bytes: Buffer): Query | BadQuery | undefined {
   const recursionDesired = (flags & 0x100) !== 0;
   const bad = (rcode: BadQuery['rcode']) => ({ id, opcode, recursionDesired, rcode });
   if (opcode !== 0) return bad('NOTIMP');
-  // Before anything is decoded: dns-packet makes lists as long as the header says.
   if (
     bytes.readUInt16BE(4) !== 1 ||
     bytes.readUInt16BE(6) > MAX_RECORDS.answers ||
@@ -80,7 +83,8 @@ export function readQuery(bytes: Buffer): Query | BadQuery | undefined {
   }
   const name = readName(bytes, HEADER_LENGTH);
   if (name === undefined || name.end + 4 > bytes.length) return bad('FORMERR');
-  const edns = readEdns(bytes);
+  const count = bytes.readUInt16BE(6) + bytes.readUInt16BE(8) + bytes.readUInt16BE(10);
+  const edns = readEdns(bytes, name.end + 4, count);
   if (edns === 'malformed') return bad('FORMERR');
   return {
     id,
@@ -112,20 +116,51 @@ function readName(bytes: Buffer, start: number): { text: string; end: number } |
   return { text: labels.join('.').toLowerCase(), end: at };
 }
 
-/** What the OPT record says, if there is one; at most one, and that of the root (RFC 6891, 6.1.1). */
-function readEdns(bytes: Buffer): Edns | undefined | 'malformed' {
-  let additionals: ReturnType<typeof decode>['additionals'];
-  try {
-    additionals = decode(bytes).additionals;
-  } catch {
-    return 'malformed';
+/**
+ * The OPT record, if there is one: at most one, owned by the root (RFC 6891, 6.1.1). Other records are skipped.
+ * @param start where the records begin.
+ * @param count how many there are.
+ * @returns 'malformed' also when a record, or an option of the OPT record, goes past the end.
+ */
+function readEdns(bytes: Buffer, start: number, count: number): Edns | undefined | 'malformed' {
+  let edns: Edns | undefined;
+  let at = start;
+  for (let index = 0; index < count; index++) {
+    const head = endOfName(bytes, at);
+    if (head === undefined || head + RECORD_HEAD_LENGTH > bytes.length) return 'malformed';
+    const data = head + RECORD_HEAD_LENGTH;
+    const end = data + bytes.readUInt16BE(head + 8);
+    if (end > bytes.length) return 'malformed';
+    if (bytes.readUInt16BE(head) === TYPE.OPT) {
+      const isOfRoot = bytes[at] === 0;
+      if (edns !== undefined || !isOfRoot || !areOptions(bytes, data, end)) return 'malformed';
+      edns = {
+        size: bytes.readUInt16BE(head + 2),
+        version: bytes.readUInt8(head + 5),
+        dnssecOk: (bytes.readUInt8(head + 6) & 0x80) !== 0,
+      };
+    }
+    at = end;
   }
-  const options = (additionals ?? []).filter(
-    (record): record is OptAnswer => record.type === 'OPT',
-  );
-  const [option] = options;
-  if (option === undefined) return undefined;
-  if (options.length > 1 || option.name !== '.') return 'malformed';
-  const { udpPayloadSize: size, ednsVersion: version, flag_do: dnssecOk } = option;
-  return { size, version, dnssecOk };
+  return edns;
+}
+
+/** @returns where the name of a record ends; undefined when that is past the end, or a label is malformed. */
+function endOfName(bytes: Buffer, start: number): number | undefined {
+  let at = start;
+  for (;;) {
+    const length = bytes[at];
+    if (length === undefined) return undefined;
+    if (length === 0) return at + 1;
+    if (length >= POINTER) return at + 2;
+    if (length > MAX_LABEL_LENGTH) return undefined;
+    at += 1 + length;
+  }
+}
+
+/** Whether each option lies within the record's data (RFC 6891, 6.1.2): code, length, and as many bytes. */
+function areOptions(bytes: Buffer, start: number, end: number): boolean {
+  let at = start;
+  while (at + 4 <= end) at += 4 + bytes.readUInt16BE(at + 2);
+  return at === end;
 }
