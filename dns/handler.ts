@@ -103,7 +103,7 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
             )
           : forwarder
               .resolve(said.target, query.type)
-              .then((resolution) => write(completed(said, resolution), by));
+              .then((resolution) => write(completed(said, resolution, mostRecords(limit)), by));
       return asked.catch((error) => write({ rcode: rcodeOf(error) }, by)).catch(fail);
     } catch (error) {
       return fail(error);
@@ -139,13 +139,20 @@ function limitOf({ edns }: Query, transport: Transport): number {
   return Math.max(PLAIN_UDP_LENGTH, Math.min(edns.size, MAX_UDP_LENGTH));
 }
 
-/** An alias into another domain, with what is known of it there. */
-function completed(said: Answer, { rcode, answers, authorities }: Resolution): SaidAnswer {
+/**
+ * An alias into another domain, with the records that other servers have for its target.
+ * @param most more records than fit into the client's message are not encoded.
+ */
+function completed(
+  said: Answer,
+  { rcode, answers, authorities }: Resolution,
+  most: number,
+): SaidAnswer {
   const { authoritative, additionals } = said;
   return {
     rcode,
     authoritative,
-    answers: [...said.answers, ...answers],
+    answers: [...said.answers, ...answers.slice(0, most)],
     authorities,
     additionals,
   };

@@ -18,8 +18,6 @@ const ADDRESS_LENGTHS: ReadonlyMap<number, number> = new Map([
   [TYPE.A, 4],
   [TYPE.AAAA, 16],
 ]);
-/** No name needs more. */
-const MAX_RECORDS = 100;
 
 /** An answer that cannot be read, or tells of a failure. */
 export class BadAnswer extends Error {
@@ -41,7 +39,6 @@ export function readResolution(bytes: Buffer): Resolution {
   const answers = (message.answers ?? []).filter(isRecord);
   const soa = (message.authorities ?? []).filter(isRecord).filter(({ type }) => type === 'SOA');
   const all = [...answers, ...soa];
-  if (all.length > MAX_RECORDS) throw new BadAnswer('the resolver answered with too much');
   if (!all.every(isPlain))
     throw new BadAnswer('the resolver answered with names that are no ASCII');
   return { rcode, answers, authorities: soa };

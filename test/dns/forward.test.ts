@@ -310,6 +310,25 @@ describe('a forwarder', () => {
       assert.deepEqual(answers.map(line), ['www.example.com 60 A 192.0.2.9']);
     });
 
+    it('takes as many records as a message has', async () => {
+      const fake = await resolver((query, transport) => {
+        if (transport === 'udp') return emptyAnswer(query, TRUNCATED);
+        const records = Array.from({ length: 1000 }, (_, index) =>
+          Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 198, 51, index >> 8, index & 255]),
+        );
+        const answer = Buffer.concat([
+          query.subarray(0, HEADER_LENGTH + QUESTION.length),
+          ...records,
+        ]);
+        answer.writeUInt16BE(0x8180, 2);
+        answer.writeUInt16BE(records.length, 6);
+        answer.writeUInt16BE(0, 10);
+        return answer;
+      });
+      const { answers } = await forwarder([fake]).resolve('www.example.com', 1);
+      assert.equal(answers.length, 1000);
+    });
+
     it('asks for types that have no name here', async () => {
       const fake = await resolver((query) => emptyAnswer(query));
       await forwarder([fake]).resolve('www.example.com', 65);

@@ -299,6 +299,22 @@ describe('a handler', () => {
       assert.deepEqual([flags, served.by, seen], ['qr aa rd ra', 'zone', [['www.example.com', 1]]]);
     });
 
+    it('gives all records where an alias leads, as far as the client takes them', async () => {
+      const answers = Array.from({ length: 300 }, (_, index) => ({
+        name: 'www.example.com',
+        type: 'A' as const,
+        ttl: 60,
+        data: `198.51.${index >> 8}.${index & 255}`,
+      }));
+      const found = { rcode: 'NOERROR' as const, answers, authorities: [] };
+      const forwarder = { ...upstream({}), resolve: async () => found };
+      const whole = await reply(queryBytes(OUTSIDE, 'A'), { forwarder }, 'tcp');
+      assert.deepEqual([whole.flags, whole.answers.length], ['qr aa rd ra', 301]);
+      const cut = await reply(queryBytes(OUTSIDE, 'A'), { forwarder });
+      assert.equal(cut.flags, 'qr aa tc rd ra');
+      assert.ok(cut.length <= 512 && cut.length > 512 - 16);
+    });
+
     it('says so when it leads to nothing, or nobody knows', async () => {
       const nothing = { rcode: 'NXDOMAIN' as const, answers: [], authorities: [] };
       const gone = { ...upstream({}), resolve: async () => nothing };

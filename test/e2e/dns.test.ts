@@ -76,6 +76,7 @@ const OBJECTS: readonly Manifest[] = [
   ),
   externalName('inside', `web.default.${ZONE}`),
   externalName('outside', 'www.default.svc.example.org'),
+  externalName('wide', 'large.default.svc.example.org'),
   externalName('nowhere', 'gone.default.svc.example.org'),
 ];
 /** Those of the other server. */
@@ -390,6 +391,8 @@ describe('portwide dns', () => {
       const nothing = await ask(`outside.default.${ZONE} AAAA`);
       assert.deepEqual([nothing.status, nothing.answer], ['NOERROR', [alias('outside', 'www')]]);
       assert.match(nothing.authority[0] ?? '', /^example\.org\. 60 IN SOA /);
+      const wide = await ask(`wide.default.${ZONE} A +tcp`);
+      assert.deepEqual([wide.status, wide.answer.length], ['NOERROR', 201]);
       const gone = await ask(`nowhere.default.${ZONE} A`);
       assert.deepEqual([gone.status, gone.answer], ['NXDOMAIN', [alias('nowhere', 'gone')]]);
     });
