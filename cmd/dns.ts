@@ -1,4 +1,5 @@
 import { readFile } from 'node:fs/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
 import { isLoopback, isUnspecified } from '../api/addresses.ts';
@@ -27,6 +28,8 @@ import { VERSION } from './version.ts';
 
 /** Where resolvers listen. */
 const DNS_PORT = 53;
+/** Milliseconds for queries under way to be answered: a second more than resolvers get for one. */
+const DRAIN_LIMIT = 6000;
 /** Milliseconds between two log lines of a mistake that each query may come upon. */
 const MISTAKE_PERIOD = 10_000;
 
@@ -38,7 +41,7 @@ export function addDnsCommand(program: Command): void {
 }
 
 /**
- * Runs the DNS server until SIGTERM or SIGINT.
+ * Runs the DNS server until SIGTERM or SIGINT, and answers for `--lameduck` longer.
  * @throws UserError, ConfigurationError and what stands in the way of starting.
  */
 async function run(texts: FlagTexts): Promise<void> {
@@ -60,7 +63,11 @@ async function run(texts: FlagTexts): Promise<void> {
   const server = createServer(options, zone, resolvers, metrics, log);
   const listening = await listen(options, server, log);
   const { metricsBindAddress } = options;
-  const pages = dnsPages(metrics.registry, () => zone.isSynced);
+  let isStopping = false;
+  const pages = dnsPages(metrics.registry, () => {
+    if (isStopping) return 'stopping';
+    return zone.isSynced ? undefined : 'not all Services and EndpointSlices have been listed yet';
+  });
   const pageServer =
     metricsBindAddress &&
     serve('--metrics-bind-address', metricsBindAddress, pages, {
@@ -79,9 +86,15 @@ async function run(texts: FlagTexts): Promise<void> {
   if (early === undefined) log.info({ ...zone.sizes }, 'serving');
 
   const signal = await stopping;
+  isStopping = true;
+  // Nobody was sent here before.
+  if (early === undefined && options.lameduck > 0) {
+    log.info({ signal, lameduckMs: options.lameduck }, 'not ready any more; still answering');
+    await sleep(options.lameduck);
+  }
   log.info({ signal }, 'stopping');
   await listening.close();
-  server.closeAll();
+  await server.drain(DRAIN_LIMIT);
   if (early === undefined) await source.stop();
   stopEventLoopWatch();
   pageServer?.close();

@@ -1,7 +1,7 @@
 /** Settings of `portwide dns`. No file has them; those that the agent has too mean the same there. */
 import { domainProblem } from '../dns/names.ts';
 import { AGENT_SETTINGS } from './agent-settings.ts';
-import { integer, refuse, textual } from './kinds.ts';
+import { duration, integer, refuse, textual } from './kinds.ts';
 import { addresses, bindAddress } from './network-kinds.ts';
 import { NODE_SETTINGS } from './node-settings.ts';
 import { setting, type ValuesOf } from './setting.ts';
@@ -62,6 +62,13 @@ export const DNS_SETTINGS = {
     default: undefined,
     text: 'file with the resolvers to ask about other domains, such as /etc/resolv.conf; none: refuse them',
     more: 'Read once, at the start. Whoever reaches the server can use these resolvers then.',
+  }),
+  lameduck: setting({
+    group: 'dns',
+    kind: duration({ zero: true }),
+    default: 5000,
+    text: 'how long queries are answered after SIGTERM, with /readyz at 503',
+    more: 'So that clients that still have this address get answers while Services and load balancers take it out. Then queries under way are answered, for at most 6 s. A second signal ends the process at once.',
   }),
   featureGates: setting({
     group: 'dns',

@@ -1,4 +1,5 @@
 /** Queries over TCP: messages with their length before them (RFC 1035, 4.2.2; RFC 7766). */
+import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { HEADER_LENGTH, MAX_QUERY_LENGTH } from './query.ts';
 
@@ -44,6 +45,11 @@ export class TcpConnections {
     socket.once('close', () => this.#connections.delete(connection));
   }
 
+  /** Answers the queries that came, reads no more, and closes. Resolves when all connections are closed. */
+  async finish(): Promise<void> {
+    await Promise.all([...this.#connections].map((connection) => connection.finish()));
+  }
+
   close(): void {
     for (const connection of this.#connections) connection.close();
   }
@@ -67,7 +73,10 @@ class Connection {
   readonly #idle: NodeJS.Timeout;
   #received: Buffer = NOTHING;
   #waiting = 0;
+  /** The client sends no more. */
   #hasEnded = false;
+  /** Nothing more is read. */
+  #isFinishing = false;
 
   constructor(socket: Socket, answer: Answerer, limits: TcpLimits, onQuery: () => void) {
     this.#socket = socket;
@@ -87,6 +96,14 @@ class Connection {
     // A client that resets its connection is its own affair.
     socket.on('error', () => this.close());
     socket.on('close', () => clearTimeout(this.#idle));
+  }
+
+  /** Resolves when the socket is closed, which waits for the client to take its answers. */
+  finish(): Promise<unknown> {
+    const closed = once(this.#socket, 'close');
+    this.#isFinishing = true;
+    this.#proceed();
+    return closed;
   }
 
   close(): void {
@@ -117,7 +134,10 @@ class Connection {
     }
     if (socket.destroyed) return;
     if (this.#isFull()) socket.pause();
-    else if (this.#hasEnded && this.#waiting === 0) socket.end();
+    else if (this.#isFinishing) {
+      socket.pause();
+      if (this.#waiting === 0) socket.destroySoon();
+    } else if (this.#hasEnded && this.#waiting === 0) socket.end();
     else socket.resume();
   }
 

@@ -21,6 +21,7 @@ describe('the configuration of the DNS server', () => {
       clusterDomain: 'cluster.local',
       ttl: 5,
       forward: undefined,
+      lameduck: 5000,
       featureGates: { AllPorts: true },
       kubeconfig: undefined,
       loggingFormat: undefined,
@@ -39,6 +40,8 @@ describe('the configuration of the DNS server', () => {
     ['ttl', '3600', 3600],
     ['forward', '/etc/resolv.conf', '/etc/resolv.conf'],
     ['forward', 'none', undefined],
+    ['lameduck', '1m', 60_000],
+    ['lameduck', '0s', 0],
     ['metricsBindAddress', '', undefined],
     ['metricsBindAddress', '0.0.0.0', { host: '0.0.0.0', port: 9153 }],
     ['featureGates', 'AllPorts=false', { AllPorts: false }],
@@ -58,6 +61,7 @@ describe('the configuration of the DNS server', () => {
     ['ttl', '3601', /^--ttl: must be a number from 0 to 3600/],
     ['ttl', '5s', /^--ttl/],
     ['forward', '', /^--forward: must be a file/],
+    ['lameduck', '5', /^--lameduck: must be a duration/],
     ['metricsBindAddress', 'here', /^--metrics-bind-address/],
   ] as const) {
     it(`refuses ${name}=${given}`, () => {

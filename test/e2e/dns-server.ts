@@ -15,13 +15,13 @@ export interface DnsProcess {
   stop(): Promise<number | undefined>;
 }
 
-/** Starts a server and waits until it has logged a message. */
+/** Starts a server, which ends at once on SIGTERM unless `--lameduck` is given, and waits until it has logged a message. */
 export async function startDns(
   host: Host,
   flags: readonly string[],
   until = 'serving',
 ): Promise<DnsProcess> {
-  const process = host.spawn(PORTWIDE, ['dns', ...flags]);
+  const process = host.spawn(PORTWIDE, ['dns', '--lameduck=0s', ...flags]);
   const log: LogLine[] = [];
   let rest = '';
   process.stdout?.setEncoding('utf8').on('data', (chunk: string) => {

@@ -107,7 +107,7 @@ describe('portwide dns', () => {
     // Nobody is at the first; the second is the other server.
     writeFileSync(resolvConf, 'nameserver 198.51.100.10\nnameserver 2001:db8:51::10\n');
     [server, other] = await Promise.all([
-      startDns(lab.node, [...feed.flags, `--forward=${resolvConf}`]),
+      startDns(lab.node, [...feed.flags, `--forward=${resolvConf}`, '--lameduck=1s']),
       startDns(lab.elsewhere, [
         ...otherFeed.flags,
         '--cluster-domain=example.org',
@@ -501,6 +501,23 @@ describe('portwide dns', () => {
         assert.equal(stdout, output, command);
       }
       assert.equal(await own.stop(), 0);
+    });
+
+    it('goes on answering after SIGTERM, with readiness off; a second one ends it', async () => {
+      const page = '--metrics-bind-address=127.0.0.1:9155';
+      const flags = [...feed.flags, '--port=5353', '--lameduck=1h', page];
+      const own = await startDns(lab.elsewhere, flags);
+      const ready = () => get('/ready', lab.elsewhere, 9155);
+      assert.equal((await ready()).code, 200);
+      own.process.kill('SIGTERM');
+      await waitFor('it is not ready', async () => (await ready()).code === 503);
+      assert.match((await ready()).body, /^stopping/);
+      assert.equal((await get('/health', lab.elsewhere, 9155)).code, 200);
+      for (const transport of ['+notcp', '+tcp']) {
+        const query = `@198.51.100.10 -p 5353 web.default.${ZONE} A ${transport}`;
+        assert.equal((await dig(lab.client, query)).answer.length, 1);
+      }
+      assert.equal(await own.stop(), 1);
     });
 
     it('ends when it is told to', async () => {
