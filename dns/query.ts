@@ -1,5 +1,6 @@
 /** Reads queries: what a client wants to know, or what is wrong with the way it asks. */
 import { TYPE } from './types.ts';
+import { MAX_LABEL_LENGTH, type RecordPlace, recordPlaces } from './wire.ts';
 
 /** RFC 1035, 4.1.1; BADVERS is RFC 6891's, and does not fit into the header. */
 export const RCODES = {
@@ -23,6 +24,8 @@ export interface Edns {
   readonly size: number;
   readonly version: number;
   readonly dnssecOk: boolean;
+  /** There is an option that says whose network the answer is for. */
+  readonly hasSubnet: boolean;
 }
 
 /** A query with one question. */
@@ -51,12 +54,8 @@ export const HEADER_LENGTH = 12;
 export const MAX_QUERY_LENGTH = 4096;
 /** Bytes of a name on the wire (RFC 1035, 2.3.4). */
 const MAX_NAME_LENGTH = 255;
-/** RFC 1035 has 63; what is above is a pointer, or a kind of label that nobody uses. */
-export const MAX_LABEL_LENGTH = 63;
-/** The length of a name's last two bytes when these are a pointer (RFC 1035, 4.1.4), or more. */
-const POINTER = 0xc0;
-/** Type, class, TTL and length of data. */
-const RECORD_HEAD_LENGTH = 10;
+/** RFC 7871: the answer is for clients of one network. */
+const CLIENT_SUBNET = 8;
 /** Records beside the question: an OPT, and a signature. The same numbers as CoreDNS takes. */
 const MAX_RECORDS = { answers: 1, authorities: 1, additionals: 2 };
 
@@ -123,44 +122,28 @@ function readName(bytes: Buffer, start: number): { text: string; end: number } |
  * @returns 'malformed' also when a record, or an option of the OPT record, goes past the end.
  */
 function readEdns(bytes: Buffer, start: number, count: number): Edns | undefined | 'malformed' {
-  let edns: Edns | undefined;
-  let at = start;
-  for (let index = 0; index < count; index++) {
-    const head = endOfName(bytes, at);
-    if (head === undefined || head + RECORD_HEAD_LENGTH > bytes.length) return 'malformed';
-    const data = head + RECORD_HEAD_LENGTH;
-    const end = data + bytes.readUInt16BE(head + 8);
-    if (end > bytes.length) return 'malformed';
-    if (bytes.readUInt16BE(head) === TYPE.OPT) {
-      const isOfRoot = bytes[at] === 0;
-      if (edns !== undefined || !isOfRoot || !areOptions(bytes, data, end)) return 'malformed';
-      edns = {
-        size: bytes.readUInt16BE(head + 2),
-        version: bytes.readUInt8(head + 5),
-        dnssecOk: (bytes.readUInt8(head + 6) & 0x80) !== 0,
-      };
-    }
-    at = end;
-  }
-  return edns;
+  const places = recordPlaces(bytes, start, count);
+  if (places === undefined) return 'malformed';
+  const found = places.filter(({ type }) => type === TYPE.OPT);
+  const [opt] = found;
+  if (opt === undefined) return undefined;
+  const options = optionsIn(bytes, opt);
+  if (found.length > 1 || bytes[opt.start] !== 0 || options === undefined) return 'malformed';
+  return {
+    size: opt.class,
+    version: bytes.readUInt8(opt.head + 5),
+    dnssecOk: (bytes.readUInt8(opt.head + 6) & 0x80) !== 0,
+    hasSubnet: options.includes(CLIENT_SUBNET),
+  };
 }
 
-/** @returns where the name of a record ends; undefined when that is past the end, or a label is malformed. */
-function endOfName(bytes: Buffer, start: number): number | undefined {
-  let at = start;
-  for (;;) {
-    const length = bytes[at];
-    if (length === undefined) return undefined;
-    if (length === 0) return at + 1;
-    if (length >= POINTER) return at + 2;
-    if (length > MAX_LABEL_LENGTH) return undefined;
-    at += 1 + length;
+/** Codes of the options of an OPT record (RFC 6891, 6.1.2); undefined when one goes past its end. */
+function optionsIn(bytes: Buffer, { data, end }: RecordPlace): readonly number[] | undefined {
+  const codes: number[] = [];
+  let at = data;
+  while (at + 4 <= end) {
+    codes.push(bytes.readUInt16BE(at));
+    at += 4 + bytes.readUInt16BE(at + 2);
   }
-}
-
-/** Whether each option lies within the record's data (RFC 6891, 6.1.2): code, length, and as many bytes. */
-function areOptions(bytes: Buffer, start: number, end: number): boolean {
-  let at = start;
-  while (at + 4 <= end) at += 4 + bytes.readUInt16BE(at + 2);
-  return at === end;
+  return at === end ? codes : undefined;
 }

@@ -49,12 +49,21 @@ describe('readQuery', () => {
 
   it('reads what the OPT record says', () => {
     const of = (fields: object) => good(queryBytes('a.b', 'A', fields)).edns;
-    assert.deepEqual(of({ size: 1400 }), { size: 1400, version: 0, dnssecOk: false });
+    assert.deepEqual(of({ size: 1400 }), {
+      size: 1400,
+      version: 0,
+      dnssecOk: false,
+      hasSubnet: false,
+    });
     assert.deepEqual(of({ size: 1, version: 3, dnssecOk: true }), {
       size: 1,
       version: 3,
       dnssecOk: true,
+      hasSubnet: false,
     });
+    const withSubnet = Buffer.concat([WITH_OPT, Buffer.from([0, 8, 0, 4, 0, 1, 0, 0])]);
+    withSubnet.writeUInt16BE(8, WITH_OPT.length - 2);
+    assert.equal(good(withSubnet).edns?.hasSubnet, true);
   });
 
   it('passes over options, and over other records', () => {
