@@ -21,6 +21,7 @@ describe('the configuration of the DNS server', () => {
       clusterDomain: 'cluster.local',
       ttl: 5,
       forward: undefined,
+      cacheTtl: 30,
       lameduck: 5000,
       featureGates: { AllPorts: true },
       kubeconfig: undefined,
@@ -38,7 +39,18 @@ describe('the configuration of the DNS server', () => {
     ['clusterDomain', 'Cluster.Example.', 'cluster.example'],
     ['ttl', '0', 0],
     ['ttl', '3600', 3600],
-    ['forward', '/etc/resolv.conf', '/etc/resolv.conf'],
+    ['forward', '/etc/resolv.conf', [{ file: '/etc/resolv.conf' }]],
+    [
+      'forward',
+      '10.0.0.2:5353,./own.conf,[FD00::1]:54,::1',
+      [
+        { resolver: { address: '10.0.0.2', port: 5353 } },
+        { file: './own.conf' },
+        { resolver: { address: 'fd00::1', port: 54 } },
+        { resolver: { address: '::1', port: 53 } },
+      ],
+    ],
+    ['cacheTtl', '0', 0],
     ['forward', 'none', undefined],
     ['lameduck', '1m', 60_000],
     ['lameduck', '0s', 0],
@@ -62,6 +74,9 @@ describe('the configuration of the DNS server', () => {
     ['ttl', '5s', /^--ttl/],
     ['forward', '', /^--forward: must be a file/],
     ['lameduck', '5', /^--lameduck: must be a duration/],
+    ['forward', '10.0.0.256:53', /^--forward: must be a path .*, not "10.0.0.256:53"/],
+    ['forward', '/etc/resolv.conf,', /^--forward: must be a path .*, not ""/],
+    ['cacheTtl', '3601', /^--cache-ttl: must be a number from 0 to 3600/],
     ['metricsBindAddress', 'here', /^--metrics-bind-address/],
   ] as const) {
     it(`refuses ${name}=${given}`, () => {

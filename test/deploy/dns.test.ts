@@ -96,7 +96,7 @@ describe('the manifests of the DNS server', () => {
       [`${port}/UDP`, `${port}/TCP`, `${metricsBindAddress?.port}/TCP`],
     );
     // Of the node, for the pod's own would lead back here.
-    assert.deepEqual([forward, pod.dnsPolicy], ['/etc/resolv.conf', 'Default']);
+    assert.deepEqual([forward, pod.dnsPolicy], [[{ file: '/etc/resolv.conf' }], 'Default']);
     const startsAt = { name: 'net.ipv4.ip_unprivileged_port_start', value: String(port) };
     assert.deepEqual(pod.securityContext.sysctls, [startsAt]);
   });
