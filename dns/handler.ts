@@ -1,6 +1,6 @@
 /** From a query's bytes to its answer's. Knows no sockets. */
-import { type Answer, type Authority, answer, zoneOf } from './answer.ts';
-import { AnswerCache } from './answer-cache.ts';
+import { type Answer, type Authority, answer, type ZoneView, zoneOf } from './answer.ts';
+import { AnswerCache, type Lookups } from './answer-cache.ts';
 import { type Forwarder, rcodeOf } from './forward.ts';
 import { CLASS_IN, type Query, RCODES, readQuery, type Transport } from './query.ts';
 import type { Resolution } from './resolution.ts';
@@ -83,12 +83,13 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
       return write({ rcode: 'SERVFAIL' }, undefined);
     };
     try {
-      const known = isPlain(query) ? cache.get(query, records.serial) : undefined;
+      const known = isPlain(query) ? cache.get(query, records) : undefined;
       if (known !== undefined) return send(known, 'zone');
-      const said = answer(query, authority, mostRecords(limit));
+      const { view, lookups } = recorded(records);
+      const said = answer(query, { ...authority, zone: view }, mostRecords(limit));
       if (said?.isLasting) {
         const encoded = encodeAnswer(query.question, said);
-        cache.set(query, encoded);
+        cache.set(query, encoded, lookups, view.serial);
         return send(encoded, 'zone');
       }
       if (said !== undefined && (said.target === undefined || forwarder === undefined)) {
@@ -112,6 +113,18 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
 }
 
 const EMPTY = { authoritative: false, answers: [], authorities: [], additionals: [] };
+
+/** The zone as it is now, and what is looked up in it. */
+function recorded(zone: ZoneView): { readonly view: ZoneView; readonly lookups: Lookups } {
+  const lookups = new Map<string, ReturnType<ZoneView['lookup']>>();
+  const lookup = (name: string) => {
+    const found = zone.lookup(name);
+    lookups.set(name, found);
+    return found;
+  };
+  const { clusterDomain, isSynced, serial } = zone;
+  return { view: { clusterDomain, isSynced, serial, lookup }, lookups };
+}
 
 function handled(
   request: Buffer,

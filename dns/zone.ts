@@ -9,6 +9,7 @@ import {
   type RecordOptions,
   SCHEMA_VERSION,
   type ServiceRecords,
+  saySame,
   serviceRecords,
 } from './records.ts';
 
@@ -216,16 +217,6 @@ export class Zone implements ObjectSink {
     this.#children.delete(parent);
     if (!this.#records.has(parent)) this.#disappear(parent);
   }
-}
-
-function saySame(a: readonly DnsRecord[], b: readonly DnsRecord[]): boolean {
-  return (
-    a.length === b.length &&
-    a.every((record, index) => {
-      const other = b[index];
-      return other !== undefined && compareRecords(record, other) === 0;
-    })
-  );
 }
 
 function parentOf(name: string): string {
