@@ -61,6 +61,8 @@ async function run(texts: FlagTexts): Promise<void> {
     clusterDomain: options.clusterDomain,
     onProblem: ({ object, field, reason }) =>
       log.warn({ object, field, reason }, 'this makes no DNS record'),
+    // The clock of the control plane may be ahead.
+    onEndpoints: (time) => metrics.programmed(Math.max(0, Date.now() - time) / 1000),
   });
   const isSelf = (resolver: Resolver) =>
     resolver.port === port && server.addresses.includes(resolver.address);

@@ -16,6 +16,11 @@ import {
 export interface ZoneOptions extends RecordOptions {
   /** Hears of each field that makes no record, when it appears and when it comes back. */
   readonly onProblem?: (problem: InvalidObject) => void;
+  /**
+   * The records of a headless Service follow a change of its endpoints, which was caused at this time (milliseconds since
+   * 1970). Not told of what was there at the start: that change was long ago.
+   */
+  readonly onEndpoints?: (triggerTime: number) => void;
 }
 
 /** How much a Zone holds, for metrics. */
@@ -125,7 +130,12 @@ export class Zone implements ObjectSink {
     const owner = this.#sliceOwner.get(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
     this.#sliceOwner.set(slice.key, slice.serviceKey);
+    const { service, slices } = this.#entry(slice.serviceKey);
     this.#replaceSlice(slice.serviceKey, slice.key, [slice]);
+    const { triggerTime } = slice;
+    if (triggerTime === undefined || !service?.headless || !this.isSynced) return;
+    const before = slices.find(({ key }) => key === slice.key)?.triggerTime;
+    if (before !== triggerTime) this.#options.onEndpoints?.(triggerTime);
   }
 
   #removeSlice(key: ObjectKey): void {

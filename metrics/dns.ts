@@ -38,6 +38,8 @@ export interface DnsMetrics {
   readonly registry: Registry;
   readonly api: ApiObserver;
   readonly stallSeconds: PortwideMetrics['stallSeconds'];
+  /** @param seconds from the change of a headless Service's endpoints until its records say so. */
+  programmed(seconds: number): void;
   /** Queries that the server itself failed on. */
   readonly mistakes: Counter<never>;
   served(query: ServedQuery): void;
@@ -169,6 +171,12 @@ export function createDnsMetrics(port: number, version: string, sources: DnsSour
     'How often a resolver did not answer what was forwarded to it',
     ['to', 'reason'],
   );
+  const programmingSeconds = histogram(
+    'coredns_kubernetes_dns_programming_duration_seconds',
+    'Seconds from a change of endpoints until the records follow it',
+    exponential(0.001, 2, 20),
+    ['service_kind'],
+  );
   const probeFailures = counter(
     'coredns_proxy_healthcheck_failures_total',
     'How often a resolver did not answer when it was probed',
@@ -195,6 +203,8 @@ export function createDnsMetrics(port: number, version: string, sources: DnsSour
     api: apiServerMetrics(define),
     ...processMetrics(define, version),
     mistakes: counter('coredns_panics_total', 'Queries so far that the server itself failed on'),
+    programmed: (seconds) =>
+      programmingSeconds.observe({ service_kind: 'headless_with_selector' }, seconds),
     served({ transport: proto, family, zone: name, query, rcode, by, seconds, ...lengths }) {
       const zone = name === undefined ? DROPPED : `${name}.`;
       const type = (query && TYPES.get(query.type)) ?? 'other';

@@ -21,6 +21,7 @@ function slice(
   service: string,
   endpoints: readonly object[],
   ports: readonly object[] = [],
+  annotations: object = {},
 ): Manifest {
   return {
     apiVersion: 'discovery.k8s.io/v1',
@@ -29,6 +30,7 @@ function slice(
       name: `${service}-1`,
       namespace: 'default',
       labels: { 'kubernetes.io/service-name': service },
+      annotations,
     },
     addressType: 'IPv4',
     ports,
@@ -53,6 +55,15 @@ const webOnAllPorts = serviceManifest('web', {
   annotations: ALL_PORTS,
   spec: { clusterIPs: ['10.96.0.1', 'fd00:10:96::1'], ports: WEB_PORTS },
 });
+const ofDb = slice(
+  'db',
+  [
+    endpoint('10.244.1.11', { hostname: 'db-0' }),
+    endpoint('10.244.1.12'),
+    endpoint('10.244.1.13', { conditions: { ready: false } }),
+  ],
+  [{ name: 'sql', port: 5432 }],
+);
 const OBJECTS: readonly Manifest[] = [
   web,
   serviceManifest('all', {
@@ -60,15 +71,7 @@ const OBJECTS: readonly Manifest[] = [
     spec: { clusterIPs: ['10.96.0.2', 'fd00:10:96::2'], ports: [{ name: 'first', port: 1 }] },
   }),
   headless('db', { ports: [{ name: 'sql', port: 5432 }] }),
-  slice(
-    'db',
-    [
-      endpoint('10.244.1.11', { hostname: 'db-0' }),
-      endpoint('10.244.1.12'),
-      endpoint('10.244.1.13', { conditions: { ready: false } }),
-    ],
-    [{ name: 'sql', port: 5432 }],
-  ),
+  ofDb,
   headless('many'),
   slice(
     'many',
@@ -493,7 +496,8 @@ describe('portwide dns', () => {
 
     it('hears of Services from an API server', async () => {
       const api = await ApiFeed.start(lab);
-      const flags = [...api.flags, '--port=5353', '--metrics-bind-address='];
+      const pages = '--metrics-bind-address=127.0.0.1:9156';
+      const flags = [...api.flags, '--port=5353', pages];
       api.write('objects', OBJECTS);
       await api.written();
       const own = await startDns(lab.node, flags);
@@ -504,8 +508,17 @@ describe('portwide dns', () => {
       await waitFor('SRV is gone', async () => (await srv()).status === 'NXDOMAIN');
       api.write('objects', OBJECTS);
       await waitFor('SRV is back', async () => (await srv()).answer.length === 1);
-      const { answer } = await dig(lab.client, `@${lab.node.ipv4} -p 5353 db.default.${ZONE} A`);
-      assert.equal(answer.length, 2);
+      const db = () => dig(lab.client, `@${lab.node.ipv4} -p 5353 db.default.${ZONE} A`);
+      assert.equal((await db()).answer.length, 2);
+      const name = 'coredns_kubernetes_dns_programming_duration_seconds_count';
+      const programmed = async () =>
+        new Scrape((await get('/metrics', lab.node, 9156)).body).value(name);
+      assert.equal(await programmed(), undefined);
+      const time = { 'endpoints.kubernetes.io/last-change-trigger-time': new Date().toISOString() };
+      const changed = slice('db', [endpoint('10.244.1.14')], [], time);
+      api.write('objects', [changed, ...OBJECTS.filter((object) => object !== ofDb)]);
+      await waitFor('it knows of the endpoint', async () => (await db()).answer.length === 1);
+      assert.equal(await programmed(), 1);
       assert.equal(await own.stop(), 0);
     });
 

@@ -30,6 +30,12 @@ const ROWS: readonly (readonly [string, string, readonly string[], (readonly num
     TIME_BUCKETS,
   ],
   ['coredns_forward_max_concurrent_rejects_total', 'counter', []],
+  [
+    'coredns_kubernetes_dns_programming_duration_seconds',
+    'histogram',
+    ['service_kind'],
+    Array.from({ length: 20 }, (_, power) => 0.001 * 2 ** power),
+  ],
   ['coredns_proxy_healthcheck_failures_total', 'counter', ['proxy_name', 'to']],
   ['coredns_forward_healthcheck_broken_total', 'counter', []],
   ['coredns_cache_entries', 'gauge', CACHE_LABELS],
@@ -73,6 +79,7 @@ function experienced() {
   metrics.forwarding.answered({ address: '192.0.2.1', port: 53 }, 0, 0.002);
   metrics.forwarding.failed({ address: '2001:db8::1', port: 53 }, 'TIMEOUT');
   metrics.forwarding.probeFailed(resolver);
+  metrics.programmed(1.5);
   metrics.api.watching('services', true);
   return metrics;
 }
@@ -138,6 +145,9 @@ describe('the metrics of the DNS server', () => {
     assert.equal(scrape.value('coredns_proxy_request_duration_seconds_count', to), 1);
     const failed = { to: '[2001:db8::1]:53', reason: 'timeout' };
     assert.equal(scrape.value('portwide_dns_forward_failures_total', failed), 1);
+    const kind = { service_kind: 'headless_with_selector' };
+    const programmed = 'coredns_kubernetes_dns_programming_duration_seconds_sum';
+    assert.equal(scrape.value(programmed, kind), 1.5);
     const probed = { proxy_name: 'forward', to: '192.0.2.1:5353' };
     assert.equal(scrape.value('coredns_proxy_healthcheck_failures_total', probed), 1);
     assert.equal(scrape.value('portwide_dns_resolver_up', { to: '192.0.2.1:5353' }), 0);
