@@ -60,6 +60,8 @@ const NOTHING = Buffer.alloc(0);
 const QUERIES_AT_ONCE = 50;
 /** Milliseconds, likewise: a query for a Service of thousands of pods takes long. */
 const TURN = 5;
+/** Bytes of answers that are gathered for one write: a call of the kernel costs as much as several answers. */
+const GATHERED = 16 << 10;
 
 /**
  * One client. Nothing is read while it does not take its answers, or while many of its queries wait: what
@@ -72,6 +74,9 @@ class Connection {
   readonly #onQuery: () => void;
   readonly #idle: NodeJS.Timeout;
   #received: Buffer = NOTHING;
+  /** Answers that are not written yet, and their bytes with the lengths before them. */
+  #gathered: Buffer[] = [];
+  #gatheredBytes = 0;
   #waiting = 0;
   /** The client sends no more. */
   #hasEnded = false;
@@ -116,6 +121,7 @@ class Connection {
     const end = performance.now() + TURN;
     for (let count = 0; !socket.destroyed && !this.#isFull(); count++) {
       if (count === QUERIES_AT_ONCE || performance.now() > end) {
+        this.#flush();
         socket.pause();
         setImmediate(() => this.#proceed());
         return;
@@ -123,15 +129,17 @@ class Connection {
       const query = this.#take();
       if (query === undefined) {
         // A copy of the piece that is left, or it would keep all that came with it.
-        this.#received = Buffer.from(this.#received);
+        if (this.#received.length > 0) this.#received = Buffer.from(this.#received);
+        else this.#received = NOTHING;
         break;
       }
       this.#onQuery();
       this.#idle.refresh();
       const response = this.#answer(query);
       if (response instanceof Promise) this.#wait(response);
-      else this.#write(response);
+      else this.#gather(response);
     }
+    this.#flush();
     if (socket.destroyed) return;
     if (this.#isFull()) socket.pause();
     else if (this.#isFinishing) {
@@ -165,17 +173,30 @@ class Connection {
     this.#waiting += 1;
     const then = (bytes: Buffer | undefined) => {
       this.#waiting -= 1;
-      this.#write(bytes);
+      this.#gather(bytes);
       this.#proceed();
     };
     void response.then(then, () => this.close());
   }
 
-  #write(response: Buffer | undefined): void {
-    if (response === undefined || this.#socket.destroyed) return;
-    const bytes = Buffer.allocUnsafe(2 + response.length);
-    bytes.writeUInt16BE(response.length);
-    response.copy(bytes, 2);
-    this.#socket.write(bytes);
+  #gather(response: Buffer | undefined): void {
+    if (response === undefined) return;
+    this.#gathered.push(response);
+    this.#gatheredBytes += 2 + response.length;
+    if (this.#gatheredBytes >= GATHERED) this.#flush();
+  }
+
+  #flush(): void {
+    if (this.#gathered.length === 0) return;
+    const bytes = Buffer.allocUnsafe(this.#gatheredBytes);
+    let at = 0;
+    for (const response of this.#gathered) {
+      bytes.writeUInt16BE(response.length, at);
+      response.copy(bytes, at + 2);
+      at += 2 + response.length;
+    }
+    this.#gathered = [];
+    this.#gatheredBytes = 0;
+    if (!this.#socket.destroyed) this.#socket.write(bytes);
   }
 }
