@@ -38,7 +38,6 @@ export async function createForwarding(
   const resolvers = await list.start().catch((error: Error) => {
     throw new UserError(`--forward: ${error.message}`, { cause: error });
   });
-  log.info({ resolvers: resolvers.map(formatResolver) }, 'forwarding');
   const cache = new ForwardCache({
     maxTtl: cacheTtl,
     now: () => performance.now() / 1000,

@@ -8,6 +8,7 @@ import { addFlags, type FlagTexts } from '../config/flags.ts';
 import type { Resolver } from '../dns/exchange.ts';
 import type { Forwarder } from '../dns/forward.ts';
 import { createHandler } from '../dns/handler.ts';
+import { formatResolver } from '../dns/resolver-address.ts';
 import { DnsServer } from '../dns/server.ts';
 import { singleAddresses, WantedAddresses } from '../dns/wanted-addresses.ts';
 import { Zone } from '../dns/zone.ts';
@@ -47,10 +48,8 @@ async function run(texts: FlagTexts): Promise<void> {
   const log = createLog(options);
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   await checkSource(options);
-  log.info({ version: VERSION, domain: options.clusterDomain }, 'starting');
   const stopping = stopSignal();
-
-  const { port } = options;
+  const { port, clusterDomain: domain } = options;
   const metrics = createDnsMetrics(port, VERSION, {
     tcpConnections: () => server.connections,
     resolvers: () => forwarding?.forwarder.resolvers ?? [],
@@ -58,7 +57,7 @@ async function run(texts: FlagTexts): Promise<void> {
   });
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
   const zone = new Zone({
-    clusterDomain: options.clusterDomain,
+    clusterDomain: domain,
     onProblem: ({ object, field, reason }) =>
       log.warn({ object, field, reason }, 'this makes no DNS record'),
     // The clock of the control plane may be ahead.
@@ -67,6 +66,8 @@ async function run(texts: FlagTexts): Promise<void> {
   const isSelf = (resolver: Resolver) =>
     resolver.port === port && server.addresses.includes(resolver.address);
   const forwarding = await createForwarding(options, metrics, log, isSelf);
+  const resolvers = forwarding?.forwarder.resolvers.map(({ resolver }) => formatResolver(resolver));
+  log.info({ version: VERSION, domain, resolvers }, 'starting');
   const server = createServer(options, zone, forwarding?.forwarder, metrics, log);
   const listening = await listen(options, server, log);
   const { metricsBindAddress } = options;
