@@ -82,7 +82,7 @@ export class Forwarder {
     return this.#resolvers.map((resolver) => ({ resolver, isUp: !this.#health.isDown(resolver) }));
   }
 
-  /** Queries under way go on with those that they have. */
+  /** Queries under way ask these when all that they have did not answer. */
   setResolvers(resolvers: readonly Resolver[]): void {
     this.#resolvers = resolvers;
     this.#preferred = undefined;
@@ -150,7 +150,8 @@ export class Forwarder {
         } catch (error) {
           if (!(error instanceof NoAnswer)) throw error;
           this.#options.observer.failed(resolver, error);
-          this.#health.suspect(resolver);
+          // Nobody would end the probes of one that was replaced meanwhile.
+          if (this.#resolvers.includes(resolver)) this.#health.suspect(resolver);
           failure = error;
         }
       }

@@ -310,6 +310,19 @@ describe('a forwarder', () => {
     assert.equal(fake.queries.length, 3);
   });
 
+  it('does not probe one that was replaced while it was asked', async () => {
+    const silent = await resolver(() => {
+      made.setResolvers([]);
+      return undefined;
+    });
+    const { ask, made, probes } = forwarder([silent], {
+      timeout: SHORT,
+      health: { probe: () => assert.fail('it is probed'), period: 1 },
+    });
+    await assert.rejects(ask(), NoAnswer);
+    assert.deepEqual([probes, made.resolvers], [[], []]);
+  });
+
   it('takes any answer for one', async () => {
     const failing = await resolver((query) => emptyAnswer(query, 0x8182));
     const { ask, heard } = forwarder([failing, await answering(2)]);
