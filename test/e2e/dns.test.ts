@@ -547,7 +547,7 @@ describe('portwide dns', () => {
       const own = await startDns(lab.elsewhere, flags);
       const ready = () => get('/ready', lab.elsewhere, 9155);
       assert.equal((await ready()).code, 200);
-      own.process.kill('SIGTERM');
+      own.terminate();
       await waitFor('it is not ready', async () => (await ready()).code === 503);
       assert.match((await ready()).body, /^stopping/);
       assert.equal((await get('/health', lab.elsewhere, 9155)).code, 200);
