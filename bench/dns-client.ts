@@ -1,15 +1,20 @@
 /**
- * Reads what to do from standard input, sends DNS queries over UDP, in the namespace that it was started
+ * Reads what to do from standard input, sends DNS queries over UDP or TCP, in the namespace that it was started
  * in, and tells what became of them, as JSON: at a rate, whatever comes back, or so many at a time, as fast as answers come.
  */
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
+import { connect } from 'node:net';
 import { encode, type RecordType } from 'dns-packet';
 import { percentile } from './statistics.ts';
 
 export interface DnsLoad {
   readonly server: string;
+  /** Default 53. */
+  readonly port?: number;
+  /** TCP, over so many connections that are used by turns; undefined: UDP. */
+  readonly connections?: number;
   /** Pairs of name and type, which are asked for in turn. */
   readonly questions: readonly (readonly [string, string])[];
   readonly seconds: number;
@@ -56,9 +61,45 @@ const queries = load.questions.map(([name, type]) =>
   }),
 );
 
-const socket = createSocket({ type: 'udp4', recvBufferSize: 1 << 22 });
-socket.connect(53, load.server);
-await once(socket, 'connect');
+/** Sends a query; `onAnswer` was given at its start. */
+interface Peer {
+  send(query: Buffer): void;
+  close(): void;
+}
+
+async function overUdp(onAnswer: (bytes: Buffer) => void): Promise<Peer> {
+  const socket = createSocket({ type: 'udp4', recvBufferSize: 1 << 22 });
+  socket.connect(load.port ?? 53, load.server);
+  await once(socket, 'connect');
+  socket.on('message', onAnswer);
+  return { send: (query) => socket.send(query), close: () => socket.close() };
+}
+
+async function overTcp(onAnswer: (bytes: Buffer) => void): Promise<Peer> {
+  const socket = connect({ port: load.port ?? 53, host: load.server, noDelay: true });
+  await once(socket, 'connect');
+  let received: Buffer = Buffer.alloc(0);
+  socket.on('data', (chunk: Buffer) => {
+    received = received.length === 0 ? chunk : Buffer.concat([received, chunk]);
+    // Whatever is sent for these goes in one piece.
+    socket.cork();
+    let at = 0;
+    while (received.length >= at + 2 && received.length >= at + 2 + received.readUInt16BE(at)) {
+      const end = at + 2 + received.readUInt16BE(at);
+      onAnswer(received.subarray(at + 2, end));
+      at = end;
+    }
+    received = received.subarray(at);
+    socket.uncork();
+  });
+  const send = (query: Buffer) => {
+    const framed = Buffer.allocUnsafe(2 + query.length);
+    framed.writeUInt16BE(query.length);
+    query.copy(framed, 2);
+    socket.write(framed);
+  };
+  return { send, close: () => socket.destroy() };
+}
 
 /** When the query with this id was sent; 0 when its answer has come. */
 const sentAt = new Float64Array(IDS);
@@ -66,16 +107,16 @@ const waits: number[] = [];
 let sent = 0;
 let failed = 0;
 
-const send = () => {
+const send = (peer: Peer | undefined) => {
   const id = sent % IDS;
   const query = queries[sent % queries.length] ?? Buffer.alloc(0);
   // The kernel has it when send() returns, unless its queue is full.
   query.writeUInt16BE(id, 0);
   sentAt[id] = performance.now();
   sent += 1;
-  socket.send(query);
+  peer?.send(query);
 };
-socket.on('message', (bytes) => {
+const receive = (bytes: Buffer, peer: () => Peer | undefined) => {
   const id = bytes.readUInt16BE(0);
   const begun = sentAt[id] ?? 0;
   if (begun === 0) return;
@@ -83,13 +124,19 @@ socket.on('message', (bytes) => {
   waits.push(performance.now() - begun);
   const rcode = bytes.readUInt16BE(2) & 0xf;
   if (rcode !== 0 && rcode !== 3) failed += 1;
-  if (load.rate === undefined && performance.now() < end) send();
-});
+  if (load.rate === undefined && performance.now() < end) send(peer());
+};
+const peers: Peer[] = await Promise.all(
+  Array.from({ length: load.connections ?? 1 }, (_, index) => {
+    const onAnswer = (bytes: Buffer) => receive(bytes, () => peers[index]);
+    return load.connections === undefined ? overUdp(onAnswer) : overTcp(onAnswer);
+  }),
+);
 
 const started = performance.now();
 const end = started + load.seconds * 1000;
 if (load.rate === undefined) {
-  for (let count = 0; count < (load.atATime ?? 1); count++) send();
+  for (let count = 0; count < (load.atATime ?? 1); count++) send(peers[count % peers.length]);
   await new Promise((resolve) => setTimeout(resolve, load.seconds * 1000));
 } else {
   const { rate } = load;
@@ -98,7 +145,7 @@ if (load.rate === undefined) {
       const now = performance.now();
       if (now >= end) return resolve();
       const due = ((now - started) / 1000) * rate;
-      while (sent < due) send();
+      while (sent < due) send(peers[sent % peers.length]);
       setImmediate(sendDue);
     };
     sendDue();
@@ -107,7 +154,7 @@ if (load.rate === undefined) {
 const seconds = (performance.now() - started) / 1000;
 const answered = waits.length;
 await new Promise((resolve) => setTimeout(resolve, GRACE));
-socket.close();
+for (const peer of peers) peer.close();
 const report: DnsReport = {
   rate: answered / seconds,
   sent,

@@ -1,5 +1,5 @@
 /**
- * Measures `portwide dns`, the whole process, asked over UDP from another network namespace. Server and
+ * Measures `portwide dns`, the whole process, asked over UDP and TCP from another network namespace. Server and
  * client have a processor each, where there are two. Results go to standard output as Markdown,
  * progress to standard error.
  */
@@ -31,6 +31,7 @@ const GOAL = 20_000;
 /** Of which every hundredth is headless, with so many endpoints. */
 const ENDPOINTS = 10;
 const AT_A_TIME = 64;
+const CONNECTIONS = 10;
 const SERVER = '10.255.0.1';
 const START_MS = 120_000;
 const PORTWIDE = fileURLToPath(new URL('../portwide', import.meta.url));
@@ -74,7 +75,11 @@ async function main(services: number, runs: number, seconds: number): Promise<vo
   await withServer(services, async (measure, memory) => {
     const questions = (of: Question) =>
       Array.from({ length: 2000 }, (_, count) => of((count * 7919) % services));
-    const repeat = async (what: string, load: Pick<DnsLoad, 'rate' | 'atATime'>, of: Question) => {
+    const repeat = async (
+      what: string,
+      load: Pick<DnsLoad, 'rate' | 'atATime' | 'connections'>,
+      of: Question,
+    ) => {
       const results: Run[] = [];
       for (let run = 1; run <= runs; run++) {
         results.push(await measure({ ...load, questions: questions(of), seconds }));
@@ -128,6 +133,17 @@ async function main(services: number, runs: number, seconds: number): Promise<vo
       goal.map(({ report }) => report.lost),
       0,
     );
+    for (const [what, connections] of [
+      [`${CONNECTIONS} connections with several queries under way`, CONNECTIONS],
+      [`${AT_A_TIME} connections with one`, AT_A_TIME],
+    ] as const) {
+      const overTcp = await repeat(what, { atATime: AT_A_TIME, connections }, MIX);
+      row(
+        `all by turns over TCP, ${what}: CPU, µs`,
+        overTcp.map(({ cpu }) => cpu),
+        1,
+      );
+    }
     const { now } = memory();
     row('memory after all of this, MiB', [now], 0);
   });

@@ -1,13 +1,14 @@
-import { readFile } from 'node:fs/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
 import { isLoopback, isUnspecified } from '../api/addresses.ts';
 import { configureDns } from '../config/configure-dns.ts';
 import { DNS_SETTINGS, type DnsOptions } from '../config/dns-settings.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
-import { Forwarder } from '../dns/forward.ts';
+import type { Resolver } from '../dns/exchange.ts';
+import type { Forwarder } from '../dns/forward.ts';
 import { createHandler } from '../dns/handler.ts';
-import { readResolvConf } from '../dns/resolv-conf.ts';
+import { formatResolver } from '../dns/resolver-address.ts';
 import { DnsServer } from '../dns/server.ts';
 import { singleAddresses, WantedAddresses } from '../dns/wanted-addresses.ts';
 import { Zone } from '../dns/zone.ts';
@@ -18,6 +19,7 @@ import { watchEventLoop } from '../metrics/event-loop.ts';
 import { type AddressWatch, watchAddresses } from '../netlink/address-watch.ts';
 import { dnsResources } from '../sources/kubernetes/resources.ts';
 import { checkSource } from './configuration.ts';
+import { createForwarding } from './dns-forward.ts';
 import { UserError } from './errors.ts';
 import { serve } from './listen.ts';
 import { createLog } from './log.ts';
@@ -25,8 +27,8 @@ import { createSource } from './source.ts';
 import { stopSignal } from './stop-signal.ts';
 import { VERSION } from './version.ts';
 
-/** Where resolvers listen. */
-const DNS_PORT = 53;
+/** Milliseconds for queries under way to be answered: a second more than resolvers get for one. */
+const DRAIN_LIMIT = 6000;
 /** Milliseconds between two log lines of a mistake that each query may come upon. */
 const MISTAKE_PERIOD = 10_000;
 
@@ -38,7 +40,7 @@ export function addDnsCommand(program: Command): void {
 }
 
 /**
- * Runs the DNS server until SIGTERM or SIGINT.
+ * Runs the DNS server until SIGTERM or SIGINT, and answers for `--lameduck` longer.
  * @throws UserError, ConfigurationError and what stands in the way of starting.
  */
 async function run(texts: FlagTexts): Promise<void> {
@@ -46,21 +48,34 @@ async function run(texts: FlagTexts): Promise<void> {
   const log = createLog(options);
   for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
   await checkSource(options);
-  const resolvers = await readResolvers(options.forward);
-  log.info({ version: VERSION, domain: options.clusterDomain, resolvers }, 'starting');
   const stopping = stopSignal();
-
-  const metrics = createDnsMetrics(options.port, VERSION, () => server.connections);
+  const { port, clusterDomain: domain } = options;
+  const metrics = createDnsMetrics(port, VERSION, {
+    tcpConnections: () => server.connections,
+    resolvers: () => forwarding?.forwarder.resolvers ?? [],
+    cache: () => forwarding?.cache.numbers,
+  });
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
   const zone = new Zone({
-    clusterDomain: options.clusterDomain,
+    clusterDomain: domain,
     onProblem: ({ object, field, reason }) =>
       log.warn({ object, field, reason }, 'this makes no DNS record'),
+    // The clock of the control plane may be ahead.
+    onEndpoints: (time) => metrics.programmed(Math.max(0, Date.now() - time) / 1000),
   });
-  const server = createServer(options, zone, resolvers, metrics, log);
+  const isSelf = (resolver: Resolver) =>
+    resolver.port === port && server.addresses.includes(resolver.address);
+  const forwarding = await createForwarding(options, metrics, log, isSelf);
+  const resolvers = forwarding?.forwarder.resolvers.map(({ resolver }) => formatResolver(resolver));
+  log.info({ version: VERSION, domain, resolvers }, 'starting');
+  const server = createServer(options, zone, forwarding?.forwarder, metrics, log);
   const listening = await listen(options, server, log);
   const { metricsBindAddress } = options;
-  const pages = dnsPages(metrics.registry, () => zone.isSynced);
+  let isStopping = false;
+  const pages = dnsPages(metrics.registry, () => {
+    if (isStopping) return 'stopping';
+    return zone.isSynced ? undefined : 'not all Services and EndpointSlices have been listed yet';
+  });
   const pageServer =
     metricsBindAddress &&
     serve('--metrics-bind-address', metricsBindAddress, pages, {
@@ -79,44 +94,28 @@ async function run(texts: FlagTexts): Promise<void> {
   if (early === undefined) log.info({ ...zone.sizes }, 'serving');
 
   const signal = await stopping;
+  isStopping = true;
+  // Nobody was sent here before.
+  if (early === undefined && options.lameduck > 0) {
+    log.info({ signal, lameduckMs: options.lameduck }, 'not ready any more; still answering');
+    await sleep(options.lameduck);
+  }
   log.info({ signal }, 'stopping');
   await listening.close();
-  server.closeAll();
+  await server.drain(DRAIN_LIMIT);
   if (early === undefined) await source.stop();
   stopEventLoopWatch();
   pageServer?.close();
   process.exit(0);
 }
 
-/** @throws UserError */
-async function readResolvers(file: string | undefined): Promise<readonly string[] | undefined> {
-  if (file === undefined) return undefined;
-  let text: string;
-  try {
-    text = await readFile(file, 'utf8');
-  } catch (error) {
-    throw new UserError(`--forward: ${(error as Error).message}`, { cause: error });
-  }
-  const resolvers = readResolvConf(text);
-  if (resolvers.length === 0) throw new UserError(`--forward: ${file} names no nameserver`);
-  return resolvers;
-}
-
 function createServer(
   { port, ttl }: DnsOptions,
   zone: Zone,
-  resolvers: readonly string[] | undefined,
+  forwarder: Forwarder | undefined,
   metrics: DnsMetrics,
   log: Logger,
 ): DnsServer {
-  const forwarder =
-    resolvers &&
-    createForwarder(
-      resolvers,
-      metrics,
-      log,
-      (address) => port === DNS_PORT && server.addresses.includes(address),
-    );
   let lastMistake = Number.NEGATIVE_INFINITY;
   const handle = createHandler({
     authority: {
@@ -136,33 +135,6 @@ function createServer(
   });
   const server = new DnsServer({ port, handle, onServed: metrics.served });
   return server;
-}
-
-function createForwarder(
-  addresses: readonly string[],
-  metrics: DnsMetrics,
-  log: Logger,
-  isOwn: (address: string) => boolean,
-): Forwarder {
-  const away = new Set<string>();
-  return new Forwarder({
-    resolvers: addresses.map((address) => ({ address, port: DNS_PORT })),
-    isSelf: ({ address }) => isOwn(address),
-    observer: {
-      answered: (resolver, rcode, seconds) => {
-        metrics.forwarded(resolver, rcode, seconds);
-        const { address } = resolver;
-        if (away.delete(address)) log.info({ resolver: address }, 'the resolver answers again');
-      },
-      failed: (resolver, error) => {
-        metrics.forwardFailed(resolver, error.code);
-        if (away.has(resolver.address)) return;
-        away.add(resolver.address);
-        log.warn({ resolver: resolver.address, err: error }, 'a resolver does not answer');
-      },
-      rejected: metrics.forwardRejected,
-    },
-  });
 }
 
 /**

@@ -1,27 +1,32 @@
 import { Command } from 'commander';
-import { addCleanupCommand } from './cleanup.ts';
-import { addDnsCommand } from './dns.ts';
-import { addEnvCommand } from './env.ts';
 import { forPeople } from './for-people.ts';
-import { addIpvsCommand } from './ipvs-marks.ts';
-import { addPolicyCommand } from './policy-explain.ts';
-import { addRenderCommand } from './render.ts';
-import { addRunCommand } from './run.ts';
-import { addValidateCommand } from './validate.ts';
 import { addVersionFlag, VERSION } from './version.ts';
+
+type Add = (program: Command) => void;
+
+/** In the order of the help. */
+const COMMANDS: Readonly<Record<string, () => Promise<Add>>> = {
+  run: async () => (await import('./run.ts')).addRunCommand,
+  render: async () => (await import('./render.ts')).addRenderCommand,
+  validate: async () => (await import('./validate.ts')).addValidateCommand,
+  env: async () => (await import('./env.ts')).addEnvCommand,
+  cleanup: async () => (await import('./cleanup.ts')).addCleanupCommand,
+  ipvs: async () => (await import('./ipvs-marks.ts')).addIpvsCommand,
+  policy: async () => (await import('./policy-explain.ts')).addPolicyCommand,
+  dns: async () => (await import('./dns.ts')).addDnsCommand,
+};
+
+/** Of the command that is named, or of all: code that a process does not run takes megabytes of its memory. */
+async function adders(named = ''): Promise<readonly Add[]> {
+  const chosen = Object.hasOwn(COMMANDS, named) ? [COMMANDS[named]] : Object.values(COMMANDS);
+  return Promise.all(chosen.flatMap((load) => load?.() ?? []));
+}
 
 const program = new Command('portwide').description(
   'A Kubernetes node agent that replaces kube-proxy and serves all-ports Services.',
 );
 addVersionFlag(program, '-V, ');
-addRunCommand(program);
-addRenderCommand(program);
-addValidateCommand(program);
-addEnvCommand(program);
-addCleanupCommand(program);
-addIpvsCommand(program);
-addPolicyCommand(program);
-addDnsCommand(program);
+for (const add of await adders(process.argv[2])) add(program);
 program
   .command('version')
   .description('print the version')

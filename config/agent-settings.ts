@@ -1,5 +1,5 @@
 /** Settings of `portwide run` alone: what does not decide what the rules are. */
-import { VARIANTS, type Variant } from '../iptables/commands.ts';
+import { VARIANTS, type Variant } from '../iptables/variants.ts';
 import { boolean, choice, count, duration, file, integer, optional, text } from './kinds.ts';
 import { bindAddress } from './network-kinds.ts';
 import { setting } from './setting.ts';

@@ -1,7 +1,10 @@
 /** Settings of `portwide dns`. No file has them; those that the agent has too mean the same there. */
+import { shown } from '../api/read-field.ts';
 import { domainProblem } from '../dns/names.ts';
+import { formatResolver, parseResolver } from '../dns/resolver-address.ts';
+import type { ForwardTarget } from '../dns/resolver-list.ts';
 import { AGENT_SETTINGS } from './agent-settings.ts';
-import { integer, refuse, textual } from './kinds.ts';
+import { commaSeparated, duration, each, integer, refuse, textual } from './kinds.ts';
 import { addresses, bindAddress } from './network-kinds.ts';
 import { NODE_SETTINGS } from './node-settings.ts';
 import { setting, type ValuesOf } from './setting.ts';
@@ -19,14 +22,27 @@ const domain = textual<string>(
   String,
 );
 
-/** A file, or none at all. */
-const resolvConf = textual<string | undefined>(
-  '<file|none>',
+/** Resolvers and files that name resolvers, or none at all. */
+const forwardTargets = textual<readonly ForwardTarget[] | undefined>(
+  '<resolvers|none>',
   (given) => {
-    if (given === '') return refuse('must be a file such as /etc/resolv.conf, or none');
-    return given === 'none' ? undefined : given;
+    if (given === 'none') return undefined;
+    if (given === '') return refuse('must be a file such as /etc/resolv.conf, resolvers, or none');
+    return each(commaSeparated(given), (item) => {
+      const resolver = parseResolver(item);
+      if (resolver !== undefined) return { resolver };
+      if (item.includes('/')) return { file: item };
+      return refuse(
+        `must be a path such as /etc/resolv.conf, ADDRESS, ADDRESS:PORT or [IPV6-ADDRESS]:PORT, not ${shown(item)}`,
+      );
+    });
   },
-  (value) => value ?? 'none',
+  (targets) =>
+    targets === undefined
+      ? 'none'
+      : targets
+          .map((target) => ('file' in target ? target.file : formatResolver(target.resolver)))
+          .join(),
 );
 
 export const DNS_SETTINGS = {
@@ -58,10 +74,24 @@ export const DNS_SETTINGS = {
   }),
   forward: setting({
     group: 'dns',
-    kind: resolvConf,
+    kind: forwardTargets,
     default: undefined,
-    text: 'file with the resolvers to ask about other domains, such as /etc/resolv.conf; none: refuse them',
-    more: 'Read once, at the start. Whoever reaches the server can use these resolvers then.',
+    text: 'whom to ask about other domains: files such as /etc/resolv.conf, and resolvers as ADDRESS, ADDRESS:PORT or [IPV6-ADDRESS]:PORT, separated by commas; none: refuse them',
+    more: 'In this order. Files are read again every 5 s. Whoever reaches the server can use these resolvers then.',
+  }),
+  cacheTtl: setting({
+    group: 'dns',
+    kind: integer(0, 3600, '<seconds>'),
+    default: 30,
+    text: 'how many seconds answers of the resolvers are kept at most; 0: not at all',
+    more: 'And no longer than their records say. 30 is what kubeadm has CoreDNS do.',
+  }),
+  lameduck: setting({
+    group: 'dns',
+    kind: duration({ zero: true }),
+    default: 5000,
+    text: 'how long queries are answered after SIGTERM, with /readyz at 503',
+    more: 'So that clients that still have this address get answers while Services and load balancers take it out. Then queries under way are answered, for at most 6 s. A second signal ends the process at once.',
   }),
   featureGates: setting({
     group: 'dns',

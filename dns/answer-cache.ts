@@ -1,44 +1,78 @@
+import type { ZoneView } from './answer.ts';
 import type { Query } from './query.ts';
+import { type DnsRecord, saySame } from './records.ts';
 import type { EncodedAnswer } from './response.ts';
 
 /** So that names that anybody may think of take no more than some ten megabytes. */
 const MAX_ENTRIES = 10_000;
 /** Bytes; of an answer that does not go by UDP at once, encoding is the least. */
 const MAX_LENGTH = 1232;
+/** Bytes from the serial to the end of an SOA record. */
+const SERIAL_TO_END = 20;
 
-/** Encoded answers, by what was asked, as long as the records are the same. */
+/** What an answer was made of: the zone's records by name; undefined for names that do not exist. */
+export type Lookups = ReadonlyMap<string, readonly DnsRecord[] | undefined>;
+
+interface Entry {
+  readonly answer: EncodedAnswer;
+  readonly lookups: readonly (readonly [string, readonly DnsRecord[] | undefined])[];
+  /** Of the zone when `lookups` were last compared. */
+  serial: number;
+}
+
+/**
+ * Encoded answers, by what was asked, as long as the records that they were made of are the same. Changes of the zone
+ * cost nothing here: an entry is compared when it is asked for, once for each serial.
+ */
 export class AnswerCache {
   readonly #maxEntries: number;
-  readonly #answers = new Map<string, EncodedAnswer>();
-  #serial: number | undefined;
+  readonly #entries = new Map<string, Entry>();
 
   constructor(maxEntries = MAX_ENTRIES) {
     this.#maxEntries = maxEntries;
   }
 
   get size(): number {
-    return this.#answers.size;
+    return this.#entries.size;
   }
 
-  /** @param serial of the zone, now. */
-  get(query: Query, serial: number): EncodedAnswer | undefined {
-    if (serial === this.#serial) return this.#answers.get(keyOf(query));
-    this.#answers.clear();
-    this.#serial = serial;
-    return undefined;
+  get(query: Query, zone: Pick<ZoneView, 'serial' | 'lookup'>): EncodedAnswer | undefined {
+    const key = keyOf(query);
+    const entry = this.#entries.get(key);
+    if (entry === undefined) return undefined;
+    const { answer, lookups } = entry;
+    const { serial } = zone;
+    if (entry.serial === serial) return answer;
+    if (!lookups.every(([name, before]) => isSame(before, zone.lookup(name)))) {
+      this.#entries.delete(key);
+      return undefined;
+    }
+    entry.serial = serial;
+    // The only authority of such an answer is the SOA record of what there is not, and nothing follows it.
+    if (answer.counts[1] > 0) {
+      answer.bytes.writeUInt32BE(serial, answer.bytes.length - SERIAL_TO_END);
+    }
+    return answer;
   }
 
-  /** Keeps what `get` did not find. The oldest makes room. */
-  set(query: Query, answer: EncodedAnswer): void {
+  /** Keeps what `get` did not find. The oldest makes room. @param serial of the zone when the answer was made. */
+  set(query: Query, answer: EncodedAnswer, lookups: Lookups, serial: number): void {
     if (answer.bytes.length > MAX_LENGTH) return;
-    if (this.#answers.size >= this.#maxEntries) {
-      for (const oldest of this.#answers.keys()) {
-        this.#answers.delete(oldest);
+    if (this.#entries.size >= this.#maxEntries) {
+      for (const oldest of this.#entries.keys()) {
+        this.#entries.delete(oldest);
         break;
       }
     }
-    this.#answers.set(keyOf(query), answer);
+    this.#entries.set(keyOf(query), { answer, lookups: [...lookups], serial });
   }
+}
+
+function isSame(
+  before: readonly DnsRecord[] | undefined,
+  now: readonly DnsRecord[] | undefined,
+): boolean {
+  return before === now || (before !== undefined && now !== undefined && saySame(before, now));
 }
 
 function keyOf({ type, name }: Query): string {

@@ -42,8 +42,8 @@ export interface Authority {
 }
 
 const REVERSE_ZONES: readonly string[] = Object.values(REVERSE_DOMAINS);
-/** As many aliases in a row as CoreDNS follows. */
-const MAX_ALIASES = 8;
+/** More aliases in a row than people make; a longer chain, or one that goes round, is SERVFAIL. */
+const MAX_ALIASES = 100;
 /** CoreDNS's, which nobody uses: nothing is transferred. Seconds. */
 const SOA_TIMES = { refresh: 7200, retry: 1800, expire: 86_400 };
 /** What there is not is kept no longer, however long `ttl` is: CoreDNS's. Seconds. */

@@ -23,9 +23,13 @@ export class NoAnswer extends Error {
   }
 }
 
+/** Milliseconds until a query by UDP is sent again: it, or its answer, may have been lost. Twice as many each time. */
+const RESEND = 500;
+
 /**
  * Asks under an id and from a port of its own, both by chance, so that nobody who does not see the
- * query can answer in the resolver's place (RFC 5452).
+ * query can answer in the resolver's place (RFC 5452). By UDP it is sent again while there is no answer, under the
+ * same id and from the same port, so that a late answer to the first counts and forgers gain nothing.
  * @param query its id is of no matter.
  * @param question the question in it, which the answer has to repeat.
  * @param timeout milliseconds.
@@ -73,8 +77,14 @@ const askByUdp: Ask = (resolver, query, isAnswer, timeout) =>
   new Promise((resolve, reject) => {
     const { address, port } = resolver;
     const socket = createSocket(isIPv6(address) ? 'udp6' : 'udp4');
+    let resend: NodeJS.Timeout | undefined;
+    const send = (pause: number) => {
+      socket.send(query);
+      resend = setTimeout(send, pause, 2 * pause);
+    };
     const end = () => {
       clearTimeout(timer);
+      clearTimeout(resend);
       // Closing twice throws.
       socket.removeAllListeners().on('error', () => undefined);
       socket.close();
@@ -92,7 +102,7 @@ const askByUdp: Ask = (resolver, query, isAnswer, timeout) =>
       resolve(bytes);
     });
     // Connected, it hears this resolver alone, and of ICMP errors.
-    socket.once('connect', () => socket.send(query));
+    socket.once('connect', () => send(RESEND));
     socket.connect(port, address);
   });
 

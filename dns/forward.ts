@@ -1,9 +1,11 @@
 /** Asks other resolvers about domains that are not ours. */
 import { encode, type Answer as PacketRecord, type RecordType } from 'dns-packet';
 import { exchange, NoAnswer, type Resolver } from './exchange.ts';
-import { HEADER_LENGTH, type Query, type Rcode, type Transport } from './query.ts';
+import type { ForwardCache } from './forward-cache.ts';
+import { type Query, type Rcode, readQuery, type Transport } from './query.ts';
 import { BadAnswer, type Resolution, readResolution } from './resolution.ts';
-import { FLAG, isTruncated, MAX_UDP_LENGTH, OPT_LENGTH, rcodeIn } from './response.ts';
+import { type HealthOptions, ResolverHealth } from './resolver-health.ts';
+import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
 import { nameOfType } from './types.ts';
 
 /** Hears of each attempt to have a resolver answer. */
@@ -12,10 +14,16 @@ export interface ForwardObserver {
   failed(resolver: Resolver, error: NoAnswer): void;
   /** There were too many queries under way. */
   rejected(): void;
+  /** A resolver that is being probed did not answer the probe. */
+  probeFailed(resolver: Resolver): void;
+  /** It did. */
+  probeAnswered(resolver: Resolver): void;
+  /** All resolvers were down, and were asked all the same. */
+  allDown(): void;
 }
 
 export interface ForwarderOptions {
-  /** In the order of preference. */
+  /** In the order of preference. `setResolvers` replaces them. */
   readonly resolvers: readonly Resolver[];
   readonly observer: ForwardObserver;
   /** Whether this is the server itself: it would ask itself for ever. */
@@ -26,12 +34,18 @@ export interface ForwarderOptions {
   readonly deadline?: number;
   /** How many queries may be under way. */
   readonly maxConcurrent?: number;
+  /** Answers that may be kept; undefined: none are. */
+  readonly cache?: ForwardCache | undefined;
+  /** Another one in tests. */
+  readonly health?: Pick<HealthOptions, 'probe' | 'period'>;
 }
 
 /** CoreDNS's timeouts, and the limit that kubeadm gives it. */
 const TIMEOUT = 2000;
 const DEADLINE = 5000;
 const MAX_CONCURRENT = 1000;
+/** How often all resolvers are asked: three times 2 s is more than the deadline; one that refuses does so at once. */
+const MAX_ROUNDS = 3;
 
 class TooManyQueries extends Error {
   override readonly name = 'TooManyQueries';
@@ -39,38 +53,62 @@ class TooManyQueries extends Error {
 
 /**
  * Resolvers that are asked one after the other, until one answers. The one that answered last is asked
- * first, so that one that is away costs its timeout once.
+ * first, so that one that is away costs its timeout once. Those that are down are left out, unless all are: then it
+ * may be the probes that fail.
  */
 export class Forwarder {
-  readonly #options: Required<ForwarderOptions>;
-  #first = 0;
+  readonly #options: Required<Omit<ForwarderOptions, 'health' | 'cache'>>;
+  readonly #cache: ForwardCache | undefined;
+  readonly #health: ResolverHealth;
+  #resolvers: readonly Resolver[];
+  /** The one that answered last. */
+  #preferred: Resolver | undefined;
   #underWay = 0;
 
-  constructor(options: ForwarderOptions) {
+  constructor({ health, cache, ...options }: ForwarderOptions) {
     const defaults = { timeout: TIMEOUT, deadline: DEADLINE, maxConcurrent: MAX_CONCURRENT };
     this.#options = { ...defaults, ...options };
+    this.#cache = cache;
+    this.#resolvers = options.resolvers;
+    this.#health = new ResolverHealth({
+      ...health,
+      onFailure: (resolver) => options.observer.probeFailed(resolver),
+      onAnswer: (resolver) => options.observer.probeAnswered(resolver),
+    });
+  }
+
+  /** Resolvers, and whether queries go there. */
+  get resolvers(): readonly { readonly resolver: Resolver; readonly isUp: boolean }[] {
+    return this.#resolvers.map((resolver) => ({ resolver, isUp: !this.#health.isDown(resolver) }));
+  }
+
+  /** Queries under way ask these when all that they have did not answer. */
+  setResolvers(resolvers: readonly Resolver[]): void {
+    this.#resolvers = resolvers;
+    this.#preferred = undefined;
+    this.#health.retain(resolvers);
   }
 
   /**
-   * The answer to a query as it came. One that was cut for UDP stays so: whoever asked by UDP said how
+   * The answer to a query as it came, or as it was kept. One that was cut for UDP stays so: whoever asked by UDP said how
    * much it takes, and can ask by TCP itself.
    * @param bytes of the query; the id does not matter. That of the answer means nothing.
    * @returns bytes of its own.
    * @throws (a rejection) what `rcodeOf` has an answer for.
    */
-  async ask(
-    bytes: Buffer,
-    { question }: Pick<Query, 'question'>,
-    transport: Transport,
-  ): Promise<Buffer> {
+  async ask(bytes: Buffer, query: Query, transport: Transport): Promise<Buffer> {
     const { maxConcurrent, observer } = this.#options;
+    const kept = this.#cache?.get(query, bytes);
+    if (kept !== undefined) return kept;
     if (this.#underWay >= maxConcurrent) {
       observer.rejected();
       throw new TooManyQueries('too many queries are under way');
     }
     this.#underWay += 1;
     try {
-      return await this.#askInTurn(bytes, question, transport);
+      const response = await this.#askInTurn(bytes, query.question, transport);
+      this.#cache?.set(query, bytes, response);
+      return response;
     } finally {
       this.#underWay -= 1;
     }
@@ -89,36 +127,48 @@ export class Forwarder {
       questions: [{ name, type: nameOfType(type) as RecordType }],
       additionals: [OPT],
     });
-    const question = bytes.subarray(HEADER_LENGTH, bytes.length - OPT_LENGTH);
-    const response = await this.ask(bytes, { question }, 'udp');
+    const query = readQuery(bytes);
+    if (query === undefined || !('name' in query)) throw new BadAnswer(`cannot ask for ${name}`);
+    const response = await this.ask(bytes, query, 'udp');
     if (!isTruncated(response)) return readResolution(response);
     // What was cut is better than nothing.
-    return readResolution(await this.ask(bytes, { question }, 'tcp').catch(() => response));
+    return readResolution(await this.ask(bytes, query, 'tcp').catch(() => response));
   }
 
   async #askInTurn(bytes: Buffer, question: Buffer, transport: Transport): Promise<Buffer> {
-    const { resolvers, deadline, isSelf } = this.#options;
-    const end = performance.now() + deadline;
-    const first = this.#first;
+    const end = performance.now() + this.#options.deadline;
     let failure: unknown = new BadAnswer('there is no resolver but this server itself');
-    for (let turn = 0; turn < resolvers.length; turn++) {
-      const index = (first + turn) % resolvers.length;
-      const resolver = resolvers[index];
-      const left = end - performance.now();
-      if (resolver === undefined || isSelf(resolver)) continue;
-      // A timer may run out a little early, and then there is next to nothing left.
-      if (left < 1) break;
-      try {
-        const response = await this.#askOne(resolver, bytes, question, transport, left);
-        this.#first = index;
-        return response;
-      } catch (error) {
-        if (!(error instanceof NoAnswer)) throw error;
-        this.#options.observer.failed(resolver, error);
-        failure = error;
+    for (let round = 0; round < MAX_ROUNDS; round++) {
+      for (const resolver of this.#candidates()) {
+        const left = end - performance.now();
+        // A timer may run out a little early, and then there is next to nothing left.
+        if (left < 1) throw failure;
+        try {
+          const response = await this.#askOne(resolver, bytes, question, transport, left);
+          this.#preferred = resolver;
+          return response;
+        } catch (error) {
+          if (!(error instanceof NoAnswer)) throw error;
+          this.#options.observer.failed(resolver, error);
+          // Nobody would end the probes of one that was replaced meanwhile.
+          if (this.#resolvers.includes(resolver)) this.#health.suspect(resolver);
+          failure = error;
+        }
       }
     }
     throw failure;
+  }
+
+  /** Resolvers to ask, in this order. */
+  #candidates(): readonly Resolver[] {
+    const { isSelf, observer } = this.#options;
+    const others = this.#resolvers.filter((resolver) => !isSelf(resolver));
+    const up = others.filter((resolver) => !this.#health.isDown(resolver));
+    if (up.length === 0 && others.length > 0) observer.allDown();
+    const candidates = up.length > 0 ? up : others;
+    const preferred = this.#preferred;
+    const first = preferred === undefined ? 0 : Math.max(0, candidates.indexOf(preferred));
+    return [...candidates.slice(first), ...candidates.slice(0, first)];
   }
 
   async #askOne(

@@ -1,6 +1,6 @@
 /** From a query's bytes to its answer's. Knows no sockets. */
-import { type Answer, type Authority, answer, zoneOf } from './answer.ts';
-import { AnswerCache } from './answer-cache.ts';
+import { type Answer, type Authority, answer, type ZoneView, zoneOf } from './answer.ts';
+import { AnswerCache, type Lookups } from './answer-cache.ts';
 import { type Forwarder, rcodeOf } from './forward.ts';
 import { CLASS_IN, type Query, RCODES, readQuery, type Transport } from './query.ts';
 import type { Resolution } from './resolution.ts';
@@ -83,12 +83,13 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
       return write({ rcode: 'SERVFAIL' }, undefined);
     };
     try {
-      const known = isPlain(query) ? cache.get(query, records.serial) : undefined;
+      const known = isPlain(query) ? cache.get(query, records) : undefined;
       if (known !== undefined) return send(known, 'zone');
-      const said = answer(query, authority, mostRecords(limit));
+      const { view, lookups } = recorded(records);
+      const said = answer(query, { ...authority, zone: view }, mostRecords(limit));
       if (said?.isLasting) {
         const encoded = encodeAnswer(query.question, said);
-        cache.set(query, encoded);
+        cache.set(query, encoded, lookups, view.serial);
         return send(encoded, 'zone');
       }
       if (said !== undefined && (said.target === undefined || forwarder === undefined)) {
@@ -103,7 +104,7 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
             )
           : forwarder
               .resolve(said.target, query.type)
-              .then((resolution) => write(completed(said, resolution), by));
+              .then((resolution) => write(completed(said, resolution, mostRecords(limit)), by));
       return asked.catch((error) => write({ rcode: rcodeOf(error) }, by)).catch(fail);
     } catch (error) {
       return fail(error);
@@ -112,6 +113,18 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
 }
 
 const EMPTY = { authoritative: false, answers: [], authorities: [], additionals: [] };
+
+/** The zone as it is now, and what is looked up in it. */
+function recorded(zone: ZoneView): { readonly view: ZoneView; readonly lookups: Lookups } {
+  const lookups = new Map<string, ReturnType<ZoneView['lookup']>>();
+  const lookup = (name: string) => {
+    const found = zone.lookup(name);
+    lookups.set(name, found);
+    return found;
+  };
+  const { clusterDomain, isSynced, serial } = zone;
+  return { view: { clusterDomain, isSynced, serial, lookup }, lookups };
+}
 
 function handled(
   request: Buffer,
@@ -139,13 +152,20 @@ function limitOf({ edns }: Query, transport: Transport): number {
   return Math.max(PLAIN_UDP_LENGTH, Math.min(edns.size, MAX_UDP_LENGTH));
 }
 
-/** An alias into another domain, with what is known of it there. */
-function completed(said: Answer, { rcode, answers, authorities }: Resolution): SaidAnswer {
+/**
+ * An alias into another domain, with the records that other servers have for its target.
+ * @param most more records than fit into the client's message are not encoded.
+ */
+function completed(
+  said: Answer,
+  { rcode, answers, authorities }: Resolution,
+  most: number,
+): SaidAnswer {
   const { authoritative, additionals } = said;
   return {
     rcode,
     authoritative,
-    answers: [...said.answers, ...answers],
+    answers: [...said.answers, ...answers.slice(0, most)],
     authorities,
     additionals,
   };

@@ -40,9 +40,13 @@ export function reverseName(address: string): string {
   return `${nibbles.join('.')}.${REVERSE_DOMAINS.IPv6}`;
 }
 
-/** A canonical address as a label: `10-3-0-1`, `2001-db8--1`; as CoreDNS names endpoints without a hostname. */
+/**
+ * A canonical address as a label: `10-3-0-1`, `2001-db8--1`; as CoreDNS names endpoints without a hostname. No label
+ * may end in a hyphen (RFC 1123, 2.1), so `fd00:0:0:1::` is `fd00-0-0-1--0`.
+ */
 export function addressLabel(address: string): string {
-  return address.replaceAll(/[.:]/g, '-');
+  const label = address.replaceAll(/[.:]/g, '-');
+  return label.endsWith('-') ? `${label}0` : label;
 }
 
 /** The canonical address that a label such as `10-3-0-1` or `2001-db8--1` stands for. */

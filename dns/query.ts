@@ -1,5 +1,6 @@
 /** Reads queries: what a client wants to know, or what is wrong with the way it asks. */
-import { decode, type OptAnswer } from 'dns-packet';
+import { TYPE } from './types.ts';
+import { MAX_LABEL_LENGTH, type RecordPlace, recordPlaces } from './wire.ts';
 
 /** RFC 1035, 4.1.1; BADVERS is RFC 6891's, and does not fit into the header. */
 export const RCODES = {
@@ -23,6 +24,8 @@ export interface Edns {
   readonly size: number;
   readonly version: number;
   readonly dnssecOk: boolean;
+  /** There is an option that says whose network the answer is for. */
+  readonly hasSubnet: boolean;
 }
 
 /** A query with one question. */
@@ -51,8 +54,8 @@ export const HEADER_LENGTH = 12;
 export const MAX_QUERY_LENGTH = 4096;
 /** Bytes of a name on the wire (RFC 1035, 2.3.4). */
 const MAX_NAME_LENGTH = 255;
-/** RFC 1035 has 63; what is above is a pointer, or a kind of label that nobody uses. */
-export const MAX_LABEL_LENGTH = 63;
+/** RFC 7871: the answer is for clients of one network. */
+const CLIENT_SUBNET = 8;
 /** Records beside the question: an OPT, and a signature. The same numbers as CoreDNS takes. */
 const MAX_RECORDS = { answers: 1, authorities: 1, additionals: 2 };
 
@@ -69,7 +72,6 @@ export function readQuery(bytes: Buffer): Query | BadQuery | undefined {
   const recursionDesired = (flags & 0x100) !== 0;
   const bad = (rcode: BadQuery['rcode']) => ({ id, opcode, recursionDesired, rcode });
   if (opcode !== 0) return bad('NOTIMP');
-  // Before anything is decoded: dns-packet makes lists as long as the header says.
   if (
     bytes.readUInt16BE(4) !== 1 ||
     bytes.readUInt16BE(6) > MAX_RECORDS.answers ||
@@ -80,7 +82,8 @@ export function readQuery(bytes: Buffer): Query | BadQuery | undefined {
   }
   const name = readName(bytes, HEADER_LENGTH);
   if (name === undefined || name.end + 4 > bytes.length) return bad('FORMERR');
-  const edns = readEdns(bytes);
+  const count = bytes.readUInt16BE(6) + bytes.readUInt16BE(8) + bytes.readUInt16BE(10);
+  const edns = readEdns(bytes, name.end + 4, count);
   if (edns === 'malformed') return bad('FORMERR');
   return {
     id,
@@ -112,20 +115,35 @@ function readName(bytes: Buffer, start: number): { text: string; end: number } |
   return { text: labels.join('.').toLowerCase(), end: at };
 }
 
-/** What the OPT record says, if there is one; at most one, and that of the root (RFC 6891, 6.1.1). */
-function readEdns(bytes: Buffer): Edns | undefined | 'malformed' {
-  let additionals: ReturnType<typeof decode>['additionals'];
-  try {
-    additionals = decode(bytes).additionals;
-  } catch {
-    return 'malformed';
+/**
+ * The OPT record, if there is one: at most one, owned by the root (RFC 6891, 6.1.1). Other records are skipped.
+ * @param start where the records begin.
+ * @param count how many there are.
+ * @returns 'malformed' also when a record, or an option of the OPT record, goes past the end.
+ */
+function readEdns(bytes: Buffer, start: number, count: number): Edns | undefined | 'malformed' {
+  const places = recordPlaces(bytes, start, count);
+  if (places === undefined) return 'malformed';
+  const found = places.filter(({ type }) => type === TYPE.OPT);
+  const [opt] = found;
+  if (opt === undefined) return undefined;
+  const options = optionsIn(bytes, opt);
+  if (found.length > 1 || bytes[opt.start] !== 0 || options === undefined) return 'malformed';
+  return {
+    size: opt.class,
+    version: bytes.readUInt8(opt.head + 5),
+    dnssecOk: (bytes.readUInt8(opt.head + 6) & 0x80) !== 0,
+    hasSubnet: options.includes(CLIENT_SUBNET),
+  };
+}
+
+/** Codes of the options of an OPT record (RFC 6891, 6.1.2); undefined when one goes past its end. */
+function optionsIn(bytes: Buffer, { data, end }: RecordPlace): readonly number[] | undefined {
+  const codes: number[] = [];
+  let at = data;
+  while (at + 4 <= end) {
+    codes.push(bytes.readUInt16BE(at));
+    at += 4 + bytes.readUInt16BE(at + 2);
   }
-  const options = (additionals ?? []).filter(
-    (record): record is OptAnswer => record.type === 'OPT',
-  );
-  const [option] = options;
-  if (option === undefined) return undefined;
-  if (options.length > 1 || option.name !== '.') return 'malformed';
-  const { udpPayloadSize: size, ednsVersion: version, flag_do: dnssecOk } = option;
-  return { size, version, dnssecOk };
+  return at === end ? codes : undefined;
 }

@@ -211,6 +211,17 @@ export function compareRecords(a: DnsRecord, b: DnsRecord): number {
   return compareText(a.type, b.type) || compareText(a.data, b.data);
 }
 
+/** Whether two lists of one name's records say the same in the same order. */
+export function saySame(a: readonly DnsRecord[], b: readonly DnsRecord[]): boolean {
+  return (
+    a.length === b.length &&
+    a.every((record, index) => {
+      const other = b[index];
+      return other !== undefined && compareRecords(record, other) === 0;
+    })
+  );
+}
+
 /**
  * Section 2.6: names of addresses, `10-3-0-1.default.pod.cluster.local`, deprecated and required. As
  * with `pods insecure` of CoreDNS nobody looks whether there is such a pod; nor is the namespace

@@ -1,9 +1,10 @@
 /** Reads what other servers answered, for answers of our own. */
 import { decode, type Answer as PacketRecord } from 'dns-packet';
 import type { ResourceRecord } from './answer.ts';
-import { HEADER_LENGTH, MAX_LABEL_LENGTH, RCODES, type Rcode } from './query.ts';
+import { HEADER_LENGTH, RCODES, type Rcode } from './query.ts';
 import { rcodeIn } from './response.ts';
 import { TYPE } from './types.ts';
+import { endOfName, recordPlaces } from './wire.ts';
 
 /** What other servers know of a name. */
 export interface Resolution {
@@ -18,8 +19,6 @@ const ADDRESS_LENGTHS: ReadonlyMap<number, number> = new Map([
   [TYPE.A, 4],
   [TYPE.AAAA, 16],
 ]);
-/** No name needs more. */
-const MAX_RECORDS = 100;
 
 /** An answer that cannot be read, or tells of a failure. */
 export class BadAnswer extends Error {
@@ -41,7 +40,6 @@ export function readResolution(bytes: Buffer): Resolution {
   const answers = (message.answers ?? []).filter(isRecord);
   const soa = (message.authorities ?? []).filter(isRecord).filter(({ type }) => type === 'SOA');
   const all = [...answers, ...soa];
-  if (all.length > MAX_RECORDS) throw new BadAnswer('the resolver answered with too much');
   if (!all.every(isPlain))
     throw new BadAnswer('the resolver answered with names that are no ASCII');
   return { rcode, answers, authorities: soa };
@@ -52,29 +50,19 @@ export function readResolution(bytes: Buffer): Resolution {
  * @throws RangeError
  */
 function checkLengths(bytes: Buffer): void {
-  let at = HEADER_LENGTH;
-  for (let count = bytes.readUInt16BE(4); count > 0; count--) at = endOfName(bytes, at) + 4;
-  const records = [6, 8, 10].reduce((sum, place) => sum + bytes.readUInt16BE(place), 0);
-  for (let count = records; count > 0; count--) {
-    const head = endOfName(bytes, at);
-    const type = bytes.readUInt16BE(head);
-    const length = bytes.readUInt16BE(head + 8);
-    at = head + 10 + length;
-    if (at > bytes.length) throw new RangeError('a record goes on beyond the end');
+  let at: number | undefined = HEADER_LENGTH;
+  for (let count = bytes.readUInt16BE(4); count > 0 && at !== undefined; count--) {
+    const end = endOfName(bytes, at);
+    at = end === undefined ? undefined : end + 4;
+  }
+  const count = [6, 8, 10].reduce((sum, place) => sum + bytes.readUInt16BE(place), 0);
+  const places = at === undefined ? undefined : recordPlaces(bytes, at, count);
+  if (places === undefined) throw new RangeError('a record goes on beyond the end');
+  for (const { type, data, end } of places) {
+    const length = end - data;
     if ((ADDRESS_LENGTHS.get(type) ?? length) !== length) {
       throw new RangeError(`an address of ${length} bytes`);
     }
-  }
-}
-
-/** @throws RangeError when it goes on beyond the end. */
-function endOfName(bytes: Buffer, start: number): number {
-  let at = start;
-  for (;;) {
-    const length = bytes.readUInt8(at);
-    if (length === 0) return at + 1;
-    if (length > MAX_LABEL_LENGTH) return at + 2; // a pointer
-    at += 1 + length;
   }
 }
 

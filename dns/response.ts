@@ -187,8 +187,8 @@ function countsWithin(answer: EncodedAnswer, room: number): EncodedAnswer['count
   return [answers, authorities, kept - before];
 }
 
-/** RFC 6891, 6.1.2. */
-function writeOpt(out: Buffer, at: number, { edns }: Query, rcode: Rcode): void {
+/** Writes the OPT record of an answer (RFC 6891, 6.1.2). @param at where there is room for `OPT_LENGTH` bytes. */
+export function writeOpt(out: Buffer, at: number, { edns }: Query, rcode: Rcode): void {
   out.writeUInt8(0, at); // the root
   out.writeUInt16BE(TYPE.OPT, at + 1);
   out.writeUInt16BE(MAX_UDP_LENGTH, at + 3);

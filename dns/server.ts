@@ -2,6 +2,7 @@
 import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { createServer, type Server, type Socket as TcpSocket } from 'node:net';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { Handle, Handled, Served } from './handler.ts';
@@ -40,6 +41,9 @@ export class DnsServer {
   readonly #options: ServerOptions;
   readonly #connections: TcpConnections;
   readonly #sockets = new Map<string, Sockets>();
+  /** Answers that wait for other servers. */
+  readonly #underWay = new Set<Promise<unknown>>();
+  #isDraining = false;
 
   constructor(options: ServerOptions) {
     this.#options = options;
@@ -83,6 +87,24 @@ export class DnsServer {
     sockets?.tcp.close();
   }
 
+  /**
+   * Answers the queries that have been received, takes no more, and closes everything.
+   * @param limit milliseconds, after which it closes whatever is left.
+   */
+  async drain(limit: number): Promise<void> {
+    // Datagrams that the kernel holds are read in the event loop's next turn.
+    await nextTurn();
+    this.#isDraining = true;
+    for (const { tcp } of this.#sockets.values()) tcp.close();
+    const timer = new AbortController();
+    await Promise.race([
+      Promise.all([Promise.allSettled(this.#underWay), this.#connections.finish()]),
+      sleep(limit, undefined, { signal: timer.signal }).catch(() => undefined),
+    ]);
+    timer.abort();
+    this.closeAll();
+  }
+
   /** Stops listening, and closes all connections. */
   closeAll(): void {
     for (const address of this.addresses) this.close(address);
@@ -111,7 +133,7 @@ export class DnsServer {
     socket.on('error', () => undefined);
     socket.on('message', (bytes, client) => {
       // Nobody can be there, and Node.js throws when it is to send there.
-      if (client.port === 0) return;
+      if (client.port === 0 || this.#isDraining) return;
       const send = (response: Buffer | undefined) => {
         // It may have been closed while somebody else was asked.
         if (response === undefined || this.#sockets.get(address)?.udp !== socket) return;
@@ -150,6 +172,10 @@ export class DnsServer {
       return response;
     };
     const handled = handle(query, transport);
-    return handled instanceof Promise ? handled.then(tell) : tell(handled);
+    if (!(handled instanceof Promise)) return tell(handled);
+    const told = handled.then(tell);
+    this.#underWay.add(told);
+    void told.finally(() => this.#underWay.delete(told)).catch(() => undefined);
+    return told;
   }
 }

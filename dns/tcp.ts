@@ -1,4 +1,5 @@
 /** Queries over TCP: messages with their length before them (RFC 1035, 4.2.2; RFC 7766). */
+import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { HEADER_LENGTH, MAX_QUERY_LENGTH } from './query.ts';
 
@@ -44,6 +45,11 @@ export class TcpConnections {
     socket.once('close', () => this.#connections.delete(connection));
   }
 
+  /** Answers the queries that came, reads no more, and closes. Resolves when all connections are closed. */
+  async finish(): Promise<void> {
+    await Promise.all([...this.#connections].map((connection) => connection.finish()));
+  }
+
   close(): void {
     for (const connection of this.#connections) connection.close();
   }
@@ -54,6 +60,8 @@ const NOTHING = Buffer.alloc(0);
 const QUERIES_AT_ONCE = 50;
 /** Milliseconds, likewise: a query for a Service of thousands of pods takes long. */
 const TURN = 5;
+/** Bytes of answers that are gathered for one write: a call of the kernel costs as much as several answers. */
+const GATHERED = 16 << 10;
 
 /**
  * One client. Nothing is read while it does not take its answers, or while many of its queries wait: what
@@ -66,8 +74,14 @@ class Connection {
   readonly #onQuery: () => void;
   readonly #idle: NodeJS.Timeout;
   #received: Buffer = NOTHING;
+  /** Answers that are not written yet, and their bytes with the lengths before them. */
+  #gathered: Buffer[] = [];
+  #gatheredBytes = 0;
   #waiting = 0;
+  /** The client sends no more. */
   #hasEnded = false;
+  /** Nothing more is read. */
+  #isFinishing = false;
 
   constructor(socket: Socket, answer: Answerer, limits: TcpLimits, onQuery: () => void) {
     this.#socket = socket;
@@ -89,6 +103,14 @@ class Connection {
     socket.on('close', () => clearTimeout(this.#idle));
   }
 
+  /** Resolves when the socket is closed, which waits for the client to take its answers. */
+  finish(): Promise<unknown> {
+    const closed = once(this.#socket, 'close');
+    this.#isFinishing = true;
+    this.#proceed();
+    return closed;
+  }
+
   close(): void {
     this.#socket.destroy();
   }
@@ -99,6 +121,7 @@ class Connection {
     const end = performance.now() + TURN;
     for (let count = 0; !socket.destroyed && !this.#isFull(); count++) {
       if (count === QUERIES_AT_ONCE || performance.now() > end) {
+        this.#flush();
         socket.pause();
         setImmediate(() => this.#proceed());
         return;
@@ -106,18 +129,23 @@ class Connection {
       const query = this.#take();
       if (query === undefined) {
         // A copy of the piece that is left, or it would keep all that came with it.
-        this.#received = Buffer.from(this.#received);
+        if (this.#received.length > 0) this.#received = Buffer.from(this.#received);
+        else this.#received = NOTHING;
         break;
       }
       this.#onQuery();
       this.#idle.refresh();
       const response = this.#answer(query);
       if (response instanceof Promise) this.#wait(response);
-      else this.#write(response);
+      else this.#gather(response);
     }
+    this.#flush();
     if (socket.destroyed) return;
     if (this.#isFull()) socket.pause();
-    else if (this.#hasEnded && this.#waiting === 0) socket.end();
+    else if (this.#isFinishing) {
+      socket.pause();
+      if (this.#waiting === 0) socket.destroySoon();
+    } else if (this.#hasEnded && this.#waiting === 0) socket.end();
     else socket.resume();
   }
 
@@ -145,17 +173,30 @@ class Connection {
     this.#waiting += 1;
     const then = (bytes: Buffer | undefined) => {
       this.#waiting -= 1;
-      this.#write(bytes);
+      this.#gather(bytes);
       this.#proceed();
     };
     void response.then(then, () => this.close());
   }
 
-  #write(response: Buffer | undefined): void {
-    if (response === undefined || this.#socket.destroyed) return;
-    const bytes = Buffer.allocUnsafe(2 + response.length);
-    bytes.writeUInt16BE(response.length);
-    response.copy(bytes, 2);
-    this.#socket.write(bytes);
+  #gather(response: Buffer | undefined): void {
+    if (response === undefined) return;
+    this.#gathered.push(response);
+    this.#gatheredBytes += 2 + response.length;
+    if (this.#gatheredBytes >= GATHERED) this.#flush();
+  }
+
+  #flush(): void {
+    if (this.#gathered.length === 0) return;
+    const bytes = Buffer.allocUnsafe(this.#gatheredBytes);
+    let at = 0;
+    for (const response of this.#gathered) {
+      bytes.writeUInt16BE(response.length, at);
+      response.copy(bytes, at + 2);
+      at += 2 + response.length;
+    }
+    this.#gathered = [];
+    this.#gatheredBytes = 0;
+    if (!this.#socket.destroyed) this.#socket.write(bytes);
   }
 }

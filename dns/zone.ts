@@ -9,12 +9,18 @@ import {
   type RecordOptions,
   SCHEMA_VERSION,
   type ServiceRecords,
+  saySame,
   serviceRecords,
 } from './records.ts';
 
 export interface ZoneOptions extends RecordOptions {
   /** Hears of each field that makes no record, when it appears and when it comes back. */
   readonly onProblem?: (problem: InvalidObject) => void;
+  /**
+   * The records of a headless Service follow a change of its endpoints, which was caused at this time (milliseconds since
+   * 1970). Not told of what was there at the start: that change was long ago.
+   */
+  readonly onEndpoints?: (triggerTime: number) => void;
 }
 
 /** How much a Zone holds, for metrics. */
@@ -124,7 +130,12 @@ export class Zone implements ObjectSink {
     const owner = this.#sliceOwner.get(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
     this.#sliceOwner.set(slice.key, slice.serviceKey);
+    const { service, slices } = this.#entry(slice.serviceKey);
     this.#replaceSlice(slice.serviceKey, slice.key, [slice]);
+    const { triggerTime } = slice;
+    if (triggerTime === undefined || !service?.headless || !this.isSynced) return;
+    const before = slices.find(({ key }) => key === slice.key)?.triggerTime;
+    if (before !== triggerTime) this.#options.onEndpoints?.(triggerTime);
   }
 
   #removeSlice(key: ObjectKey): void {
@@ -216,16 +227,6 @@ export class Zone implements ObjectSink {
     this.#children.delete(parent);
     if (!this.#records.has(parent)) this.#disappear(parent);
   }
-}
-
-function saySame(a: readonly DnsRecord[], b: readonly DnsRecord[]): boolean {
-  return (
-    a.length === b.length &&
-    a.every((record, index) => {
-      const other = b[index];
-      return other !== undefined && compareRecords(record, other) === 0;
-    })
-  );
 }
 
 function parentOf(name: string): string {

@@ -5,10 +5,9 @@ import { ANSWER_TIMEOUT, ProgramTimeoutError, readProgram, runProgram } from '..
 import type { Table } from './chains.ts';
 import type { SavedTable } from './ruleset.ts';
 import { parseSaved } from './saved.ts';
+import type { Variant } from './variants.ts';
 
-/** Which of the two kernel interfaces the commands speak to. */
-export type Variant = 'nft' | 'legacy';
-export const VARIANTS: readonly Variant[] = ['nft', 'legacy'];
+export { VARIANTS, type Variant } from './variants.ts';
 
 /**
  * Waits for the xtables lock. Without a number of seconds, unlike kube-proxy: with one,

@@ -4,14 +4,16 @@ import { metricsPage, type Page, pageHandler, TEXT } from './server.ts';
 
 /**
  * What the DNS server tells over HTTP. Probes find each check by Kubernetes' name and by CoreDNS's.
- * @param isReady whether it listens, and knows all records.
+ * @param notReady why queries should not be sent here; undefined when they should.
  */
-export function dnsPages(registry: Registry, isReady: () => boolean): RequestListener {
+export function dnsPages(registry: Registry, notReady: () => string | undefined): RequestListener {
   const health = (): Page => ({ type: TEXT, body: 'OK' });
-  const ready = (): Page =>
-    isReady()
+  const ready = (): Page => {
+    const reason = notReady();
+    return reason === undefined
       ? { type: TEXT, body: 'OK' }
-      : { type: TEXT, body: 'the records are not all there yet\n', code: 503 };
+      : { type: TEXT, body: `${reason}\n`, code: 503 };
+  };
   return pageHandler({
     '/metrics': metricsPage(registry),
     '/healthz': health,

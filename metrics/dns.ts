@@ -6,7 +6,7 @@
 import type { Counter, Registry } from 'prom-client';
 import type { IpFamily } from '../api/objects.ts';
 import { type ApiObserver, apiServerMetrics } from './api-server.ts';
-import { definer, exponential } from './define.ts';
+import { type Define, definer, exponential } from './define.ts';
 import { createRegistry } from './metrics.ts';
 import { type PortwideMetrics, processMetrics } from './portwide.ts';
 
@@ -38,12 +38,38 @@ export interface DnsMetrics {
   readonly registry: Registry;
   readonly api: ApiObserver;
   readonly stallSeconds: PortwideMetrics['stallSeconds'];
+  /** @param seconds from the change of a headless Service's endpoints until its records say so. */
+  programmed(seconds: number): void;
   /** Queries that the server itself failed on. */
   readonly mistakes: Counter<never>;
   served(query: ServedQuery): void;
-  forwarded(to: Upstream, rcode: number, seconds: number): void;
-  forwardFailed(to: Upstream, code: 'TIMEOUT' | 'UNREACHABLE'): void;
-  forwardRejected(): void;
+  readonly forwarding: ForwardingMetrics;
+}
+
+export interface ForwardingMetrics {
+  answered(to: Upstream, rcode: number, seconds: number): void;
+  failed(to: Upstream, code: 'TIMEOUT' | 'UNREACHABLE'): void;
+  rejected(): void;
+  probeFailed(to: Upstream): void;
+  allDown(): void;
+}
+
+/** Kept elsewhere, and asked for at each scrape. */
+export interface DnsSources {
+  /** How many are open. */
+  readonly tcpConnections: () => number;
+  readonly resolvers: () => readonly { readonly resolver: Upstream; readonly isUp: boolean }[];
+  /** undefined: nothing is forwarded. */
+  readonly cache: () => CacheNumbers | undefined;
+}
+
+type CacheType = 'success' | 'denial';
+
+interface CacheNumbers {
+  readonly hits: Readonly<Record<CacheType, number>>;
+  readonly misses: number;
+  readonly entries: Readonly<Record<CacheType, number>>;
+  readonly evictions: Readonly<Record<CacheType, number>>;
 }
 
 /** CoreDNS's: 0.25 ms, doubled up to 8 s. */
@@ -89,13 +115,8 @@ const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
  * All metrics of the DNS server, in a registry of their own.
  * @param port that it listens on, which is a label in CoreDNS.
  * @param version of the package.
- * @param tcpConnections how many are open; asked at each scrape.
  */
-export function createDnsMetrics(
-  port: number,
-  version: string,
-  tcpConnections: () => number,
-): DnsMetrics {
+export function createDnsMetrics(port: number, version: string, sources: DnsSources): DnsMetrics {
   const registry = createRegistry();
   const define = definer(registry);
   const { counter, histogram, asked } = define;
@@ -150,16 +171,40 @@ export function createDnsMetrics(
     'How often a resolver did not answer what was forwarded to it',
     ['to', 'reason'],
   );
+  const programmingSeconds = histogram(
+    'coredns_kubernetes_dns_programming_duration_seconds',
+    'Seconds from a change of endpoints until the records follow it',
+    exponential(0.001, 2, 20),
+    ['service_kind'],
+  );
+  const probeFailures = counter(
+    'coredns_proxy_healthcheck_failures_total',
+    'How often a resolver did not answer when it was probed',
+    ['proxy_name', 'to'],
+  );
+  const broken = counter(
+    'coredns_forward_healthcheck_broken_total',
+    'How often all resolvers were down, and were asked all the same',
+  );
+  asked('gauge', 'portwide_dns_resolver_up', '1 while queries are forwarded to it', ['to'], () =>
+    sources.resolvers().map(({ resolver, isUp }) => ({
+      labels: { to: hostPort(resolver) },
+      value: isUp ? 1 : 0,
+    })),
+  );
   asked('gauge', 'portwide_dns_tcp_connections', 'Connections of clients that are open', [], () => [
-    { labels: {}, value: tcpConnections() },
+    { labels: {}, value: sources.tcpConnections() },
   ]);
   const common = { server: `dns://:${port}`, view: '' };
+  cacheMetrics(define, common, sources.cache);
 
   return {
     registry,
     api: apiServerMetrics(define),
     ...processMetrics(define, version),
     mistakes: counter('coredns_panics_total', 'Queries so far that the server itself failed on'),
+    programmed: (seconds) =>
+      programmingSeconds.observe({ service_kind: 'headless_with_selector' }, seconds),
     served({ transport: proto, family, zone: name, query, rcode, by, seconds, ...lengths }) {
       const zone = name === undefined ? DROPPED : `${name}.`;
       const type = (query && TYPES.get(query.type)) ?? 'other';
@@ -172,14 +217,70 @@ export function createDnsMetrics(
       const plugin = by === undefined ? '' : PLUGINS[by];
       responses.inc({ ...labels, rcode: nameOfCode(rcode), plugin });
     },
-    forwarded: (to, rcode, seconds) =>
-      upstreamSeconds.observe(
-        { proxy_name: 'forward', to: hostPort(to), rcode: nameOfCode(rcode) },
-        seconds,
-      ),
-    forwardFailed: (to, code) => failures.inc({ to: hostPort(to), reason: code.toLowerCase() }),
-    forwardRejected: () => rejected.inc(),
+    forwarding: {
+      answered: (to, rcode, seconds) =>
+        upstreamSeconds.observe({ ...proxy(to), rcode: nameOfCode(rcode) }, seconds),
+      failed: (to, code) => failures.inc({ to: hostPort(to), reason: code.toLowerCase() }),
+      rejected: () => rejected.inc(),
+      probeFailed: (to) => probeFailures.inc(proxy(to)),
+      allDown: () => broken.inc(),
+    },
   };
+}
+
+/** CoreDNS's of its plugin *cache*. */
+function cacheMetrics(
+  { asked }: Define,
+  common: Readonly<Record<'server' | 'view', string>>,
+  numbers: DnsSources['cache'],
+): void {
+  const labels = { ...common, zones: '.' };
+  const byType = (
+    type: 'gauge' | 'counter',
+    name: 'entries' | 'hits' | 'evictions',
+    full: string,
+    help: string,
+  ) =>
+    asked(type, full, help, ['server', 'type', 'zones', 'view'], () => {
+      const now = numbers();
+      if (now === undefined) return [];
+      return (['success', 'denial'] as const).map((each) => ({
+        labels: { ...labels, type: each },
+        value: now[name][each],
+      }));
+    });
+  const total = (full: string, help: string, value: (now: CacheNumbers) => number) =>
+    asked('counter', full, help, ['server', 'zones', 'view'], () => {
+      const now = numbers();
+      return now === undefined ? [] : [{ labels, value: value(now) }];
+    });
+  byType('gauge', 'entries', 'coredns_cache_entries', 'Answers of resolvers that are kept');
+  byType(
+    'counter',
+    'hits',
+    'coredns_cache_hits_total',
+    'Queries so far that were answered by these',
+  );
+  byType(
+    'counter',
+    'evictions',
+    'coredns_cache_evictions_total',
+    'Answers so far that made room for others',
+  );
+  total(
+    'coredns_cache_requests_total',
+    'Queries so far whose answers could have been kept',
+    ({ hits, misses }) => hits.success + hits.denial + misses,
+  );
+  total(
+    'coredns_cache_misses_total',
+    'Queries so far whose answers were not, or no longer',
+    ({ misses }) => misses,
+  );
+}
+
+function proxy(to: Upstream): { proxy_name: string; to: string } {
+  return { proxy_name: 'forward', to: hostPort(to) };
 }
 
 function nameOfCode(rcode: number): string {

@@ -2,7 +2,11 @@ import assert from 'node:assert/strict';
 import { serviceRef } from '../../events/event.ts';
 import { EventRecorder } from '../../events/recorder.ts';
 import type { Resource } from '../../sources/kubernetes/reflector.ts';
-import { servingAndPolicyResources, servingResources } from '../../sources/kubernetes/resources.ts';
+import {
+  dnsResources,
+  servingAndPolicyResources,
+  servingResources,
+} from '../../sources/kubernetes/resources.ts';
 import { createKubernetesSource } from '../../sources/kubernetes/source.ts';
 import { ApiServerDouble } from '../api-server/double.ts';
 import { waitFor } from '../lab/lab.ts';
@@ -15,6 +19,7 @@ interface Rule {
 }
 
 const BASE = 'deploy/base/rbac.yaml';
+const DNS = 'deploy/dns/rbac.yaml';
 const POLICY = 'deploy/network-policy/rbac.yaml';
 
 /** `verb group/resource` for every combination that a rule of these files allows. */
@@ -30,7 +35,10 @@ function allowed(...paths: readonly string[]): string[] {
 }
 
 /** What an agent asks for that reads these, in the same form. */
-async function asked(resources: readonly Resource[]): Promise<string[]> {
+async function asked(
+  resources: readonly Resource[],
+  { writesEvents = true } = {},
+): Promise<string[]> {
   const double = new ApiServerDouble();
   const recorder = new EventRecorder({
     nodeName: 'node',
@@ -50,7 +58,7 @@ async function asked(resources: readonly Resource[]): Promise<string[]> {
   try {
     await source.start();
     // The same again is a change of the Event that is there.
-    for (const verb of ['create', 'patch']) {
+    for (const verb of writesEvents ? ['create', 'patch'] : []) {
       recorder.warning(serviceRef('default/web', ''), 'RefusedNodePort', 'spec.type: no');
       await waitFor(`an Event: ${verb}`, () => all().has(`${verb} events.k8s.io/events`));
     }
@@ -69,6 +77,10 @@ async function asked(resources: readonly Resource[]): Promise<string[]> {
 describe('the ClusterRole', () => {
   it('allows what the agent asks for, and nothing else', async () => {
     assert.deepEqual(await asked(servingResources('node')), allowed(BASE));
+  });
+
+  it('of the DNS server allows what that asks for, and nothing else', async () => {
+    assert.deepEqual(await asked(dnsResources(), { writesEvents: false }), allowed(DNS));
   });
 
   it('of network policy adds what the agent asks for then, and nothing else', async () => {

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { AnswerCache } from '../../dns/answer-cache.ts';
 import { type Query, readQuery } from '../../dns/query.ts';
+import type { DnsRecord } from '../../dns/records.ts';
 import { encodeAnswer } from '../../dns/response.ts';
-import { queryBytes } from './messages.ts';
+import { a, queryBytes } from './messages.ts';
 
 function query(name: string, type = 'A'): Query {
   const read = readQuery(queryBytes(name, type));
@@ -17,40 +18,72 @@ const answer = encodeAnswer(query('a').question, {
   ...NOTHING,
 });
 
+/** A zone that changes. */
+function changing() {
+  const records = new Map<string, readonly DnsRecord[]>([
+    ['a', [a('a', '10.0.0.1')]],
+    ['b', [a('b', '10.0.0.2')]],
+  ]);
+  return {
+    records,
+    serial: 1,
+    lookup: (name: string) => records.get(name),
+    set(name: string, list: readonly DnsRecord[] | undefined) {
+      this.serial += 1;
+      if (list === undefined) records.delete(name);
+      else records.set(name, list);
+    },
+  };
+}
+
 describe('the cache of answers', () => {
   it('has what was put there, by name and type', () => {
     const cache = new AnswerCache();
-    assert.equal(cache.get(query('a'), 1), undefined);
-    cache.set(query('a'), answer);
-    assert.equal(cache.get(query('A'), 1), answer);
-    assert.equal(cache.get(query('a', 'AAAA'), 1), undefined);
-    assert.equal(cache.get(query('b'), 1), undefined);
+    const zone = changing();
+    assert.equal(cache.get(query('a'), zone), undefined);
+    cache.set(query('a'), answer, new Map(), 1);
+    assert.equal(cache.get(query('A'), zone), answer);
+    assert.equal(cache.get(query('a', 'AAAA'), zone), undefined);
+    assert.equal(cache.get(query('b'), zone), undefined);
   });
 
-  it('has nothing once the records are others', () => {
-    const cache = new AnswerCache();
-    cache.get(query('a'), 1);
-    cache.set(query('a'), answer);
-    assert.equal(cache.get(query('b'), 2), undefined);
-    assert.equal(cache.get(query('a'), 2), undefined);
-    assert.equal(cache.size, 0);
+  it('has it through changes of other names, not of those that the answer was made of', () => {
+    const names = ['a', 'b', 'gone'];
+    for (const [changed, list] of [
+      ['a', [a('a', '10.0.0.9')]],
+      ['a', [...(changing().lookup('a') ?? []), a('a', '10.0.0.9')]],
+      ['b', undefined],
+      ['gone', []],
+    ] as const) {
+      const cache = new AnswerCache();
+      const zone = changing();
+      const lookups = new Map(names.map((name) => [name, zone.lookup(name)]));
+      cache.set(query('a'), answer, lookups, zone.serial);
+      zone.set('other', [a('other', '10.0.0.3')]);
+      zone.set('other', undefined);
+      assert.equal(cache.get(query('a'), zone), answer);
+      // Records made anew that say the same.
+      zone.set('a', [a('a', '10.0.0.1')]);
+      assert.equal(cache.get(query('a'), zone), answer);
+      zone.set(changed, list);
+      assert.equal(cache.get(query('a'), zone), undefined, changed);
+      assert.equal(cache.size, 0);
+    }
   });
 
   it('holds no more than it may, the latest', () => {
     const cache = new AnswerCache(3);
-    cache.get(query('a'), 1);
-    for (const name of ['a', 'b', 'c', 'd', 'e']) cache.set(query(name), answer);
+    const zone = changing();
+    const names = ['a', 'b', 'c', 'd', 'e'];
+    for (const name of names) cache.set(query(name), answer, new Map(), 1);
     assert.equal(cache.size, 3);
-    const found = ['a', 'b', 'c', 'd', 'e'].filter(
-      (name) => cache.get(query(name), 1) !== undefined,
-    );
+    const found = names.filter((name) => cache.get(query(name), zone) !== undefined);
     assert.deepEqual(found, ['c', 'd', 'e']);
   });
 
   it('does not hold long ones', () => {
     const cache = new AnswerCache();
-    cache.get(query('a'), 1);
-    cache.set(query('a'), { ...answer, bytes: Buffer.alloc(1233) });
+    cache.set(query('a'), { ...answer, bytes: Buffer.alloc(1233) }, new Map(), 1);
     assert.equal(cache.size, 0);
   });
 });

@@ -201,12 +201,12 @@ describe('an answer', () => {
 
     it('ends where aliases go round, or on for long', () => {
       assert.deepEqual(lines(ask('loop.default.svc.cluster.local', 'A')), refusal('SERVFAIL'));
-      const chain = Array.from({ length: 9 }, (_, index) =>
+      const chain = Array.from({ length: 101 }, (_, index) =>
         cname(`c${index}.cluster.local`, `c${index + 1}.cluster.local`),
       );
-      const of = authority(tinyZone([...chain, a('c9.cluster.local', '10.0.0.9')]));
+      const of = authority(tinyZone([...chain, a('c101.cluster.local', '10.0.0.9')]));
       assert.deepEqual(lines(ask('c0.cluster.local', 'A', {}, of)), refusal('SERVFAIL'));
-      assert.equal(lines(ask('c1.cluster.local', 'A', {}, of)).answers.length, 9);
+      assert.equal(lines(ask('c1.cluster.local', 'A', {}, of)).answers.length, 101);
     });
   });
 

@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { exchange, NoAnswer, type Resolver } from '../../dns/exchange.ts';
 import { Forwarder, type ForwarderOptions, rcodeOf } from '../../dns/forward.ts';
-import { HEADER_LENGTH } from '../../dns/query.ts';
+import { ForwardCache } from '../../dns/forward-cache.ts';
+import { HEADER_LENGTH, type Query, readQuery } from '../../dns/query.ts';
+import { waitFor } from '../lab/wait.ts';
 import { line, queryBytes, readReply } from './messages.ts';
 import { emptyAnswer, type FakeResolver, type Says, startResolver } from './resolver.ts';
 
@@ -11,6 +13,12 @@ const SHORT = 50;
 const QUERY = queryBytes('www.Example.com', 'A', { id: 1 });
 const QUESTION = QUERY.subarray(HEADER_LENGTH);
 const TRUNCATED = 0x8380;
+
+function read(bytes: Buffer): Query {
+  const query = readQuery(bytes);
+  assert.ok(query !== undefined && 'name' in query);
+  return query;
+}
 
 const running: FakeResolver[] = [];
 
@@ -148,6 +156,14 @@ describe('one query to one resolver', () => {
     other.close();
   });
 
+  it('asks again when the query, or its answer, is lost', async () => {
+    let count = 0;
+    const lossy = await resolver((query) => (++count < 2 ? undefined : emptyAnswer(query)));
+    await exchange(lossy, QUERY, QUESTION, 'udp', PATIENCE);
+    assert.equal(new Set(lossy.queries.map(({ bytes }) => bytes.readUInt16BE(0))).size, 1);
+    assert.equal(new Set(lossy.queries.map(({ port }) => port)).size, 1);
+  });
+
   it('gives up in time', async () => {
     const silent = await resolver(() => undefined);
     const failure = exchange(silent, QUERY, QUESTION, 'udp', SHORT);
@@ -170,6 +186,7 @@ function changed(bytes: Buffer, change: (bytes: Buffer) => void): Buffer {
 describe('a forwarder', () => {
   function forwarder(resolvers: readonly Resolver[], options: Partial<ForwarderOptions> = {}) {
     const heard: string[] = [];
+    const probes: string[] = [];
     const name = ({ port }: Resolver) => `${resolvers.findIndex((each) => each.port === port)}`;
     const made = new Forwarder({
       resolvers,
@@ -178,14 +195,24 @@ describe('a forwarder', () => {
         answered: (to, rcode) => heard.push(`${name(to)} answered ${rcode}`),
         failed: (to, { code }) => heard.push(`${name(to)} ${code}`),
         rejected: () => heard.push('rejected'),
+        probeFailed: (to) => probes.push(`${name(to)} failed`),
+        probeAnswered: (to) => probes.push(`${name(to)} answered`),
+        allDown: () => probes.push('all down'),
       },
       timeout: PATIENCE,
       deadline: PATIENCE,
+      // Nothing is heard of probes unless a test asks for them.
+      health: { probe: () => new Promise(() => undefined) },
       ...options,
     });
-    const ask = (transport: 'udp' | 'tcp' = 'udp') =>
-      made.ask(QUERY, { question: QUESTION }, transport);
-    return { heard, ask, resolve: (name: string, type: number) => made.resolve(name, type) };
+    const ask = (transport: 'udp' | 'tcp' = 'udp') => made.ask(QUERY, read(QUERY), transport);
+    return {
+      heard,
+      probes,
+      made,
+      ask,
+      resolve: (name: string, type: number) => made.resolve(name, type),
+    };
   }
   const answering = (last: number) => resolver((query) => withAddress(query, [192, 0, 2, last]));
 
@@ -207,6 +234,93 @@ describe('a forwarder', () => {
     running.splice(running.indexOf(first), 1);
     await ask();
     assert.deepEqual(heard, ['0 TIMEOUT', '1 answered 0', '1 UNREACHABLE', '0 answered 0']);
+  });
+
+  it('asks all of them again when none answered', async () => {
+    let count = 0;
+    const late = await resolver((query) => (++count < 3 ? undefined : emptyAnswer(query)));
+    const { ask, heard } = forwarder([late], { timeout: SHORT });
+    await ask();
+    assert.deepEqual(heard, ['0 TIMEOUT', '0 TIMEOUT', '0 answered 0']);
+  });
+
+  it('leaves out those that are down, until a probe is answered', async () => {
+    let isAway = true;
+    const probe = async (to: Resolver) => {
+      if (isAway) throw new NoAnswer(to, 'TIMEOUT');
+    };
+    const away = await nobody();
+    const { ask, heard, probes, made } = forwarder([away, await answering(2)], {
+      health: { probe, period: 1 },
+    });
+    await ask();
+    await waitFor('it is down', () => made.resolvers[0]?.isUp === false);
+    assert.equal(made.resolvers[1]?.isUp, true);
+    assert.deepEqual(probes.slice(0, 3), ['0 failed', '0 failed', '0 failed']);
+    isAway = false;
+    await waitFor('it is up', () => made.resolvers[0]?.isUp === true);
+    assert.equal(probes.at(-1), '0 answered');
+    assert.deepEqual(heard, ['0 UNREACHABLE', '1 answered 0']);
+  });
+
+  it('asks one that is down when there is no other', async () => {
+    const probe = async (to: Resolver) => {
+      throw new NoAnswer(to, 'TIMEOUT');
+    };
+    let isSilent = true;
+    const moody = await resolver((query) => (isSilent ? undefined : emptyAnswer(query)));
+    const { ask, probes, made } = forwarder([moody], {
+      timeout: SHORT,
+      health: { probe, period: 1 },
+    });
+    await assert.rejects(ask(), NoAnswer);
+    await waitFor('it is down', () => made.resolvers[0]?.isUp === false);
+    isSilent = false;
+    await ask();
+    assert.ok(probes.includes('all down'));
+    made.setResolvers([]);
+  });
+
+  it('asks other resolvers from the moment that it is told of them', async () => {
+    const before = await answering(1);
+    const { ask, made } = forwarder([before]);
+    await ask();
+    made.setResolvers([await answering(2)]);
+    assert.deepEqual(shown(await ask()), ['192.0.2.2']);
+    assert.equal(before.queries.length, 1);
+  });
+
+  it('asks nobody for what is kept, under other ids and in other cases too', async () => {
+    let time = 0;
+    const cache = new ForwardCache({ maxTtl: 30, now: () => time, random: () => 0 });
+    const fake = await answering(1);
+    const { ask, made, resolve } = forwarder([fake], { cache });
+    assert.deepEqual(shown(await ask()), ['192.0.2.1']);
+    const other = queryBytes('WWW.example.com', 'A', { id: 2 });
+    const answer = readReply(await made.ask(other, read(other), 'tcp'));
+    assert.deepEqual(answer.answers, ['WWW.example.com 60 A 192.0.2.1']);
+    assert.equal(fake.queries.length, 1);
+    // An alias leads there: by a query with an OPT record, whose answer may be another one.
+    for (let turn = 0; turn < 2; turn++) {
+      assert.equal((await resolve('www.example.com', 1)).answers.length, 1);
+    }
+    assert.equal(fake.queries.length, 2);
+    time = 30;
+    await ask();
+    assert.equal(fake.queries.length, 3);
+  });
+
+  it('does not probe one that was replaced while it was asked', async () => {
+    const silent = await resolver(() => {
+      made.setResolvers([]);
+      return undefined;
+    });
+    const { ask, made, probes } = forwarder([silent], {
+      timeout: SHORT,
+      health: { probe: () => assert.fail('it is probed'), period: 1 },
+    });
+    await assert.rejects(ask(), NoAnswer);
+    assert.deepEqual([probes, made.resolvers], [[], []]);
   });
 
   it('takes any answer for one', async () => {
@@ -263,7 +377,7 @@ describe('a forwarder', () => {
     const results = await Promise.allSettled([ask(), ask(), ask()]);
     const rcodes = results.map((each) => each.status === 'rejected' && rcodeOf(each.reason));
     assert.deepEqual(rcodes, ['SERVFAIL', 'SERVFAIL', 'REFUSED']);
-    assert.deepEqual(heard.toSorted(), ['0 TIMEOUT', '0 TIMEOUT', 'rejected']);
+    assert.deepEqual([...new Set(heard)].toSorted(), ['0 TIMEOUT', 'rejected']);
     await assert.rejects(ask(), NoAnswer);
   });
 
@@ -308,6 +422,25 @@ describe('a forwarder', () => {
       );
       const { answers } = await forwarder([fake]).resolve('www.example.com', 1);
       assert.deepEqual(answers.map(line), ['www.example.com 60 A 192.0.2.9']);
+    });
+
+    it('takes as many records as a message has', async () => {
+      const fake = await resolver((query, transport) => {
+        if (transport === 'udp') return emptyAnswer(query, TRUNCATED);
+        const records = Array.from({ length: 1000 }, (_, index) =>
+          Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 198, 51, index >> 8, index & 255]),
+        );
+        const answer = Buffer.concat([
+          query.subarray(0, HEADER_LENGTH + QUESTION.length),
+          ...records,
+        ]);
+        answer.writeUInt16BE(0x8180, 2);
+        answer.writeUInt16BE(records.length, 6);
+        answer.writeUInt16BE(0, 10);
+        return answer;
+      });
+      const { answers } = await forwarder([fake]).resolve('www.example.com', 1);
+      assert.equal(answers.length, 1000);
     });
 
     it('asks for types that have no name here', async () => {

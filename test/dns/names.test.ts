@@ -24,6 +24,8 @@ describe('names of addresses', () => {
   it('are labels that can be read back', () => {
     assert.equal(addressLabel('10.3.0.1'), '10-3-0-1');
     assert.equal(addressLabel('2001:db8::1'), '2001-db8--1');
+    assert.equal(addressLabel('fd00:0:0:1::'), 'fd00-0-0-1--0');
+    assert.equal(labelledAddress('fd00-0-0-1--0'), 'fd00:0:0:1::');
     const addresses = fc.oneof(
       fc.ipV4(),
       fc

@@ -49,12 +49,32 @@ describe('readQuery', () => {
 
   it('reads what the OPT record says', () => {
     const of = (fields: object) => good(queryBytes('a.b', 'A', fields)).edns;
-    assert.deepEqual(of({ size: 1400 }), { size: 1400, version: 0, dnssecOk: false });
+    assert.deepEqual(of({ size: 1400 }), {
+      size: 1400,
+      version: 0,
+      dnssecOk: false,
+      hasSubnet: false,
+    });
     assert.deepEqual(of({ size: 1, version: 3, dnssecOk: true }), {
       size: 1,
       version: 3,
       dnssecOk: true,
+      hasSubnet: false,
     });
+    const withSubnet = Buffer.concat([WITH_OPT, Buffer.from([0, 8, 0, 4, 0, 1, 0, 0])]);
+    withSubnet.writeUInt16BE(8, WITH_OPT.length - 2);
+    assert.equal(good(withSubnet).edns?.hasSubnet, true);
+  });
+
+  it('passes over options, and over other records', () => {
+    const withOption = Buffer.concat([WITH_OPT, Buffer.from([0, 3, 0, 1, 7])]);
+    withOption.writeUInt16BE(5, WITH_OPT.length - 2);
+    assert.equal(good(withOption).edns?.size, 1400);
+    // A signature, say: an owner that is a pointer, data that nobody reads.
+    const record = Buffer.from([0xc0, 12, 0, 250, 0, 255, 0, 0, 0, 0, 0, 2, 1, 2]);
+    const signed = Buffer.concat([WITH_OPT, record]);
+    signed.writeUInt16BE(2, 10);
+    assert.equal(good(signed).edns?.size, 1400);
   });
 
   it('does not take a dot in a label for one between two', () => {
@@ -98,6 +118,10 @@ describe('readQuery', () => {
       WITH_OPT.subarray(-11),
     ]);
     const label = (length: number) => Buffer.alloc(length, 0x61);
+    const optLength = (length: number, ...data: number[]) =>
+      changed(Buffer.concat([WITH_OPT, Buffer.from(data)]), (copy) =>
+        copy.writeUInt16BE(length, WITH_OPT.length - 2),
+      );
     for (const [what, bytes] of [
       ['no question', counts(4, 0)],
       ['two questions', counts(4, 2)],
@@ -115,6 +139,9 @@ describe('readQuery', () => {
       ['half a name', PLAIN.subarray(0, 20)],
       ['nothing but a header', PLAIN.subarray(0, 12)],
       ['half an OPT record', WITH_OPT.subarray(0, -1)],
+      ['an OPT record that goes past the end', optLength(4)],
+      ['an option that goes past its OPT record', optLength(4, 0, 3, 0, 1)],
+      ['an option without its length', optLength(3, 0, 3, 0)],
       ['two OPT records', twice],
       ['an OPT record that is not that of the root', ofName],
       ['a name of 256 bytes', withLabels([label(63), label(63), label(63), label(62)])],

@@ -182,6 +182,61 @@ describe('a DNS server', () => {
   });
 });
 
+describe('a DNS server that drains', () => {
+  /** Answers when it is told to. */
+  function slow() {
+    const waiting: (() => void)[] = [];
+    const handle: Handle = (bytes) =>
+      new Promise((resolve) => waiting.push(() => resolve(handled(emptyAnswer(bytes)))));
+    return { handle, waiting };
+  }
+  const LONG = 60_000;
+
+  it('answers the queries that it has, by UDP and TCP, takes no more, and closes', async () => {
+    const { handle, waiting } = slow();
+    const { port, server } = await start(handle);
+    const socket = udp('udp4');
+    const answered = once(socket, 'message');
+    socket.send(query(1), port, ADDRESS);
+    const tcp = await client(port);
+    tcp.socket.write(framed(query(2)));
+    const idle = await client(port);
+    await waitFor('both wait', () => waiting.length === 2);
+    const drained = server.drain(LONG);
+    await idle.closed;
+    socket.send(query(3), port, ADDRESS);
+    tcp.socket.write(framed(query(4)));
+    for (const answer of waiting) answer();
+    assert.equal((await answered)[0].readUInt16BE(0), 1);
+    await drained;
+    await tcp.closed;
+    assert.deepEqual(tcp.ids(), [2]);
+    assert.equal(waiting.length, 2);
+    assert.deepEqual([server.addresses, server.connections], [[], 0]);
+  });
+
+  it('answers datagrams that came before', async () => {
+    const { port, server } = await start();
+    const socket = udp('udp4');
+    const answered = once(socket, 'message');
+    // The kernel of the loopback has it when the callback comes.
+    await new Promise((resolve) => socket.send(query(1), port, ADDRESS, resolve));
+    await server.drain(LONG);
+    assert.equal((await answered)[0].readUInt16BE(0), 1);
+  });
+
+  it('waits for a limited time', async () => {
+    const { handle, waiting } = slow();
+    const { port, server } = await start(handle);
+    const tcp = await client(port);
+    tcp.socket.write(framed(query(1)));
+    await waitFor('it waits', () => waiting.length === 1);
+    await server.drain(1);
+    await tcp.closed;
+    assert.deepEqual(tcp.ids(), []);
+  });
+});
+
 describe('over TCP', () => {
   it('queries are answered one after the other on one connection', async () => {
     const { port, heard } = await start();

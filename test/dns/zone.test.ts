@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { Zone } from '../../dns/zone.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { ask, linesOf, zoneOf } from './zone-of.ts';
 
@@ -51,6 +52,27 @@ describe('zone', () => {
     assert.equal(linesOf(zone, 'in-addr.arpa'), undefined);
     assert.deepEqual(linesOf(zone, '10-3-0-1.default.pod.cluster.local'), ['A 10.3.0.1']);
     assert.deepEqual(zone.sizes, EMPTY);
+  });
+
+  it('tells when endpoints of headless Services changed, but for those of the start', () => {
+    const times: number[] = [];
+    const zone = new Zone({
+      clusterDomain: 'cluster.local',
+      onEndpoints: (time) => times.push(time),
+    });
+    const upsert = (name: string, triggerTime: number | undefined, address = '10.244.0.1') =>
+      zone.upsert(slice([endpoint(address)], { serviceKey: `default/${name}`, triggerTime }));
+    zone.upsert(service({ name: 'db', headless: true }));
+    zone.upsert(service({ name: 'web', clusterIPs: ['10.96.0.1'] }));
+    upsert('db', 1);
+    for (const kind of ['Service', 'EndpointSlice'] as const) zone.synced(kind);
+    upsert('db', 2);
+    // Not because of its endpoints.
+    upsert('db', 2, '10.244.0.2');
+    upsert('db', undefined);
+    upsert('web', 3);
+    upsert('nobody', 4);
+    assert.deepEqual(times, [2]);
   });
 
   it('is synced when Services and EndpointSlices are', () => {

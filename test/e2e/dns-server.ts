@@ -1,4 +1,5 @@
 /** `portwide dns` on a host of the lab, and `dig`, which asks it. */
+import { kill } from 'node:process';
 import type { ResultPromise } from 'execa';
 import { type Host, waitFor } from '../lab/lab.ts';
 import type { LogLine } from './agent.ts';
@@ -11,17 +12,19 @@ export interface DnsProcess {
   readonly process: ResultPromise;
   readonly log: readonly LogLine[];
   logged(message: string): LogLine[];
+  /** SIGTERM, and nothing more. */
+  terminate(): void;
   /** SIGTERM. @returns the exit status. */
   stop(): Promise<number | undefined>;
 }
 
-/** Starts a server and waits until it has logged a message. */
+/** Starts a server, which ends at once on SIGTERM unless `--lameduck` is given, and waits until it has logged a message. */
 export async function startDns(
   host: Host,
   flags: readonly string[],
   until = 'serving',
 ): Promise<DnsProcess> {
-  const process = host.spawn(PORTWIDE, ['dns', ...flags]);
+  const process = host.spawn(PORTWIDE, ['dns', '--lameduck=0s', ...flags]);
   const log: LogLine[] = [];
   let rest = '';
   process.stdout?.setEncoding('utf8').on('data', (chunk: string) => {
@@ -46,12 +49,17 @@ export async function startDns(
   const isThere = () => ended !== undefined || logged(until).length > 0;
   await waitFor(`the DNS server logged "${until}"`, isThere, START_MS);
   if (ended !== undefined) throw new Error(`the DNS server ended: ${ended}`);
+  // Not execa's kill(), which sends SIGKILL 5 s later.
+  const terminate = () => {
+    if (process.pid !== undefined) kill(process.pid, 'SIGTERM');
+  };
   return {
     process,
+    terminate,
     log,
     logged,
     stop: async () => {
-      process.kill('SIGTERM');
+      terminate();
       await process.catch(() => undefined);
       return process.exitCode ?? undefined;
     },

@@ -21,6 +21,7 @@ function slice(
   service: string,
   endpoints: readonly object[],
   ports: readonly object[] = [],
+  annotations: object = {},
 ): Manifest {
   return {
     apiVersion: 'discovery.k8s.io/v1',
@@ -29,6 +30,7 @@ function slice(
       name: `${service}-1`,
       namespace: 'default',
       labels: { 'kubernetes.io/service-name': service },
+      annotations,
     },
     addressType: 'IPv4',
     ports,
@@ -53,6 +55,15 @@ const webOnAllPorts = serviceManifest('web', {
   annotations: ALL_PORTS,
   spec: { clusterIPs: ['10.96.0.1', 'fd00:10:96::1'], ports: WEB_PORTS },
 });
+const ofDb = slice(
+  'db',
+  [
+    endpoint('10.244.1.11', { hostname: 'db-0' }),
+    endpoint('10.244.1.12'),
+    endpoint('10.244.1.13', { conditions: { ready: false } }),
+  ],
+  [{ name: 'sql', port: 5432 }],
+);
 const OBJECTS: readonly Manifest[] = [
   web,
   serviceManifest('all', {
@@ -60,15 +71,7 @@ const OBJECTS: readonly Manifest[] = [
     spec: { clusterIPs: ['10.96.0.2', 'fd00:10:96::2'], ports: [{ name: 'first', port: 1 }] },
   }),
   headless('db', { ports: [{ name: 'sql', port: 5432 }] }),
-  slice(
-    'db',
-    [
-      endpoint('10.244.1.11', { hostname: 'db-0' }),
-      endpoint('10.244.1.12'),
-      endpoint('10.244.1.13', { conditions: { ready: false } }),
-    ],
-    [{ name: 'sql', port: 5432 }],
-  ),
+  ofDb,
   headless('many'),
   slice(
     'many',
@@ -76,6 +79,7 @@ const OBJECTS: readonly Manifest[] = [
   ),
   externalName('inside', `web.default.${ZONE}`),
   externalName('outside', 'www.default.svc.example.org'),
+  externalName('wide', 'large.default.svc.example.org'),
   externalName('nowhere', 'gone.default.svc.example.org'),
 ];
 /** Those of the other server. */
@@ -106,7 +110,7 @@ describe('portwide dns', () => {
     // Nobody is at the first; the second is the other server.
     writeFileSync(resolvConf, 'nameserver 198.51.100.10\nnameserver 2001:db8:51::10\n');
     [server, other] = await Promise.all([
-      startDns(lab.node, [...feed.flags, `--forward=${resolvConf}`]),
+      startDns(lab.node, [...feed.flags, `--forward=${resolvConf}`, '--lameduck=1s']),
       startDns(lab.elsewhere, [
         ...otherFeed.flags,
         '--cluster-domain=example.org',
@@ -360,7 +364,12 @@ describe('portwide dns', () => {
       assert.deepEqual(dug.answer, ['www.default.svc.example.org. 60 IN A 192.0.2.80']);
       assert.deepEqual([dug.status, dug.flags], ['NOERROR', 'qr aa rd']);
       const tcp = await ask('www.default.svc.example.org A +tcp');
-      assert.deepEqual([tcp.answer, tcp.transport], [dug.answer, 'TCP']);
+      // This one was kept, perhaps for a second.
+      assert.match(
+        tcp.answer[0] ?? '',
+        /^www\.default\.svc\.example\.org\. \d+ IN A 192\.0\.2\.80$/,
+      );
+      assert.deepEqual([tcp.flags, tcp.transport], ['qr rd', 'TCP']);
       const [{ resolver } = assert.fail()] = server.logged('a resolver does not answer');
       assert.equal(resolver, '198.51.100.10');
     });
@@ -390,14 +399,33 @@ describe('portwide dns', () => {
       const nothing = await ask(`outside.default.${ZONE} AAAA`);
       assert.deepEqual([nothing.status, nothing.answer], ['NOERROR', [alias('outside', 'www')]]);
       assert.match(nothing.authority[0] ?? '', /^example\.org\. 60 IN SOA /);
+      const wide = await ask(`wide.default.${ZONE} A +tcp`);
+      assert.deepEqual([wide.status, wide.answer.length], ['NOERROR', 201]);
       const gone = await ask(`nowhere.default.${ZONE} A`);
       assert.deepEqual([gone.status, gone.answer], ['NXDOMAIN', [alias('nowhere', 'gone')]]);
+    });
+
+    it('on other ports too', async () => {
+      const flags = [...otherFeed.flags, '--cluster-domain=example.org', '--metrics-bind-address='];
+      const port = '--port=5354';
+      const far = await startDns(lab.elsewhere, [...flags, '--bind-address=2001:db8:51::10', port]);
+      const near = await startDns(lab.node, [
+        ...feed.flags,
+        '--port=5354',
+        '--metrics-bind-address=',
+        '--forward=[2001:db8:51::10]:5354',
+      ]);
+      const query = `@${lab.node.ipv4} -p 5354 www.default.svc.example.org A`;
+      assert.equal((await dig(lab.client, query)).answer.length, 1);
+      await Promise.all([near.stop(), far.stop()]);
     });
 
     it('or refuses, when it is told to ask nobody', async () => {
       const dug = await dig(lab.client, '@2001:db8:51::10 example.com A');
       assert.deepEqual([dug.status, dug.flags], ['REFUSED', 'qr rd']);
       assert.equal(other.logged('serving').length, 1);
+      // What comes of this is seen below.
+      writeFileSync(join(directory, 'resolv.conf'), 'nameserver 2001:db8:51::10\n');
     });
   });
 
@@ -433,6 +461,9 @@ describe('portwide dns', () => {
       assert.equal(scrape.value('coredns_dns_responses_total', forwarded), 1);
       const failed = { to: '198.51.100.10:53', reason: 'unreachable' };
       assert.ok((scrape.value('portwide_dns_forward_failures_total', failed) ?? 0) >= 1);
+      const kept = { zones: '.', type: 'success' };
+      assert.ok((scrape.value('coredns_cache_hits_total', kept) ?? 0) >= 1);
+      assert.equal(scrape.value('portwide_dns_resolver_up', { to: '[2001:db8:51::10]:53' }), 1);
       assert.equal(scrape.value('coredns_panics_total'), 0);
       assert.deepEqual(await complaints(body), []);
       assert.deepEqual(
@@ -465,7 +496,8 @@ describe('portwide dns', () => {
 
     it('hears of Services from an API server', async () => {
       const api = await ApiFeed.start(lab);
-      const flags = [...api.flags, '--port=5353', '--metrics-bind-address='];
+      const pages = '--metrics-bind-address=127.0.0.1:9156';
+      const flags = [...api.flags, '--port=5353', pages];
       api.write('objects', OBJECTS);
       await api.written();
       const own = await startDns(lab.node, flags);
@@ -476,8 +508,17 @@ describe('portwide dns', () => {
       await waitFor('SRV is gone', async () => (await srv()).status === 'NXDOMAIN');
       api.write('objects', OBJECTS);
       await waitFor('SRV is back', async () => (await srv()).answer.length === 1);
-      const { answer } = await dig(lab.client, `@${lab.node.ipv4} -p 5353 db.default.${ZONE} A`);
-      assert.equal(answer.length, 2);
+      const db = () => dig(lab.client, `@${lab.node.ipv4} -p 5353 db.default.${ZONE} A`);
+      assert.equal((await db()).answer.length, 2);
+      const name = 'coredns_kubernetes_dns_programming_duration_seconds_count';
+      const programmed = async () =>
+        new Scrape((await get('/metrics', lab.node, 9156)).body).value(name);
+      assert.equal(await programmed(), undefined);
+      const time = { 'endpoints.kubernetes.io/last-change-trigger-time': new Date().toISOString() };
+      const changed = slice('db', [endpoint('10.244.1.14')], [], time);
+      api.write('objects', [changed, ...OBJECTS.filter((object) => object !== ofDb)]);
+      await waitFor('it knows of the endpoint', async () => (await db()).answer.length === 1);
+      assert.equal(await programmed(), 1);
       assert.equal(await own.stop(), 0);
     });
 
@@ -498,6 +539,30 @@ describe('portwide dns', () => {
         assert.equal(stdout, output, command);
       }
       assert.equal(await own.stop(), 0);
+    });
+
+    it('goes on answering after SIGTERM, with readiness off; a second one ends it', async () => {
+      const page = '--metrics-bind-address=127.0.0.1:9155';
+      const flags = [...feed.flags, '--port=5353', '--lameduck=1h', page];
+      const own = await startDns(lab.elsewhere, flags);
+      const ready = () => get('/ready', lab.elsewhere, 9155);
+      assert.equal((await ready()).code, 200);
+      own.terminate();
+      await waitFor('it is not ready', async () => (await ready()).code === 503);
+      assert.match((await ready()).body, /^stopping/);
+      assert.equal((await get('/health', lab.elsewhere, 9155)).code, 200);
+      for (const transport of ['+notcp', '+tcp']) {
+        const query = `@198.51.100.10 -p 5353 web.default.${ZONE} A ${transport}`;
+        assert.equal((await dig(lab.client, query)).answer.length, 1);
+      }
+      assert.equal(await own.stop(), 1);
+    });
+
+    it('asks the resolvers that its file names now', async () => {
+      const heard = () => server.logged('the resolvers have changed');
+      await waitFor('the file was read again', () => heard().length > 0);
+      assert.deepEqual(heard()[0]?.resolvers, ['2001:db8:51::10']);
+      assert.equal((await ask('gone.changed.svc.example.org A')).status, 'NXDOMAIN');
     });
 
     it('ends when it is told to', async () => {

@@ -6,6 +6,7 @@ import { Scrape } from './scrape.ts';
 
 const TIME_BUCKETS = Array.from({ length: 16 }, (_, power) => 0.00025 * 2 ** power);
 const SIZE_BUCKETS = [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3];
+const CACHE_LABELS = ['server', 'type', 'view', 'zones'];
 const SIZE_LABELS = ['proto', 'server', 'view', 'zone'];
 
 /** CoreDNS's, as its README files have them, and ours. */
@@ -29,6 +30,20 @@ const ROWS: readonly (readonly [string, string, readonly string[], (readonly num
     TIME_BUCKETS,
   ],
   ['coredns_forward_max_concurrent_rejects_total', 'counter', []],
+  [
+    'coredns_kubernetes_dns_programming_duration_seconds',
+    'histogram',
+    ['service_kind'],
+    Array.from({ length: 20 }, (_, power) => 0.001 * 2 ** power),
+  ],
+  ['coredns_proxy_healthcheck_failures_total', 'counter', ['proxy_name', 'to']],
+  ['coredns_forward_healthcheck_broken_total', 'counter', []],
+  ['coredns_cache_entries', 'gauge', CACHE_LABELS],
+  ['coredns_cache_hits_total', 'counter', CACHE_LABELS],
+  ['coredns_cache_evictions_total', 'counter', CACHE_LABELS],
+  ['coredns_cache_requests_total', 'counter', ['server', 'view', 'zones']],
+  ['coredns_cache_misses_total', 'counter', ['server', 'view', 'zones']],
+  ['portwide_dns_resolver_up', 'gauge', ['to']],
   ['portwide_dns_forward_failures_total', 'counter', ['reason', 'to']],
   ['portwide_dns_tcp_connections', 'gauge', []],
   ['portwide_build_info', 'gauge', ['version']],
@@ -49,10 +64,22 @@ const QUERY: ServedQuery = {
 const COMMON = { server: 'dns://:53', view: '' };
 
 function experienced() {
-  const metrics = createDnsMetrics(53, '1.2.3', () => 4);
+  const resolver = { address: '192.0.2.1', port: 5353 };
+  const metrics = createDnsMetrics(53, '1.2.3', {
+    tcpConnections: () => 4,
+    resolvers: () => [{ resolver, isUp: false }],
+    cache: () => ({
+      hits: { success: 5, denial: 6 },
+      misses: 7,
+      entries: { success: 8, denial: 9 },
+      evictions: { success: 10, denial: 11 },
+    }),
+  });
   metrics.served(QUERY);
-  metrics.forwarded({ address: '192.0.2.1', port: 53 }, 0, 0.002);
-  metrics.forwardFailed({ address: '2001:db8::1', port: 53 }, 'TIMEOUT');
+  metrics.forwarding.answered({ address: '192.0.2.1', port: 53 }, 0, 0.002);
+  metrics.forwarding.failed({ address: '2001:db8::1', port: 53 }, 'TIMEOUT');
+  metrics.forwarding.probeFailed(resolver);
+  metrics.programmed(1.5);
   metrics.api.watching('services', true);
   return metrics;
 }
@@ -118,6 +145,15 @@ describe('the metrics of the DNS server', () => {
     assert.equal(scrape.value('coredns_proxy_request_duration_seconds_count', to), 1);
     const failed = { to: '[2001:db8::1]:53', reason: 'timeout' };
     assert.equal(scrape.value('portwide_dns_forward_failures_total', failed), 1);
+    const kind = { service_kind: 'headless_with_selector' };
+    const programmed = 'coredns_kubernetes_dns_programming_duration_seconds_sum';
+    assert.equal(scrape.value(programmed, kind), 1.5);
+    const probed = { proxy_name: 'forward', to: '192.0.2.1:5353' };
+    assert.equal(scrape.value('coredns_proxy_healthcheck_failures_total', probed), 1);
+    assert.equal(scrape.value('portwide_dns_resolver_up', { to: '192.0.2.1:5353' }), 0);
+    const cached = { ...COMMON, zones: '.' };
+    assert.equal(scrape.value('coredns_cache_hits_total', { ...cached, type: 'denial' }), 6);
+    assert.equal(scrape.value('coredns_cache_requests_total', cached), 18);
     assert.equal(scrape.value('portwide_dns_tcp_connections'), 4);
   });
 

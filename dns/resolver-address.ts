@@ -1,0 +1,41 @@
+/** Resolvers, as `--forward` and resolv.conf name them. */
+import { isIP } from 'node:net';
+import { canonicalAddress } from '../api/addresses.ts';
+import type { Resolver } from './exchange.ts';
+
+/** Where resolvers listen. */
+export const DNS_PORT = 53;
+const MAX_PORT = 65_535;
+
+/** To connect to no address in particular is to connect to the host itself. */
+const SELF: ReadonlyMap<string, string> = new Map([
+  ['0.0.0.0', '127.0.0.1'],
+  ['::', '::1'],
+]);
+
+/**
+ * `10.0.0.1`, `10.0.0.1:5353`, `fd00::1`, `[fd00::1]:5353`; of a link, `fe80::1%eth0` and `[fe80::1%eth0]:5353`.
+ * @returns undefined for text that is none of these.
+ */
+export function parseResolver(text: string): Resolver | undefined {
+  if (isIP(text) !== 0) return { address: canonical(text), port: DNS_PORT };
+  const [, inBrackets, plain, digits] =
+    /^(?:\[([^\]]+)\]|([^:]+))(?::(\d{1,5}))?$/.exec(text) ?? [];
+  const address = inBrackets ?? plain ?? '';
+  const port = digits === undefined ? DNS_PORT : Number(digits);
+  const family = inBrackets === undefined ? 4 : 6;
+  if (isIP(address) !== family || port < 1 || port > MAX_PORT) return undefined;
+  return { address: canonical(address), port };
+}
+
+/** As `parseResolver` reads it; without the port when that is 53. */
+export function formatResolver({ address, port }: Resolver): string {
+  if (port === DNS_PORT) return address;
+  return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
+}
+
+/** Canonical, unless it is of a link. */
+function canonical(given: string): string {
+  const address = canonicalAddress(given) ?? given;
+  return SELF.get(address) ?? address;
+}

@@ -1,0 +1,57 @@
+/** Where the parts of a message lie (RFC 1035, 4.1), without decoding them. */
+
+/** RFC 1035 has 63; a greater length is a pointer, or a kind of label that nobody uses. */
+export const MAX_LABEL_LENGTH = 63;
+/** The first byte of a pointer has these bits set. */
+const POINTER = 0xc0;
+/** Type, class, TTL and length of data, between a record's name and its data. */
+export const RECORD_HEAD_LENGTH = 10;
+
+/** Offsets of one record. */
+export interface RecordPlace {
+  /** Of its name. */
+  readonly start: number;
+  /** Of its type, which class, TTL and length of data follow. */
+  readonly head: number;
+  readonly type: number;
+  readonly class: number;
+  readonly data: number;
+  readonly end: number;
+}
+
+/** @returns where a name ends; undefined when that is past the end, or a label is malformed. */
+export function endOfName(bytes: Buffer, start: number): number | undefined {
+  let at = start;
+  for (;;) {
+    const length = bytes[at];
+    if (length === undefined) return undefined;
+    if (length === 0) return at + 1;
+    if (length >= POINTER) return at + 2;
+    if (length > MAX_LABEL_LENGTH) return undefined;
+    at += 1 + length;
+  }
+}
+
+/**
+ * @param start where the first record begins.
+ * @returns undefined when one of them goes past the end.
+ */
+export function recordPlaces(
+  bytes: Buffer,
+  start: number,
+  count: number,
+): readonly RecordPlace[] | undefined {
+  const places: RecordPlace[] = [];
+  let at = start;
+  for (let index = 0; index < count; index++) {
+    const head = endOfName(bytes, at);
+    if (head === undefined || head + RECORD_HEAD_LENGTH > bytes.length) return undefined;
+    const data = head + RECORD_HEAD_LENGTH;
+    const end = data + bytes.readUInt16BE(head + 8);
+    if (end > bytes.length) return undefined;
+    const type = bytes.readUInt16BE(head);
+    places.push({ start: at, head, type, class: bytes.readUInt16BE(head + 2), data, end });
+    at = end;
+  }
+  return places;
+}

@@ -1,0 +1,65 @@
+import assert from 'node:assert/strict';
+import { type ForwardTarget, ResolverList } from '../../dns/resolver-list.ts';
+
+const FILE = '/etc/resolv.conf';
+const FIXED: ForwardTarget = { resolver: { address: '192.0.2.9', port: 5353 } };
+
+function list(targets: readonly ForwardTarget[], first: string | Error) {
+  let content = first;
+  const heard: unknown[] = [];
+  const made = new ResolverList({
+    targets,
+    read: async () => {
+      if (content instanceof Error) throw content;
+      return content;
+    },
+    onChange: (resolvers) => heard.push(resolvers.map(({ address, port }) => `${address} ${port}`)),
+    onFailure: (file, error) => heard.push(`${file}: ${error.message}`),
+  });
+  const write = async (text: string | Error) => {
+    content = text;
+    await made.look();
+    return heard.splice(0);
+  };
+  return { made, write };
+}
+
+describe('the resolvers that are forwarded to', () => {
+  it('are those that are named, and those of files, each once', async () => {
+    const { made } = list(
+      [FIXED, { file: FILE }],
+      'nameserver 192.0.2.1\nnameserver 192.0.2.9:5353',
+    );
+    assert.deepEqual(await made.start(), [
+      { address: '192.0.2.9', port: 5353 },
+      { address: '192.0.2.1', port: 53 },
+    ]);
+  });
+
+  it('follow the file', async () => {
+    const { made, write } = list([{ file: FILE }, FIXED], 'nameserver 192.0.2.1');
+    await made.start();
+    assert.deepEqual(await write('# another comment\nnameserver 192.0.2.1'), []);
+    assert.deepEqual(await write('nameserver 192.0.2.2\nnameserver ::1'), [
+      ['192.0.2.2 53', '::1 53', '192.0.2.9 5353'],
+    ]);
+  });
+
+  it('stay as they are while the file cannot be read or names none, which is told once', async () => {
+    const { made, write } = list([{ file: FILE }], 'nameserver 192.0.2.1');
+    await made.start();
+    assert.deepEqual(await write(new Error('gone')), [`${FILE}: gone`]);
+    assert.deepEqual(await write(''), []);
+    assert.deepEqual(await write('nameserver 192.0.2.1'), []);
+    assert.deepEqual(await write(''), [`${FILE}: ${FILE} names no nameserver`]);
+    assert.deepEqual(await write('nameserver 192.0.2.2'), [['192.0.2.2 53']]);
+  });
+
+  it('must be there at the start', async () => {
+    await assert.rejects(
+      list([{ file: FILE }], 'search example.org').made.start(),
+      /names no nameserver/,
+    );
+    await assert.rejects(list([{ file: FILE }], new Error('gone')).made.start(), /gone/);
+  });
+});
