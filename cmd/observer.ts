@@ -94,9 +94,9 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       known.add(family);
       if (flowError !== undefined) {
         const details = { family, err: flowError };
-        flows.failed(family, details, 'cannot forget stale UDP flows; trying again later');
+        flows.failed(family, details, 'cannot delete stale conntrack entries; trying again later');
       } else if (report.flowSeconds !== undefined) {
-        flows.succeeded(family, { family }, 'stale UDP flows can be forgotten again');
+        flows.succeeded(family, { family }, 'stale conntrack entries can be deleted again');
       }
     },
     syncFailed(family, error, { full, seconds }) {

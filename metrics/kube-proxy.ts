@@ -150,13 +150,13 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources): Kub
     ]),
     conntrackSeconds: histogram(
       'kubeproxy_conntrack_reconciler_sync_duration_seconds',
-      'Seconds it took to look for stale UDP flows in conntrack',
+      'Seconds it took to look for stale conntrack entries',
       SYNC_BUCKETS,
       FAMILY,
     ),
     conntrackDeleted: counter(
       'kubeproxy_conntrack_reconciler_deleted_entries_total',
-      'Entries of stale UDP flows deleted from conntrack so far',
+      'Stale conntrack entries deleted so far',
       FAMILY,
     ),
     healthz: counter(

@@ -1,18 +1,22 @@
 import { isDeepStrictEqual } from 'node:util';
-import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import type { Backend, NodeFacts } from './backend.ts';
 import { type Flow, FlowOwners, type Suspects } from './stale-flows.ts';
 
-/** Looks at conntrack's UDP flows of one family and forgets some. */
+/** The conntrack entries of one family. */
 export interface FlowTable {
   /**
-   * Forgets the UDP flows for which `isStale` says so.
-   * @param origDst when given, only flows to this address are looked at.
-   * @returns how many were forgotten.
+   * Deletes the entries of these protocols for which `isStale` says so.
+   * @param origDst when given, only entries with this original destination are looked at.
+   * @returns how many were deleted.
    */
-  forget(isStale: (flow: Flow) => boolean, origDst: string | undefined): Promise<number>;
+  forget(
+    isStale: (flow: Flow, protocol: Protocol) => boolean,
+    protocols: Iterable<Protocol>,
+    origDst: string | undefined,
+  ): Promise<number>;
 }
 
 /** What happened in one sync, for logs and metrics. */
@@ -27,10 +31,10 @@ export interface SyncReport {
   readonly written: number;
   /** See `ApplyReport`. */
   readonly rulesWritten: ReadonlyMap<string, number> | undefined;
-  /** Seconds that it took to look for stale UDP flows; undefined when there was no reason to look. */
+  /** Seconds that it took to look for stale conntrack entries; undefined when there was no reason to look. */
   readonly flowSeconds: number | undefined;
   readonly forgottenFlows: number;
-  /** Why stale UDP flows could not be forgotten; they are tried again with the next sync. */
+  /** Why stale conntrack entries could not be deleted; they are tried again with the next sync. */
   readonly flowError: unknown;
   /** What health check node ports may say from now on, where that changed. */
   readonly health: readonly ServiceHealth[];
@@ -41,6 +45,13 @@ export interface SyncReport {
 /** More than these are not kept while syncs fail: the oldest go. */
 const MAX_TRIGGERS = 10_000;
 
+export interface FamilyProxierOptions {
+  /** See `FlowOwners`. */
+  readonly resetsTcp?: boolean;
+  /** Milliseconds, for what reports say of the time taken. */
+  readonly now?: () => number;
+}
+
 /**
  * One family: what is wanted, and bringing the kernel there. Changes are handed over at any time;
  * `sync` applies them all, and keeps what it could not for the next time.
@@ -50,7 +61,7 @@ export class FamilyProxier {
   readonly #backend: Backend;
   readonly #flows: FlowTable;
   readonly #now: () => number;
-  readonly #owners = new FlowOwners();
+  readonly #owners: FlowOwners;
   #health = new Map<ObjectKey, ServiceHealth>();
   #facts: NodeFacts = { addresses: [], primary: [] };
   #triggerTimes: readonly number[] = [];
@@ -58,9 +69,13 @@ export class FamilyProxier {
   #full = true;
   #isFirst = true;
 
-  /** @param now milliseconds, for what reports say of the time taken. */
-  constructor(backend: Backend, flows: FlowTable, now = () => performance.now()) {
+  constructor(
+    backend: Backend,
+    flows: FlowTable,
+    { resetsTcp = false, now = () => performance.now() }: FamilyProxierOptions = {},
+  ) {
     this.#now = now;
+    this.#owners = new FlowOwners(resetsTcp);
     this.family = backend.family;
     this.#backend = backend;
     this.#flows = flows;
@@ -152,7 +167,7 @@ export class FamilyProxier {
   }
 
   /**
-   * Brings the kernel to what is wanted, then forgets UDP flows that the rules no longer make.
+   * Brings the kernel to what is wanted, then deletes conntrack entries that the rules no longer make.
    * @throws what the backend throws; nothing is lost, and the next sync is full.
    */
   async sync(): Promise<SyncReport> {
@@ -211,7 +226,8 @@ export class FamilyProxier {
     const isNodeAddress = (address: string) => addresses.has(address);
     try {
       const forgottenFlows = await this.#flows.forget(
-        (flow) => this.#owners.isStale(flow, suspects, isNodeAddress),
+        (flow, protocol) => this.#owners.isStale(flow, protocol, suspects, isNodeAddress),
+        suspects.protocols,
         onlyVip(suspects),
       );
       return { forgottenFlows, flowError: undefined, flowSeconds: flowSeconds() };

@@ -72,7 +72,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
       backend.clock += options.conntrackMs ?? 0;
       return options.forgotten ?? 0;
     };
-    return new FamilyProxier(backend, { forget }, () => backend.clock);
+    return new FamilyProxier(backend, { forget }, { now: () => backend.clock });
   });
   const proxier = new Proxier({
     table,

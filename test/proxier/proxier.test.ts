@@ -74,7 +74,9 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
   };
   const proxier = new Proxier({
     table,
-    families: backends.map((backend) => new FamilyProxier(backend, flows, () => backend.clock)),
+    families: backends.map(
+      (backend) => new FamilyProxier(backend, flows, { now: () => backend.clock }),
+    ),
     nodeIp: options.nodeIp,
     minSyncPeriod: 1000,
     syncPeriod: 30_000,
@@ -141,7 +143,7 @@ describe('a family', () => {
       forget: (isStale) => {
         const flow = { origDstPort: 53, replySrc: '10.0.0.1', replySrcPort: 53 };
         const stale = ['10.96.0.1', '10.96.0.2'].filter((vip) =>
-          isStale({ ...flow, origDst: vip }),
+          isStale({ ...flow, origDst: vip }, 'UDP'),
         );
         log.push(`flows of ${stale.join()}`);
         return Promise.resolve(0);
