@@ -35,6 +35,7 @@ const tables = new NfTables('IPv4', TABLE);
 const options: NftOptions = {
   ...compileOptions(),
   nodePortSelection: 'primary',
+  resetsTcp: false,
   serviceCidrs: [],
 };
 

@@ -146,6 +146,7 @@ export function compileOptions(): IptablesOptions {
     masqueradeBit: 14,
     localDetector: { kind: 'cidr', cidr: POD_CIDR },
     nodePortSelection: 'all',
+    resetsTcp: false,
     localhostNodePorts: true,
     dropInvalid: true,
     randomFully: true,

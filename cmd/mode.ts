@@ -25,6 +25,8 @@ export interface Mode {
   readonly backends: readonly Backend[];
   /** Milliseconds. */
   readonly minSyncPeriod: number;
+  /** Whether TCP connections to deleted endpoints are reset; see `FlowOwners`. */
+  readonly resetsTcp: boolean;
   /** What must not happen before the rules that make it safe. */
   afterFirstSync(family: IpFamily): void;
 }

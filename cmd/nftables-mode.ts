@@ -98,6 +98,7 @@ async function start({
   return {
     backends: [...backends.values()],
     minSyncPeriod: options.nftablesMinSyncPeriod,
+    resetsTcp: options.resetDeletedEndpointConnections,
     afterFirstSync: (family) => {
       deletions.push(retireNftables(family, log, [KUBE_PROXY_TABLE]));
       removals.push(retireIptables(family, log));
@@ -165,6 +166,7 @@ export function nftablesOptions(
     masqueradeAll: options.masqueradeAll || options.nftablesMasqueradeAll,
     masqueradeBit: options.nftablesMasqueradeBit,
     localDetector: localDetector(options, family, podCidrs),
+    resetsTcp: options.resetDeletedEndpointConnections,
     nodePortSelection: nodePortSelection(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),
     onWarning,

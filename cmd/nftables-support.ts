@@ -101,6 +101,7 @@ export function probeScript(family: IpFamily): string {
     masqueradeAll: false,
     masqueradeBit: 14,
     localDetector: { kind: 'interface', name: 'portwide+' },
+    resetsTcp: true,
     nodePortSelection: 'primary',
     serviceCidrs: [family === 'IPv4' ? '192.0.2.0/24' : '2001:db8::/64'],
   };

@@ -174,3 +174,14 @@ export async function warnOfBridge(
     }
   }
 }
+
+/**
+ * `--reset-deleted-endpoint-connections` deletes the entry of a connection, so that its next packet is
+ * tracked as the first of a new one. With nf_conntrack_tcp_loose=0 it would be invalid instead.
+ */
+export async function warnOfStrictConntrack(log: Log, read = readSysctl): Promise<void> {
+  const name = 'net.netfilter.nf_conntrack_tcp_loose';
+  if ((await read(name)) === '0') {
+    log.warn({ sysctl: name }, 'is 0: TCP connections to deleted endpoints cannot be reset');
+  }
+}

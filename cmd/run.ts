@@ -30,7 +30,12 @@ import { takeLock } from './lock.ts';
 import { createLog } from './log.ts';
 import { metricSources } from './metric-sources.ts';
 import { pickMode } from './mode.ts';
-import { effectiveNodeName, nodeIpOverride, warnOfBridge } from './node-setup.ts';
+import {
+  effectiveNodeName,
+  nodeIpOverride,
+  warnOfBridge,
+  warnOfStrictConntrack,
+} from './node-setup.ts';
 import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
@@ -200,6 +205,8 @@ async function run(texts: FlagTexts): Promise<void> {
   }
 
   const mode = await start(podCidrs, policy?.ports ?? []);
+  const { resetsTcp } = mode;
+  if (resetsTcp) await warnOfStrictConntrack(log);
   backends = mode.backends;
   for (const { family } of backends) startFamily(metrics, family);
   const unloaded = new Set(backends.map(({ family }) => family));
@@ -219,7 +226,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const proxier = new Proxier({
     table,
     families: mode.backends.map(
-      (backend) => new FamilyProxier(backend, conntrackFlows(backend.family)),
+      (backend) => new FamilyProxier(backend, conntrackFlows(backend.family), { resetsTcp }),
     ),
     nodeIp: nodeIpOverride(options),
     minSyncPeriod: mode.minSyncPeriod,

@@ -77,6 +77,14 @@ export const NODE_SETTINGS = {
     text: 'addresses of the node that serve node ports: CIDRs, or "primary"',
     more: 'A family without a CIDR is not restricted.',
   }),
+  resetDeletedEndpointConnections: setting({
+    group: 'rules',
+    field: 'portwide.resetDeletedEndpointConnections',
+    kind: boolean,
+    default: false,
+    text: 'answer the next packet of a TCP connection with a reset once its endpoint was deleted',
+    more: 'Clients then connect anew at once, instead of sending to a pod that is gone until they time out. No effect in mode ipvs. [operating.md](operating.md#connections-to-endpoints-that-were-deleted) says which connections it concerns.',
+  }),
   featureGates: setting({
     group: 'rules',
     field: 'featureGates',

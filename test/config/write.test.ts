@@ -54,6 +54,7 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   proxyMode: perhaps(constantFrom(...PROXY_MODES)),
   masqueradeAll: bool,
   iptablesMasqueradeBit: integer({ min: 0, max: 31 }),
+  resetDeletedEndpointConnections: fc.boolean(),
   nodeportAddresses: fc.oneof(
     constantFrom<'all' | 'primary'>('all', 'primary'),
     cidrs.filter(({ length }) => length > 0),
