@@ -145,7 +145,7 @@ export function compileOptions(): IptablesOptions {
     masqueradeAll: false,
     masqueradeBit: 14,
     localDetector: { kind: 'cidr', cidr: POD_CIDR },
-    nodePortSelection: 'all',
+    nodePortSelection: ['all'],
     resetsTcp: false,
     localhostNodePorts: true,
     dropInvalid: true,

@@ -58,6 +58,7 @@ async function startIptablesMode(start: IptablesStart): Promise<Mode> {
     backends: await Promise.all(backends),
     minSyncPeriod: options.iptablesMinSyncPeriod,
     resetsTcp: options.resetDeletedEndpointConnections,
+    localhostProxyFamilies: [],
     afterFirstSync: (family) => {
       if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
       void retireNftables(family, log);

@@ -55,6 +55,7 @@ async function startIpvsMode(start: IptablesStart): Promise<Mode> {
     minSyncPeriod: options.ipvsMinSyncPeriod,
     // Without its entry in conntrack an IPVS connection goes on, and loses its masquerade.
     resetsTcp: false,
+    localhostProxyFamilies: [],
     afterFirstSync: (family) => void retireNftables(family, log),
   };
 }

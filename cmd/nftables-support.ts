@@ -102,7 +102,7 @@ export function probeScript(family: IpFamily): string {
     masqueradeBit: 14,
     localDetector: { kind: 'interface', name: 'portwide+' },
     resetsTcp: true,
-    nodePortSelection: 'primary',
+    nodePortSelection: ['primary'],
     serviceCidrs: [family === 'IPv4' ? '192.0.2.0/24' : '2001:db8::/64'],
   };
   const plan = new NftPlan(options);

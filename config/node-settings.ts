@@ -72,10 +72,10 @@ export const NODE_SETTINGS = {
     group: 'rules',
     field: 'nodePortAddresses',
     kind: nodePortAddresses,
-    default: 'all',
+    default: [],
     shownDefault: 'all local addresses; mode nftables: the primary one',
-    text: 'addresses of the node that serve node ports: CIDRs, or "primary"',
-    more: 'A family without a CIDR is not restricted.',
+    text: 'addresses of the node that serve node ports: CIDRs, "primary", "localhost" or "all", in any combination',
+    more: '`primary` is the first address of its family in the Node object, `localhost` is 127.0.0.0/8 and ::1. A family that nothing is said of, because all are CIDRs of the other, is not restricted. [operating.md](operating.md#node-ports-on-localhost) says what `localhost` does in each mode.',
   }),
   resetDeletedEndpointConnections: setting({
     group: 'rules',
@@ -132,6 +132,7 @@ export const NODE_SETTINGS = {
     default: true,
     keepsZero: true,
     text: 'serve node ports on 127.0.0.1',
+    more: 'Only where `--nodeport-addresses` selects it. False wins over `localhost` there.',
   }),
   nftablesMasqueradeAll: setting({
     group: 'nftables',

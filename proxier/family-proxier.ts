@@ -1,5 +1,6 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
+import { type LocalhostNodePort, localhostNodePort } from '../services/localhost-node-port.ts';
 import type { Route } from '../services/route.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import type { Backend, NodeFacts } from './backend.ts';
@@ -38,6 +39,8 @@ export interface SyncReport {
   readonly flowError: unknown;
   /** What health check node ports may say from now on, where that changed. */
   readonly health: readonly ServiceHealth[];
+  /** What is to be served on the loopback address from now on, where that changed. */
+  readonly localhostNodePorts: readonly LocalhostNodePort[];
   /** When what is now in force was triggered, in milliseconds since 1970. */
   readonly triggerTimes: readonly number[];
 }
@@ -63,6 +66,8 @@ export class FamilyProxier {
   readonly #now: () => number;
   readonly #owners: FlowOwners;
   #health = new Map<ObjectKey, ServiceHealth>();
+  /** By id of the Route. */
+  #localhostNodePorts = new Map<string, LocalhostNodePort>();
   #facts: NodeFacts = { addresses: [], primary: [] };
   #triggerTimes: readonly number[] = [];
   #dirty = true;
@@ -119,8 +124,8 @@ export class FamilyProxier {
     before: ReadonlyMap<string, Route>,
   ): void {
     if (upserts.length === 0 && removals.length === 0) return;
-    for (const route of removals) this.#owners.replace(route, undefined);
-    for (const route of upserts) this.#owners.replace(before.get(route.id), route);
+    for (const route of removals) this.#replace(route, undefined);
+    for (const route of upserts) this.#replace(before.get(route.id), route);
     this.#backend.update(
       upserts,
       removals.map((route) => route.id),
@@ -181,6 +186,8 @@ export class FamilyProxier {
     const suspects = this.#owners.takeSuspects();
     const health = this.#health;
     this.#health = new Map();
+    const localhostNodePorts = this.#localhostNodePorts;
+    this.#localhostNodePorts = new Map();
     const triggerTimes = this.takeTriggers();
     try {
       const { written, rulesWritten } = await this.#backend.apply(full);
@@ -203,15 +210,26 @@ export class FamilyProxier {
         ...flows,
         triggerTimes,
         health: [...health.values()],
+        localhostNodePorts: [...localhostNodePorts.values()],
       };
     } catch (error) {
       this.#full = true;
       this.#health = new Map([...health, ...this.#health]);
+      this.#localhostNodePorts = new Map([...localhostNodePorts, ...this.#localhostNodePorts]);
       this.#dirty ||= changed;
       this.#triggerTimes = [...triggerTimes, ...this.takeTriggers()];
       if (suspects !== undefined) this.#owners.returnSuspects(suspects);
       throw error;
     }
+  }
+
+  #replace(before: Route | undefined, after: Route | undefined): void {
+    this.#owners.replace(before, after);
+    const known = before && localhostNodePort(before);
+    const nodePort = after && localhostNodePort(after);
+    if (isDeepStrictEqual(known, nodePort)) return;
+    if (nodePort !== undefined) this.#localhostNodePorts.set(nodePort.id, nodePort);
+    else if (known !== undefined) this.#localhostNodePorts.set(known.id, { ...known, port: 0 });
   }
 
   async #forgetStaleFlows(

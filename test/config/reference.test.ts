@@ -22,7 +22,7 @@ log-text-info-buffer-size machine-id-file boot-id-file`
   .map((name) => `--${name}`);
 const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '--ipvs-all-ports']
   .concat('--network-policy', '--fqdn-resolvers', '--policy-log-group')
-  .concat('--config-restart-jitter');
+  .concat('--config-restart-jitter', '--reset-deleted-endpoint-connections');
 /** kube-proxy has them in its file alone; and where cluster IPs come from it asks the API server. */
 const NFTABLES_FLAGS = ['masquerade-all', 'masquerade-bit', 'sync-period', 'min-sync-period']
   .map((name) => `--nftables-${name}`)
@@ -55,6 +55,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['conntrack', 'tcpBeLiberal', 'udpTimeout', 'udpStreamTimeout'],
   'portwide.configRestartJitter',
   ['portwide.iptables', 'variant'],
+  ['portwide', 'resetDeletedEndpointConnections'],
   ['portwide.ipvs', 'fwmarkRange', 'allPorts'],
   ['portwide.nftables', 'serviceCIDRs'],
   ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'logGroup'],

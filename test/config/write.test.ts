@@ -56,7 +56,7 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   iptablesMasqueradeBit: integer({ min: 0, max: 31 }),
   resetDeletedEndpointConnections: fc.boolean(),
   nodeportAddresses: fc.oneof(
-    constantFrom<'all' | 'primary'>('all', 'primary'),
+    constantFrom([], ['all'], ['primary', 'localhost', '10.0.0.0/8']),
     cidrs.filter(({ length }) => length > 0),
   ),
   featureGates: record({ AllPorts: bool, WinDSR: bool }),

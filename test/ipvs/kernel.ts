@@ -79,7 +79,7 @@ export function plan(
 ): IpvsPlan {
   const options = {
     ...ruleOptions(fields),
-    nodePortSelection: 'all' as const,
+    nodePortSelection: ['all'],
     scheduler: 'rr',
     allPorts,
     onWarning: (message: string) => {

@@ -26,7 +26,7 @@ export function modeOptions(fields: Partial<PlanOptions> = {}): PlanOptions {
     localDetector,
     resetsTcp: false,
     serviceCidrs: [family === 'IPv4' ? '10.96.0.0/16' : 'fd00:10:96::/112'],
-    nodePortSelection: 'primary',
+    nodePortSelection: ['primary'],
     ...fields,
   };
 }

@@ -207,6 +207,34 @@ describe('health check node ports in one family', () => {
   });
 });
 
+describe('node ports on localhost in one family', () => {
+  const served = (nodePort: number, addresses: readonly string[]) =>
+    route({ id: 'a/b', serviceKey: 'a/b', nodePort }, addresses);
+
+  it('are told of where they changed, once the rules are in force', async () => {
+    const backend = new FakeBackend('IPv4');
+    const family = new FamilyProxier(backend, { forget: () => Promise.resolve(0) });
+    const told = async () =>
+      (await family.sync()).localhostNodePorts.map(({ port, endpoints }) => [
+        port,
+        endpoints.length,
+      ]);
+    const versions = [served(30_080, ['10.0.0.1']), served(30_080, ['10.0.0.1', '10.0.0.2'])];
+    const [first, second] = versions;
+    assert.ok(first && second);
+    family.update([first, route({ id: 'a/c' }, ['10.0.0.9'])], [], new Map());
+    backend.failures = 1;
+    await assert.rejects(family.sync());
+    assert.deepEqual(await told(), [[30_080, 1]]);
+    family.update([second], [], new Map([['a/b', first]]));
+    assert.deepEqual(await told(), [[30_080, 2]]);
+    family.update([{ ...second, clusterIP: undefined }], [], new Map([['a/b', second]]));
+    assert.deepEqual(await told(), [], 'nothing that matters here');
+    family.update([], [second], new Map());
+    assert.deepEqual(await told(), [[0, 2]]);
+  });
+});
+
 describe('the proxier', () => {
   it('programs nothing before every kind is synced and addresses are known', async () => {
     const { table, backends, heardFacts, proxier, pass, sync } = build();
