@@ -34,7 +34,8 @@ const nft = nftCommand();
 const tables = new NfTables('IPv4', TABLE);
 const options: NftOptions = {
   ...compileOptions(),
-  nodePortSelection: 'primary',
+  nodePortSelection: ['primary'],
+  resetsTcp: false,
   serviceCidrs: [],
 };
 

@@ -1,6 +1,7 @@
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
+import { mentionsFamily } from '../services/node-port-addresses.ts';
 import { nodeIpOverride } from './node-setup.ts';
 
 export interface ConfigWarningOptions {
@@ -29,8 +30,7 @@ export function configWarnings(given: ConfigWarningOptions): ConfigWarning[] {
 
 function nodePortWarnings({ options, nodePorts, node }: ConfigWarningOptions): ConfigWarning[] {
   const setting = '--nodeport-addresses (nodePortAddresses)';
-  if (nodePorts === 'primary') return [];
-  if (nodePorts === 'all') {
+  if (nodePorts.length === 0) {
     const message =
       'is unset: NodePort Services accept connections on all local addresses; consider --nodeport-addresses=primary';
     return [{ setting, message }];
@@ -38,7 +38,7 @@ function nodePortWarnings({ options, nodePorts, node }: ConfigWarningOptions): C
   const primary = primaryFamily(options, node);
   const lists = [options.clusterCidr, nodePorts, options.ipvsExcludeCidrs, node?.podCIDRs ?? []];
   const isDual = lists.some((list) => IP_FAMILIES.every((family) => mentions(list, family)));
-  return IP_FAMILIES.filter((family) => !mentions(nodePorts, family))
+  return IP_FAMILIES.filter((family) => !mentionsFamily(nodePorts, family))
     .filter((family) => isDual || family === primary)
     .map((family) => {
       const message = `has no ${family} CIDR: NodePort Services accept connections on all local ${family} addresses`;

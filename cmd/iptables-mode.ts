@@ -57,6 +57,8 @@ async function startIptablesMode(start: IptablesStart): Promise<Mode> {
   return {
     backends: await Promise.all(backends),
     minSyncPeriod: options.iptablesMinSyncPeriod,
+    resetsTcp: options.resetDeletedEndpointConnections,
+    localhostProxyFamilies: [],
     afterFirstSync: (family) => {
       if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
       void retireNftables(family, log);
@@ -81,6 +83,7 @@ export function iptablesOptions(
     localDetector: localDetector(options, family, podCidrs),
     nodePortSelection: options.nodeportAddresses,
     localhostNodePorts: family === 'IPv4' && options.iptablesLocalhostNodeports,
+    resetsTcp: options.resetDeletedEndpointConnections,
   };
 }
 

@@ -43,10 +43,19 @@ async function startIpvsMode(start: IptablesStart): Promise<Mode> {
     throw explained(error);
   }
   await warnOfCalico(start);
+  if (options.resetDeletedEndpointConnections) {
+    log.warn(
+      { setting: '--reset-deleted-endpoint-connections' },
+      'no effect in mode ipvs: connections to deleted endpoints are not reset',
+    );
+  }
   await setSysctls(options, log);
   return {
     backends,
     minSyncPeriod: options.ipvsMinSyncPeriod,
+    // Without its entry in conntrack an IPVS connection goes on, and loses its masquerade.
+    resetsTcp: false,
+    localhostProxyFamilies: [],
     afterFirstSync: (family) => void retireNftables(family, log),
   };
 }

@@ -6,17 +6,20 @@ import type { RouteTable } from '../proxier/route-table.ts';
 /**
  * Where metrics find the numbers that the parts of the agent keep.
  * @param backends those that run; none before the mode has started.
+ * @param localhostListeners node ports that are listened on, by family.
  * @param configChanges changes of the configuration file; none by default.
  */
 export function metricSources(
   table: RouteTable,
   backends: () => readonly Backend[],
+  localhostListeners: MetricSources['localhostListeners'],
   configChanges = () => NO_CONFIG_CHANGES,
 ): MetricSources {
   const numbers = () =>
     backends().map((backend) => ({ family: backend.family, ...backend.numbers?.() }));
   return {
     changes: () => table.changes,
+    localhostListeners,
     configChanges,
     refusals: () => table.refusals(),
     noLocal: () => table.counts.noLocal(),

@@ -25,6 +25,10 @@ export interface Mode {
   readonly backends: readonly Backend[];
   /** Milliseconds. */
   readonly minSyncPeriod: number;
+  /** Whether TCP connections to deleted endpoints are reset; see `FlowOwners`. */
+  readonly resetsTcp: boolean;
+  /** Families in which node ports are served on the loopback address by a proxy, for rules cannot. */
+  readonly localhostProxyFamilies: readonly IpFamily[];
   /** What must not happen before the rules that make it safe. */
   afterFirstSync(family: IpFamily): void;
 }

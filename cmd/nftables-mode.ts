@@ -9,6 +9,7 @@ import { watchNftables } from '../netlink/nftables-watch.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import { type NftCommand, nftCommand } from '../nftables/command.ts';
 import { TABLE } from '../nftables/skeleton.ts';
+import { type NodePortSelection, namesLoopback } from '../services/node-port-addresses.ts';
 import { UserError } from './errors.ts';
 import { localDetector } from './iptables-mode.ts';
 import { retireIpvs } from './ipvs-retirement.ts';
@@ -98,6 +99,10 @@ async function start({
   return {
     backends: [...backends.values()],
     minSyncPeriod: options.nftablesMinSyncPeriod,
+    resetsTcp: options.resetDeletedEndpointConnections,
+    localhostProxyFamilies: [...tables.keys()].filter((family) =>
+      namesLoopback(options.nodeportAddresses, family),
+    ),
     afterFirstSync: (family) => {
       deletions.push(retireNftables(family, log, [KUBE_PROXY_TABLE]));
       removals.push(retireIptables(family, log));
@@ -165,6 +170,7 @@ export function nftablesOptions(
     masqueradeAll: options.masqueradeAll || options.nftablesMasqueradeAll,
     masqueradeBit: options.nftablesMasqueradeBit,
     localDetector: localDetector(options, family, podCidrs),
+    resetsTcp: options.resetDeletedEndpointConnections,
     nodePortSelection: nodePortSelection(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),
     onWarning,
@@ -172,8 +178,6 @@ export function nftablesOptions(
 }
 
 /** As kube-proxy: in this mode, only the node's own address unless it is told. */
-export function nodePortSelection({
-  nodeportAddresses,
-}: NodeOptions): NodeOptions['nodeportAddresses'] {
-  return nodeportAddresses === 'all' ? 'primary' : nodeportAddresses;
+export function nodePortSelection({ nodeportAddresses }: NodeOptions): NodePortSelection {
+  return nodeportAddresses.length === 0 ? ['primary'] : nodeportAddresses;
 }

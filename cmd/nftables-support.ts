@@ -101,7 +101,8 @@ export function probeScript(family: IpFamily): string {
     masqueradeAll: false,
     masqueradeBit: 14,
     localDetector: { kind: 'interface', name: 'portwide+' },
-    nodePortSelection: 'primary',
+    resetsTcp: true,
+    nodePortSelection: ['primary'],
     serviceCidrs: [family === 'IPv4' ? '192.0.2.0/24' : '2001:db8::/64'],
   };
   const plan = new NftPlan(options);

@@ -2,7 +2,7 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import type { Logger } from 'pino';
-import { cidrContains, isUnspecified } from '../api/addresses.ts';
+import { isUnspecified } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
@@ -10,6 +10,7 @@ import { isEmpty, restorePieces } from '../iptables/restore.ts';
 import { localnetChange } from '../iptables/ruleset.ts';
 import { detectVariant, holdsServices } from '../iptables/variant.ts';
 import { ProgramTimeoutError } from '../programs/run.ts';
+import { selectsLoopback } from '../services/node-port-addresses.ts';
 import { UserError } from './errors.ts';
 import type { Log } from './log.ts';
 
@@ -140,10 +141,7 @@ export async function prepareLocalhostNodePorts(options: RunOptions, log: Logger
 }
 
 function servesLocalhost({ iptablesLocalhostNodeports, nodeportAddresses }: NodeOptions): boolean {
-  if (!iptablesLocalhostNodeports || nodeportAddresses === 'primary') return false;
-  return (
-    nodeportAddresses === 'all' || nodeportAddresses.some((cidr) => cidrContains(cidr, '127.0.0.1'))
-  );
+  return iptablesLocalhostNodeports && selectsLoopback(nodeportAddresses, 'IPv4');
 }
 
 /** Rules of both variants apply, and those of the other are never updated. */
@@ -172,5 +170,16 @@ export async function warnOfBridge(
     if ((await read(name)) === '0') {
       log.warn({ sysctl: name }, 'is 0: Services between pods on one bridge may not work');
     }
+  }
+}
+
+/**
+ * `--reset-deleted-endpoint-connections` deletes the entry of a connection, so that its next packet is
+ * tracked as the first of a new one. With nf_conntrack_tcp_loose=0 it would be invalid instead.
+ */
+export async function warnOfStrictConntrack(log: Log, read = readSysctl): Promise<void> {
+  const name = 'net.netfilter.nf_conntrack_tcp_loose';
+  if ((await read(name)) === '0') {
+    log.warn({ sysctl: name }, 'is 0: TCP connections to deleted endpoints cannot be reset');
   }
 }

@@ -1,6 +1,7 @@
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import { IptablesError } from '../iptables/commands.ts';
+import type { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import { NftRefusedError } from '../netlink/nftables.ts';
 import { NftError } from '../nftables/command.ts';
@@ -14,6 +15,7 @@ export interface ObserverOptions {
   readonly log: Logger;
   readonly metrics: Metrics;
   readonly health: Pick<AgentHealth, 'queued' | 'updated' | 'servicesChanged' | 'setNodeFacts'>;
+  readonly localhostNodePorts: Pick<NodePortProxy, 'update'>;
   /** Tells the Services' owners. */
   readonly tell: (changes: RefusalChanges) => void;
   /** Called once for each family. */
@@ -24,7 +26,7 @@ export interface ObserverOptions {
 
 /** Turns what the proxier does into log lines, metrics, Events and health. */
 export function createObserver(options: ObserverOptions): ProxierObserver {
-  const { log, metrics, health, tell, onFirstSync } = options;
+  const { log, metrics, health, localhostNodePorts, tell, onFirstSync } = options;
   const known = new Set<IpFamily>();
   const syncs = new RepeatedFailures(log, options.now);
   const checks = new RepeatedFailures(log, options.now);
@@ -70,6 +72,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
     synced(report) {
       health.updated(report.family);
       health.servicesChanged(report.health);
+      localhostNodePorts.update(report.localhostNodePorts);
       const { family, full, seconds, written, forgottenFlows, flowError } = report;
       const labels = { ip_family: family };
       observeSync(family, full, seconds);
@@ -94,9 +97,9 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       known.add(family);
       if (flowError !== undefined) {
         const details = { family, err: flowError };
-        flows.failed(family, details, 'cannot forget stale UDP flows; trying again later');
+        flows.failed(family, details, 'cannot delete stale conntrack entries; trying again later');
       } else if (report.flowSeconds !== undefined) {
-        flows.succeeded(family, { family }, 'stale UDP flows can be forgotten again');
+        flows.succeeded(family, { family }, 'stale conntrack entries can be deleted again');
       }
     },
     syncFailed(family, error, { full, seconds }) {

@@ -7,6 +7,7 @@ import { toConfiguration } from '../config/write.ts';
 import { nodeRef, serviceRef } from '../events/event.ts';
 import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import type { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics, startFamily } from '../metrics/metrics.ts';
 import { metricsHandler } from '../metrics/server.ts';
@@ -26,11 +27,17 @@ import { setUpConntrack } from './conntrack-settings.ts';
 import { features, zPages } from './features.ts';
 import { startHealth } from './health.ts';
 import { serve } from './listen.ts';
+import { LOCALHOST_DRAIN, localhostNodePorts } from './localhost.ts';
 import { takeLock } from './lock.ts';
 import { createLog } from './log.ts';
 import { metricSources } from './metric-sources.ts';
 import { pickMode } from './mode.ts';
-import { effectiveNodeName, nodeIpOverride, warnOfBridge } from './node-setup.ts';
+import {
+  effectiveNodeName,
+  nodeIpOverride,
+  warnOfBridge,
+  warnOfStrictConntrack,
+} from './node-setup.ts';
 import { createObserver } from './observer.ts';
 import { runOneShot } from './one-shot.ts';
 import { setOomScore } from './oom-score.ts';
@@ -93,8 +100,14 @@ async function run(texts: FlagTexts): Promise<void> {
     },
   });
   let backends: readonly Backend[] = [];
+  let localhost: NodePortProxy | undefined;
   const metrics = createMetrics(
-    metricSources(table, () => backends, restart?.changes),
+    metricSources(
+      table,
+      () => backends,
+      () => localhost?.listeners() ?? [],
+      restart?.changes,
+    ),
     VERSION,
     features(options.featureGates),
   );
@@ -128,7 +141,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const ownNode = new OwnNode({
     name: nodeName,
     isRequired: needsNode,
-    givesNodePorts: nodePorts === 'primary' && nodeIpOverride(options) === undefined,
+    givesNodePorts: nodePorts.includes('primary') && nodeIpOverride(options) === undefined,
     log,
     timers: systemTimers,
     onMissing: (isMissing) => metrics.nodeMissing.set(isMissing ? 1 : 0),
@@ -200,13 +213,23 @@ async function run(texts: FlagTexts): Promise<void> {
   }
 
   const mode = await start(podCidrs, policy?.ports ?? []);
+  const { resetsTcp } = mode;
+  if (resetsTcp) await warnOfStrictConntrack(log);
   backends = mode.backends;
   for (const { family } of backends) startFamily(metrics, family);
+  localhost = localhostNodePorts(mode.localhostProxyFamilies, metrics, log, (key, message) =>
+    events.warning(
+      serviceRef(key, table.service(key)?.uid ?? ''),
+      'FailedToServeNodePortOnLocalhost',
+      message,
+    ),
+  );
   const unloaded = new Set(backends.map(({ family }) => family));
   const observer = createObserver({
     log,
     metrics,
     health,
+    localhostNodePorts: localhost,
     tell: (changes) =>
       tellOnServices(events, (key) => table.service(key)?.uid ?? '', nodeName, changes),
     onFirstSync: (family) => {
@@ -219,7 +242,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const proxier = new Proxier({
     table,
     families: mode.backends.map(
-      (backend) => new FamilyProxier(backend, conntrackFlows(backend.family)),
+      (backend) => new FamilyProxier(backend, conntrackFlows(backend.family), { resetsTcp }),
     ),
     nodeIp: nodeIpOverride(options),
     minSyncPeriod: mode.minSyncPeriod,
@@ -243,10 +266,13 @@ async function run(texts: FlagTexts): Promise<void> {
 
   const signal = await stopping;
   log.info({ signal }, 'stopping; the rules stay');
+  // Node ports of the next agent's own are free from here on.
+  const drained = localhost.drain(LOCALHOST_DRAIN);
   await source.stop();
   await watch.close();
   await proxier.stop();
   await policy?.stop();
+  await drained;
   await recorder.stop();
   stopEventLoopWatch();
   server?.close();

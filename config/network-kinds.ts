@@ -37,20 +37,22 @@ export const cidrs = list<readonly string[]>(
   (value) => value,
 );
 
-/** Which addresses serve node ports: `primary` or CIDRs; none said: all. */
-export const nodePortAddresses = list<'all' | 'primary' | readonly string[]>(
-  '<cidrs>',
-  (items) => {
-    if (items.length === 0) return 'all';
-    if (items.length === 1 && items[0] === 'primary') return 'primary';
-    return each(items, (item) =>
-      item === 'primary' ? refuse('"primary" cannot be mixed with CIDRs') : cidr(asText(item)),
-    );
-  },
-  (value) => {
-    if (value === 'all') return [];
-    return value === 'primary' ? ['primary'] : value;
-  },
+/** What stands for addresses besides CIDRs, since kube-proxy 1.37 beside each other and CIDRs. */
+const NODE_PORT_KEYWORDS: readonly string[] = ['primary', 'localhost', 'all'];
+
+/** Which addresses serve node ports (`NodePortSelection`). */
+export const nodePortAddresses = list<readonly string[]>(
+  '<addresses>',
+  (items) =>
+    each(items, (item) => {
+      const given = asText(item);
+      if (NODE_PORT_KEYWORDS.includes(given)) return given;
+      return (
+        canonicalCidr(given) ??
+        refuse(`must be a CIDR, "primary", "localhost" or "all", not ${shown(given)}`)
+      );
+    }),
+  (value) => value,
 );
 
 /** An IP address, of either family. */

@@ -1,86 +1,36 @@
 import { createServer, type RequestListener, type Server } from 'node:http';
-import { type AddressInfo, isIPv6 } from 'node:net';
-import type { Timers } from '../proxier/runner.ts';
+import type { AddressInfo } from 'node:net';
+import { RetryingServer, type RetryingServerOptions } from './retrying-server.ts';
 
-/** Where to listen. */
-export interface BindAddress {
-  /** An IP address; the `0.0.0.0` of IPv4 and the `::` of IPv6 alone, each without the other. */
-  readonly host: string;
-  readonly port: number;
-}
+export { ANY_FAMILY, type BindAddress } from './retrying-server.ts';
 
-/** Both families at once, as what Go makes of any unspecified address. */
-export const ANY_FAMILY = '';
-
-export interface ListenerOptions extends BindAddress {
+export interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 'endConnections'> {
   readonly onRequest: RequestListener;
-  /** Called for each failed attempt. */
-  readonly onFailure: (error: Error) => void;
-  /** Hears that it listens at last, after `onFailure`. */
-  readonly onRecovery: () => void;
-  readonly timers: Timers;
 }
-
-/** Milliseconds. A port is most often held by a process that is about to end. */
-const RETRY_FIRST = 500;
-const RETRY_MOST = 10_000;
 
 /** An HTTP server that tries to listen until it can, from when it is made until it is closed. */
 export class Listener {
-  readonly #options: ListenerOptions;
-  #server: Server | undefined;
-  #timer: unknown;
-  #failures = 0;
-  #closed = false;
+  readonly #server: RetryingServer;
+  #http: Server | undefined;
 
-  constructor(options: ListenerOptions) {
-    this.#options = options;
-    this.#open();
+  constructor({ onRequest, ...options }: ListenerOptions) {
+    this.#server = new RetryingServer({
+      ...options,
+      create: () => {
+        this.#http = createServer(onRequest);
+        return this.#http;
+      },
+      endConnections: () => this.#http?.closeAllConnections(),
+    });
   }
 
   /** Where it listens; undefined while it does not. */
   get address(): AddressInfo | undefined {
-    return (this.#server?.address() as AddressInfo | null | undefined) ?? undefined;
+    return this.#server.address;
   }
 
-  /**
-   * Ends open connections too. The port is free when it returns: Node closes a socket that listens
-   * at once (and tells later), and gives up one that does not listen yet.
-   */
+  /** Ends open connections too. The port is free when it returns. */
   close(): void {
-    this.#closed = true;
-    this.#options.timers.clear(this.#timer);
-    this.#drop();
-  }
-
-  #open(): void {
-    const { host, port, onRequest } = this.#options;
-    const server = createServer(onRequest);
-    this.#server = server;
-    server.on('error', (error) => this.#failed(server, error));
-    server.on('listening', () => this.#listens());
-    server.listen({ port, ...(host === ANY_FAMILY ? {} : { host, ipv6Only: isIPv6(host) }) });
-  }
-
-  #listens(): void {
-    if (this.#failures > 0) this.#options.onRecovery();
-    this.#failures = 0;
-  }
-
-  #failed(server: Server, error: Error): void {
-    if (this.#closed || server !== this.#server) return;
-    this.#drop();
-    const { timers, onFailure } = this.#options;
-    const wait = Math.min(RETRY_FIRST * 2 ** this.#failures, RETRY_MOST);
-    this.#failures += 1;
-    this.#timer = timers.set(() => this.#open(), wait);
-    onFailure(error);
-  }
-
-  #drop(): void {
-    const server = this.#server;
-    this.#server = undefined;
-    server?.close();
-    server?.closeAllConnections();
+    this.#server.close();
   }
 }

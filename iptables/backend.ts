@@ -1,5 +1,6 @@
-import { cidrContains, familyOf, isLoopback } from '../api/addresses.ts';
+import { isLoopback } from '../api/addresses.ts';
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
+import { type NodePortSelection, selectedAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { type BaseOptions, iptablesStanding } from './base-rules.ts';
 import type { Iptables } from './commands.ts';
@@ -8,8 +9,8 @@ import { rulesetWriter, rulesIn } from './writer.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
 export interface IptablesOptions extends Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
-  /** Addresses on which node ports are served: all, those in the CIDRs, the Node object's first. */
-  readonly nodePortSelection: 'all' | 'primary' | readonly string[];
+  /** Addresses on which node ports are served. */
+  readonly nodePortSelection: NodePortSelection;
   /** Told of a chain that could not be removed: something that is not ours still jumps to it. */
   readonly onWarning: (message: string) => void;
 }
@@ -28,26 +29,21 @@ export function iptablesRuleset(options: BaseOptions): Ruleset {
   return new Ruleset(options, iptablesStanding(options));
 }
 
-/** As kube-proxy's NodePortAddresses reads the flag. */
+/** The addresses on which rules serve node ports; loopback ones of IPv4 only, and only if they are to. */
 export function nodePortAddresses(
   {
     nodePortSelection: selection,
     family,
     localhostNodePorts,
   }: Pick<IptablesOptions, 'nodePortSelection' | 'family' | 'localhostNodePorts'>,
-  { addresses, primary }: NodeFacts,
+  facts: NodeFacts,
 ): 'all' | readonly string[] {
-  if (selection === 'all') return 'all';
-  if (selection === 'primary') return primary;
-  const cidrs = selection.filter((cidr) => familyOf(cidr) === family);
-  // A family that is not mentioned is not restricted.
-  if (cidrs.length === 0 || cidrs.some((cidr) => cidr.endsWith('/0'))) return 'all';
+  const selected = selectedAddresses(selection, family, facts);
   // The kernel routes nothing from [::1] to elsewhere.
   const loopback = family === 'IPv4' && localhostNodePorts;
-  return addresses.filter(
-    (address) =>
-      cidrs.some((cidr) => cidrContains(cidr, address)) && (loopback || !isLoopback(address)),
-  );
+  return selected === 'all' || loopback
+    ? selected
+    : selected.filter((address) => !isLoopback(address));
 }
 
 /** The iptables mode in one family: hands Routes to a `Ruleset` and its changes to the commands. */

@@ -13,11 +13,13 @@ import {
   NODE_PORTS,
   POSTROUTING,
   PROXY_FIREWALL,
+  RESET_OR_DROP,
+  RESET_OR_REJECT,
   SERVICES,
   type Table,
 } from './chains.ts';
 import { type CompileOptions, DEPTH } from './compile.ts';
-import { addressType, ctstate, hex, host, ruleText } from './rule.ts';
+import { addressType, ctstate, hex, host, reject, ruleText } from './rule.ts';
 import type { TreeChain } from './vip-tree.ts';
 
 export interface BaseOptions extends CompileOptions {
@@ -75,6 +77,7 @@ function baseChains(options: BaseOptions): TreeChain[] {
         target: options.randomFully ? 'MASQUERADE --random-fully' : 'MASQUERADE',
       }),
     ]),
+    ...resetChains(options),
     chain('filter', FORWARD, [
       ...(options.dropInvalid
         ? [ruleText(FORWARD, { matches: [ctstate('INVALID')], target: 'DROP' })]
@@ -121,6 +124,28 @@ export function iptablesStanding(options: BaseOptions): StandingRules {
     },
     shared: () => sharedRules(options),
   };
+}
+
+/**
+ * An established connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it. Chains of their own,
+ * for the rules that lead there may match any protocol.
+ */
+function resetChains({ family, resetsTcp }: BaseOptions): TreeChain[] {
+  if (!resetsTcp) return [];
+  const midConnection = '-p tcp -m tcp --tcp-flags SYN,RST NONE';
+  const ends = [
+    [RESET_OR_REJECT, reject(family)],
+    [RESET_OR_DROP, 'DROP'],
+  ] as const;
+  return ends.map(([name, target]) => ({
+    table: 'filter',
+    name,
+    depth: DEPTH.mark,
+    rules: [
+      ruleText(name, { matches: [midConnection], target: 'REJECT --reject-with tcp-reset' }),
+      ruleText(name, { target }),
+    ],
+  }));
 }
 
 function nodePortJumps(options: BaseOptions): string[] {

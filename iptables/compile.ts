@@ -19,7 +19,14 @@ import type { IpFamily, Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { Route } from '../services/route.ts';
 import { rangesCoverNode } from '../services/served-ports.ts';
-import { MARK_MASQ, type ServiceChains, serviceChains, socketAddress } from './chains.ts';
+import {
+  MARK_MASQ,
+  RESET_OR_DROP,
+  RESET_OR_REJECT,
+  type ServiceChains,
+  serviceChains,
+  socketAddress,
+} from './chains.ts';
 import {
   addressType,
   type Condition,
@@ -27,6 +34,7 @@ import {
   oneIn,
   type RuleSpec,
   recent,
+  reject,
   ruleText,
 } from './rule.ts';
 
@@ -41,9 +49,20 @@ export interface CompileOptions {
   readonly localDetector: LocalDetector | undefined;
   /** This node's own addresses of the family. */
   readonly nodeAddresses: readonly string[];
+  /** Packets of TCP connections whose endpoint was deleted are reset where no endpoint is left. */
+  readonly resetsTcp: boolean;
 }
 
 export type Verdict = 'REJECT' | 'DROP';
+
+/** The target of a rule with this verdict. */
+export function verdictTarget(
+  verdict: Verdict,
+  { family, resetsTcp }: Pick<CompileOptions, 'family' | 'resetsTcp'>,
+): string {
+  if (resetsTcp) return verdict === 'REJECT' ? RESET_OR_REJECT : RESET_OR_DROP;
+  return verdict === 'REJECT' ? reject(family) : verdict;
+}
 
 /** What one VIP does on one match; the dispatch trees order these by precedence. */
 export interface VipEntry {

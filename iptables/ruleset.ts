@@ -15,9 +15,10 @@ import {
   compileRoute,
   DEPTH,
   type NodePortEntry,
+  verdictTarget,
 } from './compile.ts';
 import { type PortRule, PortTree } from './port-tree.ts';
-import { addressType, reject } from './rule.ts';
+import { addressType } from './rule.ts';
 import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
 
 export const TABLES: readonly Table[] = ['mangle', 'nat', 'filter'];
@@ -98,7 +99,7 @@ export class Ruleset {
   constructor(options: CompileOptions, standing: StandingRules) {
     this.#options = options;
     this.#standing = standing;
-    this.#vips = new VipTrees(options.family);
+    this.#vips = new VipTrees(options);
     for (const [table, name] of [
       ['nat', SERVICES],
       ['nat', NODE_PORTS],
@@ -226,7 +227,7 @@ export class Ruleset {
       port: entry.port,
       comment: entry.comment,
       matches: [addressType('dst', 'LOCAL')],
-      target: entry.verdict === 'REJECT' ? reject(this.#options.family) : entry.verdict,
+      target: verdictTarget(entry.verdict, this.#options),
     };
   }
 

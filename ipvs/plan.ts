@@ -134,7 +134,7 @@ export class IpvsPlan {
   }
 
   #ruleOptions() {
-    return { ...this.#options, nodeAddresses: this.#facts.addresses };
+    return { ...this.#options, nodeAddresses: this.#facts.addresses, resetsTcp: false };
   }
 
   #optionsFor(facts: NodeFacts): CompileOptions {

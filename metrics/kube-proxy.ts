@@ -22,6 +22,8 @@ export interface KubeProxyMetrics {
   readonly rulesWritten: Gauge<'table' | ByFamily>;
   readonly conntrackSeconds: Histogram<ByFamily>;
   readonly conntrackDeleted: Counter<ByFamily>;
+  /** For node ports on localhost in mode nftables: a listener could not listen. */
+  readonly localhostListenFailures: Counter<ByFamily>;
   /** For the health server: HTTP status of each answer of `/healthz`. */
   readonly healthz: Counter<'code'>;
   /** For the health server: HTTP status of each answer of `/livez`. */
@@ -38,6 +40,8 @@ export interface KubeProxySources {
   rules(): Iterable<{ family: IpFamily; table: string; count: number }>;
   /** Of mode nftables: how often something of no use could not be removed. */
   cleanupFailures(): Iterable<{ family: IpFamily; count: number }>;
+  /** Of mode nftables: node ports that are listened on at a loopback address. */
+  localhostListeners(): Iterable<readonly [IpFamily, number]>;
 }
 
 /** 1 ms, doubled up to 16 s. */
@@ -83,6 +87,17 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources): Kub
     () =>
       [...sources.noLocal()].map(({ family, policy, count }) => ({
         labels: { traffic_policy: policy, ip_family: family },
+        value: count,
+      })),
+  );
+  asked(
+    'gauge',
+    'kubeproxy_nftables_localhost_nodeport_listeners',
+    'Node ports that are listened on at 127.0.0.1 or [::1] (mode nftables)',
+    FAMILY,
+    () =>
+      [...sources.localhostListeners()].map(([family, count]) => ({
+        labels: { ip_family: family },
         value: count,
       })),
   );
@@ -150,13 +165,18 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources): Kub
     ]),
     conntrackSeconds: histogram(
       'kubeproxy_conntrack_reconciler_sync_duration_seconds',
-      'Seconds it took to look for stale UDP flows in conntrack',
+      'Seconds it took to look for stale conntrack entries',
       SYNC_BUCKETS,
       FAMILY,
     ),
     conntrackDeleted: counter(
       'kubeproxy_conntrack_reconciler_deleted_entries_total',
-      'Entries of stale UDP flows deleted from conntrack so far',
+      'Stale conntrack entries deleted so far',
+      FAMILY,
+    ),
+    localhostListenFailures: counter(
+      'kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total',
+      'Node ports so far that could not be listened on at 127.0.0.1 or [::1] (mode nftables)',
       FAMILY,
     ),
     healthz: counter(

@@ -10,6 +10,8 @@ export interface PortwideMetrics {
   readonly eventsDropped: Counter<'reason'>;
   readonly initialSyncComplete: Gauge<never>;
   readonly nodeMissing: Gauge<never>;
+  /** Result: `forwarded` or `failed`. */
+  readonly localhostConnections: Counter<'ip_family' | 'result'>;
 }
 
 /** Changes of the configuration file since the start. */
@@ -161,6 +163,11 @@ export function portwideMetrics(
       ['ip_family'],
     ),
     stallSeconds,
+    localhostConnections: counter(
+      'portwide_localhost_node_port_connections_total',
+      'Connections so far to node ports on localhost, by whether an endpoint took them (mode nftables)',
+      ['ip_family', 'result'],
+    ),
     eventsDropped,
     initialSyncComplete: gauge(
       'portwide_initial_sync_complete',

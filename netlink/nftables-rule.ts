@@ -56,6 +56,7 @@ const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 16;
 const NFT_FIB_RESULT_ADDRTYPE = 3;
 const NFTA_FIB_F_SADDR = 1;
 const NFT_REJECT_ICMP_UNREACH = 0;
+const NFT_REJECT_TCP_RST = 1;
 /** ICMP_PORT_UNREACH, ICMPV6_PORT_UNREACH */
 const PORT_UNREACHABLE: Readonly<Record<IpFamily, number>> = { IPv4: 3, IPv6: 4 };
 
@@ -175,6 +176,11 @@ export function masquerade(): NftExpression {
 export function reject(family: IpFamily): NftExpression {
   const code = { type: 2, value: number(PORT_UNREACHABLE[family], 1) };
   return expression('reject', [u32(1, NFT_REJECT_ICMP_UNREACH), code]);
+}
+
+/** Answers with a TCP reset; only for packets of TCP. */
+export function rejectByReset(): NftExpression {
+  return expression('reject', [u32(1, NFT_REJECT_TCP_RST)]);
 }
 
 /** Loads what kind of address the source is, as routing sees it (RTN_ of linux/rtnetlink.h). */

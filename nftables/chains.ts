@@ -29,6 +29,8 @@ export interface ChainOptions {
   /** 0 to 31. */
   readonly masqueradeBit: number;
   readonly localDetector: LocalDetector | undefined;
+  /** Packets of TCP connections whose endpoint was deleted are reset where no endpoint is left. */
+  readonly resetsTcp: boolean;
 }
 
 /** A chain of table `portwide`. Equal names have equal rules. */
@@ -68,6 +70,8 @@ export function firstIndex({ isLocal, slot }: Pick<Choice, 'isLocal' | 'slot'>):
 }
 
 export const REJECT = 'reject-packet';
+/** Only with `ChainOptions.resetsTcp`; otherwise a plain verdict drops. */
+export const RESET_OR_DROP = 'reset-or-drop-packet';
 
 /** Chains by name, for those options: making rules anew for each Route took longer than all else. */
 const made = new WeakMap<ChainOptions, Map<string, Chain>>();

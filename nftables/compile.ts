@@ -18,6 +18,7 @@ import {
   type LookupKind,
   localChain,
   REJECT,
+  RESET_OR_DROP,
   rememberChain,
 } from './chains.ts';
 import type { Element } from './element.ts';
@@ -89,8 +90,8 @@ export function compileRoute(
     if (!hasCluster && !hasLocal) return undefined;
     return localChain(some, choice('local', kind, slot), options);
   };
-  const internalFate = fate(route, sets[internalSet].length > 0);
-  const externalFate = fate(route, route.externalLocal ? hasLocal : hasCluster);
+  const internalFate = fate(route, sets[internalSet].length > 0, options);
+  const externalFate = fate(route, route.externalLocal ? hasLocal : hasCluster, options);
 
   /** What endpoints there are to draw from, and from which on it is remembered. */
   const addEndpoints = (
@@ -188,9 +189,14 @@ export function compileRoute(
 }
 
 /** Fate of packets that were not translated: kube-proxy rejects where there is no endpoint at all. */
-function fate(route: Route, isServed: boolean): NftVerdict | undefined {
+function fate(
+  route: Route,
+  isServed: boolean,
+  { resetsTcp }: ChainOptions,
+): NftVerdict | undefined {
   if (isServed) return route.match.kind === 'port' ? undefined : REJECTED;
-  return route.hasEndpointsAnywhere ? DROP : REJECTED;
+  if (!route.hasEndpointsAnywhere) return REJECTED;
+  return resetsTcp ? { kind: 'goto', chain: RESET_OR_DROP } : DROP;
 }
 
 /** Ranges in a set may not overlap. */

@@ -25,6 +25,7 @@ import {
   payload,
   type Register,
   randomNumber,
+  rejectByReset,
   reject as rejectExpression,
   setMark,
   sourceAddressType,
@@ -198,6 +199,23 @@ export const PORT_IS_ZERO: Part = {
   text: 'th dport 0',
   expressions: [payload(0, PAYLOAD.transport, 2, 2), compare(0, Buffer.alloc(2))],
 };
+
+/** TCP flags that a packet in the middle of a connection does not have. */
+const TCP_FLAGS_OFFSET = 13;
+const SYN_OR_RST = 0x02 | 0x04;
+
+/** Of a TCP packet: it neither opens a connection nor resets one. */
+export const IS_MID_CONNECTION: Part = {
+  text: 'tcp flags & (syn | rst) == 0x0',
+  expressions: [
+    payload(0, PAYLOAD.transport, TCP_FLAGS_OFFSET, 1),
+    bitwise(0, Buffer.from([SYN_OR_RST]), Buffer.alloc(1)),
+    compare(0, Buffer.alloc(1)),
+  ],
+};
+
+/** Of a TCP packet. */
+export const RESET: Part = { text: 'reject with tcp reset', expressions: [rejectByReset()] };
 
 /** @param name ends in an asterisk to stand for all names that begin so. */
 export function comesBy(name: string, not = false): Part {

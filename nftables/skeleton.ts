@@ -11,12 +11,13 @@
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import type { NftChainRules } from '../netlink/nftables-types.ts';
-import { type Chain, type ChainOptions, REJECT } from './chains.ts';
+import { type Chain, type ChainOptions, REJECT, RESET_OR_DROP } from './chains.ts';
 import { AFFINITY, affinityText, MAP_NAMES, mapText, nftFamily } from './maps.ts';
 import {
   ACCEPT,
   DROP,
   goTo,
+  IS_MID_CONNECTION,
   IS_NEW,
   IS_TRANSLATED,
   isMarked,
@@ -24,6 +25,7 @@ import {
   PORT_IS_ZERO,
   partsOf,
   protocolIs,
+  RESET,
   type Rule,
   ruleBytes,
   ruleText,
@@ -61,10 +63,13 @@ export function standingChains(options: SkeletonOptions): Chain[] {
     [IS_NEW, IS_TRANSLATED, goTo('translated')],
     [IS_NEW, goTo(untranslated)],
   ];
+  // An established connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it.
+  const resets: readonly Rule[] = options.resetsTcp ? [[tcp, IS_MID_CONNECTION, RESET]] : [];
   const services = verdict({ kind: 'jump', chain: 'services' });
   const served: Rule[] = [[IS_TRANSLATED, goTo('served')]];
   return [
-    chain(REJECT, [[parts.reject]]),
+    chain(REJECT, [...resets, [parts.reject]]),
+    ...(options.resetsTcp ? [chain(RESET_OR_DROP, [...resets, [DROP]])] : []),
     chain('services', [
       [tcp, isHealthPort, ACCEPT],
       [follow(vipPort, 'service-ports')],

@@ -1,18 +1,23 @@
 import { isDeepStrictEqual } from 'node:util';
-import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
+import { type LocalhostNodePort, localhostNodePort } from '../services/localhost-node-port.ts';
 import type { Route } from '../services/route.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import type { Backend, NodeFacts } from './backend.ts';
 import { type Flow, FlowOwners, type Suspects } from './stale-flows.ts';
 
-/** Looks at conntrack's UDP flows of one family and forgets some. */
+/** The conntrack entries of one family. */
 export interface FlowTable {
   /**
-   * Forgets the UDP flows for which `isStale` says so.
-   * @param origDst when given, only flows to this address are looked at.
-   * @returns how many were forgotten.
+   * Deletes the entries of these protocols for which `isStale` says so.
+   * @param origDst when given, only entries with this original destination are looked at.
+   * @returns how many were deleted.
    */
-  forget(isStale: (flow: Flow) => boolean, origDst: string | undefined): Promise<number>;
+  forget(
+    isStale: (flow: Flow, protocol: Protocol) => boolean,
+    protocols: Iterable<Protocol>,
+    origDst: string | undefined,
+  ): Promise<number>;
 }
 
 /** What happened in one sync, for logs and metrics. */
@@ -27,19 +32,28 @@ export interface SyncReport {
   readonly written: number;
   /** See `ApplyReport`. */
   readonly rulesWritten: ReadonlyMap<string, number> | undefined;
-  /** Seconds that it took to look for stale UDP flows; undefined when there was no reason to look. */
+  /** Seconds that it took to look for stale conntrack entries; undefined when there was no reason to look. */
   readonly flowSeconds: number | undefined;
   readonly forgottenFlows: number;
-  /** Why stale UDP flows could not be forgotten; they are tried again with the next sync. */
+  /** Why stale conntrack entries could not be deleted; they are tried again with the next sync. */
   readonly flowError: unknown;
   /** What health check node ports may say from now on, where that changed. */
   readonly health: readonly ServiceHealth[];
+  /** What is to be served on the loopback address from now on, where that changed. */
+  readonly localhostNodePorts: readonly LocalhostNodePort[];
   /** When what is now in force was triggered, in milliseconds since 1970. */
   readonly triggerTimes: readonly number[];
 }
 
 /** More than these are not kept while syncs fail: the oldest go. */
 const MAX_TRIGGERS = 10_000;
+
+export interface FamilyProxierOptions {
+  /** See `FlowOwners`. */
+  readonly resetsTcp?: boolean;
+  /** Milliseconds, for what reports say of the time taken. */
+  readonly now?: () => number;
+}
 
 /**
  * One family: what is wanted, and bringing the kernel there. Changes are handed over at any time;
@@ -50,17 +64,23 @@ export class FamilyProxier {
   readonly #backend: Backend;
   readonly #flows: FlowTable;
   readonly #now: () => number;
-  readonly #owners = new FlowOwners();
+  readonly #owners: FlowOwners;
   #health = new Map<ObjectKey, ServiceHealth>();
+  /** By id of the Route. */
+  #localhostNodePorts = new Map<string, LocalhostNodePort>();
   #facts: NodeFacts = { addresses: [], primary: [] };
   #triggerTimes: readonly number[] = [];
   #dirty = true;
   #full = true;
   #isFirst = true;
 
-  /** @param now milliseconds, for what reports say of the time taken. */
-  constructor(backend: Backend, flows: FlowTable, now = () => performance.now()) {
+  constructor(
+    backend: Backend,
+    flows: FlowTable,
+    { resetsTcp = false, now = () => performance.now() }: FamilyProxierOptions = {},
+  ) {
     this.#now = now;
+    this.#owners = new FlowOwners(resetsTcp);
     this.family = backend.family;
     this.#backend = backend;
     this.#flows = flows;
@@ -104,8 +124,8 @@ export class FamilyProxier {
     before: ReadonlyMap<string, Route>,
   ): void {
     if (upserts.length === 0 && removals.length === 0) return;
-    for (const route of removals) this.#owners.replace(route, undefined);
-    for (const route of upserts) this.#owners.replace(before.get(route.id), route);
+    for (const route of removals) this.#replace(route, undefined);
+    for (const route of upserts) this.#replace(before.get(route.id), route);
     this.#backend.update(
       upserts,
       removals.map((route) => route.id),
@@ -152,7 +172,7 @@ export class FamilyProxier {
   }
 
   /**
-   * Brings the kernel to what is wanted, then forgets UDP flows that the rules no longer make.
+   * Brings the kernel to what is wanted, then deletes conntrack entries that the rules no longer make.
    * @throws what the backend throws; nothing is lost, and the next sync is full.
    */
   async sync(): Promise<SyncReport> {
@@ -166,6 +186,8 @@ export class FamilyProxier {
     const suspects = this.#owners.takeSuspects();
     const health = this.#health;
     this.#health = new Map();
+    const localhostNodePorts = this.#localhostNodePorts;
+    this.#localhostNodePorts = new Map();
     const triggerTimes = this.takeTriggers();
     try {
       const { written, rulesWritten } = await this.#backend.apply(full);
@@ -188,15 +210,26 @@ export class FamilyProxier {
         ...flows,
         triggerTimes,
         health: [...health.values()],
+        localhostNodePorts: [...localhostNodePorts.values()],
       };
     } catch (error) {
       this.#full = true;
       this.#health = new Map([...health, ...this.#health]);
+      this.#localhostNodePorts = new Map([...localhostNodePorts, ...this.#localhostNodePorts]);
       this.#dirty ||= changed;
       this.#triggerTimes = [...triggerTimes, ...this.takeTriggers()];
       if (suspects !== undefined) this.#owners.returnSuspects(suspects);
       throw error;
     }
+  }
+
+  #replace(before: Route | undefined, after: Route | undefined): void {
+    this.#owners.replace(before, after);
+    const known = before && localhostNodePort(before);
+    const nodePort = after && localhostNodePort(after);
+    if (isDeepStrictEqual(known, nodePort)) return;
+    if (nodePort !== undefined) this.#localhostNodePorts.set(nodePort.id, nodePort);
+    else if (known !== undefined) this.#localhostNodePorts.set(known.id, { ...known, port: 0 });
   }
 
   async #forgetStaleFlows(
@@ -211,7 +244,8 @@ export class FamilyProxier {
     const isNodeAddress = (address: string) => addresses.has(address);
     try {
       const forgottenFlows = await this.#flows.forget(
-        (flow) => this.#owners.isStale(flow, suspects, isNodeAddress),
+        (flow, protocol) => this.#owners.isStale(flow, protocol, suspects, isNodeAddress),
+        suspects.protocols,
         onlyVip(suspects),
       );
       return { forgottenFlows, flowError: undefined, flowSeconds: flowSeconds() };

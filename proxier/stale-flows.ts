@@ -1,14 +1,22 @@
 /**
- * UDP has no end of connection that conntrack could see: while a client keeps sending, its flow
- * keeps the translation that it got with the first packet, also when the endpoint is long gone, or
- * when there was none yet. Such flows are forgotten after the rules changed (never before: the
- * next packet would bring the old flow back). TCP and SCTP flows end by themselves.
+ * Stale conntrack entries: the rules changed, but the entry of a flow still leads where the rules no longer
+ * would. They are deleted after the rules are in force (before, the next packet would bring them back).
+ *
+ * - UDP has no end of connection. While a client keeps sending, the entry keeps the translation that the first
+ *   packet got, also when that endpoint is gone, or when there was no endpoint yet.
+ * - SCTP is the same for clients with a fixed port: the INIT of a new association matches the old entry and
+ *   renews it, so the association never recovers (kubernetes/kubernetes#106651).
+ * - TCP clients notice by themselves in the end, and connections may outlive the rules that made them. Only when
+ *   asked to, the agent deletes the entries of endpoints that no EndpointSlice has any more. The client's next
+ *   packet then has no entry, and whoever receives it answers with a reset.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../api/collections.ts';
-import type { Route } from '../services/route.ts';
+import type { Protocol } from '../api/objects.ts';
+import type { Endpoint } from '../endpoints/select.ts';
+import { type Route, vipsOf } from '../services/route.ts';
 
-/** One UDP flow of conntrack, as far as it matters here. Addresses are canonical. */
+/** One conntrack entry, as far as it matters here. Addresses are canonical. */
 export interface Flow {
   readonly origDst: string;
   readonly origDstPort: number;
@@ -17,38 +25,54 @@ export interface Flow {
   readonly replySrcPort: number;
 }
 
-/** VIPs and node ports whose flows need a look, with the endpoints that they had and may have lost. */
+/** VIPs and node ports whose entries may be stale, with the addresses of the endpoints that they had. */
 export interface Suspects {
+  /** Protocols whose entries are to be looked at. */
+  readonly protocols: ReadonlySet<Protocol>;
   readonly vips: ReadonlyMap<string, ReadonlySet<string>>;
-  readonly nodePorts: ReadonlyMap<number, ReadonlySet<string>>;
+  /** By `nodePortKey`. */
+  readonly nodePorts: ReadonlyMap<string, ReadonlySet<string>>;
 }
+
+/** Protocols whose clients do not notice that their endpoint went. */
+const DATAGRAMS = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
 
 const NO_ENDPOINTS: ReadonlySet<string> = new Set();
 
 /** Knows the Routes of one family by VIP, and which VIPs a change puts under suspicion. */
 export class FlowOwners {
   readonly #byVip = new Map<string, readonly Route[]>();
-  readonly #byNodePort = new Map<number, Route>();
+  readonly #byNodePort = new Map<string, Route>();
+  readonly #resetsTcp: boolean;
+  #protocols = new Set<Protocol>();
   #vips = new Map<string, Set<string>>();
-  #nodePorts = new Map<number, Set<string>>();
+  #nodePorts = new Map<string, Set<string>>();
+
+  /** @param resetsTcp whether TCP entries of endpoints that were deleted are stale. */
+  constructor(resetsTcp = false) {
+    this.#resetsTcp = resetsTcp;
+  }
 
   /** A Route came, changed or went. */
   replace(before: Route | undefined, after: Route | undefined): void {
     if (before !== undefined) this.#forget(before);
     if (after !== undefined) this.#learn(after);
-    if (!isSuspicious(before, after)) return;
+    const protocols = staleProtocols(before, after);
+    if (this.#resetsTcp && losesEndpoint(before, after)) protocols.push('TCP');
+    for (const protocol of protocols) this.#protocols.add(protocol);
     for (const route of [before, after]) {
-      if (route === undefined || !carriesUdp(route)) continue;
+      if (route === undefined || !protocols.some((protocol) => carries(route, protocol))) continue;
       const former = before?.aliveEndpoints.map(({ address }) => address) ?? [];
       for (const vip of vipsOf(route)) addAll(this.#vips, vip, former);
-      if (route.nodePort > 0) addAll(this.#nodePorts, route.nodePort, former);
+      for (const key of nodePortKeys(route)) addAll(this.#nodePorts, key, former);
     }
   }
 
   /** The suspects so far; they are handed out once. */
   takeSuspects(): Suspects | undefined {
     if (this.#vips.size === 0 && this.#nodePorts.size === 0) return undefined;
-    const suspects = { vips: this.#vips, nodePorts: this.#nodePorts };
+    const suspects = { protocols: this.#protocols, vips: this.#vips, nodePorts: this.#nodePorts };
+    this.#protocols = new Set();
     this.#vips = new Map();
     this.#nodePorts = new Map();
     return suspects;
@@ -56,49 +80,77 @@ export class FlowOwners {
 
   /** Everything there is, and `suspects`: for when it is unknown what happened. */
   everything(suspects?: Suspects): Suspects {
-    const innocent = <Key>(keys: Iterable<Key>) =>
+    const live = <Key>(keys: Iterable<Key>) =>
       [...keys].map((key): [Key, ReadonlySet<string>] => [key, NO_ENDPOINTS]);
+    const protocols = new Set(suspects?.protocols);
+    for (const routes of this.#byVip.values()) {
+      for (const route of routes) for (const each of this.#looksAt(route)) protocols.add(each);
+    }
+    for (const route of this.#byNodePort.values()) {
+      for (const each of this.#looksAt(route)) protocols.add(each);
+    }
     return {
-      vips: new Map([...innocent(this.#byVip.keys()), ...(suspects?.vips ?? [])]),
-      nodePorts: new Map([...innocent(this.#byNodePort.keys()), ...(suspects?.nodePorts ?? [])]),
+      protocols,
+      vips: new Map([...live(this.#byVip.keys()), ...(suspects?.vips ?? [])]),
+      nodePorts: new Map([...live(this.#byNodePort.keys()), ...(suspects?.nodePorts ?? [])]),
     };
   }
 
-  /** Puts suspects back whose flows could not be looked at. */
-  returnSuspects(suspects: Suspects): void {
-    for (const [vip, former] of suspects.vips) addAll(this.#vips, vip, former);
-    for (const [port, former] of suspects.nodePorts) addAll(this.#nodePorts, port, former);
+  /** Puts suspects back whose entries could not be looked at. */
+  returnSuspects({ protocols, vips, nodePorts }: Suspects): void {
+    for (const protocol of protocols) this.#protocols.add(protocol);
+    for (const [vip, former] of vips) addAll(this.#vips, vip, former);
+    for (const [key, former] of nodePorts) addAll(this.#nodePorts, key, former);
   }
 
   /**
-   * Whether a flow leads somewhere that its Route does not. `isNodeAddress` tells node port
+   * Whether an entry leads somewhere that its Route does not. `isNodeAddress` tells node port
    * traffic from traffic that merely uses the same port elsewhere.
    */
-  isStale(flow: Flow, suspects: Suspects, isNodeAddress: (address: string) => boolean): boolean {
+  isStale(
+    flow: Flow,
+    protocol: Protocol,
+    suspects: Suspects,
+    isNodeAddress: (address: string) => boolean,
+  ): boolean {
     const former = suspects.vips.get(flow.origDst);
-    if (former !== undefined) {
-      const routes = this.#byVip.get(flow.origDst) ?? [];
-      const owner = ownerOf(routes, flow.origDstPort);
-      if (owner !== undefined) return !leadsTo(owner, flow);
-      // Nobody serves this port now. A flow to an endpoint that stays is not cut (all ports turned
-      // off); one to an endpoint that went is. Any other was never a Service's: the host may use
-      // the address too, and others translate there.
-      if (former.has(flow.replySrc) && !routes.some((route) => hasEndpoint(route, flow.replySrc))) {
-        return true;
-      }
+    const routes = this.#byVip.get(flow.origDst) ?? [];
+    const nodePort = nodePortKey(protocol, flow.origDstPort);
+    const formerOfPort = isNodeAddress(flow.origDst) ? suspects.nodePorts.get(nodePort) : undefined;
+    const vipOwner = former && ownerOf(routes, protocol, flow.origDstPort);
+    const portOwner = formerOfPort && this.#byNodePort.get(nodePort);
+
+    if (protocol === 'TCP') {
+      const owner = vipOwner ?? portOwner;
+      if (owner === undefined || flow.replySrc === flow.origDst) return false;
+      const others = vipOwner === undefined ? [] : routes;
+      return [owner, ...others].every((route) => !hasEndpoint(route, flow.replySrc));
     }
-    const formerOfPort = suspects.nodePorts.get(flow.origDstPort);
-    if (formerOfPort === undefined || !isNodeAddress(flow.origDst)) return false;
-    const owner = this.#byNodePort.get(flow.origDstPort);
-    return owner === undefined ? formerOfPort.has(flow.replySrc) : !leadsTo(owner, flow);
+    if (vipOwner !== undefined) return !leadsTo(vipOwner, flow);
+    // Nobody serves this port now. A flow to an endpoint that stays is not cut (all ports turned
+    // off); one to an endpoint that went is. Any other was never a Service's: the host may use
+    // the address too, and others translate there.
+    if (
+      former?.has(flow.replySrc) === true &&
+      !routes.some((route) => isAlive(route, flow.replySrc))
+    ) {
+      return true;
+    }
+    if (portOwner !== undefined) return !leadsTo(portOwner, flow);
+    return formerOfPort?.has(flow.replySrc) === true;
+  }
+
+  #looksAt(route: Route): Protocol[] {
+    const protocols: readonly Protocol[] = this.#resetsTcp ? [...DATAGRAMS, 'TCP'] : DATAGRAMS;
+    return protocols.filter((protocol) => carries(route, protocol));
   }
 
   #learn(route: Route): void {
-    // Also Routes without UDP: their endpoints are endpoints that stay.
+    // Whatever their protocol: their endpoints are endpoints that stay.
     for (const vip of vipsOf(route)) {
       this.#byVip.set(vip, (this.#byVip.get(vip) ?? []).concat(route));
     }
-    if (route.nodePort > 0 && carriesUdp(route)) this.#byNodePort.set(route.nodePort, route);
+    for (const key of nodePortKeys(route)) this.#byNodePort.set(key, route);
   }
 
   #forget(route: Route): void {
@@ -107,8 +159,8 @@ export class FlowOwners {
       if (others.length > 0) this.#byVip.set(vip, others);
       else this.#byVip.delete(vip);
     }
-    if (this.#byNodePort.get(route.nodePort)?.id === route.id) {
-      this.#byNodePort.delete(route.nodePort);
+    for (const key of nodePortKeys(route)) {
+      if (this.#byNodePort.get(key)?.id === route.id) this.#byNodePort.delete(key);
     }
   }
 }
@@ -118,47 +170,59 @@ function addAll<Key>(map: Map<Key, Set<string>>, key: Key, addresses: Iterable<s
   for (const address of addresses) known.add(address);
 }
 
-function carriesUdp({ match }: Route): boolean {
+function carries({ match }: Route, protocol: Protocol): boolean {
   if (match.kind === 'all') return true;
-  if (match.kind === 'port') return match.protocol === 'UDP';
-  return match.ranges.some((range) => range.protocol === 'UDP');
+  if (match.kind === 'port') return match.protocol === protocol;
+  return match.ranges.some((range) => range.protocol === protocol);
 }
 
-function vipsOf(route: Route): string[] {
-  const clusterIPs = route.clusterIP === undefined ? [] : [route.clusterIP];
-  return [...clusterIPs, ...route.externalIPs, ...route.loadBalancerIPs];
+function nodePortKey(protocol: Protocol, port: number): string {
+  return `${protocol}/${port}`;
 }
 
-/** A Route that only gained endpoints leaves every flow where it may stay. */
-function isSuspicious(before: Route | undefined, after: Route | undefined): boolean {
-  if (before === undefined || after === undefined) return true;
-  if (!carriesUdp(before) && !carriesUdp(after)) return false;
-  if (!isDeepStrictEqual(before.match, after.match)) return true;
+function nodePortKeys({ match, nodePort }: Route): string[] {
+  return nodePort > 0 && match.kind === 'port' ? [nodePortKey(match.protocol, nodePort)] : [];
+}
+
+/** Of UDP and SCTP, those whose entries a change may make stale. A Route that only gains endpoints makes none. */
+function staleProtocols(before: Route | undefined, after: Route | undefined): Protocol[] {
+  const protocols = DATAGRAMS.filter((protocol) =>
+    [before, after].some((route) => route !== undefined && carries(route, protocol)),
+  );
+  if (before === undefined || after === undefined || protocols.length === 0) return protocols;
+  if (!isDeepStrictEqual(before.match, after.match)) return protocols;
   if (vipsOf(before).join() !== vipsOf(after).join() || before.nodePort !== after.nodePort) {
-    return true;
+    return protocols;
   }
   const alive = new Set(after.aliveEndpoints.map(({ address, port }) => `${address} ${port}`));
-  return (
+  const isStale =
     before.aliveEndpoints.some(({ address, port }) => !alive.has(`${address} ${port}`)) ||
     gainsFirst(before.clusterEndpoints, after.clusterEndpoints) ||
-    gainsFirst(before.localEndpoints, after.localEndpoints)
-  );
+    gainsFirst(before.localEndpoints, after.localEndpoints);
+  return isStale ? protocols : [];
+}
+
+/** Whether a Route that carries TCP stays and has an endpoint no more, ready or not. */
+function losesEndpoint(before: Route | undefined, after: Route | undefined): boolean {
+  if (before === undefined || after === undefined || !carries(after, 'TCP')) return false;
+  const known = new Set(endpointsOf(after).map(({ address }) => address));
+  return endpointsOf(before).some(({ address }) => !known.has(address));
 }
 
 function gainsFirst(before: readonly unknown[], after: readonly unknown[]): boolean {
   return before.length === 0 && after.length > 0;
 }
 
-/** The Route that a packet to this UDP port gets: exact port, then range, then all. */
-function ownerOf(routes: readonly Route[], port: number): Route | undefined {
+/** The Route that a packet to this port gets: exact port, then range, then all. */
+function ownerOf(routes: readonly Route[], protocol: Protocol, port: number): Route | undefined {
   const exact = routes.find(
-    ({ match }) => match.kind === 'port' && match.protocol === 'UDP' && match.port === port,
+    ({ match }) => match.kind === 'port' && match.protocol === protocol && match.port === port,
   );
   const ranged = routes.find(
     ({ match }) =>
       match.kind === 'ranges' &&
       match.ranges.some(
-        (range) => range.protocol === 'UDP' && range.from <= port && port <= range.to,
+        (range) => range.protocol === protocol && range.from <= port && port <= range.to,
       ),
   );
   return exact ?? ranged ?? routes.find(({ match }) => match.kind === 'all');
@@ -171,6 +235,15 @@ function leadsTo(route: Route, flow: Flow): boolean {
   );
 }
 
-function hasEndpoint(route: Route, address: string): boolean {
+function isAlive(route: Route, address: string): boolean {
   return route.aliveEndpoints.some((endpoint) => endpoint.address === address);
+}
+
+function hasEndpoint(route: Route, address: string): boolean {
+  return endpointsOf(route).some((endpoint) => endpoint.address === address);
+}
+
+/** All endpoints that EndpointSlices have, also those that are not ready. */
+function endpointsOf({ aliveEndpoints, unreadyEndpoints }: Route): readonly Endpoint[] {
+  return [...aliveEndpoints, ...unreadyEndpoints];
 }

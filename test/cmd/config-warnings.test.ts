@@ -25,11 +25,13 @@ const CLUSTER_CIDR = '--cluster-cidr (clusterCIDR)';
 
 describe('warnings of the configuration, as kube-proxy has them', () => {
   for (const [title, nodePorts, options, own, expected] of [
-    ['none', 'primary', {}, undefined, []],
+    ['none', ['primary'], {}, undefined, []],
+    ['none, with all', ['all'], {}, undefined, []],
+    ['none, with localhost and a CIDR', ['localhost', '192.0.2.0/24'], {}, undefined, []],
     ['none, with CIDRs', ['192.0.2.0/24'], {}, undefined, []],
     [
       'NodePorts on all addresses',
-      'all',
+      [],
       {},
       undefined,
       [
@@ -77,7 +79,7 @@ describe('warnings of the configuration, as kube-proxy has them', () => {
     ],
     [
       'no cluster CIDR',
-      'primary',
+      ['primary'],
       { clusterCidr: [] },
       undefined,
       [
@@ -89,7 +91,7 @@ describe('warnings of the configuration, as kube-proxy has them', () => {
     ],
     [
       'no cluster CIDR of the primary family',
-      'primary',
+      ['primary'],
       {},
       V6,
       [
@@ -99,10 +101,10 @@ describe('warnings of the configuration, as kube-proxy has them', () => {
         ],
       ],
     ],
-    ['--bind-address says which is primary', 'primary', { bindAddress: '192.0.2.1' }, V6, []],
+    ['--bind-address says which is primary', ['primary'], { bindAddress: '192.0.2.1' }, V6, []],
     [
       'pods told in another way',
-      'primary',
+      ['primary'],
       { clusterCidr: [], detectLocalMode: 'BridgeInterface' },
       undefined,
       [],

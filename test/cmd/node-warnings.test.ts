@@ -1,5 +1,10 @@
 import assert from 'node:assert/strict';
-import { warnOfBridge, warnOfOtherVariant, whyNot } from '../../cmd/node-setup.ts';
+import {
+  warnOfBridge,
+  warnOfOtherVariant,
+  warnOfStrictConntrack,
+  whyNot,
+} from '../../cmd/node-setup.ts';
 import type { Variant } from '../../iptables/commands.ts';
 import { ProgramTimeoutError } from '../../programs/run.ts';
 
@@ -44,6 +49,16 @@ describe('warnings about the node', () => {
     assert.deepEqual(await warn(both, { [v4]: '1', [v6]: '0' }), [{ sysctl: v6 }]);
     assert.deepEqual(await warn(['IPv4'], { [v4]: '0', [v6]: '0' }), [{ sysctl: v4 }]);
     assert.deepEqual(await warn(both, {}), [], 'no bridge calls iptables, for there is no module');
+  });
+
+  it('conntrack that takes a packet without an entry for invalid, where connections are to be reset', async () => {
+    for (const value of ['1', undefined]) await warnOfStrictConntrack(log, async () => value);
+    assert.equal(warned.length, 0);
+    await warnOfStrictConntrack(log, async () => '0');
+    assert.deepEqual(
+      warned.map(([details]) => details),
+      [{ sysctl: 'net.netfilter.nf_conntrack_tcp_loose' }],
+    );
   });
 });
 

@@ -87,7 +87,12 @@ describe('reading a configuration file', () => {
         },
       ],
       ['clusterCIDR: 10.244.0.0/16,fd00::/48', { clusterCidr: ['10.244.0.0/16', 'fd00::/48'] }],
-      ['nodePortAddresses: [primary]', { nodeportAddresses: 'primary' }],
+      ['nodePortAddresses: [primary]', { nodeportAddresses: ['primary'] }],
+      [
+        'nodePortAddresses: [primary, localhost, 192.0.2.7/24]',
+        { nodeportAddresses: ['primary', 'localhost', '192.0.2.0/24'] },
+      ],
+      ['nodePortAddresses: [all]', { nodeportAddresses: ['all'] }],
       ['nodePortAddresses: [192.0.2.7/24]', { nodeportAddresses: ['192.0.2.0/24'] }],
       ['oomScoreAdj: 0', { oomScoreAdj: 0 }],
       [
@@ -232,8 +237,8 @@ describe('reading a configuration file', () => {
         'f: clusterCIDR: must name at most one CIDR for each IP family',
       ],
       [
-        'nodePortAddresses: [primary, 10.0.0.0/8]',
-        'f: nodePortAddresses[0]: "primary" cannot be mixed with CIDRs',
+        'nodePortAddresses: [primary, 10.0.0.0]',
+        'f: nodePortAddresses[1]: must be a CIDR, "primary", "localhost" or "all", not "10.0.0.0"',
       ],
       ['nodePortAddresses: primary', 'f: nodePortAddresses: must be a list, not "primary"'],
       ['oomScoreAdj: -1001', 'f: oomScoreAdj: must be a number from -1000 to 1000, not -1001'],

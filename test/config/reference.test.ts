@@ -22,7 +22,8 @@ log-text-info-buffer-size machine-id-file boot-id-file`
   .map((name) => `--${name}`);
 const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '--ipvs-all-ports']
   .concat('--network-policy', '--fqdn-resolvers', '--policy-log-group')
-  .concat('--fqdn-ttl-floor', '--fqdn-ttl-cap', '--config-restart-jitter');
+  .concat('--fqdn-ttl-floor', '--fqdn-ttl-cap')
+  .concat('--config-restart-jitter', '--reset-deleted-endpoint-connections');
 /** kube-proxy has them in its file alone; and where cluster IPs come from it asks the API server. */
 const NFTABLES_FLAGS = ['masquerade-all', 'masquerade-bit', 'sync-period', 'min-sync-period']
   .map((name) => `--nftables-${name}`)
@@ -55,6 +56,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['conntrack', 'tcpBeLiberal', 'udpTimeout', 'udpStreamTimeout'],
   'portwide.configRestartJitter',
   ['portwide.iptables', 'variant'],
+  ['portwide', 'resetDeletedEndpointConnections'],
   ['portwide.ipvs', 'fwmarkRange', 'allPorts'],
   ['portwide.nftables', 'serviceCIDRs'],
   ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'fqdnTtlFloor', 'fqdnTtlCap', 'logGroup'],

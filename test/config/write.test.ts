@@ -54,8 +54,9 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   proxyMode: perhaps(constantFrom(...PROXY_MODES)),
   masqueradeAll: bool,
   iptablesMasqueradeBit: integer({ min: 0, max: 31 }),
+  resetDeletedEndpointConnections: fc.boolean(),
   nodeportAddresses: fc.oneof(
-    constantFrom<'all' | 'primary'>('all', 'primary'),
+    constantFrom([], ['all'], ['primary', 'localhost', '10.0.0.0/8']),
     cidrs.filter(({ length }) => length > 0),
   ),
   featureGates: record({ AllPorts: bool, WinDSR: bool }),

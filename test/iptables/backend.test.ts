@@ -24,9 +24,21 @@ describe('--nodeport-addresses, as kube-proxy reads it', () => {
     ).nodePortAddresses;
 
   for (const [title, actual, expected] of [
-    ['all', select('all'), 'all'],
-    ['primary', select('primary'), ['192.0.2.1']],
-    ['primary of a family without one', select('primary', 'IPv6'), []],
+    ['unset', select([]), 'all'],
+    ['all', select(['all']), 'all'],
+    ['all, in IPv6', select(['all', '10.0.0.0/8'], 'IPv6'), 'all'],
+    ['primary', select(['primary']), ['192.0.2.1']],
+    ['primary of a family without one', select(['primary'], 'IPv6'), []],
+    ['localhost', select(['localhost']), ['127.0.0.1']],
+    [
+      'localhost, with --iptables-localhost-nodeports=false',
+      select(['primary', 'localhost'], 'IPv4', { localhostNodePorts: false }),
+      ['192.0.2.1'],
+    ],
+    ['primary and localhost', select(['primary', 'localhost']), ['127.0.0.1', '192.0.2.1']],
+    ['localhost never on [::1]', select(['localhost'], 'IPv6'), []],
+    ['primary and a CIDR', select(['primary', '10.0.0.0/8']), ['10.1.0.1', '192.0.2.1']],
+    ['primary and a CIDR of the other family', select(['primary', '10.0.0.0/8'], 'IPv6'), []],
     ['by CIDR', select(['10.0.0.0/8']), ['10.1.0.1']],
     ['a zero CIDR is all', select(['0.0.0.0/0']), 'all'],
     ['a family that is not mentioned is not restricted', select(['10.0.0.0/8'], 'IPv6'), 'all'],
@@ -59,7 +71,7 @@ describe('the iptables backend', () => {
     const warnings: string[] = [];
     const backend = iptablesBackend(iptables, {
       ...options(),
-      nodePortSelection: 'all',
+      nodePortSelection: ['all'],
       onWarning: (message) => warnings.push(message),
     });
     const one = route({ id: 'one', name: 'default/one' }, ['10.244.0.1']);
@@ -97,7 +109,7 @@ describe('the iptables backend', () => {
     });
     const backend = iptablesBackend(iptables, {
       ...options(),
-      nodePortSelection: 'all',
+      nodePortSelection: ['all'],
       onWarning: assert.fail,
     });
     backend.update([route({ id: 'one', name: 'default/one' }, ['10.244.0.1'])], []);
@@ -114,7 +126,7 @@ describe('the iptables backend', () => {
     const start = async () => {
       const backend = iptablesBackend(iptables, {
         ...options(),
-        nodePortSelection: 'all',
+        nodePortSelection: ['all'],
         onWarning: assert.fail,
       });
       const routes = Array.from({ length: 50 }, (_, index) =>
@@ -147,7 +159,7 @@ describe('the iptables backend', () => {
     const { iptables, tables } = kernelWithForeignJump();
     const backend = iptablesBackend(iptables, {
       ...options(),
-      nodePortSelection: 'all',
+      nodePortSelection: ['all'],
       onWarning: assert.fail,
     });
     backend.update([route({}, ['10.244.0.1', '10.244.0.2'])], []);
@@ -164,7 +176,7 @@ describe('the iptables backend', () => {
     const { iptables, tables } = kernelWithForeignJump();
     const backend = iptablesBackend(iptables, {
       ...options(),
-      nodePortSelection: 'all',
+      nodePortSelection: ['all'],
       onWarning: assert.fail,
     });
     await backend.apply(true);
@@ -185,7 +197,7 @@ describe('the iptables backend', () => {
     const error = new IptablesError('iptables-restore', 'bad', { line: '-A nonsense' }, undefined);
     const backend = iptablesBackend(
       { ...iptables, restore: () => Promise.reject(error) },
-      { ...options(), nodePortSelection: 'all', onWarning: assert.fail },
+      { ...options(), nodePortSelection: ['all'], onWarning: assert.fail },
     );
     await assert.rejects(backend.apply(true), error);
   });

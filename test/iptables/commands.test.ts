@@ -58,7 +58,7 @@ describe('the iptables commands', () => {
     const limits = { read: LONG, write: 300, version: LONG };
     const backend = iptablesBackend(iptablesCommands('IPv4', 'nft', limits), {
       ...options(),
-      nodePortSelection: 'all',
+      nodePortSelection: ['all'],
       onWarning: assert.fail,
     });
     // A chain that is to be removed: a restore that is refused is tried again without the removal.

@@ -10,6 +10,7 @@ export function options(fields: Partial<BaseOptions> = {}): BaseOptions {
     masqueradeBit: 14,
     localDetector: { kind: 'cidr', cidr: family === 'IPv4' ? '10.244.0.0/16' : 'fd00:10:244::/48' },
     nodeAddresses: [],
+    resetsTcp: false,
     nodePortAddresses: 'all',
     localhostNodePorts: family === 'IPv4',
     dropInvalid: true,

@@ -37,7 +37,7 @@ async function agent(
   const warnings: string[] = [];
   const backend = await ipvsBackend(fake.open(), fake.rules.iptables, {
     ...ruleOptions({ markRange: MARK_RANGE, ...fields }),
-    nodePortSelection: 'all',
+    nodePortSelection: ['all'],
     scheduler: 'rr',
     allPorts: 'fwmark',
     excludeCidrs: [],

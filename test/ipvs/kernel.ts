@@ -44,7 +44,10 @@ const BUILTIN = ['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING'];
 export function rulesOf(
   fields: RuleOptions,
 ): Readonly<Record<'mangle' | 'nat' | 'filter', string[]>> {
-  const ruleset = new Ruleset({ ...fields, nodeAddresses: [] }, ipvsStanding(fields, false));
+  const ruleset = new Ruleset(
+    { ...fields, nodeAddresses: [], resetsTcp: false },
+    ipvsStanding(fields, false),
+  );
   const nothing = { chains: new Map<string, string>(), foreign: new Set<string>() };
   const lines = { mangle: [''], nat: [''], filter: [''] };
   for (const table of TABLES) {
@@ -76,7 +79,7 @@ export function plan(
 ): IpvsPlan {
   const options = {
     ...ruleOptions(fields),
-    nodePortSelection: 'all' as const,
+    nodePortSelection: ['all'],
     scheduler: 'rr',
     allPorts,
     onWarning: (message: string) => {

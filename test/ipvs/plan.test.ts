@@ -127,7 +127,7 @@ describe('the plan of the IPVS mode', () => {
     const tiny = new IpvsPlan(
       {
         ...ruleOptions({ markRange }),
-        nodePortSelection: 'all',
+        nodePortSelection: ['all'],
         scheduler: 'rr',
         allPorts: 'fwmark',
         onWarning: (message) => warnings.push(message),

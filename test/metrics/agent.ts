@@ -60,7 +60,11 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     onChange: () => proxier.request(),
   });
   const metrics = createMetrics(
-    metricSources(table, () => backends),
+    metricSources(
+      table,
+      () => backends,
+      () => [['IPv4', 3]],
+    ),
     '1.2.3',
     [{ name: 'AllPorts', stage: 'BETA', isEnabled: true }],
   );
@@ -72,7 +76,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
       backend.clock += options.conntrackMs ?? 0;
       return options.forgotten ?? 0;
     };
-    return new FamilyProxier(backend, { forget }, () => backend.clock);
+    return new FamilyProxier(backend, { forget }, { now: () => backend.clock });
   });
   const proxier = new Proxier({
     table,
@@ -89,6 +93,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
         servicesChanged: () => {},
         setNodeFacts: () => {},
       },
+      localhostNodePorts: { update: () => {} },
       tell: (changes) => told.push(changes),
       onFirstSync: () => {},
       now: () => timers.now(),

@@ -64,6 +64,8 @@ const KUBE_PROXY: readonly Row[] = [
     ],
   ],
   ['kubernetes_feature_enabled', 'gauge', ['name', 'stage']],
+  ['kubeproxy_nftables_localhost_nodeport_listeners', 'gauge', FAMILY],
+  ['kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total', 'counter', FAMILY],
   ['rest_client_requests_total', 'counter', ['code', 'host', 'method']],
   ['rest_client_request_duration_seconds', 'histogram', ['host', 'verb'], REQUEST_BUCKETS],
   ['process_cpu_seconds_total', 'counter', []],
@@ -83,6 +85,7 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_routes', 'gauge', ['ip_family', 'kind']],
   ['portwide_nftables_elements', 'gauge', ['ip_family', 'map']],
   ['portwide_marks_in_use', 'gauge', FAMILY],
+  ['portwide_localhost_node_port_connections_total', 'counter', ['ip_family', 'result']],
   ['portwide_marks_exhausted', 'gauge', FAMILY],
   ['portwide_config_restart_pending', 'gauge', []],
   ['portwide_config_changes_total', 'counter', ['result']],
@@ -155,6 +158,8 @@ async function experienced(): Promise<Scrape> {
   await pass(0);
   metrics.healthz.inc({ code: 200 });
   metrics.livez.inc({ code: 503 });
+  metrics.localhostListenFailures.inc({ ip_family: 'IPv4' });
+  metrics.localhostConnections.inc({ ip_family: 'IPv4', result: 'forwarded' });
   metrics.stallSeconds.observe(0.1);
   metrics.api.request({ method: 'GET', host: '10.96.0.1:443', code: 200, seconds: 0.1 });
   metrics.api.watching('services', true);

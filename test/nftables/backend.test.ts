@@ -20,7 +20,7 @@ const VIP = '10.96.0.10';
 function start(fake: FakeTables, routes: readonly Route[] = []) {
   const warnings: string[] = [];
   const onWarning = (message: string) => warnings.push(message);
-  const options = { ...modeOptions({ nodePortSelection: 'all' as const }), onWarning };
+  const options = { ...modeOptions({ nodePortSelection: ['all'] }), onWarning };
   const backend = new NftBackend(fake.tables, fake.nft, options);
   backend.update(routes, []);
   return { backend, warnings };

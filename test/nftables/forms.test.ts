@@ -79,7 +79,12 @@ describe('a rule as nft writes it and as the agent gives it to the kernel', () =
     }
     it(`is the same, ${family}, whatever the bit`, async () => {
       for (const masqueradeBit of [0, 31]) {
-        const others = { masqueradeAll: true, localDetector: undefined, serviceCidrs: [] };
+        const others = {
+          masqueradeAll: true,
+          localDetector: undefined,
+          serviceCidrs: [],
+          resetsTcp: true,
+        };
         await check({ family, masqueradeBit, ...others }, sticky);
         await namespace.run('nft', 'flush', 'ruleset');
       }

@@ -24,8 +24,9 @@ export function modeOptions(fields: Partial<PlanOptions> = {}): PlanOptions {
     masqueradeAll,
     masqueradeBit,
     localDetector,
+    resetsTcp: false,
     serviceCidrs: [family === 'IPv4' ? '10.96.0.0/16' : 'fd00:10:96::/112'],
-    nodePortSelection: 'primary',
+    nodePortSelection: ['primary'],
     ...fields,
   };
 }

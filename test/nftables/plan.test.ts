@@ -354,7 +354,7 @@ describe('what nftables know of the node', () => {
       return everything(plan);
     };
     assert.deepEqual(ips({}), ['node-port-ips: 192.0.2.8']);
-    assert.deepEqual(ips({ nodePortSelection: 'all' }), [
+    assert.deepEqual(ips({ nodePortSelection: ['all'] }), [
       'node-port-ips: 192.0.2.7',
       'node-port-ips: 192.0.2.8',
     ]);
@@ -363,7 +363,7 @@ describe('what nftables know of the node', () => {
   });
 
   it('addresses come and go', () => {
-    const plan = newPlan({ nodePortSelection: 'all' });
+    const plan = newPlan({ nodePortSelection: ['all'] });
     everything(plan);
     assert.ok(!plan.hasChanges);
     plan.setFacts(facts);

@@ -74,7 +74,9 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
   };
   const proxier = new Proxier({
     table,
-    families: backends.map((backend) => new FamilyProxier(backend, flows, () => backend.clock)),
+    families: backends.map(
+      (backend) => new FamilyProxier(backend, flows, { now: () => backend.clock }),
+    ),
     nodeIp: options.nodeIp,
     minSyncPeriod: 1000,
     syncPeriod: 30_000,
@@ -141,7 +143,7 @@ describe('a family', () => {
       forget: (isStale) => {
         const flow = { origDstPort: 53, replySrc: '10.0.0.1', replySrcPort: 53 };
         const stale = ['10.96.0.1', '10.96.0.2'].filter((vip) =>
-          isStale({ ...flow, origDst: vip }),
+          isStale({ ...flow, origDst: vip }, 'UDP'),
         );
         log.push(`flows of ${stale.join()}`);
         return Promise.resolve(0);
@@ -202,6 +204,34 @@ describe('health check node ports in one family', () => {
     assert.deepEqual((await first).health, [health('a/b', 1)]);
     assert.equal(family.needsSync, true);
     assert.deepEqual((await family.sync()).health, [health('a/b', 2)]);
+  });
+});
+
+describe('node ports on localhost in one family', () => {
+  const served = (nodePort: number, addresses: readonly string[]) =>
+    route({ id: 'a/b', serviceKey: 'a/b', nodePort }, addresses);
+
+  it('are told of where they changed, once the rules are in force', async () => {
+    const backend = new FakeBackend('IPv4');
+    const family = new FamilyProxier(backend, { forget: () => Promise.resolve(0) });
+    const told = async () =>
+      (await family.sync()).localhostNodePorts.map(({ port, endpoints }) => [
+        port,
+        endpoints.length,
+      ]);
+    const versions = [served(30_080, ['10.0.0.1']), served(30_080, ['10.0.0.1', '10.0.0.2'])];
+    const [first, second] = versions;
+    assert.ok(first && second);
+    family.update([first, route({ id: 'a/c' }, ['10.0.0.9'])], [], new Map());
+    backend.failures = 1;
+    await assert.rejects(family.sync());
+    assert.deepEqual(await told(), [[30_080, 1]]);
+    family.update([second], [], new Map([['a/b', first]]));
+    assert.deepEqual(await told(), [[30_080, 2]]);
+    family.update([{ ...second, clusterIP: undefined }], [], new Map([['a/b', second]]));
+    assert.deepEqual(await told(), [], 'nothing that matters here');
+    family.update([], [second], new Map());
+    assert.deepEqual(await told(), [[0, 2]]);
   });
 });
 

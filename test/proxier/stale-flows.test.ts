@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import type { Protocol } from '../../api/objects.ts';
 import { FlowOwners } from '../../proxier/stale-flows.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
@@ -17,7 +18,16 @@ const flow = (origDstPort: number, replySrc: string, replySrcPort = origDstPort)
 
 /** Replaces Routes one after the other and gives what the last change makes of flows. */
 function judge(...versions: (Route | undefined)[]) {
-  const owners = new FlowOwners();
+  return judgeWith(false, versions);
+}
+
+/** The same for an agent that resets TCP connections to deleted endpoints. */
+function judgeTcp(...versions: (Route | undefined)[]) {
+  return judgeWith(true, versions);
+}
+
+function judgeWith(resetsTcp: boolean, versions: readonly (Route | undefined)[]) {
+  const owners = new FlowOwners(resetsTcp);
   let before: Route | undefined;
   let suspects = owners.takeSuspects();
   for (const after of versions) {
@@ -28,13 +38,13 @@ function judge(...versions: (Route | undefined)[]) {
   }
   return {
     suspects,
-    isStale: (candidate: ReturnType<typeof flow>) =>
+    isStale: (candidate: ReturnType<typeof flow>, protocol: Protocol = 'UDP') =>
       suspects !== undefined &&
-      owners.isStale(candidate, suspects, (address) => address === '192.0.2.1'),
+      owners.isStale(candidate, protocol, suspects, (address) => address === '192.0.2.1'),
   };
 }
 
-describe('stale UDP flows', () => {
+describe('stale conntrack entries', () => {
   it('are those to an endpoint that went; others stay', () => {
     const { isStale } = judge(udp({}, ['10.0.0.1', '10.0.0.2']), udp({}, ['10.0.0.2']));
     assert.equal(isStale(flow(53, '10.0.0.1', 8080)), true);
@@ -90,7 +100,7 @@ describe('stale UDP flows', () => {
     const suspects = owners.takeSuspects();
     assert.ok(suspects !== undefined);
     const isStale = (candidate: ReturnType<typeof flow>) =>
-      owners.isStale(candidate, suspects, () => false);
+      owners.isStale(candidate, 'UDP', suspects, () => false);
     assert.equal(isStale(flow(7000, '10.0.0.1')), false);
     assert.equal(isStale(flow(7000, '10.0.0.2')), true);
     assert.equal(isStale(flow(53, '10.0.0.1', 53)), true);
@@ -107,11 +117,11 @@ describe('stale UDP flows', () => {
     const suspects = owners.takeSuspects();
     assert.ok(suspects !== undefined);
     assert.equal(
-      owners.isStale(flow(7000, '10.0.0.1'), suspects, () => false),
+      owners.isStale(flow(7000, '10.0.0.1'), 'UDP', suspects, () => false),
       false,
     );
     assert.equal(
-      owners.isStale(flow(7000, '10.0.0.2'), suspects, () => false),
+      owners.isStale(flow(7000, '10.0.0.2'), 'UDP', suspects, () => false),
       true,
     );
   });
@@ -130,6 +140,7 @@ describe('stale UDP flows', () => {
       const isStale = (port: number, replySrc: string, replyPort = 8080) =>
         owners.isStale(
           { ...flow(port, replySrc, replyPort), origDst: nodeIP },
+          'UDP',
           suspects,
           (address) => address === nodeIP,
         );
@@ -151,11 +162,11 @@ describe('stale UDP flows', () => {
     const suspects = owners.takeSuspects();
     assert.ok(suspects !== undefined);
     assert.equal(
-      owners.isStale(flow(53, '10.0.0.2', 8080), suspects, () => false),
+      owners.isStale(flow(53, '10.0.0.2', 8080), 'UDP', suspects, () => false),
       false,
     );
     assert.equal(
-      owners.isStale(flow(54, '10.0.0.1'), suspects, () => false),
+      owners.isStale(flow(54, '10.0.0.1'), 'UDP', suspects, () => false),
       true,
     );
   });
@@ -166,5 +177,93 @@ describe('stale UDP flows', () => {
     const toNode = { ...flow(30_053, '10.0.0.1', 8080), origDst: '192.0.2.1' };
     assert.equal(isStale(toNode), true);
     assert.equal(isStale({ ...toNode, origDst: '198.51.100.7' }), false);
+  });
+
+  it('are those of SCTP too, which a new association between the same ports only renews', () => {
+    const sctp = (addresses: readonly string[]) =>
+      route({ match: { kind: 'port', protocol: 'SCTP', port: 53 } }, addresses);
+    const { suspects, isStale } = judge(sctp(['10.0.0.1', '10.0.0.2']), sctp(['10.0.0.2']));
+    assert.deepEqual(suspects?.protocols, new Set(['SCTP']));
+    assert.equal(isStale(flow(53, '10.0.0.1', 8080), 'SCTP'), true);
+    assert.equal(isStale(flow(53, '10.0.0.2', 8080), 'SCTP'), false);
+    const first = judge(sctp([]), sctp(['10.0.0.1']));
+    assert.equal(first.isStale(flow(53, VIP), 'SCTP'), true);
+  });
+
+  it('UDP and SCTP node ports of one number are told apart', () => {
+    const owners = new FlowOwners();
+    const port = (protocol: Protocol, addresses: readonly string[]) =>
+      route(
+        { id: protocol, nodePort: 30_053, match: { kind: 'port', protocol, port: 53 } },
+        addresses,
+      );
+    owners.replace(undefined, port('UDP', ['10.0.0.9']));
+    owners.replace(undefined, port('SCTP', ['10.0.0.1']));
+    owners.takeSuspects();
+    owners.replace(port('SCTP', ['10.0.0.1']), port('SCTP', ['10.0.0.2']));
+    const suspects = owners.takeSuspects();
+    assert.ok(suspects !== undefined);
+    const toNode = (replySrc: string) => ({
+      ...flow(30_053, replySrc, 8080),
+      origDst: '192.0.2.1',
+    });
+    const isStale = (replySrc: string, protocol: Protocol) =>
+      owners.isStale(toNode(replySrc), protocol, suspects, () => true);
+    assert.equal(isStale('10.0.0.1', 'SCTP'), true);
+    assert.equal(isStale('10.0.0.9', 'UDP'), false);
+  });
+
+  describe('of TCP, where connections to deleted endpoints are to be reset', () => {
+    const tcp = (fields: Partial<Route>, addresses: readonly string[]) => route(fields, addresses);
+    const [one, two] = [
+      { address: '10.0.0.1', port: 8080 },
+      { address: '10.0.0.2', port: 8080 },
+    ];
+
+    it('are those to an endpoint that no EndpointSlice has any more', () => {
+      for (const left of [['10.0.0.2'], []]) {
+        const { suspects, isStale } = judgeTcp(tcp({}, ['10.0.0.1', '10.0.0.2']), tcp({}, left));
+        assert.deepEqual(suspects?.protocols, new Set(['TCP']));
+        assert.equal(isStale(flow(80, '10.0.0.1', 8080), 'TCP'), true);
+        assert.equal(isStale(flow(80, '10.0.0.2', 8080), 'TCP'), left.length === 0);
+        assert.equal(isStale(flow(81, '10.0.0.1', 8080), 'TCP'), false, 'a port not served');
+        assert.equal(isStale(flow(80, VIP, 80), 'TCP'), false, 'not translated');
+      }
+    });
+
+    it('are none while the endpoint drains, is not ready, or only changes its port', () => {
+      const before = tcp({}, ['10.0.0.1', '10.0.0.2']);
+      for (const after of [
+        tcp({ aliveEndpoints: [one, two] }, ['10.0.0.2']),
+        tcp({ aliveEndpoints: [two], unreadyEndpoints: [one] }, ['10.0.0.2']),
+        tcp({ aliveEndpoints: [{ ...one, port: 9090 }, two] }, ['10.0.0.2']),
+      ]) {
+        assert.equal(judgeTcp(before, after).suspects, undefined);
+      }
+    });
+
+    it('are none when the Service goes: its pods may stay', () => {
+      assert.equal(judgeTcp(tcp({}, ['10.0.0.1']), undefined).suspects, undefined);
+    });
+
+    it('an endpoint that leaves while it is not ready counts, too', () => {
+      const before = tcp({ aliveEndpoints: [], unreadyEndpoints: [one] }, []);
+      const { isStale } = judgeTcp(before, tcp({}, []));
+      assert.equal(isStale(flow(80, '10.0.0.1', 8080), 'TCP'), true);
+    });
+
+    it('none are looked for unless asked', () => {
+      assert.equal(judge(tcp({}, ['10.0.0.1']), tcp({}, [])).suspects, undefined);
+    });
+
+    it('after a restart they are those that lead to no endpoint', () => {
+      const owners = new FlowOwners(true);
+      owners.replace(undefined, tcp({}, ['10.0.0.2']));
+      const suspects = owners.everything();
+      const isStale = (replySrc: string) =>
+        owners.isStale(flow(80, replySrc, 8080), 'TCP', suspects, () => false);
+      assert.equal(isStale('10.0.0.1'), true);
+      assert.equal(isStale('10.0.0.2'), false);
+    });
   });
 });

@@ -3,7 +3,7 @@ import { clusterIPScenarios } from './cluster-ip.ts';
 import { externalScenarios } from './external.ts';
 import type { Scenario } from './scenario.ts';
 import { sharedVipScenarios } from './shared-vip.ts';
-import { udpFlowScenarios } from './udp-flows.ts';
+import { staleFlowScenarios } from './stale-flows.ts';
 
 /** Every scenario, by subject. */
 export const SCENARIOS: Readonly<Record<string, readonly Scenario[]>> = {
@@ -11,5 +11,5 @@ export const SCENARIOS: Readonly<Record<string, readonly Scenario[]>> = {
   'shared VIPs': sharedVipScenarios,
   'cluster IPs': clusterIPScenarios,
   'traffic from outside': externalScenarios,
-  'UDP flows': udpFlowScenarios,
+  'stale flows': staleFlowScenarios,
 };

@@ -19,7 +19,7 @@ const OPTIONS: IpvsOptions = {
   masqueradeAll: false,
   masqueradeBit: 14,
   localDetector: undefined,
-  nodePortSelection: 'all',
+  nodePortSelection: ['all'],
   scheduler: 'rr',
   excludeCidrs: [],
   markRange: { first: 0x1000, last: 0x3fff },

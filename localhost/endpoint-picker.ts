@@ -1,0 +1,54 @@
+import type { LocalhostNodePort } from '../services/localhost-node-port.ts';
+import type { Target } from './forward.ts';
+
+type Endpoints = Pick<LocalhostNodePort, 'endpoints' | 'affinitySeconds'>;
+
+/**
+ * Chooses an endpoint for each connection to one node port. All clients have the loopback address, so with session
+ * affinity all of them stay on one endpoint until none has connected for the Service's timeout (KEP-6032).
+ */
+export class EndpointPicker {
+  readonly #now: () => number;
+  readonly #random: () => number;
+  #endpoints: Endpoints['endpoints'] = [];
+  #affinity = 0;
+  #kept: Target | undefined;
+  #keptUntil = 0;
+
+  /** @param now milliseconds. @param random at least 0 and less than 1. */
+  constructor(endpoints: Endpoints, now: () => number, random: () => number = Math.random) {
+    this.#now = now;
+    this.#random = random;
+    this.update(endpoints);
+  }
+
+  /** @throws RangeError without an endpoint. */
+  update({ endpoints, affinitySeconds }: Endpoints): void {
+    if (endpoints.length === 0) throw new RangeError('no endpoint to choose from');
+    this.#endpoints = endpoints;
+    this.#affinity = affinitySeconds * 1000;
+  }
+
+  /** The endpoint for a connection that is made now. */
+  pick(): Target {
+    const now = this.#now();
+    const kept = this.#affinity > 0 && now < this.#keptUntil ? this.#find(this.#kept) : undefined;
+    const chosen = kept ?? this.#draw();
+    this.#kept = chosen;
+    this.#keptUntil = now + this.#affinity;
+    return chosen;
+  }
+
+  #find(target: Target | undefined): Target | undefined {
+    return this.#endpoints.find(
+      ({ address, port }) => address === target?.address && port === target.port,
+    );
+  }
+
+  #draw(): Target {
+    const index = Math.floor(this.#random() * this.#endpoints.length);
+    const drawn = this.#endpoints[index];
+    if (drawn === undefined) throw new RangeError(`no endpoint has number ${index}`);
+    return drawn;
+  }
+}

@@ -1,0 +1,137 @@
+import { createServer, type Socket } from 'node:net';
+import type { IpFamily } from '../api/objects.ts';
+import { RetryingServer } from '../health/retrying-server.ts';
+import type { Timers } from '../proxier/runner.ts';
+import type { LocalhostNodePort } from '../services/localhost-node-port.ts';
+import { loopbackAddress } from '../services/node-port-addresses.ts';
+import { EndpointPicker } from './endpoint-picker.ts';
+import { forward, SERVER_OPTIONS } from './forward.ts';
+
+export interface NodePortProxyOptions {
+  /** Families in which node ports are served on the loopback address; changes of others are passed over. */
+  readonly families: readonly IpFamily[];
+  readonly timers: Timers;
+  /** A node port cannot be listened on; it is tried again and again. */
+  readonly onBindFailure: (port: LocalhostNodePort, error: Error) => void;
+  /** It could in the end. */
+  readonly onBindRecovery: (port: LocalhostNodePort) => void;
+  /** A connection was accepted, and its endpoint took it or did not. */
+  readonly onConnection: (port: LocalhostNodePort, isForwarded: boolean) => void;
+}
+
+interface Served {
+  nodePort: LocalhostNodePort;
+  readonly picker: EndpointPicker;
+  readonly server: RetryingServer;
+}
+
+/**
+ * Serves TCP node ports on 127.0.0.1 and [::1] by forwarding connections, as kube-proxy's nftables mode does
+ * (KEP-6032). A connection that was accepted stays with its endpoint until it ends, whatever becomes of the Service, as
+ * connections by rules do.
+ */
+export class NodePortProxy {
+  readonly #options: NodePortProxyOptions;
+  readonly #served = new Map<string, Served>();
+  readonly #failing = new Set<string>();
+  readonly #counts: Record<IpFamily, number> = { IPv4: 0, IPv6: 0 };
+  readonly #connections = new Set<Socket>();
+  #onIdle = () => {};
+
+  constructor(options: NodePortProxyOptions) {
+    this.#options = options;
+  }
+
+  /** How many node ports are listened on, by family; only of families that are served. */
+  listeners(): readonly (readonly [IpFamily, number])[] {
+    return this.#options.families.map((family) => [family, this.#counts[family]]);
+  }
+
+  /** Takes what changed; port 0 ends a listener. */
+  update(changes: readonly LocalhostNodePort[]): void {
+    const own = changes.filter(({ family }) => this.#options.families.includes(family));
+    // First all that end: another Service may have got their port.
+    for (const { id, port } of own) {
+      const served = this.#served.get(id);
+      if (served === undefined || served.nodePort.port === port) continue;
+      this.#end(id, served);
+    }
+    for (const nodePort of own) {
+      if (nodePort.port === 0) continue;
+      const served = this.#served.get(nodePort.id);
+      if (served === undefined) this.#serve(nodePort);
+      else {
+        served.nodePort = nodePort;
+        served.picker.update(nodePort);
+      }
+    }
+  }
+
+  /**
+   * Stops listening, and gives open connections some time to end.
+   * @param milliseconds after which those that are left are reset.
+   */
+  async drain(milliseconds: number): Promise<void> {
+    for (const [id, served] of this.#served) this.#end(id, served);
+    if (this.#connections.size === 0) return;
+    const { timers } = this.#options;
+    await new Promise<void>((resolve) => {
+      const timer = timers.set(resolve, milliseconds);
+      this.#onIdle = () => {
+        timers.clear(timer);
+        resolve();
+      };
+    });
+    for (const connection of this.#connections) connection.resetAndDestroy();
+  }
+
+  #serve(nodePort: LocalhostNodePort): void {
+    const { timers, onBindFailure, onBindRecovery } = this.#options;
+    const picker = new EndpointPicker(nodePort, () => timers.now());
+    const current = () => this.#served.get(nodePort.id)?.nodePort ?? nodePort;
+    const server = new RetryingServer({
+      host: loopbackAddress(nodePort.family),
+      port: nodePort.port,
+      create: () =>
+        createServer(SERVER_OPTIONS, (client) => void this.#accept(client, current(), picker)),
+      onFailure: (error) => {
+        this.#setFailing(nodePort, true);
+        onBindFailure(current(), error);
+      },
+      onRecovery: () => {
+        this.#setFailing(nodePort, false);
+        onBindRecovery(current());
+      },
+      timers,
+    });
+    this.#served.set(nodePort.id, { nodePort, picker, server });
+    this.#counts[nodePort.family] += 1;
+  }
+
+  #end(id: string, { nodePort, server }: Served): void {
+    server.close();
+    this.#setFailing(nodePort, false);
+    this.#counts[nodePort.family] -= 1;
+    this.#served.delete(id);
+  }
+
+  #setFailing({ id, family }: LocalhostNodePort, isFailing: boolean): void {
+    if (isFailing === this.#failing.has(id)) return;
+    if (isFailing) this.#failing.add(id);
+    else this.#failing.delete(id);
+    this.#counts[family] += isFailing ? -1 : 1;
+  }
+
+  async #accept(
+    client: Socket,
+    nodePort: LocalhostNodePort,
+    picker: EndpointPicker,
+  ): Promise<void> {
+    this.#connections.add(client);
+    client.once('close', () => {
+      this.#connections.delete(client);
+      if (this.#connections.size === 0) this.#onIdle();
+    });
+    this.#options.onConnection(nodePort, await forward(client, picker.pick()));
+  }
+}

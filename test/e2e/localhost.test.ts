@@ -1,0 +1,151 @@
+import assert from 'node:assert/strict';
+import { createLab, type Lab, waitFor } from '../lab/lab.ts';
+import { Scrape } from '../metrics/scrape.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import { answered, World } from './scenarios/scenario.ts';
+
+const HTTP = { ports: [{ name: 'http', port: 8080, protocol: 'TCP' }] };
+const NODE_PORT = 30_280;
+/** Of proc(5): TCP_LISTEN, and addresses as words of the machine. */
+const LISTEN = '0A';
+const IN_PROC = { 4: '0100007F', 6: '00000000000000000000000001000000' } as const;
+const LOCALHOST = { 4: '127.0.0.1', 6: '::1' } as const;
+
+describe('node ports on localhost in mode nftables', () => {
+  let lab: Lab;
+  let agent: Agent;
+
+  before(async () => {
+    lab = await createLab({ pods: 2, remotePods: 1 });
+    await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
+    agent = new Agent(lab);
+    const flags = ['--proxy-mode=nftables', '--nodeport-addresses=primary,localhost'];
+    await agent.start([...AGENT_FLAGS, ...flags]);
+  });
+
+  after(async () => {
+    await agent?.destroy();
+    await lab?.destroy();
+  });
+
+  const objects = (world: World, pods: Parameters<World['slice']>[1], spec = {}) => [
+    world.service('web', {
+      spec: {
+        type: 'NodePort',
+        clusterIPs: [world.clusterIP(92)],
+        ports: [{ name: 'http', port: 80, nodePort: NODE_PORT }],
+        ...spec,
+      },
+    }),
+    world.slice('web', pods, HTTP),
+  ];
+
+  for (const family of [4, 6] as const) {
+    const host = LOCALHOST[family];
+    const who = async () => {
+      const outcome = await lab.node.tcp(host, NODE_PORT, { timeoutMs: 500 });
+      return outcome.outcome === 'answered' ? outcome.reply.host : outcome.outcome;
+    };
+    const reaches = (expected: string) =>
+      waitFor(`${host} reaches ${expected}`, async () => (await who()) === expected);
+
+    it(`IPv${family}: reach a pod of this node or another, and follow the Service`, async () => {
+      const world = new World(lab, agent, family);
+      await world.apply(objects(world, [world.pod(0)]));
+      await reaches('pod-1');
+      const node = world.address(world.node);
+      assert.equal(answered(await world.client.tcp(node, NODE_PORT)).host, 'pod-1', 'primary');
+      await world.apply(objects(world, [world.remote(0)]));
+      await reaches('remote-1');
+      await world.apply(objects(world, [world.remote(0)], { externalTrafficPolicy: 'Local' }));
+      await reaches('refused');
+      await world.apply(objects(world, [world.pod(1)], { externalTrafficPolicy: 'Local' }));
+      await reaches('pod-2');
+      await world.apply(objects(world, []));
+      await reaches('refused');
+      await world.apply(objects(world, [world.pod(0)]));
+      await reaches('pod-1');
+      await world.apply([]);
+      await reaches('refused');
+    });
+
+    it(`IPv${family}: a connection outlives its Service`, async () => {
+      const world = new World(lab, agent, family);
+      await world.apply(objects(world, [world.pod(0)]));
+      await reaches('pod-1');
+      const held = await lab.node.hold(host, NODE_PORT);
+      await world.apply([]);
+      await reaches('refused');
+      assert.match(await held.exchange('still there?'), /still there/);
+      await held.close();
+    });
+
+    it(`IPv${family}: nobody else reaches them there`, async () => {
+      const world = new World(lab, agent, family);
+      await world.apply(objects(world, [world.pod(0)]));
+      await reaches('pod-1');
+      const file = family === 4 ? '/proc/net/tcp' : '/proc/net/tcp6';
+      const { stdout } = await lab.node.exec('cat', [file]);
+      const listening = stdout
+        .split('\n')
+        .map((line) => line.trim().split(/\s+/))
+        .filter(([, , , state]) => state === LISTEN)
+        .flatMap(([, address = '']) => address)
+        .filter((address) => Number.parseInt(address.split(':')[1] ?? '', 16) === NODE_PORT);
+      assert.deepEqual(listening, [`${IN_PROC[family]}:${NODE_PORT.toString(16).toUpperCase()}`]);
+    });
+  }
+
+  it('a port that another process has is reported, and served once it is free', async () => {
+    const world = new World(lab, agent, 4);
+    await world.apply([]);
+    await lab.node.serve({ protocol: 'TCP', port: NODE_PORT, address: '127.0.0.1' });
+    await world.apply(objects(world, [world.pod(0)]));
+    const line = await waitFor('it is logged', () =>
+      agent.logged('cannot serve a node port on localhost; trying again').at(0),
+    );
+    assert.deepEqual([line?.service, line?.family, line?.port], ['default/web', 'IPv4', NODE_PORT]);
+    const script = `process.stdout.write(await (await fetch('http://127.0.0.1:10249/metrics')).text())`;
+    const { stdout } = await lab.node.exec(process.execPath, ['--input-type=module', '-e', script]);
+    const scrape = new Scrape(stdout);
+    const name = 'kubeproxy_nftables_localhost_nodeport';
+    const labels = { ip_family: 'IPv4' };
+    assert.equal(scrape.value(`${name}_listeners`, labels), 0);
+    assert.equal(scrape.value(`${name}_listener_creation_failures_total`, labels), 1);
+    await lab.node.stopServing({ protocol: 'TCP', ports: [NODE_PORT] });
+    await waitFor('the pod answers', async () => {
+      const outcome = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
+      return outcome.outcome === 'answered' && outcome.reply.host === 'pod-1';
+    });
+  });
+
+  it('an agent that ends lets go of the ports, and serves them again when it is back', async () => {
+    const world = new World(lab, agent, 4);
+    await world.apply(objects(world, [world.pod(0)]));
+    await waitFor('the pod answers', async () => {
+      const { outcome } = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
+      return outcome === 'answered';
+    });
+    await agent.stop();
+    const { outcome } = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
+    assert.equal(outcome, 'refused');
+    await agent.start();
+    await waitFor('the pod answers again', async () => {
+      const again = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
+      return again.outcome === 'answered';
+    });
+  });
+
+  it('without localhost among the addresses nobody listens', async () => {
+    const world = new World(lab, agent, 4);
+    await agent.stop();
+    await agent.start([
+      ...AGENT_FLAGS,
+      '--proxy-mode=nftables',
+      '--nodeport-addresses=0.0.0.0/0,::/0',
+    ]);
+    await world.apply(objects(world, [world.pod(0)]));
+    const { outcome } = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
+    assert.equal(outcome, 'refused');
+  });
+});
