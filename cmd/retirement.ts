@@ -15,7 +15,7 @@ import {
   isLocalnetOpen,
   type LocalnetOpenError,
 } from './removal.ts';
-import { untilDone } from './until-done.ts';
+import type { Takeover } from './takeover.ts';
 
 /**
  * Tables of mode nftables. Resolves when they are gone.
@@ -23,21 +23,26 @@ import { untilDone } from './until-done.ts';
  */
 export function retireNftables(
   family: IpFamily,
+  takeover: Takeover,
   log: Logger,
   names?: readonly string[],
 ): Promise<void> {
-  return untilDone(failureOf('nftables'), log, async () => {
-    const tables = await deleteServiceTables(family, names);
-    if (tables.length > 0) log.info({ family, tables }, removedOf('nftables'));
-    return true;
+  return takeover.remove({
+    what: 'nftables',
+    failure: failureOf('nftables'),
+    attempt: async () => {
+      const tables = await deleteServiceTables(family, names);
+      if (tables.length > 0) log.info({ family, tables }, removedOf('nftables'));
+      return 0;
+    },
   });
 }
 
 /** The rules of modes iptables and ipvs, of both variants. Resolves when they are gone. */
-export function retireIptables(family: IpFamily, log: Logger): Promise<void> {
+export function retireIptables(family: IpFamily, takeover: Takeover, log: Logger): Promise<void> {
   let waitsForLocalnet = false;
-  return untilDone(failureOf('iptables'), log, async () => {
-    if (waitsForLocalnet && (await isLocalnetOpen())) return false;
+  const attempt = async () => {
+    if (waitsForLocalnet && (await isLocalnetOpen())) return 'sysctl';
     const failures: unknown[] = [];
     let open: LocalnetOpenError | undefined;
     for (const variant of VARIANTS) {
@@ -60,8 +65,9 @@ export function retireIptables(family: IpFamily, log: Logger): Promise<void> {
     }
     if (open !== undefined && !waitsForLocalnet) warnOfLocalnet(open, log);
     waitsForLocalnet = open !== undefined;
-    return !waitsForLocalnet;
-  });
+    return waitsForLocalnet ? 'sysctl' : 0;
+  };
+  return takeover.remove({ what: 'iptables', failure: failureOf('iptables'), attempt });
 }
 
 /** Harmless: what neighbours send there is dropped, as it was before. */

@@ -41,6 +41,7 @@ import { tellOnServices } from './service-events.ts';
 import { createSource } from './source.ts';
 import { trackStartup } from './startup.ts';
 import { stopSignal } from './stop-signal.ts';
+import { Takeover } from './takeover.ts';
 import { addVersionFlag, VERSION } from './version.ts';
 
 /** What the agent was doing, in its Events on the Node. */
@@ -93,8 +94,9 @@ async function run(texts: FlagTexts): Promise<void> {
     },
   });
   let backends: readonly Backend[] = [];
+  const takeover = new Takeover(log, systemTimers);
   const metrics = createMetrics(
-    metricSources(table, () => backends, restart?.changes),
+    metricSources(table, () => backends, takeover, restart?.changes),
     VERSION,
     features(options.featureGates),
   );
@@ -199,7 +201,7 @@ async function run(texts: FlagTexts): Promise<void> {
     log.warn({ setting }, message);
   }
 
-  const mode = await start(podCidrs, policy?.ports ?? []);
+  const mode = await start(podCidrs, policy?.ports ?? [], takeover);
   backends = mode.backends;
   for (const { family } of backends) startFamily(metrics, family);
   const unloaded = new Set(backends.map(({ family }) => family));
@@ -211,7 +213,9 @@ async function run(texts: FlagTexts): Promise<void> {
       tellOnServices(events, (key) => table.service(key)?.uid ?? '', nodeName, changes),
     onFirstSync: (family) => {
       mode.afterFirstSync(family);
-      if (policy === undefined && unloaded.size === backends.length) void retirePolicy(log);
+      if (policy === undefined && unloaded.size === backends.length) {
+        void retirePolicy(takeover, log);
+      }
       unloaded.delete(family);
       if (unloaded.size === 0) loaded.resolve();
     },
@@ -245,6 +249,7 @@ async function run(texts: FlagTexts): Promise<void> {
   log.info({ signal }, 'stopping; the rules stay');
   await source.stop();
   await watch.close();
+  takeover.stop();
   await proxier.stop();
   await policy?.stop();
   await recorder.stop();

@@ -4,6 +4,7 @@ import type { IpFamily } from '../../api/objects.ts';
 import { metricSources } from '../../cmd/metric-sources.ts';
 import { createObserver } from '../../cmd/observer.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
+import type { Kept } from '../../metrics/portwide.ts';
 import type { ApplyReport, Backend, BackendNumbers } from '../../proxier/backend.ts';
 import { FamilyProxier } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
@@ -59,8 +60,9 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     allPortsEnabled: true,
     onChange: () => proxier.request(),
   });
+  const kept: Kept[] = [];
   const metrics = createMetrics(
-    metricSources(table, () => backends),
+    metricSources(table, () => backends, { kept: () => kept }),
     '1.2.3',
     [{ name: 'AllPorts', stage: 'BETA', isEnabled: true }],
   );
@@ -106,5 +108,5 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     await pass(5000);
   };
   const scrape = async () => new Scrape(await metrics.registry.metrics());
-  return { backends, table, metrics, log, told, pass, start, scrape };
+  return { backends, table, kept, metrics, log, told, pass, start, scrape };
 }
