@@ -1,7 +1,8 @@
 /** Removing what another mode, of Portwide or of kube-proxy, left on the node: tried until it is gone. */
 import type { Kept, Leftover } from '../metrics/portwide.ts';
 import type { Timers } from '../proxier/runner.ts';
-import type { Log } from './log.ts';
+import type { DebugLog } from './log.ts';
+import { RepeatedFailures } from './repeated.ts';
 
 /**
  * Milliseconds between two looks whether connections have ended. What they needed is to be gone
@@ -26,25 +27,27 @@ export interface Removal {
 
 /** All removals of an agent, and what they have not removed yet. */
 export class Takeover {
-  readonly #log: Log;
+  readonly #log: DebugLog;
+  readonly #failures: RepeatedFailures;
   readonly #timers: Timers;
   readonly #kept = new Map<Removal, Kept>();
   readonly #waiting = new Set<unknown>();
+  #removals = 0;
   #stopped = false;
 
-  constructor(log: Log, timers: Timers) {
+  constructor(log: DebugLog, timers: Timers) {
     this.#log = log;
+    this.#failures = new RepeatedFailures(log, () => timers.now());
     this.#timers = timers;
   }
 
-  /**
-   * Attempts a removal until it is done, and resolves then; never after `stop()`. A failure is a
-   * warning, and again one when its reason changes.
-   */
+  /** Attempts a removal until it is done, and resolves then; never after `stop()`. */
   async remove(removal: Removal): Promise<void> {
     const { what, failure } = removal;
+    this.#removals += 1;
+    const key = String(this.#removals);
+    const succeeded = () => this.#failures.succeeded(key, { what }, 'the removal succeeds again');
     let retryPeriod = RETRY_PERIOD;
-    let warnedOf: string | undefined;
     for (;;) {
       try {
         const left = await removal.attempt();
@@ -59,18 +62,17 @@ export class Takeover {
         }
         this.#kept.set(removal, { what, reason, connections });
         retryPeriod = RETRY_PERIOD;
-        warnedOf = undefined;
+        succeeded();
         await this.#wait(LOOK_PERIOD);
       } catch (error) {
-        const reason = error instanceof Error ? error.message : String(error);
-        if (reason !== warnedOf) this.#log.warn({ err: error }, `${failure}; trying again`);
-        warnedOf = reason;
+        this.#failures.failed(key, { err: error }, `${failure}; trying again`);
         this.#kept.set(removal, { what, reason: 'error', connections: 0 });
         await this.#wait(retryPeriod);
         retryPeriod = Math.min(2 * retryPeriod, LONGEST_RETRY_PERIOD);
       }
     }
     this.#kept.delete(removal);
+    succeeded();
   }
 
   /** What is still on the node, and why. */
