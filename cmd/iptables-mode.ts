@@ -14,6 +14,7 @@ import {
   usableIptables,
 } from './node-setup.ts';
 import { retireNftables } from './retirement.ts';
+import type { Takeover } from './takeover.ts';
 
 /** What only the running node can tell. */
 export interface NodeTraits {
@@ -28,7 +29,8 @@ export async function openIptablesMode(options: RunOptions, log: Logger): Promis
   return {
     families: families.map(({ family }) => family),
     ports: [],
-    start: (podCidrs) => startIptablesMode({ options, families, podCidrs, log }),
+    start: (podCidrs, _otherPorts, takeover) =>
+      startIptablesMode({ options, families, podCidrs, takeover, log }),
   };
 }
 
@@ -38,11 +40,12 @@ export interface IptablesStart {
   /** The commands of the families that the node can do. */
   readonly families: readonly Iptables[];
   readonly podCidrs: readonly string[];
+  readonly takeover: Takeover;
   readonly log: Logger;
 }
 
 async function startIptablesMode(start: IptablesStart): Promise<Mode> {
-  const { options, families, podCidrs, log } = start;
+  const { options, families, podCidrs, takeover, log } = start;
   const unsynced = new Set(families.map(({ family }) => family));
   const dropInvalid = await dropsInvalid();
   const backends = families.map(async (iptables) => {
@@ -61,9 +64,9 @@ async function startIptablesMode(start: IptablesStart): Promise<Mode> {
     localhostProxyFamilies: [],
     afterFirstSync: (family) => {
       if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
-      void retireNftables(family, log);
+      void retireNftables(family, takeover, log);
       unsynced.delete(family);
-      if (unsynced.size === 0) void retireIpvs(options.ipvsExcludeCidrs, log);
+      if (unsynced.size === 0) void retireIpvs(options.ipvsExcludeCidrs, takeover, log);
     },
   };
 }

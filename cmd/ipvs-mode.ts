@@ -19,12 +19,13 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Op
   return {
     families: families.map(({ family }) => family),
     ports: [],
-    start: (podCidrs) => startIpvsMode({ options, families, podCidrs, log }),
+    start: (podCidrs, _otherPorts, takeover) =>
+      startIpvsMode({ options, families, podCidrs, takeover, log }),
   };
 }
 
 async function startIpvsMode(start: IptablesStart): Promise<Mode> {
-  const { options, families, podCidrs, log } = start;
+  const { options, families, podCidrs, takeover, log } = start;
   const backends: Backend[] = [];
   try {
     for (const iptables of families) {
@@ -56,7 +57,7 @@ async function startIpvsMode(start: IptablesStart): Promise<Mode> {
     // Without its entry in conntrack an IPVS connection goes on, and loses its masquerade.
     resetsTcp: false,
     localhostProxyFamilies: [],
-    afterFirstSync: (family) => void retireNftables(family, log),
+    afterFirstSync: (family) => void retireNftables(family, takeover, log),
   };
 }
 

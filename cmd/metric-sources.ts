@@ -2,17 +2,20 @@ import type { MetricSources } from '../metrics/metrics.ts';
 import { NO_CONFIG_CHANGES } from '../metrics/portwide.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
+import type { Takeover } from './takeover.ts';
 
 /**
  * Where metrics find the numbers that the parts of the agent keep.
  * @param backends those that run; none before the mode has started.
  * @param localhostListeners node ports that are listened on, by family.
+ * @param takeover what other modes left.
  * @param configChanges changes of the configuration file; none by default.
  */
 export function metricSources(
   table: RouteTable,
   backends: () => readonly Backend[],
   localhostListeners: MetricSources['localhostListeners'],
+  takeover: Pick<Takeover, 'kept'>,
   configChanges = () => NO_CONFIG_CHANGES,
 ): MetricSources {
   const numbers = () =>
@@ -39,5 +42,6 @@ export function metricSources(
       ),
     marks: () =>
       numbers().flatMap(({ family, marks }) => (marks === undefined ? [] : [{ family, ...marks }])),
+    kept: () => takeover.kept(),
   };
 }

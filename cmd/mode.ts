@@ -9,6 +9,7 @@ import { openIpvsMode, prepareIpvs } from './ipvs-mode.ts';
 import { nodePortSelection, openNftablesMode, prepareNftables } from './nftables-mode.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { prepareLocalhostNodePorts } from './node-setup.ts';
+import type { Takeover } from './takeover.ts';
 
 /** A mode that the node can do; nothing is programmed yet. */
 export interface OpenMode {
@@ -16,8 +17,15 @@ export interface OpenMode {
   readonly families: readonly IpFamily[];
   /** Of sockets of this process that change nf_tables (`NfTables.port`). */
   readonly ports: readonly number[];
-  /** @param otherPorts such sockets of others in this process, to be left unheard. */
-  start(podCidrs: readonly string[], otherPorts: readonly number[]): Promise<Mode>;
+  /**
+   * @param otherPorts such sockets of others in this process, to be left unheard.
+   * @param takeover removes what other modes left.
+   */
+  start(
+    podCidrs: readonly string[],
+    otherPorts: readonly number[],
+    takeover: Takeover,
+  ): Promise<Mode>;
 }
 
 /** A proxy mode, ready to be handed Routes; nothing is programmed yet. */

@@ -18,6 +18,7 @@ import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
 import { KUBE_PROXY_TABLE, retireLocalnet } from './removal.ts';
 import { retireIptables, retireNftables } from './retirement.ts';
+import type { Takeover } from './takeover.ts';
 
 /**
  * How long others' changes are not listened to after the first family has synced: for the other one,
@@ -50,8 +51,8 @@ export async function openNftablesMode(
   return {
     families,
     ports: [...tables.values()].map(({ port }) => port),
-    start: async (podCidrs, otherPorts) =>
-      start({ nft, options, tables, podCidrs, otherPorts, log }),
+    start: async (podCidrs, otherPorts, takeover) =>
+      start({ nft, options, tables, podCidrs, otherPorts, takeover, log }),
   };
 }
 
@@ -77,6 +78,7 @@ async function start({
   tables,
   podCidrs,
   otherPorts,
+  takeover,
   log,
 }: {
   nft: NftCommand;
@@ -84,6 +86,7 @@ async function start({
   tables: ReadonlyMap<IpFamily, NfTables>;
   podCidrs: readonly string[];
   otherPorts: readonly number[];
+  takeover: Takeover;
   log: Logger;
 }): Promise<Mode> {
   const backends = new Map<IpFamily, NftBackend>();
@@ -104,8 +107,8 @@ async function start({
       namesLoopback(options.nodeportAddresses, family),
     ),
     afterFirstSync: (family) => {
-      deletions.push(retireNftables(family, log, [KUBE_PROXY_TABLE]));
-      removals.push(retireIptables(family, log));
+      deletions.push(retireNftables(family, takeover, log, [KUBE_PROXY_TABLE]));
+      removals.push(retireIptables(family, takeover, log));
       if (unsynced.size === tables.size) {
         // Not at once: a load takes the kernel twice as long while somebody listens, and for each chain
         // and rule of a table that is deleted it keeps 4 KiB. Nor never, if the other family fails.
@@ -117,7 +120,7 @@ async function start({
       if (unsynced.size > 0) return;
       loaded.resolve(Promise.all(deletions).then(() => {}));
       // Its sets can go when no rule names them.
-      void Promise.all(removals).then(() => retireIpvs(options.ipvsExcludeCidrs, log));
+      void Promise.all(removals).then(() => retireIpvs(options.ipvsExcludeCidrs, takeover, log));
     },
   };
 }

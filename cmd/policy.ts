@@ -34,7 +34,7 @@ import {
   removeDnsQueues,
 } from './policy-names.ts';
 import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from './policy-observer.ts';
-import { untilDone } from './until-done.ts';
+import type { Takeover } from './takeover.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
 export interface OpenPolicy {
@@ -237,17 +237,17 @@ function isPolicyKind(kind: Kind): kind is PolicySubject['kind'] {
 }
 
 /** Of an agent that does not enforce policies: an earlier one may have. */
-export function retirePolicy(log: Log): Promise<void> {
-  return untilDone(
-    'cannot remove the tables of network policy; their policies stay in force',
-    log,
-    async () => {
+export function retirePolicy(takeover: Takeover, log: Log): Promise<void> {
+  return takeover.remove({
+    what: 'network-policy',
+    failure: 'cannot remove the tables of network policy; their policies stay in force',
+    attempt: async () => {
       const tables = await removePolicyTables();
       const hadQueues = await removeDnsQueues(IP_FAMILIES);
       if (tables > 0 || hadQueues) {
         log.info({ tables }, 'removed what an agent with --network-policy had enforced');
       }
-      return true;
+      return 0;
     },
-  );
+  });
 }

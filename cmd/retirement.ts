@@ -15,7 +15,7 @@ import {
   isLocalnetOpen,
   type LocalnetOpenError,
 } from './removal.ts';
-import { untilDone } from './until-done.ts';
+import type { Takeover } from './takeover.ts';
 
 /**
  * Tables of mode nftables. Resolves when they are gone.
@@ -23,45 +23,57 @@ import { untilDone } from './until-done.ts';
  */
 export function retireNftables(
   family: IpFamily,
+  takeover: Takeover,
   log: Logger,
   names?: readonly string[],
 ): Promise<void> {
-  return untilDone(failureOf('nftables'), log, async () => {
-    const tables = await deleteServiceTables(family, names);
-    if (tables.length > 0) log.info({ family, tables }, removedOf('nftables'));
-    return true;
+  return takeover.remove({
+    what: 'nftables',
+    failure: failureOf('nftables'),
+    attempt: async () => {
+      const tables = await deleteServiceTables(family, names);
+      if (tables.length > 0) log.info({ family, tables }, removedOf('nftables'));
+      return 0;
+    },
   });
 }
 
-/** The rules of modes iptables and ipvs, of both variants. Resolves when they are gone. */
-export function retireIptables(family: IpFamily, log: Logger): Promise<void> {
+/**
+ * The rules of modes iptables and ipvs, of both variants. Resolves when they are gone; KUBE-FIREWALL may
+ * stay longer, while route_localnet is 1.
+ */
+export function retireIptables(family: IpFamily, takeover: Takeover, log: Logger): Promise<void> {
+  const cleaned = Promise.withResolvers<void>();
   let waitsForLocalnet = false;
-  return untilDone(failureOf('iptables'), log, async () => {
-    if (waitsForLocalnet && (await isLocalnetOpen())) return false;
+  const attempt = async () => {
+    if (waitsForLocalnet && (await isLocalnetOpen())) return 'sysctl';
     const failures: unknown[] = [];
     let open: LocalnetOpenError | undefined;
     for (const variant of VARIANTS) {
-      const cleaned: string[] = [];
+      const tables: string[] = [];
       for (const table of await iptablesTables(family, variant)) {
         // One that cannot be cleaned keeps no other from it.
         try {
           const result = await cleanTable(family, variant, table);
-          if (result.isCleaned) cleaned.push(table);
+          if (result.isCleaned) tables.push(table);
           open ??= result.open;
         } catch (error) {
           failures.push(error);
         }
       }
       const command = iptablesCommand(family, variant);
-      if (cleaned.length > 0) log.info({ family, command, tables: cleaned }, removedOf('iptables'));
+      if (tables.length > 0) log.info({ family, command, tables }, removedOf('iptables'));
     }
     if (failures.length > 0) {
       throw new AggregateError(failures, failures.map(String).join('; '), { cause: failures[0] });
     }
     if (open !== undefined && !waitsForLocalnet) warnOfLocalnet(open, log);
     waitsForLocalnet = open !== undefined;
-    return !waitsForLocalnet;
-  });
+    cleaned.resolve();
+    return waitsForLocalnet ? 'sysctl' : 0;
+  };
+  void takeover.remove({ what: 'iptables', failure: failureOf('iptables'), attempt });
+  return cleaned.promise;
 }
 
 /** Harmless: what neighbours send there is dropped, as it was before. */

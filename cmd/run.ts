@@ -48,6 +48,7 @@ import { tellOnServices } from './service-events.ts';
 import { createSource } from './source.ts';
 import { trackStartup } from './startup.ts';
 import { stopSignal } from './stop-signal.ts';
+import { Takeover } from './takeover.ts';
 import { addVersionFlag, VERSION } from './version.ts';
 
 /** What the agent was doing, in its Events on the Node. */
@@ -101,11 +102,13 @@ async function run(texts: FlagTexts): Promise<void> {
   });
   let backends: readonly Backend[] = [];
   let localhost: NodePortProxy | undefined;
+  const takeover = new Takeover(log, systemTimers);
   const metrics = createMetrics(
     metricSources(
       table,
       () => backends,
       () => localhost?.listeners() ?? [],
+      takeover,
       restart?.changes,
     ),
     VERSION,
@@ -212,7 +215,7 @@ async function run(texts: FlagTexts): Promise<void> {
     log.warn({ setting }, message);
   }
 
-  const mode = await start(podCidrs, policy?.ports ?? []);
+  const mode = await start(podCidrs, policy?.ports ?? [], takeover);
   const { resetsTcp } = mode;
   if (resetsTcp) await warnOfStrictConntrack(log);
   backends = mode.backends;
@@ -234,7 +237,9 @@ async function run(texts: FlagTexts): Promise<void> {
       tellOnServices(events, (key) => table.service(key)?.uid ?? '', nodeName, changes),
     onFirstSync: (family) => {
       mode.afterFirstSync(family);
-      if (policy === undefined && unloaded.size === backends.length) void retirePolicy(log);
+      if (policy === undefined && unloaded.size === backends.length) {
+        void retirePolicy(takeover, log);
+      }
       unloaded.delete(family);
       if (unloaded.size === 0) loaded.resolve();
     },
@@ -270,6 +275,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const drained = localhost.drain(LOCALHOST_DRAIN);
   await source.stop();
   await watch.close();
+  takeover.stop();
   await proxier.stop();
   await policy?.stop();
   await drained;

@@ -3,8 +3,9 @@ import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import { type NodePortSelection, selectedAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { type BaseOptions, iptablesStanding } from './base-rules.ts';
+import type { Table } from './chains.ts';
 import type { Iptables } from './commands.ts';
-import { Ruleset } from './ruleset.ts';
+import { Ruleset, type TableChange } from './ruleset.ts';
 import { rulesetWriter, rulesIn } from './writer.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
@@ -60,11 +61,9 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
       ruleset.update(upserts, removals),
     async apply(full): Promise<ApplyReport> {
       // Filter must not be ahead of nat: both come from one look at what is wanted.
-      const changes = full ? await writer.differences() : ruleset.pending();
+      const changes = inWritingOrder(full ? await writer.differences() : ruleset.pending());
       let written = 0;
       const rulesWritten = new Map<string, number>();
-      // nat before filter: a Service that gets its first endpoint is translated before its reject
-      // goes, so that no packet to the VIP leaves the node untranslated.
       for (const change of changes) {
         written += full ? await writer.writeTolerant(change) : await writer.write(change);
         rulesWritten.set(change.table, rulesIn(change));
@@ -74,4 +73,18 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     loss: () => writer.loss(),
     numbers: () => ({ rules: ruleset.sizes }),
   };
+}
+
+/**
+ * nat before filter: a Service that gets its first endpoint is translated before its reject goes, so
+ * that no packet to the VIP leaves the node untranslated. mangle last: of this mode it has the canary
+ * alone, but mode ipvs has the marks of all-ports Services and the drops of source ranges there,
+ * which packets need until nat translates them.
+ */
+const WRITING_ORDER: readonly Table[] = ['nat', 'filter', 'mangle'];
+
+function inWritingOrder(changes: readonly TableChange[]): TableChange[] {
+  return changes.toSorted(
+    (a, b) => WRITING_ORDER.indexOf(a.table) - WRITING_ORDER.indexOf(b.table),
+  );
 }

@@ -31,17 +31,35 @@ export async function clearIpvs(excludeCidrs: readonly string[]): Promise<void> 
   }
 }
 
+/** What a look at services that take no new connections found. */
+export interface Retiring {
+  /** Established connections that they still carry. */
+  readonly connections: number;
+  /** The services that carry them. */
+  readonly busy: readonly IpvsServiceKey[];
+}
+
 /**
  * Has the services take no new connections (weight 0), for a mode that takes over from this one.
- * @returns how many established ones they still carry. @throws NetlinkError
+ * @param among looks at these only; default: all that Portwide or kube-proxy made.
+ * @throws NetlinkError
  */
-export async function retireServices(excludeCidrs: readonly string[]): Promise<number> {
+export async function retireServices(
+  excludeCidrs: readonly string[],
+  among?: readonly IpvsServiceKey[],
+): Promise<Retiring> {
   const ipvs = await Ipvs.open();
   try {
     let connections = 0;
-    for (const key of await ownServices(ipvs, excludeCidrs)) {
+    const busy: IpvsServiceKey[] = [];
+    for (const key of among ?? (await ownServices(ipvs, excludeCidrs))) {
       const destinations = await ipvs.destinations(key);
-      for (const { activeConnections } of destinations) connections += activeConnections;
+      const active = destinations.reduce(
+        (sum, { activeConnections }) => sum + activeConnections,
+        0,
+      );
+      if (active > 0) busy.push(key);
+      connections += active;
       // The kernel refuses none but those that went in between.
       await ipvs.apply(
         destinations
@@ -52,7 +70,7 @@ export async function retireServices(excludeCidrs: readonly string[]): Promise<n
           }),
       );
     }
-    return connections;
+    return { connections, busy };
   } finally {
     await ipvs.close();
   }

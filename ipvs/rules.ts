@@ -105,6 +105,13 @@ function ipvsChains(options: RuleOptions): TreeChain[] {
         matches: [`-m connmark --mark ${bit(options)}`],
         target: 'ACCEPT',
       },
+      // While modes iptables and ipvs take over from each other, nat is still, or already, the iptables
+      // mode's, which marks packets.
+      {
+        comment: 'kubernetes forwarding rules',
+        matches: [`-m mark --mark ${bit(options)}`],
+        target: 'ACCEPT',
+      },
       {
         comment: 'kubernetes forwarding conntrack rule',
         matches: [ctstate('RELATED,ESTABLISHED')],

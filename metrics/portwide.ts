@@ -27,6 +27,20 @@ export const NO_CONFIG_CHANGES: ConfigChanges = {
   counts: { accepted: 0, unusable: 0, cancelled: 0 },
 };
 
+/** What another mode, or an agent with `--network-policy`, may have left on the node. */
+const LEFTOVERS = ['iptables', 'ipvs', 'nftables', 'network-policy'] as const;
+export type Leftover = (typeof LEFTOVERS)[number];
+/** Why it is still there: established connections need it, a sysctl must be set back first, or removing it failed. */
+const KEPT_REASONS = ['connections', 'sysctl', 'error'] as const;
+
+/** What is still on the node, and why. */
+export interface Kept {
+  readonly what: Leftover;
+  readonly reason: (typeof KEPT_REASONS)[number];
+  /** Established connections that need it. */
+  readonly connections: number;
+}
+
 /** Where the numbers are that are asked for at each scrape. */
 export interface PortwideSources {
   /** Services refused now, as pairs of Service and reason. */
@@ -38,6 +52,8 @@ export interface PortwideSources {
   /** Packet marks, of modes that have them. */
   marks(): Iterable<{ family: IpFamily; inUse: number; waiting: number }>;
   configChanges(): ConfigChanges;
+  /** What was to be taken over and is not yet removed. */
+  kept(): Iterable<Kept>;
 }
 
 /** As kube-proxy's for a sync, of which it is a part: 1 ms to 16 s. */
@@ -149,6 +165,25 @@ export function portwideMetrics(
         value,
       })),
   );
+  asked(
+    'gauge',
+    'portwide_takeover_kept',
+    '1 while what another mode left is still on the node, by the reason why it is kept',
+    ['what', 'reason'],
+    () => keptLeftovers([...sources.kept()]),
+  );
+  asked(
+    'gauge',
+    'portwide_takeover_connections',
+    'Established connections that need what another mode left',
+    [],
+    () => [
+      {
+        labels: {},
+        value: [...sources.kept()].reduce((sum, { connections }) => sum + connections, 0),
+      },
+    ],
+  );
   const eventsDropped = counter(
     'portwide_events_dropped_total',
     'Kubernetes Events that could not be written so far, by reason',
@@ -178,6 +213,15 @@ export function portwideMetrics(
       '1 while the API server has no Node with the name of this agent, otherwise 0',
     ),
   };
+}
+
+function keptLeftovers(kept: readonly Kept[]) {
+  return LEFTOVERS.flatMap((what) =>
+    KEPT_REASONS.map((reason) => ({
+      labels: { what, reason },
+      value: kept.some((each) => each.what === what && each.reason === reason) ? 1 : 0,
+    })),
+  );
 }
 
 function refusedServices(refusals: ReturnType<PortwideSources['refusals']>) {

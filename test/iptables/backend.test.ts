@@ -102,6 +102,21 @@ describe('the iptables backend', () => {
     assert.deepEqual(chains(), []);
   });
 
+  it('translates before it rejects, and both before the marks of mode ipvs go', async () => {
+    const order: string[] = [];
+    const { tables, iptables } = simulatedIptables((table) => order.push(table));
+    tables.get('mangle')?.restore('*mangle\n:KUBE-ALL-PORTS - [0:0]\nCOMMIT\n');
+    const backend = iptablesBackend(iptables, {
+      ...options(),
+      nodePortSelection: ['all'],
+      onWarning: assert.fail,
+    });
+    backend.update([route({}, ['10.244.0.1'])], []);
+    await backend.apply(true);
+    assert.deepEqual(order, ['nat', 'filter', 'mangle']);
+    assert.doesNotMatch(tables.get('mangle')?.lines().join() ?? '', /KUBE-ALL-PORTS/);
+  });
+
   it('blames no chain for a restore that fails whatever is in it', async () => {
     let isLocked = false;
     const { iptables } = simulatedIptables(() => {

@@ -47,6 +47,19 @@ describe('the rules of the IPVS mode', () => {
     }
   });
 
+  it('forward what the iptables mode masquerades, whose nat may still be or already stand', () => {
+    for (const masqueradeBit of [0, 14, 31]) {
+      const lines = linesOf(ruleOptions({ masqueradeBit }));
+      const bit = `0x${(2 ** masqueradeBit).toString(16)}`;
+      const accepted = lines.filter(
+        (line) =>
+          line.startsWith('-A KUBE-FORWARD ') && line.includes(` -m mark --mark ${bit}/${bit} `),
+      );
+      assert.equal(accepted.length, 1);
+      assert.match(accepted[0] ?? '', / -j ACCEPT$/);
+    }
+  });
+
   it('jump to chains that are there, of names that are removed with the mode', () => {
     for (const fields of everyOption()) {
       for (const lines of Object.values(rulesOf(fields))) {

@@ -4,6 +4,7 @@ import type { IpFamily } from '../../api/objects.ts';
 import { metricSources } from '../../cmd/metric-sources.ts';
 import { createObserver } from '../../cmd/observer.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
+import type { Kept } from '../../metrics/portwide.ts';
 import type { ApplyReport, Backend, BackendNumbers } from '../../proxier/backend.ts';
 import { FamilyProxier } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
@@ -59,11 +60,13 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     allPortsEnabled: true,
     onChange: () => proxier.request(),
   });
+  const kept: Kept[] = [];
   const metrics = createMetrics(
     metricSources(
       table,
       () => backends,
       () => [['IPv4', 3]],
+      { kept: () => kept },
     ),
     '1.2.3',
     [{ name: 'AllPorts', stage: 'BETA', isEnabled: true }],
@@ -111,5 +114,5 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     await pass(5000);
   };
   const scrape = async () => new Scrape(await metrics.registry.metrics());
-  return { backends, table, metrics, log, told, pass, start, scrape };
+  return { backends, table, kept, metrics, log, told, pass, start, scrape };
 }

@@ -89,6 +89,8 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_marks_exhausted', 'gauge', FAMILY],
   ['portwide_config_restart_pending', 'gauge', []],
   ['portwide_config_changes_total', 'counter', ['result']],
+  ['portwide_takeover_kept', 'gauge', ['reason', 'what']],
+  ['portwide_takeover_connections', 'gauge', []],
   ['portwide_backend_apply_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
   [
     'portwide_event_loop_stall_seconds',

@@ -14,6 +14,30 @@ const START = Date.UTC(2026, 0, 1);
 const seconds = (time: number) => time / 1000;
 
 describe('the values of metrics', () => {
+  it('tell what another mode left that is kept, and why', async () => {
+    const { kept, scrape } = fakeAgent();
+    const values = async () => {
+      const scraped = await scrape();
+      const of = (what: string, reason: string) =>
+        scraped.value('portwide_takeover_kept', { what, reason });
+      return [
+        of('ipvs', 'connections'),
+        of('ipvs', 'error'),
+        of('iptables', 'error'),
+        scraped.value('portwide_takeover_connections', {}),
+      ];
+    };
+    assert.deepEqual(await values(), [0, 0, 0, 0]);
+    kept.push({ what: 'ipvs', reason: 'connections', connections: 21 });
+    // Of each family.
+    for (let family = 0; family < 2; family++) {
+      kept.push({ what: 'iptables', reason: 'error', connections: 0 });
+    }
+    assert.deepEqual(await values(), [1, 0, 1, 21]);
+    kept.length = 0;
+    assert.deepEqual(await values(), [0, 0, 0, 0]);
+  });
+
   beforeEach(() => mock.timers.enable({ apis: ['Date'], now: START }));
   afterEach(() => mock.timers.reset());
 

@@ -214,7 +214,7 @@ describe('IPVS mode after something else', () => {
   });
 
   it('goes back to the iptables mode: nothing is lost, and IPVS goes with its connections', async () => {
-    const { client, node } = lab;
+    const { node } = lab;
     const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
     await ipvs.agent.start(IPVS_FLAGS);
     await ipvs.agent.apply(objects);
@@ -227,28 +227,33 @@ describe('IPVS mode after something else', () => {
       '--iptables-variant=legacy',
       '--ipvs-exclude-cidrs=10.99.0.0/24',
     ];
+    const targets = [[VIP, 5060] as const, [WEB, 80] as const];
+    const prober = ipvs.keepProbing(...targets.map((target) => () => target));
     await ipvs.agent.start(iptables);
     await waitFor('services take no new connections', async () =>
       (await ipvs.services()).every((line) => foreign.includes(line) || !/ -w [1-9]/.test(line)),
     );
+    const answeredBefore = prober.count;
+    await waitFor('clients go on', () => prober.count >= answeredBefore + targets.length);
+    assert.deepEqual(await prober.stop(), []);
     assert.equal(await held?.exchange('still'), 'still');
-    for (const [address, port] of [
-      [VIP, 5060],
-      [WEB, 80],
-    ] as const) {
-      assert.equal((await client.tcp(address, port)).outcome, 'answered');
-    }
     await held?.close();
-    await ipvs.agent.stop();
-    await ipvs.agent.start(iptables);
-    await waitFor('nothing is left of IPVS', async () => {
+    const isGone = async () => {
       const links = await node.exec('ip', ['link', 'show', 'kube-ipvs0'], { reject: false });
       const { stdout: sets } = await node.exec('ipset', ['list', '-n']);
       return (
         links.exitCode !== 0 && sets === '' && (await ipvs.services()).length <= foreign.length
       );
-    });
+    };
+    await waitFor('nothing is left of IPVS within a minute', isGone, 60_000);
     assert.deepEqual(await ipvs.services(), foreign);
+    const said = ipvs.agent.log
+      .filter(({ msg }) => msg.includes('mode ipvs'))
+      .map(({ msg }) => msg);
+    assert.deepEqual(said, [
+      'mode ipvs left established connections; what they need stays until they end',
+      'removed what mode ipvs had left',
+    ]);
     await ipvs.agent.stop();
     await ipvs.cleanup();
   });
