@@ -125,7 +125,7 @@ function podOf(random: Random, { name, namespace: space, ...rest }: Home): Pod {
 }
 
 function groupOf(random: Random, index: number): CidrGroup {
-  const cidrs = new Set(random.many(0, 4, () => random.pick(CIDRS)));
+  const cidrs = new Set(random.many(1, 4, () => random.pick(CIDRS)));
   return group(`group-${index}`, labels(random), [...cidrs]);
 }
 
