@@ -2,6 +2,7 @@ import type { ZoneView } from './answer.ts';
 import type { Query } from './query.ts';
 import { type DnsRecord, saySame } from './records.ts';
 import type { EncodedAnswer } from './response.ts';
+import { ownCopy } from './wire.ts';
 
 /** So that names that anybody may think of take no more than some ten megabytes. */
 const MAX_ENTRIES = 10_000;
@@ -64,7 +65,8 @@ export class AnswerCache {
         break;
       }
     }
-    this.#entries.set(keyOf(query), { answer, lookups: [...lookups], serial });
+    const kept = { ...answer, bytes: ownCopy(answer.bytes) };
+    this.#entries.set(keyOf(query), { answer: kept, lookups: [...lookups], serial });
   }
 }
 

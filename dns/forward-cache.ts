@@ -2,7 +2,7 @@
 import { HEADER_LENGTH, type Query, RCODES } from './query.ts';
 import { FLAG, OPT_LENGTH, rcodeIn, writeOpt } from './response.ts';
 import { TYPE } from './types.ts';
-import { type RecordPlace, recordPlaces } from './wire.ts';
+import { ownCopy, type RecordPlace, recordPlaces } from './wire.ts';
 
 export type CacheType = 'success' | 'denial';
 
@@ -150,7 +150,7 @@ export class ForwardCache {
       .find((place) => place.type === TYPE.SOA);
     // RFC 2308, 5: without an SOA record nobody says how long there will be nothing.
     if (isDenial && soa === undefined) return undefined;
-    const bytes = Buffer.from(response.subarray(0, kept.at(-1)?.end ?? start));
+    const bytes = ownCopy(response.subarray(0, kept.at(-1)?.end ?? start));
     bytes.writeUInt16BE(opt === -1 ? additionalCount : additionalCount - 1, 10);
     if (isDenial && soa !== undefined) limitSoa(bytes, soa);
     const ttls = kept.map(({ head }) => head + 4);

@@ -64,6 +64,8 @@ export class Forwarder {
   /** The one that answered last. */
   #preferred: Resolver | undefined;
   #underWay = 0;
+  /** By what is asked, but for the id. */
+  readonly #asked = new Map<string, Promise<Buffer>>();
 
   constructor({ health, cache, ...options }: ForwarderOptions) {
     const defaults = { timeout: TIMEOUT, deadline: DEADLINE, maxConcurrent: MAX_CONCURRENT };
@@ -106,9 +108,7 @@ export class Forwarder {
     }
     this.#underWay += 1;
     try {
-      const response = await this.#askInTurn(bytes, query.question, transport);
-      this.#cache?.set(query, bytes, response);
-      return response;
+      return Buffer.from(await this.#askOnce(bytes, query, transport));
     } finally {
       this.#underWay -= 1;
     }
@@ -133,6 +133,28 @@ export class Forwarder {
     if (!isTruncated(response)) return readResolution(response);
     // What was cut is better than nothing.
     return readResolution(await this.ask(bytes, query, 'tcp').catch(() => response));
+  }
+
+  /**
+   * The same query is under way once. Where a resolver asks this server in turn, as by a resolv.conf that names the
+   * cluster's own DNS, it would otherwise go round until there is no room for more, and each time it is sent again.
+   */
+  #askOnce(bytes: Buffer, query: Query, transport: Transport): Promise<Buffer> {
+    const key = `${transport} ${bytes.toString('latin1', 2)}`;
+    const same = this.#asked.get(key);
+    if (same !== undefined) return same;
+    const ask = async () => {
+      try {
+        const response = await this.#askInTurn(bytes, query.question, transport);
+        this.#cache?.set(query, bytes, response);
+        return response;
+      } finally {
+        this.#asked.delete(key);
+      }
+    };
+    const asked = ask();
+    this.#asked.set(key, asked);
+    return asked;
   }
 
   async #askInTurn(bytes: Buffer, question: Buffer, transport: Transport): Promise<Buffer> {

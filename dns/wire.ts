@@ -55,3 +55,14 @@ export function recordPlaces(
   }
   return places;
 }
+
+/**
+ * For bytes that are kept. Node.js cuts small buffers out of blocks of 64 KiB, and each of these stays in memory for as
+ * long as any part of it is used.
+ * @returns a copy that shares memory with nothing else.
+ */
+export function ownCopy(bytes: Buffer): Buffer {
+  const copy = Buffer.allocUnsafeSlow(bytes.length);
+  bytes.copy(copy);
+  return copy;
+}

@@ -42,9 +42,23 @@ describe('the cache of answers', () => {
     const zone = changing();
     assert.equal(cache.get(query('a'), zone), undefined);
     cache.set(query('a'), answer, new Map(), 1);
-    assert.equal(cache.get(query('A'), zone), answer);
+    assert.deepEqual(cache.get(query('A'), zone), answer);
     assert.equal(cache.get(query('a', 'AAAA'), zone), undefined);
     assert.equal(cache.get(query('b'), zone), undefined);
+  });
+
+  it('keeps bytes of its own: those of others would keep the block of memory that they were cut from', () => {
+    const cache = new AnswerCache();
+    const said = encodeAnswer(query('a').question, {
+      rcode: 'NOERROR',
+      authoritative: true,
+      ...NOTHING,
+      answers: [{ name: 'a', type: 'A', ttl: 5, data: '10.0.0.1' }],
+    });
+    cache.set(query('a'), said, new Map(), 1);
+    const bytes = cache.get(query('a'), changing())?.bytes;
+    assert.deepEqual(bytes, said.bytes);
+    assert.equal(bytes?.buffer.byteLength, said.bytes.length);
   });
 
   it('has it through changes of other names, not of those that the answer was made of', () => {
@@ -61,10 +75,10 @@ describe('the cache of answers', () => {
       cache.set(query('a'), answer, lookups, zone.serial);
       zone.set('other', [a('other', '10.0.0.3')]);
       zone.set('other', undefined);
-      assert.equal(cache.get(query('a'), zone), answer);
+      assert.deepEqual(cache.get(query('a'), zone), answer);
       // Records made anew that say the same.
       zone.set('a', [a('a', '10.0.0.1')]);
-      assert.equal(cache.get(query('a'), zone), answer);
+      assert.deepEqual(cache.get(query('a'), zone), answer);
       zone.set(changed, list);
       assert.equal(cache.get(query('a'), zone), undefined, changed);
       assert.equal(cache.size, 0);

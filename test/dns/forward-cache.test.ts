@@ -1,8 +1,11 @@
 import assert from 'node:assert/strict';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { encode, type Answer as PacketRecord } from 'dns-packet';
 import fc from 'fast-check';
 import { ForwardCache, type ForwardCacheOptions } from '../../dns/forward-cache.ts';
 import { HEADER_LENGTH, type Query, readQuery } from '../../dns/query.ts';
+import { waitFor } from '../lab/wait.ts';
 import { type QueryFields, queryBytes, readReply } from './messages.ts';
 
 const WWW = 'www.example.com';
@@ -248,6 +251,25 @@ describe('the cache of answers of resolvers', () => {
       assert.deepEqual(found(each), [names[0], names[2], names[3]]);
       assert.equal(each.made.numbers.evictions.success, 1);
     }
+  });
+
+  it('takes the memory of its answers, not of all that was read or written between them', async () => {
+    setFlagsFromString('--expose-gc');
+    const collect = runInNewContext('gc') as () => void;
+    const { set, made } = cache();
+    const used = () => {
+      collect();
+      return process.memoryUsage().arrayBuffers;
+    };
+    const before = used();
+    for (let index = 0; index < 200; index++) {
+      const name = `${index}.example.com`;
+      set(ask({}, name), { answers: [address('192.0.2.1', 60, name)] });
+      for (let other = 0; other < 100; other++) Buffer.allocUnsafe(1000);
+    }
+    assert.equal(made.numbers.entries.success, 200);
+    // V8 frees it in the background.
+    await waitFor('200 answers take less than a megabyte', () => used() - before < 1 << 20);
   });
 
   it('counts', () => {

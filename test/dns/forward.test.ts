@@ -371,6 +371,31 @@ describe('a forwarder', () => {
     );
   });
 
+  it('asks once for all who ask the same meanwhile, and gives each an answer of its own', async () => {
+    const fake = await answering(1);
+    const { made, ask } = forwarder([fake]);
+    const other = queryBytes('www.Example.com', 'A', { id: 2 });
+    const [one, two] = await Promise.all([ask(), made.ask(other, read(other), 'udp'), ask('tcp')]);
+    assert.deepEqual(fake.queries.map(({ transport }) => transport).toSorted(), ['tcp', 'udp']);
+    one.fill(0);
+    assert.deepEqual(shown(two), ['192.0.2.1']);
+    await ask();
+    assert.equal(fake.queries.length, 3);
+  });
+
+  it('ends a query that comes round to it again', async () => {
+    let turns = 0;
+    const { made, ask } = forwarder([], { timeout: 300, deadline: 300 });
+    const round = await resolver((query) => {
+      turns += 1;
+      void made.ask(query, read(query), 'udp').catch(() => undefined);
+      return undefined;
+    });
+    made.setResolvers([round]);
+    await assert.rejects(ask(), NoAnswer);
+    assert.equal(turns, 1);
+  });
+
   it('has so many queries under way and no more', async () => {
     const silent = await resolver(() => undefined);
     const { ask, heard } = forwarder([silent], { maxConcurrent: 2, timeout: SHORT });
