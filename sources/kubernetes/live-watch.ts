@@ -35,7 +35,7 @@ export class LiveWatch {
     return this.#state;
   }
 
-  /** Whether it has brought anything. */
+  /** Whether it has brought an event that was taken; one that says what went wrong is none. */
   get hasEvents(): boolean {
     return this.#events > 0;
   }
@@ -78,9 +78,9 @@ export class LiveWatch {
     try {
       for await (const event of stream.events) {
         if (this.#closed) break;
-        this.#events++;
         if (this.#state === 'silent') this.#become('live');
         onEvent(event);
+        this.#events++;
         this.#waitForSilence();
       }
     } catch (error) {

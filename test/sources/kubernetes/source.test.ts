@@ -161,6 +161,15 @@ describe('kubernetes source', () => {
     assert.deepEqual(world.waits, [400]);
   });
 
+  it('lists more and more rarely while each watch opens, and says 410 in an event', async () => {
+    const status = { kind: 'Status', code: 410, reason: 'Expired', message: 'too old' };
+    const text = `${JSON.stringify({ type: 'ERROR', object: status })}\n`;
+    const fault = { kind: 'text', text } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 4 });
+    await watching();
+    assert.deepEqual(world.waits, [400, 1200, 2400, 4800]);
+  });
+
   it('lists again, from another server’s history, when versions go backwards', async () => {
     await watching();
     world.double.keep();
