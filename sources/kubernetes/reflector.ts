@@ -167,6 +167,7 @@ export class Reflector {
       silent: failure === undefined && watch?.state === 'silent',
       answered,
       progress: watch?.hasEvents === true,
+      tooShort: watch?.tooShort === true,
     });
     try {
       if (this.#watch?.state !== 'live' || this.#mustRenew) {
