@@ -1,5 +1,6 @@
 /** Watches without any event, as a kube-apiserver has them of kinds that do not change. */
 import assert from 'node:assert/strict';
+import { mock } from 'node:test';
 import { until } from '../recorder.ts';
 import { PATIENT, service, World } from './world.ts';
 
@@ -87,6 +88,22 @@ describe('a silent watch', () => {
     ]);
     assert.equal(world.requests('list').length, 1);
     assert.deepEqual(world.delays, []);
+  });
+
+  it('is renewed at a time that differs by chance from node to node', async () => {
+    const { mock: timers } = mock.method(globalThis, 'setTimeout');
+    try {
+      world = new World({ timeouts: { ...PATIENT, silence: 20_000 } });
+      await world.double.listen();
+      await world.settle();
+      await until('all are watched', () => world.watched.size === 3);
+    } finally {
+      timers.restore();
+    }
+    const set = timers.calls.map(({ arguments: [, milliseconds] }) => milliseconds);
+    // Chance is 0.5 here.
+    assert.equal(set.filter((milliseconds) => milliseconds === 25_000).length, 3);
+    assert.ok(!set.includes(20_000));
   });
 
   it('stays open while it cannot be renewed, and does not count as open in metrics', async () => {
