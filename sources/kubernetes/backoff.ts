@@ -39,3 +39,12 @@ export function backoffMs(failures: number, random: () => number): number {
 export function waitMs(failures: number, askedMs: number, random: () => number): number {
   return Math.max(backoffMs(failures, random), Math.round(askedMs * (1 + random() / 2)));
 }
+
+/**
+ * How long a watch may be silent, in milliseconds: up to half more than `leastMs` by chance. A restarted API
+ * server gets the watches of all nodes within a second; without this they would be renewed all at once, too, as
+ * long as nothing changes.
+ */
+export function silenceMs(leastMs: number, random: () => number): number {
+  return Math.round(leastMs * (1 + random() / 2));
+}

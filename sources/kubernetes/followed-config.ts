@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import {
   type ClusterConfig,
@@ -32,6 +33,9 @@ export class FollowedConfig {
   #config: ClusterConfig;
   #open: OpenSession;
   #problem = '';
+  #reading: Promise<void> | undefined;
+  /** The read that is under way is not waited for any more. */
+  #isLate = false;
 
   private constructor(
     options: ClusterOptions,
@@ -54,7 +58,7 @@ export class FollowedConfig {
 
   /** Opens a session as the files say it at that time. */
   readonly open: OpenSession = async (signal) => {
-    await this.#look();
+    await this.#look(signal);
     return this.#open(signal);
   };
 
@@ -64,7 +68,7 @@ export class FollowedConfig {
     if (!this.#options.kubeconfig) return;
     let told = this.#config;
     const look = async () => {
-      await this.#look();
+      await this.#look(signal);
       if (signal.aborted || this.#config === told) return;
       told = this.#config;
       onChange();
@@ -73,7 +77,39 @@ export class FollowedConfig {
     signal.addEventListener('abort', () => clearInterval(timer), { once: true });
   }
 
-  async #look(): Promise<void> {
+  /**
+   * Ends in time, also where the files are on a file system that hangs. Then no further read is begun until that one
+   * has ended: a few of them would hold up all that the process does with files.
+   */
+  async #look(signal: AbortSignal): Promise<void> {
+    this.#reading ??= this.#read().finally(() => {
+      this.#reading = undefined;
+      this.#isLate = false;
+    });
+    if (this.#isLate) return;
+    const timer = new AbortController();
+    const { credentials: timeoutMs } = this.#context.timeouts;
+    const either = AbortSignal.any([signal, timer.signal]);
+    const late = sleep(timeoutMs, 'late', { signal: either }).catch(() => undefined);
+    const first = await Promise.race([this.#reading, late]);
+    timer.abort();
+    if (first !== 'late') return;
+    this.#isLate = true;
+    const { kubeconfig = '' } = this.#options;
+    const path = JSON.stringify(kubeconfig);
+    this.#unusable(
+      new ClusterConfigError(`kubeconfig ${path} cannot be read within ${timeoutMs / 1000} s`),
+    );
+  }
+
+  #unusable(error: ClusterConfigError): void {
+    if (error.message === this.#problem) return;
+    this.#problem = error.message;
+    const { log } = this.#context;
+    log.warn({ err: error }, 'the kubeconfig cannot be used; going on as it was before');
+  }
+
+  async #read(): Promise<void> {
     const { log } = this.#context;
     try {
       const config = await loadClusterConfig(this.#options);
@@ -84,9 +120,7 @@ export class FollowedConfig {
       log.info({ server: config.server }, 'the kubeconfig has changed; connecting anew');
     } catch (error) {
       if (!(error instanceof ClusterConfigError)) throw error;
-      if (error.message === this.#problem) return;
-      this.#problem = error.message;
-      log.warn({ err: error }, 'the kubeconfig cannot be used; going on as it was before');
+      this.#unusable(error);
     }
   }
 

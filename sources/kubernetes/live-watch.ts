@@ -10,6 +10,9 @@ export interface LiveWatchOptions {
   readonly onClose: () => void;
 }
 
+/** A watch that ends sooner, in milliseconds, and has brought nothing, was of no use. As client-go. */
+const SHORT_MS = 1000;
+
 /**
  * A watch that is open, and is read in the background until it ends or is closed.
  *
@@ -20,7 +23,9 @@ export class LiveWatch {
   readonly #options: LiveWatchOptions;
   #state: 'live' | 'silent' | 'ended' = 'live';
   #closed = false;
+  readonly #opened = performance.now();
   #events = 0;
+  #tooShort = false;
   #failure: unknown;
   #timer: NodeJS.Timeout | undefined;
   #changed = Promise.withResolvers<void>();
@@ -35,9 +40,14 @@ export class LiveWatch {
     return this.#state;
   }
 
-  /** Whether it has brought anything. */
+  /** Whether it has brought an event that was taken; one that says what went wrong is none. */
   get hasEvents(): boolean {
     return this.#events > 0;
+  }
+
+  /** It ended as soon as it was open, without any event: nobody can say that it worked. */
+  get tooShort(): boolean {
+    return this.#tooShort;
   }
 
   /** What made it end, if it has ended other than in due form. */
@@ -78,14 +88,15 @@ export class LiveWatch {
     try {
       for await (const event of stream.events) {
         if (this.#closed) break;
-        this.#events++;
         if (this.#state === 'silent') this.#become('live');
         onEvent(event);
+        this.#events++;
         this.#waitForSilence();
       }
     } catch (error) {
       if (!this.#closed) this.#failure = error;
     }
+    this.#tooShort = !this.hasEvents && performance.now() - this.#opened < SHORT_MS;
     this.close();
     this.#become('ended');
   }

@@ -11,6 +11,8 @@ export interface Outcome {
   readonly answered: boolean;
   /** The watch brought an event or a bookmark. */
   readonly progress: boolean;
+  /** The watch ended as soon as it was open, and brought nothing. */
+  readonly tooShort: boolean;
 }
 
 /** What is remembered from attempt to attempt. */
@@ -19,6 +21,8 @@ export interface Retry {
   readonly failures: number;
   /** Lists in a row that were asked for because of what a watch brought or was refused for. */
   readonly relists: number;
+  /** Watches in a row that ended as soon as they were open, and brought nothing. */
+  readonly shorts: number;
 }
 
 export interface Step {
@@ -30,9 +34,11 @@ export interface Step {
   readonly failures: number;
 }
 
-export const FIRST_TRY: Retry = { failures: 0, relists: 0 };
+export const FIRST_TRY: Retry = { failures: 0, relists: 0, shorts: 0 };
 /** The nodes of a cluster may hear at the same moment that a version has expired. */
 const RELIST_JITTER_MS = 800;
+/** So many watches in a row that end at once cost a list: nothing else tells of changes then. */
+const LIST_AFTER_SHORT = 3;
 
 /**
  * What to do after an attempt. As client-go, an outage costs no list: the next watch goes on from the
@@ -42,28 +48,38 @@ const RELIST_JITTER_MS = 800;
  * A list is asked for at once after the first 410, but for a jitter; if no event comes between one 410
  * and the next, the waits grow, for a server that refuses what it has just listed would be asked
  * for lists without a pause. client-go waits 0.8 to 1.6 s before each list.
+ *
+ * Watches that end as soon as they are open make the waits grow, and lists follow (as after client-go's
+ * "very short watch"): a proxy may take watches and hand nothing on.
  * @param random from 0 up to and without 1.
  */
 export function nextStep(before: Retry, outcome: Outcome, random: () => number): Step {
-  const { failure, silent, answered, progress } = outcome;
+  const { failure, silent, answered, progress, tooShort } = outcome;
   const failures = answered ? 0 : before.failures;
   const relists = progress || silent ? 0 : before.relists;
+  const shorts = tooShort ? before.shorts + 1 : answered ? 0 : before.shorts;
   if (silent || (failure === undefined && progress)) {
-    return { retry: { failures: 0, relists: 0 }, list: false, waitMs: 0, failures: 0 };
+    return { retry: FIRST_TRY, list: false, waitMs: 0, failures: 0 };
   }
   if (failure instanceof StaleAnswer) {
     const wait = backoffMs(failure.times, random);
-    return { retry: { failures, relists }, list: false, waitMs: wait, failures: failure.times };
+    return {
+      retry: { failures, relists, shorts: before.shorts },
+      list: false,
+      waitMs: wait,
+      failures: failure.times,
+    };
   }
   if (failure instanceof ApiError && failure.isGone) {
     const isFirst = relists === 0;
     const wait = isFirst ? Math.round(RELIST_JITTER_MS * random()) : backoffMs(relists, random);
-    const retry = { failures, relists: relists + 1 };
+    const retry = { failures, relists: relists + 1, shorts: 0 };
     return { retry, list: true, waitMs: wait, failures: isFirst ? 0 : relists };
   }
   const isNonsense = failure instanceof MalformedAnswer;
-  const retry = { failures: failures + 1, relists: isNonsense ? relists + 1 : relists };
-  const tries = isNonsense ? Math.max(retry.failures, retry.relists) : retry.failures;
+  const retry = { failures: failures + 1, relists: isNonsense ? relists + 1 : relists, shorts };
+  const tries = Math.max(retry.failures, isNonsense ? retry.relists : 0, shorts);
   const asked = failure instanceof ApiError ? failure.retryAfterMs : 0;
-  return { retry, list: isNonsense, waitMs: waitMs(tries, asked, random), failures: tries };
+  const list = isNonsense || (tooShort && shorts % LIST_AFTER_SHORT === 0);
+  return { retry, list, waitMs: waitMs(tries, asked, random), failures: tries };
 }

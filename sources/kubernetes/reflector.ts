@@ -1,7 +1,7 @@
 import type { Kind } from '../../api/objects.ts';
 import { isRecord } from '../../api/read-field.ts';
 import type { ObjectSink } from '../store.ts';
-import { type Backoff, backoffMs } from './backoff.ts';
+import { type Backoff, backoffMs, silenceMs } from './backoff.ts';
 import {
   ApiError,
   ConnectionError,
@@ -57,7 +57,7 @@ export interface ReflectorOptions {
   readonly log: SourceLog;
   readonly backoff: Backoff;
   readonly timeouts: {
-    /** Milliseconds without any event after which a watch is renewed. */
+    /** Milliseconds without any event after which a watch is renewed; up to half of that more by chance. */
     readonly silence: number;
   };
 }
@@ -167,6 +167,7 @@ export class Reflector {
       silent: failure === undefined && watch?.state === 'silent',
       answered,
       progress: watch?.hasEvents === true,
+      tooShort: watch?.tooShort === true,
     });
     try {
       if (this.#watch?.state !== 'live' || this.#mustRenew) {
@@ -261,14 +262,16 @@ export class Reflector {
 
   /** @param from the version that the watch was opened with. */
   #follow(session: Session, stream: WatchStream, from: string): LiveWatch {
-    const { timeouts, observer } = this.#options;
+    const { timeouts, observer, backoff } = this.#options;
     // Events between these two were told by the watch before, while this one was being opened.
     const until = this.#version ?? from;
     let last = from;
     const watch: LiveWatch = new LiveWatch({
       stream,
       silenceMs: () =>
-        this.#history.inDoubt ? Math.min(DOUBT_MS, timeouts.silence) : timeouts.silence,
+        this.#history.inDoubt
+          ? Math.min(DOUBT_MS, timeouts.silence)
+          : silenceMs(timeouts.silence, backoff.random),
       onEvent: (event) => {
         const { type, object } = isRecord(event) ? event : {};
         if (type === 'ERROR') throw statusError(object, 500);

@@ -77,7 +77,8 @@ export interface Timeouts {
   readonly list: number;
   /**
    * A watch that brings nothing, which is renewed then: it may be dead. Bookmarks come about once a
-   * minute, but of a kind without any change since the API server started there are none.
+   * minute, but of a kind without any change since the API server started there are none. Up to half of it
+   * more by chance.
    */
   readonly silence: number;
 }

@@ -355,7 +355,8 @@ export class ApiServerDouble {
   #answerWatch(request: Request, response: ServerResponse, fault: Fault | undefined): void {
     const { type, query } = request;
     const version = Number(query.resourceVersion ?? this.#store.version);
-    const watcher = { response, type, selects: selectorOf(query), version, silent: false };
+    const silent = fault?.kind === 'trickle';
+    const watcher = { response, type, selects: selectorOf(query), version, silent };
     response.writeHead(200, { 'content-type': 'application/json' }).flushHeaders();
     const changes = this.#store.changesAfter(type.name, version);
     if (changes === undefined) {
@@ -378,7 +379,6 @@ export class ApiServerDouble {
     if (fault?.kind === 'cut') this.#break(watcher, 'cut half');
     else if (fault?.kind === 'truncate') this.#break(watcher, 'end half');
     else if (fault?.kind === 'trickle') {
-      watcher.silent = true;
       trickle(response, '{"type":"MODIFIED","object":{', fault.everyMs);
     }
   }

@@ -1,11 +1,20 @@
 /** A kubeconfig that is mended, or changed, while the agent runs. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import {
+  closeSync,
+  constants,
+  mkdtempSync,
+  openSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ApiServerDouble } from '../../api-server/double.ts';
 import { until } from '../recorder.ts';
-import { service, World } from './world.ts';
+import { PATIENT, service, World } from './world.ts';
 
 describe('a kubeconfig that changes', () => {
   let directory: string;
@@ -99,5 +108,31 @@ describe('a kubeconfig that changes', () => {
     assert.equal(told(), 1);
     use(other.url);
     await world.has({ c: 1 });
+  });
+
+  it('is no change while reading it hangs: watches are opened as it was before', async () => {
+    await world.stop();
+    const kubeconfig = join(directory, 'kubeconfig');
+    world = new World({
+      cluster: { kubeconfig, master: '', configPollMs: 10 },
+      timeouts: { ...PATIENT, credentials: 300 },
+    });
+    await world.double.listen();
+    use(world.double.url);
+    await world.settle();
+    // As a file system that is away: nobody writes to it.
+    execFileSync('mkfifo', [join(directory, 'new')]);
+    renameSync(join(directory, 'new'), kubeconfig);
+    try {
+      const told = () => world.logged.filter((line) => /cannot be used/.test(line)).length;
+      await until('it is said', () => told() === 1);
+      world.double.breakWatches('cut');
+      world.double.put(service('d', 1));
+      await world.has({ d: 1 });
+      assert.equal(told(), 1);
+    } finally {
+      // Ends the read.
+      closeSync(openSync(kubeconfig, constants.O_RDWR | constants.O_NONBLOCK));
+    }
   });
 });

@@ -5,7 +5,12 @@ import {
   MalformedAnswer,
   StaleAnswer,
 } from '../../../sources/kubernetes/errors.ts';
-import { nextStep, type Outcome, type Retry } from '../../../sources/kubernetes/next-step.ts';
+import {
+  FIRST_TRY,
+  nextStep,
+  type Outcome,
+  type Retry,
+} from '../../../sources/kubernetes/next-step.ts';
 
 const refused = new ConnectionError(new Error('refused'));
 const gone = new ApiError(410, 'Expired', 'too old');
@@ -15,8 +20,15 @@ const busy = new ApiError(429, 'TooManyRequests', 'later', 7000);
 const nonsense = new MalformedAnswer('what?');
 const stale = new StaleAnswer('5', '9', 2);
 
-const FAILED: Outcome = { failure: refused, silent: false, answered: false, progress: false };
-const ENDED: Outcome = { failure: undefined, silent: false, answered: true, progress: false };
+const FAILED: Outcome = {
+  failure: refused,
+  silent: false,
+  answered: false,
+  progress: false,
+  tooShort: false,
+};
+const ENDED: Outcome = { ...FAILED, failure: undefined, answered: true };
+const SHORT: Outcome = { ...ENDED, tooShort: true };
 
 type Row = readonly [
   what: string,
@@ -32,7 +44,7 @@ const ROWS: readonly Row[] = [
   ['an opened watch ends the counting of failures', [6, 0], ENDED, [1, 0, 1200]],
   ['so it does when it breaks', [6, 0], { ...FAILED, answered: true }, [1, 0, 1200]],
   ['a failure waits', [0, 0], FAILED, [1, 0, 1200]],
-  ['the third in a row costs no list', [2, 0], FAILED, [3, 0, 4800]],
+  ['the third failure in a row costs no list', [2, 0], FAILED, [3, 0, 4800]],
   ['nor does the hundredth', [99, 0], FAILED, [100, 0, 45_000]],
   ['a 410 lists after a jitter', [0, 0], { ...FAILED, failure: gone }, [0, 1, 400, 'list']],
   ['whatever was waited for', [6, 0], { ...FAILED, failure: gone }, [6, 1, 400, 'list']],
@@ -76,10 +88,27 @@ const ROWS: readonly Row[] = [
 describe('what to do after an attempt to list and watch', () => {
   for (const [what, [failures, relists], outcome, [after, relisted, waitMs, list]] of ROWS) {
     it(what, () => {
-      const before: Retry = { failures, relists };
+      const before: Retry = { failures, relists, shorts: 0 };
       const step = nextStep(before, outcome, () => 0.5);
-      assert.deepEqual(step.retry, { failures: after, relists: relisted });
+      assert.deepEqual(step.retry, { failures: after, relists: relisted, shorts: 0 });
       assert.deepEqual([step.waitMs, step.list], [waitMs, list === 'list']);
     });
   }
+
+  it('waits longer, and lists now and then, while watches end as soon as they open', () => {
+    let { retry } = nextStep({ ...FIRST_TRY, failures: 6 }, SHORT, () => 0.5);
+    assert.deepEqual(retry, { failures: 1, relists: 0, shorts: 1 });
+    for (const [failure, waitMs, list] of [
+      [undefined, 2400, false],
+      [refused, 4800, true],
+      [undefined, 9600, false],
+      [refused, 19_200, false],
+      [undefined, 38_400, true],
+    ] as const) {
+      const step = nextStep(retry, { ...SHORT, failure }, () => 0.5);
+      assert.deepEqual([step.waitMs, step.list], [waitMs, list]);
+      ({ retry } = step);
+    }
+    assert.equal(nextStep(retry, ENDED, () => 0.5).retry.shorts, 0);
+  });
 });

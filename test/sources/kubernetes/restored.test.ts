@@ -1,5 +1,6 @@
 /** etcd is restored from a snapshot: versions go back, and watches from before tell nothing of it. */
 import assert from 'node:assert/strict';
+import { ALL_SERVICES } from '../../../sources/kubernetes/resources.ts';
 import { nodeManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { until } from '../recorder.ts';
 import { PATIENT, RESOURCE, service, World, type WorldOptions } from './world.ts';
@@ -71,6 +72,23 @@ describe('after etcd was restored from a snapshot', () => {
     await has(...SNAPSHOT, 'Service default/c');
     assert.equal(world.sink.port('c'), 19);
     assert.deepEqual(lists(), [2, 2, 2]);
+  });
+
+  it('a kind without traffic, too, where the snapshot has not got what changed last', async () => {
+    world = new World({ resources: [ALL_SERVICES], timeouts: { ...PATIENT, silence: 200 } });
+    await world.double.listen();
+    world.double.put(service('a', 1));
+    await world.settle([RESOURCE.Service]);
+    world.double.keep();
+    world.double.put(service('b', 1));
+    await has('Service default/a', 'Service default/b');
+    await world.double.close();
+    world.double.restore();
+    // Versions are ahead again, so nothing but silence tells it.
+    for (const name of ['a', 'b', 'c']) world.double.put(sliceManifest(name, 4, []));
+    await world.double.listen();
+    await has('Service default/a');
+    assert.equal(world.requests('list').length, 2);
   });
 
   it('one answer of a server that lags behind takes nothing back', async () => {

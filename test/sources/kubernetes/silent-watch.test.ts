@@ -1,5 +1,6 @@
 /** Watches without any event, as a kube-apiserver has them of kinds that do not change. */
 import assert from 'node:assert/strict';
+import { mock } from 'node:test';
 import { until } from '../recorder.ts';
 import { PATIENT, service, World } from './world.ts';
 
@@ -89,6 +90,22 @@ describe('a silent watch', () => {
     assert.deepEqual(world.delays, []);
   });
 
+  it('is renewed at a time that differs by chance from node to node', async () => {
+    const { mock: timers } = mock.method(globalThis, 'setTimeout');
+    try {
+      world = new World({ timeouts: { ...PATIENT, silence: 20_000 } });
+      await world.double.listen();
+      await world.settle();
+      await until('all are watched', () => world.watched.size === 3);
+    } finally {
+      timers.restore();
+    }
+    const set = timers.calls.map(({ arguments: [, milliseconds] }) => milliseconds);
+    // Chance is 0.5 here.
+    assert.equal(set.filter((milliseconds) => milliseconds === 25_000).length, 3);
+    assert.ok(!set.includes(20_000));
+  });
+
   it('stays open while it cannot be renewed, and does not count as open in metrics', async () => {
     await settle();
     assert.ok(world.watched.has('services'));
@@ -106,6 +123,32 @@ describe('a silent watch', () => {
     await renewals(5);
     assert.equal(world.requests('list').length, 1);
     assert.deepEqual(world.waits, [1200, 2400, 4800]);
+  });
+
+  it('of a server that says that something has changed does not count as up to date', async () => {
+    await settle();
+    await renewals(1);
+    const fault = { kind: 'trickle', everyMs: 60_000 } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 1000 });
+    world.double.skip(1);
+    world.double.put(service('a', 2));
+    // One may be on its way.
+    await renewals(3);
+    const before = world.currents;
+    await renewals(5);
+    assert.equal(world.currents, before);
+  });
+
+  it('that speaks while its renewal waits to be tried again needs none', async () => {
+    await settle();
+    const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault });
+    world.holdDelays = true;
+    await until('it waits', () => !world.watched.has('services'));
+    const asked = world.requests('watch').length;
+    world.double.put(service('b', 1));
+    await renewals(asked);
+    assert.deepEqual(world.waits, [1200]);
   });
 
   it('lists when its version has expired meanwhile', async () => {

@@ -161,6 +161,23 @@ describe('kubernetes source', () => {
     assert.deepEqual(world.waits, [400]);
   });
 
+  it('lists more and more rarely while each watch opens, and says 410 in an event', async () => {
+    const status = { kind: 'Status', code: 410, reason: 'Expired', message: 'too old' };
+    const text = `${JSON.stringify({ type: 'ERROR', object: status })}\n`;
+    const fault = { kind: 'text', text } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 4 });
+    await watching();
+    assert.deepEqual(world.waits, [400, 1200, 2400, 4800]);
+  });
+
+  it('waits longer and longer, and lists now and then, while watches end as soon as they open', async () => {
+    const fault = { kind: 'text', text: '' } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 7 });
+    await watching();
+    assert.deepEqual(world.waits, [1200, 2400, 4800, 9600, 19_200, 38_400, 45_000]);
+    assert.equal(world.requests('list').length, 3);
+  });
+
   it('lists again, from another server’s history, when versions go backwards', async () => {
     await watching();
     world.double.keep();
@@ -349,8 +366,12 @@ describe('kubernetes source', () => {
     world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'refuse' } });
     await world.settle();
     assert.deepEqual(world.waits, [1200, 2400, 4800, 9600, 19200, 38400, 45000, 45000]);
-    // The list has ended the waiting, and so does each watch that is opened.
+    // The list has ended the waiting, and so does each watch that is opened and brings something.
     for (const how of ['end', 'cut'] as const) {
+      if (how === 'cut') {
+        world.double.put(service('a', 1));
+        await world.has({ a: 1 });
+      }
       const watches = world.requests('watch').length;
       world.double.breakWatches(how, 'services');
       await world.asked('watch', watches + 1);

@@ -56,6 +56,8 @@ export class World {
   readonly absent: string[] = [];
   /** Resources of which a watch is open, as metrics tell it. */
   readonly watched = new Set<string>();
+  /** How often the source said of Services that it knows them as they are now. */
+  currents = 0;
   /** What was logged, with the kind that it was about. */
   readonly logged: string[] = [];
   readonly #options: WorldOptions;
@@ -92,7 +94,9 @@ export class World {
           if (isOpen) this.watched.add(resource);
           else this.watched.delete(resource);
         },
-        current: () => {},
+        current: (resource) => {
+          if (resource === RESOURCE.Service) this.currents++;
+        },
         absent: (resource) => this.absent.push(resource),
       },
       timeouts: this.#options.timeouts ?? PATIENT,
