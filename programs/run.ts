@@ -91,8 +91,11 @@ async function inTime<T>(
   const { process, result } = start();
   const { promise: late, reject } = Promise.withResolvers<never>();
   const timer = setTimeout(() => {
-    stuck.add(program);
-    process.once('exit', () => stuck.delete(program));
+    // One that has ended, and left children that hold its output, does not end again.
+    if (process.exitCode === null && process.signalCode === null) {
+      stuck.add(program);
+      process.once('exit', () => stuck.delete(program));
+    }
     // It is not asked first (SIGTERM): what hangs may not answer, and nothing that is run here tidies up.
     process.kill('SIGKILL');
     // Children of it may live on and hold these open.
