@@ -33,6 +33,8 @@ export interface ProgramOptions {
   readonly input?: string | Readable;
   /** Bytes of output; default: execa's, 100 MB. */
   readonly maxBuffer?: number;
+  /** The output is of no interest, however long it is, and not returned. */
+  readonly discardsOutput?: boolean;
   /** Is told the process id. */
   readonly onStart?: (pid: number) => void;
 }
@@ -45,15 +47,16 @@ export interface ProgramOptions {
 export function runProgram(
   program: string,
   args: readonly string[],
-  { timeout, input, maxBuffer, onStart }: ProgramOptions,
+  { timeout, input, maxBuffer, discardsOutput = false, onStart }: ProgramOptions,
 ): Promise<string> {
   return inTime(program, args, timeout, () => {
     const process = execa(program, args, {
       ...(input === undefined ? { stdin: 'ignore' } : { input }),
       ...(maxBuffer === undefined ? {} : { maxBuffer }),
+      stdout: discardsOutput ? 'ignore' : 'pipe',
     });
     if (process.pid !== undefined) onStart?.(process.pid);
-    return { process, result: process.then(({ stdout }) => stdout) };
+    return { process, result: process.then(({ stdout }) => stdout ?? '') };
   });
 }
 
