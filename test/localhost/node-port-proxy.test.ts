@@ -254,6 +254,19 @@ describe('the proxy for node ports on localhost', () => {
     assert.equal(await broken, true);
   });
 
+  it('listens no more once the agent ends, whatever a last sync says', async () => {
+    const target = await endpoint((socket) => void socket.resume());
+    const own = await nodePort([target]);
+    proxy.update([own]);
+    await client(own.port);
+    await waitFor('it is forwarded', () => heard.length === 1);
+    const drained = proxy.drain(5000);
+    proxy.update([own]);
+    assert.deepEqual(proxy.listeners()[0], ['IPv4', 0]);
+    timers.advance(5000);
+    await drained;
+  });
+
   it('passes over families that it does not serve', async () => {
     proxy = new NodePortProxy({
       families: [],
