@@ -15,6 +15,8 @@ export interface NodePortProxyOptions {
   readonly onBindFailure: (port: LocalhostNodePort, error: Error) => void;
   /** It could in the end. */
   readonly onBindRecovery: (port: LocalhostNodePort) => void;
+  /** It could not, and is not to be listened on any more. */
+  readonly onBindAbandoned: (port: LocalhostNodePort) => void;
   /** A connection was accepted, and its endpoint took it or did not. */
   readonly onConnection: (port: LocalhostNodePort, isForwarded: boolean) => void;
 }
@@ -113,6 +115,7 @@ export class NodePortProxy {
 
   #end(id: string, { nodePort, server }: Served): void {
     server.close();
+    if (this.#failing.has(id)) this.#options.onBindAbandoned(nodePort);
     this.#setFailing(nodePort, false);
     this.#counts[nodePort.family] -= 1;
     this.#served.delete(id);

@@ -22,6 +22,7 @@ describe('the proxy for node ports on localhost', () => {
       onBindFailure: (_nodePort, error) =>
         heard.push((error as NodeJS.ErrnoException).code ?? error.message),
       onBindRecovery: () => heard.push('recovered'),
+      onBindAbandoned: () => heard.push('abandoned'),
       onConnection: (_nodePort, isForwarded) => heard.push(isForwarded ? 'forwarded' : 'failed'),
     });
   });
@@ -273,6 +274,7 @@ describe('the proxy for node ports on localhost', () => {
       timers,
       onBindFailure: () => assert.fail(),
       onBindRecovery: () => {},
+      onBindAbandoned: () => {},
       onConnection: () => {},
     });
     const own = await nodePort([{ address: '127.0.0.1', port: 1 }]);
