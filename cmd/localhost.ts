@@ -1,8 +1,8 @@
-import type { Logger } from 'pino';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import { systemTimers } from '../proxier/runner.ts';
+import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated.ts';
 
 /** Milliseconds in which connections may end when the agent does. */
@@ -14,8 +14,8 @@ export const LOCALHOST_DRAIN = 5000;
  */
 export function localhostNodePorts(
   families: readonly IpFamily[],
-  metrics: Metrics,
-  log: Logger,
+  metrics: Pick<Metrics, 'localhostListenFailures' | 'localhostConnections'>,
+  log: DebugLog,
   onFailure: (service: ObjectKey, message: string) => void,
 ): NodePortProxy {
   const failures = new RepeatedFailures(log);
@@ -37,6 +37,8 @@ export function localhostNodePorts(
     },
     onBindRecovery: ({ id, serviceKey: service, family, port }) =>
       failures.succeeded(id, { service, family, port }, 'the node port is served on localhost now'),
+    onBindAbandoned: ({ id, serviceKey: service, family, port }) =>
+      failures.succeeded(id, { service, family, port }, 'the node port is no longer to be served'),
     onConnection: ({ family }, isForwarded) =>
       metrics.localhostConnections.inc({
         ip_family: family,

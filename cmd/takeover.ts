@@ -9,6 +9,8 @@ import { RepeatedFailures } from './repeated.ts';
  * within 60 s of the last one, the removal of thousands of VIPs included.
  */
 const LOOK_PERIOD = 15_000;
+/** Milliseconds in which handshakes that are under way are over, a SYN that was lost and sent again included. */
+const HANDSHAKE_PERIOD = 2000;
 /** Milliseconds from a failure to the next attempt; doubled with each one in a row, up to the longest. */
 const RETRY_PERIOD = 1000;
 const LONGEST_RETRY_PERIOD = 5 * 60_000;
@@ -19,10 +21,10 @@ export interface Removal {
   /** What a failure is called in the log. */
   readonly failure: string;
   /**
-   * @returns how many established connections still need what is to be removed, 0: it is gone; or that a
-   * sysctl must be set back first.
+   * @returns how many established connections still need what is to be removed, 0: it is gone; or that
+   * handshakes that are under way may; or that a sysctl must be set back first.
    */
-  attempt(): Promise<number | 'sysctl'>;
+  attempt(): Promise<number | 'handshakes' | 'sysctl'>;
 }
 
 /** All removals of an agent, and what they have not removed yet. */
@@ -53,8 +55,9 @@ export class Takeover {
         const left = await removal.attempt();
         if (left === 0) break;
         const reason = left === 'sysctl' ? left : 'connections';
-        const connections = left === 'sysctl' ? 0 : left;
-        if (reason === 'connections' && this.#kept.get(removal)?.reason !== reason) {
+        const connections = typeof left === 'number' ? left : 0;
+        const known = this.#kept.get(removal)?.connections ?? 0;
+        if (connections > 0 && known === 0) {
           this.#log.info(
             { what, connections },
             `mode ${what} left established connections; what they need stays until they end`,
@@ -63,7 +66,7 @@ export class Takeover {
         this.#kept.set(removal, { what, reason, connections });
         retryPeriod = RETRY_PERIOD;
         succeeded();
-        await this.#wait(LOOK_PERIOD);
+        await this.#wait(left === 'handshakes' ? HANDSHAKE_PERIOD : LOOK_PERIOD);
       } catch (error) {
         this.#failures.failed(key, { err: error }, `${failure}; trying again`);
         this.#kept.set(removal, { what, reason: 'error', connections: 0 });

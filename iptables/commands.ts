@@ -96,14 +96,17 @@ export function iptablesCommands(
 ): Iptables {
   const command = `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
   const [saveName, restoreName] = [`${command}-save`, `${command}-restore`];
-  const saveTable = (table: Table) =>
-    named(saveName, runProgram(saveName, ['-t', table], { timeout: timeouts.read }));
+  const saveTable = (table: Table, discardsOutput = false) =>
+    named(
+      saveName,
+      runProgram(saveName, ['-t', table], { timeout: timeouts.read, discardsOutput }),
+    );
   return {
     family,
     variant,
     save: () => named(saveName, readProgram(saveName, [], timeouts.read, parseSaved)),
-    saveTable,
-    probe: async (table) => void (await saveTable(table)),
+    saveTable: (table) => saveTable(table),
+    probe: async (table) => void (await saveTable(table, true)),
     async restore(input) {
       await named(
         restoreName,

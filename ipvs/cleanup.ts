@@ -37,6 +37,11 @@ export interface Retiring {
   readonly connections: number;
   /** The services that carry them. */
   readonly busy: readonly IpvsServiceKey[];
+  /**
+   * Some service took new connections until this look. The handshakes of the latest may be under way,
+   * and the kernel does not count them as established yet.
+   */
+  readonly hasBegun: boolean;
 }
 
 /**
@@ -51,6 +56,7 @@ export async function retireServices(
   const ipvs = await Ipvs.open();
   try {
     let connections = 0;
+    let hasBegun = false;
     const busy: IpvsServiceKey[] = [];
     for (const key of among ?? (await ownServices(ipvs, excludeCidrs))) {
       const destinations = await ipvs.destinations(key);
@@ -60,17 +66,17 @@ export async function retireServices(
       );
       if (active > 0) busy.push(key);
       connections += active;
+      const open = destinations.filter(({ weight }) => weight > 0);
+      hasBegun ||= open.length > 0;
       // The kernel refuses none but those that went in between.
       await ipvs.apply(
-        destinations
-          .filter(({ weight }) => weight > 0)
-          .map(({ address, port }) => {
-            const destination = { address, port, weight: 0 };
-            return { op: 'edit-destination', key, destination };
-          }),
+        open.map(({ address, port }) => {
+          const destination = { address, port, weight: 0 };
+          return { op: 'edit-destination', key, destination };
+        }),
       );
     }
-    return { connections, busy };
+    return { connections, busy, hasBegun };
   } finally {
     await ipvs.close();
   }

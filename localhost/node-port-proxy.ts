@@ -15,6 +15,8 @@ export interface NodePortProxyOptions {
   readonly onBindFailure: (port: LocalhostNodePort, error: Error) => void;
   /** It could in the end. */
   readonly onBindRecovery: (port: LocalhostNodePort) => void;
+  /** It could not, and is not to be listened on any more. */
+  readonly onBindAbandoned: (port: LocalhostNodePort) => void;
   /** A connection was accepted, and its endpoint took it or did not. */
   readonly onConnection: (port: LocalhostNodePort, isForwarded: boolean) => void;
 }
@@ -37,6 +39,7 @@ export class NodePortProxy {
   readonly #counts: Record<IpFamily, number> = { IPv4: 0, IPv6: 0 };
   readonly #connections = new Set<Socket>();
   #onIdle = () => {};
+  #isDraining = false;
 
   constructor(options: NodePortProxyOptions) {
     this.#options = options;
@@ -47,8 +50,9 @@ export class NodePortProxy {
     return this.#options.families.map((family) => [family, this.#counts[family]]);
   }
 
-  /** Takes what changed; port 0 ends a listener. */
+  /** Takes what changed; port 0 ends a listener. Nothing is listened on any more after `drain`. */
   update(changes: readonly LocalhostNodePort[]): void {
+    if (this.#isDraining) return;
     const own = changes.filter(({ family }) => this.#options.families.includes(family));
     // First all that end: another Service may have got their port.
     for (const { id, port } of own) {
@@ -72,6 +76,7 @@ export class NodePortProxy {
    * @param milliseconds after which those that are left are reset.
    */
   async drain(milliseconds: number): Promise<void> {
+    this.#isDraining = true;
     for (const [id, served] of this.#served) this.#end(id, served);
     if (this.#connections.size === 0) return;
     const { timers } = this.#options;
@@ -110,6 +115,7 @@ export class NodePortProxy {
 
   #end(id: string, { nodePort, server }: Served): void {
     server.close();
+    if (this.#failing.has(id)) this.#options.onBindAbandoned(nodePort);
     this.#setFailing(nodePort, false);
     this.#counts[nodePort.family] -= 1;
     this.#served.delete(id);

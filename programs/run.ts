@@ -33,6 +33,8 @@ export interface ProgramOptions {
   readonly input?: string | Readable;
   /** Bytes of output; default: execa's, 100 MB. */
   readonly maxBuffer?: number;
+  /** The output is of no interest, however long it is, and not returned. */
+  readonly discardsOutput?: boolean;
   /** Is told the process id. */
   readonly onStart?: (pid: number) => void;
 }
@@ -45,15 +47,16 @@ export interface ProgramOptions {
 export function runProgram(
   program: string,
   args: readonly string[],
-  { timeout, input, maxBuffer, onStart }: ProgramOptions,
+  { timeout, input, maxBuffer, discardsOutput = false, onStart }: ProgramOptions,
 ): Promise<string> {
   return inTime(program, args, timeout, () => {
     const process = execa(program, args, {
       ...(input === undefined ? { stdin: 'ignore' } : { input }),
       ...(maxBuffer === undefined ? {} : { maxBuffer }),
+      stdout: discardsOutput ? 'ignore' : 'pipe',
     });
     if (process.pid !== undefined) onStart?.(process.pid);
-    return { process, result: process.then(({ stdout }) => stdout) };
+    return { process, result: process.then(({ stdout }) => stdout ?? '') };
   });
 }
 
@@ -91,8 +94,11 @@ async function inTime<T>(
   const { process, result } = start();
   const { promise: late, reject } = Promise.withResolvers<never>();
   const timer = setTimeout(() => {
-    stuck.add(program);
-    process.once('exit', () => stuck.delete(program));
+    // One that has ended, and left children that hold its output, does not end again.
+    if (process.exitCode === null && process.signalCode === null) {
+      stuck.add(program);
+      process.once('exit', () => stuck.delete(program));
+    }
     // It is not asked first (SIGTERM): what hangs may not answer, and nothing that is run here tidies up.
     process.kill('SIGKILL');
     // Children of it may live on and hold these open.

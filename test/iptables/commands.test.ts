@@ -54,6 +54,12 @@ describe('the iptables commands', () => {
     }
   });
 
+  it('tell that a table is there, however long it is', async () => {
+    // More than what execa keeps of an output.
+    programs.write('iptables-nft-save', "head -c 101000000 /dev/zero | tr '\\0' x");
+    await iptablesCommands('IPv4', 'nft').probe('nat');
+  });
+
   it('that hang in a sync are not tried with other input; the next sync does it all', async () => {
     const limits = { read: LONG, write: 300, version: LONG };
     const backend = iptablesBackend(iptablesCommands('IPv4', 'nft', limits), {

@@ -22,6 +22,7 @@ describe('the proxy for node ports on localhost', () => {
       onBindFailure: (_nodePort, error) =>
         heard.push((error as NodeJS.ErrnoException).code ?? error.message),
       onBindRecovery: () => heard.push('recovered'),
+      onBindAbandoned: () => heard.push('abandoned'),
       onConnection: (_nodePort, isForwarded) => heard.push(isForwarded ? 'forwarded' : 'failed'),
     });
   });
@@ -254,12 +255,26 @@ describe('the proxy for node ports on localhost', () => {
     assert.equal(await broken, true);
   });
 
+  it('listens no more once the agent ends, whatever a last sync says', async () => {
+    const target = await endpoint((socket) => void socket.resume());
+    const own = await nodePort([target]);
+    proxy.update([own]);
+    await client(own.port);
+    await waitFor('it is forwarded', () => heard.length === 1);
+    const drained = proxy.drain(5000);
+    proxy.update([own]);
+    assert.deepEqual(proxy.listeners()[0], ['IPv4', 0]);
+    timers.advance(5000);
+    await drained;
+  });
+
   it('passes over families that it does not serve', async () => {
     proxy = new NodePortProxy({
       families: [],
       timers,
       onBindFailure: () => assert.fail(),
       onBindRecovery: () => {},
+      onBindAbandoned: () => {},
       onConnection: () => {},
     });
     const own = await nodePort([{ address: '127.0.0.1', port: 1 }]);

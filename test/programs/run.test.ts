@@ -39,6 +39,7 @@ describe('a program that is run', () => {
     ['waits for ever', 'waits', 'exec sleep 1000'],
     ['does not end when it is asked to', 'ignores', "trap '' TERM; sleep 30; sleep 30"],
     ['has children that hold its output', 'forks', 'sleep 30 & wait'],
+    ['ends before children that hold its output', 'leaves', 'sleep 30 &'],
   ] as const) {
     it(`that ${how} is killed at the end of its time, and can be run again`, async () => {
       programs.write(name, script);
