@@ -81,7 +81,9 @@ async function baseConfig(
   }
   const { KUBERNETES_SERVICE_HOST: host, KUBERNETES_SERVICE_PORT: port } = process.env;
   if (!host || !port) {
-    throw new ClusterConfigError('neither --kubeconfig nor --master is given, and this is no pod');
+    throw new ClusterConfigError(
+      'neither --kubeconfig nor --master is given, and this is no pod; without an API server, use --manifests',
+    );
   }
   const server = `https://${host.includes(':') ? `[${host}]` : host}:${port}`;
   const caFile = join(serviceAccount, 'ca.crt');
@@ -94,14 +96,25 @@ async function baseConfig(
 }
 
 async function readKubeconfig(path: string): Promise<ClusterConfig> {
-  const [{ parse }, { newClusters, newContexts, newUsers }] = await Promise.all([
+  const [{ parse, YAMLParseError }, { newClusters, newContexts, newUsers }] = await Promise.all([
     import('yaml'),
     import('@kubernetes/client-node/dist/config_types.js'),
   ]);
   const refuse = (reason: string, cause?: unknown) =>
     new ClusterConfigError(`kubeconfig ${JSON.stringify(path)} ${reason}`, { cause });
+  const parsed = (text: string): unknown => {
+    try {
+      return parse(text, { logLevel: 'error' });
+    } catch (error) {
+      // Neither its message nor a cause: both quote the file, which has credentials.
+      const { code, linePos } = error instanceof YAMLParseError ? error : {};
+      const [start] = linePos ?? [];
+      const where = start && ` at line ${start.line}, column ${start.col} (${code})`;
+      throw refuse(`is no valid YAML${where ?? ''}`);
+    }
+  };
   try {
-    const raw: unknown = parse(await readFile(path, 'utf8'));
+    const raw = parsed(await readFile(path, 'utf8'));
     const { clusters, contexts, users, 'current-context': current } = isRecord(raw) ? raw : {};
     const context = newContexts(contexts).find(({ name }) => name === current);
     if (context === undefined) throw refuse('has no current context');
@@ -111,6 +124,13 @@ async function readKubeconfig(path: string): Promise<ClusterConfig> {
       ? newUsers(users).find(({ name }) => name === context.user)
       : ANONYMOUS;
     if (user === undefined) throw refuse(`has no user ${JSON.stringify(context.user)}`);
+    if (!(user.certData || user.certFile) !== !(user.keyData || user.keyFile)) {
+      const [given, missing] =
+        user.keyData || user.keyFile
+          ? ['client-key', 'client-certificate']
+          : ['client-certificate', 'client-key'];
+      throw refuse(`has a ${given} of user ${JSON.stringify(user.name)} without a ${missing}`);
+    }
     const entries = Array.isArray(users) ? (users as readonly UserEntry[]) : [];
     const entry = entries.find(({ name }) => name === user.name);
     return {

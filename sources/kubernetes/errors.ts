@@ -12,7 +12,7 @@ export class ApiError extends Error {
   readonly retryAfterMs: number;
 
   constructor(code: number, reason: string, message: string, retryAfterMs = 0) {
-    super(`API server: ${code} ${reason}: ${message}`);
+    super(`API server: ${[code, reason].join(' ').trim()}: ${message}`);
     this.code = code;
     this.reason = reason;
     this.retryAfterMs = retryAfterMs;

@@ -94,6 +94,11 @@ const REASONS: readonly Reason[] = [
     words: () => 'cannot be asked: client-key does not belong to client-certificate',
   },
   {
+    codes: /^ERR_OSSL_(UNSUPPORTED|PEM_.*|ASN1_.*)$/,
+    words: () =>
+      'cannot be asked: client-certificate or client-key of the kubeconfig is not what its name says',
+  },
+  {
     codes: /ALERT_(CERTIFICATE|BAD_CERTIFICATE|UNSUPPORTED_CERTIFICATE|UNKNOWN_CA)/,
     words: () =>
       'does not accept the client certificate: check client-certificate and client-key of the kubeconfig',
@@ -142,8 +147,14 @@ export function explainConnection(cause: unknown, target: Target | undefined): s
   return `${subject} ${reason.words(error, new URL(asked), check)} (${code})`;
 }
 
-/** What to do about an answer with an error; empty when the answer says enough. */
-export function adviceOn(code: number, { method, path, query }: Asked): string {
+/**
+ * What to do about an answer with an error; empty when the answer says enough.
+ * @param body the answer's.
+ */
+export function adviceOn(code: number, body: string, { method, path, query }: Asked): string {
+  if (code === 403 && body.includes('system:anonymous')) {
+    return 'the API server did not accept the credentials, or there are none: check the token or client certificate of the kubeconfig, or of the service account';
+  }
   if (code === 401) {
     return 'the credentials are not valid, or not any more: check the token or client certificate of the kubeconfig, or of the service account';
   }
@@ -151,7 +162,7 @@ export function adviceOn(code: number, { method, path, query }: Asked): string {
     const { group, resource } = PATH.exec(path)?.groups ?? {};
     const verb = verbOf(method, query);
     const inGroup = group === undefined ? '' : ` of the API group ${group}`;
-    return `the agent needs the right to ${verb} ${resource}${inGroup}: apply rbac.yaml of deploy/, and check the ClusterRoleBinding`;
+    return `this user needs the right to ${verb} ${resource}${inGroup}: apply rbac.yaml of deploy/base, deploy/network-policy or deploy/dns, and check the ClusterRoleBinding`;
   }
   return '';
 }

@@ -174,7 +174,7 @@ function createSession(
       const body = await text(answer.response);
       const status = parseOrUndefined(body);
       const advice =
-        adviceOn(statusCode, { method, path, query }) ||
+        adviceOn(statusCode, body, { method, path, query }) ||
         (isRecord(status) ? '' : adviceOnStranger(statusCode, body, answered.location));
       throw statusError(status, statusCode, { retryAfter: answered['retry-after'], advice });
     } finally {

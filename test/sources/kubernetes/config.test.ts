@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { inspect } from 'node:util';
 import { ClusterConfigError, loadClusterConfig } from '../../../sources/kubernetes/config.ts';
 
 const CONTEXT = {
@@ -140,14 +141,41 @@ describe('kubernetes configuration', () => {
     await assert.rejects(loadClusterConfig({ master: 'kube' }), /: --master: "kube" is no URL/);
   });
 
+  for (const text of [
+    'users:\n  - user:\n      password: abc: SECRET',
+    'users: [{user: {token: "SECRET',
+    'users: [{user: {token: [SECRET}}]',
+    'users: [{user: {token: *SECRET}}]',
+    'users: [{user: {token: !SECRET x}}',
+  ]) {
+    it(`quotes no credentials of a file that is no YAML: ${JSON.stringify(text)}`, async () => {
+      await assert.rejects(loadClusterConfig({ kubeconfig: write(text) }), (error) => {
+        assert.ok(error instanceof ClusterConfigError);
+        assert.match(error.message, /is no valid YAML/);
+        assert.doesNotMatch(inspect(error), /SECRET/);
+        return true;
+      });
+    });
+  }
+
   for (const [what, config, pattern] of [
     ['a file that is missing', undefined, /cannot be read: ENOENT/],
-    ['one that is no YAML', '{', /cannot be read/],
+    ['one that is no YAML', '{', /is no valid YAML at line 1, column 2 \(/],
     ['one that is no object', '- 1', /no current context/],
     ['one without a current context', { ...WHOLE, 'current-context': 'z' }, /no current context/],
     ['an unknown cluster', { ...WHOLE, 'current-context': 'y' }, /no cluster "none"/],
     ['an unknown user', { ...WHOLE, users: [] }, /no user "u"/],
     ['a cluster without a server', withCluster({ server: '' }), /server is missing/],
+    [
+      'a client certificate without its key',
+      withUser({ 'client-certificate': 'client.crt' }),
+      /has a client-certificate of user "u" without a client-key/,
+    ],
+    [
+      'a client key without its certificate',
+      withUser({ 'client-key-data': 'a2V5' }),
+      /has a client-key of user "u" without a client-certificate/,
+    ],
     [
       'a server that is no URL',
       withCluster({ server: 'kube.example' }),

@@ -78,10 +78,14 @@ describe('why a request to the API server failed', () => {
   it('403: which right is missing', () => {
     const path = '/apis/discovery.k8s.io/v1/endpointslices';
     const advice = (method: string, at: string, query = {}) =>
-      adviceOn(403, { method, path: at, query });
+      adviceOn(403, 'User "x" cannot do this', { method, path: at, query });
     assert.match(
       advice('GET', path, { watch: 'true' }),
       /right to watch endpointslices of the API group discovery\.k8s\.io: apply rbac\.yaml/,
+    );
+    assert.match(
+      adviceOn(403, 'User "system:anonymous" cannot', { method: 'GET', path, query: {} }),
+      /did not accept the credentials/,
     );
     assert.match(advice('GET', '/api/v1/namespaces/x/services'), /right to list services:/);
     const events = '/apis/events.k8s.io/v1/namespaces/default/events';
@@ -110,15 +114,15 @@ describe('why a request to the API server failed', () => {
 
     for (const [what, code, text, words] of [
       ['a page', 200, '<html></html>', /is not JSON; something else than an API server may/],
-      ['a page with an error', 502, '<html></html>', /: 502 : something else .* such as a proxy/],
+      ['a page with an error', 502, '<html></html>', /: 502: something else .* such as a proxy/],
       [
         'a server of TLS',
         400,
         'Client sent an HTTP request to an HTTPS server.\n',
-        /: 400 : the server speaks TLS: .* must be https:\/\//,
+        /: 400: the server speaks TLS: .* must be https:\/\//,
       ],
-      ['401 without more', 401, '', /: 401 : the credentials are not valid, or not any more/],
-      ['404 without more', 404, '404 page not found\n', /: 404 : it does not know this path/],
+      ['401 without more', 401, '', /: 401: the credentials are not valid, or not any more/],
+      ['404 without more', 404, '404 page not found\n', /: 404: it does not know this path/],
     ] as const) {
       it(what, async () => {
         server = createServer((_request, response) => {
