@@ -46,8 +46,8 @@ const EXIT_HELP = `
 Exit status:
   0  allowed, in every IP family that both ends have
   1  denied
-  2  error, or it cannot be told: no such pod, or it depends on which addresses
-     of domain names the node knows
+  2  error, or it cannot be told: no such pod, objects that cannot be read, or it
+     depends on which addresses of domain names the node knows
 `;
 
 export function addPolicyCommand(program: Command): void {
@@ -95,7 +95,11 @@ export function addPolicyCommand(program: Command): void {
       process.exitCode = EXIT.unknown;
       const { options } = await loadOrWarn(texts);
       const note = (line: string) => process.stderr.write(`${line}\n`);
-      const objects = await readOnce(options, [ALL_SERVICES, ...policyResources()], note);
+      let isComplete = true;
+      const objects = await readOnce(options, [ALL_SERVICES, ...policyResources()], (line) => {
+        isComplete = false;
+        note(line);
+      });
       refuseService(objects, texts.to);
       const faults: ToldFault[] = [];
       const policies = new PolicyFaults({
@@ -112,7 +116,8 @@ export function addPolicyCommand(program: Command): void {
         texts.output === 'json' ? `${JSON.stringify(answer, undefined, 2)}\n` : textOf(answer),
       );
       for (const line of faultNotes(answer, faults)) note(line);
-      process.exitCode = isCertain(answer) ? EXIT[answer.verdict] : EXIT.unknown;
+      if (!isComplete) note('not all objects can be read, and these may decide otherwise');
+      process.exitCode = isComplete && isCertain(answer) ? EXIT[answer.verdict] : EXIT.unknown;
     },
   );
 }

@@ -235,6 +235,19 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     assert.match(stdout, /Exit status:\n {2}0 {2}allowed.*\n {2}1 {2}denied\n {2}2 {2}error/);
   });
 
+  it('exits with 2 when a file cannot be read, for it may have the policy that decides', async () => {
+    const broken = join(directory, 'broken.yaml');
+    writeFileSync(broken, '{');
+    try {
+      const { stdout, stderr, exitCode } = await ask('default/web', 'data/db', 5432);
+      assert.match(stdout, /: allowed\n/);
+      assert.match(stderr, /broken\.yaml[^]*these may decide otherwise/);
+      assert.equal(exitCode, 2);
+    } finally {
+      rmSync(broken);
+    }
+  });
+
   it('exits with 2 when the cluster cannot be asked', async () => {
     const ends = ['--from', 'default/web', '--to', 'data/db', '--port', '80'];
     assert.equal((await explain('--master', 'http://127.0.0.1:1', ...ends)).exitCode, 2);
