@@ -2,7 +2,7 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import type { Logger } from 'pino';
-import { isUnspecified } from '../api/addresses.ts';
+import { familyOf, isUnspecified } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
@@ -168,7 +168,32 @@ export async function warnOfBridge(
   for (const family of families) {
     const name = `net.bridge.bridge-nf-call-${family === 'IPv4' ? 'iptables' : 'ip6tables'}`;
     if ((await read(name)) === '0') {
-      log.warn({ sysctl: name }, 'is 0: Services between pods on one bridge may not work');
+      log.warn(
+        { sysctl: name },
+        `${name}=0: traffic between pods on the same bridge bypasses Service rules`,
+      );
+    }
+  }
+}
+
+/**
+ * Without forwarding, what is translated for other hosts and pods is dropped. A single-stack node need not
+ * forward the family that it has no address of.
+ * @param addresses of the Node; empty: unknown, and IPv4 is assumed.
+ */
+export async function warnOfForwarding(
+  addresses: readonly string[],
+  log: Log,
+  read = readSysctl,
+): Promise<void> {
+  const families = addresses.length === 0 ? ['IPv4'] : new Set(addresses.map(familyOf));
+  for (const family of families) {
+    const name = family === 'IPv4' ? 'net.ipv4.ip_forward' : 'net.ipv6.conf.all.forwarding';
+    if ((await read(name)) === '0') {
+      log.warn(
+        { sysctl: name },
+        `${name}=0: ${family} Services answer only to processes of this node, not to pods or other hosts; set it to 1`,
+      );
     }
   }
 }

@@ -36,6 +36,7 @@ import {
   effectiveNodeName,
   nodeIpOverride,
   warnOfBridge,
+  warnOfForwarding,
   warnOfStrictConntrack,
 } from './node-setup.ts';
 import { createObserver } from './observer.ts';
@@ -218,6 +219,8 @@ async function run(texts: FlagTexts): Promise<void> {
   const mode = await start(podCidrs, policy?.ports ?? [], takeover);
   const { resetsTcp } = mode;
   if (resetsTcp) await warnOfStrictConntrack(log);
+  // After the mode has started: mode ipvs turns it on.
+  await warnOfForwarding(table.node?.addresses ?? [], log);
   backends = mode.backends;
   for (const { family } of backends) startFamily(metrics, family);
   localhost = localhostNodePorts(mode.localhostProxyFamilies, metrics, log, (key, message) =>

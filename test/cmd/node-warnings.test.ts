@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import {
   warnOfBridge,
+  warnOfForwarding,
   warnOfOtherVariant,
   warnOfStrictConntrack,
   whyNot,
@@ -49,6 +50,24 @@ describe('warnings about the node', () => {
     assert.deepEqual(await warn(both, { [v4]: '1', [v6]: '0' }), [{ sysctl: v6 }]);
     assert.deepEqual(await warn(['IPv4'], { [v4]: '0', [v6]: '0' }), [{ sysctl: v4 }]);
     assert.deepEqual(await warn(both, {}), [], 'no bridge calls iptables, for there is no module');
+  });
+
+  it('forwarding that is off, in the families of the Node', async () => {
+    const v4 = 'net.ipv4.ip_forward';
+    const v6 = 'net.ipv6.conf.all.forwarding';
+    const warn = async (addresses: readonly string[], sysctls: Record<string, string>) => {
+      warned = [];
+      await warnOfForwarding(addresses, log, async (name) => sysctls[name]);
+      return warned.map(([details]) => details);
+    };
+    const off = { [v4]: '0', [v6]: '0' };
+    assert.deepEqual(await warn(['10.0.0.1', 'fd00::1', '10.0.0.2'], off), [
+      { sysctl: v4 },
+      { sysctl: v6 },
+    ]);
+    assert.deepEqual(await warn(['10.0.0.1'], off), [{ sysctl: v4 }]);
+    assert.deepEqual(await warn([], off), [{ sysctl: v4 }], 'no Node');
+    assert.deepEqual(await warn(['10.0.0.1', 'fd00::1'], { [v4]: '1', [v6]: '1' }), []);
   });
 
   it('conntrack that takes a packet without an entry for invalid, where connections are to be reset', async () => {
