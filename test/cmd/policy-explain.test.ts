@@ -241,7 +241,7 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     try {
       const { stdout, stderr, exitCode } = await ask('default/web', 'data/db', 5432);
       assert.match(stdout, /: allowed\n/);
-      assert.match(stderr, /broken\.yaml[^]*these may decide otherwise/);
+      assert.match(stderr, /broken\.yaml[\s\S]*these may decide otherwise/);
       assert.equal(exitCode, 2);
     } finally {
       rmSync(broken);
