@@ -1,4 +1,3 @@
-import type { Logger } from 'pino';
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
@@ -11,6 +10,7 @@ import type { NodeFacts } from '../proxier/backend.ts';
 import { systemTimers } from '../proxier/runner.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { serve } from './listen.ts';
+import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated.ts';
 
 export interface HealthOptions {
@@ -46,6 +46,8 @@ export interface AgentHealth {
   close(): void;
 }
 
+type HealthMetrics = Pick<Metrics, 'healthz' | 'livez' | 'initialSyncComplete'>;
+
 /** kube-proxy's: how many sync periods something may be queued. */
 const PATIENCE = 2;
 const NO_FACTS: NodeFacts = { addresses: [], primary: [] };
@@ -66,7 +68,11 @@ export function proxyHealth(
  * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
  * that cannot be bound stops nothing: it is logged and tried again.
  */
-export function startHealth(options: HealthOptions, metrics: Metrics, log: Logger): AgentHealth {
+export function startHealth(
+  options: HealthOptions,
+  metrics: HealthMetrics,
+  log: DebugLog,
+): AgentHealth {
   const proxy = proxyHealth(options);
   const failures = new RepeatedFailures(log);
   const services = new ServiceServers({
@@ -86,6 +92,13 @@ export function startHealth(options: HealthOptions, metrics: Metrics, log: Logge
         `${service} ${host} ${port}`,
         { service, port },
         'the health check node port is served now',
+      ),
+    // Otherwise the same failure of a Service that comes back would count as told.
+    onEnd: (service, port, host) =>
+      failures.succeeded(
+        `${service} ${host} ${port}`,
+        { service, port },
+        'the health check node port is no longer to be served',
       ),
   });
   const setNodeFacts = (family: IpFamily, facts: NodeFacts) => {
@@ -115,8 +128,8 @@ export function startHealth(options: HealthOptions, metrics: Metrics, log: Logge
 function serveProxyHealth(
   { bindAddress, hardFail, onFailure }: HealthOptions,
   proxy: ProxyHealth,
-  metrics: Metrics,
-  log: Logger,
+  metrics: HealthMetrics,
+  log: DebugLog,
 ): Listener | undefined {
   if (bindAddress === undefined) return undefined;
   const counters = { '/healthz': metrics.healthz, '/livez': metrics.livez };

@@ -26,6 +26,8 @@ export interface ServiceServersOptions {
   readonly onBindFailure: (serviceKey: ObjectKey, port: number, error: Error, host: string) => void;
   /** It could in the end. */
   readonly onBindRecovery: (serviceKey: ObjectKey, port: number, host: string) => void;
+  /** The port is no longer to be served on this address, whether it could be bound or not. */
+  readonly onEnd: (serviceKey: ObjectKey, port: number, host: string) => void;
 }
 
 /** One Service in one family. */
@@ -67,7 +69,7 @@ export class ServiceServers {
     for (const { family, serviceKey, port } of changes) {
       const served = this.#served[family].get(serviceKey);
       if (served === undefined || served.health.port === port) continue;
-      for (const server of served.servers.values()) server.close();
+      for (const host of [...served.servers.keys()]) this.#end(served, host);
       this.#served[family].delete(serviceKey);
     }
     for (const health of changes) {
@@ -93,13 +95,17 @@ export class ServiceServers {
     }
   }
 
+  #end({ health: { serviceKey, port }, servers }: Served, host: string): void {
+    servers.get(host)?.close();
+    servers.delete(host);
+    this.#options.onEnd(serviceKey, port, host);
+  }
+
   #listenOn(served: Served): void {
     const { serviceKey, family, port } = served.health;
     const hosts = this.#hosts[family];
-    for (const [host, server] of served.servers) {
-      if (hosts.includes(host)) continue;
-      server.close();
-      served.servers.delete(host);
+    for (const host of [...served.servers.keys()]) {
+      if (!hosts.includes(host)) this.#end(served, host);
     }
     const { listen, isProxyHealthy, onBindFailure, onBindRecovery } = this.#options;
     for (const host of hosts) {

@@ -18,6 +18,7 @@ function build() {
   const open = new Map<string, PortOptions>();
   const state = { isProxyHealthy: true };
   const failures: string[] = [];
+  const ended: string[] = [];
   const servers = new ServiceServers({
     isProxyHealthy: () => state.isProxyHealthy,
     listen(options) {
@@ -34,6 +35,7 @@ function build() {
     },
     onBindFailure: (service, port, error) => failures.push(`${service} ${port} ${error.message}`),
     onBindRecovery: (service, port) => failures.push(`${service} ${port} recovered`),
+    onEnd: (service, port, host) => ended.push(`${service} ${host} ${port}`),
   });
   /** What was opened and closed by one call. */
   const done = (call: () => void) => {
@@ -41,7 +43,7 @@ function build() {
     call();
     return [...log];
   };
-  return { servers, open, state, failures, done };
+  return { servers, open, state, failures, ended, done };
 }
 
 /** As `build`, with node ports on every address. */
@@ -68,6 +70,15 @@ describe('servers of health check node ports', () => {
       done(() => servers.close()),
       ['close 0.0.0.0 30003'],
     );
+  });
+
+  it('are told to have ended with their Service, their port or their address', () => {
+    const { servers, ended } = everywhere();
+    servers.update([health('a/b', 30_001), health('a/c', 30_002)]);
+    servers.update([health('a/b', 30_003), health('a/c', 0)]);
+    assert.deepEqual(ended, ['a/b 0.0.0.0 30001', 'a/c 0.0.0.0 30002']);
+    servers.setAddresses('IPv4', ['192.0.2.1']);
+    assert.deepEqual(ended.slice(2), ['a/b 0.0.0.0 30003']);
   });
 
   it('of each family have sockets of their own', () => {
