@@ -52,6 +52,11 @@ import { stopSignal } from './stop-signal.ts';
 import { Takeover } from './takeover.ts';
 import { addVersionFlag, VERSION } from './version.ts';
 
+/**
+ * Milliseconds after which the agent ends whatever still runs: a restart for a changed configuration has
+ * nobody who kills it, unlike the kubelet's SIGTERM.
+ */
+const LONGEST_STOP = 25_000;
 /** What the agent was doing, in its Events on the Node. */
 const START = 'StartPortwide';
 
@@ -73,8 +78,17 @@ async function run(texts: FlagTexts): Promise<void> {
   const stopping = stopSignal();
   await checkSource(options);
   await requireNetAdmin('portwide run');
+  const configChanged = Promise.withResolvers<number>();
+  let isServing = false;
   const restart =
-    file && restartOnChange({ file, texts, jitter: options.configRestartJitter, log });
+    file &&
+    restartOnChange({
+      file,
+      texts,
+      jitter: options.configRestartJitter,
+      log,
+      exit: (status) => (isServing ? configChanged.resolve(status) : process.exit(status)),
+    });
   const nodeName = effectiveNodeName(options);
   const kind = await pickMode(options, log);
   log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
@@ -272,8 +286,11 @@ async function run(texts: FlagTexts): Promise<void> {
     },
   );
 
-  const signal = await stopping;
-  log.info({ signal }, 'stopping; the rules stay');
+  isServing = true;
+  const end = await Promise.race([stopping, configChanged.promise]);
+  const status = typeof end === 'number' ? end : 0;
+  if (typeof end === 'string') log.info({ signal: end }, 'stopping; the rules stay');
+  setTimeout(() => process.exit(status), LONGEST_STOP).unref();
   // Node ports of the next agent's own are free from here on.
   const drained = localhost.drain(LOCALHOST_DRAIN);
   await source.stop();
@@ -287,7 +304,7 @@ async function run(texts: FlagTexts): Promise<void> {
   server?.close();
   health.close();
   lock.close();
-  process.exit(0);
+  process.exit(status);
 }
 
 /** With `--detect-local-mode NodeCIDR` nothing can be done before the Node has pod CIDRs. */

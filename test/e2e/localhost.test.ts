@@ -1,4 +1,7 @@
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
 import { Scrape } from '../metrics/scrape.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -10,6 +13,15 @@ const NODE_PORT = 30_280;
 const LISTEN = '0A';
 const IN_PROC = { 4: '0100007F', 6: '00000000000000000000000001000000' } as const;
 const LOCALHOST = { 4: '127.0.0.1', 6: '::1' } as const;
+const CONFIG = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+clusterCIDR: 10.244.0.0/16,fd00:10:244::/48
+nodePortAddresses: [primary, localhost]
+nftables: {minSyncPeriod: 10ms}
+conntrack: {maxPerCore: 0}
+portwide: {configRestartJitter: 0s}
+`;
 
 describe('node ports on localhost in mode nftables', () => {
   let lab: Lab;
@@ -134,6 +146,31 @@ describe('node ports on localhost in mode nftables', () => {
       const again = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
       return again.outcome === 'answered';
     });
+  });
+
+  it('an agent whose configuration file changed lets connections end before it does', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'portwide-e2e-localhost-'));
+    try {
+      const file = join(directory, 'config.conf');
+      writeFileSync(file, CONFIG);
+      await agent.stop();
+      const world = new World(lab, agent, 4);
+      const { ended } = agent.launch([`--config=${file}`, '--hostname-override=node', '-v=3']);
+      await world.apply(objects(world, [world.pod(0)]));
+      const held = await waitFor('a pod takes a connection', () =>
+        lab.node.hold('127.0.0.1', NODE_PORT),
+      );
+      writeFileSync(file, `${CONFIG}# another version\n`);
+      await waitFor('nobody listens any more', async () => {
+        const { outcome } = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
+        return outcome === 'refused';
+      });
+      assert.match(await held.exchange('still there?'), /still there/);
+      await held.close();
+      assert.match(await ended, /exit code 75/);
+    } finally {
+      rmSync(directory, { recursive: true });
+    }
   });
 
   it('without localhost among the addresses nobody listens', async () => {
