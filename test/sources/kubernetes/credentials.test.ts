@@ -96,15 +96,16 @@ describe('credentials', () => {
         );
         return true;
       });
-    await unreadable({ 'client-certificate': missing });
-    await unreadable({ 'client-key': missing });
+    await unreadable({ 'client-certificate': missing, 'client-key-data': base64(pem('key')) });
+    await unreadable({ 'client-key': missing, 'client-certificate-data': base64(pem('cert')) });
     await unreadable({}, { 'certificate-authority': missing });
   });
 
   it('what is no PEM is named', async () => {
     const refused = async (field: string, value: string) => {
-      const given = { [field]: value };
+      const other = field.startsWith('client-key') ? 'client-certificate-data' : 'client-key-data';
       const isOfCluster = field.startsWith('certificate-authority');
+      const given = { [field]: value, ...(!isOfCluster && { [other]: base64(pem('other')) }) };
       const source = await (isOfCluster ? sourceOf({}, given) : sourceOf(given));
       await assert.rejects(source.read(), { message: `${field}: there is no PEM in it` });
     };
