@@ -10,7 +10,7 @@ demo: setup
 ## Type check, lint and all tests. Most of these wait for something, so there are more at a time than a
 ## small machine has cores; those in user-mode-linux take longest and begin first.
 test: setup lint
-	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
+	@mocha --parallel --jobs 3 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
 lint: setup
 	@tsc

@@ -257,7 +257,7 @@ describe('addresses of domain names', () => {
         await spoofers.elsewhere.call('send', forged, data);
       }
       // Two are packets of the connection, as conntrack sees it.
-      await waitFor('they are seen', async () => (await unasked()) === before + 2);
+      await waitFor('they are seen', async () => (await unasked()) >= before + 2);
       assert.ok(await isDenied(addressOf(number, 'A')));
       asking.kill();
     });
