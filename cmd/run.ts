@@ -53,8 +53,8 @@ import { Takeover } from './takeover.ts';
 import { addVersionFlag, VERSION } from './version.ts';
 
 /**
- * Milliseconds after which the agent ends whatever still runs: a restart for a changed configuration has
- * nobody who kills it, unlike the kubelet's SIGTERM.
+ * Milliseconds after which a stopping agent exits even if a part of it hangs. The kubelet kills it after
+ * SIGTERM, but not when it stops by itself because its configuration file changed.
  */
 const LONGEST_STOP = 25_000;
 /** What the agent was doing, in its Events on the Node. */
@@ -291,7 +291,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const status = typeof end === 'number' ? end : 0;
   if (typeof end === 'string') log.info({ signal: end }, 'stopping; the rules stay');
   setTimeout(() => process.exit(status), LONGEST_STOP).unref();
-  // Node ports of the next agent's own are free from here on.
+  // Releases the node ports on localhost at once, so that the next agent can listen on them.
   const drained = localhost.drain(LOCALHOST_DRAIN);
   await source.stop();
   await watch.close();
