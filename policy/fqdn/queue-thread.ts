@@ -26,7 +26,11 @@ const BACKOFF = { first: 100, max: 30_000 };
 /** It needs a few, and what it keeps is bounded below that. */
 const HEAP_MIB = 128;
 
-const SCRIPT = new URL('./thread.ts', import.meta.url);
+/** Beside this file, or beside the file that scripts/bundle.ts has put this into. */
+const SCRIPT = new URL(
+  import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.mjs',
+  import.meta.url,
+);
 
 /** Of a thread that rests: it looks for nothing. */
 const AT_REST: Settings = { kind: 'settings', patterns: [], resolvers: [] };

@@ -5,8 +5,7 @@ import { join } from 'node:path';
 import { execa } from 'execa';
 import { VERSION } from '../../cmd/version.ts';
 import { createLab, type Lab } from '../lab/lab.ts';
-
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+import { PORTWIDE } from '../portwide.ts';
 
 const SIP = `apiVersion: v1
 kind: Service

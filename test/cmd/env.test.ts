@@ -6,8 +6,7 @@ import { execa } from 'execa';
 import { parse } from 'yaml';
 import { ApiServerDouble } from '../api-server/double.ts';
 import { type Manifest, serviceManifest } from '../e2e/manifests.ts';
-
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+import { PORTWIDE } from '../portwide.ts';
 
 const run = (...args: string[]) =>
   execa(PORTWIDE, ['env', ...args], {

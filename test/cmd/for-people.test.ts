@@ -6,8 +6,7 @@ import { execa } from 'execa';
 import { forPeople } from '../../cmd/for-people.ts';
 import { mayAdministerNetwork } from '../../cmd/rights.ts';
 import { NetlinkError, UnsupportedError } from '../../netlink/error.ts';
-
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+import { PORTWIDE } from '../portwide.ts';
 
 describe('what a user can put right', () => {
   it('is told in a sentence, with what to do', () => {

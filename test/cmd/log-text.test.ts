@@ -6,8 +6,8 @@ import { Writable } from 'node:stream';
 import { execa } from 'execa';
 import { createLog } from '../../cmd/log.ts';
 import { textLine } from '../../cmd/log-text.ts';
+import { PORTWIDE } from '../portwide.ts';
 
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
 
 const line = (fields: object) =>

@@ -6,8 +6,7 @@ import { execa } from 'execa';
 import { ApiServerDouble } from '../api-server/double.ts';
 import { type Manifest, serviceManifest } from '../e2e/manifests.ts';
 import { namespaceManifest, networkPolicy, podManifest } from '../e2e/policy-manifests.ts';
-
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+import { PORTWIDE } from '../portwide.ts';
 
 const explain = (...args: string[]) =>
   execa(PORTWIDE, ['policy', 'explain', ...args], {

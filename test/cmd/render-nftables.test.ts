@@ -3,8 +3,8 @@ import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
 import { answered, refused } from '../e2e/scenarios/scenario.ts';
 import { createLab, type Lab } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 const FLAGS = [
   ...AGENT_FLAGS,
   '--proxy-mode=nftables',

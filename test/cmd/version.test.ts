@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
 import { execa } from 'execa';
 import { rawVersion, VERSION } from '../../cmd/version.ts';
-
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
+import { PORTWIDE } from '../portwide.ts';
 
 describe('--version', () => {
   const say = async (...args: readonly string[]) => {

@@ -1,6 +1,18 @@
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync } from 'node:fs';
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
 import { dirname, join, relative } from 'node:path';
+import { execa } from 'execa';
+import { VERSION } from '../../cmd/version.ts';
+import { writeBundle } from '../../scripts/bundle.ts';
 import { ROOT, readText } from './manifests.ts';
 
 /** Files that the agent consists of, and packages that it uses, from its entry point on. */
@@ -42,7 +54,8 @@ describe('the image', () => {
       .split('\n')
       .filter((line) => line !== '' && !line.startsWith('#'));
     for (const pattern of ignored) assert.match(pattern, /^[.\w-]+$/, 'no wildcards');
-    for (const file of [...files, 'portwide', 'package.json', 'package-lock.json']) {
+    const others = ['scripts/bundle.ts', 'portwide', 'package.json', 'package-lock.json'];
+    for (const file of [...files, ...others]) {
       assert.ok(existsSync(join(ROOT, file)), file);
       assert.ok(!ignored.includes(file.split('/')[0] ?? ''), `${file} is not copied`);
     }
@@ -52,6 +65,29 @@ describe('the image', () => {
     const { packages } = closure();
     assert.ok(packages.size > 5);
     for (const name of packages) assert.ok(name in dependencies, name);
+  });
+
+  it('runs with the packages alone that it has beside the bundle', async () => {
+    const [, list = ''] = /cp -a --parents (.*) \/opt/.exec(readText('Containerfile')) ?? [];
+    const directory = mkdtempSync(join(tmpdir(), 'portwide-image-'));
+    try {
+      await writeBundle(directory);
+      for (const path of list.split(' ')) {
+        const copy = join(directory, 'node_modules', path);
+        mkdirSync(dirname(copy), { recursive: true });
+        // Links, for Node.js is a hundred megabytes. koffi is found by its name, and finds its own binary beside it.
+        const real = path === 'koffi' || path.startsWith('@');
+        if (real) cpSync(join(ROOT, 'node_modules', path), copy, { recursive: true });
+        else symlinkSync(join(ROOT, 'node_modules', path), copy);
+      }
+      const agent = join(directory, 'portwide');
+      assert.equal((await execa(agent, ['--version'])).stdout, VERSION);
+      // Opens a netlink socket, by koffi.
+      const { stderr } = await execa(agent, ['ipvs', 'marks'], { reject: false });
+      assert.doesNotMatch(stderr, /Cannot find|ERR_MODULE/);
+    } finally {
+      rmSync(directory, { recursive: true, force: true });
+    }
   });
 
   it('has the packages of the commands that the agent runs', () => {

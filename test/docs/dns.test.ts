@@ -5,10 +5,10 @@ import { dirname, join } from 'node:path';
 import { execa } from 'execa';
 import { parse, parseAllDocuments } from 'yaml';
 import { schemaFaults } from '../deploy/schema.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { consoleCommands, fencedBlocks } from './page.ts';
 
 const file = (path: string) => new URL(`../../${path}`, import.meta.url).pathname;
-const PORTWIDE = file('portwide');
 const page = readFileSync(file('docs/dns.md'), 'utf8');
 
 describe('docs/dns.md', () => {

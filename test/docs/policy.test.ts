@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { execa } from 'execa';
+import { PORTWIDE } from '../portwide.ts';
 import { consoleCommands, fencedBlocks } from './page.ts';
 
 const file = (path: string) => new URL(`../../${path}`, import.meta.url).pathname;
-const PORTWIDE = file('portwide');
 const page = readFileSync(file('docs/policy.md'), 'utf8');
 
 describe('docs/policy.md', () => {

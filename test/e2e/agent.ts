@@ -1,10 +1,10 @@
 import { once } from 'node:events';
 import type { ResultPromise } from 'execa';
 import { type Lab, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { type Feed, ManifestFeed } from './feed.ts';
 import { type Manifest, nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
 
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 /** Ample, for in user-mode-linux all of it is slow; an agent that ends is noticed at once. */
 const START_MS = 60_000;
 const APPLY_MS = 30_000;

@@ -14,10 +14,10 @@ import { join } from 'node:path';
 import type { ResultPromise } from 'execa';
 import { parse } from 'yaml';
 import { createLab, type ExecResult, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 import type { LogLine } from './agent.ts';
 import { nodeManifest, serviceManifest } from './manifests.ts';
 
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 const START_MS = 60_000;
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
 

@@ -2,9 +2,9 @@
 import { kill } from 'node:process';
 import type { ResultPromise } from 'execa';
 import { type Host, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 import type { LogLine } from './agent.ts';
 
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 /** Ample; a server that ends is noticed at once. */
 const START_MS = 60_000;
 

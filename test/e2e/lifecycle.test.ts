@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { answered, refused, SHORT } from './scenarios/scenario.ts';
@@ -8,7 +9,6 @@ import { answered, refused, SHORT } from './scenarios/scenario.ts';
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const LISTED_VIPS = ['10.96.0.11', 'fd00:10:96::11'];
 const VIP = '10.96.0.10';
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 
 /** Own chains and jumps, without what iptables-save says of the time. */
 function rulesOnly(saved: string): string {

@@ -4,6 +4,7 @@ import { RemoteDouble } from '../api-server/remote.ts';
 import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { complaints, KUBE_PROXYS } from '../metrics/complaints.ts';
 import { Scrape } from '../metrics/scrape.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent, IPTABLES_FLAGS } from './agent.ts';
 import {
   ALL_PORTS,
@@ -13,7 +14,6 @@ import {
   sliceManifest,
 } from './manifests.ts';
 
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const FAMILIES = [
   [4, 'IPv4'],

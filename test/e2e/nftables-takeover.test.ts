@@ -4,12 +4,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { iptablesTool } from '../lab/rules.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { type KubeProxyCluster, kubeProxyIptables, kubeProxyNftables } from './kube-proxy-rules.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { answered, SHORT } from './scenarios/scenario.ts';
 
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 const FAMILIES = [4, 6] as const;
 const VARIANTS = ['nft', 'legacy'] as const;
 const VIPS = {

@@ -2,11 +2,11 @@ import assert from 'node:assert/strict';
 import { type Child, startChild } from '../child.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { serviceManifest, sliceManifest } from './manifests.ts';
 import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
 
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 const SERVER = new URL('../policy/fqdn/dns-server.ts', import.meta.url);
 const VIPS = ['10.96.0.10', 'fd00:10:96::a'] as const;
 const PORT = 443;

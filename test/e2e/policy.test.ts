@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { Scrape } from '../metrics/scrape.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import {
@@ -11,7 +12,6 @@ import {
   podManifest,
 } from './policy-manifests.ts';
 
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 const PORT = 8080;
 const PROBE = { timeoutMs: 400 };
 const ALLOWED = ['answered', 'answered'];

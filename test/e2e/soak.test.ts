@@ -4,16 +4,15 @@
  * memory as when it had seen each fault once, and the kernel has what a new agent would give it.
  */
 import assert from 'node:assert/strict';
-import { fileURLToPath } from 'node:url';
 import type { Fault } from '../api-server/faults.ts';
 import type { RemoteDouble } from '../api-server/remote.ts';
 import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ApiFeed } from './feed.ts';
 import { type Manifest, nodeManifest } from './manifests.ts';
 import { Population } from './population.ts';
 
-const PORTWIDE = fileURLToPath(new URL('../../portwide', import.meta.url));
 const PROBE = new URL('heap-probe.ts', import.meta.url).href;
 /** It does not look at the kernel meanwhile, which would mend what it had forgotten to write. */
 const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft', '--iptables-sync-period=1h'];

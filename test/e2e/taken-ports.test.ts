@@ -1,10 +1,9 @@
 import assert from 'node:assert/strict';
 import { RemoteDouble } from '../api-server/remote.ts';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS } from './agent.ts';
 import { type Manifest, nodeManifest, serviceManifest } from './manifests.ts';
-
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 
 interface Event {
   readonly type: string;

@@ -16,6 +16,7 @@ import {
   type Lab,
   withoutCounters,
 } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 
 export const IPVS_FLAGS = [...AGENT_FLAGS, '--proxy-mode=ipvs', '--iptables-variant=legacy'];
 export const FAMILIES = [4, 6] as const;
@@ -23,7 +24,6 @@ export const FAMILIES = [4, 6] as const;
 const PATIENCE_MS = 20_000;
 /** Between probes. */
 const PAUSE_MS = 20;
-const PORTWIDE = new URL('../../portwide', import.meta.url).pathname;
 
 type Pods = readonly (Host | readonly [Host, EndpointFields])[];
 type Fields = Partial<Omit<ServiceFields, 'spec'>> & { readonly spec?: Record<string, unknown> };

@@ -1,5 +1,6 @@
 /** A run of specs inside a kernel, followed from outside. */
 import { waitFor } from '../lab/lab.ts';
+import { BUNDLE, BUNDLE_VARIABLE } from '../portwide.ts';
 import { type BootOptions, bootUml, INSIDE } from './boot.ts';
 import { errorOf, parseResults, type Result, type SpecPath } from './results.ts';
 import { mochaCommand, mochaConfig } from './specs.ts';
@@ -41,6 +42,7 @@ export function runInside({ only, specs, ...options }: RunOptions): Run {
     `UML_RESULTS=${INSIDE}/${RESULTS}`,
     // To compile an agent's modules anew takes half of its start.
     `NODE_COMPILE_CACHE=${INSIDE}/compile-cache`,
+    `${BUNDLE_VARIABLE}=${BUNDLE}`,
   ];
   const kernel = bootUml({
     command: ['env', ...environment, 'node', ...command],

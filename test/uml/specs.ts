@@ -3,6 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { BUNDLE, BUNDLE_VARIABLE } from '../portwide.ts';
 import { parseResults, type SpecPath } from './results.ts';
 
 const MOCHA = new URL('../../node_modules/mocha/bin/mocha.js', import.meta.url).pathname;
@@ -44,7 +45,10 @@ export function listSpecs(): SpecPath[] {
     const { status, stdout, stderr } = spawnSync(
       process.execPath,
       [...mochaCommand(config), '--dry-run'],
-      { encoding: 'utf8', env: { ...process.env, UML_RESULTS: results } },
+      {
+        encoding: 'utf8',
+        env: { ...process.env, UML_RESULTS: results, [BUNDLE_VARIABLE]: BUNDLE },
+      },
     );
     if (status !== 0) throw new Error(`the specs cannot be listed:\n${stdout}${stderr}`);
     const paths = parseResults(readFileSync(results, 'utf8'))

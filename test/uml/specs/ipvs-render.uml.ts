@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
 import { ALL_PORTS, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { createLab, type Lab } from '../../lab/lab.ts';
+import { PORTWIDE } from '../../portwide.ts';
 
-const PORTWIDE = new URL('../../../portwide', import.meta.url).pathname;
 const MODE = ['--proxy-mode=ipvs', '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48'];
 
 describe('portwide render --proxy-mode ipvs', () => {
