@@ -9,8 +9,8 @@ import { parseResults, type SpecPath } from './results.ts';
 const MOCHA = new URL('../../node_modules/mocha/bin/mocha.js', import.meta.url).pathname;
 const REPORTER = new URL('./inner-reporter.ts', import.meta.url).pathname;
 const SPECS = new URL('./specs/**/*.uml.ts', import.meta.url).pathname;
-/** For one spec: what takes a second outside may take ten inside. */
-const TIMEOUT_MS = 240_000;
+/** For one spec: what takes a second outside may take ten inside, and a machine with other work doubles that. */
+const TIMEOUT_MS = 480_000;
 
 /** mocha's configuration for all specs, or for some. */
 export function mochaConfig(only?: readonly SpecPath[], specs = SPECS): string {

@@ -8,7 +8,7 @@ import { type Run, runInside } from './run.ts';
 import { listSpecs } from './specs.ts';
 
 const TITLE = 'in user-mode-linux';
-const TIMEOUT_SECONDS = 1800;
+const TIMEOUT_SECONDS = 5400;
 
 /** The specs that mocha was told to run, by its command line: only those are run inside. */
 function picked(paths: readonly SpecPath[]): readonly SpecPath[] {

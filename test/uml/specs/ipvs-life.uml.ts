@@ -340,7 +340,12 @@ describe('the life of an agent in IPVS mode', () => {
         ['iptables-legacy', '-w', '-t', 'mangle', '-F'],
         ['ip6tables-legacy', '-w', '-F', 'INPUT'],
       ] as const) {
+        const syncs = agent.logged('synced').length;
         await lab.node.exec(command, args);
+        // Before the first look, which costs the one processor as much as a sync.
+        await waitFor(`the agent wrote after ${command} ${args.join(' ')}`, () =>
+          agent.logged('synced').some(({ written }, index) => index >= syncs && written !== 0),
+        );
         let now: string[] = [];
         await waitFor(
           `all is back after ${command} ${args.join(' ')}`,
