@@ -264,7 +264,11 @@ async function run(texts: FlagTexts): Promise<void> {
   const proxier = new Proxier({
     table,
     families: mode.backends.map(
-      (backend) => new FamilyProxier(backend, conntrackFlows(backend.family), { resetsTcp }),
+      (backend) =>
+        new FamilyProxier(backend, conntrackFlows(backend.family), {
+          resetsTcp,
+          proxiesLocalhost: mode.localhostProxyFamilies.includes(backend.family),
+        }),
     ),
     nodeIp: nodeIpOverride(options),
     minSyncPeriod: mode.minSyncPeriod,
