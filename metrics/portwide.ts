@@ -51,6 +51,7 @@ export interface PortwideSources {
   elements(): Iterable<{ family: IpFamily; map: string; count: number }>;
   /** Packet marks, of modes that have them. */
   marks(): Iterable<{ family: IpFamily; inUse: number; waiting: number }>;
+  lingeringVips(): Iterable<{ family: IpFamily; count: number }>;
   configChanges(): ConfigChanges;
   /** What was to be taken over and is not yet removed. */
   kept(): Iterable<Kept>;
@@ -146,6 +147,17 @@ export function portwideMetrics(
     'Services that are rejected because no packet mark is left for them (mode ipvs)',
     ['ip_family'],
     marks(({ waiting }) => waiting),
+  );
+  asked(
+    'gauge',
+    'portwide_lingering_vips',
+    'VIPs on which no Service is served and that stay bound while connections to them last (mode ipvs)',
+    ['ip_family'],
+    () =>
+      [...sources.lingeringVips()].map(({ family, count }) => ({
+        labels: { ip_family: family },
+        value: count,
+      })),
   );
   asked(
     'gauge',
