@@ -60,7 +60,7 @@ export interface PortwideSources {
 /** As kube-proxy's for a sync, of which it is a part: 1 ms to 16 s. */
 const APPLY_BUCKETS = exponential(0.001, 2, 15);
 /** There were too many, the API server refused it, or was not there. */
-const DROP_REASONS = ['queue_full', 'rejected', 'unreachable'] as const;
+const DROP_REASONS = ['queue_full', 'object_limit', 'rejected', 'unreachable'] as const;
 const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
 
 /** What every process of ours tells of itself. @param version of the package. */
