@@ -42,6 +42,10 @@ export function metricSources(
       ),
     marks: () =>
       numbers().flatMap(({ family, marks }) => (marks === undefined ? [] : [{ family, ...marks }])),
+    lingeringVips: () =>
+      numbers().flatMap(({ family, lingeringVips: count }) =>
+        count === undefined ? [] : [{ family, count }],
+      ),
     kept: () => takeover.kept(),
   };
 }

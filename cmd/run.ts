@@ -4,6 +4,7 @@ import { flagValues } from '../config/flag-values.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { toConfiguration } from '../config/write.ts';
+import { NodeCensus } from '../endpoints/node-census.ts';
 import { nodeRef, serviceRef } from '../events/event.ts';
 import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
 import { IPVS_DEVICE } from '../ipvs/kernel.ts';
@@ -136,8 +137,10 @@ async function run(texts: FlagTexts): Promise<void> {
     configuration: () => toConfiguration({ ...options, proxyMode: kind.name }),
     ...zPages(options.featureGates, VERSION, flagValues(texts)),
   });
+  const census = new NodeCensus();
   const recorder = new EventRecorder({
     nodeName,
+    nodes: () => census.nodes,
     log,
     onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
   });
@@ -201,7 +204,7 @@ async function run(texts: FlagTexts): Promise<void> {
       events,
       unreadable: () => source.unreadable(),
     });
-  const sink = policy === undefined ? table : fanOut([table, policy.sink]);
+  const sink = fanOut([table, census, ...(policy === undefined ? [] : [policy.sink])]);
   const source = createSource({
     options,
     resources:
@@ -264,7 +267,11 @@ async function run(texts: FlagTexts): Promise<void> {
   const proxier = new Proxier({
     table,
     families: mode.backends.map(
-      (backend) => new FamilyProxier(backend, conntrackFlows(backend.family), { resetsTcp }),
+      (backend) =>
+        new FamilyProxier(backend, conntrackFlows(backend.family), {
+          resetsTcp,
+          proxiesLocalhost: mode.localhostProxyFamilies.includes(backend.family),
+        }),
     ),
     nodeIp: nodeIpOverride(options),
     minSyncPeriod: mode.minSyncPeriod,

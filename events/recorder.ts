@@ -1,5 +1,6 @@
 import { type ObjectRef, type Occurrence, type Reporter, reporterOn } from './event.ts';
 import { SERIES_END, SeriesCache, type SeriesEntry } from './series.ts';
+import { lookDelay } from './sharing.ts';
 import { type BucketOptions, TokenBucket } from './token-bucket.ts';
 import { isPassing, type OpenWriteSession, type WriteSession, writeEntry } from './write.ts';
 
@@ -11,8 +12,11 @@ export interface Events {
   sharedWarning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
 }
 
-/** Why an Event was not written: there were too many, the API server refused it, or was not there. */
-export type DropReason = 'queue_full' | 'rejected' | 'unreachable';
+/**
+ * Why an Event was not written: there were too many, or too many about one object, the API server refused it, or was not
+ * there.
+ */
+export type DropReason = 'queue_full' | 'object_limit' | 'rejected' | 'unreachable';
 
 /** Time and chance; tests put their own in. */
 export interface EventClock {
@@ -26,6 +30,8 @@ export interface EventClock {
 
 export interface RecorderOptions {
   readonly nodeName: string;
+  /** Nodes of the cluster, as far as it is known. */
+  readonly nodes: () => number;
   readonly onDropped: (reason: DropReason) => void;
   /** Takes pino's loggers as they are. */
   readonly log: { warn(details: object, message: string): void };
@@ -34,18 +40,17 @@ export interface RecorderOptions {
 
 /** Rate limit of writing Events. */
 const RATE: BucketOptions = { burst: 25, perSecond: 1 };
+/** The same for Events about one object; client-go's (`EventSourceObjectSpamFilter`). */
+const OBJECT_RATE: BucketOptions = { burst: 25, perSecond: 1 / 300 };
 /** Events that wait for their turn, or for the API server. */
 const MAX_QUEUED = 100;
+/** Objects whose Events are counted; of more, those told of last. */
+const MAX_OBJECTS = 1000;
 const MAX_TRIES = 6;
 /** Milliseconds after the first failure; doubled after each. */
 const FIRST_BACKOFF = 1000;
 /** Of a millisecond. */
 const NANOSECONDS = 1_000_000;
-/**
- * Longest random delay, in milliseconds, before a node writes a shared Event. It spreads the requests of a large
- * cluster: 5,000 nodes send 1,000 a second.
- */
-const SPREAD = 5000;
 const DEFAULT_ACTION = 'ServeService';
 
 const SYSTEM_CLOCK: EventClock = {
@@ -73,9 +78,11 @@ export class EventRecorder implements Events {
   readonly #clock: EventClock;
   readonly #reporter: Reporter;
   readonly #bucket: TokenBucket;
+  /** By object. */
+  readonly #objectBuckets = new Map<string, TokenBucket>();
   readonly #series = new SeriesCache();
   readonly #queue = new Set<SeriesEntry>();
-  /** Timers of shared Events during their random delay. */
+  /** Timers of shared Events until this node looks whether they were written. */
   readonly #delayed = new Map<SeriesEntry, unknown>();
   readonly #stop = new AbortController();
   #open: OpenWriteSession | undefined;
@@ -141,15 +148,39 @@ export class EventRecorder implements Events {
     if (this.#queue.has(entry) || this.#delayed.has(entry)) return;
     if (this.#queue.size + this.#delayed.size >= MAX_QUEUED) {
       this.#drop(entry, 'queue_full', undefined);
+    } else if (!this.#mayTellOf(entry.occurrence.regarding)) {
+      this.#drop(entry, 'object_limit', undefined);
     } else if (entry.occurrence.seenBy === 'cluster') {
-      const enqueue = () => {
-        this.#delayed.delete(entry);
-        this.#enqueue(entry);
-      };
-      this.#delayed.set(entry, this.#clock.set(enqueue, this.#clock.random() * SPREAD));
+      this.#lookLater(entry);
     } else {
       this.#enqueue(entry);
     }
+  }
+
+  /** Whether there were not too many Events about an object. */
+  #mayTellOf({ kind, namespace, name }: ObjectRef): boolean {
+    const key = `${kind} ${namespace}/${name}`;
+    const now = this.#clock.now();
+    const bucket = this.#objectBuckets.get(key) ?? new TokenBucket(OBJECT_RATE, now);
+    // Those that were used last are at the end.
+    this.#objectBuckets.delete(key);
+    this.#objectBuckets.set(key, bucket);
+    const [oldest] = this.#objectBuckets.keys();
+    if (this.#objectBuckets.size > MAX_OBJECTS && oldest !== undefined) {
+      this.#objectBuckets.delete(oldest);
+    }
+    return bucket.take(now) === 0;
+  }
+
+  #lookLater(entry: SeriesEntry): void {
+    const random = () => this.#clock.random();
+    const delay = lookDelay(this.#options.nodes(), this.#delayed.size + 1, random);
+    if (delay === undefined) return;
+    const enqueue = () => {
+      this.#delayed.delete(entry);
+      this.#enqueue(entry);
+    };
+    this.#delayed.set(entry, this.#clock.set(enqueue, delay));
   }
 
   #enqueue(entry: SeriesEntry): void {
@@ -223,7 +254,8 @@ export class EventRecorder implements Events {
     // If it comes again it is worth another try.
     if (entry.written === 0) this.#series.forget(entry);
     this.#options.onDropped(reason);
-    if (this.#isFailing) return;
+    // Too many about one object say nothing of the others.
+    if (this.#isFailing || reason === 'object_limit') return;
     this.#isFailing = true;
     const { kind, namespace, name } = entry.occurrence.regarding;
     const object = `${kind} ${namespace === '' ? '' : `${namespace}/`}${name}`;

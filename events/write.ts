@@ -59,21 +59,24 @@ export async function writeEntry(
       return undefined;
     }
   };
-  /** Raises the count of a shared Event unless another node did so recently. */
-  const refresh = async (): Promise<void> => {
+  /** Creates a shared Event, or raises its count, unless another node did so recently. Most often it only looks. */
+  const share = async (): Promise<void> => {
     // An empty patch reads the Event and stores nothing, with the right to patch instead of one to get.
     const there = await patch({});
     if (there === undefined) return void (await create());
     const last = lastTold(there.event);
     const { lastObserved } = entry;
     if (last === undefined || lastObserved - last.time < SHARED_REST) return;
-    await patch(seriesPatch({ count: last.count + 1, lastObserved }));
+    try {
+      await patch(seriesPatch({ count: last.count + 1, lastObserved }));
+    } catch (error) {
+      // Another node is raising it.
+      if (statusOf(error) !== 409) throw error;
+    }
   };
   const isNew = entry.written === 0 || series === undefined;
-  if (occurrence.seenBy === 'cluster') {
-    const isCreated = isNew && (await create());
-    if (!isCreated) await refresh();
-  } else if (isNew || (await patch(seriesPatch(series))) === undefined) {
+  if (occurrence.seenBy === 'cluster') await share();
+  else if (isNew || (await patch(seriesPatch(series))) === undefined) {
     // If it exists, an earlier attempt created it and its answer was lost.
     await create();
   }

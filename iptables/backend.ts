@@ -80,6 +80,13 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
  * that no packet to the VIP leaves the node untranslated. mangle last: of this mode it has the canary
  * alone, but mode ipvs has the marks of all-ports Services and the drops of source ranges there,
  * which packets need until nat translates them.
+ *
+ * Between nat and mangle, a packet to an all-ports VIP is translated by nat and still bears the Service's mark, by which
+ * IPVS would translate it again: in OUTPUT, or in INPUT if the endpoint is the node itself. Where the connection is
+ * masqueraded it does not, for KUBE-MARK-MASQ adds its bit, and IPVS looks for the whole mark. Processes of the node are
+ * masqueraded if there is a local detector (`--cluster-cidr`). For others conntrack is told of the second endpoint
+ * (ip_vs_update_conntrack), and TCP connections live, also when the marks are gone (seen on 6.1). Only a UDP flow that sends
+ * twice in these milliseconds may lose answers, until the services of IPVS go.
  */
 const WRITING_ORDER: readonly Table[] = ['nat', 'filter', 'mangle'];
 

@@ -10,8 +10,8 @@ import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier
 import type { Route } from '../services/route.ts';
 import { compareWithKernel } from './compare.ts';
 import { Draining } from './draining.ts';
-import { type Item, precedesDestinations, serviceOf, serviceText } from './items.ts';
-import { type IpvsKernel, IpvsRefusedError, type Refused } from './kernel.ts';
+import { type Item, itemKey, precedesDestinations, serviceOf, serviceText } from './items.ts';
+import { IPVS_DEVICE, type IpvsKernel, IpvsRefusedError, type Refused } from './kernel.ts';
 import { Marks } from './marks.ts';
 import { IpvsPlan, type PlanOptions } from './plan.ts';
 import type { SetName } from './sets.ts';
@@ -26,6 +26,9 @@ const DRAIN_PERIOD = 60_000;
 
 /** Milliseconds in which handshakes under way, which the kernel counts like UDP flows, are over. */
 const SETTLE_TIME = 1000;
+
+/** VIPs that one warning names. */
+const MAX_NAMED = 10;
 
 /**
  * The IPVS mode in one family. Asks the kernel first who has which mark.
@@ -63,6 +66,8 @@ class IpvsBackend implements Backend {
   #isApplied = false;
   /** Nothing was compared yet: what the kernel holds is of an earlier agent, or of kube-proxy. */
   #isFirst = true;
+  /** Of VIPs that no longer linger, what the kernel may still have. */
+  #unbinding: readonly Item[] = [];
   /** One at a time: syncs and looks at what drains. */
   #queue: Promise<unknown> = Promise.resolve();
 
@@ -78,7 +83,8 @@ class IpvsBackend implements Backend {
       lifeOf: (service, destination) => this.#plan.lifeOf(service, destination),
     });
     setInterval(() => {
-      if (this.#draining.isEmpty) return;
+      const isIdle = this.#plan.lingering.size === 0 && this.#unbinding.length === 0;
+      if (this.#draining.isEmpty && isIdle) return;
       this.#exclusive(() => this.#lookAt(() => this.#draining.lookAtAll())).catch(
         (error: unknown) =>
           options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
@@ -107,9 +113,11 @@ class IpvsBackend implements Backend {
   apply(full: boolean): Promise<ApplyReport> {
     return this.#exclusive(async () => {
       this.#isApplied = false;
+      const isFirst = this.#isFirst;
       const written = full ? await this.#applyFrozen() : await this.#applyChanges();
       this.#isApplied = true;
       await this.#lookAt(() => this.#draining.look(this.#plan.takeTouched()));
+      if (isFirst) this.#warnOfLingering();
       this.#settleLater();
       return { written };
     });
@@ -120,9 +128,25 @@ class IpvsBackend implements Backend {
     await look();
     const { lingering, wanted } = this.#plan;
     // Of a VIP whose Routes went since the last sync, the services do not drain yet.
-    if (lingering.isEmpty || !this.#isApplied || wanted.hasChanges) return;
+    if (!this.#isApplied || wanted.hasChanges) return;
     const vips = this.#draining.vips();
-    await this.#kernel.remove(lingering.settle((vip) => vips.has(vip)));
+    const over = [...this.#unbinding, ...lingering.settle((vip) => vips.has(vip))];
+    // What a Service asks for since an attempt that failed stays.
+    this.#unbinding = over.filter((item) => !wanted.has(itemKey(item)));
+    if (this.#unbinding.length === 0) return;
+    await this.#kernel.remove(this.#unbinding);
+    this.#unbinding = [];
+  }
+
+  /** Nobody can tell whether their Services are refused or were deleted while no agent ran. */
+  #warnOfLingering(): void {
+    const { vips } = this.#plan.lingering;
+    if (vips.length === 0) return;
+    const more = vips.length > MAX_NAMED ? ` and ${vips.length - MAX_NAMED} more` : '';
+    this.#options.onWarning(
+      `no Service is served on these VIPs; they stay bound to ${IPVS_DEVICE} while connections to them last: ` +
+        `${vips.slice(0, MAX_NAMED).join(', ')}${more}`,
+    );
   }
 
   /** Looks again at what has just begun to drain. */
@@ -157,7 +181,10 @@ class IpvsBackend implements Backend {
   }
 
   numbers(): BackendNumbers {
-    return { marks: { inUse: this.#marks.inUse, waiting: this.#plan.waiting } };
+    return {
+      marks: { inUse: this.#marks.inUse, waiting: this.#plan.waiting },
+      lingeringVips: this.#plan.lingering.size,
+    };
   }
 
   #exclusive<T>(work: () => Promise<T>): Promise<T> {

@@ -1,6 +1,6 @@
 import type { SetEntry } from '../netlink/ipset.ts';
 import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs.ts';
-import type { LinkAddress } from '../netlink/rtnetlink.ts';
+import type { BoundAddress } from '../netlink/links.ts';
 import { Slices } from '../netlink/slices.ts';
 import {
   destinationText,
@@ -33,7 +33,7 @@ interface KernelState {
     string,
     { readonly service: IpvsService; readonly state: IpvsDestinationState }
   >;
-  readonly addresses: ReadonlyMap<string, LinkAddress>;
+  readonly addresses: ReadonlyMap<string, BoundAddress>;
 }
 
 /** What the kernel lacks, and what it has that nobody wants. */
@@ -129,10 +129,8 @@ function isThere(item: Item, state: KernelState): boolean {
       const found = state.entries.get(key);
       return found !== undefined && sameEntry(found.entry, item.entry);
     }
-    case 'address': {
-      const found = state.addresses.get(item.address);
-      // kube-proxy binds IPv6 VIPs with a preferred lifetime; see changeAddresses for IPv4.
-      return found !== undefined && (found.family === 'IPv4' || found.isDeprecated);
-    }
+    case 'address':
+      // kube-proxy binds VIPs so that the kernel may choose them as sources.
+      return state.addresses.get(item.address)?.isAsBound === true;
   }
 }

@@ -210,6 +210,7 @@ export class Draining {
       ]),
     );
     const changes: IpvsChange[] = [];
+    const over: string[] = [];
     for (const [text, draining] of destinations) {
       const { destination } = draining;
       const state = states.get(text);
@@ -230,14 +231,16 @@ export class Draining {
           changes.push({ op: 'edit-destination', key: service, destination: drained });
         continue;
       }
-      destinations.delete(text);
+      over.push(text);
       if (state === undefined || this.#wishes.isWanted(text)) continue;
       changes.push({ op: 'delete-destination', key: service, destination });
     }
+    // What the kernel refuses is kept, and tried again with the next look.
     await this.#table.change(changes);
+    for (const text of over) destinations.delete(text);
     if (destinations.size > 0) return;
-    this.#services.delete(key);
     const gone = [...rest].flatMap(([text, item]) => (this.#wishes.isWanted(text) ? [] : [item]));
     await this.#table.remove(gone);
+    this.#services.delete(key);
   }
 }

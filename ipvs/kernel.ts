@@ -24,8 +24,13 @@ import {
   type IpvsService,
   type IpvsServiceKey,
 } from '../netlink/ipvs.ts';
-import { changeAddresses, createDummy, findLink } from '../netlink/links.ts';
-import { type LinkAddress, listLinkAddresses } from '../netlink/rtnetlink.ts';
+import {
+  type BoundAddress,
+  changeAddresses,
+  createDummy,
+  findLink,
+  listBoundAddresses,
+} from '../netlink/links.ts';
 import { Slices } from '../netlink/slices.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
@@ -65,7 +70,7 @@ export class SchedulerMissingError extends Error {
   }
 }
 
-const LINKS = { findLink, createDummy, changeAddresses, listLinkAddresses };
+const LINKS = { findLink, createDummy, changeAddresses, listBoundAddresses };
 
 /** The ways into the kernel; tests have one in memory. */
 export interface KernelParts {
@@ -174,10 +179,10 @@ export class IpvsKernel {
   }
 
   /** VIPs of the family on the dummy device: whoever sets it up gives it an address of the link too. */
-  async addresses(): Promise<LinkAddress[]> {
+  async addresses(): Promise<BoundAddress[]> {
     const index = await this.#links.findLink(IPVS_DEVICE);
     if (index === undefined) return [];
-    const bound = await this.#links.listLinkAddresses(index);
+    const bound = await this.#links.listBoundAddresses(index);
     return bound.filter(({ family, address }) => family === this.family && !isLinkLocal(address));
   }
 

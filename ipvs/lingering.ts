@@ -70,13 +70,18 @@ export class LingeringVips {
    * @returns what nobody wants any more, for the caller to remove from the kernel.
    */
   settle(hasConnections: (vip: string) => boolean): Item[] {
-    const over = [...this.#owners.keys()].filter((vip) => !hasConnections(vip));
+    const over = this.vips.filter((vip) => !hasConnections(vip));
     for (const vip of over) this.#owners.delete(vip);
     return over.flatMap(binding).filter((item) => this.#wanted.releaseUnnoted(item));
   }
 
-  get isEmpty(): boolean {
-    return this.#owners.size === 0;
+  /** The VIPs that are kept. */
+  get vips(): readonly string[] {
+    return [...this.#owners.keys()];
+  }
+
+  get size(): number {
+    return this.#owners.size;
   }
 }
 

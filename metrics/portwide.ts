@@ -51,6 +51,7 @@ export interface PortwideSources {
   elements(): Iterable<{ family: IpFamily; map: string; count: number }>;
   /** Packet marks, of modes that have them. */
   marks(): Iterable<{ family: IpFamily; inUse: number; waiting: number }>;
+  lingeringVips(): Iterable<{ family: IpFamily; count: number }>;
   configChanges(): ConfigChanges;
   /** What was to be taken over and is not yet removed. */
   kept(): Iterable<Kept>;
@@ -59,7 +60,7 @@ export interface PortwideSources {
 /** As kube-proxy's for a sync, of which it is a part: 1 ms to 16 s. */
 const APPLY_BUCKETS = exponential(0.001, 2, 15);
 /** There were too many, the API server refused it, or was not there. */
-const DROP_REASONS = ['queue_full', 'rejected', 'unreachable'] as const;
+const DROP_REASONS = ['queue_full', 'object_limit', 'rejected', 'unreachable'] as const;
 const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
 
 /** What every process of ours tells of itself. @param version of the package. */
@@ -146,6 +147,17 @@ export function portwideMetrics(
     'Services that are rejected because no packet mark is left for them (mode ipvs)',
     ['ip_family'],
     marks(({ waiting }) => waiting),
+  );
+  asked(
+    'gauge',
+    'portwide_lingering_vips',
+    'VIPs on which no Service is served and that stay bound while connections to them last (mode ipvs)',
+    ['ip_family'],
+    () =>
+      [...sources.lingeringVips()].map(({ family, count }) => ({
+        labels: { ip_family: family },
+        value: count,
+      })),
   );
   asked(
     'gauge',

@@ -1,4 +1,5 @@
 import { familyOf } from '../api/addresses.ts';
+import type { IpFamily } from '../api/objects.ts';
 import { addressBytes, addressFamily } from './address.ts';
 import { type Attribute, encodeAttributes } from './attribute.ts';
 import { sendAll, type Weighted } from './batches.ts';
@@ -20,7 +21,9 @@ import {
   IFA_LOCAL,
   IFADDRMSG,
   IFLA_IFNAME,
+  type LinkAddress,
   linkPayload,
+  listLinkAddresses,
   RTM_DELADDR,
   RTM_GETLINK,
   RTM_NEWADDR,
@@ -28,7 +31,6 @@ import {
   readLink,
   withoutStatistics,
 } from './rtnetlink.ts';
-import { Slices } from './slices.ts';
 import { NetlinkSocket } from './socket.ts';
 
 /** An address that the kernel would not add or remove. */
@@ -44,6 +46,9 @@ const RTM_DELLINK = 17;
 const CREATE = 0x400 | 0x200;
 /** NLM_F_CREATE | NLM_F_REPLACE */
 const REPLACE = 0x400 | 0x100;
+/** An address as `changeAddresses` binds it, and one that holds its place for a moment. */
+const HOST_PREFIX: Readonly<Record<IpFamily, number>> = { IPv4: 32, IPv6: 128 };
+const STAND_IN_PREFIX = 31;
 /** linux/if_link.h */
 const IFLA_LINKINFO = 18;
 const IFLA_INFO_KIND = 1;
@@ -52,6 +57,8 @@ const IFF_NOARP = 0x80;
 /** linux/if_addr.h. Without duplicate address detection, which a link that is down cannot finish. */
 const IFA_FLAGS = 8;
 const IFA_F_NODAD = 0x02;
+/** No route to the prefix, as there would be if somebody set the link up. */
+const IFA_F_NOPREFIXROUTE = 0x200;
 /** struct ifa_cacheinfo: u32 preferred lifetime, u32 valid lifetime, in seconds, u32 created, u32 updated. */
 const IFA_CACHEINFO = 6;
 const CACHEINFO = 16;
@@ -103,14 +110,45 @@ export function deleteLink(name: string): Promise<boolean> {
   });
 }
 
+/** An address that a link has. */
+export interface BoundAddress {
+  readonly address: string;
+  readonly family: IpFamily;
+  /** Just as `changeAddresses` binds it; to add it would mend it otherwise. */
+  readonly isAsBound: boolean;
+}
+
+/**
+ * The addresses of a link, each once; none when there is no link of this index.
+ * @throws NetlinkError
+ */
+export async function listBoundAddresses(index: number): Promise<readonly BoundAddress[]> {
+  const entries = Map.groupBy(await listLinkAddresses(index), ({ address }) => address);
+  return [...entries].flatMap(([address, own]) => {
+    const [first] = own;
+    if (first === undefined) return [];
+    const isAsBound = own.some(isHostAddress) && !own.some(isStandIn);
+    return [{ address, family: first.family, isAsBound }];
+  });
+}
+
+function isHostAddress({ family, prefixLength, scope, isDeprecated }: LinkAddress): boolean {
+  const isNoSource = family === 'IPv4' ? scope === RT_SCOPE_HOST : isDeprecated;
+  return isNoSource && prefixLength === HOST_PREFIX[family];
+}
+
+/** See `rebind`. */
+function isStandIn({ family, prefixLength }: LinkAddress): boolean {
+  return family === 'IPv4' && prefixLength === STAND_IN_PREFIX;
+}
+
 /**
  * Adds, then removes host addresses (/32, /128) of a link, for packets that arrive: the kernel does not
  * choose them as source addresses of the node. To add one that the link has, or to remove one that
- * it has not, is no error. An IPv6 address that the link has is made so too. An IPv4 address keeps its
- * scope: that cannot be replaced, and without the address for a moment, packets to it would be lost.
+ * it has not, is no error. One that the link has is made so too, and packets to it are not lost meanwhile.
  * @param adds Canonical text.
  * @param removes Canonical text.
- * @returns the refused ones, in order; the others are done. ENODEV: there is no such link;
+ * @returns the refused ones; the others are done. ENODEV: there is no such link;
  * EACCES, EOPNOTSUPP: IPv6 is disabled on it, or missing.
  * @throws NetlinkError when the fate of a send is not known.
  */
@@ -123,42 +161,145 @@ export async function changeAddresses(
     ...adds.map((address) => ({ op: 'add' as const, address })),
     ...removes.map((address) => ({ op: 'remove' as const, address })),
   ];
-  const messages: Weighted[] = [];
-  const slices = new Slices();
-  for (const { op, address } of changes) {
-    messages.push({ request: addressRequest(op, index, address), weight: 1 });
-    if (slices.isOver()) await slices.turn();
-  }
   return await withSocket(async (socket) => {
     const refused: RefusedAddress[] = [];
-    for (const { index: position, error } of await sendAll(socket, messages)) {
-      const change = changes[position];
-      if (change !== undefined && !isDone(change.op, error)) refused.push({ ...change, error });
+    /** Of IPv4: an IPv6 address that is there was replaced. */
+    const present: string[] = [];
+    const request = ({ op, address }: (typeof changes)[number]) =>
+      op === 'add' ? bind(index, address) : unbind(index, address);
+    for (const [change, error] of await sendEach(socket, changes, request)) {
+      const { op, address } = change;
+      if (op === 'add' && error.errno === EEXIST) {
+        if (familyOf(address) === 'IPv4') present.push(address);
+      } else if (op === 'add' || !isGone(error)) refused.push({ ...change, error });
+    }
+    // No two of a group share the prefix of their stand-ins: one would come to depend on the other.
+    for (const group of Map.groupBy(present, isOdd).values()) {
+      refused.push(...(await rebind(socket, index, group)));
     }
     return refused;
   });
 }
 
-function addressRequest(op: 'add' | 'remove', index: number, address: string): Request {
-  const bytes = addressBytes(address);
+/**
+ * Gives IPv4 addresses that a link has the narrow scope. The kernel replaces everything of an address but the scope
+ * (`inet_rtm_newaddr`), so each is removed and added. Meanwhile another entry of the same address, told apart by
+ * its prefix length, keeps it local: `fib_del_ifaddr` leaves the local route while the device has one.
+ * An agent that is killed in between leaves that entry; a later call removes it.
+ */
+async function rebind(
+  socket: NetlinkSocket,
+  index: number,
+  addresses: readonly string[],
+): Promise<RefusedAddress[]> {
+  const refused: RefusedAddress[] = [];
+  let left = addresses;
+  for (const [request, accepted] of [
+    [bindStandIn, EEXIST],
+    [unbindExact, EADDRNOTAVAIL],
+    [bind, EEXIST],
+    [unbindStandIn, EADDRNOTAVAIL],
+  ] as const) {
+    const failed = new Set<string>();
+    for (const [address, error] of await sendEach(socket, left, (each) => request(index, each))) {
+      if (error.errno === accepted) continue;
+      failed.add(address);
+      refused.push({ op: 'add', address, error });
+    }
+    left = left.filter((address) => !failed.has(address));
+  }
+  return refused;
+}
+
+function isOdd(address: string): boolean {
+  return ((addressBytes(address).at(-1) ?? 0) & 1) === 1;
+}
+
+/**
+ * Sends a request for each item, in order.
+ * @returns the items whose request was refused, in order, and why.
+ */
+async function sendEach<T>(
+  socket: NetlinkSocket,
+  items: readonly T[],
+  request: (item: T) => Request,
+): Promise<[item: T, error: NetlinkError][]> {
+  const refused: [T, NetlinkError][] = [];
+  for (const { index, error } of await sendAll(socket, messagesFor(items, request))) {
+    const item = items[index];
+    if (item !== undefined) refused.push([item, error]);
+  }
+  return refused;
+}
+
+function* messagesFor<T>(items: readonly T[], request: (item: T) => Request): Iterable<Weighted> {
+  for (const item of items) yield { request: request(item), weight: 1 };
+}
+
+function bind(index: number, address: string): Request {
+  const family = familyOf(address);
+  const attributes = [...addressAttributes(address), { type: IFA_FLAGS, value: u32(IFA_F_NODAD) }];
+  const payload = (scope: number, more: readonly Attribute[]) =>
+    addressPayload(index, address, HOST_PREFIX[family], [...attributes, ...more], scope);
+  // See `rebind` for an IPv4 address that is there.
+  return family === 'IPv4'
+    ? { type: RTM_NEWADDR, flags: CREATE, payload: payload(RT_SCOPE_HOST, []) }
+    : {
+        type: RTM_NEWADDR,
+        flags: REPLACE,
+        payload: payload(RT_SCOPE_UNIVERSE, [{ type: IFA_CACHEINFO, value: deprecated() }]),
+      };
+}
+
+/** An IPv4 address with whatever prefix length; of several entries, one. */
+function unbind(index: number, address: string): Request {
+  if (familyOf(address) === 'IPv6') return unbindExact(index, address);
+  const attributes = [{ type: IFA_LOCAL, value: addressBytes(address) }];
+  return { type: RTM_DELADDR, payload: addressPayload(index, address, 0, attributes) };
+}
+
+function unbindExact(index: number, address: string): Request {
+  const prefix = HOST_PREFIX[familyOf(address)];
+  const payload = addressPayload(index, address, prefix, addressAttributes(address));
+  return { type: RTM_DELADDR, payload };
+}
+
+function bindStandIn(index: number, address: string): Request {
+  const attributes = [
+    ...addressAttributes(address),
+    { type: IFA_FLAGS, value: u32(IFA_F_NOPREFIXROUTE) },
+  ];
+  const payload = addressPayload(index, address, STAND_IN_PREFIX, attributes, RT_SCOPE_HOST);
+  return { type: RTM_NEWADDR, flags: CREATE, payload };
+}
+
+function unbindStandIn(index: number, address: string): Request {
+  const payload = addressPayload(index, address, STAND_IN_PREFIX, addressAttributes(address));
+  return { type: RTM_DELADDR, payload };
+}
+
+function addressAttributes(address: string): Attribute[] {
+  const value = addressBytes(address);
+  return [
+    { type: IFA_LOCAL, value },
+    { type: IFA_ADDRESS, value },
+  ];
+}
+
+/** A struct ifaddrmsg, then attributes. */
+function addressPayload(
+  index: number,
+  address: string,
+  prefixLength: number,
+  attributes: readonly Attribute[],
+  scope = RT_SCOPE_UNIVERSE,
+): Buffer {
   const header = Buffer.alloc(IFADDRMSG);
   header.writeUInt8(addressFamily(familyOf(address)), 0);
-  header.writeUInt8(bytes.length * 8, 1);
-  header.writeUInt8(familyOf(address) === 'IPv4' ? RT_SCOPE_HOST : RT_SCOPE_UNIVERSE, 3);
+  header.writeUInt8(prefixLength, 1);
+  header.writeUInt8(scope, 3);
   writeU32(header, index, 4);
-  const attributes: Attribute[] = [
-    { type: IFA_LOCAL, value: bytes },
-    { type: IFA_ADDRESS, value: bytes },
-  ];
-  if (op === 'add') {
-    attributes.push({ type: IFA_FLAGS, value: u32(IFA_F_NODAD) });
-    if (familyOf(address) === 'IPv6') attributes.push({ type: IFA_CACHEINFO, value: deprecated() });
-  }
-  return {
-    type: op === 'add' ? RTM_NEWADDR : RTM_DELADDR,
-    flags: op === 'add' ? REPLACE : 0,
-    payload: Buffer.concat([header, encodeAttributes(attributes)]),
-  };
+  return Buffer.concat([header, encodeAttributes(attributes)]);
 }
 
 /**
@@ -175,10 +316,8 @@ function deprecated(): Buffer {
   return info;
 }
 
-/** Whether an address is as wanted in spite of the error. */
-function isDone(op: 'add' | 'remove', { errno }: NetlinkError): boolean {
-  if (op === 'add') return errno === EEXIST;
-  // The link, or the kernel, has no IPv6 at all.
+/** Whether an address that is to be removed is not there: the link, or the kernel, may have no IPv6 at all. */
+function isGone({ errno }: NetlinkError): boolean {
   return errno === EADDRNOTAVAIL || errno === ENXIO || errno === EOPNOTSUPP;
 }
 

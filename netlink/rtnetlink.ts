@@ -19,7 +19,9 @@ export interface NodeAddress {
 }
 
 /** An address of one link. */
-export interface LinkAddress extends Pick<NodeAddress, 'address' | 'family'> {
+export interface LinkAddress extends Pick<NodeAddress, 'address' | 'family' | 'prefixLength'> {
+  /** linux/rtnetlink.h: RT_SCOPE_HOST and others. */
+  readonly scope: number;
   /** Its preferred lifetime is over (IFA_F_DEPRECATED): IPv6 prefers any other as a source address. */
   readonly isDeprecated: boolean;
 }
@@ -87,9 +89,9 @@ export async function listLinkAddresses(index: number): Promise<readonly LinkAdd
         if (addressLink(message) !== index) return undefined;
         const found = readAddress(message, format);
         if (found === undefined) return undefined;
-        const { address, family } = found;
+        const { address, family, prefixLength } = found;
         const isDeprecated = (message.payload.readUInt8(2) & IFA_F_DEPRECATED) !== 0;
-        return { address, family, isDeprecated };
+        return { address, family, prefixLength, scope: message.payload.readUInt8(3), isDeprecated };
       },
     );
   } finally {

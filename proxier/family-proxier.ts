@@ -39,7 +39,7 @@ export interface SyncReport {
   readonly flowError: unknown;
   /** What health check node ports may say from now on, where that changed. */
   readonly health: readonly ServiceHealth[];
-  /** What is to be served on the loopback address from now on, where that changed. */
+  /** What is to be served on the loopback address from now on, where that changed; see `proxiesLocalhost`. */
   readonly localhostNodePorts: readonly LocalhostNodePort[];
   /** When what is now in force was triggered, in milliseconds since 1970. */
   readonly triggerTimes: readonly number[];
@@ -51,6 +51,8 @@ const MAX_TRIGGERS = 10_000;
 export interface FamilyProxierOptions {
   /** See `FlowOwners`. */
   readonly resetsTcp?: boolean;
+  /** Whether reports have `localhostNodePorts`; for modes whose rules cannot serve the loopback address. */
+  readonly proxiesLocalhost?: boolean;
   /** Milliseconds, for what reports say of the time taken. */
   readonly now?: () => number;
 }
@@ -65,6 +67,7 @@ export class FamilyProxier {
   readonly #flows: FlowTable;
   readonly #now: () => number;
   readonly #owners: FlowOwners;
+  readonly #proxiesLocalhost: boolean;
   #health = new Map<ObjectKey, ServiceHealth>();
   /** By id of the Route. */
   #localhostNodePorts = new Map<string, LocalhostNodePort>();
@@ -77,9 +80,14 @@ export class FamilyProxier {
   constructor(
     backend: Backend,
     flows: FlowTable,
-    { resetsTcp = false, now = () => performance.now() }: FamilyProxierOptions = {},
+    {
+      resetsTcp = false,
+      proxiesLocalhost = false,
+      now = () => performance.now(),
+    }: FamilyProxierOptions = {},
   ) {
     this.#now = now;
+    this.#proxiesLocalhost = proxiesLocalhost;
     this.#owners = new FlowOwners(resetsTcp);
     this.family = backend.family;
     this.#backend = backend;
@@ -225,6 +233,10 @@ export class FamilyProxier {
 
   #replace(before: Route | undefined, after: Route | undefined): void {
     this.#owners.replace(before, after);
+    if (this.#proxiesLocalhost) this.#replaceLocalhostNodePort(before, after);
+  }
+
+  #replaceLocalhostNodePort(before: Route | undefined, after: Route | undefined): void {
     const known = before && localhostNodePort(before);
     const nodePort = after && localhostNodePort(after);
     if (isDeepStrictEqual(known, nodePort)) return;

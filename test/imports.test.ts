@@ -28,6 +28,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
     'api',
     'config',
     'dns',
+    'endpoints',
     'envvars',
     'events',
     'health',

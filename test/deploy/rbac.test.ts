@@ -42,6 +42,7 @@ async function asked(
   const double = new ApiServerDouble();
   const recorder = new EventRecorder({
     nodeName: 'node',
+    nodes: () => 1,
     onDropped: (reason) => assert.fail(`an Event was dropped: ${reason}`),
     log: { warn: () => {} },
   });

@@ -108,6 +108,29 @@ describe('node ports on localhost in mode nftables', () => {
     });
   }
 
+  it('UDP is refused at once, and not taken from a process of the node that has the port', async () => {
+    const { node } = lab;
+    const world = new World(lab, agent, 4);
+    const ports = [{ name: 'dns', port: 53, protocol: 'UDP', nodePort: NODE_PORT }];
+    const target = { ports: [{ name: 'dns', port: 5353, protocol: 'UDP' }] };
+    await world.apply([
+      world.service('web', {
+        spec: { type: 'NodePort', clusterIPs: [world.clusterIP(92)], ports },
+      }),
+      world.slice('web', [world.pod(0)], target),
+    ]);
+    const udp = (address: string) => node.udp(address, NODE_PORT);
+    assert.equal(
+      answered(await world.client.udp(world.address(world.node), NODE_PORT)).host,
+      'pod-1',
+    );
+    assert.equal((await udp(LOCALHOST[4])).outcome, 'refused');
+    await node.serve({ protocol: 'UDP', port: NODE_PORT, address: LOCALHOST[4] });
+    assert.equal(answered(await udp(LOCALHOST[4])).host, 'node');
+    await node.stopServing({ protocol: 'UDP', ports: [NODE_PORT] });
+    await world.apply([]);
+  });
+
   it('a port that another process has is reported, and served once it is free', async () => {
     const world = new World(lab, agent, 4);
     await world.apply([]);

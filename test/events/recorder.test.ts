@@ -29,6 +29,7 @@ describe('the recorder of Events', () => {
     [dropped, logged, opened] = [[], [], 0];
     recorder = new EventRecorder({
       nodeName: 'node-a',
+      nodes: () => 1,
       onDropped: (reason) => dropped.push(reason),
       log: { warn: (details, message) => logged.push([message, details]) },
       clock: {
@@ -131,6 +132,10 @@ describe('the recorder of Events', () => {
 
   describe('of what all nodes see', () => {
     const others: EventRecorder[] = [];
+    let nodes = 3;
+    beforeEach(() => {
+      nodes = 3;
+    });
     afterEach(async () => {
       for (const other of others.splice(0)) await other.stop();
     });
@@ -139,6 +144,7 @@ describe('the recorder of Events', () => {
       for (const [index, chance] of random.entries()) {
         const other = new EventRecorder({
           nodeName: `node-${index}`,
+          nodes: () => nodes,
           onDropped: (reason) => dropped.push(reason),
           log: { warn: assert.fail },
           clock: {
@@ -173,7 +179,7 @@ describe('the recorder of Events', () => {
       await pass(499);
       assert.equal(server.received.length, 0);
       await pass(1);
-      assert.equal(server.received.length, 1);
+      assert.deepEqual(changes(), ['POST']);
       await pass(4500);
       assert.equal(server.stored.size, 1);
       const [event] = server.stored.values();
@@ -181,8 +187,40 @@ describe('the recorder of Events', () => {
         [event?.reason, event?.reportingInstance, event?.series],
         ['RefusedNodePort', 'portwide', undefined],
       );
-      assert.deepEqual(changes(), ['POST', 'POST', 'POST'], 'of which two were refused');
+      assert.deepEqual(changes(), ['POST'], 'the others only looked');
+      assert.equal(server.received.length, 4);
       assert.deepEqual(dropped, []);
+    });
+
+    it('of a big cluster looks later, and in the end leaves it to others', async () => {
+      nodes = 5000;
+      cluster(0.0005, 0.5, 0.999);
+      see();
+      await pass(5000);
+      assert.deepEqual(changes(), ['POST']);
+      await pass(110_000);
+      assert.equal(server.received.length, 2);
+      await pass(30_000);
+      assert.equal(server.received.length, 3, 'the second looked after 130 seconds');
+      await pass(150_000);
+      assert.equal(server.received.length, 4, 'and the third after 255');
+      nodes = 1e9;
+      see('spec.clusterIP: no');
+      await pass(5000);
+      assert.equal(timers.pending, 3, 'the ends of three series');
+      assert.deepEqual([server.stored.size, dropped], [1, []]);
+    });
+
+    it('leaves it at what another node writes in the same moment', async () => {
+      cluster(0.1, 0.5);
+      see();
+      await pass(5000);
+      await pass(60_000);
+      server.next = ({ body }) => ('series' in body ? 409 : undefined);
+      see();
+      await pass(5000);
+      assert.deepEqual(dropped, []);
+      assert.deepEqual(changes(), ['POST', 'PATCH', 'PATCH']);
     });
 
     it('counts what comes again once for all nodes, and once a minute at most', async () => {
@@ -311,13 +349,26 @@ describe('the recorder of Events', () => {
     const times: number[] = [];
     server.next = () => void times.push(timers.now());
     recorder.connect(open);
-    for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`);
+    const objects = ['a', 'b'].map((name) => serviceRef(`default/${name}`, name));
+    for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`, objects[index % 2]);
     await requests(25);
     await until('all are written', () => server.received.length === 30);
     for (const [index, time] of times.entries()) {
       assert.ok(index < 25 ? time === 0 : time >= (index - 24) * 1000, `${index}: ${time}`);
     }
     assert.equal(opened, 1);
+  });
+
+  it('writes 25 about one object, then one in five minutes; others do not wait for that', async () => {
+    recorder.connect(open);
+    for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`);
+    assert.deepEqual([dropped, logged], [Array(5).fill('object_limit'), []]);
+    warn('RefusedOverlap', 'no', serviceRef('default/other', 'uid-2'));
+    await until('all are written', () => server.stored.size === 26);
+    timers.advance(5 * MINUTE);
+    for (const note of ['30', '31']) warn('RefusedOverlap', note);
+    await until('one more is written', () => server.stored.size === 27);
+    assert.equal(dropped.length, 6);
   });
 
   it('tries again while the server is away, then drops what waits longest', async () => {
@@ -381,13 +432,15 @@ describe('the recorder of Events', () => {
   });
 
   it('holds no more than it can write soon, and says so once', async () => {
-    for (let index = 0; index < 110; index++) warn('RefusedOverlap', `${index}`);
+    for (let index = 0; index < 110; index++) {
+      warn('RefusedOverlap', `${index}`, serviceRef(`default/${index % 5}`, 'uid'));
+    }
     assert.equal(dropped.length, 10);
     assert.ok(dropped.every((reason) => reason === 'queue_full'));
     assert.equal(logged.length, 1);
     const [[message, details]] = logged as [[string, { object: string; reason: string }]];
     assert.match(message, /^cannot write Events/);
-    assert.deepEqual([details.object, details.reason], ['Service default/web', 'queue_full']);
+    assert.deepEqual([details.object, details.reason], ['Service default/0', 'queue_full']);
     recorder.connect(open);
     await until('those that were held are written', () => server.stored.size === 100, 1000);
   });

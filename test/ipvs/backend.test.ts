@@ -206,6 +206,7 @@ describe('the IPVS backend', () => {
     /** One whose Service is refused while connections to its pod are active. */
     async function refusing(fake: FakeKernel, activeConnections = 1) {
       const backend = await serving(fake, [wide()]);
+      assert.equal(backend.numbers?.().lingeringVips, 0);
       fake.set(service, `${POD}:0`, { activeConnections });
       backend.setRefused?.(refuse);
       backend.update([], [id]);
@@ -220,14 +221,65 @@ describe('the IPVS backend', () => {
       fake.take();
       for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
       assert.equal(await backend.loss(), undefined);
+      assert.equal(backend.numbers?.().lingeringVips, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
       mock.timers.tick(60_000);
       await backend.loss();
       assert.deepEqual(bound(fake), GONE);
       assert.deepEqual([...fake.services.keys()], []);
+      assert.equal(backend.numbers?.().lingeringVips, 0);
       fake.take();
       for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
       assert.deepEqual(fake.take(), []);
+    });
+
+    for (const line of [
+      `remove address ${VIP}`,
+      `delete KUBE-IPVS-IPS ${VIP}`,
+      `delete-destination ${service} > ${POD}:0`,
+      `delete-service ${service}`,
+    ]) {
+      it(`tries again each minute what the kernel refused: ${line}`, async () => {
+        const fake = new FakeKernel();
+        const backend = await refusing(fake);
+        fake.set(service, `${POD}:0`, { activeConnections: 0 });
+        fake.refusals.set(line, ENOMEM);
+        for (let minute = 0; minute < 2; minute++) {
+          mock.timers.tick(60_000);
+          await backend.loss();
+          assert.ok(fake.take().includes(line), `minute ${minute}`);
+        }
+        fake.refusals.clear();
+        mock.timers.tick(60_000);
+        await backend.loss();
+        assert.deepEqual(bound(fake), GONE);
+        assert.deepEqual([...fake.services.keys()], []);
+      });
+    }
+
+    it('unbinds the VIP when somebody deletes the service that drains', async () => {
+      const fake = new FakeKernel();
+      const backend = await refusing(fake);
+      fake.services.clear();
+      mock.timers.tick(60_000);
+      await backend.loss();
+      assert.deepEqual(bound(fake), GONE);
+    });
+
+    it('does not unbind, in place of an attempt that failed, what a Service has by then', async () => {
+      const fake = new FakeKernel();
+      const backend = await refusing(fake);
+      fake.set(service, `${POD}:0`, { activeConnections: 0 });
+      fake.refusals.set(`remove address ${VIP}`, ENOMEM);
+      mock.timers.tick(60_000);
+      await backend.loss();
+      fake.refusals.clear();
+      backend.setRefused?.(accept);
+      backend.update([wide()], []);
+      await backend.apply(false);
+      mock.timers.tick(60_000);
+      await backend.loss();
+      assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
     });
 
     it('unbinds the VIP at once where there are none', async () => {
@@ -283,10 +335,17 @@ describe('the IPVS backend', () => {
     it('keeps it across a restart', async () => {
       const fake = new FakeKernel();
       await refusing(fake);
-      const { backend } = await agent(fake, [other]);
+      const { backend, warnings } = await agent(fake, [other]);
       backend.setRefused?.(refuse);
       await backend.apply(true);
       assert.deepEqual([...fake.addresses].sort(), [VIP, '10.96.0.11']);
+      // Whether the Service is refused or was deleted meanwhile, nobody can tell.
+      assert.deepEqual(warnings, [
+        `no Service is served on these VIPs; they stay bound to kube-ipvs0 while connections to them last: ${VIP}`,
+      ]);
+      assert.equal(backend.numbers?.().lingeringVips, 1);
+      await backend.apply(true);
+      assert.equal(warnings.length, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
       mock.timers.tick(60_000);
       await backend.loss();
@@ -512,11 +571,11 @@ describe('the IPVS backend', () => {
       [POD],
     );
     const { backend } = await agent(new FakeKernel(), [wide(), late]);
-    assert.deepEqual(backend.numbers?.(), { marks: { inUse: 1, waiting: 1 } });
+    assert.deepEqual(backend.numbers?.().marks, { inUse: 1, waiting: 1 });
     backend.update([], [id]);
-    assert.deepEqual(backend.numbers?.(), { marks: { inUse: 1, waiting: 0 } });
+    assert.deepEqual(backend.numbers?.().marks, { inUse: 1, waiting: 0 });
     backend.update([], ['late']);
-    assert.deepEqual(backend.numbers?.(), { marks: { inUse: 0, waiting: 0 } });
+    assert.deepEqual(backend.numbers?.().marks, { inUse: 0, waiting: 0 });
   });
 
   it('does not take for lost what is still to be written', async () => {

@@ -126,22 +126,27 @@ describe('a comparison with the kernel', () => {
     });
   }
 
-  it('binds anew an IPv6 VIP that the kernel may choose as a source address', async () => {
-    const fake = new FakeKernel('IPv6');
-    const kernel = fake.open();
-    const wanted = new Wanted();
-    const items: Item[] = ['fd00::1', 'fd00::2'].map((address) => ({ kind: 'address', address }));
-    for (const item of items) wanted.hold(item);
-    await kernel.prepare(wanted);
-    await kernel.add(items);
-    fake.preferred.add('fd00::2');
-    const bounds = { isExcluded: () => false, isOwnMark: () => false, isDraining: () => false };
-    const { adds } = await compareWithKernel(kernel, wanted, bounds);
-    assert.deepEqual(adds.map(itemKey), ['fd00::2']);
-    await kernel.add(adds);
-    const again = await compareWithKernel(kernel, wanted, bounds);
-    assert.deepEqual(again, { adds: [], removes: [] });
-  });
+  for (const [family, first, second] of [
+    ['IPv4', VIP, OTHER_VIP],
+    ['IPv6', 'fd00::1', 'fd00::2'],
+  ] as const) {
+    it(`binds anew an ${family} VIP that the kernel may choose as a source address`, async () => {
+      const fake = new FakeKernel(family);
+      const kernel = fake.open();
+      const wanted = new Wanted();
+      const items: Item[] = [first, second].map((address) => ({ kind: 'address', address }));
+      for (const item of items) wanted.hold(item);
+      await kernel.prepare(wanted);
+      await kernel.add(items);
+      fake.preferred.add(second);
+      const bounds = { isExcluded: () => false, isOwnMark: () => false, isDraining: () => false };
+      const { adds } = await compareWithKernel(kernel, wanted, bounds);
+      assert.deepEqual(adds.map(itemKey), [second]);
+      await kernel.add(adds);
+      const again = await compareWithKernel(kernel, wanted, bounds);
+      assert.deepEqual(again, { adds: [], removes: [] });
+    });
+  }
 
   it('removes what nobody wants, of ranges no more than that', async () => {
     const tamper = (fake: FakeKernel) => {

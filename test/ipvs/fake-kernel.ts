@@ -171,11 +171,11 @@ export class FakeKernel {
       ...adds.flatMap((address) => this.#changeAddress('add', address)),
       ...removes.flatMap((address) => this.#changeAddress('remove', address)),
     ],
-    listLinkAddresses: async () =>
+    listBoundAddresses: async () =>
       ['fe80::1', ...this.addresses].map((address) => ({
         address,
         family: address.includes(':') ? 'IPv6' : 'IPv4',
-        isDeprecated: !this.preferred.has(address),
+        isAsBound: !this.preferred.has(address),
       })),
   };
 

@@ -87,6 +87,7 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_marks_in_use', 'gauge', FAMILY],
   ['portwide_localhost_node_port_connections_total', 'counter', ['ip_family', 'result']],
   ['portwide_marks_exhausted', 'gauge', FAMILY],
+  ['portwide_lingering_vips', 'gauge', FAMILY],
   ['portwide_config_restart_pending', 'gauge', []],
   ['portwide_config_changes_total', 'counter', ['result']],
   ['portwide_takeover_kept', 'gauge', ['reason', 'what']],
@@ -147,6 +148,7 @@ async function experienced(): Promise<Scrape> {
     backend.has = {
       rules: new Map([['nat', 1]]),
       marks: { inUse: 1, waiting: 0 },
+      lingeringVips: 0,
       elements: new Map([['endpoints', 1]]),
       cleanupFailures: 0,
     };

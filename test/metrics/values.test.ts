@@ -199,7 +199,7 @@ describe('the values of metrics', () => {
     v4.report = { written: 1, rulesWritten: new Map([['nat', 40]]) };
     v4.has = { rules: new Map([['nat', 70]]) };
     const elements = new Map([['endpoints', 8]]);
-    v6.has = { marks: { inUse: 5, waiting: 2 }, elements, cleanupFailures: 1 };
+    v6.has = { marks: { inUse: 5, waiting: 2 }, lingeringVips: 3, elements, cleanupFailures: 1 };
     await start();
     const scraped = await scrape();
     const nat = { table: 'nat' };
@@ -209,6 +209,8 @@ describe('the values of metrics', () => {
     assert.equal(scraped.value('portwide_marks_in_use', V6), 5);
     assert.equal(scraped.value('portwide_marks_exhausted', V6), 2);
     assert.equal(scraped.value('portwide_marks_in_use', V4), undefined);
+    const lingering = 'portwide_lingering_vips';
+    assert.deepEqual([scraped.value(lingering, V6), scraped.value(lingering, V4)], [3, undefined]);
     const map = { map: 'endpoints' };
     assert.equal(scraped.value('portwide_nftables_elements', { ...map, ...V6 }), 8);
     assert.equal(scraped.value('portwide_nftables_elements', V4), undefined);

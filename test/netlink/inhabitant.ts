@@ -9,7 +9,7 @@ import {
   dumpConntrack,
 } from '../../netlink/conntrack.ts';
 import { NETLINK_ROUTE } from '../../netlink/descriptor.ts';
-import { changeAddresses, deleteLink, findLink } from '../../netlink/links.ts';
+import { changeAddresses, deleteLink, findLink, listBoundAddresses } from '../../netlink/links.ts';
 import type { NftNotification } from '../../netlink/nftables.ts';
 import { listAddresses, type NodeAddress } from '../../netlink/rtnetlink.ts';
 import { NetlinkSocket } from '../../netlink/socket.ts';
@@ -135,6 +135,7 @@ const methods = {
 
   findLink,
   deleteLink,
+  listBoundAddresses,
 
   async changeAddresses(...args: Parameters<typeof changeAddresses>) {
     const refused = await changeAddresses(...args);

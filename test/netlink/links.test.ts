@@ -1,5 +1,44 @@
 import assert from 'node:assert/strict';
+import { execa } from 'execa';
+import { waitFor } from '../lab/wait.ts';
 import { createNamespace, type Inhabitant, type Namespace } from './namespace.ts';
+
+interface IpAddress {
+  readonly local: string;
+  readonly prefixlen: number;
+  readonly scope: string;
+  readonly deprecated?: boolean;
+}
+
+/** Hears of IPv4 routes that go, from now on. */
+async function routeMonitor(namespace: Namespace) {
+  const monitor = execa('ip', ['-n', namespace.name, '-4', '-o', 'monitor', 'route'], {
+    reject: false,
+  });
+  let said = '';
+  monitor.stdout.setEncoding('utf8').on('data', (text: string) => {
+    said += text;
+  });
+  // The kernel tells of changes in order.
+  const mark = async (address: string) => {
+    for (const op of ['replace', 'delete']) {
+      await namespace.run('ip', 'route', op, 'local', address, 'dev', 'lo', 'table', 'local');
+    }
+    return said.includes(`Deleted local ${address} `);
+  };
+  await waitFor('changes of routes are told', () => mark('192.0.2.1'));
+  return {
+    async deleted() {
+      await waitFor('all changes were told', () => mark('192.0.2.2'));
+      const gone = said.match(/^Deleted .*$/gm) ?? [];
+      return gone.filter((line) => !line.includes(' 192.0.2.'));
+    },
+    async [Symbol.asyncDispose]() {
+      monitor.kill();
+      await monitor;
+    },
+  };
+}
 
 /** On a veth, as not every kernel has dummy links; those are tested in test/uml/. */
 describe('addresses of a link', () => {
@@ -34,6 +73,48 @@ describe('addresses of a link', () => {
       assert.deepEqual(await onLink(), ['10.0.0.2/32', '10.0.0.3/32']);
     }
     assert.deepEqual(await change([], []), []);
+  });
+
+  describe('that another program bound, to be chosen as sources', () => {
+    const SHARED = ['10.0.0.10', '10.0.0.11'] as const;
+    const bound = async () => {
+      const [link] = JSON.parse(await namespace.run('ip', '-j', 'address', 'show', 'dev', 'pw0'));
+      return (link.addr_info as readonly IpAddress[])
+        .map(({ local, prefixlen, scope, deprecated = false }) =>
+          [`${local}/${prefixlen}`, scope, ...(deprecated ? ['deprecated'] : [])].join(' '),
+        )
+        .sort();
+    };
+    const MENDED = ['10.0.0.10/32 host', '10.0.0.11/32 host', 'fd00::1/128 global deprecated'];
+
+    it('are made unfit for sources, and are local addresses all the while', async () => {
+      for (const address of [...SHARED.map((each) => `${each}/32`), 'fd00::1/128']) {
+        await namespace.run('ip', 'address', 'add', address, 'dev', 'pw0');
+      }
+      await using monitor = await routeMonitor(namespace);
+      assert.deepEqual(await change([...SHARED, 'fd00::1'], []), []);
+      assert.deepEqual(await bound(), MENDED);
+      assert.deepEqual(await monitor.deleted(), []);
+    });
+
+    it('are mended also where an agent was killed while it did so', async () => {
+      const [first, second] = SHARED;
+      await change(['fd00::1'], []);
+      const bind = (address: string) =>
+        namespace.run('ip', 'address', 'add', address, 'dev', 'pw0', 'scope', 'host');
+      await bind(`${first}/31`);
+      await bind(`${second}/31`);
+      await bind(`${second}/32`);
+      assert.deepEqual(
+        (await inhabitant.call('listBoundAddresses', index)).filter(({ isAsBound }) => isAsBound),
+        [{ address: 'fd00::1', family: 'IPv6', isAsBound: true }],
+      );
+      for (let time = 0; time < 2; time++) assert.deepEqual(await change([...SHARED], []), []);
+      assert.deepEqual(await bound(), MENDED);
+      await bind(`${first}/31`);
+      for (let time = 0; time < 2; time++) assert.deepEqual(await change([], [first]), []);
+      assert.deepEqual(await bound(), MENDED.slice(1));
+    });
   });
 
   it('tell which were refused, and the others are done', async () => {

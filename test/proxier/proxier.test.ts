@@ -210,10 +210,17 @@ describe('health check node ports in one family', () => {
 describe('node ports on localhost in one family', () => {
   const served = (nodePort: number, addresses: readonly string[]) =>
     route({ id: 'a/b', serviceKey: 'a/b', nodePort }, addresses);
+  const noFlows = { forget: () => Promise.resolve(0) };
+
+  it('cost nothing where rules serve them, or nobody does', async () => {
+    const family = new FamilyProxier(new FakeBackend('IPv4'), noFlows);
+    family.update([served(30_080, ['10.0.0.1'])], [], new Map());
+    assert.deepEqual((await family.sync()).localhostNodePorts, []);
+  });
 
   it('are told of where they changed, once the rules are in force', async () => {
     const backend = new FakeBackend('IPv4');
-    const family = new FamilyProxier(backend, { forget: () => Promise.resolve(0) });
+    const family = new FamilyProxier(backend, noFlows, { proxiesLocalhost: true });
     const told = async () =>
       (await family.sync()).localhostNodePorts.map(({ port, endpoints }) => [
         port,

@@ -186,6 +186,9 @@ describe('IPVS mode after something else', () => {
       [],
     );
     assert.equal((await ipvs.addresses()).includes(`${GONE}/32`), false);
+    const { stdout: bound } = await node.exec('ip', ['-4', '-o', 'addr', 'show', 'kube-ipvs0']);
+    assert.match(bound, /scope host/);
+    assert.doesNotMatch(bound, /scope global|\/31/, 'VIPs are no source addresses');
     const { stdout } = await node.exec('iptables-legacy-save');
     assert.doesNotMatch(stdout, /kube-proxy firewall rules|-m mark ! --mark 0x4000|-j MARK /);
     const jumps = stdout.match(/^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING) .*$/gm) ?? [];

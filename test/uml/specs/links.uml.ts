@@ -115,7 +115,8 @@ describe('a dummy link', () => {
       await execa('ip', ['address', 'add', 'fd00:10:96::1/128', 'dev', NAME, 'nodad']);
       assert.deepEqual(await sources(), ['10.96.0.1', 'fd00:10:96::1']);
       await changeAddresses(index, ['10.96.0.1', 'fd00:10:96::1'], []);
-      assert.deepEqual(await sources(), ['10.96.0.1', '2001:db8::1']);
+      assert.deepEqual(await sources(), ['192.0.2.1', '2001:db8::1']);
+      assert.deepEqual(await addresses(), ['10.96.0.1', 'fd00:10:96::1']);
     });
   });
 
