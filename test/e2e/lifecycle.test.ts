@@ -1,13 +1,16 @@
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, iptablesRules, type Lab, PREFIXES, waitFor } from '../lab/lab.ts';
+import { iptablesTool } from '../lab/rules.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { Agent, IPTABLES_FLAGS } from './agent.ts';
+import { type KubeProxyCluster, kubeProxyIptables } from './kube-proxy-rules.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { answered, refused, SHORT } from './scenarios/scenario.ts';
 
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const LISTED_VIPS = ['10.96.0.11', 'fd00:10:96::11'];
+const FAMILIES = [4, 6] as const;
 const VIP = '10.96.0.10';
 
 /** Own chains and jumps, without what iptables-save says of the time. */
@@ -50,6 +53,24 @@ for (const variant of ['nft', 'legacy'] as const) {
         assert.ok(pod !== undefined);
         return pod;
       });
+    /** As kube-proxy knew it: `default/web` with one pod, and a Service that was deleted while nobody ran. */
+    const clusterOf = (family: 4 | 6, pod: Host | undefined): KubeProxyCluster => {
+      assert.ok(pod !== undefined);
+      const [web, late, gone] = [11, 97, 99].map((n) =>
+        family === 4 ? `10.96.0.${n}` : `fd00:10:96::${n}`,
+      );
+      assert.ok(web !== undefined && late !== undefined && gone !== undefined);
+      return {
+        family,
+        podCidr: PREFIXES.allPods[family],
+        serviceCidr: PREFIXES.services[family],
+        nodeIp: family === 4 ? lab.node.ipv4 : lab.node.ipv6,
+        web,
+        pod: family === 4 ? pod.ipv4 : pod.ipv6,
+        late,
+        gone,
+      };
+    };
     const allRules = async () => {
       const texts: string[] = [];
       for (const family of [4, 6] as const) {
@@ -219,59 +240,42 @@ for (const variant of ['nft', 'legacy'] as const) {
     it("takes over kube-proxy's rules in place: connections live, stale chains go", async () => {
       await agent.kill();
       await lab.node.exec(PORTWIDE, ['cleanup']);
-      const [pod] = pods(0);
-      // As kube-proxy 1.34 writes them; the second Service was deleted while nobody ran.
-      const kubeProxy = `*nat
-:KUBE-SERVICES - [0:0]
-:KUBE-NODEPORTS - [0:0]
-:KUBE-POSTROUTING - [0:0]
-:KUBE-MARK-MASQ - [0:0]
-:KUBE-PROXY-CANARY - [0:0]
-:KUBE-SVC-LOLE4ISW44XBNF3G - [0:0]
-:KUBE-SEP-AAAAAAAAAAAAAAAA - [0:0]
-:KUBE-SVC-BBBBBBBBBBBBBBBB - [0:0]
-:KUBE-SEP-BBBBBBBBBBBBBBBB - [0:0]
--A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
--A KUBE-SERVICES -d ${LISTED_VIPS[0]}/32 -p tcp -m comment --comment "default/web cluster IP" -m tcp --dport 80 -j KUBE-SVC-LOLE4ISW44XBNF3G
--A KUBE-SERVICES -d 10.96.0.99/32 -p tcp -m comment --comment "default/gone cluster IP" -m tcp --dport 80 -j KUBE-SVC-BBBBBBBBBBBBBBBB
--A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
--A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
--A KUBE-POSTROUTING -j MASQUERADE --random-fully
--A KUBE-SVC-LOLE4ISW44XBNF3G ! -s 10.244.0.0/16 -d ${LISTED_VIPS[0]}/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ
--A KUBE-SVC-LOLE4ISW44XBNF3G -m comment --comment "default/web -> ${pod?.ipv4}:8080" -j KUBE-SEP-AAAAAAAAAAAAAAAA
--A KUBE-SEP-AAAAAAAAAAAAAAAA -p tcp -m tcp -j DNAT --to-destination ${pod?.ipv4}:8080
--A KUBE-SVC-BBBBBBBBBBBBBBBB -j KUBE-SEP-BBBBBBBBBBBBBBBB
--A KUBE-SEP-BBBBBBBBBBBBBBBB -p tcp -m tcp -j DNAT --to-destination ${pod?.ipv4}:8080
-COMMIT
-*mangle
-:KUBE-IPTABLES-HINT - [0:0]
-:KUBE-KUBELET-CANARY - [0:0]
-COMMIT
-`;
-      await lab.node.exec(`iptables-${variant}-restore`, ['--noflush'], { input: kubeProxy });
-      const held = await lab.client.hold(LISTED_VIPS[0] ?? '', 80);
-      agent.write('objects', services(pods(0)));
+      const endpoints = pods(0);
+      for (const family of FAMILIES) {
+        const tool = iptablesTool(variant, family, 'restore');
+        const input = kubeProxyIptables(clusterOf(family, endpoints[0]));
+        await lab.node.exec(tool, ['--noflush'], { input });
+        // The kubelet's.
+        const kubelets =
+          '*mangle\n:KUBE-IPTABLES-HINT - [0:0]\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n';
+        await lab.node.exec(tool, ['--noflush'], { input: kubelets });
+      }
+      const held = await Promise.all(LISTED_VIPS.map((vip) => lab.client.hold(vip, 80)));
+      agent.write('objects', services(endpoints));
       const outcomes: string[] = [];
       let taking = true;
-      const client = (async () => {
-        while (taking) outcomes.push((await lab.client.tcp(LISTED_VIPS[0] ?? '', 80)).outcome);
-      })();
+      const clients = LISTED_VIPS.map(async (vip) => {
+        while (taking) outcomes.push(`${vip} ${(await lab.client.tcp(vip, 80)).outcome}`);
+      });
       await agent.start();
-      await agent.apply(services(pods(0)));
+      await agent.apply(services(endpoints));
       taking = false;
-      await client;
-      assert.deepEqual([...new Set(outcomes)], ['answered']);
-      assert.equal(await held.exchange('still'), 'still');
-      await held.close();
-      const nat = await iptablesRules(lab.node, variant, 4, 'nat');
-      assert.match(nat, /KUBE-SVC-LOLE4ISW44XBNF3G/, 'kube-proxy and Portwide agree on the hash');
-      assert.doesNotMatch(nat, /AAAAAAAAAAAAAAAA|BBBBBBBBBBBBBBBB/);
-      const jumps = nat.split('\n').filter((line) => /^-A PREROUTING .*KUBE-SERVICES/.test(line));
-      assert.equal(jumps.length, 1);
+      await Promise.all(clients);
+      assert.deepEqual(
+        [...new Set(outcomes)].sort(),
+        LISTED_VIPS.map((vip) => `${vip} answered`),
+      );
+      for (const connection of held) {
+        assert.equal(await connection.exchange('still'), 'still');
+        await connection.close();
+      }
+      for (const family of FAMILIES) {
+        const nat = await iptablesRules(lab.node, variant, family, 'nat');
+        assert.match(nat, /KUBE-SVC-LOLE4ISW44XBNF3G/, 'kube-proxy and Portwide agree on the hash');
+        assert.doesNotMatch(nat, /AAAAAAAAAAAAAAAA|BBBBBBBBBBBBBBBB/);
+        const jumps = nat.split('\n').filter((line) => /^-A PREROUTING .*KUBE-SERVICES/.test(line));
+        assert.equal(jumps.length, 1);
+      }
 
       await agent.kill();
       await lab.node.exec(PORTWIDE, ['cleanup']);
@@ -282,8 +286,11 @@ COMMIT
           kubelets.some((name) => line.includes(name)),
           line,
         );
-      await lab.node.exec(`iptables-${variant}`, ['-t', 'mangle', '-X', 'KUBE-IPTABLES-HINT']);
-      await lab.node.exec(`iptables-${variant}`, ['-t', 'mangle', '-X', 'KUBE-KUBELET-CANARY']);
+      for (const family of FAMILIES) {
+        const input = '*mangle\n-X KUBE-IPTABLES-HINT\n-X KUBE-KUBELET-CANARY\nCOMMIT\n';
+        const tool = iptablesTool(variant, family, 'restore');
+        await lab.node.exec(tool, ['--noflush'], { input });
+      }
     });
 
     it('cleanup leaves nothing where there is no kubelet, and does nothing beside an agent', async () => {
@@ -315,42 +322,49 @@ COMMIT
       const nodePort = serviceManifest('np', {
         spec: {
           type: 'NodePort',
-          clusterIPs: ['10.96.0.12'],
+          clusterIPs: ['10.96.0.12', 'fd00:10:96::12'],
           ports: [{ port: 80, nodePort: 30_080 }],
         },
       });
+      const ports = [{ name: '', port: 8080 }];
       await agent.apply([
         ...services(pods(0)),
         nodePort,
-        sliceManifest('np', 4, pods(0), { ports: [{ name: '', port: 8080 }] }),
+        ...FAMILIES.map((family) => sliceManifest('np', family, pods(0), { ports })),
       ]);
-      const held = await lab.client.hold(LISTED_VIPS[0] ?? '', 80);
+      const held = await Promise.all(LISTED_VIPS.map((vip) => lab.client.hold(vip, 80)));
       await agent.kill();
-      const saved = await iptablesRules(lab.node, variant, 4, 'nat');
-      // What it serves: default/web. Everything else of these names it flushes and deletes, in the
-      // transaction that brings its own rules (syncProxyRules).
-      const own = ['KUBE-SVC-LOLE4ISW44XBNF3G', 'KUBE-SEP-WEB'];
-      const known = saved.match(/(?<=^:)KUBE-(SVC|SVL|EXT|FW|SEP)-\S+/gm) ?? [];
-      const stale = known.filter((name) => !own.includes(name));
-      assert.ok(stale.length > 10);
-      const jump = `-A KUBE-SERVICES -d ${LISTED_VIPS[0]}/32 -p tcp -m tcp --dport 80 -j ${own[0]}`;
-      const input = [
-        '*nat',
-        ':KUBE-SERVICES - [0:0]',
-        ':KUBE-NODEPORTS - [0:0]',
-        ...[...own, ...stale].map((name) => `:${name} - [0:0]`),
-        `-A ${own[0]} -j ${own[1]}`,
-        `-A ${own[1]} -p tcp -m tcp -j DNAT --to-destination ${pods(0)[0]?.ipv4}:8080`,
-        jump,
-        '-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS',
-        ...stale.map((name) => `-X ${name}`),
-        'COMMIT',
-        '',
-      ].join('\n');
-      await lab.node.exec(`iptables-${variant}-restore`, ['--noflush'], { input });
-      assert.equal(answered(await lab.client.tcp(LISTED_VIPS[0] ?? '', 80)).host, 'pod-1');
-      assert.equal(await held.exchange('still'), 'still');
-      await held.close();
+      for (const family of FAMILIES) {
+        const { web, pod } = clusterOf(family, pods(0)[0]);
+        const saved = await iptablesRules(lab.node, variant, family, 'nat');
+        // What it serves: default/web. Everything else of these names it flushes and deletes, in the
+        // transaction that brings its own rules (syncProxyRules).
+        const own = ['KUBE-SVC-LOLE4ISW44XBNF3G', 'KUBE-SEP-WEB'];
+        const known = saved.match(/(?<=^:)KUBE-(SVC|SVL|EXT|FW|SEP)-\S+/gm) ?? [];
+        const stale = known.filter((name) => !own.includes(name));
+        assert.ok(stale.length > 10);
+        const to = family === 4 ? `${pod}:8080` : `[${pod}]:8080`;
+        const input = [
+          '*nat',
+          ':KUBE-SERVICES - [0:0]',
+          ':KUBE-NODEPORTS - [0:0]',
+          ...[...own, ...stale].map((name) => `:${name} - [0:0]`),
+          `-A ${own[0]} -j ${own[1]}`,
+          `-A ${own[1]} -p tcp -m tcp -j DNAT --to-destination ${to}`,
+          `-A KUBE-SERVICES -d ${web} -p tcp -m tcp --dport 80 -j ${own[0]}`,
+          '-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS',
+          ...stale.map((name) => `-X ${name}`),
+          'COMMIT',
+          '',
+        ].join('\n');
+        const tool = iptablesTool(variant, family, 'restore');
+        await lab.node.exec(tool, ['--noflush'], { input });
+        assert.equal(answered(await lab.client.tcp(web, 80)).host, 'pod-1');
+      }
+      for (const connection of held) {
+        assert.equal(await connection.exchange('still'), 'still');
+        await connection.close();
+      }
     });
 
     it('the feature gate refuses all-ports Services, and gives them back', async () => {

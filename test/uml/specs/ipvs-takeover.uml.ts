@@ -230,14 +230,26 @@ describe('IPVS mode after something else', () => {
       '--iptables-variant=legacy',
       '--ipvs-exclude-cidrs=10.99.0.0/24',
     ];
-    const targets = [[VIP, 5060] as const, [WEB, 80] as const];
-    const prober = ipvs.keepProbing(...targets.map((target) => () => target));
+    // Two clients, whose connections are of the two families by turns.
+    const targets = [
+      [VIP, VIP6, 5060],
+      [WEB, WEB6, 80],
+    ] as const;
+    const prober = ipvs.keepProbing(
+      ...targets.map(([vip, vip6, port]) => {
+        let last: string = vip6;
+        return () => {
+          last = last === vip ? vip6 : vip;
+          return [last, port] as const;
+        };
+      }),
+    );
     await ipvs.agent.start(iptables);
     await waitFor('services take no new connections', async () =>
       (await ipvs.services()).every((line) => foreign.includes(line) || !/ -w [1-9]/.test(line)),
     );
     const answeredBefore = prober.count;
-    await waitFor('clients go on', () => prober.count >= answeredBefore + targets.length);
+    await waitFor('clients go on', () => prober.count >= answeredBefore + 2 * targets.length);
     assert.deepEqual(await prober.stop(), []);
     assert.equal(await held?.exchange('still'), 'still');
     await held?.close();
