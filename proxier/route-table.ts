@@ -269,7 +269,7 @@ export class RouteTable implements ObjectSink {
     return {
       routes,
       isRefused: state.served.refusals.length > 0,
-      refusals: [...state.served.refusals, ...refused.values()],
+      refusals: [...state.served.refusals, ...new Set(refused.values())],
       health: serviceHealth(key, state.served.ports, refused, slices, this.#nodeName),
     };
   }
