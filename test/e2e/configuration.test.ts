@@ -433,8 +433,8 @@ describe('the configuration of an agent', () => {
     assert.equal(exitCode, 0, stderr);
     assert.match(stdout, /-A KUBE-MARK-MASQ .*0x8000/);
     assert.deepEqual(stderr.split('\n'), [
-      '--iptables-masquerade-bit: ignored, because --config is given',
-      `${at('f')}: colour: unknown field; it is ignored`,
+      'warning: --iptables-masquerade-bit: ignored, because --config is given',
+      `warning: ${at('f')}: colour: unknown field; it is ignored`,
     ]);
     const all = serviceManifest('all', {
       annotations: { 'portwide.dev/ports': 'all' },
