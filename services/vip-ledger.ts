@@ -45,7 +45,14 @@ export class VipLedger {
   /** By `rivalryKey`, the most senior first. Exact ports each have a key: a Service may list thousands. */
   readonly #rivals = new Map<string, readonly Claim[]>();
   readonly #services = new Map<ObjectKey, readonly Claim[]>();
+  /** TCP ports. */
+  readonly #watchedPorts: readonly number[];
   #nodeAddresses: ReadonlySet<string> = new Set();
+
+  /** @param watchedPorts TCP ports whose owners are told when their VIP becomes, or ceases to be, an address of this node. */
+  constructor(watchedPorts: readonly number[] = []) {
+    this.#watchedPorts = watchedPorts;
+  }
 
   /**
    * Records what a Service wants now (nothing: it has gone).
@@ -67,7 +74,10 @@ export class VipLedger {
     return affected;
   }
 
-  /** @returns the Services that claim, with all ports or ranges, an address that came or went. */
+  /**
+   * @returns the Services that claim an address that came or went, with all ports, ranges or a port that is
+   * watched.
+   */
   setNodeAddresses(addresses: ReadonlySet<string>): Set<ObjectKey> {
     const changed = [
       ...[...addresses].filter((address) => !this.#nodeAddresses.has(address)),
@@ -75,10 +85,13 @@ export class VipLedger {
     ];
     this.#nodeAddresses = addresses;
     const affected = new Set<ObjectKey>();
+    const matches: Rivalry[] = [
+      { kind: 'ranges' },
+      { kind: 'all' },
+      ...this.#watchedPorts.map((port) => ({ kind: 'port', protocol: 'TCP', port }) as const),
+    ];
     for (const vip of changed) {
-      for (const kind of ['ranges', 'all'] as const) {
-        noteOwners(this.#rivalsAt(rivalryKey(vip, { kind })), affected);
-      }
+      for (const match of matches) noteOwners(this.#rivalsAt(rivalryKey(vip, match)), affected);
     }
     return affected;
   }
