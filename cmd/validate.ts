@@ -21,7 +21,7 @@ export function addValidateCommand(program: Command): void {
   const command = program
     .command('validate')
     .description(
-      'check manifests; exit 1 and name file, line, object, field and reason of each fault; warn of what is served otherwise than it looks; say which kinds are passed over',
+      'check manifests: print each fault with file, line, object, field and reason (exit status 1), warnings (exit status 0), and the kinds that are not read',
     )
     .requiredOption(
       '--manifests <dir>',

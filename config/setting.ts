@@ -2,7 +2,7 @@ import type { Kind } from './kinds.ts';
 
 /** Headings of `--help` and of the reference page, in their order. */
 export const GROUPS = {
-  command: 'What to do',
+  command: 'Actions and configuration file',
   node: 'The node and its cluster',
   pods: 'Detecting local pods',
   rules: 'Rules, all modes',

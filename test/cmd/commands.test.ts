@@ -154,7 +154,7 @@ describe('the command', () => {
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 1);
       assert.deepEqual(stdout.split('\n'), [
-        `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[0].ports[0].endPort: must not be below port 90`,
+        `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[0].ports[0].endPort: must not be below port 90, as 80 is`,
         `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[1].ports[0].endPort: must not be set without a port`,
         `${directory}/a.yaml:12: AdminNetworkPolicy names: spec.egress[0].to: must not have domainNames: they can be allowed only`,
         `${directory}/a.yaml:21: CIDRGroup cloud: spec.cidrs[1]: must be a CIDR such as 10.0.0.0/8, not "192.0.2.1"`,
