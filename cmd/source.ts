@@ -38,7 +38,10 @@ export function createSource(of: SourceOptions): Source {
       sink,
       onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
       onRecovered: (file, isGone) =>
-        log.info({ file }, isGone ? 'the manifest with a fault is gone' : 'has no fault any more'),
+        log.info(
+          { file },
+          isGone ? 'the manifest with a fault is gone' : 'read again, without a fault',
+        ),
       ...(onFaultyManifests === undefined ? {} : { onFaulty: onFaultyManifests }),
     });
   }

@@ -38,7 +38,7 @@ export interface RouteChanges {
 export interface RefusalChanges {
   readonly raised: readonly Refusal[];
   readonly cleared: readonly Refusal[];
-  /** Those that came; nobody is told that one went. */
+  /** New warnings; the end of a warning is not reported. */
   readonly warnings: readonly ServiceWarning[];
 }
 
@@ -113,7 +113,7 @@ export class RouteTable implements ObjectSink {
   readonly #unsynced = new Set<Kind>(SERVING_KINDS);
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
-  /** Those in force. */
+  /** Warnings in force. */
   readonly #warnings = new Map<ObjectKey, readonly ServiceWarning[]>();
   /** Services that take a port of the node's own. */
   readonly #onNodePorts = new Set<ObjectKey>();
@@ -303,7 +303,7 @@ export class RouteTable implements ObjectSink {
     };
   }
 
-  /** @returns the warnings that came; each is told once until it went. */
+  /** @returns warnings that were not in force before, so that each is reported once. */
   #newWarnings(serviceKey: ObjectKey, routes: readonly Route[]): ServiceWarning[] {
     const state = this.#services.get(serviceKey);
     const slices = this.#slices.get(serviceKey) ?? [];

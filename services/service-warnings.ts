@@ -1,5 +1,4 @@
-/** What is worth a warning of a Service that is served all the same, or of its EndpointSlices. */
-
+/** Warnings about Services that are served nevertheless, and about their EndpointSlices. */
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { SERVICE_NAME_FIELD } from '../api/read-endpointslice.ts';
 import type { Route } from './route.ts';
@@ -7,9 +6,9 @@ import type { ServedPort } from './served-ports.ts';
 
 export interface ServiceWarning {
   readonly serviceKey: ObjectKey;
-  /** It is about this EndpointSlice of the Service; undefined: about the Service. */
+  /** The EndpointSlice that the warning is about; undefined: the Service itself. */
   readonly sliceKey?: ObjectKey;
-  /** Other nodes may have nothing to warn of. */
+  /** The warning depends on this node; other nodes may not have it. */
   readonly isOfThisNode?: true;
   /** The field, what is the matter with it, and what to do. */
   readonly message: string;
@@ -23,7 +22,7 @@ export interface NodeListener {
   readonly isOnLoopbackOnly: boolean;
 }
 
-/** Ports of a Service that a message lists. */
+/** Limit of ports listed in a message. */
 const MAX_SHOWN = 5;
 
 /**
@@ -84,26 +83,22 @@ export function listenerWarnings(
   nodeAddresses: ReadonlySet<string>,
   isLoopbackServed: boolean,
 ): ServiceWarning[] {
+  // Routes of both families may say the same.
   const warnings = new Map<string, ServiceWarning>();
-  const warn = (serviceKey: ObjectKey, message: string) =>
-    warnings.set(message, { serviceKey, isOfThisNode: true, message });
+  const warn = (warning: ServiceWarning) => warnings.set(warning.message, warning);
   for (const route of routes) {
     const { match, serviceKey, nodePort } = route;
     if (match.kind !== 'port' || match.protocol !== 'TCP') continue;
     for (const { name, port, isOnLoopbackOnly } of listeners) {
       if (nodePort === port && (!isOnLoopbackOnly || isLoopbackServed)) {
-        warn(
-          serviceKey,
-          `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on this node: connections to it go to the Service where node ports are served; use another node port`,
-        );
+        const message = `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on nodes: connections to it go to the Service where node ports are served; use another node port`;
+        warn({ serviceKey, message });
       }
       if (match.port !== port || isOnLoopbackOnly) continue;
       for (const [field, vip] of vipFields(route)) {
         if (!nodeAddresses.has(vip)) continue;
-        warn(
-          serviceKey,
-          `${field}: ${vip} is an address of this node, and ${port}/TCP is the port of ${name} there: connections to it go to the Service; use another address or port`,
-        );
+        const message = `${field}: ${vip} is an address of this node, and ${port}/TCP is the port of ${name} there: connections to it go to the Service; use another address or port`;
+        warn({ serviceKey, isOfThisNode: true, message });
       }
     }
   }

@@ -8,7 +8,7 @@ import type { ServedPort } from './served-ports.ts';
 /** Pseudo-VIP on which node ports are claimed; a dual-stack Service uses one number in both families. */
 const nodePortsOf = (family: IpFamily) => `node port, ${family}`;
 
-/** Ports that a message lists; of more it has the number. */
+/** Limit of ports listed in a message; the others are counted. */
 const MAX_SHOWN = 5;
 
 /** As much of a Match as says who its rivals are. */

@@ -98,7 +98,7 @@ describe('ports of the agent that are taken', () => {
       writeFileSync(broken, JSON.stringify(nodeManifest([])).replace('"node"', '"other"'));
       await waitFor(
         'that the fault is over',
-        () => agent.log.some(({ file, msg }) => file === broken && /no fault/.test(msg)),
+        () => agent.log.some(({ file, msg }) => file === broken && /without a fault/.test(msg)),
         30_000,
       );
       assert.deepEqual(await numbers(), [

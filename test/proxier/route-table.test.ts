@@ -338,10 +338,10 @@ describe('the route table', () => {
         }),
       );
       const message = (port: string, name: string) =>
-        `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on this node: connections to it go to the Service where node ports are served; use another node port`;
+        `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on nodes: connections to it go to the Service where node ports are served; use another node port`;
       assert.deepEqual(told(of), [
-        ['default/n22', true, message('22', 'ssh')],
-        ['default/n10249', true, message('10249', 'metrics')],
+        ['default/n22', undefined, message('22', 'ssh')],
+        ['default/n10249', undefined, message('10249', 'metrics')],
       ]);
       assert.equal(of.onNodePorts, 2);
       assert.ok(
