@@ -123,7 +123,11 @@ export function portScheme(service: Service, allPortsEnabled: boolean): PortSche
   } else if (service.headless) {
     refuse('Headless', 'spec.clusterIP', 'a headless Service has no VIP to serve all ports of');
   } else if (service.clusterIPs.length === 0) {
-    refuse('Headless', 'spec.clusterIP', 'no cluster IP is set, and all ports need a VIP');
+    refuse(
+      'Headless',
+      'spec.clusterIP',
+      'no cluster IP is set, and all ports need a VIP; a cluster assigns one, a manifest has to name it',
+    );
   }
   if (service.externalIPs.length > 0) {
     refuse('ExternalIPs', 'spec.externalIPs', 'external IPs cannot be served on all ports');

@@ -41,3 +41,16 @@ export function rangesOverlap(a: readonly PortRange[], b: readonly PortRange[]):
     b.some((y) => x.protocol === y.protocol && x.from <= y.to && y.from <= x.to),
   );
 }
+
+/** The ports that are in both. */
+export function commonRanges(a: readonly PortRange[], b: readonly PortRange[]): PortRange[] {
+  return a.flatMap(({ protocol, from, to }) =>
+    b
+      .filter((other) => rangesOverlap([{ protocol, from, to }], [other]))
+      .map((other) => ({
+        protocol,
+        from: Math.max(from, other.from),
+        to: Math.min(to, other.to),
+      })),
+  );
+}

@@ -18,12 +18,15 @@ import {
   optionalBoolean,
   optionalInteger,
   optionalText,
+  shown,
   text,
 } from './read-field.ts';
 import { parseTime, readMetadata } from './read-metadata.ts';
 import { dnsLabel, dnsSubdomain, portName } from './read-name.ts';
 import { shared } from './shared-text.ts';
 
+const SERVICE_NAME_LABEL = 'kubernetes.io/service-name';
+export const SERVICE_NAME_FIELD = `metadata.labels["${SERVICE_NAME_LABEL}"]`;
 const TRIGGER_TIME_ANNOTATION = 'endpoints.kubernetes.io/last-change-trigger-time';
 
 /**
@@ -36,7 +39,7 @@ const TRIGGER_TIME_ANNOTATION = 'endpoints.kubernetes.io/last-change-trigger-tim
 export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
   const { root, metadata, key, namespace, name } = readMetadata('EndpointSlice', raw);
   const labels = child(metadata, 'labels');
-  const serviceName = child(labels, 'kubernetes.io/service-name');
+  const serviceName = child(labels, SERVICE_NAME_LABEL);
   if (optionalText(serviceName) === undefined) return undefined;
   const addressType = child(root, 'addressType');
   if (optionalText(addressType) === undefined) fail(addressType, 'is required');
@@ -54,6 +57,20 @@ export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
     ports: kept(readPorts(child(root, 'ports'))),
     endpoints: items(child(root, 'endpoints')).map((field) => readEndpoint(field, family)),
   };
+}
+
+/** Why `readEndpointSlice` gave undefined for a slice, for those who wrote it by hand. */
+export function whySliceIsUnused(raw: unknown): { object: string; field: string; reason: string } {
+  const { root, key, metadata } = readMetadata('EndpointSlice', raw);
+  const object = `EndpointSlice ${key}`;
+  const label = child(child(metadata, 'labels'), SERVICE_NAME_LABEL);
+  if (optionalText(label) === undefined) {
+    const reason = 'is missing, so the slice belongs to no Service; set it to the name of one';
+    return { object, field: SERVICE_NAME_FIELD, reason };
+  }
+  const { value } = child(root, 'addressType');
+  const reason = `${shown(value)} is not served; use IPv4 or IPv6`;
+  return { object, field: 'addressType', reason };
 }
 
 /** It serves a measurement only: what cannot be read is no reason not to serve the slice. */

@@ -46,7 +46,7 @@ export function isMissing(field: Field): boolean {
 /** A member of an object; a missing object has only missing members. */
 export function child(field: Field, key: string): Field {
   if (isMissing(field)) return { object: field.object, parent: field, key, value: undefined };
-  if (!isRecord(field.value)) fail(field, 'must be an object');
+  if (!isRecord(field.value)) fail(field, `must be an object, not ${shown(field.value)}`);
   const value = Object.hasOwn(field.value, key) ? field.value[key] : undefined;
   return { object: field.object, parent: field, key, value };
 }
@@ -54,7 +54,7 @@ export function child(field: Field, key: string): Field {
 /** The members of an object that are set. @throws InvalidObject for one that is not among those known. */
 export function members<T extends string>(field: Field, known: readonly T[]): T[] {
   if (isMissing(field)) return [];
-  if (!isRecord(field.value)) fail(field, 'must be an object');
+  if (!isRecord(field.value)) fail(field, `must be an object, not ${shown(field.value)}`);
   const names = Object.keys(field.value).filter((name) => !isMissing(child(field, name)));
   return names.map(
     (name) => known.find((each) => each === name) ?? fail(child(field, name), 'is not known'),

@@ -114,7 +114,7 @@ function readIpBlock(field: Field): Peer {
   const cidr = network(child(field, 'cidr'));
   const except = items(child(field, 'except')).map((item) => {
     const part = network(item);
-    if (!isWithin(part, cidr)) fail(item, `must be within ${cidr}, and smaller`);
+    if (!isWithin(part, cidr)) fail(item, `must be within ${cidr} and smaller, not ${part}`);
     return part;
   });
   return { kind: 'network', cidr, except: [...new Set(except)] };
@@ -127,7 +127,7 @@ function isWithin(part: string, whole: string): boolean {
 
 /** KEP-2079: a range has a numbered port to begin with, and does not end before it. */
 function readPort(field: Field): PortMatch {
-  if (isMissing(field)) fail(field, 'must be an object');
+  if (isMissing(field)) fail(field, 'must be an object, not null');
   members(field, ['protocol', 'port', 'endPort']);
   const ofProtocol = protocol(child(field, 'protocol'));
   const portField = child(field, 'port');
@@ -143,7 +143,7 @@ function readPort(field: Field): PortMatch {
   }
   const first = integer(portField, 1, 65535);
   const last = optionalInteger(endField, 1, 65535) ?? first;
-  if (last < first) fail(endField, `must not be below port ${first}`);
+  if (last < first) fail(endField, `must not be below port ${first}, as ${last} is`);
   return { protocol: ofProtocol, first, last };
 }
 

@@ -97,7 +97,7 @@ function labelValue(field: Field): string {
 
 function readTexts(field: Field): Labels {
   if (isMissing(field)) return {};
-  if (!isRecord(field.value)) fail(field, 'must be an object');
+  if (!isRecord(field.value)) fail(field, `must be an object, not ${shown(field.value)}`);
   const texts = Object.keys(field.value).map((key) => [key, shared(text(child(field, key)))]);
   return Object.fromEntries(texts) as Labels;
 }

@@ -201,7 +201,7 @@ function readUnknownAnnotations(annotations: Field): string[] {
 function hasLabel(metadata: Field, label: string): boolean {
   const labels = child(metadata, 'labels');
   if (isMissing(labels)) return false;
-  if (!isRecord(labels.value)) fail(labels, 'must be an object');
+  if (!isRecord(labels.value)) fail(labels, `must be an object, not ${shown(labels.value)}`);
   return Object.hasOwn(labels.value, label);
 }
 

@@ -26,7 +26,8 @@ export async function loadConfiguration(texts: FlagTexts): Promise<LoadedConfigu
 /** For commands without a log: warnings go to standard error. @throws ConfigurationError */
 export async function loadOrWarn(texts: FlagTexts): Promise<LoadedConfiguration> {
   const loaded = await loadConfiguration(texts);
-  for (const warning of loaded.warnings) process.stderr.write(`${formatNotice(warning)}\n`);
+  for (const warning of loaded.warnings)
+    process.stderr.write(`warning: ${formatNotice(warning)}\n`);
   return loaded;
 }
 

@@ -137,6 +137,25 @@ function createServer(
   return server;
 }
 
+/** What failed and what to do. */
+export function cannotListen(address: string, port: number, error: Error): string {
+  const code = 'code' in error ? String(error.code) : error.message;
+  return `cannot listen on ${address}, port ${port} (${code}): ${listenAdvice(code, port)}`;
+}
+
+function listenAdvice(code: string, port: number): string {
+  switch (code) {
+    case 'EACCES':
+      return 'ports below 1024 need CAP_NET_BIND_SERVICE: run it as root, in a pod with NET_BIND_SERVICE in securityContext.capabilities.add, or choose another --port';
+    case 'EADDRINUSE':
+      return `another process has this port (\`ss -lnp sport = :${port}\` shows it); end it, or choose another --port or --bind-address`;
+    case 'EADDRNOTAVAIL':
+      return 'it is no address of this host; choose another --bind-address';
+    default:
+      return 'choose another --port or --bind-address';
+  }
+}
+
 /**
  * Listens from now on. Where `0.0.0.0` or `::` is asked for, the addresses of the host are followed.
  * @throws UserError when an address that was named cannot be listened on, or none at all.
@@ -177,10 +196,11 @@ async function listen(
   const named = failed.find(([address]) => bindAddress.includes(address));
   const [address, error] = named ?? failed[0] ?? ['any address', undefined];
   if (named !== undefined || server.addresses.length === 0) {
-    const why = error?.message ?? 'this host has none';
-    throw new UserError(`--bind-address: cannot listen on ${address}, port ${port}: ${why}`, {
-      cause: error,
-    });
+    const message =
+      error === undefined
+        ? `--bind-address=${bindAddress.join()}: this host has no address to listen on`
+        : cannotListen(address, port, error);
+    throw new UserError(message, { cause: error });
   }
   log.info({ addresses: server.addresses, port }, 'listening');
   return {

@@ -1,4 +1,4 @@
-import { ConfigurationError } from '../config/errors.ts';
+import { ConfigurationError, formatNotice } from '../config/errors.ts';
 import { NetlinkError, UnsupportedError } from '../netlink/error.ts';
 import { ProgramTimeoutError } from '../programs/run.ts';
 import { ClusterConfigError } from '../sources/kubernetes/config.ts';
@@ -6,19 +6,17 @@ import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
 import { UserError } from './errors.ts';
 import { ADVICE } from './rights.ts';
 
-const SAY_ALL = [
-  UserError,
-  ConfigurationError,
-  ManifestDirectoryError,
-  ClusterConfigError,
-  ProgramTimeoutError,
-];
+const SAY_ALL = [UserError, ManifestDirectoryError, ClusterConfigError, ProgramTimeoutError];
 
 /**
  * The message for an error that the user can fix: what is wrong and what to do.
  * @returns undefined for any other error; its stack should be shown.
  */
 export function forPeople(error: unknown): string | undefined {
+  if (error instanceof ConfigurationError) {
+    const { message, warnings } = error;
+    return [message, ...warnings.map((each) => `warning: ${formatNotice(each)}`)].join('\n');
+  }
   if (SAY_ALL.some((expected) => error instanceof expected)) return (error as Error).message;
   if (error instanceof UnsupportedError) {
     return `${error.message}: load its module (modprobe), or install the kernel's package of modules`;

@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import type { Command } from 'commander';
 import { getOrCreate } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
@@ -16,9 +17,18 @@ export function addIpvsCommand(program: Command): void {
     .description('which Service each fwmark service of IPVS belongs to (`FWM` in ipvsadm -Ln)')
     .action(async () => {
       await requireNetAdmin('reading packet marks');
-      process.stdout.write(markTable(await listMarks()));
+      const records = await listMarks();
+      process.stdout.write(
+        records === undefined || records.length === 0
+          ? noMarks({ hasIpvs: existsSync(IPVS_STATE), hasRecord: records !== undefined })
+          : markTable(records),
+      );
     });
 }
+
+/** Exists while the module ip_vs is loaded. */
+const IPVS_STATE = '/proc/net/ip_vs';
+const RECORD = 'KUBE-MARKS';
 
 /** A packet mark and whose it is. */
 export interface MarkRecord {
@@ -29,8 +39,12 @@ export interface MarkRecord {
   readonly vips: readonly string[];
 }
 
-/** Read from the kernel, so that it needs no agent. @throws UserError, NetlinkError */
-async function listMarks(): Promise<MarkRecord[]> {
+/**
+ * Read from the kernel, so that it needs no agent.
+ * @returns undefined if there is no record of marks in either family.
+ * @throws UserError, NetlinkError
+ */
+async function listMarks(): Promise<MarkRecord[] | undefined> {
   let sets: Ipsets;
   try {
     sets = await Ipsets.open();
@@ -41,23 +55,36 @@ async function listMarks(): Promise<MarkRecord[]> {
   }
   try {
     const records: MarkRecord[] = [];
+    let hasRecord = false;
     for (const family of IP_FAMILIES) {
-      const name = kernelName('KUBE-MARKS', family);
+      const name = kernelName(RECORD, family);
       const vips = new Map<string, { mark: number; owner: string; vips: string[] }>();
       const entries = await sets.entries(name).catch((error: unknown) => {
-        if (hasErrno(error, ENOENT)) return [];
+        if (hasErrno(error, ENOENT)) return undefined;
         throw error;
       });
+      if (entries === undefined) continue;
+      hasRecord = true;
       for (const { ip = '', mark = 0, comment: owner = '' } of entries) {
         const record = getOrCreate(vips, `${mark} ${owner}`, () => ({ mark, owner, vips: [] }));
         record.vips.push(ip);
       }
       records.push(...[...vips.values()].map((record) => ({ ...record, family })));
     }
-    return records;
+    return hasRecord ? records : undefined;
   } finally {
     await sets.close();
   }
+}
+
+/** Why there is nothing to list: an empty table would look like a failure to read. */
+export function noMarks(found: { readonly hasIpvs: boolean; readonly hasRecord: boolean }): string {
+  const none = 'no packet marks of Portwide:';
+  if (found.hasRecord) {
+    return `${none} no Service has one. All-ports Services have, and those with listed ports and a traffic policy Local.\n`;
+  }
+  const ipvs = found.hasIpvs ? '' : `, and IPVS is not loaded on this node (no ${IPVS_STATE})`;
+  return `${none} the ipset ${RECORD} does not exist${ipvs}. Only --proxy-mode=ipvs makes marks.\n`;
 }
 
 /** A table for people; marks as ipvsadm prints them (FWM, decimal) and as iptables does. */

@@ -25,6 +25,7 @@ export function metricSources(
     localhostListeners,
     configChanges,
     refusals: () => table.refusals(),
+    servicesOnNodePorts: () => table.onNodePorts,
     noLocal: () => table.counts.noLocal(),
     routes: () => table.counts.routes(),
     allPortsServices: () => table.counts.allPortsServices(),

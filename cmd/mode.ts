@@ -89,10 +89,16 @@ export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<
   if (proxyMode !== undefined) return MODES[proxyMode];
   const support = await nftablesSupport(nftCommand());
   if (support.missing.size === 0) {
-    log.info({ mode: FIRST_CHOICE }, 'no mode is named; nft and the kernel can do this one');
+    log.info(
+      { mode: FIRST_CHOICE },
+      '--proxy-mode is unset: using nftables, which nft and the kernel support',
+    );
     return { ...MODES.nftables, open: (options) => openNftablesMode(options, log, support) };
   }
   const reason = [...new Set(support.missing.values())].join('; ');
-  log.info({ mode: 'iptables', reason }, 'no mode is named, and nftables cannot be had');
+  log.info(
+    { mode: 'iptables', reason },
+    '--proxy-mode is unset: using iptables, because this node does not support nftables',
+  );
   return MODES.iptables;
 }

@@ -53,8 +53,9 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       for (const { serviceKey, reason, field } of changes.cleared) {
         log.info({ service: serviceKey, reason, field }, 'Service is no longer refused for this');
       }
-      for (const { serviceKey, message } of changes.warnings) {
-        log.warn({ service: serviceKey }, message);
+      for (const { serviceKey, sliceKey, message } of changes.warnings) {
+        const slice = sliceKey === undefined ? {} : { endpointSlice: sliceKey };
+        log.warn({ service: serviceKey, ...slice }, message);
       }
       tell(changes);
     },

@@ -2,21 +2,21 @@ import type { Node } from '../api/objects.ts';
 import type { Timers } from '../proxier/runner.ts';
 import type { Log } from './log.ts';
 
-/** Milliseconds that a start waits for the Node; kube-proxy's (NodeManager). */
+/** Milliseconds that the agent waits for its Node at the start; as kube-proxy (NodeManager). */
 const PATIENCE = 30_000;
-const WAITING = `waiting up to ${PATIENCE / 1000} s for the Node, and for its addresses where NodePorts need them`;
-/** Milliseconds between two warnings of the same. */
+const WAITING = `waiting up to ${PATIENCE / 1000} s for the Node object, and for its addresses if NodePorts need them`;
+/** Milliseconds between repetitions of the warning. */
 const REPEAT = 5 * 60_000;
 
 export interface OwnNodeOptions {
   readonly name: string;
-  /** Whether there has to be one: manifests need not have it, and nobody waits for it then. */
+  /** Whether the Node must exist. Manifests may lack it; the agent then neither waits nor warns. */
   readonly isRequired: boolean;
-  /** Whether node ports are served on its addresses alone, which it then has to have. */
+  /** Whether node ports are served on the Node's addresses only, so that it must have some. */
   readonly givesNodePorts: boolean;
   readonly log: Log;
   readonly timers: Timers;
-  /** Told when it is known, and when it changed, whether a Node that is required is not there. */
+  /** Called after the first listing and at changes: whether a required Node is missing. */
   readonly onMissing: (isMissing: boolean) => void;
 }
 
@@ -24,9 +24,9 @@ export interface OwnNodeOptions {
 type State = 'unknown' | 'complete' | 'missing' | 'without addresses';
 
 /**
- * Follows the Node that the agent runs on. As kube-proxy, a start waits for it for 30 s and goes on without
- * it: it may be about to register, and most of what is served does not depend on it. Then, and every five
- * minutes while it is so, a warning says what is missed.
+ * Tracks the Node object of this node. As in kube-proxy, the start waits up to 30 s for it, because the kubelet may
+ * be about to register it, and then continues, because most Services do not depend on it. While the Node is missing, a
+ * warning every five minutes names the consequences.
  */
 export class OwnNode {
   readonly #options: OwnNodeOptions;
@@ -40,19 +40,19 @@ export class OwnNode {
     this.#options = options;
   }
 
-  /** Resolves when the Node is there, or has been waited for long enough. */
+  /** Resolves when the Node exists or the wait is over. */
   get settled(): Promise<void> {
     return this.#settled.promise;
   }
 
-  /** It is required, and there has been none so far. */
+  /** The Node is required and has not been seen since the start. */
   get isAwaited(): boolean {
     return this.#options.isRequired && !this.#wasSeen;
   }
 
   /**
-   * The Node as it is now; to be called after the first listing, and at each change of any object.
-   * @param node undefined: there is none.
+   * Call it after the first listing and at each change of any object.
+   * @param node the current Node; undefined if it does not exist.
    */
   update(node: Node | undefined): void {
     const { isRequired, onMissing, timers, log, name } = this.#options;
@@ -69,7 +69,7 @@ export class OwnNode {
     onMissing(state === 'missing');
     if (state === 'complete') {
       timers.clear(this.#timer);
-      if (this.#warned) log.info({ node: name }, 'the Node is there, with all that is needed');
+      if (this.#warned) log.info({ node: name }, 'the Node object exists and is complete');
       this.#warned = false;
       this.#settled.resolve();
     } else if (before === 'unknown' || before === 'complete') {
@@ -95,18 +95,20 @@ export class OwnNode {
   #message(): string {
     const { name, givesNodePorts, isRequired } = this.#options;
     const nodePorts = givesNodePorts
-      ? ['NodePorts answer on all addresses of this node instead of its primary ones']
+      ? ['NodePorts are served on all addresses of this node instead of its primary ones']
       : [];
     if (this.#state === 'without addresses') {
       return `Node "${name}" has no addresses: ${nodePorts.join('; ')}`;
     }
     const missed = [
-      'only endpoints with this node name count as local (traffic policies Local)',
+      'for traffic policy Local, only endpoints whose nodeName is this name are local',
       'topology hints for zones are ignored',
       ...nodePorts,
       ...(isRequired ? ['/healthz answers 503'] : []),
     ];
-    const hint = this.isAwaited ? ' (is --hostname-override, or hostnameOverride, right?)' : '';
+    const hint = this.isAwaited
+      ? ' (check --hostname-override, or hostnameOverride in the configuration file)'
+      : '';
     return `there is no Node "${name}"${hint}: ${missed.join('; ')}`;
   }
 }

@@ -44,37 +44,38 @@ interface DestinationPort {
 const EXIT = { allow: 0, deny: 1, unknown: 2 } as const;
 const EXIT_HELP = `
 Exit status:
-  0  allowed, in every IP family that both ends have
-  1  denied
-  2  error, or it cannot be told: no such pod, objects that cannot be read, or it
-     depends on which addresses of domain names the node knows
+  0  allowed in every IP family that both ends have
+  1  denied in at least one of them
+  2  error or unknown: no such pod, objects that cannot be read, or the answer
+     depends on the addresses of domain names that the node has learned
 `;
 
 export function addPolicyCommand(program: Command): void {
   const { config, kubeconfig, master, manifests } = ALL_SETTINGS;
   const command = program
     .command('policy')
-    .description('look into network policy')
+    .description('inspect network policies')
     .command('explain')
-    .description(
-      'say whether network policies allow a connection, and which of them decides; exit 0 if so, 1 if not, 2 if it cannot be told',
-    )
+    .description('show whether network policies allow a connection, and which policy decides')
     .addHelpText('after', EXIT_HELP)
     .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : EXIT.unknown))
     .addOption(
-      new Option('--from <end>', 'namespace/name of a pod, or an address')
+      new Option('--from <end>', 'source: namespace/name of a pod, or an IP address')
         .argParser(source)
         .makeOptionMandatory(),
     )
     .addOption(
-      new Option('--to <end>', 'namespace/name of a pod, an address, or a domain name')
+      new Option(
+        '--to <end>',
+        'destination: namespace/name of a pod, an IP address, or a domain name',
+      )
         .argParser(endpoint)
         .makeOptionMandatory(),
     )
     .addOption(
       new Option(
         '--port <port>',
-        'port of the destination, such as 8080 or 8080/UDP; for a Service, of the pod behind it',
+        'destination port, such as 8080 or 8080/UDP; for a Service, the target port of the pod',
       )
         .argParser(destinationPort)
         .makeOptionMandatory(),
@@ -85,7 +86,7 @@ export function addPolicyCommand(program: Command): void {
       ),
     )
     .addOption(
-      new Option('-o, --output <format>', 'for people or for programs')
+      new Option('-o, --output <format>', 'output format')
         .choices(['text', 'json'])
         .default('text'),
     );
@@ -113,16 +114,19 @@ export function addPolicyCommand(program: Command): void {
       }
       const answer = answerOf(model, texts);
       process.stdout.write(
-        texts.output === 'json' ? `${JSON.stringify(answer, undefined, 2)}\n` : textOf(answer),
+        texts.output === 'json'
+          ? `${JSON.stringify(answer, undefined, 2)}\n`
+          : textOf(answer, texts.to),
       );
       for (const line of faultNotes(answer, faults)) note(line);
-      if (!isComplete) note('not all objects can be read, and these may decide otherwise');
+      if (!isComplete)
+        note('warning: the objects named above cannot be read, so the answer may be wrong');
       process.exitCode = isComplete && isCertain(answer) ? EXIT[answer.verdict] : EXIT.unknown;
     },
   );
 }
 
-/** @throws UserError for an address of a Service: destinations are translated before policies look. */
+/** @throws UserError for an address of a Service: policies are evaluated after DNAT. */
 function refuseService(objects: readonly ApiObject[], to: Endpoint): void {
   if (!('address' in to)) return;
   for (const object of objects) {
@@ -130,7 +134,7 @@ function refuseService(objects: readonly ApiObject[], to: Endpoint): void {
     const { key, clusterIPs, externalIPs } = object;
     if (![...clusterIPs, ...externalIPs, ...vipIngress(object)].includes(to.address)) continue;
     throw new UserError(
-      `${to.address} is of Service ${key}, and policies see the pod behind it: ask for one of these, and its port`,
+      `${to.address} belongs to Service ${key}. Policies are evaluated after DNAT: use a backend pod and its target port.`,
     );
   }
 }
@@ -144,7 +148,7 @@ export interface ExplainAnswer {
   readonly families: readonly Explanation[];
 }
 
-/** @throws UserError when an end is not there, or the two have no family in common. */
+/** @throws UserError if an end does not exist, or the ends have no IP family in common. */
 function answerOf(model: PolicyModel, options: ExplainOptions): ExplainAnswer {
   const { from, to } = options;
   const port = options.port.number;
@@ -156,7 +160,8 @@ function answerOf(model: PolicyModel, options: ExplainOptions): ExplainAnswer {
     if (!(error instanceof UnknownEndpoint)) throw error;
     throw new UserError(error.message, { cause: error });
   }
-  if (families.length === 0) throw new UserError('the two have no addresses of one IP family');
+  if (families.length === 0)
+    throw new UserError('--from and --to have no addresses of the same IP family');
   const isAllowed = families.every(({ verdict }) => verdict === 'allow');
   return { port, protocol, verdict: isAllowed ? 'allow' : 'deny', families };
 }
@@ -184,10 +189,11 @@ function isCertain({ verdict, families }: ExplainAnswer): boolean {
 
 const WORDS = { allow: 'allowed', deny: 'denied' } as const;
 
-function textOf({ port, protocol, families }: ExplainAnswer): string {
+function textOf({ port, protocol, families }: ExplainAnswer, target: Endpoint): string {
+  const unknown = 'name' in target ? `${target.name} (address unknown)` : 'address unknown';
   return families
     .flatMap(({ family, from, to, verdict, egress, ingress }) => [
-      `${family} ${from} -> ${to ?? 'an address that is not known'}, ${protocol} ${port}: ${WORDS[verdict]}`,
+      `${family} ${from} -> ${to ?? unknown}, ${protocol} ${port}: ${WORDS[verdict]}`,
       ...judgementLines(egress, to),
       ...judgementLines(ingress, to),
     ])
@@ -204,8 +210,8 @@ function judgementLines(
     `  ${direction} ${WORDS[verdict]}${by}: ${reason}`,
     ...uncertain.map((rule) =>
       to === undefined
-        ? `    unless its address is one of ${rule}, which comes before`
-        : `    unless the node knows it for a domain name of ${rule}, which comes before`,
+        ? `    unless its address is in the networks of the earlier rule ${rule}`
+        : `    unless the node has learned ${to} for a domain name of the earlier rule ${rule}`,
     ),
   ];
 }
@@ -225,7 +231,7 @@ function faultNotes({ families }: ExplainAnswer, faults: readonly ToldFault[]): 
 function source(given: string): Question['from'] {
   const end = podOrAddress(given);
   if (end !== undefined) return end;
-  throw new InvalidArgumentError('It is neither namespace/name of a pod nor an address.');
+  throw new InvalidArgumentError('Use namespace/name of a pod, or an IP address.');
 }
 
 /** @throws InvalidArgumentError */
@@ -238,7 +244,9 @@ function endpoint(given: string): Endpoint {
   } catch (error) {
     if (!(error instanceof InvalidObject)) throw error;
   }
-  throw new InvalidArgumentError('It is neither a pod, an address nor a domain name.');
+  throw new InvalidArgumentError(
+    'Use namespace/name of a pod, an IP address, or a domain name without wildcard.',
+  );
 }
 
 /** @throws InvalidArgumentError for what is neither, and no name either. */
@@ -248,14 +256,15 @@ function podOrAddress(given: string): Question['from'] | undefined {
   if (!given.includes('/')) return undefined;
   const [namespace = '', name = '', ...more] = given.split('/');
   if (more.length === 0 && isDnsLabel(namespace) && name !== '') return { pod: given };
-  throw new InvalidArgumentError('A pod is namespace/name.');
+  throw new InvalidArgumentError('Use namespace/name for a pod.');
 }
 
 /** @throws InvalidArgumentError */
 function destinationPort(given: string): DestinationPort {
   const [, digits = '0', name] = /^(\d{1,5})(?:\/(.*))?$/.exec(given) ?? [];
   const number = Number(digits);
-  if (!isPort(number)) throw new InvalidArgumentError('A port is 1 to 65535.');
+  if (!isPort(number))
+    throw new InvalidArgumentError('Use a port from 1 to 65535, such as 8080 or 8080/UDP.');
   return { number, protocol: name === undefined ? undefined : protocol(name) };
 }
 
@@ -263,5 +272,5 @@ function destinationPort(given: string): DestinationPort {
 function protocol(given: string): Protocol {
   const found = PROTOCOLS.find((each) => each === given.toUpperCase());
   if (found !== undefined) return found;
-  throw new InvalidArgumentError(`A protocol is one of ${PROTOCOLS.join(', ')}.`);
+  throw new InvalidArgumentError(`Use one of the protocols ${PROTOCOLS.join(', ')}.`);
 }

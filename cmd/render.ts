@@ -59,12 +59,13 @@ export function addRenderCommand(program: Command): void {
  * @throws ManifestDirectoryError
  */
 export function render(options: RenderOptions, note: (line: string) => void): string {
-  const { objects, problems } = loadManifestDirectory(options.manifests, SERVING_KINDS);
-  for (const problem of problems) note(formatProblem(problem));
+  const { objects, problems, warnings } = loadManifestDirectory(options.manifests, SERVING_KINDS);
+  for (const problem of [...problems, ...warnings]) note(formatProblem(problem));
 
   const table = new RouteTable({
     nodeName: effectiveNodeName(options),
     allPortsEnabled: options.featureGates.AllPorts,
+    warnsOfMismatches: true,
     onChange: () => {},
   });
   for (const { object } of objects) table.upsert(object);
@@ -73,6 +74,10 @@ export function render(options: RenderOptions, note: (line: string) => void): st
   const { routes, refusals } = table.takeChanges();
   for (const refusal of refusals.raised) {
     note(`Service ${refusal.serviceKey}: ${refusal.field}: ${refusal.message}`);
+  }
+  for (const { serviceKey, sliceKey, message } of refusals.warnings) {
+    const object = sliceKey === undefined ? `Service ${serviceKey}` : `EndpointSlice ${sliceKey}`;
+    note(`${object}: ${message}`);
   }
 
   const own = addresses.filter((address) => familyOf(address) === options.ipFamily);

@@ -19,6 +19,7 @@ import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../proxier/runner.ts';
+import { selectsLoopback } from '../services/node-port-addresses.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
 import { restartOnChange } from './config-restart.ts';
@@ -33,6 +34,7 @@ import { takeLock } from './lock.ts';
 import { createLog } from './log.ts';
 import { metricSources } from './metric-sources.ts';
 import { pickMode } from './mode.ts';
+import { nodeListeners } from './node-listeners.ts';
 import {
   effectiveNodeName,
   nodeIpOverride,
@@ -104,9 +106,13 @@ async function run(texts: FlagTexts): Promise<void> {
   let changed = () => {};
   // What Services are served from; what network policy goes by may take longer, or never come.
   const served = Promise.withResolvers<void>();
+  const nodePorts = kind.nodePortSelection(options);
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
+    warnsOfMismatches: options.manifests !== undefined,
+    listeners: nodeListeners(options),
+    isLoopbackServed: selectsLoopback(nodePorts, 'IPv4'),
     onChange: () => {
       health.setNode(table.node);
       if (table.isSynced) {
@@ -156,7 +162,6 @@ async function run(texts: FlagTexts): Promise<void> {
       onFailure: (error) => events.warning(node, 'FailedToStartMetricServer', error.message, START),
     });
   const syncPeriod = kind.syncPeriod(options);
-  const nodePorts = kind.nodePortSelection(options);
   // Manifests need not have the Node.
   const needsNode = options.manifests === undefined;
   const ownNode = new OwnNode({
@@ -214,6 +219,7 @@ async function run(texts: FlagTexts): Promise<void> {
     observer: startup.observing(metrics.api),
     onSessions: (open) => recorder.connect(open),
     onUnreadable: (problem, object) => policy?.unreadable(problem, object),
+    onFaultyManifests: (count) => metrics.faultyManifests.set(count),
   });
   const started = source.start();
   const begun = await Promise.race([started, served.promise, stopping]);

@@ -5,8 +5,8 @@ import type { RefusalChanges } from '../proxier/route-table.ts';
 
 /**
  * A Warning Event on the Service for each refusal that came, and for each warning; the note says what
- * the log says, with the field before it. All nodes share one Event, except for a VIP that is an address of
- * this node.
+ * the log says, with the field before it. All nodes share one Event, except for what
+ * is so on one node alone, such as a VIP that is an address of it.
  * @param uidOf of the Service as it is now; empty when it is not known.
  */
 export function tellOnServices(
@@ -24,7 +24,11 @@ export function tellOnServices(
       events.sharedWarning(ref(serviceKey), `Refused${reason}`, note);
     }
   }
-  for (const { serviceKey, message } of warnings) {
-    events.sharedWarning(ref(serviceKey), 'ServedWithWarning', message);
+  for (const { serviceKey, isOfThisNode, message } of warnings) {
+    if (isOfThisNode) {
+      events.warning(ref(serviceKey), 'ServedWithWarning', `on node ${nodeName}: ${message}`);
+    } else {
+      events.sharedWarning(ref(serviceKey), 'ServedWithWarning', message);
+    }
   }
 }

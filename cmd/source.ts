@@ -22,11 +22,14 @@ export interface SourceOptions {
   readonly onSessions?: (open: OpenSession) => void;
   /** Told of each object of the API server that cannot be read, once until that changes. */
   readonly onUnreadable?: (problem: InvalidObject, object: UnreadableObject) => void;
+  /** Told how many manifests have a fault, at first and when it changes. */
+  readonly onFaultyManifests?: (count: number) => void;
 }
 
 /** Where objects come from: a directory of manifests, or an API server. */
 export function createSource(of: SourceOptions): Source {
-  const { options, resources, sink, log, observer, onSessions, onUnreadable } = of;
+  const { options, resources, sink, log, observer, onSessions, onUnreadable, onFaultyManifests } =
+    of;
   const { manifests, kubeconfig, master } = options;
   if (manifests !== undefined) {
     return createManifestSource({
@@ -34,6 +37,12 @@ export function createSource(of: SourceOptions): Source {
       kinds: resources.map(({ kind }) => kind),
       sink,
       onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
+      onRecovered: (file, isGone) =>
+        log.info(
+          { file },
+          isGone ? 'the manifest with a fault is gone' : 'read again, without a fault',
+        ),
+      ...(onFaultyManifests === undefined ? {} : { onFaulty: onFaultyManifests }),
     });
   }
   return createKubernetesSource({

@@ -6,15 +6,15 @@ export interface StartupOptions {
   readonly options: Pick<RunOptions, 'manifests' | 'detectLocalMode'>;
   readonly nodeName: string;
   readonly table: Pick<RouteTable, 'unsynced' | 'node'>;
-  /** Whether there has been no Node so far, where there has to be one. */
+  /** Whether the Node is required and has not been seen yet. */
   readonly isNodeAwaited: () => boolean;
 }
 
-/** What rules are made from and the agent has not got yet. */
+/** Tracks the inputs that the agent needs before it can write rules. */
 export interface Startup {
-  /** In words for an operator; nothing when all is there. */
+  /** The inputs that are still missing, in words for operators; empty if none is. */
   missingInputs(): readonly string[];
-  /** Has it know of which API server something is asked, and passes all on. */
+  /** Wraps an observer to learn the API server's name for `missingInputs`; all calls are passed on. */
   observing(observer: ApiObserver): ApiObserver;
 }
 
@@ -29,7 +29,7 @@ export function trackStartup({ options, nodeName, table, isNodeAwaited }: Startu
       if (unsynced.length > 0) {
         return unsynced.map((kind) => `${kind === 'Node' ? node : `${kind}s`} from ${server}`);
       }
-      if (isNodeAwaited()) return [`${node}, which ${server} does not have`];
+      if (isNodeAwaited()) return [`${node} (${server} has no such object)`];
       const hasCidrs = (table.node?.podCIDRs ?? []).length > 0;
       const needsCidrs = detectLocalMode === 'NodeCIDR' && !hasCidrs;
       return needsCidrs ? [`pod CIDRs of ${node} (--detect-local-mode=NodeCIDR)`] : [];

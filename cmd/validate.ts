@@ -2,13 +2,7 @@ import { join } from 'node:path';
 import type { Command } from 'commander';
 import { PORTS_ANNOTATION } from '../api/all-ports.ts';
 import { compareText } from '../api/collections.ts';
-import {
-  type ApiObject,
-  type ObjectKey,
-  POLICY_KINDS,
-  SERVING_KINDS,
-  type Service,
-} from '../api/objects.ts';
+import { type ApiObject, POLICY_KINDS, SERVING_KINDS, type Service } from '../api/objects.ts';
 import type { PolicyFault } from '../api/policy-objects.ts';
 import { printable } from '../api/read-field.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
@@ -27,7 +21,7 @@ export function addValidateCommand(program: Command): void {
   const command = program
     .command('validate')
     .description(
-      'check manifests; exit 1 and name file, line, object, field and reason of each fault; warn of what is served otherwise than it looks; say which kinds are passed over',
+      'check manifests: print each fault with file, line, object, field and reason (exit status 1), warnings (exit status 0), and the kinds that are not read',
     )
     .requiredOption(
       '--manifests <dir>',
@@ -72,23 +66,24 @@ export function validate(directory: string, gates: FeatureGates): Validation {
   const table = new RouteTable({
     nodeName: '',
     allPortsEnabled: gates.AllPorts,
+    warnsOfMismatches: true,
     onChange: () => {},
   });
   const places = new Map<string, { file: string; line: number }>();
   for (const { object, file, line } of loaded.objects) {
     table.upsert(object);
-    if (object.kind === 'Service') places.set(object.key, { file: join(directory, file), line });
+    places.set(`${object.kind} ${object.key}`, { file: join(directory, file), line });
   }
   const { raised, warnings: raisedWarnings } = table.takeChanges().refusals;
-  const ofService = (key: ObjectKey, what: Pick<ManifestProblem, 'field' | 'reason'>) => {
-    const place = places.get(key);
-    return place === undefined ? [] : [{ ...place, object: `Service ${key}`, ...what }];
+  const of = (object: string, what: Pick<ManifestProblem, 'field' | 'reason'>) => {
+    const place = places.get(object);
+    return place === undefined ? [] : [{ ...place, object, ...what }];
   };
   const refused = raised.flatMap(({ serviceKey, field, message: reason }) =>
-    ofService(serviceKey, { field, reason }),
+    of(`Service ${serviceKey}`, { field, reason }),
   );
-  const warnings = raisedWarnings.flatMap(({ serviceKey, message: reason }) =>
-    ofService(serviceKey, { reason }),
+  const warnings = raisedWarnings.flatMap(({ serviceKey, sliceKey, message: reason }) =>
+    of(sliceKey === undefined ? `Service ${serviceKey}` : `EndpointSlice ${sliceKey}`, { reason }),
   );
   const faults = loaded.objects.flatMap(({ object, file, line }) =>
     faultsOf(object).map(({ field, reason }) => ({
@@ -101,7 +96,7 @@ export function validate(directory: string, gates: FeatureGates): Validation {
   );
   return {
     problems: [...loaded.problems, ...refused, ...faults].sort(byPlace),
-    warnings: warnings.sort(byPlace),
+    warnings: [...loaded.warnings, ...warnings].sort(byPlace),
     objects: loaded.objects.length,
     passedOver: loaded.passedOver,
   };

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { withPlainHelp } from '../config/flags.ts';
 import { buildInfo } from '../metrics/kubernetes-info.ts';
 
 /** Version of the package. */
@@ -12,7 +13,7 @@ export const VERSION: string = (() => {
 /** kube-proxy's `--version`, `--version=true`, `=false` and `=raw` (component-base/version/verflag). */
 export function addVersionFlag(command: Command, short = ''): Command {
   const option = new Option(`${short}--version [how]`, 'print the version and end; raw: all of it');
-  return command.addOption(option.preset('true').argParser(printVersion));
+  return withPlainHelp(command).addOption(option.preset('true').argParser(printVersion));
 }
 
 function printVersion(how: string): string {

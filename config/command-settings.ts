@@ -1,4 +1,4 @@
-/** Flags that say what to do rather than how; no file has them. */
+/** Flags that choose an action. They have no field in the configuration file. */
 import { boolean, file, integer, optional } from './kinds.ts';
 import { setting } from './setting.ts';
 
@@ -11,41 +11,41 @@ export const COMMAND_SETTINGS = {
     kind: optional(file),
     default: undefined,
     winsOverFile: true,
-    text: 'KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) in YAML or JSON; most flags are ignored then',
+    text: 'KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) in YAML or JSON; with it, most flags are ignored',
   }),
   writeConfigTo: setting({
     group,
     kind: optional(file),
     default: undefined,
     winsOverFile: true,
-    text: 'write the configuration, complete with defaults, to this file, and end',
+    text: 'write the complete configuration, with defaults, to this file and exit',
   }),
   cleanup: setting({
     group,
     kind: boolean,
     default: false,
     winsOverFile: true,
-    text: 'remove everything that Portwide or kube-proxy put on this node, and end',
-    more: 'As `portwide cleanup` does.',
+    text: 'remove everything that Portwide and kube-proxy put on this node and exit',
+    more: 'Same as `portwide cleanup`.',
   }),
   initOnly: setting({
     group,
     kind: boolean,
     default: false,
     winsOverFile: true,
-    text: 'set what needs more rights than CAP_NET_ADMIN (sysctls, conntrack limits), and end',
-    more: 'For an init container. Before node ports on 127.0.0.1 are opened, the rules of `KUBE-FIREWALL` are written that keep neighbours out (CVE-2020-8558), and no others.',
+    text: 'set what CAP_NET_ADMIN does not allow (sysctls, conntrack limits) and exit',
+    more: 'For an init container. It writes no rules except those of `KUBE-FIREWALL`, before it enables node ports on 127.0.0.1: they keep neighbours from 127.0.0.1 (CVE-2020-8558).',
   }),
   healthzPort: setting({
     group: 'servers',
     kind: port,
     default: 10256,
-    text: 'deprecated: port for a --healthz-bind-address without one; 0: no server',
+    text: 'deprecated: port of /healthz if --healthz-bind-address has none; 0: not served',
   }),
   metricsPort: setting({
     group: 'servers',
     kind: port,
     default: 10249,
-    text: 'deprecated: port for a --metrics-bind-address without one; 0: no server',
+    text: 'deprecated: port of /metrics if --metrics-bind-address has none; 0: not served',
   }),
 };

@@ -60,7 +60,7 @@ export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
   const all = [...problems, ...flags.problems, ...reading.problems];
   all.push(...contradicting, ...exclusions(given, file));
   const doubts = [...reading.warnings, ...gateWarnings(options, file)];
-  if (all.length > 0) throw new ConfigurationError([...all, ...doubts]);
+  if (all.length > 0) throw new ConfigurationError(all, { warnings: doubts });
   return { options, warnings: [...flagWarnings(given, file), ...doubts] };
 }
 

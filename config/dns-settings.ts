@@ -1,4 +1,4 @@
-/** Settings of `portwide dns`. No file has them; those that the agent has too mean the same there. */
+/** Settings of `portwide dns`: flags only. Those that `portwide run` has too mean the same there. */
 import { shown } from '../api/read-field.ts';
 import { domainProblem } from '../dns/names.ts';
 import { formatResolver, parseResolver } from '../dns/resolver-address.ts';
@@ -22,7 +22,7 @@ const domain = textual<string>(
   String,
 );
 
-/** Resolvers and files that name resolvers, or none at all. */
+/** Resolvers and files that list resolvers; undefined for `none`. */
 const forwardTargets = textual<readonly ForwardTarget[] | undefined>(
   '<resolvers|none>',
   (given) => {
@@ -50,55 +50,55 @@ export const DNS_SETTINGS = {
     group: 'dns',
     kind: addresses,
     default: ['0.0.0.0', '::'],
-    text: 'IP addresses to answer on; 0.0.0.0 and :: are all of this host in their family',
-    more: 'Each gets sockets of its own, so that answers leave from the address that was asked. Addresses of the host are followed as they come and go, but for link-local ones and those of `kube-ipvs0`.',
+    text: 'IP addresses to listen on; 0.0.0.0 and :: mean all IPv4 and all IPv6 addresses of this host',
+    more: 'Each address has its own sockets, so that an answer has the address as its source that the query was sent to. With 0.0.0.0 and ::, addresses that the host gets later are served too. Link-local addresses and those of `kube-ipvs0` are not.',
   }),
   port: setting({
     group: 'dns',
     kind: integer(1, 65535, '<port>'),
     default: 53,
-    text: 'port to answer on, by UDP and TCP',
+    text: 'UDP and TCP port to listen on',
   }),
   clusterDomain: setting({
     group: 'dns',
     kind: domain,
     default: 'cluster.local',
-    text: 'the domain that Services are in',
+    text: 'DNS domain of the cluster',
   }),
   ttl: setting({
     group: 'dns',
     kind: integer(0, 3600, '<seconds>'),
     default: 5,
-    text: 'how many seconds answers may be kept',
-    more: 'That there is no such name, at most 300.',
+    text: 'TTL of answers in seconds',
+    more: 'Negative answers have at most 300.',
   }),
   forward: setting({
     group: 'dns',
     kind: forwardTargets,
     default: undefined,
-    text: 'whom to ask about other domains: files such as /etc/resolv.conf, and resolvers as ADDRESS, ADDRESS:PORT or [IPV6-ADDRESS]:PORT, separated by commas; none: refuse them',
-    more: 'In this order. Files are read again every 5 s. Whoever reaches the server can use these resolvers then.',
+    text: 'resolvers for other domains, separated by commas: ADDRESS, ADDRESS:PORT, [IPV6-ADDRESS]:PORT or files such as /etc/resolv.conf; none: refuse queries for other domains',
+    more: 'They are asked in this order. Files are read again every 5 s. Every client of this server can use these resolvers.',
   }),
   cacheTtl: setting({
     group: 'dns',
     kind: integer(0, 3600, '<seconds>'),
     default: 30,
-    text: 'how many seconds answers of the resolvers are kept at most; 0: not at all',
-    more: 'And no longer than their records say. 30 is what kubeadm has CoreDNS do.',
+    text: 'maximum time in seconds for which answers of the resolvers are cached; 0: no cache',
+    more: 'The TTL of the records is a further limit. kubeadm configures CoreDNS with 30.',
   }),
   lameduck: setting({
     group: 'dns',
     kind: duration({ zero: true }),
     default: 5000,
-    text: 'how long queries are answered after SIGTERM, with /readyz at 503',
-    more: 'So that clients that still have this address get answers while Services and load balancers take it out. Then queries under way are answered, for at most 6 s. A second signal ends the process at once.',
+    text: 'time after SIGTERM in which queries are still answered while /readyz is 503',
+    more: 'In this time Services and load balancers remove the address of this server, and clients that still use it get answers. Afterwards pending queries are answered, for at most 6 s. A second signal ends the process at once.',
   }),
   featureGates: setting({
     group: 'dns',
     kind: NODE_SETTINGS.featureGates.kind,
     default: NODE_SETTINGS.featureGates.default,
     shownDefault: 'AllPorts=true',
-    text: 'accepted as the agent has it; names are the same with AllPorts on and off',
+    text: 'accepted as by `portwide run`; DNS names do not depend on AllPorts',
   }),
   kubeconfig,
   master,
@@ -112,16 +112,16 @@ export const DNS_SETTINGS = {
     group: 'servers',
     kind: bindAddress(9153),
     default: { host: '127.0.0.1', port: 9153 },
-    text: 'where /metrics, /healthz and /readyz are served; empty: nowhere',
+    text: 'address and port of /metrics, /healthz and /readyz; empty: not served',
   }),
   loggingFormat,
   v: setting({
     group: 'process',
     kind: v.kind,
     default: 0,
-    text: 'log level: from 3 on, errors bear their stacks',
+    text: 'log verbosity; from 3 on, errors have their stacks',
   }),
 };
 
-/** All that `portwide dns` may be told, with defaults. */
+/** All options of `portwide dns`, with defaults. */
 export type DnsOptions = ValuesOf<typeof DNS_SETTINGS>;

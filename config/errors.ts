@@ -22,14 +22,23 @@ export interface Notice {
   readonly message: string;
 }
 
-/** The configuration cannot be used; the message has a line for each thing that is wrong. */
+/**
+ * The configuration cannot be used; the message has a line for each thing that is wrong, and none for what would
+ * only be warned of.
+ */
 export class ConfigurationError extends Error {
   override readonly name = 'ConfigurationError';
   readonly problems: readonly Notice[];
+  /** They may explain a problem, such as the misspelt name of a field that is missed. */
+  readonly warnings: readonly Notice[];
 
-  constructor(problems: readonly Notice[], options?: ErrorOptions) {
+  constructor(
+    problems: readonly Notice[],
+    { warnings = [], ...options }: ErrorOptions & { warnings?: readonly Notice[] } = {},
+  ) {
     super(problems.map(formatNotice).join('\n'), options);
     this.problems = problems;
+    this.warnings = warnings;
   }
 }
 

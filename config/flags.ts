@@ -20,12 +20,16 @@ export function addFlags(command: Command, settings: Settings): Command {
       command.addOption(flagOption(name, each).helpGroup(`${title}:`));
     }
   }
+  return withPlainHelp(command);
+}
+
+/** Leaves out what commander says of a flag that may stand alone (`preset: "true"`): its brackets say so. */
+export function withPlainHelp(command: Command): Command {
   return command.configureHelp({ optionDescription: description });
 }
 
 const HELP = new Help();
 
-/** A flag that may stand alone says so by its brackets. */
 function description(option: Option): string {
   return option.presetArg === undefined ? HELP.optionDescription(option) : option.description;
 }

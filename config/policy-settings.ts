@@ -25,7 +25,7 @@ export const POLICY_SETTINGS = {
     default: false,
     winsOverFile: true,
     text: 'enforce network policies for the pods of this node',
-    more: 'In every mode; it takes nft and Linux as mode nftables does. See [policy.md](policy.md). Where something else enforces policies already, leave it off.',
+    more: 'Works in every mode, and requires the nft and Linux versions of mode nftables. See [policy.md](policy.md). Leave it off if a network plugin enforces policies.',
   }),
   fqdnResolvers: setting({
     group,
@@ -38,8 +38,8 @@ export const POLICY_SETTINGS = {
     default: [],
     shownDefault: 'cluster IPs of Service kube-system/kube-dns',
     winsOverFile: true,
-    text: 'DNS servers of the pods, from whose answers the addresses of domain names are learned',
-    more: 'As pods address them: what is in their `resolv.conf`. Answers of others count for nothing.',
+    text: 'DNS servers of the pods; policies with domain names allow the addresses in their answers',
+    more: 'As in the `resolv.conf` of pods. Answers of other servers are ignored.',
   }),
   fqdnTtlFloor: setting({
     group,
@@ -48,8 +48,8 @@ export const POLICY_SETTINGS = {
     default: 30_000,
     keepsZero: true,
     winsOverFile: true,
-    text: 'how long an address of a domain name is allowed at least, whatever its TTL',
-    more: 'A resolver hands out what is left of a TTL, be it nothing, and whoever asked has yet to connect. `0s` honours every TTL.',
+    text: 'minimum time for which a resolved address is allowed, even if its TTL is lower',
+    more: 'A caching resolver returns the remaining TTL, which may be 0, and the client still has to connect. With `0s` the TTL alone counts.',
   }),
   fqdnTtlCap: setting({
     group,
@@ -57,8 +57,8 @@ export const POLICY_SETTINGS = {
     kind: wholeSeconds({ zero: false }),
     default: 3_600_000,
     winsOverFile: true,
-    text: 'how long an address of a domain name is allowed at most, unless it is resolved again',
-    more: 'A pod may use an address for its TTL; a cap below that cuts off pods that do.',
+    text: 'maximum time for which a resolved address is allowed; it starts again when the name is resolved again',
+    more: 'Pods may use an address for its whole TTL; a lower maximum cuts them off.',
   }),
   policyLogGroup: setting({
     group,
@@ -67,6 +67,6 @@ export const POLICY_SETTINGS = {
     default: undefined,
     winsOverFile: true,
     shownDefault: 'none',
-    text: 'group of nflog that hears of each packet that policies deny',
+    text: 'nflog group to which each packet denied by a policy is logged',
   }),
 };

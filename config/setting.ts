@@ -2,10 +2,10 @@ import type { Kind } from './kinds.ts';
 
 /** Headings of `--help` and of the reference page, in their order. */
 export const GROUPS = {
-  command: 'What to do',
+  command: 'Actions and configuration file',
   node: 'The node and its cluster',
-  pods: 'Telling pods of this node',
-  rules: 'Rules, in every mode',
+  pods: 'Detecting local pods',
+  rules: 'Rules, all modes',
   iptables: 'Mode iptables',
   nftables: 'Mode nftables',
   ipvs: 'Mode ipvs',
@@ -14,7 +14,7 @@ export const GROUPS = {
   dns: 'DNS',
   servers: 'HTTP servers',
   process: 'The process',
-  unused: 'Accepted and without effect',
+  unused: 'Accepted and ignored',
 } as const;
 export type Group = keyof typeof GROUPS;
 
@@ -26,15 +26,15 @@ export interface Setting<T> {
   readonly group: Group;
   readonly kind: Kind<T>;
   readonly default: NoInfer<T>;
-  /** What it does, or of a setting without effect, why: part of a sentence, for `--help` too. */
+  /** What it does, for `--help` and the reference page. For an ignored setting: why it is ignored. */
   readonly text: string;
-  /** More of it, for the reference page alone. */
+  /** Further sentences, for the reference page only. */
   readonly more?: string;
   /** Path in KubeProxyConfiguration; without one, files cannot have it. */
   readonly field?: string;
-  /** There is no such flag. */
+  /** A field of the file without a flag. */
   readonly fileOnly?: true;
-  /** A pointer in Go: of a file, 0 and false are values, and only null stands for the default. */
+  /** A pointer in Go: in a file, 0 and false are values, and only null means the default. */
   readonly keepsZero?: true;
   /** The flag counts beside --config. */
   readonly winsOverFile?: true;

@@ -1,4 +1,4 @@
-/** Settings of kube-proxy's that are accepted, so that its flags and files can stay, and do nothing. */
+/** Settings of kube-proxy that are accepted and ignored, so that its flags and files can be used unchanged. */
 import {
   boolean,
   count,
@@ -13,10 +13,10 @@ import {
 import { moduleLevels, quantity } from './map-kinds.ts';
 import { type Setting, setting } from './setting.ts';
 
-const WINDOWS = 'for Windows';
-const LOGGING = 'log lines go to standard output, each written at once';
-const MACHINE = 'kube-proxy does not use it either';
-const CLIENT = 'the agent lists and watches, and asks for little else';
+const WINDOWS = 'Windows only';
+const LOGGING = 'every log line is written to standard output at once';
+const MACHINE = 'kube-proxy ignores it too';
+const CLIENT = 'the agent makes few requests besides lists and watches';
 
 const group = 'unused';
 const word = optional(text);
@@ -38,7 +38,7 @@ export const UNUSED_SETTINGS = {
     field: 'clientConnection.contentType',
     kind: text,
     default: 'application/vnd.kubernetes.protobuf',
-    text: 'the API server is asked for JSON',
+    text: 'the agent requests JSON',
   }),
   kubeApiQps: setting({
     group,
@@ -59,15 +59,15 @@ export const UNUSED_SETTINGS = {
     field: 'configSyncPeriod',
     kind: duration({ zero: false }),
     default: 15 * 60_000,
-    text: 'what was watched is not handed on a second time',
+    text: 'the agent does not process unchanged objects periodically',
   }),
   profiling: setting({
     group,
     field: 'enableProfiling',
     kind: boolean,
     default: false,
-    text: "there is no /debug/pprof, which is Go's",
-    more: '[metrics.md](metrics.md) has what there is instead.',
+    text: '/debug/pprof is specific to Go',
+    more: '[metrics.md](metrics.md) lists the alternatives.',
   }),
   machineIdFile: setting({
     group,
@@ -88,7 +88,7 @@ export const UNUSED_SETTINGS = {
     field: 'showHiddenMetricsForVersion',
     kind: optional(matching('<version>', /^\d+\.\d+$/, 'MAJOR.MINOR')),
     default: undefined,
-    text: 'no metric is hidden',
+    text: 'the agent has no hidden metrics',
   }),
   logFlushFrequency: logging('logging.flushFrequency', durationOrNanoseconds, 5000),
   vmodule: logging('logging.vmodule', moduleLevels, []),
@@ -100,7 +100,7 @@ export const UNUSED_SETTINGS = {
     'portRange',
     optional(matching('<range>', /^\d+([-+]\d+)?$/, 'a range of ports such as 300-2000')),
     undefined,
-    'kube-proxy does not use it any more either',
+    'kube-proxy no longer uses it',
   ),
   winkernelNetworkName: fileOnly('winkernel.networkName', word, undefined, WINDOWS),
   winkernelSourceVip: fileOnly('winkernel.sourceVip', word, undefined, WINDOWS),

@@ -10,6 +10,7 @@ export interface PortwideMetrics {
   readonly eventsDropped: Counter<'reason'>;
   readonly initialSyncComplete: Gauge<never>;
   readonly nodeMissing: Gauge<never>;
+  readonly faultyManifests: Gauge<never>;
   /** Result: `forwarded` or `failed`. */
   readonly localhostConnections: Counter<'ip_family' | 'result'>;
 }
@@ -45,6 +46,8 @@ export interface Kept {
 export interface PortwideSources {
   /** Services refused now, as pairs of Service and reason. */
   refusals(): Iterable<{ serviceKey: ObjectKey; reason: RefusalReason }>;
+  /** How many Services take a TCP port of the node's own. */
+  servicesOnNodePorts(): number;
   allPortsServices(): Readonly<Record<'all' | 'ranges', number>>;
   routes(): Iterable<{ family: IpFamily; kind: 'port' | 'ranges' | 'all'; count: number }>;
   /** Elements of nf_tables that Services have, by map; of mode nftables. */
@@ -106,6 +109,13 @@ export function portwideMetrics(
     'Services that are not served, or not on all of their VIPs, by reason',
     ['reason'],
     () => refusedServices(sources.refusals()),
+  );
+  asked(
+    'gauge',
+    'portwide_services_on_own_ports',
+    'Services that take a TCP port of this node itself: of ssh, the kubelet, /healthz or /metrics',
+    [],
+    () => [{ labels: {}, value: sources.servicesOnNodePorts() }],
   );
   asked(
     'gauge',
@@ -219,6 +229,10 @@ export function portwideMetrics(
     initialSyncComplete: gauge(
       'portwide_initial_sync_complete',
       '1 once the rules of every IP family were written completely since the agent started, 0 before',
+    ),
+    faultyManifests: gauge(
+      'portwide_faulty_manifests',
+      'Manifest files with a fault, and the directory if it cannot be read; what was read before stays in force',
     ),
     nodeMissing: gauge(
       'portwide_node_missing',

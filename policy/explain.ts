@@ -112,7 +112,7 @@ function addressesOf(model: PolicyModel, endpoint: Endpoint): readonly string[] 
   if (pod.addresses.length === 0) throw new UnknownEndpoint(endpoint.pod, 'it has no address yet');
   const own = pod.addresses.filter((address) => pod.hostNetwork || model.podAt(address) === pod);
   if (own.length > 0) return own;
-  throw new UnknownEndpoint(endpoint.pod, 'a pod that was created later has its address');
+  throw new UnknownEndpoint(endpoint.pod, 'its address belongs to a newer pod now');
 }
 
 function explainOne(model: PolicyModel, connection: Connection): Explanation {
@@ -126,18 +126,20 @@ function explainOne(model: PolicyModel, connection: Connection): Explanation {
 function judgeEgress(model: PolicyModel, connection: Connection): Judgement {
   const { from, to } = connection;
   const pod = model.podAt(from);
-  if (pod === undefined) return unjudged('egress', `no pod has ${from}`);
-  if (from === to) return unjudged('egress', 'a pod may talk to itself');
+  if (pod === undefined) return unjudged('egress', `${from} is no pod, so no policy applies`);
+  if (from === to) return unjudged('egress', 'a pod may always connect to itself');
   return judge(model, pod, 'egress', connection);
 }
 
 function judgeIngress(model: PolicyModel, connection: Connection): Judgement {
   const { from, to } = connection;
-  if (to === undefined) return unjudged('ingress', 'the name has no address that is known');
+  if (to === undefined)
+    return unjudged('ingress', 'not checked, because the address of the name is unknown');
   const pod = model.podAt(to);
-  if (pod === undefined) return unjudged('ingress', `no pod has ${to}`);
-  if (from === to) return unjudged('ingress', 'a pod may talk to itself');
-  if (model.isNodeOf(pod, from)) return unjudged('ingress', 'a node may talk to its own pods');
+  if (pod === undefined) return unjudged('ingress', `${to} is no pod, so no policy applies`);
+  if (from === to) return unjudged('ingress', 'a pod may always connect to itself');
+  if (model.isNodeOf(pod, from))
+    return unjudged('ingress', 'a node may always connect to its own pods');
   return judge(model, pod, 'ingress', connection);
 }
 
@@ -161,7 +163,8 @@ function judge(
         return fit === 'yes';
       });
     const admin = first(rules.admin);
-    const passed = admin?.rule.outcome === 'pass' ? `${admin.rule.comment} passes it on; ` : '';
+    const passed =
+      admin?.rule.outcome === 'pass' ? `${admin.rule.comment} passes it to the next tier; ` : '';
     const decisive = admin === undefined || passed !== '' ? first(rules.rest) : admin;
     const found = decisive === undefined ? byDefault(rules) : byRule(decisive);
     return {
@@ -183,7 +186,7 @@ function byRule({ rule, policy, source }: CompiledRule): Found {
   const verdict = verdictOf(rule.outcome);
   const title = source.name === '' ? rule.comment : `${rule.comment} (${source.name})`;
   if (source.action === 'Pass') {
-    const reason = `${title} passes it on, and what no tier denies is allowed`;
+    const reason = `${title} passes it on, and there is no further tier`;
     return { verdict, ...decision, reason };
   }
   return {
@@ -200,10 +203,11 @@ function verdictOf(outcome: Outcome): Judgement['verdict'] {
 function byDefault({ isolatedBy }: ProfileRules): Found {
   const policies = isolatedBy.map(nameOf);
   if (policies.length === 0) {
-    const reason = 'no policy has a rule for it';
+    const reason = 'no rule matches, and no NetworkPolicy isolates the pod';
     return { verdict: 'allow', tier: undefined, policies, rule: undefined, reason };
   }
-  const reason = `the pod is isolated by ${policies.join(', ')}, and no rule of these allows it`;
+  const rules = policies.length === 1 ? 'none of its rules' : 'none of their rules';
+  const reason = `the pod is isolated by ${policies.join(', ')}, and ${rules} allows it`;
   return { verdict: 'deny', tier: 'NetworkPolicy', policies, rule: undefined, reason };
 }
 

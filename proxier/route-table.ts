@@ -14,6 +14,13 @@ import { resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
 import { type ServiceHealth, serviceHealth } from '../services/service-health.ts';
+import {
+  listenerWarnings,
+  mismatchWarnings,
+  type NodeListener,
+  nodeEndpointWarnings,
+  type ServiceWarning,
+} from '../services/service-warnings.ts';
 import { VipLedger } from '../services/vip-ledger.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
@@ -31,7 +38,8 @@ export interface RouteChanges {
 export interface RefusalChanges {
   readonly raised: readonly Refusal[];
   readonly cleared: readonly Refusal[];
-  readonly warnings: readonly { readonly serviceKey: ObjectKey; readonly message: string }[];
+  /** New warnings; the end of a warning is not reported. */
+  readonly warnings: readonly ServiceWarning[];
 }
 
 /** Everything that became different for the Services that were resolved. */
@@ -80,12 +88,15 @@ interface Resolved {
 export class RouteTable implements ObjectSink {
   readonly #nodeName: string;
   readonly #allPortsEnabled: boolean;
+  readonly #warnsOfMismatches: boolean;
+  readonly #listeners: readonly NodeListener[];
+  readonly #isLoopbackServed: boolean;
   readonly #onChange: () => void;
   readonly #services = new Map<ObjectKey, ServiceState>();
   readonly #slices = new Map<ObjectKey, readonly EndpointSlice[]>();
   /** Which Service a slice belongs to, for when its label changes. */
   readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
-  readonly #ledger = new VipLedger();
+  readonly #ledger: VipLedger;
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly Refusal[]>();
   /** Services that are refused as a whole, and not for some of their VIPs. */
@@ -102,20 +113,33 @@ export class RouteTable implements ObjectSink {
   readonly #unsynced = new Set<Kind>(SERVING_KINDS);
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
-  #pendingWarnings: { serviceKey: ObjectKey; message: string }[] = [];
+  /** Warnings in force. */
+  readonly #warnings = new Map<ObjectKey, readonly ServiceWarning[]>();
+  /** Services that take a port of the node's own. */
+  readonly #onNodePorts = new Set<ObjectKey>();
 
   /**
+   * @param warnsOfMismatches see `mismatchWarnings`; false by default.
+   * @param listeners of this node, whose ports a Service may take; none by default.
+   * @param isLoopbackServed whether node ports are served on the loopback address; false by default.
    * @param onChange called whenever there may be something to take, also once all is synced.
    * @param now milliseconds since 1970.
    */
   constructor(options: {
     nodeName: string;
     allPortsEnabled: boolean;
+    warnsOfMismatches?: boolean;
+    listeners?: readonly NodeListener[];
+    isLoopbackServed?: boolean;
     onChange: () => void;
     now?: () => number;
   }) {
     this.#nodeName = options.nodeName;
     this.#allPortsEnabled = options.allPortsEnabled;
+    this.#warnsOfMismatches = options.warnsOfMismatches ?? false;
+    this.#listeners = options.listeners ?? [];
+    this.#isLoopbackServed = options.isLoopbackServed ?? false;
+    this.#ledger = new VipLedger(this.#listeners.map(({ port }) => port));
     this.#onChange = options.onChange;
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
@@ -192,6 +216,11 @@ export class RouteTable implements ObjectSink {
     for (const refusals of this.#refusals.values()) yield* refusals;
   }
 
+  /** How many Services take a port of the node's own. */
+  get onNodePorts(): number {
+    return this.#onNodePorts.size;
+  }
+
   /** Some Service was touched and is not resolved yet. */
   get hasChanges(): boolean {
     return this.#touched.size > 0;
@@ -207,6 +236,7 @@ export class RouteTable implements ObjectSink {
     const raised: Refusal[] = [];
     const cleared: Refusal[] = [];
     const health: ServiceHealth[] = [];
+    const warnings: ServiceWarning[] = [];
     for (const key of [...this.#touched].slice(0, limit)) {
       this.#touched.delete(key);
       triggers.push(...this.#triggers.take(key));
@@ -233,6 +263,8 @@ export class RouteTable implements ObjectSink {
       if (refusals.length > 0) this.#refusals.set(key, refusals);
       else this.#refusals.delete(key);
 
+      warnings.push(...this.#newWarnings(key, [...routes.values()]));
+
       health.push(...healthChanges(this.#health.get(key) ?? [], resolved.health));
       if (resolved.health.length > 0) this.#health.set(key, resolved.health);
       else this.#health.delete(key);
@@ -242,8 +274,6 @@ export class RouteTable implements ObjectSink {
     if (this.#touched.size === 0) {
       for (const changes of Object.values(this.#changes)) changes.pending = 0;
     }
-    const warnings = this.#pendingWarnings;
-    this.#pendingWarnings = [];
     return {
       routes: { upserts, removals, before },
       refused,
@@ -264,25 +294,40 @@ export class RouteTable implements ObjectSink {
       const route = resolveRoute(state.service, port, refused, slices, place);
       if (route === undefined) continue;
       routes.set(route.id, route);
-      this.#warnOfNodeEndpoints(route);
     }
     return {
       routes,
       isRefused: state.served.refusals.length > 0,
-      refusals: [...state.served.refusals, ...refused.values()],
+      refusals: [...state.served.refusals, ...new Set(refused.values())],
       health: serviceHealth(key, state.served.ports, refused, slices, this.#nodeName),
     };
   }
 
-  /** A pod on the host network brings the node's ssh and kubelet under an all-ports VIP. */
-  #warnOfNodeEndpoints(route: Route): void {
-    if (route.match.kind !== 'all') return;
-    const own = route.clusterEndpoints.find(({ address }) => this.#nodeAddresses.has(address));
-    const before = this.#routes.get(route.serviceKey)?.find(({ id }) => id === route.id);
-    const known = before?.clusterEndpoints ?? [];
-    if (own === undefined || known.some(({ address }) => address === own.address)) return;
-    const message = `all ports of endpoint ${own.address}, which is this node, are reachable through the VIP`;
-    this.#pendingWarnings.push({ serviceKey: route.serviceKey, message });
+  /** @returns warnings that were not in force before, so that each is reported once. */
+  #newWarnings(serviceKey: ObjectKey, routes: readonly Route[]): ServiceWarning[] {
+    const state = this.#services.get(serviceKey);
+    const slices = this.#slices.get(serviceKey) ?? [];
+    const onListeners = listenerWarnings(
+      routes,
+      this.#listeners,
+      this.#nodeAddresses,
+      this.#isLoopbackServed,
+    );
+    if (onListeners.length > 0) this.#onNodePorts.add(serviceKey);
+    else this.#onNodePorts.delete(serviceKey);
+    const isRefused = state !== undefined && state.served.refusals.length > 0;
+    const warnings = [
+      ...(state?.served.warnings ?? []).map((message) => ({ serviceKey, message })),
+      ...(this.#warnsOfMismatches && !isRefused
+        ? mismatchWarnings(serviceKey, state?.service, slices, state?.served.ports ?? [])
+        : []),
+      ...onListeners,
+      ...nodeEndpointWarnings(routes, this.#nodeAddresses),
+    ];
+    const known = this.#warnings.get(serviceKey) ?? [];
+    if (warnings.length > 0) this.#warnings.set(serviceKey, warnings);
+    else this.#warnings.delete(serviceKey);
+    return warnings.filter((warning) => !known.some((other) => isDeepStrictEqual(warning, other)));
   }
 
   #count(kind: ChangingKind): void {
@@ -292,13 +337,8 @@ export class RouteTable implements ObjectSink {
 
   #upsertService(service: Service): void {
     const served = servedPorts(service, this.#allPortsEnabled);
-    const known = this.#services.get(service.key);
     this.#services.set(service.key, { service, served });
     this.#claim(service.key, service.creationTimestamp, served);
-    for (const message of served.warnings) {
-      if (known?.served.warnings.includes(message) === true) continue;
-      this.#pendingWarnings.push({ serviceKey: service.key, message });
-    }
   }
 
   #removeService(key: ObjectKey): void {

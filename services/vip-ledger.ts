@@ -1,12 +1,15 @@
 import type { Refusal } from '../api/all-ports.ts';
-import { compareText } from '../api/collections.ts';
+import { compareText, getOrCreate } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
-import { type PortRange, rangesOverlap } from '../api/ports.ts';
+import { commonRanges, type PortRange, rangesOverlap } from '../api/ports.ts';
 import type { Match } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
 
 /** Pseudo-VIP on which node ports are claimed; a dual-stack Service uses one number in both families. */
 const nodePortsOf = (family: IpFamily) => `node port, ${family}`;
+
+/** Limit of ports listed in a message; the others are counted. */
+const MAX_SHOWN = 5;
 
 /** As much of a Match as says who its rivals are. */
 type Rivalry = Extract<Match, { kind: 'port' }> | { readonly kind: 'ranges' | 'all' };
@@ -18,8 +21,18 @@ interface Claim {
   readonly match: Match;
   readonly field: string;
   readonly serviceKey: ObjectKey;
+  readonly family: IpFamily;
   /** Sorts claims: the older first, then by namespace/name. */
   readonly seniority: string;
+}
+
+/** Claims of one Service to one VIP that the claims of another Service exclude. */
+interface Overlap {
+  /** One of those. */
+  readonly owner: Claim;
+  readonly first: Claim;
+  /** `first` is among them. */
+  readonly claims: Claim[];
 }
 
 /**
@@ -32,7 +45,14 @@ export class VipLedger {
   /** By `rivalryKey`, the most senior first. Exact ports each have a key: a Service may list thousands. */
   readonly #rivals = new Map<string, readonly Claim[]>();
   readonly #services = new Map<ObjectKey, readonly Claim[]>();
+  /** TCP ports. */
+  readonly #watchedPorts: readonly number[];
   #nodeAddresses: ReadonlySet<string> = new Set();
+
+  /** @param watchedPorts TCP ports whose owners are told when their VIP becomes, or ceases to be, an address of this node. */
+  constructor(watchedPorts: readonly number[] = []) {
+    this.#watchedPorts = watchedPorts;
+  }
 
   /**
    * Records what a Service wants now (nothing: it has gone).
@@ -54,7 +74,10 @@ export class VipLedger {
     return affected;
   }
 
-  /** @returns the Services that claim, with all ports or ranges, an address that came or went. */
+  /**
+   * @returns the Services that claim an address that came or went, with all ports, ranges or a port that is
+   * watched.
+   */
   setNodeAddresses(addresses: ReadonlySet<string>): Set<ObjectKey> {
     const changed = [
       ...[...addresses].filter((address) => !this.#nodeAddresses.has(address)),
@@ -62,34 +85,42 @@ export class VipLedger {
     ];
     this.#nodeAddresses = addresses;
     const affected = new Set<ObjectKey>();
+    const matches: Rivalry[] = [
+      { kind: 'ranges' },
+      { kind: 'all' },
+      ...this.#watchedPorts.map((port) => ({ kind: 'port', protocol: 'TCP', port }) as const),
+    ];
     for (const vip of changed) {
-      for (const kind of ['ranges', 'all'] as const) {
-        noteOwners(this.#rivalsAt(rivalryKey(vip, { kind })), affected);
-      }
+      for (const match of matches) noteOwners(this.#rivalsAt(rivalryKey(vip, match)), affected);
     }
     return affected;
   }
 
-  /** The VIP claims of a Service that are refused now: keys as `grantKey` makes them. */
+  /**
+   * The VIP claims of a Service that are refused now: keys as `grantKey` makes them. Claims to ports of one VIP
+   * that one other Service owns share one Refusal, because a Service may list thousands.
+   */
   refusals(serviceKey: ObjectKey): Map<string, Refusal> {
     const refused = new Map<string, Refusal>();
+    const overlaps = new Map<string, Overlap>();
     for (const claim of this.#services.get(serviceKey) ?? []) {
-      const refusal = this.#refusalOf(claim);
-      if (refusal !== undefined) refused.set(grantKey(claim.id, claim.vip), refusal);
+      const { field, vip, match } = claim;
+      if (match.kind !== 'port' && this.#nodeAddresses.has(vip)) {
+        const message = `${vip} is an address of this node; all its ports would be taken from the node`;
+        const refusal: Refusal = { serviceKey, reason: 'NodeAddress', field, message };
+        refused.set(grantKey(claim.id, vip), refusal);
+        continue;
+      }
+      const owner = this.#winnerOver(claim);
+      if (owner === undefined) continue;
+      const key = `${vip} ${owner.serviceKey}`;
+      getOrCreate(overlaps, key, () => ({ owner, first: claim, claims: [] })).claims.push(claim);
+    }
+    for (const overlap of overlaps.values()) {
+      const refusal = overlapRefusal(overlap);
+      for (const { id, vip } of overlap.claims) refused.set(grantKey(id, vip), refusal);
     }
     return refused;
-  }
-
-  #refusalOf(claim: Claim): Refusal | undefined {
-    const { serviceKey, field, vip, match } = claim;
-    if (match.kind !== 'port' && this.#nodeAddresses.has(vip)) {
-      const message = `${vip} is an address of this node; all its ports would be taken from the node`;
-      return { serviceKey, reason: 'NodeAddress', field, message };
-    }
-    const owner = this.#winnerOver(claim);
-    if (owner === undefined) return undefined;
-    const message = `${vip} is already served for the older Service ${owner.serviceKey}`;
-    return { serviceKey, reason: 'Overlap', field, message };
   }
 
   /** The claim that keeps this one from its VIP. */
@@ -145,6 +176,7 @@ function claimsOf(port: ServedPort, serviceKey: ObjectKey, creationTimestamp: st
     match,
     field,
     serviceKey,
+    family: port.family,
     seniority,
   });
   const vips = new Map<string, Claim>();
@@ -167,6 +199,29 @@ function claimsOf(port: ServedPort, serviceKey: ObjectKey, creationTimestamp: st
 /** Claims of one key may keep each other from the VIP. */
 function rivalryKey(vip: string, match: Rivalry): string {
   return match.kind === 'port' ? `${vip} ${match.protocol}/${match.port}` : `${vip} ${match.kind}`;
+}
+
+function overlapRefusal({ owner, first, claims }: Overlap): Refusal {
+  const { serviceKey, field, vip, family } = first;
+  const isNodePort = vip === nodePortsOf(family);
+  const ports = claims.flatMap((claim) => contestedPorts(claim, owner));
+  const hidden = ports.length - MAX_SHOWN;
+  const shown = `${ports.slice(0, MAX_SHOWN).join(', ')}${hidden > 0 ? ` and ${hidden} more` : ''}`;
+  const isOne = ports.length === 1 && !shown.includes('-');
+  const what = `${isNodePort ? 'node ' : ''}${isOne ? 'port' : 'ports'} ${shown} ${isOne ? 'is' : 'are'}`;
+  const subject = ports.length === 0 ? 'every port is' : what;
+  const place = isNodePort ? family : vip;
+  const message = `${place}: ${subject} already served for the older Service ${owner.serviceKey}`;
+  return { serviceKey, reason: 'Overlap', field, message };
+}
+
+/** As written in the annotation; none for all ports. */
+function contestedPorts({ match }: Claim, owner: Claim): string[] {
+  if (match.kind === 'port') return [`${match.port}/${match.protocol}`];
+  if (match.kind === 'all') return [];
+  return commonRanges(match.ranges, rangesOf(owner)).map(({ protocol, from, to }) =>
+    from === to ? `${from}/${protocol}` : `${from}-${to}/${protocol}`,
+  );
 }
 
 function rangesOf(claim: Claim): readonly PortRange[] {

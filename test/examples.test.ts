@@ -27,6 +27,21 @@ describe('what users are shown', () => {
     }
   });
 
+  it('the examples leave the addresses of the API server and of kube-dns alone, as kubeadm gives them', () => {
+    for (const path of globSync(file('examples/*.yaml'))) {
+      for (const document of parseAllDocuments(readFileSync(path, 'utf8'))) {
+        const { kind, metadata, spec } = document.toJS();
+        for (const vip of kind === 'Service' ? (spec.clusterIPs ?? []) : []) {
+          assert.doesNotMatch(
+            vip,
+            /^(10\.96\.0\.|fd00:10:96::)(1|a|10)$/,
+            `${path}: ${metadata.name}`,
+          );
+        }
+      }
+    }
+  });
+
   it('the demo sees everything that it claims', async () => {
     const { stdout } = await execa(process.execPath, [file('test/lab/demo.ts'), '7']);
     assert.match(stdout, /Everything above was seen on real packets/);

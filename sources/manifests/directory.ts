@@ -28,6 +28,8 @@ export interface LoadedObject extends ParsedObject {
 export interface LoadedManifests {
   readonly objects: readonly LoadedObject[];
   readonly problems: readonly ManifestProblem[];
+  /** Of objects that are written well and mean nothing. */
+  readonly warnings: readonly ManifestProblem[];
   /** Kinds that were not asked for, as written, and how many objects of each were left out. */
   readonly passedOver: ReadonlyMap<string, number>;
 }
@@ -41,11 +43,13 @@ export interface LoadedManifests {
 export function loadManifestDirectory(directory: string, kinds: readonly Kind[]): LoadedManifests {
   const objects = new Map<string, LoadedObject>();
   const problems: ManifestProblem[] = [];
+  const warnings: ManifestProblem[] = [];
   const passedOver = new Map<string, number>();
   for (const file of listManifests(directory)) {
     const parsed = readManifest(directory, file, kinds);
-    for (const problem of parsed.problems)
-      problems.push({ file: join(directory, file), ...problem });
+    const inFile = (problem: Problem) => ({ file: join(directory, file), ...problem });
+    problems.push(...parsed.problems.map(inFile));
+    warnings.push(...parsed.warnings.map(inFile));
     for (const { object, line } of parsed.objects) {
       const name = `${object.kind} ${object.key}`;
       const first = objects.get(name);
@@ -56,7 +60,7 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
       passedOver.set(kind, (passedOver.get(kind) ?? 0) + count);
     }
   }
-  return { objects: [...objects.values()], problems, passedOver };
+  return { objects: [...objects.values()], problems, warnings, passedOver };
 }
 
 /** What is reported of an object that a file earlier in the order has as well. */
@@ -122,5 +126,5 @@ export function readManifest(
 }
 
 function holdsNothing(problems: readonly Problem[]): ManifestFile {
-  return { objects: [], problems, passedOver: new Map(), blank: false };
+  return { objects: [], problems, warnings: [], passedOver: new Map(), blank: false };
 }

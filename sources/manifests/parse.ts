@@ -1,6 +1,7 @@
 import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
 import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind } from '../../api/objects.ts';
+import { whySliceIsUnused } from '../../api/read-endpointslice.ts';
 import { isRecord, printable, shown } from '../../api/read-field.ts';
 import { API_VERSIONS, apiVersionsOf, readObject } from '../../api/read-object.ts';
 import { jsonPositions } from './json.ts';
@@ -16,6 +17,8 @@ export interface ParsedManifest {
   /** In the order of the text; no object twice. */
   readonly objects: readonly ParsedObject[];
   readonly problems: readonly Problem[];
+  /** Of objects that are written well and mean nothing. */
+  readonly warnings: readonly Problem[];
   /** Kinds that were not asked for, as written, and how many objects of each were left out. */
   readonly passedOver: ReadonlyMap<string, number>;
 }
@@ -60,6 +63,7 @@ export function parseManifest(
   kinds: readonly Kind[],
 ): ParsedManifest {
   const problems: Problem[] = [];
+  const warnings: Problem[] = [];
   const documents = fileName.endsWith('.json')
     ? jsonDocuments(text, problems)
     : yamlDocuments(text, problems);
@@ -74,7 +78,10 @@ export function parseManifest(
     }
     try {
       const object = readObject(value, kinds);
-      if (object === undefined) continue;
+      if (object === undefined) {
+        warnings.push({ line, ...whySliceIsUnused(value) });
+        continue;
+      }
       const name = `${object.kind} ${object.key}`;
       const first = objects.get(name);
       if (first === undefined) objects.set(name, { object, line });
@@ -85,7 +92,7 @@ export function parseManifest(
     }
   }
   problems.sort((a, b) => (a.line ?? 0) - (b.line ?? 0));
-  return { objects: [...objects.values()], problems, passedOver };
+  return { objects: [...objects.values()], problems, warnings, passedOver };
 }
 
 function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem[]): Candidate[] {

@@ -22,6 +22,13 @@ export interface ManifestSourceOptions {
   readonly sink: ObjectSink;
   /** Called once for each problem as it appears, and again when it comes back. */
   readonly onProblem: (problem: ManifestProblem) => void;
+  /**
+   * Called when a file, or the directory, that had a problem has none any more.
+   * @param isGone it was deleted.
+   */
+  readonly onRecovered?: (file: string, isGone: boolean) => void;
+  /** Told how many files have a problem, the directory counted as one; first when it was read, then at changes. */
+  readonly onFaulty?: (count: number) => void;
   /** Milliseconds of quiet to wait for after a file event. */
   readonly settleMs?: number;
   /** Milliseconds between looks at the directory without any event. */
@@ -37,6 +44,7 @@ interface FileState {
   /** What it contributes now. */
   readonly objects: readonly ParsedObject[];
   readonly problems: readonly Problem[];
+  readonly warnings: readonly Problem[];
 }
 
 /** Under unceasing events, changes are still taken this many settle times after the first. */
@@ -65,13 +73,14 @@ export function createManifestSource(options: ManifestSourceOptions): Source {
 }
 
 class ManifestSource implements Source {
-  readonly #options: Required<ManifestSourceOptions>;
+  readonly #options: ManifestSourceOptions & { settleMs: number; rescanMs: number };
   readonly #claims = new Claims();
   readonly #files = new Map<string, FileState>();
   #watcher: FSWatcher | undefined;
   /** Identity of the watched directory. */
   #watched: string | undefined;
   #directoryProblem: string | undefined;
+  #faulty: number | undefined;
   #settleTimer: NodeJS.Timeout | undefined;
   #firstEvent: number | undefined;
   #rescanTimer: NodeJS.Timeout | undefined;
@@ -149,6 +158,7 @@ class ManifestSource implements Source {
       try {
         this.#watch();
         await this.#readChanged();
+        if (this.#directoryProblem !== undefined) this.#recovered(this.#options.directory, false);
         this.#directoryProblem = undefined;
       } catch (error) {
         if (!(error instanceof ManifestDirectoryError)) throw error;
@@ -156,7 +166,9 @@ class ManifestSource implements Source {
         this.#watched = undefined;
         this.#reportDirectory(error.message);
       }
-      if (!this.#stopped) this.#handOver();
+      if (this.#stopped) return;
+      this.#handOver();
+      this.#countFaulty();
     }
   }
 
@@ -184,10 +196,11 @@ class ManifestSource implements Source {
   async #readChanged(): Promise<void> {
     const { directory, kinds } = this.#options;
     const present = new Set(listManifests(directory));
-    for (const file of this.#files.keys()) {
+    for (const [file, before] of this.#files) {
       if (present.has(file)) continue;
       this.#files.delete(file);
       this.#claims.set(file, []);
+      if (before.problems.length > 0) this.#recovered(join(directory, file), true);
     }
     for (const file of present) {
       const signature = signatureOf(join(directory, file));
@@ -214,10 +227,19 @@ class ManifestSource implements Source {
     const kept = before?.wasGood ? last : merge(read.objects, last);
     const objects = good ? read.objects : kept;
     const wasGood = (good && !read.blank) || (before?.wasGood ?? false);
-    this.#files.set(file, { signature, wasGood, objects, problems });
+    const { warnings } = read;
+    this.#files.set(file, { signature, wasGood, objects, problems, warnings });
     this.#claims.set(file, objects);
-    if (isDeepStrictEqual(problems, before?.problems)) return;
-    for (const problem of problems) this.#report(file, problem);
+    if (good && before !== undefined && before.problems.length > 0) {
+      this.#recovered(join(this.#options.directory, file), false);
+    }
+    for (const [now, then] of [
+      [problems, before?.problems],
+      [warnings, before?.warnings],
+    ] as const) {
+      if (isDeepStrictEqual(now, then)) continue;
+      for (const problem of now) this.#report(file, problem);
+    }
   }
 
   #handOver(): void {
@@ -228,6 +250,18 @@ class ManifestSource implements Source {
     for (const { file, line, object, first } of duplicates) {
       onProblem(duplicateProblem(directory, file, line, object, first));
     }
+  }
+
+  #recovered(path: string, isGone: boolean): void {
+    this.#options.onRecovered?.(path, isGone);
+  }
+
+  #countFaulty(): void {
+    const faulty = [...this.#files.values()].filter(({ problems }) => problems.length > 0).length;
+    const count = faulty + (this.#directoryProblem === undefined ? 0 : 1);
+    if (count === this.#faulty) return;
+    this.#faulty = count;
+    this.#options.onFaulty?.(count);
   }
 
   #report(file: string, problem: Problem): void {

@@ -209,8 +209,8 @@ describe('reading a Service', () => {
   const port = (...ports: Raw[]) => raw({ type: 'NodePort', ports });
   const refused: readonly (readonly [Raw, string, RegExp])[] = [
     [{ ...raw({}), spec: null }, 'spec', /^is required$/],
-    [{ ...raw({}), spec: [] }, 'spec', /^must be an object$/],
-    [{ ...raw({}), metadata: 'x' }, 'metadata', /^must be an object$/],
+    [{ ...raw({}), spec: [] }, 'spec', /^must be an object, not a list$/],
+    [{ ...raw({}), metadata: 'x' }, 'metadata', /^must be an object, not "x"$/],
     [{ ...raw({}), metadata: {} }, 'metadata.name', /^is required$/],
     [raw({}, { metadata: { name: 'a.b' } }), 'metadata.name', /DNS label/],
     [raw({}, { metadata: { name: 'a'.repeat(64) } }), 'metadata.name', /DNS label/],

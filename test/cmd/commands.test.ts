@@ -154,7 +154,7 @@ describe('the command', () => {
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 1);
       assert.deepEqual(stdout.split('\n'), [
-        `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[0].ports[0].endPort: must not be below port 90`,
+        `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[0].ports[0].endPort: must not be below port 90, as 80 is`,
         `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[1].ports[0].endPort: must not be set without a port`,
         `${directory}/a.yaml:12: AdminNetworkPolicy names: spec.egress[0].to: must not have domainNames: they can be allowed only`,
         `${directory}/a.yaml:21: CIDRGroup cloud: spec.cidrs[1]: must be a CIDR such as 10.0.0.0/8, not "192.0.2.1"`,
@@ -217,7 +217,37 @@ describe('the command', () => {
       assert.equal(exitCode, 0);
       assert.deepEqual(stdout.split('\n'), [
         `warning: ${directory}/a.yaml:1: Service default/sip: metadata.annotations["portwide.dev/port"]: is not known and means nothing; ports are given by portwide.dev/ports`,
+        `warning: ${directory}/a.yaml:11: EndpointSlice default/sip-1: ports: no port has a number and the name and protocol of a port of Service default/sip (unnamed TCP), so nothing is served from this slice; name the ports as the Service does`,
         '2 objects, no faults',
+      ]);
+    });
+
+    it('warns of objects that do not fit together, and exits 0', async () => {
+      const slice = (name: string, labels: string, ports: string) =>
+        `---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: ${name}, labels: {${labels}}}\naddressType: IPv4\nports: [${ports}]\nendpoints: [{addresses: [10.244.0.6]}]\n`;
+      const of = (service: string) => `kubernetes.io/service-name: ${service}`;
+      put(
+        'a.yaml',
+        [
+          WEB.replace('  clusterIP: 10.96.0.11\n', ''),
+          `---\n${WEB.replace('{name: web}', '{name: shop}').replace('nodePort: 30080', 'nodePort: 30081')}`,
+          slice('shop-1', of('shop'), '{name: https, port: 8080}'),
+          slice('lost', of('nobody'), '{name: http, port: 8080}'),
+          slice('unlabelled', '', '{name: http, port: 8080}'),
+        ].join(''),
+      );
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 0);
+      const told = stdout
+        .split('\n')
+        .filter((line) => !line.includes('loadBalancerSourceRanges'))
+        .map((line) => line.replace(`warning: ${directory}/a.yaml:`, ''));
+      assert.deepEqual(told, [
+        '1: Service default/web: spec.clusterIPs: there is no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; a cluster assigns one, a manifest has to name it',
+        '22: EndpointSlice default/shop-1: ports: no port has a number and the name and protocol of a port of Service default/shop ("http" TCP), so nothing is served from this slice; name the ports as the Service does',
+        '29: EndpointSlice default/lost: metadata.labels["kubernetes.io/service-name"]: there is no Service default/nobody, so nothing is served from this slice; correct the name, or add the Service',
+        '36: EndpointSlice default/unlabelled: metadata.labels["kubernetes.io/service-name"]: is missing, so the slice belongs to no Service; set it to the name of one',
+        '4 objects, no faults',
       ]);
     });
 

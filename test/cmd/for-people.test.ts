@@ -3,8 +3,11 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { constants, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { execa } from 'execa';
+import { cannotListen } from '../../cmd/dns.ts';
 import { forPeople } from '../../cmd/for-people.ts';
+import { noMarks } from '../../cmd/ipvs-marks.ts';
 import { mayAdministerNetwork } from '../../cmd/rights.ts';
+import { ConfigurationError } from '../../config/errors.ts';
 import { NetlinkError, UnsupportedError } from '../../netlink/error.ts';
 import { PORTWIDE } from '../portwide.ts';
 
@@ -17,6 +20,68 @@ describe('what a user can put right', () => {
     assert.match(
       forPeople(new UnsupportedError('ipset')) ?? '',
       /^the kernel has no ipset: .*modprobe/,
+    );
+  });
+
+  it('is a configuration, whose warnings are marked as such', () => {
+    const error = new ConfigurationError([{ subject: '/f: mode', message: 'must be x' }], {
+      warnings: [{ subject: '/f: a', message: 'unknown field' }],
+    });
+    assert.equal(forPeople(error), '/f: mode: must be x\nwarning: /f: a: unknown field');
+  });
+
+  describe('is a port of the DNS server that', () => {
+    const withoutRights = ['setpriv', '--bounding-set=-all', '--inh-caps=-all'];
+    for (const [title, flags, wrapper, expected] of [
+      [
+        'needs a right',
+        ['--bind-address=127.0.0.1', '--port=53'],
+        withoutRights,
+        /^portwide: cannot listen on 127\.0\.0\.1, port 53 \(EACCES\): ports below \d+ need CAP_NET_BIND_SERVICE: .*securityContext\.capabilities\.add.*--port/,
+      ],
+      [
+        'is on an address that the host does not have',
+        ['--bind-address=192.0.2.1', '--port=5300'],
+        [],
+        /^portwide: cannot listen on 192\.0\.2\.1, port 5300 \(EADDRNOTAVAIL\): .*no address of this host.*--bind-address/,
+      ],
+    ] as const) {
+      it(title, async () => {
+        const directory = mkdtempSync(join(tmpdir(), 'portwide-dns-'));
+        try {
+          const command = [...wrapper, PORTWIDE, 'dns', `--manifests=${directory}`, ...flags];
+          const up = ['--net', 'sh', '-c', 'ip link set lo up && exec "$@"', '-'];
+          const { exitCode, stderr } = await execa('unshare', [...up, ...command], {
+            reject: false,
+          });
+          assert.match(stderr, expected);
+          assert.notEqual(exitCode, undefined);
+        } finally {
+          rmSync(directory, { recursive: true, force: true });
+        }
+      });
+    }
+  });
+
+  it('is a port that another process has', () => {
+    const error = Object.assign(new Error('bind EADDRINUSE'), { code: 'EADDRINUSE' });
+    assert.equal(
+      cannotListen('127.0.0.1', 53, error),
+      'cannot listen on 127.0.0.1, port 53 (EADDRINUSE): another process has this port (`ss -lnp sport = :53` shows it); end it, or choose another --port or --bind-address',
+    );
+  });
+
+  it('is a node without marks, which `ipvs marks` says instead of an empty table', async () => {
+    const { exitCode, stdout } = await execa('unshare', ['--net', PORTWIDE, 'ipvs', 'marks']);
+    assert.equal(exitCode, 0);
+    assert.match(stdout, /^no packet marks of Portwide: the ipset KUBE-MARKS does not exist.*ipvs/);
+    assert.equal(
+      noMarks({ hasIpvs: false, hasRecord: false }),
+      'no packet marks of Portwide: the ipset KUBE-MARKS does not exist, and IPVS is not loaded on this node (no /proc/net/ip_vs). Only --proxy-mode=ipvs makes marks.\n',
+    );
+    assert.equal(
+      noMarks({ hasIpvs: true, hasRecord: true }),
+      'no packet marks of Portwide: no Service has one. All-ports Services have, and those with listed ports and a traffic policy Local.\n',
     );
   });
 

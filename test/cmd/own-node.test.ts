@@ -15,7 +15,8 @@ const NODE: Node = {
   taints: [],
 };
 const NO_ADDRESSES: Node = { ...NODE, addresses: [] };
-const WAITING = 'waiting up to 30 s for the Node, and for its addresses where NodePorts need them';
+const WAITING =
+  'waiting up to 30 s for the Node object, and for its addresses if NodePorts need them';
 const FIVE_MINUTES = 5 * 60_000;
 
 function build({ isRequired = true, givesNodePorts = false } = {}) {
@@ -67,8 +68,8 @@ describe('the Node of the agent', () => {
     timers.advance(1);
     assert.equal(await isSettled(), true);
     assert.deepEqual(warned, [
-      'there is no Node "node-a" (is --hostname-override, or hostnameOverride, right?): ' +
-        'only endpoints with this node name count as local (traffic policies Local); ' +
+      'there is no Node "node-a" (check --hostname-override, or hostnameOverride in the configuration file): ' +
+        'for traffic policy Local, only endpoints whose nodeName is this name are local; ' +
         'topology hints for zones are ignored; /healthz answers 503',
     ]);
     timers.advance(FIVE_MINUTES - 1);
@@ -99,7 +100,7 @@ describe('the Node of the agent', () => {
     node.update({ ...NODE, taints: ['a'] });
     timers.advance(3 * FIVE_MINUTES);
     assert.equal(warned.length, 1);
-    assert.deepEqual(informed, [WAITING, 'the Node is there, with all that is needed']);
+    assert.deepEqual(informed, [WAITING, 'the Node object exists and is complete']);
     assert.deepEqual([timers.pending, missing], [0, [true, false]]);
   });
 
@@ -115,9 +116,9 @@ describe('the Node of the agent', () => {
     timers.advance(30_000);
     assert.deepEqual(warned, [
       'there is no Node "node-a": ' +
-        'only endpoints with this node name count as local (traffic policies Local); ' +
+        'for traffic policy Local, only endpoints whose nodeName is this name are local; ' +
         'topology hints for zones are ignored; ' +
-        'NodePorts answer on all addresses of this node instead of its primary ones; ' +
+        'NodePorts are served on all addresses of this node instead of its primary ones; ' +
         '/healthz answers 503',
     ]);
     assert.deepEqual(missing, [false, true, false, true]);
@@ -133,7 +134,7 @@ describe('the Node of the agent', () => {
     timers.advance(10_000);
     assert.equal(await isSettled(), true);
     assert.deepEqual(warned, [
-      'Node "node-a" has no addresses: NodePorts answer on all addresses of this node instead of its primary ones',
+      'Node "node-a" has no addresses: NodePorts are served on all addresses of this node instead of its primary ones',
     ]);
     assert.deepEqual(missing, [true, false]);
     node.update(NODE);
@@ -153,7 +154,7 @@ describe('the Node of the agent', () => {
     assert.deepEqual([warned, missing, timers.pending], [[], [], 0]);
     assert.deepEqual(informed, [
       'there is no Node "node-a": ' +
-        'only endpoints with this node name count as local (traffic policies Local); ' +
+        'for traffic policy Local, only endpoints whose nodeName is this name are local; ' +
         'topology hints for zones are ignored',
     ]);
   });

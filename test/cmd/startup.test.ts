@@ -50,7 +50,7 @@ describe('what a start waits for', () => {
     [
       'a Node that is not there',
       { awaited: true },
-      ['Node "a", which the API server does not have'],
+      ['Node "a" (the API server has no such object)'],
     ],
     [
       'pod CIDRs',

@@ -27,6 +27,13 @@ describe('--version', () => {
     );
   });
 
+  it('has no values of the option parser in its help', async () => {
+    for (const command of [[], ['run'], ['dns']]) {
+      const { stdout } = await say(...command, '--help');
+      assert.doesNotMatch(stdout, /preset/);
+    }
+  });
+
   it('is nothing else', async () => {
     const { exitCode, stderr } = await say('run', '--version=v1.2.3');
     assert.equal(exitCode, 1);

@@ -187,6 +187,25 @@ describe('configuring', () => {
       });
     });
 
+    it('keeps warnings out of the reason why it cannot be used', () => {
+      const given = file('a: 1\nmode: magic\nfeatureGates: {PodMagic: true}');
+      assert.throws(
+        () => configure({}, given),
+        (error) => {
+          assert.ok(error instanceof ConfigurationError);
+          assert.equal(
+            error.message,
+            '/f: mode: must be one of nftables, iptables, ipvs, not "magic"',
+          );
+          assert.deepEqual(error.warnings.map(formatNotice), [
+            '/f: a: unknown field; it is ignored',
+            '/f: featureGates.PodMagic: unknown feature gate PodMagic; it switches nothing',
+          ]);
+          return true;
+        },
+      );
+    });
+
     it('takes manifests in place of its cluster', () => {
       const given = file('clientConnection: {kubeconfig: /k}');
       assert.deepEqual(configured(['--manifests=/m'], given).changed, {
@@ -269,7 +288,6 @@ describe('configuring', () => {
         '/f: oomScoreAdj: must be a number from -1000 to 1000, not "x"',
         '/f: iptables.minSyncPeriod: must not be greater than iptables.syncPeriod',
         '/f: detectLocalMode: BridgeInterface needs detectLocal.bridgeInterface',
-        '/f: foo: unknown field; it is ignored',
       ],
       // What follows from an error is not told as another.
       [

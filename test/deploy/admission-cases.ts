@@ -218,7 +218,9 @@ export const CASES: readonly AdmissionCase[] = [
   {
     title: 'no cluster IP yet, which an API server never shows to admission',
     service: serviceObject('all', { clusterIP: undefined, clusterIPs: undefined }),
-    refused: ['spec.clusterIP: no cluster IP is set, and all ports need a VIP'],
+    refused: [
+      'spec.clusterIP: no cluster IP is set, and all ports need a VIP; a cluster assigns one, a manifest has to name it',
+    ],
     leftToAgent: true,
   },
 ];

@@ -72,7 +72,7 @@ describe('docs/dns.md', () => {
       ([, name, value]) => `${name}=${value}`,
     );
     const [host, ...others] = variables;
-    assert.equal(host, 'SIP_SERVICE_HOST=10.96.0.10');
+    assert.equal(host, 'SIP_SERVICE_HOST=10.96.0.40');
     const told = [...page.matchAll(/`(SIP_\w+=[^`]+)`/g)].map(([, variable]) => variable);
     assert.deepEqual(told, others.slice(0, 2));
     assert.equal(others.length - told.length, 4);

@@ -234,7 +234,7 @@ describe('the configuration of an agent', () => {
       const [line] = agent.log;
       assert.deepEqual(
         [line?.level, line?.mode, line?.msg],
-        [30, 'nftables', 'no mode is named; nft and the kernel can do this one'],
+        [30, 'nftables', '--proxy-mode is unset: using nftables, which nft and the kernel support'],
       );
       assert.equal(agent.logged('starting')[0]?.mode, 'nftables');
       assert.equal(await ask('/proxyMode'), 'nftables');
@@ -253,7 +253,7 @@ describe('the configuration of an agent', () => {
           30,
           'iptables',
           'nft 1.0.0 is too old: it takes 1.0.1',
-          'no mode is named, and nftables cannot be had',
+          '--proxy-mode is unset: using iptables, because this node does not support nftables',
         ],
       );
       assert.equal(await ask('/proxyMode'), 'iptables');
@@ -433,8 +433,8 @@ describe('the configuration of an agent', () => {
     assert.equal(exitCode, 0, stderr);
     assert.match(stdout, /-A KUBE-MARK-MASQ .*0x8000/);
     assert.deepEqual(stderr.split('\n'), [
-      '--iptables-masquerade-bit: ignored, because --config is given',
-      `${at('f')}: colour: unknown field; it is ignored`,
+      'warning: --iptables-masquerade-bit: ignored, because --config is given',
+      `warning: ${at('f')}: colour: unknown field; it is ignored`,
     ]);
     const all = serviceManifest('all', {
       annotations: { 'portwide.dev/ports': 'all' },

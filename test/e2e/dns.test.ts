@@ -476,7 +476,7 @@ describe('portwide dns', () => {
       const flags = [...feed.flags, `--bind-address=${lab.node.ipv4}`, '--metrics-bind-address='];
       await assert.rejects(
         startDns(lab.node, flags),
-        /--bind-address: cannot listen on 192\.168\.77\.10, port 53: .*EADDRINUSE/,
+        /cannot listen on 192\.168\.77\.10, port 53 \(EADDRINUSE\): another process/,
       );
     });
 

@@ -216,7 +216,7 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it waits', {
       ...WAITING,
       nodeMissing: 1,
-      waitingFor: [`Node "node", which ${server()} does not have`],
+      waitingFor: [`Node "node" (${server()} has no such object)`],
     });
     await feed.double.call('put', node);
     await looksLike('it is ready', READY);

@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { RemoteDouble } from '../api-server/remote.ts';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { AGENT_FLAGS } from './agent.ts';
-import { type Manifest, nodeManifest, serviceManifest } from './manifests.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import { type Manifest, nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
 
 interface Event {
   readonly type: string;
@@ -58,6 +60,54 @@ describe('ports of the agent that are taken', () => {
     assert.deepEqual(await told(), expected);
     agent.kill('SIGKILL');
     await double.kill();
+  });
+
+  it('are taken by Services all the same, with a warning; as are manifests with mistakes', async () => {
+    const agent = new Agent(lab);
+    try {
+      const web = { clusterIPs: ['10.96.0.11'], externalIPs: [lab.node.ipv4] };
+      const ports = [{ port: 22 }];
+      agent.write('web', [
+        serviceManifest('own-ssh', { spec: { ...web, ports } }),
+        serviceManifest('lost', { spec: { type: 'NodePort', clusterIPs: [], ports } }),
+        sliceManifest('nobody', 4, []),
+      ]);
+      const broken = join(agent.directory, 'broken.yaml');
+      writeFileSync(broken, 'kind: [');
+      await agent.start();
+      const warnings = () =>
+        agent.log.filter(({ msg }) => /^(spec|metadata)\./.test(msg)).map(({ msg }) => msg);
+      await waitFor('three warnings', () => warnings().length >= 3, 30_000);
+      for (const expected of [
+        /^spec\.externalIPs: 192\.168\.77\.10 is an address of this node, and 22\/TCP is the port of ssh/,
+        /^spec\.clusterIPs: there is no cluster IP/,
+        /^metadata\.labels.*no Service default\/nobody/,
+      ]) {
+        assert.equal(warnings().filter((line) => expected.test(line)).length, 1, String(expected));
+      }
+      const numbers = async () => {
+        const script = `process.stdout.write(await (await fetch('http://127.0.0.1:10249/metrics')).text())`;
+        const args = ['--input-type=module', '-e', script];
+        const { stdout } = await lab.node.exec(process.execPath, args);
+        return stdout.match(/^portwide_(faulty_manifests|services_on_own_ports) .*$/gm);
+      };
+      assert.deepEqual(await numbers(), [
+        'portwide_services_on_own_ports 1',
+        'portwide_faulty_manifests 1',
+      ]);
+      writeFileSync(broken, JSON.stringify(nodeManifest([])).replace('"node"', '"other"'));
+      await waitFor(
+        'that the fault is over',
+        () => agent.log.some(({ file, msg }) => file === broken && /without a fault/.test(msg)),
+        30_000,
+      );
+      assert.deepEqual(await numbers(), [
+        'portwide_services_on_own_ports 1',
+        'portwide_faulty_manifests 0',
+      ]);
+    } finally {
+      await agent.destroy();
+    }
   });
 
   it('end it with --bind-address-hard-fail', async () => {

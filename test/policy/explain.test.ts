@@ -62,7 +62,7 @@ describe('explaining policy', () => {
         [judgement.verdict, judgement.tier, judgement.policies, judgement.rule],
         ['allow', undefined, [], undefined],
       );
-      assert.equal(judgement.reason, 'no policy has a rule for it');
+      assert.equal(judgement.reason, 'no rule matches, and no NetworkPolicy isolates the pod');
     }
   });
 
@@ -99,7 +99,7 @@ describe('explaining policy', () => {
       rule: undefined,
       reason:
         'the pod is isolated by NetworkPolicy default/nothing, NetworkPolicy default/only-sql, ' +
-        'and no rule of these allows it',
+        'and none of their rules allows it',
       uncertain: [],
     });
   });
@@ -119,7 +119,7 @@ describe('explaining policy', () => {
     );
     assert.equal(
       egress.reason,
-      'AdminNetworkPolicy a spec.egress[0] passes it on; ' +
+      'AdminNetworkPolicy a spec.egress[0] passes it to the next tier; ' +
         'BaselineAdminNetworkPolicy default spec.egress[0] denies it',
     );
   });
@@ -133,7 +133,7 @@ describe('explaining policy', () => {
     assert.deepEqual([egress.verdict, egress.tier], ['allow', 'Baseline']);
     assert.equal(
       egress.reason,
-      'ClusterNetworkPolicy c spec.egress[0] passes it on, and what no tier denies is allowed',
+      'ClusterNetworkPolicy c spec.egress[0] passes it on, and there is no further tier',
     );
   });
 
@@ -166,14 +166,14 @@ describe('explaining policy', () => {
     assert.equal(askOne(objects, from, { address: '10.0.0.1' }).verdict, 'deny');
     const outside = askOne(objects, { address: '203.0.113.1' }, { address: '203.0.113.2' });
     assert.equal(outside.verdict, 'allow');
-    assert.equal(outside.egress.reason, 'no pod has 203.0.113.1');
-    assert.equal(outside.ingress.reason, 'no pod has 203.0.113.2');
+    assert.equal(outside.egress.reason, '203.0.113.1 is no pod, so no policy applies');
+    assert.equal(outside.ingress.reason, '203.0.113.2 is no pod, so no policy applies');
   });
 
   it('knows nodes, and pods that talk to themselves', () => {
     const objects = [networkPolicy('p', { ingress: [], egress: [] })];
     const probe = askOne(objects, { address: '192.168.0.1' }, { address: '10.0.0.1' });
-    assert.equal(probe.ingress.reason, 'a node may talk to its own pods');
+    assert.equal(probe.ingress.reason, 'a node may always connect to its own pods');
     assert.equal(
       askOne(objects, { address: '192.168.0.2' }, { address: '10.0.0.1' }).verdict,
       'deny',
@@ -187,8 +187,8 @@ describe('explaining policy', () => {
         ['IPv6', 'allow'],
       ],
     );
-    assert.equal(itself[0]?.egress.reason, 'a pod may talk to itself');
-    assert.equal(itself[0]?.ingress.reason, 'a pod may talk to itself');
+    assert.equal(itself[0]?.egress.reason, 'a pod may always connect to itself');
+    assert.equal(itself[0]?.ingress.reason, 'a pod may always connect to itself');
   });
 
   it('takes a pod on the host network for its node', () => {
@@ -258,7 +258,7 @@ describe('explaining policy', () => {
       );
       assert.deepEqual(
         [ipv4?.to, ipv4?.ingress.reason],
-        [undefined, 'the name has no address that is known'],
+        [undefined, 'not checked, because the address of the name is unknown'],
       );
     });
 
@@ -268,7 +268,10 @@ describe('explaining policy', () => {
       assert.equal(at('198.51.100.9').verdict, 'allow');
       assert.equal(at('203.0.113.9').verdict, 'deny');
       assert.equal(at('203.0.113.9', 'www.example.com').egress.rule, 'spec.egress[0]');
-      assert.equal(at('10.0.0.2', 'www.example.com').ingress.reason, 'no policy has a rule for it');
+      assert.equal(
+        at('10.0.0.2', 'www.example.com').ingress.reason,
+        'no rule matches, and no NetworkPolicy isolates the pod',
+      );
     });
 
     it('have the addresses that were learned', () => {
@@ -332,7 +335,7 @@ describe('explaining policy', () => {
     [
       'has lost its address',
       pod('it', { addresses: ['10.0.0.1'], creationTimestamp: '2025-01-01T00:00:00Z' }),
-      'default/it: a pod that was created later has its address',
+      'default/it: its address belongs to a newer pod now',
     ],
   ] as const) {
     it(`refuses a pod that ${title}`, () => {

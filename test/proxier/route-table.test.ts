@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type Node, POLICY_KINDS } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
-import { endpoint, service, slice } from '../fixtures.ts';
+import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 
 const newTable = () =>
   new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
@@ -212,6 +212,166 @@ describe('the route table', () => {
     assert.equal(table.takeChanges().refusals.warnings.length, 1);
     table.upsert(slice([endpoint('192.0.2.1'), endpoint('10.0.0.1')]));
     assert.equal(table.takeChanges().refusals.warnings.length, 0);
+  });
+
+  describe('warns once of objects that come from manifests and do not fit together:', () => {
+    const table = () =>
+      new RouteTable({
+        nodeName: 'node-a',
+        allPortsEnabled: true,
+        warnsOfMismatches: true,
+        onChange: () => {},
+      });
+    const told = (of: RouteTable) =>
+      of
+        .takeChanges()
+        .refusals.warnings.map(({ serviceKey, sliceKey, message }) => [
+          sliceKey ?? serviceKey,
+          message,
+        ]);
+    const one = [endpoint('10.0.0.1')];
+
+    it('a Service without a cluster IP', () => {
+      const of = table();
+      of.upsert(service({ name: 'a', type: 'NodePort', clusterIPs: [] }));
+      of.upsert(service({ name: 'b', clusterIPs: [] }));
+      of.upsert(service({ name: 'headless', headless: true, clusterIPs: [] }));
+      of.upsert(service({ name: 'alias', type: 'ExternalName', clusterIPs: [] }));
+      of.upsert(service({ name: 'refused', portsAnnotation: 'all', clusterIPs: [] }));
+      assert.deepEqual(told(of), [
+        [
+          'default/a',
+          'spec.clusterIPs: there is no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; a cluster assigns one, a manifest has to name it',
+        ],
+        [
+          'default/b',
+          'spec.clusterIPs: there is no cluster IP, so the Service is not served; a cluster assigns one, a manifest has to name it',
+        ],
+      ]);
+      of.upsert(service({ name: 'a', type: 'NodePort', clusterIPs: [], affinitySeconds: 5 }));
+      assert.deepEqual(told(of), []);
+    });
+
+    it('a slice whose ports are none of its Service', () => {
+      const of = table();
+      const ports = [{ name: 'https', protocol: 'TCP' as const, port: 8080 }];
+      of.upsert(service({ ports: [servicePort({ name: 'http' })] }));
+      of.upsert(slice(one, { ports }));
+      of.upsert(slice([], { name: 'empty', key: 'default/empty', ports: [] }));
+      assert.deepEqual(told(of), [
+        [
+          'default/web-1',
+          'ports: no port has a number and the name and protocol of a port of Service default/web ("http" TCP), so nothing is served from this slice; name the ports as the Service does',
+        ],
+      ]);
+      of.upsert(slice(one, { ports: [{ name: 'http', protocol: 'UDP', port: 1 }] }));
+      assert.deepEqual(told(of), [], 'it is the same warning');
+      of.upsert(slice(one, { ports: [{ name: 'http', protocol: 'TCP', port: 1 }] }));
+      assert.deepEqual(told(of), []);
+      of.upsert(slice(one, { ports: [{ name: 'http', protocol: 'TCP', port: undefined }] }));
+      assert.equal(told(of).length, 1, 'it came again');
+      of.upsert(service({ portsAnnotation: 'all', ports: [servicePort({ name: 'http' })] }));
+      assert.deepEqual(told(of), [], 'all ports are served from every slice');
+    });
+
+    it('a slice of a Service that does not exist', () => {
+      const of = table();
+      of.upsert(slice(one, { serviceKey: 'default/typo' }));
+      assert.deepEqual(told(of), [
+        [
+          'default/typo-1',
+          'metadata.labels["kubernetes.io/service-name"]: there is no Service default/typo, so nothing is served from this slice; correct the name, or add the Service',
+        ],
+      ]);
+      of.upsert(service({ name: 'typo' }));
+      assert.deepEqual(told(of), []);
+      of.remove('Service', 'default/typo');
+      assert.equal(told(of).length, 1);
+    });
+
+    it('and of none of them where an API server tells of objects in any order', () => {
+      const of = newTable();
+      of.upsert(slice(one, { serviceKey: 'default/later' }));
+      of.upsert(service({ clusterIPs: [] }));
+      of.upsert(slice(one, { ports: [{ name: 'other', protocol: 'TCP', port: 1 }] }));
+      assert.deepEqual(told(of), []);
+    });
+  });
+
+  describe('warns once a Service of a port of the node itself that it takes:', () => {
+    const table = (isLoopbackServed = true) =>
+      new RouteTable({
+        nodeName: 'node-a',
+        allPortsEnabled: true,
+        listeners: [
+          { name: 'ssh', port: 22, isOnLoopbackOnly: false },
+          { name: 'metrics', port: 10249, isOnLoopbackOnly: true },
+        ],
+        isLoopbackServed,
+        onChange: () => {},
+      });
+    const told = (of: RouteTable) =>
+      of
+        .takeChanges()
+        .refusals.warnings.map(({ serviceKey, isOfThisNode, message }) => [
+          serviceKey,
+          isOfThisNode,
+          message,
+        ]);
+    const nodePort = (port: number) => ({
+      name: `n${port}`,
+      type: 'NodePort' as const,
+      clusterIPs: [`10.96.2.${port % 250}`, `fd00::${port}`],
+      ports: [servicePort({ nodePort: port })],
+    });
+
+    it('a node port', () => {
+      const of = table();
+      of.upsert(service(nodePort(22)));
+      of.upsert(service(nodePort(10249)));
+      of.upsert(service(nodePort(30022)));
+      of.upsert(
+        service({
+          ...nodePort(22),
+          name: 'udp',
+          ports: [servicePort({ protocol: 'UDP', nodePort: 22 })],
+        }),
+      );
+      const message = (port: string, name: string) =>
+        `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on nodes: connections to it go to the Service where node ports are served; use another node port`;
+      assert.deepEqual(told(of), [
+        ['default/n22', undefined, message('22', 'ssh')],
+        ['default/n10249', undefined, message('10249', 'metrics')],
+      ]);
+      assert.equal(of.onNodePorts, 2);
+      assert.ok(
+        [...of.routes()].some(({ nodePort: port }) => port === 22),
+        'it is served',
+      );
+      of.remove('Service', 'default/n22');
+      assert.deepEqual([told(of), of.onNodePorts], [[], 1]);
+    });
+
+    it('but none of the loopback address where node ports are not served there', () => {
+      const of = table(false);
+      of.upsert(service(nodePort(10249)));
+      assert.deepEqual([told(of), of.onNodePorts], [[], 0]);
+    });
+
+    it('a VIP that is, or becomes, an address of the node', () => {
+      const of = table();
+      const ports = [servicePort({ port: 22 })];
+      of.setNodeAddresses(new Set(['192.0.2.1']));
+      of.upsert(service({ externalIPs: ['192.0.2.1', '192.0.2.2'], ports }));
+      of.upsert(service({ name: 'web', key: 'x/web', externalIPs: ['192.0.2.1'] }));
+      const message = (ip: string) =>
+        `spec.externalIPs: ${ip} is an address of this node, and 22/TCP is the port of ssh there: connections to it go to the Service; use another address or port`;
+      assert.deepEqual(told(of), [['default/web', true, message('192.0.2.1')]]);
+      of.setNodeAddresses(new Set(['192.0.2.1', '192.0.2.2']));
+      assert.deepEqual(told(of), [['default/web', true, message('192.0.2.2')]]);
+      of.setNodeAddresses(new Set());
+      assert.deepEqual([told(of), of.onNodePorts], [[], 0]);
+    });
   });
 
   it('warns once of annotations that mean nothing, and again when they change', () => {

@@ -119,6 +119,57 @@ describe('who owns a VIP', () => {
   });
 });
 
+describe('the message of a refused overlap', () => {
+  const messageFor = (age: number, fields: Partial<Service>, other: Partial<Service>) => {
+    const ledger = new VipLedger();
+    put(ledger, sharing('old', 1, fields));
+    const young = sharing('young', age, other);
+    put(ledger, young);
+    return [...new Set(ledger.refusals(young.key).values())].map(({ message }) => message);
+  };
+  const portsUpTo = (last: number) =>
+    Array.from({ length: last }, (_, index) =>
+      servicePort({ name: `p${index + 1}`, port: index + 1 }),
+    );
+
+  it('names the port', () => {
+    assert.deepEqual(messageFor(2, {}, {}), [
+      '203.0.113.1: port 80/TCP is already served for the older Service default/old',
+    ]);
+  });
+
+  it('names the node port and its family', () => {
+    const fields: Partial<Service> = {
+      type: 'NodePort',
+      loadBalancerIngress: [],
+      ports: [servicePort({ nodePort: 30080 })],
+    };
+    assert.deepEqual(messageFor(2, fields, fields), [
+      'IPv4: node port 30080/TCP is already served for the older Service default/old',
+    ]);
+  });
+
+  it('names the ports that two ranges share', () => {
+    assert.deepEqual(
+      messageFor(2, { portsAnnotation: '80-90/TCP' }, { portsAnnotation: '85-100/TCP,90/UDP' }),
+      ['203.0.113.1: ports 85-90/TCP are already served for the older Service default/old'],
+    );
+  });
+
+  it('says that every port is contested', () => {
+    assert.deepEqual(messageFor(2, { portsAnnotation: 'all' }, { portsAnnotation: 'all' }), [
+      '203.0.113.1: every port is already served for the older Service default/old',
+    ]);
+  });
+
+  it('is one for all ports that an older Service has, and does not list thousands', () => {
+    const ports = portsUpTo(1000);
+    assert.deepEqual(messageFor(2, { ports }, { ports }), [
+      '203.0.113.1: ports 1/TCP, 2/TCP, 3/TCP, 4/TCP, 5/TCP and 995 more are already served for the older Service default/old',
+    ]);
+  });
+});
+
 describe('a VIP that is an address of this node', () => {
   it('is refused to all ports and ranges while it is, and to exact ports never', () => {
     const ledger = new VipLedger();

@@ -18,7 +18,10 @@ import {
   ManifestDirectoryError,
 } from '../../../sources/manifests/directory.ts';
 import { formatProblem, type ManifestProblem } from '../../../sources/manifests/problem.ts';
-import { createManifestSource } from '../../../sources/manifests/source.ts';
+import {
+  createManifestSource,
+  type ManifestSourceOptions,
+} from '../../../sources/manifests/source.ts';
 import type { Source } from '../../../sources/store.ts';
 import { Recorder, until } from '../recorder.ts';
 
@@ -42,7 +45,9 @@ describe('manifest source', () => {
     utimesSync(path('.tmp'), 2000, 1000);
     renameSync(path('.tmp'), path(name));
   };
-  const start = async (options: { rescanMs?: number } = {}) => {
+  const start = async (
+    options: Partial<Pick<ManifestSourceOptions, 'rescanMs' | 'onRecovered' | 'onFaulty'>> = {},
+  ) => {
     const onProblem = (problem: ManifestProblem) => void problems.push(problem);
     // Without the periodic look, unless a test is about it: events have to do.
     source = createManifestSource({
@@ -267,6 +272,53 @@ describe('manifest source', () => {
     await next.stop();
     assert.equal(other.port('a'), 2);
     assert.equal(sink.calls.length, before);
+  });
+
+  it('tells when a fault is over, and how many files have one', async () => {
+    const told: string[] = [];
+    write('a.yaml', BROKEN);
+    write('b.yaml', BROKEN);
+    write('good.yaml', service('good', 1));
+    await start({
+      onRecovered: (file, isGone) => told.push(`${file.replace(`${root}/`, '')} ${isGone}`),
+      onFaulty: (count) => told.push(String(count)),
+    });
+    assert.deepEqual(told, ['2']);
+    replace('a.yaml', service('a', 1));
+    await until('3 are told', () => told.length === 3);
+    unlinkSync(path('b.yaml'));
+    await until('5 are told', () => told.length === 5);
+    write('good.yaml', BROKEN);
+    await until('6 are told', () => told.length === 6);
+    assert.deepEqual(told, ['2', 'd/a.yaml false', '1', 'd/b.yaml true', '0', '1']);
+  });
+
+  it('tells when the directory can be read again', async () => {
+    const told: string[] = [];
+    await start({
+      rescanMs: 10,
+      onRecovered: (file) => told.push(file.replace(`${root}/`, '')),
+      onFaulty: (count) => told.push(String(count)),
+    });
+    renameSync(directory, join(root, 'elsewhere'));
+    await until('2 are told', () => told.length === 2);
+    renameSync(join(root, 'elsewhere'), directory);
+    await until('4 are told', () => told.length === 4);
+    assert.deepEqual(told, ['0', '1', 'd', '0']);
+  });
+
+  it('tells once of a slice that belongs to no Service', async () => {
+    const slice = (labels: string) =>
+      `apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s${labels}}\naddressType: IPv4\n`;
+    write('a.yaml', slice(''));
+    await start();
+    const expected = [
+      'd/a.yaml:1: EndpointSlice default/s: metadata.labels["kubernetes.io/service-name"]: is missing, so the slice belongs to no Service; set it to the name of one',
+    ];
+    assert.deepEqual(lines(), expected);
+    write('a.yaml', `${slice('')}---\n${service('a', 1)}`);
+    await until('the Service', () => sink.calls.includes('+ Service default/a'));
+    assert.deepEqual(lines(), expected);
   });
 
   it('refuses what is too large or not UTF-8', () => {
