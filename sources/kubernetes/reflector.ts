@@ -10,6 +10,7 @@ import {
   MalformedAnswer,
   statusError,
 } from './errors.ts';
+import { Hearing } from './hearing.ts';
 import { History } from './history.ts';
 import { KnownObjects, type OnProblem } from './known-objects.ts';
 import { Lister } from './lister.ts';
@@ -46,6 +47,8 @@ export interface ReflectorObserver {
   absent(): void;
   /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
   historyChanged(): void;
+  /** Objects had changed, and a watch that was open did not tell. */
+  deaf(): void;
 }
 
 export interface ReflectorOptions {
@@ -69,6 +72,8 @@ const BELIEVE_ABSENCES = 3;
 const ABSENT_MS = 60_000;
 /** In which a watch has to tell what has happened before it was opened. */
 const DOUBT_MS = 2000;
+/** The same of a change on the server; longer, for the watch cache of another API server may lag behind. */
+const UNTOLD_MS = 10_000;
 
 /**
  * Keeps the sink in step with one resource of the API server: lists it, watches from there, lists
@@ -83,6 +88,7 @@ export class Reflector {
   readonly #objects: KnownObjects;
   readonly #history = new History();
   readonly #lister: Lister;
+  readonly #hearing: Hearing;
   /** The resource version to watch from; undefined: list first. */
   #version: string | undefined;
   /** Of the resource's paths the one that is there, as far as is known. */
@@ -100,7 +106,7 @@ export class Reflector {
   #synced = false;
 
   constructor(options: ReflectorOptions) {
-    const { resource, sink, onProblem, observer } = options;
+    const { resource, sink, onProblem, observer, log, backoff } = options;
     this.#options = options;
     this.#path = resource.paths[0];
     this.#objects = new KnownObjects({ kind: resource.kind, sink, onProblem });
@@ -110,6 +116,8 @@ export class Reflector {
       history: this.#history,
       observer,
     });
+    const { kind } = resource;
+    this.#hearing = new Hearing({ kind, log, clock: backoff, onDeaf: () => observer.deaf() });
   }
 
   get kind(): Kind {
@@ -149,7 +157,7 @@ export class Reflector {
         }
         const step = nextStep(retry, outcome, backoff.random);
         retry = step.retry;
-        if (step.list || (outcome.silent && this.#history.inDoubt)) this.#version = undefined;
+        if (step.list || (outcome.silent && this.#isDoubtProven())) this.#version = undefined;
         this.#report(outcome, step);
         if (step.waitMs > 0) await this.#wait(step.waitMs, signal);
       }
@@ -239,7 +247,7 @@ export class Reflector {
     for (;;) {
       try {
         if (this.#version !== undefined) {
-          const isUsable = await this.#lister.check(session, this.#path, signal);
+          const isUsable = await this.#check(session, signal);
           if (!isUsable) this.#version = undefined;
         }
         if (this.#version === undefined) {
@@ -268,10 +276,12 @@ export class Reflector {
     let last = from;
     const watch: LiveWatch = new LiveWatch({
       stream,
-      silenceMs: () =>
-        this.#history.inDoubt
-          ? Math.min(DOUBT_MS, timeouts.silence)
-          : silenceMs(timeouts.silence, backoff.random),
+      silenceMs: () => {
+        const { untold, inDoubt } = this.#history;
+        if (untold !== undefined) return Math.min(UNTOLD_MS, timeouts.silence);
+        if (inDoubt) return Math.min(DOUBT_MS, timeouts.silence);
+        return silenceMs(timeouts.silence, backoff.random);
+      },
       onEvent: (event) => {
         const { type, object } = isRecord(event) ? event : {};
         if (type === 'ERROR') throw statusError(object, 500);
@@ -286,6 +296,7 @@ export class Reflector {
         if (!isKnown) this.#takeEvent(type, object, version);
         // It may have been silent, and not counted as open.
         if (!this.#isWatching) this.#tellWatching(true);
+        this.#hearing.heard();
         observer.current();
       },
       onClose: () => {
@@ -325,6 +336,23 @@ export class Reflector {
     this.#watch = undefined;
   }
 
+  /** @returns false when only a list can tell what there is. */
+  async #check(session: Session, signal: AbortSignal): Promise<boolean> {
+    const scope = this.#hearing.isDue ? 'all' : 'last change';
+    const isUsable = await this.#lister.check(session, this.#path, signal, scope);
+    if (scope === 'all' && this.#history.untold === undefined) this.#hearing.compared();
+    return isUsable;
+  }
+
+  /** Of a watch that is silent: whether that proves that it does not tell what has happened. */
+  #isDoubtProven(): boolean {
+    // Then it has not had its time.
+    if (this.#mustRenew) return false;
+    const { untold, inDoubt } = this.#history;
+    if (untold !== undefined) this.#hearing.failed(untold);
+    return untold !== undefined || inDoubt;
+  }
+
   /** @returns the resource version of the list. */
   async #list(session: Session, signal: AbortSignal): Promise<string> {
     const { resource, sink, log, observer } = this.#options;
@@ -334,6 +362,7 @@ export class Reflector {
     log.info({ kind: resource.kind, objects: this.#objects.size }, 'listed');
     if (!this.#synced) sink.synced(resource.kind);
     this.#synced = true;
+    this.#hearing.compared();
     observer.current();
     return version;
   }

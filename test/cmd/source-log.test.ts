@@ -16,6 +16,7 @@ describe('what the log says of lists and watches', () => {
         watching: (...watch) => heard.push(watch),
         current: (resource) => heard.push(resource),
         absent: (resource) => heard.push(resource),
+        deaf: (resource) => heard.push(resource),
       },
       [...servingResources('node'), ...policyResources()],
     );

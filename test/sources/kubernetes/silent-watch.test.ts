@@ -125,20 +125,6 @@ describe('a silent watch', () => {
     assert.deepEqual(world.waits, [1200, 2400, 4800]);
   });
 
-  it('of a server that says that something has changed does not count as up to date', async () => {
-    await settle();
-    await renewals(1);
-    const fault = { kind: 'trickle', everyMs: 60_000 } as const;
-    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 1000 });
-    world.double.skip(1);
-    world.double.put(service('a', 2));
-    // One may be on its way.
-    await renewals(3);
-    const before = world.currents;
-    await renewals(5);
-    assert.equal(world.currents, before);
-  });
-
   it('that speaks while its renewal waits to be tried again needs none', async () => {
     await settle();
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
