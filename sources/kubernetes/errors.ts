@@ -68,6 +68,13 @@ export function isFailure(error: unknown): error is Failure {
   );
 }
 
+/** What a failure has in common with those of other kinds of objects that have the same cause. */
+export function causeOf(failure: Failure): string {
+  if (failure instanceof ApiError) return `${failure.code} ${failure.reason}`;
+  if (failure instanceof StaleAnswer) return failure.name;
+  return failure.message;
+}
+
 /** More than that is no wish but a mistake. */
 const MAX_RETRY_AFTER_SECONDS = 600;
 
