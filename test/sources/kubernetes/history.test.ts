@@ -69,6 +69,17 @@ describe('history of the API server', () => {
     assert.ok(!history.event('ADDED', object('e', '21'), '21'));
   });
 
+  it('is not doubted where a watch told meanwhile what has become of the object', () => {
+    const history = new History();
+    history.beginList('10');
+    history.listed(object('b', '9'));
+    const known = history.position;
+    assert.ok(history.event('DELETED', object('b', '16'), '16'));
+    assert.equal(history.check(known, GONE), 'gone');
+    assert.ok(!history.inDoubt);
+    assert.ok(history.event('ADDED', object('e', '21'), '21'));
+  });
+
   it('is asked for by a request for one object', () => {
     const path = '/apis/discovery.k8s.io/v1/endpointslices';
     const labels = { labelSelector: '!headless' };

@@ -63,6 +63,39 @@ describe('after etcd was restored from a snapshot', () => {
     });
   }
 
+  it('a kind is listed anew, where another finds it while its watch is being opened', async () => {
+    await open({ timeouts: { ...PATIENT, silence: 60_000 } });
+    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    world.double.breakWatches('cut', 'services');
+    await world.asked('watch', 2);
+    world.double.restore();
+    world.double.put(sliceManifest('c', 4, []));
+    await until(
+      'slices are listed anew',
+      () => world.requests('list', 'endpointslices').length > 1,
+    );
+    world.double.release();
+    await has(...[...SNAPSHOT, 'EndpointSlice default/c-ipv4'].sort());
+  });
+
+  it('a kind is listed anew, where its old watch finds it while it is being renewed', async () => {
+    const timeouts = { ...PATIENT, silence: 200 };
+    await open({ timeouts });
+    const asked = world.requests('watch').length;
+    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    await world.asked('watch', asked + 1);
+    // Silence of the new watch is not what finds it.
+    Object.assign(timeouts, { silence: 60_000 });
+    world.double.restore();
+    const { currents } = world;
+    world.double.put(service('a', 2));
+    await until('others hear of it', () => world.requests('list', 'nodes').length > 1);
+    assert.equal(world.currents, currents);
+    world.double.release();
+    await has(...SNAPSHOT);
+    assert.equal(world.sink.port('a'), 2);
+  });
+
   it('a kind is listed anew, where its versions are ahead again before it is watched', async () => {
     await open();
     await world.double.close();

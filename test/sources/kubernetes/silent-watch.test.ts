@@ -125,6 +125,27 @@ describe('a silent watch', () => {
     assert.deepEqual(world.waits, [1200, 2400, 4800]);
   });
 
+  it('that speaks while its renewal fails needs none, and no word of it', async () => {
+    const timeouts = { ...PATIENT, silence: 200 };
+    world = new World({ timeouts });
+    await world.double.listen();
+    await world.settle();
+    const logged = [...world.logged];
+    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    await renewals(1);
+    Object.assign(timeouts, { silence: 60_000 });
+    world.double.put(service('a', 1));
+    await world.has({ a: 1 });
+    world.double.setTokens(['another']);
+    world.double.release();
+    await until('the renewal is refused', () => world.codes.includes(401));
+    world.double.setTokens(undefined);
+    world.double.put(service('b', 1));
+    await world.has({ a: 1, b: 1 });
+    assert.deepEqual([world.delays, world.logged], [[], logged]);
+    assert.ok(world.watched.has('services'));
+  });
+
   it('that speaks while its renewal waits to be tried again needs none', async () => {
     await settle();
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;

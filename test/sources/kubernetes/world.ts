@@ -58,6 +58,8 @@ export class World {
   readonly watched = new Set<string>();
   /** Milliseconds that the clock of the source is ahead of this machine's. */
   ahead = 0;
+  /** HTTP status of each answer; undefined where there was none. */
+  readonly codes: (number | undefined)[] = [];
   /** Resources that changed without a word of their watch, as metrics tell it. */
   readonly deaf: string[] = [];
   /** How often the source said of Services that it knows them as they are now. */
@@ -93,7 +95,7 @@ export class World {
       },
       log: { info: log, warn: log },
       observer: {
-        request: () => {},
+        request: ({ code }) => this.codes.push(code),
         watching: (resource, isOpen) => {
           if (isOpen) this.watched.add(resource);
           else this.watched.delete(resource);
