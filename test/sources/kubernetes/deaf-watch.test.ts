@@ -1,5 +1,7 @@
 /** Watches that open and deliver nothing, as behind a proxy that holds back what the API server sends. */
 import assert from 'node:assert/strict';
+import { mock } from 'node:test';
+import { nodeManifest } from '../../e2e/manifests.ts';
 import { until } from '../recorder.ts';
 import { PATIENT, service, World } from './world.ts';
 
@@ -94,12 +96,52 @@ describe('a deaf watch', () => {
     assert.equal(said(DEAF), 1);
   });
 
+  it('is found also where its renewal fails at first', async () => {
+    world.ahead += 38 * MINUTE;
+    const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault });
+    becomeDeaf();
+    world.double.put(service('c', 1));
+    await world.has({ a: 1, b: 1, c: 1 });
+    assert.deepEqual([world.deaf, world.waits], [['services'], [1200]]);
+  });
+
+  it('has ten seconds to tell, and no less where another is asked for', async () => {
+    world.double.keep();
+    const { mock: timers } = mock.method(globalThis, 'setTimeout');
+    try {
+      world.double.fail({ verb: 'list', metadataOnly: true, fault: { kind: 'hold' } });
+      world.ahead += 38 * MINUTE;
+      await until('it is held', () => world.requests('comparison').length === 1);
+      Object.assign(timeouts, { silence: 60_000, answer: 20_000, list: 20_000 });
+      timers.resetCalls();
+      world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'mute' } });
+      world.double.skip(1);
+      world.double.put(service('c', 1));
+      world.double.release();
+      const isSet = () => timers.calls.some(({ arguments: [, time] }) => time === 10_000);
+      await until('it has ten seconds', isSet);
+    } finally {
+      timers.restore();
+    }
+    // Nodes are of another history, so all others are to look.
+    const fault = { kind: 'stale' } as const;
+    world.double.fail({ verb: 'list', resource: 'nodes', fault, times: 3 });
+    world.double.put({ ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } });
+    world.double.breakWatches('expire', 'nodes');
+    await world.has({ a: 1, b: 1, c: 1 });
+    assert.deepEqual([world.deaf, world.requests('list').length], [[], 1]);
+  });
+
   it('is not one where nothing has changed: that costs one comparison of metadata', async () => {
+    // Two pages.
+    for (let number = 0; number < 500; number++) world.double.put(service(`s${number}`, 1));
+    await until('they are there', () => world.sink.port('s499') === 1);
     const logged = [...world.logged];
     world.ahead += 38 * MINUTE;
-    await until('it is compared', () => world.requests('comparison').length === 1);
+    await until('it is compared', () => world.requests('comparison').length === 2);
     await renewals(3);
-    assert.equal(world.requests('comparison').length, 1);
+    assert.equal(world.requests('comparison').length, 2);
     assert.equal(world.requests('list').length, 1);
     assert.deepEqual([world.deaf, world.delays], [[], []]);
     assert.deepEqual(world.logged, logged);
