@@ -1,4 +1,5 @@
 import type { ObjectKey } from '../../api/objects.ts';
+import type { Backoff } from './backoff.ts';
 import { ApiError, MalformedAnswer, StaleAnswer } from './errors.ts';
 import {
   type History,
@@ -22,6 +23,8 @@ export interface ListerOptions {
 }
 
 const PAGE_SIZE = 500;
+/** As client-go, a watch lasts 5 to 10 minutes. */
+const WATCH_SECONDS = 300;
 
 /** Reads lists of one resource, and tells whether one is needed. */
 export class Lister {
@@ -170,8 +173,9 @@ export class Lister {
 
   /** @throws MalformedAnswer */
   #expectKind({ kind }: ListMetadata, form: 'objects' | 'metadata' = 'objects'): void {
-    const expected =
-      form === 'metadata' ? 'PartialObjectMetadataList' : `${this.#options.resource.kind}List`;
+    // Some may not know how to leave out the rest of the objects.
+    if (form === 'metadata' && kind === 'PartialObjectMetadataList') return;
+    const expected = `${this.#options.resource.kind}List`;
     if (kind !== expected) throw new MalformedAnswer(`API server: ${kind} is no ${expected}`);
   }
 }
@@ -196,5 +200,20 @@ export function checkRequest(
   return {
     path: namespace === '' ? path : inNamespace,
     query: { ...selectors, fieldSelector: [...terms].join(','), limit: '1' },
+  };
+}
+
+/** @param from the version after which changes are to be told. */
+export function watchQuery(
+  selectors: Query,
+  from: string,
+  { random }: Pick<Backoff, 'random'>,
+): Query {
+  return {
+    ...selectors,
+    watch: 'true',
+    allowWatchBookmarks: 'true',
+    resourceVersion: from,
+    timeoutSeconds: String(Math.floor(WATCH_SECONDS * (1 + random()))),
   };
 }

@@ -13,7 +13,7 @@ import {
 import { Hearing } from './hearing.ts';
 import { History } from './history.ts';
 import { KnownObjects, type OnProblem } from './known-objects.ts';
-import { Lister } from './lister.ts';
+import { Lister, watchQuery } from './lister.ts';
 import { LiveWatch } from './live-watch.ts';
 import { versionOf } from './metadata.ts';
 import { FIRST_TRY, nextStep, type Outcome, type Step } from './next-step.ts';
@@ -65,8 +65,6 @@ export interface ReflectorOptions {
   };
 }
 
-/** As client-go, a watch lasts 5 to 10 minutes. */
-const WATCH_SECONDS = 300;
 /** So many answers in a row that a CRD is not installed are the truth, and looks after them are rare. */
 const BELIEVE_ABSENCES = 3;
 const ABSENT_MS = 60_000;
@@ -257,7 +255,8 @@ export class Reflector {
           onListed();
         }
         const from = this.#version;
-        return { stream: await session.watch(this.#path, this.#watchQuery(from), signal), from };
+        const query = watchQuery(this.#options.resource.selectors, from, this.#options.backoff);
+        return { stream: await session.watch(this.#path, query, signal), from };
       } catch (error) {
         if (!(error instanceof ApiError && error.isMissing)) throw error;
         const next = others.shift();
@@ -365,16 +364,6 @@ export class Reflector {
     this.#hearing.compared();
     observer.current();
     return version;
-  }
-
-  #watchQuery(from: string): Query {
-    return {
-      ...this.#options.resource.selectors,
-      watch: 'true',
-      allowWatchBookmarks: 'true',
-      resourceVersion: from,
-      timeoutSeconds: String(Math.floor(WATCH_SECONDS * (1 + this.#options.backoff.random()))),
-    };
   }
 
   /**

@@ -15,7 +15,8 @@ export type Query = Readonly<Record<string, string>>;
 export interface Session {
   /**
    * A list, or a page of one, piece by piece; what came before an error was in the list.
-   * @param form `metadata` asks for no more of each object, as a `PartialObjectMetadataList`.
+   * @param form `metadata` asks for no more of each object, as a `PartialObjectMetadataList`; a server that cannot
+   * do that answers with the objects.
    * @throws ApiError, ConnectionError, MalformedAnswer
    */
   list(
@@ -49,8 +50,8 @@ export interface WatchStream {
 }
 
 const JSON_TYPE = 'application/json';
-/** Taken by kube-apiserver since 1.15, of CRDs too. */
-const METADATA_TYPE = `${JSON_TYPE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1`;
+/** kube-apiserver does so since 1.15, of CRDs too. */
+const METADATA_TYPE = `${JSON_TYPE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,${JSON_TYPE}`;
 /** With the type of what is sent. */
 const CONTENT_TYPES = {
   POST: JSON_TYPE,

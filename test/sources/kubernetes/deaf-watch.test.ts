@@ -147,6 +147,18 @@ describe('a deaf watch', () => {
     assert.deepEqual(world.logged, logged);
   });
 
+  it('is not one of a server that answers with whole objects when asked for metadata', async () => {
+    const items = world.double.list('services');
+    const metadata = { resourceVersion: String(world.double.version) };
+    const text = JSON.stringify({ kind: 'ServiceList', apiVersion: 'v1', metadata, items });
+    const fault = { kind: 'text', text } as const;
+    world.double.fail({ verb: 'list', resource: 'services', metadataOnly: true, fault });
+    world.ahead += 38 * MINUTE;
+    await until('it is compared', () => world.requests('comparison').length === 1);
+    await renewals(2);
+    assert.deepEqual([world.deaf, world.waits, world.requests('list').length], [[], [], 1]);
+  });
+
   it('is not one that delivers bookmarks', async () => {
     world.ahead += 20 * MINUTE;
     world.double.bookmark();
