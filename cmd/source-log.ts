@@ -1,6 +1,11 @@
 import type { ApiObserver } from '../metrics/api-server.ts';
 import { systemTimers, type Timers } from '../proxier/runner.ts';
-import { causeOf, isFailure } from '../sources/kubernetes/errors.ts';
+import {
+  ConnectionError,
+  causeOf,
+  isFailure,
+  MalformedAnswer,
+} from '../sources/kubernetes/errors.ts';
 import type { Resource, SourceLog } from '../sources/kubernetes/reflector.ts';
 import { lastPart } from '../sources/kubernetes/resources.ts';
 import type { DebugLog } from './log.ts';
@@ -87,7 +92,7 @@ class FailuresByCause {
   }
 
   failed(kind: string, err: unknown, message: string): void {
-    const key = isFailure(err) ? causeOf(err) : String(err);
+    const key = isFailure(err) ? causeOf(err) : '';
     const attempt = { kind, err, message };
     const cause = this.#causes.get(key) ?? this.#begin(key);
     for (const other of this.#causes.values()) {
@@ -133,7 +138,10 @@ class FailuresByCause {
   }
 
   #tell({ key }: Cause, { err, message }: Attempt, kinds: ReadonlySet<string>): void {
-    this.#failures.failed(key, { kinds: this.#inOrder(kinds), err }, message, key);
+    // Of what an API server says or is at, messages differ from kind to kind.
+    const isLocal = err instanceof ConnectionError || err instanceof MalformedAnswer;
+    const reason = isLocal ? err.message : key;
+    this.#failures.failed(key, { kinds: this.#inOrder(kinds), err }, message, reason);
   }
 
   #endIfOver(cause: Cause): void {

@@ -68,11 +68,15 @@ export function isFailure(error: unknown): error is Failure {
   );
 }
 
-/** What a failure has in common with those of other kinds of objects that have the same cause. */
+/**
+ * What a failure has in common with those of other kinds of objects that have the same cause. There are few, whereas a
+ * message may have something in it that always differs.
+ */
 export function causeOf(failure: Failure): string {
-  if (failure instanceof ApiError) return `${failure.code} ${failure.reason}`;
-  if (failure instanceof StaleAnswer) return failure.name;
-  return failure.message;
+  const { name } = failure;
+  if (failure instanceof ApiError) return `${name} ${failure.code} ${failure.reason}`;
+  const { cause } = failure;
+  return isRecord(cause) && typeof cause.code === 'string' ? `${name} ${cause.code}` : name;
 }
 
 /** More than that is no wish but a mistake. */

@@ -4,8 +4,10 @@ import { ApiError, ConnectionError, StaleAnswer } from '../../sources/kubernetes
 import { policyResources, servingResources } from '../../sources/kubernetes/resources.ts';
 import { FakeTimers } from '../proxier/fake-timers.ts';
 
-const REFUSED = new ConnectionError(new Error('refuses connections'));
-const RESET = new ConnectionError(new Error('closed the connection'));
+const connectionError = (message: string, code: string) =>
+  new ConnectionError(Object.assign(new Error(message), { code }));
+const REFUSED = connectionError('refuses connections', 'ECONNREFUSED');
+const RESET = connectionError('closed the connection', 'ECONNRESET');
 const ALL = ['services', 'endpointslices', 'nodes'];
 const forbidden = (resource: string) =>
   new ApiError(
@@ -107,6 +109,15 @@ describe('what the log says of lists and watches', () => {
     fail('Node', new StaleAnswer('6', '8', 1));
     timers.advance(1000);
     assert.equal(lines.length, 2);
+  });
+
+  it('is few lines where its message always differs', () => {
+    const { lines, failAll, timers } = world();
+    for (let port = 0; port < 300; port++) {
+      failAll(new ConnectionError(new Error(`the plugin failed: ${port}`)));
+      timers.advance(1000);
+    }
+    assert.ok(lines.length <= 10, `${lines.length} lines`);
   });
 
   it('is over once, however many causes there were', () => {
