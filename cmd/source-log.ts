@@ -1,11 +1,6 @@
 import type { ApiObserver } from '../metrics/api-server.ts';
 import { systemTimers, type Timers } from '../proxier/runner.ts';
-import {
-  ConnectionError,
-  causeOf,
-  isFailure,
-  MalformedAnswer,
-} from '../sources/kubernetes/errors.ts';
+import { ConnectionError, causeOf, isFailure } from '../sources/kubernetes/errors.ts';
 import type { Resource, SourceLog } from '../sources/kubernetes/reflector.ts';
 import { lastPart } from '../sources/kubernetes/resources.ts';
 import type { DebugLog } from './log.ts';
@@ -138,9 +133,8 @@ class FailuresByCause {
   }
 
   #tell({ key }: Cause, { err, message }: Attempt, kinds: ReadonlySet<string>): void {
-    // Of what an API server says or is at, messages differ from kind to kind.
-    const isLocal = err instanceof ConnectionError || err instanceof MalformedAnswer;
-    const reason = isLocal ? err.message : key;
+    // What an API server answers differs in words from kind to kind.
+    const reason = err instanceof ConnectionError ? err.message : key;
     this.#failures.failed(key, { kinds: this.#inOrder(kinds), err }, message, reason);
   }
 

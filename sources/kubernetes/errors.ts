@@ -76,7 +76,7 @@ export function causeOf(failure: Failure): string {
   const { name } = failure;
   if (failure instanceof ApiError) return `${name} ${failure.code} ${failure.reason}`;
   const { cause } = failure;
-  return isRecord(cause) && typeof cause.code === 'string' ? `${name} ${cause.code}` : name;
+  return cause instanceof Error && 'code' in cause ? `${name} ${cause.code}` : name;
 }
 
 /** More than that is no wish but a mistake. */

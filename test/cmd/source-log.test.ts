@@ -111,6 +111,17 @@ describe('what the log says of lists and watches', () => {
     assert.equal(lines.length, 2);
   });
 
+  it('tells causes apart by the code of a broken connection', () => {
+    const { lines, fail, timers } = world();
+    fail('Node', RESET);
+    fail('Service');
+    timers.advance(1000);
+    assert.deepEqual(lines, [
+      `warn Node failed ${RESET.message}`,
+      `warn Service failed ${REFUSED.message}`,
+    ]);
+  });
+
   it('is few lines where its message always differs', () => {
     const { lines, failAll, timers } = world();
     for (let port = 0; port < 300; port++) {
@@ -127,10 +138,12 @@ describe('what the log says of lists and watches', () => {
       timers.advance(1000);
     }
     works(...ALL);
+    const kinds = 'Service,EndpointSlice,Node';
     assert.deepEqual(
-      lines.map((line) => line.split(' ')[0]),
-      ['warn', 'warn', 'warn', 'info'],
+      lines.map((line) => line.split(' ').slice(0, 2).join(' ')),
+      [`warn ${kinds}`, `warn ${kinds}`, `warn ${kinds}`, `info ${kinds}`],
     );
+    assert.match(lines.at(-1) ?? '', / 3$/, 'attempts of the last cause');
   });
 
   it('becomes an error also where two causes take turns, and few lines', () => {
