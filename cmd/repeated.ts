@@ -15,8 +15,10 @@ const MAX_REASONS = 5;
 interface Failure {
   /** Time of the first failed attempt since the last success. */
   since: number;
-  /** Time of the last success; undefined while it fails. */
+  /** Time of the last success, or of `replaced`; undefined while it fails. */
   over: number | undefined;
+  /** Not over by a success: if the failure returns, it has lasted since `since`. */
+  isReplaced: boolean;
   readonly reasons: Set<string>;
   /** Failed attempts since the last success. */
   attempts: number;
@@ -50,14 +52,19 @@ export class RepeatedFailures {
    * Records a failed attempt.
    * @param key identifies the operation.
    * @param details fields of the log line; `err` is the reason.
+   * @param reason tells reasons apart; by default the message of `err`.
    */
-  failed(key: string, details: Readonly<Record<string, unknown>>, message: string): void {
+  failed(
+    key: string,
+    details: Readonly<Record<string, unknown>>,
+    message: string,
+    reason = reasonOf(details.err),
+  ): void {
     const now = this.#now();
     const failure = this.#current(key, now);
     failure.attempts += 1;
     failure.untold += 1;
     const lasted = now - failure.since;
-    const reason = details.err instanceof Error ? details.err.message : String(details.err);
     const isNews = failure.reasons.size < MAX_REASONS && !failure.reasons.has(reason);
     const becomesError = lasted >= LASTING && !failure.isError;
     if (!isNews && !becomesError && now < failure.nextLine) {
@@ -79,13 +86,23 @@ export class RepeatedFailures {
   /** Records a success, or that the operation is no longer tried. @param message logged if it was failing. */
   succeeded(key: string, details: object, message: string): void {
     const failure = this.#failures.get(key);
-    if (failure === undefined || failure.over !== undefined) return;
+    if (failure === undefined) return;
+    failure.isReplaced = false;
+    if (failure.over !== undefined) return;
     const now = this.#now();
     failure.over = now;
     if (!failure.isTold) return;
     failure.isTold = false;
     const { attempts, since } = failure;
     this.#log.info({ ...details, failures: attempts, seconds: inSeconds(now - since) }, message);
+  }
+
+  /** Records that the operation fails as before, but under another key. Nothing is logged. */
+  replaced(key: string): void {
+    const failure = this.#failures.get(key);
+    if (failure === undefined || failure.over !== undefined) return;
+    failure.over = this.#now();
+    failure.isReplaced = true;
   }
 
   /** Whether the last attempt failed. */
@@ -99,12 +116,14 @@ export class RepeatedFailures {
     const known = this.#failures.get(key);
     if (known !== undefined && known.over === undefined) return known;
     if (known !== undefined && now - (known.over ?? 0) < RELAPSE) {
+      if (known.isReplaced) return Object.assign(known, { over: undefined, isReplaced: false });
       Object.assign(known, { since: now, over: undefined, attempts: 0, isError: false });
       return known;
     }
     const fresh: Failure = {
       since: now,
       over: undefined,
+      isReplaced: false,
       reasons: new Set(),
       attempts: 0,
       untold: 0,
@@ -120,6 +139,10 @@ export class RepeatedFailures {
     if (this.#failures.size > MAX_FAILURES && oldest !== undefined) this.#failures.delete(oldest);
     return fresh;
   }
+}
+
+function reasonOf(err: unknown): string {
+  return err instanceof Error ? err.message : String(err);
 }
 
 function inSeconds(milliseconds: number): number {

@@ -24,6 +24,8 @@ export interface ApiObserver {
   current(resource: string): void;
   /** It is of a CRD that is not installed, so that nobody can watch it. */
   absent(resource: string): void;
+  /** Objects of it had changed, and a watch that was open did not tell. */
+  deaf(resource: string): void;
 }
 
 const KINDS: Readonly<Record<string, string>> = {
@@ -64,6 +66,11 @@ export function apiServerMetrics({ counter, gauge, histogram }: Define): ApiObse
     'When a watch last brought something, or the API server was asked and had nothing to bring',
     ['kind'],
   );
+  const deaf = counter(
+    'portwide_api_deaf_watches_total',
+    'Times that objects had changed on the API server and an open watch did not tell',
+    ['kind'],
+  );
   const kindOf = (resource: string) => KINDS[resource] ?? resource;
   return {
     request({ method, host, code, seconds }) {
@@ -72,13 +79,19 @@ export function apiServerMetrics({ counter, gauge, histogram }: Define): ApiObse
       requestSeconds.observe({ verb: method, host }, seconds);
     },
     watching(resource, isOpen) {
-      watches.set({ kind: kindOf(resource) }, isOpen ? 1 : 0);
+      const kind = kindOf(resource);
+      watches.set({ kind }, isOpen ? 1 : 0);
+      // A counter that begins with 1 has not increased, as Prometheus sees it.
+      deaf.inc({ kind }, 0);
     },
     current(resource) {
       lastEvent.setToCurrentTime({ kind: kindOf(resource) });
     },
     absent(resource) {
       for (const metric of [watches, lastEvent]) metric.remove({ kind: kindOf(resource) });
+    },
+    deaf(resource) {
+      deaf.inc({ kind: kindOf(resource) });
     },
   };
 }

@@ -4,12 +4,15 @@ import { setTimeout as sleep } from 'node:timers/promises';
 export interface Backoff {
   /** From 0 up to and without 1. */
   readonly random: () => number;
+  /** Milliseconds of a clock that never goes back. */
+  readonly now: () => number;
   /** Resolves after so many milliseconds, or at once when the signal is aborted. */
   readonly delay: (milliseconds: number, signal: AbortSignal) => Promise<void>;
 }
 
 export const BACKOFF: Backoff = {
   random: Math.random,
+  now: () => performance.now(),
   delay: async (milliseconds, signal) => {
     try {
       await sleep(milliseconds, undefined, { signal });

@@ -68,6 +68,17 @@ export function isFailure(error: unknown): error is Failure {
   );
 }
 
+/**
+ * What a failure has in common with those of other kinds of objects that have the same cause. There are few, whereas a
+ * message may have something in it that always differs.
+ */
+export function causeOf(failure: Failure): string {
+  const { name } = failure;
+  if (failure instanceof ApiError) return `${name} ${failure.code} ${failure.reason}`;
+  const { cause } = failure;
+  return cause instanceof Error && 'code' in cause ? `${name} ${cause.code}` : name;
+}
+
 /** More than that is no wish but a mistake. */
 const MAX_RETRY_AFTER_SECONDS = 600;
 

@@ -1,3 +1,4 @@
+import type { ObjectKey } from '../../api/objects.ts';
 import { metadataOf, versionOf } from './metadata.ts';
 import { isOlder } from './resource-version.ts';
 
@@ -23,6 +24,8 @@ export interface Present {
   readonly version: string;
   /** The object's resource version; undefined when the server has no such object. */
   readonly lastChange: string | undefined;
+  /** Key of an object that has changed since, or was deleted, as far as was looked. */
+  readonly changed: ObjectKey | undefined;
 }
 
 /**
@@ -71,10 +74,16 @@ export class History {
   #lastChange: LastChange | undefined;
   #olderAnswers = 0;
   #doubt: Doubt | undefined;
+  #untold: ObjectKey | undefined;
 
   /** Whether a watch from the last version has to show that this history is still the server's. */
   get inDoubt(): boolean {
     return this.#doubt !== undefined;
+  }
+
+  /** Key of an object that has changed on the server, of which a watch has not told yet. */
+  get untold(): ObjectKey | undefined {
+    return this.#untold;
   }
 
   get position(): Position {
@@ -102,6 +111,8 @@ export class History {
     // A watch may have told meanwhile what has become of the object.
     const isGone = verdict === 'gone' && about !== undefined && about === this.#lastChange;
     this.#doubt = isGone ? { about, goneAt: present.version } : undefined;
+    const hasTold = this.#version !== known.version;
+    this.#untold = hasTold ? undefined : present.changed;
     return verdict;
   }
 
@@ -115,6 +126,7 @@ export class History {
     this.#version = version;
     this.#lastChange = undefined;
     this.#doubt = undefined;
+    this.#untold = undefined;
   }
 
   /** An object of the list that has begun. */
@@ -131,6 +143,7 @@ export class History {
    */
   event(type: string, object: unknown, version: string): boolean {
     this.#version = version;
+    this.#untold = undefined;
     const doubt = this.#doubt;
     if (type !== 'BOOKMARK') {
       const change = changeOf(object, type === 'DELETED' ? undefined : version);
@@ -146,7 +159,13 @@ export class History {
     this.#lastChange = undefined;
     this.#olderAnswers = 0;
     this.#doubt = undefined;
+    this.#untold = undefined;
   }
+}
+
+/** Whether this is the object that changed last. */
+export function isLastChange(lastChange: LastChange | undefined, object: unknown): boolean {
+  return lastChange !== undefined && isOfSame(changeOf(object, undefined), lastChange);
 }
 
 function isOfSame(change: LastChange | undefined, other: LastChange): boolean {

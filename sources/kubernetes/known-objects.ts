@@ -91,6 +91,20 @@ export class KnownObjects {
     if (key !== undefined) this.#drop(key);
   }
 
+  /** The key of an item of a list, of which no more than the metadata need be there. */
+  keyOfListed(item: unknown): ObjectKey | undefined {
+    // Whoever reads the whole object reports what is wrong with it.
+    return isRecord(item) ? this.#keyOf(asListed(this.#options.kind, item), () => {}) : undefined;
+  }
+
+  /** @returns one of the objects that are not among the keys of a complete list. */
+  missingFrom(present: ReadonlySet<ObjectKey>): ObjectKey | undefined {
+    for (const known of [this.#known, this.#unreadable]) {
+      for (const key of known.keys()) if (!present.has(key)) return key;
+    }
+    return undefined;
+  }
+
   /** Removes what is not among the keys of a complete list. */
   keepOnly(present: ReadonlySet<ObjectKey>): void {
     for (const known of [this.#known, this.#unreadable]) {

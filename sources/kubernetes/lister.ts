@@ -1,6 +1,13 @@
 import type { ObjectKey } from '../../api/objects.ts';
+import type { Backoff } from './backoff.ts';
 import { ApiError, MalformedAnswer, StaleAnswer } from './errors.ts';
-import type { History, LastChange } from './history.ts';
+import {
+  type History,
+  isLastChange,
+  type LastChange,
+  type Position,
+  type Present,
+} from './history.ts';
 import type { KnownObjects } from './known-objects.ts';
 import type { ListMetadata } from './list-splitter.ts';
 import { versionOf } from './metadata.ts';
@@ -16,6 +23,8 @@ export interface ListerOptions {
 }
 
 const PAGE_SIZE = 500;
+/** As client-go, a watch lasts 5 to 10 minutes. */
+const WATCH_SECONDS = 300;
 
 /** Reads lists of one resource, and tells whether one is needed. */
 export class Lister {
@@ -27,30 +36,67 @@ export class Lister {
   }
 
   /**
-   * Asks whether the server still has the history that was followed.
+   * Asks whether the server still has the history that was followed, and whether something has changed since, which
+   * is for a watch to tell (`history.untold`).
+   * @param scope `all` looks at each object, otherwise at the one that changed last.
    * @returns false when only a list can tell what there is.
    * @throws StaleAnswer for a server that is at an older version, until it is told often enough.
    */
-  async check(session: Session, at: string, signal: AbortSignal): Promise<boolean> {
-    const { resource, history, observer } = this.#options;
+  async check(
+    session: Session,
+    path: string,
+    signal: AbortSignal,
+    scope: 'all' | 'last change',
+  ): Promise<boolean> {
+    const { history, observer } = this.#options;
     const known = history.position;
-    const { path, query } = checkRequest(at, resource.selectors, known.lastChange);
-    let version = '';
-    let lastChange: string | undefined;
-    for await (const part of session.list(path, query, signal)) {
-      if ('item' in part) lastChange = versionOf(part.item);
-      else {
-        this.#expectKind(part.metadata);
-        version = part.metadata.resourceVersion;
-      }
-    }
-    const verdict = history.check(known, { version, lastChange });
+    const present = await this.#look(session, path, signal, known, scope);
+    const verdict = history.check(known, present);
     // What has changed since is for the watch to bring; one that brings nothing must not count.
-    const isCurrent = lastChange === known.lastChange?.version;
-    if (verdict === 'same' && isCurrent) observer.current();
-    if (verdict === 'older' && !history.wentBack) throw this.#staleAnswer(version);
+    if (verdict === 'same' && present.changed === undefined) observer.current();
+    if (verdict === 'older' && !history.wentBack) throw this.#staleAnswer(present.version);
     if (verdict === 'other') observer.historyChanged();
     return verdict === 'same' || verdict === 'gone';
+  }
+
+  async #look(
+    session: Session,
+    path: string,
+    signal: AbortSignal,
+    known: Position,
+    scope: 'all' | 'last change',
+  ): Promise<Present> {
+    const { resource, objects } = this.#options;
+    const isAll = scope === 'all';
+    const request = isAll
+      ? { path, query: { ...resource.selectors, limit: String(PAGE_SIZE) } }
+      : checkRequest(path, resource.selectors, known.lastChange);
+    const form = isAll ? 'metadata' : 'objects';
+    const present = new Set<ObjectKey>();
+    let version = '';
+    let lastChange: string | undefined;
+    let changed: ObjectKey | undefined;
+    let next = '';
+    do {
+      const query = { ...request.query, ...(next !== '' && { continue: next }) };
+      next = '';
+      for await (const part of session.list(request.path, query, signal, form)) {
+        if ('metadata' in part) {
+          this.#expectKind(part.metadata, form);
+          version ||= part.metadata.resourceVersion;
+          if (isAll) next = part.metadata.continue;
+          continue;
+        }
+        const itemVersion = versionOf(part.item);
+        if (isLastChange(known.lastChange, part.item)) lastChange = itemVersion;
+        const key = objects.keyOfListed(part.item);
+        if (key === undefined) continue;
+        present.add(key);
+        if (isOlder(known.version, itemVersion)) changed ??= key;
+      }
+    } while (next !== '');
+    if (isAll) changed ??= objects.missingFrom(present);
+    return { version, lastChange, changed };
   }
 
   /**
@@ -126,7 +172,9 @@ export class Lister {
   }
 
   /** @throws MalformedAnswer */
-  #expectKind({ kind }: ListMetadata): void {
+  #expectKind({ kind }: ListMetadata, form: 'objects' | 'metadata' = 'objects'): void {
+    // Some may not know how to leave out the rest of the objects.
+    if (form === 'metadata' && kind === 'PartialObjectMetadataList') return;
     const expected = `${this.#options.resource.kind}List`;
     if (kind !== expected) throw new MalformedAnswer(`API server: ${kind} is no ${expected}`);
   }
@@ -152,5 +200,20 @@ export function checkRequest(
   return {
     path: namespace === '' ? path : inNamespace,
     query: { ...selectors, fieldSelector: [...terms].join(','), limit: '1' },
+  };
+}
+
+/** @param from the version after which changes are to be told. */
+export function watchQuery(
+  selectors: Query,
+  from: string,
+  { random }: Pick<Backoff, 'random'>,
+): Query {
+  return {
+    ...selectors,
+    watch: 'true',
+    allowWatchBookmarks: 'true',
+    resourceVersion: from,
+    timeoutSeconds: String(Math.floor(WATCH_SECONDS * (1 + random()))),
   };
 }

@@ -10,9 +10,10 @@ import {
   MalformedAnswer,
   statusError,
 } from './errors.ts';
+import { Hearing } from './hearing.ts';
 import { History } from './history.ts';
 import { KnownObjects, type OnProblem } from './known-objects.ts';
-import { Lister } from './lister.ts';
+import { Lister, watchQuery } from './lister.ts';
 import { LiveWatch } from './live-watch.ts';
 import { versionOf } from './metadata.ts';
 import { FIRST_TRY, nextStep, type Outcome, type Step } from './next-step.ts';
@@ -46,6 +47,8 @@ export interface ReflectorObserver {
   absent(): void;
   /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
   historyChanged(): void;
+  /** Objects had changed, and a watch that was open did not tell. */
+  deaf(): void;
 }
 
 export interface ReflectorOptions {
@@ -62,13 +65,13 @@ export interface ReflectorOptions {
   };
 }
 
-/** As client-go, a watch lasts 5 to 10 minutes. */
-const WATCH_SECONDS = 300;
 /** So many answers in a row that a CRD is not installed are the truth, and looks after them are rare. */
 const BELIEVE_ABSENCES = 3;
 const ABSENT_MS = 60_000;
 /** In which a watch has to tell what has happened before it was opened. */
 const DOUBT_MS = 2000;
+/** The same of a change on the server; longer, for the watch cache of another API server may lag behind. */
+const UNTOLD_MS = 10_000;
 
 /**
  * Keeps the sink in step with one resource of the API server: lists it, watches from there, lists
@@ -83,6 +86,7 @@ export class Reflector {
   readonly #objects: KnownObjects;
   readonly #history = new History();
   readonly #lister: Lister;
+  readonly #hearing: Hearing;
   /** The resource version to watch from; undefined: list first. */
   #version: string | undefined;
   /** Of the resource's paths the one that is there, as far as is known. */
@@ -100,7 +104,7 @@ export class Reflector {
   #synced = false;
 
   constructor(options: ReflectorOptions) {
-    const { resource, sink, onProblem, observer } = options;
+    const { resource, sink, onProblem, observer, log, backoff } = options;
     this.#options = options;
     this.#path = resource.paths[0];
     this.#objects = new KnownObjects({ kind: resource.kind, sink, onProblem });
@@ -110,6 +114,8 @@ export class Reflector {
       history: this.#history,
       observer,
     });
+    const { kind } = resource;
+    this.#hearing = new Hearing({ kind, log, clock: backoff, onDeaf: () => observer.deaf() });
   }
 
   get kind(): Kind {
@@ -149,7 +155,7 @@ export class Reflector {
         }
         const step = nextStep(retry, outcome, backoff.random);
         retry = step.retry;
-        if (step.list || (outcome.silent && this.#history.inDoubt)) this.#version = undefined;
+        if (step.list || (outcome.silent && this.#isDoubtProven())) this.#version = undefined;
         this.#report(outcome, step);
         if (step.waitMs > 0) await this.#wait(step.waitMs, signal);
       }
@@ -239,7 +245,7 @@ export class Reflector {
     for (;;) {
       try {
         if (this.#version !== undefined) {
-          const isUsable = await this.#lister.check(session, this.#path, signal);
+          const isUsable = await this.#check(session, signal);
           if (!isUsable) this.#version = undefined;
         }
         if (this.#version === undefined) {
@@ -249,7 +255,8 @@ export class Reflector {
           onListed();
         }
         const from = this.#version;
-        return { stream: await session.watch(this.#path, this.#watchQuery(from), signal), from };
+        const query = watchQuery(this.#options.resource.selectors, from, this.#options.backoff);
+        return { stream: await session.watch(this.#path, query, signal), from };
       } catch (error) {
         if (!(error instanceof ApiError && error.isMissing)) throw error;
         const next = others.shift();
@@ -268,10 +275,12 @@ export class Reflector {
     let last = from;
     const watch: LiveWatch = new LiveWatch({
       stream,
-      silenceMs: () =>
-        this.#history.inDoubt
-          ? Math.min(DOUBT_MS, timeouts.silence)
-          : silenceMs(timeouts.silence, backoff.random),
+      silenceMs: () => {
+        const { untold, inDoubt } = this.#history;
+        if (untold !== undefined) return Math.min(UNTOLD_MS, timeouts.silence);
+        if (inDoubt) return Math.min(DOUBT_MS, timeouts.silence);
+        return silenceMs(timeouts.silence, backoff.random);
+      },
       onEvent: (event) => {
         const { type, object } = isRecord(event) ? event : {};
         if (type === 'ERROR') throw statusError(object, 500);
@@ -286,6 +295,7 @@ export class Reflector {
         if (!isKnown) this.#takeEvent(type, object, version);
         // It may have been silent, and not counted as open.
         if (!this.#isWatching) this.#tellWatching(true);
+        this.#hearing.heard();
         observer.current();
       },
       onClose: () => {
@@ -325,6 +335,23 @@ export class Reflector {
     this.#watch = undefined;
   }
 
+  /** @returns false when only a list can tell what there is. */
+  async #check(session: Session, signal: AbortSignal): Promise<boolean> {
+    const scope = this.#hearing.isDue ? 'all' : 'last change';
+    const isUsable = await this.#lister.check(session, this.#path, signal, scope);
+    if (scope === 'all' && this.#history.untold === undefined) this.#hearing.compared();
+    return isUsable;
+  }
+
+  /** Of a watch that is silent: whether that proves that it does not tell what has happened. */
+  #isDoubtProven(): boolean {
+    // Then it has not had its time.
+    if (this.#mustRenew) return false;
+    const { untold, inDoubt } = this.#history;
+    if (untold !== undefined) this.#hearing.failed(untold);
+    return untold !== undefined || inDoubt;
+  }
+
   /** @returns the resource version of the list. */
   async #list(session: Session, signal: AbortSignal): Promise<string> {
     const { resource, sink, log, observer } = this.#options;
@@ -334,18 +361,9 @@ export class Reflector {
     log.info({ kind: resource.kind, objects: this.#objects.size }, 'listed');
     if (!this.#synced) sink.synced(resource.kind);
     this.#synced = true;
+    this.#hearing.compared();
     observer.current();
     return version;
-  }
-
-  #watchQuery(from: string): Query {
-    return {
-      ...this.#options.resource.selectors,
-      watch: 'true',
-      allowWatchBookmarks: 'true',
-      resourceVersion: from,
-      timeoutSeconds: String(Math.floor(WATCH_SECONDS * (1 + this.#options.backoff.random()))),
-    };
   }
 
   /**

@@ -15,9 +15,16 @@ export type Query = Readonly<Record<string, string>>;
 export interface Session {
   /**
    * A list, or a page of one, piece by piece; what came before an error was in the list.
+   * @param form `metadata` asks for no more of each object, as a `PartialObjectMetadataList`; a server that cannot
+   * do that answers with the objects.
    * @throws ApiError, ConnectionError, MalformedAnswer
    */
-  list(path: string, query: Query, signal: AbortSignal): AsyncIterable<ListPart>;
+  list(
+    path: string,
+    query: Query,
+    signal: AbortSignal,
+    form?: 'objects' | 'metadata',
+  ): AsyncIterable<ListPart>;
   /**
    * Opens a watch: resolves once the server has begun to answer.
    * @throws ApiError, ConnectionError
@@ -42,9 +49,12 @@ export interface WatchStream {
   close(): void;
 }
 
+const JSON_TYPE = 'application/json';
+/** kube-apiserver does so since 1.15, of CRDs too. */
+const METADATA_TYPE = `${JSON_TYPE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,${JSON_TYPE}`;
 /** With the type of what is sent. */
 const CONTENT_TYPES = {
-  POST: 'application/json',
+  POST: JSON_TYPE,
   PATCH: 'application/merge-patch+json',
 } as const;
 export type WriteMethod = keyof typeof CONTENT_TYPES;
@@ -138,13 +148,19 @@ function createSession(
   const failureOf = (error: unknown) =>
     isFailure(error) ? error : new ConnectionError(error, target);
   const agent = createAgent(server, credentials, cluster.proxyUrl);
-  const headers = { accept: 'application/json', 'user-agent': 'portwide', ...credentials.headers };
+  const headers = { 'user-agent': 'portwide', ...credentials.headers };
 
   const request = async (
     path: string,
     query: Query,
     signal: AbortSignal,
-    written?: { readonly method: WriteMethod; readonly body: object },
+    {
+      accept = JSON_TYPE,
+      written,
+    }: {
+      readonly accept?: string;
+      readonly written?: { readonly method: WriteMethod; readonly body: object };
+    } = {},
   ): Promise<Exchange> => {
     const url = new URL(server + path);
     for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
@@ -158,7 +174,7 @@ function createSession(
     const answer = await exchange(url, {
       agent,
       method,
-      headers: { ...headers, ...content },
+      headers: { accept, ...headers, ...content },
       body: written && JSON.stringify(written.body),
       signal,
       timeoutMs: timeouts.answer,
@@ -183,10 +199,11 @@ function createSession(
   };
 
   return {
-    async *list(path, query, signal) {
+    async *list(path, query, signal, form = 'objects') {
       let answer: Exchange | undefined;
       try {
-        answer = await request(path, query, signal);
+        const accept = form === 'metadata' ? METADATA_TYPE : JSON_TYPE;
+        answer = await request(path, query, signal, { accept });
         answer.extend(timeouts.list);
         const splitter = new ListSplitter();
         for await (const chunk of chunks(answer.response)) yield* splitter.push(chunk);
@@ -210,7 +227,7 @@ function createSession(
     async send(method, path, body, signal) {
       let answer: Exchange | undefined;
       try {
-        answer = await request(path, {}, signal, { method, body });
+        answer = await request(path, {}, signal, { written: { method, body } });
         // Read to its end, so that the connection can be used again.
         return parseOrUndefined(await text(answer.response));
       } catch (error) {

@@ -18,6 +18,8 @@ export interface SourceObserver extends RequestObserver {
   current(resource: string): void;
   /** It is of a CRD that is not installed, so that nobody can watch it. */
   absent(resource: string): void;
+  /** Objects of it had changed, and a watch that was open did not tell. */
+  deaf(resource: string): void;
 }
 
 export interface KubernetesSourceOptions extends ClusterOptions {
@@ -100,6 +102,7 @@ class KubernetesSource implements Source {
           watching: (isOpen) => observer?.watching(name, isOpen),
           current: () => observer?.current(name),
           absent: () => observer?.absent(name),
+          deaf: () => observer?.deaf(name),
           // What befell one resource has befallen all that are in the same etcd.
           historyChanged: () => this.#renewAll(reflector),
         },

@@ -54,6 +54,8 @@ export interface Recorded {
   readonly authorization: string | undefined;
   /** Tells connections apart, and shows those that are used again. */
   readonly clientPort: number;
+  /** Only the metadata of each object is asked for. */
+  readonly metadataOnly: boolean;
 }
 
 /** How open watches end or fail; `half` of an event comes before the end. */
@@ -76,6 +78,7 @@ interface Pages {
 }
 
 const BOOKMARK_MS = 60_000;
+const META_V1 = { apiVersion: 'meta.k8s.io/v1' };
 
 export class ApiServerDouble {
   readonly #options: DoubleOptions;
@@ -274,12 +277,21 @@ export class ApiServerDouble {
       sendStatus(response, 404, 'NotFound', 'no such path');
       return;
     }
-    const { verb, group, type, path, query } = request;
+    const { verb, group, type, path, query, metadataOnly } = request;
     const { authorization } = incoming.headers;
     const clientPort = incoming.socket.remotePort ?? 0;
     const resource = type.name;
-    this.#requests.push({ verb, group, resource, path, query, authorization, clientPort });
-    const fault = this.#faults.take({ verb, resource, query });
+    this.#requests.push({
+      verb,
+      group,
+      resource,
+      path,
+      query,
+      authorization,
+      clientPort,
+      metadataOnly,
+    });
+    const fault = this.#faults.take({ verb, resource, query, metadataOnly });
     if (fault?.kind === 'hold') await this.#released.promise;
     if (fault !== undefined && failAtOnce(fault, response)) return;
     if (this.#tokens !== undefined && !this.#tokens.some((t) => authorization === `Bearer ${t}`)) {
@@ -313,7 +325,7 @@ export class ApiServerDouble {
   }
 
   #answerList(request: Request, response: ServerResponse, fault: Fault | undefined): void {
-    const { type, query, namespace } = request;
+    const { type, query, namespace, metadataOnly } = request;
     const matches = selectorOf(query);
     const selects = (object: Manifest) =>
       matches(object) &&
@@ -343,9 +355,15 @@ export class ApiServerDouble {
     // Items of a list do not say what they are.
     const items = pages.items
       .slice(first, end)
-      .map((item) => ({ ...item, kind: undefined, apiVersion: undefined }));
-    const { kind, apiVersion } = type;
-    const body = JSON.stringify({ kind: `${kind}List`, apiVersion, metadata, items });
+      .map((item) =>
+        metadataOnly
+          ? { kind: 'PartialObjectMetadata', ...META_V1, metadata: item.metadata }
+          : { ...item, kind: undefined, apiVersion: undefined },
+      );
+    const list = metadataOnly
+      ? { kind: 'PartialObjectMetadataList', ...META_V1 }
+      : { kind: `${type.kind}List`, apiVersion: type.apiVersion };
+    const body = JSON.stringify({ ...list, metadata, items });
     response.writeHead(200, { 'content-type': 'application/json' });
     if (fault?.kind === 'cut') cutWithin(response, body);
     else if (fault?.kind === 'trickle') trickle(response, body, fault.everyMs);
@@ -355,7 +373,7 @@ export class ApiServerDouble {
   #answerWatch(request: Request, response: ServerResponse, fault: Fault | undefined): void {
     const { type, query } = request;
     const version = Number(query.resourceVersion ?? this.#store.version);
-    const silent = fault?.kind === 'trickle';
+    const silent = fault?.kind === 'trickle' || fault?.kind === 'mute';
     const watcher = { response, type, selects: selectorOf(query), version, silent };
     response.writeHead(200, { 'content-type': 'application/json' }).flushHeaders();
     const changes = this.#store.changesAfter(type.name, version);

@@ -16,6 +16,8 @@ export type Fault =
   | { readonly kind: 'truncate' }
   /** A byte at a time: enough for the connection to look alive. */
   | { readonly kind: 'trickle'; readonly everyMs: number }
+  /** A watch that opens and never brings anything, as behind a proxy that swallows it. */
+  | { readonly kind: 'mute' }
   /** A `Status`, with `Retry-After` in seconds. */
   | {
       readonly kind: 'status';
@@ -36,6 +38,8 @@ export interface FaultRule {
   readonly resource?: string;
   /** Of a list, only pages after the first. */
   readonly laterPages?: boolean;
+  /** Only lists of metadata. */
+  readonly metadataOnly?: boolean;
   /** How many requests it strikes; once by default. */
   readonly times?: number;
 }
@@ -45,6 +49,7 @@ export interface Struck {
   readonly verb: Verb;
   readonly resource: string;
   readonly query: Readonly<Record<string, string>>;
+  readonly metadataOnly: boolean;
 }
 
 /** The faults that are still to strike, in the order in which they were asked for. */
@@ -60,12 +65,13 @@ export class Faults {
   }
 
   /** @returns the fault for this request, which is then used up once. */
-  take({ verb, resource, query }: Struck): Fault | undefined {
+  take({ verb, resource, query, metadataOnly }: Struck): Fault | undefined {
     const found = this.#rules.find(
       ({ rule }) =>
         (rule.verb ?? verb) === verb &&
         (rule.resource ?? resource) === resource &&
-        (rule.laterPages !== true || query.continue !== undefined),
+        (rule.laterPages !== true || query.continue !== undefined) &&
+        (rule.metadataOnly ?? metadataOnly) === metadataOnly,
     );
     if (found === undefined) return undefined;
     found.left--;

@@ -13,6 +13,8 @@ export interface Request {
   readonly name: string;
   readonly path: string;
   readonly query: Readonly<Record<string, string>>;
+  /** Only the metadata of each object is asked for (`PartialObjectMetadataList`). */
+  readonly metadataOnly: boolean;
 }
 
 export const EVENTS: ResourceType = {
@@ -29,7 +31,8 @@ const PATH =
  * @returns undefined for a path or method that the double does not know. A path may stand before the
  * API's own, as with a server behind a proxy.
  */
-export function requestOf({ method, url = '/' }: IncomingMessage): Request | undefined {
+export function requestOf(incoming: IncomingMessage): Request | undefined {
+  const { method, url = '/', headers } = incoming;
   const { pathname: path, searchParams } = new URL(url, 'http://localhost');
   const { groups } = PATH.exec(path.slice(Math.max(0, path.search(/\/apis?\//)))) ?? {};
   if (groups === undefined) return undefined;
@@ -42,7 +45,8 @@ export function requestOf({ method, url = '/' }: IncomingMessage): Request | und
   const verb = verbOf(method, name, query.watch === 'true');
   if (type === undefined || verb === undefined) return undefined;
   if ((type === EVENTS) !== (verb === 'create' || verb === 'patch')) return undefined;
-  return { verb, group, type, namespace, name, path, query };
+  const metadataOnly = headers.accept?.includes('as=PartialObjectMetadataList') === true;
+  return { verb, group, type, namespace, name, path, query, metadataOnly };
 }
 
 /** As RBAC names it. */

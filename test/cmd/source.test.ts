@@ -36,7 +36,13 @@ describe('what a source tells of an object that cannot be read', () => {
         error: assert.fail,
         debug: () => {},
       },
-      observer: { request: () => {}, watching: () => {}, current: () => {}, absent: () => {} },
+      observer: {
+        request: () => {},
+        watching: () => {},
+        current: () => {},
+        absent: () => {},
+        deaf: () => {},
+      },
       onUnreadable: ({ field }, object) => unreadable.push([field, object]),
     });
     await source.start();

@@ -46,6 +46,8 @@ export const METRIC_NAMES: Readonly<Record<string, MetricName>> = {
   portwide_api_watch_state: { type: 'gauge', labels: ['kind'] },
   /** Bookmarks count. */
   portwide_api_last_event_timestamp_seconds: { type: 'gauge', labels: ['kind'] },
+  /** 0 from the first attempt to watch on. */
+  portwide_api_deaf_watches_total: { type: 'counter', labels: ['kind'] },
   portwide_marks_in_use: { type: 'gauge', labels: ['ip_family'] },
   /** Services that are rejected because no mark is left for them. */
   portwide_marks_exhausted: { type: 'gauge', labels: ['ip_family'] },

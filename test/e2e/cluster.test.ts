@@ -99,7 +99,7 @@ describe('an agent fed by a cluster', function () {
     await feed.written();
     assert.equal(await who(), 'pod-1');
     assert.equal(await ruleset(), before);
-    // A warning for each kind, and what repeats it for those who debug.
+    // A warning, and what repeats it for those who debug.
     const levels = agent.logged(FAILURE).map(({ level }) => level);
     assert.ok(levels.includes(40) && levels.every((level) => level <= 40), String(levels));
 

@@ -34,6 +34,16 @@ describe('metrics of the API server', () => {
     assert.ok(last !== undefined && last > 0);
   });
 
+  it('count deaf watches from 0 on, so that the first one is an increase', async () => {
+    metrics.watching('pods', false);
+    const count = async () =>
+      (await scrape()).value('portwide_api_deaf_watches_total', { kind: 'Pod' });
+    assert.equal(await count(), 0);
+    metrics.deaf('pods');
+    metrics.watching('pods', true);
+    assert.equal(await count(), 1);
+  });
+
   it('tell nothing of a CRD that is not installed, or not any more', async () => {
     metrics.watching('cidrgroups', true);
     metrics.current('cidrgroups');

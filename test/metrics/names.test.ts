@@ -103,6 +103,7 @@ const PORTWIDE: readonly Row[] = [
   ],
   ['portwide_api_watch_state', 'gauge', ['kind']],
   ['portwide_api_last_event_timestamp_seconds', 'gauge', ['kind']],
+  ['portwide_api_deaf_watches_total', 'counter', ['kind']],
   ['portwide_events_dropped_total', 'counter', ['reason']],
 ];
 

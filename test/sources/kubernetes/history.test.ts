@@ -16,6 +16,8 @@ const object = (name: string, resourceVersion: string) => ({
   metadata: { namespace: 'default', name, resourceVersion },
 });
 
+const GONE = { version: '20', lastChange: undefined, changed: undefined };
+
 describe('history of the API server', () => {
   // The agent has seen version 100.
   const cases: readonly [string, LastChange | undefined, string, string | undefined, Verdict][] = [
@@ -36,7 +38,8 @@ describe('history of the API server', () => {
   for (const [what, lastChange, version, present, verdict] of cases) {
     it(`${what}: ${verdict}`, () => {
       const known = { version: '100', lastChange };
-      assert.equal(compareHistory(known, { version, lastChange: present }), verdict);
+      const answer = { version, lastChange: present, changed: undefined };
+      assert.equal(compareHistory(known, answer), verdict);
     });
   }
 
@@ -51,7 +54,7 @@ describe('history of the API server', () => {
       history.listed(object(name, version));
     }
     assert.equal(history.position.lastChange?.name, 'b');
-    const check = () => history.check(history.position, { version: '20', lastChange: undefined });
+    const check = () => history.check(history.position, GONE);
     assert.equal(check(), 'gone');
     assert.ok(history.inDoubt);
     assert.ok(history.event('MODIFIED', object('a', '15'), '15'));
@@ -64,6 +67,17 @@ describe('history of the API server', () => {
     assert.ok(history.event('BOOKMARK', { metadata: {} }, '20'));
     // The watch is past the version at which the object was gone, and has not told of it.
     assert.ok(!history.event('ADDED', object('e', '21'), '21'));
+  });
+
+  it('is not doubted where a watch told meanwhile what has become of the object', () => {
+    const history = new History();
+    history.beginList('10');
+    history.listed(object('b', '9'));
+    const known = history.position;
+    assert.ok(history.event('DELETED', object('b', '16'), '16'));
+    assert.equal(history.check(known, GONE), 'gone');
+    assert.ok(!history.inDoubt);
+    assert.ok(history.event('ADDED', object('e', '21'), '21'));
   });
 
   it('is asked for by a request for one object', () => {

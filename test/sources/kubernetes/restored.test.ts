@@ -63,6 +63,41 @@ describe('after etcd was restored from a snapshot', () => {
     });
   }
 
+  it('a kind is listed anew, where another finds it while its watch is being opened', async () => {
+    await open({ timeouts: { ...PATIENT, silence: 60_000 } });
+    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    world.double.breakWatches('cut', 'services');
+    await world.asked('watch', 2);
+    world.double.restore();
+    world.double.put(sliceManifest('c', 4, []));
+    // Whoever finds it has all others look; the last one before the watch is open.
+    await until('others are listed anew', () => lists().join() === '1,2,2');
+    world.double.release();
+    await has(...[...SNAPSHOT, 'EndpointSlice default/c-ipv4'].sort());
+  });
+
+  it('a kind is listed anew, where its old watch finds it while it is being renewed', async () => {
+    const timeouts = { ...PATIENT, silence: 200 };
+    world = new World({ resources: [ALL_SERVICES], timeouts });
+    await world.double.listen();
+    world.double.put(service('a', 1));
+    await world.settle([RESOURCE.Service]);
+    world.double.keep();
+    world.double.put(service('b', 1), service('c', 1));
+    await has('Service default/a', 'Service default/b', 'Service default/c');
+    const asked = world.requests('watch').length;
+    world.double.fail({ verb: 'watch', fault: { kind: 'hold' } });
+    await world.asked('watch', asked + 1);
+    // Silence of the new watch is not what finds it.
+    Object.assign(timeouts, { silence: 60_000 });
+    world.double.restore();
+    world.double.put(service('a', 2));
+    await until('the old watch has ended', () => !world.watched.has('services'));
+    world.double.release();
+    await has('Service default/a');
+    assert.equal(world.sink.port('a'), 2);
+  });
+
   it('a kind is listed anew, where its versions are ahead again before it is watched', async () => {
     await open();
     await world.double.close();

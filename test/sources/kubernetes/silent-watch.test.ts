@@ -125,18 +125,25 @@ describe('a silent watch', () => {
     assert.deepEqual(world.waits, [1200, 2400, 4800]);
   });
 
-  it('of a server that says that something has changed does not count as up to date', async () => {
-    await settle();
+  it('that speaks while its renewal fails needs none, and no word of it', async () => {
+    const timeouts = { ...PATIENT, silence: 200 };
+    world = new World({ timeouts });
+    await world.double.listen();
+    await world.settle();
+    const logged = [...world.logged];
+    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
     await renewals(1);
-    const fault = { kind: 'trickle', everyMs: 60_000 } as const;
-    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 1000 });
-    world.double.skip(1);
-    world.double.put(service('a', 2));
-    // One may be on its way.
-    await renewals(3);
-    const before = world.currents;
-    await renewals(5);
-    assert.equal(world.currents, before);
+    Object.assign(timeouts, { silence: 60_000 });
+    world.double.put(service('a', 1));
+    await world.has({ a: 1 });
+    world.double.setTokens(['another']);
+    world.double.release();
+    await until('the renewal is refused', () => world.codes.includes(401));
+    world.double.setTokens(undefined);
+    world.double.put(service('b', 1));
+    await world.has({ a: 1, b: 1 });
+    assert.deepEqual([world.delays, world.logged], [[], logged]);
+    assert.ok(world.watched.has('services'));
   });
 
   it('that speaks while its renewal waits to be tried again needs none', async () => {

@@ -56,6 +56,12 @@ export class World {
   readonly absent: string[] = [];
   /** Resources of which a watch is open, as metrics tell it. */
   readonly watched = new Set<string>();
+  /** Milliseconds that the clock of the source is ahead of this machine's. */
+  ahead = 0;
+  /** HTTP status of each answer; undefined where there was none. */
+  readonly codes: (number | undefined)[] = [];
+  /** Resources that changed without a word of their watch, as metrics tell it. */
+  readonly deaf: string[] = [];
   /** How often the source said of Services that it knows them as they are now. */
   currents = 0;
   /** What was logged, with the kind that it was about. */
@@ -89,7 +95,7 @@ export class World {
       },
       log: { info: log, warn: log },
       observer: {
-        request: () => {},
+        request: ({ code }) => this.codes.push(code),
         watching: (resource, isOpen) => {
           if (isOpen) this.watched.add(resource);
           else this.watched.delete(resource);
@@ -98,10 +104,12 @@ export class World {
           if (resource === RESOURCE.Service) this.currents++;
         },
         absent: (resource) => this.absent.push(resource),
+        deaf: (resource) => this.deaf.push(resource),
       },
       timeouts: this.#options.timeouts ?? PATIENT,
       backoff: {
         random: () => 0.5,
+        now: () => performance.now() + this.ahead,
         delay: (milliseconds, signal) => {
           this.delays.push(milliseconds);
           if (!this.holdDelays) return new Promise(setImmediate);
@@ -135,11 +143,18 @@ export class World {
     return Object.fromEntries(this.#source?.unreadable() ?? []);
   }
 
-  /** What was asked about Services. A `check` is the request for the object that changed last. */
-  requests(verb: 'list' | 'watch' | 'check', resource = 'services'): readonly Recorded[] {
+  /**
+   * What was asked about Services. A `check` is the request for the object that changed last, a
+   * `comparison` that for the metadata of all objects.
+   */
+  requests(
+    verb: 'list' | 'watch' | 'check' | 'comparison',
+    resource = 'services',
+  ): readonly Recorded[] {
     return this.double.requests().filter((request) => {
       const isCheck = request.verb === 'list' && request.query.limit === '1';
-      return (isCheck ? 'check' : request.verb) === verb && request.resource === resource;
+      const purpose = request.metadataOnly ? 'comparison' : isCheck ? 'check' : request.verb;
+      return purpose === verb && request.resource === resource;
     });
   }
 
