@@ -23,6 +23,7 @@ import { UserError } from './errors.ts';
 import { serve } from './listen.ts';
 import { createLog } from './log.ts';
 import { checkSource, createSource } from './source.ts';
+import { giveSpareMemoryBack } from './spare-memory.ts';
 import { stopSignal } from './stop-signal.ts';
 import { VERSION } from './version.ts';
 
@@ -90,6 +91,8 @@ async function run(texts: FlagTexts): Promise<void> {
     observer: metrics.api,
   });
   const early = await Promise.race([source.start(), stopping]);
+  // The first lists leave garbage of several times what is kept of them.
+  const stopMemory = early === undefined ? giveSpareMemoryBack() : undefined;
   if (early === undefined) log.info({ ...zone.sizes }, 'serving');
 
   const signal = await stopping;
@@ -104,6 +107,7 @@ async function run(texts: FlagTexts): Promise<void> {
   await server.drain(DRAIN_LIMIT);
   if (early === undefined) await source.stop();
   stopEventLoopWatch();
+  stopMemory?.();
   pageServer?.close();
   process.exit(0);
 }
