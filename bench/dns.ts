@@ -9,11 +9,11 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { execa } from 'execa';
 import { runIn } from '../test/lab/processes.ts';
 import { waitFor } from '../test/lab/wait.ts';
 import { cpuSeconds } from './cpu.ts';
 import type { DnsLoad, DnsReport } from './dns-client.ts';
+import { askDns } from './dns-load.ts';
 import { watchMemory } from './memory.ts';
 import { withNetwork } from './network.ts';
 import { cell } from './table.ts';
@@ -35,7 +35,6 @@ const CONNECTIONS = 10;
 const SERVER = '10.255.0.1';
 const START_MS = 120_000;
 const PORTWIDE = fileURLToPath(new URL('../portwide', import.meta.url));
-const CLIENT = fileURLToPath(new URL('dns-client.ts', import.meta.url));
 
 const LEGEND = `Queries have an OPT record and ask for 2,000 names by turns. "Most" is with ${AT_A_TIME} queries under way at a time, from one
 client. CPU is that of the server's process, all threads and the kernel's work for it included; what a core
@@ -143,6 +142,11 @@ async function main(services: number, runs: number, seconds: number): Promise<vo
         overTcp.map(({ cpu }) => cpu),
         1,
       );
+      row(
+        '– most, a second',
+        overTcp.map(({ report }) => report.rate),
+        0,
+      );
     }
     const { now } = memory();
     row('memory after all of this, MiB', [now], 0);
@@ -175,7 +179,7 @@ async function withServer(
         await use(async (load) => {
           const before = cpuSeconds(pid);
           const request: DnsLoad = { ...load, server: SERVER };
-          const report = await ask(network.client, request);
+          const report = await askDns(network.client, request);
           const cpu = ((cpuSeconds(pid) - before) * 1e6) / (report.sent - report.lost);
           if (report.failed > 0) throw new Error(`${report.failed} queries failed`);
           return { report, cpu };
@@ -187,14 +191,6 @@ async function withServer(
   } finally {
     rmSync(directory, { recursive: true, force: true });
   }
-}
-
-async function ask(namespace: string, load: DnsLoad): Promise<DnsReport> {
-  const processor = String(Math.min(1, availableParallelism() - 1));
-  const command = ['taskset', '-c', processor, process.execPath, CLIENT];
-  const args = ['netns', 'exec', namespace, ...command];
-  const { stdout } = await execa('ip', args, { input: JSON.stringify(load) });
-  return JSON.parse(stdout) as DnsReport;
 }
 
 function objects(services: number) {
