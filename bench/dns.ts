@@ -1,5 +1,5 @@
 /**
- * Measures `portwide dns`, the whole process, asked over UDP and TCP from another network namespace. Server and
+ * Measures `portwide dns`, the whole process, bundled as in the image, asked over UDP and TCP from another network namespace. Server and
  * client have a processor each, where there are two. Results go to standard output as Markdown,
  * progress to standard error.
  */
@@ -7,10 +7,10 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, cpus, release, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { runIn } from '../test/lab/processes.ts';
 import { waitFor } from '../test/lab/wait.ts';
+import { PORTWIDE } from '../test/portwide.ts';
 import { cpuSeconds } from './cpu.ts';
 import type { DnsLoad, DnsReport } from './dns-client.ts';
 import { askDns } from './dns-load.ts';
@@ -34,7 +34,6 @@ const AT_A_TIME = 64;
 const CONNECTIONS = 10;
 const SERVER = '10.255.0.1';
 const START_MS = 120_000;
-const PORTWIDE = fileURLToPath(new URL('../portwide', import.meta.url));
 
 const LEGEND = `Queries have an OPT record and ask for 2,000 names by turns. "Most" is with ${AT_A_TIME} queries under way at a time, from one
 client. CPU is that of the server's process, all threads and the kernel's work for it included; what a core
