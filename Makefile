@@ -25,6 +25,7 @@ bench: setup
 	@node bench/ipvs.ts
 	@node bench/api.ts
 	@node bench/dns.ts
+	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts
 
 setup:

@@ -1,5 +1,5 @@
 /**
- * Measures `portwide dns`, the whole process, asked over UDP and TCP from another network namespace. Server and
+ * Measures `portwide dns`, the whole process, bundled as in the image, asked over UDP and TCP from another network namespace. Server and
  * client have a processor each, where there are two. Results go to standard output as Markdown,
  * progress to standard error.
  */
@@ -7,13 +7,13 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, cpus, release, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { execa } from 'execa';
 import { runIn } from '../test/lab/processes.ts';
 import { waitFor } from '../test/lab/wait.ts';
+import { PORTWIDE } from '../test/portwide.ts';
 import { cpuSeconds } from './cpu.ts';
 import type { DnsLoad, DnsReport } from './dns-client.ts';
+import { askDns } from './dns-load.ts';
 import { watchMemory } from './memory.ts';
 import { withNetwork } from './network.ts';
 import { cell } from './table.ts';
@@ -34,8 +34,6 @@ const AT_A_TIME = 64;
 const CONNECTIONS = 10;
 const SERVER = '10.255.0.1';
 const START_MS = 120_000;
-const PORTWIDE = fileURLToPath(new URL('../portwide', import.meta.url));
-const CLIENT = fileURLToPath(new URL('dns-client.ts', import.meta.url));
 
 const LEGEND = `Queries have an OPT record and ask for 2,000 names by turns. "Most" is with ${AT_A_TIME} queries under way at a time, from one
 client. CPU is that of the server's process, all threads and the kernel's work for it included; what a core
@@ -143,6 +141,11 @@ async function main(services: number, runs: number, seconds: number): Promise<vo
         overTcp.map(({ cpu }) => cpu),
         1,
       );
+      row(
+        '– most, a second',
+        overTcp.map(({ report }) => report.rate),
+        0,
+      );
     }
     const { now } = memory();
     row('memory after all of this, MiB', [now], 0);
@@ -175,7 +178,7 @@ async function withServer(
         await use(async (load) => {
           const before = cpuSeconds(pid);
           const request: DnsLoad = { ...load, server: SERVER };
-          const report = await ask(network.client, request);
+          const report = await askDns(network.client, request);
           const cpu = ((cpuSeconds(pid) - before) * 1e6) / (report.sent - report.lost);
           if (report.failed > 0) throw new Error(`${report.failed} queries failed`);
           return { report, cpu };
@@ -187,14 +190,6 @@ async function withServer(
   } finally {
     rmSync(directory, { recursive: true, force: true });
   }
-}
-
-async function ask(namespace: string, load: DnsLoad): Promise<DnsReport> {
-  const processor = String(Math.min(1, availableParallelism() - 1));
-  const command = ['taskset', '-c', processor, process.execPath, CLIENT];
-  const args = ['netns', 'exec', namespace, ...command];
-  const { stdout } = await execa('ip', args, { input: JSON.stringify(load) });
-  return JSON.parse(stdout) as DnsReport;
 }
 
 function objects(services: number) {

@@ -5,7 +5,7 @@ import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import { VARIANTS } from '../iptables/commands.ts';
 import { clearIpvs, deleteIpvsDevice, destroySets } from '../ipvs/cleanup.ts';
-import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import { IPVS_DEVICE } from '../ipvs/device.ts';
 import { removePolicyTables } from '../policy/removal.ts';
 import { loadOrWarn } from './configuration.ts';
 import { UserError } from './errors.ts';

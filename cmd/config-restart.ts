@@ -1,10 +1,11 @@
 import type { Logger } from 'pino';
-import { type ConfigFile, configure } from '../config/configure.ts';
+import { configure } from '../config/configure.ts';
 import type { FlagTexts } from '../config/flags.ts';
+import type { ConfigFile } from '../config/notices.ts';
 import { type ConfigChanges, NO_CONFIG_CHANGES } from '../metrics/portwide.ts';
 import { systemTimers, type Timers } from '../proxier/runner.ts';
 import { watchConfig } from './config-watch.ts';
-import { checkSource } from './configuration.ts';
+import { checkSource } from './source.ts';
 
 /** Exit status when the configuration file changed and the agent must be started again (EX_TEMPFAIL of sysexits). */
 export const CONFIGURATION_CHANGED = 75;

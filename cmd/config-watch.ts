@@ -1,6 +1,6 @@
 import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
-import type { ConfigFile } from '../config/configure.ts';
+import type { ConfigFile } from '../config/notices.ts';
 import { systemTimers, type Timers } from '../proxier/runner.ts';
 import { readConfig } from './configuration.ts';
 

@@ -1,11 +1,9 @@
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
-import { type ConfigFile, type Configuration, configure } from '../config/configure.ts';
+import { type Configuration, configure } from '../config/configure.ts';
 import { ConfigurationError, formatNotice } from '../config/errors.ts';
 import type { FlagTexts } from '../config/flags.ts';
-import type { RunOptions } from '../config/settings.ts';
-import { loadClusterConfig } from '../sources/kubernetes/config.ts';
-import { listManifests } from '../sources/manifests/directory.ts';
+import type { ConfigFile } from '../config/notices.ts';
 
 /** What a ConfigMap can hold. */
 const MAX_BYTES = 1024 * 1024;
@@ -29,18 +27,6 @@ export async function loadOrWarn(texts: FlagTexts): Promise<LoadedConfiguration>
   for (const warning of loaded.warnings)
     process.stderr.write(`warning: ${formatNotice(warning)}\n`);
   return loaded;
-}
-
-/**
- * Whether there is somewhere to get Services from, as far as files tell: found before anything on the
- * node is changed.
- * @throws ClusterConfigError, ManifestDirectoryError
- */
-export async function checkSource(
-  options: Pick<RunOptions, 'manifests' | 'kubeconfig' | 'master'>,
-): Promise<void> {
-  if (options.manifests === undefined) await loadClusterConfig(options);
-  else listManifests(options.manifests);
 }
 
 async function contentOf(path: string): Promise<string> {

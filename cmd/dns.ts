@@ -12,18 +12,18 @@ import { formatResolver } from '../dns/resolver-address.ts';
 import { DnsServer } from '../dns/server.ts';
 import { singleAddresses, WantedAddresses } from '../dns/wanted-addresses.ts';
 import { Zone } from '../dns/zone.ts';
-import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import { IPVS_DEVICE } from '../ipvs/device.ts';
 import { createDnsMetrics, type DnsMetrics } from '../metrics/dns.ts';
 import { dnsPages } from '../metrics/dns-pages.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
-import { type AddressWatch, watchAddresses } from '../netlink/address-watch.ts';
+import type { AddressWatch } from '../netlink/address-watch.ts';
 import { dnsResources } from '../sources/kubernetes/resources.ts';
-import { checkSource } from './configuration.ts';
 import { createForwarding } from './dns-forward.ts';
 import { UserError } from './errors.ts';
 import { serve } from './listen.ts';
 import { createLog } from './log.ts';
-import { createSource } from './source.ts';
+import { checkSource, createSource } from './source.ts';
+import { giveSpareMemoryBack } from './spare-memory.ts';
 import { stopSignal } from './stop-signal.ts';
 import { VERSION } from './version.ts';
 
@@ -91,6 +91,8 @@ async function run(texts: FlagTexts): Promise<void> {
     observer: metrics.api,
   });
   const early = await Promise.race([source.start(), stopping]);
+  // The first lists leave garbage of several times what is kept of them.
+  const stopMemory = early === undefined ? giveSpareMemoryBack() : undefined;
   if (early === undefined) log.info({ ...zone.sizes }, 'serving');
 
   const signal = await stopping;
@@ -105,6 +107,7 @@ async function run(texts: FlagTexts): Promise<void> {
   await server.drain(DRAIN_LIMIT);
   if (early === undefined) await source.stop();
   stopEventLoopWatch();
+  stopMemory?.();
   pageServer?.close();
   process.exit(0);
 }
@@ -175,6 +178,7 @@ async function listen(
   if (!bindAddress.some(isUnspecified)) await wanted.set(bindAddress);
   else {
     let first: Promise<void> | undefined;
+    const { watchAddresses } = await import('../netlink/address-watch.ts');
     watch = await watchAddresses(
       (ofHost) => {
         const addresses = singleAddresses(

@@ -1,6 +1,6 @@
 import type { Logger } from 'pino';
 import { clearIpvs, deleteIpvsDevice, destroySets, retireServices } from '../ipvs/cleanup.ts';
-import { IPVS_DEVICE } from '../ipvs/kernel.ts';
+import { IPVS_DEVICE } from '../ipvs/device.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs.ts';
 import { findLink } from '../netlink/links.ts';
 import type { Takeover } from './takeover.ts';

@@ -1,12 +1,12 @@
 import type { InvalidObject } from '../api/errors.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { ApiObserver } from '../metrics/api-server.ts';
+import { loadClusterConfig } from '../sources/kubernetes/config.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { Resource } from '../sources/kubernetes/reflector.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
-import { createManifestSource } from '../sources/manifests/source.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import type { DebugLog } from './log.ts';
 import { tellRepeats } from './source-log.ts';
@@ -26,23 +26,41 @@ export interface SourceOptions {
   readonly onFaultyManifests?: (count: number) => void;
 }
 
-/** Where objects come from: a directory of manifests, or an API server. */
+/**
+ * Whether there is somewhere to get Services from, as far as files tell: found before anything on the
+ * node is changed.
+ * @throws ClusterConfigError, ManifestDirectoryError
+ */
+export async function checkSource(
+  options: Pick<RunOptions, 'manifests' | 'kubeconfig' | 'master'>,
+): Promise<void> {
+  if (options.manifests === undefined) await loadClusterConfig(options);
+  else (await import('../sources/manifests/directory.ts')).listManifests(options.manifests);
+}
+
+/**
+ * Where objects come from: a directory of manifests, or an API server. Modules that read manifests are loaded where there are
+ * some: a YAML parser takes megabytes.
+ */
 export function createSource(of: SourceOptions): Source {
   const { options, resources, sink, log, observer, onSessions, onUnreadable, onFaultyManifests } =
     of;
   const { manifests, kubeconfig, master } = options;
   if (manifests !== undefined) {
-    return createManifestSource({
-      directory: manifests,
-      kinds: resources.map(({ kind }) => kind),
-      sink,
-      onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
-      onRecovered: (file, isGone) =>
-        log.info(
-          { file },
-          isGone ? 'the manifest with a fault is gone' : 'read again, without a fault',
-        ),
-      ...(onFaultyManifests === undefined ? {} : { onFaulty: onFaultyManifests }),
+    return loadedAtStart(async () => {
+      const { createManifestSource } = await import('../sources/manifests/source.ts');
+      return createManifestSource({
+        directory: manifests,
+        kinds: resources.map(({ kind }) => kind),
+        sink,
+        onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
+        onRecovered: (file, isGone) =>
+          log.info(
+            { file },
+            isGone ? 'the manifest with a fault is gone' : 'read again, without a fault',
+          ),
+        ...(onFaultyManifests === undefined ? {} : { onFaulty: onFaultyManifests }),
+      });
     });
   }
   return createKubernetesSource({
@@ -61,4 +79,18 @@ export function createSource(of: SourceOptions): Source {
       if (unreadable !== undefined) onUnreadable?.(problem, unreadable);
     },
   });
+}
+
+function loadedAtStart(load: () => Promise<Source>): Source {
+  let loading: Promise<Source> | undefined;
+  let loaded: Source | undefined;
+  return {
+    start: async () => {
+      loading = load();
+      loaded = await loading;
+      await loaded.start();
+    },
+    stop: async () => (await loading)?.stop(),
+    unreadable: () => loaded?.unreadable() ?? new Map(),
+  };
 }

@@ -1,7 +1,7 @@
-import { exclusions, gateWarnings } from './configure.ts';
 import { DNS_SETTINGS, type DnsOptions } from './dns-settings.ts';
 import { ConfigurationError, type Notice } from './errors.ts';
 import { type FlagTexts, readFlagsOf } from './flags.ts';
+import { exclusions, gateWarnings } from './notices.ts';
 import type { Setting } from './setting.ts';
 
 const SETTINGS: Readonly<Record<keyof DnsOptions, Setting<unknown>>> = DNS_SETTINGS;

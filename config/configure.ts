@@ -3,8 +3,7 @@ import { contradictions } from './contradictions.ts';
 import { ConfigurationError, type Notice } from './errors.ts';
 import { type FileReading, readConfigFile } from './file.ts';
 import { attempt, type FlagTexts, readFlags, withDeprecatedPorts } from './flags.ts';
-import { joinPath, keyStep } from './kinds.ts';
-import { unknownGates } from './map-kinds.ts';
+import { type ConfigFile, exclusions, gateWarnings, subjectOf } from './notices.ts';
 import { flagOf } from './setting.ts';
 import {
   ALL_SETTINGS,
@@ -13,12 +12,6 @@ import {
   RUN_SETTINGS,
   type RunOptions,
 } from './settings.ts';
-
-/** The configuration file, as it was read. */
-export interface ConfigFile {
-  readonly path: string;
-  readonly content: string;
-}
 
 export interface Configuration {
   readonly options: RunOptions;
@@ -64,18 +57,6 @@ export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
   return { options, warnings: [...flagWarnings(given, file), ...doubts] };
 }
 
-/** Feature gates that nobody here knows. */
-export function gateWarnings(
-  { featureGates }: Pick<RunOptions, 'featureGates'>,
-  file?: ConfigFile,
-): Notice[] {
-  return unknownGates(featureGates).map((gate) => {
-    const field = joinPath('featureGates', keyStep(gate));
-    const subject = file === undefined ? flagOf('featureGates') : subjectOf(field, file);
-    return { subject, message: `unknown feature gate ${gate}; it switches nothing` };
-  });
-}
-
 /** Whether a flag of on or off is on. @throws ConfigurationError */
 export function isOn(texts: FlagTexts, name: 'cleanup' | 'initOnly'): boolean {
   let value = false;
@@ -84,19 +65,6 @@ export function isOn(texts: FlagTexts, name: 'cleanup' | 'initOnly'): boolean {
   });
   if (problem !== undefined) throw new ConfigurationError([problem]);
   return value;
-}
-
-function subjectOf(name: string, file: ConfigFile | undefined): string {
-  return file === undefined || name.startsWith('-') ? name : `${file.path}: ${name}`;
-}
-
-/** Flags that each say where objects come from. */
-export function exclusions(texts: FlagTexts, file?: ConfigFile): Notice[] {
-  if (!texts.manifests) return [];
-  const others = file === undefined ? ['kubeconfig', 'master'] : ['master'];
-  return others
-    .filter((name) => texts[name])
-    .map((name) => ({ subject: `--manifests and ${flagOf(name)}`, message: 'exclude each other' }));
 }
 
 function flagWarnings(texts: FlagTexts, file: ConfigFile | undefined): Notice[] {

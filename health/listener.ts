@@ -1,8 +1,11 @@
-import { createServer, type RequestListener, type Server } from 'node:http';
+import type { RequestListener, Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { RetryingServer, type RetryingServerOptions } from './retrying-server.ts';
 
 export { ANY_FAMILY, type BindAddress } from './retrying-server.ts';
+
+// As in sources/kubernetes/http.ts: an import would load undici.
+const { createServer } = process.getBuiltinModule('node:http');
 
 export interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 'endConnections'> {
   readonly onRequest: RequestListener;

@@ -5,8 +5,8 @@ import { Ipsets } from '../netlink/ipset.ts';
 import { Ipvs, type IpvsChange, IpvsMissingError, type IpvsServiceKey } from '../netlink/ipvs.ts';
 import { changeAddresses, deleteLink, findLink } from '../netlink/links.ts';
 import { listAddresses } from '../netlink/rtnetlink.ts';
+import { IPVS_DEVICE } from './device.ts';
 import { isOwnService } from './items.ts';
-import { IPVS_DEVICE } from './kernel.ts';
 import { allSetNames, kernelName } from './sets.ts';
 
 /**

@@ -32,11 +32,9 @@ import {
   listBoundAddresses,
 } from '../netlink/links.ts';
 import { Slices } from '../netlink/slices.ts';
+import { IPVS_DEVICE } from './device.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
-
-/** The dummy device that holds VIPs, named as kube-proxy names it. */
-export const IPVS_DEVICE = 'kube-ipvs0';
 
 /** A change that the kernel refused: what it was about, and why. */
 export type Refused = readonly [what: string, error: NetlinkError];

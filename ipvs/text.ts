@@ -4,8 +4,8 @@ import { hostPrefix } from '../iptables/chains.ts';
 import { hex } from '../iptables/rule.ts';
 import type { SetEntry } from '../netlink/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs.ts';
+import { IPVS_DEVICE } from './device.ts';
 import { type Item, stageOf } from './items.ts';
-import { IPVS_DEVICE } from './kernel.ts';
 import { kernelName, SET_NAMES, setSpec } from './sets.ts';
 
 /**

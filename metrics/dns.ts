@@ -7,8 +7,8 @@ import type { Counter, Registry } from 'prom-client';
 import type { IpFamily } from '../api/objects.ts';
 import { type ApiObserver, apiServerMetrics } from './api-server.ts';
 import { type Define, definer, exponential } from './define.ts';
-import { createRegistry } from './metrics.ts';
 import { type PortwideMetrics, processMetrics } from './portwide.ts';
+import { createRegistry } from './registry.ts';
 
 /** A query and its answer. */
 export interface ServedQuery {

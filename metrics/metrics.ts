@@ -1,10 +1,11 @@
-import { collectDefaultMetrics, Registry } from 'prom-client';
+import type { Registry } from 'prom-client';
 import type { IpFamily } from '../api/objects.ts';
 import { type ApiObserver, apiServerMetrics } from './api-server.ts';
 import { definer } from './define.ts';
 import { type KubeProxyMetrics, type KubeProxySources, kubeProxyMetrics } from './kube-proxy.ts';
 import { type Feature, kubernetesInfo } from './kubernetes-info.ts';
 import { type PortwideMetrics, type PortwideSources, portwideMetrics } from './portwide.ts';
+import { createRegistry } from './registry.ts';
 
 export interface MetricSources extends KubeProxySources, PortwideSources {}
 
@@ -12,21 +13,6 @@ export interface Metrics extends KubeProxyMetrics, PortwideMetrics {
   readonly registry: Registry;
   /** Turns what the session with the API server does into metrics. */
   readonly api: ApiObserver;
-}
-
-/** Gauges with the name of a counter, and sums of others; `promtool check metrics` objects. */
-const UNWANTED_DEFAULTS = [
-  'nodejs_active_handles_total',
-  'nodejs_active_requests_total',
-  'nodejs_active_resources_total',
-];
-
-/** A registry that has the metrics of the process. */
-export function createRegistry(): Registry {
-  const registry = new Registry();
-  collectDefaultMetrics({ register: registry });
-  for (const name of UNWANTED_DEFAULTS) registry.removeSingleMetric(name);
-  return registry;
 }
 
 /**

@@ -1,6 +1,9 @@
-import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
+import type { Agent, ClientRequest, IncomingMessage } from 'node:http';
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
 import type { Credentials } from './credentials.ts';
+
+// Importing node:http as an ES module reads all that it has, and so loads undici (http.WebSocket): 13 MiB.
+const { Agent: PlainAgent, request } = process.getBuiltinModule('node:http');
 
 /**
  * To ask a peer that has said nothing for so long whether it is there; the kernel gives up ten
@@ -19,7 +22,9 @@ export function createAgent(
     keepAliveMsecs: KEEP_ALIVE_MS,
     ...(proxyUrl ? { proxyEnv: { HTTP_PROXY: proxyUrl, HTTPS_PROXY: proxyUrl } } : {}),
   };
-  return server.startsWith('https:') ? new TlsAgent({ ...options, ...tls }) : new Agent(options);
+  return server.startsWith('https:')
+    ? new TlsAgent({ ...options, ...tls })
+    : new PlainAgent(options);
 }
 
 export interface RequestOptions {

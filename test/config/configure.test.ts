@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { Command } from 'commander';
-import { type ConfigFile, configure, isOn } from '../../config/configure.ts';
+import { configure, isOn } from '../../config/configure.ts';
 import { ConfigurationError, formatNotice } from '../../config/errors.ts';
 import { addFlags, type FlagTexts } from '../../config/flags.ts';
+import type { ConfigFile } from '../../config/notices.ts';
 import { ALL_SETTINGS, DEFAULTS, type RunOptions } from '../../config/settings.ts';
 
 /** Flags as the command line has them. */
