@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { createLab, type Host, iptablesRules, type Lab, PREFIXES, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, iptablesRules, type Lab, PREFIXES, repeatUntil, waitFor } from '../lab/lab.ts';
 import { iptablesTool } from '../lab/rules.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { Agent, IPTABLES_FLAGS } from './agent.ts';
@@ -12,6 +12,8 @@ const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const LISTED_VIPS = ['10.96.0.11', 'fd00:10:96::11'];
 const FAMILIES = [4, 6] as const;
 const VIP = '10.96.0.10';
+/** Until clients have connected some hundred times, also on a machine with other work. */
+const CLIENTS_MS = 30_000;
 
 /** Own chains and jumps, without what iptables-save says of the time. */
 function rulesOnly(saved: string): string {
@@ -118,20 +120,23 @@ for (const variant of ['nft', 'legacy'] as const) {
       const clients = [
         () => lab.client.tcp(VIP, 1000 + (probes % 5000)),
         () => lab.client.tcp(LISTED_VIPS[1] ?? '', 80),
-      ].map(async (probe) => {
-        while (churning) {
-          const outcome = await probe();
-          probes += 1;
-          if (outcome.outcome !== 'answered') failures.push(JSON.stringify(outcome));
-        }
-      });
+      ].map((probe) =>
+        repeatUntil(
+          () => !churning,
+          async () => {
+            const outcome = await probe();
+            probes += 1;
+            if (outcome.outcome !== 'answered') failures.push(JSON.stringify(outcome));
+          },
+        ),
+      );
 
       // Where in its work the agent is when it is killed is decided by probes answered meanwhile.
       for (let round = 0; round < 12; round++) {
         for (let change = 0; change < 3; change++) {
           agent.write('objects', services(sets[(round + change) % sets.length] ?? []));
           const goal = probes + 3 + ((round * 7 + change * 5) % 23);
-          await waitFor('clients went on', () => probes >= goal, 10_000);
+          await waitFor('clients went on', () => probes >= goal, CLIENTS_MS);
         }
         await agent.kill();
         if (round % 3 === 0)
@@ -139,7 +144,7 @@ for (const variant of ['nft', 'legacy'] as const) {
         const starting = agent.start();
         if (round % 4 === 1) {
           const goal = probes + 20 + 10 * round;
-          await waitFor('the new agent is on its way', () => probes >= goal, 10_000);
+          await waitFor('the new agent is on its way', () => probes >= goal, CLIENTS_MS);
         }
         await starting;
       }
@@ -254,9 +259,12 @@ for (const variant of ['nft', 'legacy'] as const) {
       agent.write('objects', services(endpoints));
       const outcomes: string[] = [];
       let taking = true;
-      const clients = LISTED_VIPS.map(async (vip) => {
-        while (taking) outcomes.push(`${vip} ${(await lab.client.tcp(vip, 80)).outcome}`);
-      });
+      const clients = LISTED_VIPS.map((vip) =>
+        repeatUntil(
+          () => !taking,
+          async () => outcomes.push(`${vip} ${(await lab.client.tcp(vip, 80)).outcome}`),
+        ),
+      );
       await agent.start();
       await agent.apply(services(endpoints));
       taking = false;

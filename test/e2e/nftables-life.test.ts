@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { answered, refused, SHORT } from './scenarios/scenario.ts';
@@ -90,15 +90,18 @@ describe('the life of an agent on nftables', () => {
     let working = true;
     let count = 0;
     const failures: string[] = [];
-    const clients = probes.map(async (probe) => {
-      while (working) {
-        const outcome = await probe();
-        count += 1;
-        if ((outcome as { outcome: string }).outcome !== 'answered') {
-          failures.push(JSON.stringify(outcome));
-        }
-      }
-    });
+    const clients = probes.map((probe) =>
+      repeatUntil(
+        () => !working,
+        async () => {
+          const outcome = await probe();
+          count += 1;
+          if ((outcome as { outcome: string }).outcome !== 'answered') {
+            failures.push(JSON.stringify(outcome));
+          }
+        },
+      ),
+    );
     try {
       await work();
       const goal = count + 20;
