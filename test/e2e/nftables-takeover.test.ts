@@ -2,7 +2,15 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createLab, type Host, iptablesRules, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
+import {
+  createLab,
+  type Host,
+  iptablesRules,
+  type Lab,
+  removeRules,
+  repeatUntil,
+  waitFor,
+} from '../lab/lab.ts';
 import { iptablesTool } from '../lab/rules.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -46,7 +54,7 @@ describe('what takes over from what', () => {
   });
   afterEach(async () => {
     await agent?.destroy();
-    await lab?.node.exec(PORTWIDE, ['cleanup']);
+    await removeRules(lab.node);
   });
 
   const pod = (index: number): Host => {

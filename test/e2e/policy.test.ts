@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, type Lab, removeRules, repeatUntil, waitFor } from '../lab/lab.ts';
 import { Scrape } from '../metrics/scrape.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -29,18 +29,35 @@ for (const mode of ['nftables', 'iptables'] as const) {
       lab = await createLab({ pods: 3, remotePods: 1 });
       const servers = [...lab.pods, ...lab.remotePods, lab.client];
       await Promise.all(servers.map((host) => host.serveEveryPort()));
-    });
-    after(async () => lab?.destroy());
-    beforeEach(async () => {
       agent = new Agent(lab);
-      writePods();
-      await agent.start(enforcing);
     });
-    afterEach(async () => {
+    after(async () => {
       await agent?.destroy();
-      await lab?.node.exec('nft', ['flush', 'ruleset']);
-      await lab?.node.exec('conntrack', ['-F'], { reject: false });
+      await lab?.destroy();
     });
+    beforeEach(async () => {
+      writePods();
+      if (agent.runsWith(enforcing)) await waitFor('no pod is isolated', nobodyIsIsolated);
+      else await agent.start(enforcing);
+    });
+    // An agent that still runs serves the next test as well: a start takes longer than most of them.
+    afterEach(async function () {
+      for (const name of ['policies', 'objects', 'moved', 'namespace']) agent.write(name, []);
+      if (this.currentTest?.state !== 'passed' || !agent.runsWith(enforcing)) await startOver();
+      await lab.node.exec('conntrack', ['-F'], { reject: false });
+    });
+    /** No agent, and no rules. */
+    const startOver = async () => {
+      await agent.kill();
+      await removeRules(lab.node);
+    };
+    const nobodyIsIsolated = async () => {
+      const maps = TABLES.flatMap((ip) =>
+        ['ingress-pods', 'egress-pods'].map((map) => ['list', 'map', ip, 'portwide-policy', map]),
+      );
+      const texts = await Promise.all(maps.map((map) => lab.node.exec('nft', map)));
+      return texts.every(({ stdout }) => !stdout.includes('elements'));
+    };
 
     const pod = (index: number): Host => {
       const found = lab.pods[index];
@@ -347,7 +364,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
           ],
         ],
         async () => {
-          for (let round = 1; round <= 8; round++) {
+          for (let round = 1; round <= 6; round++) {
             for (let change = 0; change < 3; change++) {
               churn(round + change);
               await passed(1 + ((round * 7 + change * 5) % 11));
@@ -394,6 +411,9 @@ for (const mode of ['nftables', 'iptables'] as const) {
     });
 
     it('counts and logs what it denies, and tells what it has', async () => {
+      // What it counts, it counts from its start.
+      await startOver();
+      await agent.start(enforcing);
       write(denyAll(), networkPolicy('bad', { ...about, ingress: [{ ports: [{ endPort: 9 }] }] }));
       await becomes(pod(0), pod(1), DENIED);
       const scrape = new Scrape(await get('10249/metrics'));

@@ -24,7 +24,7 @@ export type {
 export { LabError } from './errors.ts';
 export type { HeldConnection, Host, ProbeOptions, ServeOptions } from './host.ts';
 export type { ExecOptions, ExecResult, SpawnOptions } from './processes.ts';
-export { iptablesRules, withoutCounters } from './rules.ts';
+export { iptablesRules, removeRules, withoutCounters } from './rules.ts';
 export { PREFIXES } from './topology.ts';
 export { repeatUntil, waitFor } from './wait.ts';
 
