@@ -6,7 +6,7 @@ import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './mani
 import { namespaceManifest, networkPolicy, podManifest } from './policy-manifests.ts';
 import { Barrier } from './truth/barrier.ts';
 
-const PROBE = { timeoutMs: 400 };
+const PROBE = { timeoutMs: 800 };
 const NODE_PORT = 30_080;
 const VIPS = ['10.96.0.50', 'fd00:10:96::50'] as const;
 const ALL_VIPS = ['10.96.0.51', 'fd00:10:96::51'] as const;

@@ -13,7 +13,7 @@ import {
 } from './policy-manifests.ts';
 
 const PORT = 8080;
-const PROBE = { timeoutMs: 400 };
+const PROBE = { timeoutMs: 800 };
 const ALLOWED = ['answered', 'answered'];
 const DENIED = ['timeout', 'timeout'];
 const TABLES = ['ip', 'ip6'];
