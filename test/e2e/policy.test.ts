@@ -102,9 +102,9 @@ for (const mode of ['nftables', 'iptables'] as const) {
       return stdout.split('\n').filter((line) => line.includes('portwide-policy')).length;
     };
     const get = async (path: string) => {
-      const script = `process.stdout.write(await (await fetch('http://127.0.0.1:${path}')).text())`;
-      const args = ['--input-type=module', '-e', script];
-      return (await lab.node.exec(process.execPath, args)).stdout;
+      const answer = await lab.node.httpGet(`http://127.0.0.1:${path}`);
+      if ('error' in answer) throw new Error(answer.error);
+      return answer.body;
     };
 
     it('isolates a pod of this node from all but its node, and pods alone', async () => {
@@ -416,21 +416,25 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await agent.start(enforcing);
       write(denyAll(), networkPolicy('bad', { ...about, ingress: [{ ports: [{ endPort: 9 }] }] }));
       await becomes(pod(0), pod(1), DENIED);
-      const scrape = new Scrape(await get('10249/metrics'));
+      // Rules are in force a moment before the agent tells of them.
+      const scrape = await waitFor('both families are told', async () => {
+        const scraped = new Scrape(await get('10249/metrics'));
+        const elements = (ip_family: string) =>
+          scraped.value('portwide_policy_elements', { set: 'ingress-pods', ip_family });
+        return elements('IPv4') === 1 && elements('IPv6') === 1 ? scraped : undefined;
+      });
       for (const ip_family of ['IPv4', 'IPv6']) {
         const labels = { tier: 'network-policy', direction: 'ingress', ip_family };
         const denied = scrape.value('portwide_policy_denied_packets_total', labels) ?? 0;
         assert.ok(denied > 0, ip_family);
         const other = { ...labels, tier: 'admin' };
         assert.equal(scrape.value('portwide_policy_denied_packets_total', other), 0);
-        const pods = { set: 'ingress-pods', ip_family };
-        assert.equal(scrape.value('portwide_policy_elements', pods), 1);
       }
       const kind = 'NetworkPolicy';
       assert.equal(scrape.value('portwide_policies', { kind, state: 'sound' }), 1);
       assert.equal(scrape.value('portwide_policies', { kind, state: 'faulty' }), 1);
       assert.equal(scrape.value('portwide_policy_profiles', { direction: 'ingress' }), 1);
-      assert.match(await get('10256/healthz'), /"healthy":true/);
+      await waitFor('it is healthy', async () => /"healthy":true/.test(await get('10256/healthz')));
       const chain = ['list', 'chain', 'ip', 'portwide-policy', 'deny-network-policy-ingress'];
       assert.match((await lab.node.exec('nft', chain)).stdout, /log prefix .* group 7/);
       const message = 'a part of this policy cannot be enforced and fails closed';
