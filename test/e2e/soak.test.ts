@@ -7,7 +7,6 @@ import assert from 'node:assert/strict';
 import type { Fault } from '../api-server/faults.ts';
 import type { RemoteDouble } from '../api-server/remote.ts';
 import { createLab, iptablesRules, type Lab, removeRules, waitFor } from '../lab/lab.ts';
-import { PORTWIDE } from '../portwide.ts';
 import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ApiFeed } from './feed.ts';
 import { type Manifest, nodeManifest } from './manifests.ts';

@@ -129,7 +129,7 @@ export interface OwnedHost {
 
 const DEFAULT_TIMEOUT_MS = 3000;
 const HTTP_TIMEOUT_MS = 5000;
-/** What a thread may take beyond the network: it may have to start, on a slow machine. */
+/** What a thread may take beyond the network, on a slow machine. */
 const THREAD_SLACK_MS = 20_000;
 
 /** Makes the host that a plan describes; its thread starts when it is first needed. */
