@@ -1,6 +1,15 @@
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { createLab, type Host, iptablesRules, type Lab, PREFIXES, removeRules, repeatUntil, waitFor } from '../lab/lab.ts';
+import {
+  createLab,
+  type Host,
+  iptablesRules,
+  type Lab,
+  PREFIXES,
+  removeRules,
+  repeatUntil,
+  waitFor,
+} from '../lab/lab.ts';
 import { iptablesTool } from '../lab/rules.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { Agent, IPTABLES_FLAGS } from './agent.ts';
