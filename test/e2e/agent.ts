@@ -1,4 +1,5 @@
 import { once } from 'node:events';
+import { isDeepStrictEqual } from 'node:util';
 import type { ResultPromise } from 'execa';
 import { type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
@@ -64,6 +65,11 @@ export class Agent {
   /** Of its process; undefined while there is none. */
   get pid(): number | undefined {
     return this.#process?.pid;
+  }
+
+  /** Whether its process is there, with these flags. */
+  runsWith(flags: readonly string[]): boolean {
+    return this.#process?.exitCode === null && isDeepStrictEqual(this.#flags, flags);
   }
 
   /** The manifest directory that feeds it. */

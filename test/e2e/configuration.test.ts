@@ -13,7 +13,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ResultPromise } from 'execa';
 import { parse } from 'yaml';
-import { createLab, type ExecResult, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import {
+  createLab,
+  type ExecResult,
+  iptablesRules,
+  type Lab,
+  removeRules,
+  waitFor,
+} from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import type { LogLine } from './agent.ts';
 import { nodeManifest, serviceManifest } from './manifests.ts';
@@ -61,7 +68,7 @@ describe('the configuration of an agent', () => {
       await agent.catch(() => {});
     }
     agents = [];
-    await lab.node.exec(PORTWIDE, ['cleanup']);
+    await removeRules(lab.node);
     rmSync(directory, { recursive: true, force: true });
   });
 

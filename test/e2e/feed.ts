@@ -1,5 +1,5 @@
 /** Where an agent under test gets its objects from. */
-import { mkdtempSync, renameSync, rmSync, unlinkSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { RemoteDouble } from '../api-server/remote.ts';
@@ -29,7 +29,7 @@ export class ManifestFeed implements Feed {
   write(name: string, objects: readonly Manifest[]): void {
     const file = join(this.directory, `${name}.json`);
     if (objects.length === 0) {
-      unlinkSync(file);
+      rmSync(file, { force: true });
       return;
     }
     const draft = join(this.directory, `.${name}.draft`);

@@ -13,19 +13,6 @@ import {
   sliceManifest,
 } from './manifests.ts';
 
-/** Asks over HTTP from where it runs; prints an `Answer`. */
-const ASK = `
-const refused = (error) => ({ code: 0, reason: error.cause?.code });
-const told = async (response) => ({
-  code: response.status,
-  weight: response.headers.get('x-load-balancing-endpoint-weight'),
-  body: await response.json(),
-});
-fetch(process.argv[1], { signal: AbortSignal.timeout(5000) })
-  .then(told, refused)
-  .then((answer) => console.log(JSON.stringify(answer)));
-`;
-
 interface Answer {
   /** 0 when nobody listens. */
   readonly code: number;
@@ -82,8 +69,11 @@ exec iptables-nft-restore "$@"
   ): Promise<Answer> {
     const authority = address.includes(':') ? `[${address}]` : address;
     const url = `http://${authority}:${port}${path}`;
-    const { stdout } = await host.exec(process.execPath, ['-e', ASK, url]);
-    return JSON.parse(stdout) as Answer;
+    const answer = await host.httpGet(url);
+    if ('error' in answer) return { code: 0, reason: answer.error, weight: null, body: {} };
+    const { code, headers, body } = answer;
+    const weight = headers['x-load-balancing-endpoint-weight']?.toString() ?? null;
+    return { code, weight, body: JSON.parse(body) as Answer['body'] };
   }
 
   /**

@@ -23,7 +23,9 @@ for (const variant of ['nft', 'legacy'] as const) {
     for (const [subject, scenarios] of Object.entries(SCENARIOS)) {
       describe(subject, () => {
         for (const family of [4, 6] as const) {
-          for (const scenario of scenarios) {
+          for (const [index, scenario] of scenarios.entries()) {
+            // The text of the rules is the same in both: one family of each scenario shows that legacy takes it.
+            if (variant === 'legacy' && (index % 2 === 0) !== (family === 4)) continue;
             it(`IPv${family}: ${scenario.title}`, () =>
               scenario.run(new World(lab, agent, family)));
           }

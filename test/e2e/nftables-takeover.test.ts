@@ -2,7 +2,15 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
+import {
+  createLab,
+  type Host,
+  iptablesRules,
+  type Lab,
+  removeRules,
+  repeatUntil,
+  waitFor,
+} from '../lab/lab.ts';
 import { iptablesTool } from '../lab/rules.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -46,7 +54,7 @@ describe('what takes over from what', () => {
   });
   afterEach(async () => {
     await agent?.destroy();
-    await lab?.node.exec(PORTWIDE, ['cleanup']);
+    await removeRules(lab.node);
   });
 
   const pod = (index: number): Host => {
@@ -125,13 +133,17 @@ describe('what takes over from what', () => {
     const held = await Promise.all(ways.map(([from, to, port]) => from.hold(to, port)));
     let going = true;
     const outcomes = new Map<string, number>();
-    const clients = ways.map(async ([from, to, port]) => {
-      while (going) {
-        const { outcome } = await from.tcp(to, port);
-        const key = outcome === 'answered' ? outcome : `${outcome}: ${from.name} to ${to} ${port}`;
-        outcomes.set(key, (outcomes.get(key) ?? 0) + 1);
-      }
-    });
+    const clients = ways.map(([from, to, port]) =>
+      repeatUntil(
+        () => !going,
+        async () => {
+          const { outcome } = await from.tcp(to, port);
+          const key =
+            outcome === 'answered' ? outcome : `${outcome}: ${from.name} to ${to} ${port}`;
+          outcomes.set(key, (outcomes.get(key) ?? 0) + 1);
+        },
+      ),
+    );
     const answers = () => outcomes.get('answered') ?? 0;
     const more = async () => {
       const goal = answers() + 20;

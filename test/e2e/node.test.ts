@@ -31,9 +31,9 @@ describe('an agent and its node', () => {
     return { ...manifest, spec: { ...(manifest.spec as object), podCIDRs } };
   };
   const healthz = async (): Promise<Record<string, unknown>> => {
-    const script = `fetch('http://127.0.0.1:10256/healthz')
-      .then(async (r) => console.log(JSON.stringify({ code: r.status, ...(await r.json()) })))`;
-    return JSON.parse((await lab.node.exec(process.execPath, ['-e', script])).stdout);
+    const answer = await lab.node.httpGet('http://127.0.0.1:10256/healthz');
+    if ('error' in answer) throw new Error(answer.error);
+    return { code: answer.code, ...(JSON.parse(answer.body) as Record<string, unknown>) };
   };
 
   it('with --detect-local-mode=NodeCIDR it waits for pod CIDRs, and ends when they change', async () => {

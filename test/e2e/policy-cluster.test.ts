@@ -11,7 +11,7 @@ import { networkPolicy, policyPods } from './policy-manifests.ts';
 const FLAGS = [...AGENT_FLAGS, '--proxy-mode=nftables', '--network-policy'];
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const PORT = 8080;
-const PROBE = { timeoutMs: 400 };
+const PROBE = { timeoutMs: 800 };
 const ENFORCING = 'enforcing network policies';
 const CRDS = [
   'adminnetworkpolicies',

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { type Child, startChild } from '../child.ts';
-import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -191,9 +191,14 @@ for (const mode of ['nftables', 'iptables'] as const) {
         (await pod.tcp(address, PORT, { timeoutMs: 900 })).outcome;
       const lost: string[] = [];
       let changing = true;
-      const connecting = [four, six].map(async (address) => {
-        while (changing) if ((await reaches(address)) !== 'answered') lost.push(address);
-      });
+      const connecting = [four, six].map((address) =>
+        repeatUntil(
+          () => !changing,
+          async () => {
+            if ((await reaches(address)) !== 'answered') lost.push(address);
+          },
+        ),
+      );
       try {
         for (let round = 0; round < 10; round++) {
           const added = addressOf(100 + round, 'A');

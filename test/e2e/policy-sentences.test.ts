@@ -1,12 +1,12 @@
 /** What the documents and the API promise in so many words, with real packets, beside Services. */
 import assert from 'node:assert/strict';
-import { createLab, type Host, type Lab, type Outcome, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, type Lab, type Outcome, repeatUntil, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { namespaceManifest, networkPolicy, podManifest } from './policy-manifests.ts';
 import { Barrier } from './truth/barrier.ts';
 
-const PROBE = { timeoutMs: 400 };
+const PROBE = { timeoutMs: 800 };
 const NODE_PORT = 30_080;
 const VIPS = ['10.96.0.50', 'fd00:10:96::50'] as const;
 const ALL_VIPS = ['10.96.0.51', 'fd00:10:96::51'] as const;
@@ -236,14 +236,15 @@ for (const mode of ['nftables', 'iptables'] as const) {
         let count = 0;
         const wrong: string[] = [];
         const client = async (from: Host, port: number, expected: string) => {
-          while (!isOver) {
-            const timeoutMs = expected === 'timeout' ? 100 : 3000;
+          const timeoutMs = expected === 'timeout' ? 100 : 3000;
+          const connect = async () => {
             for (const address of both(host(app))) {
               const { outcome } = await from.tcp(address, port, { timeoutMs });
               count += 1;
               if (outcome !== expected) wrong.push(`${from.name}, ${address} ${port}: ${outcome}`);
             }
-          }
+          };
+          await repeatUntil(() => isOver, connect);
         };
         const clients = [
           client(host(peer), 80, 'answered'),

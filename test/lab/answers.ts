@@ -50,3 +50,12 @@ export interface Tally {
  * `ENODATA`, `ENOTFOUND`, `ETIMEOUT`.
  */
 export type LookUp = { readonly answers: readonly string[] } | { readonly code: string };
+
+/** What an HTTP server answered; or the code of the error, such as `ECONNREFUSED`. */
+export type HttpAnswer =
+  | {
+      readonly code: number;
+      readonly headers: Readonly<Record<string, string | readonly string[] | undefined>>;
+      readonly body: string;
+    }
+  | { readonly error: string };

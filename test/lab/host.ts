@@ -3,6 +3,7 @@ import type { ResultPromise } from 'execa';
 import ipaddr from 'ipaddr.js';
 import type {
   Family,
+  HttpAnswer,
   IptablesVariant,
   LookUp,
   Outcome,
@@ -107,6 +108,8 @@ export interface Host {
     type: 'A' | 'AAAA' | 'SRV',
     timeoutMs?: number,
   ): Promise<LookUp>;
+  /** Asks an HTTP server, once; default of `timeoutMs`: 5000. */
+  httpGet(url: string, timeoutMs?: number): Promise<HttpAnswer>;
   /** One echo request; whether it was answered within `timeoutMs` (default 1000). */
   ping(address: string, timeoutMs?: number): Promise<boolean>;
   /** @throws LabError `COMMAND_FAILED`, with execa's error as cause */
@@ -125,6 +128,7 @@ export interface OwnedHost {
 }
 
 const DEFAULT_TIMEOUT_MS = 3000;
+const HTTP_TIMEOUT_MS = 5000;
 /** What a thread may take beyond the network, on a slow machine. */
 const THREAD_SLACK_MS = 20_000;
 
@@ -232,6 +236,7 @@ export function createHost(plan: HostPlan, podRules: IptablesVariant): OwnedHost
     reach: (request) => call('reach', request, request.patienceMs + request.quietMs),
     resolve: (server, name, type, timeoutMs = DEFAULT_TIMEOUT_MS) =>
       call('resolve', { server, name, type, timeoutMs }, timeoutMs),
+    httpGet: (url, timeoutMs = HTTP_TIMEOUT_MS) => call('httpGet', { url, timeoutMs }, timeoutMs),
     ping: async (address, timeoutMs = 1000) => {
       const wait = (timeoutMs / 1000).toFixed(3);
       const { exitCode } = await exec('ping', ['-n', '-q', '-c1', `-W${wait}`, address], {

@@ -24,9 +24,9 @@ export type {
 export { LabError } from './errors.ts';
 export type { HeldConnection, Host, ProbeOptions, ServeOptions } from './host.ts';
 export type { ExecOptions, ExecResult, SpawnOptions } from './processes.ts';
-export { iptablesRules, withoutCounters } from './rules.ts';
+export { iptablesRules, removeRules, withoutCounters } from './rules.ts';
 export { PREFIXES } from './topology.ts';
-export { waitFor } from './wait.ts';
+export { repeatUntil, waitFor } from './wait.ts';
 
 export interface LabOptions {
   /** Pods on the node under test; default 2, at most 80. */

@@ -1,5 +1,5 @@
 /** What a host's thread and the main thread say to each other. */
-import type { Family, LookUp, Outcome, Protocol, Tally } from './answers.ts';
+import type { Family, HttpAnswer, LookUp, Outcome, Protocol, Tally } from './answers.ts';
 
 /** What a thread is told when it starts. */
 export interface HostIdentity {
@@ -60,6 +60,11 @@ export interface ResolveRequest {
   readonly timeoutMs: number;
 }
 
+export interface HttpRequest {
+  readonly url: string;
+  readonly timeoutMs: number;
+}
+
 /** A thread's methods: what they take and what they give. */
 export interface Methods {
   serve: { takes: ServeRequest; gives: undefined };
@@ -83,6 +88,7 @@ export interface Methods {
   /** By target: whether it answered. */
   reach: { takes: ReachRequest; gives: readonly boolean[] };
   resolve: { takes: ResolveRequest; gives: LookUp };
+  httpGet: { takes: HttpRequest; gives: HttpAnswer };
 }
 
 export type MethodName = keyof Methods;

@@ -28,6 +28,21 @@ export async function iptablesRules(
   return withoutCounters(stdout);
 }
 
+/**
+ * Removes every rule of a host's namespace: all of nf_tables, and with that of iptables-nft, and iptables-legacy.
+ *
+ * @throws LabError `COMMAND_FAILED`
+ */
+export async function removeRules(host: Host): Promise<void> {
+  const input = ['mangle', 'nat', 'filter'].map((table) => `*${table}\nCOMMIT\n`).join('');
+  await Promise.all([
+    host.exec('nft', ['flush', 'ruleset']),
+    ...([4, 6] as const).map((family) =>
+      host.exec(iptablesTool('legacy', family, 'restore'), ['-w', '10'], { input }),
+    ),
+  ]);
+}
+
 /** What iptables-save says, without what differs from time to time: comments and counters. */
 export function withoutCounters(saved: string): string {
   return saved

@@ -3,6 +3,7 @@ import { LabError, messageOf } from './errors.ts';
 
 const FIRST_INTERVAL_MS = 2;
 const LONGEST_INTERVAL_MS = 100;
+const REST_MS = 5;
 
 /**
  * Polls `condition` until it gives something truthy, and returns that. The interval grows from
@@ -34,5 +35,21 @@ export async function waitFor<T>(
     }
     await sleep(Math.min(interval, left));
     interval = Math.min(interval * 1.5, LONGEST_INTERVAL_MS);
+  }
+}
+
+/**
+ * Runs `step` over and over until `isOver`, as a client that connects all the while. It rests for a few
+ * milliseconds after each step: clients without a rest take the processor from what is under test.
+ *
+ * @throws what `step` throws
+ */
+export async function repeatUntil(
+  isOver: () => boolean,
+  step: () => Promise<unknown>,
+): Promise<void> {
+  while (!isOver()) {
+    await step();
+    await sleep(REST_MS);
   }
 }

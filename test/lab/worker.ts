@@ -3,6 +3,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { burst } from './burst.ts';
 import { LabError, messageOf } from './errors.ts';
 import { serveEveryPort, stopServingEveryPort } from './everyport.ts';
+import { httpGet } from './http.ts';
 import { enterNamespace } from './libc.ts';
 import type { HostIdentity, MethodName, Methods, Report, Request } from './messages.ts';
 import { reach } from './reach.ts';
@@ -49,6 +50,7 @@ const handlers: Handlers = {
   burst,
   reach,
   resolve,
+  httpGet,
 };
 
 async function answer<Name extends MethodName>({ id, method, takes }: Request<Name>) {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { ConntrackEntry } from '../../netlink/conntrack.ts';
-import { createNamespace, type Inhabitant, type Namespace } from './namespace.ts';
+import { type Inhabitant, type Namespace, sharedHome } from './namespace.ts';
 
 const UDP = 17;
 const toVip = {
@@ -22,11 +22,10 @@ describe('conntrack', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
 
+  const home = sharedHome(({ inhabitant: { call } }) => call('hold', '', 'conntrack', '-F'));
   beforeEach(async () => {
-    namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+    ({ namespace, inhabitant } = await home());
   });
-  afterEach(() => namespace[Symbol.asyncDispose]());
 
   const dump = async (...args: Parameters<typeof dumpCall>) => (await dumpCall(...args)).entries;
   const dumpCall = (query: object, keepSourcePort?: number) =>

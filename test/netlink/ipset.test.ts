@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 import type { SetChange, SetEntry, SetHeader, SetSpec, SetType } from '../../netlink/ipset.ts';
-import { createNamespace, type Inhabitant, type Namespace } from './namespace.ts';
+import { type Inhabitant, type Namespace, sharedHome } from './namespace.ts';
 import { entryText, savedEntries } from './set-text.ts';
 
 const spec: SetSpec = {
@@ -56,11 +56,12 @@ describe('ipset', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
 
+  const home = sharedHome(({ inhabitant: { call } }) =>
+    call('hold', 'flush\ndestroy\n', 'ipset', 'restore'),
+  );
   beforeEach(async () => {
-    namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+    ({ namespace, inhabitant } = await home());
   });
-  afterEach(() => namespace[Symbol.asyncDispose]());
 
   const ipset = (...args: string[]) => namespace.run('ipset', ...args);
   const saved = async (set = spec.name) => savedEntries(await ipset('save', set), set);

@@ -44,6 +44,42 @@ export async function createNamespace(): Promise<Namespace> {
   }
 }
 
+/** A namespace and a process in it. */
+export interface Home {
+  readonly namespace: Namespace;
+  readonly inhabitant: Inhabitant;
+}
+
+/**
+ * One namespace, and one process in it, for all tests of the suite that calls this: the start of a process takes
+ * longer than most tests. A test that fails leaves nothing behind: the next one has a namespace of its own.
+ *
+ * @param clean removes what a test left, after each that passed.
+ * @returns gives the home; to be called before each test.
+ */
+export function sharedHome(clean: (home: Home) => Promise<unknown>): () => Promise<Home> {
+  let home: Home | undefined;
+  const leave = async () => {
+    const { namespace } = home ?? {};
+    home = undefined;
+    await namespace?.[Symbol.asyncDispose]();
+  };
+  afterEach(async function () {
+    if (home === undefined) return;
+    if (this.currentTest?.state !== 'passed') return leave();
+    await clean(home);
+    home.inhabitant.forget();
+  });
+  after(leave);
+  return async () => {
+    if (home === undefined) {
+      const namespace = await createNamespace();
+      home = { namespace, inhabitant: namespace.inhabitant() };
+    }
+    return home;
+  };
+}
+
 export interface Inhabitant {
   call<K extends keyof Methods>(
     method: K,
@@ -51,13 +87,15 @@ export interface Inhabitant {
   ): Promise<Awaited<ReturnType<Methods[K]>>>;
   /** What its watches have said so far. */
   readonly notices: readonly Notice[];
+  /** Drops what its watches have said so far. */
+  forget(): void;
   /** Waits for a notice that is not consumed by an earlier wait. */
   until(what: string, wanted: (notice: Notice) => boolean): Promise<Notice>;
   stop(): Promise<void>;
 }
 
 /** Milliseconds until a wait gives up; nothing that works takes nearly as long. */
-const PATIENCE = 10_000;
+const PATIENCE = 30_000;
 
 /** Starts such a process in a namespace that somebody else made. */
 export function startInhabitant(namespace: string, wrapper: readonly string[] = []): Inhabitant {
@@ -98,6 +136,10 @@ export function startInhabitant(namespace: string, wrapper: readonly string[] = 
       child.send({ call: calls, method, args });
       // The types of both ends are the same Methods.
       return result.promise as ReturnType<Inhabitant['call']> as never;
+    },
+    forget() {
+      notices.length = 0;
+      seen = 0;
     },
     async until(what, wanted) {
       const deadline = performance.now() + PATIENCE;

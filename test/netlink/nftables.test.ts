@@ -11,7 +11,7 @@ import {
 } from '../../netlink/nftables.ts';
 import { commentData } from '../../netlink/nftables-comment.ts';
 import { encodeRule, lookup, verdict } from '../../netlink/nftables-rule.ts';
-import { createNamespace, type Inhabitant, type Namespace } from './namespace.ts';
+import { type Inhabitant, type Namespace, sharedHome } from './namespace.ts';
 
 const EEXIST = 17;
 const EINVAL = 22;
@@ -75,11 +75,13 @@ describe('nf_tables', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
 
-  beforeEach(async () => {
-    namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+  const home = sharedHome(async ({ inhabitant: { call } }) => {
+    await call('closeNftWatch');
+    await call('hold', 'flush ruleset', 'nft', '-f', '-');
   });
-  afterEach(() => namespace[Symbol.asyncDispose]());
+  beforeEach(async () => {
+    ({ namespace, inhabitant } = await home());
+  });
 
   const load = (text: string) => inhabitant.call('hold', text, 'nft', '-f', '-');
   const change = (...changes: NftChange[]) => inhabitant.call('nftChange', changes);

@@ -1,15 +1,14 @@
 import assert from 'node:assert/strict';
-import { createNamespace, type Inhabitant, type Namespace } from './namespace.ts';
+import { type Inhabitant, type Namespace, sharedHome } from './namespace.ts';
 
 describe('a netlink socket', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
 
+  const home = sharedHome(({ inhabitant: { call } }) => call('hold', '', 'conntrack', '-F'));
   beforeEach(async () => {
-    namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+    ({ namespace, inhabitant } = await home());
   });
-  afterEach(() => namespace[Symbol.asyncDispose]());
 
   const insertFlows = () =>
     inhabitant.call('insertFlows', {
@@ -70,6 +69,7 @@ describe('a netlink socket', () => {
       }
       await inhabitant.call('hold', lines, 'ip', '-batch', '-');
     });
+    afterEach(() => namespace.run('ip', 'link', 'del', 'pw0'));
 
     it('dumps it again', async () => {
       const { found, attempts } = await inhabitant.call('changedDump', 2);

@@ -150,7 +150,7 @@ describe('the kernel takes whatever a cluster may have, in nftables', () => {
           assert.equal(await node.apply(true), 0);
           await node.stop();
         }),
-        { seed: 11, numRuns: 25 },
+        { seed: 11, numRuns: 12 },
       );
     });
   }

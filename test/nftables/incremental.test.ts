@@ -101,7 +101,7 @@ describe('syncing nftables step by step', () => {
           assert.deepEqual(await node.state(), wanted);
           await node.stop();
         }),
-        { seed: 42, numRuns: 40 },
+        { seed: 42, numRuns: 16 },
       );
     });
 
@@ -134,7 +134,7 @@ describe('syncing nftables step by step', () => {
           );
           await node.stop();
         }),
-        { seed: 7, numRuns: 40 },
+        { seed: 7, numRuns: 16 },
       );
     });
 
@@ -151,7 +151,7 @@ describe('syncing nftables step by step', () => {
           await node.stop();
           assert.deepEqual(state, await fresh(family, later));
         }),
-        { seed: 3, numRuns: 30 },
+        { seed: 3, numRuns: 12 },
       );
     });
   }

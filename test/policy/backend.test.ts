@@ -4,7 +4,7 @@ import { nftFamily } from '../../nftables/maps.ts';
 import type { Learned } from '../../policy/backend.ts';
 import type { PolicyElement } from '../../policy/shape.ts';
 import { waitFor } from '../lab/wait.ts';
-import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
+import { type Inhabitant, type Namespace, sharedHome } from '../netlink/namespace.ts';
 import {
   address,
   chainRule,
@@ -57,12 +57,13 @@ for (const family of IP_FAMILIES) {
     let namespace: Namespace;
     let inhabitant: Inhabitant;
 
+    const home = sharedHome(({ inhabitant: { call } }) =>
+      call('hold', 'flush ruleset', 'nft', '-f', '-'),
+    );
     beforeEach(async () => {
-      namespace = await createNamespace();
-      inhabitant = namespace.inhabitant();
+      ({ namespace, inhabitant } = await home());
       await inhabitant.call('policyStart', 'agent', { family });
     });
-    afterEach(() => namespace[Symbol.asyncDispose]());
 
     const state = () => inhabitant.call('policyState', family);
     const nft = (...args: string[]) => namespace.run('nft', ...args);
@@ -390,14 +391,15 @@ for (const family of IP_FAMILIES) {
     describe('has learned', () => {
       const learned = (number: number, timeoutMs: number, list = 1) =>
         ({ set: 'learned', list, address: at(number), timeoutMs }) as const;
-      /** Seconds that each has left, rounded up. */
+      /** Seconds that each has left, rounded up to tens: some pass until nft tells. */
       const left = async (name: string) => {
         const found: Record<string, number> = {};
         for (const line of await set(name)) {
           const [, key = '', time = ''] = /^(.*?) timeout \S+ expires (\S+)/.exec(line) ?? [];
           const [, m = 0, s = 0, ms = 0] =
             /^(?:(\d+)m(?!s))?(?:(\d+)s)?(?:(\d+)ms)?$/.exec(time) ?? [];
-          found[key] = Math.ceil(Number(m) * 60 + Number(s) + Number(ms) / 1000);
+          const seconds = Number(m) * 60 + Number(s) + Number(ms) / 1000;
+          found[key] = 10 * Math.ceil(seconds / 10);
         }
         return found;
       };

@@ -3,7 +3,7 @@ import { createNamespace, type Namespace } from '../netlink/namespace.ts';
 import { contentOfTable } from './kernel-content.ts';
 
 const SIZE = { policies: 1000, pods: 200 };
-const CHANGES = 400;
+const CHANGES = 200;
 
 describe('1,000 policies and 200 pods that change', () => {
   const namespaces: Namespace[] = [];

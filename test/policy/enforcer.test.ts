@@ -5,7 +5,7 @@ import type { NfTables } from '../../netlink/nftables.ts';
 import { nftCommand } from '../../nftables/command.ts';
 import { PolicyBackend } from '../../policy/backend.ts';
 import { waitFor } from '../lab/wait.ts';
-import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
+import { type Inhabitant, type Namespace, sharedHome } from '../netlink/namespace.ts';
 import { address, chainRule, DENY_REST, peers, policyChange, profileChain } from './fixtures.ts';
 import type { State } from './inside.ts';
 
@@ -29,11 +29,14 @@ describe('enforcing network policy', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
 
-  beforeEach(async () => {
-    namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+  const home = sharedHome(async ({ inhabitant: { call } }) => {
+    await call('enforcerBreak', false);
+    await call('enforcerStop');
+    await call('hold', 'flush ruleset', 'nft', '-f', '-');
   });
-  afterEach(() => namespace[Symbol.asyncDispose]());
+  beforeEach(async () => {
+    ({ namespace, inhabitant } = await home());
+  });
 
   const states = { IPv4: stateOf('IPv4'), IPv6: stateOf('IPv6') };
   const nft = (script: string) => inhabitant.call('hold', script, 'nft', '-f', '-');

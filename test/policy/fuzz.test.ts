@@ -229,7 +229,7 @@ describe('nft lists what is wanted of network policy', () => {
             await inhabitant.call('policyStop', 'agent');
           },
         ),
-        { seed: 21, numRuns: 20 },
+        { seed: 21, numRuns: 12 },
       );
     });
   }

@@ -572,7 +572,7 @@ describe('addresses of domain names', () => {
     });
 
     it('that writes its table anew meanwhile: what waits is not lost', async () => {
-      const COUNT = 1000;
+      const COUNT = 500;
       const { node } = world.lab;
       let looking = true;
       const lookups = client.call('lookups', {
@@ -663,7 +663,7 @@ describe('addresses of domain names', () => {
     });
 
     it('that has much else to do loses none of many', async () => {
-      const COUNT = 8000;
+      const COUNT = 3000;
       const before = await agent.call('numbers');
       const size = await agent.call('size', 'learned');
       // As long as its event loop has been seen to stand still under load.

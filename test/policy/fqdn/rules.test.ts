@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { execa } from 'execa';
 import { IP_FAMILIES } from '../../../api/objects.ts';
 import { VARIANTS } from '../../../iptables/commands.ts';
 import { dnsRules } from '../../../policy/fqdn/rules.ts';
@@ -21,17 +22,25 @@ for (const variant of VARIANTS) {
       const write = (...resolvers: string[]) =>
         writer.call('write', variant, family, resolvers, QUEUE);
 
-      beforeEach(async () => {
+      before(async () => {
         namespace = await createNamespace();
         writer = await startChild(namespace.name, new URL('rules-writer.ts', import.meta.url));
-        // Of somebody else.
-        await iptables('-N', 'THEIRS');
-        await iptables('-A', 'THEIRS', '-p', 'udp', '-j', 'MARK', '--set-mark', '1');
-        for (const chain of ['FORWARD', 'OUTPUT']) await iptables('-A', chain, '-j', 'THEIRS');
       });
-      afterEach(async () => {
-        await writer.stop();
-        await namespace[Symbol.asyncDispose]();
+      // What is there is of somebody else.
+      beforeEach(async () => {
+        const input = [
+          '*mangle',
+          ':THEIRS - [0:0]',
+          '-A THEIRS -p udp -j MARK --set-mark 1',
+          ...['FORWARD', 'OUTPUT'].map((chain) => `-A ${chain} -j THEIRS`),
+          'COMMIT',
+          '',
+        ].join('\n');
+        await execa('ip', ['netns', 'exec', namespace.name, `${command}-restore`], { input });
+      });
+      after(async () => {
+        await writer?.stop();
+        await namespace?.[Symbol.asyncDispose]();
       });
 
       it('are written once, and read as they are', async () => {
