@@ -291,8 +291,11 @@ export class ApiServerDouble {
       clientPort,
       metadataOnly,
     });
-    const fault = this.#faults.take({ verb, resource, query, metadataOnly });
-    if (fault?.kind === 'hold') await this.#released.promise;
+    let fault = this.#faults.take({ verb, resource, query, metadataOnly });
+    if (fault?.kind === 'hold') {
+      await this.#released.promise;
+      fault = fault.next;
+    }
     if (fault !== undefined && failAtOnce(fault, response)) return;
     if (this.#tokens !== undefined && !this.#tokens.some((t) => authorization === `Bearer ${t}`)) {
       sendStatus(response, 401, 'Unauthorized', 'Unauthorized');

@@ -4,8 +4,8 @@ import type { ServerResponse } from 'node:http';
 export type Verb = 'get' | 'list' | 'watch' | 'create' | 'patch';
 
 export type Fault =
-  /** Answered as if nothing were wrong, but not before `release` is called. */
-  | { readonly kind: 'hold' }
+  /** Not answered before `release` is called; then as if nothing were wrong, or as the next fault says. */
+  | { readonly kind: 'hold'; readonly next?: Fault }
   /** Closed before there is an answer. */
   | { readonly kind: 'refuse' }
   /** Nothing is ever said, on a connection that stays open. */

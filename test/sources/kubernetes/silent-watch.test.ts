@@ -131,15 +131,14 @@ describe('a silent watch', () => {
     await world.double.listen();
     await world.settle();
     const logged = [...world.logged];
-    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    const next = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
+    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold', next } });
     await renewals(1);
     Object.assign(timeouts, { silence: 60_000 });
     world.double.put(service('a', 1));
     await world.has({ a: 1 });
-    world.double.setTokens(['another']);
     world.double.release();
-    await until('the renewal is refused', () => world.codes.includes(401));
-    world.double.setTokens(undefined);
+    await until('the renewal is refused', () => world.codes.includes(503));
     world.double.put(service('b', 1));
     await world.has({ a: 1, b: 1 });
     assert.deepEqual([world.delays, world.logged], [[], logged]);
