@@ -4,6 +4,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   symlinkSync,
@@ -13,6 +14,7 @@ import { dirname, join, relative } from 'node:path';
 import { execa } from 'execa';
 import { VERSION } from '../../cmd/version.ts';
 import { writeBundle } from '../../scripts/bundle.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { ROOT, readText } from './manifests.ts';
 
 /** Files that the agent consists of, and packages that it uses, from its entry point on. */
@@ -87,6 +89,25 @@ describe('the image', () => {
       assert.doesNotMatch(stderr, /Cannot find|ERR_MODULE/);
     } finally {
       rmSync(directory, { recursive: true, force: true });
+    }
+  });
+
+  it('has compiled code for the agent and for the DNS server', async () => {
+    const runs = readText('Containerfile').matchAll(
+      /\/opt\/portwide\/portwide ([a-z -]+?)(?: \\)?$/gm,
+    );
+    const cache = mkdtempSync(join(tmpdir(), 'portwide-image-'));
+    const env = { NODE_COMPILE_CACHE: cache };
+    // Node.js makes a directory for each set of V8's flags, and leaves all others alone.
+    const kept = () => readdirSync(cache, { recursive: true }).length;
+    try {
+      for (const [, args = ''] of runs) await execa(PORTWIDE, args.split(' '), { env });
+      const before = kept();
+      assert.ok(before > 0);
+      for (const command of ['run', 'dns']) await execa(PORTWIDE, [command, '--help'], { env });
+      assert.equal(kept(), before);
+    } finally {
+      rmSync(cache, { recursive: true, force: true });
     }
   });
 
