@@ -1,5 +1,4 @@
 import { Command } from 'commander';
-import { forPeople } from './for-people.ts';
 import { addVersionFlag, VERSION } from './version.ts';
 
 type Add = (program: Command) => void;
@@ -38,6 +37,8 @@ program
 try {
   await program.parseAsync();
 } catch (error) {
+  // It knows errors of all commands, and so what those load.
+  const { forPeople } = await import('./for-people.ts');
   const sentence = forPeople(error);
   const text = sentence?.replaceAll('\n', '\nportwide: ') ?? String((error as Error).stack);
   process.stderr.write(`portwide: ${text}\n`);

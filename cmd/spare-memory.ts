@@ -15,21 +15,24 @@ export interface MemoryProbe {
 export const PERIOD = 30_000;
 /** Bytes more than after the last time. Less is not worth the pause. */
 export const WORTHWHILE = 8 << 20;
-/** Share of one CPU. Above it queries would wait for the collector, and the memory would be needed again. */
+/** Share of one CPU. Above it many queries would wait for the collector, and the memory would be needed again. */
 export const QUIET = 0.05;
 
 /**
  * Gives memory back now, and after each burst of work once that is over. V8 lets a heap grow to twice of what is in use and
  * more, and collects nothing while nothing is allocated; libc's allocator keeps what is free between blocks. A collection
- * stops the process, for about 0.1 s with 10,000 Services, so none is made while there are queries to answer.
+ * stops the process, for about 0.1 s with 10,000 Services. So there is one after each burst and no more, for a server that
+ * answers a few hundred queries a second without a rest would be stopped again and again for the same memory.
  * @returns what ends it.
  */
 export function giveSpareMemoryBack(probe: MemoryProbe = OF_PROCESS): () => void {
   const { rss, cpu, giveBack, timers } = probe;
   let least = 0;
+  let hadBurst = false;
   const collect = () => {
     giveBack();
     least = rss();
+    hadBurst = false;
   };
   collect();
   let timer: unknown;
@@ -40,7 +43,8 @@ export function giveSpareMemoryBack(probe: MemoryProbe = OF_PROCESS): () => void
       const isQuiet = cpu() - cpuBefore < (timers.now() - begun) * QUIET;
       const size = rss();
       least = Math.min(least, size);
-      if (isQuiet && size - least >= WORTHWHILE) collect();
+      if (!isQuiet) hadBurst = true;
+      else if (hadBurst && size - least >= WORTHWHILE) collect();
       wait();
     }, PERIOD);
   };

@@ -1,6 +1,6 @@
 import { type ObjectRef, type Occurrence, type Reporter, reporterOn } from './event.ts';
 import { SERIES_END, SeriesCache, type SeriesEntry } from './series.ts';
-import { lookDelay } from './sharing.ts';
+import { EARLY, lookDelay } from './sharing.ts';
 import { type BucketOptions, TokenBucket } from './token-bucket.ts';
 import { isPassing, type OpenWriteSession, type WriteSession, writeEntry } from './write.ts';
 
@@ -44,6 +44,8 @@ const RATE: BucketOptions = { burst: 25, perSecond: 1 };
 const OBJECT_RATE: BucketOptions = { burst: 25, perSecond: 1 / 300 };
 /** Events that wait for their turn, or for the API server. */
 const MAX_QUEUED = 100;
+/** Of these, shared Events at which a node looks late. It leaves more to nodes that look early, for its looks take minutes. */
+const MAX_LATE = 50;
 /** Objects whose Events are counted; of more, those told of last. */
 const MAX_OBJECTS = 1000;
 const MAX_TRIES = 6;
@@ -175,7 +177,7 @@ export class EventRecorder implements Events {
   #lookLater(entry: SeriesEntry): void {
     const random = () => this.#clock.random();
     const delay = lookDelay(this.#options.nodes(), this.#delayed.size + 1, random);
-    if (delay === undefined) return;
+    if (delay === undefined || (delay >= EARLY && this.#delayed.size >= MAX_LATE)) return;
     const enqueue = () => {
       this.#delayed.delete(entry);
       this.#enqueue(entry);

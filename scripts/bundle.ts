@@ -41,12 +41,12 @@ export async function writeBundle(directory: string): Promise<void> {
 }
 
 /**
- * The licences of all packages that files come from.
+ * The licences of all packages that files come from; a package may have one of its own within it.
  *
  * @throws Error when a package has none
  */
 function licences(files: readonly string[]): string {
-  const packages = files.map((file) => /^node_modules\/(?:@[^/]+\/)?[^/]+/.exec(file)?.[0]);
+  const packages = files.map((file) => /^.*node_modules\/(?:@[^/]+\/)?[^/]+/.exec(file)?.[0]);
   const texts = [...new Set(packages)]
     .filter((directory) => directory !== undefined)
     .sort()

@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict';
-import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
 
-const MODULES = new URL('../../', import.meta.url).href;
+const MAIN = new URL('../../cmd/main.ts', import.meta.url).href;
 
-/** Loads modules in a process of their own. @returns names of Node.js's own modules and of packages that it has then. */
-async function loaded(...files: readonly string[]): Promise<readonly string[]> {
+/** Runs a command in a process of its own. @returns names of Node.js's own modules and of packages that it has loaded. */
+async function loaded(...args: readonly string[]): Promise<readonly string[]> {
   const script = `
     import { registerHooks } from 'node:module';
     const packages = new Set();
@@ -16,19 +15,21 @@ async function loaded(...files: readonly string[]): Promise<readonly string[]> {
         return next(url, context);
       },
     });
-    for (const file of ${JSON.stringify(files)}) await import('${MODULES}' + file);
-    console.log(JSON.stringify([...packages, ...process.moduleLoadList]));
+    process.on('exit', () => {
+      console.error(JSON.stringify([...packages, ...process.moduleLoadList]));
+    });
+    process.argv.splice(1, 0, 'portwide');
+    await import('${MAIN}');
   `;
-  const { stdout } = await execa(process.execPath, ['--input-type=module', '--eval', script], {
-    cwd: fileURLToPath(MODULES),
-  });
-  return JSON.parse(stdout) as string[];
+  const options = ['--input-type=module', '--eval', script, '--', ...args];
+  const { stderr } = await execa(process.execPath, options);
+  return JSON.parse(stderr) as string[];
 }
 
 describe('what portwide dns loads', () => {
   let names: readonly string[];
   before(async () => {
-    names = await loaded('cmd/dns.ts');
+    names = await loaded('dns', '--help');
   });
 
   it('has what it needs', () => {

@@ -49,15 +49,29 @@ describe('spare memory of the DNS server', () => {
   it('is let be while it is little', () => {
     const stop = begin();
     size += WORTHWHILE - 1;
+    wait(1);
     wait(0);
     assert.equal(collections, 1);
+    stop();
+  });
+
+  it('is let be under a light load that never rests, but for once after each burst', () => {
+    const stop = begin();
+    for (const share of [0, 1, 0, 1]) {
+      wait(share);
+      for (let period = 0; period < 5; period++) {
+        size += WORTHWHILE;
+        wait(QUIET / 2);
+      }
+    }
+    assert.equal(collections, 3);
     stop();
   });
 
   it('is what came since there was least, whatever has made it less', () => {
     const stop = begin();
     size -= WORTHWHILE;
-    wait(0);
+    wait(1);
     size += WORTHWHILE;
     wait(0);
     assert.equal(collections, 2);

@@ -149,7 +149,7 @@ describe('the manifests of the DNS server', () => {
   });
 
   it('run it as the user that the image has prepared code for', () => {
-    assert.match(readText('Containerfile'), /setpriv --reuid=65532 .*portwide version/);
+    assert.match(readText('Containerfile'), /setpriv --reuid=65532 .*portwide dns /);
   });
 
   it('ask it whether it is alive and ready where it tells', () => {

@@ -4,6 +4,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   symlinkSync,
@@ -13,6 +14,7 @@ import { dirname, join, relative } from 'node:path';
 import { execa } from 'execa';
 import { VERSION } from '../../cmd/version.ts';
 import { writeBundle } from '../../scripts/bundle.ts';
+import { BUNDLE, PORTWIDE } from '../portwide.ts';
 import { ROOT, readText } from './manifests.ts';
 
 /** Files that the agent consists of, and packages that it uses, from its entry point on. */
@@ -42,6 +44,13 @@ function packageOf(specifier: string): string {
     .split('/')
     .slice(0, specifier.startsWith('@') ? 2 : 1)
     .join('/');
+}
+
+/** The innermost directory of `node_modules` that a path leads through. */
+function nearestPackage(path: string): string {
+  const parts = path.split('/');
+  const start = parts.lastIndexOf('node_modules') + 1;
+  return parts.slice(0, parts[start]?.startsWith('@') ? start + 2 : start + 1).join('/');
 }
 
 const { dependencies } = JSON.parse(readText('package.json'));
@@ -87,6 +96,37 @@ describe('the image', () => {
       assert.doesNotMatch(stderr, /Cannot find|ERR_MODULE/);
     } finally {
       rmSync(directory, { recursive: true, force: true });
+    }
+  });
+
+  it('has the licence of each package in the bundle', () => {
+    const directory = join(BUNDLE, 'bundle');
+    const scripts = readdirSync(directory).filter((name) => name.endsWith('.mjs'));
+    const text = scripts.map((name) => readFileSync(join(directory, name), 'utf8')).join('\n');
+    // esbuild says before each file which one it is.
+    const files = text.matchAll(/^ *\/\/ (node_modules\/.*)\/[^/]+$/gm);
+    const given = readFileSync(join(directory, 'LICENSES'), 'utf8');
+    const packages = new Set([...files].map(([, file = '']) => nearestPackage(file)));
+    assert.ok(packages.size > 20);
+    for (const found of packages) assert.ok(given.includes(`=== ${found}\n`), found);
+  });
+
+  it('has compiled code for the agent and for the DNS server', async () => {
+    const runs = readText('Containerfile').matchAll(
+      /\/opt\/portwide\/portwide ([a-z -]+?)(?: \\)?$/gm,
+    );
+    const cache = mkdtempSync(join(tmpdir(), 'portwide-image-'));
+    const env = { NODE_COMPILE_CACHE: cache };
+    // Node.js makes a directory for each set of V8's flags, and leaves all others alone.
+    const kept = () => readdirSync(cache, { recursive: true }).length;
+    try {
+      for (const [, args = ''] of runs) await execa(PORTWIDE, args.split(' '), { env });
+      const before = kept();
+      assert.ok(before > 0);
+      for (const command of ['run', 'dns']) await execa(PORTWIDE, [command, '--help'], { env });
+      assert.equal(kept(), before);
+    } finally {
+      rmSync(cache, { recursive: true, force: true });
     }
   });
 

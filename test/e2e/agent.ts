@@ -28,6 +28,11 @@ export const AGENT_FLAGS = [
 /** The same for tests that look at rules of iptables. */
 export const IPTABLES_FLAGS = [...AGENT_FLAGS, '--proxy-mode=iptables'];
 
+/** A process that a signal ended has no exit code. */
+function isRunning(process: ResultPromise | undefined): process is ResultPromise {
+  return process?.exitCode === null && process.signalCode === null;
+}
+
 /**
  * An agent on the node of a lab, fed by a manifest directory of its own unless told otherwise. It may
  * be killed and started again; what feeds it stays.
@@ -69,7 +74,7 @@ export class Agent {
 
   /** Whether its process is there, with these flags. */
   runsWith(flags: readonly string[]): boolean {
-    return this.#process?.exitCode === null && isDeepStrictEqual(this.#flags, flags);
+    return isRunning(this.#process) && isDeepStrictEqual(this.#flags, flags);
   }
 
   /** The manifest directory that feeds it. */
@@ -132,7 +137,7 @@ export class Agent {
   async #end(signal: NodeJS.Signals): Promise<void> {
     const process = this.#process;
     this.#process = undefined;
-    if (process === undefined || process.exitCode !== null) return;
+    if (!isRunning(process)) return;
     const exited = once(process, 'exit');
     process.catch(() => {});
     process.kill(signal);

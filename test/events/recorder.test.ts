@@ -211,6 +211,23 @@ describe('the recorder of Events', () => {
       assert.deepEqual([server.stored.size, dropped], [1, []]);
     });
 
+    it('has room for an early look, however many are to be looked at later', async () => {
+      nodes = 100;
+      cluster(0.5);
+      const [node] = others;
+      for (let index = 0; index < 150; index++) {
+        node?.sharedWarning(serviceRef(`default/${index}`, 'uid'), 'RefusedOverlap', 'no');
+      }
+      assert.deepEqual(dropped, [], 'other nodes look early');
+      nodes = 3;
+      see();
+      await pass(5000);
+      assert.deepEqual(
+        [...server.stored.values()].map(({ reason }) => reason),
+        ['RefusedNodePort'],
+      );
+    });
+
     it('leaves it at what another node writes in the same moment', async () => {
       cluster(0.1, 0.5);
       see();
