@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import { isLoopback, isUnspecified } from '../api/addresses.ts';
 import { configureDns } from '../config/configure-dns.ts';
 import { DNS_SETTINGS, type DnsOptions } from '../config/dns-settings.ts';
+import { formatNotice } from '../config/errors.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import type { Resolver } from '../dns/exchange.ts';
 import type { Forwarder } from '../dns/forward.ts';
@@ -46,7 +47,9 @@ export function addDnsCommand(program: Command): void {
 async function run(texts: FlagTexts): Promise<void> {
   const { options, warnings } = configureDns(texts);
   const log = createLog(options);
-  for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
+  for (const warning of warnings) {
+    log.warn({ setting: warning.subject }, formatNotice(warning));
+  }
   await checkSource(options);
   const stopping = stopSignal();
   const { port, clusterDomain: domain } = options;

@@ -63,6 +63,9 @@ function env(
   note: (line: string) => void,
 ): string {
   const variables = containerVariables(services, namespace, serviceLinks);
+  if (variables.length === 0 && serviceLinks) {
+    note(`no variables: namespace ${namespace} has no Service that makes some`);
+  }
   if (output === 'shell') {
     const names = variables.map(({ name }) => name).filter((name) => !isShellName(name));
     if (names.length > 0) {

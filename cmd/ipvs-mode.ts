@@ -47,7 +47,7 @@ async function startIpvsMode(start: IptablesStart): Promise<Mode> {
   if (options.resetDeletedEndpointConnections) {
     log.warn(
       { setting: '--reset-deleted-endpoint-connections' },
-      'no effect in mode ipvs: connections to deleted endpoints are not reset',
+      '--reset-deleted-endpoint-connections has no effect in mode ipvs: connections to deleted endpoints are not reset',
     );
   }
   await setSysctls(options, log);

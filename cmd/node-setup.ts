@@ -205,6 +205,9 @@ export async function warnOfForwarding(
 export async function warnOfStrictConntrack(log: Log, read = readSysctl): Promise<void> {
   const name = 'net.netfilter.nf_conntrack_tcp_loose';
   if ((await read(name)) === '0') {
-    log.warn({ sysctl: name }, 'is 0: TCP connections to deleted endpoints cannot be reset');
+    log.warn(
+      { sysctl: name },
+      `${name}=0: TCP connections to deleted endpoints cannot be reset; set it to 1`,
+    );
   }
 }

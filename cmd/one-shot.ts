@@ -2,6 +2,7 @@
 import { writeFile } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { isOn } from '../config/configure.ts';
+import { formatNotice } from '../config/errors.ts';
 import type { FlagTexts } from '../config/flags.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { configurationText, unwritable } from '../config/write.ts';
@@ -37,7 +38,9 @@ export async function runOneShot(
 }
 
 async function writeConfig(file: string, options: RunOptions, log: Logger): Promise<void> {
-  for (const { subject, message } of unwritable(options)) log.warn({ setting: subject }, message);
+  for (const notice of unwritable(options)) {
+    log.warn({ setting: notice.subject }, formatNotice(notice));
+  }
   try {
     await writeFile(file, configurationText(options));
   } catch (error) {

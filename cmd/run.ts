@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
+import { formatNotice } from '../config/errors.ts';
 import { flagValues } from '../config/flag-values.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
@@ -76,9 +77,12 @@ export function addRunCommand(program: Command): void {
 async function run(texts: FlagTexts): Promise<void> {
   const { options, warnings, file } = await loadConfiguration(texts);
   const log = createLog(options);
-  for (const { subject, message } of warnings) log.warn({ setting: subject }, message);
+  for (const warning of warnings) {
+    log.warn({ setting: warning.subject }, formatNotice(warning));
+  }
   if (await runOneShot(texts, options, log)) return;
   const stopping = stopSignal();
+  void stopping.then((signal) => log.info({ signal }, 'stopping; the rules stay'));
   await checkSource(options);
   await requireNetAdmin('portwide run');
   const configChanged = Promise.withResolvers<number>();
@@ -236,7 +240,7 @@ async function run(texts: FlagTexts): Promise<void> {
   if (podCidrs === undefined) process.exit(0);
   await warnOfBridge(families, log);
   for (const { setting, message } of configWarnings({ options, nodePorts, node: table.node })) {
-    log.warn({ setting }, message);
+    log.warn({ setting }, `${setting} ${message}`);
   }
 
   const mode = await start(podCidrs, policy?.ports ?? [], takeover);
@@ -302,7 +306,6 @@ async function run(texts: FlagTexts): Promise<void> {
   isServing = true;
   const end = await Promise.race([stopping, configChanged.promise]);
   const status = typeof end === 'number' ? end : 0;
-  if (typeof end === 'string') log.info({ signal: end }, 'stopping; the rules stay');
   setTimeout(() => process.exit(status), LONGEST_STOP).unref();
   // Releases the node ports on localhost at once, so that the next agent can listen on them.
   const drained = localhost.drain(LOCALHOST_DRAIN);

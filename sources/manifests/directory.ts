@@ -12,11 +12,14 @@ export const MAX_FILE_BYTES = 64 * 1024 * 1024;
 export class ManifestDirectoryError extends Error {
   override readonly name = 'ManifestDirectoryError';
   readonly directory: string;
+  /** Without the directory. */
+  readonly reason: string;
 
   constructor(directory: string, cause: unknown) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    super(`manifest directory ${JSON.stringify(directory)} cannot be read: ${reason}`, { cause });
+    const reason = `cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`;
+    super(`manifest directory ${JSON.stringify(directory)} ${reason}`, { cause });
     this.directory = directory;
+    this.reason = reason;
   }
 }
 

@@ -164,7 +164,7 @@ class ManifestSource implements Source {
         if (!(error instanceof ManifestDirectoryError)) throw error;
         this.#watcher?.close();
         this.#watched = undefined;
-        this.#reportDirectory(error.message);
+        this.#reportDirectory(`${error.reason}; its last objects stay in force until it can be`);
       }
       if (this.#stopped) return;
       this.#handOver();

@@ -90,6 +90,15 @@ describe('portwide env', () => {
       assert.deepEqual(JSON.parse(stdout), VOICE_VARIABLES);
     });
 
+    it('says that there is nothing to print, in case the namespace is misspelt', async () => {
+      putAll([SIP]);
+      const { stdout, stderr, exitCode } = await env('--namespace=vioce');
+      assert.deepEqual(
+        [exitCode, stdout, stderr],
+        [0, '', 'no variables: namespace vioce has no Service that makes some'],
+      );
+    });
+
     it('prints what a shell takes over, by default', async () => {
       const { stdout } = await env('-n', 'voice');
       const { stdout: seen } = await execa({

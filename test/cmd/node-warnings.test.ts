@@ -74,10 +74,13 @@ describe('warnings about the node', () => {
     for (const value of ['1', undefined]) await warnOfStrictConntrack(log, async () => value);
     assert.equal(warned.length, 0);
     await warnOfStrictConntrack(log, async () => '0');
-    assert.deepEqual(
-      warned.map(([details]) => details),
-      [{ sysctl: 'net.netfilter.nf_conntrack_tcp_loose' }],
-    );
+    const sysctl = 'net.netfilter.nf_conntrack_tcp_loose';
+    assert.deepEqual(warned, [
+      [
+        { sysctl },
+        `${sysctl}=0: TCP connections to deleted endpoints cannot be reset; set it to 1`,
+      ],
+    ]);
   });
 });
 

@@ -141,9 +141,13 @@ describe('the configuration of an agent', () => {
         [
           40,
           '--proxy-mode, --iptables-masquerade-bit, --oom-score-adj',
-          'ignored, because --config is given',
+          '--proxy-mode, --iptables-masquerade-bit, --oom-score-adj: ignored, because --config is given',
         ],
-        [40, `${at('config.conf')}: colour`, 'unknown field; it is ignored'],
+        [
+          40,
+          `${at('config.conf')}: colour`,
+          `${at('config.conf')}: colour: unknown field; it is ignored`,
+        ],
       ],
     );
     const before = await rules();
@@ -352,8 +356,16 @@ describe('the configuration of an agent', () => {
     await agent.serves();
     const warned = agent.log.filter(({ level }) => level === 40);
     assert.deepEqual(
-      warned.flatMap(({ setting }) => (setting === undefined ? [] : [setting])),
-      ['--nodeport-addresses (nodePortAddresses)', '--cluster-cidr (clusterCIDR)'],
+      warned.flatMap(({ setting, msg }) =>
+        setting === undefined ? [] : [[setting, msg.split(':')[0]]],
+      ),
+      [
+        [
+          '--nodeport-addresses (nodePortAddresses)',
+          '--nodeport-addresses (nodePortAddresses) is unset',
+        ],
+        ['--cluster-cidr (clusterCIDR)', '--cluster-cidr (clusterCIDR) is unset'],
+      ],
     );
     const told = agent.log.filter(({ msg }) => /there is no Node "other"/.test(msg));
     assert.deepEqual(
@@ -401,6 +413,7 @@ describe('the configuration of an agent', () => {
     writeFileSync(go, '');
     assert.equal(await agent.ended(), 0);
     assert.equal(agent.logged('serving').length, 0);
+    assert.equal(agent.logged('stopping; the rules stay').length, 1);
   });
 
   it('a metrics port that is taken keeps nobody from being served, unless flags say so', async () => {
