@@ -29,8 +29,8 @@ Needs root. Works in network namespaces of its own. COREDNS=/path/to/coredns mea
 
 const LEGEND = `Each Service has one TCP port, one EndpointSlice and 10 endpoints, listed from an API server (a double) over TLS. The
 load is 2,000 names by turns, A, AAAA, SRV and a name that is not there, as fast as 64 queries at a time are answered: by UDP, over 10
-connections, and over 64. "At rest again" is two minutes after it, in which nobody asks. "Resident" is Rss of /proc/PID/smaps_rollup, "private" of that what no file has (Anonymous). MiB; medians,
-with the least and the greatest.`;
+connections, and over 64. "At rest again" is after a pause without queries. "Resident" is Rss of /proc/PID/smaps_rollup, "private" is
+Anonymous. MiB; medians, with the least and the greatest.`;
 
 const SERVER = '10.255.0.1';
 const AT_A_TIME = 500;
@@ -111,7 +111,7 @@ async function main(sizes: readonly number[], runs: number, times: Times): Promi
   const processor = `${availableParallelism()} cores (${cpus()[0]?.model ?? 'unknown'})`;
   const load = loadavg()[1]?.toFixed(1);
   console.log(
-    `Linux ${release()}, ${processor}, load ${load}, Node ${process.version}\n\n${LEGEND}\n`,
+    `Linux ${release()}, ${processor}, load ${load}, Node ${process.version}\n\n${LEGEND}\nLoad: ${times.load} s each; pause: ${times.later} s.\n`,
   );
   console.log(`| Services | | ${programs.map(({ name }) => `${name} |`).join(' ')}`);
   console.log(`|---:|---|${'---:|'.repeat(programs.length)}`);
