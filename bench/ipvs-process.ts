@@ -4,7 +4,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { iptablesCommands } from '../iptables/commands.ts';
 import { ipvsBackend } from '../ipvs/backend.ts';
 import { IpvsKernel } from '../ipvs/kernel.ts';
-import { Ipvs, type IpvsChange } from '../netlink/ipvs.ts';
+import { Ipvs, type IpvsChange } from '../netlink/ipvs/ipvs.ts';
 import { endpointAddresses, SERVICE_PORT, spareAddress, TARGET_PORT, vip } from './cluster.ts';
 import type {
   IpvsadmReport,

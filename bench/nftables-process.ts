@@ -1,14 +1,14 @@
 /** Runs one job in the namespace that it was started in, and prints its report as JSON. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
-import { NETLINK_NETFILTER } from '../netlink/descriptor.ts';
-import type { PackedMessages } from '../netlink/message.ts';
-import { NfTables } from '../netlink/nftables.ts';
-import { TransactionWriter } from '../netlink/nftables-transaction.ts';
-import { watchNftables } from '../netlink/nftables-watch.ts';
-import { NetlinkSocket } from '../netlink/socket.ts';
+import { NETLINK_NETFILTER } from '../netlink/core/descriptor.ts';
+import type { PackedMessages } from '../netlink/core/message.ts';
+import { NetlinkSocket } from '../netlink/core/socket.ts';
+import { NfTables } from '../netlink/nftables/tables.ts';
+import { TransactionWriter } from '../netlink/nftables/transaction.ts';
+import { watchNftables } from '../netlink/nftables/watch.ts';
+import { nftCommand } from '../nft/command.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
-import { nftCommand } from '../nftables/command.ts';
 import type { Element } from '../nftables/element.ts';
 import { MAP_NAMES } from '../nftables/maps.ts';
 import { NftPlan } from '../nftables/plan.ts';

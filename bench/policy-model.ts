@@ -4,8 +4,8 @@
  */
 import { parseArgs } from 'node:util';
 import type { Pod } from '../api/policy-objects.ts';
-import { PolicyModel } from '../policy/model.ts';
-import type { PolicyChange } from '../policy/shape.ts';
+import { PolicyModel } from '../policy/model/model.ts';
+import type { PolicyChange } from '../policy/model/shape.ts';
 import {
   APPS,
   type ClusterSize,

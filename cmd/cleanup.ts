@@ -1,18 +1,23 @@
 import type { Command } from 'commander';
 import { ExecaError } from 'execa';
+import { removeDnsQueues } from '../agent/policy-names.ts';
 import { IP_FAMILIES } from '../api/objects.ts';
+import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import { VARIANTS } from '../iptables/commands.ts';
-import { clearIpvs, deleteIpvsDevice, destroySets } from '../ipvs/cleanup.ts';
 import { IPVS_DEVICE } from '../ipvs/device.ts';
-import { removePolicyTables } from '../policy/removal.ts';
-import { loadOrWarn } from './configuration.ts';
-import { UserError } from './errors.ts';
-import { tryLock } from './lock.ts';
-import { removeDnsQueues } from './policy-names.ts';
-import { cleanTable, deleteServiceTables, iptablesCommand, iptablesTables } from './removal.ts';
-import { requireNetAdmin } from './rights.ts';
+import { UserError } from '../process/errors.ts';
+import { tryLock } from '../process/lock.ts';
+import { requireNetAdmin } from '../process/rights.ts';
+import { clearIpvs, deleteIpvsDevice, destroySets } from '../takeover/ipvs.ts';
+import { removePolicyTables } from '../takeover/policy-tables.ts';
+import {
+  cleanTable,
+  deleteServiceTables,
+  iptablesCommand,
+  iptablesTables,
+} from '../takeover/removal.ts';
 
 export function addCleanupCommand(program: Command): void {
   const { config, ipvsExcludeCidrs } = ALL_SETTINGS;

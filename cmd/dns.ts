@@ -1,6 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
+import { createForwarding } from '../agent/dns-forward.ts';
+import { checkSource, createSource } from '../agent/source.ts';
 import { isLoopback, isUnspecified } from '../api/addresses.ts';
 import { configureDns } from '../config/configure-dns.ts';
 import { DNS_SETTINGS, type DnsOptions } from '../config/dns-settings.ts';
@@ -17,16 +19,14 @@ import { IPVS_DEVICE } from '../ipvs/device.ts';
 import { createDnsMetrics, type DnsMetrics } from '../metrics/dns.ts';
 import { dnsPages } from '../metrics/dns-pages.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
-import type { AddressWatch } from '../netlink/address-watch.ts';
+import type { AddressWatch } from '../netlink/route/address-watch.ts';
+import { UserError } from '../process/errors.ts';
+import { createLog } from '../process/log.ts';
+import { serve } from '../process/serve.ts';
+import { giveSpareMemoryBack } from '../process/spare-memory.ts';
+import { stopSignal } from '../process/stop-signal.ts';
+import { VERSION } from '../process/version.ts';
 import { dnsResources } from '../sources/kubernetes/resources.ts';
-import { createForwarding } from './dns-forward.ts';
-import { UserError } from './errors.ts';
-import { serve } from './listen.ts';
-import { createLog } from './log.ts';
-import { checkSource, createSource } from './source.ts';
-import { giveSpareMemoryBack } from './spare-memory.ts';
-import { stopSignal } from './stop-signal.ts';
-import { VERSION } from './version.ts';
 
 /** Milliseconds for queries under way to be answered: a second more than resolvers get for one. */
 const DRAIN_LIMIT = 6000;
@@ -181,7 +181,7 @@ async function listen(
   if (!bindAddress.some(isUnspecified)) await wanted.set(bindAddress);
   else {
     let first: Promise<void> | undefined;
-    const { watchAddresses } = await import('../netlink/address-watch.ts');
+    const { watchAddresses } = await import('../netlink/route/address-watch.ts');
     watch = await watchAddresses(
       (ofHost) => {
         const addresses = singleAddresses(

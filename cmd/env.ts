@@ -1,13 +1,13 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import type { Service } from '../api/objects.ts';
 import { isDnsLabel } from '../api/read-name.ts';
+import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { ENV_FORMATS, type EnvFormat, formatVariables, isShellName } from '../envvars/format.ts';
 import { containerVariables } from '../envvars/variables.ts';
 import { ALL_SERVICES } from '../sources/kubernetes/resources.ts';
-import { loadOrWarn } from './configuration.ts';
-import { readOnce } from './read-once.ts';
+import { readOnce } from '../sources/read-once.ts';
 
 interface EnvOptions {
   readonly namespace: string;

@@ -1,10 +1,10 @@
 import { ConfigurationError, formatNotice } from '../config/errors.ts';
-import { NetlinkError, UnsupportedError } from '../netlink/error.ts';
-import { ProgramTimeoutError } from '../programs/run.ts';
+import { NetlinkError, UnsupportedError } from '../netlink/core/error.ts';
+import { UserError } from '../process/errors.ts';
+import { ADVICE } from '../process/rights.ts';
+import { ProgramTimeoutError } from '../process/run-program.ts';
 import { ClusterConfigError } from '../sources/kubernetes/config.ts';
 import { ManifestDirectoryError } from '../sources/manifests/directory.ts';
-import { UserError } from './errors.ts';
-import { ADVICE } from './rights.ts';
 
 const SAY_ALL = [UserError, ManifestDirectoryError, ClusterConfigError, ProgramTimeoutError];
 

@@ -4,10 +4,10 @@ import { getOrCreate } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { hex } from '../iptables/rule.ts';
 import { kernelName } from '../ipvs/sets.ts';
-import { ENOENT, hasErrno, UnsupportedError } from '../netlink/error.ts';
-import { Ipsets } from '../netlink/ipset.ts';
-import { UserError } from './errors.ts';
-import { requireNetAdmin } from './rights.ts';
+import { ENOENT, hasErrno, UnsupportedError } from '../netlink/core/error.ts';
+import { Ipsets } from '../netlink/ipset/ipset.ts';
+import { UserError } from '../process/errors.ts';
+import { requireNetAdmin } from '../process/rights.ts';
 
 export function addIpvsCommand(program: Command): void {
   program

@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import { addVersionFlag, VERSION } from './version.ts';
+import { addVersionFlag, VERSION } from '../process/version.ts';
 
 type Add = (program: Command) => void;
 

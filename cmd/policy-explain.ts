@@ -1,4 +1,6 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { isPolicyObject } from '../agent/policy.ts';
+import { PolicyFaults, type ToldFault } from '../agent/policy-faults.ts';
 import { canonicalAddress } from '../api/addresses.ts';
 import { InvalidObject } from '../api/errors.ts';
 import { type ApiObject, PROTOCOLS, type Protocol } from '../api/objects.ts';
@@ -6,6 +8,7 @@ import { isPort } from '../api/ports.ts';
 import { domainName } from '../api/read-domain-name.ts';
 import { rootField } from '../api/read-field.ts';
 import { isDnsLabel } from '../api/read-name.ts';
+import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import {
@@ -15,15 +18,12 @@ import {
   type Judgement,
   type Question,
   UnknownEndpoint,
-} from '../policy/explain.ts';
-import { PolicyModel } from '../policy/model.ts';
+} from '../policy/model/explain.ts';
+import { PolicyModel } from '../policy/model/model.ts';
+import { UserError } from '../process/errors.ts';
 import { vipIngress } from '../services/served-ports.ts';
 import { ALL_SERVICES, policyResources } from '../sources/kubernetes/resources.ts';
-import { loadOrWarn } from './configuration.ts';
-import { UserError } from './errors.ts';
-import { isPolicyObject } from './policy.ts';
-import { PolicyFaults, type ToldFault } from './policy-faults.ts';
-import { readOnce } from './read-once.ts';
+import { readOnce } from '../sources/read-once.ts';
 
 interface ExplainOptions {
   readonly from: Question['from'];

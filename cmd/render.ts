@@ -1,6 +1,12 @@
 import { type Command, Option } from 'commander';
+import { iptablesOptions } from '../agent/iptables-mode.ts';
+import { ipvsOptions } from '../agent/ipvs-mode.ts';
+import { FIRST_CHOICE } from '../agent/mode.ts';
+import { nftablesOptions } from '../agent/nftables-mode.ts';
+import { effectiveNodeName, nodeIpOverride } from '../agent/node-setup.ts';
 import { familyOf } from '../api/addresses.ts';
 import { type IpFamily, SERVING_KINDS } from '../api/objects.ts';
+import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { NODE_SETTINGS, type ProxyMode } from '../config/node-settings.ts';
 import { ALL_SETTINGS, type NodeOptions } from '../config/settings.ts';
@@ -17,12 +23,6 @@ import { RouteTable } from '../proxier/route-table.ts';
 import type { Route } from '../services/route.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
-import { loadOrWarn } from './configuration.ts';
-import { iptablesOptions } from './iptables-mode.ts';
-import { ipvsOptions } from './ipvs-mode.ts';
-import { FIRST_CHOICE } from './mode.ts';
-import { nftablesOptions } from './nftables-mode.ts';
-import { effectiveNodeName, nodeIpOverride } from './node-setup.ts';
 
 interface RenderOptions extends NodeOptions {
   readonly manifests: string;

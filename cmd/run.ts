@@ -1,5 +1,29 @@
 import type { Command } from 'commander';
 import type { Logger } from 'pino';
+import { restartOnChange } from '../agent/config-restart.ts';
+import { configWarnings } from '../agent/config-warnings.ts';
+import { setUpConntrack } from '../agent/conntrack-settings.ts';
+import { features, zPages } from '../agent/features.ts';
+import { startHealth } from '../agent/health.ts';
+import { LOCALHOST_DRAIN, localhostNodePorts } from '../agent/localhost.ts';
+import { metricSources } from '../agent/metric-sources.ts';
+import { pickMode } from '../agent/mode.ts';
+import { nodeListeners } from '../agent/node-listeners.ts';
+import {
+  effectiveNodeName,
+  nodeIpOverride,
+  warnOfBridge,
+  warnOfForwarding,
+  warnOfStrictConntrack,
+} from '../agent/node-setup.ts';
+import { createObserver } from '../agent/observer.ts';
+import { runOneShot } from '../agent/one-shot.ts';
+import { OwnNode } from '../agent/own-node.ts';
+import { openPolicy, retirePolicy, startPolicy } from '../agent/policy.ts';
+import { tellOnServices } from '../agent/service-events.ts';
+import { checkSource, createSource } from '../agent/source.ts';
+import { trackStartup } from '../agent/startup.ts';
+import { loadConfiguration } from '../config/configuration.ts';
 import { formatNotice } from '../config/errors.ts';
 import { flagValues } from '../config/flag-values.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
@@ -13,48 +37,24 @@ import type { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics, startFamily } from '../metrics/metrics.ts';
 import { metricsHandler } from '../metrics/server.ts';
-import { watchAddresses } from '../netlink/address-watch.ts';
+import { watchAddresses } from '../netlink/route/address-watch.ts';
+import { takeLock } from '../process/lock.ts';
+import { createLog } from '../process/log.ts';
+import { setOomScore } from '../process/oom-score.ts';
+import { requireNetAdmin } from '../process/rights.ts';
+import { serve } from '../process/serve.ts';
+import { stopSignal } from '../process/stop-signal.ts';
+import { addVersionFlag, VERSION } from '../process/version.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
-import { systemTimers } from '../proxier/runner.ts';
 import { selectsLoopback } from '../services/node-port-addresses.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
-import { restartOnChange } from './config-restart.ts';
-import { configWarnings } from './config-warnings.ts';
-import { loadConfiguration } from './configuration.ts';
-import { setUpConntrack } from './conntrack-settings.ts';
-import { features, zPages } from './features.ts';
-import { startHealth } from './health.ts';
-import { serve } from './listen.ts';
-import { LOCALHOST_DRAIN, localhostNodePorts } from './localhost.ts';
-import { takeLock } from './lock.ts';
-import { createLog } from './log.ts';
-import { metricSources } from './metric-sources.ts';
-import { pickMode } from './mode.ts';
-import { nodeListeners } from './node-listeners.ts';
-import {
-  effectiveNodeName,
-  nodeIpOverride,
-  warnOfBridge,
-  warnOfForwarding,
-  warnOfStrictConntrack,
-} from './node-setup.ts';
-import { createObserver } from './observer.ts';
-import { runOneShot } from './one-shot.ts';
-import { setOomScore } from './oom-score.ts';
-import { OwnNode } from './own-node.ts';
-import { openPolicy, retirePolicy, startPolicy } from './policy.ts';
-import { requireNetAdmin } from './rights.ts';
-import { tellOnServices } from './service-events.ts';
-import { checkSource, createSource } from './source.ts';
-import { trackStartup } from './startup.ts';
-import { stopSignal } from './stop-signal.ts';
-import { Takeover } from './takeover.ts';
-import { addVersionFlag, VERSION } from './version.ts';
+import { systemTimers } from '../sync/loop.ts';
+import { Takeover } from '../takeover/takeover.ts';
 
 /**
  * Milliseconds after which a stopping agent exits even if a part of it hangs. The kubelet kills it after

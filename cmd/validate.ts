@@ -5,13 +5,13 @@ import { compareText } from '../api/collections.ts';
 import { type ApiObject, POLICY_KINDS, SERVING_KINDS, type Service } from '../api/objects.ts';
 import type { PolicyFault } from '../api/policy-objects.ts';
 import { printable } from '../api/read-field.ts';
+import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import type { FeatureGates } from '../config/map-kinds.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem, type ManifestProblem } from '../sources/manifests/problem.ts';
-import { loadOrWarn } from './configuration.ts';
 
 /** Characters; those of Kubernetes are shorter. */
 const MAX_SHOWN_KIND = 80;

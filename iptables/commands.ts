@@ -1,7 +1,12 @@
 import { Readable } from 'node:stream';
 import { ExecaError } from 'execa';
 import type { IpFamily } from '../api/objects.ts';
-import { ANSWER_TIMEOUT, ProgramTimeoutError, readProgram, runProgram } from '../programs/run.ts';
+import {
+  ANSWER_TIMEOUT,
+  ProgramTimeoutError,
+  readProgram,
+  runProgram,
+} from '../process/run-program.ts';
 import type { Table } from './chains.ts';
 import type { SavedTable } from './ruleset.ts';
 import { parseSaved } from './saved.ts';

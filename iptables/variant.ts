@@ -1,8 +1,8 @@
 import { readFile } from 'node:fs/promises';
 import { ExecaError } from 'execa';
-import { runProgram } from '../programs/run.ts';
+import { runProgram } from '../process/run-program.ts';
+import { hasKubelet } from '../takeover/iptables-rules.ts';
 import { SERVICES } from './chains.ts';
-import { hasKubelet } from './cleanup.ts';
 import { IPTABLES_TIMEOUTS, type Variant } from './commands.ts';
 
 /** What the two variants hold now, as `iptables-save` text; undefined: unused or not installed. */

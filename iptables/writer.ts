@@ -1,4 +1,4 @@
-import { ProgramTimeoutError } from '../programs/run.ts';
+import { ProgramTimeoutError } from '../process/run-program.ts';
 import { isOwnChain } from './chains.ts';
 import type { InputPlace, Iptables } from './commands.ts';
 import { IptablesError } from './commands.ts';

@@ -1,7 +1,7 @@
-import type { SetEntry } from '../netlink/ipset.ts';
-import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs.ts';
-import type { BoundAddress } from '../netlink/links.ts';
-import { Slices } from '../netlink/slices.ts';
+import type { SetEntry } from '../netlink/ipset/ipset.ts';
+import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs/ipvs.ts';
+import type { BoundAddress } from '../netlink/route/links.ts';
+import { Slices } from '../sync/time-slice.ts';
 import {
   destinationText,
   type Item,

@@ -17,8 +17,8 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
-import type { SetEntry } from '../netlink/ipset.ts';
-import type { IpvsServiceKey } from '../netlink/ipvs.ts';
+import type { SetEntry } from '../netlink/ipset/ipset.ts';
+import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { rangesCoverNode } from '../services/served-ports.ts';
 import type { Item } from './items.ts';

@@ -8,7 +8,7 @@ import type {
   IpvsDestinationKey,
   IpvsDestinationState,
   IpvsServiceKey,
-} from '../netlink/ipvs.ts';
+} from '../netlink/ipvs/ipvs.ts';
 import { destinationText, type Item, itemKey, serviceText } from './items.ts';
 
 /** UDP and SCTP: kube-proxy deletes at once, for their clients do not notice that a pod went. */

@@ -2,8 +2,12 @@
  * What the kernel should hold, in pieces that can be compared one by one. Items with the same key
  * are the same thing; one may differ from another in its value (a mark, a scheduler).
  */
-import type { SetEntry } from '../netlink/ipset.ts';
-import type { IpvsDestinationKey, IpvsServiceConfig, IpvsServiceKey } from '../netlink/ipvs.ts';
+import type { SetEntry } from '../netlink/ipset/ipset.ts';
+import type {
+  IpvsDestinationKey,
+  IpvsServiceConfig,
+  IpvsServiceKey,
+} from '../netlink/ipvs/ipvs.ts';
 import type { SetName } from './sets.ts';
 
 export type Item =

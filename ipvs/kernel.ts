@@ -9,29 +9,29 @@ import {
   hasErrno,
   type NetlinkError,
   UnsupportedError,
-} from '../netlink/error.ts';
+} from '../netlink/core/error.ts';
 import {
   Ipsets,
   type SetChange,
   type SetEntry,
   type SetHeader,
   type SetSpec,
-} from '../netlink/ipset.ts';
+} from '../netlink/ipset/ipset.ts';
 import {
   Ipvs,
   type IpvsChange,
   type IpvsDestinationState,
   type IpvsService,
   type IpvsServiceKey,
-} from '../netlink/ipvs.ts';
+} from '../netlink/ipvs/ipvs.ts';
 import {
   type BoundAddress,
   changeAddresses,
   createDummy,
   findLink,
   listBoundAddresses,
-} from '../netlink/links.ts';
-import { Slices } from '../netlink/slices.ts';
+} from '../netlink/route/links.ts';
+import { Slices } from '../sync/time-slice.ts';
 import { IPVS_DEVICE } from './device.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';

@@ -3,7 +3,7 @@ import { isLinkLocal, isLoopback } from '../api/addresses.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { type IptablesOptions, nodePortAddresses } from '../iptables/backend.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
-import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs.ts';
+import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { type CompileOptions, compileRoute, healthCheckItems, markOwners } from './compile.ts';

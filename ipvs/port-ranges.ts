@@ -3,7 +3,7 @@
  * kernel, so that ranges which overlap must be told apart port by port.
  */
 import { getOrCreate } from '../api/collections.ts';
-import type { SetEntry } from '../netlink/ipset.ts';
+import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { EntryItem } from './items.ts';
 import type { SetName } from './sets.ts';
 

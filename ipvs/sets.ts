@@ -4,7 +4,7 @@
  * cluster of Services whose traffic policy is Local.
  */
 import type { IpFamily } from '../api/objects.ts';
-import type { SetSpec, SetType } from '../netlink/ipset.ts';
+import type { SetSpec, SetType } from '../netlink/ipset/ipset.ts';
 
 interface SetShape {
   readonly type: SetType;

@@ -1,5 +1,5 @@
-import type { SetEntry } from '../netlink/ipset.ts';
-import type { IpvsServiceKey } from '../netlink/ipvs.ts';
+import type { SetEntry } from '../netlink/ipset/ipset.ts';
+import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import { type EntryItem, type Item, itemKey, sameItem } from './items.ts';
 import { isRanged, RangeIndex } from './port-ranges.ts';
 import type { SetName } from './sets.ts';

@@ -3,13 +3,13 @@ import {
   type NfTables,
   type NftChange,
   NftRefusedError,
-} from '../netlink/nftables.ts';
-import { Slices } from '../netlink/slices.ts';
+} from '../netlink/nftables/tables.ts';
+import { type NftCommand, NftError } from '../nft/command.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
+import { Slices } from '../sync/time-slice.ts';
 import { brokenLoyalties, type Loyalties, loyaltiesOf } from './affinity.ts';
 import { type Chain, isForNft } from './chains.ts';
-import { type NftCommand, NftError } from './command.ts';
 import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
 import { brokenNotes, type Forgetting, forget } from './forgetting.ts';

@@ -8,8 +8,6 @@ import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { PROTOCOLS } from '../api/objects.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
-import type { Match } from '../services/route.ts';
-import { AFFINITY, ipAffinity, type MapName } from './maps.ts';
 import {
   comesBy,
   goTo,
@@ -20,7 +18,9 @@ import {
   partsOf,
   protocolIs,
   type Rule,
-} from './rule.ts';
+} from '../nft/rule.ts';
+import type { Match } from '../services/route.ts';
+import { AFFINITY, ipAffinity, type MapName } from './maps.ts';
 
 /** What chains depend on besides Services. */
 export interface ChainOptions {

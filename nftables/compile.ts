@@ -3,8 +3,8 @@
  * in that no key and no DNAT has a port, so that the packet keeps its own.
  */
 import { cidrContains } from '../api/addresses.ts';
-import { addressBytes } from '../netlink/address.ts';
-import type { NftElement, NftVerdict } from '../netlink/nftables-types.ts';
+import { addressBytes } from '../netlink/core/address.ts';
+import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import type { Match, Route } from '../services/route.ts';
 import {
   ALLOWED,

@@ -1,5 +1,5 @@
 import type { IpFamily } from '../api/objects.ts';
-import type { NftElement, NftVerdict } from '../netlink/nftables-types.ts';
+import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { MAPS, type MapName, widthOf } from './maps.ts';
 
 /** An element of one of the maps. */

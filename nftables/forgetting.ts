@@ -4,13 +4,13 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { IpFamily } from '../api/objects.ts';
-import { ENOENT } from '../netlink/error.ts';
+import { ENOENT } from '../netlink/core/error.ts';
 import {
   type NfTables,
   type NftChange,
   type NftElement,
   NftRefusedError,
-} from '../netlink/nftables.ts';
+} from '../netlink/nftables/tables.ts';
 import { isBroken, type Loyalties, type Loyalty } from './affinity.ts';
 import { keyText } from './element.ts';
 import { widthOf } from './maps.ts';

@@ -5,7 +5,7 @@
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
-import type { NftElement } from '../netlink/nftables-types.ts';
+import type { NftElement } from '../netlink/nftables/types.ts';
 import type { Element } from './element.ts';
 import { MAPS, type MapName, widthOf } from './maps.ts';
 

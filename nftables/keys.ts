@@ -3,9 +3,9 @@ import ipaddr from 'ipaddr.js';
 import { familyOf } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
-import { addressBytes, writeAddress } from '../netlink/address.ts';
-import { writeU32 } from '../netlink/host.ts';
-import { protocolNumbers } from '../netlink/protocol.ts';
+import { addressBytes, writeAddress } from '../netlink/core/address.ts';
+import { writeU32 } from '../netlink/core/host.ts';
+import { protocolNumbers } from '../netlink/core/protocol.ts';
 
 /** @param port 0 to 65535; the port is in network order, the protocol in the first of its bytes. */
 export function portKey(protocol: Protocol, port: number): Buffer {

@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { isLoopback } from '../api/addresses.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { type IptablesOptions, nodePortAddresses } from '../iptables/backend.ts';
-import { addressBytes } from '../netlink/address.ts';
+import { addressBytes } from '../netlink/core/address.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { type Match, type Route, vipsOf } from '../services/route.ts';
 import { rangesCoverNode } from '../services/served-ports.ts';

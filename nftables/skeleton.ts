@@ -10,9 +10,7 @@
  * Looked up by hash, a packet's way is as long with ten thousand Services as with one.
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
-import type { NftChainRules } from '../netlink/nftables-types.ts';
-import { type Chain, type ChainOptions, REJECT, RESET_OR_DROP } from './chains.ts';
-import { AFFINITY, affinityText, MAP_NAMES, mapText, nftFamily } from './maps.ts';
+import type { NftChainRules } from '../netlink/nftables/types.ts';
 import {
   ACCEPT,
   DROP,
@@ -31,7 +29,9 @@ import {
   ruleText,
   unmark,
   verdict,
-} from './rule.ts';
+} from '../nft/rule.ts';
+import { type Chain, type ChainOptions, REJECT, RESET_OR_DROP } from './chains.ts';
+import { AFFINITY, affinityText, MAP_NAMES, mapText, nftFamily } from './maps.ts';
 
 /** kube-proxy's nftables mode has one of its own name. */
 export const TABLE = 'portwide';

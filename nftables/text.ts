@@ -1,8 +1,8 @@
 /** Elements as nft has them, for people and for scripts. */
 import type { IpFamily } from '../api/objects.ts';
-import { addressFormatter } from '../netlink/address.ts';
-import { readU32 } from '../netlink/host.ts';
-import { protocolOf } from '../netlink/protocol.ts';
+import { addressFormatter } from '../netlink/core/address.ts';
+import { readU32 } from '../netlink/core/host.ts';
+import { protocolOf } from '../netlink/core/protocol.ts';
 import { type Chain, withNeeds } from './chains.ts';
 import { type Element, verdictText } from './element.ts';
 import { type Field, MAPS, nftFamily } from './maps.ts';

@@ -1,5 +1,5 @@
 import type { IpFamily } from '../api/objects.ts';
-import { deleteConntrack, dumpConntrack } from '../netlink/conntrack.ts';
+import { deleteConntrack, dumpConntrack } from '../netlink/conntrack/conntrack.ts';
 import type { FlowTable } from './family-proxier.ts';
 
 /** The kernel's conntrack entries of one family. */

@@ -2,10 +2,10 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { familyOf, isLoopback } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
+import { Runner, type Timers } from '../sync/loop.ts';
 import type { NodeFacts } from './backend.ts';
 import type { FamilyProxier, SyncReport } from './family-proxier.ts';
 import type { RefusalChanges, RouteTable } from './route-table.ts';
-import { Runner, type Timers } from './runner.ts';
 
 export interface ProxierOptions {
   readonly table: RouteTable;

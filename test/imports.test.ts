@@ -7,43 +7,26 @@ const ROOT = new URL('..', import.meta.url).pathname;
 /** Which folders a folder may import from, besides itself. */
 const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   api: [],
-  programs: [],
-  netlink: ['api'],
+  sync: [],
+  netlink: ['api', 'sync'],
+  process: ['api', 'netlink', 'sync', 'config', 'metrics'],
   endpoints: ['api'],
   services: ['api', 'endpoints'],
-  sources: ['api'],
-  proxier: ['api', 'endpoints', 'services', 'sources', 'netlink'],
-  iptables: ['api', 'endpoints', 'services', 'proxier', 'programs'],
-  ipvs: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables'],
-  nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'programs'],
-  policy: ['api', 'proxier', 'netlink', 'nftables', 'iptables'],
-  config: ['api', 'dns', 'iptables', 'ipvs'],
+  sources: ['api', 'config', 'process'],
+  nft: ['api', 'netlink', 'process', 'nftables'],
+  proxier: ['api', 'endpoints', 'services', 'sources', 'netlink', 'sync'],
+  iptables: ['api', 'endpoints', 'services', 'proxier', 'process', 'takeover'],
+  ipvs: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'sync'],
+  nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'nft', 'sync'],
+  policy: ['api', 'sync', 'netlink', 'nft', 'nftables', 'iptables'],
+  config: ['api', 'dns', 'iptables', 'ipvs', 'process'],
   metrics: ['api'],
   envvars: ['api'],
   events: ['api'],
   dns: ['api', 'sources'],
-  health: ['api', 'services', 'proxier'],
-  localhost: ['api', 'services', 'proxier', 'health'],
-  cmd: [
-    'api',
-    'config',
-    'dns',
-    'endpoints',
-    'envvars',
-    'events',
-    'health',
-    'iptables',
-    'ipvs',
-    'localhost',
-    'metrics',
-    'netlink',
-    'nftables',
-    'policy',
-    'programs',
-    'proxier',
-    'services',
-    'sources',
-  ],
+  health: ['api', 'services', 'process', 'sync'],
+  localhost: ['api', 'services', 'process', 'sync'],
+  takeover: ['api', 'metrics', 'iptables', 'ipvs', 'netlink', 'nftables', 'policy', 'process', 'sync'],
 };
 
 describe('imports run one way', () => {
@@ -61,7 +44,7 @@ describe('imports run one way', () => {
 
   it('only netlink/ opens netlink sockets', () => {
     for (const file of globSync(
-      '{api,cmd,config,dns,endpoints,envvars,events,health,iptables,ipvs,localhost,metrics,nftables,policy,programs,proxier,services,sources}/**/*.ts',
+      '{agent,api,cmd,config,dns,endpoints,envvars,events,health,iptables,ipvs,localhost,metrics,nft,nftables,policy,process,proxier,services,sources,sync,takeover}/**/*.ts',
       { cwd: ROOT },
     )) {
       assert.doesNotMatch(readFileSync(join(ROOT, file), 'utf8'), /koffi|NetlinkSocket/, file);

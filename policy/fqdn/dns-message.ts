@@ -6,7 +6,7 @@
  * are no text, so that names which differ read alike. It decodes every record of every type: it has
  * nothing to tell of a message in which one is odd, and one of 64 KiB takes it 20 to 50 ms.
  */
-import { addressFormatter } from '../../netlink/address.ts';
+import { addressFormatter } from '../../netlink/core/address.ts';
 
 /** What a message asks, or is the answer to. */
 export interface Question {

@@ -1,5 +1,5 @@
-import { addressBytes } from '../../netlink/address.ts';
-import type { QueuedPacket } from '../../netlink/nfqueue.ts';
+import { addressBytes } from '../../netlink/core/address.ts';
+import type { QueuedPacket } from '../../netlink/nfqueue/queue.ts';
 import { type Hold, Holds } from './holds.ts';
 import { type Finding, Inspector, type Resolution } from './inspector.ts';
 import type { Count } from './thread-messages.ts';

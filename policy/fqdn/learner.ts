@@ -1,5 +1,5 @@
-import type { Learned } from '../backend.ts';
-import type { Answer, LearnedElement, ListNumber } from '../shape.ts';
+import type { Learned } from '../enforce/backend.ts';
+import type { Answer, LearnedElement, ListNumber } from '../model/shape.ts';
 import type { ResolvedAddress } from './dns-message.ts';
 import { NamePatterns, plainName } from './names.ts';
 

@@ -1,8 +1,8 @@
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
-import { Runner, type Timers } from '../../proxier/runner.ts';
-import type { Learned } from '../backend.ts';
-import type { Answer, LearnedElement, ListNumber } from '../shape.ts';
+import { Runner, type Timers } from '../../sync/loop.ts';
+import type { Learned } from '../enforce/backend.ts';
+import type { Answer, LearnedElement, ListNumber } from '../model/shape.ts';
 import type { Resolution } from './inspector.ts';
 import { Learner, type LearnerOptions } from './learner.ts';
 import { QueueThread } from './queue-thread.ts';

@@ -1,6 +1,6 @@
 import { Worker } from 'node:worker_threads';
-import { closeLeftOver } from '../../netlink/nfqueue.ts';
-import type { Timers } from '../../proxier/runner.ts';
+import { closeLeftOver } from '../../netlink/nfqueue/queue.ts';
+import type { Timers } from '../../sync/loop.ts';
 import {
   COUNTS,
   type Count,

@@ -3,7 +3,7 @@
  * would otherwise keep every pod of the node from resolving names.
  */
 import { parentPort, workerData } from 'node:worker_threads';
-import { PacketQueue, type QueuedPacket } from '../../netlink/nfqueue.ts';
+import { PacketQueue, type QueuedPacket } from '../../netlink/nfqueue/queue.ts';
 import { Intake } from './intake.ts';
 import { QueueLength } from './queue-length.ts';
 import {

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { execa } from 'execa';
-import { VERSION } from '../../cmd/version.ts';
+import { VERSION } from '../../process/version.ts';
 import { createLab, type Lab } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 

@@ -6,9 +6,9 @@ import { execa } from 'execa';
 import { cannotListen } from '../../cmd/dns.ts';
 import { forPeople } from '../../cmd/for-people.ts';
 import { noMarks } from '../../cmd/ipvs-marks.ts';
-import { mayAdministerNetwork } from '../../cmd/rights.ts';
 import { ConfigurationError } from '../../config/errors.ts';
-import { NetlinkError, UnsupportedError } from '../../netlink/error.ts';
+import { NetlinkError, UnsupportedError } from '../../netlink/core/error.ts';
+import { mayAdministerNetwork } from '../../process/rights.ts';
 import { PORTWIDE } from '../portwide.ts';
 
 describe('what a user can put right', () => {

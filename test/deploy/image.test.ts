@@ -12,7 +12,7 @@ import {
 import { tmpdir } from 'node:os';
 import { dirname, join, relative } from 'node:path';
 import { execa } from 'execa';
-import { VERSION } from '../../cmd/version.ts';
+import { VERSION } from '../../process/version.ts';
 import { writeBundle } from '../../scripts/bundle.ts';
 import { BUNDLE, PORTWIDE } from '../portwide.ts';
 import { ROOT, readText } from './manifests.ts';

@@ -6,7 +6,7 @@ import type { OpenWriteSession } from '../../events/write.ts';
 import { loadClusterConfig } from '../../sources/kubernetes/config.ts';
 import { createOpenSession } from '../../sources/kubernetes/session.ts';
 import { waitFor } from '../lab/wait.ts';
-import { FakeTimers } from '../proxier/fake-timers.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
 import { EventServer } from './api-server.ts';
 
 const START = Date.UTC(2026, 0, 2, 3, 4, 5, 678);

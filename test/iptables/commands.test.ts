@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { iptablesBackend } from '../../iptables/backend.ts';
 import { iptablesCommands, placeOf } from '../../iptables/commands.ts';
 import { waitFor } from '../lab/lab.ts';
-import { FakePrograms } from '../programs/fake-programs.ts';
+import { FakePrograms } from '../process/fake-programs.ts';
 import { options } from './options.ts';
 
 /** For what ends by itself. */

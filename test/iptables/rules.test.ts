@@ -3,11 +3,11 @@ import fc from 'fast-check';
 import { iptablesRuleset } from '../../iptables/backend.ts';
 import { iptablesStanding } from '../../iptables/base-rules.ts';
 import { isOwnChain, serviceChains } from '../../iptables/chains.ts';
-import { cleanupInput } from '../../iptables/cleanup.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { oneIn, ruleText } from '../../iptables/rule.ts';
 import { type Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import { chooseVariant } from '../../iptables/variant.ts';
+import { cleanupInput } from '../../takeover/iptables-rules.ts';
 import { route } from '../fixtures.ts';
 import { options } from './options.ts';
 

@@ -3,8 +3,8 @@ import { type Bounds, compareWithKernel } from '../../ipvs/compare.ts';
 import { type Item, itemKey } from '../../ipvs/items.ts';
 import type { SetName } from '../../ipvs/sets.ts';
 import { Wanted } from '../../ipvs/wanted.ts';
-import type { SetEntry } from '../../netlink/ipset.ts';
-import type { IpvsServiceKey } from '../../netlink/ipvs.ts';
+import type { SetEntry } from '../../netlink/ipset/ipset.ts';
+import type { IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
 import { FakeKernel } from './fake-kernel.ts';
 
 const VIP = '10.96.0.10';

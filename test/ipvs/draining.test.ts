@@ -6,7 +6,7 @@ import type {
   IpvsDestinationKey,
   IpvsDestinationState,
   IpvsServiceKey,
-} from '../../netlink/ipvs.ts';
+} from '../../netlink/ipvs/ipvs.ts';
 
 const TCP: IpvsServiceKey = {
   kind: 'address',

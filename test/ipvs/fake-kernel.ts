@@ -1,9 +1,9 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { destinationText, serviceText } from '../../ipvs/items.ts';
 import { IpvsKernel, type KernelParts } from '../../ipvs/kernel.ts';
-import { EEXIST, ENOENT, ESRCH, NetlinkError } from '../../netlink/error.ts';
-import type { SetChange, SetEntry, SetSpec } from '../../netlink/ipset.ts';
-import type { IpvsChange, IpvsDestinationState, IpvsService } from '../../netlink/ipvs.ts';
+import { EEXIST, ENOENT, ESRCH, NetlinkError } from '../../netlink/core/error.ts';
+import type { SetChange, SetEntry, SetSpec } from '../../netlink/ipset/ipset.ts';
+import type { IpvsChange, IpvsDestinationState, IpvsService } from '../../netlink/ipvs/ipvs.ts';
 import { simulatedIptables } from '../iptables/restore-simulator.ts';
 
 const FIRST_INDEX = 7;

@@ -4,8 +4,8 @@ import type { Item } from '../../ipvs/items.ts';
 import { IpvsRefusedError } from '../../ipvs/kernel.ts';
 import { type SetName, setSpec } from '../../ipvs/sets.ts';
 import { Wanted } from '../../ipvs/wanted.ts';
-import { EAFNOSUPPORT, EINVAL, ENOENT } from '../../netlink/error.ts';
-import type { SetSpec } from '../../netlink/ipset.ts';
+import { EAFNOSUPPORT, EINVAL, ENOENT } from '../../netlink/core/error.ts';
+import type { SetSpec } from '../../netlink/ipset/ipset.ts';
 import { FakeKernel } from './fake-kernel.ts';
 
 const { ENOMEM } = constants.errno;

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { EntryItem } from '../../ipvs/items.ts';
 import { isRanged, KernelPorts, RangeIndex } from '../../ipvs/port-ranges.ts';
-import type { SetEntry } from '../../netlink/ipset.ts';
+import type { SetEntry } from '../../netlink/ipset/ipset.ts';
 
 const entry: fc.Arbitrary<SetEntry> = fc
   .record({

@@ -3,7 +3,7 @@ import { getOrCreate } from '../../api/collections.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { EntryItem } from '../../ipvs/items.ts';
 import { kernelName, SET_NAMES, setSpec } from '../../ipvs/sets.ts';
-import type { SetEntry, SetType } from '../../netlink/ipset.ts';
+import type { SetEntry, SetType } from '../../netlink/ipset/ipset.ts';
 import type { Sets, State } from '../iptables/chain-walk.ts';
 import { network } from '../iptables/fate.ts';
 

@@ -6,7 +6,7 @@
 import { getOrCreate } from '../../api/collections.ts';
 import type { Table } from '../../iptables/chains.ts';
 import { destinationText, type Item, serviceText } from '../../ipvs/items.ts';
-import type { IpvsDestinationKey, IpvsServiceKey } from '../../netlink/ipvs.ts';
+import type { IpvsDestinationKey, IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
 import { type Chains, newState, type Sets, type State, walk } from '../iptables/chain-walk.ts';
 import { fateText, type Packet } from '../iptables/fate.ts';
 import type { Journey } from '../iptables/tracer.ts';

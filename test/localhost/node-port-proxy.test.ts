@@ -4,7 +4,7 @@ import { type AddressInfo, connect, createServer, type Server, type Socket } fro
 import { NodePortProxy } from '../../localhost/node-port-proxy.ts';
 import type { LocalhostNodePort } from '../../services/localhost-node-port.ts';
 import { waitFor } from '../lab/wait.ts';
-import { FakeTimers } from '../proxier/fake-timers.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
 
 describe('the proxy for node ports on localhost', () => {
   const servers: Server[] = [];

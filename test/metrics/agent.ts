@@ -1,15 +1,15 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pino } from 'pino';
+import { metricSources } from '../../agent/metric-sources.ts';
+import { createObserver } from '../../agent/observer.ts';
 import type { IpFamily } from '../../api/objects.ts';
-import { metricSources } from '../../cmd/metric-sources.ts';
-import { createObserver } from '../../cmd/observer.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
 import type { Kept } from '../../metrics/portwide.ts';
 import type { ApplyReport, Backend, BackendNumbers } from '../../proxier/backend.ts';
 import { FamilyProxier } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
 import { type RefusalChanges, RouteTable } from '../../proxier/route-table.ts';
-import { FakeTimers } from '../proxier/fake-timers.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
 import { Scrape } from './scrape.ts';
 
 /** A backend that does as it is told. */

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
 import { IptablesError } from '../../iptables/commands.ts';
-import { NetlinkError } from '../../netlink/error.ts';
-import { NftRefusedError } from '../../netlink/nftables.ts';
-import { NftError } from '../../nftables/command.ts';
-import { ProgramTimeoutError } from '../../programs/run.ts';
+import { NetlinkError } from '../../netlink/core/error.ts';
+import { NftRefusedError } from '../../netlink/nftables/tables.ts';
+import { NftError } from '../../nft/command.ts';
+import { ProgramTimeoutError } from '../../process/run-program.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { fakeAgent } from './agent.ts';
 

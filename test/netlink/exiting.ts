@@ -1,7 +1,7 @@
 /** Starts a watch of addresses and then leaves in the way its argument names. */
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
-import { watchAddresses } from '../../netlink/address-watch.ts';
-import { dumpConntrack } from '../../netlink/conntrack.ts';
+import { dumpConntrack } from '../../netlink/conntrack/conntrack.ts';
+import { watchAddresses } from '../../netlink/route/address-watch.ts';
 
 const way = isMainThread ? process.argv[2] : workerData;
 const watch = await watchAddresses(() => undefined);

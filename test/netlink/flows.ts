@@ -1,11 +1,11 @@
 import { familyOf } from '../../api/addresses.ts';
-import { addressFamily } from '../../netlink/address.ts';
-import { type Attribute, encodeAttributes } from '../../netlink/attribute.ts';
-import { tupleAttributes } from '../../netlink/conntrack-tuple.ts';
-import { NETLINK_NETFILTER } from '../../netlink/descriptor.ts';
-import type { Request } from '../../netlink/message.ts';
-import { number } from '../../netlink/network.ts';
-import { NetlinkSocket } from '../../netlink/socket.ts';
+import { tupleAttributes } from '../../netlink/conntrack/tuple.ts';
+import { addressFamily } from '../../netlink/core/address.ts';
+import { type Attribute, encodeAttributes } from '../../netlink/core/attribute.ts';
+import { NETLINK_NETFILTER } from '../../netlink/core/descriptor.ts';
+import type { Request } from '../../netlink/core/message.ts';
+import { number } from '../../netlink/core/network.ts';
+import { NetlinkSocket } from '../../netlink/core/socket.ts';
 
 /** Flows from one client address, of which each has a source port of its own, to one destination. */
 export interface Flows {

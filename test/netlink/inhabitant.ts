@@ -1,23 +1,28 @@
 /** Runs inside a network namespace of a test and calls netlink/ there, as it is told over IPC. */
 import { execFileSync } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
-import { type AddressWatch, watchAddresses } from '../../netlink/address-watch.ts';
 import {
   type ConntrackEntry,
   type ConntrackQuery,
   deleteConntrack,
   dumpConntrack,
-} from '../../netlink/conntrack.ts';
-import { NETLINK_ROUTE } from '../../netlink/descriptor.ts';
-import { changeAddresses, deleteLink, findLink, listBoundAddresses } from '../../netlink/links.ts';
-import type { NftNotification } from '../../netlink/nftables.ts';
-import { listAddresses, type NodeAddress } from '../../netlink/rtnetlink.ts';
-import { NetlinkSocket } from '../../netlink/socket.ts';
+} from '../../netlink/conntrack/conntrack.ts';
+import { NETLINK_ROUTE } from '../../netlink/core/descriptor.ts';
+import { NetlinkSocket } from '../../netlink/core/socket.ts';
+import type { NftNotification } from '../../netlink/nftables/tables.ts';
+import { type AddressWatch, watchAddresses } from '../../netlink/route/address-watch.ts';
+import {
+  changeAddresses,
+  deleteLink,
+  findLink,
+  listBoundAddresses,
+} from '../../netlink/route/links.ts';
+import { listAddresses, type NodeAddress } from '../../netlink/route/rtnetlink.ts';
 import { nftMode } from '../nftables/inside.ts';
 import { churn } from '../policy/churn.ts';
 import { policy } from '../policy/inside.ts';
 import { insertFlows } from './flows.ts';
-import { nft } from './nft-elements.ts';
+import { nft } from './nftables/nft-elements.ts';
 import { scenarios } from './scenarios.ts';
 import { sets } from './sets.ts';
 

@@ -1,6 +1,6 @@
 /** Runs inside a namespace of a test and has a queue there. */
 import { readFileSync } from 'node:fs';
-import { PacketQueue, parseQueueStates, queueState } from '../../netlink/nfqueue.ts';
+import { PacketQueue, parseQueueStates, queueState } from '../../netlink/nfqueue/queue.ts';
 import { offer } from '../child.ts';
 
 let queue: PacketQueue | undefined;

@@ -1,10 +1,14 @@
 /** What is done with single sockets inside a namespace of a test. */
 import { execFileSync } from 'node:child_process';
-import { type Attribute, encodeAttributes } from '../../netlink/attribute.ts';
-import { NETLINK_NETFILTER, NETLINK_ROUTE, type SocketOptions } from '../../netlink/descriptor.ts';
-import type { Message, Request } from '../../netlink/message.ts';
-import { IFLA_IFNAME, linkPayload, RTM_GETLINK, readLink } from '../../netlink/rtnetlink.ts';
-import { NetlinkSocket } from '../../netlink/socket.ts';
+import { type Attribute, encodeAttributes } from '../../netlink/core/attribute.ts';
+import {
+  NETLINK_NETFILTER,
+  NETLINK_ROUTE,
+  type SocketOptions,
+} from '../../netlink/core/descriptor.ts';
+import type { Message, Request } from '../../netlink/core/message.ts';
+import { NetlinkSocket } from '../../netlink/core/socket.ts';
+import { IFLA_IFNAME, linkPayload, RTM_GETLINK, readLink } from '../../netlink/route/rtnetlink.ts';
 
 const RTM_NEWLINK = 16;
 const RTM_GETADDR = 22;

@@ -1,4 +1,4 @@
-import type { SetEntry } from '../../netlink/ipset.ts';
+import type { SetEntry } from '../../netlink/ipset/ipset.ts';
 
 /** An entry as `ipset save` writes it, without the name of the set. */
 export function entryText({ ip, protocol, port, ip2, mark, skbMark }: SetEntry): string {

@@ -1,5 +1,5 @@
 /** What is done with ipset inside a namespace of a test. */
-import { Ipsets, type SetChange, type SetSpec } from '../../netlink/ipset.ts';
+import { Ipsets, type SetChange, type SetSpec } from '../../netlink/ipset/ipset.ts';
 
 /** A refused change as text: errors do not pass from process to process whole. */
 export interface RefusedText {

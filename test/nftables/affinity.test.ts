@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { addressBytes } from '../../netlink/address.ts';
+import { addressBytes } from '../../netlink/core/address.ts';
 import { brokenLoyalties, isBroken, type Loyalty, loyaltiesOf } from '../../nftables/affinity.ts';
 import type { Place, Placed } from '../../nftables/compile.ts';
 import { endpointBytes, portKey } from '../../nftables/keys.ts';

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { addressBytes } from '../../netlink/address.ts';
-import { EEXIST, NetlinkError } from '../../netlink/error.ts';
-import { NftRefusedError } from '../../netlink/nftables.ts';
+import { addressBytes } from '../../netlink/core/address.ts';
+import { EEXIST, NetlinkError } from '../../netlink/core/error.ts';
+import { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { NftBackend, RefusedElementError } from '../../nftables/backend.ts';
 import { endpointBytes, portKey } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
+import { ruleText } from '../../nft/rule.ts';
 import { withNeeds } from '../../nftables/chains.ts';
 import { compileRoute, type Place } from '../../nftables/compile.ts';
 import type { PlanOptions } from '../../nftables/plan.ts';
-import { ruleText } from '../../nftables/rule.ts';
 import type { Match, Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import { textsOf } from './elements.ts';

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import type { NftVerdict } from '../../netlink/nftables.ts';
+import type { NftVerdict } from '../../netlink/nftables/tables.ts';
 import {
   dataText,
   type Element,

@@ -1,5 +1,5 @@
 import type { IpFamily } from '../../api/objects.ts';
-import { addressBytes } from '../../netlink/address.ts';
+import { addressBytes } from '../../netlink/core/address.ts';
 import type { Element } from '../../nftables/element.ts';
 import { cidrBounds, portKey } from '../../nftables/keys.ts';
 import type { MapName } from '../../nftables/maps.ts';

@@ -1,6 +1,6 @@
 /** A table of nf_tables in memory that tells what is done to it, and refuses what the kernel would. */
 import type { IpFamily } from '../../api/objects.ts';
-import { EEXIST, ENOENT, NetlinkError } from '../../netlink/error.ts';
+import { EEXIST, ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import {
   NFT_SET_FLAGS,
   type NfTables,
@@ -8,9 +8,9 @@ import {
   type NftElement,
   NftRefusedError,
   type NftSet,
-} from '../../netlink/nftables.ts';
-import type { NftChainRules } from '../../netlink/nftables-types.ts';
-import { type NftCommand, NftError } from '../../nftables/command.ts';
+} from '../../netlink/nftables/tables.ts';
+import type { NftChainRules } from '../../netlink/nftables/types.ts';
+import { type NftCommand, NftError } from '../../nft/command.ts';
 import { dataText, keyText } from '../../nftables/element.ts';
 import { MAPS, type MapName } from '../../nftables/maps.ts';
 import { textsOf } from './elements.ts';

@@ -1,11 +1,11 @@
 /** The rules of a table as the kernel has them, in a form that can be compared and read. */
 import type { IpFamily } from '../../api/objects.ts';
-import { addressFamily } from '../../netlink/address.ts';
-import { readAttributes, walkAttributes } from '../../netlink/attribute.ts';
-import { NETLINK_NETFILTER } from '../../netlink/descriptor.ts';
-import type { Message } from '../../netlink/message.ts';
-import { NFGENMSG, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../../netlink/nftables-message.ts';
-import { NetlinkSocket } from '../../netlink/socket.ts';
+import { addressFamily } from '../../netlink/core/address.ts';
+import { readAttributes, walkAttributes } from '../../netlink/core/attribute.ts';
+import { NETLINK_NETFILTER } from '../../netlink/core/descriptor.ts';
+import type { Message } from '../../netlink/core/message.ts';
+import { NetlinkSocket } from '../../netlink/core/socket.ts';
+import { NFGENMSG, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../../netlink/nftables/message.ts';
 
 const NFT_MSG_NEWRULE = 6;
 const NFT_MSG_GETRULE = 7;

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { ruleText } from '../../nftables/rule.ts';
+import { ruleText } from '../../nft/rule.ts';
 import { standingChains } from '../../nftables/skeleton.ts';
 import { modeOptions } from './options.ts';
 

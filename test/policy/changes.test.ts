@@ -1,8 +1,8 @@
 /** What changes cost, and how they are put. */
 import assert from 'node:assert/strict';
 import type { CidrGroup, Pod, PolicyRule, PortMatch } from '../../api/policy-objects.ts';
-import { PolicyModel } from '../../policy/model.ts';
-import type { PolicyChange, PolicyElement } from '../../policy/shape.ts';
+import { PolicyModel } from '../../policy/model/model.ts';
+import type { PolicyChange, PolicyElement } from '../../policy/model/shape.ts';
 import { Agent, contentOf } from './harness.ts';
 import {
   adminPolicy,

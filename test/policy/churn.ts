@@ -10,10 +10,10 @@ import type {
   PortMatch,
   Selector,
 } from '../../api/policy-objects.ts';
-import { nftCommand } from '../../nftables/command.ts';
-import { Enforcer } from '../../policy/enforcer.ts';
-import { PolicyModel } from '../../policy/model.ts';
-import { systemTimers } from '../../proxier/runner.ts';
+import { nftCommand } from '../../nft/command.ts';
+import { Enforcer } from '../../policy/enforce/enforcer.ts';
+import { PolicyModel } from '../../policy/model/model.ts';
+import { systemTimers } from '../../sync/loop.ts';
 import { Random } from '../random.ts';
 import type { Change } from './generated.ts';
 import { group, HERE, labelled, namespace, pod, type TestObject, THERE } from './objects.ts';

@@ -2,9 +2,9 @@
  * An agent whose policies change until it is killed: `churner.ts CHURN HOW`. It writes everything first; then
  * HOW: `all`, over and over, or what has changed.
  */
-import { nftCommand } from '../../nftables/command.ts';
-import { PolicyBackend } from '../../policy/backend.ts';
-import { openPolicyTables } from '../../policy/rebuild.ts';
+import { nftCommand } from '../../nft/command.ts';
+import { PolicyBackend } from '../../policy/enforce/backend.ts';
+import { openPolicyTables } from '../../policy/enforce/rebuild.ts';
 import { type Churn, changeTo, stateOf } from './kernel-churn.ts';
 
 const [json = '', how] = process.argv.slice(2);

@@ -5,7 +5,7 @@ import type {
   PeerSet,
   PolicyChange,
   ProfileChain,
-} from '../../policy/shape.ts';
+} from '../../policy/model/shape.ts';
 
 export function chainRule(fields: Partial<ChainRule> = {}): ChainRule {
   return { peers: undefined, ports: undefined, outcome: 'allow', comment: 'a rule', ...fields };

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { compareText } from '../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { nftFamily } from '../../nftables/maps.ts';
-import type { PeerSet, PolicyElement, ProfileChain } from '../../policy/shape.ts';
+import type { PeerSet, PolicyElement, ProfileChain } from '../../policy/model/shape.ts';
 import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
 import { address, chainRule, policyChange, profileChain } from './fixtures.ts';
 import type { State } from './inside.ts';

@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
-import { explain } from '../../policy/explain.ts';
-import { PolicyModel } from '../../policy/model.ts';
-import type { ChainRule, PolicyChange, PolicyElement } from '../../policy/shape.ts';
+import { explain } from '../../policy/model/explain.ts';
+import { PolicyModel } from '../../policy/model/model.ts';
+import type { ChainRule, PolicyChange, PolicyElement } from '../../policy/model/shape.ts';
 import { elementKey, Interpreter, type Surroundings } from './interpreter.ts';
 import { HERE, type TestObject } from './objects.ts';
 import { type Flow, type Verdict, verdict } from './oracle.ts';

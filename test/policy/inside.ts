@@ -1,23 +1,23 @@
 /** What is done with network policy inside a namespace of a test. */
 import type { IpFamily } from '../../api/objects.ts';
-import { ENOENT, NetlinkError } from '../../netlink/error.ts';
-import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables.ts';
-import { nftCommand } from '../../nftables/command.ts';
+import { ENOENT, NetlinkError } from '../../netlink/core/error.ts';
+import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
+import { nftCommand } from '../../nft/command.ts';
 import { keyText } from '../../nftables/element.ts';
-import { type Denied, type Learned, PolicyBackend } from '../../policy/backend.ts';
-import { Enforcer } from '../../policy/enforcer.ts';
-import { openPolicyTables, type PolicyTables } from '../../policy/rebuild.ts';
-import { PolicyRefusedError } from '../../policy/refusal.ts';
-import { removePolicyTables } from '../../policy/removal.ts';
+import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
+import { type Denied, type Learned, PolicyBackend } from '../../policy/enforce/backend.ts';
+import { Enforcer } from '../../policy/enforce/enforcer.ts';
+import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
+import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
 import type {
   Answer,
   LearnedElement,
   PolicyChange,
   PolicyElement,
   ProfileChain,
-} from '../../policy/shape.ts';
-import { POLICY_TABLE } from '../../policy/skeleton.ts';
-import { systemTimers } from '../../proxier/runner.ts';
+} from '../../policy/model/shape.ts';
+import { systemTimers } from '../../sync/loop.ts';
+import { removePolicyTables } from '../../takeover/policy-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
 
 /** As PolicyState, to be sent to another process. */

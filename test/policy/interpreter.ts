@@ -1,11 +1,11 @@
 /**
- * What the kernel does with policy changes, as `policy/shape.ts` says: the sets and chains of one
+ * What the kernel does with policy changes, as `policy/model/shape.ts` says: the sets and chains of one
  * family, and what becomes of packets. It refuses what the kernel, or the order of changes, does
  * not allow.
  */
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../api/objects.ts';
-import { addressBytes } from '../../netlink/address.ts';
+import { addressBytes } from '../../netlink/core/address.ts';
 import type {
   ChainRule,
   Direction,
@@ -14,7 +14,7 @@ import type {
   PolicyChange,
   PolicyElement,
   ProfileChain,
-} from '../../policy/shape.ts';
+} from '../../policy/model/shape.ts';
 import type { Flow, Verdict } from './oracle.ts';
 
 const PROTOCOLS = { TCP: 6, UDP: 17, SCTP: 132, ICMP: 1 } as const;

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { PolicyModel } from '../../policy/model.ts';
+import { PolicyModel } from '../../policy/model/model.ts';
 import {
   adminPolicy,
   group,

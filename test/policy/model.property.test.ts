@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES } from '../../api/objects.ts';
-import type { PolicyChange } from '../../policy/shape.ts';
+import type { PolicyChange } from '../../policy/model/shape.ts';
 import { type Change, change, cluster, FLOWS, NAMES } from './generated.ts';
 import { Agent, assertInForce, contentOf } from './harness.ts';
 import { HERE, type TestObject } from './objects.ts';

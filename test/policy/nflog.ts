@@ -2,13 +2,13 @@
  * Listens to a group of nflog in the namespace that it is started in: `nflog.ts GROUP`. Prints
  * `ready`, and a line with the prefix of each packet.
  */
-import { encodeAttributes, readAttributes } from '../../netlink/attribute.ts';
-import { emptyDatagram, readDatagram } from '../../netlink/datagram.ts';
-import { check, NETLINK_NETFILTER, openDescriptor } from '../../netlink/descriptor.ts';
-import { EAGAIN } from '../../netlink/error.ts';
-import { libc } from '../../netlink/libc.ts';
-import { encodeMessages, type Request } from '../../netlink/message.ts';
-import { number } from '../../netlink/network.ts';
+import { encodeAttributes, readAttributes } from '../../netlink/core/attribute.ts';
+import { emptyDatagram, readDatagram } from '../../netlink/core/datagram.ts';
+import { check, NETLINK_NETFILTER, openDescriptor } from '../../netlink/core/descriptor.ts';
+import { EAGAIN } from '../../netlink/core/error.ts';
+import { libc } from '../../netlink/core/libc.ts';
+import { encodeMessages, type Request } from '../../netlink/core/message.ts';
+import { number } from '../../netlink/core/network.ts';
 
 /** linux/netfilter/nfnetlink.h, nfnetlink_log.h */
 const NFNL_SUBSYS_ULOG = 4;

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
 import { IP_FAMILIES } from '../../api/objects.ts';
-import type { ChainRule, Direction, PolicyElement } from '../../policy/shape.ts';
+import type { ChainRule, Direction, PolicyElement } from '../../policy/model/shape.ts';
 import { type Host, waitFor } from '../lab/lab.ts';
 import { chainRule, DENY_REST, peers, ports, profileChain } from './fixtures.ts';
 import { send } from './raw.ts';

@@ -1,7 +1,7 @@
 /** What becomes of packets under hand-made policy. */
 import assert from 'node:assert/strict';
 import { IP_FAMILIES } from '../../api/objects.ts';
-import type { ChainRule, Direction, PolicyElement } from '../../policy/shape.ts';
+import type { ChainRule, Direction, PolicyElement } from '../../policy/model/shape.ts';
 import type { Host } from '../lab/lab.ts';
 import { udpDatagram } from '../lab/packets.ts';
 import { chainRule, DENY_REST, peers, ports, profileChain } from './fixtures.ts';

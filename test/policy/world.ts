@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../api/objects.ts';
 import { nftFamily } from '../../nftables/maps.ts';
-import { POLICY_TABLE } from '../../policy/skeleton.ts';
+import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
 import { createLab, type Host, type Lab, type Outcome, type Protocol } from '../lab/lab.ts';
 import { type Inhabitant, startInhabitant } from '../netlink/namespace.ts';
 import type { State } from './inside.ts';

@@ -8,7 +8,7 @@ import { Proxier } from '../../proxier/proxier.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
 import { endpoint, route, service, slice } from '../fixtures.ts';
-import { FakeTimers } from './fake-timers.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
 
 /** A backend that keeps what it was told, and fails when told to. */
 class FakeBackend implements Backend {

@@ -5,7 +5,7 @@ import type {
   IpvsRefusal,
   IpvsServiceConfig,
   IpvsServiceKey,
-} from '../../netlink/ipvs.ts';
+} from '../../netlink/ipvs/ipvs.ts';
 
 export const rr: IpvsServiceConfig = { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds: 0 };
 export const tcp4 = addressKey('IPv4', 'TCP', '10.96.0.10', 80);

@@ -4,16 +4,16 @@
  */
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
 import { iptablesCommands } from '../../../iptables/commands.ts';
-import { addressFormatter } from '../../../netlink/address.ts';
-import { queueState } from '../../../netlink/nfqueue.ts';
-import { NfTables } from '../../../netlink/nftables.ts';
-import { nftCommand } from '../../../nftables/command.ts';
-import { Enforcer } from '../../../policy/enforcer.ts';
+import { addressFormatter } from '../../../netlink/core/address.ts';
+import { queueState } from '../../../netlink/nfqueue/queue.ts';
+import { NfTables } from '../../../netlink/nftables/tables.ts';
+import { nftCommand } from '../../../nft/command.ts';
+import { POLICY_TABLE } from '../../../policy/compile/skeleton.ts';
+import { Enforcer } from '../../../policy/enforce/enforcer.ts';
 import type { LearnerOptions } from '../../../policy/fqdn/learner.ts';
 import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
-import type { Answer, PolicyElement } from '../../../policy/shape.ts';
-import { POLICY_TABLE } from '../../../policy/skeleton.ts';
-import { systemTimers } from '../../../proxier/runner.ts';
+import type { Answer, PolicyElement } from '../../../policy/model/shape.ts';
+import { systemTimers } from '../../../sync/loop.ts';
 import { offer } from '../../child.ts';
 import { chainRule, DENY_REST, peers, profileChain } from '../fixtures.ts';
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import packet, { type Answer } from 'dns-packet';
 import fc from 'fast-check';
-import { addressBytes } from '../../../netlink/address.ts';
+import { addressBytes } from '../../../netlink/core/address.ts';
 import { Inspector } from '../../../policy/fqdn/inspector.ts';
 import { check } from '../../netlink/property.ts';
 import { type Flow, framed, reversed, tcpPacket, udpPacket } from './packets.ts';

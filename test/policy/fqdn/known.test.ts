@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { DnsLearning } from '../../../policy/fqdn/learning.ts';
-import type { Answer, LearnedElement } from '../../../policy/shape.ts';
-import { FakeTimers } from '../../proxier/fake-timers.ts';
+import type { Answer, LearnedElement } from '../../../policy/model/shape.ts';
+import { FakeTimers } from '../../sync/fake-timers.ts';
 
 /** Without resolvers: nothing is queued, and nothing new is learned. */
 describe('what is known of domain names', () => {

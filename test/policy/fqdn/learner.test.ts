@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { DEFAULTS } from '../../../config/settings.ts';
 import { LEARNER_DEFAULTS, Learner } from '../../../policy/fqdn/learner.ts';
 import { NamePatterns } from '../../../policy/fqdn/names.ts';
-import type { Answer, LearnedElement } from '../../../policy/shape.ts';
+import type { Answer, LearnedElement } from '../../../policy/model/shape.ts';
 import { check } from '../../netlink/property.ts';
 
 const OPTIONS = { floor: 30_000, cap: 3_600_000, perName: 1000, total: 100_000 };

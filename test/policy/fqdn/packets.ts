@@ -1,5 +1,5 @@
 /** Packets as a queue hands them over, for tests; without checksums, which nobody looks at there. */
-import { addressBytes } from '../../../netlink/address.ts';
+import { addressBytes } from '../../../netlink/core/address.ts';
 import type { Endpoint } from '../../../policy/fqdn/packet.ts';
 
 export interface Flow {

@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { execa } from 'execa';
 import type { IpFamily } from '../../../api/objects.ts';
-import { Ipsets, type SetEntry, type SetType } from '../../../netlink/ipset.ts';
+import { Ipsets, type SetEntry, type SetType } from '../../../netlink/ipset/ipset.ts';
 import { entryText, savedEntries } from '../../netlink/set-text.ts';
 
 const MODPROBE = '/proc/sys/kernel/modprobe';
 const NAME = 'pw';
 
-/** Those that test/netlink/ipset.test.ts leaves out. */
+/** Those that test/netlink/ipset/ipset.test.ts leaves out. */
 const types: readonly { type: SetType; revision: number; entries: Record<IpFamily, SetEntry[]> }[] =
   [
     {

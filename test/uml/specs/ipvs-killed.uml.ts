@@ -9,7 +9,7 @@ import { execa } from 'execa';
 import { iptablesCommands } from '../../../iptables/commands.ts';
 import { type IpvsOptions, ipvsBackend } from '../../../ipvs/backend.ts';
 import { IpvsKernel } from '../../../ipvs/kernel.ts';
-import { NetlinkSocket } from '../../../netlink/socket.ts';
+import { NetlinkSocket } from '../../../netlink/core/socket.ts';
 import type { Route } from '../../../services/route.ts';
 import { route } from '../../fixtures.ts';
 import { Random } from '../../random.ts';

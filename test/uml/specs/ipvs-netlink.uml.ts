@@ -10,7 +10,7 @@ import {
   IpvsMissingError,
   type IpvsService,
   type IpvsServiceKey,
-} from '../../../netlink/ipvs.ts';
+} from '../../../netlink/ipvs/ipvs.ts';
 import { waitFor } from '../../lab/lab.ts';
 import {
   addressKey,

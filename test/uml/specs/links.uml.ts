@@ -2,7 +2,12 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { execa } from 'execa';
 import { canonicalAddress } from '../../../api/addresses.ts';
-import { changeAddresses, createDummy, deleteLink, findLink } from '../../../netlink/links.ts';
+import {
+  changeAddresses,
+  createDummy,
+  deleteLink,
+  findLink,
+} from '../../../netlink/route/links.ts';
 
 const NAME = 'pw-dummy0';
 const MODPROBE = '/proc/sys/kernel/modprobe';

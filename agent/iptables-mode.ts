@@ -1,0 +1,114 @@
+import type { Logger } from 'pino';
+import { familyOf } from '../api/addresses.ts';
+import type { IpFamily } from '../api/objects.ts';
+import type { NodeOptions, RunOptions } from '../config/settings.ts';
+import { type IptablesOptions, iptablesBackend } from '../iptables/backend.ts';
+import type { Iptables } from '../iptables/commands.ts';
+import type { LocalDetector } from '../iptables/compile.ts';
+import { retireIpvs } from '../takeover/ipvs-retirement.ts';
+import { retireNftables } from '../takeover/retirement.ts';
+import type { Takeover } from '../takeover/takeover.ts';
+import type { Mode, OpenMode } from './mode.ts';
+import {
+  allowLocalhostNodePorts,
+  dropsInvalid,
+  hasRandomFully,
+  usableIptables,
+} from './node-setup.ts';
+
+/** What only the running node can tell. */
+export interface NodeTraits {
+  readonly dropInvalid: boolean;
+  readonly randomFully: boolean;
+  readonly onWarning: (message: string) => void;
+}
+
+/** `--proxy-mode iptables`. */
+export async function openIptablesMode(options: RunOptions, log: Logger): Promise<OpenMode> {
+  const families = await usableIptables(options, log);
+  return {
+    families: families.map(({ family }) => family),
+    ports: [],
+    start: (podCidrs, _otherPorts, takeover) =>
+      startIptablesMode({ options, families, podCidrs, takeover, log }),
+  };
+}
+
+/** What modes that use iptables need to start. */
+export interface IptablesStart {
+  readonly options: RunOptions;
+  /** The commands of the families that the node can do. */
+  readonly families: readonly Iptables[];
+  readonly podCidrs: readonly string[];
+  readonly takeover: Takeover;
+  readonly log: Logger;
+}
+
+async function startIptablesMode(start: IptablesStart): Promise<Mode> {
+  const { options, families, podCidrs, takeover, log } = start;
+  const unsynced = new Set(families.map(({ family }) => family));
+  const dropInvalid = await dropsInvalid();
+  const backends = families.map(async (iptables) => {
+    const { family } = iptables;
+    const traits = {
+      dropInvalid,
+      randomFully: hasRandomFully(await iptables.version()),
+      onWarning: (message: string) => log.warn({ family }, message),
+    };
+    return iptablesBackend(iptables, iptablesOptions(options, family, podCidrs, traits));
+  });
+  return {
+    backends: await Promise.all(backends),
+    minSyncPeriod: options.iptablesMinSyncPeriod,
+    resetsTcp: options.resetDeletedEndpointConnections,
+    localhostProxyFamilies: [],
+    afterFirstSync: (family) => {
+      if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
+      void retireNftables(family, takeover, log);
+      unsynced.delete(family);
+      if (unsynced.size === 0) void retireIpvs(options.ipvsExcludeCidrs, takeover, log);
+    },
+  };
+}
+
+/** The iptables mode's options for one family, from the flags. */
+export function iptablesOptions(
+  options: NodeOptions,
+  family: IpFamily,
+  podCidrs: readonly string[],
+  traits: NodeTraits,
+): IptablesOptions {
+  return {
+    ...traits,
+    family,
+    masqueradeAll: options.masqueradeAll,
+    masqueradeBit: options.iptablesMasqueradeBit,
+    localDetector: localDetector(options, family, podCidrs),
+    nodePortSelection: options.nodeportAddresses,
+    localhostNodePorts: family === 'IPv4' && options.iptablesLocalhostNodeports,
+    resetsTcp: options.resetDeletedEndpointConnections,
+  };
+}
+
+/** How pods of this node are told, by `--detect-local-mode`; undefined: they cannot be. */
+export function localDetector(
+  options: NodeOptions,
+  family: IpFamily,
+  podCidrs: readonly string[],
+): LocalDetector | undefined {
+  const byCidr = (cidrs: readonly string[]): LocalDetector | undefined => {
+    const cidr = cidrs.find((each) => familyOf(each) === family);
+    return cidr === undefined ? undefined : { kind: 'cidr', cidr };
+  };
+  switch (options.detectLocalMode) {
+    case 'ClusterCIDR':
+      return byCidr(options.clusterCidr);
+    case 'NodeCIDR':
+      return byCidr(podCidrs);
+    case 'BridgeInterface':
+      return { kind: 'interface', name: options.podBridgeInterface ?? '' };
+    case 'InterfaceNamePrefix':
+      // iptables matches a prefix by a trailing plus.
+      return { kind: 'interface', name: `${options.podInterfaceNamePrefix ?? ''}+` };
+  }
+}

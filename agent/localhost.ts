@@ -1,0 +1,48 @@
+import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import { NodePortProxy } from '../localhost/node-port-proxy.ts';
+import type { Metrics } from '../metrics/metrics.ts';
+import type { DebugLog } from '../process/log.ts';
+import { RepeatedFailures } from '../process/repeated-failures.ts';
+import { systemTimers } from '../sync/loop.ts';
+
+/** Milliseconds in which connections may end when the agent does. */
+export const LOCALHOST_DRAIN = 5000;
+
+/**
+ * Serves node ports on the loopback addresses of these families, where rules cannot. A port that is taken stops
+ * nothing: it is logged, told in an Event and tried again.
+ */
+export function localhostNodePorts(
+  families: readonly IpFamily[],
+  metrics: Pick<Metrics, 'localhostListenFailures' | 'localhostConnections'>,
+  log: DebugLog,
+  onFailure: (service: ObjectKey, message: string) => void,
+): NodePortProxy {
+  const failures = new RepeatedFailures(log);
+  for (const family of families) {
+    metrics.localhostListenFailures.inc({ ip_family: family }, 0);
+    for (const result of ['forwarded', 'failed'])
+      metrics.localhostConnections.inc({ ip_family: family, result }, 0);
+  }
+  return new NodePortProxy({
+    families,
+    timers: systemTimers,
+    onBindFailure: ({ id, serviceKey: service, family, port }, error) => {
+      const isFirst = !failures.isFailing(id);
+      const details = { service, family, port, err: error };
+      failures.failed(id, details, 'cannot serve a node port on localhost; trying again');
+      if (!isFirst) return;
+      metrics.localhostListenFailures.inc({ ip_family: family });
+      onFailure(service, `node port ${port} cannot be served on localhost: ${error.message}`);
+    },
+    onBindRecovery: ({ id, serviceKey: service, family, port }) =>
+      failures.succeeded(id, { service, family, port }, 'the node port is served on localhost now'),
+    onBindAbandoned: ({ id, serviceKey: service, family, port }) =>
+      failures.succeeded(id, { service, family, port }, 'the node port is no longer to be served'),
+    onConnection: ({ family }, isForwarded) =>
+      metrics.localhostConnections.inc({
+        ip_family: family,
+        result: isForwarded ? 'forwarded' : 'failed',
+      }),
+  });
+}

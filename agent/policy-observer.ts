@@ -1,0 +1,102 @@
+import type { InvalidObject } from '../api/errors.ts';
+import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
+import { nodeRef, objectRef } from '../events/event.ts';
+import type { Events } from '../events/recorder.ts';
+import type { PolicyMetrics } from '../metrics/policy.ts';
+import type { EnforcerObserver } from '../policy/enforce/enforcer.ts';
+import type { DebugLog } from '../process/log.ts';
+import { RepeatedFailures } from '../process/repeated-failures.ts';
+import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
+import type { PolicyFaultsOptions, ToldFault } from './policy-faults.ts';
+
+/** What the agent was doing, in its Events. */
+const ACTION = 'EnforceNetworkPolicy';
+
+export interface PolicyObserverOptions {
+  readonly log: DebugLog;
+  readonly metrics: PolicyMetrics;
+  readonly events: Events;
+  readonly nodeName: string;
+}
+
+/** Turns what becomes of network policy into log lines, metrics and Events. */
+export function createPolicyObserver(options: PolicyObserverOptions): EnforcerObserver {
+  const { log, metrics, events, nodeName } = options;
+  const known = new Set<IpFamily>();
+  const failures = new RepeatedFailures(log);
+  const upToDate = (family: IpFamily) =>
+    metrics.lastApplied.setToCurrentTime({ ip_family: family });
+  return {
+    began: (family) => metrics.lastQueued.setToCurrentTime({ ip_family: family }),
+    unchanged: upToDate,
+    compiled: (milliseconds) => metrics.compileSeconds.observe(milliseconds / 1000),
+    applied(family, isFull, milliseconds) {
+      const seconds = milliseconds / 1000;
+      upToDate(family);
+      metrics.applySeconds.observe({ ip_family: family }, seconds);
+      log.debug({ family, full: isFull, seconds }, 'policies applied');
+      failures.succeeded(family, { family }, 'policies can be applied again');
+      if (!known.has(family)) log.info({ family, seconds }, 'enforcing network policies');
+      known.add(family);
+    },
+    failed(family, error) {
+      metrics.applyFailures.inc({ ip_family: family });
+      if (!failures.isFailing(family)) {
+        const note = error instanceof Error ? error.message : String(error);
+        events.warning(nodeRef(nodeName), 'FailedToApplyNetworkPolicy', note, ACTION);
+      }
+      failures.failed(
+        family,
+        { family, err: error },
+        'cannot apply network policies; what is enforced stays, trying again',
+      );
+    },
+    disturbed(family, what) {
+      metrics.disturbances.inc({ ip_family: family });
+      log.warn(
+        { family, what },
+        `the policy table is not as it should be (${what}); writing it again`,
+      );
+    },
+    warned: (family, message) => log.warn({ family }, message),
+    deaf: (error) =>
+      log.warn(
+        { err: error },
+        'cannot hear of changes of nf_tables; policies that others remove are not written again',
+      ),
+  };
+}
+
+/** Tells of policies that fail closed, in the log and by a Warning Event on the policy. */
+export function tellOfFaults(
+  log: PolicyObserverOptions['log'],
+  events: Events,
+): PolicyFaultsOptions {
+  const details = ({ policy, field, reason }: ToldFault) => ({
+    policy: `${policy.kind} ${policy.key}`,
+    field,
+    reason,
+  });
+  return {
+    onRaised(fault) {
+      const { policy, field, reason } = fault;
+      log.warn(details(fault), 'a part of this policy cannot be enforced and fails closed');
+      events.sharedWarning(objectRef(policy), 'FailsClosed', `${field}: ${reason}`, ACTION);
+    },
+    onCleared: (fault) => log.info(details(fault), 'the policy no longer fails closed for this'),
+  };
+}
+
+/**
+ * Tells of an object of network policy that is passed over, by a Warning Event on it. The source has put it
+ * into the log, and tells it once until that changes.
+ */
+export function tellOfUnreadable(
+  events: Events,
+  { field, reason }: InvalidObject,
+  object: UnreadableObject,
+): void {
+  if (!POLICY_KINDS.some((kind) => kind === object.kind)) return;
+  const note = `${field}: ${reason}; passed over, and its last readable version stays in force`;
+  events.sharedWarning(objectRef(object), 'Unreadable', note, ACTION);
+}

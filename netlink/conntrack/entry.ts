@@ -1,0 +1,171 @@
+import { familyOf } from '../../api/addresses.ts';
+import type { IpFamily } from '../../api/objects.ts';
+import { addressBytes, addressFamily, addressFormatter } from '../core/address.ts';
+import { type Attribute, encodeAttributes, walkAttributes } from '../core/attribute.ts';
+import { MalformedMessage } from '../core/error.ts';
+import { u32 } from '../core/host.ts';
+import { number, readNumber } from '../core/network.ts';
+import { emptyTuple, readTuple, type Tuple, tupleAttributes } from './tuple.ts';
+
+/** One flow as connection tracking knows it. Addresses are canonical text. */
+export interface ConntrackEntry {
+  readonly family: IpFamily;
+  /** IP protocol number. */
+  readonly protocol: number;
+  readonly origSrc: string;
+  readonly origDst: string;
+  /**
+   * Ports; 0 for protocols that have none. For ICMP and ICMPv6, as in the kernel's own tuple,
+   * the source port is the id and the destination port is type * 256 + code.
+   */
+  readonly origSrcPort: number;
+  readonly origDstPort: number;
+  readonly replySrc: string;
+  readonly replyDst: string;
+  readonly replySrcPort: number;
+  readonly replyDstPort: number;
+  /**
+   * The kernel's, opaque: tells this flow from a later one with the same tuple, unless the later
+   * one happens to lie at the same place in the kernel's memory.
+   */
+  readonly id: number;
+  /** Of the original direction; 0 is the default zone. */
+  readonly zone: number;
+  /** IPS_ bits of linux/netfilter/nf_conntrack_common.h. */
+  readonly status: number;
+}
+
+/** What an entry must have; undefined leaves it open. */
+export interface EntryFilter {
+  readonly family: IpFamily;
+  /** IP protocol number. */
+  readonly protocol?: number | undefined;
+  /** Canonical text, of the same family. */
+  readonly origDst?: string | undefined;
+}
+
+/** struct nfgenmsg of linux/netfilter/nfnetlink.h: u8 family, u8 version, u16 resource. */
+const NFGENMSG = 4;
+
+/** linux/netfilter/nfnetlink_conntrack.h */
+const CTA_TUPLE_ORIG = 1;
+const CTA_TUPLE_REPLY = 2;
+const CTA_STATUS = 3;
+const CTA_ID = 12;
+const CTA_ZONE = 18;
+const CTA_FILTER = 25;
+const CTA_FILTER_ORIG_FLAGS = 1;
+const CTA_FILTER_REPLY_FLAGS = 2;
+/** Bits of CTA_FILTER_ORIG_FLAGS: net/netfilter/nf_internals.h of the kernel's sources. */
+const FILTER_IP_DST = 2;
+const FILTER_PROTO_NUM = 8;
+
+/**
+ * The payload of a dump; with a kernel filter where the filter asks for more than the family.
+ * IPv6 destinations are left to the reader: the kernel compares them the wrong way round, and
+ * would send all flows but those (ctnetlink_filter_match_tuple, from 5.8 to at least 6.18).
+ */
+export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer {
+  const { family, protocol } = filter;
+  const dst = family === 'IPv4' ? filter.origDst : undefined;
+  if (!kernelFilter || (protocol === undefined && dst === undefined)) return header(family);
+  const tuple = tupleAttributes({ src: undefined, dst, protocol, ports: undefined });
+  const flags =
+    (dst === undefined ? 0 : FILTER_IP_DST) | (protocol === undefined ? 0 : FILTER_PROTO_NUM);
+  const attributes: Attribute[] = [
+    { type: CTA_TUPLE_ORIG, value: tuple },
+    {
+      type: CTA_FILTER,
+      value: [
+        { type: CTA_FILTER_ORIG_FLAGS, value: u32(flags) },
+        { type: CTA_FILTER_REPLY_FLAGS, value: u32(0) },
+      ],
+    },
+  ];
+  return Buffer.concat([header(family), encodeAttributes(attributes)]);
+}
+
+/**
+ * The payload that deletes one flow. It always carries a tuple: without one, the kernel would
+ * delete the whole table.
+ */
+export function deletePayload(entry: ConntrackEntry): Buffer {
+  const tuple = tupleAttributes({
+    src: entry.origSrc,
+    dst: entry.origDst,
+    protocol: entry.protocol,
+    ports: [entry.origSrcPort, entry.origDstPort],
+  });
+  const attributes: Attribute[] = [
+    { type: CTA_TUPLE_ORIG, value: tuple },
+    { type: CTA_ID, value: number(entry.id, 4) },
+  ];
+  if (entry.zone !== 0) attributes.push({ type: CTA_ZONE, value: number(entry.zone, 2) });
+  return Buffer.concat([header(entry.family), encodeAttributes(attributes)]);
+}
+
+function header(family: IpFamily): Buffer {
+  const bytes = Buffer.alloc(NFGENMSG);
+  bytes.writeUInt8(addressFamily(family), 0);
+  return bytes;
+}
+
+export type EntryReader = (payload: Buffer) => ConntrackEntry | undefined;
+
+/**
+ * A reader for the entries of one dump. Only of those that pass the filter is text made.
+ * @returns (the reader) undefined for an entry that does not pass.
+ * @throws MalformedMessage (the reader)
+ */
+export function entryReader(filter: EntryFilter): EntryReader {
+  const format = addressFormatter();
+  const passes = byteFilter(filter);
+  return (payload) => {
+    if (payload.length < NFGENMSG) throw new MalformedMessage('conntrack entry without a header');
+    const orig = emptyTuple();
+    const reply = emptyTuple();
+    let id = 0;
+    let status = 0;
+    let zone: number | undefined;
+    walkAttributes(payload, NFGENMSG, payload.length, (type, start, end) => {
+      if (type === CTA_TUPLE_ORIG) readTuple(payload, start, end, orig);
+      else if (type === CTA_TUPLE_REPLY) readTuple(payload, start, end, reply);
+      else if (type === CTA_STATUS) status = readNumber(payload, start, end, 4);
+      else if (type === CTA_ID) id = readNumber(payload, start, end, 4);
+      else if (type === CTA_ZONE) zone = readNumber(payload, start, end, 2);
+    });
+    if (!passes(payload, orig)) return undefined;
+    return {
+      family: filter.family,
+      protocol: orig.protocol,
+      origSrc: format(payload, orig.srcStart, orig.srcEnd),
+      origDst: format(payload, orig.dstStart, orig.dstEnd),
+      origSrcPort: orig.srcPort,
+      origDstPort: orig.dstPort,
+      replySrc: format(payload, reply.srcStart, reply.srcEnd),
+      replyDst: format(payload, reply.dstStart, reply.dstEnd),
+      replySrcPort: reply.srcPort,
+      replyDstPort: reply.dstPort,
+      id,
+      zone: zone ?? orig.zone,
+      status,
+    };
+  };
+}
+
+/** Compares bytes, which costs a tenth of making text of them. */
+function byteFilter({
+  family,
+  protocol,
+  origDst,
+}: EntryFilter): (bytes: Buffer, orig: Tuple) => boolean {
+  if (origDst !== undefined && familyOf(origDst) !== family) {
+    throw new RangeError(`${origDst} is not of family ${family}`);
+  }
+  const wanted = origDst === undefined ? undefined : addressBytes(origDst);
+  const af = addressFamily(family);
+  return (bytes, orig) =>
+    bytes[0] === af &&
+    (protocol === undefined || orig.protocol === protocol) &&
+    (wanted === undefined || wanted.equals(bytes.subarray(orig.dstStart, orig.dstEnd)));
+}

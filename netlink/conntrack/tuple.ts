@@ -1,0 +1,138 @@
+import { addressBytes } from '../core/address.ts';
+import { type Attribute, walkAttributes } from '../core/attribute.ts';
+import { number, readNumber } from '../core/network.ts';
+
+/** linux/netfilter/nfnetlink_conntrack.h */
+const CTA_TUPLE_IP = 1;
+const CTA_TUPLE_PROTO = 2;
+const CTA_TUPLE_ZONE = 3;
+const CTA_IP_V4_SRC = 1;
+const CTA_IP_V4_DST = 2;
+const CTA_IP_V6_SRC = 3;
+const CTA_IP_V6_DST = 4;
+const CTA_PROTO_NUM = 1;
+const CTA_PROTO_SRC_PORT = 2;
+const CTA_PROTO_DST_PORT = 3;
+const CTA_PROTO_ICMP_ID = 4;
+const CTA_PROTO_ICMPV6_CODE = 9;
+
+const IPPROTO_ICMP = 1;
+const IPPROTO_ICMPV6 = 58;
+/** The attribute of the id; type and code are the next two. */
+const icmpIds = new Map([
+  [IPPROTO_ICMP, CTA_PROTO_ICMP_ID],
+  [IPPROTO_ICMPV6, 7],
+]);
+
+/**
+ * One direction of a flow as it was received, the addresses as offsets. As in the kernel's struct
+ * nf_conntrack_tuple, ICMP's id stands in the source port, type and code in the destination port.
+ */
+export interface Tuple {
+  srcStart: number;
+  srcEnd: number;
+  dstStart: number;
+  /** 0 when there is no address. */
+  dstEnd: number;
+  protocol: number;
+  srcPort: number;
+  dstPort: number;
+  zone: number;
+}
+
+/** One direction of a flow to be sent; what is undefined is left out, as filters may. */
+export interface TupleText {
+  readonly src: string | undefined;
+  readonly dst: string | undefined;
+  readonly protocol: number | undefined;
+  readonly ports: readonly [src: number, dst: number] | undefined;
+}
+
+export function emptyTuple(): Tuple {
+  return {
+    srcStart: 0,
+    srcEnd: 0,
+    dstStart: 0,
+    dstEnd: 0,
+    protocol: 0,
+    srcPort: 0,
+    dstPort: 0,
+    zone: 0,
+  };
+}
+
+/**
+ * Reads a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY into a tuple that may have been used before.
+ * @throws MalformedMessage
+ */
+export function readTuple(bytes: Buffer, start: number, end: number, tuple: Tuple): void {
+  walkAttributes(bytes, start, end, (type, from, to) => {
+    if (type === CTA_TUPLE_IP) readAddresses(bytes, from, to, tuple);
+    else if (type === CTA_TUPLE_PROTO) readProtocol(bytes, from, to, tuple);
+    else if (type === CTA_TUPLE_ZONE) tuple.zone = readNumber(bytes, from, to, 2);
+  });
+}
+
+function readAddresses(bytes: Buffer, start: number, end: number, tuple: Tuple): void {
+  walkAttributes(bytes, start, end, (type, from, to) => {
+    if (type === CTA_IP_V4_SRC || type === CTA_IP_V6_SRC) {
+      tuple.srcStart = from;
+      tuple.srcEnd = to;
+    } else if (type === CTA_IP_V4_DST || type === CTA_IP_V6_DST) {
+      tuple.dstStart = from;
+      tuple.dstEnd = to;
+    }
+  });
+}
+
+function readProtocol(bytes: Buffer, start: number, end: number, tuple: Tuple): void {
+  walkAttributes(bytes, start, end, (type, from, to) => {
+    if (type === CTA_PROTO_NUM) tuple.protocol = readNumber(bytes, from, to, 1);
+    else if (type === CTA_PROTO_SRC_PORT) tuple.srcPort = readNumber(bytes, from, to, 2);
+    else if (type === CTA_PROTO_DST_PORT) tuple.dstPort = readNumber(bytes, from, to, 2);
+    else if (type >= CTA_PROTO_ICMP_ID && type <= CTA_PROTO_ICMPV6_CODE) {
+      const part = (type - CTA_PROTO_ICMP_ID) % 3;
+      if (part === 0) tuple.srcPort = readNumber(bytes, from, to, 2);
+      else if (part === 1) tuple.dstPort |= readNumber(bytes, from, to, 1) << 8;
+      else tuple.dstPort |= readNumber(bytes, from, to, 1);
+    }
+  });
+}
+
+/** The content of a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. */
+export function tupleAttributes({ src, dst, protocol, ports }: TupleText): Attribute[] {
+  const tuple: Attribute[] = [];
+  const addresses: Attribute[] = [];
+  if (src !== undefined) addresses.push(addressAttribute(src, CTA_IP_V4_SRC, CTA_IP_V6_SRC));
+  if (dst !== undefined) addresses.push(addressAttribute(dst, CTA_IP_V4_DST, CTA_IP_V6_DST));
+  if (addresses.length > 0) tuple.push({ type: CTA_TUPLE_IP, value: addresses });
+  if (protocol !== undefined) {
+    const value = [{ type: CTA_PROTO_NUM, value: number(protocol, 1) }];
+    if (ports !== undefined) value.push(...portAttributes(protocol, ports));
+    tuple.push({ type: CTA_TUPLE_PROTO, value });
+  }
+  return tuple;
+}
+
+function addressAttribute(text: string, v4: number, v6: number): Attribute {
+  const value = addressBytes(text);
+  return { type: value.length === 4 ? v4 : v6, value };
+}
+
+function portAttributes(
+  protocol: number,
+  [src, dst]: readonly [number, number],
+): { type: number; value: Buffer }[] {
+  const id = icmpIds.get(protocol);
+  if (id === undefined) {
+    return [
+      { type: CTA_PROTO_SRC_PORT, value: number(src, 2) },
+      { type: CTA_PROTO_DST_PORT, value: number(dst, 2) },
+    ];
+  }
+  return [
+    { type: id, value: number(src, 2) },
+    { type: id + 1, value: number(dst >> 8, 1) },
+    { type: id + 2, value: number(dst & 0xff, 1) },
+  ];
+}

@@ -1,0 +1,158 @@
+import { familyOf } from '../../api/addresses.ts';
+import type { Protocol } from '../../api/objects.ts';
+import { type AddressFormatter, addressBytes } from '../core/address.ts';
+import { type Attribute, NLA_F_NET_BYTEORDER, walkAttributes } from '../core/attribute.ts';
+import { number, readNumber } from '../core/network.ts';
+import { protocolNumbers, protocolOf } from '../core/protocol.ts';
+
+/**
+ * A member of a set. Which fields it has depends on the type of the set, and the kernel refuses
+ * what does not fit (`IPSET_ERR_PROTOCOL`):
+ *
+ *     hash:ip            ip
+ *     hash:ip,port       ip  protocol port
+ *     hash:ip,port,ip    ip  protocol port  ip2
+ *     hash:ip,port,net   ip  protocol port  ip2 (CIDR)
+ *     hash:net,net       ip (CIDR)          ip2 (CIDR)
+ *     hash:ip,mark       ip  mark
+ *     bitmap:port        port
+ *
+ * Addresses are canonical text. CIDRs are, too, in entries that come from the kernel, those of one
+ * address included (`10.0.0.1/32`); to the kernel may go a bare address as well.
+ */
+export interface SetEntry {
+  readonly ip?: string;
+  /** A number when it is none that a Service can have: only an entry that others made has it. */
+  readonly protocol?: Protocol | number;
+  readonly port?: number;
+  /** The last port of a range, of which the kernel makes entries of their own. Never from the kernel. */
+  readonly portTo?: number;
+  readonly ip2?: string;
+  /** 32 bits. */
+  readonly mark?: number;
+  /**
+   * The mark, all 32 bits of it, that `SET --map-mark` gives a packet; needs a set with skbinfo.
+   * undefined for one that leaves some bits alone.
+   */
+  readonly skbMark?: number;
+  /** At most 255 bytes; needs a set with comments. */
+  readonly comment?: string;
+}
+
+/** linux/netfilter/ipset/ip_set.h */
+const IPSET_ATTR_DATA = 7;
+const IPSET_ATTR_ADT = 8;
+const IPSET_ATTR_IP = 1;
+const IPSET_ATTR_CIDR = 3;
+const IPSET_ATTR_PORT = 4;
+const IPSET_ATTR_PORT_TO = 5;
+const IPSET_ATTR_PROTO = 7;
+const IPSET_ATTR_MARK = 10;
+const IPSET_ATTR_IP2 = 20;
+const IPSET_ATTR_CIDR2 = 21;
+const IPSET_ATTR_COMMENT = 26;
+/** 64 bits: the mark, then the mask of the bits that it sets. */
+const IPSET_ATTR_SKBMARK = 27;
+const IPSET_ATTR_IPADDR_IPV4 = 1;
+const IPSET_ATTR_IPADDR_IPV6 = 2;
+
+const WHOLE_MARK = 0xffffffff;
+
+/**
+ * The content of an IPSET_ATTR_DATA that adds or deletes an entry.
+ * @throws RangeError for a number or a prefix length out of range. 0 is: the kernel refuses it in
+ * networks of all these types, so two halves must stand for it (`0.0.0.0/1` and `128.0.0.0/1`).
+ */
+export function entryAttributes(entry: SetEntry, withExtensions: boolean): Attribute[] {
+  const { ip, protocol, port, portTo, ip2, mark, skbMark, comment } = entry;
+  const attributes: Attribute[] = [];
+  if (ip !== undefined) pushNet(attributes, ip, IPSET_ATTR_IP, IPSET_ATTR_CIDR);
+  if (port !== undefined) attributes.push(ordered(IPSET_ATTR_PORT, port, 2));
+  if (portTo !== undefined) {
+    // The kernel would swap the two.
+    if (port === undefined || portTo < port) throw new RangeError(`ports ${port} to ${portTo}`);
+    attributes.push(ordered(IPSET_ATTR_PORT_TO, portTo, 2));
+  }
+  if (protocol !== undefined) {
+    const value = typeof protocol === 'number' ? protocol : protocolNumbers[protocol];
+    attributes.push({ type: IPSET_ATTR_PROTO, value: number(value, 1) });
+  }
+  if (ip2 !== undefined) pushNet(attributes, ip2, IPSET_ATTR_IP2, IPSET_ATTR_CIDR2);
+  if (mark !== undefined) attributes.push(ordered(IPSET_ATTR_MARK, mark, 4));
+  if (comment !== undefined && withExtensions) {
+    attributes.push({ type: IPSET_ATTR_COMMENT, value: Buffer.from(`${comment}\0`) });
+  }
+  if (skbMark !== undefined && withExtensions) {
+    const value = Buffer.concat([number(skbMark, 4), number(WHOLE_MARK, 4)]);
+    attributes.push({ type: IPSET_ATTR_SKBMARK | NLA_F_NET_BYTEORDER, value });
+  }
+  return attributes;
+}
+
+/** A number for which ipset insists on the flag that tells its byte order (ip_set_attr_netorder). */
+export function ordered(type: number, value: number, size: 2 | 4): Attribute {
+  return { type: type | NLA_F_NET_BYTEORDER, value: number(value, size) };
+}
+
+function pushNet(attributes: Attribute[], text: string, type: number, cidrType: number): void {
+  const slash = text.indexOf('/');
+  const address = slash < 0 ? text : text.slice(0, slash);
+  const inner = familyOf(address) === 'IPv4' ? IPSET_ATTR_IPADDR_IPV4 : IPSET_ATTR_IPADDR_IPV6;
+  const bytes = addressBytes(address);
+  attributes.push({ type, value: [{ type: inner | NLA_F_NET_BYTEORDER, value: bytes }] });
+  if (slash < 0) return;
+  const length = Number(text.slice(slash + 1));
+  if (!(Number.isInteger(length) && length > 0 && length <= bytes.length * 8)) {
+    throw new RangeError(`prefix length of ${text}`);
+  }
+  attributes.push({ type: cidrType, value: number(length, 1) });
+}
+
+/**
+ * Reads the entries in the attributes of an IPSET_CMD_LIST, from `start` on.
+ * @throws MalformedMessage
+ */
+export function readEntries(bytes: Buffer, start: number, format: AddressFormatter): SetEntry[] {
+  const entries: SetEntry[] = [];
+  walkAttributes(bytes, start, bytes.length, (type, listStart, listEnd) => {
+    if (type !== IPSET_ATTR_ADT) return;
+    walkAttributes(bytes, listStart, listEnd, (inner, from, to) => {
+      if (inner === IPSET_ATTR_DATA) entries.push(readEntry(bytes, from, to, format));
+    });
+  });
+  return entries;
+}
+
+function readEntry(bytes: Buffer, start: number, end: number, format: AddressFormatter): SetEntry {
+  const entry: { -readonly [K in keyof SetEntry]: SetEntry[K] } = {};
+  let cidr: number | undefined;
+  let cidr2: number | undefined;
+  walkAttributes(bytes, start, end, (type, from, to) => {
+    if (type === IPSET_ATTR_IP) entry.ip = readAddress(bytes, from, to, format);
+    else if (type === IPSET_ATTR_PORT) entry.port = readNumber(bytes, from, to, 2);
+    else if (type === IPSET_ATTR_PROTO) {
+      const value = readNumber(bytes, from, to, 1);
+      entry.protocol = protocolOf(value) ?? value;
+    } else if (type === IPSET_ATTR_IP2) entry.ip2 = readAddress(bytes, from, to, format);
+    else if (type === IPSET_ATTR_CIDR) cidr = readNumber(bytes, from, to, 1);
+    else if (type === IPSET_ATTR_CIDR2) cidr2 = readNumber(bytes, from, to, 1);
+    else if (type === IPSET_ATTR_MARK) entry.mark = readNumber(bytes, from, to, 4);
+    else if (type === IPSET_ATTR_COMMENT) {
+      entry.comment = bytes.toString('utf8', from, to).replace(/\0.*$/su, '');
+    } else if (type === IPSET_ATTR_SKBMARK) {
+      const mark = readNumber(bytes, from, to, 4);
+      if (readNumber(bytes, from + 4, to, 4) === WHOLE_MARK) entry.skbMark = mark;
+    }
+  });
+  if (cidr !== undefined && entry.ip !== undefined) entry.ip += `/${cidr}`;
+  if (cidr2 !== undefined && entry.ip2 !== undefined) entry.ip2 += `/${cidr2}`;
+  return entry;
+}
+
+function readAddress(bytes: Buffer, start: number, end: number, format: AddressFormatter): string {
+  let text: string | undefined;
+  walkAttributes(bytes, start, end, (_, from, to) => {
+    text = format(bytes, from, to);
+  });
+  return text ?? format(bytes, start, start);
+}

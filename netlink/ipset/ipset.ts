@@ -1,0 +1,237 @@
+import type { IpFamily } from '../../api/objects.ts';
+import { Slices } from '../../sync/time-slice.ts';
+import { addressFormatter } from '../core/address.ts';
+import { sendAll, type Weighted } from '../core/batches.ts';
+import { NETLINK_NETFILTER } from '../core/descriptor.ts';
+import {
+  EEXIST,
+  EINVAL,
+  EPROTONOSUPPORT,
+  hasErrno,
+  IPSET_ERR_FIND_TYPE,
+  NetlinkError,
+  UnsupportedError,
+} from '../core/error.ts';
+import type { Message, Request } from '../core/message.ts';
+import { NetlinkSocket } from '../core/socket.ts';
+import { readEntries, type SetEntry } from './entry.ts';
+import {
+  createRequest,
+  destroyRequest,
+  entriesRequest,
+  entryRequest,
+  headerRequest,
+  headersRequest,
+  NFGENMSG,
+  protocolRequest,
+  readHeader,
+  readProtocol,
+  readRevision,
+  type SetHeader,
+  type SetSpec,
+  type SetType,
+  swapRequest,
+  typeRequest,
+} from './message.ts';
+
+export type { SetEntry } from './entry.ts';
+export { SET_TYPES, type SetHeader, type SetSpec, type SetType } from './message.ts';
+
+export interface SetChange {
+  readonly op: 'add' | 'delete';
+  readonly set: string;
+  readonly entry: SetEntry;
+}
+
+/** A change that the kernel refused; of a range of ports, a part may have been done. */
+export interface RefusedChange {
+  readonly change: SetChange;
+  readonly error: NetlinkError;
+}
+
+/** IPSET_MAX_RANGE: kernels from 5.16 to early 6.1 refuse bigger ranges with ERANGE. */
+const MAX_RANGE = 1 << 14;
+/** Elements of one send: some 15 ms of the kernel, for which other users of ipset wait. */
+const SEND_ELEMENTS = 4 * MAX_RANGE;
+
+/** The sets of the network namespace in which it was opened. */
+export class Ipsets {
+  readonly #socket: NetlinkSocket;
+  readonly #revisions = new Map<string, number>();
+
+  private constructor(socket: NetlinkSocket) {
+    this.#socket = socket;
+  }
+
+  /**
+   * The kernel loads its modules by itself if it can.
+   * @throws UnsupportedError when the kernel has no ipset; NetlinkError, such as EPERM.
+   */
+  static async open(): Promise<Ipsets> {
+    let socket: NetlinkSocket | undefined;
+    try {
+      socket = new NetlinkSocket(NETLINK_NETFILTER);
+      const spoken = await socket.get(protocolRequest(), readPayload(readProtocol));
+      if (!spoken) throw new UnsupportedError('ipset of protocol version 6');
+      return new Ipsets(socket);
+    } catch (error) {
+      await socket?.close();
+      // It has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg).
+      if (!hasErrno(error, EPROTONOSUPPORT) && !hasErrno(error, EINVAL)) throw error;
+      throw new UnsupportedError('ipset', { cause: error });
+    }
+  }
+
+  /**
+   * All sets, of types that are not known here too.
+   * @throws NetlinkError
+   */
+  list(): Promise<SetHeader[]> {
+    return named('ipset list', this.#socket.dump(headersRequest(), readPayload(readHeader)));
+  }
+
+  /**
+   * The entries of a set of one of the types of SetType, in no order. Those that come or go
+   * meanwhile may be missing. What a SetEntry has no field for (timeouts, `nomatch`) is left out.
+   * @throws NetlinkError: ENOENT when there is no such set.
+   */
+  async entries(name: string): Promise<SetEntry[]> {
+    const entries: SetEntry[] = [];
+    await this.visitEntries(name, (entry) => entries.push(entry));
+    return entries;
+  }
+
+  /** The same one by one, for sets that are too big to be held; each may be visited more than once. */
+  async visitEntries(name: string, visit: (entry: SetEntry) => void): Promise<void> {
+    const format = addressFormatter();
+    const dump = this.#socket.dump(entriesRequest(name), ({ payload }) => {
+      for (const entry of readEntries(payload, NFGENMSG, format)) visit(entry);
+      return undefined;
+    });
+    await named(`ipset list ${name}`, dump);
+  }
+
+  /**
+   * @throws UnsupportedError when the kernel lacks the type.
+   * @throws NetlinkError: EEXIST when there is a set of that name; with `mayExist` only if it
+   * differs in type, family, skbinfo, maxElements or options that are not used here.
+   */
+  async create(spec: SetSpec, { mayExist = false } = {}): Promise<void> {
+    const { name, type, family } = spec;
+    const operation = `ipset create ${name}`;
+    const revision = await this.#revision(type, family);
+    await this.#request(operation, createRequest(spec, revision, mayExist));
+    if (!mayExist || type === 'bitmap:port') return;
+    // ip_set_create compares the families of the types, which hash types have none of.
+    const header = this.#socket.get(headerRequest(name), readPayload(readHeader));
+    if ((await named(operation, header)).family !== family) {
+      throw new NetlinkError(operation, EEXIST);
+    }
+  }
+
+  /** @throws NetlinkError: ENOENT; IPSET_ERR_BUSY when rules or lists refer to it. */
+  async destroy(name: string): Promise<void> {
+    await this.#request(`ipset destroy ${name}`, destroyRequest(name));
+  }
+
+  /**
+   * Exchanges two sets at once, for rules that refer to them too.
+   * @throws NetlinkError: ENOENT; IPSET_ERR_EXIST_SETNAME2 when there is no second one;
+   * IPSET_ERR_TYPE_MISMATCH.
+   */
+  async swap(a: string, b: string): Promise<void> {
+    await this.#request(`ipset swap ${a} ${b}`, swapRequest(a, b));
+  }
+
+  /**
+   * Adds and deletes entries in order, and goes on after one that the kernel refuses. To add an
+   * entry that is there gives it the new extensions (its skbMark, or none); to delete one that is
+   * not there is no error.
+   * @returns the refused ones, in order: ENOENT for no such set, IPSET_ERR_HASH_FULL, ...
+   * @throws RangeError for an entry that cannot be (see entryAttributes), before any is changed.
+   * @throws NetlinkError when the fate of a send is not known; what follows it is not done.
+   */
+  async change(changes: readonly SetChange[]): Promise<RefusedChange[]> {
+    const messages = await encode(changes);
+    const refused = new Map<number, RefusedChange>();
+    for (const { index, error } of await sendAll(this.#socket, messages, SEND_ELEMENTS)) {
+      const position = messages[index]?.position ?? 0;
+      const change = changes[position];
+      if (change === undefined || refused.has(position)) continue;
+      const operation = `ipset ${change.op} ${change.set}`;
+      refused.set(position, { change, error: renamed(operation, error) });
+    }
+    return [...refused.values()];
+  }
+
+  /** Fails what is under way with ECANCELED. */
+  close(): Promise<void> {
+    return this.#socket.close();
+  }
+
+  #request(operation: string, request: Request): Promise<void> {
+    return named(operation, this.#socket.request(request));
+  }
+
+  async #revision(type: SetType, family: IpFamily): Promise<number> {
+    const key = `${type} ${family}`;
+    const known = this.#revisions.get(key);
+    if (known !== undefined) return known;
+    const read = readPayload((payload) => readRevision(payload, type));
+    try {
+      const revision = await this.#socket.get(typeRequest(type, family), read);
+      this.#revisions.set(key, revision);
+      return revision;
+    } catch (error) {
+      if (!hasErrno(error, IPSET_ERR_FIND_TYPE)) throw error;
+      throw new UnsupportedError(`ipset type ${type}`, { cause: error });
+    }
+  }
+}
+
+interface EncodedChange extends Weighted {
+  /** Of the change among all. */
+  readonly position: number;
+}
+
+/** Of everything before anything is sent, so that what cannot be encoded changes nothing. */
+async function encode(changes: readonly SetChange[]): Promise<EncodedChange[]> {
+  const messages: EncodedChange[] = [];
+  const slices = new Slices();
+  for (const [position, { op, set, entry }] of changes.entries()) {
+    for (const part of splitRange(entry)) {
+      const { port = 0, portTo = port } = part;
+      const request = entryRequest(op, set, part);
+      messages.push({ position, request, weight: portTo - port + 1 });
+    }
+    if (slices.isOver()) await slices.turn();
+  }
+  return messages;
+}
+
+function splitRange(entry: SetEntry): SetEntry[] {
+  const { port, portTo } = entry;
+  if (port === undefined || portTo === undefined || portTo - port < MAX_RANGE) return [entry];
+  const parts: SetEntry[] = [];
+  for (let first = port; first <= portTo; first += MAX_RANGE) {
+    parts.push({ ...entry, port: first, portTo: Math.min(first + MAX_RANGE - 1, portTo) });
+  }
+  return parts;
+}
+
+function readPayload<T>(read: (payload: Buffer) => T): (message: Message) => T {
+  return ({ payload }) => read(payload);
+}
+
+/** Gives errors of the kernel an operation that tells more than the number of a message. */
+async function named<T>(operation: string, work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    throw error instanceof NetlinkError ? renamed(operation, error) : error;
+  }
+}
+
+function renamed(operation: string, error: NetlinkError): NetlinkError {
+  return new NetlinkError(operation, error.errno, error.extendedAck, { cause: error });
+}

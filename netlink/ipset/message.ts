@@ -1,0 +1,259 @@
+import type { IpFamily } from '../../api/objects.ts';
+import { AF_INET, AF_INET6, addressFamily } from '../core/address.ts';
+import { type Attribute, encodeAttributes, readAttributes } from '../core/attribute.ts';
+import { MalformedMessage } from '../core/error.ts';
+import type { Request } from '../core/message.ts';
+import { number, readNumber } from '../core/network.ts';
+import { entryAttributes, ordered, type SetEntry } from './entry.ts';
+
+/**
+ * The types that can be created, each with the highest revision whose meaning is known here: those
+ * of Linux 6.18 (IPSET_TYPE_REV_MAX in net/netfilter/ipset/). A revision only adds attributes that
+ * are optional, so requests are the same for all from that of skbinfo on, which Linux 3.18 has.
+ */
+const revisions = {
+  'hash:ip': 6,
+  'hash:ip,port': 7,
+  'hash:ip,port,ip': 6,
+  'hash:ip,port,net': 8,
+  'hash:net,net': 4,
+  'hash:ip,mark': 3,
+  'bitmap:port': 3,
+} as const;
+
+export type SetType = keyof typeof revisions;
+export const SET_TYPES = Object.keys(revisions) as readonly SetType[];
+
+/** A set to be created. */
+export interface SetSpec {
+  /** 1 to 31 bytes. */
+  readonly name: string;
+  readonly type: SetType;
+  /** bitmap:port has none, and holds ports of all protocols. */
+  readonly family: IpFamily;
+  /** Whether entries carry marks (`skbMark`). */
+  readonly skbinfo: boolean;
+  /** Whether entries carry a comment; default: no. */
+  readonly comments?: boolean;
+  /** bitmap:port always has room for all ports. */
+  readonly maxElements: number;
+}
+
+/** A set that there is, of whatever type. */
+export interface SetHeader {
+  readonly name: string;
+  /** A SetType, or one that is not known here. */
+  readonly type: string;
+  /** undefined for types that have none. */
+  readonly family: IpFamily | undefined;
+  readonly revision: number;
+  readonly skbinfo: boolean;
+  readonly comments: boolean;
+  /** undefined for bitmaps and lists. */
+  readonly maxElements: number | undefined;
+  readonly elements: number;
+  /** Rules and lists that refer to it: as long as there are any, it cannot be destroyed. */
+  readonly references: number;
+}
+
+/** linux/netfilter/nfnetlink.h; subsystem << 8 | message. */
+const NFNL_SUBSYS_IPSET = 6 << 8;
+/** struct nfgenmsg: u8 family, u8 version, u16 resource. The family may be any of the two. */
+export const NFGENMSG = 4;
+const header = Buffer.from([AF_INET, 0, 0, 0]);
+
+/** linux/netfilter/ipset/ip_set.h. Version 6 of the protocol is what all kernels speak. */
+const IPSET_PROTOCOL = 6;
+const IPSET_CMD_PROTOCOL = 1;
+const IPSET_CMD_CREATE = 2;
+const IPSET_CMD_DESTROY = 3;
+const IPSET_CMD_SWAP = 6;
+const IPSET_CMD_LIST = 7;
+const IPSET_CMD_ADD = 9;
+const IPSET_CMD_DEL = 10;
+const IPSET_CMD_HEADER = 12;
+const IPSET_CMD_TYPE = 13;
+
+const IPSET_ATTR_PROTOCOL = 1;
+const IPSET_ATTR_SETNAME = 2;
+const IPSET_ATTR_TYPENAME = 3;
+const IPSET_ATTR_SETNAME2 = 3;
+const IPSET_ATTR_REVISION = 4;
+const IPSET_ATTR_FAMILY = 5;
+const IPSET_ATTR_FLAGS = 6;
+const IPSET_ATTR_DATA = 7;
+const IPSET_ATTR_PROTOCOL_MIN = 10;
+/** Inside IPSET_ATTR_DATA. */
+const IPSET_ATTR_PORT = 4;
+const IPSET_ATTR_PORT_TO = 5;
+const IPSET_ATTR_CADT_FLAGS = 8;
+const IPSET_ATTR_MAXELEM = 19;
+const IPSET_ATTR_ELEMENTS = 24;
+const IPSET_ATTR_REFERENCES = 25;
+
+const IPSET_FLAG_LIST_HEADER = 1 << 2;
+const IPSET_FLAG_WITH_COMMENT = 1 << 4;
+const IPSET_FLAG_WITH_SKBINFO = 1 << 6;
+const IPSET_MAXNAMELEN = 32;
+const NFPROTO_UNSPEC = 0;
+
+/**
+ * Without it the kernel sets IPSET_FLAG_EXIST: to create a set that is there, and to add an entry
+ * that is there or delete one that is not, is no error (flag_exist in ip_set_core.c).
+ */
+const NLM_F_EXCL = 0x200;
+
+/** Asks which versions of the protocol the kernel speaks. */
+export function protocolRequest(): Request {
+  return command(IPSET_CMD_PROTOCOL, []);
+}
+
+/** Whether an answer to `protocolRequest` includes the version that is spoken here. */
+export function readProtocol(payload: Buffer): boolean {
+  const attributes = readAttributes(payload, NFGENMSG);
+  const newest = requiredNumber(attributes, IPSET_ATTR_PROTOCOL, 1);
+  const oldest = optionalNumber(attributes, IPSET_ATTR_PROTOCOL_MIN, 1) ?? newest;
+  return oldest <= IPSET_PROTOCOL && newest >= IPSET_PROTOCOL;
+}
+
+/** Asks which revisions of a type the kernel has. */
+export function typeRequest(type: SetType, family: IpFamily): Request {
+  return command(IPSET_CMD_TYPE, [
+    { type: IPSET_ATTR_TYPENAME, value: string(type) },
+    { type: IPSET_ATTR_FAMILY, value: number(typeFamily(type, family), 1) },
+  ]);
+}
+
+/** The highest revision that both the kernel, by its answer to `typeRequest`, and this side know. */
+export function readRevision(payload: Buffer, type: SetType): number {
+  const newest = requiredNumber(readAttributes(payload, NFGENMSG), IPSET_ATTR_REVISION, 1);
+  return Math.min(newest, revisions[type]);
+}
+
+/** @throws RangeError */
+export function createRequest(spec: SetSpec, revision: number, mayExist: boolean): Request {
+  const { name, type, family, skbinfo, comments = false, maxElements } = spec;
+  const data =
+    type === 'bitmap:port'
+      ? [ordered(IPSET_ATTR_PORT, 0, 2), ordered(IPSET_ATTR_PORT_TO, 0xffff, 2)]
+      : [ordered(IPSET_ATTR_MAXELEM, maxElements, 4)];
+  const flags = (skbinfo ? IPSET_FLAG_WITH_SKBINFO : 0) | (comments ? IPSET_FLAG_WITH_COMMENT : 0);
+  if (flags !== 0) data.push(ordered(IPSET_ATTR_CADT_FLAGS, flags, 4));
+  const attributes: Attribute[] = [
+    setName(name),
+    { type: IPSET_ATTR_TYPENAME, value: string(type) },
+    { type: IPSET_ATTR_REVISION, value: number(revision, 1) },
+    { type: IPSET_ATTR_FAMILY, value: number(typeFamily(type, family), 1) },
+    { type: IPSET_ATTR_DATA, value: data },
+  ];
+  return command(IPSET_CMD_CREATE, attributes, mayExist ? 0 : NLM_F_EXCL);
+}
+
+/** @throws RangeError */
+export function destroyRequest(name: string): Request {
+  // Kernels differ on whether a set that is not there is an error, unless told that it is.
+  return command(IPSET_CMD_DESTROY, [setName(name)], NLM_F_EXCL);
+}
+
+/** @throws RangeError */
+export function swapRequest(from: string, to: string): Request {
+  return command(IPSET_CMD_SWAP, [setName(from), setName(to, IPSET_ATTR_SETNAME2)]);
+}
+
+/** Asks for the header of a set, without what a dump tells in IPSET_ATTR_DATA. @throws RangeError */
+export function headerRequest(name: string): Request {
+  return command(IPSET_CMD_HEADER, [setName(name)]);
+}
+
+/** Asks, as a dump, for the headers of all sets. */
+export function headersRequest(): Request {
+  return command(IPSET_CMD_LIST, [ordered(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_HEADER, 4)]);
+}
+
+/** Asks, as a dump, for a set and its entries. @throws RangeError */
+export function entriesRequest(name: string): Request {
+  return command(IPSET_CMD_LIST, [setName(name)]);
+}
+
+/**
+ * Adds an entry, or gives one that is there the extensions of this one; or deletes it.
+ * @throws RangeError
+ */
+export function entryRequest(op: 'add' | 'delete', set: string, entry: SetEntry): Request {
+  const data = entryAttributes(entry, op === 'add');
+  return command(op === 'add' ? IPSET_CMD_ADD : IPSET_CMD_DEL, [
+    setName(set),
+    { type: IPSET_ATTR_DATA, value: data },
+  ]);
+}
+
+/**
+ * Reads a message that answers `headersRequest`, or `headerRequest` with the rest at zero.
+ * @throws MalformedMessage
+ */
+export function readHeader(payload: Buffer): SetHeader {
+  const attributes = readAttributes(payload, NFGENMSG);
+  const bytes = attributes.get(IPSET_ATTR_DATA);
+  const data = bytes === undefined ? new Map<number, Buffer>() : readAttributes(bytes, 0);
+  const family = requiredNumber(attributes, IPSET_ATTR_FAMILY, 1);
+  const flags = optionalNumber(data, IPSET_ATTR_CADT_FLAGS, 4) ?? 0;
+  return {
+    name: requiredText(attributes, IPSET_ATTR_SETNAME),
+    type: requiredText(attributes, IPSET_ATTR_TYPENAME),
+    family: family === AF_INET ? 'IPv4' : family === AF_INET6 ? 'IPv6' : undefined,
+    revision: requiredNumber(attributes, IPSET_ATTR_REVISION, 1),
+    skbinfo: (flags & IPSET_FLAG_WITH_SKBINFO) !== 0,
+    comments: (flags & IPSET_FLAG_WITH_COMMENT) !== 0,
+    maxElements: optionalNumber(data, IPSET_ATTR_MAXELEM, 4),
+    elements: optionalNumber(data, IPSET_ATTR_ELEMENTS, 4) ?? 0,
+    references: optionalNumber(data, IPSET_ATTR_REFERENCES, 4) ?? 0,
+  };
+}
+
+function command(type: number, attributes: readonly Attribute[], flags = 0): Request {
+  const protocol = { type: IPSET_ATTR_PROTOCOL, value: number(IPSET_PROTOCOL, 1) };
+  const payload = Buffer.concat([header, encodeAttributes([protocol, ...attributes])]);
+  return { type: NFNL_SUBSYS_IPSET | type, flags, payload };
+}
+
+/** Never empty: destroying or flushing without a name would do it to all sets. */
+function setName(name: string, type = IPSET_ATTR_SETNAME): Attribute {
+  const value = string(name);
+  if (value.length < 2 || value.length > IPSET_MAXNAMELEN || name.includes('\0')) {
+    throw new RangeError(`name of a set: ${JSON.stringify(name)}`);
+  }
+  return { type, value };
+}
+
+function typeFamily(type: SetType, family: IpFamily): number {
+  return type === 'bitmap:port' ? NFPROTO_UNSPEC : addressFamily(family);
+}
+
+function string(text: string): Buffer {
+  return Buffer.from(`${text}\0`);
+}
+
+function requiredText(attributes: ReadonlyMap<number, Buffer>, type: number): string {
+  const bytes = attributes.get(type);
+  if (bytes === undefined) throw new MalformedMessage(`set without attribute ${type}`);
+  return bytes.toString('utf8').replace(/\0.*$/su, '');
+}
+
+function optionalNumber(
+  attributes: ReadonlyMap<number, Buffer>,
+  type: number,
+  size: 1 | 4,
+): number | undefined {
+  const bytes = attributes.get(type);
+  return bytes === undefined ? undefined : readNumber(bytes, 0, bytes.length, size);
+}
+
+function requiredNumber(
+  attributes: ReadonlyMap<number, Buffer>,
+  type: number,
+  size: 1 | 4,
+): number {
+  const value = optionalNumber(attributes, type, size);
+  if (value === undefined) throw new MalformedMessage(`set without attribute ${type}`);
+  return value;
+}

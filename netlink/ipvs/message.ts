@@ -1,0 +1,271 @@
+import { familyOf } from '../../api/addresses.ts';
+import { type IpFamily, PROTOCOLS } from '../../api/objects.ts';
+import {
+  type AddressFormatter,
+  AF_INET,
+  AF_INET6,
+  addressBytes,
+  addressFamily,
+} from '../core/address.ts';
+import { type Attribute, readAttributes } from '../core/attribute.ts';
+import { MalformedMessage } from '../core/error.ts';
+import { genericPayload, readGeneric } from '../core/generic.ts';
+import { readU16, readU32, u16, u32 } from '../core/host.ts';
+import { protocolNumbers } from '../core/protocol.ts';
+import type {
+  IpvsChange,
+  IpvsDestination,
+  IpvsDestinationKey,
+  IpvsDestinationState,
+  IpvsService,
+  IpvsServiceConfig,
+  IpvsServiceKey,
+  IpvsTimeouts,
+} from './objects.ts';
+
+/** linux/ip_vs.h, as all that follows. */
+const IPVS_CMD_GET_SERVICE = 4;
+const IPVS_CMD_GET_DEST = 8;
+const IPVS_CMD_SET_CONFIG = 12;
+const commands: Readonly<Record<IpvsChange['op'], number>> = {
+  'add-service': 1,
+  'edit-service': 2,
+  'delete-service': 3,
+  'add-destination': 5,
+  'edit-destination': 6,
+  'delete-destination': 7,
+};
+
+const IPVS_CMD_ATTR_SERVICE = 1;
+const IPVS_CMD_ATTR_DEST = 2;
+const IPVS_CMD_ATTR_TIMEOUT_TCP = 4;
+const IPVS_CMD_ATTR_TIMEOUT_TCP_FIN = 5;
+const IPVS_CMD_ATTR_TIMEOUT_UDP = 6;
+
+const IPVS_SVC_ATTR_AF = 1;
+const IPVS_SVC_ATTR_PROTOCOL = 2;
+const IPVS_SVC_ATTR_ADDR = 3;
+const IPVS_SVC_ATTR_PORT = 4;
+const IPVS_SVC_ATTR_FWMARK = 5;
+const IPVS_SVC_ATTR_SCHED_NAME = 6;
+/** struct ip_vs_flags: u32 flags, u32 mask. */
+const IPVS_SVC_ATTR_FLAGS = 7;
+const IPVS_SVC_ATTR_TIMEOUT = 8;
+const IPVS_SVC_ATTR_NETMASK = 9;
+
+const IP_VS_SVC_F_PERSISTENT = 1;
+/** The kernel's own: a service that is sent with it is not hashed, never found and never freed. */
+const IP_VS_SVC_F_HASHED = 2;
+
+const IPVS_DEST_ATTR_ADDR = 1;
+const IPVS_DEST_ATTR_PORT = 2;
+const IPVS_DEST_ATTR_FWD_METHOD = 3;
+const IPVS_DEST_ATTR_WEIGHT = 4;
+const IPVS_DEST_ATTR_U_THRESH = 5;
+const IPVS_DEST_ATTR_L_THRESH = 6;
+const IPVS_DEST_ATTR_ACTIVE_CONNS = 7;
+const IPVS_DEST_ATTR_INACT_CONNS = 8;
+const IPVS_DEST_ATTR_PERSIST_CONNS = 9;
+const IPVS_DEST_ATTR_ADDR_FAMILY = 11;
+
+const IP_VS_CONN_F_MASQ = 0;
+
+/** union nf_inet_addr of linux/netfilter.h: 16 bytes, of which IPv4 uses the first 4. */
+const ADDRESS = 16;
+
+/**
+ * The payload that makes a change.
+ * @throws RangeError for a mark of 0, an address of another family than the service, or a number
+ * that its field cannot hold.
+ */
+export function changePayload(change: IpvsChange): Buffer {
+  const { key } = change;
+  const service = keyAttributes(key);
+  if ('config' in change) service.push(...configAttributes(key.family, change.config));
+  const attributes: Attribute[] = [{ type: IPVS_CMD_ATTR_SERVICE, value: service }];
+  if ('destination' in change) {
+    const value = destinationKeyAttributes(key.family, change.destination);
+    if (change.op !== 'delete-destination') {
+      value.push(...destinationAttributes(change.destination));
+    }
+    attributes.push({ type: IPVS_CMD_ATTR_DEST, value });
+  }
+  return genericPayload(commands[change.op], attributes);
+}
+
+/** The payload of a dump of all services; the kernel has none of those of one family. */
+export function servicesPayload(): Buffer {
+  return genericPayload(IPVS_CMD_GET_SERVICE, []);
+}
+
+/** The payload of a dump of the destinations of a service. @throws RangeError as `changePayload`. */
+export function destinationsPayload(key: IpvsServiceKey): Buffer {
+  const attributes = [{ type: IPVS_CMD_ATTR_SERVICE, value: keyAttributes(key) }];
+  return genericPayload(IPVS_CMD_GET_DEST, attributes);
+}
+
+export function setTimeoutsPayload({ tcp, tcpFin, udp }: IpvsTimeouts): Buffer {
+  return genericPayload(IPVS_CMD_SET_CONFIG, [
+    { type: IPVS_CMD_ATTR_TIMEOUT_TCP, value: u32(tcp) },
+    { type: IPVS_CMD_ATTR_TIMEOUT_TCP_FIN, value: u32(tcpFin) },
+    { type: IPVS_CMD_ATTR_TIMEOUT_UDP, value: u32(udp) },
+  ]);
+}
+
+function keyAttributes(key: IpvsServiceKey): Attribute[] {
+  const family = { type: IPVS_SVC_ATTR_AF, value: u16(addressFamily(key.family)) };
+  if (key.kind === 'mark') {
+    // Mark 0 is none to the kernel, which would make a service of TCP port 0 of address 0 of it.
+    if (key.mark === 0) throw new RangeError('no service can have the mark 0');
+    return [family, { type: IPVS_SVC_ATTR_FWMARK, value: u32(key.mark) }];
+  }
+  return [
+    family,
+    { type: IPVS_SVC_ATTR_PROTOCOL, value: u16(protocolNumbers[key.protocol]) },
+    { type: IPVS_SVC_ATTR_ADDR, value: unionAddress(key.family, key.address) },
+    { type: IPVS_SVC_ATTR_PORT, value: networkPort(key.port) },
+  ];
+}
+
+/** All of them are mandatory (ip_vs_genl_parse_service in net/netfilter/ipvs/ip_vs_ctl.c). */
+function configAttributes(family: IpFamily, config: IpvsServiceConfig): Attribute[] {
+  const { scheduler, schedulerFlags, persistenceSeconds } = config;
+  const persistent = persistenceSeconds === 0 ? 0 : IP_VS_SVC_F_PERSISTENT;
+  const flags = (withoutOwnFlags(schedulerFlags) | persistent) >>> 0;
+  return [
+    { type: IPVS_SVC_ATTR_SCHED_NAME, value: Buffer.from(`${scheduler}\0`) },
+    // With a full mask, or an edited service would keep flags that it had before.
+    { type: IPVS_SVC_ATTR_FLAGS, value: Buffer.concat([u32(flags), u32(0xffffffff)]) },
+    { type: IPVS_SVC_ATTR_TIMEOUT, value: u32(persistenceSeconds) },
+    // A mask for IPv4, in network order if it were not all ones; a prefix length for IPv6.
+    { type: IPVS_SVC_ATTR_NETMASK, value: u32(family === 'IPv4' ? 0xffffffff : 128) },
+  ];
+}
+
+/** Without those that are no choice of `schedulerFlags`. */
+function withoutOwnFlags(flags: number): number {
+  return (flags & ~(IP_VS_SVC_F_PERSISTENT | IP_VS_SVC_F_HASHED)) >>> 0;
+}
+
+function destinationKeyAttributes(
+  family: IpFamily,
+  { address, port }: IpvsDestinationKey,
+): Attribute[] {
+  return [
+    { type: IPVS_DEST_ATTR_ADDR_FAMILY, value: u16(addressFamily(family)) },
+    { type: IPVS_DEST_ATTR_ADDR, value: unionAddress(family, address) },
+    { type: IPVS_DEST_ATTR_PORT, value: networkPort(port) },
+  ];
+}
+
+/** Mandatory, too (ip_vs_genl_parse_dest). Thresholds of 0 are none. */
+function destinationAttributes({ weight }: IpvsDestination): Attribute[] {
+  return [
+    { type: IPVS_DEST_ATTR_FWD_METHOD, value: u32(IP_VS_CONN_F_MASQ) },
+    { type: IPVS_DEST_ATTR_WEIGHT, value: u32(weight) },
+    { type: IPVS_DEST_ATTR_U_THRESH, value: u32(0) },
+    { type: IPVS_DEST_ATTR_L_THRESH, value: u32(0) },
+  ];
+}
+
+function unionAddress(family: IpFamily, address: string): Buffer {
+  // The kernel would take the first 4 bytes of an IPv6 address for an IPv4 one.
+  if (familyOf(address) !== family) throw new RangeError(`${address} is not of family ${family}`);
+  const bytes = Buffer.allocUnsafe(ADDRESS).fill(0);
+  addressBytes(address).copy(bytes);
+  return bytes;
+}
+
+function networkPort(port: number): Buffer {
+  const bytes = Buffer.allocUnsafe(2);
+  bytes.writeUInt16BE(port);
+  return bytes;
+}
+
+/**
+ * A service of a dump. Statistics, persistence engines and the netmask of persistence are not
+ * looked at.
+ * @returns undefined for one of another protocol than TCP, UDP and SCTP.
+ * @throws MalformedMessage
+ */
+export function readService(payload: Buffer, format: AddressFormatter): IpvsService | undefined {
+  const service = nested(payload, IPVS_CMD_ATTR_SERVICE);
+  const key = readKey(service, format);
+  if (key === undefined) return undefined;
+  const flags = readU32(field(service, IPVS_SVC_ATTR_FLAGS, 8), 0);
+  const timeout = readU32(field(service, IPVS_SVC_ATTR_TIMEOUT, 4), 0);
+  return {
+    key,
+    scheduler: field(service, IPVS_SVC_ATTR_SCHED_NAME, 1).toString('utf8').replace(/\0.*$/su, ''),
+    schedulerFlags: withoutOwnFlags(flags),
+    persistenceSeconds: (flags & IP_VS_SVC_F_PERSISTENT) === 0 ? 0 : timeout,
+  };
+}
+
+function readKey(
+  service: ReadonlyMap<number, Buffer>,
+  format: AddressFormatter,
+): IpvsServiceKey | undefined {
+  const family = readFamily(field(service, IPVS_SVC_ATTR_AF, 2));
+  const mark = service.get(IPVS_SVC_ATTR_FWMARK);
+  // The kernel sends either the mark or the address.
+  if (mark !== undefined) {
+    return { family, kind: 'mark', mark: readU32(field(service, IPVS_SVC_ATTR_FWMARK, 4), 0) };
+  }
+  const number = readU16(field(service, IPVS_SVC_ATTR_PROTOCOL, 2), 0);
+  const address = readUnion(family, field(service, IPVS_SVC_ATTR_ADDR, ADDRESS), format);
+  const port = field(service, IPVS_SVC_ATTR_PORT, 2).readUInt16BE();
+  const protocol = PROTOCOLS.find((name) => protocolNumbers[name] === number);
+  return protocol && { family, kind: 'address', protocol, address, port };
+}
+
+/**
+ * A destination of a dump.
+ * @param family Of its service; a tunnel's destination may be of the other one, and says so.
+ * @throws MalformedMessage
+ */
+export function readDestination(
+  payload: Buffer,
+  family: IpFamily,
+  format: AddressFormatter,
+): IpvsDestinationState {
+  const destination = nested(payload, IPVS_CMD_ATTR_DEST);
+  const number = (type: number) => readU32(field(destination, type, 4), 0);
+  // Kernels before 3.18 do not have it.
+  const own = destination.get(IPVS_DEST_ATTR_ADDR_FAMILY);
+  const bytes = field(destination, IPVS_DEST_ATTR_ADDR, ADDRESS);
+  return {
+    address: readUnion(own === undefined ? family : readFamily(own), bytes, format),
+    port: field(destination, IPVS_DEST_ATTR_PORT, 2).readUInt16BE(),
+    weight: number(IPVS_DEST_ATTR_WEIGHT),
+    masquerade: number(IPVS_DEST_ATTR_FWD_METHOD) === IP_VS_CONN_F_MASQ,
+    activeConnections: number(IPVS_DEST_ATTR_ACTIVE_CONNS),
+    inactiveConnections: number(IPVS_DEST_ATTR_INACT_CONNS),
+    persistentConnections: number(IPVS_DEST_ATTR_PERSIST_CONNS),
+  };
+}
+
+function nested(payload: Buffer, type: number): Map<number, Buffer> {
+  return readAttributes(field(readGeneric(payload), type, 0), 0);
+}
+
+/** @throws MalformedMessage when it is missing, or has fewer bytes than `size`. */
+function field(attributes: ReadonlyMap<number, Buffer>, type: number, size: number): Buffer {
+  const value = attributes.get(type);
+  if (value === undefined) throw new MalformedMessage(`IPVS attribute ${type} is missing`);
+  if (value.length < size) {
+    throw new MalformedMessage(`IPVS attribute ${type} of ${value.length} bytes, not ${size}`);
+  }
+  return value;
+}
+
+function readFamily(bytes: Buffer): IpFamily {
+  const family = bytes.length < 2 ? 0 : readU16(bytes, 0);
+  if (family === AF_INET) return 'IPv4';
+  if (family === AF_INET6) return 'IPv6';
+  throw new MalformedMessage(`IPVS address of family ${family}`);
+}
+
+function readUnion(family: IpFamily, bytes: Buffer, format: AddressFormatter): string {
+  return format(bytes, 0, family === 'IPv4' ? 4 : ADDRESS);
+}

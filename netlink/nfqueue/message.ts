@@ -1,0 +1,115 @@
+/** NFQUEUE on the wire: linux/netfilter/nfnetlink_queue.h. */
+import {
+  ATTRIBUTE_HEADER,
+  type Attribute,
+  encodeAttributes,
+  walkAttributes,
+} from '../core/attribute.ts';
+import { MalformedMessage } from '../core/error.ts';
+import { encodeMessages, MESSAGE_HEADER, type Message, NLM_F_ACK } from '../core/message.ts';
+import { number, readNumber } from '../core/network.ts';
+
+/** A packet that waits in a queue until it is accepted. */
+export interface QueuedPacket {
+  /** The kernel counts the packets of a queue. */
+  readonly id: number;
+  /** Index of the link by which it came, the port of a bridge if it is known; 0: the node itself sends it. */
+  readonly link: number;
+  /** From the IP header on. A view of the receive buffer: valid during the callback only. */
+  readonly bytes: Buffer;
+}
+
+const NFNL_SUBSYS_QUEUE = 3 << 8;
+export const NFQNL_MSG_PACKET = NFNL_SUBSYS_QUEUE | 0;
+const NFQNL_MSG_VERDICT = NFNL_SUBSYS_QUEUE | 1;
+const NFQNL_MSG_CONFIG = NFNL_SUBSYS_QUEUE | 2;
+
+/** struct nfgenmsg: u8 family, u8 version, u16 queue in network order. */
+const NFGENMSG = 4;
+
+const NFQA_CFG_CMD = 1;
+const NFQA_CFG_PARAMS = 2;
+const NFQA_CFG_QUEUE_MAXLEN = 3;
+const NFQA_CFG_MASK = 4;
+const NFQA_CFG_FLAGS = 5;
+const NFQNL_CFG_CMD_BIND = 1;
+const NFQNL_COPY_PACKET = 2;
+const NFQA_CFG_F_FAIL_OPEN = 1;
+/** Bytes that are copied: all, but for four that an attribute has no room for. */
+const COPY_RANGE = 0xffff;
+
+const NFQA_PACKET_HDR = 1;
+const NFQA_VERDICT_HDR = 2;
+const NFQA_IFINDEX_INDEV = 5;
+const NFQA_IFINDEX_PHYSINDEV = 7;
+const NFQA_PAYLOAD = 10;
+const NF_ACCEPT = 1;
+
+/**
+ * The message that binds a queue, to be acknowledged. With everything that the queue is to be, for a
+ * packet that meets one without a copy mode is dropped.
+ * @param maxLength Packets that wait; those beyond go by unseen.
+ */
+export function bindMessage(queue: number, maxLength: number, sequence: number): Buffer {
+  const attributes: Attribute[] = [
+    // u8 command, u8 padding, u16 family, which is not looked at since 3.8.
+    { type: NFQA_CFG_CMD, value: Buffer.from([NFQNL_CFG_CMD_BIND, 0, 0, 0]) },
+    {
+      type: NFQA_CFG_PARAMS,
+      value: Buffer.concat([number(COPY_RANGE, 4), number(NFQNL_COPY_PACKET, 1)]),
+    },
+    lengthAttribute(maxLength),
+    { type: NFQA_CFG_MASK, value: number(NFQA_CFG_F_FAIL_OPEN, 4) },
+    { type: NFQA_CFG_FLAGS, value: number(NFQA_CFG_F_FAIL_OPEN, 4) },
+  ];
+  return encode(NFQNL_MSG_CONFIG, NLM_F_ACK, queue, attributes, sequence);
+}
+
+/** The message that makes a queue that is bound longer or shorter. */
+export function lengthMessage(queue: number, maxLength: number): Buffer {
+  return encode(NFQNL_MSG_CONFIG, 0, queue, [lengthAttribute(maxLength)], 0);
+}
+
+function lengthAttribute(maxLength: number): Attribute {
+  return { type: NFQA_CFG_QUEUE_MAXLEN, value: number(maxLength, 4) };
+}
+
+const VERDICT_ID = MESSAGE_HEADER + NFGENMSG + ATTRIBUTE_HEADER + 4;
+
+/** The message that accepts packets of a queue, once `setPacket` has said which. */
+export function acceptMessage(queue: number): Buffer {
+  const verdict = Buffer.concat([number(NF_ACCEPT, 4), number(0, 4)]);
+  return encode(NFQNL_MSG_VERDICT, 0, queue, [{ type: NFQA_VERDICT_HDR, value: verdict }], 0);
+}
+
+export function setPacket(message: Buffer, id: number): void {
+  message.writeUInt32BE(id, VERDICT_ID);
+}
+
+/** @throws MalformedMessage */
+export function readPacket({ payload }: Message): QueuedPacket {
+  let id: number | undefined;
+  let device = 0;
+  let port = 0;
+  let bytes = payload.subarray(0, 0);
+  walkAttributes(payload, NFGENMSG, payload.length, (type, start, end) => {
+    if (type === NFQA_PACKET_HDR) id = readNumber(payload, start, end, 4);
+    else if (type === NFQA_IFINDEX_INDEV) device = readNumber(payload, start, end, 4);
+    else if (type === NFQA_IFINDEX_PHYSINDEV) port = readNumber(payload, start, end, 4);
+    else if (type === NFQA_PAYLOAD) bytes = payload.subarray(start, end);
+  });
+  if (id === undefined) throw new MalformedMessage('queued packet without a number');
+  return { id, link: port === 0 ? device : port, bytes };
+}
+
+function encode(
+  type: number,
+  flags: number,
+  queue: number,
+  attributes: readonly Attribute[],
+  sequence: number,
+): Buffer {
+  const header = Buffer.from([0, 0, queue >> 8, queue & 0xff]);
+  const payload = Buffer.concat([header, encodeAttributes(attributes)]);
+  return encodeMessages([{ type, flags, payload }], sequence);
+}

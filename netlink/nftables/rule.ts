@@ -1,0 +1,239 @@
+/** Rules of nf_tables: expressions as linux/netfilter/nf_tables.h has them, in the kernel's attributes. */
+
+import type { IpFamily } from '../../api/objects.ts';
+import { addressFamily } from '../core/address.ts';
+import { type Attribute, encodeAttributes } from '../core/attribute.ts';
+import { number } from '../core/network.ts';
+import { NFT_OBJECT_COUNTER } from './counter.ts';
+import {
+  NFTA_DATA_VALUE,
+  NFTA_DATA_VERDICT,
+  NFTA_VERDICT_CHAIN,
+  NFTA_VERDICT_CODE,
+  nameBytes,
+  VERDICT_CODES,
+} from './message.ts';
+import type { NftVerdict } from './types.ts';
+
+/** One expression of a rule, encoded. */
+export type NftExpression = Attribute;
+
+/** A register of four bytes, 0 to 15; values that are longer take those that follow, too. */
+export type Register = number;
+
+/** NFT_REG32_00. */
+const REGISTER_BASE = 8;
+const VERDICT_REGISTER = 0;
+
+const NFTA_LIST_ELEM = 1;
+const NFTA_EXPR_NAME = 1;
+const NFTA_EXPR_DATA = 2;
+
+/** Where in a packet. */
+export const PAYLOAD = { network: 1, transport: 2 } as const;
+/** enum nft_meta_keys */
+export const META = { mark: 3, inputName: 6, protocol: 16 } as const;
+/** enum nft_ct_keys */
+export const CONNTRACK = {
+  state: 0,
+  status: 2,
+  sourcePort: 11,
+  destinationPort: 12,
+  source: { IPv4: 19, IPv6: 21 },
+  destination: { IPv4: 20, IPv6: 22 },
+} as const;
+/** enum ip_conntrack_dir */
+export const DIRECTION = { original: 0, reply: 1 } as const;
+
+const CMP_EQ = 0;
+const CMP_NEQ = 1;
+const NFT_RANGE_EQ = 0;
+const NFT_LOOKUP_F_INV = 1;
+const NFT_NAT_DNAT = 1;
+const NFT_NG_RANDOM = 1;
+const NFT_DYNSET_OP_UPDATE = 1;
+const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 16;
+const NFT_FIB_RESULT_ADDRTYPE = 3;
+const NFTA_FIB_F_SADDR = 1;
+const NFT_REJECT_ICMP_UNREACH = 0;
+const NFT_REJECT_TCP_RST = 1;
+/** ICMP_PORT_UNREACH, ICMPV6_PORT_UNREACH */
+const PORT_UNREACHABLE: Readonly<Record<IpFamily, number>> = { IPv4: 3, IPv6: 4 };
+
+/** Loads bytes of the packet. */
+export function payload(
+  to: Register,
+  base: (typeof PAYLOAD)[keyof typeof PAYLOAD],
+  offset: number,
+  length: number,
+): NftExpression {
+  return expression('payload', [register(1, to), u32(2, base), u32(3, offset), u32(4, length)]);
+}
+
+/** Loads what the kernel knows of the packet. */
+export function meta(to: Register, key: number): NftExpression {
+  return expression('meta', [register(1, to), u32(2, key)]);
+}
+
+export function setMark(from: Register): NftExpression {
+  return expression('meta', [u32(2, META.mark), register(3, from)]);
+}
+
+/** Loads what conntrack knows. */
+export function conntrack(to: Register, key: number, direction?: 0 | 1): NftExpression {
+  const way = direction === undefined ? [] : [{ type: 3, value: number(direction, 1) }];
+  return expression('ct', [register(1, to), u32(2, key), ...way]);
+}
+
+/** Ends the rule unless the register is, or is not, this. */
+export function compare(what: Register, value: Buffer, not = false): NftExpression {
+  const [op, data] = [u32(2, not ? CMP_NEQ : CMP_EQ), { type: 3, value: [dataValue(value)] }];
+  return expression('cmp', [register(1, what), op, data]);
+}
+
+/** `register = (register & mask) ^ xor` */
+export function bitwise(what: Register, mask: Buffer, xor: Buffer): NftExpression {
+  return expression('bitwise', [
+    register(1, what),
+    register(2, what),
+    u32(3, mask.length),
+    { type: 4, value: [dataValue(mask)] },
+    { type: 5, value: [dataValue(xor)] },
+  ]);
+}
+
+/** Ends the rule unless the register, as a number in network order, is between two, or is one of them. */
+export function within(what: Register, first: Buffer, last: Buffer): NftExpression {
+  return expression('range', [
+    register(1, what),
+    u32(2, NFT_RANGE_EQ),
+    { type: 3, value: [dataValue(first)] },
+    { type: 4, value: [dataValue(last)] },
+  ]);
+}
+
+/** Loads a value of the rule's own, such as a part of a key. */
+export function constant(to: Register, value: Buffer): NftExpression {
+  return expression('immediate', [register(1, to), { type: 2, value: [dataValue(value)] }]);
+}
+
+/** Counts the packet in a counter of the table. */
+export function count(counter: string): NftExpression {
+  return expression('objref', [u32(1, NFT_OBJECT_COUNTER), name(2, counter)]);
+}
+
+/** Hands the packet's beginning to whoever listens to a group of nfnetlink_log. */
+export function log(group: number, prefix: string): NftExpression {
+  return expression('log', [{ type: 1, value: number(group, 2) }, name(2, prefix)]);
+}
+
+/** Ends the rule unless a set has the key, or has it not. */
+export function lookup(set: string, key: Register, not = false): NftExpression {
+  const flags = not ? [u32(5, NFT_LOOKUP_F_INV)] : [];
+  return expression('lookup', [name(1, set), register(2, key), ...flags]);
+}
+
+/** Loads what a map has for the key, ends the rule if that is nothing. */
+export function lookupValue(map: string, key: Register, to: Register): NftExpression {
+  return expression('lookup', [name(1, map), register(2, key), register(3, to)]);
+}
+
+/** Does what a map of verdicts has for the key. */
+export function lookupVerdict(map: string, key: Register): NftExpression {
+  return expression('lookup', [name(1, map), register(2, key), u32(3, VERDICT_REGISTER)]);
+}
+
+/** Loads `first` to `first + among - 1`, in the byte order of the host. */
+export function randomNumber(to: Register, among: number, first: number): NftExpression {
+  const type = u32(3, NFT_NG_RANDOM);
+  return expression('numgen', [register(1, to), u32(2, among), type, u32(4, first)]);
+}
+
+export function verdict(what: NftVerdict): NftExpression {
+  const code = u32(NFTA_VERDICT_CODE, VERDICT_CODES[what.kind] >>> 0);
+  const chain = 'chain' in what ? [name(NFTA_VERDICT_CHAIN, what.chain)] : [];
+  const data = { type: 2, value: [{ type: NFTA_DATA_VERDICT, value: [code, ...chain] }] };
+  return expression('immediate', [u32(1, VERDICT_REGISTER), data]);
+}
+
+/** @param port undefined: the packet keeps its own. */
+export function destinationNat(
+  family: IpFamily,
+  address: Register,
+  port: Register | undefined,
+): NftExpression {
+  const to = port === undefined ? [] : [register(5, port)];
+  const kind = [u32(1, NFT_NAT_DNAT), u32(2, addressFamily(family))];
+  return expression('nat', [...kind, register(3, address), ...to]);
+}
+
+/** With a random source port, so that connections made at the same time do not meet. */
+export function masquerade(): NftExpression {
+  return expression('masq', [u32(1, NF_NAT_RANGE_PROTO_RANDOM_FULLY)]);
+}
+
+/** Answers that the port cannot be reached. */
+export function reject(family: IpFamily): NftExpression {
+  const code = { type: 2, value: number(PORT_UNREACHABLE[family], 1) };
+  return expression('reject', [u32(1, NFT_REJECT_ICMP_UNREACH), code]);
+}
+
+/** Answers with a TCP reset; only for packets of TCP. */
+export function rejectByReset(): NftExpression {
+  return expression('reject', [u32(1, NFT_REJECT_TCP_RST)]);
+}
+
+/** Loads what kind of address the source is, as routing sees it (RTN_ of linux/rtnetlink.h). */
+export function sourceAddressType(to: Register): NftExpression {
+  return expression('fib', [
+    register(1, to),
+    u32(2, NFT_FIB_RESULT_ADDRTYPE),
+    u32(3, NFTA_FIB_F_SADDR),
+  ]);
+}
+
+/** Adds an element to a map, or has one that is there live on. */
+export function update(
+  map: string,
+  key: Register,
+  data: Register,
+  milliseconds: number,
+): NftExpression {
+  const timeout = Buffer.alloc(8);
+  timeout.writeBigUInt64BE(BigInt(milliseconds));
+  return expression('dynset', [
+    name(1, map),
+    u32(3, NFT_DYNSET_OP_UPDATE),
+    register(4, key),
+    register(5, data),
+    { type: 6, value: timeout },
+  ]);
+}
+
+/** The bytes of a rule's expressions. */
+export function encodeRule(expressions: readonly NftExpression[]): Buffer {
+  return encodeAttributes(expressions);
+}
+
+function expression(what: string, data: readonly Attribute[]): NftExpression {
+  return {
+    type: NFTA_LIST_ELEM,
+    value: [name(NFTA_EXPR_NAME, what), { type: NFTA_EXPR_DATA, value: data }],
+  };
+}
+
+function name(type: number, text: string): Attribute {
+  return { type, value: nameBytes(text) };
+}
+
+function u32(type: number, value: number): Attribute {
+  return { type, value: number(value, 4) };
+}
+
+function register(type: number, which: Register): Attribute {
+  return u32(type, REGISTER_BASE + which);
+}
+
+function dataValue(value: Buffer): Attribute {
+  return { type: NFTA_DATA_VALUE, value };
+}

@@ -1,0 +1,364 @@
+import type { IpFamily } from '../../api/objects.ts';
+import { addressFamily } from '../core/address.ts';
+import { NETLINK_NETFILTER } from '../core/descriptor.ts';
+import {
+  EINTR,
+  EINVAL,
+  ENOENT,
+  EPROTONOSUPPORT,
+  hasErrno,
+  NetlinkError,
+  UnsupportedError,
+} from '../core/error.ts';
+import type { Message, Request } from '../core/message.ts';
+import { NetlinkSocket } from '../core/socket.ts';
+import { countersRequest, type NftCounter, readCounter } from './counter.ts';
+import {
+  chainsRequest,
+  deleteChainRequest,
+  deleteSetRequest,
+  deleteTableRequest,
+  elementsRequest,
+  flushChainRequest,
+  generationOf,
+  generationRequest,
+  isElements,
+  readChain,
+  readGeneration,
+  readSet,
+  readTable,
+  setRequest,
+  setsRequest,
+  tableRequest,
+  tablesRequest,
+  visitElements,
+} from './message.ts';
+import { NftRefusedError, Script } from './script.ts';
+import { TransactionWriter } from './transaction.ts';
+import {
+  NFT_SET_FLAGS,
+  type NftChainRules,
+  type NftChange,
+  type NftElement,
+  type NftSet,
+  type NftStep,
+  type NftTable,
+} from './types.ts';
+
+export type { NftCounter } from './counter.ts';
+export { NftRefusedError } from './script.ts';
+export {
+  NFT_SET_FLAGS,
+  type NftChainRules,
+  type NftChange,
+  type NftElement,
+  type NftNotification,
+  type NftRule,
+  type NftSet,
+  type NftStep,
+  type NftTable,
+  type NftVerdict,
+} from './types.ts';
+export { type NftWatchOptions, watchNftables } from './watch.ts';
+
+/**
+ * Bytes of the biggest transaction, some 40 to 100 for an element. A limit, not memory that is
+ * held; the kernel doubles it.
+ */
+const SEND_BUFFER = 256 << 20;
+const DUMP_ATTEMPTS = 5;
+
+/** What all clients of this thread do, one after the other. */
+let last: Promise<unknown> = Promise.resolve();
+
+/**
+ * A change by one client, such as that of the other family, would interrupt what another dumps.
+ * The kernel takes the transactions of a namespace one after the other in any case.
+ */
+function inTurn<T>(work: () => Promise<T>): Promise<T> {
+  const result = last.then(work);
+  last = result.catch(() => undefined);
+  return result;
+}
+
+/**
+ * The elements of the sets and maps of one table, in the network namespace of the thread that
+ * opens it. All calls need CAP_NET_ADMIN there. What is asked for is done in the order of calls.
+ */
+export class NfTables {
+  readonly #socket: NetlinkSocket;
+  readonly #table: NftTable;
+
+  /**
+   * The table need not be there yet.
+   * @throws RangeError for a name that no table can have; NetlinkError.
+   */
+  constructor(family: IpFamily, table: string) {
+    this.#table = { family: addressFamily(family), name: table };
+    tableRequest(this.#table);
+    this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER });
+  }
+
+  /** Notifications of what is done here bear it. */
+  get port(): number {
+    return this.#socket.port;
+  }
+
+  /**
+   * One atomic transaction: packets see all of it or nothing. Changes are made in their order, so
+   * that an element can be deleted and added with other data. To add an element that is there with
+   * the same data is no error; to delete one that is not there is. The event loop gets turns while
+   * it is encoded; the arrays must not be changed before the promise is settled.
+   *
+   * The kernel does not take much care of concatenated intervals (seen on 6.18): it deletes the one
+   * in which the key lies, whatever its ends, and it adds one that encloses another.
+   * @param generation What `generation` gave: if anything in nf_tables was changed since, in
+   * whatever table, the transaction is refused with ERESTART.
+   * @throws NftRefusedError when nothing was done.
+   * @throws RangeError, before anything is sent, for a name or a value that cannot be.
+   * @throws NetlinkError when it is not known whether it was done.
+   */
+  async change(changes: readonly NftChange[], generation?: number): Promise<void> {
+    await this.transact(changes, generation);
+  }
+
+  /**
+   * As `change`, with chains and rules in the same transaction. Chains that are to be filled are made
+   * before anything else is done, so that rules and elements may name them.
+   */
+  async transact(steps: readonly NftStep[], generation?: number): Promise<void> {
+    if (steps.every(isNothing)) return;
+    const { name } = this.#table;
+    const script = new Script(this.#table, generation);
+    const pack = async () => {
+      await script.write(steps);
+      return script.writer.finish();
+    };
+    const [refusal] = await inTurn(() =>
+      named(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
+    );
+    if (refusal !== undefined) throw script.refused(refusal);
+  }
+
+  /**
+   * Visits each element of a set or a map that is in force, in no order; those that packets added
+   * too. Elements that have expired are left out, and so is a catch-all element. `data` is missing
+   * where it is a verdict that NftVerdict does not have. Only for hash sets and sets of concatenated
+   * intervals: other intervals are not one element to the kernel.
+   *
+   * The kernel hands out a set in parts, and continues by counting. When others change nf_tables
+   * between two parts, in whatever table of the namespace, the dump is made again once; if they go
+   * on, what it brings counts, for it is most likely not this set that they change, and on a busy
+   * node they never pause for as long as the dump of a big set takes. When the kernel rearranges a
+   * growing hash table (then elements come twice, and as many are left out), it is made again up to
+   * five times. To a set that packets add to neither counts: some elements may be missing or come twice.
+   * @param restart Called before a dump is made again: what `visit` has heard does not count.
+   * @throws NetlinkError: ENOENT for no such table or set; EINTR when it was rearranged all the time.
+   * @throws whatever `visit` throws.
+   */
+  async visitElements(
+    set: string,
+    visit: (element: NftElement) => void,
+    restart: () => void = () => undefined,
+  ): Promise<void> {
+    const operation = `elements of ${this.#table.name} ${set}`;
+    for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
+      if (attempt > 0) restart();
+      const visited = () => named(operation, this.#visit(set, visit, attempt > 0));
+      if (await inTurn(visited)) return;
+    }
+    throw new NetlinkError(operation, EINTR);
+  }
+
+  /**
+   * The names of the table's chains; undefined when there is no such table.
+   * @throws NetlinkError
+   */
+  async chains(): Promise<string[] | undefined> {
+    const { family, name } = this.#table;
+    if (!(await this.#exists())) return undefined;
+    const pick = (message: Message) => readChain(message, name);
+    const dump = () => named(`chains of ${name}`, this.#socket.dump(chainsRequest(family), pick));
+    return await inTurn(dump);
+  }
+
+  /**
+   * The table's sets and maps, anonymous ones included; undefined when there is no such table.
+   * @throws NetlinkError
+   */
+  async sets(): Promise<readonly NftSet[] | undefined> {
+    const { name } = this.#table;
+    if (!(await this.#exists())) return undefined;
+    const dump = () =>
+      named(`sets of ${name}`, this.#socket.dump(setsRequest(this.#table), readSet));
+    return await existing(inTurn(dump));
+  }
+
+  /** The table's named counters; undefined when there is no such table. @throws NetlinkError */
+  async counters(): Promise<readonly NftCounter[] | undefined> {
+    const { name } = this.#table;
+    if (!(await this.#exists())) return undefined;
+    const pick = (message: Message) => readCounter(message, name);
+    const dump = () =>
+      named(`counters of ${name}`, this.#socket.dump(countersRequest(this.#table), pick));
+    return await inTurn(dump);
+  }
+
+  /** Counts the transactions of the namespace, whoever makes them. @throws NetlinkError */
+  generation(): Promise<number> {
+    const generation = this.#socket.get(generationRequest(), readGeneration);
+    return named('nf_tables generation', generation);
+  }
+
+  /**
+   * Makes chains that are not there, and gives all of these just the rules that they are to have, in
+   * one transaction. What rules name must be there; chains may name each other.
+   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
+   */
+  async replaceRules(chains: readonly NftChainRules[]): Promise<void> {
+    await this.transact(chains.map((chain) => ({ action: 'fill', chain })));
+  }
+
+  /**
+   * Deletes chains with their rules, and sets. Nothing else may name them. In two transactions:
+   * before 6.2 the kernel does not let go of a chain in the one that takes away a map to it.
+   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
+   */
+  async remove(chains: readonly string[], sets: readonly string[]): Promise<void> {
+    const table = this.#table;
+    await this.#send([
+      ...chains.map((name) => flushChainRequest(table, name)),
+      ...sets.map((name) => deleteSetRequest(table, name)),
+    ]);
+    await this.#send(chains.map((name) => deleteChainRequest(table, name)));
+  }
+
+  /**
+   * Deletes the table with all that is in it; one that is not there is no error.
+   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
+   */
+  async delete(): Promise<void> {
+    try {
+      await this.#send([deleteTableRequest(this.#table)]);
+    } catch (error) {
+      if (!(error instanceof NftRefusedError) || error.errno !== ENOENT) throw error;
+    }
+  }
+
+  async #send(requests: readonly Request[]): Promise<void> {
+    if (requests.length === 0) return;
+    const { family, name } = this.#table;
+    const writer = new TransactionWriter(family, name);
+    for (const request of requests) writer.append(request);
+    const send = () => this.#socket.transaction(async () => writer.finish());
+    const [refusal] = await inTurn(() => named(`nf_tables transaction in ${name}`, send()));
+    if (refusal !== undefined) throw new NftRefusedError(refusal.error);
+  }
+
+  /** Fails what is under way with ECANCELED. */
+  close(): Promise<void> {
+    return this.#socket.close();
+  }
+
+  /**
+   * @param amidChanges go on when others change nf_tables meanwhile.
+   * @returns whether all elements were visited, as far as the kernel lets know.
+   */
+  async #visit(
+    set: string,
+    visit: (element: NftElement) => void,
+    amidChanges: boolean,
+  ): Promise<boolean> {
+    const { flags } = await this.#socket.get(setRequest(this.#table, set), readSet);
+    const dump = (pick: (message: Message) => void) =>
+      this.#socket.dump(elementsRequest(this.#table, set), (message) => {
+        if (isElements(message)) pick(message);
+      });
+    if ((flags & NFT_SET_FLAGS.dynamic) !== 0) {
+      await dump((message) => visitElements(message, visit));
+      return true;
+    }
+    const keys = new Set<string>();
+    let generation: number | undefined;
+    let settled = true;
+    await dump((message) => {
+      generation ??= generationOf(message);
+      if (!amidChanges && generationOf(message) !== generation) settled = false;
+      // What is left is received all the same.
+      if (!settled) return;
+      visitElements(message, (element) => {
+        const key = element.key.toString('latin1');
+        if (keys.has(key)) settled = false;
+        keys.add(key);
+        visit(element);
+      });
+    });
+    return settled;
+  }
+
+  async #exists(): Promise<boolean> {
+    const table = this.#socket.get(tableRequest(this.#table), readTable);
+    return (await existing(named(`table ${this.#table.name}`, table))) !== undefined;
+  }
+}
+
+/**
+ * The tables of all families.
+ * @throws UnsupportedError when the kernel has no nf_tables; NetlinkError.
+ */
+export async function listTables(): Promise<NftTable[]> {
+  try {
+    return await withSocket((socket) => socket.dump(tablesRequest(), readTable));
+  } catch (error) {
+    // It has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg).
+    if (!hasErrno(error, EPROTONOSUPPORT) && !hasErrno(error, EINVAL)) throw error;
+    throw new UnsupportedError('nf_tables', { cause: error });
+  }
+}
+
+/**
+ * Deletes a table with all that is in it; one that is not there is no error.
+ * @throws NftRefusedError, such as EPERM for a table that a process owns; NetlinkError.
+ */
+export async function deleteTable(table: NftTable): Promise<void> {
+  const writer = new TransactionWriter(table.family, table.name);
+  writer.append(deleteTableRequest(table));
+  const [refusal] = await withSocket((socket) => socket.transaction(async () => writer.finish()));
+  if (refusal !== undefined && refusal.error.errno !== ENOENT) {
+    throw new NftRefusedError(refusal.error);
+  }
+}
+
+function isNothing(step: NftStep): boolean {
+  if ('elements' in step) return step.elements.length === 0;
+  return step.action === 'remove' && step.chains.length === 0;
+}
+
+/** Gives errors of the kernel an operation that tells more than the number of a message. */
+async function named<T>(operation: string, work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    if (!(error instanceof NetlinkError)) throw error;
+    throw new NetlinkError(operation, error.errno, error.extendedAck, { cause: error });
+  }
+}
+
+/** undefined when the kernel says that there is no such thing. */
+async function existing<T>(work: Promise<T>): Promise<T | undefined> {
+  try {
+    return await work;
+  } catch (error) {
+    if (hasErrno(error, ENOENT)) return undefined;
+    throw error;
+  }
+}
+
+async function withSocket<T>(use: (socket: NetlinkSocket) => Promise<T>): Promise<T> {
+  const socket = new NetlinkSocket(NETLINK_NETFILTER);
+  try {
+    return await use(socket);
+  } finally {
+    await socket.close();
+  }
+}

@@ -1,0 +1,131 @@
+import { NETLINK_ROUTE } from '../core/descriptor.ts';
+import type { Message } from '../core/message.ts';
+import { NetlinkSocket } from '../core/socket.ts';
+import { addressLink, listLinks, type NodeAddress, type NodeLinks } from './rtnetlink.ts';
+
+export interface AddressWatchOptions {
+  /**
+   * Name of a link whose addresses do not count: nothing is listed when one of thousands that this
+   * process keeps there comes or goes.
+   */
+  readonly ignoredLink?: string;
+  /**
+   * Hears of a failed look at the addresses, which is tried again, and of what `onChange` threw.
+   * Default: a warning of the process.
+   */
+  readonly onError?: (error: unknown) => void;
+}
+
+export interface AddressWatch {
+  /** No call follows. Resolves when the socket is closed. */
+  close(): Promise<void>;
+}
+
+/** Multicast groups of linux/rtnetlink.h. */
+const RTNLGRP_LINK = 1;
+const RTNLGRP_IPV4_IFADDR = 5;
+const RTNLGRP_IPV6_IFADDR = 9;
+
+/** Milliseconds. One `ip link del` makes a handful of notifications, a CNI plugin dozens. */
+const COALESCE = 50;
+const RETRY_FIRST = 100;
+const RETRY_MOST = 10_000;
+
+/**
+ * Follows the addresses of the node, of both families. Notifications only say that something
+ * has changed; the list is always a fresh dump, so that losing some does no harm.
+ * @param onChange Called with the full list before the promise resolves, and after every change of
+ * an address or of a link (new, renamed, gone), bursts coalesced for 50 ms.
+ * @throws NetlinkError when it cannot start. The process stays alive until it is closed.
+ */
+export async function watchAddresses(
+  onChange: (addresses: readonly NodeAddress[]) => void,
+  { ignoredLink, onError = warn }: AddressWatchOptions = {},
+): Promise<AddressWatch> {
+  const notifications = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 1 << 20 });
+  let current: string | undefined;
+  let ignoredIndex: number | undefined;
+  let timer: NodeJS.Timeout | undefined;
+  let running: Promise<void> | undefined;
+  let changed = false;
+  let closed = false;
+  let retry = RETRY_FIRST;
+
+  function report({ names, addresses: all }: NodeLinks): void {
+    ignoredIndex = [...names].find(([, name]) => name === ignoredLink)?.[0];
+    const addresses = all.filter(({ interfaceName }) => interfaceName !== ignoredLink);
+    const state = fingerprint({ names, addresses });
+    if (closed || state === current) return;
+    current = state;
+    try {
+      onChange(addresses);
+    } catch (error) {
+      onError(error);
+    }
+  }
+
+  function schedule(delay: number): void {
+    if (closed) return;
+    if (running !== undefined) changed = true;
+    else timer ??= setTimeout(start, delay);
+  }
+
+  function start(): void {
+    timer = undefined;
+    changed = false;
+    running = look().then((next) => {
+      running = undefined;
+      if (next !== undefined) schedule(next);
+    });
+  }
+
+  /** @returns milliseconds until the next look; undefined for none before something happens. */
+  async function look(): Promise<number | undefined> {
+    try {
+      report(await listLinks());
+      retry = RETRY_FIRST;
+      return changed ? COALESCE : undefined;
+    } catch (error) {
+      if (closed) return undefined;
+      onError(error);
+      const delay = retry;
+      retry = Math.min(retry * 2, RETRY_MOST);
+      return delay;
+    }
+  }
+
+  async function close(): Promise<void> {
+    closed = true;
+    clearTimeout(timer);
+    await Promise.all([notifications.close(), running]);
+  }
+
+  try {
+    const heard = () => schedule(COALESCE);
+    const groups = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
+    const isIgnored = (message: Message) =>
+      ignoredIndex !== undefined && addressLink(message) === ignoredIndex;
+    notifications.subscribe(
+      groups,
+      (messages) => {
+        if (!messages.every(isIgnored)) heard();
+      },
+      heard,
+    );
+    // After the subscription, or a change between the two would go unheard.
+    report(await listLinks());
+  } catch (error) {
+    await close();
+    throw error;
+  }
+  return { close };
+}
+
+/** Links too, so that a link without addresses that comes or goes counts as a change. */
+function fingerprint({ names, addresses }: NodeLinks): string {
+  return JSON.stringify([[...names].sort(([a], [b]) => a - b), addresses]);
+}
+
+function warn(error: unknown): void {
+  process.emitWarning(error instanceof Error ? error : String(error));
+}

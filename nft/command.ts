@@ -1,0 +1,57 @@
+import { ExecaError } from 'execa';
+import { ProgramTimeoutError, runProgram } from '../process/run-program.ts';
+
+/**
+ * Milliseconds after which nft counts as hung and is killed. Scripts declare tables and maps, and what
+ * is big goes over netlink, so that nft takes seconds on a slow node. A script is one transaction: one
+ * that is killed has made all of its changes or none.
+ */
+const TIMEOUT = 60_000;
+
+/** nft refused a script. */
+export class NftError extends Error {
+  override readonly name = 'NftError';
+
+  constructor(stderr: string, cause: unknown) {
+    super(`nft failed: ${stderr.trim() || String(cause)}`, { cause });
+  }
+}
+
+/** Runs scripts of nft, each of which is one transaction. */
+export interface NftCommand {
+  /** Of the last that ran: what it changes bears its number, in notifications. */
+  readonly processIds: ReadonlySet<number>;
+  /** @throws NftError: nothing was changed; ProgramTimeoutError: perhaps all was. */
+  run(script: string): Promise<void>;
+  /**
+   * Whether nft and the kernel would take it; nothing is changed.
+   * @throws NftError when not, ProgramTimeoutError
+   */
+  check(script: string): Promise<void>;
+}
+
+/** More than that many do not wait to be heard of. */
+const MAX_PROCESS_IDS = 16;
+
+/** @param timeout milliseconds, for tests. */
+export function nftCommand(timeout = TIMEOUT): NftCommand {
+  const processIds = new Set<number>();
+  const onStart = (pid: number) => {
+    processIds.add(pid);
+    const [oldest = 0] = processIds;
+    if (processIds.size > MAX_PROCESS_IDS) processIds.delete(oldest);
+  };
+  const nft = async (options: readonly string[], input: string) => {
+    try {
+      await runProgram('nft', [...options, '-f', '-'], { input, timeout, onStart });
+    } catch (error) {
+      if (error instanceof ProgramTimeoutError) throw error;
+      throw new NftError(error instanceof ExecaError ? String(error.stderr ?? '') : '', error);
+    }
+  };
+  return {
+    processIds,
+    run: (script) => nft([], script),
+    check: (script) => nft(['--check'], script),
+  };
+}

@@ -1,0 +1,214 @@
+import { compareText, getOrCreate } from '../../api/collections.ts';
+import type { Peer, PodSelection, PortMatch, Selector } from '../../api/policy-objects.ts';
+import { normalizeRanges, type PortRange } from '../../api/ports.ts';
+import type { Direction, ListNumber, PeerSet } from './shape.ts';
+
+type NetworkPeer = Extract<Peer, { kind: 'network' }>;
+type NamedPortMatch = Extract<PortMatch, { name: string }>;
+
+/** Peers that rules share. */
+export interface PeerList {
+  readonly kind: 'peers';
+  readonly number: ListNumber;
+  readonly key: string;
+  readonly selections: readonly PodSelection[];
+  readonly nodes: readonly Selector[];
+  readonly networks: readonly NetworkPeer[];
+  readonly groups: readonly Selector[];
+  readonly names: readonly string[];
+  /** Where its members are. */
+  readonly sets: readonly PeerSet[];
+  uses: number;
+}
+
+/** Ports that rules share. */
+export interface PortList {
+  readonly kind: 'ports';
+  readonly number: ListNumber;
+  readonly key: string;
+  readonly ranges: readonly PortRange[];
+  readonly names: readonly NamedPortMatch[];
+  /** The pods whose named ports count: those that it may lead to. */
+  readonly scope: Scope;
+  readonly sets: readonly ('ports' | 'named-ports')[];
+  uses: number;
+}
+
+export type List = PeerList | PortList;
+
+/** Pods of this node, or of these selections. */
+export type Scope = 'local' | readonly PodSelection[];
+
+const EVERY_POD: readonly PodSelection[] = [{ namespaces: [], pods: [] }];
+
+/** What became of the lists since the last time. */
+export interface ListChanges {
+  readonly fresh: readonly List[];
+  readonly dropped: readonly List[];
+}
+
+/**
+ * Lists by what they say, so that rules that say the same share one. A list has its number for as
+ * long as a rule uses it, and no other list gets that number afterwards.
+ */
+export class Lists {
+  readonly #byKey = new Map<string, List>();
+  readonly #live = new Set<ListNumber>();
+  /** Their uses began or ended. */
+  readonly #touched = new Set<List>();
+  readonly #names = new Map<string, Set<ListNumber>>();
+  #last = 0;
+
+  /** Patterns of domain names, and the lists that each belongs to. */
+  get names(): ReadonlyMap<string, ReadonlySet<ListNumber>> {
+    return this.#names;
+  }
+
+  /** Whether a list was fresh and has not been dropped since. */
+  isLive(number: ListNumber): boolean {
+    return this.#live.has(number);
+  }
+
+  /** The list of some peers, to be released by whoever uses it no more. */
+  peers(peers: readonly Peer[]): PeerList {
+    const entries = new Map(peers.map((peer) => [peerKey(peer), peer]));
+    const key = `peers ${[...entries.keys()].sort(compareText).join()}`;
+    const list = getOrCreate<string, List>(this.#byKey, key, () => {
+      const of = <K extends Peer['kind']>(kind: K) =>
+        [...entries.values()].filter((peer) => peer.kind === kind) as Extract<Peer, { kind: K }>[];
+      const content = {
+        selections: of('pods').map(({ selection }) => selection),
+        nodes: of('nodes').map(({ selector }) => selector),
+        networks: of('network'),
+        groups: of('cidrGroups').map(({ selector }) => selector),
+        names: of('domainName').map(({ pattern }) => pattern),
+      };
+      const sets: PeerSet[] = [];
+      if (content.selections.length + content.nodes.length > 0) sets.push('peers');
+      if (content.networks.length + content.groups.length > 0) sets.push('networks');
+      if (content.names.length > 0) sets.push('learned');
+      return { kind: 'peers', number: this.#next(), key, ...content, sets, uses: 0 };
+    });
+    return this.#use(list) as PeerList;
+  }
+
+  /**
+   * The list of some ports, to be released by whoever uses it no more.
+   * @param peers Of the rule: named ports are looked for in pods that these select.
+   */
+  ports(
+    direction: Direction,
+    peers: readonly Peer[] | undefined,
+    ports: readonly PortMatch[],
+  ): PortList {
+    const ranges = normalizeRanges(
+      ports
+        .filter((port) => 'first' in port)
+        .map(({ protocol, first, last }) => ({ protocol, from: first, to: last })),
+    );
+    const named = ports.filter((port): port is NamedPortMatch => 'name' in port);
+    const names = [...new Map(named.map((port) => [nameKey(port), port])).values()].sort((a, b) =>
+      compareText(nameKey(a), nameKey(b)),
+    );
+    const scope = names.length === 0 ? [] : scopeOf(direction, peers);
+    const scopeKey = scope === 'local' ? scope : scope.map(selectionKey).sort(compareText);
+    const key = `ports ${JSON.stringify([ranges, names.map(nameKey), scopeKey])}`;
+    const list = getOrCreate<string, List>(this.#byKey, key, () => {
+      const sets: ('ports' | 'named-ports')[] = [];
+      if (ranges.length > 0) sets.push('ports');
+      if (names.length > 0) sets.push('named-ports');
+      return { kind: 'ports', number: this.#next(), key, ranges, names, scope, sets, uses: 0 };
+    });
+    return this.#use(list) as PortList;
+  }
+
+  release(list: List): void {
+    list.uses -= 1;
+    if (list.uses === 0) this.#touched.add(list);
+  }
+
+  /** Takes lists in that are used now, and forgets those that are not any more. */
+  settle(): ListChanges {
+    const [fresh, dropped]: [List[], List[]] = [[], []];
+    for (const list of this.#touched) {
+      const isLive = this.#live.has(list.number);
+      if (list.uses > 0 && !isLive) fresh.push(list);
+      if (list.uses > 0) continue;
+      this.#byKey.delete(list.key);
+      if (isLive) dropped.push(list);
+    }
+    this.#touched.clear();
+    for (const list of fresh) this.#live.add(list.number);
+    for (const list of dropped) this.#live.delete(list.number);
+    this.#index(fresh, dropped);
+    return { fresh, dropped };
+  }
+
+  #index(fresh: readonly List[], dropped: readonly List[]): void {
+    for (const list of fresh) {
+      for (const name of namesOf(list)) {
+        getOrCreate(this.#names, name, () => new Set()).add(list.number);
+      }
+    }
+    for (const list of dropped) {
+      for (const name of namesOf(list)) {
+        const numbers = this.#names.get(name);
+        numbers?.delete(list.number);
+        if (numbers?.size === 0) this.#names.delete(name);
+      }
+    }
+  }
+
+  #use(list: List): List {
+    list.uses += 1;
+    if (list.uses === 1) this.#touched.add(list);
+    return list;
+  }
+
+  #next(): ListNumber {
+    this.#last += 1;
+    return this.#last;
+  }
+}
+
+function namesOf(list: List): readonly string[] {
+  return list.kind === 'peers' ? list.names : [];
+}
+
+/**
+ * A named port is the destination's. Peers that are no selections may have pods among them (a network
+ * that has the pods' addresses), so that every pod may be the destination.
+ */
+function scopeOf(direction: Direction, peers: readonly Peer[] | undefined): Scope {
+  if (direction === 'ingress') return 'local';
+  const selections = peers?.flatMap((peer) => (peer.kind === 'pods' ? [peer.selection] : []));
+  return selections?.length === peers?.length && selections !== undefined ? selections : EVERY_POD;
+}
+
+/** The same for what says the same, in whichever order it was written. */
+function peerKey(peer: Peer): string {
+  switch (peer.kind) {
+    case 'pods':
+      return selectionKey(peer.selection);
+    case 'network':
+      return JSON.stringify([peer.kind, peer.cidr, peer.except.toSorted(compareText)]);
+    case 'cidrGroups':
+    case 'nodes':
+      return JSON.stringify([peer.kind, selectorKey(peer.selector)]);
+    case 'domainName':
+      return JSON.stringify([peer.kind, peer.pattern]);
+  }
+}
+
+function selectionKey({ namespaces, pods }: PodSelection): string {
+  const where = typeof namespaces === 'string' ? namespaces : selectorKey(namespaces);
+  return JSON.stringify(['pods', where, selectorKey(pods)]);
+}
+
+function selectorKey(selector: Selector): readonly unknown[] {
+  return selector.map(({ key, operator, values }) => [key, operator, values]);
+}
+
+function nameKey({ protocol, name }: NamedPortMatch): string {
+  return `${protocol ?? ''}/${name}`;
+}

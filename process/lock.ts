@@ -1,0 +1,45 @@
+import { createServer, type Server } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { DebugLog } from './log.ts';
+import { RepeatedFailures } from './repeated-failures.ts';
+
+/** Abstract (unix(7)): belongs to the network namespace, and goes with the process that holds it. */
+const NAME = '\0portwide';
+const RETRY_MS = 500;
+
+/**
+ * Two agents would undo each other's rules. Waits until no other runs on this node, which during
+ * an upgrade the old one still does.
+ * @returns undefined when `stopping` resolves first.
+ */
+export async function takeLock(
+  log: DebugLog,
+  stopping: Promise<unknown>,
+): Promise<Server | undefined> {
+  const isStopping = stopping.then(() => true);
+  const failures = new RepeatedFailures(log);
+  for (;;) {
+    const lock = await tryLock();
+    if (lock !== undefined) {
+      failures.succeeded(NAME, {}, 'the other agent has ended');
+      return lock;
+    }
+    failures.failed(NAME, {}, 'another agent runs on this node; waiting until it ends');
+    if (await Promise.race([isStopping, sleep(RETRY_MS, false, { ref: true })])) return undefined;
+  }
+}
+
+/**
+ * @returns undefined when somebody has it.
+ * @throws Error when it fails for another reason.
+ */
+export function tryLock(): Promise<Server | undefined> {
+  return new Promise((resolve, reject) => {
+    const server = createServer((socket) => socket.destroy());
+    server.once('error', (error: NodeJS.ErrnoException) => {
+      if (error.code === 'EADDRINUSE') resolve(undefined);
+      else reject(error);
+    });
+    server.listen(NAME, () => resolve(server.unref()));
+  });
+}

@@ -1,0 +1,34 @@
+/** Objects for commands that read them once, and end. */
+import type { ApiObject } from '../api/objects.ts';
+import type { RunOptions } from '../config/settings.ts';
+import { UserError } from '../process/errors.ts';
+import { isFailure } from './kubernetes/errors.ts';
+import { listOnce } from './kubernetes/list-once.ts';
+import type { Resource } from './kubernetes/reflector.ts';
+import { loadManifestDirectory } from './manifests/directory.ts';
+import { formatProblem } from './manifests/problem.ts';
+
+/**
+ * All objects of some resources, from a directory of manifests or from a cluster.
+ * @param note is told of those that cannot be read.
+ * @throws ManifestDirectoryError, ClusterConfigError, UserError
+ */
+export async function readOnce(
+  { manifests, kubeconfig, master }: RunOptions,
+  resources: readonly Resource[],
+  note: (line: string) => void,
+): Promise<ApiObject[]> {
+  if (manifests !== undefined) {
+    const kinds = resources.map(({ kind }) => kind);
+    const { objects, problems } = loadManifestDirectory(manifests, kinds);
+    for (const problem of problems) note(formatProblem(problem));
+    return objects.map(({ object }) => object);
+  }
+  try {
+    const onProblem = ({ message }: Error) => note(message);
+    return await listOnce({ kubeconfig, master, resources, onProblem });
+  } catch (error) {
+    if (!isFailure(error)) throw error;
+    throw new UserError(error.message, { cause: error });
+  }
+}

@@ -1,0 +1,66 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { type AddressInfo, createServer } from 'node:net';
+import { Counter, Gauge } from 'prom-client';
+import { proxyHealth, startHealth } from '../../agent/health.ts';
+import { waitFor } from '../lab/wait.ts';
+
+describe('the health of the agent', () => {
+  it('is bad when something has been queued for two sync periods', () => {
+    let elapsed = 0;
+    const health = proxyHealth(
+      { syncPeriod: 30_000, needsNode: false, missingInputs: () => [] },
+      { wall: () => new Date(elapsed), elapsed: () => elapsed },
+    );
+    health.updated('IPv4');
+    health.queued('IPv4');
+    elapsed = 59_999;
+    assert.equal(health.report().healthy, true);
+    elapsed = 60_000;
+    assert.equal(health.report().healthy, false);
+    health.updated('IPv4');
+    assert.equal(health.report().healthy, true);
+  });
+
+  it('tells again of a health check node port that is taken when its Service comes back', async () => {
+    const other = createServer().listen({ host: '127.0.0.1', port: 0 });
+    await once(other, 'listening');
+    const { port } = other.address() as AddressInfo;
+    const told: string[] = [];
+    const counter = (name: string) =>
+      new Counter({ name, help: name, labelNames: ['code'], registers: [] });
+    const health = startHealth(
+      {
+        bindAddress: undefined,
+        hardFail: false,
+        nodePortSelection: ['127.0.0.0/8'],
+        syncPeriod: 30_000,
+        needsNode: false,
+        missingInputs: () => [],
+        onFailure: assert.fail,
+        onServiceFailure: (service) => told.push(service),
+      },
+      {
+        healthz: counter('healthz'),
+        livez: counter('livez'),
+        initialSyncComplete: new Gauge({ name: 'initial', help: 'initial', registers: [] }),
+      },
+      { debug() {}, info() {}, warn() {}, error() {} },
+    );
+    try {
+      health.setNodeFacts('IPv4', { addresses: ['127.0.0.1'], primary: [] });
+      const serve = (wanted: number) =>
+        health.servicesChanged([
+          { serviceKey: 'default/web', family: 'IPv4', port: wanted, localEndpoints: 1 },
+        ]);
+      serve(port);
+      await waitFor('it is told', () => told.length === 1);
+      serve(0);
+      serve(port);
+      await waitFor('it is told again', () => told.length === 2);
+    } finally {
+      health.close();
+      other.close();
+    }
+  });
+});

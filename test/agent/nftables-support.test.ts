@@ -1,0 +1,47 @@
+import assert from 'node:assert/strict';
+import { nftablesSupport, oldKernel, oldNft, probeScript } from '../../agent/nftables-support.ts';
+import { nftCommand } from '../../nft/command.ts';
+import { FakePrograms } from '../process/fake-programs.ts';
+
+describe('what the nftables mode takes', () => {
+  it('Linux 5.13 or later, as uname writes it', () => {
+    for (const release of ['5.13.0-rc1', '5.14.0-570.el9.x86_64', '6.1.0-37-amd64', '10.0', '']) {
+      assert.equal(oldKernel(release), undefined, release);
+    }
+    for (const release of ['5.12.19', '5.4.0-216-generic', '4.19.0', '5']) {
+      assert.equal(oldKernel(release), `Linux ${release} is too old: it takes 5.13`);
+    }
+  });
+
+  it('nft 1.0.1 or later, as nft writes it', () => {
+    for (const version of ['1.0.1', '1.0.6', '1.1', '2']) {
+      assert.equal(oldNft(`nftables v${version} (Lester Gooch #5)`), undefined, version);
+    }
+    assert.equal(oldNft('nftables v1.0.0 (Fearless)'), 'nft 1.0.0 is too old: it takes 1.0.1');
+    assert.equal(oldNft('nftables v0.9.8 (E.D.S.)'), 'nft 0.9.8 is too old: it takes 1.0.1');
+    assert.equal(oldNft('something else'), undefined);
+  });
+
+  it('is tried with a table of another name: the one that is there may be of another version', () => {
+    const script = probeScript('IPv6');
+    assert.match(script, /^table ip6 portwide-probe \{$/m);
+    assert.doesNotMatch(script, / portwide\s/);
+  });
+
+  it('is not known to be missing where nft hangs: nothing else is picked for that', async () => {
+    const programs = new FakePrograms();
+    programs.install();
+    try {
+      programs.write(
+        'nft',
+        'if [ "$1" = --version ]; then echo "nftables v1.0.6"; else exec sleep 1000; fi',
+      );
+      await assert.rejects(nftablesSupport(nftCommand(200)), {
+        name: 'ProgramTimeoutError',
+        message: '"nft --check -f -" did not end within its time limit of 0.2 s and was killed',
+      });
+    } finally {
+      programs.remove();
+    }
+  });
+});

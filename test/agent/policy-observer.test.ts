@@ -1,0 +1,208 @@
+import assert from 'node:assert/strict';
+import { mock } from 'node:test';
+import { Registry } from 'prom-client';
+import { PolicyFaults } from '../../agent/policy-faults.ts';
+import {
+  createPolicyObserver,
+  tellOfFaults,
+  tellOfUnreadable,
+} from '../../agent/policy-observer.ts';
+import { InvalidObject } from '../../api/errors.ts';
+import type { PolicyFault } from '../../api/policy-objects.ts';
+import { readObject } from '../../api/read-object.ts';
+import type { Events } from '../../events/recorder.ts';
+import { definer } from '../../metrics/define.ts';
+import { policyMetrics } from '../../metrics/policy.ts';
+import { networkPolicy } from '../e2e/policy-manifests.ts';
+import { Scrape } from '../metrics/scrape.ts';
+
+function world() {
+  const log: [level: string, message: string, details: object][] = [];
+  const at = (level: string) => (details: object, message: string) => {
+    log.push([level, message, details]);
+  };
+  const events: unknown[] = [];
+  const regarding: unknown[] = [];
+  const tell: Events['warning'] = (about, reason, note) => {
+    events.push([`${about.kind} ${about.name}`, reason, note]);
+    regarding.push(about);
+  };
+  const recorder: Events = {
+    normal: () => assert.fail('no Event of this type is known'),
+    warning: tell,
+    // A fault is in the object, which all nodes read alike.
+    sharedWarning: (about, ...rest) => {
+      assert.notEqual(about.kind, 'Node');
+      tell(about, ...rest);
+    },
+  };
+  const registry = new Registry();
+  const metrics = policyMetrics(
+    definer(registry),
+    {
+      policies: () => [],
+      unreadable: () => [],
+      profiles: () => [],
+      elements: () => [],
+      names: () => ({
+        names: 1,
+        addresses: 1,
+        evictions: 0,
+        queries: 0,
+        answers: 0,
+        unasked: 0,
+        unreadable: 0,
+        givenUp: 0,
+        overdue: 0,
+        notLearned: 0,
+        isBlind: false,
+      }),
+      queueDrops: async () => 0,
+      denied: async () => [],
+    },
+    ['IPv4', 'IPv6'],
+  );
+  const logger = { info: at('info'), warn: at('warn'), error: at('error'), debug: at('debug') };
+  const observer = createPolicyObserver({
+    log: logger,
+    metrics,
+    events: recorder,
+    nodeName: 'node-a',
+  });
+  const faults = new PolicyFaults(tellOfFaults(logger, recorder));
+  const scrape = async () => new Scrape(await registry.metrics());
+  const said = (level: string) => log.filter(([of]) => of === level).map(([, message]) => message);
+  return { observer, faults, events, recorder, regarding, scrape, said, log };
+}
+
+/** As it is read, but with these faults. */
+function policy(name: string, ...faults: readonly PolicyFault[]) {
+  const read = readObject(networkPolicy(name, { podSelector: {} }), ['NetworkPolicy']);
+  assert.ok(read?.kind === 'NetworkPolicy');
+  return { ...read, faults };
+}
+
+const PORT: PolicyFault = { field: 'spec.ingress[0].ports[0]', reason: 'is no port' };
+const PEER: PolicyFault = { field: 'spec.egress[0].to[0]', reason: 'is no peer' };
+
+describe('what an agent says of network policy', () => {
+  it('that it enforces, once a family, and each failure; an Event when it begins to fail', async () => {
+    const { observer, events, scrape, said } = world();
+    observer.began('IPv4');
+    observer.applied('IPv4', true, 20);
+    observer.began('IPv4');
+    observer.failed('IPv4', new Error('rule 7 is refused'));
+    observer.began('IPv4');
+    observer.failed('IPv4', new Error('rule 7 is refused'));
+    observer.began('IPv4');
+    observer.applied('IPv4', true, 20);
+    observer.began('IPv4');
+    observer.unchanged('IPv4');
+    assert.deepEqual(said('info'), ['enforcing network policies', 'policies can be applied again']);
+    assert.deepEqual(said('warn'), [
+      'cannot apply network policies; what is enforced stays, trying again',
+    ]);
+    assert.deepEqual(events, [['Node node-a', 'FailedToApplyNetworkPolicy', 'rule 7 is refused']]);
+    const scraped = await scrape();
+    const labels = { ip_family: 'IPv4' };
+    assert.equal(scraped.value('portwide_policy_apply_failures_total', labels), 2);
+    assert.equal(scraped.value('portwide_policy_apply_duration_seconds_sum', labels), 0.04);
+  });
+
+  it('that a family is in force as soon as nothing waits, be it that there was nothing', async () => {
+    mock.timers.enable({ apis: ['Date'], now: 1_000_000 });
+    try {
+      const { observer, scrape } = world();
+      const waits = async () => {
+        mock.timers.tick(1000);
+        const scraped = await scrape();
+        const time = (what: string) =>
+          scraped.value(`portwide_policy_last_${what}_timestamp_seconds`, { ip_family: 'IPv4' });
+        return (time('applied') ?? 0) < (time('queued') ?? 0);
+      };
+      assert.equal(await waits(), true, 'at the start');
+      observer.began('IPv4');
+      observer.applied('IPv4', true, 20);
+      assert.equal(await waits(), false);
+      observer.began('IPv4');
+      observer.failed('IPv4', new Error('refused'));
+      assert.equal(await waits(), true);
+      observer.began('IPv4');
+      observer.unchanged('IPv4');
+      assert.equal(await waits(), false);
+    } finally {
+      mock.timers.reset();
+    }
+  });
+
+  it('never is told by a time of 0, and what is rare is counted from 0', async () => {
+    const { observer, scrape } = world();
+    observer.applied('IPv6', true, 1);
+    observer.disturbed('IPv6', 'table deleted');
+    const scraped = await scrape();
+    const value = (name: string, ip_family: string) =>
+      scraped.value(`portwide_policy_${name}`, { ip_family });
+    assert.equal(value('last_applied_timestamp_seconds', 'IPv4'), 0);
+    assert.ok((value('last_applied_timestamp_seconds', 'IPv6') ?? 0) > 0);
+    assert.ok((value('last_queued_timestamp_seconds', 'IPv4') ?? 0) > 0);
+    assert.deepEqual(
+      ['IPv4', 'IPv6'].map((family) => value('disturbances_total', family)),
+      [0, 1],
+    );
+  });
+
+  it('which objects of network policy are passed over, for they cannot be read', () => {
+    const { events, recorder, regarding } = world();
+    const problem = new InvalidObject('AdminNetworkPolicy a', 'spec.subject', 'is required');
+    const tell = (kind: 'AdminNetworkPolicy' | 'NetworkPolicy' | 'Service', key: string) =>
+      tellOfUnreadable(recorder, problem, { kind, key, uid: 'u' });
+    tell('AdminNetworkPolicy', 'a');
+    tell('NetworkPolicy', 'default/b');
+    tell('Service', 'default/c');
+    const note =
+      'spec.subject: is required; passed over, and its last readable version stays in force';
+    assert.deepEqual(events, [
+      ['AdminNetworkPolicy a', 'Unreadable', note],
+      ['NetworkPolicy b', 'Unreadable', note],
+    ]);
+    assert.deepEqual(regarding, [
+      {
+        apiVersion: 'policy.networking.k8s.io/v1alpha1',
+        kind: 'AdminNetworkPolicy',
+        namespace: '',
+        name: 'a',
+        uid: 'u',
+      },
+      {
+        apiVersion: 'networking.k8s.io/v1',
+        kind: 'NetworkPolicy',
+        namespace: 'default',
+        name: 'b',
+        uid: 'u',
+      },
+    ]);
+  });
+
+  it('which policies fail closed, where and why, once until that changes', () => {
+    const { faults, events, said, log } = world();
+    faults.upsert(policy('a', PORT));
+    faults.upsert(policy('a', PORT));
+    faults.upsert(policy('a', PORT, PEER));
+    faults.upsert(policy('b'));
+    assert.deepEqual(events, [
+      ['NetworkPolicy a', 'FailsClosed', 'spec.ingress[0].ports[0]: is no port'],
+      ['NetworkPolicy a', 'FailsClosed', 'spec.egress[0].to[0]: is no peer'],
+    ]);
+    assert.equal(said('warn').length, 2);
+    assert.deepEqual(log[0]?.[2], { policy: 'NetworkPolicy default/a', ...PORT });
+    faults.upsert(policy('a', PEER));
+    assert.equal(said('info').length, 1);
+    assert.deepEqual(faults.counts(), [
+      { kind: 'NetworkPolicy', state: 'sound', count: 1 },
+      { kind: 'NetworkPolicy', state: 'faulty', count: 1 },
+    ]);
+    faults.remove('NetworkPolicy', 'default/a');
+    faults.upsert(policy('a', PEER));
+    assert.equal(events.length, 3, 'one that is deleted and comes again is told again');
+  });
+});

@@ -1,0 +1,91 @@
+import assert from 'node:assert/strict';
+import { trackStartup } from '../../agent/startup.ts';
+import type { Kind, Node } from '../../api/objects.ts';
+
+const ALL: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
+
+function build({
+  unsynced = [] as readonly Kind[],
+  manifests = undefined as string | undefined,
+  detectLocalMode = 'ClusterCIDR' as 'ClusterCIDR' | 'NodeCIDR',
+  podCIDRs = undefined as readonly string[] | undefined,
+  awaited = false,
+}) {
+  const node: Node | undefined = podCIDRs && {
+    kind: 'Node',
+    key: 'a',
+    name: 'a',
+    labels: {},
+    zone: undefined,
+    podCIDRs,
+    addresses: [],
+    deleting: false,
+    taints: [],
+  };
+  return trackStartup({
+    options: { manifests, detectLocalMode },
+    nodeName: 'a',
+    table: { unsynced: new Set(unsynced), node },
+    isNodeAwaited: () => awaited,
+  });
+}
+
+describe('what a start waits for', () => {
+  for (const [title, given, expected] of [
+    ['nothing', {}, []],
+    [
+      'the first listing',
+      { unsynced: ALL },
+      [
+        'Services from the API server',
+        'EndpointSlices from the API server',
+        'Node "a" from the API server',
+      ],
+    ],
+    [
+      'the rest of it',
+      { unsynced: ['EndpointSlice'], awaited: true },
+      ['EndpointSlices from the API server'],
+    ],
+    [
+      'a Node that is not there',
+      { awaited: true },
+      ['Node "a" (the API server has no such object)'],
+    ],
+    [
+      'pod CIDRs',
+      { detectLocalMode: 'NodeCIDR', podCIDRs: [] },
+      ['pod CIDRs of Node "a" (--detect-local-mode=NodeCIDR)'],
+    ],
+    ['pod CIDRs that are there', { detectLocalMode: 'NodeCIDR', podCIDRs: ['10.244.0.0/24'] }, []],
+    ['manifests', { unsynced: ALL, manifests: '/dir' }, ['manifests in /dir']],
+    ['manifests that were read, without a Node', { manifests: '/dir' }, []],
+    [
+      'pod CIDRs of manifests',
+      { manifests: '/dir', detectLocalMode: 'NodeCIDR' },
+      ['pod CIDRs of Node "a" (--detect-local-mode=NodeCIDR)'],
+    ],
+  ] as const) {
+    it(title, () => assert.deepEqual(build(given).missingInputs(), expected));
+  }
+
+  it('names the API server that was asked last', () => {
+    const { missingInputs, observing } = build({ unsynced: ['Service'] });
+    const heard: unknown[] = [];
+    const observer = observing({
+      request: (request) => heard.push(request),
+      watching: (...args) => heard.push(args),
+      current: (...args) => heard.push(args),
+      absent: (...args) => heard.push(args),
+      deaf: (...args) => heard.push(args),
+    });
+    for (const host of ['api-server.invalid:6443', '192.0.2.1:6443']) {
+      const request = { method: 'GET', host, code: undefined, seconds: 1 };
+      observer.request(request);
+      assert.deepEqual(missingInputs(), [`Services from the API server ${host}`]);
+      assert.equal(heard.pop(), request);
+    }
+    observer.watching('services', true);
+    assert.deepEqual(heard, [['services', true]], 'the rest is passed on');
+  });
+});

@@ -1,0 +1,155 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { canonicalAddress } from '../../../api/addresses.ts';
+import {
+  type ConntrackEntry,
+  deletePayload,
+  dumpPayload,
+  entryReader,
+} from '../../../netlink/conntrack/entry.ts';
+import { tupleAttributes } from '../../../netlink/conntrack/tuple.ts';
+import { addressBytes, addressFormatter } from '../../../netlink/core/address.ts';
+import { encodeAttributes, readAttributes } from '../../../netlink/core/attribute.ts';
+import { MalformedMessage } from '../../../netlink/core/error.ts';
+import { check } from '../property.ts';
+
+const CTA_TUPLE_ORIG = 1;
+const CTA_TUPLE_REPLY = 2;
+const CTA_ID = 12;
+const CTA_ZONE = 18;
+const CTA_FILTER = 25;
+
+const port = fc.nat(0xffff);
+const addresses = {
+  IPv4: fc.ipV4(),
+  // Without IPv4-mapped ones, which are not canonical.
+  IPv6: fc
+    .ipV6()
+    .map(canonicalAddress)
+    .filter((text) => text !== undefined),
+};
+const entries: fc.Arbitrary<ConntrackEntry> = fc
+  .constantFrom('IPv4' as const, 'IPv6' as const)
+  .chain((family) =>
+    fc.record(
+      {
+        family: fc.constant(family),
+        protocol: fc.constantFrom(1, 6, 17, 58, 132),
+        origSrc: addresses[family],
+        origDst: addresses[family],
+        origSrcPort: port,
+        origDstPort: port,
+        replySrc: addresses[family],
+        replyDst: addresses[family],
+        replySrcPort: port,
+        replyDstPort: port,
+        id: fc.nat(0xffffffff),
+        zone: port,
+        status: fc.constant(0),
+      },
+      { noNullPrototype: true },
+    ),
+  );
+
+describe('conntrack entries', () => {
+  it('are read as they were written', () => {
+    check(
+      fc.property(entries, (entry) => {
+        assert.deepEqual(entryReader({ family: entry.family })(encoded(entry)), entry);
+      }),
+    );
+  });
+
+  it('pass the filter that they fit, and no other', () => {
+    check(
+      fc.property(entries, (entry) => {
+        const { family, protocol, origDst } = entry;
+        const bytes = encoded(entry);
+        assert.deepEqual(entryReader({ family, protocol, origDst })(bytes), entry);
+        const otherFamily = family === 'IPv4' ? 'IPv6' : 'IPv4';
+        const otherDst = family === 'IPv4' ? '192.0.2.1' : '2001:db8::1';
+        for (const filter of [
+          { family: otherFamily } as const,
+          { family, protocol: protocol + 1 },
+          ...(origDst === otherDst ? [] : [{ family, origDst: otherDst }]),
+        ]) {
+          assert.equal(entryReader(filter)(bytes), undefined);
+        }
+      }),
+    );
+  });
+
+  it('never fail to be read but with MalformedMessage', () => {
+    const read = entryReader({ family: 'IPv6' });
+    const truncated = fc
+      .tuple(entries, fc.nat(), fc.nat(), fc.nat(255))
+      .map(([entry, cut, at, value]) => {
+        const bytes = encoded(entry);
+        bytes[at % bytes.length] = value;
+        return bytes.subarray(0, cut % (bytes.length + 1));
+      });
+    const random = fc.uint8Array({ maxLength: 100 }).map((array) => Buffer.from(array));
+    check(
+      fc.property(fc.oneof(truncated, random), (bytes) => {
+        try {
+          read(bytes);
+        } catch (error) {
+          assert(error instanceof MalformedMessage, String(error));
+        }
+      }),
+    );
+  });
+
+  it('are deleted by tuple and id, and by zone if it is not the default', () => {
+    check(
+      fc.property(entries, (entry) => {
+        const attributes = readAttributes(deletePayload(entry), 4);
+        const zone = entry.zone === 0 ? [] : [CTA_ZONE];
+        assert.deepEqual([...attributes.keys()], [CTA_TUPLE_ORIG, CTA_ID, ...zone]);
+        assert.equal(attributes.get(CTA_ID)?.readUInt32BE(), entry.id);
+      }),
+    );
+  });
+
+  it('are filtered by the kernel, but for IPv6 destinations, which it gets wrong', () => {
+    const flags = (payload: Buffer) => {
+      const filter = readAttributes(payload, 4).get(CTA_FILTER);
+      return filter === undefined ? 0 : readAttributes(filter, 0).get(1)?.readUInt8();
+    };
+    const [v4, v6] = ['192.0.2.1', '2001:db8::1'];
+    assert.equal(flags(dumpPayload({ family: 'IPv4' }, true)), 0);
+    assert.equal(flags(dumpPayload({ family: 'IPv4', origDst: v4, protocol: 17 }, true)), 2 | 8);
+    assert.equal(flags(dumpPayload({ family: 'IPv4', origDst: v4 }, true)), 2);
+    assert.equal(flags(dumpPayload({ family: 'IPv6', origDst: v6, protocol: 17 }, true)), 8);
+    assert.equal(flags(dumpPayload({ family: 'IPv6', origDst: v6 }, true)), 0);
+    assert.equal(flags(dumpPayload({ family: 'IPv4', origDst: v4, protocol: 17 }, false)), 0);
+  });
+});
+
+describe('addresses on the wire', () => {
+  it('become the canonical text they were made from', () => {
+    const format = addressFormatter();
+    check(
+      fc.property(fc.oneof(addresses.IPv4, addresses.IPv6), (text) => {
+        const bytes = addressBytes(text);
+        assert.equal(format(bytes, 0, bytes.length), text);
+      }),
+    );
+  });
+
+  it('of an odd length are malformed', () => {
+    assert.throws(() => addressFormatter()(Buffer.alloc(8), 0, 5), MalformedMessage);
+  });
+});
+
+/** The payload with which the kernel would tell of an entry. */
+function encoded(entry: ConntrackEntry): Buffer {
+  const reply = tupleAttributes({
+    src: entry.replySrc,
+    dst: entry.replyDst,
+    protocol: entry.protocol,
+    ports: [entry.replySrcPort, entry.replyDstPort],
+  });
+  const rest = encodeAttributes([{ type: CTA_TUPLE_REPLY, value: reply }]);
+  return Buffer.concat([deletePayload(entry), rest]);
+}

@@ -1,0 +1,33 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import ipaddr from 'ipaddr.js';
+import { canonicalAddress } from '../../../api/addresses.ts';
+import { addressBytes, addressFormatter, writeAddress } from '../../../netlink/core/address.ts';
+import { check } from '../property.ts';
+
+const address = fc
+  .oneof(fc.ipV4(), fc.ipV6())
+  .map(canonicalAddress)
+  .filter((text) => text !== undefined);
+
+describe('addresses in network order', () => {
+  it('are what ipaddr.js reads', () => {
+    check(
+      fc.property(address, (text) => {
+        assert.deepEqual([...addressBytes(text)], ipaddr.parse(text).toByteArray());
+      }),
+    );
+  });
+
+  it('are written where they belong, and nowhere else', () => {
+    check(
+      fc.property(address, (text) => {
+        const bytes = Buffer.alloc(24, 0xee);
+        const end = writeAddress(bytes, text, 3);
+        assert.equal(addressFormatter()(bytes, 3, end), text);
+        const around = Buffer.concat([bytes.subarray(0, 3), bytes.subarray(end)]);
+        assert.ok(around.every((byte) => byte === 0xee));
+      }),
+    );
+  });
+});

@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { sendAll } from '../../../netlink/core/batches.ts';
+import { NetlinkError } from '../../../netlink/core/error.ts';
+import { MESSAGE_HEADER, type Request } from '../../../netlink/core/message.ts';
+
+const WORK = 1000;
+/** Marks a message that is refused. */
+const REFUSED = 99;
+
+const messages = fc.array(
+  fc.record({
+    request: fc.record({
+      type: fc.constantFrom(1, REFUSED),
+      payload: fc.integer({ min: 1, max: 20_000 }).map((length) => Buffer.alloc(length)),
+    }),
+    weight: fc.integer({ min: 1, max: 2 * WORK }),
+  }),
+  { maxLength: 40 },
+);
+
+/** Records what is sent, and refuses what is marked. */
+function recorder() {
+  const batches: Request[][] = [];
+  return {
+    batches,
+    async batch(requests: readonly Request[]) {
+      batches.push([...requests]);
+      return requests.flatMap(({ type }, index) =>
+        type === REFUSED ? [{ index, error: new NetlinkError('test', 1) }] : [],
+      );
+    },
+  };
+}
+
+describe('many messages', () => {
+  it('are sent once, in order, in bounded batches that are as big as can be', async () => {
+    const generated = fc.sample(messages, { numRuns: 200, seed: 20 });
+    for (const list of generated) {
+      const socket = recorder();
+      const refusals = await sendAll(socket, list, WORK);
+      assert.deepEqual(
+        socket.batches.flat(),
+        list.map(({ request }) => request),
+      );
+      assert.deepEqual(
+        refusals.map(({ index }) => index),
+        [...list.keys()].filter((index) => list[index]?.request.type === REFUSED),
+      );
+      let start = 0;
+      for (const batch of socket.batches) {
+        const end = start + batch.length;
+        assert(batch.length === 1 || fits(list.slice(start, end)));
+        assert(end === list.length || !fits(list.slice(start, end + 1)));
+        start = end;
+      }
+    }
+  });
+
+  it('are at most 500 of a send', async () => {
+    const socket = recorder();
+    const request = { type: 1, payload: Buffer.alloc(4) };
+    await sendAll(socket, Array(1201).fill({ request, weight: 0 }));
+    assert.deepEqual(
+      socket.batches.map(({ length }) => length),
+      [500, 500, 201],
+    );
+  });
+});
+
+function fits(list: readonly { request: { payload: Buffer }; weight: number }[]): boolean {
+  let bytes = 0;
+  let weight = 0;
+  for (const message of list) {
+    bytes += MESSAGE_HEADER + Math.ceil(message.request.payload.length / 4) * 4;
+    weight += message.weight;
+  }
+  return bytes <= 64 * 1024 && weight <= WORK;
+}

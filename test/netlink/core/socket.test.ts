@@ -1,0 +1,113 @@
+import assert from 'node:assert/strict';
+import { type Inhabitant, type Namespace, sharedHome } from '../namespace.ts';
+
+describe('a netlink socket', () => {
+  let namespace: Namespace;
+  let inhabitant: Inhabitant;
+
+  const home = sharedHome(({ inhabitant: { call } }) => call('hold', '', 'conntrack', '-F'));
+  beforeEach(async () => {
+    ({ namespace, inhabitant } = await home());
+  });
+
+  const insertFlows = () =>
+    inhabitant.call('insertFlows', {
+      count: 2000,
+      src: '10.0.0.1',
+      dst: '10.96.0.10',
+      dstPort: 53,
+      endpoint: '10.1.0.5',
+      protocol: 17,
+    });
+
+  it('says why the kernel refused, in its words', async () => {
+    await assert.rejects(inhabitant.call('refusal'), {
+      name: 'NetlinkError',
+      message: 'netlink message 16: EOPNOTSUPP (Unknown device type)',
+      code: 'EOPNOTSUPP',
+    });
+  });
+
+  it('tells which messages of a batch were refused, however many', async () => {
+    const refused = await inhabitant.call('refusals', 500);
+    assert.deepEqual(refused, [...Array(500).keys()]);
+    assert.deepEqual(await inhabitant.call('refusals', 0), []);
+  });
+
+  it('cannot be opened for a protocol that the kernel lacks', async () => {
+    await assert.rejects(inhabitant.call('unknownProtocol'), { code: 'EPROTONOSUPPORT' });
+  });
+
+  it('cannot join a group that the kernel lacks', async () => {
+    await assert.rejects(inhabitant.call('unknownGroup'), {
+      message: 'netlink group 100000: EINVAL',
+    });
+  });
+
+  it('takes no requests beside a subscription', async () => {
+    await assert.rejects(inhabitant.call('requestOnSubscription'), { name: 'TypeError' });
+  });
+
+  it('gets one answer', async () => {
+    assert.deepEqual(await inhabitant.call('get'), {
+      failure: 'MalformedMessage: message 18 without answer',
+      refusal: 'ENODEV',
+      name: 'lo',
+    });
+  });
+
+  it('serves requests one after the other', async () => {
+    assert.deepEqual(await inhabitant.call('concurrentDumps', 5), [2, 2, 2, 2, 2]);
+  });
+
+  describe('dumping a table that changes', () => {
+    beforeEach(async () => {
+      await namespace.run('ip', 'link', 'add', 'pw0', 'type', 'veth', 'peer', 'name', 'pw1');
+      let lines = '';
+      for (let index = 0; index < 1500; index++) {
+        lines += `address add 10.8.${index >> 8}.${index & 255}/32 dev pw0\n`;
+      }
+      await inhabitant.call('hold', lines, 'ip', '-batch', '-');
+    });
+    afterEach(() => namespace.run('ip', 'link', 'del', 'pw0'));
+
+    it('dumps it again', async () => {
+      const { found, attempts } = await inhabitant.call('changedDump', 2);
+      assert.deepEqual({ found, attempts }, { found: 1504, attempts: 3 });
+    });
+
+    it('gives up in the end', async () => {
+      await assert.rejects(inhabitant.call('changedDump', 100), { code: 'EINTR' });
+    });
+  });
+
+  it('keeps a deadline, and works again afterwards', async () => {
+    await insertFlows();
+    const { failure, found } = await inhabitant.call('slowDump');
+    assert.deepEqual({ failure, found }, { failure: 'ETIMEDOUT', found: 2000 });
+  });
+
+  it('waits for a big dump as long as some of it comes', async () => {
+    await insertFlows();
+    assert.deepEqual(await inhabitant.call('steadyDump'), { found: 2000, ahead: 40_000 });
+  });
+
+  it('tells that answers were lost, and works again afterwards', async () => {
+    const { failure, found } = await inhabitant.call('overrun');
+    assert.deepEqual({ failure, found }, { failure: 'ENOBUFS', found: 2 });
+  });
+
+  it('waits for lost answers in vain if it is told to ignore overruns', async () => {
+    assert.equal(await inhabitant.call('ignoredOverrun'), 'ETIMEDOUT');
+  });
+
+  it('fails what is under way when it is closed', async () => {
+    await insertFlows();
+    const outcomes = await inhabitant.call('closeWhileDumping');
+    assert.deepEqual(outcomes, ['ECANCELED', 'ECANCELED', 'ECANCELED', 'ECANCELED']);
+  });
+
+  it('fails what waits for an answer when it is closed', async () => {
+    assert.equal(await inhabitant.call('closeWhileWaiting'), 'ECANCELED');
+  });
+});

@@ -1,0 +1,256 @@
+/** What is done with nf_tables inside a namespace of a test. */
+import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { connect, createServer } from 'node:net';
+import type { IpFamily } from '../../../api/objects.ts';
+import { u32 } from '../../../netlink/core/host.ts';
+import {
+  deleteTable,
+  listTables,
+  NfTables,
+  type NftChange,
+  type NftElement,
+  type NftNotification,
+  NftRefusedError,
+  type NftStep,
+  watchNftables,
+} from '../../../netlink/nftables/tables.ts';
+
+/** What a NftRefusedError has: errors do not pass from process to process whole. */
+export interface RefusedTransaction {
+  readonly message: string;
+  readonly set: string | undefined;
+  readonly action: string | undefined;
+  readonly key: string | undefined;
+  /** Of a refused chain or rule. */
+  readonly chain?: string;
+  readonly rule?: number | undefined;
+  readonly errno: number;
+}
+
+let watch: { close(): Promise<void> } | undefined;
+
+async function withTable<T>(
+  family: IpFamily,
+  table: string,
+  use: (table: NfTables) => Promise<T>,
+): Promise<T> {
+  const tables = new NfTables(family, table);
+  try {
+    return await use(tables);
+  } finally {
+    await tables.close();
+  }
+}
+
+function refusal(error: unknown): RefusedTransaction {
+  if (!(error instanceof NftRefusedError)) throw error;
+  const { message, set, action, element, chain, rule, errno } = error;
+  const key = element?.key.toString('hex');
+  return { message, set, action, key, errno, ...(chain === undefined ? {} : { chain, rule }) };
+}
+
+export const nft = {
+  listTables,
+  deleteTable,
+  nftChains: async (family: IpFamily) => withTable(family, 'pw', (table) => table.chains()),
+  nftSets: async (family: IpFamily) => withTable(family, 'pw', (table) => table.sets()),
+  nftGeneration: async () => withTable('IPv4', 'pw', (table) => table.generation()),
+
+  /** @returns the refusal, if it is refused. */
+  nftChange: async (
+    changes: readonly NftChange[],
+    family: IpFamily = 'IPv4',
+    generation?: number,
+  ): Promise<RefusedTransaction | undefined> =>
+    withTable(family, 'pw', async (table) => {
+      await table.change(changes, generation);
+      return undefined;
+    }).catch(refusal),
+
+  /** @returns the refusal, if it is refused. */
+  nftTransact: async (steps: readonly NftStep[]): Promise<RefusedTransaction | undefined> =>
+    withTable('IPv4', 'pw', async (table) => {
+      await table.transact(steps);
+      return undefined;
+    }).catch(refusal),
+
+  nftDelete: async () => withTable('IPv4', 'pw', (table) => table.delete()),
+
+  nftCounters: async () => withTable('IPv4', 'pw', (table) => table.counters()),
+
+  nftElements: async (set: string, family: IpFamily = 'IPv4'): Promise<NftElement[]> =>
+    withTable(family, 'pw', async (table) => {
+      let elements: NftElement[] = [];
+      await table.visitElements(
+        set,
+        (element) => elements.push(element),
+        () => {
+          elements = [];
+        },
+      );
+      return elements;
+    }),
+
+  /** Several transactions that are asked for at once, on one client. */
+  nftChangesAtOnce: async (transactions: readonly (readonly NftChange[])[]): Promise<void> =>
+    withTable('IPv4', 'pw', async (table) => {
+      await Promise.all(transactions.map((changes) => table.change(changes)));
+    }),
+
+  /**
+   * Adds so many elements to a set of u32 keys in one transaction and dumps them.
+   * @returns how many it found, and how often the event loop got round meanwhile.
+   */
+  async nftLoad(set: string, count: number) {
+    const elements = Array.from({ length: count }, (_, index) => {
+      const key = Buffer.alloc(4);
+      key.writeUInt32BE(index);
+      return { key };
+    });
+    const turns = { encoding: 0, dump: 0 };
+    let counting: keyof typeof turns | undefined = 'encoding';
+    const turn = () => {
+      if (counting === undefined) return;
+      turns[counting]++;
+      setImmediate(turn);
+    };
+    setImmediate(turn);
+    let found: number[] = [];
+    await withTable('IPv4', 'pw', async (table) => {
+      // Not sent, as its last element cannot be.
+      const impossible = [...elements, { key: Buffer.alloc(65) }];
+      await table.change([{ action: 'add', set, elements: impossible }]).catch((error: unknown) => {
+        if (!(error instanceof RangeError)) throw error;
+      });
+      counting = undefined;
+      await table.change([{ action: 'add', set, elements }]);
+      counting = 'dump';
+      setImmediate(turn);
+      await table.visitElements(
+        set,
+        ({ key }) => found.push(key.readUInt32BE()),
+        () => {
+          found = [];
+        },
+      );
+    });
+    counting = undefined;
+    return { found: found.length, distinct: new Set(found).size, turns };
+  },
+
+  /** Dumps a set and has `nft` run in the midst of the first `times` attempts. */
+  async nftChangedDump(set: string, times: number, command: string) {
+    let keys: string[] = [];
+    let attempts = 1;
+    let changes = 0;
+    await withTable('IPv4', 'pw', (table) =>
+      table.visitElements(
+        set,
+        ({ key }) => {
+          if (changes < Math.min(times, attempts)) {
+            changes++;
+            execFileSync('nft', ['-f', '-'], { input: command });
+          }
+          keys.push(key.toString('hex'));
+        },
+        () => {
+          keys = [];
+          attempts++;
+        },
+      ),
+    );
+    return { attempts, keys };
+  },
+
+  /** What a dump visits, when another client makes a change as soon as it can meanwhile. */
+  async nftDumpBesideChange(set: string, changes: readonly NftChange[]) {
+    let visits = 0;
+    let restarts = 0;
+    const other = new NfTables('IPv4', 'pw');
+    let changed: Promise<void> | undefined;
+    await withTable('IPv4', 'pw', (table) =>
+      table.visitElements(
+        set,
+        () => {
+          visits++;
+          changed ??= other.change(changes);
+        },
+        () => {
+          restarts++;
+        },
+      ),
+    );
+    await changed;
+    await other.close();
+    return { visits, restarts };
+  },
+
+  /** What ends first, of a change and of what another client asks and does after it began. */
+  async nftBesideChange(set: string, count: number): Promise<string[]> {
+    const elements = Array.from({ length: count }, (_, index) => ({ key: u32(index) }));
+    const order: string[] = [];
+    const ended = (what: string) => () => order.push(what);
+    const other = new NfTables('IPv4', 'pw');
+    await withTable('IPv4', 'pw', async (table) => {
+      await Promise.all([
+        other.change([{ action: 'add', set, elements }]).then(ended('change')),
+        table.chains().then(ended('chains')),
+        table.sets().then(ended('sets')),
+        table.replaceRules([{ name: 'added', rules: [] }]).then(ended('rules')),
+      ]);
+    });
+    await other.close();
+    return order;
+  },
+
+  async nftThrowingVisit(set: string): Promise<number> {
+    return withTable('IPv4', 'pw', async (table) => {
+      const thrown = table.visitElements(set, () => {
+        throw new Error('visit');
+      });
+      await thrown.catch((error: unknown) => {
+        if (!(error instanceof Error) || error.message !== 'visit') throw error;
+      });
+      // The socket can be used on.
+      return (await table.sets())?.length ?? 0;
+    });
+  },
+
+  /** Watches, and makes changes of its own, with one client that is silenced and one that is not. */
+  async nftWatch(ignored: 'silenced' | 'own' | 'none', changes: readonly NftChange[]) {
+    const tell = (change: NftNotification) => process.send?.({ notice: 'nft', change });
+    const table = new NfTables('IPv4', 'pw');
+    const ports = [1, table.port, 0xffffffff];
+    watch = watchNftables({
+      onChange: tell,
+      onOverrun: (error) => process.send?.({ notice: 'overrun', code: error.message }),
+      ...(ignored === 'silenced' ? { silencedPorts: ports } : {}),
+      ...(ignored === 'own' ? { ownPorts: () => new Set(ports) } : {}),
+    });
+    await table.change(changes);
+    const { port } = table;
+    await table.close();
+    return port;
+  },
+
+  async closeNftWatch(): Promise<void> {
+    await watch?.close();
+  },
+
+  /** The addresses that answered so many TCP connections. */
+  async whoAnswers(host: string, port: number, serverPort: number, times: number) {
+    const server = createServer((socket) => socket.end(String(socket.localAddress)));
+    server.listen(serverPort, '0.0.0.0');
+    await once(server, 'listening');
+    const answers: string[] = [];
+    for (let index = 0; index < times; index++) {
+      const socket = connect({ host, port });
+      let answer = '';
+      for await (const chunk of socket) answer += chunk;
+      answers.push(answer);
+    }
+    server.close();
+    return answers;
+  },
+};

@@ -1,0 +1,679 @@
+import assert from 'node:assert/strict';
+import type { IpFamily } from '../../../api/objects.ts';
+import { addressBytes } from '../../../netlink/core/address.ts';
+import { u32 } from '../../../netlink/core/host.ts';
+import { commentData } from '../../../netlink/nftables/comment.ts';
+import { encodeRule, lookup, verdict } from '../../../netlink/nftables/rule.ts';
+import {
+  NFT_SET_FLAGS,
+  type NftChange,
+  type NftElement,
+  type NftStep,
+  type NftVerdict,
+} from '../../../netlink/nftables/tables.ts';
+import { type Inhabitant, type Namespace, sharedHome } from '../namespace.ts';
+
+const EEXIST = 17;
+const EINVAL = 22;
+const ENOENT = 2;
+const ERESTART = 85;
+
+const families: Record<IpFamily, { nft: string; vip: string; pod: string }> = {
+  IPv4: { nft: 'ip', vip: '10.96.0.1', pod: '10.128.0.1' },
+  IPv6: { nft: 'ip6', vip: 'fd00:96::1', pod: 'fd00:128::1' },
+};
+const { vip, pod } = families.IPv4;
+
+/** What the maps of a service proxy look like. */
+function skeleton(family: IpFamily): string {
+  const { nft } = families[family];
+  const service = `${nft} daddr . meta l4proto . th dport`;
+  return `table ${nft} pw {
+    map services { typeof ${service} : verdict; }
+    map endpoints { typeof ${service} . numgen random mod 65536 : ${nft} daddr . th dport; }
+    map ranges { typeof ${service} : verdict; flags interval; }
+    set numbers { type mark; }
+    chain pick-2 {
+      dnat ${nft} to ${service} . numgen random mod 2 map @endpoints;
+    }
+    chain output {
+      type nat hook output priority -100; policy accept;
+      ${service} vmap @services;
+    }
+  }`;
+}
+
+const TCP = 6;
+const port = (number: number) => Buffer.from([number >> 8, number & 255, 0, 0]);
+const serviceKey = (address: string, number: number) =>
+  Buffer.concat([addressBytes(address), Buffer.from([TCP, 0, 0, 0]), port(number)]);
+const endpointKey = (address: string, number: number, index: number) =>
+  Buffer.concat([serviceKey(address, number), u32(index)]);
+const endpoint = (address: string, number: number) =>
+  Buffer.concat([addressBytes(address), port(number)]);
+const range = (first: number, last: number, data: NftVerdict): NftElement => ({
+  key: serviceKey(vip, first),
+  keyEnd: serviceKey(vip, last),
+  data,
+});
+const service = (number: number, data: NftVerdict = { kind: 'accept' }): NftElement => ({
+  key: serviceKey(vip, number),
+  data,
+});
+const add = (set: string, ...elements: NftElement[]): NftChange => ({
+  action: 'add',
+  set,
+  elements,
+});
+const remove = (set: string, ...elements: NftElement[]): NftChange => ({
+  action: 'delete',
+  set,
+  elements,
+});
+
+describe('nf_tables', () => {
+  let namespace: Namespace;
+  let inhabitant: Inhabitant;
+
+  const home = sharedHome(async ({ inhabitant: { call } }) => {
+    await call('closeNftWatch');
+    await call('hold', 'flush ruleset', 'nft', '-f', '-');
+  });
+  beforeEach(async () => {
+    ({ namespace, inhabitant } = await home());
+  });
+
+  const load = (text: string) => inhabitant.call('hold', text, 'nft', '-f', '-');
+  const change = (...changes: NftChange[]) => inhabitant.call('nftChange', changes);
+  const elements = async (set: string, family: IpFamily = 'IPv4') =>
+    sorted(await inhabitant.call('nftElements', set, family));
+  /** The elements of a set as `nft` prints them, in its order. */
+  async function printed(set: string, family: IpFamily = 'IPv4'): Promise<string[]> {
+    const text = await namespace.run('nft', 'list', 'map', families[family].nft, 'pw', set);
+    const list = /elements = \{([^}]*)\}/.exec(text)?.[1] ?? '';
+    return list.split(',').map((element) => element.trim());
+  }
+
+  for (const family of ['IPv4', 'IPv6'] as const) {
+    describe(`of ${family}`, () => {
+      const { nft, vip, pod } = families[family];
+
+      beforeEach(() => load(skeleton(family)));
+
+      it('has the elements that are added, as nft has them', async () => {
+        const key = serviceKey(vip, 80);
+        const services: NftElement[] = [
+          { key, data: { kind: 'goto', chain: 'pick-2' } },
+          { key: serviceKey(vip, 81), data: { kind: 'jump', chain: 'pick-2' } },
+          { key: serviceKey(vip, 82), data: { kind: 'accept' } },
+          { key: serviceKey(vip, 83), data: { kind: 'drop' } },
+          { key: serviceKey(vip, 84), data: { kind: 'return' } },
+        ];
+        const endpoints: NftElement[] = [
+          { key: endpointKey(vip, 80, 0), data: endpoint(pod, 8080) },
+          { key: endpointKey(vip, 80, 65535), data: endpoint(pod, 8081) },
+        ];
+        const ranges: NftElement[] = [
+          {
+            key: serviceKey(vip, 5000),
+            keyEnd: serviceKey(vip, 5999),
+            data: { kind: 'goto', chain: 'pick-2' },
+          },
+          { key: serviceKey(vip, 70), keyEnd: serviceKey(vip, 70), data: { kind: 'drop' } },
+        ];
+        const changes = [
+          add('services', ...services),
+          add('endpoints', ...endpoints),
+          add('ranges', ...ranges),
+        ];
+        assert.equal(await inhabitant.call('nftChange', changes, family), undefined);
+
+        assert.deepEqual((await printed('services', family)).sort(), [
+          `${vip} . tcp . 80 : goto pick-2`,
+          `${vip} . tcp . 81 : jump pick-2`,
+          `${vip} . tcp . 82 : accept`,
+          `${vip} . tcp . 83 : drop`,
+          `${vip} . tcp . 84 : return`,
+        ]);
+        assert.deepEqual((await printed('endpoints', family)).sort(), [
+          `${vip} . tcp . 80 . 0 : ${pod} . 8080`,
+          `${vip} . tcp . 80 . 65535 : ${pod} . 8081`,
+        ]);
+        assert.deepEqual((await printed('ranges', family)).sort(), [
+          `${vip} . tcp . 5000-5999 : goto pick-2`,
+          `${vip} . tcp . 70 : drop`,
+        ]);
+        assert.deepEqual(await elements('services', family), sorted(services));
+        assert.deepEqual(await elements('endpoints', family), sorted(endpoints));
+        assert.deepEqual(await elements('ranges', family), sorted(ranges));
+
+        const text = await namespace.run('nft', 'list', 'ruleset');
+        await load('flush ruleset');
+        await load(text);
+        assert.equal(await namespace.run('nft', 'list', 'ruleset'), text);
+        assert.deepEqual(await elements('endpoints', family), sorted(endpoints));
+
+        const all = [
+          remove('services', ...services),
+          remove('endpoints', ...endpoints),
+          remove('ranges', ...ranges),
+        ];
+        assert.equal(await inhabitant.call('nftChange', all, family), undefined);
+        for (const set of ['services', 'endpoints', 'ranges']) {
+          assert.deepEqual(await elements(set, family), []);
+        }
+      });
+
+      it('tells what is in its table, and that there is none', async () => {
+        // Of the same name, but another family.
+        await load('table inet pw { chain other {}; set others { type mark; }; }');
+        await load(`table ${nft} pw2 { chain other {}; set others { type mark; }; }`);
+        assert.deepEqual(await inhabitant.call('nftChains', family), ['pick-2', 'output']);
+        const address = family === 'IPv4' ? 4 : 16;
+        const { map, interval, concatenation } = NFT_SET_FLAGS;
+        assert.deepEqual((await inhabitant.call('nftSets', family))?.map(Object.values), [
+          ['services', map, address + 8, 16, true],
+          ['endpoints', map, address + 12, address + 4, false],
+          ['ranges', map | interval | concatenation, address + 8, 16, true],
+          ['numbers', 0, 4, undefined, false],
+        ]);
+        const other = family === 'IPv4' ? 'IPv6' : 'IPv4';
+        assert.equal(await inhabitant.call('nftChains', other), undefined);
+        assert.equal(await inhabitant.call('nftSets', other), undefined);
+      });
+    });
+  }
+
+  it('lists and deletes tables of all families', async () => {
+    assert.deepEqual(await inhabitant.call('listTables'), []);
+    await load('table ip a { set s { type mark; elements = { 1 }; }; }; table inet a; table ip6 b');
+    assert.deepEqual(await inhabitant.call('listTables'), [
+      { family: 2, name: 'a' },
+      { family: 1, name: 'a' },
+      { family: 10, name: 'b' },
+    ]);
+    await inhabitant.call('deleteTable', { family: 2, name: 'a' });
+    await inhabitant.call('deleteTable', { family: 2, name: 'a' });
+    await inhabitant.call('deleteTable', { family: 2, name: 'b' });
+    assert.deepEqual(await inhabitant.call('listTables'), [
+      { family: 1, name: 'a' },
+      { family: 10, name: 'b' },
+    ]);
+  });
+
+  describe('in a transaction', () => {
+    beforeEach(() => load(skeleton('IPv4')));
+
+    it('replaces elements, in the order of the changes', async () => {
+      const old = service(80);
+      const drop = service(80, { kind: 'drop' });
+      assert.equal(await change(add('services', old)), undefined);
+      assert.equal(await change(remove('services', old), add('services', drop)), undefined);
+      assert.deepEqual(await elements('services'), [drop]);
+      const back = [remove('services', drop), add('services', old)];
+      assert.equal(await change(...back, remove('services', old)), undefined);
+      assert.deepEqual(await elements('services'), []);
+      assert.equal(await change(add('services', old), remove('services', old)), undefined);
+      assert.deepEqual(await elements('services'), []);
+    });
+
+    it('replaces intervals', async () => {
+      const whole = range(1000, 1999, { kind: 'drop' });
+      const parts = [range(1000, 1499, { kind: 'accept' }), range(1500, 2500, { kind: 'drop' })];
+      assert.equal(await change(add('ranges', whole)), undefined);
+      assert.equal(await change(remove('ranges', whole), add('ranges', ...parts)), undefined);
+      assert.deepEqual(await elements('ranges'), sorted(parts));
+      assert.equal(await change(remove('ranges', ...parts), add('ranges', whole)), undefined);
+      assert.deepEqual(await elements('ranges'), [whole]);
+      const accept = range(1000, 1999, { kind: 'accept' });
+      assert.equal(await change(remove('ranges', whole), add('ranges', accept)), undefined);
+      assert.deepEqual(await printed('ranges'), ['10.96.0.1 . tcp . 1000-1999 : accept']);
+    });
+
+    it('adds what is there, but not with other data', async () => {
+      assert.equal(await change(add('services', service(80), service(80))), undefined);
+      assert.equal(await change(add('services', service(80))), undefined);
+      const other = service(80, { kind: 'drop' });
+      assert.equal((await change(add('services', other)))?.errno, EEXIST);
+      assert.deepEqual(await elements('services'), [service(80)]);
+    });
+
+    it('does nothing when an element is refused, and names it', async () => {
+      await change(add('services', service(1)), add('ranges', range(10, 20, { kind: 'drop' })));
+      const bad = service(9).key;
+      const data = endpoint(pod, 80);
+      const wrong: readonly [NftChange, errno: number, message: string, element?: Buffer][] = [
+        [remove('services', service(8)), ENOENT, 'delete services', service(8).key],
+        [remove('services', { key: bad.subarray(4) }), EINVAL, 'delete services', bad.subarray(4)],
+        [add('nope', service(9)), ENOENT, 'add nope'],
+        [remove('nope', service(9)), ENOENT, 'delete nope'],
+        [add('services', { key: bad }), EINVAL, 'add services', bad],
+        [add('services', { key: bad, data }), EINVAL, 'add services', bad],
+        [add('services', service(9, { kind: 'goto', chain: 'nope' })), ENOENT, 'add services', bad],
+        [add('endpoints', { key: bad, data }), EINVAL, 'add endpoints', bad],
+        [add('numbers', { key: u32(1), data }), EINVAL, 'add numbers', u32(1)],
+        [add('ranges', range(15, 25, { kind: 'drop' })), EEXIST, 'add ranges', serviceKey(vip, 15)],
+      ];
+      for (const [refused, errno, operation, element] of wrong) {
+        const refusal = await change(
+          remove('services', service(1)),
+          add('services', service(2)),
+          add('ranges', range(30, 40, { kind: 'drop' })),
+          refused,
+          add('services', service(3)),
+        );
+        const key = element?.toString('hex');
+        assert.deepEqual(
+          { ...refusal, message: refusal?.message.replace(/: E[A-Z]+$/, '') },
+          {
+            message: key === undefined ? operation : `${operation} ${key}`,
+            set: refused.set,
+            action: refused.action,
+            key,
+            errno,
+          },
+        );
+        assert.deepEqual(await elements('services'), [service(1)]);
+        assert.deepEqual(await elements('ranges'), [range(10, 20, { kind: 'drop' })]);
+      }
+    });
+
+    it('names the first refused element, in whatever message and change it is', async () => {
+      const many = Array.from({ length: 20_000 }, (_, index) => ({ key: u32(index) }));
+      assert.equal(await change(add('numbers', ...many)), undefined);
+      const missing = { key: u32(77_777) };
+      for (const position of [0, 7_000, 12_345, 20_000]) {
+        const deleted = many.toSpliced(position, 0, missing);
+        const refusal = await change(
+          remove('numbers', ...deleted.slice(0, 6_000)),
+          remove('numbers', ...deleted.slice(6_000)),
+          remove('numbers', { key: u32(88_888) }),
+        );
+        assert.equal(refusal?.key, missing.key.toString('hex'));
+      }
+      assert.equal((await elements('numbers')).length, 20_000);
+    });
+
+    it('makes none of a generation that is over', async () => {
+      const generation = await inhabitant.call('nftGeneration');
+      const changes = [add('services', service(80))];
+      assert.equal(await inhabitant.call('nftChange', changes, 'IPv4', generation), undefined);
+      await load('table inet unrelated');
+      const more = [add('services', service(81))];
+      const stale = await inhabitant.call('nftChange', more, 'IPv4', generation + 1);
+      assert.deepEqual(stale, {
+        message: 'nf_tables transaction: ERESTART',
+        set: undefined,
+        action: undefined,
+        key: undefined,
+        errno: ERESTART,
+      });
+      assert.deepEqual(await elements('services'), [service(80)]);
+      assert.equal(await inhabitant.call('nftGeneration'), generation + 2);
+    });
+
+    it('is refused without a table', async () => {
+      await load('delete table ip pw');
+      const refusal = await change(add('services', service(80)));
+      assert.equal(refusal?.message, 'add services: ENOENT');
+    });
+
+    it('sends nothing when there is nothing to change', async () => {
+      await load('delete table ip pw');
+      assert.equal(await change(), undefined);
+      assert.equal(await change(add('services')), undefined);
+      assert.equal(await inhabitant.call('nftChange', [], 'IPv4', 12_345), undefined);
+    });
+
+    it('sends nothing when something cannot be', async () => {
+      const long = { key: Buffer.alloc(65) };
+      for (const impossible of [
+        add('services', long),
+        add('', service(81)),
+        add('a\0b', service(81)),
+        add('services', service(81, { kind: 'goto', chain: 'x'.repeat(256) })),
+      ]) {
+        const changes = change(add('services', service(80)), impossible);
+        await assert.rejects(changes, { name: 'RangeError' });
+      }
+      assert.deepEqual(await elements('services'), []);
+    });
+
+    it('is made in the order of calls, big or small', async () => {
+      const keys = Array.from({ length: 30_000 }, (_, index) => ({ key: u32(index) }));
+      await inhabitant.call('nftChangesAtOnce', [
+        [add('numbers', ...keys)],
+        [remove('numbers', ...keys.slice(1))],
+        [add('numbers', { key: u32(5) })],
+      ]);
+      assert.deepEqual(await elements('numbers'), sorted([{ key: u32(0) }, { key: u32(5) }]));
+    });
+
+    it('loads 120,000 elements without holding the event loop', async () => {
+      const { turns, ...counts } = await inhabitant.call('nftLoad', 'numbers', 120_000);
+      assert.deepEqual(counts, { found: 120_000, distinct: 120_000 });
+      assert(turns.encoding > 1, `${turns.encoding} turns while encoded`);
+      assert(turns.dump > 20, `${turns.dump} turns while dumped`);
+    });
+  });
+
+  describe('being dumped', () => {
+    /** More than one datagram takes, in a hash table that need not grow. */
+    const COUNT = 5000;
+    const other = 'add table inet other ; delete table inet other';
+
+    beforeEach(async () => {
+      await load(skeleton('IPv4'));
+      await load(`add set ip pw many { type mark; size ${COUNT}; }`);
+      const keys = Array.from({ length: COUNT }, (_, index) => ({ key: u32(index) }));
+      assert.equal(await change(add('many', ...keys)), undefined);
+    });
+
+    it('is dumped again when nf_tables changes, but not for ever', async () => {
+      for (const times of [1, 100]) {
+        const { attempts, keys } = await inhabitant.call('nftChangedDump', 'many', times, other);
+        assert.equal(attempts, 2);
+        assert.equal(keys.length, COUNT);
+        assert.equal(new Set(keys).size, COUNT);
+      }
+    });
+
+    it('is not dumped again when packets may change it anyway', async () => {
+      await load(`add set ip pw learnt { type mark; size ${COUNT}; flags dynamic, timeout; }`);
+      const keys = Array.from({ length: COUNT }, (_, index) => ({ key: u32(index) }));
+      assert.equal(await change(add('learnt', ...keys)), undefined);
+      const dump = await inhabitant.call('nftChangedDump', 'learnt', 1, other);
+      assert.equal(dump.attempts, 1);
+      assert(dump.keys.length > COUNT / 2, `${dump.keys.length} keys`);
+    });
+
+    it('is not interrupted by our own changes', async () => {
+      const changes = [add('services', service(80))];
+      const { visits, restarts } = await inhabitant.call('nftDumpBesideChange', 'many', changes);
+      assert.deepEqual({ visits, restarts }, { visits: COUNT, restarts: 0 });
+      assert.deepEqual(await elements('services'), [service(80)]);
+    });
+
+    it('takes its turn, and so do lists of chains and sets, and rules', async () => {
+      const size = 100_000;
+      await load(`add set ip pw more { type mark; size ${size}; }`);
+      const [first, ...others] = await inhabitant.call('nftBesideChange', 'more', size);
+      assert.equal(first, 'change');
+      assert.deepEqual(others.sort(), ['chains', 'rules', 'sets']);
+    });
+
+    it('may have no such set or table', async () => {
+      const message = 'elements of pw nope: ENOENT';
+      await assert.rejects(inhabitant.call('nftElements', 'nope'), { message, code: 'ENOENT' });
+      await load('delete table ip pw');
+      await assert.rejects(inhabitant.call('nftElements', 'nope'), { message, code: 'ENOENT' });
+    });
+
+    it('survives a visitor that throws', async () => {
+      assert.equal(await inhabitant.call('nftThrowingVisit', 'many'), 5);
+    });
+
+    it('leaves out what it has no words for', async () => {
+      await load(`table ip pw {
+        map ways { type mark : verdict; elements = { * : accept, 1 : continue, 2 : drop } }
+      }`);
+      assert.deepEqual(await elements('ways'), [
+        { key: u32(1) },
+        { key: u32(2), data: { kind: 'drop' } },
+      ]);
+    });
+  });
+
+  it('sends connections where its elements say', async () => {
+    await load(skeleton('IPv4'));
+    const pods = ['10.128.0.1', '10.128.0.2'];
+    for (const address of pods) {
+      await namespace.run('ip', 'address', 'add', `${address}/32`, 'dev', 'lo');
+    }
+    await namespace.run('ip', 'route', 'add', '10.96.0.0/16', 'dev', 'lo');
+    const refusal = await change(
+      add('services', service(80, { kind: 'goto', chain: 'pick-2' })),
+      add(
+        'endpoints',
+        ...pods.map((address, index) => ({
+          key: endpointKey(vip, 80, index),
+          data: endpoint(address, 8080),
+        })),
+      ),
+    );
+    assert.equal(refusal, undefined);
+    const answers = await inhabitant.call('whoAnswers', vip, 80, 8080, 40);
+    assert.deepEqual([...new Set(answers)].sort(), pods);
+  });
+
+  it('dumps and deletes what packets have added', async () => {
+    await load(`table ip pw {
+      map affinity { typeof ip daddr . th dport : ip daddr; size 100; flags dynamic,timeout; timeout 1h; }
+      chain output {
+        type filter hook output priority 0;
+        udp dport 1000-1999 update @affinity { ip daddr . th dport timeout 300s : 10.128.0.7 };
+      }
+    }`);
+    for (const number of [1001, 1002, 1003]) {
+      await namespace.run('bash', '-c', `echo > /dev/udp/127.0.0.1/${number}`);
+    }
+    const data = addressBytes('10.128.0.7');
+    const learnt = [1001, 1002, 1003].map((number) => {
+      return { key: Buffer.concat([addressBytes('127.0.0.1'), port(number)]), data };
+    });
+    const dumped = await elements('affinity');
+    assert.deepEqual(dumped.map(untimed), sorted(learnt));
+    for (const { timeoutMs = 0 } of dumped) assert.ok(timeoutMs > 200_000 && timeoutMs <= 300_000);
+    const sets = await inhabitant.call('nftSets', 'IPv4');
+    const { map, timeout, dynamic, concatenation } = NFT_SET_FLAGS;
+    assert.equal((sets?.[0]?.flags ?? 0) & ~concatenation, map | timeout | dynamic);
+
+    const [first, ...others] = learnt;
+    assert(first !== undefined);
+    assert.equal(await change(remove('affinity', ...others)), undefined);
+    assert.deepEqual((await elements('affinity')).map(untimed), [first]);
+    assert.equal((await change(remove('affinity', ...learnt)))?.errno, ENOENT);
+    assert.deepEqual((await elements('affinity')).map(untimed), [first]);
+  });
+
+  it('keeps elements for a time, and what was noted of them', async () => {
+    await load('table ip pw { set timed { type mark; flags timeout; }; }');
+    const key = u32(5);
+    const userdata = commentData('www.example.com');
+    const element = { key, timeoutMs: 5_000_000_000, userdata };
+    assert.equal(await change(add('timed', element)), undefined);
+    const [found] = await elements('timed');
+    assert.ok(found !== undefined);
+    assert.deepEqual(untimed(found), { key, userdata });
+    const { timeoutMs = 0 } = found;
+    assert.ok(timeoutMs > 4_990_000_000 && timeoutMs <= 5_000_000_000, `${timeoutMs}`);
+    const text = await namespace.run('nft', 'list', 'set', 'ip', 'pw', 'timed');
+    assert.match(text, /0x00000005 timeout 57d20h53m20s expires \S+ comment "www.example.com"/);
+  });
+
+  it('changes elements, chains and rules in one transaction, or nothing', async () => {
+    await load(`table ip pw {
+      set a { type mark; }
+      map m { type mark : verdict; }
+      chain older { }
+      chain old { goto older; }
+      chain kept { accept; }
+    }`);
+    assert.equal(await change(add('a', { key: u32(1) }, { key: u32(2) })), undefined);
+    const drop = { expressions: encodeRule([verdict({ kind: 'drop' })]) };
+    const jump = encodeRule([verdict({ kind: 'goto', chain: 'second' })]);
+    const steps: NftStep[] = [
+      remove('a', { key: u32(1) }),
+      add('a', { key: u32(3) }),
+      { action: 'fill', chain: { name: 'kept', rules: [] } },
+      add('m', { key: u32(3), data: { kind: 'jump', chain: 'first' } }),
+      {
+        action: 'fill',
+        chain: { name: 'first', rules: [{ expressions: jump, userdata: commentData('on') }] },
+      },
+      { action: 'fill', chain: { name: 'second', rules: [drop, drop] } },
+      { action: 'remove', chains: ['old', 'older'] },
+    ];
+    const before = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
+    const bad = { expressions: encodeRule([lookup('nowhere', 0)]) };
+    const more: NftStep = { action: 'fill', chain: { name: 'first', rules: [drop, bad] } };
+    const refusal = await inhabitant.call('nftTransact', [...steps, more]);
+    assert.deepEqual([refusal?.chain, refusal?.rule, refusal?.errno], ['first', 1, ENOENT]);
+    assert.equal(refusal?.message, 'rule 1 of first: ENOENT');
+    assert.equal(await namespace.run('nft', 'list', 'table', 'ip', 'pw'), before);
+
+    assert.equal(await inhabitant.call('nftTransact', steps), undefined);
+    assert.deepEqual(await elements('a'), sorted([{ key: u32(2) }, { key: u32(3) }]));
+    assert.deepEqual((await inhabitant.call('nftChains', 'IPv4'))?.sort(), [
+      'first',
+      'kept',
+      'second',
+    ]);
+    const text = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
+    assert.match(text, /chain kept \{\s*\}/);
+    assert.match(text, /chain first \{\s*goto second comment "on"\s*\}/);
+    assert.match(text, /chain second \{\s*drop\s*drop\s*\}/);
+
+    const gone = await inhabitant.call('nftTransact', [{ action: 'remove', chains: ['gone'] }]);
+    assert.deepEqual([gone?.chain, gone?.rule, gone?.errno], ['gone', undefined, ENOENT]);
+    const nothing: NftStep[] = [add('a'), { action: 'remove', chains: [] }];
+    assert.equal(await inhabitant.call('nftTransact', nothing), undefined);
+  });
+
+  it('deletes a table, by itself or as another takes over', async () => {
+    await load(
+      'table ip pw { chain c { }; }\ntable ip old { set s { type mark; }; }\ntable ip6 old { }',
+    );
+    const take: NftStep[] = [
+      { action: 'fill', chain: { name: 'c', rules: [] } },
+      { action: 'delete-table', table: 'old' },
+    ];
+    assert.equal(await inhabitant.call('nftTransact', take), undefined);
+    const tables = async () => (await namespace.run('nft', 'list', 'tables')).split('\n').sort();
+    assert.deepEqual(await tables(), ['table ip pw', 'table ip6 old']);
+    assert.equal((await inhabitant.call('nftTransact', take))?.errno, ENOENT);
+    await inhabitant.call('nftDelete');
+    await inhabitant.call('nftDelete');
+    assert.deepEqual(await tables(), ['table ip6 old']);
+  });
+
+  it('reads named counters of a table', async () => {
+    assert.equal(await inhabitant.call('nftCounters'), undefined);
+    await load(`table ip other {
+      counter mine { packets 9 bytes 9; }
+    }
+    table ip pw {
+      counter some { packets 5000000000 bytes 1; }
+      counter none { }
+      quota q { over 5 mbytes; }
+    }`);
+    assert.deepEqual(
+      (await inhabitant.call('nftCounters'))?.toSorted((a, b) => (a.name < b.name ? -1 : 1)),
+      [
+        { name: 'none', packets: 0n, bytes: 0n },
+        { name: 'some', packets: 5_000_000_000n, bytes: 1n },
+      ],
+    );
+  });
+
+  describe('being watched', () => {
+    beforeEach(() => load(skeleton('IPv4')));
+
+    async function untilTable(table: string) {
+      await inhabitant.until(
+        `a change of ${table}`,
+        (notice) => notice.notice === 'nft' && notice.change.table === table,
+      );
+    }
+    const heard = () =>
+      inhabitant.notices.flatMap((notice) => (notice.notice === 'nft' ? [notice.change] : []));
+
+    it('tells what others change', async () => {
+      await inhabitant.call('nftWatch', 'silenced', []);
+      await load('delete chain ip pw output ; add element ip pw numbers { 1 }');
+      await load(
+        'table inet other { counter c {}; chain a { accept; }; }; delete table inet other',
+      );
+      await load('delete element ip pw numbers { 1 }');
+      await load('table ip last');
+      await untilTable('last');
+      const ip = 2;
+      const inet = 1;
+      const told = heard().map(({ family, table, kind, isNew }) => [family, table, kind, isNew]);
+      const generation = [0, undefined, 'generation', true];
+      assert.deepEqual(told.slice(0, 4), [
+        [ip, 'pw', 'rule', false],
+        [ip, 'pw', 'chain', false],
+        [ip, 'pw', 'element', true],
+        generation,
+      ]);
+      assert.deepEqual(
+        told.filter(([family]) => family === inet),
+        [
+          [inet, 'other', 'table', true],
+          [inet, 'other', 'chain', true],
+          [inet, 'other', 'object', true],
+          [inet, 'other', 'rule', true],
+          [inet, 'other', 'rule', false],
+          [inet, 'other', 'object', false],
+          [inet, 'other', 'chain', false],
+          [inet, 'other', 'table', false],
+        ],
+      );
+      assert.deepEqual(told.filter(([, table]) => table === 'pw').at(-1), [
+        ip,
+        'pw',
+        'element',
+        false,
+      ]);
+    });
+
+    for (const ignored of ['silenced', 'own'] as const) {
+      it(`tells nothing of what is ours: ${ignored}`, async () => {
+        const changes = [add('services', service(80))];
+        const port = await inhabitant.call('nftWatch', ignored, changes);
+        await load('table ip last');
+        await untilTable('last');
+        assert.deepEqual(
+          heard().filter(({ portId }) => portId === port),
+          [],
+        );
+        assert.equal(heard()[0]?.table, 'last');
+      });
+    }
+
+    it('tells whose change it was', async () => {
+      const changes = [add('services', service(80), service(81))];
+      const port = await inhabitant.call('nftWatch', 'none', changes);
+      await load('table ip last');
+      await untilTable('last');
+      const own = heard().filter(({ portId }) => portId === port);
+      assert.deepEqual(
+        own.map(({ kind }) => kind),
+        ['element', 'element', 'generation'],
+      );
+    });
+
+    it('tells nothing once closed', async () => {
+      await inhabitant.call('nftWatch', 'none', []);
+      await load('table ip one');
+      await untilTable('one');
+      await inhabitant.call('closeNftWatch');
+      await load('table ip two');
+      await inhabitant.call('listTables');
+      assert.equal(
+        heard().some(({ table }) => table === 'two'),
+        false,
+      );
+    });
+  });
+});
+
+/** In an order that both sides can be brought into. */
+function untimed({ timeoutMs: _, ...rest }: NftElement): NftElement {
+  return rest;
+}
+
+function sorted(elements: readonly NftElement[]): NftElement[] {
+  return [...elements].sort((a, b) => Buffer.compare(a.key, b.key));
+}

@@ -1,0 +1,156 @@
+import assert from 'node:assert/strict';
+import { execa } from 'execa';
+import { waitFor } from '../../lab/wait.ts';
+import { createNamespace, type Inhabitant, type Namespace } from '../namespace.ts';
+
+interface IpAddress {
+  readonly local: string;
+  readonly prefixlen: number;
+  readonly scope: string;
+  readonly deprecated?: boolean;
+}
+
+/** Hears of IPv4 routes that go, from now on. */
+async function routeMonitor(namespace: Namespace) {
+  const monitor = execa('ip', ['-n', namespace.name, '-4', '-o', 'monitor', 'route'], {
+    reject: false,
+  });
+  let said = '';
+  monitor.stdout.setEncoding('utf8').on('data', (text: string) => {
+    said += text;
+  });
+  // The kernel tells of changes in order.
+  const mark = async (address: string) => {
+    for (const op of ['replace', 'delete']) {
+      await namespace.run('ip', 'route', op, 'local', address, 'dev', 'lo', 'table', 'local');
+    }
+    return said.includes(`Deleted local ${address} `);
+  };
+  await waitFor('changes of routes are told', () => mark('192.0.2.1'));
+  return {
+    async deleted() {
+      await waitFor('all changes were told', () => mark('192.0.2.2'));
+      const gone = said.match(/^Deleted .*$/gm) ?? [];
+      return gone.filter((line) => !line.includes(' 192.0.2.'));
+    },
+    async [Symbol.asyncDispose]() {
+      monitor.kill();
+      await monitor;
+    },
+  };
+}
+
+/** On a veth, as not every kernel has dummy links; those are tested in test/uml/. */
+describe('addresses of a link', () => {
+  let namespace: Namespace;
+  let inhabitant: Inhabitant;
+  let index: number;
+
+  beforeEach(async () => {
+    namespace = await createNamespace();
+    inhabitant = namespace.inhabitant();
+    await namespace.run('ip', 'link', 'add', 'pw0', 'type', 'veth', 'peer', 'name', 'pw1');
+    index = (await inhabitant.call('findLink', 'pw0')) ?? 0;
+  });
+  afterEach(() => namespace[Symbol.asyncDispose]());
+
+  const change = (adds: string[], removes: string[], link = index) =>
+    inhabitant.call('changeAddresses', link, adds, removes);
+  const onLink = async () => {
+    const all = await inhabitant.call('listAddresses');
+    return all
+      .filter(({ interfaceName }) => interfaceName === 'pw0')
+      .map(({ address, prefixLength }) => `${address}/${prefixLength}`);
+  };
+
+  it('are added and removed, twice over', async () => {
+    for (let time = 0; time < 2; time++) {
+      assert.deepEqual(await change(['10.0.0.1', '10.0.0.2', 'fd00::1'], ['10.9.9.9']), []);
+      assert.deepEqual(await onLink(), ['10.0.0.1/32', '10.0.0.2/32', 'fd00::1/128']);
+    }
+    for (let time = 0; time < 2; time++) {
+      assert.deepEqual(await change(['10.0.0.3'], ['10.0.0.1', 'fd00::1', 'fd00::2']), []);
+      assert.deepEqual(await onLink(), ['10.0.0.2/32', '10.0.0.3/32']);
+    }
+    assert.deepEqual(await change([], []), []);
+  });
+
+  describe('that another program bound, to be chosen as sources', () => {
+    const SHARED = ['10.0.0.10', '10.0.0.11'] as const;
+    const bound = async () => {
+      const [link] = JSON.parse(await namespace.run('ip', '-j', 'address', 'show', 'dev', 'pw0'));
+      return (link.addr_info as readonly IpAddress[])
+        .map(({ local, prefixlen, scope, deprecated = false }) =>
+          [`${local}/${prefixlen}`, scope, ...(deprecated ? ['deprecated'] : [])].join(' '),
+        )
+        .sort();
+    };
+    const MENDED = ['10.0.0.10/32 host', '10.0.0.11/32 host', 'fd00::1/128 global deprecated'];
+
+    it('are made unfit for sources, and are local addresses all the while', async () => {
+      for (const address of [...SHARED.map((each) => `${each}/32`), 'fd00::1/128']) {
+        await namespace.run('ip', 'address', 'add', address, 'dev', 'pw0');
+      }
+      await using monitor = await routeMonitor(namespace);
+      assert.deepEqual(await change([...SHARED, 'fd00::1'], []), []);
+      assert.deepEqual(await bound(), MENDED);
+      assert.deepEqual(await monitor.deleted(), []);
+    });
+
+    it('are mended also where an agent was killed while it did so', async () => {
+      const [first, second] = SHARED;
+      await change(['fd00::1'], []);
+      const bind = (address: string) =>
+        namespace.run('ip', 'address', 'add', address, 'dev', 'pw0', 'scope', 'host');
+      await bind(`${first}/31`);
+      await bind(`${second}/31`);
+      await bind(`${second}/32`);
+      assert.deepEqual(
+        (await inhabitant.call('listBoundAddresses', index)).filter(({ isAsBound }) => isAsBound),
+        [{ address: 'fd00::1', family: 'IPv6', isAsBound: true }],
+      );
+      for (let time = 0; time < 2; time++) assert.deepEqual(await change([...SHARED], []), []);
+      assert.deepEqual(await bound(), MENDED);
+      await bind(`${first}/31`);
+      for (let time = 0; time < 2; time++) assert.deepEqual(await change([], [first]), []);
+      assert.deepEqual(await bound(), MENDED.slice(1));
+    });
+  });
+
+  it('tell which were refused, and the others are done', async () => {
+    assert.deepEqual(await change(['10.0.0.1', '::', '224.0.0.1', 'ff02::1', 'fd00::1'], []), [
+      'add ::: EADDRNOTAVAIL',
+      'add ff02::1: EADDRNOTAVAIL',
+    ]);
+    assert.deepEqual(await onLink(), ['10.0.0.1/32', '224.0.0.1/32', 'fd00::1/128']);
+  });
+
+  it('cannot be on a link that is not there', async () => {
+    assert.deepEqual(await change(['10.0.0.1'], ['fd00::1'], 4711), [
+      'add 10.0.0.1: ENODEV',
+      'remove fd00::1: ENODEV',
+    ]);
+  });
+
+  it('can be removed from a link that has no IPv6', async () => {
+    await namespace.run('sysctl', '-qw', 'net.ipv6.conf.pw0.disable_ipv6=1');
+    assert.deepEqual(await change([], ['fd00::1']), []);
+    assert.deepEqual(await change(['fd00::1'], []), ['add fd00::1: EACCES']);
+  });
+
+  it('go with it', async () => {
+    assert.deepEqual(await change(['10.0.0.1'], []), []);
+    assert.equal(await inhabitant.call('deleteLink', 'pw0'), true);
+    assert.equal(await inhabitant.call('findLink', 'pw0'), undefined);
+    assert.equal(await inhabitant.call('findLink', 'pw1'), undefined);
+    assert.equal(await inhabitant.call('deleteLink', 'pw0'), false);
+    assert.deepEqual(await onLink(), []);
+  });
+
+  it('need the index of the link, which its name gives', async () => {
+    const [link] = JSON.parse(await namespace.run('ip', '-j', 'link', 'show', 'pw0'));
+    assert.equal(index, link.ifindex);
+    assert.equal(await inhabitant.call('findLink', 'nope'), undefined);
+    await assert.rejects(inhabitant.call('findLink', 'x'.repeat(200)), { code: 'ERANGE' });
+  });
+});

@@ -1,0 +1,565 @@
+import assert from 'node:assert/strict';
+import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
+import { nftFamily } from '../../../nftables/maps.ts';
+import type { Learned } from '../../../policy/enforce/backend.ts';
+import type { PolicyElement } from '../../../policy/model/shape.ts';
+import { waitFor } from '../../lab/wait.ts';
+import { type Inhabitant, type Namespace, sharedHome } from '../../netlink/namespace.ts';
+import {
+  address,
+  chainRule,
+  DENY_REST,
+  peers,
+  policyChange,
+  ports,
+  profileChain,
+} from '../fixtures.ts';
+import type { State } from '../inside.ts';
+
+const TCP = 6;
+const SCTP = 132;
+
+/** One of everything that a policy may have. */
+function everything(family: IpFamily): State {
+  const [pod, other] = [address(family, 1), address(family, 2)];
+  const admin = [
+    chainRule({
+      outcome: 'pass',
+      peers: peers(1, 'peers', 'networks', 'learned'),
+      ports: ports(2, 'ports', 'named-ports'),
+      comment: 'AdminNetworkPolicy a spec.egress[0]',
+    }),
+    chainRule({ outcome: 'deny-admin', peers: peers(1, 'networks') }),
+  ];
+  return {
+    chains: [
+      profileChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST], admin),
+      profileChain('ingress', 1, [chainRule({ outcome: 'deny-baseline', ports: ports(2) })]),
+    ],
+    elements: [
+      { set: 'own', address: pod },
+      { set: 'egress-pods', address: pod, profile: 1 },
+      { set: 'ingress-pods', address: pod, profile: 1 },
+      { set: 'peers', list: 1, address: other },
+      { set: 'networks', list: 1, first: address(family, 16), last: address(family, 40) },
+      { set: 'networks', list: 1, first: address(family, 300), last: address(family, 300) },
+      { set: 'ports', list: 2, protocol: TCP, first: 80, last: 90 },
+      { set: 'ports', list: 2, protocol: SCTP, first: 1, last: 65_535 },
+      { set: 'named-ports', list: 2, address: other, protocol: TCP, port: 8080 },
+    ],
+  };
+}
+
+for (const family of IP_FAMILIES) {
+  describe(`the table of network policy, ${family}`, () => {
+    const ip = nftFamily(family);
+    const at = (number: number) => address(family, number);
+    let namespace: Namespace;
+    let inhabitant: Inhabitant;
+
+    const home = sharedHome(({ inhabitant: { call } }) =>
+      call('hold', 'flush ruleset', 'nft', '-f', '-'),
+    );
+    beforeEach(async () => {
+      ({ namespace, inhabitant } = await home());
+      await inhabitant.call('policyStart', 'agent', { family });
+    });
+
+    const state = () => inhabitant.call('policyState', family);
+    const nft = (...args: string[]) => namespace.run('nft', ...args);
+    const set = async (name: string) => {
+      const text = await nft('list', 'set', ip, 'portwide-policy', name);
+      const list = /elements = \{([^}]*)\}/.exec(text)?.[1] ?? '';
+      return list
+        .split(',')
+        .map((line) => line.trim())
+        .filter((line) => line !== '')
+        .sort();
+    };
+    const all = async (wanted: State, learned?: Learned) => {
+      const refusal = await inhabitant.call('policyAll', 'agent', wanted, learned);
+      assert.equal(refusal, undefined);
+    };
+    const peer = (list: number, number: number): PolicyElement => ({
+      set: 'peers',
+      list,
+      address: at(number),
+    });
+    const pod = (number: number, profile: number): PolicyElement => ({
+      set: 'egress-pods',
+      address: at(number),
+      profile,
+    });
+
+    it('comes into being whole, and is equal when it is written again', async () => {
+      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
+      await all(everything(family));
+      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), false);
+      const before = await state();
+      assert.deepEqual(await inhabitant.call('policySizes', 'agent'), {
+        peers: 1,
+        networks: 2,
+        ports: 2,
+        'named-ports': 1,
+        own: 1,
+        'ingress-pods': 1,
+        'egress-pods': 1,
+        learned: 0,
+        answers: 0,
+      });
+      for (const [name, size] of Object.entries(await inhabitant.call('policySizes', 'agent'))) {
+        assert.equal(before[`set ${name}`]?.length, size, name);
+      }
+      await all(everything(family));
+      assert.deepEqual(await state(), before);
+      const [made, judges, ...others] = await inhabitant.call('policyLog', 'agent');
+      assert.match(made ?? '', /^fill deny-admin-ingress, .*, add egress-pods 1$/);
+      assert.equal(judges, 'fill forward, fill input, fill output, fill complete');
+      assert.deepEqual(others, [
+        `guard: ${made}`,
+        `guard: ${judges}, delete-table portwide-policy`,
+        made,
+        judges,
+      ]);
+    });
+
+    it('can be listed by nft with everything in it', async () => {
+      await all(everything(family), {
+        elements: [{ set: 'learned', list: 1, address: at(9), timeoutMs: 60_000 }],
+        answers: [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
+      });
+      const text = await nft('list', 'ruleset');
+      assert.match(text, /comment "AdminNetworkPolicy a spec.egress\[0\]"/);
+      assert.match(text, /comment "www.example.com"/);
+      const json = JSON.parse(await nft('-j', 'list', 'ruleset')) as { nftables: object[] };
+      assert.equal(
+        json.nftables.filter((each) => 'rule' in each).length,
+        text.match(/^\t\t(?!type|flags|elements|packets|\t|map|set)/gm)?.length,
+      );
+      assert.deepEqual(await set('peers'), [`1 . ${at(2)}`]);
+      assert.deepEqual(await set('networks'), [`1 . ${at(16)}-${at(40)}`, `1 . ${at(300)}`]);
+      assert.deepEqual(await set('ports'), ['2 . sctp . 1-65535', '2 . tcp . 80-90']);
+      assert.deepEqual(await set('named-ports'), [`2 . ${at(2)} . tcp . 8080`]);
+      assert.deepEqual(await set('own'), [`${at(1)} . ${at(1)}`]);
+      const found = await nft(
+        'get',
+        'element',
+        ip,
+        'portwide-policy',
+        'networks',
+        `{ 1 . ${at(20)} }`,
+      );
+      assert.ok(found.includes(`1 . ${at(16)}-${at(40)}`), found);
+    });
+
+    it('is written in three transactions, of which empty ones are left out', async () => {
+      await all({
+        chains: [profileChain('egress', 1, [chainRule({ peers: peers(1) })])],
+        elements: [peer(1, 2), peer(1, 3), pod(1, 1), { set: 'own', address: at(1) }],
+      });
+      await inhabitant.call('policyLog', 'agent');
+      const apply = async (fields: Parameters<typeof policyChange>[1]) => {
+        const change = policyChange(family, fields);
+        assert.equal(await inhabitant.call('policyApply', 'agent', change), undefined);
+        return await inhabitant.call('policyLog', 'agent');
+      };
+      assert.deepEqual(await apply({}), []);
+      assert.deepEqual(await apply({ add: [peer(1, 4)], remove: [peer(1, 3)] }), [
+        'delete peers 1, add peers 1',
+      ]);
+      // A new profile, whose chain is there before the pod is led to it, and a changed one.
+      const twofold = profileChain(
+        'egress',
+        1,
+        [DENY_REST],
+        [chainRule({ outcome: 'pass', peers: peers(5) })],
+      );
+      assert.deepEqual(
+        await apply({
+          prepare: [peer(5, 7)],
+          remove: [pod(1, 1)],
+          add: [pod(1, 2), pod(2, 1)],
+          chains: [profileChain('egress', 2, [DENY_REST]), twofold],
+          discard: [peer(1, 2), peer(1, 4)],
+        }),
+        [
+          'add peers 1, fill egress-2, fill egress-1-rest',
+          'delete egress-pods 1, add egress-pods 2, fill egress-1',
+          'delete peers 2',
+        ],
+      );
+      assert.deepEqual(
+        await apply({
+          remove: [pod(1, 2)],
+          chains: [profileChain('egress', 1, [DENY_REST])],
+          discard: [peer(5, 7)],
+          discardChains: [{ direction: 'egress', profile: 2 }],
+        }),
+        ['delete egress-pods 1, fill egress-1', 'delete peers 1, remove egress-1-rest egress-2'],
+      );
+      const left = {
+        chains: [profileChain('egress', 1, [DENY_REST])],
+        elements: [pod(2, 1), { set: 'own', address: at(1) } as const],
+      };
+      const stepwise = await state();
+      await all(left);
+      assert.deepEqual(await state(), stepwise);
+    });
+
+    it('is replaced over that of an earlier agent, whose numbers were others', async () => {
+      await all(everything(family), {
+        elements: [{ set: 'learned', list: 1, address: at(9), timeoutMs: 60_000 }],
+        answers: [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
+      });
+      await namespace.run(
+        'nft',
+        `add chain ${ip} portwide-policy stranger; add set ${ip} portwide-policy strange { type mark; }`,
+      );
+      await inhabitant.call('policyStart', 'agent', { family });
+      const now: State = {
+        chains: [profileChain('ingress', 1, [DENY_REST])],
+        elements: [peer(1, 77), { set: 'ingress-pods', address: at(5), profile: 1 }],
+      };
+      await all(now, {
+        elements: [{ set: 'learned', list: 3, address: at(9), timeoutMs: 60_000 }],
+        answers: [],
+      });
+      assert.deepEqual(await set('peers'), [`1 . ${at(77)}`]);
+      assert.match((await set('learned')).join(), /^3 \. \S+ timeout 1m expires \S+$/);
+      const [answer, ...others] = await inhabitant.call('policyAnswers', 'agent');
+      assert.deepEqual([answer?.name, answer?.address, others], ['www.example.com', at(9), []]);
+      const after = await state();
+      const profiles = Object.keys(after).filter((name) =>
+        /stran|^chain (in|e)gress-\d/.test(name),
+      );
+      assert.deepEqual(profiles, ['chain ingress-1']);
+      await inhabitant.call('hold', `delete table ${ip} portwide-policy`, 'nft', '-f', '-');
+      await all(now);
+      const fresh = await state();
+      assert.deepEqual({ ...after, 'set learned': [], 'set answers': [] }, fresh);
+    });
+
+    it('of an earlier agent learns nothing: its lists are others', async () => {
+      await all(everything(family));
+      const before = await state();
+      await inhabitant.call('policyStart', 'agent', { family });
+      const learn = () =>
+        inhabitant.call(
+          'policyLearn',
+          'agent',
+          [{ set: 'learned', list: 1, address: at(9), timeoutMs: 60_000 }],
+          [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
+        );
+      await learn();
+      const refused = { chains: [], elements: [pod(1, 404)] };
+      assert.notEqual(await inhabitant.call('policyAll', 'agent', refused), undefined);
+      await learn();
+      assert.deepEqual(await state(), before);
+      await all(everything(family));
+      await learn();
+      assert.equal((await set('learned')).length, 1);
+    });
+
+    it('is replaced when it is of another version', async () => {
+      const old = `table ${ip} portwide-policy {
+        set peers { type ${ip === 'ip' ? 'ipv4' : 'ipv6'}_addr; }
+        chain forward { type filter hook forward priority -5; }
+      }`;
+      await inhabitant.call('hold', old, 'nft', '-f', '-');
+      await all(everything(family));
+      const replaced = await state();
+      await nft('delete', 'table', ip, 'portwide-policy');
+      await all(everything(family));
+      assert.deepEqual(await state(), replaced);
+    });
+
+    it('has another stand in for it while it is made anew, until it is complete', async () => {
+      const answers = [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }];
+      await all(everything(family), { elements: [], answers });
+      const complete = await state();
+      await inhabitant.call('policyLog', 'agent');
+      // Of the guard nothing is missing, of the table itself the rules.
+      await inhabitant.call('policyBreakOff', 'agent', 4);
+      await assert.rejects(inhabitant.call('policyAll', 'agent', everything(family)), /broken off/);
+      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
+      assert.deepEqual((await state())['chain forward'], []);
+      const tables = async () => (await nft('list', 'tables', ip)).split('\n').sort();
+      assert.deepEqual(await tables(), [
+        `table ${ip} portwide-policy`,
+        `table ${ip} portwide-policy-guard`,
+      ]);
+
+      await inhabitant.call('policyStart', 'agent', { family });
+      const [answer] = await inhabitant.call('policyAnswers', 'agent');
+      assert.equal(answer?.name, 'www.example.com');
+      await all(everything(family));
+      const log = await inhabitant.call('policyLog', 'agent');
+      assert.deepEqual(
+        log.map((line) => line.startsWith('guard')),
+        [false, false],
+      );
+      assert.deepEqual(await tables(), [`table ${ip} portwide-policy`]);
+      assert.deepEqual(await state(), complete);
+    });
+
+    it('keeps its counters when it is written again', async () => {
+      await all(everything(family));
+      await namespace.run(
+        'nft',
+        'insert',
+        'rule',
+        ip,
+        'portwide-policy',
+        'output',
+        'counter',
+        'name',
+        'deny-admin-egress',
+      );
+      await namespace.run('ping', '-c1', '-n', ip === 'ip' ? '127.0.0.1' : '::1');
+      const denied = await inhabitant.call('policyDenied', 'agent');
+      const packets = denied.find(
+        (each) => each.denial === 'deny-admin' && each.direction === 'egress',
+      );
+      assert.ok((packets?.packets ?? 0) > 0);
+      assert.equal(denied.filter((each) => each.packets === 0).length, 5);
+      const meanwhile = () => inhabitant.call('policyDeniedMeanwhile', 'agent', everything(family));
+      assert.deepEqual(await meanwhile(), denied);
+      assert.deepEqual(await inhabitant.call('policyDenied', 'agent'), denied);
+      await inhabitant.call('policyStart', 'agent', { family });
+      assert.deepEqual(await meanwhile(), [], 'an agent that never asked');
+      assert.deepEqual(await inhabitant.call('policyDenied', 'agent'), denied);
+    });
+
+    it('denies without telling nflog where the kernel has none', async () => {
+      await inhabitant.call('policyStart', 'agent', { family, logGroup: 5 });
+      await inhabitant.call('policyWithoutLog', 'agent');
+      await all(everything(family));
+      const log = await inhabitant.call('policyLog', 'agent');
+      assert.deepEqual(
+        log.filter((line) => line.startsWith('warning')),
+        [
+          'warning: denied packets cannot be logged to group 5: rule 0 of deny-admin-ingress: ENOENT',
+        ],
+      );
+      const chain = await nft('list', 'chain', ip, 'portwide-policy', 'deny-baseline-egress');
+      assert.match(chain, /counter name "deny-baseline-egress" drop/);
+    });
+
+    it('tells what was refused, and of whose', async () => {
+      const chains = [profileChain('egress', 1, [DENY_REST])];
+      await all({ chains, elements: [pod(1, 1), peer(1, 2)] });
+      const before = await state();
+      const refused = await inhabitant.call(
+        'policyApply',
+        'agent',
+        policyChange(family, { add: [peer(1, 4)], remove: [peer(1, 2), peer(9, 9)] }),
+      );
+      assert.deepEqual([refused?.set, refused?.element], ['peers', peer(9, 9)]);
+      assert.match(refused?.message ?? '', /"list":9.*delete peers .*ENOENT/);
+      assert.deepEqual(await state(), before);
+      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
+
+      await nft('delete', 'set', ip, 'portwide-policy', 'learned');
+      const rule = chainRule({
+        peers: peers(1, 'learned'),
+        comment: 'NetworkPolicy d/w spec.egress[0]',
+      });
+      const again = await inhabitant.call(
+        'policyApply',
+        'agent',
+        policyChange(family, { chains: [profileChain('egress', 1, [DENY_REST, rule])] }),
+      );
+      assert.deepEqual([again?.profile, again?.rule], [1, 'NetworkPolicy d/w spec.egress[0]']);
+      assert.match(again?.message ?? '', /spec.egress\[0\]: rule 1 of egress-1: ENOENT/);
+    });
+
+    it('is gone when it is removed, in both families', async () => {
+      assert.equal(await inhabitant.call('policyRemove'), 0);
+      await all(everything(family));
+      await nft('add', 'table', ip, 'portwide-policies');
+      await nft('add', 'table', 'inet', 'portwide-policy');
+      await nft('add', 'table', ip, 'portwide-policy-guard');
+      assert.equal(await inhabitant.call('policyRemove'), 2);
+      const left = (await nft('list', 'tables')).split('\n').sort();
+      assert.deepEqual(left, [`table inet portwide-policy`, `table ${ip} portwide-policies`]);
+      assert.deepEqual(await inhabitant.call('policyAnswers', 'agent'), []);
+      assert.ok(
+        (await inhabitant.call('policyDenied', 'agent')).every(({ packets }) => packets === 0),
+      );
+    });
+
+    describe('has learned', () => {
+      const learned = (number: number, timeoutMs: number, list = 1) =>
+        ({ set: 'learned', list, address: at(number), timeoutMs }) as const;
+      /** Seconds that each has left, rounded up to tens: some pass until nft tells. */
+      const left = async (name: string) => {
+        const found: Record<string, number> = {};
+        for (const line of await set(name)) {
+          const [, key = '', time = ''] = /^(.*?) timeout \S+ expires (\S+)/.exec(line) ?? [];
+          const [, m = 0, s = 0, ms = 0] =
+            /^(?:(\d+)m(?!s))?(?:(\d+)s)?(?:(\d+)ms)?$/.exec(time) ?? [];
+          const seconds = Number(m) * 60 + Number(s) + Number(ms) / 1000;
+          found[key] = 10 * Math.ceil(seconds / 10);
+        }
+        return found;
+      };
+
+      beforeEach(() => all({ chains: [], elements: [] }));
+
+      it('addresses, each for its time, of each list the longest', async () => {
+        await inhabitant.call('policyLearn', 'agent', [learned(1, 100_000), learned(2, 50_000)]);
+        await inhabitant.call('policyLearn', 'agent', [
+          learned(1, 50_000),
+          learned(2, 100_000),
+          learned(1, 70_000, 2),
+          learned(1, 30_000, 2),
+        ]);
+        assert.deepEqual(await left('learned'), {
+          [`1 . ${at(1)}`]: 100,
+          [`1 . ${at(2)}`]: 100,
+          [`2 . ${at(1)}`]: 70,
+        });
+        assert.deepEqual((await inhabitant.call('policyLog', 'agent')).slice(2), [
+          'add learned 2',
+          'add learned 2, delete learned 1, add learned 1',
+        ]);
+      });
+
+      it('nothing anew when it would not live longer to speak of', async () => {
+        await inhabitant.call('policyLearn', 'agent', [learned(1, 100_000)]);
+        await inhabitant.call('policyLog', 'agent');
+        await inhabitant.call('policyLearn', 'agent', [learned(1, 100_500)]);
+        assert.deepEqual(await inhabitant.call('policyLog', 'agent'), []);
+      });
+
+      it('again what has ended', async () => {
+        await inhabitant.call('policyLearn', 'agent', [learned(1, 60)]);
+        await waitFor('it ends', async () => (await set('learned')).length === 0);
+        await inhabitant.call('policyLearn', 'agent', [learned(1, 60_000)]);
+        assert.deepEqual(await left('learned'), { [`1 . ${at(1)}`]: 60 });
+      });
+
+      it('as long as it is told while it ends', async () => {
+        for (let round = 0; round < 40; round++) {
+          await inhabitant.call('policyLearn', 'agent', [learned(round, 20 + (round % 5))]);
+          await inhabitant.call('policyLearn', 'agent', [learned(round, 60_000)]);
+        }
+        assert.equal((await set('learned')).length, 40);
+      });
+
+      it('no more what it is told to forget, be it there or not', async () => {
+        const kept = (name: string, number: number) =>
+          ({ name, address: at(number), timeoutMs: 60_000 }) as const;
+        await inhabitant.call(
+          'policyLearn',
+          'agent',
+          [learned(1, 60_000), learned(1, 60_000, 2), learned(2, 60_000)],
+          [kept('a.example', 1), kept('b.example', 1)],
+        );
+        await inhabitant.call(
+          'policyForget',
+          'agent',
+          [learned(1, 0), learned(1, 0), learned(9, 0)],
+          [kept('a.example', 1), kept('c.example', 1)],
+        );
+        assert.deepEqual(await left('learned'), { [`1 . ${at(2)}`]: 60, [`2 . ${at(1)}`]: 60 });
+        const answers = await inhabitant.call('policyAnswers', 'agent');
+        assert.deepEqual(
+          answers.map(({ name }) => name),
+          ['b.example'],
+        );
+        assert.equal((await inhabitant.call('policySizes', 'agent')).learned, 2);
+      });
+
+      it('what it learns after it was told to forget it', async () => {
+        await inhabitant.call('policyLearn', 'agent', [learned(1, 60_000)]);
+        await inhabitant.call('policyRelearn', 'agent', [learned(1, 50_000)]);
+        assert.deepEqual(await left('learned'), { [`1 . ${at(1)}`]: 50 });
+      });
+
+      it('what it learns while everything is written', async () => {
+        const state = { chains: [], elements: [] };
+        const [before, after] = [learned(1, 60_000), learned(2, 60_000)];
+        await inhabitant.call('policyLearnAround', 'agent', state, before, after);
+        assert.deepEqual(await left('learned'), { [`1 . ${at(1)}`]: 60, [`1 . ${at(2)}`]: 60 });
+      });
+
+      it('many at once in few transactions', async () => {
+        await inhabitant.call('policyLog', 'agent');
+        const many = Array.from({ length: 200 }, (_, index) => learned(index, 60_000));
+        await inhabitant.call('policyLearnAtOnce', 'agent', many);
+        assert.equal((await set('learned')).length, 200);
+        assert.ok((await inhabitant.call('policyLog', 'agent')).length <= 2);
+      });
+
+      it('answers, under each name', async () => {
+        const answers = [
+          { name: 'www.example.com', address: at(1), timeoutMs: 60_000 },
+          { name: 'other.example.com', address: at(1), timeoutMs: 100_000 },
+          { name: `${'a'.repeat(63)}.`.repeat(4).slice(0, 251), address: at(2), timeoutMs: 60_000 },
+        ];
+        const odd = ['a"b', 'a b', 'é', `${'a'.repeat(63)}.`.repeat(4).slice(0, 253), ''].map(
+          (name) => ({
+            name,
+            address: at(3),
+            timeoutMs: 60_000,
+          }),
+        );
+        await inhabitant.call('policyLearn', 'agent', [], [...answers, ...odd]);
+        const found = await inhabitant.call('policyAnswers', 'agent');
+        const sorted = found.toSorted((a, b) => (a.name < b.name ? -1 : 1));
+        assert.deepEqual(
+          sorted.map(({ name, address }) => ({ name, address })),
+          answers
+            .map(({ name, address }) => ({ name, address }))
+            .sort((a, b) => (a.name < b.name ? -1 : 1)),
+        );
+        const other = found.find(({ name }) => name === 'other.example.com');
+        assert.ok((other?.timeoutMs ?? 0) > 90_000 && (other?.timeoutMs ?? 0) <= 100_000);
+        await nft('list', 'ruleset');
+      });
+
+      it('what is told with a full write, beside the answers that were there', async () => {
+        await inhabitant.call(
+          'policyLearn',
+          'agent',
+          [learned(1, 60_000)],
+          [
+            { name: 'a.example', address: at(1), timeoutMs: 100_000 },
+            { name: 'b.example', address: at(1), timeoutMs: 50_000 },
+          ],
+        );
+        await all(
+          { chains: [], elements: [] },
+          {
+            elements: [learned(2, 60_000, 4)],
+            answers: [
+              { name: 'a.example', address: at(1), timeoutMs: 50_000 },
+              { name: 'b.example', address: at(1), timeoutMs: 100_000 },
+              { name: 'c.example', address: at(1), timeoutMs: 100_000 },
+            ],
+          },
+        );
+        assert.deepEqual(await left('learned'), { [`4 . ${at(2)}`]: 60 });
+        const answers = await inhabitant.call('policyAnswers', 'agent');
+        assert.deepEqual(
+          answers.map(({ name, timeoutMs }) => [name, Math.ceil(timeoutMs / 10_000)]).sort(),
+          [
+            ['a.example', 10],
+            ['b.example', 10],
+            ['c.example', 10],
+          ],
+        );
+        // What it was told of counts from then on.
+        await inhabitant.call('policyLog', 'agent');
+        await inhabitant.call(
+          'policyLearn',
+          'agent',
+          [learned(2, 59_000, 4), learned(1, 59_000)],
+          [{ name: 'c.example', address: at(1), timeoutMs: 90_000 }],
+        );
+        assert.deepEqual(await inhabitant.call('policyLog', 'agent'), ['add learned 1']);
+      });
+    });
+  });
+}

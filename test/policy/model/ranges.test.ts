@@ -1,0 +1,123 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { IP_FAMILIES } from '../../../api/objects.ts';
+import {
+  addressNumber,
+  addressText,
+  cidrRange,
+  contains,
+  cutOut,
+  isEverything,
+  missing,
+  normal,
+  type Range,
+} from '../../../policy/model/ranges.ts';
+
+/** Numbers below this are all that there is. */
+const END = 40;
+
+const range: fc.Arbitrary<Range> = fc.tuple(fc.nat(END - 1), fc.nat(8)).map(([first, more]) => ({
+  first: BigInt(first),
+  last: BigInt(Math.min(first + more, END - 1)),
+}));
+const ranges = fc.array(range, { maxLength: 8, size: 'max' });
+
+/** The numbers in some ranges, one by one. */
+function members(some: readonly Range[]): number[] {
+  return Array.from({ length: END }, (_, each) => each).filter((each) =>
+    some.some(({ first, last }) => first <= each && each <= last),
+  );
+}
+
+function assertNormal(some: readonly Range[]): void {
+  for (const [at, { first, last }] of some.entries()) {
+    assert.ok(first <= last);
+    const before = some[at - 1];
+    assert.ok(before === undefined || before.last < first, 'they overlap');
+  }
+}
+
+describe('ranges of addresses', () => {
+  it('become normal without losing or gaining any', () => {
+    fc.assert(
+      fc.property(ranges, (some) => {
+        assertNormal(normal(some));
+        assert.deepEqual(members(normal(some)), members(some));
+      }),
+      { seed: 1, numRuns: 1000 },
+    );
+  });
+
+  it('lose holes and nothing else', () => {
+    fc.assert(
+      fc.property(range, ranges, (whole, holes) => {
+        const left = cutOut(whole, holes);
+        assertNormal(left);
+        const gone = new Set(members(holes));
+        assert.deepEqual(
+          members(left),
+          members([whole]).filter((each) => !gone.has(each)),
+        );
+      }),
+      { seed: 2, numRuns: 1000 },
+    );
+  });
+
+  it('contain what they contain', () => {
+    fc.assert(
+      fc.property(ranges, (some) => {
+        const inside = new Set(members(some));
+        for (let each = 0; each < END; each++) {
+          assert.equal(contains(normal(some), BigInt(each)), inside.has(each));
+        }
+      }),
+      { seed: 3, numRuns: 500 },
+    );
+  });
+
+  it('differ by what one has and the other has not', () => {
+    fc.assert(
+      fc.property(ranges, ranges, (a, b) => {
+        const [before, after] = [normal(a), normal(b)];
+        const text = ({ first, last }: Range) => `${first}-${last}`;
+        const kept = new Set(before.map(text));
+        for (const gone of missing(before, after)) kept.delete(text(gone));
+        for (const come of missing(after, before)) {
+          assert.ok(!kept.has(text(come)));
+          kept.add(text(come));
+        }
+        assert.deepEqual([...kept].sort(), after.map(text).sort());
+      }),
+      { seed: 4, numRuns: 500 },
+    );
+  });
+
+  for (const [cidr, first, last] of [
+    ['10.0.0.0/8', '10.0.0.0', '10.255.255.255'],
+    ['10.1.2.3/32', '10.1.2.3', '10.1.2.3'],
+    ['0.0.0.0/0', '0.0.0.0', '255.255.255.255'],
+    ['255.255.255.254/31', '255.255.255.254', '255.255.255.255'],
+    ['fd00::/64', 'fd00::', 'fd00::ffff:ffff:ffff:ffff'],
+    ['::/0', '::', 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff'],
+    ['fd00::1/128', 'fd00::1', 'fd00::1'],
+  ] as const) {
+    it(`${cidr} is ${first} to ${last}`, () => {
+      const family = cidr.includes(':') ? 'IPv6' : 'IPv4';
+      const whole = cidrRange(cidr);
+      assert.deepEqual(
+        [addressText(whole.first, family), addressText(whole.last, family)],
+        [first, last],
+      );
+      assert.deepEqual([addressNumber(first), addressNumber(last)], [whole.first, whole.last]);
+      assert.equal(isEverything([whole], family), cidr.endsWith('/0'));
+    });
+  }
+
+  it('everything may be made of parts, and a part is not everything', () => {
+    const halves = normal(['0.0.0.0/1', '128.0.0.0/1'].map(cidrRange));
+    assert.equal(isEverything(halves, 'IPv4'), true);
+    assert.equal(isEverything(halves, 'IPv6'), false);
+    for (const family of IP_FAMILIES) assert.equal(isEverything([], family), false);
+    assert.equal(isEverything([cidrRange('128.0.0.0/1')], 'IPv4'), false);
+  });
+});

@@ -1,0 +1,35 @@
+import assert from 'node:assert/strict';
+import { IptablesError } from '../../iptables/commands.ts';
+import { shownError } from '../../process/log.ts';
+import { ConnectionError } from '../../sources/kubernetes/errors.ts';
+
+const hasStack = (error: unknown) => (shownError(error) as { stack?: string }).stack !== undefined;
+const refused = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:1'), {
+  code: 'ECONNREFUSED',
+  syscall: 'connect',
+});
+
+describe('errors in the log', () => {
+  it('that say what happened are short, and say it once', () => {
+    assert.deepEqual(shownError(new ConnectionError(refused)), {
+      type: 'ConnectionError',
+      message: 'API server: connect ECONNREFUSED 127.0.0.1:1',
+    });
+    assert.deepEqual(shownError(refused), {
+      type: 'Error',
+      message: 'connect ECONNREFUSED 127.0.0.1:1',
+      code: 'ECONNREFUSED',
+    });
+    const place = { line: '-A X -j Y', table: 'nat' };
+    assert.deepEqual(shownError(new IptablesError('iptables-restore', 'no', place, refused)), {
+      type: 'IptablesError',
+      message: 'iptables-restore failed at "-A X -j Y": no',
+    });
+  });
+
+  it('that are mistakes of the code, or have one for a cause, keep the stack', () => {
+    assert.ok(hasStack(new TypeError('x is undefined')));
+    assert.ok(hasStack(new Error('what')));
+    assert.ok(hasStack(new ConnectionError(new TypeError('x is undefined'))));
+  });
+});

@@ -1,0 +1,42 @@
+import type { Timers } from '../../sync/loop.ts';
+
+/** Timers whose time passes only when told. */
+export class FakeTimers implements Timers {
+  #now = 0;
+  #last = 0;
+  readonly #pending = new Map<number, { at: number; callback: () => void }>();
+
+  now(): number {
+    return this.#now;
+  }
+
+  /** How many wait. */
+  get pending(): number {
+    return this.#pending.size;
+  }
+
+  set(callback: () => void, milliseconds: number): number {
+    this.#last += 1;
+    this.#pending.set(this.#last, { at: this.#now + milliseconds, callback });
+    return this.#last;
+  }
+
+  clear(handle: unknown): void {
+    this.#pending.delete(handle as number);
+  }
+
+  /** Lets time pass; what is due fires in its order. */
+  advance(milliseconds: number): void {
+    const end = this.#now + milliseconds;
+    for (;;) {
+      const due = [...this.#pending].filter(([, { at }]) => at <= end);
+      const [next] = due.sort(([a, x], [b, y]) => x.at - y.at || a - b);
+      if (next === undefined) break;
+      const [handle, { at, callback }] = next;
+      this.#pending.delete(handle);
+      this.#now = at;
+      callback();
+    }
+    this.#now = end;
+  }
+}

@@ -1,0 +1,91 @@
+import assert from 'node:assert/strict';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import type { IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
+import type { Retiring } from '../../takeover/ipvs.ts';
+import { retireIpvs } from '../../takeover/ipvs-retirement.ts';
+import { Takeover } from '../../takeover/takeover.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
+
+const service = (address: string): IpvsServiceKey => ({
+  kind: 'address',
+  family: 'IPv4',
+  protocol: 'TCP',
+  address,
+  port: 80,
+});
+const [WEB, DNS] = [service('10.96.0.1'), service('10.96.0.2')];
+
+/** A node whose services have these connections; those that are opened take new ones. */
+function node() {
+  const timers = new FakeTimers();
+  const log = { debug() {}, info() {}, warn() {}, error() {} };
+  const connections = new Map([WEB, DNS].map((key) => [key, 0]));
+  const looks: (readonly IpvsServiceKey[])[] = [];
+  let hasBegun = true;
+  let isThere = true;
+  const takeover = new Takeover(log, timers);
+  const retired = retireIpvs([], takeover, log, {
+    hasDevice: async () => isThere,
+    retireServices: async (_excluded, among = [WEB, DNS]): Promise<Retiring> => {
+      looks.push(among);
+      const busy = among.filter((key) => connections.get(key) !== 0);
+      const sum = busy.reduce((total, key) => total + (connections.get(key) ?? 0), 0);
+      const look = { connections: sum, busy, hasBegun };
+      hasBegun = false;
+      return look;
+    },
+    clearIpvs: async () => {},
+    destroySets: async () => {},
+    deleteIpvsDevice: async () => {
+      isThere = false;
+    },
+  });
+  return {
+    connections,
+    looks,
+    retired,
+    isGone: () => !isThere,
+    pass: async (milliseconds: number) => {
+      await nextTurn();
+      for (let passed = 0; passed < milliseconds; passed += 1000) {
+        timers.advance(1000);
+        await nextTurn();
+      }
+    },
+  };
+}
+
+describe('taking away what mode ipvs left', () => {
+  it('waits for handshakes that were under way when services ceased to take connections', async () => {
+    const { connections, pass, isGone } = node();
+    await nextTurn();
+    assert.equal(isGone(), false);
+    connections.set(WEB, 1);
+    await pass(60_000);
+    assert.equal(isGone(), false, 'while the connection lasts');
+    connections.set(WEB, 0);
+    await pass(15_000);
+    assert.equal(isGone(), true);
+  });
+
+  it('waits for those of services that had no connection, too, when others have some', async () => {
+    const { connections, pass, isGone, looks } = node();
+    connections.set(WEB, 1);
+    await nextTurn();
+    connections.set(DNS, 1);
+    await pass(15_000);
+    connections.set(WEB, 0);
+    await pass(60_000);
+    assert.equal(isGone(), false, 'while the connection lasts');
+    assert.deepEqual(looks.at(-1), [DNS], 'only what has connections is looked at again');
+    connections.set(DNS, 0);
+    await pass(15_000);
+    assert.equal(isGone(), true);
+  });
+
+  it('is over in seconds where there are no connections', async () => {
+    const { retired, pass } = node();
+    await pass(2000);
+    await retired;
+  });
+});
