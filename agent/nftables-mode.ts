@@ -15,7 +15,7 @@ import { retireIpvs } from '../takeover/ipvs-retirement.ts';
 import { KUBE_PROXY_TABLE, retireLocalnet } from '../takeover/removal.ts';
 import { retireIptables, retireNftables } from '../takeover/retirement.ts';
 import type { Takeover } from '../takeover/takeover.ts';
-import { localDetector } from './iptables-mode.ts';
+import { trafficOptions } from '../traffic/options.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
@@ -169,11 +169,9 @@ export function nftablesOptions(
   onWarning: (message: string) => void,
 ): NftOptions {
   return {
-    family,
+    ...trafficOptions(options, family, podCidrs),
     masqueradeAll: options.masqueradeAll || options.nftablesMasqueradeAll,
     masqueradeBit: options.nftablesMasqueradeBit,
-    localDetector: localDetector(options, family, podCidrs),
-    resetsTcp: options.resetDeletedEndpointConnections,
     nodePortSelection: nodePortSelection(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),
     onWarning,

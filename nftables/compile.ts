@@ -1,41 +1,39 @@
 /**
- * One Route to its elements, see `skeleton.ts` for what packets make of them. All-ports Routes differ
+ * A TrafficPlan to its elements, see `skeleton.ts` for what packets make of them. All-ports plans differ
  * in that no key and no DNAT has a port, so that the packet keeps its own.
  */
 import { cidrContains } from '../api/addresses.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
-import type { Match, Route } from '../services/route.ts';
+import type { Match } from '../services/route.ts';
+import {
+  needsHairpin,
+  type TrafficPlan,
+  type Treatment,
+  type Verdict,
+  type VipPlan,
+} from '../traffic/plan.ts';
 import {
   ALLOWED,
   allowedChain,
   type Chain,
   type ChainOptions,
-  type Choice,
-  externalChain,
   firstIndex,
-  internalChain,
   type LookupKind,
-  localChain,
   REJECT,
   RESET_OR_DROP,
   rememberChain,
+  treatmentChain,
 } from './chains.ts';
 import type { Element } from './element.ts';
 import { cidrBounds, hostCidr, numberedEndpoints, portField, portKey } from './keys.ts';
 import type { MapName } from './maps.ts';
 
-/** A Route, and what of its surroundings its elements depend on. */
-export interface Placed {
-  readonly route: Route;
-  /** By VIP: see `Choice.slot`, and whether an all-ports Service is beside it. */
-  readonly places: ReadonlyMap<string, Place>;
-  /** This node is inside the source ranges: then its VIPs, as sources, are too. */
-  readonly allowsOwnVips: boolean;
-}
-
+/** What of the others on a VIP the elements of a Route depend on. */
 export interface Place {
+  /** See `Choice.slot`. */
   readonly slot: number;
+  /** An all-ports Service is beside it. */
   readonly isBesideAllPorts: boolean;
 }
 
@@ -43,7 +41,6 @@ const ALONE: Place = { slot: 0, isBesideAllPorts: false };
 
 const ACCEPT: NftVerdict = { kind: 'accept' };
 const DROP: NftVerdict = { kind: 'drop' };
-const REJECTED: NftVerdict = { kind: 'goto', chain: REJECT };
 
 /** Elements, and the chains that they lead to. Equal input gives equal output, in equal order. */
 export interface Compiled {
@@ -53,14 +50,14 @@ export interface Compiled {
 
 export const NOTHING: Compiled = { elements: [], chains: [] };
 
-export function compileRoute(
-  { route, places, allowsOwnVips }: Placed,
+/** @param places by VIP, of those that are not alone there. */
+export function compilePlan(
+  plan: TrafficPlan,
+  places: ReadonlyMap<string, Place>,
   options: ChainOptions,
 ): Compiled {
-  const { match, affinitySeconds, clusterEndpoints, localEndpoints } = route;
-  const hasCluster = clusterEndpoints.length > 0;
-  const hasLocal = localEndpoints.length > 0;
-  const isRestricted = route.sourceRanges !== undefined && (hasCluster || hasLocal);
+  const { match, affinitySeconds, nodePort } = plan;
+  const isSticky = affinitySeconds > 0;
   const elements: Element[] = [];
   const chains: Chain[] = [];
   const add = (map: MapName, element: NftElement) => elements.push({ map, ...element });
@@ -69,64 +66,30 @@ export function compileRoute(
     chains.push(chain);
     return { kind: 'goto', chain: chain.name };
   };
-
-  const sets = { cluster: clusterEndpoints, local: localEndpoints };
-  const choice = (set: keyof typeof sets, kind: LookupKind, slot: number): Choice | undefined => {
-    const count = sets[set].length;
-    if (count === 0) return undefined;
-    return { kind, count, isLocal: set === 'local', slot, isSticky: affinitySeconds > 0 };
+  const sticky = (kind: LookupKind, slot: number, isBeside: boolean): NftVerdict | undefined => {
+    if (isSticky) return goTo(rememberChain(kind, slot, affinitySeconds, options));
+    return isBeside ? ACCEPT : undefined;
   };
-  const internalSet = route.internalLocal ? 'local' : 'cluster';
-  const externalSets = route.externalLocal
-    ? (['cluster', 'local'] as const)
-    : (['cluster'] as const);
-  const internal = (kind: LookupKind, slot: number): Chain | undefined => {
-    const some = choice(internalSet, kind, slot);
-    return some && internalChain(some, options);
-  };
-  const external = (kind: LookupKind, slot: number): Chain | undefined => {
-    const some = choice('cluster', kind, slot);
-    if (!route.externalLocal) return some && externalChain(some, options);
-    if (!hasCluster && !hasLocal) return undefined;
-    return localChain(some, choice('local', kind, slot), options);
-  };
-  const internalFate = fate(route, sets[internalSet].length > 0, options);
-  const externalFate = fate(route, route.externalLocal ? hasLocal : hasCluster, options);
-
-  /** What endpoints there are to draw from, and from which on it is remembered. */
-  const addEndpoints = (
-    map: MapName,
-    key: Buffer,
-    slot: number,
-    which: readonly (keyof typeof sets)[],
-  ) => {
-    for (const set of which) {
+  const addEndpoints = (map: MapName, key: Buffer, slot: number, { inside, others }: Treatment) => {
+    for (const { set, endpoints } of inside === undefined ? [others] : [inside, others]) {
       const first = firstIndex({ isLocal: set === 'local', slot });
-      for (const element of numberedEndpoints(key, first, sets[set])) add(map, element);
-      for (const { address, isRemote } of sets[set]) {
-        // A pod of another node has its traffic translated there. What it sends through this one
-        // all the same is sent to an external VIP, and is masqueraded unless the policy is Local.
-        if (isRemote === true && !route.externalLocal) continue;
-        const bytes = addressBytes(address);
+      for (const element of numberedEndpoints(key, first, endpoints)) add(map, element);
+      for (const endpoint of endpoints) {
+        if (!needsHairpin(plan, endpoint)) continue;
+        const bytes = addressBytes(endpoint.address);
         add('hairpins', { key: Buffer.concat([bytes, bytes]) });
       }
     }
   };
-  const sticky = (kind: LookupKind, slot: number, isBeside: boolean): NftVerdict | undefined => {
-    if (affinitySeconds > 0) return goTo(rememberChain(kind, slot, affinitySeconds, options));
-    return isBeside ? ACCEPT : undefined;
-  };
 
-  const addVip = (
-    vip: string,
-    which: readonly (keyof typeof sets)[],
-    chainFor: (kind: LookupKind, slot: number) => Chain | undefined,
-    verdict: NftVerdict | undefined,
-  ) => {
+  const addVip = ({ vip, treatment, sources }: VipPlan) => {
     const address = addressBytes(vip);
     const { slot, isBesideAllPorts } = places.get(vip) ?? ALONE;
     const kind = match.kind === 'port' ? 'port' : 'ip';
-    const chain = goTo(chainFor(kind, slot));
+    const served = treatmentChain(treatment, { kind, slot, isSticky }, options);
+    const chain = goTo(served && sources ? allowedChain(served, match.kind, options) : served);
+    // Whoever is not let in stays untranslated, too.
+    const verdict = sources ? DROP : nftVerdict(treatment.verdict, options);
     const remember = sticky(kind, slot, isBesideAllPorts && match.kind !== 'all');
     if (match.kind === 'all') {
       add('service-ips', { key: address, data: chain });
@@ -146,57 +109,47 @@ export function compileRoute(
       add('service-ports', { key, data: chain });
       if (verdict) add('port-fates', { key, data: verdict });
       if (remember) add('sticky-ports', { key, data: remember });
-      addEndpoints('endpoints', key, 0, which);
+      addEndpoints('endpoints', key, 0, treatment);
       return;
     }
-    addEndpoints('endpoint-ips', address, slot, which);
+    addEndpoints('endpoint-ips', address, slot, treatment);
   };
 
-  const { clusterIP } = route;
-  if (clusterIP !== undefined) {
-    addVip(clusterIP, [internalSet], internal, internalFate);
-    if (match.kind === 'port') add('cluster-ips', { key: addressBytes(clusterIP) });
-  }
-  for (const vip of route.externalIPs) addVip(vip, externalSets, external, externalFate);
-  const allowed = (kind: LookupKind, slot: number) => {
-    const chain = external(kind, slot);
-    return chain && allowedChain(chain, match.kind, options);
-  };
-  for (const vip of route.loadBalancerIPs) {
-    if (isRestricted) {
-      addVip(vip, externalSets, allowed, DROP);
-      const own = allowsOwnVips ? route.loadBalancerIPs.map(hostCidr) : [];
-      for (const cidr of outermost([...(route.sourceRanges ?? []), ...own])) {
-        for (const element of allowedElements(vip, match, cidr)) elements.push(element);
-      }
-    } else addVip(vip, externalSets, external, externalFate);
-    // Load balancers that pass packets through probe the VIP itself; that port stays with the node.
-    if (match.kind !== 'port' && route.healthCheckNodePort > 0) {
-      const key = Buffer.concat([addressBytes(vip), portField(route.healthCheckNodePort)]);
-      add('health-ports', { key });
+  for (const each of plan.vips) {
+    addVip(each);
+    const { vip, kind, sources, healthPort } = each;
+    if (kind === 'cluster IP' && match.kind === 'port') {
+      add('cluster-ips', { key: addressBytes(vip) });
+    }
+    const { ranges, ownVips } = sources ?? { ranges: [], ownVips: [] };
+    for (const cidr of outermost([...ranges, ...ownVips.map(hostCidr)])) {
+      for (const element of allowedElements(vip, match, cidr)) elements.push(element);
+    }
+    if (healthPort > 0) {
+      add('health-ports', { key: Buffer.concat([addressBytes(vip), portField(healthPort)]) });
     }
   }
-  if (route.nodePort > 0 && match.kind === 'port') {
-    const key = portKey(match.protocol, route.nodePort);
-    const chain = external('node-port', 0);
+  if (nodePort !== undefined) {
+    const { protocol, port, treatment } = nodePort;
+    const key = portKey(protocol, port);
+    const chain = treatmentChain(treatment, { kind: 'node-port', slot: 0, isSticky }, options);
     if (chain) add('node-ports', { key, data: goTo(chain) });
-    if (externalFate) add('node-port-fates', { key, data: externalFate });
+    const verdict = nftVerdict(treatment.verdict, options);
+    if (verdict) add('node-port-fates', { key, data: verdict });
     const remember = sticky('node-port', 0, false);
     if (remember) add('sticky-node-ports', { key, data: remember });
-    addEndpoints('node-port-endpoints', key, 0, externalSets);
+    addEndpoints('node-port-endpoints', key, 0, treatment);
   }
   return { elements, chains };
 }
 
-/** Fate of packets that were not translated: kube-proxy rejects where there is no endpoint at all. */
-function fate(
-  route: Route,
-  isServed: boolean,
+function nftVerdict(
+  verdict: Verdict | undefined,
   { resetsTcp }: ChainOptions,
 ): NftVerdict | undefined {
-  if (isServed) return route.match.kind === 'port' ? undefined : REJECTED;
-  if (!route.hasEndpointsAnywhere) return REJECTED;
-  return resetsTcp ? { kind: 'goto', chain: RESET_OR_DROP } : DROP;
+  if (verdict === 'reject') return { kind: 'goto', chain: REJECT };
+  if (verdict === undefined || !resetsTcp) return verdict && DROP;
+  return { kind: 'goto', chain: RESET_OR_DROP };
 }
 
 /** Ranges in a set may not overlap. */

@@ -1,0 +1,71 @@
+/** What decides on traffic besides Routes, from the flags: who is a pod of this node, where node ports are served. */
+import { familyOf } from '../api/addresses.ts';
+import type { IpFamily } from '../api/objects.ts';
+import type { NodeOptions } from '../config/settings.ts';
+import type { NodePortSelection } from '../services/node-port-addresses.ts';
+
+/** How traffic of this node's pods is told from other traffic (kube-proxy's detectLocal). */
+export type LocalDetector =
+  | { readonly kind: 'cidr'; readonly cidr: string }
+  /** A trailing plus matches any end, as in iptables. */
+  | { readonly kind: 'interface'; readonly name: string };
+
+/** What every mode takes from the flags, for one family. */
+export interface TrafficOptions {
+  readonly family: IpFamily;
+  readonly masqueradeAll: boolean;
+  /** undefined: pods cannot be told from others. */
+  readonly localDetector: LocalDetector | undefined;
+  /** Addresses on which node ports are served. */
+  readonly nodePortSelection: NodePortSelection;
+  /** TCP packets in the middle of a connection are reset where they would be rejected or dropped for want of an endpoint. */
+  readonly resetsTcp: boolean;
+}
+
+/** @param podCidrs of this node's Node object. */
+export function trafficOptions(
+  options: NodeOptions,
+  family: IpFamily,
+  podCidrs: readonly string[],
+): TrafficOptions {
+  return {
+    family,
+    masqueradeAll: options.masqueradeAll,
+    localDetector: localDetector(options, family, podCidrs),
+    nodePortSelection: options.nodeportAddresses,
+    resetsTcp: options.resetDeletedEndpointConnections,
+  };
+}
+
+/** By `--detect-local-mode`. */
+function localDetector(
+  options: NodeOptions,
+  family: IpFamily,
+  podCidrs: readonly string[],
+): LocalDetector | undefined {
+  const byCidr = (cidrs: readonly string[]): LocalDetector | undefined => {
+    const cidr = cidrs.find((each) => familyOf(each) === family);
+    return cidr === undefined ? undefined : { kind: 'cidr', cidr };
+  };
+  switch (options.detectLocalMode) {
+    case 'ClusterCIDR':
+      return byCidr(options.clusterCidr);
+    case 'NodeCIDR':
+      return byCidr(podCidrs);
+    case 'BridgeInterface':
+      return { kind: 'interface', name: options.podBridgeInterface ?? '' };
+    case 'InterfaceNamePrefix':
+      return { kind: 'interface', name: `${options.podInterfaceNamePrefix ?? ''}+` };
+  }
+}
+
+/** Who is not a pod, as far as `Masquerade` 'foreign' goes: all but those that the detector tells. */
+export function foreignClients({
+  masqueradeAll,
+  localDetector,
+}: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>):
+  | 'everybody'
+  | 'nobody'
+  | LocalDetector {
+  return masqueradeAll ? 'everybody' : (localDetector ?? 'nobody');
+}
