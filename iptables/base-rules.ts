@@ -18,8 +18,9 @@ import {
   SERVICES,
   type Table,
 } from './chains.ts';
-import { type CompileOptions, DEPTH } from './compile.ts';
+import { DEPTH } from './compile.ts';
 import { addressType, ctstate, hex, host, reject, ruleText } from './rule.ts';
+import type { CompileOptions } from './ruleset.ts';
 import type { TreeChain } from './vip-tree.ts';
 
 export interface BaseOptions extends CompileOptions {

@@ -1,4 +1,5 @@
 import type { IpFamily, Protocol } from '../api/objects.ts';
+import type { LocalDetector } from '../traffic/options.ts';
 import { hostPrefix } from './chains.ts';
 
 /** A condition that may be negated: `! -s 10.0.0.0/8`. */
@@ -50,6 +51,16 @@ export function ruleText(chain: string, rule: RuleSpec): string {
 /** `10.0.0.1/32`: how rules match one address exactly. */
 export function host(address: string, family: IpFamily): Condition {
   return { value: `${address}/${hostPrefix(family)}` };
+}
+
+/** Packets of this node's pods, or all others. */
+export function fromPods(
+  detector: LocalDetector,
+  not: boolean,
+): { source: Condition } | { inInterface: Condition } {
+  return detector.kind === 'cidr'
+    ? { source: { value: detector.cidr, not } }
+    : { inInterface: { value: detector.name, not } };
 }
 
 /**

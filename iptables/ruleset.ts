@@ -1,4 +1,6 @@
 import type { Route } from '../services/route.ts';
+import type { TrafficOptions } from '../traffic/options.ts';
+import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { localnetRules, type SharedRule, type StandingRules } from './base-rules.ts';
 import {
   EXTERNAL_SERVICES,
@@ -11,8 +13,7 @@ import {
 } from './chains.ts';
 import {
   type CompiledRoute,
-  type CompileOptions,
-  compileRoute,
+  compilePlan,
   DEPTH,
   type NodePortEntry,
   verdictTarget,
@@ -61,6 +62,7 @@ export interface SavedTable {
 /** All but its chains, which live in the table they are in. */
 type RouteRecord = Omit<CompiledRoute, 'chains'> & {
   readonly chains: readonly string[];
+  /** Kept where it has to be compiled again for new facts about the node. */
   readonly route: Route | undefined;
 };
 
@@ -71,6 +73,12 @@ const NO_ROUTE: RouteRecord = {
   healthCheck: undefined,
   route: undefined,
 };
+
+/** What the rules of Routes depend on besides. */
+export interface CompileOptions extends Omit<TrafficOptions, 'nodePortSelection'> {
+  /** This node's own addresses of the family. */
+  readonly nodeAddresses: readonly string[];
+}
 
 /**
  * The rules that one family should have, kept up to date Route by Route: a change compiles the
@@ -118,10 +126,7 @@ export class Ruleset {
     this.#options = options;
     this.#standing = standing;
     this.#writeBase();
-    // Source ranges ask whether the node is inside them; nothing else knows the node's addresses.
-    const concerned = [...this.#routes.values()].flatMap(({ route }) =>
-      route?.sourceRanges === undefined ? [] : [route],
-    );
+    const concerned = [...this.#routes.values()].flatMap(({ route }) => route ?? []);
     this.update(concerned, []);
   }
 
@@ -203,7 +208,7 @@ export class Ruleset {
 
   #replace(id: string, route: Route | undefined): void {
     const before = this.#routes.get(id) ?? NO_ROUTE;
-    const after = route === undefined ? undefined : compileRoute(route, this.#options);
+    const after = route && this.#compile(route);
     for (const name of before.chains) if (after?.chains.has(name) !== true) this.#drop('nat', name);
     for (const [name, { rules, depth }] of after?.chains ?? []) {
       this.#write({ table: 'nat', name, rules, depth });
@@ -215,9 +220,14 @@ export class Ruleset {
     if (after === undefined) this.#routes.delete(id);
     else {
       const { chains, ...rest } = after;
-      const kept = route?.sourceRanges === undefined ? undefined : route;
+      const kept = route && dependsOnNodeAddresses(route) ? route : undefined;
       this.#routes.set(id, { ...rest, chains: [...chains.keys()], route: kept });
     }
+  }
+
+  #compile(route: Route): CompiledRoute {
+    const plan = trafficPlan(route, allowsOwnVips(route, this.#options.nodeAddresses));
+    return compilePlan(plan, this.#options);
   }
 
   #fate(entry: NodePortEntry | undefined): PortRule | undefined {

@@ -13,11 +13,12 @@
 import { lastByte } from '../api/addresses.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { PROTOCOLS } from '../api/objects.ts';
+import type { TrafficOptions } from '../traffic/options.ts';
 import { PROXY_FIREWALL, SERVICES, type Table, TREE_PREFIX } from './chains.ts';
-import { type CompileOptions, DEPTH, type VipEntry, verdictTarget } from './compile.ts';
+import { DEPTH, type VipEntry, verdictTarget } from './compile.ts';
 import { host, type RuleSpec, ruleText } from './rule.ts';
 
-type TreeOptions = Pick<CompileOptions, 'family' | 'resetsTcp'>;
+type TreeOptions = Pick<TrafficOptions, 'family' | 'resetsTcp'>;
 
 /** A chain to write, or to remove when it has no rules. */
 export interface TreeChain {
@@ -228,7 +229,7 @@ function leafName(tree: Tree, byte: number): string {
 }
 
 /** `0.0.0.5/0.0.0.15`: matches addresses by bits of their last byte. */
-function maskedByte(family: CompileOptions['family'], value: number, mask: number): string {
+function maskedByte(family: TreeOptions['family'], value: number, mask: number): string {
   return family === 'IPv4'
     ? `0.0.0.${value}/0.0.0.${mask}`
     : `::${value === 0 ? '' : value.toString(16)}/::${mask.toString(16)}`;

@@ -1,5 +1,5 @@
 /**
- * One Route to what the kernel must hold for it. What a packet to a VIP does on its way in (from
+ * One TrafficPlan to what the kernel must hold for it. What a packet to a VIP does on its way in (from
  * a process of the node: the same, in OUTPUT instead of PREROUTING):
  *
  *   mangle PREROUTING ─ all-ports: the Service's mark, out of an ipset ─ drops by policy
@@ -16,11 +16,18 @@
  */
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, Protocol } from '../api/objects.ts';
+import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
-import { type Route, vipsOf } from '../services/route.ts';
-import { rangesCoverNode } from '../services/served-ports.ts';
+import type { Match } from '../services/route.ts';
+import type {
+  EndpointSet,
+  NodePortPlan,
+  Serving,
+  TrafficPlan,
+  Treatment,
+} from '../traffic/plan.ts';
 import type { Item } from './items.ts';
 import type { VerdictMarks } from './marks.ts';
 import type { SetName } from './sets.ts';
@@ -40,246 +47,227 @@ export interface CompileOptions {
   markOf(owner: string): number | undefined;
 }
 
-/** Which endpoints a mark leads to. */
-type Side = 'cluster' | 'local';
-
 /** Who a mark belongs to, as `portwide ipvs marks` prints it. */
-export function markOwner(route: Route, side: Side): string {
-  const { match, name } = route;
-  return match.kind === 'port' ? `${name} ${match.protocol} ${side}` : `${name} ${side}`;
+export function markOwner({ match, name }: TrafficPlan, set: EndpointSet): string {
+  return match.kind === 'port' ? `${name} ${match.protocol} ${set}` : `${name} ${set}`;
 }
 
-/** The owners of the marks that a Route needs. */
-export function markOwners(route: Route): string[] {
-  return sidesOf(route).map((side) => markOwner(route, side));
+/** The owners of the marks that a plan needs. */
+export function markOwners(plan: TrafficPlan): string[] {
+  return markedSets(plan).map((set) => markOwner(plan, set));
 }
 
-function sidesOf(route: Route): Side[] {
-  const isExternal = route.loadBalancerIPs.length + route.externalIPs.length > 0;
-  if (route.match.kind === 'port') return needsInside(route) ? ['cluster'] : [];
-  const sides = new Set<Side>();
-  if (route.clusterIP !== undefined) sides.add(route.internalLocal ? 'local' : 'cluster');
-  if (isExternal) sides.add('cluster');
-  if (isExternal && route.externalLocal) sides.add('local');
-  return [...sides];
+/** All-ports plans have a mark for each endpoint set that some client gets. */
+function markedSets(plan: TrafficPlan): EndpointSet[] {
+  if (plan.match.kind === 'port') return isServedApart(plan) ? ['cluster'] : [];
+  const sets = plan.vips.flatMap(({ treatment: { inside, others } }) =>
+    inside === undefined ? [others.set] : [inside.set, others.set],
+  );
+  return [...new Set(sets)];
 }
 
-/** Clients inside reach other endpoints than those outside (externalTrafficPolicy Local). */
-function needsInside(route: Route): boolean {
-  const isExternal =
-    route.loadBalancerIPs.length + route.externalIPs.length > 0 || route.nodePort > 0;
-  if (!isExternal || !route.externalLocal || route.clusterEndpoints.length === 0) return false;
-  return !isDeepStrictEqual(route.clusterEndpoints, route.localEndpoints);
+/** Whether clients inside reach other endpoints than those outside. */
+function isServedApart({ external }: TrafficPlan): boolean {
+  const inside = external?.inside?.endpoints ?? [];
+  return inside.length > 0 && !isDeepStrictEqual(inside, external?.others.endpoints);
 }
 
-/** Compiles one Route; equal Routes and options give equal items. */
-export function compileRoute(route: Route, options: CompileOptions): Item[] {
+/** Compiles one plan; equal plans and options give equal items. */
+export function compilePlan(plan: TrafficPlan, options: CompileOptions): Item[] {
   const items: Item[] = [];
   const add: Add = (set, entry) => items.push({ kind: 'entry', set, entry });
-  for (const vip of vipsOf(route)) {
+  for (const { vip } of plan.vips) {
     if (options.nodeAddresses.includes(vip)) continue;
     add('KUBE-IPVS-IPS', { ip: vip });
     items.push({ kind: 'address', address: vip });
   }
-  items.push(...healthCheckItems(route));
-  if (route.match.kind === 'port') compileListed(route, route.match, options, items, add);
-  else compileAllPorts(route, options, items, add);
+  items.push(...healthCheckItems(plan));
+  if (plan.match.kind === 'port') compileListed(plan, plan.match, options, items, add);
+  else compileAllPorts(plan, plan.match, options, items, add);
   return items;
 }
 
 /** What lets health checks of load balancers reach the node, on its own addresses and on the VIPs. */
-export function healthCheckItems(route: Route): Item[] {
-  const port = route.healthCheckNodePort;
+export function healthCheckItems({ healthCheckNodePort: port, vips }: TrafficPlan): Item[] {
   if (port === 0) return [];
   return [
     { kind: 'entry', set: 'KUBE-HEALTH-CHECK-NODE-PORT', entry: { port } },
-    ...route.loadBalancerIPs.map(
-      (ip): Item => ({
-        kind: 'entry',
-        set: 'KUBE-HEALTH-CHECK-VIP',
-        entry: { ip, protocol: 'TCP', port },
-      }),
-    ),
+    ...vips
+      .filter(({ kind }) => kind === 'loadbalancer IP')
+      .map(
+        ({ vip: ip }): Item => ({
+          kind: 'entry',
+          set: 'KUBE-HEALTH-CHECK-VIP',
+          entry: { ip, protocol: 'TCP', port },
+        }),
+      ),
   ];
 }
 
 type Add = (set: SetName, entry: SetEntry) => void;
 
+interface ListedPort {
+  readonly ip: string;
+  readonly protocol: Protocol;
+  readonly port: number;
+}
+
 function compileListed(
-  route: Route,
-  { protocol, port }: { readonly protocol: Protocol; readonly port: number },
+  plan: TrafficPlan,
+  { protocol, port }: Extract<Match, { kind: 'port' }>,
   options: CompileOptions,
   items: Item[],
   add: Add,
 ): void {
-  const { clusterEndpoints, localEndpoints, hasEndpointsAnywhere } = route;
-  const serve = (address: string, number: number, endpoints: readonly Endpoint[]) => {
-    const service = {
-      kind: 'address',
-      family: route.family,
-      protocol,
-      address,
-      port: number,
-    } as const;
-    pushService(items, route, service, endpoints, options);
+  const { family, affinitySeconds, endpoints, nodePort } = plan;
+  const owner = markOwner(plan, 'cluster');
+  const insideMark = isServedApart(plan) ? options.markOf(owner) : undefined;
+  const serve = ({ ip, port: number }: ListedPort, { others }: Treatment) => {
+    const service = { kind: 'address', family, protocol, address: ip, port: number } as const;
+    pushService(items, affinitySeconds, service, others.endpoints, options);
+  };
+  const addMarkOrDrop = (at: ListedPort, { inside, verdict }: Treatment) => {
+    const mark = inside && insideMark;
+    if (mark !== undefined) {
+      add('KUBE-MARKS', { ip: at.ip, mark, comment: owner });
+      add('KUBE-INSIDE-PORTS', { ...at, skbMark: mark });
+    }
+    if (verdict === 'drop') add(mark === undefined ? 'KUBE-DROP' : 'KUBE-DROP-OUTSIDE', at);
   };
 
-  if (route.clusterIP !== undefined) {
-    const endpoints = route.internalLocal ? localEndpoints : clusterEndpoints;
-    const at = { ip: route.clusterIP, protocol, port };
-    serve(route.clusterIP, port, endpoints);
+  for (const { vip: ip, kind, treatment } of plan.vips) {
+    if (kind !== 'cluster IP') continue;
+    const at = { ip, protocol, port };
+    serve(at, treatment);
     add('KUBE-CLUSTER-IP', at);
-    if (endpoints.length === 0 && hasEndpointsAnywhere) add('KUBE-DROP', at);
+    addMarkOrDrop(at, treatment);
   }
-
-  const outside = route.externalLocal ? localEndpoints : clusterEndpoints;
-  const insideMark = needsInside(route) ? options.markOf(markOwner(route, 'cluster')) : undefined;
-  const serveOutside = (at: { ip: string; protocol: Protocol; port: number }) => {
-    serve(at.ip, at.port, outside);
-    if (insideMark !== undefined) {
-      add('KUBE-MARKS', { ip: at.ip, mark: insideMark, comment: markOwner(route, 'cluster') });
-      add('KUBE-INSIDE-PORTS', { ...at, skbMark: insideMark });
-    }
-    if (outside.length === 0 && hasEndpointsAnywhere) {
-      add(insideMark === undefined ? 'KUBE-DROP' : 'KUBE-DROP-OUTSIDE', at);
-    }
-  };
   if (insideMark !== undefined) {
-    const service = { kind: 'mark', family: route.family, mark: insideMark } as const;
+    const service = { kind: 'mark', family, mark: insideMark } as const;
     // To a persistent service of a mark IPVS keeps the packet's port, whatever the destination's
     // (ip_vs_sched_persist): the right port is worth more than the same endpoint.
-    const isMapped = clusterEndpoints.some((endpoint) => (endpoint.port ?? port) !== port);
-    const affinitySeconds = isMapped ? 0 : route.affinitySeconds;
-    pushService(items, { affinitySeconds }, service, clusterEndpoints, options);
+    const isMapped = endpoints.cluster.some((endpoint) => (endpoint.port ?? port) !== port);
+    pushService(items, isMapped ? 0 : affinitySeconds, service, endpoints.cluster, options);
   }
-  for (const ip of route.externalIPs) {
-    serveOutside({ ip, protocol, port });
-    add(route.externalLocal ? 'KUBE-EXTERNAL-IP-LOCAL' : 'KUBE-EXTERNAL-IP', {
-      ip,
-      protocol,
-      port,
-    });
-  }
-  for (const ip of route.loadBalancerIPs) {
+  for (const { vip: ip, kind, treatment, sources } of plan.vips) {
+    if (kind === 'cluster IP') continue;
     const at = { ip, protocol, port };
-    serveOutside(at);
-    add('KUBE-LOAD-BALANCER', at);
-    if (route.externalLocal) add('KUBE-LOAD-BALANCER-LOCAL', at);
-    if (isFirewalled(route)) add('KUBE-LOAD-BALANCER-FW', at);
-  }
-  pushPortSources(route, { protocol, port }, options, add);
-  if (route.nodePort > 0) {
-    for (const set of nodePortSets(route, protocol)) {
-      if (protocol !== 'SCTP') add(set, { port: route.nodePort });
+    const isLocal = treatment.inside !== undefined;
+    serve(at, treatment);
+    addMarkOrDrop(at, treatment);
+    if (kind === 'external IP') add(isLocal ? 'KUBE-EXTERNAL-IP-LOCAL' : 'KUBE-EXTERNAL-IP', at);
+    else {
+      add('KUBE-LOAD-BALANCER', at);
+      if (isLocal) add('KUBE-LOAD-BALANCER-LOCAL', at);
+      if (sources !== undefined) add('KUBE-LOAD-BALANCER-FW', at);
     }
+  }
+  for (const [ip, source] of allowedSources(plan)) {
+    // A single address is in kube-proxy's other set.
+    const end = source.includes('/') ? 'CIDR' : 'IP';
+    add(`KUBE-LOAD-BALANCER-SOURCE-${end}`, { ip, protocol, port, ip2: source });
+  }
+  if (nodePort !== undefined) {
+    const sets = nodePortSets(nodePort);
+    for (const set of sets) if (protocol !== 'SCTP') add(set, { port: nodePort.port });
     for (const ip of options.nodePortAddresses) {
-      const at = { ip, protocol, port: route.nodePort };
-      if (options.isVip(ip, protocol, route.nodePort)) continue;
-      serveOutside(at);
-      if (protocol !== 'SCTP') continue;
-      for (const set of nodePortSets(route, protocol)) add(set, at);
+      const at = { ip, protocol, port: nodePort.port };
+      if (options.isVip(ip, protocol, nodePort.port)) continue;
+      serve(at, nodePort.treatment);
+      addMarkOrDrop(at, nodePort.treatment);
+      for (const set of sets) if (protocol === 'SCTP') add(set, at);
     }
   }
-  for (const { address, port: target = port } of allEndpoints(route)) {
+  for (const { address, port: target = port } of [...endpoints.cluster, ...endpoints.local]) {
     add('KUBE-LOOP-BACK', { ip: address, protocol, port: target, ip2: address });
   }
 }
 
-function nodePortSets(route: Route, protocol: Protocol): SetName[] {
+function nodePortSets({ protocol, treatment }: NodePortPlan): SetName[] {
   const end = protocol === 'SCTP' ? 'SCTP-HASH' : protocol;
   const all: SetName = `KUBE-NODE-PORT-${end}`;
-  return route.externalLocal ? [all, `KUBE-NODE-PORT-LOCAL-${end}`] : [all];
+  return treatment.inside === undefined ? [all] : [all, `KUBE-NODE-PORT-LOCAL-${end}`];
 }
 
-function compileAllPorts(route: Route, options: CompileOptions, items: Item[], add: Add): void {
-  const { match } = route;
-  const endpointsOf = (side: Side) =>
-    side === 'local' ? route.localEndpoints : route.clusterEndpoints;
-  const addMarks = (ip: string, skbMark: number, all: SetName, ranges: SetName) => {
-    if (match.kind === 'all') add(all, { ip, skbMark });
-    if (match.kind !== 'ranges') return;
-    for (const { protocol, from, to } of match.ranges) {
-      add(ranges, { ip, protocol, ...portsOf(from, to), skbMark });
-    }
+const ALL_PORTS_SETS = {
+  all: {
+    others: 'KUBE-ALL-PORTS',
+    inside: 'KUBE-INSIDE-ALL-PORTS',
+    restricted: 'KUBE-ALL-PORTS-FW',
+    sources: 'KUBE-ALL-PORTS-SOURCE',
+  },
+  ranges: {
+    others: 'KUBE-PORT-RANGES',
+    inside: 'KUBE-INSIDE-PORT-RANGES',
+    restricted: 'KUBE-PORT-RANGES-FW',
+    sources: 'KUBE-PORT-RANGES-SOURCE',
+  },
+} as const satisfies Readonly<Record<string, Readonly<Record<string, SetName>>>>;
+
+function compileAllPorts(
+  plan: TrafficPlan,
+  match: Exclude<Match, { kind: 'port' }>,
+  options: CompileOptions,
+  items: Item[],
+  add: Add,
+): void {
+  const { family, affinitySeconds, endpoints, vips } = plan;
+  const names = ALL_PORTS_SETS[match.kind];
+  const ports = match.kind === 'all' ? [{}] : match.ranges.map(rangeEntry);
+  const addMarks = (set: SetName, ip: string, skbMark: number) => {
+    for (const each of ports) add(set, { ip, ...each, skbMark });
   };
-  for (const ip of vipsOf(route)) add('KUBE-ALL-PORTS-IPS', { ip });
-  const marks = new Map<Side, number>();
-  for (const side of sidesOf(route)) {
-    const mark = options.markOf(markOwner(route, side));
-    if (mark !== undefined) marks.set(side, mark);
+  for (const { vip } of vips) add('KUBE-ALL-PORTS-IPS', { ip: vip });
+  const marks = new Map<EndpointSet, number>();
+  for (const set of markedSets(plan)) {
+    const mark = options.markOf(markOwner(plan, set));
+    if (mark !== undefined) marks.set(set, mark);
   }
-  if (marks.size < sidesOf(route).length) {
-    for (const ip of vipsOf(route)) {
-      addMarks(ip, options.verdicts.reject, 'KUBE-ALL-PORTS', 'KUBE-PORT-RANGES');
-    }
+  if (marks.size < markedSets(plan).length) {
+    for (const { vip } of vips) addMarks(names.others, vip, options.verdicts.reject);
     return;
   }
-  for (const [side, mark] of marks) {
-    const service = { kind: 'mark', family: route.family, mark } as const;
-    pushService(items, route, service, endpointsOf(side), options);
+  for (const [set, mark] of marks) {
+    pushService(items, affinitySeconds, { kind: 'mark', family, mark }, endpoints[set], options);
   }
-  const markOf = (side: Side) => marks.get(side) ?? options.verdicts.reject;
-  /** What packets that the policy leads to this side are marked with. */
-  const verdictMark = (side: Side) => {
-    if (endpointsOf(side).length > 0) return markOf(side);
-    return route.hasEndpointsAnywhere ? options.verdicts.drop : options.verdicts.reject;
-  };
-  const own = (ip: string, side: Side) => {
-    const mark = markOf(side);
-    add('KUBE-MARKS', { ip, mark, comment: markOwner(route, side) });
-    return { ip, mark };
-  };
+  const { verdicts } = options;
+  const markOf = (set: EndpointSet) => marks.get(set) ?? verdicts.reject;
 
-  if (route.clusterIP !== undefined) {
-    const ip = route.clusterIP;
-    const side = route.internalLocal ? 'local' : 'cluster';
-    addMarks(ip, verdictMark(side), 'KUBE-ALL-PORTS', 'KUBE-PORT-RANGES');
-    add('KUBE-CLUSTER-IP-MARK', own(ip, side));
-  }
-  const fw = match.kind === 'all' ? 'KUBE-ALL-PORTS-FW' : 'KUBE-PORT-RANGES-FW';
-  for (const ip of route.loadBalancerIPs) {
-    addMarks(
-      ip,
-      verdictMark(route.externalLocal ? 'local' : 'cluster'),
-      'KUBE-ALL-PORTS',
-      'KUBE-PORT-RANGES',
-    );
-    const sides: Side[] = route.externalLocal ? ['local', 'cluster'] : ['cluster'];
-    const owned = sides.map((side) => own(ip, side));
-    if (route.externalLocal) {
-      const isServed = route.clusterEndpoints.length > 0;
-      const mark = verdictMark(isServed ? 'cluster' : 'local');
-      addMarks(ip, mark, 'KUBE-INSIDE-ALL-PORTS', 'KUBE-INSIDE-PORT-RANGES');
+  for (const { vip: ip, kind, treatment, sources } of vips) {
+    const { inside, others, verdict = 'reject' } = treatment;
+    const markFor = ({ set, endpoints: { length } }: Serving) =>
+      length > 0 ? markOf(set) : verdicts[verdict];
+    addMarks(names.others, ip, markFor(others));
+    const owned = [others, ...(inside === undefined ? [] : [inside])].map(({ set }) => {
+      const mark = markOf(set);
+      add('KUBE-MARKS', { ip, mark, comment: markOwner(plan, set) });
+      return { ip, mark };
+    });
+    if (inside !== undefined) {
+      addMarks(names.inside, ip, markFor(inside.endpoints.length > 0 ? inside : others));
     } else {
-      for (const each of owned) add('KUBE-LOAD-BALANCER-MARK', each);
+      const set = kind === 'cluster IP' ? 'KUBE-CLUSTER-IP-MARK' : 'KUBE-LOAD-BALANCER-MARK';
+      for (const each of owned) add(set, each);
     }
-    if (isFirewalled(route)) for (const each of owned) add(fw, each);
+    if (sources !== undefined) for (const each of owned) add(names.restricted, each);
   }
-  for (const [ip, source] of allowedSources(route, options)) {
-    const ip2 = asNet(source);
-    if (match.kind === 'all') add('KUBE-ALL-PORTS-SOURCE', { ip: asNet(ip), ip2 });
-    if (match.kind !== 'ranges') continue;
-    for (const { protocol, from, to } of match.ranges) {
-      add('KUBE-PORT-RANGES-SOURCE', { ip, protocol, ...portsOf(from, to), ip2 });
-    }
+  for (const [vip, source] of allowedSources(plan)) {
+    const ip = match.kind === 'all' ? asNet(vip) : vip;
+    for (const each of ports) add(names.sources, { ip, ...each, ip2: asNet(source) });
   }
-  for (const { address } of allEndpoints(route)) {
+  for (const { address } of [...endpoints.cluster, ...endpoints.local]) {
     add('KUBE-ALL-PORTS-LOOP-BACK', { ip: asNet(address), ip2: asNet(address) });
   }
 }
 
 function pushService(
   items: Item[],
-  { affinitySeconds }: Pick<Route, 'affinitySeconds'>,
+  persistenceSeconds: number,
   service: IpvsServiceKey,
   endpoints: readonly Endpoint[],
   { scheduler }: CompileOptions,
 ): void {
-  const config = {
-    scheduler,
-    schedulerFlags: schedulerFlags(scheduler),
-    persistenceSeconds: affinitySeconds,
-  };
+  const config = { scheduler, schedulerFlags: schedulerFlags(scheduler), persistenceSeconds };
   items.push({ kind: 'service', service, config });
   for (const { address, port = 0 } of endpoints) {
     items.push({ kind: 'destination', service, destination: { address, port } });
@@ -295,49 +283,22 @@ function schedulerFlags(scheduler: string): number {
   return scheduler === 'mh' || scheduler === 'sh' ? 0x08 | 0x10 : 0;
 }
 
-/** Source ranges bind those whom some endpoint would serve; without one all are rejected alike. */
-function isFirewalled(route: Route): boolean {
-  const reachable = route.clusterEndpoints.length + route.localEndpoints.length > 0;
-  return route.sourceRanges !== undefined && route.loadBalancerIPs.length > 0 && reachable;
-}
-
-/** Pairs of a load balancer VIP and who may use it. */
-function allowedSources(route: Route, options: CompileOptions): [vip: string, source: string][] {
-  if (!isFirewalled(route)) return [];
-  const ranges = route.sourceRanges ?? [];
-  // The node, calling a VIP that it holds, has the VIP itself as its source.
-  const own = rangesCoverNode(ranges, options.nodeAddresses) ? route.loadBalancerIPs : [];
-  return route.loadBalancerIPs.flatMap((vip) =>
-    [...ranges, ...own].map((source): [string, string] => [vip, source]),
+/** Pairs of a VIP and who may use it: CIDRs and addresses. */
+function allowedSources({ vips }: TrafficPlan): [vip: string, source: string][] {
+  return vips.flatMap(({ vip, sources }) =>
+    [...(sources?.ranges ?? []), ...(sources?.ownVips ?? [])].map((source): [string, string] => [
+      vip,
+      source,
+    ]),
   );
 }
 
-function pushPortSources(
-  route: Route,
-  { protocol, port }: { protocol: Protocol; port: number },
-  options: CompileOptions,
-  add: Add,
-): void {
-  for (const [ip, source] of allowedSources(route, options)) {
-    // A single address is in kube-proxy's other set.
-    if (source.includes('/')) {
-      add('KUBE-LOAD-BALANCER-SOURCE-CIDR', { ip, protocol, port, ip2: source });
-    } else {
-      add('KUBE-LOAD-BALANCER-SOURCE-IP', { ip, protocol, port, ip2: source });
-    }
-  }
-}
-
-function portsOf(from: number, to: number): { port: number; portTo?: number } {
-  return from === to ? { port: from } : { port: from, portTo: to };
+function rangeEntry({ protocol, from, to }: PortRange): SetEntry {
+  return { protocol, port: from, ...(from === to ? {} : { portTo: to }) };
 }
 
 /** `hash:net` types list every entry as a CIDR. */
 function asNet(address: string): string {
   if (address.includes('/')) return address;
   return `${address}/${address.includes(':') ? 128 : 32}`;
-}
-
-function allEndpoints(route: Route): readonly Endpoint[] {
-  return [...route.clusterEndpoints, ...route.localEndpoints];
 }

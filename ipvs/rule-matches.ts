@@ -1,16 +1,13 @@
 /** Parts of this mode's rules: matches on its ipsets, on marks, and on who sends. */
-import type { IpFamily } from '../api/objects.ts';
-import type { LocalDetector } from '../iptables/compile.ts';
 import { hex, type RuleSpec } from '../iptables/rule.ts';
+import type { TrafficOptions } from '../traffic/options.ts';
 import type { MarkRange } from './marks.ts';
 import { kernelName, type SetName } from './sets.ts';
 
-export interface RuleOptions {
-  readonly family: IpFamily;
-  readonly masqueradeAll: boolean;
+export interface RuleOptions
+  extends Pick<TrafficOptions, 'family' | 'masqueradeAll' | 'localDetector'> {
   /** Bit of the connection's mark, 0 to 31 (`--iptables-masquerade-bit`). */
   readonly masqueradeBit: number;
-  readonly localDetector: LocalDetector | undefined;
   readonly randomFully: boolean;
   readonly markRange: MarkRange;
 }
@@ -26,12 +23,6 @@ export const LISTED: readonly SetName[] = [
 /** What goes to a listed port. */
 export function listed(options: RuleOptions, target: string): RuleSpec[] {
   return LISTED.map((set) => ({ matches: [inSet(set, 'dst,dst', options)], target }));
-}
-
-export function fromPods(detector: LocalDetector, not: boolean) {
-  return detector.kind === 'cidr'
-    ? { source: { value: detector.cidr, not } }
-    : { inInterface: { value: detector.name, not } };
 }
 
 export function inSet(set: SetName, flags: string, { family }: RuleOptions): string {

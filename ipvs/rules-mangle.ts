@@ -6,17 +6,9 @@ import {
   PORT_RANGES_FIREWALL,
   SOURCE_RANGES_FIREWALL,
 } from '../iptables/chains.ts';
-import type { RuleSpec } from '../iptables/rule.ts';
+import { fromPods, type RuleSpec } from '../iptables/rule.ts';
 import { verdictMarks } from './marks.ts';
-import {
-  fromPods,
-  inSet,
-  LISTED,
-  mapMark,
-  mark,
-  notInSet,
-  type RuleOptions,
-} from './rule-matches.ts';
+import { inSet, LISTED, mapMark, mark, notInSet, type RuleOptions } from './rule-matches.ts';
 
 /** In PREROUTING. Not only what is new: IPVS may have forgotten a connection that conntrack knows. */
 export function markOutside(options: RuleOptions): RuleSpec[] {

@@ -1,24 +1,15 @@
 /** Rules of table nat: which connections are masqueraded. IPVS translates, nat does not. */
 import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ } from '../iptables/chains.ts';
-import { addressType, type RuleSpec } from '../iptables/rule.ts';
-import {
-  bit,
-  fromPods,
-  inSet,
-  LISTED,
-  listed,
-  notInSet,
-  type RuleOptions,
-} from './rule-matches.ts';
+import { addressType, fromPods, type RuleSpec } from '../iptables/rule.ts';
+import { foreignClients } from '../traffic/options.ts';
+import { bit, inSet, LISTED, listed, notInSet, type RuleOptions } from './rule-matches.ts';
 
 export function masquerades(options: RuleOptions): RuleSpec[] {
-  const { family, masqueradeAll, localDetector } = options;
+  const { family } = options;
   const loopback = family === 'IPv4' ? '127.0.0.0/8' : '::1/128';
-  const outsiders = masqueradeAll
-    ? [{}]
-    : localDetector === undefined
-      ? []
-      : [fromPods(localDetector, true)];
+  const clients = foreignClients(options);
+  const foreign =
+    clients === 'nobody' ? [] : [clients === 'everybody' ? {} : fromPods(clients, true)];
   const toMasq = { target: MARK_MASQ };
   return [
     { source: { value: loopback }, target: 'RETURN' },
@@ -35,7 +26,7 @@ export function masquerades(options: RuleOptions): RuleSpec[] {
       matches: [inSet('KUBE-IPVS-IPS', 'src', options), inSet('KUBE-IPVS-IPS', 'dst', options)],
       ...toMasq,
     },
-    ...outsiders.flatMap((from) => [
+    ...foreign.flatMap((from) => [
       {
         ...from,
         comment: 'Kubernetes service cluster ip + port for masquerade purpose',

@@ -71,7 +71,10 @@ export interface NodePortPlan {
 
 /** What a backend renders of a Route. */
 export interface TrafficPlan
-  extends Pick<Route, 'name' | 'family' | 'match' | 'affinitySeconds' | 'healthCheckNodePort'> {
+  extends Pick<
+    Route,
+    'serviceKey' | 'name' | 'family' | 'match' | 'affinitySeconds' | 'healthCheckNodePort'
+  > {
   readonly endpoints: Readonly<Record<EndpointSet, readonly Endpoint[]>>;
   /** The cluster IP first. */
   readonly vips: readonly VipPlan[];
@@ -80,9 +83,9 @@ export interface TrafficPlan
   readonly external: Treatment | undefined;
 }
 
-/** @param ownVips whether these are let in, see `allowsOwnVips`. */
+/** @param ownVips whether they are let in, see `allowsOwnVips`. */
 export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
-  const { name, family, match, affinitySeconds, healthCheckNodePort } = route;
+  const { serviceKey, name, family, match, affinitySeconds, healthCheckNodePort } = route;
   const { clusterIP, externalIPs, loadBalancerIPs, nodePort, sourceRanges } = route;
   const endpoints = { cluster: route.clusterEndpoints, local: route.localEndpoints };
   const serving = (set: EndpointSet): Serving => ({ set, endpoints: endpoints[set] });
@@ -96,47 +99,48 @@ export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
     const verdict = others.endpoints.length > 0 ? served : unserved;
     return { inside, others, masquerade, verdict };
   };
-
-  const vips: VipPlan[] = [];
-  if (clusterIP !== undefined) {
-    const internal = treatment(
-      undefined,
-      serving(route.internalLocal ? 'local' : 'cluster'),
-      'foreign',
-    );
-    vips.push(unrestricted(clusterIP, 'cluster IP', internal));
-  }
-  const plan = { name, family, match, affinitySeconds, healthCheckNodePort, endpoints, vips };
-  if (externalIPs.length + loadBalancerIPs.length === 0 && nodePort === 0) {
-    return { ...plan, nodePort: undefined, external: undefined };
-  }
+  const internal = treatment(
+    undefined,
+    serving(route.internalLocal ? 'local' : 'cluster'),
+    'foreign',
+  );
   const external = route.externalLocal
     ? treatment(serving('cluster'), serving('local'), 'node')
     : treatment(undefined, serving('cluster'), 'everybody');
-  for (const vip of externalIPs) vips.push(unrestricted(vip, 'external IP', external));
+
+  const unrestricted = { sources: undefined, healthPort: 0 };
+  const vips: VipPlan[] = [];
+  if (clusterIP !== undefined) {
+    vips.push({ vip: clusterIP, kind: 'cluster IP', treatment: internal, ...unrestricted });
+  }
+  for (const vip of externalIPs) {
+    vips.push({ vip, kind: 'external IP', treatment: external, ...unrestricted });
+  }
   // Source ranges bind those whom some endpoint would serve; without one all are rejected alike.
   const isReachable = endpoints.cluster.length + endpoints.local.length > 0;
   const sources =
-    sourceRanges === undefined || !isReachable
-      ? undefined
-      : { ranges: sourceRanges, ownVips: ownVips ? loadBalancerIPs : [] };
-  // A listed port has no other port in it.
+    sourceRanges !== undefined && isReachable
+      ? { ranges: sourceRanges, ownVips: ownVips ? loadBalancerIPs : [] }
+      : undefined;
   const healthPort = match.kind === 'port' ? 0 : healthCheckNodePort;
   for (const vip of loadBalancerIPs) {
     vips.push({ vip, kind: 'loadbalancer IP', treatment: external, sources, healthPort });
   }
+  const hasNodePort = nodePort > 0 && match.kind === 'port';
   return {
-    ...plan,
-    nodePort:
-      nodePort > 0 && match.kind === 'port'
-        ? { protocol: match.protocol, port: nodePort, treatment: external }
-        : undefined,
-    external,
+    serviceKey,
+    name,
+    family,
+    match,
+    affinitySeconds,
+    healthCheckNodePort,
+    endpoints,
+    vips,
+    nodePort: hasNodePort
+      ? { protocol: match.protocol, port: nodePort, treatment: external }
+      : undefined,
+    external: hasNodePort || vips.some((vip) => vip.treatment === external) ? external : undefined,
   };
-}
-
-function unrestricted(vip: string, kind: VipPlan['kind'], treatment: Treatment): VipPlan {
-  return { vip, kind, treatment, sources: undefined, healthPort: 0 };
 }
 
 /** Whether the node's addresses matter to the plan of a Route: only to `allowsOwnVips`. */
