@@ -9,9 +9,9 @@ import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { serve } from '../process/serve.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
-import { nodePortAddresses } from '../services/node-port-addresses.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { systemTimers } from '../sync/loop.ts';
+import { nodePortAddresses } from '../traffic/options.ts';
 
 export interface HealthOptions {
   /** Where `/healthz` and `/livez` are served; undefined: nowhere. */

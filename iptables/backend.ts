@@ -1,6 +1,6 @@
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
-import { type NodePortSelection, nodePortAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
+import { nodePortAddresses, type TrafficOptions } from '../traffic/options.ts';
 import { type BaseOptions, iptablesStanding } from './base-rules.ts';
 import type { Table } from './chains.ts';
 import type { Iptables } from './commands.ts';
@@ -8,9 +8,9 @@ import { Ruleset, type TableChange } from './ruleset.ts';
 import { rulesetWriter, rulesIn } from './writer.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
-export interface IptablesOptions extends Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
-  /** Addresses on which node ports are served. */
-  readonly nodePortSelection: NodePortSelection;
+export interface IptablesOptions
+  extends TrafficOptions,
+    Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
   /** Told of a chain that could not be removed: something that is not ours still jumps to it. */
   readonly onWarning: (message: string) => void;
 }

@@ -26,6 +26,7 @@ import {
   serviceChains,
   socketAddress,
 } from './chains.ts';
+import type { PortRule } from './port-tree.ts';
 import {
   addressType,
   fromPods,
@@ -36,15 +37,6 @@ import {
   reject,
   ruleText,
 } from './rule.ts';
-
-/** The target of a rule with this verdict. */
-export function verdictTarget(
-  verdict: Verdict,
-  { family, resetsTcp }: Pick<TrafficOptions, 'family' | 'resetsTcp'>,
-): string {
-  if (resetsTcp) return verdict === 'reject' ? RESET_OR_REJECT : RESET_OR_DROP;
-  return verdict === 'reject' ? reject(family) : 'DROP';
-}
 
 /** What one VIP does on one match; the dispatch trees order these by precedence. */
 export interface VipEntry {
@@ -58,31 +50,24 @@ export interface VipEntry {
   readonly chain: string | undefined;
   /** The chain returns some packets untranslated. */
   readonly returns: boolean;
-  /** Of packets that nobody translated. */
-  readonly verdict: Verdict | undefined;
+  /** Target of packets that nobody translated. */
+  readonly verdict: string | undefined;
   /** Packets outside the source ranges are dropped. */
   readonly firewall: boolean;
 }
 
-/** What one node port does. */
-export interface NodePortEntry {
-  readonly protocol: Protocol;
-  readonly port: number;
-  readonly comment: string;
-  readonly chain: string | undefined;
-  readonly verdict: Verdict | undefined;
-}
-
-export interface CompiledRoute {
+export interface CompiledRules {
   /** Chains of table nat with their rules; `depth` orders them: deeper ones are jumped to by lower. */
   readonly chains: ReadonlyMap<
     string,
     { readonly rules: readonly string[]; readonly depth: number }
   >;
   readonly vips: readonly VipEntry[];
-  readonly nodePort: NodePortEntry | undefined;
-  /** Port on which table filter admits health checks of load balancers. */
-  readonly healthCheck: { readonly port: number; readonly comment: string } | undefined;
+  /** In table nat. */
+  readonly nodePort: PortRule | undefined;
+  /** In table filter: what nobody translated, and health checks of load balancers that are let in. */
+  readonly nodePortVerdict: PortRule | undefined;
+  readonly healthCheck: PortRule | undefined;
 }
 
 /** Depth of the chains in the jump graph; a chain only jumps to deeper ones. */
@@ -97,14 +82,14 @@ export const DEPTH = {
   mark: 7,
 };
 
-/** Who is masqueraded, besides what plans say of it. */
-export type ClientOptions = Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>;
+/** What rules depend on besides plans. */
+export type RuleOptions = Omit<TrafficOptions, 'nodePortSelection'>;
 
 const SETS: readonly EndpointSet[] = ['cluster', 'local'];
 
 /** Compiles one plan; equal plans and options give equal text. */
-export function compilePlan(plan: TrafficPlan, options: ClientOptions): CompiledRoute {
-  const { name, match, vips, nodePort, healthCheckNodePort } = plan;
+export function compilePlan(plan: TrafficPlan, options: RuleOptions): CompiledRules {
+  const { name, match, vips, healthCheckNodePort } = plan;
   const names = serviceChains(name, match.kind === 'port' ? match.protocol : undefined);
   const chains = new Map<string, { rules: string[]; depth: number }>();
   const addChain = (chain: string, depth: number, rules: readonly RuleSpec[]) => {
@@ -130,19 +115,44 @@ export function compilePlan(plan: TrafficPlan, options: ClientOptions): Compiled
   };
   return {
     chains,
-    vips: vips.flatMap((each) => vipEntries(plan, each, chainOf(each))),
-    nodePort: nodePort && {
-      protocol: nodePort.protocol,
-      port: nodePort.port,
-      comment: name,
-      chain: existing(names.external),
-      verdict: nodePort.treatment.verdict,
-    },
+    vips: vips.flatMap((each) => vipEntries(plan, each, chainOf(each), options)),
+    ...nodePortRules(plan, existing(names.external), options),
     healthCheck:
       healthCheckNodePort > 0
-        ? { port: healthCheckNodePort, comment: `${plan.serviceKey} health check node port` }
+        ? {
+            protocol: 'TCP',
+            port: healthCheckNodePort,
+            comment: `${plan.serviceKey} health check node port`,
+            target: 'ACCEPT',
+          }
         : undefined,
   };
+}
+
+function nodePortRules(
+  { name, nodePort }: TrafficPlan,
+  chain: string | undefined,
+  options: RuleOptions,
+): Pick<CompiledRules, 'nodePort' | 'nodePortVerdict'> {
+  if (nodePort === undefined) return { nodePort, nodePortVerdict: undefined };
+  const { protocol, port, treatment } = nodePort;
+  const rule = { protocol, port, comment: name };
+  const verdict = verdictTarget(treatment.verdict, options);
+  const matches = [addressType('dst', 'LOCAL')];
+  return {
+    nodePort: chain === undefined ? undefined : { ...rule, target: chain },
+    nodePortVerdict: verdict === undefined ? undefined : { ...rule, matches, target: verdict },
+  };
+}
+
+/** The target of packets that nobody translated. */
+function verdictTarget(
+  verdict: Verdict | undefined,
+  { family, resetsTcp }: RuleOptions,
+): string | undefined {
+  if (verdict === undefined) return undefined;
+  if (resetsTcp) return verdict === 'reject' ? RESET_OR_REJECT : RESET_OR_DROP;
+  return verdict === 'reject' ? reject(family) : 'DROP';
 }
 
 function endpointRules(
@@ -183,7 +193,7 @@ function spreadRules(
 function foreignMasquerades(
   { name, family, vips }: TrafficPlan,
   set: EndpointSet,
-  options: ClientOptions,
+  options: RuleOptions,
 ): RuleSpec[] {
   const clients = foreignClients(options);
   if (clients === 'nobody') return [];
@@ -201,7 +211,7 @@ function foreignMasquerades(
 function externalRules(
   { name, external }: TrafficPlan,
   names: ServiceChains,
-  { localDetector }: ClientOptions,
+  { localDetector }: RuleOptions,
 ): RuleSpec[] {
   if (external === undefined) return [];
   const { inside, others, masquerade } = external;
@@ -234,11 +244,13 @@ function vipEntries(
   { name, match, external }: TrafficPlan,
   { vip, kind: what, treatment, sources, healthPort }: VipPlan,
   chain: string | undefined,
+  options: RuleOptions,
 ): VipEntry[] {
   const firewall = sources !== undefined;
   const returns = firewall || external?.others.endpoints.length === 0;
   const comment = `${name} ${what}`;
-  const entry = { vip, comment, chain, returns, verdict: treatment.verdict, firewall };
+  const verdict = verdictTarget(treatment.verdict, options);
+  const entry = { vip, comment, chain, returns, verdict, firewall };
   if (match.kind === 'port') {
     const { protocol, port } = match;
     return [{ ...entry, kind: 'port', ports: { protocol, from: port, to: port } }];
@@ -260,7 +272,7 @@ function vipEntries(
       kind: 'outside',
       ports: undefined,
       comment: `${comment} outside its ranges`,
-      verdict: 'reject',
+      verdict: verdictTarget('reject', options),
     },
     ...kept,
   ];

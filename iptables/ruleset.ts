@@ -1,5 +1,4 @@
 import type { Route } from '../services/route.ts';
-import type { TrafficOptions } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { localnetRules, type SharedRule, type StandingRules } from './base-rules.ts';
 import {
@@ -11,15 +10,8 @@ import {
   type Table,
   TREE_PREFIX,
 } from './chains.ts';
-import {
-  type CompiledRoute,
-  compilePlan,
-  DEPTH,
-  type NodePortEntry,
-  verdictTarget,
-} from './compile.ts';
-import { type PortRule, PortTree } from './port-tree.ts';
-import { addressType } from './rule.ts';
+import { type CompiledRules, compilePlan, DEPTH, type RuleOptions } from './compile.ts';
+import { PortTree } from './port-tree.ts';
 import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
 
 export const TABLES: readonly Table[] = ['mangle', 'nat', 'filter'];
@@ -60,7 +52,7 @@ export interface SavedTable {
 }
 
 /** All but its chains, which live in the table they are in. */
-type RouteRecord = Omit<CompiledRoute, 'chains'> & {
+type RouteRecord = Omit<CompiledRules, 'chains'> & {
   readonly chains: readonly string[];
   /** Kept where it has to be compiled again for new facts about the node. */
   readonly route: Route | undefined;
@@ -70,12 +62,13 @@ const NO_ROUTE: RouteRecord = {
   chains: [],
   vips: [],
   nodePort: undefined,
+  nodePortVerdict: undefined,
   healthCheck: undefined,
   route: undefined,
 };
 
 /** What the rules of Routes depend on besides. */
-export interface CompileOptions extends Omit<TrafficOptions, 'nodePortSelection'> {
+export interface CompileOptions extends RuleOptions {
   /** This node's own addresses of the family. */
   readonly nodeAddresses: readonly string[];
 }
@@ -107,7 +100,7 @@ export class Ruleset {
   constructor(options: CompileOptions, standing: StandingRules) {
     this.#options = options;
     this.#standing = standing;
-    this.#vips = new VipTrees(options);
+    this.#vips = new VipTrees(options.family);
     for (const [table, name] of [
       ['nat', SERVICES],
       ['nat', NODE_PORTS],
@@ -214,9 +207,9 @@ export class Ruleset {
       this.#write({ table: 'nat', name, rules, depth });
     }
     this.#vips.replace(id, before.vips, after?.vips ?? []);
-    this.#nodePorts.replace(id, translation(before.nodePort), translation(after?.nodePort));
-    this.#nodePortVerdicts.replace(id, this.#fate(before.nodePort), this.#fate(after?.nodePort));
-    this.#healthChecks.replace(id, admission(before), admission(after));
+    this.#nodePorts.replace(id, before.nodePort, after?.nodePort);
+    this.#nodePortVerdicts.replace(id, before.nodePortVerdict, after?.nodePortVerdict);
+    this.#healthChecks.replace(id, before.healthCheck, after?.healthCheck);
     if (after === undefined) this.#routes.delete(id);
     else {
       const { chains, ...rest } = after;
@@ -225,20 +218,9 @@ export class Ruleset {
     }
   }
 
-  #compile(route: Route): CompiledRoute {
+  #compile(route: Route): CompiledRules {
     const plan = trafficPlan(route, allowsOwnVips(route, this.#options.nodeAddresses));
     return compilePlan(plan, this.#options);
-  }
-
-  #fate(entry: NodePortEntry | undefined): PortRule | undefined {
-    if (entry?.verdict === undefined) return undefined;
-    return {
-      protocol: entry.protocol,
-      port: entry.port,
-      comment: entry.comment,
-      matches: [addressType('dst', 'LOCAL')],
-      target: verdictTarget(entry.verdict, this.#options),
-    };
   }
 
   #writeBase(): void {
@@ -286,17 +268,6 @@ export class Ruleset {
     if (value === undefined) throw new TypeError(`no such table: ${table}`);
     return value;
   }
-}
-
-function translation(entry: NodePortEntry | undefined): PortRule | undefined {
-  if (entry?.chain === undefined) return undefined;
-  const { protocol, port, comment, chain } = entry;
-  return { protocol, port, comment, target: chain };
-}
-
-function admission(compiled: Pick<CompiledRoute, 'healthCheck'> | undefined): PortRule | undefined {
-  if (compiled?.healthCheck === undefined) return undefined;
-  return { protocol: 'TCP', ...compiled.healthCheck, target: 'ACCEPT' };
 }
 
 /** A jump as kube-proxy and Portwide write it; with another condition it is somebody else's. */

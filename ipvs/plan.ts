@@ -4,8 +4,8 @@ import type { Endpoint } from '../endpoints/select.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
-import { type NodePortOptions, ownNodePortAddresses } from '../services/node-port-addresses.ts';
 import { type Route, vipsOf } from '../services/route.ts';
+import { namedNodePortAddresses, type TrafficOptions } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { type CompileOptions, compilePlan, healthCheckItems, markOwners } from './compile.ts';
 import type { Life } from './draining.ts';
@@ -16,7 +16,7 @@ import { NodePortConflicts } from './node-port-conflicts.ts';
 import { ipvsStanding, type RuleOptions } from './rules.ts';
 import { Wanted } from './wanted.ts';
 
-export interface PlanOptions extends RuleOptions, NodePortOptions {
+export interface PlanOptions extends RuleOptions, Pick<TrafficOptions, 'nodePortSelection'> {
   readonly scheduler: string;
   /** Who serves all-ports Services (`--ipvs-all-ports`). */
   readonly allPorts: AllPortsBy;
@@ -140,7 +140,7 @@ export class IpvsPlan {
 
   #optionsFor(facts: NodeFacts): CompileOptions {
     const { family, scheduler, markRange } = this.#options;
-    const addresses = ownNodePortAddresses(this.#options, facts);
+    const addresses = namedNodePortAddresses(this.#options, facts);
     return {
       family,
       scheduler,

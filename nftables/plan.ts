@@ -2,9 +2,8 @@ import { isDeepStrictEqual } from 'node:util';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
-import { ownNodePortAddresses } from '../services/node-port-addresses.ts';
 import { type Match, type Route, vipsOf } from '../services/route.ts';
-import type { TrafficOptions } from '../traffic/options.ts';
+import { namedNodePortAddresses, type TrafficOptions } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { type Chain, withNeeds } from './chains.ts';
 import { type Compiled, compilePlan, NOTHING, type Place } from './compile.ts';
@@ -96,7 +95,8 @@ export class NftPlan {
   }
 
   get hasChanges(): boolean {
-    return this.#pending.size > 0 || this.#nodePortIps().join() !== this.#givenNodePortIps.join();
+    const ips = namedNodePortAddresses(this.#options, this.#facts);
+    return this.#pending.size > 0 || ips.join() !== this.#givenNodePortIps.join();
   }
 
   /** What changed since it was last taken. The caller brings it to the kernel or calls `takeAll`. */
@@ -160,7 +160,8 @@ export class NftPlan {
       if (held > 0 && held + change === 0)
         (goesFirst(element) ? deletes : afterwards).push(element);
     }
-    const [ips, givenIps] = [this.#nodePortIps(), this.#givenNodePortIps];
+    const ips = namedNodePortAddresses(this.#options, this.#facts);
+    const givenIps = this.#givenNodePortIps;
     this.#givenNodePortIps = ips;
     adds.push(...ips.filter((ip) => !givenIps.includes(ip)).map(nodePortIp));
     deletes.push(...givenIps.filter((ip) => !ips.includes(ip)).map(nodePortIp));
@@ -176,7 +177,7 @@ export class NftPlan {
     this.#given = new Map(this.#wanted);
     this.#holders = new Map();
     this.#chains = new Map(this.#standing().map((chain) => [chain.name, chain]));
-    this.#givenNodePortIps = this.#nodePortIps();
+    this.#givenNodePortIps = namedNodePortAddresses(this.#options, this.#facts);
     yield { elements: this.#givenNodePortIps.map(nodePortIp) };
     for (const placed of [...this.#given.values()]) {
       const compiled = this.#compile(placed);
@@ -227,10 +228,6 @@ export class NftPlan {
 
   #compile({ route, places, allowsOwnVips }: Placed): Compiled {
     return compilePlan(trafficPlan(route, allowsOwnVips), places, this.#options);
-  }
-
-  #nodePortIps(): readonly string[] {
-    return ownNodePortAddresses(this.#options, this.#facts);
   }
 
   /** Sees to it that a Route is wanted as its surroundings now demand. */

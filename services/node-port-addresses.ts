@@ -35,33 +35,6 @@ export function selectedAddresses(
   ];
 }
 
-/** What to serve node ports on, of one mode in one family. */
-export interface NodePortOptions {
-  readonly family: IpFamily;
-  readonly nodePortSelection: NodePortSelection;
-}
-
-/** As `selectedAddresses`, without those of loopback that are selected one by one unless they can be served. */
-export function nodePortAddresses(
-  { nodePortSelection, family }: NodePortOptions,
-  own: OwnAddresses,
-  servesLoopback: boolean,
-): 'all' | readonly string[] {
-  const selected = selectedAddresses(nodePortSelection, family, own);
-  // The kernel routes nothing from [::1] to elsewhere.
-  if (selected === 'all' || (servesLoopback && family === 'IPv4')) return selected;
-  return selected.filter((address) => !isLoopback(address));
-}
-
-/** The same for modes that name every address, and whose packets from and to loopback addresses the kernel does not route. */
-export function ownNodePortAddresses(
-  { nodePortSelection, family }: NodePortOptions,
-  own: OwnAddresses,
-): readonly string[] {
-  const selected = selectedAddresses(nodePortSelection, family, own);
-  return (selected === 'all' ? own.addresses : selected).filter((address) => !isLoopback(address));
-}
-
 /** Whether anything is said of a family; one of which nothing is said is not restricted. */
 export function mentionsFamily(selection: NodePortSelection, family: IpFamily): boolean {
   return selection.includes('primary') || cidrsOf(selection, family).length > 0;

@@ -1,8 +1,12 @@
 /** What decides on traffic besides Routes, from the flags: who is a pod of this node, where node ports are served. */
-import { familyOf } from '../api/addresses.ts';
+import { familyOf, isLoopback } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NodeOptions } from '../config/settings.ts';
-import type { NodePortSelection } from '../services/node-port-addresses.ts';
+import {
+  type NodePortSelection,
+  type OwnAddresses,
+  selectedAddresses,
+} from '../services/node-port-addresses.ts';
 
 /** How traffic of this node's pods is told from other traffic (kube-proxy's detectLocal). */
 export type LocalDetector =
@@ -68,4 +72,31 @@ export function foreignClients({
   | 'nobody'
   | LocalDetector {
   return masqueradeAll ? 'everybody' : (localDetector ?? 'nobody');
+}
+
+type NodePortOptions = Pick<TrafficOptions, 'family' | 'nodePortSelection'>;
+
+/**
+ * The addresses on which node ports are served.
+ * @param servesLoopback whether IPv4 loopback addresses are among them where they are selected one by one.
+ * @returns `all` for every local address, whatever comes.
+ */
+export function nodePortAddresses(
+  { nodePortSelection, family }: NodePortOptions,
+  own: OwnAddresses,
+  servesLoopback: boolean,
+): 'all' | readonly string[] {
+  const selected = selectedAddresses(nodePortSelection, family, own);
+  // The kernel routes nothing from [::1] to elsewhere.
+  if (selected === 'all' || (servesLoopback && family === 'IPv4')) return selected;
+  return selected.filter((address) => !isLoopback(address));
+}
+
+/** The same in modes that name each address, none of loopback: the kernel routes no replies from there to elsewhere. */
+export function namedNodePortAddresses(
+  options: NodePortOptions,
+  own: OwnAddresses,
+): readonly string[] {
+  const served = nodePortAddresses(options, own, false);
+  return served === 'all' ? own.addresses.filter((address) => !isLoopback(address)) : served;
 }
