@@ -5,7 +5,6 @@ import { compilePlan } from '../../ipvs/compile.ts';
 import { itemKey } from '../../ipvs/items.ts';
 import type { Route } from '../../services/route.ts';
 import { trafficPlan } from '../../traffic/plan.ts';
-import { type Cluster, expectedFates, type Packet } from '../iptables/fate.ts';
 import { change } from '../iptables/generated.ts';
 import {
   clientPacket,
@@ -15,6 +14,7 @@ import {
   VIP,
   wideRoute,
 } from '../iptables/world.ts';
+import { type Cluster, expectedFates, type Packet } from '../traffic/fate.ts';
 import { compileOptions, itemsOf, kernelWith } from './kernel.ts';
 import { journeys, type Kernel } from './tracer.ts';
 
