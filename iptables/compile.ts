@@ -16,7 +16,7 @@
  */
 import type { Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
-import { foreignClients, type TrafficOptions } from '../traffic/options.ts';
+import type { TrafficOptions } from '../traffic/options.ts';
 import type { EndpointSet, Sources, TrafficPlan, Verdict, VipPlan } from '../traffic/plan.ts';
 import {
   MARK_MASQ,
@@ -29,6 +29,7 @@ import {
 import type { PortRule } from './port-tree.ts';
 import {
   addressType,
+  fromForeign,
   fromPods,
   host,
   oneIn,
@@ -195,17 +196,17 @@ function foreignMasquerades(
   set: EndpointSet,
   options: RuleOptions,
 ): RuleSpec[] {
-  const clients = foreignClients(options);
-  if (clients === 'nobody') return [];
-  const from = clients === 'everybody' ? {} : fromPods(clients, true);
-  return vips
-    .filter(({ treatment }) => treatment.masquerade === 'foreign' && treatment.others.set === set)
-    .map(({ vip, kind }) => ({
+  const served = vips.filter(
+    ({ treatment }) => treatment.masquerade === 'foreign' && treatment.others.set === set,
+  );
+  return fromForeign(options).flatMap((from) =>
+    served.map(({ vip, kind }) => ({
       ...from,
       destination: host(vip, family),
       comment: `${name} ${kind}`,
       target: MARK_MASQ,
-    }));
+    })),
+  );
 }
 
 function externalRules(

@@ -20,9 +20,19 @@ export const LISTED: readonly SetName[] = [
   'KUBE-EXTERNAL-IP-LOCAL',
 ];
 
+/** For packets in one of these sets. */
+export function inSets(
+  sets: readonly SetName[],
+  flags: string,
+  target: string,
+  options: RuleOptions,
+): RuleSpec[] {
+  return sets.map((set) => ({ matches: [inSet(set, flags, options)], target }));
+}
+
 /** What goes to a listed port. */
 export function listed(options: RuleOptions, target: string): RuleSpec[] {
-  return LISTED.map((set) => ({ matches: [inSet(set, 'dst,dst', options)], target }));
+  return inSets(LISTED, 'dst,dst', target, options);
 }
 
 export function inSet(set: SetName, flags: string, { family }: RuleOptions): string {

@@ -1,5 +1,5 @@
 /** Rules of table filter: what no Service has on a VIP is rejected. */
-import type { IpFamily } from '../api/objects.ts';
+import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import { ALL_PORTS } from '../iptables/chains.ts';
 import { type RuleSpec, reject } from '../iptables/rule.ts';
 import { verdictMarks } from './marks.ts';
@@ -14,7 +14,7 @@ export function accessFilter(options: RuleOptions): RuleSpec[] {
   return [
     { matches: [notInSet('KUBE-IPVS-IPS', 'dst', options)], target: 'RETURN' },
     { matches: [inSet('KUBE-HEALTH-CHECK-VIP', 'dst,dst', options)], target: 'RETURN' },
-    ...(['TCP', 'UDP', 'SCTP'] as const).map((protocol) => ({
+    ...PROTOCOLS.map((protocol) => ({
       protocol,
       matches: [`-m ${protocol.toLowerCase()} --sport 20`],
       ...rejected,
@@ -49,7 +49,7 @@ export function allPortsFilter(options: RuleOptions): RuleSpec[] {
   return [
     { matches: [mark(verdictMarks(options.markRange).reject)], ...rejected },
     // With its Service's very mark; IPVS schedules no packet whose mark somebody else changed since.
-    ...(['TCP', 'UDP', 'SCTP'] as const).map((protocol) => ({
+    ...PROTOCOLS.map((protocol) => ({
       protocol,
       matches: [inSet('KUBE-MARKS', 'dst,dst', options)],
       target: 'RETURN',

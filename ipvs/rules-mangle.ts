@@ -1,4 +1,5 @@
 /** Rules of table mangle: the marks of all-ports Services, and drops. */
+import { PROTOCOLS } from '../api/objects.ts';
 import {
   ALL_PORTS_FIREWALL,
   ALL_PORTS_INSIDE,
@@ -8,7 +9,16 @@ import {
 } from '../iptables/chains.ts';
 import { fromPods, type RuleSpec } from '../iptables/rule.ts';
 import { verdictMarks } from './marks.ts';
-import { inSet, LISTED, mapMark, mark, notInSet, type RuleOptions } from './rule-matches.ts';
+import {
+  inSet,
+  inSets,
+  LISTED,
+  mapMark,
+  mark,
+  notInSet,
+  type RuleOptions,
+} from './rule-matches.ts';
+import type { SetName } from './sets.ts';
 
 /** In PREROUTING. Not only what is new: IPVS may have forgotten a connection that conntrack knows. */
 export function markOutside(options: RuleOptions): RuleSpec[] {
@@ -19,10 +29,7 @@ export function markOutside(options: RuleOptions): RuleSpec[] {
     // What the node sends to itself: the ping to a VIP, which IPVS does not schedule.
     { inInterface: { value: 'lo' }, goto: true, target: ALL_PORTS_INSIDE },
     ...pods.map((match) => ({ ...match, target: ALL_PORTS_INSIDE })),
-    {
-      matches: [inSet('KUBE-ALL-PORTS-IPS', 'dst', options)],
-      target: ALL_PORTS_MARK,
-    },
+    ...inSets(['KUBE-ALL-PORTS-IPS'], 'dst', ALL_PORTS_MARK, options),
   ];
 }
 
@@ -40,10 +47,7 @@ export function markInside(options: RuleOptions): RuleSpec[] {
     { matches: [notInSet('KUBE-ALL-PORTS-IPS', 'dst', options)], target: 'RETURN' },
     { target: ALL_PORTS_MARK },
     // Not what a port of another Service on the VIP has, nor, of all ports, what a range has.
-    ...[...LISTED, 'KUBE-HEALTH-CHECK-VIP' as const].map((set) => ({
-      matches: [inSet(set, 'dst,dst', options)],
-      target: 'RETURN',
-    })),
+    ...inSets([...LISTED, 'KUBE-HEALTH-CHECK-VIP'], 'dst,dst', 'RETURN', options),
     { target: mapMark('KUBE-INSIDE-PORT-RANGES', 'dst,dst', options) },
     { matches: [inSet('KUBE-PORT-RANGES', 'dst,dst', options)], target: 'RETURN' },
     { target: mapMark('KUBE-INSIDE-ALL-PORTS', 'dst', options) },
@@ -53,10 +57,7 @@ export function markInside(options: RuleOptions): RuleSpec[] {
 /** The most specific wins: a listed port keeps its service, a range overrides what all ports have. */
 export function markByVip(options: RuleOptions): RuleSpec[] {
   return [
-    ...[...LISTED, 'KUBE-HEALTH-CHECK-VIP' as const].map((set) => ({
-      matches: [inSet(set, 'dst,dst', options)],
-      target: 'RETURN',
-    })),
+    ...inSets([...LISTED, 'KUBE-HEALTH-CHECK-VIP'], 'dst,dst', 'RETURN', options),
     { target: mapMark('KUBE-ALL-PORTS', 'dst', options) },
     { target: mapMark('KUBE-PORT-RANGES', 'dst,dst', options) },
   ];
@@ -83,7 +84,7 @@ export function firewall(options: RuleOptions): RuleSpec[] {
     },
     { matches: [mark(verdictMarks(options.markRange).drop), allPortsVip], target: 'DROP' },
     // All ports are 1 to 65535 (KEP-2610).
-    ...(['TCP', 'UDP', 'SCTP'] as const).map((protocol) => ({
+    ...PROTOCOLS.map((protocol) => ({
       protocol,
       ports: { from: 0, to: 0 },
       matches: [allPortsVip],
@@ -92,27 +93,11 @@ export function firewall(options: RuleOptions): RuleSpec[] {
   ];
 }
 
-export function portSources(options: RuleOptions): RuleSpec[] {
-  return [
-    {
-      matches: [inSet('KUBE-LOAD-BALANCER-SOURCE-CIDR', 'dst,dst,src', options)],
-      target: 'RETURN',
-    },
-    { matches: [inSet('KUBE-LOAD-BALANCER-SOURCE-IP', 'dst,dst,src', options)], target: 'RETURN' },
-    { target: 'DROP' },
-  ];
-}
-
-export function rangeSources(options: RuleOptions): RuleSpec[] {
-  return [
-    { matches: [inSet('KUBE-PORT-RANGES-SOURCE', 'dst,dst,src', options)], target: 'RETURN' },
-    { target: 'DROP' },
-  ];
-}
-
-export function vipSources(options: RuleOptions): RuleSpec[] {
-  return [
-    { matches: [inSet('KUBE-ALL-PORTS-SOURCE', 'dst,src', options)], target: 'RETURN' },
-    { target: 'DROP' },
-  ];
+/** Lets on sources that one of these sets has, and drops others. */
+export function allowedSources(
+  sets: readonly SetName[],
+  flags: string,
+  options: RuleOptions,
+): RuleSpec[] {
+  return [...inSets(sets, flags, 'RETURN', options), { target: 'DROP' }];
 }

@@ -1,15 +1,12 @@
 /** Rules of table nat: which connections are masqueraded. IPVS translates, nat does not. */
+import { PROTOCOLS } from '../api/objects.ts';
 import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ } from '../iptables/chains.ts';
-import { addressType, fromPods, type RuleSpec } from '../iptables/rule.ts';
-import { foreignClients } from '../traffic/options.ts';
+import { addressType, fromForeign, type RuleSpec } from '../iptables/rule.ts';
 import { bit, inSet, LISTED, listed, notInSet, type RuleOptions } from './rule-matches.ts';
 
 export function masquerades(options: RuleOptions): RuleSpec[] {
   const { family } = options;
   const loopback = family === 'IPv4' ? '127.0.0.0/8' : '::1/128';
-  const clients = foreignClients(options);
-  const foreign =
-    clients === 'nobody' ? [] : [clients === 'everybody' ? {} : fromPods(clients, true)];
   const toMasq = { target: MARK_MASQ };
   return [
     { source: { value: loopback }, target: 'RETURN' },
@@ -26,7 +23,7 @@ export function masquerades(options: RuleOptions): RuleSpec[] {
       matches: [inSet('KUBE-IPVS-IPS', 'src', options), inSet('KUBE-IPVS-IPS', 'dst', options)],
       ...toMasq,
     },
-    ...foreign.flatMap((from) => [
+    ...fromForeign(options).flatMap((from) => [
       {
         ...from,
         comment: 'Kubernetes service cluster ip + port for masquerade purpose',
@@ -81,7 +78,7 @@ export function loadBalancerMasquerades(options: RuleOptions): RuleSpec[] {
 }
 
 export function nodePortMasquerades(options: RuleOptions): RuleSpec[] {
-  return (['TCP', 'UDP', 'SCTP'] as const).flatMap((protocol) => {
+  return PROTOCOLS.flatMap((protocol) => {
     const [end, flags] =
       protocol === 'SCTP' ? ['SCTP-HASH' as const, 'dst,dst'] : [protocol, 'dst'];
     const comment = (text: string) => `Kubernetes nodeport ${protocol} port ${text}`;

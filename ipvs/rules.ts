@@ -7,13 +7,18 @@
  * (conntrack), where it disturbs no mark of a packet and cannot masquerade a packet a second time
  * once it is encapsulated.
  */
-import { canaryRule, type SharedRule, type StandingRules } from '../iptables/base-rules.ts';
+import {
+  canaries,
+  standingChain as chain,
+  forwarding,
+  type SharedRule,
+  type StandingRules,
+} from '../iptables/base-rules.ts';
 import {
   ALL_PORTS,
   ALL_PORTS_FIREWALL,
   ALL_PORTS_INSIDE,
   ALL_PORTS_MARK,
-  CANARY,
   FORWARD,
   IPVS_FILTER,
   IPVS_NODE_PORT,
@@ -32,15 +37,7 @@ import { ctstate, type RuleSpec, ruleText } from '../iptables/rule.ts';
 import type { TreeChain } from '../iptables/vip-tree.ts';
 import { bit, inSet, listed, type RuleOptions } from './rule-matches.ts';
 import { accessFilter, allPortsFilter, outputFilter } from './rules-filter.ts';
-import {
-  firewall,
-  markByVip,
-  markInside,
-  markOutside,
-  portSources,
-  rangeSources,
-  vipSources,
-} from './rules-mangle.ts';
+import { allowedSources, firewall, markByVip, markInside, markOutside } from './rules-mangle.ts';
 import {
   loadBalancerMasquerades,
   masquerades,
@@ -48,6 +45,7 @@ import {
   postrouting,
   untranslated,
 } from './rules-nat.ts';
+import type { SetName } from './sets.ts';
 
 export type { RuleOptions } from './rule-matches.ts';
 
@@ -74,50 +72,38 @@ export function ipvsStanding(options: RuleOptions, allPortsByRules: boolean): St
   };
 }
 
+/** Chains of who may use VIPs, and the sets that say so. */
+const SOURCES: readonly (readonly [string, string, readonly SetName[]])[] = [
+  [
+    SOURCE_RANGES_FIREWALL,
+    'dst,dst,src',
+    ['KUBE-LOAD-BALANCER-SOURCE-CIDR', 'KUBE-LOAD-BALANCER-SOURCE-IP'],
+  ],
+  [PORT_RANGES_FIREWALL, 'dst,dst,src', ['KUBE-PORT-RANGES-SOURCE']],
+  [ALL_PORTS_FIREWALL, 'dst,src', ['KUBE-ALL-PORTS-SOURCE']],
+];
+
 function ipvsChains(options: RuleOptions): TreeChain[] {
-  const chain = (table: Table, name: string, rules: readonly RuleSpec[], depth = DEPTH.root) => ({
-    table,
-    name,
-    depth,
-    rules: rules.map((rule) => ruleText(name, rule)),
-  });
   return [
-    ...(['mangle', 'nat', 'filter'] as const).map((table) => ({
-      table,
-      name: CANARY,
-      depth: DEPTH.root,
-      rules: [canaryRule()],
-    })),
+    ...canaries(),
     chain('mangle', ALL_PORTS, markOutside(options)),
     chain('mangle', ALL_PORTS_INSIDE, markInside(options)),
     chain('mangle', ALL_PORTS_MARK, markByVip(options), DEPTH.branch),
     chain('mangle', PROXY_FIREWALL, firewall(options)),
-    chain('mangle', SOURCE_RANGES_FIREWALL, portSources(options), DEPTH.branch),
-    chain('mangle', PORT_RANGES_FIREWALL, rangeSources(options), DEPTH.branch),
-    chain('mangle', ALL_PORTS_FIREWALL, vipSources(options), DEPTH.branch),
+    ...SOURCES.map(([name, flags, sets]) =>
+      chain('mangle', name, allowedSources(sets, flags, options), DEPTH.branch),
+    ),
     chain('nat', LOAD_BALANCER, loadBalancerMasquerades(options), DEPTH.branch),
     chain('nat', IPVS_NODE_PORT, nodePortMasquerades(options), DEPTH.branch),
     chain('nat', MARK_MASQ, [{ target: `CONNMARK --set-xmark ${bit(options)}` }], DEPTH.mark),
     chain('nat', POSTROUTING, postrouting(options)),
-    chain('filter', FORWARD, [
-      {
-        comment: 'kubernetes forwarding rules',
-        matches: [`-m connmark --mark ${bit(options)}`],
-        target: 'ACCEPT',
-      },
-      // While modes iptables and ipvs take over from each other, nat is still, or already, the iptables
-      // mode's, which marks packets.
-      {
-        comment: 'kubernetes forwarding rules',
-        matches: [`-m mark --mark ${bit(options)}`],
-        target: 'ACCEPT',
-      },
-      {
-        comment: 'kubernetes forwarding conntrack rule',
-        matches: [ctstate('RELATED,ESTABLISHED')],
-        target: 'ACCEPT',
-      },
-    ]),
+    // While modes iptables and ipvs take over from each other, nat is still, or already, the iptables
+    // mode's, which marks packets.
+    chain(
+      'filter',
+      FORWARD,
+      forwarding(`-m connmark --mark ${bit(options)}`, `-m mark --mark ${bit(options)}`),
+    ),
     chain('filter', IPVS_NODE_PORT, [
       {
         protocol: 'TCP',

@@ -3,16 +3,11 @@
  * in that no key and no DNAT has a port, so that the packet keeps its own.
  */
 import { cidrContains } from '../api/addresses.ts';
+import type { Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import type { Match } from '../services/route.ts';
-import {
-  needsHairpin,
-  type TrafficPlan,
-  type Treatment,
-  type Verdict,
-  type VipPlan,
-} from '../traffic/plan.ts';
+import { needsHairpin, type TrafficPlan, type Treatment, type Verdict } from '../traffic/plan.ts';
 import {
   ALLOWED,
   allowedChain,
@@ -50,6 +45,18 @@ export interface Compiled {
 
 export const NOTHING: Compiled = { elements: [], chains: [] };
 
+/** The maps that packets are looked up in: for what translates them, for who was served by whom, and if nobody translated. */
+const LOOKUPS = {
+  port: { services: 'service-ports', sticky: 'sticky-ports', verdicts: 'port-fates' },
+  ranges: { services: 'service-ranges', sticky: 'sticky-ranges', verdicts: 'range-fates' },
+  all: { services: 'service-ips', sticky: 'sticky-ips', verdicts: 'ip-fates' },
+  'node-port': {
+    services: 'node-ports',
+    sticky: 'sticky-node-ports',
+    verdicts: 'node-port-fates',
+  },
+} as const satisfies Readonly<Record<string, Readonly<Record<string, MapName>>>>;
+
 /** @param places by VIP, of those that are not alone there. */
 export function compilePlan(
   plan: TrafficPlan,
@@ -60,15 +67,29 @@ export function compilePlan(
   const isSticky = affinitySeconds > 0;
   const elements: Element[] = [];
   const chains: Chain[] = [];
-  const add = (map: MapName, element: NftElement) => elements.push({ map, ...element });
-  const goTo = (chain: Chain | undefined): NftVerdict => {
-    if (chain === undefined) return ACCEPT;
+  const add = (map: MapName, element: NftElement, data?: NftVerdict) =>
+    elements.push(data === undefined ? { map, ...element } : { map, ...element, data });
+  const goTo = (chain: Chain): NftVerdict => {
     chains.push(chain);
     return { kind: 'goto', chain: chain.name };
   };
   const sticky = (kind: LookupKind, slot: number, isBeside: boolean): NftVerdict | undefined => {
     if (isSticky) return goTo(rememberChain(kind, slot, affinitySeconds, options));
     return isBeside ? ACCEPT : undefined;
+  };
+  const addLookups = (
+    by: keyof typeof LOOKUPS,
+    keys: readonly NftElement[],
+    chain: NftVerdict | undefined,
+    verdict: NftVerdict | undefined,
+    remember: NftVerdict | undefined,
+  ) => {
+    const maps = LOOKUPS[by];
+    for (const key of keys) {
+      if (chain) add(maps.services, key, chain);
+      if (verdict) add(maps.verdicts, key, verdict);
+      if (remember) add(maps.sticky, key, remember);
+    }
   };
   const addEndpoints = (map: MapName, key: Buffer, slot: number, { inside, others }: Treatment) => {
     for (const { set, endpoints } of inside === undefined ? [others] : [inside, others]) {
@@ -82,65 +103,62 @@ export function compilePlan(
     }
   };
 
-  const addVip = ({ vip, treatment, sources }: VipPlan) => {
+  for (const { vip, kind, treatment, sources, healthPort } of plan.vips) {
     const address = addressBytes(vip);
     const { slot, isBesideAllPorts } = places.get(vip) ?? ALONE;
-    const kind = match.kind === 'port' ? 'port' : 'ip';
-    const served = treatmentChain(treatment, { kind, slot, isSticky }, options);
-    const chain = goTo(served && sources ? allowedChain(served, match.kind, options) : served);
+    const by = match.kind === 'port' ? 'port' : 'ip';
+    const keys = keysOf(address, match);
+    const served = treatmentChain(treatment, { kind: by, slot, isSticky }, options);
+    const chain = served && sources ? allowedChain(served, match.kind, options) : served;
     // Whoever is not let in stays untranslated, too.
     const verdict = sources ? DROP : nftVerdict(treatment.verdict, options);
-    const remember = sticky(kind, slot, isBesideAllPorts && match.kind !== 'all');
-    if (match.kind === 'all') {
-      add('service-ips', { key: address, data: chain });
-      if (verdict) add('ip-fates', { key: address, data: verdict });
-      if (remember) add('sticky-ips', { key: address, data: remember });
-    } else if (match.kind === 'ranges') {
-      for (const { protocol, from, to } of match.ranges) {
-        const key = Buffer.concat([address, portKey(protocol, from)]);
-        const keyEnd = Buffer.concat([address, portKey(protocol, to)]);
-        add('service-ranges', { key, keyEnd, data: chain });
-        if (verdict) add('range-fates', { key, keyEnd, data: verdict });
-        if (remember) add('sticky-ranges', { key, keyEnd, data: remember });
-      }
-      add('ranged-ips', { key: address });
-    } else {
-      const key = Buffer.concat([address, portKey(match.protocol, match.port)]);
-      add('service-ports', { key, data: chain });
-      if (verdict) add('port-fates', { key, data: verdict });
-      if (remember) add('sticky-ports', { key, data: remember });
-      addEndpoints('endpoints', key, 0, treatment);
-      return;
-    }
-    addEndpoints('endpoint-ips', address, slot, treatment);
-  };
-
-  for (const each of plan.vips) {
-    addVip(each);
-    const { vip, kind, sources, healthPort } = each;
-    if (kind === 'cluster IP' && match.kind === 'port') {
-      add('cluster-ips', { key: addressBytes(vip) });
-    }
+    addLookups(
+      match.kind,
+      keys,
+      chain ? goTo(chain) : ACCEPT,
+      verdict,
+      sticky(by, slot, isBesideAllPorts && match.kind !== 'all'),
+    );
+    if (match.kind === 'ranges') add('ranged-ips', { key: address });
+    if (match.kind !== 'port') addEndpoints('endpoint-ips', address, slot, treatment);
+    else for (const { key } of keys) addEndpoints('endpoints', key, slot, treatment);
+    if (kind === 'cluster IP' && match.kind === 'port') add('cluster-ips', { key: address });
     const { ranges, ownVips } = sources ?? { ranges: [], ownVips: [] };
     for (const cidr of outermost([...ranges, ...ownVips.map(hostCidr)])) {
-      for (const element of allowedElements(vip, match, cidr)) elements.push(element);
+      const [first, last] = cidrBounds(cidr);
+      for (const { key, keyEnd = key } of keys) {
+        add(ALLOWED[match.kind], {
+          key: Buffer.concat([key, first]),
+          keyEnd: Buffer.concat([keyEnd, last]),
+        });
+      }
     }
     if (healthPort > 0) {
-      add('health-ports', { key: Buffer.concat([addressBytes(vip), portField(healthPort)]) });
+      add('health-ports', { key: Buffer.concat([address, portField(healthPort)]) });
     }
   }
   if (nodePort !== undefined) {
     const { protocol, port, treatment } = nodePort;
     const key = portKey(protocol, port);
     const chain = treatmentChain(treatment, { kind: 'node-port', slot: 0, isSticky }, options);
-    if (chain) add('node-ports', { key, data: goTo(chain) });
     const verdict = nftVerdict(treatment.verdict, options);
-    if (verdict) add('node-port-fates', { key, data: verdict });
-    const remember = sticky('node-port', 0, false);
-    if (remember) add('sticky-node-ports', { key, data: remember });
+    const translation = chain && goTo(chain);
+    addLookups('node-port', [{ key }], translation, verdict, sticky('node-port', 0, false));
     addEndpoints('node-port-endpoints', key, 0, treatment);
   }
   return { elements, chains };
+}
+
+/** What packets to a VIP are looked up by. */
+function keysOf(address: Buffer, match: Match): NftElement[] {
+  if (match.kind === 'all') return [{ key: address }];
+  const keyOf = (protocol: Protocol, port: number) =>
+    Buffer.concat([address, portKey(protocol, port)]);
+  if (match.kind === 'port') return [{ key: keyOf(match.protocol, match.port) }];
+  return match.ranges.map(({ protocol, from, to }) => ({
+    key: keyOf(protocol, from),
+    keyEnd: keyOf(protocol, to),
+  }));
 }
 
 function nftVerdict(
@@ -162,22 +180,4 @@ function outermost(cidrs: readonly string[]): string[] {
   return unique.filter(
     (cidr) => !unique.some((other) => bits(other) < bits(cidr) && cidrContains(other, host(cidr))),
   );
-}
-
-function allowedElements(vip: string, match: Match, cidr: string): Element[] {
-  const address = addressBytes(vip);
-  const [first, last] = cidrBounds(cidr);
-  if (match.kind === 'all') {
-    const key = Buffer.concat([address, first]);
-    return [{ map: ALLOWED.all, key, keyEnd: Buffer.concat([address, last]) }];
-  }
-  const ranges =
-    match.kind === 'ranges'
-      ? match.ranges
-      : [{ protocol: match.protocol, from: match.port, to: match.port }];
-  return ranges.map(({ protocol, from, to }) => ({
-    map: ALLOWED[match.kind],
-    key: Buffer.concat([address, portKey(protocol, from), first]),
-    keyEnd: Buffer.concat([address, portKey(protocol, to), last]),
-  }));
 }
