@@ -83,19 +83,13 @@ export class Ruleset {
   #standing: StandingRules;
   readonly #routes = new Map<string, RouteRecord>();
   readonly #vips: VipTrees;
-  readonly #nodePorts = new PortTree('nat', NODE_PORTS, TREE_PREFIX.nodePorts);
-  readonly #nodePortVerdicts = new PortTree(
-    'filter',
-    EXTERNAL_SERVICES,
-    TREE_PREFIX.nodePortVerdicts,
-  );
-  readonly #healthChecks = new PortTree('filter', NODE_PORTS, TREE_PREFIX.healthChecks);
+  readonly #ports = {
+    nodePort: new PortTree('nat', NODE_PORTS, TREE_PREFIX.nodePorts),
+    nodePortVerdict: new PortTree('filter', EXTERNAL_SERVICES, TREE_PREFIX.nodePortVerdicts),
+    healthCheck: new PortTree('filter', NODE_PORTS, TREE_PREFIX.healthChecks),
+  };
   readonly #jumps = new Map<string, TreeRoot>();
-  readonly #chains = new Map<Table, Map<string, Chain>>(TABLES.map((table) => [table, new Map()]));
-  /** Rules in the chains of each table. */
-  readonly #sizes = new Map<Table, number>(TABLES.map((table) => [table, 0]));
-  /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
-  readonly #dirty = new Map<Table, Set<string>>(TABLES.map((table) => [table, new Set()]));
+  readonly #tables = { mangle: new TableState(), nat: new TableState(), filter: new TableState() };
 
   constructor(options: CompileOptions, standing: StandingRules) {
     this.#options = options;
@@ -131,15 +125,9 @@ export class Ruleset {
 
   /** Writes the leaves that changed; once for any number of updates, which often share some. */
   #writeTrees(): void {
-    const { chains, roots } = this.#vips.takeChanges();
-    for (const tree of [this.#nodePorts, this.#nodePortVerdicts, this.#healthChecks]) {
-      const changes = tree.takeChanges();
-      if (changes === undefined) continue;
-      chains.push(...changes.chains);
-      roots.push(changes.root);
-    }
-    for (const chain of chains) this.#write(chain);
-    for (const root of roots) {
+    const changes = [this.#vips, ...Object.values(this.#ports)].map((tree) => tree.takeChanges());
+    for (const chain of changes.flatMap(({ chains }) => chains)) this.#write(chain);
+    for (const root of changes.flatMap(({ roots }) => roots)) {
       this.#jumps.set(`${root.table} ${root.name}`, root);
       this.#writeRoot(root);
     }
@@ -149,10 +137,10 @@ export class Ruleset {
   pending(): TableChange[] {
     this.#writeTrees();
     return TABLES.map((table) => {
-      const chains = this.#of(this.#chains, table);
+      const { chains, dirty } = this.#tables[table];
       const write = new Map<string, Chain>();
       const remove: string[] = [];
-      for (const name of this.#of(this.#dirty, table)) {
+      for (const name of dirty) {
         const chain = chains.get(name);
         if (chain === undefined) remove.push(name);
         else write.set(name, chain);
@@ -164,13 +152,12 @@ export class Ruleset {
   /** What one table lacks, given what is in it; the rest counts as written from now on. */
   difference(table: Table, saved: SavedTable): TableChange {
     this.#writeTrees();
-    const chains = this.#of(this.#chains, table);
+    const { chains, dirty } = this.#tables[table];
     const write = new Map<string, Chain>();
     for (const [name, chain] of chains) {
       if (saved.chains.get(name) !== chain.text) write.set(name, chain);
     }
     const remove = [...saved.chains.keys()].filter((name) => !chains.has(name));
-    const dirty = this.#of(this.#dirty, table);
     for (const name of dirty)
       if (chains.get(name)?.text === saved.chains.get(name)) dirty.delete(name);
     return { table, write, remove, shared: this.#sharedChanges(table, saved) };
@@ -178,15 +165,14 @@ export class Ruleset {
 
   /** The kernel took everything that was pending when `change` was made. */
   markWritten(change: TableChange): void {
-    const dirty = this.#of(this.#dirty, change.table);
-    const chains = this.#of(this.#chains, change.table);
+    const { chains, dirty } = this.#tables[change.table];
     for (const [name, chain] of change.write) if (chains.get(name) === chain) dirty.delete(name);
     for (const name of change.remove) if (!chains.has(name)) dirty.delete(name);
   }
 
   /** How many rules each table should have in our own chains; kept up to date chain by chain. */
   get sizes(): ReadonlyMap<Table, number> {
-    return this.#sizes;
+    return new Map(TABLES.map((table) => [table, this.#tables[table].size]));
   }
 
   /** The rules in chains that are not ours alone. */
@@ -202,14 +188,16 @@ export class Ruleset {
   #replace(id: string, route: Route | undefined): void {
     const before = this.#routes.get(id) ?? NO_ROUTE;
     const after = route && this.#compile(route);
-    for (const name of before.chains) if (after?.chains.has(name) !== true) this.#drop('nat', name);
+    for (const name of before.chains) {
+      if (after?.chains.has(name) !== true) this.#tables.nat.drop(name);
+    }
     for (const [name, { rules, depth }] of after?.chains ?? []) {
       this.#write({ table: 'nat', name, rules, depth });
     }
     this.#vips.replace(id, before.vips, after?.vips ?? []);
-    this.#nodePorts.replace(id, before.nodePort, after?.nodePort);
-    this.#nodePortVerdicts.replace(id, before.nodePortVerdict, after?.nodePortVerdict);
-    this.#healthChecks.replace(id, before.healthCheck, after?.healthCheck);
+    for (const what of ['nodePort', 'nodePortVerdict', 'healthCheck'] as const) {
+      this.#ports[what].replace(id, before[what], after?.[what]);
+    }
     if (after === undefined) this.#routes.delete(id);
     else {
       const { chains, ...rest } = after;
@@ -237,36 +225,33 @@ export class Ruleset {
   }
 
   #write({ table, name, depth, rules }: TreeChain, keepEmpty = false): void {
-    if (rules.length === 0 && !keepEmpty) {
-      this.#drop(table, name);
-      return;
-    }
-    const chains = this.#of(this.#chains, table);
-    const text = rules.join('\n');
-    const before = chains.get(name);
-    if (before?.text === text) return;
-    chains.set(name, { text, depth, size: rules.length });
-    this.#grow(table, rules.length - (before?.size ?? 0));
-    this.#of(this.#dirty, table).add(name);
+    if (rules.length === 0 && !keepEmpty) this.#tables[table].drop(name);
+    else this.#tables[table].set(name, { text: rules.join('\n'), depth, size: rules.length });
+  }
+}
+
+/** What one table should have in our own chains. */
+class TableState {
+  readonly chains = new Map<string, Chain>();
+  /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
+  readonly dirty = new Set<string>();
+  /** Rules in the chains. */
+  size = 0;
+
+  set(name: string, chain: Chain): void {
+    const before = this.chains.get(name);
+    if (before?.text === chain.text) return;
+    this.chains.set(name, chain);
+    this.size += chain.size - (before?.size ?? 0);
+    this.dirty.add(name);
   }
 
-  #drop(table: Table, name: string): void {
-    const chains = this.#of(this.#chains, table);
-    const before = chains.get(name);
+  drop(name: string): void {
+    const before = this.chains.get(name);
     if (before === undefined) return;
-    chains.delete(name);
-    this.#grow(table, -before.size);
-    this.#of(this.#dirty, table).add(name);
-  }
-
-  #grow(table: Table, rules: number): void {
-    this.#sizes.set(table, this.#of(this.#sizes, table) + rules);
-  }
-
-  #of<Value>(byTable: ReadonlyMap<Table, Value>, table: Table): Value {
-    const value = byTable.get(table);
-    if (value === undefined) throw new TypeError(`no such table: ${table}`);
-    return value;
+    this.chains.delete(name);
+    this.size -= before.size;
+    this.dirty.add(name);
   }
 }
 

@@ -74,112 +74,104 @@ function isServedApart({ external }: TrafficPlan): boolean {
 
 /** Compiles one plan; equal plans and options give equal items. */
 export function compilePlan(plan: TrafficPlan, options: CompileOptions): Item[] {
-  const items: Item[] = [];
-  const add: Add = (set, entry) => items.push({ kind: 'entry', set, entry });
-  for (const { vip } of plan.vips) {
-    if (options.nodeAddresses.includes(vip)) continue;
-    add('KUBE-IPVS-IPS', { ip: vip });
-    items.push({ kind: 'address', address: vip });
-  }
-  items.push(...healthCheckItems(plan));
-  if (plan.match.kind === 'port') compileListed(plan, plan.match, options, items, add);
-  else compileAllPorts(plan, plan.match, options, items, add);
-  return items;
+  const { match, vips } = plan;
+  const bound = vips.filter(({ vip }) => !options.nodeAddresses.includes(vip));
+  return [
+    ...bound.flatMap(({ vip }): Item[] => [
+      entry('KUBE-IPVS-IPS', { ip: vip }),
+      { kind: 'address', address: vip },
+    ]),
+    ...healthCheckItems(plan),
+    ...(match.kind === 'port'
+      ? listedItems(plan, match, options)
+      : allPortsItems(plan, match, options)),
+  ];
 }
 
 /** What lets health checks of load balancers reach the node, on its own addresses and on the VIPs. */
 export function healthCheckItems({ healthCheckNodePort: port, vips }: TrafficPlan): Item[] {
   if (port === 0) return [];
+  const balanced = vips.filter(({ kind }) => kind === 'loadbalancer IP');
   return [
-    { kind: 'entry', set: 'KUBE-HEALTH-CHECK-NODE-PORT', entry: { port } },
-    ...vips
-      .filter(({ kind }) => kind === 'loadbalancer IP')
-      .map(
-        ({ vip: ip }): Item => ({
-          kind: 'entry',
-          set: 'KUBE-HEALTH-CHECK-VIP',
-          entry: { ip, protocol: 'TCP', port },
-        }),
-      ),
+    entry('KUBE-HEALTH-CHECK-NODE-PORT', { port }),
+    ...balanced.map(({ vip: ip }) => entry('KUBE-HEALTH-CHECK-VIP', { ip, protocol: 'TCP', port })),
   ];
 }
 
-type Add = (set: SetName, entry: SetEntry) => void;
-
-interface ListedPort {
-  readonly ip: string;
-  readonly protocol: Protocol;
-  readonly port: number;
+function entry(set: SetName, fields: SetEntry): Item {
+  return { kind: 'entry', set, entry: fields };
 }
 
-function compileListed(
+type ListedPort = Required<Pick<SetEntry, 'ip' | 'port'>> & { readonly protocol: Protocol };
+
+function* listedItems(
   plan: TrafficPlan,
   { protocol, port }: Extract<Match, { kind: 'port' }>,
   options: CompileOptions,
-  items: Item[],
-  add: Add,
-): void {
+): Iterable<Item> {
   const { family, affinitySeconds, endpoints, nodePort } = plan;
   const owner = markOwner(plan, 'cluster');
   const insideMark = isServedApart(plan) ? options.markOf(owner) : undefined;
-  const serve = ({ ip, port: number }: ListedPort, { others }: Treatment) => {
-    const service = { kind: 'address', family, protocol, address: ip, port: number } as const;
-    pushService(items, affinitySeconds, service, others.endpoints, options);
+  const serve = (at: ListedPort, { others }: Treatment) => {
+    const key = { family, protocol, address: at.ip, port: at.port };
+    return serviceItems({ kind: 'address', ...key }, affinitySeconds, others.endpoints, options);
   };
-  const addMarkOrDrop = (at: ListedPort, { inside, verdict }: Treatment) => {
-    const mark = inside && insideMark;
-    if (mark !== undefined) {
-      add('KUBE-MARKS', { ip: at.ip, mark, comment: owner });
-      add('KUBE-INSIDE-PORTS', { ...at, skbMark: mark });
+  function* markOrDrop(at: ListedPort, { inside, verdict }: Treatment): Iterable<Item> {
+    const skbMark = inside && insideMark;
+    if (skbMark !== undefined) {
+      yield entry('KUBE-MARKS', { ip: at.ip, mark: skbMark, comment: owner });
+      yield entry('KUBE-INSIDE-PORTS', { ...at, skbMark });
     }
-    if (verdict === 'drop') add(mark === undefined ? 'KUBE-DROP' : 'KUBE-DROP-OUTSIDE', at);
-  };
+    if (verdict !== 'drop') return;
+    yield entry(skbMark === undefined ? 'KUBE-DROP' : 'KUBE-DROP-OUTSIDE', at);
+  }
 
   for (const { vip: ip, kind, treatment } of plan.vips) {
     if (kind !== 'cluster IP') continue;
     const at = { ip, protocol, port };
-    serve(at, treatment);
-    add('KUBE-CLUSTER-IP', at);
-    addMarkOrDrop(at, treatment);
+    yield* serve(at, treatment);
+    yield entry('KUBE-CLUSTER-IP', at);
+    yield* markOrDrop(at, treatment);
   }
   if (insideMark !== undefined) {
-    const service = { kind: 'mark', family, mark: insideMark } as const;
     // To a persistent service of a mark IPVS keeps the packet's port, whatever the destination's
     // (ip_vs_sched_persist): the right port is worth more than the same endpoint.
     const isMapped = endpoints.cluster.some((endpoint) => (endpoint.port ?? port) !== port);
-    pushService(items, isMapped ? 0 : affinitySeconds, service, endpoints.cluster, options);
+    const service = { kind: 'mark', family, mark: insideMark } as const;
+    yield* serviceItems(service, isMapped ? 0 : affinitySeconds, endpoints.cluster, options);
   }
   for (const { vip: ip, kind, treatment, sources } of plan.vips) {
     if (kind === 'cluster IP') continue;
     const at = { ip, protocol, port };
     const isLocal = treatment.inside !== undefined;
-    serve(at, treatment);
-    addMarkOrDrop(at, treatment);
-    if (kind === 'external IP') add(isLocal ? 'KUBE-EXTERNAL-IP-LOCAL' : 'KUBE-EXTERNAL-IP', at);
-    else {
-      add('KUBE-LOAD-BALANCER', at);
-      if (isLocal) add('KUBE-LOAD-BALANCER-LOCAL', at);
-      if (sources !== undefined) add('KUBE-LOAD-BALANCER-FW', at);
+    yield* serve(at, treatment);
+    yield* markOrDrop(at, treatment);
+    if (kind === 'external IP') {
+      yield entry(isLocal ? 'KUBE-EXTERNAL-IP-LOCAL' : 'KUBE-EXTERNAL-IP', at);
+    } else {
+      yield entry('KUBE-LOAD-BALANCER', at);
+      if (isLocal) yield entry('KUBE-LOAD-BALANCER-LOCAL', at);
+      if (sources !== undefined) yield entry('KUBE-LOAD-BALANCER-FW', at);
     }
   }
   for (const [ip, source] of allowedSources(plan)) {
     // A single address is in kube-proxy's other set.
     const end = source.includes('/') ? 'CIDR' : 'IP';
-    add(`KUBE-LOAD-BALANCER-SOURCE-${end}`, { ip, protocol, port, ip2: source });
+    yield entry(`KUBE-LOAD-BALANCER-SOURCE-${end}`, { ip, protocol, port, ip2: source });
   }
   if (nodePort !== undefined) {
     const sets = nodePortSets(nodePort);
-    for (const set of sets) if (protocol !== 'SCTP') add(set, { port: nodePort.port });
+    for (const set of sets) if (protocol !== 'SCTP') yield entry(set, { port: nodePort.port });
     for (const ip of options.nodePortAddresses) {
       const at = { ip, protocol, port: nodePort.port };
       if (options.isVip(ip, protocol, nodePort.port)) continue;
-      serve(at, nodePort.treatment);
-      addMarkOrDrop(at, nodePort.treatment);
-      for (const set of sets) if (protocol === 'SCTP') add(set, at);
+      yield* serve(at, nodePort.treatment);
+      yield* markOrDrop(at, nodePort.treatment);
+      for (const set of sets) if (protocol === 'SCTP') yield entry(set, at);
     }
   }
   for (const { address, port: target = port } of [...endpoints.cluster, ...endpoints.local]) {
-    add('KUBE-LOOP-BACK', { ip: address, protocol, port: target, ip2: address });
+    yield entry('KUBE-LOOP-BACK', { ip: address, protocol, port: target, ip2: address });
   }
 }
 
@@ -204,74 +196,74 @@ const ALL_PORTS_SETS = {
   },
 } as const satisfies Readonly<Record<string, Readonly<Record<string, SetName>>>>;
 
-function compileAllPorts(
+function* allPortsItems(
   plan: TrafficPlan,
   match: Exclude<Match, { kind: 'port' }>,
   options: CompileOptions,
-  items: Item[],
-  add: Add,
-): void {
+): Iterable<Item> {
   const { family, affinitySeconds, endpoints, vips } = plan;
+  const { verdicts } = options;
   const names = ALL_PORTS_SETS[match.kind];
   const ports = match.kind === 'all' ? [{}] : match.ranges.map(rangeEntry);
-  const addMarks = (set: SetName, ip: string, skbMark: number) => {
-    for (const each of ports) add(set, { ip, ...each, skbMark });
-  };
-  for (const { vip } of vips) add('KUBE-ALL-PORTS-IPS', { ip: vip });
+  const marking = (set: SetName, ip: string, skbMark: number) =>
+    ports.map((each) => entry(set, { ip, ...each, skbMark }));
+  for (const { vip } of vips) yield entry('KUBE-ALL-PORTS-IPS', { ip: vip });
   const marks = new Map<EndpointSet, number>();
   for (const set of markedSets(plan)) {
     const mark = options.markOf(markOwner(plan, set));
     if (mark !== undefined) marks.set(set, mark);
   }
   if (marks.size < markedSets(plan).length) {
-    for (const { vip } of vips) addMarks(names.others, vip, options.verdicts.reject);
+    for (const { vip } of vips) yield* marking(names.others, vip, verdicts.reject);
     return;
   }
   for (const [set, mark] of marks) {
-    pushService(items, affinitySeconds, { kind: 'mark', family, mark }, endpoints[set], options);
+    yield* serviceItems({ kind: 'mark', family, mark }, affinitySeconds, endpoints[set], options);
   }
-  const { verdicts } = options;
   const markOf = (set: EndpointSet) => marks.get(set) ?? verdicts.reject;
 
   for (const { vip: ip, kind, treatment, sources } of vips) {
     const { inside, others, verdict = 'reject' } = treatment;
-    const markFor = ({ set, endpoints: { length } }: Serving) =>
-      length > 0 ? markOf(set) : verdicts[verdict];
-    addMarks(names.others, ip, markFor(others));
-    const owned = [others, ...(inside === undefined ? [] : [inside])].map(({ set }) => {
-      const mark = markOf(set);
-      add('KUBE-MARKS', { ip, mark, comment: markOwner(plan, set) });
-      return { ip, mark };
-    });
+    const markFor = (serving: Serving) =>
+      serving.endpoints.length > 0 ? markOf(serving.set) : verdicts[verdict];
+    yield* marking(names.others, ip, markFor(others));
+    const owned = [others, ...(inside === undefined ? [] : [inside])].map(({ set }) => set);
+    const onVip = owned.map((set) => ({ ip, mark: markOf(set) }));
+    for (const set of owned) {
+      yield entry('KUBE-MARKS', { ip, mark: markOf(set), comment: markOwner(plan, set) });
+    }
     if (inside !== undefined) {
-      addMarks(names.inside, ip, markFor(inside.endpoints.length > 0 ? inside : others));
+      yield* marking(names.inside, ip, markFor(inside.endpoints.length > 0 ? inside : others));
     } else {
       const set = kind === 'cluster IP' ? 'KUBE-CLUSTER-IP-MARK' : 'KUBE-LOAD-BALANCER-MARK';
-      for (const each of owned) add(set, each);
+      for (const each of onVip) yield entry(set, each);
     }
-    if (sources !== undefined) for (const each of owned) add(names.restricted, each);
+    if (sources !== undefined) for (const each of onVip) yield entry(names.restricted, each);
   }
   for (const [vip, source] of allowedSources(plan)) {
     const ip = match.kind === 'all' ? asNet(vip) : vip;
-    for (const each of ports) add(names.sources, { ip, ...each, ip2: asNet(source) });
+    for (const each of ports) yield entry(names.sources, { ip, ...each, ip2: asNet(source) });
   }
   for (const { address } of [...endpoints.cluster, ...endpoints.local]) {
-    add('KUBE-ALL-PORTS-LOOP-BACK', { ip: asNet(address), ip2: asNet(address) });
+    yield entry('KUBE-ALL-PORTS-LOOP-BACK', { ip: asNet(address), ip2: asNet(address) });
   }
 }
 
-function pushService(
-  items: Item[],
-  persistenceSeconds: number,
+function serviceItems(
   service: IpvsServiceKey,
+  persistenceSeconds: number,
   endpoints: readonly Endpoint[],
   { scheduler }: CompileOptions,
-): void {
+): Item[] {
   const config = { scheduler, schedulerFlags: schedulerFlags(scheduler), persistenceSeconds };
-  items.push({ kind: 'service', service, config });
-  for (const { address, port = 0 } of endpoints) {
-    items.push({ kind: 'destination', service, destination: { address, port } });
-  }
+  const destinations = endpoints.map(
+    ({ address, port = 0 }): Item => ({
+      kind: 'destination',
+      service,
+      destination: { address, port },
+    }),
+  );
+  return [{ kind: 'service', service, config }, ...destinations];
 }
 
 /**
