@@ -2,7 +2,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pino } from 'pino';
 import { metricSources } from '../../agent/metric-sources.ts';
 import { createObserver } from '../../agent/observer.ts';
-import type { IpFamily } from '../../api/objects.ts';
+import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
 import type { Kept } from '../../metrics/portwide.ts';
 import type { ApplyReport, Backend, BackendNumbers } from '../../proxier/backend.ts';
@@ -19,6 +19,7 @@ export class FakeBackend implements Backend {
   error: Error | undefined;
   lost: string | undefined;
   has: BackendNumbers = {};
+  rejections: readonly (readonly [Protocol, number])[] = [];
   /** Milliseconds that an `apply` takes. */
   takes = 0;
   clock = 0;
@@ -42,6 +43,10 @@ export class FakeBackend implements Backend {
 
   numbers(): BackendNumbers {
     return this.has;
+  }
+
+  async localhostRejections(): Promise<ReadonlyMap<Protocol, number>> {
+    return new Map(this.rejections);
   }
 }
 
