@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
+import { DNS_QUEUE } from '../../policy/fqdn/learning.ts';
 import { type Child, startChild } from '../child.ts';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
@@ -134,6 +135,21 @@ for (const mode of ['nftables', 'iptables'] as const) {
         const element = `${addressOf(number, 'A')} timeout ${timeout}1s `;
         await waitFor('it is learned', async () => (await sets()).includes(element));
       }
+    });
+
+    it('the first lookup after the first policy with a name counts', async () => {
+      // The last one has names.
+      agent.write('policies', policies().slice(0, -1));
+      await queueing(false);
+      // Whoever looks into answers is there before it is needed.
+      await waitFor('the queue has a reader', async () => {
+        const { stdout } = await lab.node.exec('cat', ['/proc/net/netfilter/nfnetlink_queue']);
+        return new RegExp(`^ *${DNS_QUEUE} `, 'm').test(stdout);
+      });
+      agent.write('policies', policies());
+      await queueing(true);
+      assert.equal(await dig('a7.example.com'), addressOf(7, 'A'));
+      assert.equal(await outcome(addressOf(7, 'A')), 'answered');
     });
 
     it('a dead agent takes down neither DNS nor what was learned; a new one goes on', async () => {
