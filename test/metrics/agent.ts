@@ -4,7 +4,7 @@ import { metricSources } from '../../agent/metric-sources.ts';
 import { createObserver } from '../../agent/observer.ts';
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
-import type { Kept } from '../../metrics/portwide.ts';
+import { type ConfigChanges, type Kept, NO_CONFIG_CHANGES } from '../../metrics/portwide.ts';
 import type { ApplyReport, Backend, BackendNumbers } from '../../proxier/backend.ts';
 import { FamilyProxier } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
@@ -66,15 +66,20 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     onChange: () => proxier.request(),
   });
   const kept: Kept[] = [];
+  const config: { changes: ConfigChanges } = { changes: NO_CONFIG_CHANGES };
   const metrics = createMetrics(
     metricSources(
       table,
       () => backends,
       () => [['IPv4', 3]],
       { kept: () => kept },
+      () => config.changes,
     ),
     '1.2.3',
-    [{ name: 'AllPorts', stage: 'BETA', isEnabled: true }],
+    [
+      { name: 'AllPorts', stage: 'BETA', isEnabled: true },
+      { name: 'ComponentFlagz', stage: 'BETA', isEnabled: false },
+    ],
   );
   for (const { family } of backends) startFamily(metrics, family);
   const log: LogLine[] = [];
@@ -119,5 +124,5 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     await pass(5000);
   };
   const scrape = async () => new Scrape(await metrics.registry.metrics());
-  return { backends, table, kept, metrics, log, told, pass, start, scrape };
+  return { backends, table, kept, config, metrics, log, told, pass, start, scrape };
 }

@@ -38,6 +38,29 @@ describe('the values of metrics', () => {
     assert.deepEqual(await values(), [0, 0, 0, 0]);
   });
 
+  it('tell that a restart for a changed configuration file is due, and count such changes', async () => {
+    const { config, scrape } = fakeAgent();
+    const values = async () => {
+      const scraped = await scrape();
+      return [
+        scraped.value('portwide_config_restart_pending', {}),
+        ...['accepted', 'unusable', 'cancelled'].map((result) =>
+          scraped.value('portwide_config_changes_total', { result }),
+        ),
+      ];
+    };
+    assert.deepEqual(await values(), [0, 0, 0, 0]);
+    config.changes = { isPending: true, counts: { accepted: 3, unusable: 2, cancelled: 1 } };
+    assert.deepEqual(await values(), [1, 3, 2, 1]);
+  });
+
+  it('tell which feature gates are on', async () => {
+    const scraped = await fakeAgent().scrape();
+    const isOn = (name: string) =>
+      scraped.value('kubernetes_feature_enabled', { name, stage: 'BETA' });
+    assert.deepEqual([isOn('AllPorts'), isOn('ComponentFlagz')], [1, 0]);
+  });
+
   beforeEach(() => mock.timers.enable({ apis: ['Date'], now: START }));
   afterEach(() => mock.timers.reset());
 
