@@ -8,7 +8,7 @@ import { Attempt, type Leftover } from './attempt.ts';
 import { iptablesRules } from './iptables-rules.ts';
 import { ipvsDevice, ipvsServices } from './ipvs.ts';
 import { nftTables } from './nft-tables.ts';
-import { policyTables } from './policy.ts';
+import { policyRules } from './policy-rules.ts';
 
 /** Rules, tables, sets, virtual servers and devices, whichever mode made them, in the order in which they go. */
 export function allLeftovers(excludeCidrs: readonly string[]): Leftover[] {
@@ -16,7 +16,7 @@ export function allLeftovers(excludeCidrs: readonly string[]): Leftover[] {
     // First, or VIPs on it would reach the node's own listeners while their rules go.
     ipvsDevice(excludeCidrs),
     ...IP_FAMILIES.flatMap((family) => [iptablesRules(family), nftTables(family)]),
-    policyTables,
+    policyRules,
     ipvsServices(excludeCidrs),
   ];
 }

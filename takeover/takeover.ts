@@ -19,7 +19,7 @@ import { iptablesRules } from './iptables-rules.ts';
 import { ipvs } from './ipvs.ts';
 import { isLocalnetOpen, LocalnetOpenError } from './localnet.ts';
 import { KUBE_PROXY_TABLE, nftTables } from './nft-tables.ts';
-import { policyTables } from './policy.ts';
+import { policyRules } from './policy-rules.ts';
 
 /** What goes, in this order; and network policy, with an agent that does not enforce any. */
 interface Plan {
@@ -54,7 +54,7 @@ const LONGEST_RETRY_PERIOD = 5 * 60_000;
  */
 type Left = number | LocalnetOpenError | undefined;
 
-export interface TakeoverOptions {
+interface TakeoverOptions {
   readonly mode: ProxyMode;
   /** Those that it serves. */
   readonly families: readonly IpFamily[];
@@ -63,7 +63,7 @@ export interface TakeoverOptions {
   readonly timers: Timers;
 }
 
-const KINDS = { nftTables, iptablesRules, ipvs, policyTables };
+const KINDS = { nftTables, iptablesRules, ipvs, policyRules };
 
 /** The taking over of a running agent. */
 export class Takeover {
@@ -89,11 +89,11 @@ export class Takeover {
   async afterFirstSync(family: IpFamily): Promise<void> {
     const { mode, families, options } = this.#options;
     const { tables, hasRules, hasIpvs } = PLANS[mode];
-    const { nftTables, iptablesRules, ipvs, policyTables } = this.#kinds;
+    const { nftTables, iptablesRules, ipvs, policyRules } = this.#kinds;
     const tablesGone = this.#remove('nftables', nftTables(family, tables));
     if (hasRules) this.#rulesGone.push(this.#remove('iptables', iptablesRules(family)));
     if (!options.networkPolicy && this.#unsynced.size === families.length) {
-      void this.#remove('network-policy', policyTables);
+      void this.#remove('network-policy', policyRules);
     }
     this.#unsynced.delete(family);
     if (hasIpvs && this.#unsynced.size === 0) {

@@ -7,5 +7,5 @@ export const NOTHING_LEFT = {
   nftTables: () => nothing,
   iptablesRules: () => nothing,
   ipvs: () => nothing,
-  policyTables: nothing,
+  policyRules: nothing,
 };

@@ -36,7 +36,7 @@ function agent(
       nftTables: (family, names) => noting(`${names} of ${family}`),
       iptablesRules: (family) => noting(`rules of ${family}`),
       ipvs: (excludeCidrs) => noting(`IPVS but ${excludeCidrs}`),
-      policyTables: noting('policy'),
+      policyRules: noting('policy'),
     },
   );
   return {

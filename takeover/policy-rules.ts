@@ -8,7 +8,7 @@ import type { Attempt } from './attempt.ts';
 import { deleteTables } from './nft-tables.ts';
 
 /** From then on nothing is denied. */
-export async function policyTables(attempt: Attempt): Promise<void> {
+export async function policyRules(attempt: Attempt): Promise<void> {
   let tables = 0;
   let hadQueues = false;
   await attempt.remove('network policy', async () => {
