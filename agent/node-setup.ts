@@ -42,7 +42,7 @@ export async function writeSysctl(name: string, value: string): Promise<void> {
 }
 
 function sysctlPath(name: string): string {
-  return `/proc/sys/${name.replaceAll('../cmd', '/')}`;
+  return `/proc/sys/${name.replaceAll('.', '/')}`;
 }
 
 /**

@@ -27,6 +27,8 @@ import { AFFINITY, ipAffinity, type MapName } from './maps.ts';
 export interface ChainOptions extends Omit<TrafficOptions, 'nodePortSelection'> {
   /** 0 to 31. */
   readonly masqueradeBit: number;
+  /** UDP and SCTP packets to node ports on the loopback address are rejected and counted. */
+  readonly rejectsOnLocalhost: boolean;
 }
 
 /** A chain of table `portwide`. Equal names have equal rules. */
@@ -39,6 +41,8 @@ export interface Chain {
   readonly leadsTo: readonly Chain[];
   /** A map that its rules need, which packets write. */
   readonly affinity?: string;
+  /** A counter of the table that its rules name. */
+  readonly counter?: string;
 }
 
 /** By what an endpoint is looked up: VIP and port, VIP alone (all-ports), node port. */

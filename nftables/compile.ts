@@ -22,6 +22,7 @@ import {
 } from './chains.ts';
 import type { Element } from './element.ts';
 import { cidrBounds, hostCidr, numberedEndpoints, portField, portKey } from './keys.ts';
+import { localhostReject } from './localhost.ts';
 import type { MapName } from './maps.ts';
 
 /** What of the others on a VIP the elements of a Route depend on. */
@@ -145,6 +146,8 @@ export function compilePlan(
     const translation = chain && goTo(chain);
     addLookups('node-port', [{ key }], translation, verdict, sticky('node-port', 0, false));
     addEndpoints('node-port-endpoints', key, 0, treatment);
+    const reject = options.rejectsOnLocalhost && localhostReject(plan.family, nodePort);
+    if (reject) elements.push(reject);
   }
   return { elements, chains };
 }

@@ -24,7 +24,7 @@ export function addressNumber(address: string): bigint {
 /** Canonical text of an address. */
 export function addressText(value: bigint, family: IpFamily): string {
   const bytes = Buffer.from(value.toString(16).padStart(BITS[family] / 4, '0'), 'hex');
-  return family === 'IPv4' ? bytes.join('..') : new ipaddr.IPv6([...bytes]).toRFC5952String();
+  return family === 'IPv4' ? bytes.join('.') : new ipaddr.IPv6([...bytes]).toRFC5952String();
 }
 
 /** @param cidr Canonical text. */
