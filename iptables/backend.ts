@@ -1,3 +1,4 @@
+/** Mode iptables: this folder renders TrafficPlans as rules of iptables, and applies them. */
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import { nodePortAddresses, type TrafficOptions } from '../traffic/options.ts';

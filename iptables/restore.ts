@@ -1,3 +1,4 @@
+/** Changes of tables as input of `iptables-restore`. */
 import { compareText } from '../api/collections.ts';
 import { CANARY_RULE, type SharedRule } from './base-rules.ts';
 import type { Table } from './chains.ts';

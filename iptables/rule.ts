@@ -1,3 +1,4 @@
+/** One rule as text, and the matches and targets that many rules have. */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { foreignClients, type LocalDetector, type TrafficOptions } from '../traffic/options.ts';
 import { hostPrefix } from './chains.ts';

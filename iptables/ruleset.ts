@@ -1,3 +1,4 @@
+/** The rules that one family should have, Route by Route, and what the kernel lacks of them. */
 import type { Route } from '../services/route.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { localnetRules, type SharedRule, type StandingRules } from './base-rules.ts';

@@ -1,3 +1,4 @@
+/** What one family should have in mode ipvs, Route by Route. */
 import { isDeepStrictEqual } from 'node:util';
 import { isLinkLocal } from '../api/addresses.ts';
 import type { Endpoint } from '../endpoints/select.ts';

@@ -1,3 +1,4 @@
+/** Mode nftables: this folder renders TrafficPlans as elements and chains of nf_tables, and applies them. */
 import type { Protocol } from '../api/objects.ts';
 import {
   NFT_SET_FLAGS,

@@ -1,3 +1,4 @@
+/** Elements of maps and sets, and the text by which they are compared. */
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { MAPS, type MapName, widthOf } from './maps.ts';

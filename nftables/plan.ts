@@ -1,3 +1,4 @@
+/** What one family should have in its maps, Route by Route. */
 import { isDeepStrictEqual } from 'node:util';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { addressBytes } from '../netlink/core/address.ts';
