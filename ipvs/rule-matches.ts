@@ -1,4 +1,4 @@
-/** Parts of this mode's rules: matches on its ipsets, on marks, and on who sends. */
+/** Parts of this mode's rules: matches on its ipsets and on marks. */
 import { hex, type RuleSpec } from '../iptables/rule.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
 import type { MarkRange } from './marks.ts';
@@ -20,31 +20,18 @@ export const LISTED: readonly SetName[] = [
   'KUBE-EXTERNAL-IP-LOCAL',
 ];
 
-/** For packets in one of these sets. */
-export function inSets(
-  sets: readonly SetName[],
-  flags: string,
-  target: string,
-  options: RuleOptions,
-): RuleSpec[] {
-  return sets.map((set) => ({ matches: [inSet(set, flags, options)], target }));
-}
-
-/** What goes to a listed port. */
-export function listed(options: RuleOptions, target: string): RuleSpec[] {
-  return inSets(LISTED, 'dst,dst', target, options);
-}
-
-export function inSet(set: SetName, flags: string, { family }: RuleOptions): string {
-  return `-m set --match-set ${kernelName(set, family)} ${flags}`;
-}
-
-export function notInSet(set: SetName, flags: string, { family }: RuleOptions): string {
-  return `-m set ! --match-set ${kernelName(set, family)} ${flags}`;
-}
-
-export function mapMark(set: SetName, flags: string, { family }: RuleOptions): string {
-  return `SET --map-set ${kernelName(set, family)} ${flags} --map-mark`;
+/** Matches and targets that look packets up in sets: by destination and its port, unless other fields are named. */
+export function setMatches({ family }: RuleOptions) {
+  const text = (set: SetName, fields: string) => `${kernelName(set, family)} ${fields}`;
+  const inSet = (set: SetName, fields = 'dst,dst') => `-m set --match-set ${text(set, fields)}`;
+  return {
+    inSet,
+    notInSet: (set: SetName, fields = 'dst,dst') => `-m set ! --match-set ${text(set, fields)}`,
+    /** A rule for each set. */
+    inSets: (sets: readonly SetName[], target: string, fields?: string): RuleSpec[] =>
+      sets.map((set) => ({ matches: [inSet(set, fields)], target })),
+    mapMark: (set: SetName, fields = 'dst,dst') => `SET --map-set ${text(set, fields)} --map-mark`,
+  };
 }
 
 export function mark(value: number): string {

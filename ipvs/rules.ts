@@ -7,45 +7,24 @@
  * (conntrack), where it disturbs no mark of a packet and cannot masquerade a packet a second time
  * once it is encapsulated.
  */
-import {
-  canaries,
-  standingChain as chain,
-  forwarding,
-  type SharedRule,
-  type StandingRules,
-} from '../iptables/base-rules.ts';
+import { canaries, type SharedRule, type StandingRules } from '../iptables/base-rules.ts';
 import {
   ALL_PORTS,
-  ALL_PORTS_FIREWALL,
   ALL_PORTS_INSIDE,
-  ALL_PORTS_MARK,
   FORWARD,
   IPVS_FILTER,
   IPVS_NODE_PORT,
   IPVS_OUT_FILTER,
-  LOAD_BALANCER,
-  MARK_MASQ,
-  PORT_RANGES_FIREWALL,
   POSTROUTING,
   PROXY_FIREWALL,
   SERVICES,
-  SOURCE_RANGES_FIREWALL,
   type Table,
 } from '../iptables/chains.ts';
-import { DEPTH } from '../iptables/compile.ts';
 import { ctstate, type RuleSpec, ruleText } from '../iptables/rule.ts';
-import type { TreeChain } from '../iptables/vip-tree.ts';
-import { bit, inSet, listed, type RuleOptions } from './rule-matches.ts';
-import { accessFilter, allPortsFilter, outputFilter } from './rules-filter.ts';
-import { allowedSources, firewall, markByVip, markInside, markOutside } from './rules-mangle.ts';
-import {
-  loadBalancerMasquerades,
-  masquerades,
-  nodePortMasquerades,
-  postrouting,
-  untranslated,
-} from './rules-nat.ts';
-import type { SetName } from './sets.ts';
+import { LISTED, type RuleOptions, setMatches } from './rule-matches.ts';
+import { filterChains } from './rules-filter.ts';
+import { mangleChains } from './rules-mangle.ts';
+import { masquerades, natChains, untranslated } from './rules-nat.ts';
 
 export type { RuleOptions } from './rule-matches.ts';
 
@@ -58,7 +37,12 @@ export function ipvsStanding(options: RuleOptions, allPortsByRules: boolean): St
   const texts = (chain: string, rules: readonly RuleSpec[]) =>
     rules.map((rule) => ruleText(chain, rule));
   return {
-    chains: () => ipvsChains(options),
+    chains: () => [
+      ...canaries(),
+      ...mangleChains(options),
+      ...natChains(options),
+      ...filterChains(options),
+    ],
     root: (table, root) => {
       if (table === 'nat' && root === SERVICES) {
         return {
@@ -66,56 +50,11 @@ export function ipvsStanding(options: RuleOptions, allPortsByRules: boolean): St
           after: texts(root, untranslated(options)),
         };
       }
-      return { before: texts(root, listed(options, 'RETURN')), mayGo: !allPortsByRules };
+      const { inSets } = setMatches(options);
+      return { before: texts(root, inSets(LISTED, 'RETURN')), mayGo: !allPortsByRules };
     },
     shared: () => [...ipvsJumps(), ...(allPortsByRules ? verdictJumps() : [])],
   };
-}
-
-/** Chains of who may use VIPs, and the sets that say so. */
-const SOURCES: readonly (readonly [string, string, readonly SetName[]])[] = [
-  [
-    SOURCE_RANGES_FIREWALL,
-    'dst,dst,src',
-    ['KUBE-LOAD-BALANCER-SOURCE-CIDR', 'KUBE-LOAD-BALANCER-SOURCE-IP'],
-  ],
-  [PORT_RANGES_FIREWALL, 'dst,dst,src', ['KUBE-PORT-RANGES-SOURCE']],
-  [ALL_PORTS_FIREWALL, 'dst,src', ['KUBE-ALL-PORTS-SOURCE']],
-];
-
-function ipvsChains(options: RuleOptions): TreeChain[] {
-  return [
-    ...canaries(),
-    chain('mangle', ALL_PORTS, markOutside(options)),
-    chain('mangle', ALL_PORTS_INSIDE, markInside(options)),
-    chain('mangle', ALL_PORTS_MARK, markByVip(options), DEPTH.branch),
-    chain('mangle', PROXY_FIREWALL, firewall(options)),
-    ...SOURCES.map(([name, flags, sets]) =>
-      chain('mangle', name, allowedSources(sets, flags, options), DEPTH.branch),
-    ),
-    chain('nat', LOAD_BALANCER, loadBalancerMasquerades(options), DEPTH.branch),
-    chain('nat', IPVS_NODE_PORT, nodePortMasquerades(options), DEPTH.branch),
-    chain('nat', MARK_MASQ, [{ target: `CONNMARK --set-xmark ${bit(options)}` }], DEPTH.mark),
-    chain('nat', POSTROUTING, postrouting(options)),
-    // While modes iptables and ipvs take over from each other, nat is still, or already, the iptables
-    // mode's, which marks packets.
-    chain(
-      'filter',
-      FORWARD,
-      forwarding(`-m connmark --mark ${bit(options)}`, `-m mark --mark ${bit(options)}`),
-    ),
-    chain('filter', IPVS_NODE_PORT, [
-      {
-        protocol: 'TCP',
-        comment: 'Kubernetes health check node port',
-        matches: [inSet('KUBE-HEALTH-CHECK-NODE-PORT', 'dst', options)],
-        target: 'ACCEPT',
-      },
-    ]),
-    chain('filter', IPVS_FILTER, accessFilter(options)),
-    chain('filter', IPVS_OUT_FILTER, outputFilter(options)),
-    chain('filter', ALL_PORTS, allPortsFilter(options), DEPTH.branch),
-  ];
 }
 
 function jump(table: Table, chain: string, target: string, text: string, onlyNew = false) {
