@@ -4,6 +4,7 @@
  * that kube-proxy left are taken over as they stand.
  */
 import { PROTOCOLS } from '../api/objects.ts';
+import { LOOPBACK } from '../services/node-port-addresses.ts';
 import {
   CANARY,
   EXTERNAL_SERVICES,
@@ -106,8 +107,8 @@ export function forwarding(...marked: readonly string[]): RuleSpec[] {
 
 /** Rules of a tree's root besides its jumps into the tree. */
 export interface RootRules {
-  readonly before?: readonly string[];
-  readonly after?: readonly string[];
+  readonly before?: readonly RuleSpec[];
+  readonly after?: readonly RuleSpec[];
   /** The chain goes when it has no rules; default: it stays. */
   readonly mayGo?: boolean;
 }
@@ -151,35 +152,26 @@ function resetChains({ family, resetsTcp }: BaseOptions): TreeChain[] {
   );
 }
 
-function nodePortJumps(options: BaseOptions): string[] {
+function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOptions): RuleSpec[] {
   const comment = 'kubernetes service nodeports; NOTE: this must be the last rule in this chain';
   const jump = { comment, target: NODE_PORTS };
-  if (options.nodePortAddresses !== 'all') {
-    return options.nodePortAddresses.map((address) =>
-      ruleText(SERVICES, { ...jump, destination: host(address, options.family) }),
-    );
+  if (nodePortAddresses !== 'all') {
+    return nodePortAddresses.map((address) => ({ ...jump, destination: host(address, family) }));
   }
   const local = { ...jump, matches: [addressType('dst', 'LOCAL')] };
   // The kernel does not route [::1] off the loopback device, whatever route_localnet says for IPv4.
-  if (options.family === 'IPv6') {
-    return [ruleText(SERVICES, { ...local, destination: { value: '::1/128', not: true } })];
-  }
-  if (!options.localhostNodePorts) {
-    return [ruleText(SERVICES, { ...local, destination: { value: '127.0.0.0/8', not: true } })];
-  }
-  return [ruleText(SERVICES, local)];
+  if (family === 'IPv4' && localhostNodePorts) return [local];
+  return [{ ...local, destination: { value: LOOPBACK[family], not: true } }];
 }
 
 /** All-ports means 1 to 65535 (KEP-2610). No other Service translates to port 0 either. */
-function portZeroDrops(): string[] {
-  return PROTOCOLS.map((protocol) =>
-    ruleText(PROXY_FIREWALL, {
-      protocol,
-      ports: { from: 0, to: 0 },
-      matches: [ctstate('DNAT')],
-      target: 'DROP',
-    }),
-  );
+function portZeroDrops(): RuleSpec[] {
+  return PROTOCOLS.map((protocol) => ({
+    protocol,
+    ports: { from: 0, to: 0 },
+    matches: [ctstate('DNAT')],
+    target: 'DROP',
+  }));
 }
 
 function sharedRules(options: BaseOptions): SharedRule[] {

@@ -13,6 +13,7 @@ import {
 } from './chains.ts';
 import { type CompiledRules, compilePlan, DEPTH, type RuleOptions } from './compile.ts';
 import { PortTree } from './port-tree.ts';
+import { type RuleSpec, ruleText } from './rule.ts';
 import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
 
 export const TABLES: readonly Table[] = ['mangle', 'nat', 'filter'];
@@ -219,7 +220,8 @@ export class Ruleset {
 
   #writeRoot({ table, name, jumps }: TreeRoot): void {
     const { before = [], after = [], mayGo = false } = this.#standing.root(table, name);
-    const rules = [...before, ...jumps, ...after];
+    const texts = (rules: readonly RuleSpec[]) => rules.map((rule) => ruleText(name, rule));
+    const rules = [...texts(before), ...jumps, ...texts(after)];
     // What is there for the tree alone goes with it.
     const isIdle = mayGo && jumps.length === 0;
     this.#write({ table, name, depth: DEPTH.root, rules: isIdle ? [] : rules }, !isIdle);

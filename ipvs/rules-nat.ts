@@ -5,6 +5,7 @@ import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ, POSTROUTING } from '../iptabl
 import { DEPTH } from '../iptables/compile.ts';
 import { addressType, fromForeign, type RuleSpec } from '../iptables/rule.ts';
 import type { TreeChain } from '../iptables/vip-tree.ts';
+import { LOOPBACK } from '../services/node-port-addresses.ts';
 import { bit, LISTED, type RuleOptions, setMatches } from './rule-matches.ts';
 
 /** In PREROUTING and OUTPUT. */
@@ -13,7 +14,7 @@ export function masquerades(options: RuleOptions): RuleSpec[] {
   const toMasq = { target: MARK_MASQ };
   const isFromNode = addressType('src', 'LOCAL');
   return [
-    { source: { value: options.family === 'IPv4' ? '127.0.0.0/8' : '::1/128' }, target: 'RETURN' },
+    { source: { value: LOOPBACK[options.family] }, target: 'RETURN' },
     {
       // Listed by another Service on the VIP, it is served.
       matches: [inSet('KUBE-HEALTH-CHECK-VIP'), ...LISTED.map((set) => notInSet(set))],

@@ -20,7 +20,7 @@ import {
   SERVICES,
   type Table,
 } from '../iptables/chains.ts';
-import { ctstate, type RuleSpec, ruleText } from '../iptables/rule.ts';
+import { ctstate, ruleText } from '../iptables/rule.ts';
 import { LISTED, type RuleOptions, setMatches } from './rule-matches.ts';
 import { filterChains } from './rules-filter.ts';
 import { mangleChains } from './rules-mangle.ts';
@@ -34,8 +34,6 @@ export type { RuleOptions } from './rule-matches.ts';
  * between: behind what IPVS serves on a VIP that they share.
  */
 export function ipvsStanding(options: RuleOptions, allPortsByRules: boolean): StandingRules {
-  const texts = (chain: string, rules: readonly RuleSpec[]) =>
-    rules.map((rule) => ruleText(chain, rule));
   return {
     chains: () => [
       ...canaries(),
@@ -45,13 +43,10 @@ export function ipvsStanding(options: RuleOptions, allPortsByRules: boolean): St
     ],
     root: (table, root) => {
       if (table === 'nat' && root === SERVICES) {
-        return {
-          before: texts(root, masquerades(options)),
-          after: texts(root, untranslated(options)),
-        };
+        return { before: masquerades(options), after: untranslated(options) };
       }
-      const { inSets } = setMatches(options);
-      return { before: texts(root, inSets(LISTED, 'RETURN')), mayGo: !allPortsByRules };
+      const before = setMatches(options).inSets(LISTED, 'RETURN');
+      return { before, mayGo: !allPortsByRules };
     },
     shared: () => [...ipvsJumps(), ...(allPortsByRules ? verdictJumps() : [])],
   };
