@@ -95,11 +95,6 @@ export class NftPlan {
     }
   }
 
-  get hasChanges(): boolean {
-    const ips = namedNodePortAddresses(this.#options, this.#facts);
-    return this.#pending.size > 0 || ips.join() !== this.#givenNodePortIps.join();
-  }
-
   /** What changed since it was last taken. The caller brings it to the kernel or calls `takeAll`. */
   take(): Difference {
     const steps = this.taking();

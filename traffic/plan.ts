@@ -22,8 +22,9 @@ export type Verdict = 'reject' | 'drop';
 /** What a VIP or node port does with packets of sources that are let in. */
 export interface Treatment {
   /**
-   * Serves pods and the node itself where the external traffic policy is Local: it does not bind them, for they do not
-   * come from outside. Where it serves nobody, they are served as all others are. undefined: nobody is served apart.
+   * Serves pods, as far as the local detector tells them, and the node itself where the external traffic policy is
+   * Local: it does not bind them, for they do not come from outside. Where it serves nobody, they are served as all
+   * others are. undefined: nobody is served apart.
    */
   readonly inside: Serving | undefined;
   readonly others: Serving;
