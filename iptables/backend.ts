@@ -1,7 +1,7 @@
 /** Mode iptables: this folder renders TrafficPlans as rules of iptables, and applies them. */
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
-import { nodePortAddresses, type TrafficOptions } from '../traffic/options.ts';
+import { type NodePortOptions, nodePortAddresses } from '../traffic/options.ts';
 import { type BaseOptions, iptablesStanding } from './base-rules.ts';
 import type { Table } from './chains.ts';
 import type { Iptables } from './commands.ts';
@@ -10,7 +10,7 @@ import { rulesetWriter, rulesIn } from './writer.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
 export interface IptablesOptions
-  extends TrafficOptions,
+  extends NodePortOptions,
     Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
   /** Told of a chain that could not be removed: something that is not ours still jumps to it. */
   readonly onWarning: (message: string) => void;

@@ -17,7 +17,7 @@
 import type { Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
-import type { EndpointSet, Sources, TrafficPlan, Verdict, VipPlan } from '../traffic/plan.ts';
+import type { EndpointSet, TrafficPlan, Verdict, VipPlan } from '../traffic/plan.ts';
 import {
   MARK_MASQ,
   RESET_OR_DROP,
@@ -83,13 +83,10 @@ export const DEPTH = {
   mark: 7,
 };
 
-/** What rules depend on besides plans. */
-export type RuleOptions = Omit<TrafficOptions, 'nodePortSelection'>;
-
 const SETS: readonly EndpointSet[] = ['cluster', 'local'];
 
 /** Compiles one plan; equal plans and options give equal text. */
-export function compilePlan(plan: TrafficPlan, options: RuleOptions): CompiledRules {
+export function compilePlan(plan: TrafficPlan, options: TrafficOptions): CompiledRules {
   const { name, match, vips, healthCheckNodePort } = plan;
   const names = serviceChains(name, match.kind === 'port' ? match.protocol : undefined);
   const chains = new Map<string, { rules: string[]; depth: number }>();
@@ -133,7 +130,7 @@ export function compilePlan(plan: TrafficPlan, options: RuleOptions): CompiledRu
 function nodePortRules(
   { name, nodePort }: TrafficPlan,
   chain: string | undefined,
-  options: RuleOptions,
+  options: TrafficOptions,
 ): Pick<CompiledRules, 'nodePort' | 'nodePortVerdict'> {
   if (nodePort === undefined) return { nodePort, nodePortVerdict: undefined };
   const { protocol, port, treatment } = nodePort;
@@ -149,7 +146,7 @@ function nodePortRules(
 /** The target of packets that nobody translated. */
 function verdictTarget(
   verdict: Verdict | undefined,
-  { family, resetsTcp }: RuleOptions,
+  { family, resetsTcp }: TrafficOptions,
 ): string | undefined {
   if (verdict === undefined) return undefined;
   if (resetsTcp) return verdict === 'reject' ? RESET_OR_REJECT : RESET_OR_DROP;
@@ -194,7 +191,7 @@ function spreadRules(
 function foreignMasquerades(
   { name, family, vips }: TrafficPlan,
   set: EndpointSet,
-  options: RuleOptions,
+  options: TrafficOptions,
 ): RuleSpec[] {
   const served = vips.filter(
     ({ treatment }) => treatment.masquerade === 'foreign' && treatment.others.set === set,
@@ -212,7 +209,7 @@ function foreignMasquerades(
 function externalRules(
   { name, external }: TrafficPlan,
   names: ServiceChains,
-  { localDetector }: RuleOptions,
+  { localDetector }: TrafficOptions,
 ): RuleSpec[] {
   if (external === undefined) return [];
   const { inside, others, masquerade } = external;
@@ -235,17 +232,22 @@ function externalRules(
 /** What falls through is dropped by KUBE-PROXY-FIREWALL in filter, for nat cannot drop. */
 function firewallRules({ name, family, vips }: TrafficPlan, names: ServiceChains): RuleSpec[] {
   const restricted = vips.find(({ sources }) => sources !== undefined);
-  const { ranges, ownVips }: Sources = restricted?.sources ?? { ranges: [], ownVips: [] };
-  return [...ranges.map((value) => ({ value })), ...ownVips.map((vip) => host(vip, family))].map(
-    (source) => ({ source, comment: `${name} ${restricted?.kind}`, target: names.external }),
-  );
+  if (restricted?.sources === undefined) return [];
+  const { ranges, ownVips } = restricted.sources;
+  const own = ownVips.map((vip) => host(vip, family));
+  const comment = `${name} ${restricted.kind}`;
+  return [...ranges.map((value) => ({ value })), ...own].map((source) => ({
+    source,
+    comment,
+    target: names.external,
+  }));
 }
 
 function vipEntries(
   { name, match, external }: TrafficPlan,
   { vip, kind: what, treatment, sources, healthPort }: VipPlan,
   chain: string | undefined,
-  options: RuleOptions,
+  options: TrafficOptions,
 ): VipEntry[] {
   const firewall = sources !== undefined;
   const returns = firewall || external?.others.endpoints.length === 0;

@@ -1,5 +1,6 @@
 /** The rules that one family should have, Route by Route, and what the kernel lacks of them. */
 import type { Route } from '../services/route.ts';
+import type { TrafficOptions } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { localnetRules, type SharedRule, type StandingRules } from './base-rules.ts';
 import {
@@ -11,7 +12,7 @@ import {
   type Table,
   TREE_PREFIX,
 } from './chains.ts';
-import { type CompiledRules, compilePlan, DEPTH, type RuleOptions } from './compile.ts';
+import { type CompiledRules, compilePlan, DEPTH } from './compile.ts';
 import { PortTree } from './port-tree.ts';
 import { type RuleSpec, ruleText } from './rule.ts';
 import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
@@ -70,7 +71,7 @@ const NO_ROUTE: RouteRecord = {
 };
 
 /** What the rules of Routes depend on besides. */
-export interface CompileOptions extends RuleOptions {
+export interface CompileOptions extends TrafficOptions {
   /** This node's own addresses of the family. */
   readonly nodeAddresses: readonly string[];
 }

@@ -6,7 +6,7 @@ import { Ruleset } from '../iptables/ruleset.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { type Route, vipsOf } from '../services/route.ts';
-import { namedNodePortAddresses, type TrafficOptions } from '../traffic/options.ts';
+import { type NodePortOptions, namedNodePortAddresses } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { type CompileOptions, compilePlan, healthCheckItems, markOwners } from './compile.ts';
 import type { Life } from './draining.ts';
@@ -17,7 +17,7 @@ import { NodePortConflicts } from './node-port-conflicts.ts';
 import { ipvsStanding, type RuleOptions } from './rules.ts';
 import { Wanted } from './wanted.ts';
 
-export interface PlanOptions extends RuleOptions, Pick<TrafficOptions, 'nodePortSelection'> {
+export interface PlanOptions extends RuleOptions, NodePortOptions {
   readonly scheduler: string;
   /** Who serves all-ports Services (`--ipvs-all-ports`). */
   readonly allPorts: AllPortsBy;

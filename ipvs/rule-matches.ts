@@ -4,8 +4,7 @@ import type { TrafficOptions } from '../traffic/options.ts';
 import type { MarkRange } from './marks.ts';
 import { kernelName, type SetName } from './sets.ts';
 
-export interface RuleOptions
-  extends Pick<TrafficOptions, 'family' | 'masqueradeAll' | 'localDetector'> {
+export interface RuleOptions extends Omit<TrafficOptions, 'resetsTcp'> {
   /** Bit of the connection's mark, 0 to 31 (`--iptables-masquerade-bit`). */
   readonly masqueradeBit: number;
   readonly randomFully: boolean;

@@ -24,7 +24,7 @@ import type { Serving, Treatment } from '../traffic/plan.ts';
 import { AFFINITY, ipAffinity, type MapName } from './maps.ts';
 
 /** What chains depend on besides Services. */
-export interface ChainOptions extends Omit<TrafficOptions, 'nodePortSelection'> {
+export interface ChainOptions extends TrafficOptions {
   /** 0 to 31. */
   readonly masqueradeBit: number;
   /** UDP and SCTP packets to node ports on the loopback address are rejected and counted. */

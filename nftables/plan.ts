@@ -4,7 +4,7 @@ import { compareText, getOrCreate } from '../api/collections.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { type Match, type Route, vipsOf } from '../services/route.ts';
-import { namedNodePortAddresses, type TrafficOptions } from '../traffic/options.ts';
+import { type NodePortOptions, namedNodePortAddresses } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { type Chain, withNeeds } from './chains.ts';
 import { type Compiled, compilePlan, NOTHING, type Place } from './compile.ts';
@@ -13,7 +13,7 @@ import { overlapping } from './intervals.ts';
 import { isFate, isLead, isShared } from './maps.ts';
 import { type SkeletonOptions, standingChains } from './skeleton.ts';
 
-export interface PlanOptions extends SkeletonOptions, TrafficOptions {}
+export interface PlanOptions extends SkeletonOptions, NodePortOptions {}
 
 /** A Route, and what of its surroundings its elements depend on. */
 export interface Placed {

@@ -14,24 +14,28 @@ export type LocalDetector =
   /** A trailing plus matches any end, as in iptables. */
   | { readonly kind: 'interface'; readonly name: string };
 
-/** What every mode takes from the flags, for one family. */
+/** Who is masqueraded, and how connections end. */
 export interface TrafficOptions {
   readonly family: IpFamily;
   readonly masqueradeAll: boolean;
   /** undefined: pods cannot be told from others. */
   readonly localDetector: LocalDetector | undefined;
-  /** Addresses on which node ports are served. */
-  readonly nodePortSelection: NodePortSelection;
   /** TCP packets in the middle of a connection are reset where they would be rejected or dropped for want of an endpoint. */
   readonly resetsTcp: boolean;
 }
 
-/** @param podCidrs of this node's Node object. */
+/** Where node ports are served. */
+export interface NodePortOptions {
+  readonly family: IpFamily;
+  readonly nodePortSelection: NodePortSelection;
+}
+
+/** What every mode takes from the flags, for one family. @param podCidrs of this node's Node object. */
 export function trafficOptions(
   options: NodeOptions,
   family: IpFamily,
   podCidrs: readonly string[],
-): TrafficOptions {
+): TrafficOptions & NodePortOptions {
   return {
     family,
     masqueradeAll: options.masqueradeAll,
@@ -63,7 +67,7 @@ function localDetector(
   }
 }
 
-/** Who is not a pod, as far as `Masquerade` 'foreign' goes: all but those that the detector tells. */
+/** Clients that count as no pods (`Treatment.masquerade`): everybody, nobody, or all but those that are detected. */
 export function foreignClients({
   masqueradeAll,
   localDetector,
@@ -73,8 +77,6 @@ export function foreignClients({
   | LocalDetector {
   return masqueradeAll ? 'everybody' : (localDetector ?? 'nobody');
 }
-
-type NodePortOptions = Pick<TrafficOptions, 'family' | 'nodePortSelection'>;
 
 /**
  * The addresses on which node ports are served.
