@@ -86,7 +86,7 @@ function named(name: string, options: ChainOptions, make: () => Omit<Chain, 'nam
 }
 
 /** Where packets come from that are to draw an endpoint. */
-export type Origin = Pick<Choice, 'kind' | 'slot' | 'isSticky'>;
+type Origin = Pick<Choice, 'kind' | 'slot' | 'isSticky'>;
 
 /** Treats clients as they are to be; undefined: none is served. */
 export function treatmentChain(

@@ -43,7 +43,7 @@ export interface Treatment {
 }
 
 /** Who may use a VIP; packets of all others are dropped. */
-export interface Sources {
+interface Sources {
   /** CIDRs (`loadBalancerSourceRanges`). */
   readonly ranges: readonly string[];
   /** Addresses: load balancer VIPs of the Route itself, see `allowsOwnVips`. */
