@@ -17,8 +17,7 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Op
   const families = await usableIptables(options, log);
   return {
     families: families.map(({ family }) => family),
-    ports: [],
-    start: (podCidrs, _otherPorts, takeover) =>
+    start: (podCidrs, _monitor, takeover) =>
       startIpvsMode({ options, families, podCidrs, takeover, log }),
   };
 }

@@ -13,7 +13,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   endpoints: ['api'],
   services: ['api', 'endpoints'],
   sources: ['api', 'config', 'process'],
-  nft: ['api', 'netlink', 'process', 'nftables'],
+  nft: ['api', 'netlink', 'process', 'nftables', 'sync'],
   proxier: ['api', 'endpoints', 'services', 'sources', 'netlink', 'sync'],
   iptables: ['api', 'endpoints', 'services', 'proxier', 'process', 'netlink'],
   ipvs: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'sync'],

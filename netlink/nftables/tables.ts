@@ -60,6 +60,10 @@ export { type NftWatchOptions, watchNftables } from './watch.ts';
 const SEND_BUFFER = 256 << 20;
 const DUMP_ATTEMPTS = 5;
 
+const ports = new Set<number>();
+/** Of the sockets of all clients of this thread that are open: notifications of what they change bear these. */
+export const openPorts: ReadonlySet<number> = ports;
+
 /** What all clients of this thread do, one after the other. */
 let last: Promise<unknown> = Promise.resolve();
 
@@ -89,6 +93,7 @@ export class NfTables {
     this.#table = { family: addressFamily(family), name: table };
     tableRequest(this.#table);
     this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER });
+    ports.add(this.#socket.port);
   }
 
   /** Notifications of what is done here bear it. */
@@ -255,8 +260,9 @@ export class NfTables {
   }
 
   /** Fails what is under way with ECANCELED. */
-  close(): Promise<void> {
-    return this.#socket.close();
+  async close(): Promise<void> {
+    await this.#socket.close();
+    ports.delete(this.#socket.port);
   }
 
   /**

@@ -1,9 +1,8 @@
 /** Keeps the kernel at what the model wants, in all families. */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
-import { addressFamily } from '../../netlink/core/address.ts';
-import { watchNftables } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
+import type { Loaded, NftMonitor } from '../../nft/monitor.ts';
 import { Runner, type Timers } from '../../sync/loop.ts';
 import { POLICY_TABLE, POLICY_TABLES } from '../compile/skeleton.ts';
 import type { Answer, LearnedElement, PolicyChange, PolicyState } from '../model/shape.ts';
@@ -48,13 +47,7 @@ export interface EnforcerOptions {
   readonly timers: Timers;
   /** See `SkeletonOptions`. */
   readonly logGroup?: number | undefined;
-  /** Sockets of this process that change other tables (`NfTables.port`), to be left unheard. */
-  readonly otherPorts?: readonly number[];
-  /**
-   * What others in this process have to load first: a load takes the kernel twice as long, and much
-   * memory, while somebody listens. Default: nothing.
-   */
-  readonly othersLoaded?: Promise<void>;
+  readonly monitor: NftMonitor;
 }
 
 /** Milliseconds between two mendings, should somebody change our table over and over. */
@@ -79,28 +72,21 @@ export class Enforcer {
   readonly #members = new Map<IpFamily, Member>();
   /** Families of which nothing was written yet, nor failed to be. */
   readonly #unwritten: Set<IpFamily>;
-  #areOthersLoaded: boolean;
+  readonly #loaded: Loaded;
   #isStarted = false;
-  #watch: { close(): Promise<void> } | undefined;
 
   /** @throws NetlinkError */
   constructor(options: EnforcerOptions) {
     this.#options = options;
     this.#unwritten = new Set(options.families);
-    this.#areOthersLoaded = options.othersLoaded === undefined;
-    void options.othersLoaded?.then(() => {
-      this.#areOthersLoaded = true;
-      this.#listenWhenLoaded();
-    });
     for (const family of options.families) this.#members.set(family, this.#member(family));
-  }
-
-  /** Of the sockets that write, for others who listen to nf_tables. */
-  get ports(): readonly number[] {
-    return [...this.#members.values()].flatMap(({ tables }) => [
-      tables.main.port,
-      tables.guard.port,
-    ]);
+    this.#loaded = options.monitor.register({
+      families: options.families,
+      tables: POLICY_TABLES,
+      changed: (family, what) => this.#members.get(family)?.backend.disturbed(what),
+      listening: (family) => void this.#lookForTable(family),
+      deaf: (error) => options.observer.deaf(error),
+    });
   }
 
   /**
@@ -153,7 +139,6 @@ export class Enforcer {
 
   async stop(): Promise<void> {
     this.#isStarted = false;
-    await this.#watch?.close();
     for (const { runner, tables, mending } of this.#members.values()) {
       this.#options.timers.clear(mending);
       await runner.stop();
@@ -221,8 +206,7 @@ export class Enforcer {
       observer.failed(family, error);
       throw error;
     } finally {
-      this.#unwritten.delete(family);
-      this.#listenWhenLoaded();
+      if (this.#unwritten.delete(family)) this.#loaded(family);
     }
   }
 
@@ -253,43 +237,16 @@ export class Enforcer {
     }, wait);
   }
 
-  #listenWhenLoaded(): void {
-    if (!this.#isStarted || !this.#areOthersLoaded || this.#unwritten.size > 0) return;
-    if (this.#watch !== undefined) return;
-    this.#listen();
-    for (const member of this.#members.values()) void this.#lookForTable(member);
-  }
-
-  /** What others did before we listened, such as `nft flush ruleset`. */
-  async #lookForTable({ tables, backend }: Member): Promise<void> {
+  /** What others did before the monitor listened, such as `nft flush ruleset`. */
+  async #lookForTable(family: IpFamily): Promise<void> {
+    const member = this.#members.get(family);
+    if (member === undefined) return;
+    const { tables, backend } = member;
     try {
       if (!(await isComplete(tables.main))) backend.disturbed(`no table ${POLICY_TABLE}`);
     } catch (error) {
       // Not of sockets that `stop` closed.
       if (this.#isStarted) backend.disturbed(`cannot look for the table: ${String(error)}`);
-    }
-  }
-
-  #listen(): void {
-    const { nft, observer, otherPorts = [] } = this.#options;
-    const disturb = (what: string, number?: number) => {
-      for (const [family, { backend }] of this.#members) {
-        if (number === undefined || addressFamily(family) === number) backend.disturbed(what);
-      }
-    };
-    try {
-      this.#watch = watchNftables({
-        silencedPorts: [...this.ports, ...otherPorts],
-        ownPorts: () => nft.processIds,
-        onChange: ({ family, table, kind, isNew }) => {
-          if (table === undefined || !POLICY_TABLES.includes(table)) return;
-          disturb(`${kind} ${isNew ? 'added' : 'deleted'} in table ${table}`, family);
-        },
-        onOverrun: () => disturb('some notifications were lost'),
-      });
-    } catch (error) {
-      observer.deaf(error);
-      this.#watch = { close: async () => {} };
     }
   }
 }

@@ -78,7 +78,6 @@ export class FakeTables {
   /** Runs declarations; a set `other` makes it refuse, as one of another kind does. */
   get nft(): NftCommand {
     return {
-      processIds: new Set(),
       check: async () => {},
       run: async (script) => {
         if (script.includes('delete table')) {

@@ -3,6 +3,7 @@ import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../nft/command.ts';
+import { NftMonitor } from '../../nft/monitor.ts';
 import { keyText } from '../../nftables/element.ts';
 import { POLICY_TABLE, POLICY_TABLES } from '../../policy/compile/skeleton.ts';
 import { type Denied, type Learned, PolicyBackend } from '../../policy/enforce/backend.ts';
@@ -57,6 +58,7 @@ let changes: PolicyChange[] = [];
 let learnt: Learned = NOTHING;
 let broken = false;
 let loaded = Promise.withResolvers<void>();
+let monitor = new NftMonitor(systemTimers);
 
 function agent(name: string): Agent {
   const found = agents.get(name);
@@ -268,6 +270,8 @@ export const policy = {
     waits = false,
   ): Promise<void> {
     loaded = Promise.withResolvers();
+    monitor = new NftMonitor(systemTimers);
+    if (waits) monitor.waitFor(loaded.promise);
     wanted = new Map(Object.entries(states) as [IpFamily, State][]);
     enforcerLog = [];
     learnt = NOTHING;
@@ -283,7 +287,7 @@ export const policy = {
       },
       nft: nftCommand(),
       timers: systemTimers,
-      ...(waits ? { othersLoaded: loaded.promise } : {}),
+      monitor,
       observer: {
         began: () => {},
         unchanged: () => {},
@@ -326,6 +330,7 @@ export const policy = {
   enforcerLog: async (): Promise<readonly string[]> => enforcerLog,
 
   async enforcerStop(): Promise<void> {
+    await monitor.close();
     await enforcer?.stop();
     enforcer = undefined;
     changes = [];
