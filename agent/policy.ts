@@ -23,7 +23,7 @@ import { UserError } from '../process/errors.ts';
 import type { Log } from '../process/log.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { PolicyFaults } from './policy-faults.ts';
 import { PolicyNames, type PolicyNamesOptions, queueDrops } from './policy-names.ts';

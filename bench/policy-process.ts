@@ -9,7 +9,7 @@ import { nftCommand } from '../nft/command.ts';
 import { NftMonitor } from '../nft/monitor.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyModel } from '../policy/model/model.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { POD_CIDR } from './cluster.ts';
 import { clusterPod, clusterPolicy, HERE, NAMESPACES, policyCluster } from './policy-cluster.ts';
 import type { PolicyChangeKind, PolicyJob, PolicyReport } from './policy-jobs.ts';

@@ -7,7 +7,8 @@ import { EINVAL } from '../netlink/core/error.ts';
 import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
-import { Slices } from '../sync/time-slice.ts';
+import { SerialQueue } from '../sync/serial-queue.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
 import { compareWithKernel } from './compare.ts';
 import { IPVS_DEVICE } from './device.ts';
 import { Draining } from './draining.ts';
@@ -70,7 +71,7 @@ class IpvsBackend implements Backend {
   /** Of VIPs that no longer linger, what the kernel may still have. */
   #unbinding: readonly Item[] = [];
   /** One at a time: syncs and looks at what drains. */
-  #queue: Promise<unknown> = Promise.resolve();
+  readonly #queue = new SerialQueue();
 
   constructor(kernel: IpvsKernel, iptables: Iptables, options: IpvsOptions, marks: Marks) {
     this.family = kernel.family;
@@ -86,10 +87,11 @@ class IpvsBackend implements Backend {
     setInterval(() => {
       const isIdle = this.#plan.lingering.size === 0 && this.#unbinding.length === 0;
       if (this.#draining.isEmpty && isIdle) return;
-      this.#exclusive(() => this.#lookAt(() => this.#draining.lookAtAll())).catch(
-        (error: unknown) =>
+      this.#queue
+        .run(() => this.#lookAt(() => this.#draining.lookAtAll()))
+        .catch((error: unknown) =>
           options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
-      );
+        );
     }, DRAIN_PERIOD).unref();
   }
 
@@ -112,7 +114,7 @@ class IpvsBackend implements Backend {
   }
 
   apply(full: boolean): Promise<ApplyReport> {
-    return this.#exclusive(async () => {
+    return this.#queue.run(async () => {
       this.#isApplied = false;
       const isFirst = this.#isFirst;
       const written = full ? await this.#applyFrozen() : await this.#applyChanges();
@@ -155,7 +157,8 @@ class IpvsBackend implements Backend {
     if (this.#settling !== undefined || !this.#draining.isUnsettled) return;
     this.#settling = setTimeout(() => {
       this.#settling = undefined;
-      this.#exclusive(() => this.#lookAt(() => this.#draining.settle()))
+      this.#queue
+        .run(() => this.#lookAt(() => this.#draining.settle()))
         .catch((error: unknown) =>
           this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
         )
@@ -164,7 +167,7 @@ class IpvsBackend implements Backend {
   }
 
   loss(): Promise<string | undefined> {
-    return this.#exclusive(async () => {
+    return this.#queue.run(async () => {
       // What is still to be written is not lost.
       const isSettled = !this.#plan.wanted.hasChanges;
       const hasEntries = (set: SetName) => isSettled && this.#plan.wanted.countOf(set) > 0;
@@ -188,12 +191,6 @@ class IpvsBackend implements Backend {
     };
   }
 
-  #exclusive<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#queue.then(work);
-    this.#queue = result.catch(() => undefined);
-    return result;
-  }
-
   async #applyChanges(): Promise<number> {
     const differences = this.#plan.wanted.takeChanges();
     const adds = differences.flatMap(({ after }) => (after === undefined ? [] : [after]));
@@ -214,11 +211,11 @@ class IpvsBackend implements Backend {
     try {
       return await this.#applyAll();
     } finally {
-      const slices = new Slices();
+      const slice = new TimeSlice();
       // More may come between the turns.
       for (const change of deferred) {
         change();
-        if (slices.isOver()) await slices.turn();
+        if (slice.isOver()) await slice.yield();
       }
       this.#deferred = undefined;
     }

@@ -7,7 +7,7 @@ import { addressFamily } from '../netlink/core/address.ts';
 import { openPorts } from '../netlink/nftables/tables.ts';
 import type { NftNotification } from '../netlink/nftables/types.ts';
 import { watchNftables } from '../netlink/nftables/watch.ts';
-import type { Timers } from '../sync/loop.ts';
+import type { Timers } from '../sync/timers.ts';
 import { nftProcessIds } from './command.ts';
 
 /** A part of the agent that has tables of its own, of the same names in all of its families. */

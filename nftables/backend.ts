@@ -8,7 +8,7 @@ import {
 import { type NftCommand, NftError } from '../nft/command.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
-import { Slices } from '../sync/time-slice.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
 import { brokenLoyalties, type Loyalties, loyaltiesOf } from './affinity.ts';
 import { type Chain, isForNft } from './chains.ts';
 import type { Placed } from './compile.ts';
@@ -151,12 +151,12 @@ export class NftBackend implements Backend {
 
   /** What changed, without holding the event loop. */
   async #taken(): Promise<Difference> {
-    const slices = new Slices();
+    const slice = new TimeSlice();
     const steps = this.#plan.taking();
     for (;;) {
       const { done, value } = steps.next();
       if (done === true) return value;
-      if (slices.isOver()) await slices.turn();
+      if (slice.isOver()) await slice.yield();
     }
   }
 
@@ -189,7 +189,7 @@ export class NftBackend implements Backend {
     const kernel = await this.#elements();
     const [sources, ranges, leads] = [new Pending(), new Pending(), new Pending()];
     const sticky: Placed[] = [];
-    const slices = new Slices();
+    const slice = new TimeSlice();
     const sizes = new Map<string, number>();
     let written = 0;
     let writing = Promise.resolve();
@@ -211,7 +211,7 @@ export class NftBackend implements Backend {
           const others = isInterval(element.map) ? ranges : sources;
           (isLead(element.map) ? leads : others).add(element, had !== undefined);
         }
-        if (slices.isOver()) await slices.turn();
+        if (slice.isOver()) await slice.yield();
       }
       if (sources.size > ELEMENTS_PER_TRANSACTION) await write(sources);
     }

@@ -1,27 +1,4 @@
-/** Clock and timers, so that tests can be their master. */
-export interface Timers {
-  now(): number;
-  set(callback: () => void, milliseconds: number): unknown;
-  clear(handle: unknown): void;
-}
-
-/** What a timer of Node holds, 24 days; of more it makes 1 ms, over and over for who comes again. */
-const LONGEST = 2 ** 31 - 1;
-
-/** A timer of more than 24 days comes early. */
-export const systemTimers: Timers = {
-  now: () => performance.now(),
-  set: (callback, milliseconds) => {
-    // A timer waits for a millisecond at least.
-    if (milliseconds <= 0) {
-      const immediate = setImmediate(callback);
-      return () => clearImmediate(immediate);
-    }
-    const timer = setTimeout(callback, Math.min(milliseconds, LONGEST));
-    return () => clearTimeout(timer);
-  },
-  clear: (handle) => (handle as (() => void) | undefined)?.(),
-};
+import type { Timers } from './timers.ts';
 
 /** kube-proxy's burst of syncs. */
 const BURST = 2;

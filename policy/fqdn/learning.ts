@@ -1,6 +1,7 @@
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
-import { Runner, type Timers } from '../../sync/loop.ts';
+import { Runner } from '../../sync/loop.ts';
+import type { Timers } from '../../sync/timers.ts';
 import type { Learned } from '../enforce/backend.ts';
 import type { Answer, LearnedElement, ListNumber } from '../model/shape.ts';
 import type { Resolution } from './inspector.ts';

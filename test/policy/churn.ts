@@ -14,7 +14,7 @@ import { nftCommand } from '../../nft/command.ts';
 import { NftMonitor } from '../../nft/monitor.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
 import { PolicyModel } from '../../policy/model/model.ts';
-import { systemTimers } from '../../sync/loop.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { Random } from '../random.ts';
 import type { Change } from './generated.ts';
 import { group, HERE, labelled, namespace, pod, type TestObject, THERE } from './objects.ts';

@@ -17,7 +17,7 @@ import type {
   PolicyElement,
   ProfileChain,
 } from '../../policy/model/shape.ts';
-import { systemTimers } from '../../sync/loop.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { deleteTables } from '../../takeover/nft-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { Runner, systemTimers } from '../../sync/loop.ts';
+import { Runner } from '../../sync/loop.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { FakeTimers } from './fake-timers.ts';
 
 /** A runner whose runs the test ends by hand. */

@@ -14,7 +14,7 @@ import { Enforcer } from '../../../policy/enforce/enforcer.ts';
 import type { LearnerOptions } from '../../../policy/fqdn/learner.ts';
 import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
 import type { Answer, PolicyElement } from '../../../policy/model/shape.ts';
-import { systemTimers } from '../../../sync/loop.ts';
+import { systemTimers } from '../../../sync/timers.ts';
 import { offer } from '../../child.ts';
 import { chainRule, DENY_REST, peers, profileChain } from '../fixtures.ts';
 
