@@ -120,6 +120,10 @@ export class NftBackend implements Backend {
     return this.#localhostRejections;
   }
 
+  close(): Promise<void> {
+    return this.#tables.close();
+  }
+
   /** Somebody else changed the table. @param what in words for the log. */
   disturbed(what: string): void {
     if (this.#disturbance !== undefined) return;

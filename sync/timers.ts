@@ -22,3 +22,16 @@ export const systemTimers: Timers = {
   },
   clear: (handle) => (handle as (() => void) | undefined)?.(),
 };
+
+/** Calls back each `period` milliseconds. @returns what ends that. */
+export function every(timers: Timers, period: number, callback: () => void): () => void {
+  let handle: unknown;
+  const next = () => {
+    handle = timers.set(() => {
+      next();
+      callback();
+    }, period);
+  };
+  next();
+  return () => timers.clear(handle);
+}

@@ -62,8 +62,8 @@ interface Lesson extends Learned {
 
 /**
  * Writes what it is told, one thing after the other, in the order of calls. It reads the kernel only
- * in `replaceAll`. After a failure, and when somebody else changed the table, it wants that
- * (`needsAll`): nothing less would bring the kernel to a state that is known.
+ * in `replaceAll`. After a failure, and when somebody else changed the table, it needs that: nothing less
+ * would bring the kernel to a state that is known.
  */
 export class PolicyBackend {
   readonly family: IpFamily;
@@ -73,6 +73,7 @@ export class PolicyBackend {
   readonly #now: () => number;
   readonly #queue = new SerialQueue();
   #lesson: Lesson | undefined;
+  /** What the kernel has: not before `replaceAll`, nor after a failure or a change by others. */
   #isKnown = false;
   /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
   #isOurs = false;
@@ -92,11 +93,6 @@ export class PolicyBackend {
     this.#nft = nft;
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
-  }
-
-  /** Whether only `replaceAll` can tell what the kernel has afterwards. */
-  get needsAll(): boolean {
-    return !this.#isKnown;
   }
 
   /** Elements in the kernel, by set. */

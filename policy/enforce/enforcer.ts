@@ -3,7 +3,7 @@ import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftCommand } from '../../nft/command.ts';
 import type { Loaded, NftMonitor } from '../../nft/monitor.ts';
-import { Runner } from '../../sync/loop.ts';
+import { Loop } from '../../sync/loop.ts';
 import type { Timers } from '../../sync/timers.ts';
 import { POLICY_TABLE, POLICY_TABLES } from '../compile/skeleton.ts';
 import type { Answer, LearnedElement, PolicyChange, PolicyState } from '../model/shape.ts';
@@ -51,20 +51,15 @@ export interface EnforcerOptions {
   readonly monitor: NftMonitor;
 }
 
-/** Milliseconds between two mendings, should somebody change our table over and over. */
-const MEND_PERIOD = 1000;
 const BACKOFF = { first: 100, max: 30_000 };
 
 /** One family. */
 interface Member {
   readonly tables: PolicyTables;
   readonly backend: PolicyBackend;
-  readonly runner: Runner;
+  readonly loop: Loop;
   /** Taken from the source, and not applied yet. */
   readonly pending: PolicyChange[];
-  /** A timer that is set, and when the last one ran out. */
-  mending: unknown;
-  mendedAt: number;
 }
 
 /** Nothing is written before `start`. Nothing is removed by `stop`: what was enforced is. */
@@ -96,13 +91,13 @@ export class Enforcer {
    */
   start(): void {
     this.#isStarted = true;
-    for (const { runner } of this.#members.values()) runner.request();
+    this.changed();
   }
 
   /** Something changed in the source. */
   changed(): void {
     if (!this.#isStarted) return;
-    for (const { runner } of this.#members.values()) runner.request();
+    for (const { loop } of this.#members.values()) loop.request();
   }
 
   /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
@@ -140,9 +135,8 @@ export class Enforcer {
 
   async stop(): Promise<void> {
     this.#isStarted = false;
-    for (const { runner, tables, mending } of this.#members.values()) {
-      this.#options.timers.clear(mending);
-      await runner.stop();
+    for (const { loop, tables } of this.#members.values()) {
+      await loop.stop();
       await Promise.all([tables.main.close(), tables.guard.close()]);
     }
   }
@@ -164,35 +158,32 @@ export class Enforcer {
     const tables = openPolicyTables(family);
     const onWarning = (message: string) => observer.warned(family, message);
     const backend = new PolicyBackend(tables, nft, { family, logGroup, onWarning });
-    const run = () => this.#run(family, member);
-    const runner = new Runner({ run, minPeriod: 0, backoff: BACKOFF, timers });
-    const member: Member = {
-      tables,
-      backend,
-      runner,
-      pending: [],
-      mending: undefined,
-      mendedAt: -Infinity,
-    };
+    const pending: PolicyChange[] = [];
+    const run = (full: boolean) => this.#run(family, backend, pending, full);
+    const loop = new Loop({ run, minPeriod: 0, backoff: BACKOFF, timers });
     backend.onLoss((what) => {
       observer.disturbed(family, what);
-      this.#mend(member);
+      loop.resync();
     });
-    return member;
+    return { tables, backend, loop, pending };
   }
 
-  async #run(family: IpFamily, { backend, pending }: Member): Promise<boolean> {
+  async #run(
+    family: IpFamily,
+    backend: PolicyBackend,
+    pending: PolicyChange[],
+    full: boolean,
+  ): Promise<number | undefined> {
     const { observer, source, timers } = this.#options;
     observer.began(family);
     try {
       this.#take();
-      const isFull = backend.needsAll;
-      if (!isFull && pending.length === 0) {
+      if (!full && pending.length === 0) {
         observer.unchanged(family);
-        return false;
+        return undefined;
       }
       const start = timers.now();
-      if (isFull) {
+      if (full) {
         const { chains, elements } = source.all(family);
         // At once, for the other family may take changes meanwhile.
         const state = { chains, elements: [...elements] };
@@ -201,8 +192,9 @@ export class Enforcer {
       } else {
         for (const change of pending.splice(0)) await backend.apply(change);
       }
-      observer.applied(family, isFull, timers.now() - start);
-      return true;
+      const took = timers.now() - start;
+      observer.applied(family, full, took);
+      return took;
     } catch (error) {
       observer.failed(family, error);
       throw error;
@@ -225,17 +217,6 @@ export class Enforcer {
     }
     if (changes.length > 0) observer.compiled(timers.now() - start);
     for (const change of changes) this.#members.get(change.family)?.pending.push(change);
-  }
-
-  /** At once, unless that was just done. */
-  #mend(member: Member): void {
-    const { timers } = this.#options;
-    timers.clear(member.mending);
-    const wait = Math.max(member.mendedAt + MEND_PERIOD - timers.now(), 0);
-    member.mending = timers.set(() => {
-      member.mendedAt = timers.now();
-      member.runner.request({ urgent: true });
-    }, wait);
   }
 
   /** What others did before the monitor listened, such as `nft flush ruleset`. */

@@ -40,7 +40,14 @@ export class FakeTables {
   get tables(): NfTables {
     const used: Pick<
       NfTables,
-      'change' | 'visitElements' | 'chains' | 'sets' | 'counters' | 'replaceRules' | 'remove'
+      | 'change'
+      | 'visitElements'
+      | 'chains'
+      | 'sets'
+      | 'counters'
+      | 'replaceRules'
+      | 'remove'
+      | 'close'
     > = {
       change: async (changes) => this.#change(changes),
       visitElements: async (set, visit, restart) => {
@@ -53,6 +60,7 @@ export class FakeTables {
           visit(this.#read(element));
         }
       },
+      close: async () => {},
       chains: async () => (this.#isThere() ? [...this.chains.keys()] : undefined),
       sets: async () => (this.#isThere() ? [...this.sets.keys()].map(setNamed) : undefined),
       counters: async () =>

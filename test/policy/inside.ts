@@ -229,7 +229,6 @@ export const policy = {
 
   policyAnswers: (name: string): Promise<Answer[]> => agent(name).backend.answers(),
   policyDenied: (name: string): Promise<readonly Denied[]> => agent(name).backend.denied(),
-  policyNeedsAll: async (name: string): Promise<boolean> => agent(name).backend.needsAll,
 
   policySizes: async (name: string): Promise<Record<string, number>> =>
     Object.fromEntries(agent(name).backend.sizes()),
