@@ -6,13 +6,14 @@ import {
   NftRefusedError,
 } from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
+import { dataText, keyText } from '../nft/element.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import { brokenLoyalties, type Loyalties, loyaltiesOf } from './affinity.ts';
 import { type Chain, isForNft } from './chains.ts';
 import type { Placed } from './compile.ts';
-import { dataText, type Element, elementOf, keyText } from './element.ts';
+import { type Element, elementOf } from './element.ts';
 import { brokenNotes, type Forgetting, forget } from './forgetting.ts';
 import { isInterval, overlapping } from './intervals.ts';
 import { localhostRejections } from './localhost.ts';

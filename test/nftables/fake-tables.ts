@@ -1,4 +1,5 @@
 /** A table of nf_tables in memory that tells what is done to it, and refuses what the kernel would. */
+
 import type { IpFamily } from '../../api/objects.ts';
 import { EEXIST, ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import {
@@ -11,7 +12,7 @@ import {
 } from '../../netlink/nftables/tables.ts';
 import type { NftChainRules } from '../../netlink/nftables/types.ts';
 import { type NftCommand, NftError } from '../../nft/command.ts';
-import { dataText, keyText } from '../../nftables/element.ts';
+import { dataText, keyText } from '../../nft/element.ts';
 import { MAPS, type MapName } from '../../nftables/maps.ts';
 import { textsOf } from './elements.ts';
 

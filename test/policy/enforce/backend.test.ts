@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
-import { nftFamily } from '../../../nftables/maps.ts';
+import { nftFamily } from '../../../nft/rule.ts';
 import type { Learned } from '../../../policy/enforce/backend.ts';
 import type { PolicyElement } from '../../../policy/model/shape.ts';
 import { waitFor } from '../../lab/wait.ts';
