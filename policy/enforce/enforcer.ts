@@ -49,6 +49,8 @@ export interface EnforcerOptions {
   /** See `SkeletonOptions`. */
   readonly logGroup?: number | undefined;
   readonly monitor: NftMonitor;
+  /** Default: of the kernel. */
+  readonly open?: (family: IpFamily) => PolicyTables;
 }
 
 const BACKOFF = { first: 100, max: 30_000 };
@@ -154,8 +156,8 @@ export class Enforcer {
   }
 
   #member(family: IpFamily): Member {
-    const { nft, logGroup, observer, timers } = this.#options;
-    const tables = openPolicyTables(family);
+    const { nft, logGroup, observer, timers, open = openPolicyTables } = this.#options;
+    const tables = open(family);
     const onWarning = (message: string) => observer.warned(family, message);
     const backend = new PolicyBackend(tables, nft, { family, logGroup, onWarning });
     const pending: PolicyChange[] = [];
