@@ -2,10 +2,12 @@
  * A TrafficPlan to its elements, see `skeleton.ts` for what packets make of them. All-ports plans differ
  * in that no key and no DNAT has a port, so that the packet keeps its own.
  */
+
 import { cidrContains } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
+import { cidrBounds, hostCidr, portField, portKey } from '../nft/keys.ts';
 import type { Match } from '../services/route.ts';
 import { needsHairpin, type TrafficPlan, type Treatment, type Verdict } from '../traffic/plan.ts';
 import {
@@ -21,7 +23,7 @@ import {
   treatmentChain,
 } from './chains.ts';
 import type { Element } from './element.ts';
-import { cidrBounds, hostCidr, numberedEndpoints, portField, portKey } from './keys.ts';
+import { numberedEndpoints } from './keys.ts';
 import { localhostReject } from './localhost.ts';
 import type { MapName } from './maps.ts';
 

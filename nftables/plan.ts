@@ -2,13 +2,14 @@
 import { isDeepStrictEqual } from 'node:util';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { addressBytes } from '../netlink/core/address.ts';
+import { sameData } from '../nft/element.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { type Match, type Route, vipsOf } from '../services/route.ts';
 import { type NodePortOptions, namedNodePortAddresses } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { type Chain, withNeeds } from './chains.ts';
 import { type Compiled, compilePlan, NOTHING, type Place } from './compile.ts';
-import { type Element, elementKey, sameData } from './element.ts';
+import { type Element, elementKey } from './element.ts';
 import { overlapping } from './intervals.ts';
 import { isFate, isLead, isShared } from './maps.ts';
 import { type SkeletonOptions, standingChains } from './skeleton.ts';
