@@ -3,7 +3,6 @@ import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { ServiceServers } from '../health/service-servers.ts';
-import { nodePortAddresses } from '../iptables/backend.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import { Listener } from '../process/listener.ts';
 import type { DebugLog } from '../process/log.ts';
@@ -12,6 +11,7 @@ import { serve } from '../process/serve.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { systemTimers } from '../sync/timers.ts';
+import { nodePortAddresses } from '../traffic/options.ts';
 
 export interface HealthOptions {
   /** Where `/healthz` and `/livez` are served; undefined: nowhere. */
@@ -103,8 +103,7 @@ export function startHealth(
   });
   const setNodeFacts = (family: IpFamily, facts: NodeFacts) => {
     const { nodePortSelection } = options;
-    const selection = { nodePortSelection, family, localhostNodePorts: true };
-    services.setAddresses(family, nodePortAddresses(selection, facts));
+    services.setAddresses(family, nodePortAddresses({ nodePortSelection, family }, facts, true));
   };
   for (const family of IP_FAMILIES) setNodeFacts(family, NO_FACTS);
   const listener = serveProxyHealth(options, proxy, metrics, log);

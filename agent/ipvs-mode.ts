@@ -9,7 +9,8 @@ import { Ipvs, IpvsMissingError } from '../netlink/ipvs/ipvs.ts';
 import { UserError } from '../process/errors.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { systemTimers } from '../sync/timers.ts';
-import { type IptablesStart, localDetector } from './iptables-mode.ts';
+import { trafficOptions } from '../traffic/options.ts';
+import type { IptablesStart } from './iptables-mode.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
 
@@ -96,11 +97,8 @@ export function ipvsOptions(
 ): IpvsOptions {
   return {
     ...traits,
-    family,
-    masqueradeAll: options.masqueradeAll,
+    ...trafficOptions(options, family, podCidrs),
     masqueradeBit: options.iptablesMasqueradeBit,
-    localDetector: localDetector(options, family, podCidrs),
-    nodePortSelection: options.nodeportAddresses,
     scheduler: options.ipvsScheduler,
     excludeCidrs: options.ipvsExcludeCidrs,
     markRange: options.ipvsFwmarkRange,
