@@ -1,3 +1,5 @@
+/** Follows the addresses of the node, by notifications of rtnetlink and fresh dumps. */
+import { MulticastGroups } from 'netlink/dist/rt/structs.js';
 import { NETLINK_ROUTE } from '../core/descriptor.ts';
 import type { Message } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
@@ -20,11 +22,6 @@ export interface AddressWatch {
   /** No call follows. Resolves when the socket is closed. */
   close(): Promise<void>;
 }
-
-/** Multicast groups of linux/rtnetlink.h. */
-const RTNLGRP_LINK = 1;
-const RTNLGRP_IPV4_IFADDR = 5;
-const RTNLGRP_IPV6_IFADDR = 9;
 
 /** Milliseconds. One `ip link del` makes a handful of notifications, a CNI plugin dozens. */
 const COALESCE = 50;
@@ -102,7 +99,7 @@ export async function watchAddresses(
 
   try {
     const heard = () => schedule(COALESCE);
-    const groups = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
+    const groups = [MulticastGroups.LINK, MulticastGroups.IPV4_IFADDR, MulticastGroups.IPV6_IFADDR];
     const isIgnored = (message: Message) =>
       ignoredIndex !== undefined && addressLink(message) === ignoredIndex;
     notifications.subscribe(
