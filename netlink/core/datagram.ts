@@ -1,3 +1,4 @@
+/** One receive of a netlink socket: where it puts what came, and the messages in it. */
 import { EINTR, EMSGSIZE, NetlinkError } from './error.ts';
 import { readU32 } from './host.ts';
 import { type Message, readMessages } from './message.ts';

@@ -1,3 +1,4 @@
+/** A filter in the kernel, by which a socket does not hear what some ports cause. */
 import { u32, writeU16, writeU32 } from './host.ts';
 
 /** Classic BPF, linux/bpf_common.h. struct sock_filter: u16 code, u8 jt, u8 jf, u32 k. */

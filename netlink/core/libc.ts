@@ -1,12 +1,10 @@
+/** The few functions of libc that sockets need, over koffi. */
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 import type { Datagram } from './datagram.ts';
 import { u32, writeU32 } from './host.ts';
 
-/**
- * The few functions of libc that sockets need, over koffi. As with system calls, a negative
- * result is an errno.
- */
+/** As with system calls, a negative result is an errno. */
 export interface Libc {
   socket(domain: number, type: number, protocol: number): number;
   bind(fd: number, address: Buffer): number;

@@ -1,3 +1,4 @@
+/** Messages of netlink: their header, several of them in one send, and those of one receive. */
 import { align } from './attribute.ts';
 import { MalformedMessage } from './error.ts';
 import { readU16, readU32, writeU16, writeU32 } from './host.ts';

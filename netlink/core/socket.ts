@@ -1,3 +1,7 @@
+/**
+ * The folder netlink/ speaks netlink with the kernel: sockets and what all protocols share in core/, the messages of
+ * each protocol in a folder of its own. This is the socket.
+ */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type Ack, readAck } from './ack.ts';
 import { emptyDatagram, firstPort, readDatagram } from './datagram.ts';
@@ -345,6 +349,19 @@ export class NetlinkSocket {
       }
       onMessages(messages);
     }
+  }
+}
+
+/** Runs with a socket that is closed afterwards. @throws NetlinkError; whatever `use` throws. */
+export async function withSocket<T>(
+  protocol: number,
+  use: (socket: NetlinkSocket) => Promise<T>,
+): Promise<T> {
+  const socket = new NetlinkSocket(protocol);
+  try {
+    return await use(socket);
+  } finally {
+    await socket.close();
   }
 }
 

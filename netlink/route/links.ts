@@ -5,23 +5,24 @@ import {
   MessageType,
   RouteScope,
 } from 'netlink/dist/rt/structs.js';
-import { AttrStream } from 'netlink/dist/structs.js';
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes, addressFamily } from '../core/address.ts';
-import { sendAll, type Weighted } from '../core/batches.ts';
+import { encodeAttributes } from '../core/attribute.ts';
+import { sendAll } from '../core/batches.ts';
+import { NETLINK_ROUTE } from '../core/descriptor.ts';
 import {
   EADDRNOTAVAIL,
   EEXIST,
   ENODEV,
   ENXIO,
   EOPNOTSUPP,
-  hasErrno,
+  existing,
   NetlinkError,
-  UnsupportedError,
+  orUnsupported,
 } from '../core/error.ts';
 import type { Request } from '../core/message.ts';
-import type { NetlinkSocket } from '../core/socket.ts';
+import { type NetlinkSocket, withSocket } from '../core/socket.ts';
 import {
   addressRequest,
   type LinkAddress,
@@ -29,11 +30,10 @@ import {
   listLinkAddresses,
   readLink,
   WITHOUT_STATISTICS,
-  withRouteSocket,
 } from './rtnetlink.ts';
 
 /** An address that the kernel would not add or remove. */
-export interface RefusedAddress {
+interface RefusedAddress {
   readonly op: 'add' | 'remove';
   readonly address: string;
   readonly error: NetlinkError;
@@ -62,7 +62,7 @@ const DEPRECATED = { ifaPrefered: 0, ifaValid: 0xffffffff };
  * @returns undefined when there is none of that name. @throws NetlinkError
  */
 export function findLink(name: string): Promise<number | undefined> {
-  return withRouteSocket((socket) => find(socket, name));
+  return withSocket(NETLINK_ROUTE, (socket) => find(socket, name));
 }
 
 /**
@@ -72,21 +72,17 @@ export function findLink(name: string): Promise<number | undefined> {
  * @throws UnsupportedError when the kernel has no dummy links; NetlinkError, such as EEXIST.
  */
 export function createDummy(name: string): Promise<number> {
-  const info = new AttrStream();
-  info.push(IFLA_INFO_KIND, Buffer.from('dummy'));
+  const linkinfo = encodeAttributes([{ type: IFLA_INFO_KIND, value: Buffer.from('dummy') }]);
   const request = linkRequest(
     MessageType.NEWLINK,
-    { ifname: name, linkinfo: Buffer.concat(info.bufs) },
+    { ifname: name, linkinfo },
     { flags: { noarp: true }, change: { noarp: true } },
     CREATE,
   );
-  return withRouteSocket(async (socket) => {
-    try {
-      await socket.request(request);
-    } catch (error) {
-      if (!hasErrno(error, EOPNOTSUPP)) throw error;
-      throw new UnsupportedError('dummy links', { cause: error });
-    }
+  return withSocket(NETLINK_ROUTE, async (socket) => {
+    await socket.request(request).catch((error: unknown) => {
+      throw orUnsupported('dummy links', error, EOPNOTSUPP);
+    });
     const index = await find(socket, name);
     if (index === undefined) throw new NetlinkError(`link ${name}`, ENODEV);
     return index;
@@ -99,9 +95,9 @@ export function createDummy(name: string): Promise<number> {
  */
 export function deleteLink(name: string): Promise<boolean> {
   const request = linkRequest(MessageType.DELLINK, { ifname: name });
-  return withRouteSocket(async (socket) => {
+  return withSocket(NETLINK_ROUTE, async (socket) => {
     const deleted = socket.request(request).then(() => true);
-    return (await existing(deleted)) ?? false;
+    return (await existing(deleted, ENODEV)) ?? false;
   });
 }
 
@@ -156,17 +152,17 @@ export async function changeAddresses(
     ...adds.map((address) => ({ op: 'add' as const, address })),
     ...removes.map((address) => ({ op: 'remove' as const, address })),
   ];
-  return await withRouteSocket(async (socket) => {
+  return await withSocket(NETLINK_ROUTE, async (socket) => {
     const refused: RefusedAddress[] = [];
     /** Of IPv4: an IPv6 address that is there was replaced. */
     const present: string[] = [];
     const request = ({ op, address }: (typeof changes)[number]) =>
       op === 'add' ? bind(index, address) : unbind(index, address);
-    for (const [change, error] of await sendEach(socket, changes, request)) {
-      const { op, address } = change;
+    for (const { item, error } of await sendAll(socket, changes, request)) {
+      const { op, address } = item;
       if (op === 'add' && error.errno === EEXIST) {
         if (familyOf(address) === 'IPv4') present.push(address);
-      } else if (op === 'add' || !isGone(error)) refused.push({ ...change, error });
+      } else if (op === 'add' || !isGone(error)) refused.push({ ...item, error });
     }
     // No two of a group share the prefix of their stand-ins: one would come to depend on the other.
     for (const group of Map.groupBy(present, isOdd).values()) {
@@ -196,10 +192,10 @@ async function rebind(
     [unbindStandIn, EADDRNOTAVAIL],
   ] as const) {
     const failed = new Set<string>();
-    for (const [address, error] of await sendEach(socket, left, (each) => request(index, each))) {
+    for (const { item, error } of await sendAll(socket, left, (each) => request(index, each))) {
       if (error.errno === accepted) continue;
-      failed.add(address);
-      refused.push({ op: 'add', address, error });
+      failed.add(item);
+      refused.push({ op: 'add', address: item, error });
     }
     left = left.filter((address) => !failed.has(address));
   }
@@ -208,27 +204,6 @@ async function rebind(
 
 function isOdd(address: string): boolean {
   return ((addressBytes(address).at(-1) ?? 0) & 1) === 1;
-}
-
-/**
- * Sends a request for each item, in order.
- * @returns the items whose request was refused, in order, and why.
- */
-async function sendEach<T>(
-  socket: NetlinkSocket,
-  items: readonly T[],
-  request: (item: T) => Request,
-): Promise<[item: T, error: NetlinkError][]> {
-  const refused: [T, NetlinkError][] = [];
-  for (const { index, error } of await sendAll(socket, messagesFor(items, request))) {
-    const item = items[index];
-    if (item !== undefined) refused.push([item, error]);
-  }
-  return refused;
-}
-
-function* messagesFor<T>(items: readonly T[], request: (item: T) => Request): Iterable<Weighted> {
-  for (const item of items) yield { request: request(item), weight: 1 };
 }
 
 function bind(index: number, address: string): Request {
@@ -287,15 +262,8 @@ function isGone({ errno }: NetlinkError): boolean {
 
 function find(socket: NetlinkSocket, name: string): Promise<number | undefined> {
   const request = linkRequest(MessageType.GETLINK, { ifname: name, ...WITHOUT_STATISTICS });
-  return existing(socket.get(request, (message) => readLink(message)?.[0]));
-}
-
-/** undefined when the kernel says that there is no such link. */
-async function existing<T>(work: Promise<T>): Promise<T | undefined> {
-  try {
-    return await work;
-  } catch (error) {
-    if (hasErrno(error, ENODEV)) return undefined;
-    throw error;
-  }
+  return existing(
+    socket.get(request, (message) => readLink(message)?.[0]),
+    ENODEV,
+  );
 }

@@ -17,13 +17,15 @@ import {
   parseAddressMessage,
   parseLink,
 } from 'netlink/dist/rt/structs.js';
-import { AttrStream, getString, parseAttributes, putU32 } from 'netlink/dist/structs.js';
+import { AttrStream, putU32 } from 'netlink/dist/structs.js';
 import type { IpFamily } from '../../api/objects.ts';
-import { AF_INET, AF_INET6, addressFormatter } from '../core/address.ts';
+import { type AddressFormatter, addressFormatter, ipFamilyOf } from '../core/address.ts';
+import { readAttributes } from '../core/attribute.ts';
 import { NETLINK_ROUTE } from '../core/descriptor.ts';
 import { MalformedMessage } from '../core/error.ts';
 import type { Message, Request } from '../core/message.ts';
-import { NetlinkSocket } from '../core/socket.ts';
+import { type NetlinkSocket, withSocket } from '../core/socket.ts';
+import { readText } from '../core/text.ts';
 
 /** An address that the node has. */
 export interface NodeAddress {
@@ -66,7 +68,7 @@ export async function listAddresses(): Promise<readonly NodeAddress[]> {
 
 /** @throws NetlinkError */
 export function listLinks(): Promise<NodeLinks> {
-  return withRouteSocket(async (socket) => {
+  return withSocket(NETLINK_ROUTE, async (socket) => {
     // Addresses first: one whose link is not there afterwards has gone with it.
     const found = await dumpAddresses(socket);
     const names = new Map(
@@ -87,17 +89,7 @@ export function listLinks(): Promise<NodeLinks> {
  * @throws NetlinkError
  */
 export function listLinkAddresses(index: number): Promise<readonly LinkAddress[]> {
-  return withRouteSocket((socket) => dumpAddresses(socket, index));
-}
-
-/** Runs with a socket that is closed afterwards. */
-export async function withRouteSocket<T>(use: (socket: NetlinkSocket) => Promise<T>): Promise<T> {
-  const socket = new NetlinkSocket(NETLINK_ROUTE);
-  try {
-    return await use(socket);
-  } finally {
-    await socket.close();
-  }
+  return withSocket(NETLINK_ROUTE, (socket) => dumpAddresses(socket, index));
 }
 
 type FoundAddress = LinkAddress & Pick<NodeAddress, 'interfaceIndex'>;
@@ -144,15 +136,14 @@ export function addressLink({ type, payload }: Message): number | undefined {
 
 function readAddress(
   { type, payload }: Message,
-  format: ReturnType<typeof addressFormatter>,
+  format: AddressFormatter,
 ): FoundAddress | undefined {
   if (type !== MessageType.NEWADDR) return undefined;
   const { data, attrs } = parsed('address', () => parseAddressMessage(payload));
-  if (data.family !== AF_INET && data.family !== AF_INET6) return undefined;
+  const family = ipFamilyOf(data.family);
   // On a point-to-point link `address` is the other end; IPv6 elsewhere has no `local`.
   const bytes = attrs.local ?? attrs.address;
-  if (bytes === undefined) return undefined;
-  const family = data.family === AF_INET ? 'IPv4' : 'IPv6';
+  if (family === undefined || bytes === undefined) return undefined;
   const address = format(bytes, 0, bytes.length);
   // No canonical text exists for it, so no VIP can be meant by it.
   if (family === 'IPv6' && ipaddr.IPv6.parse(address).isIPv4MappedAddress()) return undefined;
@@ -164,16 +155,10 @@ function readAddress(
 /** @returns index and name. */
 export function readLink({ type, payload }: Message): [number, string] | undefined {
   if (type !== MessageType.NEWLINK) return undefined;
-  return parsed('link', () => {
-    // Of the attributes only the name: the package refuses those of a kernel that has more to say of one.
-    const names: string[] = [];
-    parseAttributes(payload.subarray(__LENGTH_Link), (attribute) => {
-      if (attribute.type === IFLA_IFNAME) names.push(getString(attribute.data));
-    });
-    const { index = 0 } = parseLink(payload.subarray(0, __LENGTH_Link));
-    const [name] = names;
-    return name === undefined ? undefined : [index, name];
-  });
+  // Of the attributes only the name: the package refuses those of a kernel that has more to say of one.
+  const name = readAttributes(payload, __LENGTH_Link).get(IFLA_IFNAME);
+  const { index = 0 } = parsed('link', () => parseLink(payload.subarray(0, __LENGTH_Link)));
+  return name && [index, readText(name)];
 }
 
 /** The package throws errors of no type of their own. @throws MalformedMessage */
