@@ -57,15 +57,28 @@ export function encodeMessages(requests: readonly Request[], sequence: number): 
   for (const { payload } of requests) length += MESSAGE_HEADER + align(payload.length);
   const bytes = Buffer.alloc(length);
   let offset = 0;
-  for (const [index, { type, flags = 0, payload }] of requests.entries()) {
-    writeU32(bytes, MESSAGE_HEADER + payload.length, offset);
-    writeU16(bytes, type, offset + 4);
-    writeU16(bytes, flags | NLM_F_REQUEST, offset + 6);
-    writeU32(bytes, (sequence + index) >>> 0, offset + 8);
+  for (const [index, request] of requests.entries()) {
+    const { payload } = request;
+    writeHeader(bytes, offset, request, MESSAGE_HEADER + payload.length, (sequence + index) >>> 0);
     payload.copy(bytes, offset + MESSAGE_HEADER);
     offset += MESSAGE_HEADER + align(payload.length);
   }
   return bytes;
+}
+
+/** The port is left to the kernel. */
+export function writeHeader(
+  bytes: Buffer,
+  start: number,
+  { type, flags = 0 }: Pick<Request, 'type' | 'flags'>,
+  length: number,
+  sequence: number,
+): void {
+  writeU32(bytes, length, start);
+  writeU16(bytes, type, start + 4);
+  writeU16(bytes, flags | NLM_F_REQUEST, start + 6);
+  writeU32(bytes, sequence, start + 8);
+  writeU32(bytes, 0, start + 12);
 }
 
 /**

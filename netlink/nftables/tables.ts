@@ -5,6 +5,7 @@ import { EINTR, EINVAL, ENOENT, EPROTONOSUPPORT, hasErrno, NetlinkError } from '
 import type { Message, Request } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
+import { visitElements } from './element.ts';
 import {
   chainsRequest,
   deleteChainRequest,
@@ -23,7 +24,6 @@ import {
   setsRequest,
   tableRequest,
   tablesRequest,
-  visitElements,
 } from './message.ts';
 import { NftRefusedError, Script } from './script.ts';
 import { TransactionWriter } from './transaction.ts';

@@ -60,12 +60,6 @@ export interface NftSet {
   readonly name: string;
   /** NFT_SET_ of linux/netfilter/nf_tables.h: see `NFT_SET_FLAGS`. */
   readonly flags: number;
-  /** Bytes of a key, padding included. */
-  readonly keyLength: number;
-  /** Bytes of what a map maps to, 16 for verdicts; undefined for a set. */
-  readonly dataLength: number | undefined;
-  /** Whether it maps to verdicts. */
-  readonly verdicts: boolean;
 }
 
 export const NFT_SET_FLAGS = {

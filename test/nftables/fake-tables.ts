@@ -205,5 +205,5 @@ function refused(errno: number, change: NftChange, element?: NftElement): NftRef
 
 function setNamed(name: string): NftSet {
   const flags = name.startsWith('__') ? NFT_SET_FLAGS.anonymous : 0;
-  return { name, flags, keyLength: 4, dataLength: undefined, verdicts: false };
+  return { name, flags };
 }
