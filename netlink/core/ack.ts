@@ -1,7 +1,7 @@
 /** What the kernel answers to a request that asks for no data, or at the end of a dump. */
 import { align, readAttributes } from './attribute.ts';
 import { type ExtendedAck, MalformedMessage } from './error.ts';
-import { readI32, readU32 } from './host.ts';
+import { readU32 } from './host.ts';
 import { MESSAGE_HEADER, type Message, NLMSG_ERROR } from './message.ts';
 import { readText } from './text.ts';
 
@@ -28,7 +28,7 @@ export function readAck({ type, flags, payload }: Message): Ack {
     if (type !== NLMSG_ERROR) return { errno: 0, extendedAck: undefined };
     throw new MalformedMessage('an error without an error number');
   }
-  const errno = Math.abs(readI32(payload, 0));
+  const errno = Math.abs(readU32(payload, 0) | 0);
   if ((flags & NLM_F_ACK_TLVS) === 0) return { errno, extendedAck: undefined };
 
   let start = 4;

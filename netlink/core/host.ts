@@ -14,10 +14,6 @@ export function readU32(bytes: Buffer, offset: number): number {
   return little ? bytes.readUInt32LE(offset) : bytes.readUInt32BE(offset);
 }
 
-export function readI32(bytes: Buffer, offset: number): number {
-  return little ? bytes.readInt32LE(offset) : bytes.readInt32BE(offset);
-}
-
 export function writeU16(bytes: Buffer, value: number, offset: number): void {
   if (little) bytes.writeUInt16LE(value, offset);
   else bytes.writeUInt16BE(value, offset);

@@ -51,33 +51,41 @@ export function numberMessages({ bytes, starts }: PackedMessages, sequence: numb
   }
 }
 
-/** Packs messages for one send, numbered upwards from `sequence` (modulo 2^32). */
+/** Packs messages for one send, numbered upwards from `sequence`. */
 export function encodeMessages(requests: readonly Request[], sequence: number): Buffer {
+  const packed = packMessages(requests);
+  numberMessages(packed, sequence);
+  return packed.bytes;
+}
+
+/** Packs messages for one send. */
+export function packMessages(requests: readonly Request[]): PackedMessages {
   let length = 0;
   for (const { payload } of requests) length += MESSAGE_HEADER + align(payload.length);
   const bytes = Buffer.alloc(length);
-  let offset = 0;
-  for (const [index, request] of requests.entries()) {
+  const starts: number[] = [];
+  let start = 0;
+  for (const request of requests) {
     const { payload } = request;
-    writeHeader(bytes, offset, request, MESSAGE_HEADER + payload.length, (sequence + index) >>> 0);
-    payload.copy(bytes, offset + MESSAGE_HEADER);
-    offset += MESSAGE_HEADER + align(payload.length);
+    writeHeader(bytes, start, request, MESSAGE_HEADER + payload.length);
+    payload.copy(bytes, start + MESSAGE_HEADER);
+    starts.push(start);
+    start += MESSAGE_HEADER + align(payload.length);
   }
-  return bytes;
+  return { bytes, starts };
 }
 
-/** The port is left to the kernel. */
+/** The sequence number follows with `numberMessages`; the port is left to the kernel. */
 export function writeHeader(
   bytes: Buffer,
   start: number,
   { type, flags = 0 }: Pick<Request, 'type' | 'flags'>,
   length: number,
-  sequence: number,
 ): void {
   writeU32(bytes, length, start);
   writeU16(bytes, type, start + 4);
   writeU16(bytes, flags | NLM_F_REQUEST, start + 6);
-  writeU32(bytes, sequence, start + 8);
+  writeU32(bytes, 0, start + 8);
   writeU32(bytes, 0, start + 12);
 }
 

@@ -5,9 +5,8 @@ import { addressFormatter } from '../core/address.ts';
 import { sendAll } from '../core/batches.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import {
-  EEXIST,
   IPSET_ERR_FIND_TYPE,
-  NetlinkError,
+  type NetlinkError,
   NO_SUBSYSTEM,
   named,
   orUnsupported,
@@ -23,7 +22,6 @@ import {
   destroyRequest,
   entriesRequest,
   entryRequest,
-  headerRequest,
   headersRequest,
   protocolRequest,
   readHeader,
@@ -113,20 +111,12 @@ export class Ipsets {
 
   /**
    * @throws UnsupportedError when the kernel lacks the type.
-   * @throws NetlinkError: EEXIST when there is a set of that name; with `mayExist` only if it
-   * differs in type, family, skbinfo, maxElements or options that are not used here.
+   * @throws NetlinkError: EEXIST when there is a set of that name.
    */
-  async create(spec: SetSpec, { mayExist = false } = {}): Promise<void> {
+  async create(spec: SetSpec): Promise<void> {
     const { name, type, family } = spec;
-    const operation = `ipset create ${name}`;
     const revision = await this.#revision(type, family);
-    await this.#request(operation, createRequest(spec, revision, mayExist));
-    if (!mayExist || type === 'bitmap:port') return;
-    // ip_set_create compares the families of the types, which hash types have none of.
-    const header = this.#socket.get(headerRequest(name), readPayload(readHeader));
-    if ((await named(operation, header)).family !== family) {
-      throw new NetlinkError(operation, EEXIST);
-    }
+    await this.#request(`ipset create ${name}`, createRequest(spec, revision));
   }
 
   /** @throws NetlinkError: ENOENT; IPSET_ERR_BUSY when rules or lists refer to it. */

@@ -71,7 +71,6 @@ const IPSET_CMD_SWAP = 6;
 const IPSET_CMD_LIST = 7;
 const IPSET_CMD_ADD = 9;
 const IPSET_CMD_DEL = 10;
-const IPSET_CMD_HEADER = 12;
 const IPSET_CMD_TYPE = 13;
 
 const IPSET_ATTR_PROTOCOL = 1;
@@ -130,7 +129,7 @@ export function readRevision(payload: Buffer, type: SetType): number {
 }
 
 /** @throws RangeError */
-export function createRequest(spec: SetSpec, revision: number, mayExist: boolean): Request {
+export function createRequest(spec: SetSpec, revision: number): Request {
   const { name, type, family, skbinfo, comments = false, maxElements } = spec;
   const data =
     type === 'bitmap:port'
@@ -145,7 +144,7 @@ export function createRequest(spec: SetSpec, revision: number, mayExist: boolean
     { type: IPSET_ATTR_FAMILY, value: number(typeFamily(type, family), 1) },
     { type: IPSET_ATTR_DATA, value: data },
   ];
-  return command(IPSET_CMD_CREATE, attributes, mayExist ? 0 : NLM_F_EXCL);
+  return command(IPSET_CMD_CREATE, attributes, NLM_F_EXCL);
 }
 
 /** @throws RangeError */
@@ -157,11 +156,6 @@ export function destroyRequest(name: string): Request {
 /** @throws RangeError */
 export function swapRequest(from: string, to: string): Request {
   return command(IPSET_CMD_SWAP, [setName(from), setName(to, IPSET_ATTR_SETNAME2)]);
-}
-
-/** Asks for the header of a set, without what a dump tells in IPSET_ATTR_DATA. @throws RangeError */
-export function headerRequest(name: string): Request {
-  return command(IPSET_CMD_HEADER, [setName(name)]);
 }
 
 /** Asks, as a dump, for the headers of all sets. */
@@ -187,7 +181,7 @@ export function entryRequest(op: 'add' | 'delete', set: string, entry: SetEntry)
 }
 
 /**
- * Reads a message that answers `headersRequest`, or `headerRequest` with the rest at zero.
+ * Reads a message that answers `headersRequest`.
  * @throws MalformedMessage
  */
 export function readHeader(payload: Buffer): SetHeader {

@@ -3,19 +3,10 @@ import { type Attribute, readAttributes, required } from '../core/attribute.ts';
 import type { Message, Request } from '../core/message.ts';
 import { number, optionalNumber } from '../core/network.ts';
 import { NFGENMSG } from '../core/nfnetlink.ts';
-import {
-  inTable,
-  isType,
-  NFT_MSG_DELOBJ,
-  NFT_MSG_NEWOBJ,
-  NFTA_TABLE,
-  nameAttribute,
-  text,
-} from './message.ts';
+import { inTable, isNew, NFTA_TABLE, nameAttribute, text } from './message.ts';
 import type { NftTable } from './types.ts';
 
 /** linux/netfilter/nf_tables.h */
-const NFT_MSG_GETOBJ = 19;
 export const NFT_OBJECT_COUNTER = 1;
 const NFTA_OBJ_NAME = 2;
 const NFTA_OBJ_TYPE = 3;
@@ -34,17 +25,17 @@ const ofCounters: Attribute = { type: NFTA_OBJ_TYPE, value: number(NFT_OBJECT_CO
 
 /** Asks, as a dump, for the counters of a table. @throws RangeError */
 export function countersRequest(table: NftTable): Request {
-  return inTable(NFT_MSG_GETOBJ, table, [ofCounters]);
+  return inTable('GET', 'object', table, [ofCounters]);
 }
 
 /** Deletes a counter that no rule names. @throws RangeError */
 export function deleteCounterRequest(table: NftTable, counter: string): Request {
-  return inTable(NFT_MSG_DELOBJ, table, [ofCounters, nameAttribute(NFTA_OBJ_NAME, counter)]);
+  return inTable('DEL', 'object', table, [ofCounters, nameAttribute(NFTA_OBJ_NAME, counter)]);
 }
 
 /** @returns undefined for something else, or a counter of another table. @throws MalformedMessage */
 export function readCounter(message: Message, table: string): NftCounter | undefined {
-  if (!isType(message, NFT_MSG_NEWOBJ)) return undefined;
+  if (!isNew(message, 'object')) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG);
   if (text(attributes, NFTA_TABLE) !== table) return undefined;
   if (optionalNumber(attributes, NFTA_OBJ_TYPE, 4) !== NFT_OBJECT_COUNTER) return undefined;

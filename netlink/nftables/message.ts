@@ -15,7 +15,14 @@ import {
   netfilterRequest,
 } from '../core/nfnetlink.ts';
 import { boundedName, readText } from '../core/text.ts';
-import type { NftNotification, NftRule, NftSet, NftTable } from './types.ts';
+import {
+  NFT_KINDS,
+  type NftKind,
+  type NftNotification,
+  type NftRule,
+  type NftSet,
+  type NftTable,
+} from './types.ts';
 
 /** Of struct nfgenmsg: the generation. */
 const NFGENMSG_RESOURCE = 2;
@@ -24,43 +31,32 @@ const NFGENMSG_RESOURCE = 2;
 export const NLM_F_CREATE = 0x400;
 const NLM_F_APPEND = 0x800;
 
-/** linux/netfilter/nf_tables.h. Numbers in attributes are in network order. */
-export const NFT_MSG_NEWSETELEM = 12;
-export const NFT_MSG_DELSETELEM = 14;
-const NFT_MSG_NEWTABLE = 0;
-const NFT_MSG_GETTABLE = 1;
-const NFT_MSG_DELTABLE = 2;
-const NFT_MSG_NEWCHAIN = 3;
-const NFT_MSG_GETCHAIN = 4;
-const NFT_MSG_DELCHAIN = 5;
-const NFT_MSG_NEWRULE = 6;
-const NFT_MSG_DELRULE = 8;
-const NFT_MSG_NEWSET = 9;
-const NFT_MSG_GETSET = 10;
-const NFT_MSG_DELSET = 11;
-const NFT_MSG_GETSETELEM = 13;
-const NFT_MSG_NEWGEN = 15;
-const NFT_MSG_GETGEN = 16;
-export const NFT_MSG_NEWOBJ = 18;
-export const NFT_MSG_DELOBJ = 20;
-const NFT_MSG_NEWFLOWTABLE = 22;
-const NFT_MSG_DELFLOWTABLE = 24;
+/**
+ * linux/netfilter/nf_tables.h has three messages in a row for each kind of object: these are the first ones,
+ * NFT_MSG_NEWTABLE, NFT_MSG_NEWCHAIN and so on. Numbers in attributes are in network order.
+ */
+const NFT_MSG: Readonly<Record<NftKind, number>> = {
+  table: 0,
+  chain: 3,
+  rule: 6,
+  set: 9,
+  element: 12,
+  generation: 15,
+  object: 18,
+  flowtable: 22,
+};
+const VERBS = { NEW: 0, GET: 1, DEL: 2 } as const;
+
+/** The type of a message. */
+export function messageType(verb: keyof typeof VERBS, kind: NftKind): number {
+  return NFNL_SUBSYS_NFTABLES | (NFT_MSG[kind] + VERBS[verb]);
+}
 
 /** Messages that notifications are, with what they tell. */
-const notifications = new Map<number, Pick<NftNotification, 'kind' | 'isNew'>>([
-  [NFNL_SUBSYS_NFTABLES | NFT_MSG_NEWGEN, { kind: 'generation', isNew: true }],
-]);
-for (const [kind, made, deleted] of [
-  ['table', NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE],
-  ['chain', NFT_MSG_NEWCHAIN, NFT_MSG_DELCHAIN],
-  ['rule', NFT_MSG_NEWRULE, NFT_MSG_DELRULE],
-  ['set', NFT_MSG_NEWSET, NFT_MSG_DELSET],
-  ['element', NFT_MSG_NEWSETELEM, NFT_MSG_DELSETELEM],
-  ['object', NFT_MSG_NEWOBJ, NFT_MSG_DELOBJ],
-  ['flowtable', NFT_MSG_NEWFLOWTABLE, NFT_MSG_DELFLOWTABLE],
-] as const) {
-  notifications.set(NFNL_SUBSYS_NFTABLES | made, { kind, isNew: true });
-  notifications.set(NFNL_SUBSYS_NFTABLES | deleted, { kind, isNew: false });
+const notifications = new Map<number, Pick<NftNotification, 'kind' | 'isNew'>>();
+for (const kind of NFT_KINDS) {
+  notifications.set(messageType('NEW', kind), { kind, isNew: true });
+  if (kind !== 'generation') notifications.set(messageType('DEL', kind), { kind, isNew: false });
 }
 
 /** The name of the table is attribute 1 of everything, that of a set attribute 2 of sets and lists of elements. */
@@ -88,58 +84,59 @@ export function nameAttribute(type: number, name: string): Attribute {
 
 /** A request about a table or something in it. @throws RangeError for a name that cannot be. */
 export function inTable(
-  type: number,
+  verb: keyof typeof VERBS,
+  kind: NftKind,
   { family, name }: NftTable,
   attributes: readonly Attribute[] = [],
   flags = 0,
 ): Request {
   const all = [nameAttribute(NFTA_TABLE, name), ...attributes];
-  return netfilterRequest(NFNL_SUBSYS_NFTABLES | type, family, all, flags);
+  return netfilterRequest(messageType(verb, kind), family, all, flags);
 }
 
 /** Asks, as a dump, for the tables of all families. */
 export function tablesRequest(): Request {
-  return netfilterRequest(NFNL_SUBSYS_NFTABLES | NFT_MSG_GETTABLE, NFPROTO_UNSPEC, []);
+  return netfilterRequest(messageType('GET', 'table'), NFPROTO_UNSPEC, []);
 }
 
 /** Asks for one table. @throws RangeError */
 export function tableRequest(table: NftTable): Request {
-  return inTable(NFT_MSG_GETTABLE, table);
+  return inTable('GET', 'table', table);
 }
 
 /** Deletes a table with all that is in it; must be sent in a transaction. @throws RangeError */
 export function deleteTableRequest(table: NftTable): Request {
-  return inTable(NFT_MSG_DELTABLE, table);
+  return inTable('DEL', 'table', table);
 }
 
 /** Asks, as a dump, for the chains of all tables of a family. */
 export function chainsRequest(family: number): Request {
-  return netfilterRequest(NFNL_SUBSYS_NFTABLES | NFT_MSG_GETCHAIN, family, []);
+  return netfilterRequest(messageType('GET', 'chain'), family, []);
 }
 
 /** Asks, as a dump, for the sets of a table. @throws RangeError */
 export function setsRequest(table: NftTable): Request {
-  return inTable(NFT_MSG_GETSET, table);
+  return inTable('GET', 'set', table);
 }
 
 /** Makes a chain that is not called by a hook, unless it is there. @throws RangeError */
 export function newChainRequest(table: NftTable, chain: string): Request {
-  return inTable(NFT_MSG_NEWCHAIN, table, [nameAttribute(NFTA_CHAIN_NAME, chain)], NLM_F_CREATE);
+  return inTable('NEW', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)], NLM_F_CREATE);
 }
 
 /** @throws RangeError */
 export function deleteChainRequest(table: NftTable, chain: string): Request {
-  return inTable(NFT_MSG_DELCHAIN, table, [nameAttribute(NFTA_CHAIN_NAME, chain)]);
+  return inTable('DEL', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)]);
 }
 
 /** Deletes a set or a map. @throws RangeError */
 export function deleteSetRequest(table: NftTable, set: string): Request {
-  return inTable(NFT_MSG_DELSET, table, [nameAttribute(NFTA_SET_NAME, set)]);
+  return inTable('DEL', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
 /** Deletes all rules of a chain. @throws RangeError */
 export function flushChainRequest(table: NftTable, chain: string): Request {
-  return inTable(NFT_MSG_DELRULE, table, [nameAttribute(NFTA_RULE_CHAIN, chain)]);
+  return inTable('DEL', 'rule', table, [nameAttribute(NFTA_RULE_CHAIN, chain)]);
 }
 
 /** Adds a rule at the end of a chain. @throws RangeError */
@@ -151,27 +148,27 @@ export function newRuleRequest(table: NftTable, chain: string, rule: NftRule): R
   if (rule.userdata !== undefined) {
     attributes.push({ type: NFTA_RULE_USERDATA, value: rule.userdata });
   }
-  return inTable(NFT_MSG_NEWRULE, table, attributes, NLM_F_CREATE | NLM_F_APPEND);
+  return inTable('NEW', 'rule', table, attributes, NLM_F_CREATE | NLM_F_APPEND);
 }
 
 /** Asks for one set. @throws RangeError */
 export function setRequest(table: NftTable, set: string): Request {
-  return inTable(NFT_MSG_GETSET, table, [nameAttribute(NFTA_SET_NAME, set)]);
+  return inTable('GET', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
 /** Asks, as a dump, for the elements of a set. @throws RangeError */
 export function elementsRequest(table: NftTable, set: string): Request {
-  return inTable(NFT_MSG_GETSETELEM, table, [nameAttribute(NFTA_SET_NAME, set)]);
+  return inTable('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
 /** Asks for the number of the generation. */
 export function generationRequest(): Request {
-  return netfilterRequest(NFNL_SUBSYS_NFTABLES | NFT_MSG_GETGEN, NFPROTO_UNSPEC, []);
+  return netfilterRequest(messageType('GET', 'generation'), NFPROTO_UNSPEC, []);
 }
 
 /** @returns undefined for a message of another kind. @throws MalformedMessage */
 export function readTable(message: Message): NftTable | undefined {
-  if (!isType(message, NFT_MSG_NEWTABLE)) return undefined;
+  if (!isNew(message, 'table')) return undefined;
   const { payload } = message;
   return {
     family: readNumber(payload, 0, payload.length, 1),
@@ -181,14 +178,14 @@ export function readTable(message: Message): NftTable | undefined {
 
 /** @returns the name of a chain; undefined when it is in another table. @throws MalformedMessage */
 export function readChain(message: Message, table: string): string | undefined {
-  if (!isType(message, NFT_MSG_NEWCHAIN)) return undefined;
+  if (!isNew(message, 'chain')) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG);
   return text(attributes, NFTA_TABLE) === table ? text(attributes, NFTA_CHAIN_NAME) : undefined;
 }
 
 /** The answer to `setsRequest` or `setRequest`. @throws MalformedMessage */
 export function readSet(message: Message): NftSet | undefined {
-  if (!isType(message, NFT_MSG_NEWSET)) return undefined;
+  if (!isNew(message, 'set')) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG);
   return {
     name: text(attributes, NFTA_SET_NAME),
@@ -198,7 +195,7 @@ export function readSet(message: Message): NftSet | undefined {
 
 /** The answer to `generationRequest`. @throws MalformedMessage */
 export function readGeneration(message: Message): number | undefined {
-  if (!isType(message, NFT_MSG_NEWGEN)) return undefined;
+  if (!isNew(message, 'generation')) return undefined;
   return optionalNumber(readAttributes(message.payload, NFGENMSG), NFTA_GEN_ID, 4);
 }
 
@@ -222,7 +219,7 @@ export function readNotification(message: Message): NftNotification | undefined 
 
 /** Whether a message answers `elementsRequest`. */
 export function isElements(message: Message): boolean {
-  return isType(message, NFT_MSG_NEWSETELEM);
+  return isNew(message, 'element');
 }
 
 /**
@@ -234,9 +231,9 @@ export function generationOf({ payload }: Message): number {
   return readNumber(payload, NFGENMSG_RESOURCE, payload.length, 2);
 }
 
-/** Whether a message, such as a notification, is one of NFT_MSG_. */
-export function isType(message: Message, type: number): boolean {
-  return message.type === (NFNL_SUBSYS_NFTABLES | type);
+/** Whether a message tells of an object of this kind. */
+export function isNew(message: Message, kind: NftKind): boolean {
+  return message.type === messageType('NEW', kind);
 }
 
 /** @throws MalformedMessage when it is missing. */

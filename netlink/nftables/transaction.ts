@@ -11,14 +11,7 @@ import {
 } from '../core/message.ts';
 import { NFGENMSG, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../core/nfnetlink.ts';
 import { ELEMENT_LIMIT, NFTA_SET_ELEM_LIST_ELEMENTS, writeElement } from './element.ts';
-import {
-  NFT_MSG_DELSETELEM,
-  NFT_MSG_NEWSETELEM,
-  NFTA_SET_NAME,
-  NFTA_TABLE,
-  NLM_F_CREATE,
-  nameBytes,
-} from './message.ts';
+import { messageType, NFTA_SET_NAME, NFTA_TABLE, NLM_F_CREATE, nameBytes } from './message.ts';
 import type { NftChange, NftElement } from './types.ts';
 
 /** linux/netfilter/nfnetlink.h */
@@ -148,10 +141,10 @@ export class TransactionWriter {
       return last;
     }
     this.#finishMessage();
-    const type = action === 'add' ? NFT_MSG_NEWSETELEM : NFT_MSG_DELSETELEM;
+    const type = messageType(action === 'add' ? 'NEW' : 'DEL', 'element');
     const flags = action === 'add' ? NLM_F_CREATE : 0;
     const out = this.#out;
-    this.#message(NFNL_SUBSYS_NFTABLES | type, flags, nfgenmsg(this.#family));
+    this.#message(type, flags, nfgenmsg(this.#family));
     out.value(NFTA_TABLE, this.#table);
     out.value(NFTA_SET_NAME, this.#name(set));
     const index = this.#starts.length - 1;
@@ -165,7 +158,7 @@ export class TransactionWriter {
   #message(type: number, flags: number, payload: Buffer): void {
     const out = this.#out;
     this.#starts.push(out.length);
-    writeHeader(out.bytes, out.length, { type, flags }, 0, 0);
+    writeHeader(out.bytes, out.length, { type, flags }, 0);
     out.length += MESSAGE_HEADER;
     out.append(payload);
   }
