@@ -6,7 +6,7 @@ import { MalformedMessage } from './error.ts';
 
 /** Linux's numbers (sys/socket.h). */
 export const AF_INET = 2;
-export const AF_INET6 = 10;
+const AF_INET6 = 10;
 
 export function addressFamily(family: IpFamily): number {
   return family === 'IPv4' ? AF_INET : AF_INET6;
