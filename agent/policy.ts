@@ -1,5 +1,4 @@
 /** Network policy in a running agent. */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
 import type { InvalidObject } from '../api/errors.ts';
@@ -15,6 +14,7 @@ import type { Events } from '../events/recorder.ts';
 import { definer } from '../metrics/define.ts';
 import { type PolicySources, policyMetrics } from '../metrics/policy.ts';
 import { type NftCommand, nftCommand } from '../nft/command.ts';
+import type { NftMonitor } from '../nft/monitor.ts';
 import { probeScript } from '../policy/compile/skeleton.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyModel } from '../policy/model/model.ts';
@@ -23,7 +23,7 @@ import { UserError } from '../process/errors.ts';
 import type { Log } from '../process/log.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { PolicyFaults } from './policy-faults.ts';
 import { PolicyNames, type PolicyNamesOptions, queueDrops } from './policy-names.ts';
@@ -55,9 +55,6 @@ export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Prom
   return { families, nft };
 }
 
-/** How long others' changes of nf_tables are at most not listened to, while Services are loaded. */
-const LOADING_MS = 10_000;
-
 /** What network policy goes by: Nodes too, which are peers. */
 const KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
 
@@ -65,10 +62,7 @@ export interface PolicyOptions {
   readonly open: OpenPolicy;
   readonly options: Pick<RunOptions, 'policyLogGroup'> & PolicyNamesOptions['options'];
   readonly nodeName: string;
-  /** Sockets of this process that change other tables. */
-  readonly otherPorts: readonly number[];
-  /** What serves Services has been loaded for the first time. */
-  readonly servicesLoaded: Promise<void>;
+  readonly monitor: NftMonitor;
   readonly registry: Registry;
   readonly log: Logger;
   readonly events: Events;
@@ -80,8 +74,6 @@ export interface PolicyOptions {
 export interface PolicyAgent {
   /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
   readonly sink: ObjectSink;
-  /** Of sockets that change nf_tables. */
-  readonly ports: readonly number[];
   /** An object that cannot be read; of any kind. */
   unreadable(problem: InvalidObject, object: UnreadableObject): void;
   /** What is enforced stays so. */
@@ -90,7 +82,7 @@ export interface PolicyAgent {
 
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(options: PolicyOptions): PolicyAgent {
-  const { open, nodeName, otherPorts, servicesLoaded, log, events, unreadable } = options;
+  const { open, nodeName, monitor, log, events, unreadable } = options;
   const { families, nft } = open;
   const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
   const faults = new PolicyFaults(tellOfFaults(log, events));
@@ -129,9 +121,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
     nft,
     timers: systemTimers,
     logGroup: options.options.policyLogGroup,
-    otherPorts,
-    // Not never, should that fail.
-    othersLoaded: Promise.race([servicesLoaded, sleep(LOADING_MS, undefined, { ref: false })]),
+    monitor,
   });
   const unsynced = new Set<Kind>(KINDS);
   const sink: ObjectSink = {
@@ -154,7 +144,6 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   };
   return {
     sink,
-    ports: enforcer.ports,
     unreadable: (problem, object) => tellOfUnreadable(events, problem, object),
     stop: async () => {
       // First who writes by the other.

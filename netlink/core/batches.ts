@@ -1,5 +1,5 @@
 /** Many requests in bounded sends. */
-import { Slices } from '../../sync/time-slice.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
 import { align } from './attribute.ts';
 import type { NetlinkError } from './error.ts';
 import { MESSAGE_HEADER, type Request } from './message.ts';
@@ -52,18 +52,18 @@ function* batches<T>(
   let batch: Request[] = [];
   let bytes = 0;
   let weight = 0;
-  const slices = new Slices();
+  const slice = new TimeSlice();
   for (const item of items) {
     const request = encode(item);
     const own = weigh.of(item);
     const length = MESSAGE_HEADER + align(request.payload.length);
     const isFull = bytes + length > BYTES || weight + own > weigh.most || batch.length === MESSAGES;
-    if ((isFull || slices.isOver()) && batch.length > 0) {
+    if ((isFull || slice.isOver()) && batch.length > 0) {
       yield batch;
       batch = [];
       bytes = 0;
       weight = 0;
-      slices.restart();
+      slice.restart();
     }
     batch.push(request);
     bytes += length;

@@ -1,6 +1,6 @@
 /** The sets of ipset in the kernel. */
 import type { IpFamily } from '../../api/objects.ts';
-import { Slices } from '../../sync/time-slice.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
 import { addressFormatter } from '../core/address.ts';
 import { sendAll } from '../core/batches.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
@@ -191,14 +191,14 @@ interface EncodedChange {
 /** Of everything before anything is sent, so that what cannot be encoded changes nothing. */
 async function encode(changes: readonly SetChange[]): Promise<EncodedChange[]> {
   const messages: EncodedChange[] = [];
-  const slices = new Slices();
+  const slice = new TimeSlice();
   for (const [position, change] of changes.entries()) {
     for (const part of splitRange(change.entry)) {
       const { port = 0, portTo = port } = part;
       const request = entryRequest(change.op, change.set, part);
       messages.push({ change, position, request, weight: portTo - port + 1 });
     }
-    if (slices.isOver()) await slices.turn();
+    if (slice.isOver()) await slice.yield();
   }
   return messages;
 }

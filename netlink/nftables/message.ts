@@ -67,7 +67,6 @@ const NFTA_RULE_CHAIN = 2;
 const NFTA_RULE_EXPRESSIONS = 4;
 const NFTA_RULE_USERDATA = 7;
 const NFTA_SET_FLAGS = 3;
-const NFTA_GEN_ID = 1;
 
 /** NFT_NAME_MAXLEN, with the NUL. */
 const NAME_LENGTH = 256;
@@ -161,11 +160,6 @@ export function elementsRequest(table: NftTable, set: string): Request {
   return inTable('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
-/** Asks for the number of the generation. */
-export function generationRequest(): Request {
-  return netfilterRequest(messageType('GET', 'generation'), NFPROTO_UNSPEC, []);
-}
-
 /** @returns undefined for a message of another kind. @throws MalformedMessage */
 export function readTable(message: Message): NftTable | undefined {
   if (!isNew(message, 'table')) return undefined;
@@ -191,12 +185,6 @@ export function readSet(message: Message): NftSet | undefined {
     name: text(attributes, NFTA_SET_NAME),
     flags: optionalNumber(attributes, NFTA_SET_FLAGS, 4) ?? 0,
   };
-}
-
-/** The answer to `generationRequest`. @throws MalformedMessage */
-export function readGeneration(message: Message): number | undefined {
-  if (!isNew(message, 'generation')) return undefined;
-  return optionalNumber(readAttributes(message.payload, NFGENMSG), NFTA_GEN_ID, 4);
 }
 
 /**

@@ -17,8 +17,6 @@ import type { NftChange, NftElement } from './types.ts';
 /** linux/netfilter/nfnetlink.h */
 const NFNL_MSG_BATCH_BEGIN = 16;
 const NFNL_MSG_BATCH_END = 17;
-/** Attribute of the former: the generation that must still be. */
-const NFNL_BATCH_GENID = 1;
 /** The header of both. */
 const FRAME = nfgenmsg(0, NFNL_SUBSYS_NFTABLES >> 8);
 
@@ -49,7 +47,7 @@ interface RefusedElements {
 /**
  * Writes a transaction of nf_tables into one buffer, element by element:
  *
- *     BATCH_BEGIN [generation]
+ *     BATCH_BEGIN
  *     NEWSETELEM or DELSETELEM { table, set, { { key, key end, data }, ... } }, as many as it takes
  *     BATCH_END
  *
@@ -64,15 +62,11 @@ export class TransactionWriter {
   readonly #out = new AttributeWriter();
   #elements = 0;
 
-  /**
-   * @param generation It has to be that still when the transaction arrives, or it fails (ERESTART).
-   * @throws RangeError for a name that no table can have.
-   */
-  constructor(family: number, table: string, generation?: number) {
+  /** @throws RangeError for a name that no table can have. */
+  constructor(family: number, table: string) {
     this.#family = family;
     this.#table = nameBytes(table);
     this.#message(NFNL_MSG_BATCH_BEGIN, 0, FRAME);
-    if (generation !== undefined) this.#out.u32(NFNL_BATCH_GENID, generation);
   }
 
   /** Messages so far, of which the first opens the transaction. */
