@@ -7,17 +7,14 @@ import type { Message } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
 import { addressLink, listLinks, type NodeAddress, type NodeLinks } from './rtnetlink.ts';
 
-export interface AddressWatchOptions {
+interface AddressWatchOptions {
   /**
    * Name of a link whose addresses do not count: nothing is listed when one of thousands that this
    * process keeps there comes or goes.
    */
   readonly ignoredLink?: string;
-  /**
-   * Hears of a failed look at the addresses, which is tried again, and of what `onChange` threw.
-   * Default: a warning of the process.
-   */
-  readonly onError?: (error: unknown) => void;
+  /** Hears of a failed look at the addresses, which is tried again, and of what `onChange` threw. */
+  readonly onError: (error: unknown) => void;
 }
 
 export interface AddressWatch {
@@ -38,7 +35,7 @@ const BACKOFF = { first: 100, max: 10_000 };
  */
 export async function watchAddresses(
   onChange: (addresses: readonly NodeAddress[]) => void,
-  { ignoredLink, onError = warn }: AddressWatchOptions = {},
+  { ignoredLink, onError }: AddressWatchOptions,
 ): Promise<AddressWatch> {
   const notifications = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 1 << 20 });
   let current: string | undefined;
@@ -102,8 +99,4 @@ export async function watchAddresses(
 /** Links too, so that a link without addresses that comes or goes counts as a change. */
 function fingerprint({ names, addresses }: NodeLinks): string {
   return JSON.stringify([[...names].sort(([a], [b]) => a - b), addresses]);
-}
-
-function warn(error: unknown): void {
-  process.emitWarning(error instanceof Error ? error : String(error));
 }
