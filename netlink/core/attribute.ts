@@ -24,7 +24,7 @@ export function align(length: number): number {
 const NO_HEADER: Buffer = Buffer.alloc(0);
 
 /**
- * @param header Of the protocol, in front of the attributes.
+ * @param header Of the protocol, in front of the attributes; a multiple of 4 bytes.
  * @throws RangeError when an attribute does not fit into its 16-bit length.
  */
 export function encodeAttributes(attributes: readonly Attribute[], header = NO_HEADER): Buffer {

@@ -5,6 +5,8 @@ import { readU16, readU32, writeU16, writeU32 } from './host.ts';
 
 /** struct nlmsghdr of linux/netlink.h: u32 length, u16 type, u16 flags, u32 sequence, u32 port. */
 export const MESSAGE_HEADER = 16;
+/** Offset of the port. */
+export const MESSAGE_PORT = 12;
 
 /** Flags of linux/netlink.h, as far as they are used. */
 export const NLM_F_REQUEST = 0x01;
@@ -86,7 +88,7 @@ export function writeHeader(
   writeU16(bytes, type, start + 4);
   writeU16(bytes, flags | NLM_F_REQUEST, start + 6);
   writeU32(bytes, 0, start + 8);
-  writeU32(bytes, 0, start + 12);
+  writeU32(bytes, 0, start + MESSAGE_PORT);
 }
 
 /**
@@ -107,7 +109,7 @@ export function readMessages(bytes: Buffer): Message[] {
       type: readU16(bytes, offset + 4),
       flags: readU16(bytes, offset + 6),
       sequence: readU32(bytes, offset + 8),
-      port: readU32(bytes, offset + 12),
+      port: readU32(bytes, offset + MESSAGE_PORT),
       payload: bytes.subarray(offset + MESSAGE_HEADER, offset + length),
     });
     // Not align(): beyond 2^31 it would turn negative, and the loop would never end.
