@@ -1,3 +1,7 @@
+/**
+ * The folder netlink/ speaks netlink with the kernel: sockets and what all protocols share in core/, the messages of
+ * each protocol in a folder of its own. This is the socket.
+ */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { type Ack, readAck } from './ack.ts';
@@ -18,6 +22,7 @@ import {
   NLMSG_ERROR,
   numberMessages,
   type PackedMessages,
+  packMessages,
   type Request,
 } from './message.ts';
 
@@ -86,12 +91,8 @@ export class NetlinkSocket {
     const last = requests.at(-1);
     if (last === undefined) return Promise.resolve([]);
     const acknowledged = { ...last, flags: (last.flags ?? 0) | NLM_F_ACK };
-    return this.#serialised(() => {
-      const first = this.#number(requests.length);
-      const bytes = encodeMessages([...requests.slice(0, -1), acknowledged], first);
-      const types = requests.map(({ type }) => type);
-      return this.#send(bytes, first, types, (index) => index === requests.length - 1);
-    });
+    const pack = async () => packMessages([...requests.slice(0, -1), acknowledged]);
+    return this.#send(pack, (index) => index === requests.length - 1);
   }
 
   /**
@@ -102,16 +103,8 @@ export class NetlinkSocket {
    * @throws NetlinkError as `batch` does; whatever `pack` throws.
    */
   transaction(pack: () => Promise<PackedMessages>): Promise<Refusal[]> {
-    return this.#serialised(async () => {
-      const packed = await pack();
-      const { bytes, starts } = packed;
-      const first = this.#number(starts.length);
-      numberMessages(packed, first);
-      const types = starts.map((start) => readU16(bytes, start + 4));
-      // A refusal of the whole may be the only answer.
-      const isLast = (index: number) => index === starts.length - 2 || index === 0;
-      return await this.#send(bytes, first, types, isLast);
-    });
+    // A refusal of the whole may be the only answer.
+    return this.#send(pack, (index, count) => index === count - 2 || index === 0);
   }
 
   /**
@@ -205,24 +198,28 @@ export class NetlinkSocket {
     return first;
   }
 
-  /** Sends messages numbered from `first` on, and collects refusals up to the last answer. */
-  async #send(
-    bytes: Buffer,
-    first: number,
-    types: readonly number[],
-    isLast: (index: number) => boolean,
+  /** Sends messages, and collects refusals up to the last answer. */
+  #send(
+    pack: () => Promise<PackedMessages>,
+    isLast: (index: number, count: number) => boolean,
   ): Promise<Refusal[]> {
-    const refusals: Refusal[] = [];
-    await this.#exchange(`netlink message ${types.at(-1)}`, bytes, false, (message) => {
-      if (message.type !== NLMSG_ERROR) return false;
-      const index = (message.sequence - first) >>> 0;
-      const type = types[index];
-      if (type === undefined) return false;
-      const ack = readAck(message);
-      if (ack.errno !== 0) refusals.push({ index, error: refused(`netlink message ${type}`, ack) });
-      return isLast(index);
+    return this.#serialised(async () => {
+      const packed = await pack();
+      const { bytes, starts } = packed;
+      const first = this.#number(starts.length);
+      numberMessages(packed, first);
+      const operation = (start = 0) => `netlink message ${readU16(bytes, start + 4)}`;
+      const refusals: Refusal[] = [];
+      await this.#exchange(operation(starts.at(-1)), bytes, false, (message) => {
+        const index = (message.sequence - first) >>> 0;
+        if (message.type !== NLMSG_ERROR || index >= starts.length) return false;
+        const ack = readAck(message);
+        if (ack.errno !== 0)
+          refusals.push({ index, error: refused(operation(starts[index]), ack) });
+        return isLast(index, starts.length);
+      });
+      return refusals;
     });
-    return refusals;
   }
 
   /** @returns undefined when the table changed meanwhile. */
@@ -344,6 +341,19 @@ export class NetlinkSocket {
       }
       onMessages(messages);
     }
+  }
+}
+
+/** Runs with a socket that is closed afterwards. @throws NetlinkError; whatever `use` throws. */
+export async function withSocket<T>(
+  protocol: number,
+  use: (socket: NetlinkSocket) => Promise<T>,
+): Promise<T> {
+  const socket = new NetlinkSocket(protocol);
+  try {
+    return await use(socket);
+  } finally {
+    await socket.close();
   }
 }
 

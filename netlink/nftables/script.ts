@@ -1,3 +1,4 @@
+/** A transaction of many steps, and what a refusal of it is about. */
 import { TimeSlice } from '../../sync/time-slice.ts';
 import type { NetlinkError } from '../core/error.ts';
 import type { Request } from '../core/message.ts';

@@ -3,10 +3,19 @@ import type { IpFamily } from '../../api/objects.ts';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { addressFamily } from '../core/address.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
-import { EINTR, EINVAL, ENOENT, EPROTONOSUPPORT, hasErrno, NetlinkError } from '../core/error.ts';
+import {
+  EINTR,
+  ENOENT,
+  existing,
+  hasErrno,
+  NetlinkError,
+  NO_SUBSYSTEM,
+  named,
+} from '../core/error.ts';
 import type { Message, Request } from '../core/message.ts';
-import { NetlinkSocket } from '../core/socket.ts';
+import { NetlinkSocket, withSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
+import { visitElements } from './element.ts';
 import {
   chainsRequest,
   deleteChainRequest,
@@ -23,7 +32,6 @@ import {
   setsRequest,
   tableRequest,
   tablesRequest,
-  visitElements,
 } from './message.ts';
 import { NftRefusedError, Script } from './script.ts';
 import { TransactionWriter } from './transaction.ts';
@@ -262,9 +270,10 @@ export class NfTables {
   ): Promise<T[] | undefined> {
     const { name } = this.#table;
     const table = this.#socket.get(tableRequest(this.#table), readTable);
-    if ((await existing(named(`table ${name}`, table))) === undefined) return undefined;
+    const found = await existing(named(`table ${name}`, table), ENOENT);
+    if (found === undefined) return undefined;
     const dump = () => named(`${what} of ${name}`, this.#socket.dump(request, pick));
-    return await existing(queue.run(dump));
+    return await existing(queue.run(dump), ENOENT);
   }
 }
 
@@ -274,10 +283,9 @@ export class NfTables {
  */
 export async function listTables(): Promise<NftTable[]> {
   try {
-    return await withSocket((socket) => socket.dump(tablesRequest(), readTable));
+    return await withSocket(NETLINK_NETFILTER, (socket) => socket.dump(tablesRequest(), readTable));
   } catch (error) {
-    // It has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg).
-    if (hasErrno(error, EPROTONOSUPPORT) || hasErrno(error, EINVAL)) return [];
+    if (hasErrno(error, ...NO_SUBSYSTEM)) return [];
     throw error;
   }
 }
@@ -289,7 +297,9 @@ export async function listTables(): Promise<NftTable[]> {
 export async function deleteTable(table: NftTable): Promise<void> {
   const writer = new TransactionWriter(table.family, table.name);
   writer.append(deleteTableRequest(table));
-  const [refusal] = await withSocket((socket) => socket.transaction(async () => writer.finish()));
+  const [refusal] = await withSocket(NETLINK_NETFILTER, (socket) =>
+    socket.transaction(async () => writer.finish()),
+  );
   if (refusal !== undefined && refusal.error.errno !== ENOENT) {
     throw new NftRefusedError(refusal.error);
   }
@@ -298,33 +308,4 @@ export async function deleteTable(table: NftTable): Promise<void> {
 function isNothing(step: NftStep): boolean {
   if ('elements' in step) return step.elements.length === 0;
   return step.action === 'remove' && step.chains.length === 0;
-}
-
-/** Gives errors of the kernel an operation that tells more than the number of a message. */
-async function named<T>(operation: string, work: Promise<T>): Promise<T> {
-  try {
-    return await work;
-  } catch (error) {
-    if (!(error instanceof NetlinkError)) throw error;
-    throw new NetlinkError(operation, error.errno, error.extendedAck, { cause: error });
-  }
-}
-
-/** undefined when the kernel says that there is no such thing. */
-async function existing<T>(work: Promise<T>): Promise<T | undefined> {
-  try {
-    return await work;
-  } catch (error) {
-    if (hasErrno(error, ENOENT)) return undefined;
-    throw error;
-  }
-}
-
-async function withSocket<T>(use: (socket: NetlinkSocket) => Promise<T>): Promise<T> {
-  const socket = new NetlinkSocket(NETLINK_NETFILTER);
-  try {
-    return await use(socket);
-  } finally {
-    await socket.close();
-  }
 }

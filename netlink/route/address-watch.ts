@@ -1,3 +1,5 @@
+/** Follows the addresses of the node, by notifications of rtnetlink and fresh dumps. */
+import { MulticastGroups } from 'netlink/dist/rt/structs.js';
 import { Loop } from '../../sync/loop.ts';
 import { systemTimers } from '../../sync/timers.ts';
 import { NETLINK_ROUTE } from '../core/descriptor.ts';
@@ -5,28 +7,20 @@ import type { Message } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
 import { addressLink, listLinks, type NodeAddress, type NodeLinks } from './rtnetlink.ts';
 
-export interface AddressWatchOptions {
+interface AddressWatchOptions {
   /**
    * Name of a link whose addresses do not count: nothing is listed when one of thousands that this
    * process keeps there comes or goes.
    */
   readonly ignoredLink?: string;
-  /**
-   * Hears of a failed look at the addresses, which is tried again, and of what `onChange` threw.
-   * Default: a warning of the process.
-   */
-  readonly onError?: (error: unknown) => void;
+  /** Hears of a failed look at the addresses, which is tried again, and of what `onChange` threw. */
+  readonly onError: (error: unknown) => void;
 }
 
 export interface AddressWatch {
   /** No call follows. Resolves when the socket is closed. */
   close(): Promise<void>;
 }
-
-/** Multicast groups of linux/rtnetlink.h. */
-const RTNLGRP_LINK = 1;
-const RTNLGRP_IPV4_IFADDR = 5;
-const RTNLGRP_IPV6_IFADDR = 9;
 
 /** Milliseconds. One `ip link del` makes a handful of notifications, a CNI plugin dozens. */
 const COALESCE = 50;
@@ -41,7 +35,7 @@ const BACKOFF = { first: 100, max: 10_000 };
  */
 export async function watchAddresses(
   onChange: (addresses: readonly NodeAddress[]) => void,
-  { ignoredLink, onError = warn }: AddressWatchOptions = {},
+  { ignoredLink, onError }: AddressWatchOptions,
 ): Promise<AddressWatch> {
   const notifications = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 1 << 20 });
   let current: string | undefined;
@@ -83,7 +77,7 @@ export async function watchAddresses(
 
   try {
     const heard = () => loop.request();
-    const groups = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
+    const groups = [MulticastGroups.LINK, MulticastGroups.IPV4_IFADDR, MulticastGroups.IPV6_IFADDR];
     const isIgnored = (message: Message) =>
       ignoredIndex !== undefined && addressLink(message) === ignoredIndex;
     notifications.subscribe(
@@ -105,8 +99,4 @@ export async function watchAddresses(
 /** Links too, so that a link without addresses that comes or goes counts as a change. */
 function fingerprint({ names, addresses }: NodeLinks): string {
   return JSON.stringify([[...names].sort(([a], [b]) => a - b), addresses]);
-}
-
-function warn(error: unknown): void {
-  process.emitWarning(error instanceof Error ? error : String(error));
 }

@@ -10,6 +10,7 @@ import {
   type PackedMessages,
   readMessages,
 } from '../../../netlink/core/message.ts';
+import { visitElements } from '../../../netlink/nftables/element.ts';
 import {
   chainsRequest,
   deleteTableRequest,
@@ -23,7 +24,6 @@ import {
   setRequest,
   tableRequest,
   tablesRequest,
-  visitElements,
 } from '../../../netlink/nftables/message.ts';
 import { TransactionWriter } from '../../../netlink/nftables/transaction.ts';
 import type { NftElement, NftVerdict } from '../../../netlink/nftables/types.ts';

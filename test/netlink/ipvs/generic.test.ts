@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { NETLINK_GENERIC } from '../../../netlink/core/descriptor.ts';
 import { MalformedMessage } from '../../../netlink/core/error.ts';
-import { familyType, genericPayload, readGeneric } from '../../../netlink/core/generic.ts';
 import { NetlinkSocket } from '../../../netlink/core/socket.ts';
+import { familyType, genericPayload, readGeneric } from '../../../netlink/ipvs/generic.ts';
 
 describe('generic netlink', () => {
   let socket: NetlinkSocket;

@@ -1,7 +1,9 @@
-import { type Attribute, encodeAttributes, readAttributes } from './attribute.ts';
-import { ENOENT, MalformedMessage, NetlinkError } from './error.ts';
-import { readU16 } from './host.ts';
-import type { NetlinkSocket } from './socket.ts';
+/** Generic netlink, under which IPVS is one family of many. */
+import { type Attribute, encodeAttributes, readAttributes, required } from '../core/attribute.ts';
+import { ENOENT, existing, MalformedMessage } from '../core/error.ts';
+import { readU16 } from '../core/host.ts';
+import type { NetlinkSocket } from '../core/socket.ts';
+import { nulText } from '../core/text.ts';
 
 /** struct genlmsghdr of linux/genetlink.h: u8 command, u8 version, u16 reserved. */
 const GENL_HEADER = 4;
@@ -16,10 +18,7 @@ const CTRL_ATTR_FAMILY_NAME = 2;
 
 /** The payload of a message of generic netlink. */
 export function genericPayload(command: number, attributes: readonly Attribute[]): Buffer {
-  const header = Buffer.allocUnsafe(GENL_HEADER).fill(0);
-  header.writeUInt8(command, 0);
-  header.writeUInt8(VERSION, 1);
-  return Buffer.concat([header, encodeAttributes(attributes)]);
+  return encodeAttributes(attributes, Buffer.from([command, VERSION, 0, 0]));
 }
 
 /**
@@ -40,17 +39,11 @@ export function readGeneric(payload: Buffer): Map<number, Buffer> {
  * @returns undefined when the kernel has no such family.
  * @throws NetlinkError, MalformedMessage
  */
-export async function familyType(socket: NetlinkSocket, name: string): Promise<number | undefined> {
-  const attributes = [{ type: CTRL_ATTR_FAMILY_NAME, value: Buffer.from(`${name}\0`) }];
-  const payload = genericPayload(CTRL_CMD_GETFAMILY, attributes);
-  try {
-    return await socket.get({ type: GENL_ID_CTRL, payload }, ({ payload }) => {
-      const id = readGeneric(payload).get(CTRL_ATTR_FAMILY_ID);
-      if (id === undefined || id.length < 2) throw new MalformedMessage('family without a number');
-      return readU16(id, 0);
-    });
-  } catch (error) {
-    if (error instanceof NetlinkError && error.errno === ENOENT) return undefined;
-    throw error;
-  }
+export function familyType(socket: NetlinkSocket, name: string): Promise<number | undefined> {
+  const attributes = [{ type: CTRL_ATTR_FAMILY_NAME, value: nulText(name) }];
+  const request = { type: GENL_ID_CTRL, payload: genericPayload(CTRL_CMD_GETFAMILY, attributes) };
+  const type = socket.get(request, ({ payload }) =>
+    readU16(required(readGeneric(payload), 'generic netlink', CTRL_ATTR_FAMILY_ID, 2), 0),
+  );
+  return existing(type, ENOENT);
 }
