@@ -23,6 +23,7 @@ export interface Refused<T> {
  * needed; the event loop goes round between two sends, each of which runs in the thread pool, and
  * to make the messages of one may not hold it for long (500 of IPVS took 5 ms in user-mode-linux, 230 ms when cold).
  * @param weigh How much work the message of an item is for the kernel, and how much one send may be.
+ * @param slice ends a send, too; for tests.
  * @returns those that were refused, in order; the others are done all the same.
  * @throws NetlinkError when the fate of a send is not known; what follows it is not sent.
  */
@@ -31,10 +32,11 @@ export async function sendAll<T>(
   items: readonly T[],
   encode: (item: T) => Request,
   weigh: { of: (item: T) => number; most: number } = { of: () => 1, most: MESSAGES },
+  slice: Pick<TimeSlice, 'isOver' | 'restart'> = new TimeSlice(),
 ): Promise<Refused<T>[]> {
   const refused: Refused<T>[] = [];
   let start = 0;
-  for (const batch of batches(items, encode, weigh)) {
+  for (const batch of batches(items, encode, weigh, slice)) {
     for (const { index, error } of await socket.batch(batch)) {
       const item = items[start + index];
       if (item !== undefined) refused.push({ item, error });
@@ -48,11 +50,11 @@ function* batches<T>(
   items: readonly T[],
   encode: (item: T) => Request,
   weigh: { of: (item: T) => number; most: number },
+  slice: Pick<TimeSlice, 'isOver' | 'restart'>,
 ): Generator<Request[]> {
   let batch: Request[] = [];
   let bytes = 0;
   let weight = 0;
-  const slice = new TimeSlice();
   for (const item of items) {
     const request = encode(item);
     const own = weigh.of(item);
