@@ -23,6 +23,7 @@ import { openPolicy, retirePolicy, startPolicy } from '../agent/policy.ts';
 import { tellOnServices } from '../agent/service-events.ts';
 import { checkSource, createSource } from '../agent/source.ts';
 import { trackStartup } from '../agent/startup.ts';
+import { IPVS_DEVICE } from '../api/vip-device.ts';
 import { loadConfiguration } from '../config/configuration.ts';
 import { formatNotice } from '../config/errors.ts';
 import { flagValues } from '../config/flag-values.ts';
@@ -32,7 +33,6 @@ import { toConfiguration } from '../config/write.ts';
 import { NodeCensus } from '../endpoints/node-census.ts';
 import { nodeRef, serviceRef } from '../events/event.ts';
 import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
-import { IPVS_DEVICE } from '../ipvs/device.ts';
 import type { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics, startFamily } from '../metrics/metrics.ts';
@@ -44,7 +44,7 @@ import { setOomScore } from '../process/oom-score.ts';
 import { requireNetAdmin } from '../process/rights.ts';
 import { serve } from '../process/serve.ts';
 import { stopSignal } from '../process/stop-signal.ts';
-import { addVersionFlag, VERSION } from '../process/version.ts';
+import { VERSION } from '../process/version.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
@@ -55,6 +55,7 @@ import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
 import { systemTimers } from '../sync/loop.ts';
 import { Takeover } from '../takeover/takeover.ts';
+import { addVersionFlag } from './version.ts';
 
 /**
  * Milliseconds after which a stopping agent exits even if a part of it hangs. The kubelet kills it after

@@ -1,11 +1,11 @@
 /** Settings of `portwide run` only, which do not affect the rules. */
-import { VARIANTS, type Variant } from '../iptables/variants.ts';
+import type { LogFormat } from '../process/log.ts';
 import { boolean, choice, count, duration, file, integer, optional, text } from './kinds.ts';
+import { VARIANTS, type Variant } from './mode-values.ts';
 import { bindAddress } from './network-kinds.ts';
 import { setting } from './setting.ts';
 
-export const LOG_FORMATS = ['text', 'json'] as const;
-export type LogFormat = (typeof LOG_FORMATS)[number];
+const LOG_FORMATS: readonly LogFormat[] = ['text', 'json'];
 
 const period = duration({ zero: false });
 const least = duration({ zero: true });

@@ -1,7 +1,7 @@
 /** Settings that determine the rules of a node; `run` and `render` share them. */
-import type { AllPortsBy } from '../ipvs/plan.ts';
 import { boolean, choice, choiceOr, integer, optional } from './kinds.ts';
 import { FEATURE_GATES, featureGates } from './map-kinds.ts';
+import type { AllPortsBy } from './mode-values.ts';
 import {
   address,
   cidrs,

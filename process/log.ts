@@ -1,5 +1,4 @@
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
-import type { LogFormat } from '../config/agent-settings.ts';
 import { textLine } from './log-text.ts';
 
 /** As much of a logger as small parts need; pino's is one. */
@@ -13,6 +12,8 @@ export interface Log {
 export interface DebugLog extends Log {
   debug(details: object, message: string): void;
 }
+
+export type LogFormat = 'text' | 'json';
 
 export interface LogOptions {
   /** Verbosity (`-v`). From 3 on, errors include their stacks and level debug is logged. */

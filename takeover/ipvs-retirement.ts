@@ -1,5 +1,5 @@
 import type { Logger } from 'pino';
-import { IPVS_DEVICE } from '../ipvs/device.ts';
+import { IPVS_DEVICE } from '../api/vip-device.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import { findLink } from '../netlink/route/links.ts';
 import { clearIpvs, deleteIpvsDevice, destroySets, retireServices } from './ipvs.ts';

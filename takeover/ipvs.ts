@@ -1,6 +1,6 @@
 import { cidrContains } from '../api/addresses.ts';
 import { IP_FAMILIES } from '../api/objects.ts';
-import { IPVS_DEVICE } from '../ipvs/device.ts';
+import { IPVS_DEVICE } from '../api/vip-device.ts';
 import { isOwnService } from '../ipvs/items.ts';
 import { allSetNames, kernelName } from '../ipvs/sets.ts';
 import { ENOENT, hasErrno, UnsupportedError } from '../netlink/core/error.ts';
