@@ -2,6 +2,7 @@ import type { Logger } from 'pino';
 import { configure } from '../config/configure.ts';
 import type { FlagTexts } from '../config/flags.ts';
 import type { ConfigFile } from '../config/notices.ts';
+import type { RunOptions } from '../config/settings.ts';
 import { type ConfigChanges, NO_CONFIG_CHANGES } from '../metrics/portwide.ts';
 import { systemTimers, type Timers } from '../sync/loop.ts';
 import { watchConfig } from './config-watch.ts';
@@ -13,11 +14,10 @@ export const CONFIGURATION_CHANGED = 75;
 export interface ConfigRestartOptions {
   readonly file: ConfigFile;
   readonly texts: FlagTexts;
-  /** Milliseconds: `--config-restart-jitter`. */
-  readonly jitter: number;
+  readonly options: Pick<RunOptions, 'configRestartJitter'>;
   readonly log: Logger;
   /** Ends the process. */
-  readonly exit?: (status: number) => void;
+  readonly exit: (status: number) => void;
   readonly timers?: Timers;
   /** From 0 up to and without 1. */
   readonly random?: () => number;
@@ -34,18 +34,18 @@ export interface ConfigRestart {
  * Ends the process when the configuration file changes, as kube-proxy does; the kubelet or systemd starts it
  * again with the new content. Differs from kube-proxy in two ways. Content that the agent could not start with is
  * ignored, because one mistake would stop the agents of all nodes. And each agent waits for a random part of
- * `jitter`, because a ConfigMap changes on all nodes at once and every start lists all Services.
+ * `--config-restart-jitter`, because a ConfigMap changes on all nodes at once and every start lists all Services.
  */
-export function restartOnChange(options: ConfigRestartOptions): ConfigRestart {
-  const { file, texts, jitter, log, exit = process.exit, random = Math.random } = options;
+export function restartOnChange(given: ConfigRestartOptions): ConfigRestart {
+  const { file, texts, options, log, exit, timers = systemTimers, random = Math.random } = given;
   const { path } = file;
   const counts = { ...NO_CONFIG_CHANGES.counts };
   let isPending = false;
   const stop = watchConfig({
     file,
     check: async (content) => checkSource(configure(texts, { path, content }).options),
-    delayMs: () => Math.round(random() * jitter),
-    timers: options.timers ?? systemTimers,
+    delayMs: () => Math.round(random() * options.configRestartJitter),
+    timers,
     onUnusable: (reason) => {
       counts.unusable += 1;
       log.error(

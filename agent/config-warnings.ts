@@ -1,8 +1,12 @@
+/** Warnings about settings that may not be as they were meant. */
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
+import type { Log } from '../process/log.ts';
+import type { RouteTable } from '../proxier/route-table.ts';
 import { mentionsFamily } from '../services/node-port-addresses.ts';
-import { nodeIpOverride } from './node-setup.ts';
+import type { OpenMode } from './mode.ts';
+import { nodeIpOverride, warnOfBridge } from './node-setup.ts';
 
 export interface ConfigWarningOptions {
   readonly options: Pick<
@@ -26,6 +30,21 @@ export interface ConfigWarning {
  */
 export function configWarnings(given: ConfigWarningOptions): ConfigWarning[] {
   return [...nodePortWarnings(given), ...clusterCidrWarnings(given)];
+}
+
+/** Logs what of the node and of the settings may keep Services from being served as meant. */
+export async function warnOfSettings(given: {
+  readonly options: RunOptions;
+  readonly openMode: OpenMode;
+  readonly nodePorts: RunOptions['nodeportAddresses'];
+  readonly table: Pick<RouteTable, 'node'>;
+  readonly log: Log;
+}): Promise<void> {
+  const { openMode, table, log } = given;
+  await warnOfBridge(openMode.families, log);
+  for (const { setting, message } of configWarnings({ ...given, node: table.node })) {
+    log.warn({ setting }, `${setting} ${message}`);
+  }
 }
 
 function nodePortWarnings({ options, nodePorts, node }: ConfigWarningOptions): ConfigWarning[] {

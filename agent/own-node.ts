@@ -1,6 +1,11 @@
+/** The Node object of this node: what its start waits for, and what is warned of while it is missing. */
 import type { Node } from '../api/objects.ts';
+import type { RunOptions } from '../config/settings.ts';
+import type { Metrics } from '../metrics/metrics.ts';
 import type { Log } from '../process/log.ts';
-import type { Timers } from '../sync/loop.ts';
+import { systemTimers, type Timers } from '../sync/loop.ts';
+import { nodeIpOverride } from './node-setup.ts';
+import type { AgentObjects } from './objects.ts';
 
 /** Milliseconds that the agent waits for its Node at the start; as kube-proxy (NodeManager). */
 const PATIENCE = 30_000;
@@ -111,4 +116,29 @@ export class OwnNode {
       : '';
     return `there is no Node "${name}"${hint}: ${missed.join('; ')}`;
   }
+}
+
+/** The Node of a running agent, followed from now on. */
+export function followOwnNode(
+  given: AgentObjects & {
+    readonly options: RunOptions;
+    readonly nodeName: string;
+    readonly nodePorts: RunOptions['nodeportAddresses'];
+    readonly metrics: Metrics;
+    readonly log: Log;
+  },
+): OwnNode {
+  const { options, nodeName, nodePorts, table, changes, metrics, log } = given;
+  const ownNode = new OwnNode({
+    name: nodeName,
+    isRequired: options.manifests === undefined,
+    givesNodePorts: nodePorts.includes('primary') && nodeIpOverride(options) === undefined,
+    log,
+    timers: systemTimers,
+    onMissing: (isMissing) => metrics.nodeMissing.set(isMissing ? 1 : 0),
+  });
+  changes.on('change', () => {
+    if (table.isSynced) ownNode.update(table.node);
+  });
+  return ownNode;
 }

@@ -2,7 +2,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
-import type { InvalidObject } from '../api/errors.ts';
 import {
   type ApiObject,
   IP_FAMILIES,
@@ -21,7 +20,6 @@ import { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS } from '../policy/model/shape.ts';
 import { UserError } from '../process/errors.ts';
 import type { Log } from '../process/log.ts';
-import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { systemTimers } from '../sync/loop.ts';
 import { removePolicyTables } from '../takeover/policy-tables.ts';
@@ -34,7 +32,7 @@ import {
   queueDrops,
   removeDnsQueues,
 } from './policy-names.ts';
-import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from './policy-observer.ts';
+import { createPolicyObserver, tellOfFaults } from './policy-observer.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
 export interface OpenPolicy {
@@ -89,8 +87,6 @@ export interface PolicyAgent {
   readonly sink: ObjectSink;
   /** Of sockets that change nf_tables. */
   readonly ports: readonly number[];
-  /** An object that cannot be read; of any kind. */
-  unreadable(problem: InvalidObject, object: UnreadableObject): void;
   /** What is enforced stays so. */
   stop(): Promise<void>;
 }
@@ -162,7 +158,6 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   return {
     sink,
     ports: enforcer.ports,
-    unreadable: (problem, object) => tellOfUnreadable(events, problem, object),
     stop: async () => {
       // First who writes by the other.
       await names.close();

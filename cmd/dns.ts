@@ -23,8 +23,8 @@ import type { AddressWatch } from '../netlink/route/address-watch.ts';
 import { UserError } from '../process/errors.ts';
 import { createLog } from '../process/log.ts';
 import { serve } from '../process/serve.ts';
+import { stopSignal } from '../process/shutdown.ts';
 import { giveSpareMemoryBack } from '../process/spare-memory.ts';
-import { stopSignal } from '../process/stop-signal.ts';
 import { VERSION } from '../process/version.ts';
 import { dnsResources } from '../sources/kubernetes/resources.ts';
 

@@ -33,7 +33,7 @@ describe('an agent whose configuration file changes', () => {
     restart = restartOnChange({
       file: { path, content: HEAD },
       texts: { manifests: directory },
-      jitter,
+      options: { configRestartJitter: jitter },
       log: pino({ base: null }, { write: (line) => log.push(JSON.parse(line)) }),
       exit: (status) => statuses.push(status),
       timers,

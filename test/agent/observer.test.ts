@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { tellOnServices } from '../../agent/service-events.ts';
+import { AgentEvents } from '../../agent/events.ts';
 import { service } from '../fixtures.ts';
 import { fakeAgent, type LogLine } from '../metrics/agent.ts';
 
@@ -109,9 +109,9 @@ describe('Events on Services', () => {
       field: 'spec.x',
       message: 'no',
     } as const;
-    tellOnServices(events, (key) => `uid of ${key}`, 'node-a', {
+    const table = { service: (key: string) => service({ key, uid: `uid of ${key}` }) };
+    new AgentEvents(events, 'node-a', table).refusals({
       raised: [refusal, { ...refusal, reason: 'NodeAddress' }],
-      cleared: [refusal],
       warnings: [{ serviceKey: 'c/d', message: 'spec.y: beware' }],
     });
     const ref = (namespace: string, name: string) => ({

@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pino } from 'pino';
-import { metricSources } from '../../agent/metric-sources.ts';
+import { Numbers } from '../../agent/numbers.ts';
 import { createObserver } from '../../agent/observer.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
@@ -61,16 +61,11 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     onChange: () => proxier.request(),
   });
   const kept: Kept[] = [];
-  const metrics = createMetrics(
-    metricSources(
-      table,
-      () => backends,
-      () => [['IPv4', 3]],
-      { kept: () => kept },
-    ),
-    '1.2.3',
-    [{ name: 'AllPorts', stage: 'BETA', isEnabled: true }],
-  );
+  const numbers = new Numbers(table, { kept: () => kept });
+  numbers.register({ backends, localhost: { listeners: () => [['IPv4', 3]] } });
+  const metrics = createMetrics(numbers, '1.2.3', [
+    { name: 'AllPorts', stage: 'BETA', isEnabled: true },
+  ]);
   for (const { family } of backends) startFamily(metrics, family);
   const log: LogLine[] = [];
   const told: RefusalChanges[] = [];

@@ -1,0 +1,89 @@
+/**
+ * `portwide run`: its parts, in the order in which they are made and stopped. agent/ holds these parts; each is given all
+ * that it needs when it is made, and tells later ones of changes by `ObjectChanges`.
+ */
+import type { Logger } from 'pino';
+import type { LoadedConfiguration } from '../config/configuration.ts';
+import type { FlagTexts } from '../config/flags.ts';
+import { NodeCensus } from '../endpoints/node-census.ts';
+import { requireNetAdmin } from '../process/rights.ts';
+import { Shutdown } from '../process/shutdown.ts';
+import { systemTimers } from '../sync/loop.ts';
+import { Takeover } from '../takeover/takeover.ts';
+import { restartOnChange } from './config-restart.ts';
+import { warnOfSettings } from './config-warnings.ts';
+import { startHealth } from './health.ts';
+import { createInputs } from './inputs.ts';
+import { Numbers } from './numbers.ts';
+import { createObjects } from './objects.ts';
+import { followOwnNode } from './own-node.ts';
+import { prepareNode } from './prepare.ts';
+import { startServing } from './serving.ts';
+import { checkSource } from './source.ts';
+import { Startup } from './startup.ts';
+import { startTelemetry } from './telemetry.ts';
+
+/**
+ * Runs the agent until SIGTERM or SIGINT, or until its configuration file changes. Rules stay when it ends.
+ * @param texts flags as given.
+ * @returns the exit status.
+ * @throws UserError and what else stands in the way of starting; nothing is programmed by then.
+ */
+export async function runAgent(
+  { options, file }: LoadedConfiguration,
+  texts: FlagTexts,
+  log: Logger,
+): Promise<number> {
+  const shutdown = new Shutdown();
+  void shutdown.signal.then((signal) => log.info({ signal }, 'stopping; the rules stay'));
+  await checkSource(options);
+  await requireNetAdmin('portwide run');
+  const exit = shutdown.request;
+  const restart = file && restartOnChange({ file, texts, options, log, exit });
+  const node = { options, texts, log, ...(await prepareNode(options, log, shutdown)) };
+  const census = new NodeCensus();
+  const base = { ...node, census, ...createObjects(node) };
+  const takeover = new Takeover(log, systemTimers);
+  const numbers = new Numbers(base.table, takeover, restart?.changes);
+  const telemetry = startTelemetry({ ...base, numbers });
+  const { metrics, events } = telemetry;
+  const ownNode = followOwnNode({ ...base, metrics });
+  const startup = new Startup({ ...base, ownNode });
+  const { missingInputs } = startup;
+  const health = startHealth({ ...base, missingInputs, metrics, events });
+  base.changes.on('change', () => health.setNode(base.table.node));
+  const loaded = Promise.withResolvers<void>();
+  const { source, policy } = createInputs({
+    ...base,
+    startup,
+    telemetry,
+    otherPorts: node.openMode.ports,
+    servicesLoaded: loaded.promise,
+  });
+
+  const podCidrs = await shutdown.unless(startup.complete(source.start()));
+  await warnOfSettings(base);
+  const mode = await node.openMode.start(podCidrs, policy?.ports ?? [], takeover);
+  const serving = await startServing({
+    ...base,
+    mode,
+    numbers,
+    metrics,
+    events,
+    health,
+    takeover,
+    onLoaded: loaded.resolve,
+  });
+
+  const status = await shutdown.requested();
+  const drained = serving.drain();
+  await source.stop();
+  takeover.stop();
+  await serving.stop();
+  await policy?.stop();
+  await drained;
+  await telemetry.stop();
+  health.close();
+  node.lock.close();
+  return status;
+}
