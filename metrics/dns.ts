@@ -44,6 +44,8 @@ export interface DnsMetrics {
   readonly mistakes: Counter<never>;
   served(query: ServedQuery): void;
   readonly forwarding: ForwardingMetrics;
+  /** Has these numbers asked for from now on. Call it once, before anything is scraped. */
+  ask(sources: DnsSources): void;
 }
 
 export interface ForwardingMetrics {
@@ -116,10 +118,10 @@ const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
  * @param port that it listens on, which is a label in CoreDNS.
  * @param version of the package.
  */
-export function createDnsMetrics(port: number, version: string, sources: DnsSources): DnsMetrics {
+export function createDnsMetrics(port: number, version: string): DnsMetrics {
   const registry = createRegistry();
   const define = definer(registry);
-  const { counter, histogram, asked } = define;
+  const { counter, histogram } = define;
   const requests = counter(
     'coredns_dns_requests_total',
     'Queries so far, by zone, protocol, family and type',
@@ -186,17 +188,7 @@ export function createDnsMetrics(port: number, version: string, sources: DnsSour
     'coredns_forward_healthcheck_broken_total',
     'How often all resolvers were down, and were asked all the same',
   );
-  asked('gauge', 'portwide_dns_resolver_up', '1 while queries are forwarded to it', ['to'], () =>
-    sources.resolvers().map(({ resolver, isUp }) => ({
-      labels: { to: hostPort(resolver) },
-      value: isUp ? 1 : 0,
-    })),
-  );
-  asked('gauge', 'portwide_dns_tcp_connections', 'Connections of clients that are open', [], () => [
-    { labels: {}, value: sources.tcpConnections() },
-  ]);
   const common = { server: `dns://:${port}`, view: '' };
-  cacheMetrics(define, common, sources.cache);
 
   return {
     registry,
@@ -225,7 +217,23 @@ export function createDnsMetrics(port: number, version: string, sources: DnsSour
       probeFailed: (to) => probeFailures.inc(proxy(to)),
       allDown: () => broken.inc(),
     },
+    ask: (sources) => {
+      serverMetrics(define, sources);
+      cacheMetrics(define, common, sources.cache);
+    },
   };
+}
+
+function serverMetrics({ asked }: Define, { resolvers, tcpConnections }: DnsSources): void {
+  asked('gauge', 'portwide_dns_resolver_up', '1 while queries are forwarded to it', ['to'], () =>
+    resolvers().map(({ resolver, isUp }) => ({
+      labels: { to: hostPort(resolver) },
+      value: isUp ? 1 : 0,
+    })),
+  );
+  asked('gauge', 'portwide_dns_tcp_connections', 'Connections of clients that are open', [], () => [
+    { labels: {}, value: tcpConnections() },
+  ]);
 }
 
 /** CoreDNS's of its plugin *cache*. */
