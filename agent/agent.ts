@@ -1,11 +1,10 @@
 /**
  * `portwide run`: its parts, in the order in which they are made and stopped. agent/ holds these parts; each is given all
- * that it needs when it is made, and tells later ones of changes by `ObjectChanges`.
+ * that it needs when it is made, and tells later ones of changes by an emitter.
  */
 import type { Logger } from 'pino';
 import type { LoadedConfiguration } from '../config/configuration.ts';
 import type { FlagTexts } from '../config/flags.ts';
-import { NodeCensus } from '../endpoints/node-census.ts';
 import { requireNetAdmin } from '../process/rights.ts';
 import { Shutdown } from '../process/shutdown.ts';
 import { systemTimers } from '../sync/loop.ts';
@@ -40,40 +39,26 @@ export async function runAgent(
   await requireNetAdmin('portwide run');
   const exit = shutdown.request;
   const restart = file && restartOnChange({ file, texts, options, log, exit });
-  const node = { options, texts, log, ...(await prepareNode(options, log, shutdown)) };
-  const census = new NodeCensus();
-  const base = { ...node, census, ...createObjects(node) };
+  const { node, lock } = await prepareNode({ options, texts, log }, shutdown);
+  const objects = createObjects(node);
+  const { table, changes } = objects;
   const takeover = new Takeover(log, systemTimers);
-  const numbers = new Numbers(base.table, takeover, restart?.changes);
-  const telemetry = startTelemetry({ ...base, numbers });
-  const { metrics, events } = telemetry;
-  const ownNode = followOwnNode({ ...base, metrics });
-  const startup = new Startup({ ...base, ownNode });
-  const { missingInputs } = startup;
-  const health = startHealth({ ...base, missingInputs, metrics, events });
-  base.changes.on('change', () => health.setNode(base.table.node));
+  const numbers = new Numbers(table, takeover, restart?.changes);
+  const telemetry = startTelemetry(objects, numbers);
+  const { context } = telemetry;
+  const startup = new Startup(context, followOwnNode(context));
+  const health = startHealth({ ...context, missingInputs: startup.missingInputs });
+  changes.on('change', () => health.setNode(table.node));
   const loaded = Promise.withResolvers<void>();
-  const { source, policy } = createInputs({
-    ...base,
-    startup,
-    telemetry,
+  const { source, policy } = createInputs(context, startup, telemetry.connect, {
     otherPorts: node.openMode.ports,
     servicesLoaded: loaded.promise,
   });
 
   const podCidrs = await shutdown.unless(startup.complete(source.start()));
-  await warnOfSettings(base);
+  await warnOfSettings(objects);
   const mode = await node.openMode.start(podCidrs, policy?.ports ?? [], takeover);
-  const serving = await startServing({
-    ...base,
-    mode,
-    numbers,
-    metrics,
-    events,
-    health,
-    takeover,
-    onLoaded: loaded.resolve,
-  });
+  const serving = await startServing(context, mode, health, { takeover, onLoaded: loaded.resolve });
 
   const status = await shutdown.requested();
   const drained = serving.drain();
@@ -84,6 +69,6 @@ export async function runAgent(
   await drained;
   await telemetry.stop();
   health.close();
-  node.lock.close();
+  lock.close();
   return status;
 }

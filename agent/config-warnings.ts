@@ -2,10 +2,8 @@
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
-import type { Log } from '../process/log.ts';
-import type { RouteTable } from '../proxier/route-table.ts';
 import { mentionsFamily } from '../services/node-port-addresses.ts';
-import type { OpenMode } from './mode.ts';
+import type { Objects } from './context.ts';
 import { nodeIpOverride, warnOfBridge } from './node-setup.ts';
 
 export interface ConfigWarningOptions {
@@ -33,16 +31,10 @@ export function configWarnings(given: ConfigWarningOptions): ConfigWarning[] {
 }
 
 /** Logs what of the node and of the settings may keep Services from being served as meant. */
-export async function warnOfSettings(given: {
-  readonly options: RunOptions;
-  readonly openMode: OpenMode;
-  readonly nodePorts: RunOptions['nodeportAddresses'];
-  readonly table: Pick<RouteTable, 'node'>;
-  readonly log: Log;
-}): Promise<void> {
-  const { openMode, table, log } = given;
+export async function warnOfSettings(objects: Objects): Promise<void> {
+  const { openMode, table, log } = objects;
   await warnOfBridge(openMode.families, log);
-  for (const { setting, message } of configWarnings({ ...given, node: table.node })) {
+  for (const { setting, message } of configWarnings({ ...objects, node: table.node })) {
     log.warn({ setting }, `${setting} ${message}`);
   }
 }

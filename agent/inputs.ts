@@ -1,37 +1,26 @@
 /** Where a running agent's objects come from and go to: the source, and network policy beside the tables of Services. */
-import type { Logger } from 'pino';
-import type { RunOptions } from '../config/settings.ts';
-import type { NodeCensus } from '../endpoints/node-census.ts';
-import type { RouteTable } from '../proxier/route-table.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
+import type { OpenSession } from '../sources/kubernetes/session.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
-import { type OpenPolicy, type PolicyAgent, type PolicyOptions, startPolicy } from './policy.ts';
+import type { Context } from './context.ts';
+import { type PolicyAgent, type PolicyOptions, startPolicy } from './policy.ts';
 import { tellOfUnreadable } from './policy-observer.ts';
 import { createSource } from './source.ts';
 import type { Startup } from './startup.ts';
-import type { Telemetry } from './telemetry.ts';
 
-export interface InputOptions extends Pick<PolicyOptions, 'otherPorts' | 'servicesLoaded'> {
-  readonly options: RunOptions;
-  readonly nodeName: string;
-  readonly openedPolicy: OpenPolicy | undefined;
-  readonly table: RouteTable;
-  readonly census: NodeCensus;
-  readonly startup: Startup;
-  readonly telemetry: Telemetry;
-  readonly log: Logger;
-}
-
-export interface Inputs {
-  /** Not started yet. */
-  readonly source: Source;
-  readonly policy: PolicyAgent | undefined;
-}
-
-export function createInputs(given: InputOptions): Inputs {
-  const { options, nodeName, openedPolicy: open, table, census, startup, telemetry, log } = given;
-  const { metrics, recorder: events, connect } = telemetry;
+/**
+ * @returns the source, which has not started yet, and network policy, if it is enforced.
+ * @throws NetlinkError
+ */
+export function createInputs(
+  context: Context,
+  startup: Startup,
+  onSessions: (open: OpenSession) => void,
+  seams: Pick<PolicyOptions, 'otherPorts' | 'servicesLoaded'>,
+): { source: Source; policy: PolicyAgent | undefined } {
+  const { options, nodeName, openedPolicy: open, table, census, metrics, log } = context;
+  const { recorder: events } = context;
   const sinks: ObjectSink[] = [table, census];
   const source = createSource({
     options,
@@ -40,7 +29,7 @@ export function createInputs(given: InputOptions): Inputs {
     sink: fanOut(sinks),
     log,
     observer: startup.observing(metrics.api),
-    onSessions: connect,
+    onSessions,
     onUnreadable: (problem, object) => {
       if (open !== undefined) tellOfUnreadable(events, problem, object);
     },
@@ -48,7 +37,8 @@ export function createInputs(given: InputOptions): Inputs {
   });
   if (open === undefined) return { source, policy: undefined };
   const policy = startPolicy({
-    ...given,
+    ...context,
+    ...seams,
     open,
     registry: metrics.registry,
     events,

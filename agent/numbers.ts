@@ -1,23 +1,19 @@
 /** Where metrics find the numbers that the parts of the agent keep. */
 import type { IpFamily } from '../api/objects.ts';
+import type { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import type { MetricSources } from '../metrics/metrics.ts';
 import { NO_CONFIG_CHANGES } from '../metrics/portwide.ts';
 import type { Backend, BackendNumbers } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 
-/** Parts that run only after metrics are served. */
-export interface RunningParts {
-  readonly backends: readonly Backend[];
-  readonly localhost: { listeners: MetricSources['localhostListeners'] };
-}
-
 /** The numbers of an agent. Those of parts that do not run yet are left out of metrics until `register`. */
 export class Numbers implements MetricSources {
   readonly #table: RouteTable;
   readonly #takeover: Pick<Takeover, 'kept'>;
   readonly configChanges: MetricSources['configChanges'];
-  #running: RunningParts = { backends: [], localhost: { listeners: () => [] } };
+  #backends: readonly Backend[] = [];
+  localhostListeners: MetricSources['localhostListeners'] = () => [];
 
   /** @param configChanges changes of the configuration file; none by default. */
   constructor(
@@ -30,8 +26,10 @@ export class Numbers implements MetricSources {
     this.configChanges = configChanges;
   }
 
-  register(parts: RunningParts): void {
-    this.#running = parts;
+  /** The mode has started, and serves node ports on localhost. */
+  register(backends: readonly Backend[], localhost: Pick<NodePortProxy, 'listeners'>): void {
+    this.#backends = backends;
+    this.localhostListeners = () => localhost.listeners();
   }
 
   changes = () => this.#table.changes;
@@ -40,7 +38,6 @@ export class Numbers implements MetricSources {
   noLocal = () => this.#table.counts.noLocal();
   routes = () => this.#table.counts.routes();
   allPortsServices = () => this.#table.counts.allPortsServices();
-  localhostListeners = () => this.#running.localhost.listeners();
   rules = () => this.#counts('rules').map(({ name: table, ...rest }) => ({ table, ...rest }));
   elements = () => this.#counts('elements').map(({ name: map, ...rest }) => ({ map, ...rest }));
   cleanupFailures = () => this.#of('cleanupFailures').map(([family, count]) => ({ family, count }));
@@ -52,7 +49,7 @@ export class Numbers implements MetricSources {
   #of<Name extends keyof BackendNumbers>(
     name: Name,
   ): [IpFamily, NonNullable<BackendNumbers[Name]>][] {
-    return this.#running.backends.flatMap((backend) => {
+    return this.#backends.flatMap((backend) => {
       const number = backend.numbers?.()[name];
       return number === undefined ? [] : [[backend.family, number]];
     });

@@ -2,25 +2,16 @@
 import { EventEmitter } from 'node:events';
 import { isLoopback } from '../api/addresses.ts';
 import type { RunOptions } from '../config/settings.ts';
+import { NodeCensus } from '../endpoints/node-census.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { selectsLoopback } from '../services/node-port-addresses.ts';
 import type { NodeListener } from '../services/service-warnings.ts';
+import type { Objects, PreparedNode } from './context.ts';
 
-/** Emitted whenever an object has come, changed or gone, or all of a kind have been listed. */
-export type ObjectChanges = EventEmitter<{ change: [] }>;
-
-export interface AgentObjects {
-  readonly table: RouteTable;
-  readonly changes: ObjectChanges;
-}
-
-export function createObjects(given: {
-  readonly options: RunOptions;
-  readonly nodeName: string;
-  readonly nodePorts: RunOptions['nodeportAddresses'];
-}): AgentObjects {
-  const { options, nodeName, nodePorts } = given;
-  const changes: ObjectChanges = new EventEmitter();
+/** Where objects are put; empty at first. */
+export function createObjects(node: PreparedNode): Objects {
+  const { options, nodeName, nodePorts } = node;
+  const changes: Objects['changes'] = new EventEmitter();
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
@@ -29,7 +20,7 @@ export function createObjects(given: {
     isLoopbackServed: selectsLoopback(nodePorts, 'IPv4'),
     onChange: () => changes.emit('change'),
   });
-  return { table, changes };
+  return { ...node, table, census: new NodeCensus(), changes };
 }
 
 /** What nodes listen on where nothing is configured otherwise. */

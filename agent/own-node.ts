@@ -1,11 +1,9 @@
 /** The Node object of this node: what its start waits for, and what is warned of while it is missing. */
 import type { Node } from '../api/objects.ts';
-import type { RunOptions } from '../config/settings.ts';
-import type { Metrics } from '../metrics/metrics.ts';
 import type { Log } from '../process/log.ts';
 import { systemTimers, type Timers } from '../sync/loop.ts';
+import type { Context } from './context.ts';
 import { nodeIpOverride } from './node-setup.ts';
-import type { AgentObjects } from './objects.ts';
 
 /** Milliseconds that the agent waits for its Node at the start; as kube-proxy (NodeManager). */
 const PATIENCE = 30_000;
@@ -119,16 +117,8 @@ export class OwnNode {
 }
 
 /** The Node of a running agent, followed from now on. */
-export function followOwnNode(
-  given: AgentObjects & {
-    readonly options: RunOptions;
-    readonly nodeName: string;
-    readonly nodePorts: RunOptions['nodeportAddresses'];
-    readonly metrics: Metrics;
-    readonly log: Log;
-  },
-): OwnNode {
-  const { options, nodeName, nodePorts, table, changes, metrics, log } = given;
+export function followOwnNode(context: Context): OwnNode {
+  const { options, nodeName, nodePorts, table, changes, metrics, log } = context;
   const ownNode = new OwnNode({
     name: nodeName,
     isRequired: options.manifests === undefined,

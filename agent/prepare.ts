@@ -1,37 +1,24 @@
 /** What `portwide run` settles with the node before it reads objects. Nothing is programmed yet. */
 import type { Server } from 'node:net';
-import type { Logger } from 'pino';
-import type { RunOptions } from '../config/settings.ts';
 import { takeLock } from '../process/lock.ts';
 import { setOomScore } from '../process/oom-score.ts';
 import type { Shutdown } from '../process/shutdown.ts';
 import { VERSION } from '../process/version.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
-import { type ModeKind, type OpenMode, pickMode } from './mode.ts';
+import type { PreparedNode, Settings } from './context.ts';
+import { pickMode } from './mode.ts';
 import { effectiveNodeName } from './node-setup.ts';
-import { type OpenPolicy, openPolicy } from './policy.ts';
+import { openPolicy } from './policy.ts';
 
-/** This node, and what it can do. */
-export interface PreparedNode {
-  readonly nodeName: string;
-  readonly kind: ModeKind;
-  /** What `--nodeport-addresses` means in this mode. */
-  readonly nodePorts: RunOptions['nodeportAddresses'];
-  /** Milliseconds between two looks at the kernel. */
-  readonly syncPeriod: number;
-  readonly openMode: OpenMode;
-  /** Undefined without `--network-policy`. */
-  readonly openedPolicy: OpenPolicy | undefined;
-  /** Held by the one agent of the node. */
-  readonly lock: Server;
-}
-
-/** @throws UserError with what the node lacks. */
+/**
+ * @returns this node, and the lock that the one agent of a node holds.
+ * @throws UserError with what the node lacks.
+ */
 export async function prepareNode(
-  options: RunOptions,
-  log: Logger,
+  settings: Settings,
   shutdown: Shutdown,
-): Promise<PreparedNode> {
+): Promise<{ node: PreparedNode; lock: Server }> {
+  const { options, log } = settings;
   const nodeName = effectiveNodeName(options);
   const kind = await pickMode(options, log);
   log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
@@ -40,13 +27,8 @@ export async function prepareNode(
   const lock = await shutdown.unless(takeLock(log));
   await setOomScore(options.oomScoreAdj, log);
   await setUpConntrack(options, log);
-  return {
-    nodeName,
-    kind,
-    nodePorts: kind.nodePortSelection(options),
-    syncPeriod: kind.syncPeriod(options),
-    openMode,
-    openedPolicy,
-    lock,
-  };
+  const nodePorts = kind.nodePortSelection(options);
+  const syncPeriod = kind.syncPeriod(options);
+  const node = { ...settings, nodeName, kind, nodePorts, syncPeriod, openMode, openedPolicy };
+  return { node, lock };
 }

@@ -1,7 +1,5 @@
 /** The part of a running agent that writes rules: the mode's backends, the proxier, and node ports on localhost. */
-import type { Logger } from 'pino';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
-import type { RunOptions } from '../config/settings.ts';
 import { startFamily } from '../metrics/metrics.ts';
 import { watchAddresses } from '../netlink/route/address-watch.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
@@ -9,28 +7,13 @@ import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { systemTimers } from '../sync/loop.ts';
 import type { Takeover } from '../takeover/takeover.ts';
+import type { Context } from './context.ts';
 import type { AgentHealth } from './health.ts';
 import { LOCALHOST_DRAIN, localhostNodePorts } from './localhost.ts';
 import type { Mode } from './mode.ts';
 import { nodeIpOverride, warnOfForwarding, warnOfStrictConntrack } from './node-setup.ts';
-import type { Numbers } from './numbers.ts';
-import type { AgentObjects } from './objects.ts';
 import { createObserver } from './observer.ts';
 import { retirePolicy } from './policy.ts';
-import type { Telemetry } from './telemetry.ts';
-
-export interface ServingOptions extends AgentObjects, Pick<Telemetry, 'metrics' | 'events'> {
-  readonly options: RunOptions;
-  readonly mode: Mode;
-  /** Milliseconds. */
-  readonly syncPeriod: number;
-  readonly numbers: Numbers;
-  readonly health: AgentHealth;
-  readonly takeover: Takeover;
-  /** Called when all families have been written for the first time. */
-  readonly onLoaded: () => void;
-  readonly log: Logger;
-}
 
 export interface Serving {
   /** Lets go of node ports on localhost, so that the next agent can listen on them. Resolves when their connections are over. */
@@ -40,21 +23,25 @@ export interface Serving {
 }
 
 /** Writes rules from now on. @throws NetlinkError */
-export async function startServing(given: ServingOptions): Promise<Serving> {
-  const { options, mode, table, changes, syncPeriod, numbers, health, metrics, events, log } =
-    given;
+export async function startServing(
+  context: Context,
+  mode: Mode,
+  health: AgentHealth,
+  seams: { takeover: Takeover; onLoaded: () => void },
+): Promise<Serving> {
+  const { options, table, changes, syncPeriod, numbers, metrics, events, log } = context;
   const { resetsTcp, backends, localhostProxyFamilies, minSyncPeriod } = mode;
   if (resetsTcp) await warnOfStrictConntrack(log);
   // After the mode has started: mode ipvs turns it on.
   await warnOfForwarding(table.node?.addresses ?? [], log);
-  const { takeover, onLoaded } = given;
+  const { takeover, onLoaded } = seams;
   const unloaded = new Set(backends.map(({ family }) => family));
   const families = backends.map(({ family }) => family);
   for (const family of families) startFamily(metrics, family);
   const localhost = localhostNodePorts(localhostProxyFamilies, metrics, log, (key, message) =>
     events.warning(key, 'FailedToServeNodePortOnLocalhost', message),
   );
-  numbers.register({ backends, localhost });
+  numbers.register(backends, localhost);
   const proxier = new Proxier({
     table,
     families: backends.map(

@@ -3,30 +3,30 @@ import type { Logger } from 'pino';
 import type { RunOptions } from '../config/settings.ts';
 import type { ApiObserver } from '../metrics/api-server.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
-import type { ObjectChanges } from './objects.ts';
+import type { Objects } from './context.ts';
 import type { OwnNode } from './own-node.ts';
 
-export interface StartupOptions {
+/** What it needs of the context. */
+interface StartupOptions extends Pick<Objects, 'nodeName' | 'changes'> {
   readonly options: Pick<RunOptions, 'manifests' | 'detectLocalMode'>;
-  readonly nodeName: string;
   readonly table: Pick<RouteTable, 'unsynced' | 'node'>;
-  readonly changes: ObjectChanges;
-  readonly ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>;
   readonly log: Pick<Logger, 'warn' | 'error'>;
 }
 
 export class Startup {
   readonly #given: StartupOptions;
+  readonly #ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>;
   /** The API server, in words. */
   #server = 'the API server';
 
-  constructor(given: StartupOptions) {
+  constructor(given: StartupOptions, ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>) {
     this.#given = given;
+    this.#ownNode = ownNode;
   }
 
   /** The inputs that are still missing, in words for operators; empty if none is. */
   missingInputs = (): readonly string[] => {
-    const { options, nodeName, table, ownNode } = this.#given;
+    const { options, nodeName, table } = this.#given;
     const node = `Node "${nodeName}"`;
     const unsynced = [...table.unsynced];
     if (unsynced.length > 0 && options.manifests !== undefined) {
@@ -35,7 +35,7 @@ export class Startup {
     if (unsynced.length > 0) {
       return unsynced.map((kind) => `${kind === 'Node' ? node : `${kind}s`} from ${this.#server}`);
     }
-    if (ownNode.isAwaited) return [`${node} (${this.#server} has no such object)`];
+    if (this.#ownNode.isAwaited) return [`${node} (${this.#server} has no such object)`];
     return this.#needsCidrs && this.#podCidrs.length === 0
       ? [`pod CIDRs of ${node} (--detect-local-mode=NodeCIDR)`]
       : [];
@@ -59,7 +59,7 @@ export class Startup {
    * @returns the pod CIDRs of the Node, if rules depend on them.
    */
   async complete(reading: Promise<void>): Promise<readonly string[]> {
-    const { settled } = this.#given.ownNode;
+    const { settled } = this.#ownNode;
     await Promise.race([reading.then(() => settled), settled]);
     // The race counts as a handler of every rejection; later ones are bugs and must be loud.
     void reading.then(() => undefined);

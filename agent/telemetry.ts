@@ -1,47 +1,28 @@
 /** What a running agent tells: metrics, the pages of --metrics-bind-address, and Events. */
-import type { Logger } from 'pino';
 import { flagValues } from '../config/flag-values.ts';
-import type { FlagTexts } from '../config/flags.ts';
 import { PAGE_GATES } from '../config/map-kinds.ts';
-import type { RunOptions } from '../config/settings.ts';
 import { toConfiguration } from '../config/write.ts';
-import type { NodeCensus } from '../endpoints/node-census.ts';
-import { EventRecorder, type Events, NO_EVENTS } from '../events/recorder.ts';
+import { EventRecorder, NO_EVENTS } from '../events/recorder.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
-import { createMetrics, type MetricSources, type Metrics } from '../metrics/metrics.ts';
+import { createMetrics } from '../metrics/metrics.ts';
 import { metricsHandler } from '../metrics/server.ts';
 import { serve } from '../process/serve.ts';
 import { VERSION } from '../process/version.ts';
-import type { RouteTable } from '../proxier/route-table.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
+import type { Context, Objects } from './context.ts';
 import { AgentEvents } from './events.ts';
-import type { ModeKind } from './mode.ts';
-
-export interface TelemetryOptions {
-  readonly options: RunOptions;
-  /** Flags as given, which `/flagz` shows. */
-  readonly texts: FlagTexts;
-  readonly nodeName: string;
-  readonly kind: ModeKind;
-  readonly table: RouteTable;
-  readonly census: NodeCensus;
-  readonly numbers: MetricSources;
-  readonly log: Logger;
-}
+import type { Numbers } from './numbers.ts';
 
 export interface Telemetry {
-  readonly metrics: Metrics;
-  /** For Events on any object. */
-  readonly recorder: Events;
-  readonly events: AgentEvents;
+  readonly context: Context;
   /** Tells how to open sessions for writing Events. */
   connect(open: OpenSession): void;
   stop(): Promise<void>;
 }
 
 /** Serves metrics from now on. */
-export function startTelemetry(given: TelemetryOptions): Telemetry {
-  const { options, texts, nodeName, kind, table, census, numbers, log } = given;
+export function startTelemetry(objects: Objects, numbers: Numbers): Telemetry {
+  const { options, texts, nodeName, kind, table, census, log } = objects;
   const { featureGates: gates, metricsBindAddress, bindAddressHardFail: hardFail } = options;
   const isOn = (gate: string) => gates[gate] ?? PAGE_GATES[gate] ?? false;
   const metrics = createMetrics(
@@ -81,9 +62,7 @@ export function startTelemetry(given: TelemetryOptions): Telemetry {
       onFailure: (error) => events.startFailed('FailedToStartMetricServer', error),
     });
   return {
-    metrics,
-    recorder: everywhere,
-    events,
+    context: { ...objects, numbers, metrics, events, recorder: everywhere },
     connect: (open) => recorder.connect(open),
     stop: async () => {
       await recorder.stop();

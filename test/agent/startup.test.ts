@@ -23,14 +23,14 @@ function build({
     deleting: false,
     taints: [],
   };
-  return new Startup({
+  const given = {
     options: { manifests, detectLocalMode },
     nodeName: 'a',
     table: { unsynced: new Set(unsynced), node },
-    ownNode: { isAwaited: awaited, settled: Promise.resolve() },
-    changes: new EventEmitter(),
+    changes: new EventEmitter<{ change: [] }>(),
     log: { warn: assert.fail, error: assert.fail },
-  });
+  } as const;
+  return new Startup(given, { isAwaited: awaited, settled: Promise.resolve() });
 }
 
 describe('what a start waits for', () => {

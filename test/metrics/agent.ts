@@ -62,7 +62,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
   });
   const kept: Kept[] = [];
   const numbers = new Numbers(table, { kept: () => kept });
-  numbers.register({ backends, localhost: { listeners: () => [['IPv4', 3]] } });
+  numbers.register(backends, { listeners: () => [['IPv4', 3]] });
   const metrics = createMetrics(numbers, '1.2.3', [
     { name: 'AllPorts', stage: 'BETA', isEnabled: true },
   ]);
