@@ -1,5 +1,5 @@
 /** The health servers of a running agent: `/healthz`, `/livez` and health check node ports. */
-import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
+import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
@@ -28,18 +28,6 @@ export interface HealthOptions {
   readonly log: DebugLog;
 }
 
-/** The health servers of a running agent, and what they have to be told. */
-export interface AgentHealth {
-  /** See `ProxyHealth.begin`. */
-  begin(families: readonly IpFamily[]): void;
-  queued(family: IpFamily): void;
-  updated(family: IpFamily): void;
-  servicesChanged(changes: readonly ServiceHealth[]): void;
-  setNode(node: Node | undefined): void;
-  setNodeFacts(family: IpFamily, facts: NodeFacts): void;
-  close(): void;
-}
-
 type HealthMetrics = Pick<Metrics, 'healthz' | 'livez' | 'initialSyncComplete'>;
 
 /** kube-proxy's: how many sync periods something may be queued. */
@@ -64,10 +52,12 @@ export function proxyHealth(
  * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
  * that cannot be bound stops nothing: it is logged and tried again.
  */
-export function startHealth(given: HealthOptions): AgentHealth {
+export function startHealth(given: HealthOptions) {
   const { options, events, metrics, log } = given;
   const proxy = proxyHealth(given);
   const failures = new RepeatedFailures(log);
+  const over = (message: string) => (service: ObjectKey, port: number, host: string) =>
+    failures.succeeded(`${service} ${host} ${port}`, { service, port }, message);
   const services = new ServiceServers({
     // Not `hasSynced`: a family's ports are served from its own first sync on, and what is sent to one
     // family need not wait for the first sync of the other. One that never comes is late in the end.
@@ -75,26 +65,15 @@ export function startHealth(given: HealthOptions): AgentHealth {
     listen: (port) => new Listener({ ...port, timers: systemTimers }),
     onBindFailure: (service, port, error, host) => {
       const key = `${service} ${host} ${port}`;
-      const isFirst = !failures.isFailing(key);
       const details = { service, port, err: error };
-      failures.failed(key, details, 'cannot serve a health check node port; trying again');
-      if (!isFirst) return;
+      const message = 'cannot serve a health check node port; trying again';
+      if (!failures.failed(key, details, message)) return;
       const note = `health check node port ${port} cannot be served: ${error.message}`;
       events.nodeWarning(service, 'FailedToStartServiceHealthcheck', note);
     },
-    onBindRecovery: (service, port, host) =>
-      failures.succeeded(
-        `${service} ${host} ${port}`,
-        { service, port },
-        'the health check node port is served now',
-      ),
+    onBindRecovery: over('the health check node port is served now'),
     // Otherwise the same failure of a Service that comes back would count as told.
-    onEnd: (service, port, host) =>
-      failures.succeeded(
-        `${service} ${host} ${port}`,
-        { service, port },
-        'the health check node port is no longer to be served',
-      ),
+    onEnd: over('the health check node port is no longer to be served'),
   });
   const setNodeFacts = (family: IpFamily, facts: NodeFacts) => {
     // In every mode as given: load balancers that pass packets through probe the VIP itself, which
@@ -106,14 +85,14 @@ export function startHealth(given: HealthOptions): AgentHealth {
   for (const family of IP_FAMILIES) setNodeFacts(family, NO_FACTS);
   const listener = serveProxyHealth(given, proxy);
   return {
-    begin: (families) => proxy.begin(families),
-    queued: (family) => proxy.queued(family),
-    updated: (family) => {
+    begin: (families: readonly IpFamily[]) => proxy.begin(families),
+    queued: (family: IpFamily) => proxy.queued(family),
+    updated: (family: IpFamily) => {
       proxy.updated(family);
       if (proxy.hasSynced) metrics.initialSyncComplete.set(1);
     },
-    servicesChanged: (changes) => services.update(changes),
-    setNode: (node) => proxy.setNode(node),
+    servicesChanged: (changes: readonly ServiceHealth[]) => services.update(changes),
+    setNode: (node: Node | undefined) => proxy.setNode(node),
     setNodeFacts,
     close: () => {
       listener?.close();
@@ -121,6 +100,8 @@ export function startHealth(given: HealthOptions): AgentHealth {
     },
   };
 }
+
+export type AgentHealth = ReturnType<typeof startHealth>;
 
 function serveProxyHealth(
   { options, events, metrics, log }: HealthOptions,

@@ -210,7 +210,7 @@ function policySources({
             family,
             tier: denial.slice('deny-'.length),
             direction,
-            packets,
+            count: packets,
           })),
         );
       } catch (error) {

@@ -224,16 +224,19 @@ export function createDnsMetrics(port: number, version: string): DnsMetrics {
   };
 }
 
-function serverMetrics({ asked }: Define, { resolvers, tcpConnections }: DnsSources): void {
+function serverMetrics(
+  { asked, askedOne }: Define,
+  { resolvers, tcpConnections }: DnsSources,
+): void {
   asked('gauge', 'portwide_dns_resolver_up', '1 while queries are forwarded to it', ['to'], () =>
-    resolvers().map(({ resolver, isUp }) => ({
-      labels: { to: hostPort(resolver) },
-      value: isUp ? 1 : 0,
-    })),
+    resolvers().map(({ resolver, isUp }) => ({ to: hostPort(resolver), count: isUp ? 1 : 0 })),
   );
-  asked('gauge', 'portwide_dns_tcp_connections', 'Connections of clients that are open', [], () => [
-    { labels: {}, value: tcpConnections() },
-  ]);
+  askedOne(
+    'gauge',
+    'portwide_dns_tcp_connections',
+    'Connections of clients that are open',
+    tcpConnections,
+  );
 }
 
 /** CoreDNS's of its plugin *cache*. */
@@ -253,14 +256,15 @@ function cacheMetrics(
       const now = numbers();
       if (now === undefined) return [];
       return (['success', 'denial'] as const).map((each) => ({
-        labels: { ...labels, type: each },
-        value: now[name][each],
+        ...labels,
+        type: each,
+        count: now[name][each],
       }));
     });
   const total = (full: string, help: string, value: (now: CacheNumbers) => number) =>
     asked('counter', full, help, ['server', 'zones', 'view'], () => {
       const now = numbers();
-      return now === undefined ? [] : [{ labels, value: value(now) }];
+      return now === undefined ? [] : [{ ...labels, count: value(now) }];
     });
   byType('gauge', 'entries', 'coredns_cache_entries', 'Answers of resolvers that are kept');
   byType(

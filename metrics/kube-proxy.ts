@@ -58,25 +58,23 @@ const SYNC = 'kubeproxy_sync_proxy_rules';
 const FAMILY = ['ip_family'] as const;
 
 export function kubeProxyMetrics(define: Define, sources: KubeProxySources): KubeProxyMetrics {
-  const { counter, gauge, histogram, asked } = define;
+  const { counter, gauge, histogram, asked, askedOne } = define;
   for (const [kind, word] of [
     ['EndpointSlice', 'endpoint'],
     ['Service', 'service'],
   ] as const) {
     const changes = () => sources.changes()[kind];
-    asked(
+    askedOne(
       'gauge',
       `${SYNC}_${word}_changes_pending`,
       `Changes of ${kind} objects that no sync of the rules has taken up`,
-      [],
-      () => [{ labels: {}, value: changes().pending }],
+      () => changes().pending,
     );
-    asked(
+    askedOne(
       'counter',
       `${SYNC}_${word}_changes_total`,
       `Changes of ${kind} objects seen so far`,
-      [],
-      () => [{ labels: {}, value: changes().total }],
+      () => changes().total,
     );
   }
   asked(
@@ -84,39 +82,24 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources): Kub
     `${SYNC}_no_local_endpoints_total`,
     'Service ports with the traffic policy Local that have endpoints, but none on this node',
     ['traffic_policy', 'ip_family'],
-    () =>
-      [...sources.noLocal()].map(({ family, policy, count }) => ({
-        labels: { traffic_policy: policy, ip_family: family },
-        value: count,
-      })),
+    () => [...sources.noLocal()].map((each) => ({ ...each, traffic_policy: each.policy })),
   );
   asked(
     'gauge',
     'kubeproxy_nftables_localhost_nodeport_listeners',
     'Node ports that are listened on at 127.0.0.1 or [::1] (mode nftables)',
     FAMILY,
-    () =>
-      [...sources.localhostListeners()].map(([family, count]) => ({
-        labels: { ip_family: family },
-        value: count,
-      })),
+    () => [...sources.localhostListeners()].map(([family, count]) => ({ family, count })),
   );
   asked('gauge', `${SYNC}_iptables_total`, 'Rules of iptables owned', ['table', 'ip_family'], () =>
-    [...sources.rules()].map(({ family, table, count }) => ({
-      labels: { table, ip_family: family },
-      value: count,
-    })),
+    sources.rules(),
   );
   asked(
     'counter',
     `${SYNC}_nftables_cleanup_failures_total`,
     'Failures so far to remove what is of no use from the table (mode nftables)',
     FAMILY,
-    () =>
-      [...sources.cleanupFailures()].map(({ family, count }) => ({
-        labels: { ip_family: family },
-        value: count,
-      })),
+    () => sources.cleanupFailures(),
   );
   return {
     syncSeconds: histogram(`${SYNC}_duration_seconds`, 'Seconds a sync took', SYNC_BUCKETS, FAMILY),

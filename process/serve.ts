@@ -35,8 +35,7 @@ export function serve(
         log.error({ flag, err: error }, 'cannot listen; ending');
         process.exit(1);
       }
-      const isFirst = !failures.isFailing(flag);
-      failures.failed(flag, { flag, err: error }, 'cannot listen; trying again');
+      const isFirst = failures.failed(flag, { flag, err: error }, 'cannot listen; trying again');
       if (isFirst) onFailure(error);
     },
     onRecovery: () => failures.succeeded(flag, { flag }, 'the server listens now'),
