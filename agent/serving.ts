@@ -15,20 +15,13 @@ import { nodeIpOverride, warnOfForwarding, warnOfStrictConntrack } from './node-
 import { createObserver } from './observer.ts';
 import { retirePolicy } from './policy.ts';
 
-export interface Serving {
-  /** Lets go of node ports on localhost, so that the next agent can listen on them. Resolves when their connections are over. */
-  drain(): Promise<void>;
-  /** Rules stay. */
-  stop(): Promise<void>;
-}
-
-/** Writes rules from now on. @throws NetlinkError */
+/** Writes rules from now on; they stay after `stop`. @throws NetlinkError */
 export async function startServing(
   context: Context,
   mode: Mode,
   health: AgentHealth,
   seams: { takeover: Takeover; onLoaded: () => void },
-): Promise<Serving> {
+) {
   const { options, table, changes, syncPeriod, numbers, metrics, events, log } = context;
   const { resetsTcp, backends, localhostProxyFamilies, minSyncPeriod } = mode;
   if (resetsTcp) await warnOfStrictConntrack(log);
@@ -82,6 +75,7 @@ export async function startServing(
     },
   );
   return {
+    /** Lets go of node ports on localhost, so that the next agent can listen on them. Resolves when their connections are over. */
     drain: () => localhost.drain(LOCALHOST_DRAIN),
     stop: async () => {
       await watch.close();

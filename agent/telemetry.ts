@@ -13,15 +13,8 @@ import type { Context, Objects } from './context.ts';
 import { AgentEvents } from './events.ts';
 import type { Numbers } from './numbers.ts';
 
-export interface Telemetry {
-  readonly context: Context;
-  /** Tells how to open sessions for writing Events. */
-  connect(open: OpenSession): void;
-  stop(): Promise<void>;
-}
-
 /** Serves metrics from now on. */
-export function startTelemetry(objects: Objects, numbers: Numbers): Telemetry {
+export function startTelemetry(objects: Objects, numbers: Numbers) {
   const { options, texts, nodeName, kind, table, census, log } = objects;
   const { featureGates: gates, metricsBindAddress, bindAddressHardFail: hardFail } = options;
   const isOn = (gate: string) => gates[gate] ?? PAGE_GATES[gate] ?? false;
@@ -61,9 +54,11 @@ export function startTelemetry(objects: Objects, numbers: Numbers): Telemetry {
       log,
       onFailure: (error) => events.startFailed('FailedToStartMetricServer', error),
     });
+  const context: Context = { ...objects, numbers, metrics, events, recorder: everywhere };
   return {
-    context: { ...objects, numbers, metrics, events, recorder: everywhere },
-    connect: (open) => recorder.connect(open),
+    context,
+    /** Events are written from now on. */
+    connect: (open: OpenSession) => recorder.connect(open),
     stop: async () => {
       await recorder.stop();
       stopEventLoopWatch();

@@ -3,11 +3,11 @@
  * (plugins metrics, forward and proxy), as those of the agent are kube-proxy's: what looks at the
  * one looks at the other. docs/metrics.md has a table of them.
  */
-import type { Counter, Registry } from 'prom-client';
+import type { Counter, Histogram, Registry } from 'prom-client';
 import type { IpFamily } from '../api/objects.ts';
 import { type ApiObserver, apiServerMetrics } from './api-server.ts';
 import { type Define, definer, exponential } from './define.ts';
-import { type PortwideMetrics, processMetrics } from './portwide.ts';
+import { processMetrics } from './portwide.ts';
 import { createRegistry } from './registry.ts';
 
 /** A query and its answer. */
@@ -37,7 +37,7 @@ export interface Upstream {
 export interface DnsMetrics {
   readonly registry: Registry;
   readonly api: ApiObserver;
-  readonly stallSeconds: PortwideMetrics['stallSeconds'];
+  readonly stallSeconds: Histogram;
   /** @param seconds from the change of a headless Service's endpoints until its records say so. */
   programmed(seconds: number): void;
   /** Queries that the server itself failed on. */

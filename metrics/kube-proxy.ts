@@ -3,32 +3,8 @@
  * (pkg/proxy/metrics), so that dashboards and alerts go on working. docs/metrics.md has a table of
  * them, and of those that are left out.
  */
-import type { Counter, Gauge, Histogram } from 'prom-client';
 import type { IpFamily } from '../api/objects.ts';
 import { type Define, exponential, linear } from './define.ts';
-
-type ByFamily = 'ip_family';
-
-export interface KubeProxyMetrics {
-  readonly syncSeconds: Histogram<ByFamily>;
-  readonly fullSyncSeconds: Histogram<ByFamily>;
-  readonly partialSyncSeconds: Histogram<ByFamily>;
-  readonly lastSync: Gauge<ByFamily>;
-  readonly lastQueued: Gauge<ByFamily>;
-  readonly networkProgrammingSeconds: Histogram<ByFamily>;
-  readonly restoreFailures: Counter<ByFamily>;
-  readonly partialRestoreFailures: Counter<ByFamily>;
-  readonly nftSyncFailures: Counter<ByFamily>;
-  readonly rulesWritten: Gauge<'table' | ByFamily>;
-  readonly conntrackSeconds: Histogram<ByFamily>;
-  readonly conntrackDeleted: Counter<ByFamily>;
-  /** For node ports on localhost in mode nftables: a listener could not listen. */
-  readonly localhostListenFailures: Counter<ByFamily>;
-  /** For the health server: HTTP status of each answer of `/healthz`. */
-  readonly healthz: Counter<'code'>;
-  /** For the health server: HTTP status of each answer of `/livez`. */
-  readonly livez: Counter<'code'>;
-}
 
 /** Where the numbers are that are asked for at each scrape. */
 export interface KubeProxySources {
@@ -57,7 +33,7 @@ const NETWORK_BUCKETS = [
 const SYNC = 'kubeproxy_sync_proxy_rules';
 const FAMILY = ['ip_family'] as const;
 
-export function kubeProxyMetrics(define: Define, sources: KubeProxySources): KubeProxyMetrics {
+export function kubeProxyMetrics(define: Define, sources: KubeProxySources) {
   const { counter, gauge, histogram, asked, askedOne } = define;
   for (const [kind, word] of [
     ['EndpointSlice', 'endpoint'],

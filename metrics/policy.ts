@@ -1,17 +1,9 @@
 /** Metrics of network policy, of agents that enforce it; docs/metrics.md has a table of them. */
-import type { Counter, Gauge, Histogram } from 'prom-client';
 import type { IpFamily, Kind } from '../api/objects.ts';
 import type { PolicyKind } from '../api/policy-objects.ts';
 import { type Define, exponential } from './define.ts';
 
-export interface PolicyMetrics {
-  readonly compileSeconds: Histogram<never>;
-  readonly applySeconds: Histogram<'ip_family'>;
-  readonly applyFailures: Counter<'ip_family'>;
-  readonly disturbances: Counter<'ip_family'>;
-  readonly lastQueued: Gauge<'ip_family'>;
-  readonly lastApplied: Gauge<'ip_family'>;
-}
+export type PolicyMetrics = ReturnType<typeof policyMetrics>;
 
 /** Where the numbers are that are asked for at each scrape. */
 export interface PolicySources {
@@ -65,7 +57,7 @@ export function policyMetrics(
   define: Define,
   sources: PolicySources,
   families: readonly IpFamily[],
-): PolicyMetrics {
+) {
   const { counter, gauge, histogram, asked } = define;
   asked(
     'gauge',

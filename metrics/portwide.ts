@@ -1,19 +1,7 @@
 /** Metrics of what kube-proxy has not got; docs/metrics.md has a table of them. */
-import type { Counter, Gauge, Histogram } from 'prom-client';
 import { REFUSAL_REASONS, type RefusalReason } from '../api/all-ports.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { type Define, exponential } from './define.ts';
-
-export interface PortwideMetrics {
-  readonly applySeconds: Histogram<'ip_family'>;
-  readonly stallSeconds: Histogram<never>;
-  readonly eventsDropped: Counter<'reason'>;
-  readonly initialSyncComplete: Gauge<never>;
-  readonly nodeMissing: Gauge<never>;
-  readonly faultyManifests: Gauge<never>;
-  /** Result: `forwarded` or `failed`. */
-  readonly localhostConnections: Counter<'ip_family' | 'result'>;
-}
 
 /** Changes of the configuration file since the start. */
 export interface ConfigChanges {
@@ -67,10 +55,7 @@ const DROP_REASONS = ['queue_full', 'object_limit', 'rejected', 'unreachable'] a
 const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
 
 /** What every process of ours tells of itself. @param version of the package. */
-export function processMetrics(
-  { gauge, histogram }: Define,
-  version: string,
-): Pick<PortwideMetrics, 'stallSeconds'> {
+export function processMetrics({ gauge, histogram }: Define, version: string) {
   gauge('portwide_build_info', 'Always 1; the label tells the version', ['version']).set(
     { version },
     1,
@@ -85,11 +70,7 @@ export function processMetrics(
 }
 
 /** @param version of the package. */
-export function portwideMetrics(
-  define: Define,
-  sources: PortwideSources,
-  version: string,
-): PortwideMetrics {
+export function portwideMetrics(define: Define, sources: PortwideSources, version: string) {
   const { counter, gauge, histogram, asked, askedOne } = define;
   const { stallSeconds } = processMetrics(define, version);
   asked(
