@@ -174,6 +174,7 @@ export function nftablesOptions(
     masqueradeBit: options.nftablesMasqueradeBit,
     localDetector: localDetector(options, family, podCidrs),
     resetsTcp: options.resetDeletedEndpointConnections,
+    rejectsOnLocalhost: namesLoopback(options.nodeportAddresses, family),
     nodePortSelection: nodePortSelection(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),
     onWarning,

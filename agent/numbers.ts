@@ -33,6 +33,16 @@ export class Numbers implements MetricSources {
   }
 
   changes = () => this.#table.changes;
+  localhostRejections = async () => {
+    const counts = this.#backends.map(async (backend) =>
+      [...((await backend.localhostRejections?.()) ?? [])].map(([protocol, count]) => ({
+        family: backend.family,
+        protocol,
+        count,
+      })),
+    );
+    return (await Promise.all(counts)).flat();
+  };
   refusals = () => this.#table.refusals();
   servicesOnNodePorts = () => this.#table.onNodePorts;
   noLocal = () => this.#table.counts.noLocal();

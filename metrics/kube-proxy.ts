@@ -3,7 +3,7 @@
  * (pkg/proxy/metrics), so that dashboards and alerts go on working. docs/metrics.md has a table of
  * them, and of those that are left out.
  */
-import type { IpFamily } from '../api/objects.ts';
+import type { IpFamily, Protocol } from '../api/objects.ts';
 import { type Define, exponential, linear } from './define.ts';
 
 /** Where the numbers are that are asked for at each scrape. */
@@ -18,6 +18,8 @@ export interface KubeProxySources {
   cleanupFailures(): Iterable<{ family: IpFamily; count: number }>;
   /** Of mode nftables: node ports that are listened on at a loopback address. */
   localhostListeners(): Iterable<readonly [IpFamily, number]>;
+  /** Of mode nftables: packets that rules rejected at a loopback address. */
+  localhostRejections(): Promise<Iterable<{ family: IpFamily; protocol: Protocol; count: number }>>;
 }
 
 /** 1 ms, doubled up to 16 s. */
@@ -66,6 +68,13 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources) {
     'Node ports that are listened on at 127.0.0.1 or [::1] (mode nftables)',
     FAMILY,
     () => [...sources.localhostListeners()].map(([family, count]) => ({ family, count })),
+  );
+  asked(
+    'counter',
+    'kubeproxy_nftables_localhost_nodeport_rejected_packets_total',
+    'Packets of UDP and SCTP to node ports at 127.0.0.1 or [::1] that were rejected, since the table was made (mode nftables)',
+    ['ip_family', 'protocol'],
+    () => sources.localhostRejections(),
   );
   asked('gauge', `${SYNC}_iptables_total`, 'Rules of iptables owned', ['table', 'ip_family'], () =>
     sources.rules(),

@@ -12,7 +12,7 @@ import {
 } from '../core/error.ts';
 import type { Message, Request } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
-import { countersRequest, type NftCounter, readCounter } from './counter.ts';
+import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
 import {
   chainsRequest,
   deleteChainRequest,
@@ -220,17 +220,24 @@ export class NfTables {
   }
 
   /**
-   * Deletes chains with their rules, and sets. Nothing else may name them. In two transactions:
+   * Deletes chains with their rules, sets and counters. Nothing else may name them. In two transactions:
    * before 6.2 the kernel does not let go of a chain in the one that takes away a map to it.
    * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
    */
-  async remove(chains: readonly string[], sets: readonly string[]): Promise<void> {
+  async remove(
+    chains: readonly string[],
+    sets: readonly string[],
+    counters: readonly string[],
+  ): Promise<void> {
     const table = this.#table;
     await this.#send([
       ...chains.map((name) => flushChainRequest(table, name)),
       ...sets.map((name) => deleteSetRequest(table, name)),
     ]);
-    await this.#send(chains.map((name) => deleteChainRequest(table, name)));
+    await this.#send([
+      ...chains.map((name) => deleteChainRequest(table, name)),
+      ...counters.map((name) => deleteCounterRequest(table, name)),
+    ]);
   }
 
   /**

@@ -22,6 +22,7 @@ import { commentData } from '../../netlink/nftables/comment.ts';
 import type { NftChainRules, NftCounter, NftRule } from '../../netlink/nftables/tables.ts';
 import {
   ACCEPT,
+  countIn,
   DROP,
   goTo,
   IS_FROM_NODE,
@@ -33,7 +34,6 @@ import {
 import { nftFamily } from '../../nftables/maps.ts';
 import { DIRECTIONS, type Direction, type Outcome } from '../model/shape.ts';
 import {
-  countIn,
   HAS_NO_PORTS,
   HAS_PORTS,
   IS_KNOWN,

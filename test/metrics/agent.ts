@@ -2,9 +2,9 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pino } from 'pino';
 import { Numbers } from '../../agent/numbers.ts';
 import { createObserver } from '../../agent/observer.ts';
-import type { IpFamily } from '../../api/objects.ts';
+import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
-import type { Kept } from '../../metrics/portwide.ts';
+import { type ConfigChanges, type Kept, NO_CONFIG_CHANGES } from '../../metrics/portwide.ts';
 import type { ApplyReport, Backend, BackendNumbers } from '../../proxier/backend.ts';
 import { FamilyProxier } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
@@ -19,6 +19,7 @@ export class FakeBackend implements Backend {
   error: Error | undefined;
   lost: string | undefined;
   has: BackendNumbers = {};
+  rejections: readonly (readonly [Protocol, number])[] = [];
   /** Milliseconds that an `apply` takes. */
   takes = 0;
   clock = 0;
@@ -43,6 +44,10 @@ export class FakeBackend implements Backend {
   numbers(): BackendNumbers {
     return this.has;
   }
+
+  async localhostRejections(): Promise<ReadonlyMap<Protocol, number>> {
+    return new Map(this.rejections);
+  }
 }
 
 export interface LogLine {
@@ -61,10 +66,12 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     onChange: () => proxier.request(),
   });
   const kept: Kept[] = [];
-  const numbers = new Numbers(table, { kept: () => kept });
+  const config: { changes: ConfigChanges } = { changes: NO_CONFIG_CHANGES };
+  const numbers = new Numbers(table, { kept: () => kept }, () => config.changes);
   numbers.register(backends, { listeners: () => [['IPv4', 3]] });
   const metrics = createMetrics(numbers, '1.2.3', [
     { name: 'AllPorts', stage: 'BETA', isEnabled: true },
+    { name: 'ComponentFlagz', stage: 'BETA', isEnabled: false },
   ]);
   for (const { family } of backends) startFamily(metrics, family);
   const log: LogLine[] = [];
@@ -109,5 +116,5 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     await pass(5000);
   };
   const scrape = async () => new Scrape(await metrics.registry.metrics());
-  return { backends, table, kept, metrics, log, told, pass, start, scrape };
+  return { backends, table, kept, config, metrics, log, told, pass, start, scrape };
 }

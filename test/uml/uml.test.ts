@@ -2,6 +2,7 @@
  * The specs of test/uml/specs, run by one mocha in one kernel of user-mode-linux. Each is a test here
  * that waits for its result from inside.
  */
+import assert from 'node:assert/strict';
 import { parseArgs } from 'node:util';
 import type { SpecPath } from './results.ts';
 import { type Run, runInside } from './run.ts';
@@ -53,6 +54,14 @@ before(() => {
 after(async () => {
   if (process.env.UML_OUTPUT) console.log(run?.output());
   await run?.stop();
+});
+
+describe('what takes long in user-mode-linux', () => {
+  it('is split: each point at which an agent is killed is a test of its own', () => {
+    const kills = specs.filter(([suite = '']) => / killed between two messages$/.test(suite));
+    assert.ok(kills.length >= 30, String(kills.length));
+    for (const [, title = ''] of kills) assert.match(title, /, after \d+ % of the messages$/);
+  });
 });
 
 describe(TITLE, function () {
