@@ -1,3 +1,4 @@
+/** The end of an agent whose configuration file has changed. */
 import type { Logger } from 'pino';
 import { configure } from '../config/configure.ts';
 import type { FlagTexts } from '../config/flags.ts';

@@ -1,3 +1,4 @@
+/** Watching a configuration file for content that an agent can start with. */
 import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import { readConfig } from '../config/configuration.ts';

@@ -1,3 +1,4 @@
+/** `--proxy-mode iptables`, from settings to backends. */
 import type { Logger } from 'pino';
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';

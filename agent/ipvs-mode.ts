@@ -1,3 +1,4 @@
+/** `--proxy-mode ipvs`, from settings to backends. */
 import { release } from 'node:os';
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';

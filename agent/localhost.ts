@@ -1,3 +1,4 @@
+/** Node ports on loopback addresses, where a proxy of the agent serves them. */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import type { Metrics } from '../metrics/metrics.ts';

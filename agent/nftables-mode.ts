@@ -1,3 +1,4 @@
+/** `--proxy-mode nftables`, from settings to backends. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { familyOf } from '../api/addresses.ts';

@@ -1,3 +1,4 @@
+/** What the proxier does, in the log, in metrics, in Events and in health. */
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import { IptablesError } from '../iptables/commands.ts';

@@ -1,3 +1,4 @@
+/** The source of objects that settings name: an API server, or a directory of manifests. */
 import type { InvalidObject } from '../api/errors.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { ApiObserver } from '../metrics/api-server.ts';

@@ -1,3 +1,4 @@
+/** `portwide ipvs marks`: which Service each packet mark belongs to. */
 import { existsSync } from 'node:fs';
 import type { Command } from 'commander';
 import { getOrCreate } from '../api/collections.ts';

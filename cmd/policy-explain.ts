@@ -1,3 +1,4 @@
+/** `portwide policy explain`: whether network policies allow a connection, and which one decides. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { isPolicyObject } from '../agent/policy.ts';
 import { PolicyFaults, type ToldFault } from '../agent/policy-faults.ts';

@@ -1,3 +1,4 @@
+/** `portwide validate`: the faults of manifests. */
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { PORTS_ANNOTATION } from '../api/all-ports.ts';

@@ -1,3 +1,4 @@
+/** From the flags of `portwide dns` to its options. */
 import { DNS_SETTINGS, type DnsOptions } from './dns-settings.ts';
 import { ConfigurationError, type Notice } from './errors.ts';
 import { type FlagTexts, readFlagsOf } from './flags.ts';

@@ -1,3 +1,4 @@
+/** Options that are wrong together. */
 import type { ProxyMode } from './node-settings.ts';
 import type { OptionName, RunOptions } from './settings.ts';
 

@@ -1,3 +1,4 @@
+/** Flags on the command line. */
 import { type Command, Help, Option } from 'commander';
 import { canonicalAddress, familyOf } from '../api/addresses.ts';
 import { COMMAND_SETTINGS } from './command-settings.ts';

@@ -1,3 +1,4 @@
+/** The log. */
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
 import { textLine } from './log-text.ts';
 

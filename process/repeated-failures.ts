@@ -1,3 +1,4 @@
+/** Logging what is tried again and again. */
 import type { DebugLog } from './log.ts';
 
 /** Milliseconds from the first log line of a failure to the next; doubled after each line, up to the maximum. */

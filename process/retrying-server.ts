@@ -1,3 +1,4 @@
+/** A server that keeps trying to listen. */
 import { type AddressInfo, isIPv6, type Server } from 'node:net';
 import type { Timers } from '../sync/loop.ts';
 

@@ -1,3 +1,4 @@
+/** The HTTP servers that settings ask for. */
 import type { RequestListener } from 'node:http';
 import { isUnspecified } from '../api/addresses.ts';
 import { systemTimers } from '../sync/loop.ts';

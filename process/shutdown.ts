@@ -1,4 +1,4 @@
-/** How a process that runs on is told to end. */
+/** How a process that runs on is told to end. process/ has what any process of ours needs, whatever it serves. */
 
 /**
  * Milliseconds after which a stopping process exits even if a part of it hangs. The kubelet kills it after

@@ -1,3 +1,4 @@
+/** When memory is given back to the machine. */
 import { trimHeap } from '../netlink/core/malloc.ts';
 import { systemTimers, type Timers } from '../sync/loop.ts';
 
