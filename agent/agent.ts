@@ -42,7 +42,13 @@ export async function runAgent(
   const { node, lock } = await prepareNode({ options, texts, log }, shutdown);
   const objects = createObjects(node);
   const { table, changes } = objects;
-  const takeover = new Takeover(log, systemTimers);
+  const takeover = new Takeover({
+    mode: node.kind.name,
+    families: node.openMode.families,
+    options,
+    log,
+    timers: systemTimers,
+  });
   const numbers = new Numbers(table, takeover, restart?.changes);
   const telemetry = startTelemetry(objects, numbers);
   const { context } = telemetry;
@@ -58,7 +64,7 @@ export async function runAgent(
   const podCidrs = await shutdown.unless(startup.complete(source.start()));
   await warnOfSettings(objects);
   const mode = await node.openMode.start(podCidrs, policy?.ports ?? [], takeover);
-  const serving = await startServing(context, mode, health, { takeover, onLoaded: loaded.resolve });
+  const serving = await startServing(context, mode, health, loaded.resolve);
 
   const status = await shutdown.requested();
   const drained = serving.drain();

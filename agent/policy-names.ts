@@ -2,17 +2,16 @@
 import type { Logger } from 'pino';
 import type { ApiObject, IpFamily, Kind, ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
-import { type Iptables, iptablesCommands, VARIANTS } from '../iptables/commands.ts';
-import { detectVariant } from '../iptables/variant.ts';
+import { type Iptables, iptablesCommands } from '../iptables/commands.ts';
+import { detectVariant, iptablesTables } from '../iptables/variant.ts';
 import { queueState } from '../netlink/nfqueue/queue.ts';
 import type { Enforcer } from '../policy/enforce/enforcer.ts';
 import { LEARNER_DEFAULTS } from '../policy/fqdn/learner.ts';
 import { DNS_QUEUE, DnsLearning } from '../policy/fqdn/learning.ts';
-import { type MangleTable, removeDnsRules } from '../policy/fqdn/rules.ts';
+import type { MangleTable } from '../policy/fqdn/rules.ts';
 import type { Answer, LearnedElement, ListNumber } from '../policy/model/shape.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { systemTimers } from '../sync/loop.ts';
-import { iptablesTables } from '../takeover/removal.ts';
 
 /** The Service of the cluster's DNS, by its name of old, which CoreDNS kept. */
 const CLUSTER_DNS = 'kube-system/kube-dns';
@@ -148,16 +147,4 @@ function mangleTable(
     },
     restore: async (inputs) => (await iptables()).restore(inputs),
   };
-}
-
-/** Takes away the rules that queue packets, of both variants. @throws IptablesError */
-export async function removeDnsQueues(families: readonly IpFamily[]): Promise<boolean> {
-  let isRemoved = false;
-  for (const family of families) {
-    for (const variant of VARIANTS) {
-      if (!(await iptablesTables(family, variant)).includes('mangle')) continue;
-      if (await removeDnsRules(iptablesCommands(family, variant))) isRemoved = true;
-    }
-  }
-  return isRemoved;
 }

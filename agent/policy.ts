@@ -22,16 +22,9 @@ import { UserError } from '../process/errors.ts';
 import type { Log } from '../process/log.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { systemTimers } from '../sync/loop.ts';
-import { removePolicyTables } from '../takeover/policy-tables.ts';
-import type { Takeover } from '../takeover/takeover.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { PolicyFaults } from './policy-faults.ts';
-import {
-  PolicyNames,
-  type PolicyNamesOptions,
-  queueDrops,
-  removeDnsQueues,
-} from './policy-names.ts';
+import { PolicyNames, type PolicyNamesOptions, queueDrops } from './policy-names.ts';
 import { createPolicyObserver, tellOfFaults } from './policy-observer.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
@@ -229,20 +222,4 @@ export function isPolicyObject(object: ApiObject): object is PolicySubject {
 
 function isPolicyKind(kind: Kind): kind is PolicySubject['kind'] {
   return KINDS.includes(kind);
-}
-
-/** Of an agent that does not enforce policies: an earlier one may have. */
-export function retirePolicy(takeover: Takeover, log: Log): Promise<void> {
-  return takeover.remove({
-    what: 'network-policy',
-    failure: 'cannot remove the tables of network policy; their policies stay in force',
-    attempt: async () => {
-      const tables = await removePolicyTables();
-      const hadQueues = await removeDnsQueues(IP_FAMILIES);
-      if (tables > 0 || hadQueues) {
-        log.info({ tables }, 'removed what an agent with --network-policy had enforced');
-      }
-      return 0;
-    },
-  });
 }

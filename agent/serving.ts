@@ -6,28 +6,25 @@ import { conntrackFlows } from '../proxier/conntrack-flows.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { systemTimers } from '../sync/loop.ts';
-import type { Takeover } from '../takeover/takeover.ts';
 import type { Context } from './context.ts';
 import type { AgentHealth } from './health.ts';
 import { LOCALHOST_DRAIN, localhostNodePorts } from './localhost.ts';
 import type { Mode } from './mode.ts';
 import { nodeIpOverride, warnOfForwarding, warnOfStrictConntrack } from './node-setup.ts';
 import { createObserver } from './observer.ts';
-import { retirePolicy } from './policy.ts';
 
 /** Writes rules from now on; they stay after `stop`. @throws NetlinkError */
 export async function startServing(
   context: Context,
   mode: Mode,
   health: AgentHealth,
-  seams: { takeover: Takeover; onLoaded: () => void },
+  onLoaded: () => void,
 ) {
   const { options, table, changes, syncPeriod, numbers, metrics, events, log } = context;
   const { resetsTcp, backends, localhostProxyFamilies, minSyncPeriod } = mode;
   if (resetsTcp) await warnOfStrictConntrack(log);
   // After the mode has started: mode ipvs turns it on.
   await warnOfForwarding(table.node?.addresses ?? [], log);
-  const { takeover, onLoaded } = seams;
   const unloaded = new Set(backends.map(({ family }) => family));
   const families = backends.map(({ family }) => family);
   for (const family of families) startFamily(metrics, family);
@@ -56,9 +53,6 @@ export async function startServing(
       tell: (refusals) => events.refusals(refusals),
       onFirstSync: (family) => {
         mode.afterFirstSync(family);
-        if (!options.networkPolicy && unloaded.size === backends.length) {
-          void retirePolicy(takeover, log);
-        }
         unloaded.delete(family);
         if (unloaded.size === 0) onLoaded();
       },

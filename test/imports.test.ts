@@ -15,7 +15,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   sources: ['api', 'process'],
   nft: ['api', 'netlink', 'process', 'nftables'],
   proxier: ['api', 'endpoints', 'services', 'sources', 'netlink', 'sync'],
-  iptables: ['config', 'api', 'endpoints', 'services', 'proxier', 'process', 'takeover'],
+  iptables: ['config', 'api', 'endpoints', 'services', 'proxier', 'process', 'netlink'],
   ipvs: ['config', 'api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'sync'],
   nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'nft', 'sync'],
   policy: ['api', 'sync', 'netlink', 'nft', 'nftables', 'iptables'],
@@ -28,6 +28,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   localhost: ['api', 'services', 'process', 'sync'],
   takeover: [
     'api',
+    'config',
     'metrics',
     'iptables',
     'ipvs',

@@ -1,15 +1,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../core/address.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
-import {
-  EINTR,
-  EINVAL,
-  ENOENT,
-  EPROTONOSUPPORT,
-  hasErrno,
-  NetlinkError,
-  UnsupportedError,
-} from '../core/error.ts';
+import { EINTR, EINVAL, ENOENT, EPROTONOSUPPORT, hasErrno, NetlinkError } from '../core/error.ts';
 import type { Message, Request } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
@@ -310,16 +302,16 @@ export class NfTables {
 }
 
 /**
- * The tables of all families.
- * @throws UnsupportedError when the kernel has no nf_tables; NetlinkError.
+ * The tables of all families; none where the kernel has no nf_tables.
+ * @throws NetlinkError
  */
 export async function listTables(): Promise<NftTable[]> {
   try {
     return await withSocket((socket) => socket.dump(tablesRequest(), readTable));
   } catch (error) {
     // It has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg).
-    if (!hasErrno(error, EPROTONOSUPPORT) && !hasErrno(error, EINVAL)) throw error;
-    throw new UnsupportedError('nf_tables', { cause: error });
+    if (hasErrno(error, EPROTONOSUPPORT) || hasErrno(error, EINVAL)) return [];
+    throw error;
   }
 }
 
