@@ -24,20 +24,14 @@ export interface ConfigRestartOptions {
   readonly random?: () => number;
 }
 
-/** A watched configuration file. */
-export interface ConfigRestart {
-  /** For metrics. */
-  readonly changes: () => ConfigChanges;
-  readonly stop: () => void;
-}
-
 /**
  * Ends the process when the configuration file changes, as kube-proxy does; the kubelet or systemd starts it
  * again with the new content. Differs from kube-proxy in two ways. Content that the agent could not start with is
  * ignored, because one mistake would stop the agents of all nodes. And each agent waits for a random part of
  * `--config-restart-jitter`, because a ConfigMap changes on all nodes at once and every start lists all Services.
+ * @returns the changes so far, for metrics, and what ends it.
  */
-export function restartOnChange(given: ConfigRestartOptions): ConfigRestart {
+export function restartOnChange(given: ConfigRestartOptions) {
   const { file, texts, options, log, exit, timers = systemTimers, random = Math.random } = given;
   const { path } = file;
   const counts = { ...NO_CONFIG_CHANGES.counts };
@@ -77,5 +71,5 @@ export function restartOnChange(given: ConfigRestartOptions): ConfigRestart {
     onProblem: (reason) =>
       log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
   });
-  return { changes: () => ({ isPending, counts }), stop };
+  return { changes: (): ConfigChanges => ({ isPending, counts }), stop };
 }
