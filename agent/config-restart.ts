@@ -10,9 +10,9 @@ import { watchConfig } from './config-watch.ts';
 import { checkSource } from './source.ts';
 
 /** Exit status when the configuration file changed and the agent must be started again (EX_TEMPFAIL of sysexits). */
-export const CONFIGURATION_CHANGED = 75;
+const CONFIGURATION_CHANGED = 75;
 
-export interface ConfigRestartOptions {
+interface ConfigRestartOptions {
   readonly file: ConfigFile;
   readonly texts: FlagTexts;
   readonly options: Pick<RunOptions, 'configRestartJitter'>;

@@ -17,7 +17,7 @@ export interface ConfigWarningOptions {
 }
 
 /** A setting that may not be as it was meant. */
-export interface ConfigWarning {
+interface ConfigWarning {
   readonly setting: string;
   readonly message: string;
 }

@@ -5,7 +5,7 @@ import { readConfig } from '../config/configuration.ts';
 import type { ConfigFile } from '../config/notices.ts';
 import { systemTimers, type Timers } from '../sync/loop.ts';
 
-export interface ConfigWatchOptions {
+interface ConfigWatchOptions {
   readonly file: ConfigFile;
   /** Rejects for content that an agent would not start with, and says why. */
   readonly check: (content: string) => Promise<void>;

@@ -14,7 +14,7 @@ import {
 } from './node-setup.ts';
 
 /** What only the running node can tell. */
-export interface NodeTraits {
+interface NodeTraits {
   readonly dropInvalid: boolean;
   readonly randomFully: boolean;
   readonly onWarning: (message: string) => void;

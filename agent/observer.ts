@@ -12,7 +12,7 @@ import type { ProxierObserver } from '../proxier/proxier.ts';
 import type { RefusalChanges } from '../proxier/route-table.ts';
 import type { AgentHealth } from './health.ts';
 
-export interface ObserverOptions {
+interface ObserverOptions {
   readonly log: Logger;
   readonly metrics: Metrics;
   readonly health: Pick<AgentHealth, 'queued' | 'updated' | 'servicesChanged' | 'setNodeFacts'>;

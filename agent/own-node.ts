@@ -11,7 +11,7 @@ const WAITING = `waiting up to ${PATIENCE / 1000} s for the Node object, and for
 /** Milliseconds between repetitions of the warning. */
 const REPEAT = 5 * 60_000;
 
-export interface OwnNodeOptions {
+interface OwnNodeOptions {
   readonly name: string;
   /** Whether the Node must exist. Manifests may lack it; the agent then neither waits nor warns. */
   readonly isRequired: boolean;

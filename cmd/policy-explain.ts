@@ -141,7 +141,7 @@ function refuseService(objects: readonly ApiObject[], to: Endpoint): void {
 }
 
 /** What `portwide policy explain` says. */
-export interface ExplainAnswer {
+interface ExplainAnswer {
   readonly port: number;
   readonly protocol: Protocol;
   /** Allowed in every family that both ends have. */

@@ -46,7 +46,7 @@ export function addValidateCommand(program: Command): void {
   );
 }
 
-export interface Validation {
+interface Validation {
   readonly problems: readonly ManifestProblem[];
   /** What is served, but perhaps not as it was meant; in the same order. */
   readonly warnings: readonly ManifestProblem[];

@@ -11,7 +11,7 @@ export const DNS_DEFAULTS = Object.fromEntries(
   Object.entries(SETTINGS).map(([name, { default: usual }]) => [name, usual]),
 ) as DnsOptions;
 
-export interface DnsConfiguration {
+interface DnsConfiguration {
   readonly options: DnsOptions;
   /** To be told to the user. */
   readonly warnings: readonly Notice[];

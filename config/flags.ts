@@ -56,7 +56,7 @@ function isList({ kind, default: usual }: Setting<unknown>): boolean {
 }
 
 /** What the flags say. */
-export interface FlagReading<Name extends string = OptionName, Values = RunOptions> {
+interface FlagReading<Name extends string = OptionName, Values = RunOptions> {
   readonly values: Partial<Values>;
   readonly problems: readonly Notice[];
   readonly broken: ReadonlySet<Name>;

@@ -24,7 +24,6 @@ export const DETECT_LOCAL_MODES = [
   'BridgeInterface',
   'InterfaceNamePrefix',
 ] as const;
-export type DetectLocalMode = (typeof DETECT_LOCAL_MODES)[number];
 
 export const NODE_SETTINGS = {
   hostnameOverride: setting('node', {

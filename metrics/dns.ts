@@ -48,7 +48,7 @@ export interface DnsMetrics {
   ask(sources: DnsSources): void;
 }
 
-export interface ForwardingMetrics {
+interface ForwardingMetrics {
   answered(to: Upstream, rcode: number, seconds: number): void;
   failed(to: Upstream, code: 'TIMEOUT' | 'UNREACHABLE'): void;
   rejected(): void;
@@ -57,7 +57,7 @@ export interface ForwardingMetrics {
 }
 
 /** Kept elsewhere, and asked for at each scrape. */
-export interface DnsSources {
+interface DnsSources {
   /** How many are open. */
   readonly tcpConnections: () => number;
   readonly resolvers: () => readonly { readonly resolver: Upstream; readonly isUp: boolean }[];

@@ -22,7 +22,7 @@ export interface PolicySources {
 }
 
 /** Since the start, but for what there is of names and addresses. */
-export interface NameNumbers {
+interface NameNumbers {
   readonly names: number;
   readonly addresses: number;
   readonly evictions: number;

@@ -16,7 +16,7 @@ export interface DebugLog extends Log {
 
 export type LogFormat = 'text' | 'json';
 
-export interface LogOptions {
+interface LogOptions {
   /** Verbosity (`-v`). From 3 on, errors include their stacks and level debug is logged. */
   readonly v: number;
   /** Undefined: text on a terminal, JSON elsewhere. */
@@ -24,7 +24,7 @@ export interface LogOptions {
 }
 
 /** Destination of log lines. */
-export interface LogOutput {
+interface LogOutput {
   readonly stream: DestinationStream;
   readonly isTerminal: boolean;
 }

@@ -27,7 +27,7 @@ export class ProgramTimeoutError extends UserError {
   }
 }
 
-export interface ProgramOptions {
+interface ProgramOptions {
   /** Milliseconds. */
   readonly timeout: number;
   /** For its standard input; default: nothing. */

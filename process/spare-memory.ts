@@ -3,7 +3,7 @@ import { trimHeap } from '../netlink/core/malloc.ts';
 import { systemTimers, type Timers } from '../sync/loop.ts';
 
 /** What decides whether memory is to be given back. */
-export interface MemoryProbe {
+interface MemoryProbe {
   /** Bytes that the process has of the machine's memory. */
   readonly rss: () => number;
   /** Milliseconds of CPU so far. */

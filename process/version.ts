@@ -10,7 +10,7 @@ export const VERSION: string = (() => {
 })();
 
 /** Fields of Kubernetes' `version.Info`; empty where they do not apply. */
-export interface BuildInfo {
+interface BuildInfo {
   readonly major: string;
   readonly minor: string;
   readonly gitVersion: string;

@@ -9,7 +9,7 @@ import { loadManifestDirectory } from './manifests/directory.ts';
 import { formatProblem } from './manifests/problem.ts';
 
 /** Where objects are read from. */
-export interface Origin extends ClusterOptions {
+interface Origin extends ClusterOptions {
   /** A directory of manifests; undefined: a cluster. */
   readonly manifests: string | undefined;
 }

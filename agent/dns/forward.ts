@@ -9,7 +9,7 @@ import { LOOK_PERIOD, ResolverList } from '../../dns/resolver-list.ts';
 import type { DnsMetrics } from '../../metrics/dns.ts';
 import { UserError } from '../../process/errors.ts';
 
-export interface Forwarding {
+interface Forwarding {
   readonly forwarder: Forwarder;
   readonly cache: ForwardCache;
 }
