@@ -25,8 +25,7 @@ export async function openIptablesMode(options: RunOptions, log: Logger): Promis
   const commands = await usableIptables(options, log);
   return {
     families: commands.map(({ family }) => family),
-    ports: [],
-    start: async (podCidrs, _otherPorts, takeover) => {
+    start: async (podCidrs, _monitor, takeover) => {
       const dropInvalid = await dropsInvalid();
       const backends = commands.map(async (iptables) => {
         const { family } = iptables;

@@ -1,5 +1,4 @@
 /** Network policy in a running agent. */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
 import {
@@ -14,6 +13,7 @@ import type { Events } from '../events/recorder.ts';
 import { definer } from '../metrics/define.ts';
 import { type PolicySources, policyMetrics } from '../metrics/policy.ts';
 import { type NftCommand, nftCommand } from '../nft/command.ts';
+import type { NftMonitor } from '../nft/monitor.ts';
 import { probeScript } from '../policy/compile/skeleton.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyModel } from '../policy/model/model.ts';
@@ -21,7 +21,7 @@ import { DIRECTIONS } from '../policy/model/shape.ts';
 import { UserError } from '../process/errors.ts';
 import type { Log } from '../process/log.ts';
 import type { ObjectSink } from '../sources/store.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { PolicyFaults } from './policy-faults.ts';
 import { PolicyNames, type PolicyNamesOptions, queueDrops } from './policy-names.ts';
@@ -53,9 +53,6 @@ export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Prom
   return { families, nft };
 }
 
-/** How long others' changes of nf_tables are at most not listened to, while Services are loaded. */
-const LOADING_MS = 10_000;
-
 /** What network policy goes by: Nodes too, which are peers. */
 const KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
 
@@ -63,10 +60,7 @@ export interface PolicyOptions {
   readonly open: OpenPolicy;
   readonly options: Pick<RunOptions, 'policyLogGroup'> & PolicyNamesOptions['options'];
   readonly nodeName: string;
-  /** Sockets of this process that change other tables. */
-  readonly otherPorts: readonly number[];
-  /** What serves Services has been loaded for the first time. */
-  readonly servicesLoaded: Promise<void>;
+  readonly monitor: NftMonitor;
   readonly registry: Registry;
   readonly log: Logger;
   readonly events: Events;
@@ -78,15 +72,13 @@ export interface PolicyOptions {
 export interface PolicyAgent {
   /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
   readonly sink: ObjectSink;
-  /** Of sockets that change nf_tables. */
-  readonly ports: readonly number[];
   /** What is enforced stays so. */
   stop(): Promise<void>;
 }
 
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(options: PolicyOptions): PolicyAgent {
-  const { open, nodeName, otherPorts, servicesLoaded, log, events, unreadable } = options;
+  const { open, nodeName, monitor, log, events, unreadable } = options;
   const { families, nft } = open;
   const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
   const faults = new PolicyFaults(tellOfFaults(log, events));
@@ -125,9 +117,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
     nft,
     timers: systemTimers,
     logGroup: options.options.policyLogGroup,
-    otherPorts,
-    // Not never, should that fail.
-    othersLoaded: Promise.race([servicesLoaded, sleep(LOADING_MS, undefined, { ref: false })]),
+    monitor,
   });
   const unsynced = new Set<Kind>(KINDS);
   const sink: ObjectSink = {
@@ -150,7 +140,6 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   };
   return {
     sink,
-    ports: enforcer.ports,
     stop: async () => {
       // First who writes by the other.
       await names.close();

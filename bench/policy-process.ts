@@ -6,9 +6,10 @@ import { runInNewContext } from 'node:vm';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { PolicyObject } from '../api/policy-objects.ts';
 import { nftCommand } from '../nft/command.ts';
+import { NftMonitor } from '../nft/monitor.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyModel } from '../policy/model/model.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { POD_CIDR } from './cluster.ts';
 import { clusterPod, clusterPolicy, HERE, NAMESPACES, policyCluster } from './policy-cluster.ts';
 import type { PolicyChangeKind, PolicyJob, PolicyReport } from './policy-jobs.ts';
@@ -48,6 +49,7 @@ function createAgent() {
     },
     nft,
     timers: systemTimers,
+    monitor: new NftMonitor(systemTimers),
     observer: {
       began: (family) => begun.add(family),
       unchanged: end,

@@ -1,6 +1,6 @@
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../../api/objects.ts';
 import type { Pod, Policy, PolicyObject } from '../../api/policy-objects.ts';
-import { Slices } from '../../sync/time-slice.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
 import { type Facts, type NamedMember, NO_FACTS } from './facts.ts';
 import { InForce, type ListRanges } from './in-force.ts';
 import { type List, Lists, type PeerList } from './lists.ts';
@@ -102,11 +102,11 @@ export class PolicyModel {
    */
   async prepare(): Promise<void> {
     this.#settle();
-    const slices = new Slices();
+    const slice = new TimeSlice();
     for (const { shapes } of this.#pods.namespaces()) {
       for (const shape of shapes.values()) {
         this.#memberships.of(shape);
-        if (slices.isOver()) await slices.turn();
+        if (slice.isOver()) await slice.yield();
       }
     }
   }

@@ -11,9 +11,10 @@ import type {
   Selector,
 } from '../../api/policy-objects.ts';
 import { nftCommand } from '../../nft/command.ts';
+import { NftMonitor } from '../../nft/monitor.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
 import { PolicyModel } from '../../policy/model/model.ts';
-import { systemTimers } from '../../sync/loop.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { Random } from '../random.ts';
 import type { Change } from './generated.ts';
 import { group, HERE, labelled, namespace, pod, type TestObject, THERE } from './objects.ts';
@@ -177,6 +178,7 @@ export class Cluster {
 
 let model: PolicyModel | undefined;
 let enforcer: Enforcer | undefined;
+let monitor: NftMonitor | undefined;
 let log: string[] = [];
 /** Families with changes that are not in the kernel. */
 const behind = new Set<IpFamily>();
@@ -201,6 +203,7 @@ export const churn = {
       },
     });
     const source = model;
+    monitor = new NftMonitor(systemTimers);
     enforcer = new Enforcer({
       families: IP_FAMILIES,
       source: {
@@ -210,6 +213,7 @@ export const churn = {
       },
       nft: nftCommand(),
       timers: systemTimers,
+      monitor,
       observer: {
         began: (family) => begun.add(family),
         unchanged: end,
@@ -251,6 +255,7 @@ export const churn = {
   churnLog: async (): Promise<readonly string[]> => log,
 
   async churnStop(): Promise<void> {
+    await monitor?.close();
     await enforcer?.stop();
     enforcer = undefined;
   },

@@ -3,7 +3,9 @@ import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../nft/command.ts';
-import { keyText } from '../../nftables/element.ts';
+import { keyText } from '../../nft/element.ts';
+import { NftMonitor } from '../../nft/monitor.ts';
+import type { RuleTable } from '../../nft/table.ts';
 import { POLICY_TABLE, POLICY_TABLES } from '../../policy/compile/skeleton.ts';
 import { type Denied, type Learned, PolicyBackend } from '../../policy/enforce/backend.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
@@ -16,7 +18,7 @@ import type {
   PolicyElement,
   ProfileChain,
 } from '../../policy/model/shape.ts';
-import { systemTimers } from '../../sync/loop.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { deleteTables } from '../../takeover/nft-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
 
@@ -57,6 +59,7 @@ let changes: PolicyChange[] = [];
 let learnt: Learned = NOTHING;
 let broken = false;
 let loaded = Promise.withResolvers<void>();
+let monitor = new NftMonitor(systemTimers);
 
 function agent(name: string): Agent {
   const found = agents.get(name);
@@ -78,13 +81,13 @@ function breaking<Args extends unknown[], T>(
 
 /** One line for each transaction, such as `add peers 1, fill egress-7`. */
 function logging(tables: PolicyTables, log: string[], left: Agent['left']): PolicyTables {
-  for (const [name, each] of Object.entries(tables) as [string, NfTables][]) {
+  for (const [name, each] of Object.entries(tables) as [string, RuleTable][]) {
     const transact = breaking(left, each.transact.bind(each));
     each.delete = breaking(left, each.delete.bind(each));
-    each.transact = async (steps, generation) => {
+    each.transact = async (steps) => {
       const line = steps.map(stepText).filter((text) => text !== '');
       if (line.length > 0) log.push(`${name === 'main' ? '' : `${name}: `}${line.join(', ')}`);
-      await transact(steps, generation);
+      await transact(steps);
     };
   }
   return tables;
@@ -144,7 +147,7 @@ export const policy = {
 
   /** From now on the kernel seems to have no nflog. */
   async policyWithoutLog(name: string): Promise<void> {
-    for (const tables of Object.values(agent(name).tables) as NfTables[]) {
+    for (const tables of Object.values(agent(name).tables) as RuleTable[]) {
       const transact = tables.transact.bind(tables);
       tables.transact = async (steps) => {
         const known = steps.map((step): NftStep => {
@@ -227,7 +230,6 @@ export const policy = {
 
   policyAnswers: (name: string): Promise<Answer[]> => agent(name).backend.answers(),
   policyDenied: (name: string): Promise<readonly Denied[]> => agent(name).backend.denied(),
-  policyNeedsAll: async (name: string): Promise<boolean> => agent(name).backend.needsAll,
 
   policySizes: async (name: string): Promise<Record<string, number>> =>
     Object.fromEntries(agent(name).backend.sizes()),
@@ -268,6 +270,8 @@ export const policy = {
     waits = false,
   ): Promise<void> {
     loaded = Promise.withResolvers();
+    monitor = new NftMonitor(systemTimers);
+    if (waits) monitor.waitFor(loaded.promise);
     wanted = new Map(Object.entries(states) as [IpFamily, State][]);
     enforcerLog = [];
     learnt = NOTHING;
@@ -283,7 +287,7 @@ export const policy = {
       },
       nft: nftCommand(),
       timers: systemTimers,
-      ...(waits ? { othersLoaded: loaded.promise } : {}),
+      monitor,
       observer: {
         began: () => {},
         unchanged: () => {},
@@ -326,6 +330,7 @@ export const policy = {
   enforcerLog: async (): Promise<readonly string[]> => enforcerLog,
 
   async enforcerStop(): Promise<void> {
+    await monitor.close();
     await enforcer?.stop();
     enforcer = undefined;
     changes = [];

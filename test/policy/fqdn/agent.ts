@@ -8,12 +8,13 @@ import { addressFormatter } from '../../../netlink/core/address.ts';
 import { queueState } from '../../../netlink/nfqueue/queue.ts';
 import { NfTables } from '../../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../../nft/command.ts';
+import { NftMonitor } from '../../../nft/monitor.ts';
 import { POLICY_TABLE } from '../../../policy/compile/skeleton.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
 import type { LearnerOptions } from '../../../policy/fqdn/learner.ts';
 import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
 import type { Answer, PolicyElement } from '../../../policy/model/shape.ts';
-import { systemTimers } from '../../../sync/loop.ts';
+import { systemTimers } from '../../../sync/timers.ts';
 import { offer } from '../../child.ts';
 import { chainRule, DENY_REST, peers, profileChain } from '../fixtures.ts';
 
@@ -31,6 +32,7 @@ type Names = readonly (readonly [pattern: string, lists: readonly number[]])[];
 const RESOLVERS = 100;
 const LISTS = [1, 2];
 
+const monitor = new NftMonitor(systemTimers);
 let enforcer: Enforcer;
 let learning: DnsLearning;
 let applied = 0;
@@ -81,6 +83,7 @@ const functions = {
       },
       nft: nftCommand(),
       timers: systemTimers,
+      monitor,
     });
     learning = new DnsLearning({
       store: {
@@ -192,6 +195,7 @@ const functions = {
 
   async close(): Promise<void> {
     await learning.close();
+    await monitor.close();
     await enforcer.stop();
   },
 };
