@@ -29,8 +29,8 @@ export async function startServing(
   if (resetsTcp) await warnOfStrictConntrack(log);
   // After the mode has started: mode ipvs turns it on.
   await warnOfForwarding(table.node?.addresses ?? [], log);
-  const unserved = new Set(backends.map(({ family }) => family));
   const families = backends.map(({ family }) => family);
+  const unserved = new Set(families);
   for (const family of families) startFamily(metrics, family);
   const localhost = localhostNodePorts(localhostProxyFamilies, metrics, log, (key, message) =>
     events.warning(key, 'FailedToServeNodePortOnLocalhost', message),
