@@ -1,4 +1,4 @@
-/** Keeps the kernel at what the model wants, in all families. */
+/** policy/enforce/ brings network policy into the kernel; this keeps it there, in all families. */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftCommand } from '../../nft/command.ts';

@@ -1,3 +1,4 @@
+/** Elements with timeouts: what is to be written, and what the kernel has already. */
 import type { NftStep } from '../../netlink/nftables/tables.ts';
 import type { KernelElement } from '../compile/element.ts';
 import type { SetName } from '../compile/skeleton.ts';

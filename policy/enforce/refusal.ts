@@ -1,3 +1,4 @@
+/** Whose policy it was that the kernel refused. */
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { type ProfileLine, profileChains } from '../compile/chains.ts';
