@@ -68,15 +68,12 @@ interface Member {
 export class Enforcer {
   readonly #options: EnforcerOptions;
   readonly #members = new Map<IpFamily, Member>();
-  /** Families of which nothing was written yet, nor failed to be. */
-  readonly #unwritten: Set<IpFamily>;
   readonly #loaded: Loaded;
   #isStarted = false;
 
   /** @throws NetlinkError */
   constructor(options: EnforcerOptions) {
     this.#options = options;
-    this.#unwritten = new Set(options.families);
     for (const family of options.families) this.#members.set(family, this.#member(family));
     this.#loaded = options.monitor.register({
       families: options.families,
@@ -103,17 +100,13 @@ export class Enforcer {
   }
 
   /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
-  async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    await this.#forEach((backend, isOf) =>
-      backend.learn(elements.filter(isOf), answers.filter(isOf)),
-    );
+  learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+    return this.#inFamilies('learn', elements, answers);
   }
 
   /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
-  async forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    await this.#forEach((backend, isOf) =>
-      backend.forget(elements.filter(isOf), answers.filter(isOf)),
-    );
+  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+    return this.#inFamilies('forget', elements, answers);
   }
 
   /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
@@ -143,15 +136,15 @@ export class Enforcer {
     }
   }
 
-  async #forEach(
-    work: (
-      backend: PolicyBackend,
-      isOf: (each: { readonly address: string }) => boolean,
-    ) => Promise<void>,
+  async #inFamilies(
+    what: 'learn' | 'forget',
+    elements: readonly LearnedElement[],
+    answers: readonly Answer[],
   ): Promise<void> {
-    const all = [...this.#members].map(([family, { backend }]) =>
-      work(backend, ({ address }) => familyOf(address) === family),
-    );
+    const all = [...this.#members].map(([family, { backend }]) => {
+      const isOf = ({ address }: { readonly address: string }) => familyOf(address) === family;
+      return backend[what](elements.filter(isOf), answers.filter(isOf));
+    });
     await Promise.all(all);
   }
 
@@ -201,7 +194,7 @@ export class Enforcer {
       observer.failed(family, error);
       throw error;
     } finally {
-      if (this.#unwritten.delete(family)) this.#loaded(family);
+      this.#loaded(family);
     }
   }
 
