@@ -11,7 +11,7 @@ import { Ipvs, IpvsMissingError } from '../netlink/ipvs/ipvs.ts';
 import { UserError } from '../process/errors.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { systemTimers } from '../sync/timers.ts';
-import { localDetector } from './iptables-mode.ts';
+import { trafficOptions } from '../traffic/options.ts';
 import type { OpenMode } from './mode.ts';
 import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
 
@@ -98,11 +98,8 @@ export function ipvsOptions(
 ): IpvsOptions {
   return {
     ...traits,
-    family,
-    masqueradeAll: options.masqueradeAll,
+    ...trafficOptions(options, family, podCidrs),
     masqueradeBit: options.iptablesMasqueradeBit,
-    localDetector: localDetector(options, family, podCidrs),
-    nodePortSelection: options.nodeportAddresses,
     scheduler: options.ipvsScheduler,
     excludeCidrs: options.ipvsExcludeCidrs,
     markRange: options.ipvsFwmarkRange,

@@ -10,7 +10,7 @@ import { TABLE } from '../nftables/skeleton.ts';
 import { UserError } from '../process/errors.ts';
 import { type NodePortSelection, namesLoopback } from '../services/node-port-addresses.ts';
 import { retireLocalnet } from '../takeover/localnet.ts';
-import { localDetector } from './iptables-mode.ts';
+import { trafficOptions } from '../traffic/options.ts';
 import type { OpenMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
@@ -97,11 +97,9 @@ export function nftablesOptions(
   onWarning: (message: string) => void,
 ): NftOptions {
   return {
-    family,
+    ...trafficOptions(options, family, podCidrs),
     masqueradeAll: options.masqueradeAll || options.nftablesMasqueradeAll,
     masqueradeBit: options.nftablesMasqueradeBit,
-    localDetector: localDetector(options, family, podCidrs),
-    resetsTcp: options.resetDeletedEndpointConnections,
     rejectsOnLocalhost: namesLoopback(options.nodeportAddresses, family),
     nodePortSelection: nodePortSelection(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),

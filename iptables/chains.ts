@@ -1,3 +1,4 @@
+/** Names of chains: kube-proxy's, and which of them are ours to flush and delete. */
 import { hash } from 'node:crypto';
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily, Protocol } from '../api/objects.ts';

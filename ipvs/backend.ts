@@ -1,3 +1,4 @@
+/** Mode ipvs: this folder renders TrafficPlans as IPVS services, ipsets, addresses and rules, and applies them. */
 import { cidrContains } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';

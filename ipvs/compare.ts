@@ -1,3 +1,4 @@
+/** Compares the kernel with what is wanted. */
 import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs/ipvs.ts';
 import type { BoundAddress } from '../netlink/route/links.ts';

@@ -1,3 +1,4 @@
+/** Mode nftables: this folder renders TrafficPlans as elements and chains of nf_tables, and applies them. */
 import type { Protocol } from '../api/objects.ts';
 import { NFT_SET_FLAGS, type NftChange, NftRefusedError } from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
@@ -8,13 +9,12 @@ import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import { brokenLoyalties, type Loyalties, loyaltiesOf } from './affinity.ts';
 import { type Chain, isForNft } from './chains.ts';
-import type { Placed } from './compile.ts';
 import { type Element, elementOf } from './element.ts';
 import { brokenNotes, type Forgetting, forget } from './forgetting.ts';
 import { isInterval, overlapping } from './intervals.ts';
 import { localhostRejections } from './localhost.ts';
 import { isLead, MAP_NAMES, type MapName } from './maps.ts';
-import { type Difference, NftPlan, type PlanOptions } from './plan.ts';
+import { type Difference, NftPlan, type Placed, type PlanOptions } from './plan.ts';
 import {
   affinitiesOf,
   countersOf,

@@ -1,9 +1,10 @@
 /** One family of the proxier: what is to be handed to its backend, and what follows when that has applied it. */
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
-import { type LocalhostNodePort, localhostNodePort } from '../services/localhost-node-port.ts';
+import type { LocalhostNodePort } from '../localhost/endpoint-picker.ts';
 import type { Route } from '../services/route.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
+import { localhostNodePort } from '../traffic/localhost-node-port.ts';
 import type { Backend, NodeFacts } from './backend.ts';
 import { type Flow, FlowOwners, type Suspects } from './stale-flows.ts';
 

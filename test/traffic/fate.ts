@@ -1,6 +1,7 @@
 /**
  * What must become of a packet, said from Routes alone: the contract of the project read as a
- * function, without chains and rules. The tracer's answers are compared with it.
+ * function, without plans, chains and rules. What TrafficPlans say is compared with it, and what tracers find in
+ * the rules of the modes.
  */
 import ipaddr from 'ipaddr.js';
 import { getOrCreate } from '../../api/collections.ts';

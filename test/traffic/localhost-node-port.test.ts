@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import { localhostNodePort } from '../../services/localhost-node-port.ts';
 import type { Route } from '../../services/route.ts';
+import { localhostNodePort } from '../../traffic/localhost-node-port.ts';
 import { route } from '../fixtures.ts';
 
 const served = (fields: Partial<Route>, addresses: readonly string[] = ['10.0.0.1']) =>
