@@ -12,7 +12,7 @@ import type { PolicyFaultsOptions, ToldFault } from './policy-faults.ts';
 /** What the agent was doing, in its Events. */
 const ACTION = 'EnforceNetworkPolicy';
 
-export interface PolicyObserverOptions {
+interface PolicyObserverOptions {
   readonly log: DebugLog;
   readonly metrics: PolicyMetrics;
   readonly events: Events;

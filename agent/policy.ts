@@ -1,7 +1,6 @@
 /** Network policy in a running agent. */
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
-import type { InvalidObject } from '../api/errors.ts';
 import {
   type ApiObject,
   IP_FAMILIES,
@@ -21,13 +20,12 @@ import { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS } from '../policy/model/shape.ts';
 import { UserError } from '../process/errors.ts';
 import type { Log } from '../process/log.ts';
-import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { PolicyFaults } from './policy-faults.ts';
 import { PolicyNames, type PolicyNamesOptions, queueDrops } from './policy-names.ts';
-import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from './policy-observer.ts';
+import { createPolicyObserver, tellOfFaults } from './policy-observer.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
 export interface OpenPolicy {
@@ -74,8 +72,6 @@ export interface PolicyOptions {
 export interface PolicyAgent {
   /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
   readonly sink: ObjectSink;
-  /** An object that cannot be read; of any kind. */
-  unreadable(problem: InvalidObject, object: UnreadableObject): void;
   /** What is enforced stays so. */
   stop(): Promise<void>;
 }
@@ -144,7 +140,6 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   };
   return {
     sink,
-    unreadable: (problem, object) => tellOfUnreadable(events, problem, object),
     stop: async () => {
       // First who writes by the other.
       await names.close();
@@ -197,7 +192,7 @@ function policySources({
             family,
             tier: denial.slice('deny-'.length),
             direction,
-            packets,
+            count: packets,
           })),
         );
       } catch (error) {

@@ -1,3 +1,4 @@
+/** `portwide policy explain`: whether network policies allow a connection, and which one decides. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { isPolicyObject } from '../agent/policy.ts';
 import { PolicyFaults, type ToldFault } from '../agent/policy-faults.ts';
@@ -140,7 +141,7 @@ function refuseService(objects: readonly ApiObject[], to: Endpoint): void {
 }
 
 /** What `portwide policy explain` says. */
-export interface ExplainAnswer {
+interface ExplainAnswer {
   readonly port: number;
   readonly protocol: Protocol;
   /** Allowed in every family that both ends have. */

@@ -1,6 +1,7 @@
 /** What one family should have in mode ipvs, Route by Route. */
 import { isDeepStrictEqual } from 'node:util';
 import { isLinkLocal } from '../api/addresses.ts';
+import type { AllPortsBy } from '../config/mode-values.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
@@ -23,9 +24,6 @@ export interface PlanOptions extends RuleOptions, NodePortOptions {
   readonly allPorts: AllPortsBy;
   readonly onWarning: (message: string) => void;
 }
-
-/** fwmark services (KEP-2610, open question 1c), or rules as in the iptables mode (1a). */
-export type AllPortsBy = 'fwmark' | 'iptables';
 
 interface RouteRecord {
   readonly route: Route;

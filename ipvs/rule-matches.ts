@@ -1,7 +1,7 @@
 /** Parts of this mode's rules: matches on its ipsets and on marks. */
+import type { MarkRange } from '../config/mode-values.ts';
 import { hex, type RuleSpec } from '../iptables/rule.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
-import type { MarkRange } from './marks.ts';
 import { kernelName, type SetName } from './sets.ts';
 
 export interface RuleOptions extends Omit<TrafficOptions, 'resetsTcp'> {
