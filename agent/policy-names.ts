@@ -4,12 +4,12 @@ import type { ApiObject, IpFamily, Kind, ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, VARIANTS } from '../iptables/commands.ts';
 import { detectVariant } from '../iptables/variant.ts';
-import { queueState } from '../netlink/nfqueue/queue.ts';
+import type { FqdnEntry, LearnedElement } from '../policy/compile/change.ts';
 import type { Enforcer } from '../policy/enforce/enforcer.ts';
-import { LEARNER_DEFAULTS } from '../policy/fqdn/learner.ts';
-import { DNS_QUEUE, DnsLearning } from '../policy/fqdn/learning.ts';
+import { FQDN_CACHE_DEFAULTS } from '../policy/fqdn/cache.ts';
+import { DnsLearning } from '../policy/fqdn/learning.ts';
 import { type MangleTable, removeDnsRules } from '../policy/fqdn/rules.ts';
-import type { Answer, LearnedElement, ListNumber } from '../policy/model/shape.ts';
+import type { ListNumber } from '../policy/model/terms.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { systemTimers } from '../sync/loop.ts';
 import { iptablesTables } from '../takeover/removal.ts';
@@ -56,7 +56,7 @@ export class PolicyNames {
       },
       timers: systemTimers,
       learner: {
-        ...LEARNER_DEFAULTS,
+        ...FQDN_CACHE_DEFAULTS,
         floor: options.options.fqdnTtlFloor,
         cap: options.options.fqdnTtlCap,
       },
@@ -95,7 +95,10 @@ export class PolicyNames {
   }
 
   /** For whoever writes a table anew. */
-  learned(family: IpFamily): { elements: readonly LearnedElement[]; answers: readonly Answer[] } {
+  learned(family: IpFamily): {
+    elements: readonly LearnedElement[];
+    answers: readonly FqdnEntry[];
+  } {
     return this.#learning.learned(family);
   }
 
@@ -120,12 +123,6 @@ export class PolicyNames {
   #setResolvers(addresses: readonly string[]): void {
     this.#learning.setResolvers(new Set(addresses));
   }
-}
-
-/** Packets that the kernel dropped for a queue that was full or a socket that was. */
-export async function queueDrops(): Promise<number> {
-  const { dropped = 0, userDropped = 0 } = (await queueState(DNS_QUEUE)) ?? {};
-  return dropped + userDropped;
 }
 
 /** By the variant that the node uses, which is found out when there is something to do. */

@@ -3,22 +3,16 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
 import type { InvalidObject } from '../api/errors.ts';
-import {
-  type ApiObject,
-  IP_FAMILIES,
-  type IpFamily,
-  type Kind,
-  POLICY_KINDS,
-} from '../api/objects.ts';
+import { IP_FAMILIES, type IpFamily, type Kind } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { Events } from '../events/recorder.ts';
 import { definer } from '../metrics/define.ts';
-import { type PolicySources, policyMetrics } from '../metrics/policy.ts';
+import { policyMetrics } from '../metrics/policy.ts';
 import { type NftCommand, nftCommand } from '../nft/command.ts';
+import { AppliedState } from '../policy/compile/applied-state.ts';
 import { probeScript } from '../policy/compile/skeleton.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
-import { PolicyModel } from '../policy/model/model.ts';
-import { DIRECTIONS } from '../policy/model/shape.ts';
+import { isModelKind, isModelObject, MODEL_KINDS, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
 import type { Log } from '../process/log.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
@@ -27,13 +21,8 @@ import { systemTimers } from '../sync/loop.ts';
 import { removePolicyTables } from '../takeover/policy-tables.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import { nftablesSupport } from './nftables-support.ts';
-import { PolicyFaults } from './policy-faults.ts';
-import {
-  PolicyNames,
-  type PolicyNamesOptions,
-  queueDrops,
-  removeDnsQueues,
-} from './policy-names.ts';
+import { policySources } from './policy-metrics.ts';
+import { PolicyNames, type PolicyNamesOptions, removeDnsQueues } from './policy-names.ts';
 import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from './policy-observer.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
@@ -64,9 +53,6 @@ export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Prom
 
 /** How long others' changes of nf_tables are at most not listened to, while Services are loaded. */
 const LOADING_MS = 10_000;
-
-/** What network policy goes by: Nodes too, which are peers. */
-const KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
 
 export interface PolicyOptions {
   readonly open: OpenPolicy;
@@ -99,8 +85,8 @@ export interface PolicyAgent {
 export function startPolicy(options: PolicyOptions): PolicyAgent {
   const { open, nodeName, otherPorts, servicesLoaded, log, events, unreadable } = options;
   const { families, nft } = open;
-  const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
-  const faults = new PolicyFaults(tellOfFaults(log, events));
+  const model = new PolicyModel({ nodeName });
+  const applied = new AppliedState(model, families);
   const names = new PolicyNames({
     families,
     options: options.options,
@@ -109,7 +95,7 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
   });
   const metrics = policyMetrics(
     definer(options.registry),
-    policySources({ families, model, faults, unreadable, names, enforcer: () => enforcer, log }),
+    policySources({ families, model, applied, unreadable, names, enforcer: () => enforcer, log }),
     families,
   );
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
@@ -117,12 +103,12 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
     families,
     source: {
       takeChanges: () => {
-        const changes = model.takeChanges();
+        const changes = applied.takeChanges();
         // Ahead of the changes in the backends' turns: lists that come with them have what is known.
         if (changes.length > 0) names.setNames(model.domainNames());
         return changes;
       },
-      all: (family) => model.all(family),
+      all: (family) => applied.all(family),
       learned: (family) => names.learned(family),
     },
     observer: {
@@ -140,17 +126,22 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
     // Not never, should that fail.
     othersLoaded: Promise.race([servicesLoaded, sleep(LOADING_MS, undefined, { ref: false })]),
   });
-  const unsynced = new Set<Kind>(KINDS);
+  const unsynced = new Set<Kind>(MODEL_KINDS);
   const sink: ObjectSink = {
     upsert(object) {
       names.sink.upsert(object);
-      faults.upsert(object);
-      if (isPolicyObject(object)) model.upsert(object);
+      if (!isModelObject(object)) return;
+      if ('faults' in object) {
+        tellOfFaults({ log, events }, model.policy(object.kind, object.key), object);
+      }
+      model.upsert(object);
+      enforcer.changed();
     },
     remove(kind, key) {
       names.sink.remove(kind, key);
-      faults.remove(kind, key);
-      if (isPolicyKind(kind)) model.remove(kind, key);
+      if (!isModelKind(kind)) return;
+      model.remove(kind, key);
+      enforcer.changed();
     },
     synced(kind) {
       if (!unsynced.delete(kind) || unsynced.size > 0) return;
@@ -169,71 +160,6 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
       await enforcer.stop();
     },
   };
-}
-
-function policySources({
-  families,
-  model,
-  faults,
-  unreadable,
-  names,
-  enforcer,
-  log,
-}: {
-  families: readonly IpFamily[];
-  model: PolicyModel;
-  faults: PolicyFaults;
-  unreadable: PolicyOptions['unreadable'];
-  names: PolicyNames;
-  enforcer: () => Enforcer;
-  log: Log;
-}): PolicySources {
-  return {
-    policies: () => faults.counts(),
-    unreadable: () => {
-      const counts = unreadable();
-      return POLICY_KINDS.map((kind) => ({ kind, count: counts.get(kind) ?? 0 }));
-    },
-    profiles: () => {
-      const [family = 'IPv4'] = families;
-      const { chains } = model.all(family);
-      return DIRECTIONS.map((direction) => ({
-        direction,
-        count: chains.filter((chain) => chain.direction === direction).length,
-      }));
-    },
-    elements: () =>
-      families.flatMap((family) =>
-        [...enforcer().sizes(family)].map(([set, count]) => ({ family, set, count })),
-      ),
-    names: () => names.numbers(),
-    queueDrops,
-    denied: async () => {
-      try {
-        return [...(await enforcer().denied())].flatMap(([family, counts]) =>
-          counts.map(({ denial, direction, packets }) => ({
-            family,
-            tier: denial.slice('deny-'.length),
-            direction,
-            packets,
-          })),
-        );
-      } catch (error) {
-        log.warn({ err: error }, 'cannot read how many packets policies denied');
-        return [];
-      }
-    },
-  };
-}
-
-type PolicySubject = Parameters<PolicyModel['upsert']>[0];
-
-export function isPolicyObject(object: ApiObject): object is PolicySubject {
-  return isPolicyKind(object.kind);
-}
-
-function isPolicyKind(kind: Kind): kind is PolicySubject['kind'] {
-  return KINDS.includes(kind);
 }
 
 /** Of an agent that does not enforce policies: an earlier one may have. */

@@ -26,7 +26,17 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   dns: ['api', 'sources'],
   health: ['api', 'services', 'process', 'sync'],
   localhost: ['api', 'services', 'process', 'sync'],
-  takeover: ['api', 'metrics', 'iptables', 'ipvs', 'netlink', 'nftables', 'policy', 'process', 'sync'],
+  takeover: [
+    'api',
+    'metrics',
+    'iptables',
+    'ipvs',
+    'netlink',
+    'nftables',
+    'policy',
+    'process',
+    'sync',
+  ],
 };
 
 describe('imports run one way', () => {

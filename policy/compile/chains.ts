@@ -4,7 +4,8 @@
  */
 import type { IpFamily } from '../../api/objects.ts';
 import { goTo, type Key, type Part, partsOf, type Rule } from '../../nft/rule.ts';
-import type { ChainRule, Direction, Outcome, ProfileChain } from '../model/shape.ts';
+import type { Direction, Outcome } from '../model/terms.ts';
+import type { ChainRule, PolicySetChain } from './change.ts';
 import { jumpTo, listNumber, RETURN } from './expressions.ts';
 import {
   type Denial,
@@ -36,7 +37,7 @@ export function profileChainNames(direction: Direction, profile: number): [strin
 }
 
 /** The chains of a profile, the one that packets are led to first. Lines are made as they are asked for. */
-export function profileChains(profile: ProfileChain, family: IpFamily): ProfilePart[] {
+export function profileChains(profile: PolicySetChain, family: IpFamily): ProfilePart[] {
   const { direction, admin, rest } = profile;
   const [name, restName] = profileChainNames(direction, profile.profile);
   const ways = waysOf(direction, family);
@@ -101,10 +102,10 @@ function* linesOf(
 /** In nf_tables a rule looks up in one set after the other, and never in one or the other. */
 function* conditionsOf({ peers, ports }: ChainRule, ways: Ways): Iterable<Rule> {
   const byPeer: Rule[] = peers?.sets.map((set) => [
-    ways.isIn([listNumber(peers.list), ...ways.peer], set),
+    ways.isIn([listNumber(peers.number), ...ways.peer], set),
   ]) ?? [[]];
   const byPort: Rule[] = ports?.sets.map((set) => [
-    ways.isIn([listNumber(ports.list), ...ways.portKeys[set]], set),
+    ways.isIn([listNumber(ports.number), ...ways.portKeys[set]], set),
   ]) ?? [[]];
   for (const peer of byPeer) {
     for (const port of byPort) yield [...peer, ...port];

@@ -31,7 +31,7 @@ import {
   ruleText,
 } from '../../nft/rule.ts';
 import { nftFamily } from '../../nftables/maps.ts';
-import { DIRECTIONS, type Direction, type Outcome } from '../model/shape.ts';
+import { DIRECTIONS, type Direction, type Outcome } from '../model/terms.ts';
 import {
   countIn,
   HAS_NO_PORTS,

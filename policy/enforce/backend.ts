@@ -6,7 +6,16 @@ import { type NftCounter, NftRefusedError, type NftStep } from '../../netlink/nf
 import type { NftCommand } from '../../nft/command.ts';
 import { Slices } from '../../sync/time-slice.ts';
 import { profileChainNames, profileChains } from '../compile/chains.ts';
-import { type KernelElement, placed, placedAnswer, readAnswer } from '../compile/element.ts';
+import type {
+  FqdnEntry,
+  Learned,
+  LearnedElement,
+  PolicyChange,
+  PolicyElement,
+  PolicySetChain,
+  PolicyState,
+} from '../compile/change.ts';
+import { type KernelElement, placed, placedEntry, readEntry } from '../compile/element.ts';
 import {
   DENIALS,
   type Denial,
@@ -15,16 +24,7 @@ import {
   type SetName,
   type SkeletonOptions,
 } from '../compile/skeleton.ts';
-import {
-  type Answer,
-  DIRECTIONS,
-  type Direction,
-  type LearnedElement,
-  type PolicyChange,
-  type PolicyElement,
-  type PolicyState,
-  type ProfileChain,
-} from '../model/shape.ts';
+import { DIRECTIONS, type Direction } from '../model/terms.ts';
 import { Lifetimes } from './lifetimes.ts';
 import { type Content, fill, inForce, type PolicyTables, rebuild } from './rebuild.ts';
 import { PolicyRefusedError } from './refusal.ts';
@@ -34,12 +34,6 @@ export interface PolicyBackendOptions extends SkeletonOptions {
   readonly onWarning: (message: string) => void;
   /** Milliseconds, of a clock that only goes forward. */
   readonly now?: () => number;
-}
-
-/** What was learned of domain names. */
-export interface Learned {
-  readonly elements: readonly LearnedElement[];
-  readonly answers: readonly Answer[];
 }
 
 /** Packets that were denied, unless somebody else took the table away since. */
@@ -55,7 +49,7 @@ const LEARN_ATTEMPTS = 3;
 /** What waits to be learned, so that all of it becomes one transaction. */
 interface Lesson extends Learned {
   readonly elements: LearnedElement[];
-  readonly answers: Answer[];
+  readonly answers: FqdnEntry[];
   readonly done: Promise<void>;
 }
 
@@ -165,7 +159,7 @@ export class PolicyBackend {
    * @returns when packets may go there; while everything is written anew at once, and they may soon.
    * @throws PolicyRefusedError, NetlinkError
    */
-  async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+  async learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
     // What is of the other family must not wait for this one.
     if (elements.length + answers.length === 0) return;
     const done = this.#learnInTurn(elements, answers);
@@ -175,7 +169,7 @@ export class PolicyBackend {
     done.catch(() => undefined);
   }
 
-  #learnInTurn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+  #learnInTurn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
     const waiting = this.#lesson;
     if (waiting !== undefined) {
       waiting.elements.push(...elements);
@@ -196,13 +190,13 @@ export class PolicyBackend {
    * count. What is learned after it is called is learned after it. As `learn`, before `replaceAll`.
    * @throws PolicyRefusedError, NetlinkError
    */
-  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+  forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
     this.#lesson = undefined;
     return this.#inTurn(() => this.#forget({ elements, answers }));
   }
 
   /** What is kept of answers, with the time that they have left; nothing without a table. */
-  answers(): Promise<Answer[]> {
+  answers(): Promise<FqdnEntry[]> {
     return this.#inTurn(() => this.#readAnswers());
   }
 
@@ -328,15 +322,15 @@ export class PolicyBackend {
     this.#answers.drop(kept);
   }
 
-  async #readAnswers(): Promise<Answer[]> {
+  async #readAnswers(): Promise<FqdnEntry[]> {
     const tables = await inForce(this.#tables);
     const format = addressFormatter();
-    let answers: Answer[] = [];
+    let answers: FqdnEntry[] = [];
     try {
       await tables.visitElements(
         'answers',
         (element) => {
-          const answer = readAnswer(element, this.family, format);
+          const answer = readEntry(element, this.family, format);
           if (answer !== undefined) answers.push(answer);
         },
         () => {
@@ -354,7 +348,7 @@ export class PolicyBackend {
     for (const { set } of elements) this.#sizes.set(set, (this.#sizes.get(set) ?? 0) + change);
   }
 
-  #explained(error: unknown, chains: readonly ProfileChain[]): unknown {
+  #explained(error: unknown, chains: readonly PolicySetChain[]): unknown {
     if (!(error instanceof NftRefusedError)) return error;
     return new PolicyRefusedError(this.family, error, chains);
   }
@@ -389,7 +383,7 @@ function steps(action: 'add' | 'delete', elements: readonly PolicyElement[]): Nf
 
 /** Chains that are there, of profiles that are not, or have only one now. */
 function staleChains(
-  chains: readonly ProfileChain[],
+  chains: readonly PolicySetChain[],
   discarded: PolicyChange['discardChains'],
   there: ReadonlySet<string>,
   family: IpFamily,
@@ -406,6 +400,6 @@ function elementsOfNames(elements: readonly LearnedElement[]): KernelElement[] {
   return elements.map((origin) => placed(origin).element);
 }
 
-function elementsOfAnswers(answers: readonly Answer[]): KernelElement[] {
-  return answers.flatMap((answer) => placedAnswer(answer)?.element ?? []);
+function elementsOfAnswers(answers: readonly FqdnEntry[]): KernelElement[] {
+  return answers.flatMap((answer) => placedEntry(answer)?.element ?? []);
 }

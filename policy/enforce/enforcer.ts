@@ -5,9 +5,15 @@ import { addressFamily } from '../../netlink/core/address.ts';
 import { watchNftables } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
 import { Runner, type Timers } from '../../sync/loop.ts';
+import type {
+  FqdnEntry,
+  Learned,
+  LearnedElement,
+  PolicyChange,
+  PolicyState,
+} from '../compile/change.ts';
 import { POLICY_TABLE, POLICY_TABLES } from '../compile/skeleton.ts';
-import type { Answer, LearnedElement, PolicyChange, PolicyState } from '../model/shape.ts';
-import { type Denied, type Learned, PolicyBackend } from './backend.ts';
+import { type Denied, PolicyBackend } from './backend.ts';
 import { isComplete, openPolicyTables, type PolicyTables } from './rebuild.ts';
 
 /** What is wanted. */
@@ -119,21 +125,21 @@ export class Enforcer {
   }
 
   /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
-  async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+  async learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
     await this.#forEach((backend, isOf) =>
       backend.learn(elements.filter(isOf), answers.filter(isOf)),
     );
   }
 
   /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
-  async forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+  async forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
     await this.#forEach((backend, isOf) =>
       backend.forget(elements.filter(isOf), answers.filter(isOf)),
     );
   }
 
   /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
-  async answers(): Promise<Answer[]> {
+  async answers(): Promise<FqdnEntry[]> {
     const all = [...this.#members.values()].map(({ backend }) => backend.answers());
     return (await Promise.all(all)).flat();
   }

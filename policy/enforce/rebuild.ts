@@ -15,6 +15,7 @@ import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftStep } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
 import { profileChains } from '../compile/chains.ts';
+import type { PolicySetChain } from '../compile/change.ts';
 import type { KernelElement } from '../compile/element.ts';
 import {
   COMPLETE,
@@ -28,7 +29,6 @@ import {
   type SkeletonOptions,
   standingChains,
 } from '../compile/skeleton.ts';
-import type { ProfileChain } from '../model/shape.ts';
 
 /** Of one family, by sockets of their own. */
 export interface PolicyTables {
@@ -40,7 +40,7 @@ export interface PolicyTables {
 
 /** What the table is to hold. */
 export interface Content {
-  readonly chains: readonly ProfileChain[];
+  readonly chains: readonly PolicySetChain[];
   readonly elements: ReadonlyMap<SetName, readonly KernelElement[]>;
 }
 

@@ -1,11 +1,11 @@
+import { NamePatterns } from '../model/domain-names.ts';
 import { type DnsMessage, type ResolvedAddress, readDnsMessage } from './dns-message.ts';
-import { NamePatterns } from './names.ts';
-import { type Endpoint, readSegment, type Segment } from './packet.ts';
+import { readSegment, type Segment, type SocketAddress } from './packet.ts';
 import { type Passage, Queries } from './queries.ts';
 import { type Stream, TcpStreams } from './tcp-streams.ts';
 
 /** What was answered to a query that was seen. */
-export interface Resolution {
+export interface DnsObservation {
   readonly name: string;
   readonly addresses: readonly ResolvedAddress[];
 }
@@ -13,7 +13,7 @@ export interface Resolution {
 /** What a packet tells. */
 export interface Finding<Tag> {
   /** Of names that matter. */
-  readonly resolutions: readonly Resolution[];
+  readonly resolutions: readonly DnsObservation[];
   /** The TCP stream that it is part of, if it carries a part of it. */
   readonly stream: Stream<Tag> | undefined;
 }
@@ -47,7 +47,7 @@ export class Inspector<Tag> {
     for (const pattern of patterns) this.#patterns.set(pattern, true);
   }
 
-  /** @param resolvers Addresses, in bytes as an Endpoint has them. */
+  /** @param resolvers Addresses, in bytes as an SocketAddress has them. */
   setResolvers(resolvers: ReadonlySet<string>): void {
     this.#queries.setResolvers(resolvers);
   }
@@ -58,7 +58,7 @@ export class Inspector<Tag> {
    * @param now In milliseconds.
    */
   inspect(packet: Buffer, link: number, now: number): Finding<Tag> {
-    const resolutions: Resolution[] = [];
+    const resolutions: DnsObservation[] = [];
     const segment = readSegment(packet);
     if (segment === undefined) {
       this.counts.unreadable += 1;
@@ -82,13 +82,13 @@ export class Inspector<Tag> {
     message: DnsMessage | undefined,
     link: number,
     now: number,
-  ): Resolution | undefined {
+  ): DnsObservation | undefined {
     if (message === undefined) {
       this.counts.unreadable += 1;
       return undefined;
     }
     const { kind, question } = message;
-    const passage = (client: Endpoint, server: Endpoint): Passage => {
+    const passage = (client: SocketAddress, server: SocketAddress): Passage => {
       return { protocol, client, server, link, question };
     };
     if (kind === 'query') {

@@ -1,27 +1,27 @@
 import { addressBytes } from '../../netlink/core/address.ts';
 import type { QueuedPacket } from '../../netlink/nfqueue/queue.ts';
-import { type Hold, Holds } from './holds.ts';
-import { type Finding, Inspector, type Resolution } from './inspector.ts';
+import { type Deferral, DeferredVerdicts } from './deferred-verdicts.ts';
+import { type DnsObservation, type Finding, Inspector } from './inspector.ts';
 import type { Count } from './thread-messages.ts';
 
 /** What is to be learned, numbered from `first` on; each came with one packet. */
 export interface Batch {
   readonly first: number;
-  readonly batch: readonly (readonly Resolution[])[];
+  readonly batch: readonly (readonly DnsObservation[])[];
 }
 
 /** Lets packets go on, at once or when what they tell is learned. No I/O; the clock is handed in. */
 export class Intake {
   readonly #accept: (packet: number) => void;
-  readonly #inspector = new Inspector<Hold>();
-  readonly #holds: Holds;
+  readonly #inspector = new Inspector<Deferral>();
+  readonly #holds: DeferredVerdicts;
   #first = 0;
-  #batch: (readonly Resolution[])[] = [];
+  #batch: (readonly DnsObservation[])[] = [];
 
   /** @param accept Lets a packet go on, by its number. */
   constructor(accept: (packet: number) => void) {
     this.#accept = accept;
-    this.#holds = new Holds(accept);
+    this.#holds = new DeferredVerdicts(accept);
   }
 
   /** Packets that are held back. */
@@ -52,7 +52,7 @@ export class Intake {
 
   /** @throws what only a mistake of ours would throw; the packet has gone on then. */
   take({ id, link, bytes }: QueuedPacket, now: number): void {
-    let finding: Finding<Hold>;
+    let finding: Finding<Deferral>;
     try {
       finding = this.#inspector.inspect(bytes, link, now);
     } catch (error) {

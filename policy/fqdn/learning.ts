@@ -1,10 +1,10 @@
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { Runner, type Timers } from '../../sync/loop.ts';
-import type { Learned } from '../enforce/backend.ts';
-import type { Answer, LearnedElement, ListNumber } from '../model/shape.ts';
-import type { Resolution } from './inspector.ts';
-import { Learner, type LearnerOptions } from './learner.ts';
+import type { FqdnEntry, Learned, LearnedElement } from '../compile/change.ts';
+import type { ListNumber } from '../model/terms.ts';
+import { FqdnCache, type FqdnCacheOptions } from './cache.ts';
+import type { DnsObservation } from './inspector.ts';
 import { QueueThread } from './queue-thread.ts';
 import { type MangleTable, writeDnsRules } from './rules.ts';
 import type { Count, FromThread, ToThread } from './thread-messages.ts';
@@ -12,9 +12,9 @@ import type { Count, FromThread, ToThread } from './thread-messages.ts';
 /** Where addresses are made known to the kernel. */
 export interface AddressStore {
   /** Resolves when packets may go there. */
-  learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void>;
+  learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void>;
   /** Packets need not go there any more: there was too much to remember. */
-  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void>;
+  forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void>;
 }
 
 /** Is told what fails, for logs. All of it is tried again. */
@@ -35,7 +35,7 @@ export interface DnsLearningOptions {
   readonly tables: readonly MangleTable[];
   readonly observer: DnsLearningObserver;
   readonly timers: Timers;
-  readonly learner?: LearnerOptions;
+  readonly learner?: FqdnCacheOptions;
   readonly queue?: number;
 }
 
@@ -67,7 +67,7 @@ export type DnsNumbers = Readonly<Record<Count, number>> & {
  */
 export class DnsLearning {
   readonly #options: DnsLearningOptions;
-  readonly #learner: Learner;
+  readonly #learner: FqdnCache;
   readonly #thread: QueueThread;
   readonly #queue: number;
   readonly #runners: readonly Runner[];
@@ -83,7 +83,7 @@ export class DnsLearning {
     const { tables, timers, observer, queue = DNS_QUEUE } = options;
     this.#options = options;
     this.#queue = queue;
-    this.#learner = new Learner(options.learner);
+    this.#learner = new FqdnCache(options.learner);
     this.#thread = new QueueThread({
       queue,
       timers,
@@ -106,7 +106,7 @@ export class DnsLearning {
   }
 
   /** Takes over what an earlier agent learned. */
-  restore(answers: readonly Answer[]): void {
+  restore(answers: readonly FqdnEntry[]): void {
     this.#learner.restore(answers, this.#options.timers.now());
   }
 
@@ -223,7 +223,7 @@ export class DnsLearning {
   }
 
   /** In the order of the answers: what one has forgotten the next may bring again. */
-  async #learn(resolutions: readonly Resolution[]): Promise<void> {
+  async #learn(resolutions: readonly DnsObservation[]): Promise<void> {
     const { store, timers, observer } = this.#options;
     const written: Promise<void>[] = [];
     let waiting: Learned[] = [];

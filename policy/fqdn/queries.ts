@@ -1,20 +1,20 @@
 import type { Question } from './dns-message.ts';
-import type { Endpoint } from './packet.ts';
+import type { SocketAddress } from './packet.ts';
 
 /** A message that went by, and how. */
 export interface Passage {
   readonly protocol: 'UDP' | 'TCP';
   /** Who asks. */
-  readonly client: Endpoint;
+  readonly client: SocketAddress;
   /** Who is asked: a resolver, or what its address was translated to. */
-  readonly server: Endpoint;
+  readonly server: SocketAddress;
   /** Index of the link by which it came; 0 for what the node itself sends. */
   readonly link: number;
   readonly question: Question;
 }
 
 interface Query {
-  readonly server: Endpoint;
+  readonly server: SocketAddress;
   readonly link: number;
   /** In milliseconds of the clock. */
   readonly until: number;
@@ -51,7 +51,7 @@ export class Queries {
     this.#limits = limits;
   }
 
-  /** @param resolvers Addresses, in bytes as an Endpoint has them. */
+  /** @param resolvers Addresses, in bytes as an SocketAddress has them. */
   setResolvers(resolvers: ReadonlySet<string>): void {
     this.#resolvers = resolvers;
   }
@@ -109,16 +109,20 @@ export class Queries {
    * Where IPVS or a rule translates behind us, a query is seen with the resolver's own address and the
    * answer with that of the endpoint.
    */
-  #isAsked(asked: Endpoint, answers: Endpoint): boolean {
+  #isAsked(asked: SocketAddress, answers: SocketAddress): boolean {
     if (asked === answers) return true;
     return this.#resolvers.has(addressOf(asked)) && !this.#resolvers.has(addressOf(answers));
   }
 }
 
-function addressOf(endpoint: Endpoint): string {
+function addressOf(endpoint: SocketAddress): string {
   return endpoint.slice(0, -2);
 }
 
-function keyOf(protocol: 'UDP' | 'TCP', client: Endpoint, { id, name, type }: Question): string {
+function keyOf(
+  protocol: 'UDP' | 'TCP',
+  client: SocketAddress,
+  { id, name, type }: Question,
+): string {
   return `${protocol}${client.slice(-2)}${id} ${type} ${name}`;
 }

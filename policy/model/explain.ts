@@ -1,29 +1,29 @@
 /**
- * Why a connection is allowed or denied, by the profiles and lists that the kernel's rules are made
+ * Why a connection is allowed or denied, by the policy sets and lists that the kernel's rules are made
  * of, judged here as they are judged there. For pods of other nodes, by what applies to them there.
  */
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey, type Protocol } from '../../api/objects.ts';
 import type { Pod, Policy } from '../../api/policy-objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
-import { NamePatterns } from '../fqdn/names.ts';
+import { NamePatterns } from './domain-names.ts';
 import type { PeerList, PortList } from './lists.ts';
 import type { PolicyModel } from './model.ts';
-import type { ProfileRules } from './profiles.ts';
+import type { PolicySetRules } from './policy-sets.ts';
 import { isEverything } from './ranges.ts';
-import type { CompiledRule } from './rules.ts';
-import type { ChainRule, Direction, ListNumber, Outcome } from './shape.ts';
+import type { Rule } from './rules.ts';
+import type { Direction, ListNumber, Outcome } from './terms.ts';
 
 /** An end of a connection. An address that a pod has is that pod. */
-export type Endpoint =
+export type ConnectionEnd =
   | { readonly pod: ObjectKey }
   | { readonly address: string }
   /** With the address that it has, if that is known. */
   | { readonly name: string; readonly address?: string };
 
 export interface Question {
-  readonly from: Exclude<Endpoint, { readonly name: string }>;
-  readonly to: Endpoint;
+  readonly from: Exclude<ConnectionEnd, { readonly name: string }>;
+  readonly to: ConnectionEnd;
   readonly port: number;
   readonly protocol: Protocol;
   /** Whether an address is in force for a domain name of a list. Without, nobody knows but of `to.name`. */
@@ -103,7 +103,7 @@ export function explain(model: PolicyModel, question: Question): Explanation[] {
 }
 
 /** Of a name without an address: none. */
-function addressesOf(model: PolicyModel, endpoint: Endpoint): readonly string[] {
+function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly string[] {
   if ('address' in endpoint && endpoint.address !== undefined) return [endpoint.address];
   if (!('pod' in endpoint)) return [];
   const pod = model.pod(endpoint.pod);
@@ -155,16 +155,15 @@ function judge(
   connection: Connection,
 ): Judgement {
   return model.withRules(pod, direction, (rules) => {
-    const uncertain: ChainRule[] = [];
-    const first = (some: readonly CompiledRule[]) =>
+    const uncertain: Rule[] = [];
+    const first = (some: readonly Rule[]) =>
       some.find((each) => {
         const fit = fits(model, each, direction, connection);
-        if (fit === 'maybe') uncertain.push(each.rule);
+        if (fit === 'maybe') uncertain.push(each);
         return fit === 'yes';
       });
     const admin = first(rules.admin);
-    const passed =
-      admin?.rule.outcome === 'pass' ? `${admin.rule.comment} passes it to the next tier; ` : '';
+    const passed = admin?.outcome === 'pass' ? `${admin.comment} passes it to the next tier; ` : '';
     const decisive = admin === undefined || passed !== '' ? first(rules.rest) : admin;
     const found = decisive === undefined ? byDefault(rules) : byRule(decisive);
     return {
@@ -180,11 +179,11 @@ function judge(
 
 type Found = Omit<Judgement, 'direction' | 'uncertain'>;
 
-function byRule({ rule, policy, source }: CompiledRule): Found {
+function byRule({ outcome, comment, policy, source }: Rule): Found {
   const policies = [nameOf(policy)];
   const decision = { tier: policy.tier, policies, rule: source.path };
-  const verdict = verdictOf(rule.outcome);
-  const title = source.name === '' ? rule.comment : `${rule.comment} (${source.name})`;
+  const verdict = verdictOf(outcome);
+  const title = source.name === '' ? comment : `${comment} (${source.name})`;
   if (source.action === 'Pass') {
     const reason = `${title} passes it on, and there is no further tier`;
     return { verdict, ...decision, reason };
@@ -200,7 +199,7 @@ function verdictOf(outcome: Outcome): Judgement['verdict'] {
   return outcome === 'allow' ? 'allow' : 'deny';
 }
 
-function byDefault({ isolatedBy }: ProfileRules): Found {
+function byDefault({ isolatedBy }: PolicySetRules): Found {
   const policies = isolatedBy.map(nameOf);
   if (policies.length === 0) {
     const reason = 'no rule matches, and no NetworkPolicy isolates the pod';
@@ -218,7 +217,7 @@ function nameOf({ kind, key }: Policy): string {
 /** `maybe`: it depends on which address a name has, or which name the address. */
 function fits(
   model: PolicyModel,
-  { peers, ports }: CompiledRule,
+  { peers, ports }: Rule,
   direction: Direction,
   connection: Connection,
 ): 'yes' | 'no' | 'maybe' {

@@ -1,7 +1,8 @@
+/** Lists of peers and of ports: what rules that say the same share. */
 import { compareText, getOrCreate } from '../../api/collections.ts';
 import type { Peer, PodSelection, PortMatch, Selector } from '../../api/policy-objects.ts';
 import { normalizeRanges, type PortRange } from '../../api/ports.ts';
-import type { Direction, ListNumber, PeerSet } from './shape.ts';
+import type { Direction, ListNumber, PeerSet, PortSet } from './terms.ts';
 
 type NetworkPeer = Extract<Peer, { kind: 'network' }>;
 type NamedPortMatch = Extract<PortMatch, { name: string }>;
@@ -30,7 +31,7 @@ export interface PortList {
   readonly names: readonly NamedPortMatch[];
   /** The pods whose named ports count: those that it may lead to. */
   readonly scope: Scope;
-  readonly sets: readonly ('ports' | 'named-ports')[];
+  readonly sets: readonly PortSet[];
   uses: number;
 }
 
@@ -114,7 +115,7 @@ export class Lists {
     const scopeKey = scope === 'local' ? scope : scope.map(selectionKey).sort(compareText);
     const key = `ports ${JSON.stringify([ranges, names.map(nameKey), scopeKey])}`;
     const list = getOrCreate<string, List>(this.#byKey, key, () => {
-      const sets: ('ports' | 'named-ports')[] = [];
+      const sets: PortSet[] = [];
       if (ranges.length > 0) sets.push('ports');
       if (names.length > 0) sets.push('named-ports');
       return { kind: 'ports', number: this.#next(), key, ranges, names, scope, sets, uses: 0 };

@@ -1,9 +1,10 @@
+/** Nodes, and the lists that their addresses are in. */
 import { getOrCreate } from '../../api/collections.ts';
 import type { Node, ObjectKey } from '../../api/objects.ts';
 import type { Labels } from '../../api/policy-objects.ts';
 import type { ListChanges, PeerList } from './lists.ts';
 import { matches } from './selectors.ts';
-import type { ListNumber } from './shape.ts';
+import type { ListNumber } from './terms.ts';
 
 interface NodeState {
   readonly labels: Labels;
@@ -11,7 +12,6 @@ interface NodeState {
   lists: readonly ListNumber[];
 }
 
-/** Nodes, and the lists that their addresses are in. */
 export class Nodes {
   readonly #nodes = new Map<ObjectKey, NodeState>();
   readonly #byAddress = new Map<string, Set<NodeState>>();

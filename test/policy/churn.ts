@@ -11,6 +11,7 @@ import type {
   Selector,
 } from '../../api/policy-objects.ts';
 import { nftCommand } from '../../nft/command.ts';
+import { AppliedState } from '../../policy/compile/applied-state.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
 import { PolicyModel } from '../../policy/model/model.ts';
 import { systemTimers } from '../../sync/loop.ts';
@@ -180,32 +181,35 @@ let enforcer: Enforcer | undefined;
 let log: string[] = [];
 /** Families with changes that are not in the kernel. */
 const behind = new Set<IpFamily>();
+/** Those of them at which the enforcer looks by now. */
+const begun = new Set<IpFamily>();
 let caughtUp = Promise.withResolvers<void>();
+
+function feed(change: Change): void {
+  if ('upsert' in change) model?.upsert(change.upsert);
+  else model?.remove(change.remove.kind, change.remove.key);
+  if (behind.size === 0) caughtUp = Promise.withResolvers();
+  for (const family of IP_FAMILIES) behind.add(family);
+  begun.clear();
+  enforcer?.changed();
+}
 
 export const churn = {
   /** Enforces for these objects; resolves when the kernel has all. */
   async churnStart(objects: readonly TestObject[]): Promise<void> {
     log = [];
-    const begun = new Set<IpFamily>();
     const end = (family: IpFamily) => {
       if (begun.delete(family)) behind.delete(family);
       if (behind.size === 0) caughtUp.resolve();
     };
-    model = new PolicyModel({
-      nodeName: HERE,
-      onChange: () => {
-        if (behind.size === 0) caughtUp = Promise.withResolvers();
-        for (const family of IP_FAMILIES) behind.add(family);
-        begun.clear();
-        enforcer?.changed();
-      },
-    });
-    const source = model;
+    begun.clear();
+    model = new PolicyModel({ nodeName: HERE });
+    const applied = new AppliedState(model);
     enforcer = new Enforcer({
       families: IP_FAMILIES,
       source: {
-        takeChanges: () => source.takeChanges(),
-        all: (family) => source.all(family),
+        takeChanges: () => applied.takeChanges(),
+        all: (family) => applied.all(family),
         learned: () => ({ elements: [], answers: [] }),
       },
       nft: nftCommand(),
@@ -221,7 +225,7 @@ export const churn = {
         deaf: (error) => log.push(`deaf ${String(error)}`),
       },
     });
-    for (const object of objects) model.upsert(object);
+    for (const object of objects) feed({ upsert: object });
     enforcer.start();
     await caughtUp.promise;
   },
@@ -238,8 +242,7 @@ export const churn = {
       const batch = Math.min(pace.integer(1, 20), changes - made);
       for (let index = 0; index < batch; index++) {
         const change = cluster.change();
-        if ('upsert' in change) model?.upsert(change.upsert);
-        else model?.remove(change.remove.kind, change.remove.key);
+        feed(change);
       }
       made += batch;
       await (pace.chance(0.5) ? caughtUp.promise : nextTurn());

@@ -4,7 +4,8 @@ import fc from 'fast-check';
 import { compareText } from '../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { nftFamily } from '../../nftables/maps.ts';
-import type { PeerSet, PolicyElement, ProfileChain } from '../../policy/model/shape.ts';
+import type { PolicyElement, PolicySetChain } from '../../policy/compile/change.ts';
+import type { PeerSet } from '../../policy/model/terms.ts';
 import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
 import { address, chainRule, policyChange, profileChain } from './fixtures.ts';
 import type { State } from './inside.ts';
@@ -100,13 +101,13 @@ function stateOf(family: IpFamily): fc.Arbitrary<State> {
   return fc.record({ elements, chains: fc.tuple(...PROFILES.flatMap((n) => chainsOf(n))) });
 }
 
-function chainsOf(profile: number): fc.Arbitrary<ProfileChain>[] {
+function chainsOf(profile: number): fc.Arbitrary<PolicySetChain>[] {
   const peers = fc.record({
-    list,
+    number: list,
     sets: fc.subarray<PeerSet>(['peers', 'networks', 'learned']),
   });
   const ports = fc.record({
-    list,
+    number: list,
     sets: fc.subarray<'ports' | 'named-ports'>(['ports', 'named-ports']),
   });
   const rule = (

@@ -4,25 +4,26 @@ import { ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../nft/command.ts';
 import { keyText } from '../../nftables/element.ts';
-import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
-import { type Denied, type Learned, PolicyBackend } from '../../policy/enforce/backend.ts';
-import { Enforcer } from '../../policy/enforce/enforcer.ts';
-import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
-import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
 import type {
-  Answer,
+  FqdnEntry,
+  Learned,
   LearnedElement,
   PolicyChange,
   PolicyElement,
-  ProfileChain,
-} from '../../policy/model/shape.ts';
+  PolicySetChain,
+} from '../../policy/compile/change.ts';
+import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
+import { type Denied, PolicyBackend } from '../../policy/enforce/backend.ts';
+import { Enforcer } from '../../policy/enforce/enforcer.ts';
+import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
+import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
 import { systemTimers } from '../../sync/loop.ts';
 import { removePolicyTables } from '../../takeover/policy-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
 
 /** As PolicyState, to be sent to another process. */
 export interface State {
-  readonly chains: readonly ProfileChain[];
+  readonly chains: readonly PolicySetChain[];
   readonly elements: readonly PolicyElement[];
 }
 
@@ -171,7 +172,7 @@ export const policy = {
   policyLearn: (
     name: string,
     elements: readonly LearnedElement[],
-    answers: readonly Answer[] = [],
+    answers: readonly FqdnEntry[] = [],
   ): Promise<void> => agent(name).backend.learn(elements, answers),
 
   /** Many calls at once; one transaction each, unless they are put together. */
@@ -209,7 +210,7 @@ export const policy = {
   policyForget: (
     name: string,
     elements: readonly LearnedElement[],
-    answers: readonly Answer[] = [],
+    answers: readonly FqdnEntry[] = [],
   ): Promise<void> => agent(name).backend.forget(elements, answers),
 
   /** Learns, forgets and learns again, without waiting in between. */
@@ -225,7 +226,7 @@ export const policy = {
     ]);
   },
 
-  policyAnswers: (name: string): Promise<Answer[]> => agent(name).backend.answers(),
+  policyAnswers: (name: string): Promise<FqdnEntry[]> => agent(name).backend.answers(),
   policyDenied: (name: string): Promise<readonly Denied[]> => agent(name).backend.denied(),
   policyNeedsAll: async (name: string): Promise<boolean> => agent(name).backend.needsAll,
 
@@ -318,7 +319,7 @@ export const policy = {
     enforcer?.changed();
   },
 
-  enforcerLearn: async (elements: readonly LearnedElement[], answers: readonly Answer[]) =>
+  enforcerLearn: async (elements: readonly LearnedElement[], answers: readonly FqdnEntry[]) =>
     enforcer?.learn(elements, answers),
 
   enforcerDenied: async () => Object.fromEntries((await enforcer?.denied()) ?? []),

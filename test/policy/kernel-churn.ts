@@ -1,6 +1,6 @@
 /** Policies that change all the time, and what stays the same in all of them. */
 import type { IpFamily } from '../../api/objects.ts';
-import type { PolicyChange, PolicyElement } from '../../policy/model/shape.ts';
+import type { PolicyChange, PolicyElement } from '../../policy/compile/change.ts';
 import {
   address,
   chainRule,

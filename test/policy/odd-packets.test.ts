@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
 import { IP_FAMILIES } from '../../api/objects.ts';
-import type { ChainRule, Direction, PolicyElement } from '../../policy/model/shape.ts';
+import type { ChainRule, PolicyElement } from '../../policy/compile/change.ts';
+import type { Direction } from '../../policy/model/terms.ts';
 import { type Host, waitFor } from '../lab/lab.ts';
 import { chainRule, DENY_REST, peers, ports, profileChain } from './fixtures.ts';
 import { send } from './raw.ts';

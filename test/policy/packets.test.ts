@@ -1,7 +1,8 @@
 /** What becomes of packets under hand-made policy. */
 import assert from 'node:assert/strict';
 import { IP_FAMILIES } from '../../api/objects.ts';
-import type { ChainRule, Direction, PolicyElement } from '../../policy/model/shape.ts';
+import type { ChainRule, PolicyElement } from '../../policy/compile/change.ts';
+import type { Direction } from '../../policy/model/terms.ts';
 import type { Host } from '../lab/lab.ts';
 import { udpDatagram } from '../lab/packets.ts';
 import { chainRule, DENY_REST, peers, ports, profileChain } from './fixtures.ts';

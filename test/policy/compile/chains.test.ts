@@ -3,12 +3,12 @@ import type { IpFamily } from '../../../api/objects.ts';
 import { readComment } from '../../../netlink/nftables/comment.ts';
 import { ruleText } from '../../../nft/rule.ts';
 import { profileChains } from '../../../policy/compile/chains.ts';
+import type { PolicySetChain } from '../../../policy/compile/change.ts';
 import { chainRules } from '../../../policy/compile/skeleton.ts';
-import type { ProfileChain } from '../../../policy/model/shape.ts';
 import { chainRule, DENY_REST, peers, ports, profileChain } from '../fixtures.ts';
 
 /** Rules by chain. */
-function compiled(chain: ProfileChain, family: IpFamily = 'IPv4'): Record<string, string[]> {
+function compiled(chain: PolicySetChain, family: IpFamily = 'IPv4'): Record<string, string[]> {
   return Object.fromEntries(
     profileChains(chain, family).map(({ name, lines }) => [
       name,
@@ -50,8 +50,8 @@ describe('the chains of a profile', () => {
   });
 
   it('have no rule for what matches nothing', () => {
-    const nobody = chainRule({ peers: { list: 1, sets: [] }, outcome: 'deny-admin' });
-    const nothing = chainRule({ ports: { list: 1, sets: [] } });
+    const nobody = chainRule({ peers: { number: 1, sets: [] }, outcome: 'deny-admin' });
+    const nothing = chainRule({ ports: { number: 1, sets: [] } });
     assert.deepEqual(compiled(profileChain('egress', 4, [nothing], [nobody])), { 'egress-4': [] });
   });
 

@@ -8,11 +8,11 @@ import { addressFormatter } from '../../../netlink/core/address.ts';
 import { queueState } from '../../../netlink/nfqueue/queue.ts';
 import { NfTables } from '../../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../../nft/command.ts';
+import type { FqdnEntry, PolicyElement } from '../../../policy/compile/change.ts';
 import { POLICY_TABLE } from '../../../policy/compile/skeleton.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
-import type { LearnerOptions } from '../../../policy/fqdn/learner.ts';
+import type { FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
 import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
-import type { Answer, PolicyElement } from '../../../policy/model/shape.ts';
 import { systemTimers } from '../../../sync/loop.ts';
 import { offer } from '../../child.ts';
 import { chainRule, DENY_REST, peers, profileChain } from '../fixtures.ts';
@@ -23,7 +23,7 @@ export interface AgentOptions {
   /** Networks that are allowed beside names. */
   readonly allowed: readonly (readonly [first: string, last: string])[];
   readonly resolvers: readonly string[];
-  readonly learner: LearnerOptions;
+  readonly learner: FqdnCacheOptions;
 }
 
 type Names = readonly (readonly [pattern: string, lists: readonly number[]])[];
@@ -121,7 +121,7 @@ const functions = {
   numbers: (): DnsNumbers => learning.numbers(),
   applied: (): number => applied,
   log: (): readonly string[] => log.splice(0),
-  answers: (): Promise<Answer[]> => enforcer.answers(),
+  answers: (): Promise<FqdnEntry[]> => enforcer.answers(),
   queue: () => queueState(DNS_QUEUE),
 
   /** Has the kernel learn nothing. */

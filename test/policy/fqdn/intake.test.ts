@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import packet from 'dns-packet';
-import { HOLD_LIMITS } from '../../../policy/fqdn/holds.ts';
+import { DEFERRAL_LIMITS } from '../../../policy/fqdn/deferred-verdicts.ts';
 import { Intake } from '../../../policy/fqdn/intake.ts';
 import { type Flow, framed, reversed, tcpPacket, udpPacket } from './packets.ts';
 
@@ -84,10 +84,10 @@ describe('the intake of packets', () => {
   it('lets answers go on after a while', () => {
     ask(1);
     const held = answer(1, undefined, 100);
-    assert.equal(intake.deadline, 100 + HOLD_LIMITS.patience);
-    intake.check(99 + HOLD_LIMITS.patience);
+    assert.equal(intake.deadline, 100 + DEFERRAL_LIMITS.patience);
+    intake.check(99 + DEFERRAL_LIMITS.patience);
     assert.ok(!accepted.includes(held));
-    intake.check(100 + HOLD_LIMITS.patience);
+    intake.check(100 + DEFERRAL_LIMITS.patience);
     assert.ok(accepted.includes(held));
     ask(2);
     assert.ok(accepted.includes(answer(2)));

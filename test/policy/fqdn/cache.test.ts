@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { DEFAULTS } from '../../../config/settings.ts';
-import { LEARNER_DEFAULTS, Learner } from '../../../policy/fqdn/learner.ts';
-import { NamePatterns } from '../../../policy/fqdn/names.ts';
-import type { Answer, LearnedElement } from '../../../policy/model/shape.ts';
+import type { FqdnEntry, LearnedElement } from '../../../policy/compile/change.ts';
+import { FQDN_CACHE_DEFAULTS, FqdnCache } from '../../../policy/fqdn/cache.ts';
+import { NamePatterns } from '../../../policy/model/domain-names.ts';
 import { check } from '../../netlink/property.ts';
 
 const OPTIONS = { floor: 30_000, cap: 3_600_000, perName: 1000, total: 100_000 };
@@ -23,14 +23,14 @@ function elements(all: readonly LearnedElement[]): string[] {
   return all.map(({ list, address, timeoutMs }) => `${list} ${address} ${timeoutMs}`).sort();
 }
 
-function answers(all: readonly Answer[]): string[] {
+function answers(all: readonly FqdnEntry[]): string[] {
   return all.map(({ name, address, timeoutMs }) => `${name} ${address} ${timeoutMs}`).sort();
 }
 
 describe('the learner of addresses', () => {
-  let learner: Learner;
+  let learner: FqdnCache;
   beforeEach(() => {
-    learner = new Learner(OPTIONS);
+    learner = new FqdnCache(OPTIONS);
   });
   const take = (name: string, ...addresses: readonly string[]) =>
     learner.take(name, resolved(...addresses), 0);
@@ -62,11 +62,11 @@ describe('the learner of addresses', () => {
 
   it('has the floor and the cap that settings have by default', () => {
     const { fqdnTtlFloor, fqdnTtlCap } = DEFAULTS;
-    assert.deepEqual(LEARNER_DEFAULTS, { ...OPTIONS, floor: fqdnTtlFloor, cap: fqdnTtlCap });
+    assert.deepEqual(FQDN_CACHE_DEFAULTS, { ...OPTIONS, floor: fqdnTtlFloor, cap: fqdnTtlCap });
   });
 
   it('honours every TTL with a floor of 0', () => {
-    const learner = new Learner({ ...OPTIONS, floor: 0 });
+    const learner = new FqdnCache({ ...OPTIONS, floor: 0 });
     learner.setNames(new Map([['a.test', new Set([1])]]), 0);
     const timeout = (ttl: number) =>
       learner.take('a.test', [{ address: '192.0.2.1', ttl }], 0).learn.answers[0]?.timeoutMs;
@@ -87,7 +87,7 @@ describe('the learner of addresses', () => {
       const { learn } = learner.take('a', [{ address: '192.0.2.1', ttl }], 0);
       assert.equal(learn.elements[0]?.timeoutMs, seconds * 1000 + MORE, String(ttl));
     }
-    const capped = new Learner({ ...OPTIONS, floor: 9000, cap: 5000 });
+    const capped = new FqdnCache({ ...OPTIONS, floor: 9000, cap: 5000 });
     capped.setNames(names({ a: [1] }), 0);
     const { learn } = capped.take('a', [{ address: '192.0.2.1', ttl: 1 }], 0);
     assert.equal(learn.elements[0]?.timeoutMs, 5000 + MORE);
@@ -164,11 +164,11 @@ describe('the learner of addresses', () => {
       Array.from({ length: count }, (_, index) => ({ address: address(first + index), ttl }));
 
     it('of a hundred addresses and many more for each name', () => {
-      assert.ok(LEARNER_DEFAULTS.perName >= 100);
+      assert.ok(FQDN_CACHE_DEFAULTS.perName >= 100);
     });
 
     it('of one name: what ends first goes', () => {
-      learner = new Learner({ ...OPTIONS, perName: 10 });
+      learner = new FqdnCache({ ...OPTIONS, perName: 10 });
       learner.setNames(names({ '*.a': [1, 2], 'y.a': [3] }), 0);
       learner.take('y.a', [{ address: address(4), ttl: 100 }], 0);
       learner.take('x.a', some(0, 5, 50), 0);
@@ -200,7 +200,7 @@ describe('the learner of addresses', () => {
     });
 
     it('of one answer', () => {
-      learner = new Learner({ ...OPTIONS, perName: 10 });
+      learner = new FqdnCache({ ...OPTIONS, perName: 10 });
       learner.setNames(names({ a: [1] }), 0);
       learner.take('a', some(100, 5, 500), 0);
       const { learn, forget } = learner.take('a', some(0, 12, 50), 0);
@@ -209,7 +209,7 @@ describe('the learner of addresses', () => {
     });
 
     it('not of what has ended', () => {
-      learner = new Learner({ ...OPTIONS, perName: 10, total: 10 });
+      learner = new FqdnCache({ ...OPTIONS, perName: 10, total: 10 });
       learner.setNames(names({ a: [1] }), 0);
       learner.take('a', some(0, 10, 50), 0);
       const { forget } = learner.take('a', some(10, 10, 50), 51_000);
@@ -218,7 +218,7 @@ describe('the learner of addresses', () => {
     });
 
     it('of all names: of the pattern that has most', () => {
-      learner = new Learner({ ...OPTIONS, total: 80 });
+      learner = new FqdnCache({ ...OPTIONS, total: 80 });
       learner.setNames(names({ '*.flood': [1], '*.quiet': [2] }), 0);
       for (let index = 0; index < 20; index++) {
         learner.take(`n${index}.quiet`, some(1000 + index, 1, 40), 0);
@@ -241,7 +241,7 @@ describe('the learner of addresses', () => {
     });
 
     it('of all names: of several patterns that have as many', () => {
-      learner = new Learner({ ...OPTIONS, total: 80 });
+      learner = new FqdnCache({ ...OPTIONS, total: 80 });
       learner.setNames(names({ '*.one': [1], '*.two': [2] }), 0);
       for (let index = 0; index < 40; index++) {
         learner.take(`n${index}.one`, some(index, 1, 100), 0);
@@ -253,7 +253,7 @@ describe('the learner of addresses', () => {
     });
 
     it('of all names, but not of what has ended', () => {
-      learner = new Learner({ ...OPTIONS, total: 10 });
+      learner = new FqdnCache({ ...OPTIONS, total: 10 });
       learner.setNames(names({ '*.a': [1] }), 0);
       learner.take('x.a', some(0, 6, 50), 0);
       learner.take('y.a', some(10, 4, 500), 0);
@@ -262,7 +262,7 @@ describe('the learner of addresses', () => {
     });
 
     it('that keep the name which was answered just now', () => {
-      learner = new Learner({ ...OPTIONS, total: 10 });
+      learner = new FqdnCache({ ...OPTIONS, total: 10 });
       learner.setNames(names({ a: [1] }), 0);
       assert.deepEqual(learner.take('a', some(0, 20, 60), 0).forget.answers, []);
       assert.equal(learner.numbers().addresses, 20);
@@ -285,7 +285,7 @@ describe('the learner of addresses', () => {
     });
     check(
       fc.property(fc.array(step, { maxLength: 12 }), (steps) => {
-        const subject = new Learner(OPTIONS);
+        const subject = new FqdnCache(OPTIONS);
         let now = 0;
         let wanted: Partial<typeof LISTS> = LISTS;
         subject.setNames(names(LISTS), now);

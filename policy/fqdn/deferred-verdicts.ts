@@ -1,5 +1,5 @@
 /** Packets that wait until what the first of them tells has been learned. */
-export interface Hold {
+export interface Deferral {
   readonly number: number;
   /** Milliseconds of the clock. */
   readonly since: number;
@@ -18,23 +18,23 @@ export interface HoldLimits {
  * Clients ask again after five seconds, and what keeps the main thread longest is over in a fraction of
  * one: when it has not learned by then it hangs.
  */
-export const HOLD_LIMITS: HoldLimits = { patience: 2000, backlog: 1000 };
+export const DEFERRAL_LIMITS: HoldLimits = { patience: 2000, backlog: 1000 };
 
 /**
- * Holds packets back until what they tell is learned, but not for ever: once one has waited in vain none
+ * DeferredVerdicts packets back until what they tell is learned, but not for ever: once one has waited in vain none
  * does, until something has been learned again.
  */
-export class Holds {
+export class DeferredVerdicts {
   readonly #accept: (packet: number) => void;
   readonly #limits: HoldLimits;
   /** What is not learned yet, in the order in which it came. */
-  readonly #holds = new Map<number, Hold>();
+  readonly #holds = new Map<number, Deferral>();
   #last = 0;
   #isLate = false;
   #overdue = 0;
   #waiting = 0;
 
-  constructor(accept: (packet: number) => void, limits: HoldLimits = HOLD_LIMITS) {
+  constructor(accept: (packet: number) => void, limits: HoldLimits = DEFERRAL_LIMITS) {
     this.#accept = accept;
     this.#limits = limits;
   }
@@ -58,7 +58,7 @@ export class Holds {
   }
 
   /** @returns undefined when there is too much to be learned already: the packet went on. */
-  hold(packet: number, now: number): Hold | undefined {
+  hold(packet: number, now: number): Deferral | undefined {
     if (this.#holds.size >= this.#limits.backlog) {
       this.#overdue += 1;
       this.#accept(packet);
@@ -72,8 +72,8 @@ export class Holds {
     return hold;
   }
 
-  /** Holds a packet back for as long as others wait. */
-  join(hold: Hold, packet: number): void {
+  /** DeferredVerdicts a packet back for as long as others wait. */
+  join(hold: Deferral, packet: number): void {
     if (hold.packets.length === 0) {
       this.#accept(packet);
       return;
@@ -115,12 +115,12 @@ export class Holds {
     this.#isLate = false;
   }
 
-  #passUnlearned(hold: Hold): void {
+  #passUnlearned(hold: Deferral): void {
     this.#overdue += 1;
     this.#pass(hold);
   }
 
-  #pass(hold: Hold): void {
+  #pass(hold: Deferral): void {
     const { packets } = hold;
     hold.packets = [];
     this.#waiting -= packets.length;

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { NamePatterns, plainName } from '../../../policy/fqdn/names.ts';
+import { NamePatterns, plainName } from '../../../policy/model/domain-names.ts';
 import { check } from '../../netlink/property.ts';
 
 function patterns(...all: readonly string[]): NamePatterns<string> {

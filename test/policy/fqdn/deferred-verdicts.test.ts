@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict';
-import { Holds } from '../../../policy/fqdn/holds.ts';
+import { DeferredVerdicts } from '../../../policy/fqdn/deferred-verdicts.ts';
 
 const LIMITS = { patience: 100, backlog: 4 };
 
 describe('packets that are held back', () => {
   let accepted: number[];
-  let holds: Holds;
+  let holds: DeferredVerdicts;
 
   beforeEach(() => {
     accepted = [];
-    holds = new Holds((packet) => accepted.push(packet), LIMITS);
+    holds = new DeferredVerdicts((packet) => accepted.push(packet), LIMITS);
   });
 
   it('go on when what they tell is learned', () => {

@@ -1,0 +1,86 @@
+/** Where the metrics of network policy have their numbers from, at each scrape. */
+import { compareText } from '../api/collections.ts';
+import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
+import type { Policy, PolicyKind } from '../api/policy-objects.ts';
+import type { PolicySources } from '../metrics/policy.ts';
+import { queueState } from '../netlink/nfqueue/queue.ts';
+import type { AppliedState } from '../policy/compile/applied-state.ts';
+import type { Enforcer } from '../policy/enforce/enforcer.ts';
+import { DNS_QUEUE } from '../policy/fqdn/learning.ts';
+import type { PolicyModel } from '../policy/model/model.ts';
+import { DIRECTIONS } from '../policy/model/terms.ts';
+import type { Log } from '../process/log.ts';
+import type { PolicyNames } from './policy-names.ts';
+
+export interface PolicyParts {
+  readonly families: readonly IpFamily[];
+  readonly model: PolicyModel;
+  readonly applied: AppliedState;
+  /** How many objects of a kind cannot be read as they are now. */
+  readonly unreadable: () => ReadonlyMap<string, number>;
+  readonly names: PolicyNames;
+  readonly enforcer: () => Enforcer;
+  readonly log: Log;
+}
+
+export function policySources(parts: PolicyParts): PolicySources {
+  const { families, model, applied, unreadable, names, enforcer, log } = parts;
+  return {
+    policies: () => countPolicies(model.policies()),
+    unreadable: () => {
+      const counts = unreadable();
+      return POLICY_KINDS.map((kind) => ({ kind, count: counts.get(kind) ?? 0 }));
+    },
+    profiles: () => {
+      const [family = 'IPv4'] = families;
+      const { chains } = applied.all(family);
+      return DIRECTIONS.map((direction) => ({
+        direction,
+        count: chains.filter((chain) => chain.direction === direction).length,
+      }));
+    },
+    elements: () =>
+      families.flatMap((family) =>
+        [...enforcer().sizes(family)].map(([set, count]) => ({ family, set, count })),
+      ),
+    names: () => names.numbers(),
+    queueDrops,
+    denied: async () => {
+      try {
+        return [...(await enforcer().denied())].flatMap(([family, counts]) =>
+          counts.map(({ denial, direction, packets }) => ({
+            family,
+            tier: denial.slice('deny-'.length),
+            direction,
+            packets,
+          })),
+        );
+      } catch (error) {
+        log.warn({ err: error }, 'cannot read how many packets policies denied');
+        return [];
+      }
+    },
+  };
+}
+
+/** By kind, and by whether a part of them fails closed. */
+export function countPolicies(
+  policies: Iterable<Policy>,
+): { kind: PolicyKind; state: 'sound' | 'faulty'; count: number }[] {
+  const byKind = Map.groupBy(policies, ({ kind }) => kind);
+  return [...byKind]
+    .sort(([a], [b]) => compareText(a, b))
+    .flatMap(([kind, all]) => {
+      const faulty = all.filter(({ faults }) => faults.length > 0).length;
+      return [
+        { kind, state: 'sound' as const, count: all.length - faulty },
+        { kind, state: 'faulty' as const, count: faulty },
+      ];
+    });
+}
+
+/** Packets that the kernel dropped for a queue that was full or a socket that was. */
+async function queueDrops(): Promise<number> {
+  const { dropped = 0, userDropped = 0 } = (await queueState(DNS_QUEUE)) ?? {};
+  return dropped + userDropped;
+}
