@@ -1,30 +1,29 @@
 /** Where the metrics of network policy have their numbers from, at each scrape. */
 import { compareText } from '../api/collections.ts';
-import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
+import { POLICY_KINDS } from '../api/objects.ts';
 import type { Policy, PolicyKind } from '../api/policy-objects.ts';
 import type { PolicySources } from '../metrics/policy.ts';
 import { queueState } from '../netlink/nfqueue/queue.ts';
 import type { AppliedState } from '../policy/compile/applied-state.ts';
-import type { Enforcer } from '../policy/enforce/enforcer.ts';
-import { DNS_QUEUE } from '../policy/fqdn/learning.ts';
+import type { PolicyKernel } from '../policy/enforce/kernel.ts';
+import { DNS_QUEUE, type DnsLearning } from '../policy/fqdn/learning.ts';
 import type { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS } from '../policy/model/terms.ts';
 import type { Log } from '../process/log.ts';
-import type { PolicyNames } from './policy-names.ts';
 
 export interface PolicyParts {
-  readonly families: readonly IpFamily[];
   readonly model: PolicyModel;
   readonly applied: AppliedState;
   /** How many objects of a kind cannot be read as they are now. */
   readonly unreadable: () => ReadonlyMap<string, number>;
-  readonly names: PolicyNames;
-  readonly enforcer: () => Enforcer;
+  readonly learning: DnsLearning;
+  readonly kernel: PolicyKernel;
   readonly log: Log;
 }
 
 export function policySources(parts: PolicyParts): PolicySources {
-  const { families, model, applied, unreadable, names, enforcer, log } = parts;
+  const { model, applied, unreadable, learning, kernel, log } = parts;
+  const families = [...kernel.families.keys()];
   return {
     policies: () => countPolicies(model.policies()),
     unreadable: () => {
@@ -41,13 +40,13 @@ export function policySources(parts: PolicyParts): PolicySources {
     },
     elements: () =>
       families.flatMap((family) =>
-        [...enforcer().sizes(family)].map(([set, count]) => ({ family, set, count })),
+        [...kernel.sizes(family)].map(([set, count]) => ({ family, set, count })),
       ),
-    names: () => names.numbers(),
+    names: () => learning.numbers(),
     queueDrops,
     denied: async () => {
       try {
-        return [...(await enforcer().denied())].flatMap(([family, counts]) =>
+        return [...(await kernel.denied())].flatMap(([family, counts]) =>
           counts.map(({ denial, direction, packets }) => ({
             family,
             tier: denial.slice('deny-'.length),

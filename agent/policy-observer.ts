@@ -58,7 +58,6 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
         `the policy table is not as it should be (${what}); writing it again`,
       );
     },
-    warned: (family, message) => log.warn({ family }, message),
     deaf: (error) =>
       log.warn(
         { err: error },

@@ -12,9 +12,11 @@ import { type NftCommand, nftCommand } from '../nft/command.ts';
 import { AppliedState } from '../policy/compile/applied-state.ts';
 import { probeScript } from '../policy/compile/skeleton.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
+import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { isModelKind, isModelObject, MODEL_KINDS, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
 import type { Log } from '../process/log.ts';
+import { fanOut } from '../sources/fan-out.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { systemTimers } from '../sync/loop.ts';
@@ -22,7 +24,7 @@ import { removePolicyTables } from '../takeover/policy-tables.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { policySources } from './policy-metrics.ts';
-import { PolicyNames, type PolicyNamesOptions, removeDnsQueues } from './policy-names.ts';
+import { clusterDnsSink, createDnsLearning, removeDnsQueues } from './policy-names.ts';
 import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from './policy-observer.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
@@ -53,10 +55,12 @@ export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Prom
 
 /** How long others' changes of nf_tables are at most not listened to, while Services are loaded. */
 const LOADING_MS = 10_000;
+/** Milliseconds between two looks at the rules that queue packets. Each is a run of iptables-save. */
+const MEND_PERIOD = 60_000;
 
 export interface PolicyOptions {
   readonly open: OpenPolicy;
-  readonly options: Pick<RunOptions, 'policyLogGroup'> & PolicyNamesOptions['options'];
+  readonly options: RunOptions;
   readonly nodeName: string;
   /** Sockets of this process that change other tables. */
   readonly otherPorts: readonly number[];
@@ -82,54 +86,62 @@ export interface PolicyAgent {
 }
 
 /** Collects objects from now on. @throws NetlinkError */
-export function startPolicy(options: PolicyOptions): PolicyAgent {
-  const { open, nodeName, otherPorts, servicesLoaded, log, events, unreadable } = options;
+export function startPolicy(given: PolicyOptions): PolicyAgent {
+  const { open, options, nodeName, otherPorts, servicesLoaded, log, events } = given;
   const { families, nft } = open;
+  const kernel = new PolicyKernel({
+    families,
+    nft,
+    logGroup: options.policyLogGroup,
+    onWarning: (family, message) => log.warn({ family }, message),
+  });
+  const learning = createDnsLearning(kernel, options, log);
+  const mending = setInterval(() => learning.mend(), MEND_PERIOD).unref();
   const model = new PolicyModel({ nodeName });
   const applied = new AppliedState(model, families);
-  const names = new PolicyNames({
-    families,
-    options: options.options,
-    enforcer: () => enforcer,
-    log,
-  });
   const metrics = policyMetrics(
-    definer(options.registry),
-    policySources({ families, model, applied, unreadable, names, enforcer: () => enforcer, log }),
+    definer(given.registry),
+    policySources({ ...given, model, applied, learning, kernel }),
     families,
   );
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
   const enforcer = new Enforcer({
-    families,
+    kernel,
     source: {
       takeChanges: () => {
         const changes = applied.takeChanges();
         // Ahead of the changes in the backends' turns: lists that come with them have what is known.
-        if (changes.length > 0) names.setNames(model.domainNames());
+        if (changes.length > 0) void learning.setNames(model.domainNames());
         return changes;
       },
       all: (family) => applied.all(family),
-      learned: (family) => names.learned(family),
+      learned: (family) => learning.learned(family),
     },
     observer: {
       ...observer,
       disturbed: (family, what) => {
         observer.disturbed(family, what);
         // `nft flush ruleset` takes rules of iptables-nft, too.
-        names.mend();
+        learning.mend();
       },
     },
-    nft,
     timers: systemTimers,
-    logGroup: options.options.policyLogGroup,
     otherPorts,
     // Not never, should that fail.
     othersLoaded: Promise.race([servicesLoaded, sleep(LOADING_MS, undefined, { ref: false })]),
   });
+  /** What an earlier agent learned is taken over before anything is enforced. */
+  const restore = async () => {
+    void learning.setNames(model.domainNames());
+    try {
+      learning.restore(await kernel.answers());
+    } catch (err) {
+      log.warn({ err }, 'cannot read which addresses of domain names were known');
+    }
+  };
   const unsynced = new Set<Kind>(MODEL_KINDS);
   const sink: ObjectSink = {
     upsert(object) {
-      names.sink.upsert(object);
       if (!isModelObject(object)) return;
       if ('faults' in object) {
         tellOfFaults({ log, events }, model.policy(object.kind, object.key), object);
@@ -138,26 +150,25 @@ export function startPolicy(options: PolicyOptions): PolicyAgent {
       enforcer.changed();
     },
     remove(kind, key) {
-      names.sink.remove(kind, key);
       if (!isModelKind(kind)) return;
       model.remove(kind, key);
       enforcer.changed();
     },
     synced(kind) {
       if (!unsynced.delete(kind) || unsynced.size > 0) return;
-      void Promise.all([names.restore(model.domainNames()), model.prepare()]).then(() =>
-        enforcer.start(),
-      );
+      void Promise.all([restore(), model.prepare()]).then(() => enforcer.start());
     },
   };
   return {
-    sink,
-    ports: enforcer.ports,
+    sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(learning), sink]),
+    ports: kernel.ports,
     unreadable: (problem, object) => tellOfUnreadable(events, problem, object),
     stop: async () => {
+      clearInterval(mending);
       // First who writes by the other.
-      await names.close();
+      await learning.close();
       await enforcer.stop();
+      await kernel.close();
     },
   };
 }

@@ -8,6 +8,7 @@ import type { PolicyObject } from '../api/policy-objects.ts';
 import { nftCommand } from '../nft/command.ts';
 import { AppliedState } from '../policy/compile/applied-state.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
+import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { PolicyModel } from '../policy/model/model.ts';
 import { systemTimers } from '../sync/loop.ts';
 import { POD_CIDR } from './cluster.ts';
@@ -33,14 +34,18 @@ function createAgent() {
   };
   const model = new PolicyModel({ nodeName: HERE });
   const applied = new AppliedState(model);
-  const enforcer = new Enforcer({
+  const kernel = new PolicyKernel({
     families: IP_FAMILIES,
+    nft,
+    onWarning: (_, message) => caughtUp.reject(new Error(message)),
+  });
+  const enforcer = new Enforcer({
+    kernel,
     source: {
       takeChanges: () => applied.takeChanges(),
       all: (family) => applied.all(family),
       learned: () => ({ elements: [], answers: [] }),
     },
-    nft,
     timers: systemTimers,
     observer: {
       began: (family) => begun.add(family),
@@ -51,7 +56,6 @@ function createAgent() {
       applied: end,
       failed: (_, error) => caughtUp.reject(error),
       disturbed: (_, what) => caughtUp.reject(new Error(what)),
-      warned: (_, message) => caughtUp.reject(new Error(message)),
       deaf: (error) => caughtUp.reject(error),
     },
   });
@@ -63,7 +67,7 @@ function createAgent() {
     enforcer.changed();
   };
   const inKernel = () => caughtUp.promise;
-  return { model, applied, enforcer, change, inKernel, compiledAt: () => compiled };
+  return { model, applied, kernel, enforcer, change, inKernel, compiledAt: () => compiled };
 }
 
 type PolicyAgent = ReturnType<typeof createAgent>;
@@ -82,7 +86,7 @@ async function load(agent: PolicyAgent, objects: readonly PolicyObject[]): Promi
 async function start({ size, changes }: Job<'start'>): Promise<PolicyReport> {
   const objects = policyCluster(size);
   const agent = createAgent();
-  const { applied, enforcer } = agent;
+  const { applied, kernel, enforcer } = agent;
   const delay = monitorEventLoopDelay({ resolution: 1 });
   delay.enable();
   const started = performance.now();
@@ -119,10 +123,11 @@ async function start({ size, changes }: Job<'start'>): Promise<PolicyReport> {
     await timed('elsewhere', (model) => model.upsert(peer));
     await timed('policy', (model) => model.upsert(policy));
   }
-  const sizes = IP_FAMILIES.flatMap((family) => [...enforcer.sizes(family).values()]);
+  const sizes = IP_FAMILIES.flatMap((family) => [...kernel.sizes(family).values()]);
   const elements = sizes.reduce((sum, count) => sum + count, 0);
   const chains = IP_FAMILIES.reduce((sum, family) => sum + applied.all(family).chains.length, 0);
   await enforcer.stop();
+  await kernel.close();
   const compile = (agent.compiledAt() - started) / 1000;
   return {
     start: total,
@@ -157,6 +162,7 @@ async function loadFor({ size, address }: Job<'load'>): Promise<null> {
     { ...policy, key: 'team-0/endpoints', name: 'endpoints', ingress: undefined, egress: [rule] },
   ]);
   await agent.enforcer.stop();
+  await agent.kernel.close();
   return null;
 }
 

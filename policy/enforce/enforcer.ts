@@ -1,20 +1,12 @@
 /** Keeps the kernel at what the model wants, in all families. */
-import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../../netlink/core/address.ts';
 import { watchNftables } from '../../netlink/nftables/tables.ts';
-import type { NftCommand } from '../../nft/command.ts';
 import { Runner, type Timers } from '../../sync/loop.ts';
-import type {
-  FqdnEntry,
-  Learned,
-  LearnedElement,
-  PolicyChange,
-  PolicyState,
-} from '../compile/change.ts';
+import type { Learned, PolicyChange, PolicyState } from '../compile/change.ts';
 import { POLICY_TABLE, POLICY_TABLES } from '../compile/skeleton.ts';
-import { type Denied, PolicyBackend } from './backend.ts';
-import { isComplete, openPolicyTables, type PolicyTables } from './rebuild.ts';
+import type { FamilyKernel, PolicyKernel } from './kernel.ts';
+import { isComplete } from './rebuild.ts';
 
 /** What is wanted. */
 export interface PolicySource {
@@ -40,20 +32,15 @@ export interface EnforcerObserver {
   failed(family: IpFamily, error: unknown): void;
   /** Our table is not as it should be: somebody else changed it, say. It is written anew. */
   disturbed(family: IpFamily, what: string): void;
-  /** Something cannot be done, and the rest is. */
-  warned(family: IpFamily, message: string): void;
   /** Changes of others are not heard of, and so not mended. */
   deaf(error: unknown): void;
 }
 
 export interface EnforcerOptions {
-  readonly families: readonly IpFamily[];
+  readonly kernel: PolicyKernel;
   readonly source: PolicySource;
   readonly observer: EnforcerObserver;
-  readonly nft: NftCommand;
   readonly timers: Timers;
-  /** See `SkeletonOptions`. */
-  readonly logGroup?: number | undefined;
   /** Sockets of this process that change other tables (`NfTables.port`), to be left unheard. */
   readonly otherPorts?: readonly number[];
   /**
@@ -68,9 +55,7 @@ const MEND_PERIOD = 1000;
 const BACKOFF = { first: 100, max: 30_000 };
 
 /** One family. */
-interface Member {
-  readonly tables: PolicyTables;
-  readonly backend: PolicyBackend;
+interface Member extends FamilyKernel {
   readonly runner: Runner;
   /** Taken from the source, and not applied yet. */
   readonly pending: PolicyChange[];
@@ -92,21 +77,15 @@ export class Enforcer {
   /** @throws NetlinkError */
   constructor(options: EnforcerOptions) {
     this.#options = options;
-    this.#unwritten = new Set(options.families);
+    this.#unwritten = new Set(options.kernel.families.keys());
     this.#areOthersLoaded = options.othersLoaded === undefined;
     void options.othersLoaded?.then(() => {
       this.#areOthersLoaded = true;
       this.#listenWhenLoaded();
     });
-    for (const family of options.families) this.#members.set(family, this.#member(family));
-  }
-
-  /** Of the sockets that write, for others who listen to nf_tables. */
-  get ports(): readonly number[] {
-    return [...this.#members.values()].flatMap(({ tables }) => [
-      tables.main.port,
-      tables.guard.port,
-    ]);
+    for (const [family, kernel] of options.kernel.families) {
+      this.#members.set(family, this.#member(family, kernel));
+    }
   }
 
   /**
@@ -124,66 +103,17 @@ export class Enforcer {
     for (const { runner } of this.#members.values()) runner.request();
   }
 
-  /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
-  async learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    await this.#forEach((backend, isOf) =>
-      backend.learn(elements.filter(isOf), answers.filter(isOf)),
-    );
-  }
-
-  /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
-  async forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    await this.#forEach((backend, isOf) =>
-      backend.forget(elements.filter(isOf), answers.filter(isOf)),
-    );
-  }
-
-  /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
-  async answers(): Promise<FqdnEntry[]> {
-    const all = [...this.#members.values()].map(({ backend }) => backend.answers());
-    return (await Promise.all(all)).flat();
-  }
-
-  /** By family. @throws NetlinkError */
-  async denied(): Promise<ReadonlyMap<IpFamily, readonly Denied[]>> {
-    const counts = [...this.#members].map(
-      async ([family, { backend }]) => [family, await backend.denied()] as const,
-    );
-    return new Map(await Promise.all(counts));
-  }
-
-  /** Elements in the kernel, by set. */
-  sizes(family: IpFamily): ReadonlyMap<string, number> {
-    return this.#members.get(family)?.backend.sizes() ?? new Map();
-  }
-
   async stop(): Promise<void> {
     this.#isStarted = false;
     await this.#watch?.close();
-    for (const { runner, tables, mending } of this.#members.values()) {
+    for (const { runner, mending } of this.#members.values()) {
       this.#options.timers.clear(mending);
       await runner.stop();
-      await Promise.all([tables.main.close(), tables.guard.close()]);
     }
   }
 
-  async #forEach(
-    work: (
-      backend: PolicyBackend,
-      isOf: (each: { readonly address: string }) => boolean,
-    ) => Promise<void>,
-  ): Promise<void> {
-    const all = [...this.#members].map(([family, { backend }]) =>
-      work(backend, ({ address }) => familyOf(address) === family),
-    );
-    await Promise.all(all);
-  }
-
-  #member(family: IpFamily): Member {
-    const { nft, logGroup, observer, timers } = this.#options;
-    const tables = openPolicyTables(family);
-    const onWarning = (message: string) => observer.warned(family, message);
-    const backend = new PolicyBackend(tables, nft, { family, logGroup, onWarning });
+  #member(family: IpFamily, { tables, backend }: FamilyKernel): Member {
+    const { observer, timers } = this.#options;
     const run = () => this.#run(family, member);
     const runner = new Runner({ run, minPeriod: 0, backoff: BACKOFF, timers });
     const member: Member = {
@@ -277,7 +207,7 @@ export class Enforcer {
   }
 
   #listen(): void {
-    const { nft, observer, otherPorts = [] } = this.#options;
+    const { kernel, observer, otherPorts = [] } = this.#options;
     const disturb = (what: string, number?: number) => {
       for (const [family, { backend }] of this.#members) {
         if (number === undefined || addressFamily(family) === number) backend.disturbed(what);
@@ -285,8 +215,8 @@ export class Enforcer {
     };
     try {
       this.#watch = watchNftables({
-        silencedPorts: [...this.ports, ...otherPorts],
-        ownPorts: () => nft.processIds,
+        silencedPorts: [...kernel.ports, ...otherPorts],
+        ownPorts: () => kernel.nft.processIds,
         onChange: ({ family, table, kind, isNew }) => {
           if (table === undefined || !POLICY_TABLES.includes(table)) return;
           disturb(`${kind} ${isNew ? 'added' : 'deleted'} in table ${table}`, family);

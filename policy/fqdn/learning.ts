@@ -35,7 +35,7 @@ export interface DnsLearningOptions {
   readonly tables: readonly MangleTable[];
   readonly observer: DnsLearningObserver;
   readonly timers: Timers;
-  readonly learner?: FqdnCacheOptions;
+  readonly cache?: FqdnCacheOptions;
   readonly queue?: number;
 }
 
@@ -67,7 +67,7 @@ export type DnsNumbers = Readonly<Record<Count, number>> & {
  */
 export class DnsLearning {
   readonly #options: DnsLearningOptions;
-  readonly #learner: FqdnCache;
+  readonly #cache: FqdnCache;
   readonly #thread: QueueThread;
   readonly #queue: number;
   readonly #runners: readonly Runner[];
@@ -83,7 +83,7 @@ export class DnsLearning {
     const { tables, timers, observer, queue = DNS_QUEUE } = options;
     this.#options = options;
     this.#queue = queue;
-    this.#learner = new FqdnCache(options.learner);
+    this.#cache = new FqdnCache(options.cache);
     this.#thread = new QueueThread({
       queue,
       timers,
@@ -107,7 +107,7 @@ export class DnsLearning {
 
   /** Takes over what an earlier agent learned. */
   restore(answers: readonly FqdnEntry[]): void {
-    this.#learner.restore(answers, this.#options.timers.now());
+    this.#cache.restore(answers, this.#options.timers.now());
   }
 
   /**
@@ -116,13 +116,13 @@ export class DnsLearning {
    * @returns when lists have what is known already. A failure is told, and no rejection.
    */
   async setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): Promise<void> {
-    const elements = this.#learner.setNames(names, this.#options.timers.now());
+    const elements = this.#cache.setNames(names, this.#options.timers.now());
     const patterns = new Set(names.keys());
     if (this.#patterns === undefined || !isSame(patterns, this.#patterns)) {
       const was = this.#patterns && this.#isWanted;
       this.#patterns = patterns;
       this.#adaptThread();
-      if (this.#isWanted !== was) this.mend();
+      if (this.#isWanted !== was) this.#requestRules();
     }
     if (elements.length === 0) return;
     try {
@@ -138,19 +138,19 @@ export class DnsLearning {
     this.#resolvers = new Set(resolvers);
     if (this.#patterns === undefined) return;
     this.#adaptThread();
-    this.mend();
+    this.#requestRules();
   }
 
   /** Everything that is known of a family, for whoever writes the kernel's tables anew. */
   learned(family: IpFamily): Learned {
-    const { elements, answers } = this.#learner.all(this.#options.timers.now());
+    const { elements, answers } = this.#cache.all(this.#options.timers.now());
     const isOf = ({ address }: { readonly address: string }) => familyOf(address) === family;
     return { elements: elements.filter(isOf), answers: answers.filter(isOf) };
   }
 
   /** Compares the rules with the kernel's, which somebody may have changed, and writes them if need be. */
   mend(): void {
-    for (const runner of this.#runners) runner.request();
+    if (this.#hasNames) this.#requestRules();
   }
 
   numbers(): DnsNumbers {
@@ -164,7 +164,7 @@ export class DnsLearning {
       overdue: count('overdue'),
       notLearned: this.#notLearned,
       isBlind: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
-      ...this.#learner.numbers(),
+      ...this.#cache.numbers(),
     };
   }
 
@@ -189,6 +189,10 @@ export class DnsLearning {
     }
     const patterns = [...(this.#patterns ?? [])];
     this.#thread.run({ patterns, resolvers: [...this.#resolvers] });
+  }
+
+  #requestRules(): void {
+    for (const runner of this.#runners) runner.request();
   }
 
   async #writeRules(table: MangleTable): Promise<boolean> {
@@ -233,7 +237,7 @@ export class DnsLearning {
       if (answers.length > 0) written.push(store.learn(elements, answers));
     };
     for (const { name, addresses } of resolutions) {
-      const { learn, forget } = this.#learner.take(name, addresses, timers.now());
+      const { learn, forget } = this.#cache.take(name, addresses, timers.now());
       if (forget.answers.length > 0) {
         write();
         store
@@ -249,7 +253,7 @@ export class DnsLearning {
 
   #expire(): void {
     const { timers } = this.#options;
-    this.#learner.expire(timers.now());
+    this.#cache.expire(timers.now());
     this.#expiry = timers.set(() => this.#expire(), EXPIRY);
   }
 }

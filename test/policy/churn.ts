@@ -13,6 +13,7 @@ import type {
 import { nftCommand } from '../../nft/command.ts';
 import { AppliedState } from '../../policy/compile/applied-state.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
+import { PolicyKernel } from '../../policy/enforce/kernel.ts';
 import { PolicyModel } from '../../policy/model/model.ts';
 import { systemTimers } from '../../sync/loop.ts';
 import { Random } from '../random.ts';
@@ -177,6 +178,7 @@ export class Cluster {
 }
 
 let model: PolicyModel | undefined;
+let kernel: PolicyKernel | undefined;
 let enforcer: Enforcer | undefined;
 let log: string[] = [];
 /** Families with changes that are not in the kernel. */
@@ -205,14 +207,18 @@ export const churn = {
     begun.clear();
     model = new PolicyModel({ nodeName: HERE });
     const applied = new AppliedState(model);
-    enforcer = new Enforcer({
+    kernel = new PolicyKernel({
       families: IP_FAMILIES,
+      nft: nftCommand(),
+      onWarning: (family, message) => log.push(`${family} warned ${message}`),
+    });
+    enforcer = new Enforcer({
+      kernel,
       source: {
         takeChanges: () => applied.takeChanges(),
         all: (family) => applied.all(family),
         learned: () => ({ elements: [], answers: [] }),
       },
-      nft: nftCommand(),
       timers: systemTimers,
       observer: {
         began: (family) => begun.add(family),
@@ -221,7 +227,6 @@ export const churn = {
         applied: end,
         failed: (family, error) => log.push(`${family} failed ${String(error)}`),
         disturbed: (family, what) => log.push(`${family} disturbed ${what}`),
-        warned: (family, message) => log.push(`${family} warned ${message}`),
         deaf: (error) => log.push(`deaf ${String(error)}`),
       },
     });
@@ -255,6 +260,7 @@ export const churn = {
 
   async churnStop(): Promise<void> {
     await enforcer?.stop();
+    await kernel?.close();
     enforcer = undefined;
   },
 };

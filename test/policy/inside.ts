@@ -15,6 +15,7 @@ import type {
 import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
 import { type Denied, PolicyBackend } from '../../policy/enforce/backend.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
+import { PolicyKernel } from '../../policy/enforce/kernel.ts';
 import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
 import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
 import { systemTimers } from '../../sync/loop.ts';
@@ -51,6 +52,7 @@ export interface AgentOptions {
 
 const NOTHING: Learned = { elements: [], answers: [] };
 const agents = new Map<string, Agent>();
+let kernel: PolicyKernel | undefined;
 let enforcer: Enforcer | undefined;
 let enforcerLog: string[] = [];
 let wanted = new Map<IpFamily, State>();
@@ -271,8 +273,13 @@ export const policy = {
     wanted = new Map(Object.entries(states) as [IpFamily, State][]);
     enforcerLog = [];
     learnt = NOTHING;
-    enforcer = new Enforcer({
+    kernel = new PolicyKernel({
       families: [...wanted.keys()],
+      nft: nftCommand(),
+      onWarning: (family, message) => enforcerLog.push(`${family} warned ${message}`),
+    });
+    enforcer = new Enforcer({
+      kernel,
       source: {
         takeChanges: () => {
           if (broken) throw new Error('broken');
@@ -281,7 +288,6 @@ export const policy = {
         all: (family) => wanted.get(family) ?? { chains: [], elements: [] },
         learned: () => learnt,
       },
-      nft: nftCommand(),
       timers: systemTimers,
       ...(waits ? { othersLoaded: loaded.promise } : {}),
       observer: {
@@ -291,7 +297,6 @@ export const policy = {
         applied: (family, isFull) => enforcerLog.push(`${family} ${isFull ? 'all' : 'change'}`),
         failed: (family, error) => enforcerLog.push(`${family} failed ${String(error)}`),
         disturbed: (family, what) => enforcerLog.push(`${family} disturbed ${what}`),
-        warned: (family, message) => enforcerLog.push(`${family} warned ${message}`),
         deaf: (error) => enforcerLog.push(`deaf ${String(error)}`),
       },
     });
@@ -320,13 +325,14 @@ export const policy = {
   },
 
   enforcerLearn: async (elements: readonly LearnedElement[], answers: readonly FqdnEntry[]) =>
-    enforcer?.learn(elements, answers),
+    kernel?.learn(elements, answers),
 
-  enforcerDenied: async () => Object.fromEntries((await enforcer?.denied()) ?? []),
+  enforcerDenied: async () => Object.fromEntries((await kernel?.denied()) ?? []),
   enforcerLog: async (): Promise<readonly string[]> => enforcerLog,
 
   async enforcerStop(): Promise<void> {
     await enforcer?.stop();
+    await kernel?.close();
     enforcer = undefined;
     changes = [];
   },

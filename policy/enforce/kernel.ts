@@ -1,0 +1,100 @@
+/** Network policy in the kernel, of all families. The enforcer and FQDN learning both write to it. */
+import { familyOf } from '../../api/addresses.ts';
+import type { IpFamily } from '../../api/objects.ts';
+import type { NftCommand } from '../../nft/command.ts';
+import type { FqdnEntry, LearnedElement } from '../compile/change.ts';
+import { type Denied, PolicyBackend } from './backend.ts';
+import { openPolicyTables, type PolicyTables } from './rebuild.ts';
+
+export interface PolicyKernelOptions {
+  readonly families: readonly IpFamily[];
+  readonly nft: NftCommand;
+  /** See `SkeletonOptions`. */
+  readonly logGroup?: number | undefined;
+  /** Something cannot be done, and the rest is. */
+  readonly onWarning: (family: IpFamily, message: string) => void;
+}
+
+/** One family. */
+export interface FamilyKernel {
+  readonly tables: PolicyTables;
+  readonly backend: PolicyBackend;
+}
+
+export class PolicyKernel {
+  readonly families: ReadonlyMap<IpFamily, FamilyKernel>;
+  readonly nft: NftCommand;
+
+  /** @throws NetlinkError */
+  constructor({ families, nft, logGroup, onWarning }: PolicyKernelOptions) {
+    const open = (family: IpFamily): FamilyKernel => {
+      const tables = openPolicyTables(family);
+      const warn = (message: string) => onWarning(family, message);
+      return {
+        tables,
+        backend: new PolicyBackend(tables, nft, { family, logGroup, onWarning: warn }),
+      };
+    };
+    this.nft = nft;
+    this.families = new Map(families.map((family) => [family, open(family)]));
+  }
+
+  /** Of the sockets that write, for others who listen to nf_tables. */
+  get ports(): readonly number[] {
+    return [...this.families.values()].flatMap(({ tables }) => [
+      tables.main.port,
+      tables.guard.port,
+    ]);
+  }
+
+  /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
+  async learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+    await this.#forEach((backend, isOf) =>
+      backend.learn(elements.filter(isOf), answers.filter(isOf)),
+    );
+  }
+
+  /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
+  async forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+    await this.#forEach((backend, isOf) =>
+      backend.forget(elements.filter(isOf), answers.filter(isOf)),
+    );
+  }
+
+  /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
+  async answers(): Promise<FqdnEntry[]> {
+    return (await this.#forEach((backend) => backend.answers())).flat();
+  }
+
+  /** By family. @throws NetlinkError */
+  async denied(): Promise<ReadonlyMap<IpFamily, readonly Denied[]>> {
+    return new Map(
+      await this.#forEach(async (backend) => [backend.family, await backend.denied()] as const),
+    );
+  }
+
+  /** Elements in the kernel, by set. */
+  sizes(family: IpFamily): ReadonlyMap<string, number> {
+    return this.families.get(family)?.backend.sizes() ?? new Map();
+  }
+
+  /** What was enforced is. */
+  async close(): Promise<void> {
+    for (const { tables } of this.families.values()) {
+      await Promise.all([tables.main.close(), tables.guard.close()]);
+    }
+  }
+
+  #forEach<T>(
+    work: (
+      backend: PolicyBackend,
+      isOf: (each: { readonly address: string }) => boolean,
+    ) => Promise<T>,
+  ): Promise<T[]> {
+    return Promise.all(
+      [...this.families].map(([family, { backend }]) =>
+        work(backend, ({ address }) => familyOf(address) === family),
+      ),
+    );
+  }
+}
