@@ -5,7 +5,7 @@ import { ENOENT, hasErrno } from '../../netlink/core/error.ts';
 import { type NftCounter, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
 import { Slices } from '../../sync/time-slice.ts';
-import { profileChainNames, profileChains } from '../compile/chains.ts';
+import { kernelChainNames, kernelChains } from '../compile/chains.ts';
 import type {
   FqdnEntry,
   Learned,
@@ -214,7 +214,7 @@ export class PolicyBackend {
 
   async #apply(change: PolicyChange): Promise<void> {
     const { prepare, remove, add, chains, discard, discardChains } = change;
-    const parts = chains.flatMap((chain) => profileChains(chain, this.family));
+    const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     // A packet that is under way when the chain of its pod is another one sees that with the rules
     // which it had before: none, had it come into being in the same moment.
     const fresh = parts.filter(({ name }) => !this.#chains.has(name));
@@ -256,7 +256,7 @@ export class PolicyBackend {
     const names = this.#learned.wanting(elementsOfNames(learned.elements), now);
     bySet.set('answers', answers).set('learned', names);
     await this.#rebuild({ chains, elements: bySet });
-    const parts = chains.flatMap((chain) => profileChains(chain, this.family));
+    const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));
     this.#learned.note(names, now);
     this.#answers.note(answers, now);
@@ -389,10 +389,10 @@ function staleChains(
   family: IpFamily,
 ): string[] {
   const wanted = new Set(
-    chains.flatMap((chain) => profileChains(chain, family)).map(({ name }) => name),
+    chains.flatMap((chain) => kernelChains(chain, family)).map(({ name }) => name),
   );
   return [...chains, ...discarded]
-    .flatMap(({ direction, profile }) => profileChainNames(direction, profile))
+    .flatMap(({ direction, profile }) => kernelChainNames(direction, profile))
     .filter((name) => there.has(name) && !wanted.has(name));
 }
 

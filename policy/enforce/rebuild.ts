@@ -14,7 +14,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftStep } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
-import { profileChains } from '../compile/chains.ts';
+import { kernelChains } from '../compile/chains.ts';
 import type { PolicySetChain } from '../compile/change.ts';
 import type { KernelElement } from '../compile/element.ts';
 import {
@@ -82,7 +82,7 @@ export async function rebuild(
   const make = async (which: keyof PolicyTables, counts: Counts) => {
     const { name, standing } = made[which];
     await nft.run(newTable(name, options, standing, counts));
-    const profiles = chains.flatMap((chain) => profileChains(chain, family));
+    const profiles = chains.flatMap((chain) => kernelChains(chain, family));
     await tables[which].transact([
       ...[...standing.filter((each) => !isBase(each)), ...profiles].map(fill),
       ...[...elements].map(([set, all]) => ({ action: 'add', set, elements: all }) as const),

@@ -1,6 +1,6 @@
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftRefusedError } from '../../netlink/nftables/tables.ts';
-import { type ProfileLine, profileChains } from '../compile/chains.ts';
+import { type KernelLine, kernelChains } from '../compile/chains.ts';
 import type { ChainRule, PolicySetChain } from '../compile/change.ts';
 import type { KernelElement } from '../compile/element.ts';
 
@@ -36,9 +36,9 @@ function findChain(
   name: string,
   chains: readonly PolicySetChain[],
   family: IpFamily,
-): { readonly profile: PolicySetChain; readonly lines: readonly ProfileLine[] } | undefined {
+): { readonly profile: PolicySetChain; readonly lines: readonly KernelLine[] } | undefined {
   for (const profile of chains) {
-    const part = profileChains(profile, family).find((each) => each.name === name);
+    const part = kernelChains(profile, family).find((each) => each.name === name);
     if (part !== undefined) return { profile, lines: [...part.lines] };
   }
   return undefined;

@@ -1,3 +1,5 @@
+/** The FQDN cache: what names were resolved to, and which lists of peers get it. No I/O; the clock is handed in. */
+import { getOrCreate } from '../../api/collections.ts';
 import type { FqdnEntry, Learned, LearnedElement } from '../compile/change.ts';
 import { NamePatterns, plainName } from '../model/domain-names.ts';
 import type { ListNumber } from '../model/terms.ts';
@@ -45,13 +47,12 @@ export interface CacheChange {
 /** Until when a name has its addresses. */
 type Addresses = Map<string, number>;
 
-/** What names were resolved to, and which lists of peers get it. No I/O; the clock is handed in. */
 export class FqdnCache {
   readonly #options: FqdnCacheOptions;
   #patterns = new NamePatterns<PatternLists>();
   readonly #known = new Map<string, Addresses>();
   /** Names by address. */
-  readonly #holders = new Map<string, Set<string>>();
+  readonly #names = new Map<string, Set<string>>();
   #addresses = 0;
   #evictions = 0;
 
@@ -86,15 +87,13 @@ export class FqdnCache {
   take(text: string, resolved: readonly ResolvedAddress[], now: number): CacheChange {
     const name = plainName(text);
     const lists = listsOf(this.#patterns, name);
-    if (lists.size === 0 || resolved.length === 0) return { learn: NOTHING, forget: NOTHING };
-    const addresses = this.#known.get(name) ?? new Map<string, number>();
-    this.#known.set(name, addresses);
-
+    if (lists.size === 0 || resolved.length === 0) return { learn: NO_ENTRIES, forget: NO_ENTRIES };
+    const addresses = getOrCreate(this.#known, name, () => new Map());
     const answers = new Map<string, FqdnEntry>();
     for (const { address, ttl } of resolved) {
       if (answers.size === this.#options.perName) break;
       const timeoutMs = this.#lifetime(ttl);
-      this.#hold(name, addresses, address, now + timeoutMs);
+      this.#add(name, addresses, address, now + timeoutMs);
       const longest = Math.max(timeoutMs, answers.get(address)?.timeoutMs ?? 0);
       answers.set(address, { name, address, timeoutMs: longest });
     }
@@ -102,16 +101,15 @@ export class FqdnCache {
     this.#evictions += evicted.length;
     return {
       learn: { elements: elementsOf(answers.values(), lists), answers: [...answers.values()] },
-      forget: { elements: this.#unheld(evicted), answers: evicted },
+      forget: { elements: this.#unused(evicted), answers: evicted },
     };
   }
 
   /** What an earlier agent learned. */
   restore(answers: readonly FqdnEntry[], now: number): void {
     for (const { name, address, timeoutMs } of answers) {
-      const addresses = this.#known.get(name) ?? new Map<string, number>();
-      this.#known.set(name, addresses);
-      this.#hold(name, addresses, address, now + timeoutMs);
+      const addresses = getOrCreate(this.#known, name, () => new Map());
+      this.#add(name, addresses, address, now + timeoutMs);
     }
   }
 
@@ -149,22 +147,21 @@ export class FqdnCache {
     return elements;
   }
 
-  #hold(name: string, addresses: Addresses, address: string, until: number): void {
+  #add(name: string, addresses: Addresses, address: string, until: number): void {
     const known = addresses.get(address);
     addresses.set(address, Math.max(until, known ?? 0));
     if (known !== undefined) return;
     this.#addresses += 1;
-    const holders = this.#holders.get(address) ?? new Set();
-    this.#holders.set(address, holders.add(name));
+    getOrCreate(this.#names, address, () => new Set()).add(name);
   }
 
   #drop(name: string, addresses: Addresses, address: string): void {
     if (!addresses.delete(address)) return;
     this.#addresses -= 1;
     if (addresses.size === 0) this.#known.delete(name);
-    const holders = this.#holders.get(address);
-    holders?.delete(name);
-    if (holders?.size === 0) this.#holders.delete(address);
+    const names = this.#names.get(address);
+    names?.delete(name);
+    if (names?.size === 0) this.#names.delete(address);
   }
 
   #expireName(name: string, addresses: Addresses, now: number): void {
@@ -223,8 +220,7 @@ export class FqdnCache {
       if (name === except) continue;
       const [closest] = this.#patterns.match(name);
       const pattern = closest?.pattern ?? '';
-      const group = groups.get(pattern) ?? { size: 0, names: [] };
-      groups.set(pattern, group);
+      const group = getOrCreate(groups, pattern, () => ({ size: 0, names: [] }));
       group.size += addresses.size;
       group.names.push({ name, addresses, end: Math.max(...addresses.values()) });
     }
@@ -238,10 +234,10 @@ export class FqdnCache {
   }
 
   /** Of what was evicted, the elements that no other name wants. */
-  #unheld(evicted: readonly FqdnEntry[]): LearnedElement[] {
+  #unused(evicted: readonly FqdnEntry[]): LearnedElement[] {
     return evicted.flatMap((answer) => {
       const lists = new Set(listsOf(this.#patterns, answer.name));
-      for (const name of this.#holders.get(answer.address) ?? []) {
+      for (const name of this.#names.get(answer.address) ?? []) {
         for (const list of listsOf(this.#patterns, name)) lists.delete(list);
       }
       return elementsOf([answer], lists);
@@ -261,7 +257,7 @@ interface Group {
   readonly names: { readonly name: string; readonly addresses: Addresses; readonly end: number }[];
 }
 
-const NOTHING: Learned = { elements: [], answers: [] };
+const NO_ENTRIES: Learned = { elements: [], answers: [] };
 
 function listsOf(patterns: NamePatterns<PatternLists>, name: string): ReadonlySet<ListNumber> {
   const all = new Set<ListNumber>();

@@ -1,3 +1,4 @@
+/** Looks into the packets to and from resolvers. No I/O; the clock is handed in. */
 import { NamePatterns } from '../model/domain-names.ts';
 import { type DnsMessage, type ResolvedAddress, readDnsMessage } from './dns-message.ts';
 import { readSegment, type Segment, type SocketAddress } from './packet.ts';
@@ -29,7 +30,6 @@ export interface InspectionCounts {
   unreadable: number;
 }
 
-/** Looks into the packets to and from resolvers. No I/O; the clock is handed in. */
 export class Inspector<Tag> {
   readonly counts: InspectionCounts = { queries: 0, answers: 0, unasked: 0, unreadable: 0 };
   readonly #queries = new Queries();

@@ -1,3 +1,4 @@
+/** Lets packets go on, at once or when what they tell is learned. No I/O; the clock is handed in. */
 import { addressBytes } from '../../netlink/core/address.ts';
 import type { QueuedPacket } from '../../netlink/nfqueue/queue.ts';
 import { type Deferral, DeferredVerdicts } from './deferred-verdicts.ts';
@@ -10,33 +11,32 @@ export interface Batch {
   readonly batch: readonly (readonly DnsObservation[])[];
 }
 
-/** Lets packets go on, at once or when what they tell is learned. No I/O; the clock is handed in. */
 export class Intake {
   readonly #accept: (packet: number) => void;
   readonly #inspector = new Inspector<Deferral>();
-  readonly #holds: DeferredVerdicts;
+  readonly #deferred: DeferredVerdicts;
   #first = 0;
   #batch: (readonly DnsObservation[])[] = [];
 
   /** @param accept Lets a packet go on, by its number. */
   constructor(accept: (packet: number) => void) {
     this.#accept = accept;
-    this.#holds = new DeferredVerdicts(accept);
+    this.#deferred = new DeferredVerdicts(accept);
   }
 
   /** Packets that are held back. */
   get waiting(): number {
-    return this.#holds.waiting;
+    return this.#deferred.waiting;
   }
 
   /** When `check` should be called. */
   get deadline(): number | undefined {
-    return this.#holds.deadline;
+    return this.#deferred.deadline;
   }
 
   counts(): Readonly<Record<Count, number>> {
     const { counts, givenUp } = this.#inspector;
-    return { ...counts, givenUp, overdue: this.#holds.overdue };
+    return { ...counts, givenUp, overdue: this.#deferred.overdue };
   }
 
   /**
@@ -44,7 +44,7 @@ export class Intake {
    * @param resolvers Canonical addresses.
    */
   configure(patterns: readonly string[], resolvers: readonly string[]): void {
-    if (patterns.length === 0) this.#holds.drop();
+    if (patterns.length === 0) this.#deferred.drop();
     this.#inspector.setPatterns(patterns);
     const keys = resolvers.map((resolver) => addressBytes(resolver).toString('latin1'));
     this.#inspector.setResolvers(new Set(keys));
@@ -61,13 +61,13 @@ export class Intake {
     }
     const { resolutions, stream } = finding;
     if (resolutions.length > 0) {
-      const hold = this.#holds.hold(id, now);
-      if (hold === undefined) return;
+      const deferral = this.#deferred.defer(id, now);
+      if (deferral === undefined) return;
       // Whatever of the stream comes by until then, the same once more included, comes after it.
-      if (stream !== undefined) stream.tag = hold;
-      if (this.#batch.length === 0) this.#first = hold.number;
+      if (stream !== undefined) stream.tag = deferral;
+      if (this.#batch.length === 0) this.#first = deferral.number;
       this.#batch.push(resolutions);
-    } else if (stream?.tag !== undefined) this.#holds.join(stream.tag, id);
+    } else if (stream?.tag !== undefined) this.#deferred.join(stream.tag, id);
     else this.#accept(id);
   }
 
@@ -81,16 +81,16 @@ export class Intake {
 
   /** What came under these numbers is learned, or cannot be. */
   release(first: number, last: number): void {
-    this.#holds.release(first, last);
+    this.#deferred.release(first, last);
   }
 
   /** Lets all go on if one has waited for too long. */
   check(now: number): void {
-    this.#holds.check(now);
+    this.#deferred.check(now);
   }
 
   /** Lets all go on. */
   releaseAll(): void {
-    this.#holds.releaseAll();
+    this.#deferred.releaseAll();
   }
 }

@@ -1,3 +1,8 @@
+/**
+ * Learns the addresses of domain names from the answers that pods get, as long as there are names that
+ * matter. An answer goes on when its addresses are known to the kernel; also when that fails, for DNS
+ * itself is never kept from anybody.
+ */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { Runner, type Timers } from '../../sync/loop.ts';
@@ -60,11 +65,6 @@ export type DnsNumbers = Readonly<Record<Count, number>> & {
   readonly evictions: number;
 };
 
-/**
- * Learns the addresses of domain names from the answers that pods get, as long as there are names that
- * matter. An answer goes on when its addresses are known to the kernel; also when that fails, for DNS
- * itself is never kept from anybody.
- */
 export class DnsLearning {
   readonly #options: DnsLearningOptions;
   readonly #cache: FqdnCache;

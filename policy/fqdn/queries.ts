@@ -1,3 +1,11 @@
+/**
+ * Queries that were seen and not answered yet. An answer counts only when it is the first to a query:
+ * to the client and the port that asked, with its number and its question, and from whom it asked.
+ *
+ * The packets that get here belong to connections to a resolver, as conntrack sees it. So what is left
+ * to spoof is the resolver's own address: by guessing port, number and question from elsewhere, or by
+ * knowing them, as the client does itself. But what it sends comes from its own link.
+ */
 import type { Question } from './dns-message.ts';
 import type { SocketAddress } from './packet.ts';
 
@@ -32,14 +40,6 @@ export interface QueryLimits {
 /** No client waits longer. 50,000 are some 10 MB. */
 export const QUERY_LIMITS: QueryLimits = { lifetime: 10_000, perClient: 1000, total: 50_000 };
 
-/**
- * Queries that were seen and not answered yet. An answer counts only when it is the first to a query:
- * to the client and the port that asked, with its number and its question, and from whom it asked.
- *
- * The packets that get here belong to connections to a resolver, as conntrack sees it. So what is left
- * to spoof is the resolver's own address: by guessing port, number and question from elsewhere, or by
- * knowing them, as the client does itself. But what it sends comes from its own link.
- */
 export class Queries {
   readonly #limits: QueryLimits;
   /** By client's address; a client's queries, and the clients, in the order of their last coming. */

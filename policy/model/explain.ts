@@ -117,30 +117,28 @@ function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly stri
 
 function explainOne(model: PolicyModel, connection: Connection): Explanation {
   const { family, from, to } = connection;
-  const egress = judgeEgress(model, connection);
-  const ingress = judgeIngress(model, connection);
+  const egress = judgeAt(model, 'egress', from, connection);
+  const ingress = judgeAt(model, 'ingress', to, connection);
   const isAllowed = egress.verdict === 'allow' && ingress.verdict === 'allow';
   return { family, from, to, verdict: isAllowed ? 'allow' : 'deny', egress, ingress };
 }
 
-function judgeEgress(model: PolicyModel, connection: Connection): Judgement {
+/** @param end whose pod sends the connection, or gets it. */
+function judgeAt(
+  model: PolicyModel,
+  direction: Direction,
+  end: string | undefined,
+  connection: Connection,
+): Judgement {
   const { from, to } = connection;
-  const pod = model.podAt(from);
-  if (pod === undefined) return unjudged('egress', `${from} is no pod, so no policy applies`);
-  if (from === to) return unjudged('egress', 'a pod may always connect to itself');
-  return judge(model, pod, 'egress', connection);
-}
-
-function judgeIngress(model: PolicyModel, connection: Connection): Judgement {
-  const { from, to } = connection;
-  if (to === undefined)
-    return unjudged('ingress', 'not checked, because the address of the name is unknown');
-  const pod = model.podAt(to);
-  if (pod === undefined) return unjudged('ingress', `${to} is no pod, so no policy applies`);
-  if (from === to) return unjudged('ingress', 'a pod may always connect to itself');
-  if (model.isNodeOf(pod, from))
-    return unjudged('ingress', 'a node may always connect to its own pods');
-  return judge(model, pod, 'ingress', connection);
+  if (end === undefined)
+    return unjudged(direction, 'not checked, because the address of the name is unknown');
+  const pod = model.podAt(end);
+  if (pod === undefined) return unjudged(direction, `${end} is no pod, so no policy applies`);
+  if (from === to) return unjudged(direction, 'a pod may always connect to itself');
+  if (direction === 'ingress' && model.isNodeOf(pod, from))
+    return unjudged(direction, 'a node may always connect to its own pods');
+  return judge(model, pod, direction, connection);
 }
 
 function unjudged(direction: Direction, reason: string): Judgement {

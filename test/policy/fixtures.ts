@@ -9,7 +9,7 @@ export function chainRule(fields: Partial<ChainRule> = {}): ChainRule {
 /** What isolation by NetworkPolicies ends with. */
 export const DENY_REST = chainRule({ outcome: 'deny-network-policy', comment: 'isolated' });
 
-export function profileChain(
+export function policySetChain(
   direction: Direction,
   profile: number,
   rest: readonly ChainRule[],

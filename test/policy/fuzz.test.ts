@@ -7,7 +7,7 @@ import { nftFamily } from '../../nftables/maps.ts';
 import type { PolicyElement, PolicySetChain } from '../../policy/compile/change.ts';
 import type { PeerSet } from '../../policy/model/terms.ts';
 import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
-import { address, chainRule, policyChange, profileChain } from './fixtures.ts';
+import { address, chainRule, policyChange, policySetChain } from './fixtures.ts';
 import type { State } from './inside.ts';
 
 const PROTOCOLS = [
@@ -124,7 +124,7 @@ function chainsOf(profile: number): fc.Arbitrary<PolicySetChain>[] {
   const admin = fc.array(rule('allow', 'pass', 'deny-admin'), { maxLength: 3 });
   const rest = fc.array(rule('allow', 'deny-network-policy', 'deny-baseline'), { maxLength: 3 });
   return (['ingress', 'egress'] as const).map((direction) =>
-    fc.tuple(rest, admin).map(([a, b]) => profileChain(direction, profile, a, b)),
+    fc.tuple(rest, admin).map(([a, b]) => policySetChain(direction, profile, a, b)),
   );
 }
 

@@ -7,8 +7,8 @@ import {
   DENY_REST,
   peers,
   policyChange,
+  policySetChain,
   ports,
-  profileChain,
 } from './fixtures.ts';
 import type { State } from './inside.ts';
 
@@ -60,7 +60,7 @@ export function stateOf(step: number, churn: Churn): State {
     last: one,
   });
   return {
-    chains: [profileChain('egress', profileOf(step), [...rest, DENY_REST], admin)],
+    chains: [policySetChain('egress', profileOf(step), [...rest, DENY_REST], admin)],
     elements: [
       { set: 'egress-pods', address: pod, profile: profileOf(step) },
       ...filling.flat(),

@@ -5,7 +5,7 @@ import { IP_FAMILIES } from '../../api/objects.ts';
 import type { ChainRule, PolicyElement } from '../../policy/compile/change.ts';
 import type { Direction } from '../../policy/model/terms.ts';
 import { type Host, waitFor } from '../lab/lab.ts';
-import { chainRule, DENY_REST, peers, ports, profileChain } from './fixtures.ts';
+import { chainRule, DENY_REST, peers, policySetChain, ports } from './fixtures.ts';
 import { send } from './raw.ts';
 import { type FamilyWorld, World } from './world.ts';
 
@@ -52,7 +52,7 @@ describe('odd packets under network policy', function () {
           profile: 1,
         };
         return here.enforce({
-          chains: [profileChain(direction, 1, rest, admin)],
+          chains: [policySetChain(direction, 1, rest, admin)],
           elements: [pods, ...elements],
         });
       };
@@ -189,7 +189,7 @@ describe('odd packets under network policy', function () {
     afterEach(() => here.lift());
     const isolate = (elements: readonly PolicyElement[] = []) =>
       here.enforce({
-        chains: [profileChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST])],
+        chains: [policySetChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST])],
         elements: [{ set: 'egress-pods', address: pod.ipv6, profile: 1 }, ...elements],
       });
 

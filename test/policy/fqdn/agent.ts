@@ -16,7 +16,7 @@ import type { FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
 import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
 import { systemTimers } from '../../../sync/loop.ts';
 import { offer } from '../../child.ts';
-import { chainRule, DENY_REST, peers, profileChain } from '../fixtures.ts';
+import { chainRule, DENY_REST, peers, policySetChain } from '../fixtures.ts';
 
 export interface AgentOptions {
   /** Addresses. */
@@ -69,7 +69,7 @@ const functions = {
       source: {
         takeChanges: () => [],
         all: (family) => ({
-          chains: [profileChain('egress', 1, rules)],
+          chains: [policySetChain('egress', 1, rules)],
           elements: elements((address) => address.includes(':') === (family === 'IPv6')),
         }),
         learned: (family) => learning.learned(family),
