@@ -14,29 +14,19 @@ export interface Batch {
 export class Intake {
   readonly #accept: (packet: number) => void;
   readonly #inspector = new Inspector<Deferral>();
-  readonly #deferred: DeferredVerdicts;
+  readonly deferred: DeferredVerdicts;
   #first = 0;
   #batch: (readonly DnsObservation[])[] = [];
 
   /** @param accept Lets a packet go on, by its number. */
   constructor(accept: (packet: number) => void) {
     this.#accept = accept;
-    this.#deferred = new DeferredVerdicts(accept);
-  }
-
-  /** Packets that are held back. */
-  get waiting(): number {
-    return this.#deferred.waiting;
-  }
-
-  /** When `check` should be called. */
-  get deadline(): number | undefined {
-    return this.#deferred.deadline;
+    this.deferred = new DeferredVerdicts(accept);
   }
 
   counts(): Readonly<Record<Count, number>> {
     const { counts, givenUp } = this.#inspector;
-    return { ...counts, givenUp, overdue: this.#deferred.overdue };
+    return { ...counts, givenUp, overdue: this.deferred.overdue };
   }
 
   /**
@@ -44,7 +34,7 @@ export class Intake {
    * @param resolvers Canonical addresses.
    */
   configure(patterns: readonly string[], resolvers: readonly string[]): void {
-    if (patterns.length === 0) this.#deferred.drop();
+    if (patterns.length === 0) this.deferred.drop();
     this.#inspector.setPatterns(patterns);
     const keys = resolvers.map((resolver) => addressBytes(resolver).toString('latin1'));
     this.#inspector.setResolvers(new Set(keys));
@@ -61,13 +51,13 @@ export class Intake {
     }
     const { resolutions, stream } = finding;
     if (resolutions.length > 0) {
-      const deferral = this.#deferred.defer(id, now);
+      const deferral = this.deferred.defer(id, now);
       if (deferral === undefined) return;
       // Whatever of the stream comes by until then, the same once more included, comes after it.
       if (stream !== undefined) stream.tag = deferral;
       if (this.#batch.length === 0) this.#first = deferral.number;
       this.#batch.push(resolutions);
-    } else if (stream?.tag !== undefined) this.#deferred.join(stream.tag, id);
+    } else if (stream?.tag !== undefined) this.deferred.join(stream.tag, id);
     else this.#accept(id);
   }
 
@@ -77,20 +67,5 @@ export class Intake {
     if (batch.length === 0) return undefined;
     this.#batch = [];
     return { first: this.#first, batch };
-  }
-
-  /** What came under these numbers is learned, or cannot be. */
-  release(first: number, last: number): void {
-    this.#deferred.release(first, last);
-  }
-
-  /** Lets all go on if one has waited for too long. */
-  check(now: number): void {
-    this.#deferred.check(now);
-  }
-
-  /** Lets all go on. */
-  releaseAll(): void {
-    this.#deferred.releaseAll();
   }
 }

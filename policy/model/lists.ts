@@ -20,6 +20,8 @@ export interface PeerList {
   /** Where its members are. */
   readonly sets: readonly PeerSet[];
   uses: number;
+  /** It was fresh and has not been dropped since. */
+  isLive: boolean;
 }
 
 /** Ports that rules share. */
@@ -33,6 +35,8 @@ export interface PortList {
   readonly scope: Scope;
   readonly sets: readonly PortSet[];
   uses: number;
+  /** As of a `PeerList`. */
+  isLive: boolean;
 }
 
 export type List = PeerList | PortList;
@@ -54,7 +58,6 @@ export interface ListChanges {
  */
 export class Lists {
   readonly #byKey = new Map<string, List>();
-  readonly #live = new Set<ListNumber>();
   /** Their uses began or ended. */
   readonly #touched = new Set<List>();
   readonly #names = new Map<string, Set<ListNumber>>();
@@ -63,11 +66,6 @@ export class Lists {
   /** Patterns of domain names, and the lists that each belongs to. */
   get names(): ReadonlyMap<string, ReadonlySet<ListNumber>> {
     return this.#names;
-  }
-
-  /** Whether a list was fresh and has not been dropped since. */
-  isLive(number: ListNumber): boolean {
-    return this.#live.has(number);
   }
 
   /** The list of some peers, to be released by whoever uses it no more. */
@@ -88,7 +86,7 @@ export class Lists {
       if (content.selections.length + content.nodes.length > 0) sets.push('peers');
       if (content.networks.length + content.groups.length > 0) sets.push('networks');
       if (content.names.length > 0) sets.push('learned');
-      return { kind: 'peers', number: this.#next(), key, ...content, sets, uses: 0 };
+      return { kind: 'peers', number: this.#next(), key, ...content, sets, uses: 0, isLive: false };
     });
     return this.#use(list) as PeerList;
   }
@@ -118,7 +116,17 @@ export class Lists {
       const sets: PortSet[] = [];
       if (ranges.length > 0) sets.push('ports');
       if (names.length > 0) sets.push('named-ports');
-      return { kind: 'ports', number: this.#next(), key, ranges, names, scope, sets, uses: 0 };
+      return {
+        kind: 'ports',
+        number: this.#next(),
+        key,
+        ranges,
+        names,
+        scope,
+        sets,
+        uses: 0,
+        isLive: false,
+      };
     });
     return this.#use(list) as PortList;
   }
@@ -132,32 +140,20 @@ export class Lists {
   settle(): ListChanges {
     const [fresh, dropped]: [List[], List[]] = [[], []];
     for (const list of this.#touched) {
-      const isLive = this.#live.has(list.number);
-      if (list.uses > 0 && !isLive) fresh.push(list);
-      if (list.uses > 0) continue;
-      this.#byKey.delete(list.key);
-      if (isLive) dropped.push(list);
+      const isUsed = list.uses > 0;
+      if (!isUsed) this.#byKey.delete(list.key);
+      if (isUsed === list.isLive) continue;
+      list.isLive = isUsed;
+      (isUsed ? fresh : dropped).push(list);
+      for (const name of list.kind === 'peers' ? list.names : []) {
+        const numbers = getOrCreate(this.#names, name, () => new Set());
+        if (isUsed) numbers.add(list.number);
+        else numbers.delete(list.number);
+        if (numbers.size === 0) this.#names.delete(name);
+      }
     }
     this.#touched.clear();
-    for (const list of fresh) this.#live.add(list.number);
-    for (const list of dropped) this.#live.delete(list.number);
-    this.#index(fresh, dropped);
     return { fresh, dropped };
-  }
-
-  #index(fresh: readonly List[], dropped: readonly List[]): void {
-    for (const list of fresh) {
-      for (const name of namesOf(list)) {
-        getOrCreate(this.#names, name, () => new Set()).add(list.number);
-      }
-    }
-    for (const list of dropped) {
-      for (const name of namesOf(list)) {
-        const numbers = this.#names.get(name);
-        numbers?.delete(list.number);
-        if (numbers?.size === 0) this.#names.delete(name);
-      }
-    }
   }
 
   #use(list: List): List {
@@ -170,10 +166,6 @@ export class Lists {
     this.#last += 1;
     return this.#last;
   }
-}
-
-function namesOf(list: List): readonly string[] {
-  return list.kind === 'peers' ? list.names : [];
 }
 
 /**

@@ -1,4 +1,5 @@
 /** Which lists the pods of a class are in, found by where these are. */
+import { getOrCreate } from '../../api/collections.ts';
 import type { Labels, PodSelection } from '../../api/policy-objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
 import type { List, ListChanges, PortList } from './lists.ts';
@@ -33,12 +34,9 @@ export class Memberships {
   #reaching = new WeakMap<Labels, readonly List[]>();
 
   of(pods: PodClass): Membership {
-    let membership = this.#known.get(pods);
-    if (membership === undefined) {
-      membership = extended(NONE, pods, this.#candidates(pods.namespace));
-      this.#known.set(pods, membership);
-    }
-    return membership;
+    return getOrCreate(this.#known, pods, () =>
+      extended(NONE, pods, this.#candidates(pods.namespace)),
+    );
   }
 
   /** What pods of this class are in besides, on their own node. */
@@ -110,14 +108,9 @@ export class Memberships {
 
   /** Worked out once for all classes of a namespace: a cluster has 10,000 of these, and lists by the hundred. */
   #candidates(namespace: NamespaceState): readonly List[] {
-    let lists = this.#reaching.get(namespace.labels);
-    if (lists === undefined) {
-      lists = [...this.#selecting.near(namespace.name)].filter((list) =>
-        reachesNamespace(list, namespace),
-      );
-      this.#reaching.set(namespace.labels, lists);
-    }
-    return lists;
+    return getOrCreate(this.#reaching, namespace.labels, () =>
+      [...this.#selecting.near(namespace.name)].filter((list) => reachesNamespace(list, namespace)),
+    );
   }
 }
 

@@ -1,4 +1,5 @@
 /** What applies to the pods of this node, kept up to date with the objects that sources hand over. */
+import { getOrCreate } from '../../api/collections.ts';
 import {
   type ApiObject,
   type IpFamily,
@@ -39,10 +40,15 @@ export interface AddressEntry {
   /** It is a pod's of this node. */
   readonly own: boolean;
   /** Numbers of the policy sets that judge the pod. */
-  readonly policySets: Readonly<Partial<Record<Direction, number>>>;
+  readonly policySets: Readonly<Record<Direction, number | undefined>>;
 }
 
-export const NO_ENTRY: AddressEntry = { peers: [], named: [], own: false, policySets: {} };
+export const NO_ENTRY: AddressEntry = {
+  peers: [],
+  named: [],
+  own: false,
+  policySets: { ingress: undefined, egress: undefined },
+};
 
 /** What may be otherwise than when it was asked for last. */
 export interface ModelChanges {
@@ -138,7 +144,7 @@ export class PolicyModel {
       lists: new Map(
         [...this.#touchedLists].map(([number, list]) => [
           number,
-          this.#lists.isLive(number) ? this.#networks.rangesOf(list) : undefined,
+          list.isLive ? this.#networks.rangesOf(list) : undefined,
         ]),
       ),
       entries: new Map([...this.#touchedAddresses].map((each) => [each, this.#entryOf(each)])),
@@ -239,23 +245,16 @@ export class PolicyModel {
 
   #entryOf(address: string): AddressEntry {
     const owner = this.#pods.owner(address);
-    const entry =
-      owner?.class === undefined
-        ? NO_ENTRY
-        : this.#entryOfPods(owner.class, this.#pods.isLocal(owner.pod));
+    const entry = owner?.class === undefined ? NO_ENTRY : this.#entryOfPods(owner.pod, owner.class);
     const lists = this.#nodes.listsOf(address);
     if (lists.length === 0) return entry;
     return { ...entry, peers: [...new Set([...entry.peers, ...lists])] };
   }
 
-  #entryOfPods(pods: PodClass, isLocal: boolean): AddressEntry {
-    const known = this.#entries[isLocal ? 'local' : 'remote'];
-    let entry = known.get(pods);
-    if (entry === undefined) {
-      entry = isLocal ? this.#localEntry(pods) : this.#remoteEntry(pods);
-      known.set(pods, entry);
-    }
-    return entry;
+  #entryOfPods(pod: Pod, pods: PodClass): AddressEntry {
+    return this.#pods.isLocal(pod)
+      ? getOrCreate(this.#entries.local, pods, () => this.#localEntry(pods))
+      : getOrCreate(this.#entries.remote, pods, () => this.#remoteEntry(pods));
   }
 
   #remoteEntry(pods: PodClass): AddressEntry {
@@ -270,10 +269,7 @@ export class PolicyModel {
       peers,
       named: [...named, ...this.#memberships.localOf(pods)],
       own: true,
-      policySets: {
-        ...(ingress && { ingress: ingress.number }),
-        ...(egress && { egress: egress.number }),
-      },
+      policySets: { ingress: ingress?.number, egress: egress?.number },
     };
   }
 
