@@ -20,6 +20,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { commentData } from '../../netlink/nftables/comment.ts';
 import type { NftChainRules, NftCounter, NftRule } from '../../netlink/nftables/tables.ts';
+import { nftFamily } from '../../nft/family.ts';
 import {
   ACCEPT,
   DROP,
@@ -30,7 +31,6 @@ import {
   ruleBytes,
   ruleText,
 } from '../../nft/rule.ts';
-import { nftFamily } from '../../nftables/maps.ts';
 import { DIRECTIONS, type Direction, type Outcome } from '../model/terms.ts';
 import {
   countIn,
