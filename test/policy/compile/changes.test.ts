@@ -1,10 +1,10 @@
 /** What changes cost, and how they are put. */
 import assert from 'node:assert/strict';
-import type { CidrGroup, Pod, PolicyRule, PortMatch } from '../../api/policy-objects.ts';
-import { AppliedState } from '../../policy/compile/applied-state.ts';
-import type { PolicyChange, PolicyElement } from '../../policy/compile/change.ts';
-import { PolicyModel } from '../../policy/model/model.ts';
-import { Agent, contentOf } from './harness.ts';
+import type { CidrGroup, Pod, PolicyRule, PortMatch } from '../../../api/policy-objects.ts';
+import { AppliedState } from '../../../policy/compile/applied-state.ts';
+import type { PolicyChange, PolicyElement } from '../../../policy/compile/change.ts';
+import { PolicyModel } from '../../../policy/model/model.ts';
+import { Agent, contentOf } from '../harness.ts';
 import {
   adminPolicy,
   baselinePolicy,
@@ -22,7 +22,7 @@ import {
   type TestObject,
   THERE,
   tcp,
-} from './objects.ts';
+} from '../objects.ts';
 
 const web = (number: number, fields: Partial<Pod> = {}) =>
   pod(`web-${number}`, { labels: { app: 'web' }, addresses: [`10.0.0.${number}`], ...fields });

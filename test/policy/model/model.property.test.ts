@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { familyOf } from '../../api/addresses.ts';
-import { IP_FAMILIES } from '../../api/objects.ts';
-import type { PolicyChange } from '../../policy/compile/change.ts';
-import { type Change, change, cluster, FLOWS, NAMES } from './generated.ts';
-import { Agent, assertInForce, contentOf } from './harness.ts';
-import { HERE, type TestObject } from './objects.ts';
-import type { Flow, Verdict } from './oracle.ts';
+import { familyOf } from '../../../api/addresses.ts';
+import { IP_FAMILIES } from '../../../api/objects.ts';
+import type { PolicyChange } from '../../../policy/compile/change.ts';
+import { type Change, change, cluster, FLOWS, NAMES } from '../generated.ts';
+import { Agent, assertInForce, contentOf } from '../harness.ts';
+import { HERE, type TestObject } from '../objects.ts';
+import type { Flow, Verdict } from '../oracle.ts';
 
 /** Changes that are taken at once, again and again. */
 const history = fc.array(fc.array(change, { minLength: 1, maxLength: 4 }), {

@@ -1,13 +1,13 @@
 /** What becomes of packets under hand-made policy. */
 import assert from 'node:assert/strict';
-import { IP_FAMILIES } from '../../api/objects.ts';
-import type { ChainRule, PolicyElement } from '../../policy/compile/change.ts';
-import type { Direction } from '../../policy/model/terms.ts';
-import type { Host } from '../lab/lab.ts';
-import { udpDatagram } from '../lab/packets.ts';
-import { chainRule, DENY_REST, peers, policySetChain, ports } from './fixtures.ts';
-import { send } from './raw.ts';
-import { type FamilyWorld, HOST_PORT, World } from './world.ts';
+import { IP_FAMILIES } from '../../../api/objects.ts';
+import type { ChainRule, PolicyElement } from '../../../policy/compile/change.ts';
+import type { Direction } from '../../../policy/model/terms.ts';
+import type { Host } from '../../lab/lab.ts';
+import { udpDatagram } from '../../lab/packets.ts';
+import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
+import { send } from '../raw.ts';
+import { type FamilyWorld, HOST_PORT, World } from '../world.ts';
 
 const TCP = 6;
 const UDP = 17;

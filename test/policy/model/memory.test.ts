@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { AppliedState } from '../../policy/compile/applied-state.ts';
-import { PolicyModel } from '../../policy/model/model.ts';
+import { AppliedState } from '../../../policy/compile/applied-state.ts';
+import { PolicyModel } from '../../../policy/model/model.ts';
 import {
   adminPolicy,
   group,
@@ -17,7 +17,7 @@ import {
   rule,
   type TestObject,
   tcp,
-} from './objects.ts';
+} from '../objects.ts';
 
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc') as () => void;
