@@ -26,11 +26,6 @@ export class NamePatterns<T> {
     map.set(key, value);
   }
 
-  delete(pattern: string): void {
-    const { map, key } = this.#place(pattern);
-    map.delete(key);
-  }
-
   /** What belongs to the patterns that a name matches; of the closest one first. */
   *match(name: string): Generator<T> {
     const plain = plainName(name);

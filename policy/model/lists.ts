@@ -7,42 +7,38 @@ import type { Direction, ListNumber, PeerSet, PortSet } from './terms.ts';
 type NetworkPeer = Extract<Peer, { kind: 'network' }>;
 type NamedPortMatch = Extract<PortMatch, { name: string }>;
 
-/** Peers that rules share. */
-export interface PeerList {
-  readonly kind: 'peers';
+interface SharedList {
   readonly number: ListNumber;
   readonly key: string;
+  /** Of pods: those that are peers, or whose named ports count. */
   readonly selections: readonly PodSelection[];
+  uses: number;
+  /** It was fresh and has not been dropped since. */
+  isLive: boolean;
+}
+
+/** Peers that rules share. */
+export interface PeerList extends SharedList {
+  readonly kind: 'peers';
   readonly nodes: readonly Selector[];
   readonly networks: readonly NetworkPeer[];
   readonly groups: readonly Selector[];
   readonly names: readonly string[];
   /** Where its members are. */
   readonly sets: readonly PeerSet[];
-  uses: number;
-  /** It was fresh and has not been dropped since. */
-  isLive: boolean;
 }
 
 /** Ports that rules share. */
-export interface PortList {
+export interface PortList extends SharedList {
   readonly kind: 'ports';
-  readonly number: ListNumber;
-  readonly key: string;
   readonly ranges: readonly PortRange[];
   readonly names: readonly NamedPortMatch[];
-  /** The pods whose named ports count: those that it may lead to. */
-  readonly scope: Scope;
+  /** The named ports of this node's pods count, and of no selections. */
+  readonly isLocal: boolean;
   readonly sets: readonly PortSet[];
-  uses: number;
-  /** As of a `PeerList`. */
-  isLive: boolean;
 }
 
 export type List = PeerList | PortList;
-
-/** Pods of this node, or of these selections. */
-export type Scope = 'local' | readonly PodSelection[];
 
 const EVERY_POD: readonly PodSelection[] = [{ namespaces: [], pods: [] }];
 
@@ -109,8 +105,10 @@ export class Lists {
     const names = [...new Map(named.map((port) => [nameKey(port), port])).values()].sort((a, b) =>
       compareText(nameKey(a), nameKey(b)),
     );
-    const scope = names.length === 0 ? [] : scopeOf(direction, peers);
-    const scopeKey = scope === 'local' ? scope : scope.map(selectionKey).sort(compareText);
+    // A named port is the destination's.
+    const isLocal = names.length > 0 && direction === 'ingress';
+    const selections = names.length === 0 || isLocal ? [] : destinations(peers);
+    const scopeKey = isLocal ? 'local' : selections.map(selectionKey).sort(compareText);
     const key = `ports ${JSON.stringify([ranges, names.map(nameKey), scopeKey])}`;
     const list = getOrCreate<string, List>(this.#byKey, key, () => {
       const sets: PortSet[] = [];
@@ -122,7 +120,8 @@ export class Lists {
         key,
         ranges,
         names,
-        scope,
+        isLocal,
+        selections,
         sets,
         uses: 0,
         isLive: false,
@@ -169,11 +168,10 @@ export class Lists {
 }
 
 /**
- * A named port is the destination's. Peers that are no selections may have pods among them (a network
+ * Pods to which a rule of egress may lead. Peers that are no selections may have pods among them (a network
  * that has the pods' addresses), so that every pod may be the destination.
  */
-function scopeOf(direction: Direction, peers: readonly Peer[] | undefined): Scope {
-  if (direction === 'ingress') return 'local';
+function destinations(peers: readonly Peer[] | undefined): readonly PodSelection[] {
   const selections = peers?.flatMap((peer) => (peer.kind === 'pods' ? [peer.selection] : []));
   return selections?.length === peers?.length && selections !== undefined ? selections : EVERY_POD;
 }

@@ -1,6 +1,6 @@
 /** Which lists the pods of a class are in, found by where these are. */
 import { getOrCreate } from '../../api/collections.ts';
-import type { Labels, PodSelection } from '../../api/policy-objects.ts';
+import type { Labels } from '../../api/policy-objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
 import type { List, ListChanges, PortList } from './lists.ts';
 import { NamespaceIndex } from './namespace-index.ts';
@@ -65,13 +65,13 @@ export class Memberships {
     this.#reaching = new WeakMap();
     for (const list of fresh) {
       if (isLocal(list)) this.#local.add(list);
-      else this.#selecting.add(list, selectionsOf(list));
+      else this.#selecting.add(list, list.selections);
     }
     for (const list of dropped) {
       if (isLocal(list)) this.#local.delete(list);
-      else this.#selecting.delete(list, selectionsOf(list));
+      else this.#selecting.delete(list, list.selections);
     }
-    const isConcerned = [...fresh, ...dropped].some((list) => selectionsOf(list).length > 0);
+    const isConcerned = [...fresh, ...dropped].some((list) => list.selections.length > 0);
     for (const namespace of isConcerned ? every() : []) {
       const isHere = (list: List) => reachesNamespace(list, namespace);
       const [come, gone] = [fresh.filter(isHere), dropped.filter(isHere)];
@@ -119,7 +119,7 @@ function extended(membership: Membership, pods: PodClass, lists: Iterable<List>)
   const named: NamedMember[] = [];
   for (const list of lists) {
     if (list.kind === 'ports' && pods.namedPorts.length === 0) continue;
-    const isMember = selectionsOf(list).some((selection) =>
+    const isMember = list.selections.some((selection) =>
       selects(selection, pods.namespace, pods.labels),
     );
     if (!isMember) continue;
@@ -145,14 +145,9 @@ function namedMembers({ number, names }: PortList, { namedPorts }: PodClass): Na
 }
 
 function isLocal(list: List): list is PortList {
-  return list.kind === 'ports' && list.scope === 'local';
+  return list.kind === 'ports' && list.isLocal;
 }
 
 function reachesNamespace(list: List, namespace: NamespaceState): boolean {
-  return selectionsOf(list).some(({ namespaces }) => reaches(namespaces, namespace));
-}
-
-function selectionsOf(list: List): readonly PodSelection[] {
-  if (list.kind === 'peers') return list.selections;
-  return list.scope === 'local' ? [] : list.scope;
+  return list.selections.some(({ namespaces }) => reaches(namespaces, namespace));
 }
