@@ -5,8 +5,6 @@ import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type IptablesOptions, iptablesBackend } from '../iptables/backend.ts';
 import type { Iptables } from '../iptables/commands.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
-import { retireIpvs } from '../takeover/ipvs-retirement.ts';
-import { retireNftables } from '../takeover/retirement.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import {
@@ -46,7 +44,6 @@ export interface IptablesStart {
 
 async function startIptablesMode(start: IptablesStart): Promise<Mode> {
   const { options, families, podCidrs, takeover, log } = start;
-  const unsynced = new Set(families.map(({ family }) => family));
   const dropInvalid = await dropsInvalid();
   const backends = families.map(async (iptables) => {
     const { family } = iptables;
@@ -64,9 +61,7 @@ async function startIptablesMode(start: IptablesStart): Promise<Mode> {
     localhostProxyFamilies: [],
     afterFirstSync: (family) => {
       if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
-      void retireNftables(family, takeover, log);
-      unsynced.delete(family);
-      if (unsynced.size === 0) void retireIpvs(options.ipvsExcludeCidrs, takeover, log);
+      void takeover.afterFirstSync(family);
     },
   };
 }

@@ -8,7 +8,6 @@ import { UnsupportedError } from '../netlink/core/error.ts';
 import { Ipvs, IpvsMissingError } from '../netlink/ipvs/ipvs.ts';
 import { UserError } from '../process/errors.ts';
 import type { Backend } from '../proxier/backend.ts';
-import { retireNftables } from '../takeover/retirement.ts';
 import { type IptablesStart, localDetector } from './iptables-mode.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
@@ -57,7 +56,7 @@ async function startIpvsMode(start: IptablesStart): Promise<Mode> {
     // Without its entry in conntrack an IPVS connection goes on, and loses its masquerade.
     resetsTcp: false,
     localhostProxyFamilies: [],
-    afterFirstSync: (family) => void retireNftables(family, takeover, log),
+    afterFirstSync: (family) => void takeover.afterFirstSync(family),
   };
 }
 

@@ -23,6 +23,16 @@ export function metricSources(
   return {
     changes: () => table.changes,
     localhostListeners,
+    localhostRejections: async () => {
+      const rejections = backends().map(async (backend) =>
+        [...((await backend.localhostRejections?.()) ?? [])].map(([protocol, packets]) => ({
+          family: backend.family,
+          protocol,
+          packets,
+        })),
+      );
+      return (await Promise.all(rejections)).flat();
+    },
     configChanges,
     refusals: () => table.refusals(),
     servicesOnNodePorts: () => table.onNodePorts,

@@ -11,9 +11,7 @@ import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import { TABLE } from '../nftables/skeleton.ts';
 import { UserError } from '../process/errors.ts';
 import { type NodePortSelection, namesLoopback } from '../services/node-port-addresses.ts';
-import { retireIpvs } from '../takeover/ipvs-retirement.ts';
-import { KUBE_PROXY_TABLE, retireLocalnet } from '../takeover/removal.ts';
-import { retireIptables, retireNftables } from '../takeover/retirement.ts';
+import { retireLocalnet } from '../takeover/localnet.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import { localDetector } from './iptables-mode.ts';
 import type { Mode, OpenMode } from './mode.ts';
@@ -97,7 +95,6 @@ async function start({
   }
   const unsynced = new Set(tables.keys());
   const deletions: Promise<void>[] = [];
-  const removals: Promise<void>[] = [];
   const loaded = Promise.withResolvers<void>();
   return {
     backends: [...backends.values()],
@@ -107,8 +104,7 @@ async function start({
       namesLoopback(options.nodeportAddresses, family),
     ),
     afterFirstSync: (family) => {
-      deletions.push(retireNftables(family, takeover, log, [KUBE_PROXY_TABLE]));
-      removals.push(retireIptables(family, takeover, log));
+      deletions.push(takeover.afterFirstSync(family));
       if (unsynced.size === tables.size) {
         // Not at once: a load takes the kernel twice as long while somebody listens, and for each chain
         // and rule of a table that is deleted it keeps 4 KiB. Nor never, if the other family fails.
@@ -119,8 +115,6 @@ async function start({
       unsynced.delete(family);
       if (unsynced.size > 0) return;
       loaded.resolve(Promise.all(deletions).then(() => {}));
-      // Its sets can go when no rule names them.
-      void Promise.all(removals).then(() => retireIpvs(options.ipvsExcludeCidrs, takeover, log));
     },
   };
 }
@@ -174,6 +168,7 @@ export function nftablesOptions(
     masqueradeBit: options.nftablesMasqueradeBit,
     localDetector: localDetector(options, family, podCidrs),
     resetsTcp: options.resetDeletedEndpointConnections,
+    rejectsOnLocalhost: namesLoopback(options.nodeportAddresses, family),
     nodePortSelection: nodePortSelection(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),
     onWarning,

@@ -102,6 +102,7 @@ export function probeScript(family: IpFamily): string {
     masqueradeBit: 14,
     localDetector: { kind: 'interface', name: 'portwide+' },
     resetsTcp: true,
+    rejectsOnLocalhost: false,
     nodePortSelection: ['primary'],
     serviceCidrs: [family === 'IPv4' ? '192.0.2.0/24' : '2001:db8::/64'],
   };

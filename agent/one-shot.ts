@@ -1,7 +1,6 @@
 /** What `portwide run` does instead of serving, when a flag says so. */
 import { writeFile } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { cleanupAndReport } from '../cmd/cleanup.ts';
 import { isOn } from '../config/configure.ts';
 import { formatNotice } from '../config/errors.ts';
 import type { FlagTexts } from '../config/flags.ts';
@@ -9,6 +8,7 @@ import type { RunOptions } from '../config/settings.ts';
 import { configurationText, unwritable } from '../config/write.ts';
 import { UserError } from '../process/errors.ts';
 import { requireNetAdmin } from '../process/rights.ts';
+import { cleanupAndReport } from '../takeover/cleanup.ts';
 import { setUpConntrack } from './conntrack-settings.ts';
 import { pickMode } from './mode.ts';
 

@@ -2,15 +2,14 @@
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
-import { type Iptables, iptablesCommands, VARIANTS } from '../iptables/commands.ts';
-import { detectVariant } from '../iptables/variant.ts';
+import { type Iptables, iptablesCommands } from '../iptables/commands.ts';
+import { detectVariant, iptablesTables } from '../iptables/variant.ts';
 import type { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { FQDN_CACHE_DEFAULTS } from '../policy/fqdn/cache.ts';
 import { DnsLearning } from '../policy/fqdn/learning.ts';
-import { type MangleTable, removeDnsRules } from '../policy/fqdn/rules.ts';
+import type { MangleTable } from '../policy/fqdn/rules.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { systemTimers } from '../sync/loop.ts';
-import { iptablesTables } from '../takeover/removal.ts';
 
 /** The Service of the cluster's DNS, by its name of old, which CoreDNS kept. */
 const CLUSTER_DNS = 'kube-system/kube-dns';
@@ -76,16 +75,4 @@ function mangleTable(family: IpFamily, { iptablesVariant }: NamesOptions): Mangl
     },
     restore: async (inputs) => (await iptables()).restore(inputs),
   };
-}
-
-/** Takes away the rules that queue packets, of both variants. @throws IptablesError */
-export async function removeDnsQueues(families: readonly IpFamily[]): Promise<boolean> {
-  let isRemoved = false;
-  for (const family of families) {
-    for (const variant of VARIANTS) {
-      if (!(await iptablesTables(family, variant)).includes('mangle')) continue;
-      if (await removeDnsRules(iptablesCommands(family, variant))) isRemoved = true;
-    }
-  }
-  return isRemoved;
 }

@@ -15,16 +15,13 @@ import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { isModelKind, isModelObject, MODEL_KINDS, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
-import type { Log } from '../process/log.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { systemTimers } from '../sync/loop.ts';
-import { removePolicyTables } from '../takeover/policy-tables.ts';
-import type { Takeover } from '../takeover/takeover.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { policySources } from './policy-metrics.ts';
-import { clusterDnsSink, createDnsLearning, removeDnsQueues } from './policy-names.ts';
+import { clusterDnsSink, createDnsLearning } from './policy-names.ts';
 import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from './policy-observer.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
@@ -171,20 +168,4 @@ export function startPolicy(given: PolicyOptions): PolicyAgent {
       await kernel.close();
     },
   };
-}
-
-/** Of an agent that does not enforce policies: an earlier one may have. */
-export function retirePolicy(takeover: Takeover, log: Log): Promise<void> {
-  return takeover.remove({
-    what: 'network-policy',
-    failure: 'cannot remove the tables of network policy; their policies stay in force',
-    attempt: async () => {
-      const tables = await removePolicyTables();
-      const hadQueues = await removeDnsQueues(IP_FAMILIES);
-      if (tables > 0 || hadQueues) {
-        log.info({ tables }, 'removed what an agent with --network-policy had enforced');
-      }
-      return 0;
-    },
-  });
 }

@@ -36,6 +36,7 @@ const options: NftOptions = {
   ...compileOptions(),
   nodePortSelection: ['primary'],
   resetsTcp: false,
+  rejectsOnLocalhost: false,
   serviceCidrs: [],
 };
 

@@ -19,7 +19,7 @@ import {
 import { createObserver } from '../agent/observer.ts';
 import { runOneShot } from '../agent/one-shot.ts';
 import { OwnNode } from '../agent/own-node.ts';
-import { openPolicy, retirePolicy, startPolicy } from '../agent/policy.ts';
+import { openPolicy, startPolicy } from '../agent/policy.ts';
 import { tellOnServices } from '../agent/service-events.ts';
 import { checkSource, createSource } from '../agent/source.ts';
 import { trackStartup } from '../agent/startup.ts';
@@ -128,7 +128,7 @@ async function run(texts: FlagTexts): Promise<void> {
   });
   let backends: readonly Backend[] = [];
   let localhost: NodePortProxy | undefined;
-  const takeover = new Takeover(log, systemTimers);
+  const takeover = new Takeover({ mode: kind.name, families, options, log, timers: systemTimers });
   const metrics = createMetrics(
     metricSources(
       table,
@@ -267,9 +267,6 @@ async function run(texts: FlagTexts): Promise<void> {
       tellOnServices(events, (key) => table.service(key)?.uid ?? '', nodeName, changes),
     onFirstSync: (family) => {
       mode.afterFirstSync(family);
-      if (policy === undefined && unloaded.size === backends.length) {
-        void retirePolicy(takeover, log);
-      }
       unloaded.delete(family);
       if (unloaded.size === 0) loaded.resolve();
     },

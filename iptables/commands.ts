@@ -93,13 +93,18 @@ export interface Iptables {
   version(): Promise<string>;
 }
 
+/** `iptables-nft` and the like. */
+export function iptablesCommand(family: IpFamily, variant: Variant): string {
+  return `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
+}
+
 /** @param timeouts for tests; ProgramTimeoutError says which command took longer. */
 export function iptablesCommands(
   family: IpFamily,
   variant: Variant,
   timeouts = IPTABLES_TIMEOUTS,
 ): Iptables {
-  const command = `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
+  const command = iptablesCommand(family, variant);
   const [saveName, restoreName] = [`${command}-save`, `${command}-restore`];
   const saveTable = (table: Table, discardsOutput = false) =>
     named(

@@ -1,9 +1,14 @@
+/** Which variant of iptables the node uses, and what either of them has there. */
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { ExecaError } from 'execa';
+import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
+import { addressFamily } from '../netlink/core/address.ts';
+import { listTables } from '../netlink/nftables/tables.ts';
 import { runProgram } from '../process/run-program.ts';
-import { hasKubelet } from '../takeover/iptables-rules.ts';
-import { SERVICES } from './chains.ts';
-import { IPTABLES_TIMEOUTS, type Variant } from './commands.ts';
+import { SERVICES, type Table } from './chains.ts';
+import { IPTABLES_TIMEOUTS, iptablesCommand, type Variant } from './commands.ts';
+import { TABLES } from './ruleset.ts';
 
 /** What the two variants hold now, as `iptables-save` text; undefined: unused or not installed. */
 export interface VariantFacts {
@@ -36,34 +41,57 @@ export async function holdsServices(variant: Variant): Promise<boolean> {
   return (await saved(variant, 'nat'))?.includes(`\n:${SERVICES} `) ?? false;
 }
 
-async function saved(variant: Variant, table: string): Promise<string | undefined> {
-  const families = [
-    ['iptables', '/proc/net/ip_tables_names'],
-    ['ip6tables', '/proc/net/ip6_tables_names'],
-  ] as const;
+/** Chains that the kubelet keeps in table mangle. */
+const KUBELET_CHAINS = /^:(KUBE-IPTABLES-HINT|KUBE-KUBELET-CANARY) /m;
+
+/** Whether a kubelet uses this iptables, by the text of `iptables-save -t mangle`. */
+export function hasKubelet(savedMangle: string): boolean {
+  return KUBELET_CHAINS.test(savedMangle);
+}
+
+/** The tables in which a variant may have rules; to ask for others would create them. */
+export async function iptablesTables(family: IpFamily, variant: Variant): Promise<Table[]> {
+  const names =
+    variant === 'nft'
+      ? (await listTables())
+          .filter((table) => table.family === addressFamily(family))
+          .map(({ name }) => name)
+      : await legacyTables(family);
+  return TABLES.filter((table) => names.includes(table));
+}
+
+async function legacyTables(family: IpFamily): Promise<string[]> {
+  const file = `/proc/net/${family === 'IPv4' ? 'ip' : 'ip6'}_tables_names`;
+  return existsSync(file) ? (await readFile(file, 'utf8')).split('\n') : [];
+}
+
+/**
+ * A table as `iptables-save` prints it.
+ * @throws ProgramTimeoutError; ExecaError, with the code ENOENT when there is no such command.
+ */
+export async function savedTable(
+  family: IpFamily,
+  variant: Variant,
+  table: Table,
+): Promise<string> {
+  const limits = { timeout: IPTABLES_TIMEOUTS.read, maxBuffer: 2 ** 30 };
+  return await runProgram(`${iptablesCommand(family, variant)}-save`, ['-t', table], limits);
+}
+
+async function saved(variant: Variant, table: Table): Promise<string | undefined> {
   const texts: string[] = [];
-  for (const [command, names] of families) {
+  for (const family of IP_FAMILIES) {
     // iptables-legacy-save creates the table that it is asked for, and loads its module.
-    if (variant === 'legacy' && !(await lists(names, table))) continue;
-    const name = `${command}-${variant}-save`;
-    const limits = { timeout: IPTABLES_TIMEOUTS.read, maxBuffer: 256 * 1024 * 1024 };
+    const used = variant === 'nft' ? [table] : await legacyTables(family).catch(() => ['']);
+    if (!used.includes(table)) continue;
     // Not installed, or of no use on this node. One that hangs tells nothing of the kind.
-    const text = await runProgram(name, ['-t', table], limits).catch((error: unknown) => {
+    const text = await savedTable(family, variant, table).catch((error: unknown) => {
       if (error instanceof ExecaError) return undefined;
       throw error;
     });
     if (text !== undefined) texts.push(text);
   }
   return texts.length === 0 ? undefined : texts.join('\n');
-}
-
-async function lists(file: string, table: string): Promise<boolean> {
-  try {
-    return (await readFile(file, 'utf8')).split('\n').includes(table);
-  } catch {
-    // No such file: the kernel has no iptables-legacy of this family.
-    return false;
-  }
 }
 
 function countRules(text: string | undefined): number {

@@ -4,7 +4,7 @@
  * them, and of those that are left out.
  */
 import type { Counter, Gauge, Histogram } from 'prom-client';
-import type { IpFamily } from '../api/objects.ts';
+import type { IpFamily, Protocol } from '../api/objects.ts';
 import { type Define, exponential, linear } from './define.ts';
 
 type ByFamily = 'ip_family';
@@ -42,6 +42,10 @@ export interface KubeProxySources {
   cleanupFailures(): Iterable<{ family: IpFamily; count: number }>;
   /** Of mode nftables: node ports that are listened on at a loopback address. */
   localhostListeners(): Iterable<readonly [IpFamily, number]>;
+  /** Of mode nftables: packets that rules rejected at a loopback address. */
+  localhostRejections(): Promise<
+    Iterable<{ family: IpFamily; protocol: Protocol; packets: number }>
+  >;
 }
 
 /** 1 ms, doubled up to 16 s. */
@@ -99,6 +103,17 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources): Kub
       [...sources.localhostListeners()].map(([family, count]) => ({
         labels: { ip_family: family },
         value: count,
+      })),
+  );
+  asked(
+    'counter',
+    'kubeproxy_nftables_localhost_nodeport_rejected_packets_total',
+    'Packets of UDP and SCTP to node ports at 127.0.0.1 or [::1] that were rejected, since the table was made (mode nftables)',
+    ['ip_family', 'protocol'],
+    async () =>
+      [...(await sources.localhostRejections())].map(({ family, protocol, packets }) => ({
+        labels: { ip_family: family, protocol },
+        value: packets,
       })),
   );
   asked('gauge', `${SYNC}_iptables_total`, 'Rules of iptables owned', ['table', 'ip_family'], () =>

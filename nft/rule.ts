@@ -12,6 +12,7 @@ import {
   CONNTRACK,
   compare,
   conntrack,
+  count,
   DIRECTION,
   destinationNat,
   encodeRule,
@@ -265,6 +266,11 @@ export function unmark(bit: number): Part {
     text: `meta mark set meta mark ^ ${hex}`,
     expressions: [meta(0, META.mark), bitwise(0, u32(0xffffffff), value), setMark(0)],
   };
+}
+
+/** Counts the packet in a counter of the table. */
+export function countIn(counter: string): Part {
+  return { text: `counter name "${counter}"`, expressions: [count(counter)] };
 }
 
 export const MASQUERADE: Part = {

@@ -1,3 +1,4 @@
+import type { Protocol } from '../api/objects.ts';
 import {
   NFT_SET_FLAGS,
   type NfTables,
@@ -14,9 +15,17 @@ import type { Placed } from './compile.ts';
 import { dataText, type Element, elementOf, keyText } from './element.ts';
 import { brokenNotes, type Forgetting, forget } from './forgetting.ts';
 import { isInterval, overlapping } from './intervals.ts';
+import { localhostRejections } from './localhost.ts';
 import { isLead, MAP_NAMES, type MapName } from './maps.ts';
 import { type Difference, NftPlan, type PlanOptions } from './plan.ts';
-import { affinitiesOf, declarations, rulesOf, standingChains, TABLE } from './skeleton.ts';
+import {
+  affinitiesOf,
+  countersOf,
+  declarations,
+  rulesOf,
+  standingChains,
+  TABLE,
+} from './skeleton.ts';
 import { type Step, stepsOf } from './steps.ts';
 import { tableScript } from './text.ts';
 
@@ -52,6 +61,7 @@ export class NftBackend implements Backend {
   #sizes = new Map<string, number>();
   #cleanupFailures = 0;
   readonly #plan: NftPlan;
+  #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
   /** Whether `disturbed` is called for whatever others do. */
   hearsOthers = false;
   /** Maps that packets write, of those that are known to be there. */
@@ -93,6 +103,21 @@ export class NftBackend implements Backend {
 
   numbers(): BackendNumbers {
     return { elements: this.#sizes, cleanupFailures: this.#cleanupFailures };
+  }
+
+  /** None before there is a table. If they cannot be read now: as they were at the last call. */
+  async localhostRejections(): Promise<ReadonlyMap<Protocol, number>> {
+    if (!this.#options.rejectsOnLocalhost) return this.#localhostRejections;
+    try {
+      this.#localhostRejections = localhostRejections((await this.#tables.counters()) ?? []);
+    } catch (error) {
+      // The other metrics of a scrape must not go with it.
+      const { message } = error as Error;
+      this.#options.onWarning(
+        `cannot read how many packets were rejected on localhost: ${message}`,
+      );
+    }
+    return this.#localhostRejections;
   }
 
   /** Somebody else changed the table. @param what in words for the log. */
@@ -278,7 +303,7 @@ export class NftBackend implements Backend {
     return new Map([...names].map((name) => [name, loyalties.get(name) ?? new Map()]));
   }
 
-  /** Chains and maps of no use any more: nothing leads to them by now. */
+  /** Chains, maps and counters of no use any more: nothing leads to them by now. */
   async #removeStrangers(): Promise<void> {
     const known = new Set([...this.#plan.chains()].map(({ name }) => name));
     const chains = (await this.#tables.chains()) ?? [];
@@ -287,10 +312,13 @@ export class NftBackend implements Backend {
     const sets = ((await this.#tables.sets()) ?? [])
       .filter(({ flags }) => (flags & NFT_SET_FLAGS.anonymous) === 0)
       .map(({ name }) => name);
+    const needed = countersOf(this.#plan.chains());
+    const counters = ((await this.#tables.counters()) ?? []).map(({ name }) => name);
     try {
       await this.#tables.remove(
         chains.filter((name) => !known.has(name)),
         sets.filter((name) => !maps.has(name)),
+        counters.filter((name) => !needed.has(name)),
       );
     } catch (error) {
       if (!(error instanceof NftRefusedError)) throw error;

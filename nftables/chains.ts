@@ -31,6 +31,8 @@ export interface ChainOptions {
   readonly localDetector: LocalDetector | undefined;
   /** Packets of TCP connections whose endpoint was deleted are reset where no endpoint is left. */
   readonly resetsTcp: boolean;
+  /** UDP and SCTP packets to node ports on the loopback address are rejected and counted. */
+  readonly rejectsOnLocalhost: boolean;
 }
 
 /** A chain of table `portwide`. Equal names have equal rules. */
@@ -43,6 +45,8 @@ export interface Chain {
   readonly leadsTo: readonly Chain[];
   /** A map that its rules need, which packets write. */
   readonly affinity?: string;
+  /** A counter of the table that its rules name. */
+  readonly counter?: string;
 }
 
 /** By what an endpoint is looked up: VIP and port, VIP alone (all-ports), node port. */

@@ -23,6 +23,7 @@ import {
 } from './chains.ts';
 import type { Element } from './element.ts';
 import { cidrBounds, hostCidr, numberedEndpoints, portField, portKey } from './keys.ts';
+import { localhostReject } from './localhost.ts';
 import type { MapName } from './maps.ts';
 
 /** A Route, and what of its surroundings its elements depend on. */
@@ -184,6 +185,8 @@ export function compileRoute(
     const remember = sticky('node-port', 0, false);
     if (remember) add('sticky-node-ports', { key, data: remember });
     addEndpoints('node-port-endpoints', key, 0, externalSets);
+    const reject = options.rejectsOnLocalhost && localhostReject(route);
+    if (reject) elements.push(reject);
   }
   return { elements, chains };
 }

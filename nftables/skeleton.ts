@@ -32,6 +32,7 @@ import {
   verdict,
 } from '../nft/rule.ts';
 import { type Chain, type ChainOptions, REJECT, RESET_OR_DROP } from './chains.ts';
+import { localhostChains } from './localhost.ts';
 import { AFFINITY, affinityText, MAP_NAMES, mapText } from './maps.ts';
 
 /** kube-proxy's nftables mode has one of its own name. */
@@ -71,6 +72,7 @@ export function standingChains(options: SkeletonOptions): Chain[] {
   return [
     chain(REJECT, [...resets, [parts.reject]]),
     ...(options.resetsTcp ? [chain(RESET_OR_DROP, [...resets, [DROP]])] : []),
+    ...(options.rejectsOnLocalhost ? localhostChains() : []),
     chain('services', [
       [tcp, isHealthPort, ACCEPT],
       [follow(vipPort, 'service-ports')],
@@ -123,14 +125,15 @@ export function standingChains(options: SkeletonOptions): Chain[] {
 }
 
 /**
- * A script for nft that brings the table, the maps and the chains that hooks call, without rules; a
- * table that has them stays as it is.
+ * A script for nft that brings the table, the maps, counters and chains that hooks call, without rules; a
+ * table that has them stays as it is, and its counters go on.
  */
 export function declarations(chains: readonly Chain[], family: IpFamily): string {
   return [
     `table ${nftFamily(family)} ${TABLE} {`,
     ...MAP_NAMES.map((name) => `  ${mapText(name, family)}`),
     ...[...affinitiesOf(chains)].map((name) => `  ${affinityText(name, family)}`),
+    ...[...countersOf(chains)].map((name) => `  counter ${name} { }`),
     ...chains.map(({ name, hook = '' }) => `  chain ${name} { ${hook} }`),
     '}',
     '',
@@ -140,6 +143,10 @@ export function declarations(chains: readonly Chain[], family: IpFamily): string
 /** The maps that packets write. */
 export function affinitiesOf(chains: Iterable<Chain>): Set<string> {
   return new Set([AFFINITY, ...[...chains].flatMap(({ affinity }) => affinity ?? [])]);
+}
+
+export function countersOf(chains: Iterable<Chain>): Set<string> {
+  return new Set([...chains].flatMap(({ counter }) => counter ?? []));
 }
 
 /** A script for nft that gives these chains their rules, in one transaction with the rest. */

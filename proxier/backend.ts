@@ -1,4 +1,4 @@
-import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 
 /** What a backend knows of the node besides Routes. */
@@ -66,4 +66,9 @@ export interface Backend {
   readonly hearsOthers?: boolean;
   /** A mode tells the numbers that it has. */
   numbers?(): BackendNumbers;
+  /**
+   * Packets to node ports on the loopback address that rules rejected since their table was made, of the protocols that
+   * are rejected there; the kernel counts them.
+   */
+  localhostRejections?(): Promise<ReadonlyMap<Protocol, number>>;
 }

@@ -1,12 +1,64 @@
+/** Leftover rules of iptables, of modes iptables and ipvs, Portwide's or kube-proxy's. */
+import type { IpFamily } from '../api/objects.ts';
 import { FIREWALL, isOwnChain, type Table } from '../iptables/chains.ts';
-import { restoreInput, rulesInput } from '../iptables/restore.ts';
+import {
+  IPTABLES_TIMEOUTS,
+  iptablesCommand,
+  LOCK_WAIT,
+  VARIANTS,
+  type Variant,
+} from '../iptables/commands.ts';
+import { NFT_CHAINS_PER_TRANSACTION, restoreInput, rulesInput } from '../iptables/restore.ts';
+import { iptablesTables, savedTable } from '../iptables/variant.ts';
+import { runProgram } from '../process/run-program.ts';
+import type { Leftover } from './attempt.ts';
+import { closeLocalnet, hasOwnFirewall } from './localnet.ts';
 
-/** Chains that the kubelet keeps in table mangle. */
-const KUBELET_CHAINS = /^:(KUBE-IPTABLES-HINT|KUBE-KUBELET-CANARY) /m;
+/**
+ * All chains of Portwide and kube-proxy, and what jumps to them, of both variants. The kubelet's own stay,
+ * and so does KUBE-FIREWALL while there is a kubelet, or while route_localnet is 1: LocalnetOpenError.
+ */
+export function iptablesRules(family: IpFamily): Leftover {
+  return async (attempt) => {
+    for (const variant of VARIANTS) {
+      const command = iptablesCommand(family, variant);
+      const tables: Table[] = [];
+      await attempt.remove(command, async () => {
+        for (const table of await iptablesTables(family, variant)) {
+          await attempt.remove(`${command}, table ${table}`, () =>
+            cleanTable(family, variant, table, () => tables.push(table)),
+          );
+        }
+      });
+      if (tables.length > 0) attempt.removed.push({ family, command, tables });
+    }
+  };
+}
 
-/** Whether a kubelet uses this iptables, by the text of `iptables-save -t mangle`. */
-export function hasKubelet(savedMangle: string): boolean {
-  return KUBELET_CHAINS.test(savedMangle);
+/**
+ * @param onRemoved there was something that is gone, be it without KUBE-FIREWALL.
+ * @throws LocalnetOpenError, ProgramTimeoutError; ExecaError, with the code ENOENT when there is no such command.
+ */
+async function cleanTable(
+  family: IpFamily,
+  variant: Variant,
+  table: Table,
+  onRemoved: () => void,
+): Promise<void> {
+  const saved = await savedTable(family, variant, table);
+  const hasFirewall = await hasOwnFirewall(family, variant, saved);
+  // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558): it goes when that is off. IPv6 has none.
+  const open = hasFirewall && family === 'IPv4' ? await closeLocalnet() : undefined;
+  const perTransaction = variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
+  const input = cleanupInput(table, saved, !hasFirewall || open !== undefined, perTransaction);
+  if (input !== undefined) {
+    await runProgram(`${iptablesCommand(family, variant)}-restore`, ['--noflush', ...LOCK_WAIT], {
+      input,
+      timeout: IPTABLES_TIMEOUTS.write,
+    });
+    onRemoved();
+  }
+  if (open !== undefined) throw open;
 }
 
 /**

@@ -15,7 +15,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   sources: ['api', 'config', 'process'],
   nft: ['api', 'netlink', 'process', 'nftables'],
   proxier: ['api', 'endpoints', 'services', 'sources', 'netlink', 'sync'],
-  iptables: ['api', 'endpoints', 'services', 'proxier', 'process', 'takeover'],
+  iptables: ['api', 'endpoints', 'services', 'proxier', 'process', 'netlink'],
   ipvs: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'sync'],
   nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'nft', 'sync'],
   policy: ['api', 'sync', 'netlink', 'nft', 'iptables'],
@@ -28,6 +28,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   localhost: ['api', 'services', 'process', 'sync'],
   takeover: [
     'api',
+    'config',
     'metrics',
     'iptables',
     'ipvs',
@@ -52,12 +53,20 @@ describe('imports run one way', () => {
     });
   }
 
+  const files = globSync(
+    '{agent,api,cmd,config,dns,endpoints,envvars,events,health,iptables,ipvs,localhost,metrics,nft,nftables,policy,process,proxier,services,sources,sync,takeover}/**/*.ts',
+    { cwd: ROOT },
+  );
+
   it('only netlink/ opens netlink sockets', () => {
-    for (const file of globSync(
-      '{agent,api,cmd,config,dns,endpoints,envvars,events,health,iptables,ipvs,localhost,metrics,nft,nftables,policy,process,proxier,services,sources,sync,takeover}/**/*.ts',
-      { cwd: ROOT },
-    )) {
+    for (const file of files) {
       assert.doesNotMatch(readFileSync(join(ROOT, file), 'utf8'), /koffi|NetlinkSocket/, file);
     }
+  });
+
+  it('only process/run-program.ts, which sets a time limit, starts programs', () => {
+    const starts = /from 'node:child_process'|\bexeca\b[^}]*\} from 'execa'/;
+    const found = files.filter((file) => starts.test(readFileSync(join(ROOT, file), 'utf8')));
+    assert.deepEqual(found, ['process/run-program.ts']);
   });
 });

@@ -1,5 +1,5 @@
 /** Named counters of nf_tables. */
-import { encodeAttributes, readAttributes } from '../core/attribute.ts';
+import { type Attribute, encodeAttributes, readAttributes } from '../core/attribute.ts';
 import { MalformedMessage } from '../core/error.ts';
 import type { Message, Request } from '../core/message.ts';
 import { number, readNumber } from '../core/network.ts';
@@ -9,6 +9,7 @@ import type { NftTable } from './types.ts';
 /** linux/netfilter/nf_tables.h */
 const NFT_MSG_NEWOBJ = 18;
 const NFT_MSG_GETOBJ = 19;
+const NFT_MSG_DELOBJ = 20;
 export const NFT_OBJECT_COUNTER = 1;
 const NFTA_OBJ_TABLE = 1;
 const NFTA_OBJ_NAME = 2;
@@ -25,14 +26,30 @@ export interface NftCounter {
 }
 
 /** Asks, as a dump, for the counters of a table. @throws RangeError */
-export function countersRequest({ family, name }: NftTable): Request {
+export function countersRequest(table: NftTable): Request {
+  return counterRequest(NFT_MSG_GETOBJ, table, []);
+}
+
+/** Deletes a counter that no rule names. @throws RangeError */
+export function deleteCounterRequest(table: NftTable, counter: string): Request {
+  return counterRequest(NFT_MSG_DELOBJ, table, [
+    { type: NFTA_OBJ_NAME, value: nameBytes(counter) },
+  ]);
+}
+
+function counterRequest(
+  type: number,
+  { family, name }: NftTable,
+  attributes: readonly Attribute[],
+): Request {
   return {
-    type: (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_GETOBJ,
+    type: (NFNL_SUBSYS_NFTABLES << 8) | type,
     payload: Buffer.concat([
       nfgenmsg(family),
       encodeAttributes([
         { type: NFTA_OBJ_TABLE, value: nameBytes(name) },
         { type: NFTA_OBJ_TYPE, value: number(NFT_OBJECT_COUNTER, 4) },
+        ...attributes,
       ]),
     ]),
   };

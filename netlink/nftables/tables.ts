@@ -1,18 +1,10 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../core/address.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
-import {
-  EINTR,
-  EINVAL,
-  ENOENT,
-  EPROTONOSUPPORT,
-  hasErrno,
-  NetlinkError,
-  UnsupportedError,
-} from '../core/error.ts';
+import { EINTR, EINVAL, ENOENT, EPROTONOSUPPORT, hasErrno, NetlinkError } from '../core/error.ts';
 import type { Message, Request } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
-import { countersRequest, type NftCounter, readCounter } from './counter.ts';
+import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
 import {
   chainsRequest,
   deleteChainRequest,
@@ -220,17 +212,24 @@ export class NfTables {
   }
 
   /**
-   * Deletes chains with their rules, and sets. Nothing else may name them. In two transactions:
+   * Deletes chains with their rules, sets and counters. Nothing else may name them. In two transactions:
    * before 6.2 the kernel does not let go of a chain in the one that takes away a map to it.
    * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
    */
-  async remove(chains: readonly string[], sets: readonly string[]): Promise<void> {
+  async remove(
+    chains: readonly string[],
+    sets: readonly string[],
+    counters: readonly string[],
+  ): Promise<void> {
     const table = this.#table;
     await this.#send([
       ...chains.map((name) => flushChainRequest(table, name)),
       ...sets.map((name) => deleteSetRequest(table, name)),
     ]);
-    await this.#send(chains.map((name) => deleteChainRequest(table, name)));
+    await this.#send([
+      ...chains.map((name) => deleteChainRequest(table, name)),
+      ...counters.map((name) => deleteCounterRequest(table, name)),
+    ]);
   }
 
   /**
@@ -303,16 +302,16 @@ export class NfTables {
 }
 
 /**
- * The tables of all families.
- * @throws UnsupportedError when the kernel has no nf_tables; NetlinkError.
+ * The tables of all families; none where the kernel has no nf_tables.
+ * @throws NetlinkError
  */
 export async function listTables(): Promise<NftTable[]> {
   try {
     return await withSocket((socket) => socket.dump(tablesRequest(), readTable));
   } catch (error) {
     // It has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg).
-    if (!hasErrno(error, EPROTONOSUPPORT) && !hasErrno(error, EINVAL)) throw error;
-    throw new UnsupportedError('nf_tables', { cause: error });
+    if (hasErrno(error, EPROTONOSUPPORT) || hasErrno(error, EINVAL)) return [];
+    throw error;
   }
 }
 

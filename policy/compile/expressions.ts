@@ -8,7 +8,6 @@ import {
   compare,
   conntrack,
   constant,
-  count,
   log,
   META,
   meta,
@@ -81,11 +80,6 @@ export const RETURN: Part = verdict({ kind: 'return' });
 
 export function jumpTo(chain: string): Part {
   return verdict({ kind: 'jump', chain });
-}
-
-/** Counts the packet in a counter of the table. */
-export function countIn(counter: string): Part {
-  return { text: `counter name "${counter}"`, expressions: [count(counter)] };
 }
 
 /** Hands the packet to whoever listens to a group (0 to 65535) of nflog. */

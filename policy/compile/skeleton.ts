@@ -23,6 +23,7 @@ import type { NftChainRules, NftCounter, NftRule } from '../../netlink/nftables/
 import { nftFamily } from '../../nft/family.ts';
 import {
   ACCEPT,
+  countIn,
   DROP,
   goTo,
   IS_FROM_NODE,
@@ -33,7 +34,6 @@ import {
 } from '../../nft/rule.ts';
 import { DIRECTIONS, type Direction, type Outcome } from '../model/terms.ts';
 import {
-  countIn,
   HAS_NO_PORTS,
   HAS_PORTS,
   IS_KNOWN,

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
+import { mock } from 'node:test';
 import { nftablesSupport, oldKernel, oldNft, probeScript } from '../../agent/nftables-support.ts';
 import { nftCommand } from '../../nft/command.ts';
+import { ANSWER_TIMEOUT } from '../../process/run-program.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
 
 describe('what the nftables mode takes', () => {
@@ -28,10 +30,31 @@ describe('what the nftables mode takes', () => {
     assert.doesNotMatch(script, / portwide\s/);
   });
 
-  it('is not known to be missing where nft hangs: nothing else is picked for that', async () => {
+  describe('is not known to be missing where nft hangs: nothing else is picked for that', () => {
     const programs = new FakePrograms();
-    programs.install();
-    try {
+    beforeEach(() => programs.install());
+    afterEach(() => programs.remove());
+
+    it('when it is asked for its version', async () => {
+      programs.write('nft', 'exec sleep 1000');
+      const { setTimeout } = globalThis;
+      const { mock: timers } = mock.method(
+        globalThis,
+        'setTimeout',
+        (callback: () => void, milliseconds: number) =>
+          setTimeout(callback, milliseconds === ANSWER_TIMEOUT ? 200 : milliseconds),
+      );
+      try {
+        await assert.rejects(nftablesSupport(nftCommand()), {
+          name: 'ProgramTimeoutError',
+          message: '"nft --version" did not end within its time limit of 30 s and was killed',
+        });
+      } finally {
+        timers.restore();
+      }
+    });
+
+    it('when it checks a table', async () => {
       programs.write(
         'nft',
         'if [ "$1" = --version ]; then echo "nftables v1.0.6"; else exec sleep 1000; fi',
@@ -40,8 +63,6 @@ describe('what the nftables mode takes', () => {
         name: 'ProgramTimeoutError',
         message: '"nft --check -f -" did not end within its time limit of 0.2 s and was killed',
       });
-    } finally {
-      programs.remove();
-    }
+    });
   });
 });

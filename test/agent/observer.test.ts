@@ -112,7 +112,10 @@ describe('Events on Services', () => {
     tellOnServices(events, (key) => `uid of ${key}`, 'node-a', {
       raised: [refusal, { ...refusal, reason: 'NodeAddress' }],
       cleared: [refusal],
-      warnings: [{ serviceKey: 'c/d', message: 'spec.y: beware' }],
+      warnings: [
+        { serviceKey: 'c/d', message: 'spec.y: beware' },
+        { serviceKey: 'c/d', isOfThisNode: true, message: 'spec.z: beware' },
+      ],
     });
     const ref = (namespace: string, name: string) => ({
       apiVersion: 'v1',
@@ -125,6 +128,7 @@ describe('Events on Services', () => {
       ['all nodes', ref('a', 'b'), 'RefusedOverlap', 'spec.x: no'],
       ['this node', ref('a', 'b'), 'RefusedNodeAddress', 'on node node-a: spec.x: no'],
       ['all nodes', ref('c', 'd'), 'ServedWithWarning', 'spec.y: beware'],
+      ['this node', ref('c', 'd'), 'ServedWithWarning', 'on node node-a: spec.z: beware'],
     ]);
   });
 });

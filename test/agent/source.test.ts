@@ -6,6 +6,7 @@ import { createSource } from '../../agent/source.ts';
 import { policyResources } from '../../sources/kubernetes/resources.ts';
 import type { Source } from '../../sources/store.ts';
 import { ApiServerDouble } from '../api-server/double.ts';
+import { waitFor } from '../lab/wait.ts';
 import { Recorder } from '../sources/recorder.ts';
 
 const GROUP = {
@@ -13,6 +14,14 @@ const GROUP = {
   kind: 'CIDRGroup',
   metadata: { name: 'a', uid: '7' },
   spec: { cidrs: ['nonsense'] },
+};
+
+const OBSERVER = {
+  request: () => {},
+  watching: () => {},
+  current: () => {},
+  absent: () => {},
+  deaf: () => {},
 };
 
 describe('what a source tells of an object that cannot be read', () => {
@@ -36,13 +45,7 @@ describe('what a source tells of an object that cannot be read', () => {
         error: assert.fail,
         debug: () => {},
       },
-      observer: {
-        request: () => {},
-        watching: () => {},
-        current: () => {},
-        absent: () => {},
-        deaf: () => {},
-      },
+      observer: OBSERVER,
       onUnreadable: ({ field }, object) => unreadable.push([field, object]),
     });
     await source.start();
@@ -75,4 +78,34 @@ describe('what a source tells of an object that cannot be read', () => {
       rmSync(manifests, { recursive: true, force: true });
     }
   });
+});
+
+it('a source whose API server is not there says so once, for all kinds', async () => {
+  const warnings: object[] = [];
+  const source = createSource({
+    // Nobody listens there.
+    options: { manifests: undefined, kubeconfig: '', master: 'http://127.0.0.1:1' },
+    resources: policyResources(),
+    sink: new Recorder(),
+    log: {
+      info: () => {},
+      warn: (details) => warnings.push(details),
+      error: assert.fail,
+      debug: () => {},
+    },
+    observer: OBSERVER,
+  });
+  void source.start();
+  try {
+    await waitFor('it says so', () => warnings.length > 0);
+    const [{ kinds } = assert.fail()] = warnings as { kinds?: readonly string[] }[];
+    assert.deepEqual(
+      kinds?.toSorted(),
+      policyResources()
+        .map(({ kind }) => kind)
+        .sort(),
+    );
+  } finally {
+    await source.stop();
+  }
 });

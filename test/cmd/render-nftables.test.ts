@@ -9,6 +9,7 @@ const FLAGS = [
   ...AGENT_FLAGS,
   '--proxy-mode=nftables',
   '--service-cidrs=10.96.0.0/16,fd00:10:96::/112',
+  '--nodeport-addresses=primary,localhost',
 ];
 const FAMILIES = [
   [4, 'IPv4', 'ip'],
@@ -66,6 +67,13 @@ describe('portwide render --proxy-mode nftables', () => {
         annotations: ALL_PORTS,
         spec: { clusterIPs: ['10.96.0.14'], ...sticky },
       },
+      dns: {
+        spec: {
+          type: 'NodePort',
+          clusterIPs: vips(16),
+          ports: [{ port: 53, protocol: 'UDP', nodePort: 30_053 }],
+        },
+      },
       none: { spec: { clusterIPs: vips(15), ports: [{ port: 80 }] } },
     };
     const pods = [...lab.pods, ...lab.remotePods];
@@ -107,6 +115,9 @@ describe('portwide render --proxy-mode nftables', () => {
       refused(await lab.client.tcp(none, 80));
     }
     answered(await lab.client.tcp(lab.node.ipv4, 30_080));
+    refused(await lab.node.udp('127.0.0.1', 30_053));
+    const { stdout } = await lab.node.exec('nft', ['list', 'counters', 'table', 'ip', 'portwide']);
+    assert.match(stdout, /localhost-nodeport-rejected-udp \{\s+packets 1 /);
     await agent.start(FLAGS);
     const synced = agent
       .logged('synced')

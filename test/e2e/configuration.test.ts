@@ -21,6 +21,7 @@ import {
   removeRules,
   waitFor,
 } from '../lab/lab.ts';
+import { Scrape } from '../metrics/scrape.ts';
 import { PORTWIDE } from '../portwide.ts';
 import type { LogLine } from './agent.ts';
 import { nodeManifest, serviceManifest } from './manifests.ts';
@@ -34,6 +35,7 @@ mode: iptables
 nodePortAddresses: [primary]
 iptables: {masqueradeBit: 15, minSyncPeriod: 10ms}
 metricsBindAddress: 127.0.0.1:10300
+featureGates: {ComponentStatusz: false}
 oomScoreAdj: 321
 conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 2h, tcpCloseWaitTimeout: 0s, tcpBeLiberal: true, udpTimeout: 41s}
 portwide: {iptables: {variant: nft}, configRestartJitter: 0s}
@@ -156,9 +158,17 @@ describe('the configuration of an agent', () => {
     assert.equal(await sysctl('netfilter/nf_conntrack_tcp_be_liberal'), '1');
     assert.equal(await sysctl('netfilter/nf_conntrack_udp_timeout'), '41');
     assert.equal(readFileSync(`/proc/${agent.child.pid}/oom_score_adj`, 'utf8'), '321\n');
-    const fetching = `fetch('http://127.0.0.1:10300/metrics').then((r) => console.log(r.status))`;
-    const { stdout } = await lab.node.exec(process.execPath, ['-e', fetching]);
-    assert.equal(stdout, '200');
+    const page = async (path: string) => {
+      const answer = await lab.node.httpGet(`http://127.0.0.1:10300${path}`);
+      return 'error' in answer ? assert.fail(answer.error) : answer;
+    };
+    const scrape = async () => new Scrape((await page('/metrics')).body);
+    const isOn = async (name: string) =>
+      (await scrape()).value('kubernetes_feature_enabled', { name, stage: 'BETA' });
+    assert.equal(await isOn('ComponentFlagz'), 1);
+    assert.match((await page('/flagz')).body, /^hostname-override=node$/m);
+    assert.equal(await isOn('ComponentStatusz'), 0);
+    assert.equal((await page('/statusz')).code, 404, 'its feature gate is off');
 
     mount('2', `${CONFIG}bindAddress: nowhere\n`);
     const refused = () =>
@@ -168,6 +178,8 @@ describe('the configuration of an agent', () => {
     assert.equal(told?.level, 50);
     assert.match(String(told?.reason), /config\.conf: bindAddress: .*"nowhere"/);
     assert.equal(agent.child.exitCode, null, 'it goes on');
+    const counted = { result: 'unusable' };
+    assert.equal((await scrape()).value('portwide_config_changes_total', counted), 1);
 
     mount('3', `${CONFIG}# the same, but for this\n`);
     assert.equal(await agent.ended(), 75);

@@ -13,6 +13,7 @@ const NODE_PORT = 30_280;
 const LISTEN = '0A';
 const IN_PROC = { 4: '0100007F', 6: '00000000000000000000000001000000' } as const;
 const LOCALHOST = { 4: '127.0.0.1', 6: '::1' } as const;
+const REJECTED = 'kubeproxy_nftables_localhost_nodeport_rejected_packets_total';
 const CONFIG = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
@@ -39,6 +40,19 @@ describe('node ports on localhost in mode nftables', () => {
     await agent?.destroy();
     await lab?.destroy();
   });
+
+  const scrape = async () => {
+    const answer = await lab.node.httpGet('http://127.0.0.1:10249/metrics');
+    assert.ok('body' in answer, 'the agent serves metrics');
+    return new Scrape(answer.body);
+  };
+
+  const rejected = async (family: 4 | 6) => {
+    const scraped = await scrape();
+    return ['UDP', 'SCTP'].map((protocol) =>
+      scraped.value(REJECTED, { ip_family: `IPv${family}`, protocol }),
+    );
+  };
 
   const objects = (world: World, pods: Parameters<World['slice']>[1], spec = {}) => [
     world.service('web', {
@@ -108,28 +122,46 @@ describe('node ports on localhost in mode nftables', () => {
     });
   }
 
-  it('UDP is refused at once, and not taken from a process of the node that has the port', async () => {
-    const { node } = lab;
-    const world = new World(lab, agent, 4);
-    const ports = [{ name: 'dns', port: 53, protocol: 'UDP', nodePort: NODE_PORT }];
-    const target = { ports: [{ name: 'dns', port: 5353, protocol: 'UDP' }] };
-    await world.apply([
-      world.service('web', {
-        spec: { type: 'NodePort', clusterIPs: [world.clusterIP(92)], ports },
-      }),
-      world.slice('web', [world.pod(0)], target),
-    ]);
-    const udp = (address: string) => node.udp(address, NODE_PORT);
-    assert.equal(
-      answered(await world.client.udp(world.address(world.node), NODE_PORT)).host,
-      'pod-1',
-    );
-    assert.equal((await udp(LOCALHOST[4])).outcome, 'refused');
-    await node.serve({ protocol: 'UDP', port: NODE_PORT, address: LOCALHOST[4] });
-    assert.equal(answered(await udp(LOCALHOST[4])).host, 'node');
-    await node.stopServing({ protocol: 'UDP', ports: [NODE_PORT] });
-    await world.apply([]);
-  });
+  for (const family of [4, 6] as const) {
+    it(`IPv${family}: UDP and SCTP are refused at once and counted, also where a process listens`, async () => {
+      const { node } = lab;
+      const [host, world] = [LOCALHOST[family], new World(lab, agent, family)];
+      const udp = async (address: string) => {
+        const outcome = await node.udp(address, NODE_PORT);
+        return outcome.outcome === 'answered' ? outcome.reply.host : outcome.outcome;
+      };
+      await node.serve({ protocol: 'UDP', port: NODE_PORT, address: host });
+      try {
+        await world.apply([]);
+        assert.equal(await udp(host), 'node');
+        assert.deepEqual(await rejected(family), [0, 0]);
+        const ports = (['UDP', 'SCTP'] as const).map((protocol) => ({
+          name: protocol.toLowerCase(),
+          port: 53,
+          protocol,
+          nodePort: NODE_PORT,
+        }));
+        await world.apply([
+          world.service('web', {
+            spec: { type: 'NodePort', clusterIPs: [world.clusterIP(92)], ports },
+          }),
+          world.slice('web', [world.pod(0)], {
+            ports: ports.map(({ name, protocol }) => ({ name, protocol, port: 5353 })),
+          }),
+        ]);
+        assert.equal(await udp(host), 'refused');
+        assert.equal((await node.sctpProbe(host, NODE_PORT)).outcome, 'refused');
+        assert.equal((await node.sctpProbe(host, NODE_PORT)).outcome, 'refused');
+        assert.deepEqual(await rejected(family), [1, 2]);
+        const other = await world.client.udp(world.address(world.node), NODE_PORT);
+        assert.equal(answered(other).host, 'pod-1', 'on the primary address');
+        await world.apply([]);
+        await waitFor('the process answers again', async () => (await udp(host)) === 'node');
+      } finally {
+        await node.stopServing({ protocol: 'UDP', ports: [NODE_PORT] });
+      }
+    });
+  }
 
   it('a port that another process has is reported, and served once it is free', async () => {
     const world = new World(lab, agent, 4);
@@ -140,13 +172,11 @@ describe('node ports on localhost in mode nftables', () => {
       agent.logged('cannot serve a node port on localhost; trying again').at(0),
     );
     assert.deepEqual([line?.service, line?.family, line?.port], ['default/web', 'IPv4', NODE_PORT]);
-    const script = `process.stdout.write(await (await fetch('http://127.0.0.1:10249/metrics')).text())`;
-    const { stdout } = await lab.node.exec(process.execPath, ['--input-type=module', '-e', script]);
-    const scrape = new Scrape(stdout);
+    const scraped = await scrape();
     const name = 'kubeproxy_nftables_localhost_nodeport';
     const labels = { ip_family: 'IPv4' };
-    assert.equal(scrape.value(`${name}_listeners`, labels), 0);
-    assert.equal(scrape.value(`${name}_listener_creation_failures_total`, labels), 1);
+    assert.equal(scraped.value(`${name}_listeners`, labels), 0);
+    assert.equal(scraped.value(`${name}_listener_creation_failures_total`, labels), 1);
     await lab.node.stopServing({ protocol: 'TCP', ports: [NODE_PORT] });
     await waitFor('the pod answers', async () => {
       const outcome = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
@@ -161,10 +191,12 @@ describe('node ports on localhost in mode nftables', () => {
       const { outcome } = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
       return outcome === 'answered';
     });
+    const counted = await rejected(4);
     await agent.stop();
     const { outcome } = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
     assert.equal(outcome, 'refused');
     await agent.start();
+    assert.deepEqual(await rejected(4), counted);
     await waitFor('the pod answers again', async () => {
       const again = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
       return again.outcome === 'answered';
@@ -196,7 +228,7 @@ describe('node ports on localhost in mode nftables', () => {
     }
   });
 
-  it('without localhost among the addresses nobody listens', async () => {
+  it('without localhost among the addresses nobody listens, and nothing is counted', async () => {
     const world = new World(lab, agent, 4);
     await agent.stop();
     await agent.start([
@@ -207,5 +239,8 @@ describe('node ports on localhost in mode nftables', () => {
     await world.apply(objects(world, [world.pod(0)]));
     const { outcome } = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
     assert.equal(outcome, 'refused');
+    assert.equal((await scrape()).value(REJECTED, {}), undefined);
+    const { stdout } = await lab.node.exec('nft', ['list', 'counters']);
+    assert.doesNotMatch(stdout, /localhost/, 'those of the agent before are gone');
   });
 });

@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
+import { DNS_QUEUE } from '../../policy/fqdn/learning.ts';
 import { type Child, startChild } from '../child.ts';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
@@ -14,7 +16,8 @@ const PORT = 443;
 /** The cluster's DNS is a Service whose one endpoint is on the other node. */
 for (const mode of ['nftables', 'iptables'] as const) {
   describe(`domain names in policies beside mode ${mode}`, () => {
-    const flags = [...AGENT_FLAGS, `--proxy-mode=${mode}`];
+    const ttls = ['--fqdn-ttl-floor=10m', '--fqdn-ttl-cap=20m'];
+    const flags = [...AGENT_FLAGS, `--proxy-mode=${mode}`, ...ttls];
     let lab: Lab;
     let agent: Agent;
     let server: Child<ServerFunctions>;
@@ -118,6 +121,35 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(await dig('a3.other.test'), other);
       assert.equal(await outcome(other), 'timeout');
       assert.equal(await outcome(addressOf(1, 'AAAA')), 'timeout');
+    });
+
+    it('as long as --fqdn-ttl-floor and --fqdn-ttl-cap say, whatever their TTL', async () => {
+      const sets = async () =>
+        (await lab.node.exec('nft', ['list', 'table', 'ip', POLICY_TABLE])).stdout;
+      for (const [name, number, timeout] of [
+        ['t60-a5', 5, '10m'],
+        ['t7200-a6', 6, '20m'],
+      ] as const) {
+        assert.equal(await dig(`${name}.example.com`), addressOf(number, 'A'));
+        // And a second, for resolvers cut TTLs to whole ones.
+        const element = `${addressOf(number, 'A')} timeout ${timeout}1s `;
+        await waitFor('it is learned', async () => (await sets()).includes(element));
+      }
+    });
+
+    it('the first lookup after the first policy with a name counts', async () => {
+      // The last one has names.
+      agent.write('policies', policies().slice(0, -1));
+      await queueing(false);
+      // Whoever looks into answers is there before it is needed.
+      await waitFor('the queue has a reader', async () => {
+        const { stdout } = await lab.node.exec('cat', ['/proc/net/netfilter/nfnetlink_queue']);
+        return new RegExp(`^ *${DNS_QUEUE} `, 'm').test(stdout);
+      });
+      agent.write('policies', policies());
+      await queueing(true);
+      assert.equal(await dig('a7.example.com'), addressOf(7, 'A'));
+      assert.equal(await outcome(addressOf(7, 'A')), 'answered');
     });
 
     it('a dead agent takes down neither DNS nor what was learned; a new one goes on', async () => {

@@ -11,6 +11,7 @@ import { nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
 
 const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft'];
 const VIP = '10.96.0.10';
+const OTHER_VIP = '10.96.0.11';
 const HEALTH_PORT = 30_100;
 const DEADLINE_MS = 60_000;
 /** More often than an agent asks while a test lasts. */
@@ -97,6 +98,7 @@ exec ip6tables-nft-restore "$@"
       ping: ping.body,
       synced: scraped.value('portwide_initial_sync_complete'),
       nodeMissing: scraped.value('portwide_node_missing'),
+      serviceChanges: scraped.value('kubeproxy_sync_proxy_rules_service_changes_total'),
       servicePort: servicePort.code,
     };
   }
@@ -218,6 +220,18 @@ exec ip6tables-nft-restore "$@"
       nodeMissing: 1,
       waitingFor: [`Node "node" (${server()} has no such object)`],
     });
+    // It follows Services meanwhile, and writes no rules yet.
+    const other = (port: number) =>
+      serviceManifest('other', { spec: { clusterIPs: [OTHER_VIP], ports: [{ port }] } });
+    for (const port of [81, 82, 83]) {
+      const changes = (await look()).serviceChanges ?? 0;
+      await feed.double.call('put', other(port));
+      const isCounted = async () => ((await look()).serviceChanges ?? 0) > changes;
+      await waitFor('the agent was told of a Service', isCounted, DEADLINE_MS);
+    }
+    assert.partialDeepStrictEqual(await look(), { ...WAITING, nodeMissing: 1 });
+    assert.deepEqual(agent.logged('serving'), []);
+    await feed.double.call('delete', other(83));
     await feed.double.call('put', node);
     await looksLike('it is ready', READY);
   });

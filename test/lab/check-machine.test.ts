@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { execa } from 'execa';
+import { dirname, join } from 'node:path';
+import { execa, execaSync } from 'execa';
 
 const SCRIPT = new URL('../../scripts/check-machine.sh', import.meta.url).pathname;
 
@@ -36,6 +36,13 @@ describe('what make says of a machine on which the demo cannot run', () => {
     return { status: said.exitCode, stdout: said.stdout, stderr: said.stderr };
   };
 
+  /** Puts something in the place of a command that fails for certain arguments. */
+  const stub = (command: string, pattern: string) => {
+    const { stdout: real } = execaSync('which', [command]);
+    const script = `#!/bin/dash\ncase "$*" in ${pattern}) echo 'no luck' >&2; exit 1 ;; esac\nexec ${real} "$@"\n`;
+    writeFileSync(join(directory, command), script, { mode: 0o755 });
+  };
+
   it('is nothing where it can', async () => {
     assert.deepEqual(await check({}), { status: 0, stdout: '', stderr: '' });
   });
@@ -63,16 +70,31 @@ describe('what make says of a machine on which the demo cannot run', () => {
     );
   });
 
+  it('ends `make`, whatever is made, before anything fails half-way', async () => {
+    const root = join(directory, 'root');
+    mkdirSync(join(root, 'node_modules/.bin'), { recursive: true });
+    cpSync(dirname(SCRIPT), join(root, 'scripts'), { recursive: true });
+    // As if npm had installed what the lock file says.
+    for (const file of ['package-lock.json', 'node_modules/.package-lock.json']) {
+      writeFileSync(join(root, file), '');
+    }
+    writeFileSync(join(root, 'node_modules/.bin/node'), '#!/bin/sh\n', { mode: 0o755 });
+    stub('ip', '*veth*');
+    const { status, stderr } = await check({
+      command: [join(root, 'scripts/setup.sh'), 'demo'],
+      env: { PATH: `${directory}:${process.env.PATH}` },
+    });
+    assert.equal(status, 1);
+    assert.match(stderr, /^This machine cannot make pairs of interfaces \(no luck\): /);
+  });
+
   for (const [what, command, pattern, advice] of [
     ['a kernel without veth', 'ip', '*veth*', /pairs of interfaces \(no luck\): .*modprobe veth/],
     ['a kernel without nf_tables', 'nft', '*', /nf_tables \(no luck\): .*modprobe nf_tables/],
     ['a /proc/sys that cannot be written', 'sh', '*ip_forward*', /sysctls .*\/proc\/sys has to/],
   ] as const) {
     it(`is one sentence of ${what}`, async () => {
-      // In the place of a command that fails for certain arguments.
-      const real = (await execa('which', [command])).stdout;
-      const stub = `#!/bin/dash\ncase "$*" in ${pattern}) echo 'no luck' >&2; exit 1 ;; esac\nexec ${real} "$@"\n`;
-      writeFileSync(join(directory, command), stub, { mode: 0o755 });
+      stub(command, pattern);
       const { status, stderr } = await check({ env: { PATH: `${directory}:${process.env.PATH}` } });
       assert.equal(status, 1);
       assert.match(stderr, advice);

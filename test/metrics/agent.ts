@@ -2,9 +2,9 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pino } from 'pino';
 import { metricSources } from '../../agent/metric-sources.ts';
 import { createObserver } from '../../agent/observer.ts';
-import type { IpFamily } from '../../api/objects.ts';
+import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
-import type { Kept } from '../../metrics/portwide.ts';
+import { type ConfigChanges, type Kept, NO_CONFIG_CHANGES } from '../../metrics/portwide.ts';
 import type { ApplyReport, Backend, BackendNumbers } from '../../proxier/backend.ts';
 import { FamilyProxier } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
@@ -19,6 +19,7 @@ export class FakeBackend implements Backend {
   error: Error | undefined;
   lost: string | undefined;
   has: BackendNumbers = {};
+  rejections: readonly (readonly [Protocol, number])[] = [];
   /** Milliseconds that an `apply` takes. */
   takes = 0;
   clock = 0;
@@ -43,6 +44,10 @@ export class FakeBackend implements Backend {
   numbers(): BackendNumbers {
     return this.has;
   }
+
+  async localhostRejections(): Promise<ReadonlyMap<Protocol, number>> {
+    return new Map(this.rejections);
+  }
 }
 
 export interface LogLine {
@@ -61,15 +66,20 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     onChange: () => proxier.request(),
   });
   const kept: Kept[] = [];
+  const config: { changes: ConfigChanges } = { changes: NO_CONFIG_CHANGES };
   const metrics = createMetrics(
     metricSources(
       table,
       () => backends,
       () => [['IPv4', 3]],
       { kept: () => kept },
+      () => config.changes,
     ),
     '1.2.3',
-    [{ name: 'AllPorts', stage: 'BETA', isEnabled: true }],
+    [
+      { name: 'AllPorts', stage: 'BETA', isEnabled: true },
+      { name: 'ComponentFlagz', stage: 'BETA', isEnabled: false },
+    ],
   );
   for (const { family } of backends) startFamily(metrics, family);
   const log: LogLine[] = [];
@@ -114,5 +124,5 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     await pass(5000);
   };
   const scrape = async () => new Scrape(await metrics.registry.metrics());
-  return { backends, table, kept, metrics, log, told, pass, start, scrape };
+  return { backends, table, kept, config, metrics, log, told, pass, start, scrape };
 }

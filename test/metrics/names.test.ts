@@ -66,6 +66,11 @@ const KUBE_PROXY: readonly Row[] = [
   ['kubernetes_feature_enabled', 'gauge', ['name', 'stage']],
   ['kubeproxy_nftables_localhost_nodeport_listeners', 'gauge', FAMILY],
   ['kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total', 'counter', FAMILY],
+  [
+    'kubeproxy_nftables_localhost_nodeport_rejected_packets_total',
+    'counter',
+    ['ip_family', 'protocol'],
+  ],
   ['rest_client_requests_total', 'counter', ['code', 'host', 'method']],
   ['rest_client_request_duration_seconds', 'histogram', ['host', 'verb'], REQUEST_BUCKETS],
   ['process_cpu_seconds_total', 'counter', []],
@@ -155,6 +160,7 @@ async function experienced(): Promise<Scrape> {
       elements: new Map([['endpoints', 1]]),
       cleanupFailures: 0,
     };
+    backend.rejections = [['UDP', 1]];
   }
   table.upsert(service({ portsAnnotation: 'all', clusterIPs: ['10.96.0.10', 'fd00::a'] }));
   await start();

@@ -38,6 +38,29 @@ describe('the values of metrics', () => {
     assert.deepEqual(await values(), [0, 0, 0, 0]);
   });
 
+  it('tell that a restart for a changed configuration file is due, and count such changes', async () => {
+    const { config, scrape } = fakeAgent();
+    const values = async () => {
+      const scraped = await scrape();
+      return [
+        scraped.value('portwide_config_restart_pending', {}),
+        ...['accepted', 'unusable', 'cancelled'].map((result) =>
+          scraped.value('portwide_config_changes_total', { result }),
+        ),
+      ];
+    };
+    assert.deepEqual(await values(), [0, 0, 0, 0]);
+    config.changes = { isPending: true, counts: { accepted: 3, unusable: 2, cancelled: 1 } };
+    assert.deepEqual(await values(), [1, 3, 2, 1]);
+  });
+
+  it('tell which feature gates are on', async () => {
+    const scraped = await fakeAgent().scrape();
+    const isOn = (name: string) =>
+      scraped.value('kubernetes_feature_enabled', { name, stage: 'BETA' });
+    assert.deepEqual([isOn('AllPorts'), isOn('ComponentFlagz')], [1, 0]);
+  });
+
   beforeEach(() => mock.timers.enable({ apis: ['Date'], now: START }));
   afterEach(() => mock.timers.reset());
 
@@ -199,6 +222,10 @@ describe('the values of metrics', () => {
     v4.report = { written: 1, rulesWritten: new Map([['nat', 40]]) };
     v4.has = { rules: new Map([['nat', 70]]) };
     const elements = new Map([['endpoints', 8]]);
+    v6.rejections = [
+      ['UDP', 7],
+      ['SCTP', 0],
+    ];
     v6.has = { marks: { inUse: 5, waiting: 2 }, lingeringVips: 3, elements, cleanupFailures: 1 };
     await start();
     const scraped = await scrape();
@@ -216,6 +243,10 @@ describe('the values of metrics', () => {
     assert.equal(scraped.value('portwide_nftables_elements', V4), undefined);
     const failures = 'kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total';
     assert.deepEqual([scraped.value(failures, V6), scraped.value(failures, V4)], [1, undefined]);
+    const rejected = 'kubeproxy_nftables_localhost_nodeport_rejected_packets_total';
+    assert.equal(scraped.value(rejected, { ...V6, protocol: 'UDP' }), 7);
+    assert.equal(scraped.value(rejected, { ...V6, protocol: 'SCTP' }), 0);
+    assert.equal(scraped.value(rejected, V4), undefined);
     const deleted = 'kubeproxy_conntrack_reconciler_deleted_entries_total';
     assert.deepEqual([scraped.value(deleted, V4), scraped.value(deleted, V6)], [3, 0]);
     v4.report = { written: 0, rulesWritten: new Map([['nat', 0]]) };

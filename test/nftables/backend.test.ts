@@ -249,6 +249,37 @@ describe('the nftables backend', () => {
     assert.match(warnings.join(), /^cannot remove what is not ours .*EEXIST$/);
   });
 
+  it('reads what was rejected on localhost, and keeps the last numbers when it cannot', async () => {
+    const fake = new FakeTables();
+    const { tables } = fake;
+    const { counters } = tables;
+    const warnings: string[] = [];
+    const onWarning = (message: string) => warnings.push(message);
+    const options = { ...modeOptions({ rejectsOnLocalhost: true }), onWarning };
+    const backend = new NftBackend(tables, fake.nft, options);
+    const rejected = async () => [...(await backend.localhostRejections())];
+    assert.deepEqual(await rejected(), []);
+    await backend.apply(true);
+    fake.counters.set('localhost-nodeport-rejected-udp', 7n);
+    const expected = [
+      ['UDP', 7],
+      ['SCTP', 0],
+    ];
+    assert.deepEqual(await rejected(), expected);
+    await backend.apply(true);
+    assert.deepEqual(await rejected(), expected, 'they go on');
+    tables.counters = async () => {
+      throw new NetlinkError('counters', EEXIST);
+    };
+    assert.deepEqual(await rejected(), expected);
+    assert.match(warnings.join(), /^cannot read how many .* on localhost: .*EEXIST$/);
+    tables.counters = counters;
+    const { backend: without } = start(fake);
+    await without.apply(true);
+    assert.deepEqual([...(await without.localhostRejections())], []);
+    assert.deepEqual([...fake.counters], [], 'an agent that counts nothing removes them');
+  });
+
   it('replaces a table of another version as a whole', async () => {
     const fake = new FakeTables();
     fake.sets.set('other version', new Map());

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import type { Protocol } from '../../api/objects.ts';
 import { ruleText } from '../../nft/rule.ts';
 import { withNeeds } from '../../nftables/chains.ts';
 import { compileRoute, type Place } from '../../nftables/compile.ts';
@@ -37,7 +38,7 @@ function compiled(
     chains.flatMap(withNeeds).map(({ name, rules }) => [name, rules.map(ruleText)]),
   );
   const targets = elements.flatMap(({ data }) =>
-    data !== undefined && 'chain' in data && data.chain !== 'reject-packet' ? [data.chain] : [],
+    data !== undefined && 'chain' in data && !data.chain.startsWith('reject-') ? [data.chain] : [],
   );
   for (const target of targets) assert.ok(named.has(target), `${target} is missing`);
   return { ...textsOf(elements, of.family), chains: Object.fromEntries(named) };
@@ -247,6 +248,30 @@ describe('a Route as nftables has it', () => {
     ]);
     assert.equal(compiled(onlyLb(fields))['health-ports'], undefined);
     assert.equal(compiled(onlyLb({ match: ALL }))['health-ports'], undefined);
+  });
+
+  it('node port on localhost: UDP and SCTP are rejected there with or without endpoints, TCP is not', () => {
+    const options = { rejectsOnLocalhost: true };
+    for (const [family, clusterIP, localhost] of [
+      ['IPv4', VIP, '127.0.0.1'],
+      ['IPv6', 'fd00::10', '::1'],
+    ] as const) {
+      const rejected = (protocol: Protocol, fields: Partial<Route> = {}, on = options) => {
+        const match: Match = { kind: 'port', protocol, port: 53 };
+        const fates = compiled(
+          route({ family, clusterIP, match, nodePort: 30_053, ...fields }, []),
+          { options: on },
+        )['port-fates'];
+        return fates?.filter((fate) => fate.startsWith(localhost));
+      };
+      assert.deepEqual(rejected('UDP'), [`${localhost} . udp . 30053 : goto reject-localhost-udp`]);
+      assert.deepEqual(rejected('SCTP'), [
+        `${localhost} . sctp . 30053 : goto reject-localhost-sctp`,
+      ]);
+      assert.deepEqual(rejected('TCP'), []);
+      assert.deepEqual(rejected('UDP', { nodePort: 0 }), []);
+      assert.deepEqual(rejected('UDP', {}, { rejectsOnLocalhost: false }), []);
+    }
   });
 
   it('node port: looked up by protocol and port alone', () => {

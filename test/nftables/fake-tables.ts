@@ -19,6 +19,8 @@ export class FakeTables {
   readonly family: IpFamily;
   readonly sets = new Map<string, Map<string, NftElement>>();
   readonly chains = new Map<string, number>();
+  /** Packets that counters have counted. */
+  readonly counters = new Map<string, bigint>();
   /** One line for each transaction, such as `add service-ips 1, delete endpoints 2`. */
   log: string[] = [];
   /** Called before a transaction, and after it. */
@@ -38,7 +40,7 @@ export class FakeTables {
   get tables(): NfTables {
     const used: Pick<
       NfTables,
-      'change' | 'visitElements' | 'chains' | 'sets' | 'replaceRules' | 'remove'
+      'change' | 'visitElements' | 'chains' | 'sets' | 'counters' | 'replaceRules' | 'remove'
     > = {
       change: async (changes) => this.#change(changes),
       visitElements: async (set, visit, restart) => {
@@ -53,10 +55,16 @@ export class FakeTables {
       },
       chains: async () => (this.#isThere() ? [...this.chains.keys()] : undefined),
       sets: async () => (this.#isThere() ? [...this.sets.keys()].map(setNamed) : undefined),
+      counters: async () =>
+        this.#isThere()
+          ? [...this.counters].map(([name, packets]) => ({ name, packets, bytes: packets }))
+          : undefined,
       replaceRules: async (chains) => this.#replaceRules(chains),
-      remove: async (chains, sets) => {
-        if (chains.length + sets.length === 0) return;
-        this.log.push(`remove ${[...chains, ...sets].sort().join(' ')}`);
+      remove: async (chains, sets, counters) => {
+        const names = [...chains, ...sets, ...counters];
+        if (names.length === 0) return;
+        this.log.push(`remove ${names.sort().join(' ')}`);
+        for (const counter of counters) this.counters.delete(counter);
         for (const chain of chains) this.chains.delete(chain);
         for (const set of sets) {
           if (!this.sets.delete(set)) throw new NftRefusedError(new NetlinkError('delete', ENOENT));
@@ -79,10 +87,14 @@ export class FakeTables {
           if (script.includes(' update @')) throw new NftError('Assertion failed', undefined);
           this.sets.clear();
           this.chains.clear();
+          this.counters.clear();
         } else this.log.push('declare');
         if (this.sets.has('other version')) throw new NftError('File exists', undefined);
-        for (const [, kind, name = ''] of script.matchAll(/^ {2}(map|set|chain) (\S+) \{/gm)) {
-          if (kind === 'chain') this.chains.set(name, this.chains.get(name) ?? 0);
+        for (const [, kind, name = ''] of script.matchAll(
+          /^ {2}(map|set|counter|chain) (\S+) \{/gm,
+        )) {
+          if (kind === 'counter') this.counters.set(name, this.counters.get(name) ?? 0n);
+          else if (kind === 'chain') this.chains.set(name, this.chains.get(name) ?? 0);
           else this.sets.set(name, this.sets.get(name) ?? new Map());
         }
       },
@@ -123,9 +135,12 @@ export class FakeTables {
     }
   }
 
-  /** What rules look up has to be there. */
+  /** What rules look up or count in has to be there. */
   #checkNames(rule: Buffer): void {
     const text = rule.toString('latin1');
+    for (const [name] of text.matchAll(/localhost-nodeport-rejected-\w+(?=\0)/g)) {
+      if (!this.counters.has(name)) throw new Error(`rules name ${name}, which is not there`);
+    }
     for (const [name] of text.matchAll(/affinity(-ips-\d+)?(?=\0)/g)) {
       if (!this.sets.has(name)) throw new Error(`rules name ${name}, which is not there`);
     }

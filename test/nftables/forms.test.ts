@@ -84,6 +84,7 @@ describe('a rule as nft writes it and as the agent gives it to the kernel', () =
           localDetector: undefined,
           serviceCidrs: [],
           resetsTcp: true,
+          rejectsOnLocalhost: true,
         };
         await check({ family, masqueradeBit, ...others }, sticky);
         await namespace.run('nft', 'flush', 'ruleset');

@@ -26,7 +26,11 @@ export class Node {
   /** Its agent has not written anything yet. */
   static async start(family: IpFamily, inhabitant: Inhabitant): Promise<Node> {
     const node = new Node(family, inhabitant);
-    await inhabitant.call('modeStart', node.#name, { family, nodePortSelection: ['all'] });
+    await inhabitant.call('modeStart', node.#name, {
+      family,
+      nodePortSelection: ['all'],
+      rejectsOnLocalhost: true,
+    });
     return node;
   }
 

@@ -25,6 +25,7 @@ export function modeOptions(fields: Partial<PlanOptions> = {}): PlanOptions {
     masqueradeBit,
     localDetector,
     resetsTcp: false,
+    rejectsOnLocalhost: false,
     serviceCidrs: [family === 'IPv4' ? '10.96.0.0/16' : 'fd00:10:96::/112'],
     nodePortSelection: ['primary'],
     ...fields,

@@ -56,6 +56,17 @@ describe('what stands in nftables whatever Services there are', () => {
     }
   });
 
+  it('rejects and counts on arrival what localhost does not serve, where it is to', () => {
+    assert.ok(!chains.some(({ name }) => name.startsWith('reject-localhost-')));
+    const more = standingChains(modeOptions({ rejectsOnLocalhost: true }));
+    assert.deepEqual(
+      more.filter(({ counter }) => counter).map((chain) => chain.rules.map(ruleText)),
+      ['udp', 'sctp'].map((protocol) => [
+        `iifname "lo" counter name "localhost-nodeport-rejected-${protocol}" goto reject-packet`,
+      ]),
+    );
+  });
+
   it('is called where packets come by', () => {
     const hooks = chains.flatMap(({ name, hook }) =>
       hook === undefined ? [] : [`${name}: ${hook} ${rules(name).join('; ')}`],

@@ -1,5 +1,5 @@
 /** What is done with network policy inside a namespace of a test. */
-import type { IpFamily } from '../../api/objects.ts';
+import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../nft/command.ts';
@@ -12,14 +12,14 @@ import type {
   PolicyElement,
   PolicySetChain,
 } from '../../policy/compile/change.ts';
-import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
+import { POLICY_TABLE, POLICY_TABLES } from '../../policy/compile/skeleton.ts';
 import { type Denied, PolicyBackend } from '../../policy/enforce/backend.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../../policy/enforce/kernel.ts';
 import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
 import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
 import { systemTimers } from '../../sync/loop.ts';
-import { removePolicyTables } from '../../takeover/policy-tables.ts';
+import { deleteTables } from '../../takeover/nft-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
 
 /** As PolicyState, to be sent to another process. */
@@ -238,7 +238,8 @@ export const policy = {
   /** Transactions since the last call. */
   policyLog: async (name: string): Promise<string[]> => agent(name).log.splice(0),
 
-  policyRemove: (): Promise<number> => removePolicyTables(),
+  policyRemove: async (): Promise<number> =>
+    (await deleteTables(IP_FAMILIES, POLICY_TABLES)).length,
 
   /** All that the table holds but counters and times: elements by set, rules by chain; sorted, as text. */
   async policyState(family: IpFamily): Promise<Record<string, readonly string[]>> {

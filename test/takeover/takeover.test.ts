@@ -1,13 +1,118 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { type Removal, Takeover } from '../../takeover/takeover.ts';
+import type { IpFamily } from '../../api/objects.ts';
+import type { ProxyMode } from '../../config/node-settings.ts';
+import type { Attempt, Leftover } from '../../takeover/attempt.ts';
+import { Takeover } from '../../takeover/takeover.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
+import { NOTHING_LEFT } from './nothing-left.ts';
 
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
+const FAILED = 'cannot remove what mode ipvs left; Services are served without it; trying again';
+const LOG = { debug() {}, info() {}, warn() {}, error() {} };
 
-/** A takeover with one removal, whose attempts end as told: with an error or the connections left. */
-function taking(attempt: () => number | Error) {
+/** An agent of a mode, and what is removed for it, in order. */
+function agent(
+  mode: ProxyMode,
+  {
+    families = ['IPv4', 'IPv6'],
+    networkPolicy = false,
+  }: { families?: readonly IpFamily[]; networkPolicy?: boolean } = {},
+) {
+  const timers = new FakeTimers();
+  const begun: string[] = [];
+  const failing = new Set<string>();
+  const noting =
+    (what: string): Leftover =>
+    (attempt) =>
+      attempt.remove(what, async () => {
+        begun.push(what);
+        if (failing.has(what)) throw new Error('no');
+      });
+  const takeover = new Takeover(
+    { mode, families, options: { ipvsExcludeCidrs: ['::/0'], networkPolicy }, log: LOG, timers },
+    {
+      nftTables: (family, names) => noting(`${names} of ${family}`),
+      iptablesRules: (family) => noting(`rules of ${family}`),
+      ipvs: (excludeCidrs) => noting(`IPVS but ${excludeCidrs}`),
+      policyRules: noting('policy'),
+    },
+  );
+  return {
+    failing,
+    timers,
+    kept: () => [...takeover.kept()],
+    afterFirstSync: (family: IpFamily) => takeover.afterFirstSync(family),
+    /** What is removed after a first sync. */
+    removedAfter: async (family: IpFamily): Promise<string[]> => {
+      begun.length = 0;
+      await takeover.afterFirstSync(family);
+      await nextTurn();
+      return begun.toSorted();
+    },
+    removedIn: async (milliseconds: number): Promise<string[]> => {
+      begun.length = 0;
+      timers.advance(milliseconds);
+      await nextTurn();
+      return [...begun];
+    },
+  };
+}
+
+describe('taking over', () => {
+  const tables = 'portwide,kube-proxy';
+  for (const [mode, first, second] of [
+    [
+      'nftables',
+      ['kube-proxy of IPv4', 'policy', 'rules of IPv4'],
+      ['IPVS but ::/0', 'kube-proxy of IPv6', 'rules of IPv6'],
+    ],
+    ['iptables', ['policy', `${tables} of IPv4`], ['IPVS but ::/0', `${tables} of IPv6`]],
+    ['ipvs', ['policy', `${tables} of IPv4`], [`${tables} of IPv6`]],
+  ] as const) {
+    it(`by mode ${mode}: what goes after the first sync of each family, and after the last one`, async () => {
+      const { removedAfter, kept } = agent(mode);
+      assert.deepEqual(await removedAfter('IPv4'), first);
+      assert.deepEqual(await removedAfter('IPv6'), second);
+      assert.deepEqual(kept(), []);
+    });
+  }
+
+  it('leaves network policy to an agent that enforces it', async () => {
+    const { removedAfter } = agent('ipvs', { families: ['IPv6'], networkPolicy: true });
+    assert.deepEqual(await removedAfter('IPv6'), [`${tables} of IPv6`]);
+  });
+
+  it('leaves IPVS while rules may name its sets', async () => {
+    const { failing, removedAfter, removedIn, kept } = agent('nftables');
+    failing.add('rules of IPv4');
+    await removedAfter('IPv4');
+    assert.deepEqual(await removedAfter('IPv6'), ['kube-proxy of IPv6', 'rules of IPv6']);
+    assert.deepEqual(kept(), [{ what: 'iptables', reason: 'error', connections: 0 }]);
+    failing.clear();
+    assert.deepEqual(await removedIn(SECOND), ['rules of IPv4', 'IPVS but ::/0']);
+    assert.deepEqual(kept(), []);
+  });
+
+  it('tells when the tables of a family are gone', async () => {
+    const { failing, afterFirstSync, removedIn } = agent('nftables');
+    failing.add('kube-proxy of IPv4');
+    failing.add('rules of IPv6');
+    let isGone = false;
+    const gone = afterFirstSync('IPv4').then(() => {
+      isGone = true;
+    });
+    await afterFirstSync('IPv6');
+    assert.equal(isGone, false);
+    failing.delete('kube-proxy of IPv4');
+    await removedIn(SECOND);
+    await gone;
+  });
+});
+
+/** One removal, whose attempts end as told: with an error or the connections left. */
+function removing(nextEnd: () => number | Error) {
   const timers = new FakeTimers();
   const said: string[] = [];
   const log = {
@@ -20,29 +125,28 @@ function taking(attempt: () => number | Error) {
       said.push(`error: ${message}: ${(details as { err: Error }).err.message}`);
     },
   };
-  const takeover = new Takeover(log, timers);
   let attempts = 0;
-  let isDone = false;
-  const removal: Removal = {
-    what: 'ipvs',
-    failure: 'cannot',
-    attempt: async () => {
+  const leftover = (attempt: Attempt) =>
+    attempt.remove('IPVS', async () => {
       attempts += 1;
-      const end = attempt();
+      const end = nextEnd();
       if (end instanceof Error) throw end;
-      return end;
-    },
-  };
-  void takeover.remove(removal).then(() => {
-    isDone = true;
-  });
+      if (end > 0) attempt.connections = end;
+    });
+  const options = { ipvsExcludeCidrs: [], networkPolicy: true };
+  const takeover = new Takeover(
+    { mode: 'iptables', families: ['IPv4'], options, log, timers },
+    { ...NOTHING_LEFT, ipvs: () => leftover },
+  );
+  void takeover.afterFirstSync('IPv4');
+  const kept = () => [...takeover.kept()];
   return {
     takeover,
     timers,
     said,
-    kept: () => [...takeover.kept()],
+    kept,
     attempts: () => attempts,
-    isDone: () => isDone,
+    isDone: () => timers.pending === 0 && kept().length === 0,
     /** Lets time pass in steps, with all that follows from each. */
     pass: async (milliseconds: number, step = SECOND) => {
       for (let passed = 0; passed < milliseconds; passed += step) {
@@ -53,16 +157,18 @@ function taking(attempt: () => number | Error) {
   };
 }
 
-describe('taking over from another mode', () => {
+describe('removing what another mode left', () => {
   it('is done at once where nothing needs what was left', async () => {
-    const { isDone, kept, attempts, said, timers } = taking(() => 0);
+    const { isDone, kept, attempts, said, timers } = removing(() => 0);
     await nextTurn();
     assert.deepEqual([isDone(), kept(), attempts(), said, timers.pending], [true, [], 1, [], 0]);
   });
 
   it('keeps what connections need, and removes it within a minute of the last one', async () => {
     let connections = 21;
-    const { isDone, kept, said, pass } = taking(() => connections);
+    const { isDone, kept, said, pass } = removing(() => connections);
+    // So that looks come at whole periods, and the last connection ends right after one.
+    await nextTurn();
     await pass(10 * MINUTE);
     assert.deepEqual(kept(), [{ what: 'ipvs', reason: 'connections', connections: 21 }]);
     connections = 1;
@@ -80,39 +186,36 @@ describe('taking over from another mode', () => {
   it('tries again soon after a failure, later after many, and warns of each new reason', async () => {
     const [busy, denied] = [new Error('busy'), new Error('denied')];
     const ends = [busy, busy, denied, denied, 2];
-    const { isDone, kept, said, attempts, pass } = taking(() => ends.shift() ?? 0);
+    const { isDone, kept, said, attempts, pass } = removing(() => ends.shift() ?? 0);
     await pass(2 * SECOND);
     assert.equal(attempts(), 2);
     assert.deepEqual(kept(), [{ what: 'ipvs', reason: 'error', connections: 0 }]);
     await pass(MINUTE);
     assert.deepEqual([isDone(), kept()], [true, []]);
     assert.deepEqual(said, [
-      'warning: cannot; trying again: busy',
-      'warning: cannot; trying again: denied',
+      `warning: ${FAILED}: busy`,
+      `warning: ${FAILED}: denied`,
       'mode ipvs left established connections; what they need stays until they end',
       'the removal succeeds again',
     ]);
   });
 
   it('goes on for as long as it fails, every five minutes in the end', async () => {
-    const { attempts, said, pass } = taking(() => new Error('no'));
+    const { attempts, said, pass } = removing(() => new Error('no'));
     await pass(60 * MINUTE);
-    assert.deepEqual(
-      [said[0], said.at(-1)?.slice(0, 6)],
-      ['warning: cannot; trying again: no', 'error:'],
-    );
+    assert.deepEqual([said[0], said.at(-1)?.slice(0, 6)], [`warning: ${FAILED}: no`, 'error:']);
     const after = attempts();
     await pass(60 * MINUTE);
     assert.equal(attempts() - after, 12);
   });
 
   it('leaves no timer behind when it is stopped, waiting or in the middle of an attempt', async () => {
-    const waiting = taking(() => 3);
+    const waiting = removing(() => 3);
     await nextTurn();
     assert.equal(waiting.timers.pending, 1);
     waiting.takeover.stop();
     assert.equal(waiting.timers.pending, 0);
-    const attempting = taking(() => 3);
+    const attempting = removing(() => 3);
     attempting.takeover.stop();
     await attempting.pass(MINUTE);
     assert.deepEqual([attempting.timers.pending, attempting.attempts()], [0, 1]);

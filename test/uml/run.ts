@@ -9,8 +9,8 @@ const CONFIG = 'mocharc.json';
 const RESULTS = 'results';
 /** From the start of the kernel to the first spec. */
 const BOOT_MS = 90_000;
-/** For one result; more than a spec and its hooks may take inside. */
-const RESULT_MS = 540_000;
+/** For one result; more than a spec and its hooks may take inside, on a quiet machine. */
+const RESULT_MS = 270_000;
 /** From the last result to the end of the kernel. */
 const END_MS = 60_000;
 
@@ -33,20 +33,23 @@ export interface RunOptions extends Pick<BootOptions, 'timeoutSeconds' | 'init'>
   readonly only?: readonly SpecPath[];
   /** Default: those of specs/. */
   readonly specs?: string;
+  /** How many times longer than on a quiet machine a spec may take. Default: 2. */
+  readonly slowness?: number;
 }
 
 /** Boots a kernel and has mocha run specs in it. */
-export function runInside({ only, specs, ...options }: RunOptions): Run {
+export function runInside({ only, specs, slowness = 2, ...options }: RunOptions): Run {
   const command = mochaCommand(`${INSIDE}/${CONFIG}`);
   const environment = [
     `UML_RESULTS=${INSIDE}/${RESULTS}`,
     // To compile an agent's modules anew takes half of its start.
     `NODE_COMPILE_CACHE=${INSIDE}/compile-cache`,
     `${BUNDLE_VARIABLE}=${BUNDLE}`,
+    `UML_KILLS=${process.env.UML_KILLS ?? ''}`,
   ];
   const kernel = bootUml({
     command: ['env', ...environment, 'node', ...command],
-    files: { [CONFIG]: mochaConfig(only, specs) },
+    files: { [CONFIG]: mochaConfig(only, specs, slowness) },
     ...options,
   });
   const results = () => parseResults(kernel.read(RESULTS));
@@ -86,7 +89,9 @@ export function runInside({ only, specs, ...options }: RunOptions): Run {
       await find('mocha to start inside', BOOT_MS, ({ kind }) => kind === 'began');
     },
     passed: async (path) => {
-      const result = await find('a result of this spec', RESULT_MS, (one) => decides(one, path));
+      const result = await find('a result of this spec', RESULT_MS * slowness, (one) =>
+        decides(one, path),
+      );
       if (result.kind !== 'passed') throw errorOf(result);
     },
     ended: async () => {

@@ -9,16 +9,19 @@ import { parseResults, type SpecPath } from './results.ts';
 const MOCHA = new URL('../../node_modules/mocha/bin/mocha.js', import.meta.url).pathname;
 const REPORTER = new URL('./inner-reporter.ts', import.meta.url).pathname;
 const SPECS = new URL('./specs/**/*.uml.ts', import.meta.url).pathname;
-/** For one spec: what takes a second outside may take ten inside, and a machine with other work doubles that. */
-const TIMEOUT_MS = 480_000;
+/** For one spec on a quiet machine: what takes a second outside may take ten inside. */
+const TIMEOUT_MS = 240_000;
 
-/** mocha's configuration for all specs, or for some. */
-export function mochaConfig(only?: readonly SpecPath[], specs = SPECS): string {
+/**
+ * mocha's configuration for all specs, or for some.
+ * @param slowness how many times longer than on a quiet machine a spec may take
+ */
+export function mochaConfig(only?: readonly SpecPath[], specs = SPECS, slowness = 2): string {
   const titles = only?.map((path) => path.join(' ').replaceAll(/[$()*+.?[\\\]^{|}]/g, '\\$&'));
   return JSON.stringify({
     spec: [specs],
     reporter: REPORTER,
-    timeout: TIMEOUT_MS,
+    timeout: Math.round(TIMEOUT_MS * slowness),
     forbidOnly: true,
     forbidPending: true,
     ...(titles && { grep: `^(?:${titles.join('|')})$` }),

@@ -2,6 +2,7 @@
  * The specs of test/uml/specs, run by one mocha in one kernel of user-mode-linux. Each is a test here
  * that waits for its result from inside.
  */
+import assert from 'node:assert/strict';
 import { parseArgs } from 'node:util';
 import type { SpecPath } from './results.ts';
 import { type Run, runInside } from './run.ts';
@@ -9,6 +10,8 @@ import { listSpecs } from './specs.ts';
 
 const TITLE = 'in user-mode-linux';
 const TIMEOUT_SECONDS = 5400;
+/** Milliseconds that it takes to list the specs on a quiet machine of two cores. */
+const QUIET_LISTING_MS = 3000;
 
 /** The specs that mocha was told to run, by its command line: only those are run inside. */
 function picked(paths: readonly SpecPath[]): readonly SpecPath[] {
@@ -36,12 +39,15 @@ function titleOf(path: SpecPath): string {
   return [TITLE, ...path].join(' ');
 }
 
+const listing = performance.now();
 const specs = listSpecs();
+/** Limits follow what the machine does: one with other work is slow here and inside alike. */
+const slowness = Math.max(2, (performance.now() - listing) / QUIET_LISTING_MS);
 const wanted = picked(specs);
 let run: Run | undefined;
 
 function started(): Run {
-  run ??= runInside({ only: wanted, timeoutSeconds: TIMEOUT_SECONDS });
+  run ??= runInside({ only: wanted, timeoutSeconds: TIMEOUT_SECONDS, slowness });
   return run;
 }
 
@@ -53,6 +59,14 @@ before(() => {
 after(async () => {
   if (process.env.UML_OUTPUT) console.log(run?.output());
   await run?.stop();
+});
+
+describe('what takes long in user-mode-linux', () => {
+  it('is split: each point at which an agent is killed is a test of its own', () => {
+    const kills = specs.filter(([suite = '']) => / killed between two messages$/.test(suite));
+    assert.ok(kills.length >= 30, String(kills.length));
+    for (const [, title = ''] of kills) assert.match(title, /, after [\d.]+ % of the messages$/);
+  });
 });
 
 describe(TITLE, function () {

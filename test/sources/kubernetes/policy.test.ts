@@ -50,6 +50,34 @@ describe('the kubernetes source for network policy', () => {
   const logged = () => world.logged.filter((line) => line.startsWith('CIDRGroup'));
   const absent = () => world.logged.filter((line) => line.includes('not installed'));
 
+  it('lists all of it anew after etcd was restored, as soon as one kind changes', async () => {
+    const policy = (name: string): Manifest => ({
+      apiVersion: 'networking.k8s.io/v1',
+      kind: 'NetworkPolicy',
+      metadata: { name, namespace: 'default' },
+      spec: { podSelector: {} },
+    });
+    const namespace = { apiVersion: 'v1', kind: 'Namespace', metadata: { name: 'default' } };
+    const known = () => [...world.sink.objects.keys()].sort().join();
+    const has = (...objects: string[]) =>
+      until(`there are ${objects}`, () => known() === objects.join());
+    world.double.put(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
+    await world.settle(ALL);
+    world.double.keep();
+    world.double.put(pod('b', 'Running'), policy('b'), group('b', '192.0.2.0/24'));
+    world.double.delete(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
+    await has('CIDRGroup b', 'NetworkPolicy default/b', 'Pod default/b');
+    world.double.restore();
+    world.double.put(pod('c', 'Running'));
+    await has(
+      'CIDRGroup a',
+      'Namespace default',
+      'NetworkPolicy default/a',
+      'Pod default/a',
+      'Pod default/c',
+    );
+  });
+
   it('asks once for each resource, for all Nodes, and for pods that have not ended', async () => {
     await world.settle(ALL);
     const asked = world.double.requests().filter(({ verb }) => verb === 'list');

@@ -35,6 +35,13 @@ describe('a silent watch', () => {
     await until('only the last one is open', () => world.double.watching('services') === 1);
   });
 
+  it('counts as heard of with each renewal, so that no alert takes an idle cluster for a silent server', async () => {
+    await settle();
+    const { currents } = world;
+    await renewals(3);
+    assert.ok(world.currents >= currents + 2, `${world.currents}, after ${currents}`);
+  });
+
   it('serves what comes while the new one is being opened, within a second', async () => {
     await settle();
     for (const verb of ['list', 'watch'] as const) {

@@ -380,6 +380,15 @@ describe('kubernetes source', () => {
     }
   });
 
+  it('counts failures anew after a complete list, also where the watch after it fails', async () => {
+    const fault = { kind: 'status', code: 500, reason: 'Busy' } as const;
+    world.double.fail({ verb: 'list', resource: 'services', fault, times: 3 });
+    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 2 });
+    await world.settle();
+    assert.deepEqual(world.waits, [1200, 2400, 4800, 1200, 2400]);
+    assert.equal(world.requests('list').length, 4);
+  });
+
   it('waits for a server that is not there at its start', async () => {
     await world.double.close();
     world.start();

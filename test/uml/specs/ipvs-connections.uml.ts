@@ -121,6 +121,7 @@ describe('connections in IPVS mode', () => {
 
     it('live on when the Service is served again', async () => {
       await refuse();
+      await live('while the Service is refused');
       await serve();
       await live('when the Service is served again');
       for (const vip of cases.flatMap(vipsOf)) answered(await lab.client.tcp(vip, PORT));

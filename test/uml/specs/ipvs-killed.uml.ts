@@ -1,8 +1,8 @@
 /**
  * An agent in IPVS mode that is killed between two messages to the kernel: the next agent leaves what
  * it would have left on a kernel where none was killed. The backend runs in this process, so that the
- * message can be chosen. Points of the kill are a sample, each a test of its own: every point would
- * take minutes in this kernel.
+ * message can be chosen. Points of the kill are a sample by a seed, each a test of its own: every point would
+ * take many minutes in this kernel. `UML_KILLS=200 mocha test/uml/uml.test.ts --grep 'killed between'` has them all, by night.
  */
 import assert from 'node:assert/strict';
 import { execa } from 'execa';
@@ -87,10 +87,15 @@ const JOURNEYS: readonly Journey[] = [
   { title: 'the sync of a restarted agent', from: BEFORE, to: AFTER, restart: true },
 ];
 /** Kills in each journey: one in each of as many equal parts of its messages. */
-const KILLS = 6;
+const KILLS = Number(process.env.UML_KILLS || 6);
 const SEED = 26;
 
 class Killed extends Error {}
+
+/** With as many digits as tell one point from the next. */
+function percent(fraction: number): string {
+  return (fraction * 100).toFixed(KILLS > 20 ? 2 : 0);
+}
 
 describe('an agent in IPVS mode that is killed between two messages', () => {
   const { batch } = NetlinkSocket.prototype;
@@ -222,7 +227,7 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
   for (let kill = 0; kill < KILLS; kill++) {
     for (const journey of JOURNEYS) {
       const fraction = (kill + random.next()) / KILLS;
-      it(`${journey.title}, after ${Math.round(fraction * 100)} % of the messages`, async () => {
+      it(`${journey.title}, after ${percent(fraction)} % of the messages`, async () => {
         await prepare(journey);
         const count = Math.floor(fraction * (messages.get(journey) ?? 0));
         left = count;

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
-import type { Retiring } from '../../takeover/ipvs.ts';
-import { retireIpvs } from '../../takeover/ipvs-retirement.ts';
+import { ipvs } from '../../takeover/ipvs.ts';
 import { Takeover } from '../../takeover/takeover.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
+import { NOTHING_LEFT } from './nothing-left.ts';
 
 const service = (address: string): IpvsServiceKey => ({
   kind: 'address',
@@ -23,10 +23,9 @@ function node() {
   const looks: (readonly IpvsServiceKey[])[] = [];
   let hasBegun = true;
   let isThere = true;
-  const takeover = new Takeover(log, timers);
-  const retired = retireIpvs([], takeover, log, {
+  const leftover = ipvs([], {
     hasDevice: async () => isThere,
-    retireServices: async (_excluded, among = [WEB, DNS]): Promise<Retiring> => {
+    retireServices: async (_excluded, among = [WEB, DNS]) => {
       looks.push(among);
       const busy = among.filter((key) => connections.get(key) !== 0);
       const sum = busy.reduce((total, key) => total + (connections.get(key) ?? 0), 0);
@@ -34,16 +33,19 @@ function node() {
       hasBegun = false;
       return look;
     },
-    clearIpvs: async () => {},
-    destroySets: async () => {},
-    deleteIpvsDevice: async () => {
+    clear: async () => {
       isThere = false;
     },
   });
+  const options = { ipvsExcludeCidrs: [], networkPolicy: true };
+  const takeover = new Takeover(
+    { mode: 'iptables', families: ['IPv4'], options, log, timers },
+    { ...NOTHING_LEFT, ipvs: () => leftover },
+  );
+  void takeover.afterFirstSync('IPv4');
   return {
     connections,
     looks,
-    retired,
     isGone: () => !isThere,
     pass: async (milliseconds: number) => {
       await nextTurn();
@@ -84,8 +86,8 @@ describe('taking away what mode ipvs left', () => {
   });
 
   it('is over in seconds where there are no connections', async () => {
-    const { retired, pass } = node();
+    const { isGone, pass } = node();
     await pass(2000);
-    await retired;
+    assert.equal(isGone(), true);
   });
 });

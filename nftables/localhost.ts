@@ -1,0 +1,58 @@
+/**
+ * UDP and SCTP node ports on the loopback address. The proxy in `localhost/` serves TCP only, so packets to them are
+ * rejected and counted (KEP-6032), in counters that bear the names of kube-proxy's.
+ */
+import type { Protocol } from '../api/objects.ts';
+import { addressBytes } from '../netlink/core/address.ts';
+import type { NftCounter } from '../netlink/nftables/tables.ts';
+import { comesBy, countIn, goTo } from '../nft/rule.ts';
+import { loopbackAddress } from '../services/node-port-addresses.ts';
+import type { Route } from '../services/route.ts';
+import { type Chain, REJECT } from './chains.ts';
+import type { Element } from './element.ts';
+import { portKey } from './keys.ts';
+
+const UNSERVED = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
+
+/** The chains that `localhostReject` leads to. */
+export function localhostChains(): Chain[] {
+  return UNSERVED.map((protocol) => ({
+    name: chainName(protocol),
+    // Only on arrival, as the kernel refuses: a packet that is rejected on its way out is EPERM to its sender.
+    rules: [[comesBy('lo'), countIn(counterName(protocol)), goTo(REJECT)]],
+    leadsTo: [],
+    counter: counterName(protocol),
+  }));
+}
+
+/**
+ * What rejects packets to a Route's node port on the loopback address; undefined for TCP, and without a node port. No VIP
+ * has this key, for none is a loopback address.
+ */
+export function localhostReject({ family, match, nodePort }: Route): Element | undefined {
+  if (nodePort === 0 || match.kind !== 'port' || match.protocol === 'TCP') return undefined;
+  return {
+    map: 'port-fates',
+    key: Buffer.concat([addressBytes(loopbackAddress(family)), portKey(match.protocol, nodePort)]),
+    data: { kind: 'goto', chain: chainName(match.protocol) },
+  };
+}
+
+/** Packets rejected, by protocol, of the counters that are there. */
+export function localhostRejections(counters: readonly NftCounter[]): Map<Protocol, number> {
+  const packets = new Map(counters.map((counter) => [counter.name, Number(counter.packets)]));
+  return new Map(
+    UNSERVED.flatMap((protocol) => {
+      const count = packets.get(counterName(protocol));
+      return count === undefined ? [] : [[protocol, count] as const];
+    }),
+  );
+}
+
+function chainName(protocol: Protocol): string {
+  return `reject-localhost-${protocol.toLowerCase()}`;
+}
+
+function counterName(protocol: Protocol): string {
+  return `localhost-nodeport-rejected-${protocol.toLowerCase()}`;
+}

@@ -1,0 +1,38 @@
+/** Leftover tables of nf_tables: Portwide's own, and that of kube-proxy's nftables mode. */
+import type { IpFamily } from '../api/objects.ts';
+import { addressFamily } from '../netlink/core/address.ts';
+import { deleteTable, listTables } from '../netlink/nftables/tables.ts';
+import { TABLE } from '../nftables/skeleton.ts';
+import type { Leftover } from './attempt.ts';
+
+/** The table of kube-proxy's nftables mode. */
+export const KUBE_PROXY_TABLE = 'kube-proxy';
+
+/** Tables that serve Services in one family. */
+export function nftTables(
+  family: IpFamily,
+  names: readonly string[] = [TABLE, KUBE_PROXY_TABLE],
+): Leftover {
+  return (attempt) =>
+    attempt.remove(`nf_tables, ${family}`, async () => {
+      const tables = await deleteTables([family], names);
+      if (tables.length > 0) attempt.removed.push({ family, tables });
+    });
+}
+
+/**
+ * Deletes tables with all that is in them. By netlink: nft need not be there, and would list what others have.
+ * @returns the names of those that were there.
+ * @throws NftRefusedError, NetlinkError
+ */
+export async function deleteTables(
+  families: readonly IpFamily[],
+  names: readonly string[],
+): Promise<string[]> {
+  const numbers = families.map(addressFamily);
+  const found = (await listTables()).filter(
+    ({ family, name }) => numbers.includes(family) && names.includes(name),
+  );
+  for (const table of found) await deleteTable(table);
+  return found.map(({ name }) => name);
+}
