@@ -11,7 +11,6 @@
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import type { NftChainRules } from '../netlink/nftables/types.ts';
-import { nftFamily } from '../nft/family.ts';
 import {
   ACCEPT,
   DROP,
@@ -33,7 +32,7 @@ import {
 } from '../nft/rule.ts';
 import { type Chain, type ChainOptions, REJECT, RESET_OR_DROP } from './chains.ts';
 import { localhostChains } from './localhost.ts';
-import { AFFINITY, affinityText, MAP_NAMES, mapText } from './maps.ts';
+import { AFFINITY, affinityText, MAP_NAMES, mapText, nftFamily } from './maps.ts';
 
 /** kube-proxy's nftables mode has one of its own name. */
 export const TABLE = 'portwide';

@@ -18,7 +18,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   iptables: ['api', 'endpoints', 'services', 'proxier', 'process', 'netlink'],
   ipvs: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'sync'],
   nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'nft', 'sync'],
-  policy: ['api', 'sync', 'netlink', 'nft', 'iptables'],
+  policy: ['api', 'sync', 'netlink', 'nft', 'nftables', 'iptables'],
   config: ['api', 'dns', 'iptables', 'ipvs', 'process'],
   metrics: ['api'],
   envvars: ['api'],

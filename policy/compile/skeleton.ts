@@ -20,7 +20,6 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { commentData } from '../../netlink/nftables/comment.ts';
 import type { NftChainRules, NftCounter, NftRule } from '../../netlink/nftables/tables.ts';
-import { nftFamily } from '../../nft/family.ts';
 import {
   ACCEPT,
   countIn,
@@ -32,6 +31,7 @@ import {
   ruleBytes,
   ruleText,
 } from '../../nft/rule.ts';
+import { nftFamily } from '../../nftables/maps.ts';
 import { DIRECTIONS, type Direction, type Outcome } from '../model/terms.ts';
 import {
   HAS_NO_PORTS,

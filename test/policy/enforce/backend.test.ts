@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
-import { nftFamily } from '../../../nft/family.ts';
+import { nftFamily } from '../../../nftables/maps.ts';
 import type { Learned, PolicyElement } from '../../../policy/compile/change.ts';
 import { waitFor } from '../../lab/wait.ts';
 import { type Inhabitant, type Namespace, sharedHome } from '../../netlink/namespace.ts';

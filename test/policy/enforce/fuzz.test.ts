@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { compareText } from '../../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
-import { nftFamily } from '../../../nft/family.ts';
+import { nftFamily } from '../../../nftables/maps.ts';
 import type { PolicyElement, PolicySetChain } from '../../../policy/compile/change.ts';
 import type { PeerSet } from '../../../policy/model/terms.ts';
 import { createNamespace, type Inhabitant, type Namespace } from '../../netlink/namespace.ts';
