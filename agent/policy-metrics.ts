@@ -1,4 +1,4 @@
-/** Where the metrics of network policy have their numbers from, at each scrape. */
+/** Reads the numbers for metrics of network policy at each scrape. */
 import { compareText } from '../api/collections.ts';
 import { POLICY_KINDS } from '../api/objects.ts';
 import type { Policy, PolicyKind } from '../api/policy-objects.ts';
@@ -25,7 +25,7 @@ export function policySources(parts: PolicyParts): PolicySources {
   const { model, applied, unreadable, learning, kernel, log } = parts;
   const families = [...kernel.families.keys()];
   return {
-    policies: () => countPolicies(model.policies()),
+    policies: () => countPolicies(model.policies.all()),
     unreadable: () => {
       const counts = unreadable();
       return POLICY_KINDS.map((kind) => ({ kind, count: counts.get(kind) ?? 0 }));
@@ -78,7 +78,7 @@ export function countPolicies(
     });
 }
 
-/** Packets that the kernel dropped for a queue that was full or a socket that was. */
+/** DNS packets that the kernel dropped because the queue or its socket was full. */
 async function queueDrops(): Promise<number> {
   const { dropped = 0, userDropped = 0 } = (await queueState(DNS_QUEUE)) ?? {};
   return dropped + userDropped;

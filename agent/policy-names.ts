@@ -19,7 +19,7 @@ type NamesOptions = Pick<
   'fqdnResolvers' | 'fqdnTtlFloor' | 'fqdnTtlCap' | 'iptablesVariant'
 >;
 
-/** Learns from the resolvers that were named; see `clusterDnsSink`. */
+/** Trusts the resolvers of `--fqdn-resolvers`; without any see `clusterDnsSink`. */
 export function createDnsLearning(
   store: PolicyKernel,
   options: NamesOptions,
@@ -44,7 +44,7 @@ export function createDnsLearning(
   return learning;
 }
 
-/** Has the cluster's DNS be the resolver. */
+/** Trusts the addresses of the cluster's DNS Service. */
 export function clusterDnsSink(learning: DnsLearning): ObjectSink {
   return {
     upsert(object) {

@@ -1,4 +1,4 @@
-/** What becomes of network policy, as log lines, metrics and Events. */
+/** Log lines, metrics and Events of network policy. */
 import type { InvalidObject } from '../api/errors.ts';
 import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
 import type { Policy, PolicyFault } from '../api/policy-objects.ts';
@@ -67,8 +67,8 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
 }
 
 /**
- * Tells of parts of a policy that fail closed, in the log and by a Warning Event on the policy: once, until
- * that is gone or is otherwise.
+ * Reports parts of a policy that fail closed, in the log and by a Warning Event on the policy. A part is
+ * reported once, until it is mended or fails for another reason.
  */
 export function tellOfFaults(
   { log, events }: Pick<PolicyObserverOptions, 'log' | 'events'>,

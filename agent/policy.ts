@@ -107,7 +107,7 @@ export function startPolicy(given: PolicyOptions): PolicyAgent {
     source: {
       takeChanges: () => {
         const changes = applied.takeChanges();
-        // Ahead of the changes in the backends' turns: lists that come with them have what is known.
+        // Queued in the backends before these changes, so that new lists have the known addresses at once.
         if (changes.length > 0) void learning.setNames(model.domainNames());
         return changes;
       },
@@ -127,7 +127,7 @@ export function startPolicy(given: PolicyOptions): PolicyAgent {
     // Not never, should that fail.
     othersLoaded: Promise.race([servicesLoaded, sleep(LOADING_MS, undefined, { ref: false })]),
   });
-  /** What an earlier agent learned is taken over before anything is enforced. */
+  /** Takes over what an earlier agent learned; to be done before anything is enforced. */
   const restore = async () => {
     void learning.setNames(model.domainNames());
     try {
@@ -141,7 +141,7 @@ export function startPolicy(given: PolicyOptions): PolicyAgent {
     upsert(object) {
       if (!isModelObject(object)) return;
       if ('faults' in object) {
-        tellOfFaults({ log, events }, model.policy(object.kind, object.key), object);
+        tellOfFaults({ log, events }, model.policies.get(object.kind, object.key), object);
       }
       model.upsert(object);
       enforcer.changed();
@@ -162,7 +162,7 @@ export function startPolicy(given: PolicyOptions): PolicyAgent {
     unreadable: (problem, object) => tellOfUnreadable(events, problem, object),
     stop: async () => {
       clearInterval(mending);
-      // First who writes by the other.
+      // Before the kernel that it writes to.
       await learning.close();
       await enforcer.stop();
       await kernel.close();

@@ -109,7 +109,7 @@ export function addPolicyCommand(program: Command): void {
           ? `${JSON.stringify(answer, undefined, 2)}\n`
           : textOf(answer, texts.to),
       );
-      for (const line of faultNotes(answer, model.policies())) note(line);
+      for (const line of faultNotes(answer, model.policies.all())) note(line);
       if (!isComplete)
         note('warning: the objects named above cannot be read, so the answer may be wrong');
       process.exitCode = isComplete && isCertain(answer) ? EXIT[answer.verdict] : EXIT.unknown;

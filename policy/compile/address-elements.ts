@@ -1,11 +1,11 @@
-/** Elements of sets that follow from what applies to an address. */
+/** Elements of sets for one address. */
 
 import type { NamedMember } from '../model/memberships.ts';
 import { type AddressEntry, NO_ENTRY } from '../model/model.ts';
 import { DIRECTIONS } from '../model/terms.ts';
 import type { PolicyElement } from './change.ts';
 
-/** Elements that an address has by an entry, but for those that it has by another one, too. */
+/** Elements that an address has with an entry, but not with the other one. */
 export function* elementsOf(
   address: string,
   entry: AddressEntry,

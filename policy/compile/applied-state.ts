@@ -1,4 +1,7 @@
-/** What the kernel was given: changes of the model become what each family has to do to follow them. */
+/**
+ * compile/ turns what applies into sets and chains. This file holds the state that was handed over for the
+ * kernel, and compares it with changes of the model.
+ */
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
@@ -12,7 +15,7 @@ import { isSameChain, policySetChain } from './policy-set-chain.ts';
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] extends readonly (infer E)[] ? E[] : T[K] };
 
-/** Nothing in the beginning. */
+/** Empty at first. */
 export class AppliedState {
   readonly #model: { takeChanges(): ModelChanges };
   readonly #families: readonly IpFamily[];
@@ -21,13 +24,13 @@ export class AppliedState {
   /** By number of the policy set. */
   readonly #chains = new Map<number, PolicySetChain>();
 
-  /** @param model whose changes only this object takes. */
+  /** @param model Nothing else may take its changes. */
   constructor(model: { takeChanges(): ModelChanges }, families: readonly IpFamily[] = IP_FAMILIES) {
     this.#model = model;
     this.#families = families;
   }
 
-  /** What families that are concerned have to do since the last call; from nothing, everything. */
+  /** What the kernel needs since the last call, for each family with a change; everything at the first. */
   takeChanges(): PolicyChange[] {
     const { lists, entries, policySets } = this.#model.takeChanges();
     const changes = this.#families.map(noChange);
@@ -67,8 +70,8 @@ export class AppliedState {
   }
 
   /**
-   * Everything that ought to be in force, as of the last `takeChanges`: what came since is in the
-   * next changes, and so not told twice. To be read before these are taken.
+   * All that should be in the kernel as of the last `takeChanges()`. Later changes are not in it. To be read
+   * before the next call.
    */
   all(family: IpFamily): PolicyState {
     return { chains: [...this.#chains.values()], elements: this.#elements(family) };

@@ -1,8 +1,7 @@
 /**
- * The words of `compile/` for the kernel, as the backend loads them: one table a family, a constant set of
- * sets, and one chain for each policy set and direction, with the rules of its policies in the order in
- * which they are judged, so that the first that matches decides. Chains and elements call the number of a
- * policy set its `profile`, as metrics do.
+ * What compile/ hands to enforce/: one table a family with a constant set of sets, and one chain for each
+ * policy set. A chain has the rules of its policies in the order of their priority: the first match decides.
+ * Chains and elements call the number of a policy set `profile`, as metrics do.
  *
  * For a packet that begins a connection, a base chain looks up the pod that sends it in `egress-pods`
  * and the pod that gets it in `ingress-pods`, and jumps to the chain of its policy set; what a chain

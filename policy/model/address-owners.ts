@@ -1,10 +1,10 @@
 /**
- * Which pod owns which address. Two pods have one for as long as the API is behind: an address goes from
- * a pod that has ended to a new one before its end is heard of. The one that was created later owns it.
+ * Which pod owns which address. For a while the API may show two pods with one address: it is given to a
+ * new pod before the watch reports the end of the old one. The pod that was created later owns it.
  */
 import { compareText } from '../../api/collections.ts';
 
-/** Who may have an address. */
+/** A pod that has an address, or a newer owner of it. */
 export interface Claimant {
   readonly pod: { readonly key: string; readonly creationTimestamp: string };
 }

@@ -1,4 +1,4 @@
-/** Lists of peers and of ports: what rules that say the same share. */
+/** Lists of peers and of ports. Rules with equal peers, or equal ports, share one list. */
 import { compareText, getOrCreate } from '../../api/collections.ts';
 import type { Peer, PodSelection, PortMatch, Selector } from '../../api/policy-objects.ts';
 import { normalizeRanges, type PortRange } from '../../api/ports.ts';
@@ -10,10 +10,10 @@ type NamedPortMatch = Extract<PortMatch, { name: string }>;
 interface SharedList {
   readonly number: ListNumber;
   readonly key: string;
-  /** Of pods: those that are peers, or whose named ports count. */
+  /** Pods that are peers, or whose named ports count. */
   readonly selections: readonly PodSelection[];
   uses: number;
-  /** It was fresh and has not been dropped since. */
+  /** Reported as fresh, and not as dropped since. */
   isLive: boolean;
 }
 
@@ -33,7 +33,7 @@ export interface PortList extends SharedList {
   readonly kind: 'ports';
   readonly ranges: readonly PortRange[];
   readonly names: readonly NamedPortMatch[];
-  /** The named ports of this node's pods count, and of no selections. */
+  /** Named ports of this node's pods count, instead of those of `selections`. */
   readonly isLocal: boolean;
   readonly sets: readonly PortSet[];
 }
@@ -42,19 +42,16 @@ export type List = PeerList | PortList;
 
 const EVERY_POD: readonly PodSelection[] = [{ namespaces: [], pods: [] }];
 
-/** What became of the lists since the last time. */
+/** Lists that came into use, or went out of use, since the last `settle()`. */
 export interface ListChanges {
   readonly fresh: readonly List[];
   readonly dropped: readonly List[];
 }
 
-/**
- * Lists by what they say, so that rules that say the same share one. A list has its number for as
- * long as a rule uses it, and no other list gets that number afterwards.
- */
+/** Lists by their content. A list keeps its number while a rule uses it; no other list gets that number later. */
 export class Lists {
   readonly #byKey = new Map<string, List>();
-  /** Their uses began or ended. */
+  /** Lists whose use count became 1 or 0 since the last `settle()`. */
   readonly #touched = new Set<List>();
   readonly #names = new Map<string, Set<ListNumber>>();
   #last = 0;
@@ -64,7 +61,7 @@ export class Lists {
     return this.#names;
   }
 
-  /** The list of some peers, to be released by whoever uses it no more. */
+  /** The list of these peers. The caller releases it. */
   peers(peers: readonly Peer[]): PeerList {
     const entries = new Map(peers.map((peer) => [peerKey(peer), peer]));
     const key = `peers ${[...entries.keys()].sort(compareText).join()}`;
@@ -88,7 +85,7 @@ export class Lists {
   }
 
   /**
-   * The list of some ports, to be released by whoever uses it no more.
+   * The list of these ports. The caller releases it.
    * @param peers Of the rule: named ports are looked for in pods that these select.
    */
   ports(
@@ -105,7 +102,7 @@ export class Lists {
     const names = [...new Map(named.map((port) => [nameKey(port), port])).values()].sort((a, b) =>
       compareText(nameKey(a), nameKey(b)),
     );
-    // A named port is the destination's.
+    // A named port is a port of the destination: for ingress a pod of this node.
     const isLocal = names.length > 0 && direction === 'ingress';
     const selections = names.length === 0 || isLocal ? [] : destinations(peers);
     const scopeKey = isLocal ? 'local' : selections.map(selectionKey).sort(compareText);
@@ -135,7 +132,7 @@ export class Lists {
     if (list.uses === 0) this.#touched.add(list);
   }
 
-  /** Takes lists in that are used now, and forgets those that are not any more. */
+  /** Forgets lists that are no longer used, and returns what changed since the last call. */
   settle(): ListChanges {
     const [fresh, dropped]: [List[], List[]] = [[], []];
     for (const list of this.#touched) {
@@ -176,7 +173,7 @@ function destinations(peers: readonly Peer[] | undefined): readonly PodSelection
   return selections?.length === peers?.length && selections !== undefined ? selections : EVERY_POD;
 }
 
-/** The same for what says the same, in whichever order it was written. */
+/** Equal for equal peers, whatever the order in which they were written. */
 function peerKey(peer: Peer): string {
   switch (peer.kind) {
     case 'pods':

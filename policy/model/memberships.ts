@@ -1,4 +1,4 @@
-/** Which lists the pods of a class are in, found by where these are. */
+/** Which lists the pods of a class are members of. */
 import { getOrCreate } from '../../api/collections.ts';
 import type { Labels } from '../../api/policy-objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
@@ -25,12 +25,12 @@ export interface Membership {
 const NONE: Membership = { peers: [], named: [] };
 
 export class Memberships {
-  /** Of classes for which it was worked out. */
+  /** Computed so far. */
   readonly #known = new WeakMap<PodClass, Membership>();
   readonly #selecting = new NamespaceIndex<List>();
   /** Lists of named ports of this node's pods. */
   readonly #local = new Set<PortList>();
-  /** Lists that reach a namespace, by its labels, which are others when it is relabelled. */
+  /** Lists that may select pods of a namespace, by its labels object, which a relabelling replaces. */
   #reaching = new WeakMap<Labels, readonly List[]>();
 
   of(pods: PodClass): Membership {
@@ -39,19 +39,19 @@ export class Memberships {
     );
   }
 
-  /** What pods of this class are in besides, on their own node. */
+  /** Lists of named ports that pods of this class are members of on their own node only. */
   localOf(pods: PodClass): readonly NamedMember[] {
     if (pods.namedPorts.length === 0) return [];
     return [...this.#local].flatMap((list) => namedMembers(list, pods));
   }
 
-  /** Their namespace was relabelled. */
+  /** Computes the membership anew at the next `of()`, because the namespace was relabelled. */
   forget(pods: PodClass): void {
     this.#known.delete(pods);
   }
 
   /**
-   * Brings memberships that are known already up to date.
+   * Updates memberships that were computed.
    * @param every All namespaces.
    * @param locals Classes of this node's pods.
    * @returns classes that are in other lists than before.
@@ -87,10 +87,10 @@ export class Memberships {
     return touched;
   }
 
-  /** @returns whether the pods are in other lists than before, as far as that was known. */
+  /** @returns whether a computed membership changed. */
   #revise(pods: PodClass, fresh: readonly List[], gone: ReadonlySet<ListNumber>): boolean {
     const before = this.#known.get(pods);
-    // To be worked out anyway, and whoever left it so knows that it concerns addresses.
+    // `of()` will compute it; the caller of `forget()` has touched the addresses.
     if (before === undefined) return false;
     const isLeft =
       before.peers.every((list) => !gone.has(list)) &&
@@ -106,7 +106,7 @@ export class Memberships {
     return now !== before;
   }
 
-  /** Worked out once for all classes of a namespace: a cluster has 10,000 of these, and lists by the hundred. */
+  /** Computed once for all classes of a namespace: a cluster has 10,000 classes and hundreds of lists. */
   #candidates(namespace: NamespaceState): readonly List[] {
     return getOrCreate(this.#reaching, namespace.labels, () =>
       [...this.#selecting.near(namespace.name)].filter((list) => reachesNamespace(list, namespace)),

@@ -1,4 +1,4 @@
-/** What applies to the pods of this node, kept up to date with the objects that sources hand over. */
+/** What applies to the pods of this node by the objects that sources hand over: model/ knows no sets, chains or kernel. */
 import { getOrCreate } from '../../api/collections.ts';
 import {
   type ApiObject,
@@ -8,7 +8,7 @@ import {
   type ObjectKey,
   POLICY_KINDS,
 } from '../../api/objects.ts';
-import type { Pod, Policy, PolicyKind, PolicyObject } from '../../api/policy-objects.ts';
+import type { Pod, PolicyObject } from '../../api/policy-objects.ts';
 import { Slices } from '../../sync/time-slice.ts';
 import { type List, Lists, type PeerList } from './lists.ts';
 import { Memberships, type NamedMember } from './memberships.ts';
@@ -19,7 +19,7 @@ import { type PolicySet, type PolicySetRules, PolicySets } from './policy-sets.t
 import { addressNumber, contains, type Range } from './ranges.ts';
 import type { Direction, ListNumber } from './terms.ts';
 
-/** What network policy goes by: Nodes too, which are peers. */
+/** Objects that network policy depends on. Nodes are peers. */
 export type ModelObject = PolicyObject | Node;
 
 export const MODEL_KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
@@ -50,7 +50,7 @@ export const NO_ENTRY: AddressEntry = {
   policySets: { ingress: undefined, egress: undefined },
 };
 
-/** What may be otherwise than when it was asked for last. */
+/** What may have changed since the last `takeChanges()`. */
 export interface ModelChanges {
   /** undefined: no rule names it any more. */
   readonly lists: ReadonlyMap<ListNumber, ListRanges | undefined>;
@@ -60,8 +60,8 @@ export interface ModelChanges {
 }
 
 /**
- * A change notes what it touches, and `takeChanges` works out that and no more: a pod costs its own
- * entries, a policy the sets that have it and lists that nobody had before.
+ * An object that changes marks what it touches, and `takeChanges` computes only that: a pod costs its own
+ * entries, a policy the sets that contain it and lists that no other rule uses.
  */
 export class PolicyModel {
   readonly #pods: Pods;
@@ -70,7 +70,8 @@ export class PolicyModel {
   readonly #lists = new Lists();
   readonly #memberships = new Memberships();
   readonly #policySets = new PolicySets(this.#lists);
-  /** Of pods of a class, by whether they are of this node, where that was worked out. */
+  readonly policies: Pick<PolicySets, 'get' | 'all'> = this.#policySets;
+  /** Computed so far, for pods of this node and of others. */
   #entries = {
     local: new WeakMap<PodClass, AddressEntry>(),
     remote: new WeakMap<PodClass, AddressEntry>(),
@@ -123,8 +124,8 @@ export class PolicyModel {
   }
 
   /**
-   * Works out ahead what the first changes need of each class, a bit at a time: of all pods of a cluster
-   * at once it would hold the event loop.
+   * Computes the membership of each class in time slices. Otherwise the first `takeChanges()` would block the
+   * event loop for all pods of the cluster.
    */
   async prepare(): Promise<void> {
     this.#settle();
@@ -137,7 +138,7 @@ export class PolicyModel {
     }
   }
 
-  /** What may be otherwise since the last call; at first, everything. */
+  /** What may have changed since the last call; everything at the first. */
   takeChanges(): ModelChanges {
     this.#settle();
     const changes = {
@@ -165,14 +166,6 @@ export class PolicyModel {
   domainNames(): ReadonlyMap<string, ReadonlySet<ListNumber>> {
     this.#settle();
     return this.#lists.names;
-  }
-
-  policy(kind: PolicyKind, key: ObjectKey): Policy | undefined {
-    return this.#policySets.get(kind, key);
-  }
-
-  policies(): Iterable<Policy> {
-    return this.#policySets.all();
   }
 
   pod(key: ObjectKey): Pod | undefined {
@@ -226,7 +219,7 @@ export class PolicyModel {
     return [...this.#memberships.of(pods).named, ...this.#memberships.localOf(pods)];
   }
 
-  /** Works out policy sets and lists. What follows for addresses is worked out as it is asked for. */
+  /** Updates policy sets and lists. Entries of addresses are computed when they are read. */
   #settle(): void {
     const { classes, sets } = this.#policySets.settle();
     for (const pods of classes) this.#touchEntries(pods);
@@ -282,7 +275,7 @@ export class PolicyModel {
     for (const address of addresses) this.#touchedAddresses.add(address);
   }
 
-  /** A namespace has other labels: everything about its pods may be otherwise. */
+  /** A relabelled namespace may change everything about its pods. */
   #touchClasses(classes: Iterable<PodClass>): void {
     for (const pods of classes) {
       this.#memberships.forget(pods);

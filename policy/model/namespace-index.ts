@@ -1,4 +1,4 @@
-/** Finds what selects pods by their namespaces, without a walk over all of it. */
+/** Finds policies or lists by the namespace of pods that they may select, without a walk over all of them. */
 import { getOrCreate } from '../../api/collections.ts';
 import type { PodSelection } from '../../api/policy-objects.ts';
 

@@ -21,7 +21,7 @@ export class Networks {
   readonly #groups = new Map<ObjectKey, CidrGroup>();
   /** Lists that select groups. */
   readonly #selecting = new Set<PeerList>();
-  /** Of those for which they were worked out. */
+  /** Computed so far. */
   readonly #networks = new Map<PeerList, ListRanges['networks']>();
 
   /** @returns the lists that the group was in, or is now. */

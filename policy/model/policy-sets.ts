@@ -21,10 +21,10 @@ export interface PolicySet {
 
 interface StoredPolicy {
   readonly id: string;
-  /** undefined: it is gone, and sets that it was in are about to go. */
+  /** undefined: it was deleted; `settle()` drops the sets that contain it. */
   policy: Policy | undefined;
   readonly sets: Set<PolicySet>;
-  /** Of directions in which a set has it. */
+  /** For directions in which a set contains it. */
   readonly rules: Partial<Record<Direction, readonly Rule[]>>;
 }
 
@@ -47,9 +47,9 @@ export class PolicySets {
   readonly #policies = new Map<string, StoredPolicy>();
   readonly #bySubject = new NamespaceIndex<StoredPolicy>();
   readonly #sets = new Map<string, PolicySet>();
-  /** By class of pods, of those with pods of this node. */
+  /** Sets of each class with pods of this node. */
   readonly #assigned = new Map<PodClass, Assignment>();
-  /** Classes to which other policies may apply than before. */
+  /** Classes whose sets may have changed. */
   readonly #unassigned = new Set<PodClass>();
   readonly #stale = new Set<StoredPolicy>();
   readonly #touched = new Set<PolicySet>();
@@ -85,12 +85,12 @@ export class PolicySets {
     for (const { policy } of this.#policies.values()) if (policy !== undefined) yield policy;
   }
 
-  /** Other policies may apply to pods of a class, or they are of this node only now, or no longer. */
+  /** Finds the sets of a class anew: policies, labels, or whether it has pods of this node may have changed. */
   touch(pods: PodClass): void {
     this.#unassigned.add(pods);
   }
 
-  /** What applies to those pods of a class that are of this node. */
+  /** The sets that judge the pods of a class on this node. */
   of(pods: PodClass): Assignment {
     return this.#assigned.get(pods) ?? NO_POLICIES;
   }
@@ -100,7 +100,7 @@ export class PolicySets {
     return this.#assigned.keys();
   }
 
-  /** The set for pods of a class, to be released; undefined where nothing applies to them. */
+  /** The set for pods of a class; the caller releases it. undefined: no policy applies. */
   acquire(pods: PodClass, direction: Direction): PolicySet | undefined {
     const policies = this.#applying(pods, direction);
     if (policies.length === 0) return undefined;
@@ -131,7 +131,7 @@ export class PolicySets {
    * @returns classes that have other sets than before, and sets that came, went, or may have other rules.
    */
   settle(): { readonly classes: readonly PodClass[]; readonly sets: readonly PolicySet[] } {
-    // First, so that all classes that a changed policy selects or selected have got their sets.
+    // First, so that sets that nobody needs after a change of policies are unused by now.
     const classes = [...this.#unassigned].filter((pods) => this.#assign(pods));
     this.#unassigned.clear();
     for (const set of this.#touched) if (set.uses === 0) this.#drop(set);
@@ -140,7 +140,7 @@ export class PolicySets {
       for (const direction of DIRECTIONS) {
         const before = stored.rules[direction];
         if (before === undefined) continue;
-        // Before the old ones go: what both name stays.
+        // Before the old rules release their lists: lists of both must stay.
         stored.rules[direction] = this.#rulesOf(stored, direction);
         releaseRules(before, this.#lists);
       }
@@ -159,7 +159,7 @@ export class PolicySets {
     const of = (tier: Policy['tier']) => inOrder.filter(({ policy }) => policy?.tier === tier);
     const rulesOf = (some: readonly StoredPolicy[]) =>
       some.flatMap(({ rules }) => rules[direction] ?? []);
-    // There is something of one of these only.
+    // A set has policies of only one of these tiers.
     const [isolating, baseline] = [of('NetworkPolicy'), of('Baseline')];
     return {
       admin: rulesOf(of('Admin')),
@@ -181,7 +181,7 @@ export class PolicySets {
     return now.ingress !== before.ingress || now.egress !== before.egress;
   }
 
-  /** What has a say on pods of a class: behind NetworkPolicies, nobody asks the Baseline tier. */
+  /** Policies that apply to pods of a class. The Baseline tier does not where a NetworkPolicy does. */
   #applying({ namespace, labels }: PodClass, direction: Direction): StoredPolicy[] {
     const applying: StoredPolicy[] = [];
     for (const stored of this.#bySubject.near(namespace.name)) {
@@ -211,7 +211,7 @@ export class PolicySets {
   #replace(stored: StoredPolicy, policy: Policy | undefined): void {
     for (const each of [stored.policy, policy]) {
       if (each === undefined) continue;
-      // Only pods that a policy selected, or selects now, can come under others by its change.
+      // A change of a policy concerns only pods that it selected before or selects now.
       for (const pods of this.#assigned.keys()) {
         if (selects(each.subject, pods.namespace, pods.labels)) this.#unassigned.add(pods);
       }
@@ -227,7 +227,7 @@ function idOf(kind: PolicyKind, key: ObjectKey): string {
   return `${kind} ${key}`;
 }
 
-/** A NetworkPolicy isolates by being there, the others say what their rules say. */
+/** A NetworkPolicy isolates pods even without rules; the others need a rule. */
 function speaksOf(policy: Policy, direction: Direction): boolean {
   const rules = policy[direction];
   return rules !== undefined && (policy.tier === 'NetworkPolicy' || rules.length > 0);

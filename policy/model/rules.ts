@@ -5,7 +5,7 @@ import type { Direction, Outcome } from './terms.ts';
 
 /** A rule that can match something, and where it comes from. */
 export interface Rule {
-  /** undefined: whoever. */
+  /** undefined: all. */
   readonly peers: PeerList | undefined;
   /** undefined: all ports of all protocols. */
   readonly ports: PortList | undefined;

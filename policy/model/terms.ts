@@ -1,4 +1,4 @@
-/** The words that all of the model uses, and `compile/` after it. */
+/** Terms that the files of model/ share with each other and with compile/. */
 
 export type Direction = 'ingress' | 'egress';
 export const DIRECTIONS: readonly Direction[] = ['ingress', 'egress'];
