@@ -11,7 +11,7 @@ import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { serve } from '../process/serve.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 
 export interface HealthOptions {
   /** Where `/healthz` and `/livez` are served; undefined: nowhere. */

@@ -26,8 +26,7 @@ export async function openIptablesMode(options: RunOptions, log: Logger): Promis
   const families = await usableIptables(options, log);
   return {
     families: families.map(({ family }) => family),
-    ports: [],
-    start: (podCidrs, _otherPorts, takeover) =>
+    start: (podCidrs, _monitor, takeover) =>
       startIptablesMode({ options, families, podCidrs, takeover, log }),
   };
 }

@@ -8,6 +8,7 @@ import { UnsupportedError } from '../netlink/core/error.ts';
 import { Ipvs, IpvsMissingError } from '../netlink/ipvs/ipvs.ts';
 import { UserError } from '../process/errors.ts';
 import type { Backend } from '../proxier/backend.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { type IptablesStart, localDetector } from './iptables-mode.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
@@ -17,8 +18,7 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Op
   const families = await usableIptables(options, log);
   return {
     families: families.map(({ family }) => family),
-    ports: [],
-    start: (podCidrs, _otherPorts, takeover) =>
+    start: (podCidrs, _monitor, takeover) =>
       startIpvsMode({ options, families, podCidrs, takeover, log }),
   };
 }
@@ -36,7 +36,7 @@ async function startIpvsMode(start: IptablesStart): Promise<Mode> {
         onWarning: (message: string) => log.warn({ family }, message),
       };
       const own = ipvsOptions(options, family, podCidrs, traits);
-      backends.push(await ipvsBackend(kernel, iptables, own));
+      backends.push(await ipvsBackend(kernel, iptables, own, systemTimers));
     }
     await setTimeouts(options);
   } catch (error) {

@@ -1,12 +1,10 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
-import { addressFamily } from '../netlink/core/address.ts';
 import { NfTables } from '../netlink/nftables/tables.ts';
-import { watchNftables } from '../netlink/nftables/watch.ts';
 import { type NftCommand, nftCommand } from '../nft/command.ts';
+import type { NftMonitor } from '../nft/monitor.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import { TABLE } from '../nftables/skeleton.ts';
 import { UserError } from '../process/errors.ts';
@@ -17,12 +15,6 @@ import { localDetector } from './iptables-mode.ts';
 import type { Mode, OpenMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
-
-/**
- * How long others' changes are not listened to after the first family has synced: for the other one,
- * and for kube-proxy's tables to go.
- */
-const LOADING_MS = 10_000;
 
 /**
  * `--proxy-mode nftables`. A family that the node cannot do is logged and left out.
@@ -48,9 +40,8 @@ export async function openNftablesMode(
   const tables = new Map(families.map((family) => [family, new NfTables(family, TABLE)]));
   return {
     families,
-    ports: [...tables.values()].map(({ port }) => port),
-    start: async (podCidrs, otherPorts, takeover) =>
-      start({ nft, options, tables, podCidrs, otherPorts, takeover, log }),
+    start: async (podCidrs, monitor, takeover) =>
+      start({ nft, options, tables, podCidrs, monitor, takeover, log }),
   };
 }
 
@@ -75,7 +66,7 @@ async function start({
   options,
   tables,
   podCidrs,
-  otherPorts,
+  monitor,
   takeover,
   log,
 }: {
@@ -83,7 +74,7 @@ async function start({
   options: RunOptions;
   tables: ReadonlyMap<IpFamily, NfTables>;
   podCidrs: readonly string[];
-  otherPorts: readonly number[];
+  monitor: NftMonitor;
   takeover: Takeover;
   log: Logger;
 }): Promise<Mode> {
@@ -93,9 +84,17 @@ async function start({
     const own = nftablesOptions(options, family, podCidrs, onWarning);
     backends.set(family, new NftBackend(table, nft, own));
   }
-  const unsynced = new Set(tables.keys());
-  const deletions: Promise<void>[] = [];
-  const loaded = Promise.withResolvers<void>();
+  const loaded = monitor.register({
+    families: [...tables.keys()],
+    tables: [TABLE],
+    changed: (family, what) => backends.get(family)?.disturbed(what),
+    listening: (family) => {
+      const backend = backends.get(family);
+      if (backend !== undefined) backend.hearsOthers = true;
+    },
+    deaf: (err) =>
+      log.warn({ err }, 'cannot hear of changes of nf_tables; they are looked for now and then'),
+  });
   return {
     backends: [...backends.values()],
     minSyncPeriod: options.nftablesMinSyncPeriod,
@@ -103,56 +102,8 @@ async function start({
     localhostProxyFamilies: [...tables.keys()].filter((family) =>
       namesLoopback(options.nodeportAddresses, family),
     ),
-    afterFirstSync: (family) => {
-      deletions.push(takeover.afterFirstSync(family));
-      if (unsynced.size === tables.size) {
-        // Not at once: a load takes the kernel twice as long while somebody listens, and for each chain
-        // and rule of a table that is deleted it keeps 4 KiB. Nor never, if the other family fails.
-        void Promise.race([loaded.promise, sleep(LOADING_MS, undefined, { ref: false })]).then(() =>
-          watchOthers({ nft, tables, otherPorts, backends, log }),
-        );
-      }
-      unsynced.delete(family);
-      if (unsynced.size > 0) return;
-      loaded.resolve(Promise.all(deletions).then(() => {}));
-    },
+    afterFirstSync: (family) => loaded(family, takeover.afterFirstSync(family)),
   };
-}
-
-/** Has backends hear of what others do to their tables. */
-function watchOthers({
-  nft,
-  tables,
-  otherPorts,
-  backends,
-  log,
-}: {
-  nft: NftCommand;
-  tables: ReadonlyMap<IpFamily, NfTables>;
-  otherPorts: readonly number[];
-  backends: ReadonlyMap<IpFamily, NftBackend>;
-  log: Logger;
-}): void {
-  try {
-    watchNftables({
-      silencedPorts: [...[...tables.values()].map(({ port }) => port), ...otherPorts],
-      ownPorts: () => nft.processIds,
-      onChange: ({ family: number, table, kind, isNew }) => {
-        const family = IP_FAMILIES.find((each) => addressFamily(each) === number);
-        if (table !== TABLE || family === undefined) return;
-        backends.get(family)?.disturbed(`${kind} ${isNew ? 'added' : 'deleted'} in table ${TABLE}`);
-      },
-      onOverrun: () => {
-        for (const backend of backends.values()) backend.disturbed('some notifications were lost');
-      },
-    });
-    for (const backend of backends.values()) backend.hearsOthers = true;
-  } catch (error) {
-    log.warn(
-      { err: error },
-      'cannot hear of changes of nf_tables; they are looked for now and then',
-    );
-  }
 }
 
 /** The nftables mode's options for one family, from the flags. */

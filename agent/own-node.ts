@@ -1,6 +1,6 @@
 import type { Node } from '../api/objects.ts';
 import type { Log } from '../process/log.ts';
-import type { Timers } from '../sync/loop.ts';
+import type { Timers } from '../sync/timers.ts';
 
 /** Milliseconds that the agent waits for its Node at the start; as kube-proxy (NodeManager). */
 const PATIENCE = 30_000;

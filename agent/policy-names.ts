@@ -9,7 +9,7 @@ import { FQDN_CACHE_DEFAULTS } from '../policy/fqdn/cache.ts';
 import { DnsLearning } from '../policy/fqdn/learning.ts';
 import type { MangleTable } from '../policy/fqdn/rules.ts';
 import type { ObjectSink } from '../sources/store.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 
 /** The Service of the cluster's DNS, by its name of old, which CoreDNS kept. */
 const CLUSTER_DNS = 'kube-system/kube-dns';

@@ -1,5 +1,4 @@
 /** Network policy in a running agent. */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
 import type { InvalidObject } from '../api/errors.ts';
@@ -9,6 +8,7 @@ import type { Events } from '../events/recorder.ts';
 import { definer } from '../metrics/define.ts';
 import { policyMetrics } from '../metrics/policy.ts';
 import { type NftCommand, nftCommand } from '../nft/command.ts';
+import type { NftMonitor } from '../nft/monitor.ts';
 import { AppliedState } from '../policy/compile/applied-state.ts';
 import { probeScript } from '../policy/compile/skeleton.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
@@ -18,7 +18,7 @@ import { UserError } from '../process/errors.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { policySources } from './policy-metrics.ts';
 import { clusterDnsSink, createDnsLearning } from './policy-names.ts';
@@ -50,8 +50,6 @@ export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Prom
   return { families, nft };
 }
 
-/** How long others' changes of nf_tables are at most not listened to, while Services are loaded. */
-const LOADING_MS = 10_000;
 /** Milliseconds between two looks at the rules that queue packets. Each is a run of iptables-save. */
 const MEND_PERIOD = 60_000;
 
@@ -59,10 +57,7 @@ export interface PolicyOptions {
   readonly open: OpenPolicy;
   readonly options: RunOptions;
   readonly nodeName: string;
-  /** Sockets of this process that change other tables. */
-  readonly otherPorts: readonly number[];
-  /** What serves Services has been loaded for the first time. */
-  readonly servicesLoaded: Promise<void>;
+  readonly monitor: NftMonitor;
   readonly registry: Registry;
   readonly log: Logger;
   readonly events: Events;
@@ -74,8 +69,6 @@ export interface PolicyOptions {
 export interface PolicyAgent {
   /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
   readonly sink: ObjectSink;
-  /** Of sockets that change nf_tables. */
-  readonly ports: readonly number[];
   /** An object that cannot be read; of any kind. */
   unreadable(problem: InvalidObject, object: UnreadableObject): void;
   /** What is enforced stays so. */
@@ -84,7 +77,7 @@ export interface PolicyAgent {
 
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(given: PolicyOptions): PolicyAgent {
-  const { open, options, nodeName, otherPorts, servicesLoaded, log, events } = given;
+  const { open, options, nodeName, monitor, log, events } = given;
   const { families, nft } = open;
   const kernel = new PolicyKernel({
     families,
@@ -123,9 +116,7 @@ export function startPolicy(given: PolicyOptions): PolicyAgent {
       },
     },
     timers: systemTimers,
-    otherPorts,
-    // Not never, should that fail.
-    othersLoaded: Promise.race([servicesLoaded, sleep(LOADING_MS, undefined, { ref: false })]),
+    monitor,
   });
   /** Takes over what an earlier agent learned; to be done before anything is enforced. */
   const restore = async () => {
@@ -158,7 +149,6 @@ export function startPolicy(given: PolicyOptions): PolicyAgent {
   };
   return {
     sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(learning), sink]),
-    ports: kernel.ports,
     unreadable: (problem, object) => tellOfUnreadable(events, problem, object),
     stop: async () => {
       clearInterval(mending);

@@ -7,7 +7,7 @@ import { NetlinkSocket } from '../netlink/core/socket.ts';
 import { NfTables } from '../netlink/nftables/tables.ts';
 import { TransactionWriter } from '../netlink/nftables/transaction.ts';
 import { watchNftables } from '../netlink/nftables/watch.ts';
-import { nftCommand } from '../nft/command.ts';
+import { nftCommand, nftProcessIds } from '../nft/command.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import type { Element } from '../nftables/element.ts';
 import { MAP_NAMES } from '../nftables/maps.ts';
@@ -85,7 +85,7 @@ async function startAgent(
   delay.disable();
   watchNftables({
     silencedPorts: [tables.port],
-    ownPorts: () => nft.processIds,
+    isOwn: (port) => nftProcessIds.has(port),
     onChange: ({ kind }) => fail(`somebody changed a ${kind}`),
     onOverrun: fail,
   });

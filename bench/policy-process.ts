@@ -6,11 +6,12 @@ import { runInNewContext } from 'node:vm';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { PolicyObject } from '../api/policy-objects.ts';
 import { nftCommand } from '../nft/command.ts';
+import { NftMonitor } from '../nft/monitor.ts';
 import { AppliedState } from '../policy/compile/applied-state.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { PolicyModel } from '../policy/model/model.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { POD_CIDR } from './cluster.ts';
 import { clusterPod, clusterPolicy, HERE, NAMESPACES, policyCluster } from './policy-cluster.ts';
 import type { PolicyChangeKind, PolicyJob, PolicyReport } from './policy-jobs.ts';
@@ -47,6 +48,7 @@ function createAgent() {
       learned: () => ({ elements: [], answers: [] }),
     },
     timers: systemTimers,
+    monitor: new NftMonitor(systemTimers),
     observer: {
       began: (family) => begun.add(family),
       unchanged: end,

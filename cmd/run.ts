@@ -38,6 +38,7 @@ import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics, startFamily } from '../metrics/metrics.ts';
 import { metricsHandler } from '../metrics/server.ts';
 import { watchAddresses } from '../netlink/route/address-watch.ts';
+import { NftMonitor } from '../nft/monitor.ts';
 import { takeLock } from '../process/lock.ts';
 import { createLog } from '../process/log.ts';
 import { setOomScore } from '../process/oom-score.ts';
@@ -53,7 +54,7 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { selectsLoopback } from '../services/node-port-addresses.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { Takeover } from '../takeover/takeover.ts';
 
 /**
@@ -99,7 +100,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const nodeName = effectiveNodeName(options);
   const kind = await pickMode(options, log);
   log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
-  const { families, ports, start } = await kind.open(options, log);
+  const { families, start } = await kind.open(options, log);
   const openedPolicy = options.networkPolicy ? await openPolicy(options) : undefined;
   const lock = await takeLock(log, stopping);
   if (lock === undefined) return;
@@ -200,14 +201,15 @@ async function run(texts: FlagTexts): Promise<void> {
   );
 
   const loaded = Promise.withResolvers<void>();
+  const monitor = new NftMonitor(systemTimers);
+  monitor.waitFor(loaded.promise);
   const policy =
     openedPolicy &&
     startPolicy({
       open: openedPolicy,
       options,
       nodeName,
-      otherPorts: ports,
-      servicesLoaded: loaded.promise,
+      monitor,
       registry: metrics.registry,
       log,
       events,
@@ -243,7 +245,7 @@ async function run(texts: FlagTexts): Promise<void> {
     log.warn({ setting }, `${setting} ${message}`);
   }
 
-  const mode = await start(podCidrs, policy?.ports ?? [], takeover);
+  const mode = await start(podCidrs, monitor, takeover);
   const { resetsTcp } = mode;
   if (resetsTcp) await warnOfStrictConntrack(log);
   // After the mode has started: mode ipvs turns it on.
@@ -309,6 +311,7 @@ async function run(texts: FlagTexts): Promise<void> {
   await source.stop();
   await watch.close();
   takeover.stop();
+  await monitor.close();
   await proxier.stop();
   await policy?.stop();
   await drained;

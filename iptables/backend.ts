@@ -72,6 +72,7 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     },
     loss: () => writer.loss(),
     numbers: () => ({ rules: ruleset.sizes }),
+    close: async () => {},
   };
 }
 

@@ -2,11 +2,13 @@
  * Session affinity is noted by packets, in maps from client and VIP to endpoint. Where an endpoint
  * goes, whatever leads clients to it has to be looked for there.
  */
+
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
+import { portKey } from '../nft/keys.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import type { Placed } from './compile.ts';
-import { endpointBytes, portKey } from './keys.ts';
+import { endpointBytes } from './keys.ts';
 import { AFFINITY, ipAffinity } from './maps.ts';
 
 /** What may be remembered at a VIP (and port). */

@@ -6,13 +6,14 @@ import {
   NftRefusedError,
 } from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
+import { dataText, keyText } from '../nft/element.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
-import { Slices } from '../sync/time-slice.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
 import { brokenLoyalties, type Loyalties, loyaltiesOf } from './affinity.ts';
 import { type Chain, isForNft } from './chains.ts';
 import type { Placed } from './compile.ts';
-import { dataText, type Element, elementOf, keyText } from './element.ts';
+import { type Element, elementOf } from './element.ts';
 import { brokenNotes, type Forgetting, forget } from './forgetting.ts';
 import { isInterval, overlapping } from './intervals.ts';
 import { localhostRejections } from './localhost.ts';
@@ -120,6 +121,10 @@ export class NftBackend implements Backend {
     return this.#localhostRejections;
   }
 
+  close(): Promise<void> {
+    return this.#tables.close();
+  }
+
   /** Somebody else changed the table. @param what in words for the log. */
   disturbed(what: string): void {
     if (this.#disturbance !== undefined) return;
@@ -151,12 +156,12 @@ export class NftBackend implements Backend {
 
   /** What changed, without holding the event loop. */
   async #taken(): Promise<Difference> {
-    const slices = new Slices();
+    const slice = new TimeSlice();
     const steps = this.#plan.taking();
     for (;;) {
       const { done, value } = steps.next();
       if (done === true) return value;
-      if (slices.isOver()) await slices.turn();
+      if (slice.isOver()) await slice.yield();
     }
   }
 
@@ -189,7 +194,7 @@ export class NftBackend implements Backend {
     const kernel = await this.#elements();
     const [sources, ranges, leads] = [new Pending(), new Pending(), new Pending()];
     const sticky: Placed[] = [];
-    const slices = new Slices();
+    const slice = new TimeSlice();
     const sizes = new Map<string, number>();
     let written = 0;
     let writing = Promise.resolve();
@@ -211,7 +216,7 @@ export class NftBackend implements Backend {
           const others = isInterval(element.map) ? ranges : sources;
           (isLead(element.map) ? leads : others).add(element, had !== undefined);
         }
-        if (slices.isOver()) await slices.turn();
+        if (slice.isOver()) await slice.yield();
       }
       if (sources.size > ELEMENTS_PER_TRANSACTION) await write(sources);
     }

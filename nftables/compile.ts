@@ -2,9 +2,11 @@
  * One Route to its elements, see `skeleton.ts` for what packets make of them. All-ports Routes differ
  * in that no key and no DNAT has a port, so that the packet keeps its own.
  */
+
 import { cidrContains } from '../api/addresses.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
+import { cidrBounds, hostCidr, portField, portKey } from '../nft/keys.ts';
 import type { Match, Route } from '../services/route.ts';
 import {
   ALLOWED,
@@ -22,7 +24,7 @@ import {
   rememberChain,
 } from './chains.ts';
 import type { Element } from './element.ts';
-import { cidrBounds, hostCidr, numberedEndpoints, portField, portKey } from './keys.ts';
+import { numberedEndpoints } from './keys.ts';
 import { localhostReject } from './localhost.ts';
 import type { MapName } from './maps.ts';
 

@@ -2,6 +2,7 @@
  * Deletes what packets noted of endpoints that went. Notes end by themselves at any time, and one that
  * has ended has the kernel refuse all that were to be deleted with it.
  */
+
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { IpFamily } from '../api/objects.ts';
 import { ENOENT } from '../netlink/core/error.ts';
@@ -11,8 +12,8 @@ import {
   type NftElement,
   NftRefusedError,
 } from '../netlink/nftables/tables.ts';
+import { keyText } from '../nft/element.ts';
 import { isBroken, type Loyalties, type Loyalty } from './affinity.ts';
-import { keyText } from './element.ts';
 import { widthOf } from './maps.ts';
 
 export interface Forgetting {

@@ -5,12 +5,12 @@
 import type { Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftCounter } from '../netlink/nftables/tables.ts';
+import { portKey } from '../nft/keys.ts';
 import { comesBy, countIn, goTo } from '../nft/rule.ts';
 import { loopbackAddress } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { type Chain, REJECT } from './chains.ts';
 import type { Element } from './element.ts';
-import { portKey } from './keys.ts';
 
 const UNSERVED = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
 

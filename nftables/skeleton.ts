@@ -20,6 +20,7 @@ import {
   IS_TRANSLATED,
   isMarked,
   MASQUERADE,
+  nftFamily,
   PORT_IS_ZERO,
   partsOf,
   protocolIs,
@@ -32,7 +33,7 @@ import {
 } from '../nft/rule.ts';
 import { type Chain, type ChainOptions, REJECT, RESET_OR_DROP } from './chains.ts';
 import { localhostChains } from './localhost.ts';
-import { AFFINITY, affinityText, MAP_NAMES, mapText, nftFamily } from './maps.ts';
+import { AFFINITY, affinityText, MAP_NAMES, mapText } from './maps.ts';
 
 /** kube-proxy's nftables mode has one of its own name. */
 export const TABLE = 'portwide';

@@ -1,5 +1,5 @@
 import { type AddressInfo, isIPv6, type Server } from 'node:net';
-import type { Timers } from '../sync/loop.ts';
+import type { Timers } from '../sync/timers.ts';
 
 /** Where to listen. */
 export interface BindAddress {

@@ -1,5 +1,5 @@
 import { trimHeap } from '../netlink/core/malloc.ts';
-import { systemTimers, type Timers } from '../sync/loop.ts';
+import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /** What decides whether memory is to be given back. */
 export interface MemoryProbe {

@@ -71,4 +71,6 @@ export interface Backend {
    * are rejected there; the kernel counts them.
    */
   localhostRejections?(): Promise<ReadonlyMap<Protocol, number>>;
+  /** Ends timers and sockets, when nothing is under way any more; the rules stay. */
+  close(): Promise<void>;
 }

@@ -1,4 +1,4 @@
-import { Slices } from '../../sync/time-slice.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
 import { align } from './attribute.ts';
 import { MESSAGE_HEADER, type Request } from './message.ts';
 import type { NetlinkSocket, Refusal } from './socket.ts';
@@ -44,16 +44,16 @@ function* batches(messages: Iterable<Weighted>, work: number): Generator<Request
   let batch: Request[] = [];
   let bytes = 0;
   let weight = 0;
-  const slices = new Slices();
+  const slice = new TimeSlice();
   for (const { request, weight: own } of messages) {
     const length = MESSAGE_HEADER + align(request.payload.length);
     const isFull = bytes + length > BYTES || weight + own > work || batch.length === MESSAGES;
-    if ((isFull || slices.isOver()) && batch.length > 0) {
+    if ((isFull || slice.isOver()) && batch.length > 0) {
       yield batch;
       batch = [];
       bytes = 0;
       weight = 0;
-      slices.restart();
+      slice.restart();
     }
     batch.push(request);
     bytes += length;

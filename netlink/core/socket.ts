@@ -1,4 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { SerialQueue } from '../../sync/serial-queue.ts';
 import { type Ack, readAck } from './ack.ts';
 import { emptyDatagram, firstPort, readDatagram } from './datagram.ts';
 import { check, joinGroup, openDescriptor, portOf, type SocketOptions } from './descriptor.ts';
@@ -49,7 +50,7 @@ export class NetlinkSocket {
   readonly #into = emptyDatagram();
   readonly #closing = Promise.withResolvers<never>();
   #closed: Promise<void> | undefined;
-  #queue: Promise<unknown> = Promise.resolve();
+  readonly #queue = new SerialQueue();
   #sequence = 0;
   /** An exchange ended early, so that answers to it may still come. */
   #stale = false;
@@ -180,18 +181,16 @@ export class NetlinkSocket {
     this.#watch?.close();
     this.#closing.reject(new NetlinkError('netlink socket closed', ECANCELED));
     // A call in the pool may still use the descriptor, whose number is free for others once closed.
-    await this.#queue;
+    await this.#queue.idle();
     libc().close(this.#fd);
   }
 
   #serialised<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#queue.then(() => {
+    return this.#queue.run(async () => {
       this.#checkOpen();
       if (this.#watch !== undefined) throw new TypeError('request on a socket that subscribed');
-      return work();
+      return await work();
     });
-    this.#queue = result.catch(() => undefined);
-    return result;
   }
 
   #checkOpen(): void {

@@ -1,5 +1,5 @@
 import type { IpFamily } from '../../api/objects.ts';
-import { Slices } from '../../sync/time-slice.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
 import { addressFormatter } from '../core/address.ts';
 import { sendAll, type Weighted } from '../core/batches.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
@@ -197,14 +197,14 @@ interface EncodedChange extends Weighted {
 /** Of everything before anything is sent, so that what cannot be encoded changes nothing. */
 async function encode(changes: readonly SetChange[]): Promise<EncodedChange[]> {
   const messages: EncodedChange[] = [];
-  const slices = new Slices();
+  const slice = new TimeSlice();
   for (const [position, { op, set, entry }] of changes.entries()) {
     for (const part of splitRange(entry)) {
       const { port = 0, portTo = port } = part;
       const request = entryRequest(op, set, part);
       messages.push({ position, request, weight: portTo - port + 1 });
     }
-    if (slices.isOver()) await slices.turn();
+    if (slice.isOver()) await slice.yield();
   }
   return messages;
 }

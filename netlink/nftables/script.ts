@@ -1,4 +1,4 @@
-import { Slices } from '../../sync/time-slice.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
 import type { NetlinkError } from '../core/error.ts';
 import type { Request } from '../core/message.ts';
 import type { Refusal } from '../core/socket.ts';
@@ -76,7 +76,7 @@ export class Script {
   /** The event loop gets turns meanwhile. */
   async write(steps: readonly NftStep[]): Promise<void> {
     const table = this.#table;
-    const slices = new Slices();
+    const slice = new TimeSlice();
     for (const step of steps) {
       if (step.action !== 'fill') continue;
       const chain = step.chain.name;
@@ -89,7 +89,7 @@ export class Script {
           this.#changes.push(step);
           for (const element of step.elements) {
             this.writer.write(step.action, step.set, element);
-            if (slices.isOver()) await slices.turn();
+            if (slice.isOver()) await slice.yield();
           }
           break;
         case 'fill': {
@@ -99,7 +99,7 @@ export class Script {
           for (const each of rules) {
             this.#append(newRuleRequest(table, chain, each), { chain, rule });
             rule += 1;
-            if (slices.isOver()) await slices.turn();
+            if (slice.isOver()) await slice.yield();
           }
           break;
         }

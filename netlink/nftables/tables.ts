@@ -1,4 +1,5 @@
 import type { IpFamily } from '../../api/objects.ts';
+import { SerialQueue } from '../../sync/serial-queue.ts';
 import { addressFamily } from '../core/address.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { EINTR, EINVAL, ENOENT, EPROTONOSUPPORT, hasErrno, NetlinkError } from '../core/error.ts';
@@ -60,18 +61,15 @@ export { type NftWatchOptions, watchNftables } from './watch.ts';
 const SEND_BUFFER = 256 << 20;
 const DUMP_ATTEMPTS = 5;
 
-/** What all clients of this thread do, one after the other. */
-let last: Promise<unknown> = Promise.resolve();
+const ports = new Set<number>();
+/** Of the sockets of all clients of this thread that are open: notifications of what they change bear these. */
+export const openPorts: ReadonlySet<number> = ports;
 
 /**
- * A change by one client, such as that of the other family, would interrupt what another dumps.
- * The kernel takes the transactions of a namespace one after the other in any case.
+ * What all clients of this thread do: a change by one, such as that of the other family, would interrupt
+ * what another dumps. The kernel takes the transactions of a namespace one after the other in any case.
  */
-function inTurn<T>(work: () => Promise<T>): Promise<T> {
-  const result = last.then(work);
-  last = result.catch(() => undefined);
-  return result;
-}
+const queue = new SerialQueue();
 
 /**
  * The elements of the sets and maps of one table, in the network namespace of the thread that
@@ -89,6 +87,7 @@ export class NfTables {
     this.#table = { family: addressFamily(family), name: table };
     tableRequest(this.#table);
     this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER });
+    ports.add(this.#socket.port);
   }
 
   /** Notifications of what is done here bear it. */
@@ -126,7 +125,7 @@ export class NfTables {
       await script.write(steps);
       return script.writer.finish();
     };
-    const [refusal] = await inTurn(() =>
+    const [refusal] = await queue.run(() =>
       named(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
     );
     if (refusal !== undefined) throw script.refused(refusal);
@@ -157,7 +156,7 @@ export class NfTables {
     for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
       if (attempt > 0) restart();
       const visited = () => named(operation, this.#visit(set, visit, attempt > 0));
-      if (await inTurn(visited)) return;
+      if (await queue.run(visited)) return;
     }
     throw new NetlinkError(operation, EINTR);
   }
@@ -171,7 +170,7 @@ export class NfTables {
     if (!(await this.#exists())) return undefined;
     const pick = (message: Message) => readChain(message, name);
     const dump = () => named(`chains of ${name}`, this.#socket.dump(chainsRequest(family), pick));
-    return await inTurn(dump);
+    return await queue.run(dump);
   }
 
   /**
@@ -183,7 +182,7 @@ export class NfTables {
     if (!(await this.#exists())) return undefined;
     const dump = () =>
       named(`sets of ${name}`, this.#socket.dump(setsRequest(this.#table), readSet));
-    return await existing(inTurn(dump));
+    return await existing(queue.run(dump));
   }
 
   /** The table's named counters; undefined when there is no such table. @throws NetlinkError */
@@ -193,7 +192,7 @@ export class NfTables {
     const pick = (message: Message) => readCounter(message, name);
     const dump = () =>
       named(`counters of ${name}`, this.#socket.dump(countersRequest(this.#table), pick));
-    return await inTurn(dump);
+    return await queue.run(dump);
   }
 
   /** Counts the transactions of the namespace, whoever makes them. @throws NetlinkError */
@@ -250,13 +249,14 @@ export class NfTables {
     const writer = new TransactionWriter(family, name);
     for (const request of requests) writer.append(request);
     const send = () => this.#socket.transaction(async () => writer.finish());
-    const [refusal] = await inTurn(() => named(`nf_tables transaction in ${name}`, send()));
+    const [refusal] = await queue.run(() => named(`nf_tables transaction in ${name}`, send()));
     if (refusal !== undefined) throw new NftRefusedError(refusal.error);
   }
 
   /** Fails what is under way with ECANCELED. */
-  close(): Promise<void> {
-    return this.#socket.close();
+  async close(): Promise<void> {
+    await this.#socket.close();
+    ports.delete(this.#socket.port);
   }
 
   /**

@@ -16,10 +16,10 @@ export interface NftWatchOptions {
    */
   readonly silencedPorts?: readonly number[];
   /**
-   * Other ports whose changes are not told, asked for each datagram; such as that of an `nft` that
+   * Whether what another port causes is not told, asked for each datagram; such as that of an `nft` that
    * this process runs: its process id, unless it has several sockets.
    */
-  readonly ownPorts?: () => ReadonlySet<number>;
+  readonly isOwn?: (port: number) => boolean;
 }
 
 /** linux/netfilter/nfnetlink.h */
@@ -38,7 +38,7 @@ const RECEIVE_BUFFER = 8 << 20;
  * @throws NetlinkError, such as EINVAL from a kernel without nf_tables.
  */
 export function watchNftables(options: NftWatchOptions): { close(): Promise<void> } {
-  const { onChange, onOverrun, silencedPorts = [], ownPorts } = options;
+  const { onChange, onOverrun, silencedPorts = [], isOwn } = options;
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { receiveBuffer: RECEIVE_BUFFER });
   const onMessages = (messages: readonly Message[]) => {
     for (const message of messages) {
@@ -49,8 +49,7 @@ export function watchNftables(options: NftWatchOptions): { close(): Promise<void
   };
   try {
     if (silencedPorts.length > 0) socket.silence(silencedPorts);
-    const isIgnored = ownPorts && ((port: number) => ownPorts().has(port));
-    socket.subscribe([NFNLGRP_NFTABLES], onMessages, onOverrun, isIgnored);
+    socket.subscribe([NFNLGRP_NFTABLES], onMessages, onOverrun, isOwn);
   } catch (error) {
     void socket.close();
     throw error;

@@ -26,12 +26,12 @@ import {
   DROP,
   goTo,
   IS_FROM_NODE,
+  nftFamily,
   partsOf,
   type Rule,
   ruleBytes,
   ruleText,
 } from '../../nft/rule.ts';
-import { nftFamily } from '../../nftables/maps.ts';
 import { DIRECTIONS, type Direction, type Outcome } from '../model/terms.ts';
 import {
   HAS_NO_PORTS,

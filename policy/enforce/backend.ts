@@ -4,7 +4,8 @@ import { addressFormatter } from '../../netlink/core/address.ts';
 import { ENOENT, hasErrno } from '../../netlink/core/error.ts';
 import { type NftCounter, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
-import { Slices } from '../../sync/time-slice.ts';
+import { SerialQueue } from '../../sync/serial-queue.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
 import { kernelChainNames, kernelChains } from '../compile/chains.ts';
 import type {
   FqdnEntry,
@@ -55,8 +56,8 @@ interface Lesson extends Learned {
 
 /**
  * Writes what it is told, one thing after the other, in the order of calls. It reads the kernel only
- * in `replaceAll`. After a failure, and when somebody else changed the table, it wants that
- * (`needsAll`): nothing less would bring the kernel to a state that is known.
+ * in `replaceAll`. After a failure, and when somebody else changed the table, it needs that: nothing less
+ * would bring the kernel to a state that is known.
  */
 export class PolicyBackend {
   readonly family: IpFamily;
@@ -64,8 +65,9 @@ export class PolicyBackend {
   readonly #nft: NftCommand;
   readonly #options: PolicyBackendOptions;
   readonly #now: () => number;
-  #queue: Promise<unknown> = Promise.resolve();
+  readonly #queue = new SerialQueue();
   #lesson: Lesson | undefined;
+  /** What the kernel has: not before `replaceAll`, nor after a failure or a change by others. */
   #isKnown = false;
   /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
   #isOurs = false;
@@ -85,11 +87,6 @@ export class PolicyBackend {
     this.#nft = nft;
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
-  }
-
-  /** Whether only `replaceAll` can tell what the kernel has afterwards. */
-  get needsAll(): boolean {
-    return !this.#isKnown;
   }
 
   /** Elements in the kernel, by set. */
@@ -116,7 +113,7 @@ export class PolicyBackend {
    * @throws PolicyRefusedError; NetlinkError when it is not known whether something was done.
    */
   apply(change: PolicyChange): Promise<void> {
-    return this.#inTurn(async () => {
+    return this.#queue.run(async () => {
       try {
         await this.#apply(change);
       } catch (error) {
@@ -138,7 +135,7 @@ export class PolicyBackend {
     this.#isReplacing = true;
     // What is learned from now on is not in `learned`: it must not join what is written before this.
     this.#lesson = undefined;
-    return this.#inTurn(async () => {
+    return this.#queue.run(async () => {
       // What others do from here on is for the next time.
       this.#isKnown = true;
       try {
@@ -176,7 +173,7 @@ export class PolicyBackend {
       waiting.answers.push(...answers);
       return waiting.done;
     }
-    const done = this.#inTurn(async () => {
+    const done = this.#queue.run(async () => {
       this.#lesson = undefined;
       await this.#learn(lesson);
     });
@@ -192,12 +189,12 @@ export class PolicyBackend {
    */
   forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
     this.#lesson = undefined;
-    return this.#inTurn(() => this.#forget({ elements, answers }));
+    return this.#queue.run(() => this.#forget({ elements, answers }));
   }
 
   /** What is kept of answers, with the time that they have left; nothing without a table. */
   answers(): Promise<FqdnEntry[]> {
-    return this.#inTurn(() => this.#readAnswers());
+    return this.#queue.run(() => this.#readAnswers());
   }
 
   /**
@@ -206,7 +203,7 @@ export class PolicyBackend {
    */
   async denied(): Promise<readonly Denied[]> {
     if (this.#isReplacing) return this.#denied;
-    return await this.#inTurn(async () => {
+    return await this.#queue.run(async () => {
       this.#denied = deniedBy((await this.#tables.main.counters()) ?? []);
       return this.#denied;
     });
@@ -240,12 +237,12 @@ export class PolicyBackend {
   }
 
   async #replaceAll({ chains, elements }: PolicyState, learned: Learned): Promise<number> {
-    const slices = new Slices();
+    const slice = new TimeSlice();
     const bySet = new Map<SetName, KernelElement[]>(SET_NAMES.map((set) => [set, []]));
     for (const origin of elements) {
       const { set, element } = placed(origin);
       bySet.get(set)?.push(element);
-      if (slices.isOver()) await slices.turn();
+      if (slice.isOver()) await slice.yield();
     }
     const sizes = new Map([...bySet].map(([set, { length }]) => [set, length]));
     const now = this.#now();
@@ -351,12 +348,6 @@ export class PolicyBackend {
   #explained(error: unknown, chains: readonly PolicySetChain[]): unknown {
     if (!(error instanceof NftRefusedError)) return error;
     return new PolicyRefusedError(this.family, error, chains);
-  }
-
-  #inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#queue.then(work);
-    this.#queue = result.catch(() => undefined);
-    return result;
   }
 }
 

@@ -23,7 +23,6 @@ export interface FamilyKernel {
 
 export class PolicyKernel {
   readonly families: ReadonlyMap<IpFamily, FamilyKernel>;
-  readonly nft: NftCommand;
 
   /** @throws NetlinkError */
   constructor({ families, nft, logGroup, onWarning }: PolicyKernelOptions) {
@@ -35,16 +34,7 @@ export class PolicyKernel {
         backend: new PolicyBackend(tables, nft, { family, logGroup, onWarning: warn }),
       };
     };
-    this.nft = nft;
     this.families = new Map(families.map((family) => [family, open(family)]));
-  }
-
-  /** Of the sockets that write, for others who listen to nf_tables. */
-  get ports(): readonly number[] {
-    return [...this.families.values()].flatMap(({ tables }) => [
-      tables.main.port,
-      tables.guard.port,
-    ]);
   }
 
   /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */

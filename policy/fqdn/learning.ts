@@ -5,7 +5,8 @@
  */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
-import { Runner, type Timers } from '../../sync/loop.ts';
+import { Loop } from '../../sync/loop.ts';
+import type { Timers } from '../../sync/timers.ts';
 import type { FqdnEntry, Learned, LearnedElement } from '../compile/change.ts';
 import type { ListNumber } from '../model/terms.ts';
 import { FqdnCache, type FqdnCacheOptions } from './cache.ts';
@@ -70,7 +71,7 @@ export class DnsLearning {
   readonly #cache: FqdnCache;
   readonly #thread: QueueThread;
   readonly #queue: number;
-  readonly #runners: readonly Runner[];
+  readonly #loops: readonly Loop[];
   /** undefined: not known yet. What an earlier agent left stays until then. */
   #patterns: ReadonlySet<string> | undefined;
   #resolvers: ReadonlySet<string> = new Set();
@@ -93,9 +94,9 @@ export class DnsLearning {
         observer.threadFailed(error);
       },
     });
-    this.#runners = tables.map((table) => {
+    this.#loops = tables.map((table) => {
       const run = () => this.#writeRules(table);
-      return new Runner({ run, minPeriod: 0, backoff: BACKOFF, timers });
+      return new Loop({ run, minPeriod: 0, backoff: BACKOFF, timers });
     });
     this.#expire();
   }
@@ -171,7 +172,7 @@ export class DnsLearning {
   /** The rules stay: packets bypass a queue that nobody has. */
   async close(): Promise<void> {
     this.#options.timers.clear(this.#expiry);
-    await Promise.all([this.#thread.stop(), ...this.#runners.map((runner) => runner.stop())]);
+    await Promise.all([this.#thread.stop(), ...this.#loops.map((loop) => loop.stop())]);
   }
 
   get #hasNames(): boolean {
@@ -192,10 +193,10 @@ export class DnsLearning {
   }
 
   #requestRules(): void {
-    for (const runner of this.#runners) runner.request();
+    for (const loop of this.#loops) loop.request();
   }
 
-  async #writeRules(table: MangleTable): Promise<boolean> {
+  async #writeRules(table: MangleTable): Promise<number | undefined> {
     try {
       const isWritten = await writeDnsRules(
         table,
@@ -203,7 +204,7 @@ export class DnsLearning {
         this.#queue,
       );
       this.#failing.delete(table.family);
-      return isWritten;
+      return isWritten ? 0 : undefined;
     } catch (error) {
       this.#failing.add(table.family);
       this.#options.observer.rulesFailed(table.family, error);

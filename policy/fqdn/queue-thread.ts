@@ -4,7 +4,7 @@
  */
 import { Worker } from 'node:worker_threads';
 import { closeLeftOver } from '../../netlink/nfqueue/queue.ts';
-import type { Timers } from '../../sync/loop.ts';
+import type { Timers } from '../../sync/timers.ts';
 import {
   COUNTS,
   type Count,

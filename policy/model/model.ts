@@ -9,7 +9,7 @@ import {
   POLICY_KINDS,
 } from '../../api/objects.ts';
 import type { Pod, PolicyObject } from '../../api/policy-objects.ts';
-import { Slices } from '../../sync/time-slice.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
 import { type List, Lists, type PeerList } from './lists.ts';
 import { Memberships, type NamedMember } from './memberships.ts';
 import { type ListRanges, Networks } from './networks.ts';
@@ -129,11 +129,11 @@ export class PolicyModel {
    */
   async prepare(): Promise<void> {
     this.#settle();
-    const slices = new Slices();
+    const slice = new TimeSlice();
     for (const { classes } of this.#pods.namespaces()) {
       for (const pods of classes.values()) {
         this.#memberships.of(pods);
-        if (slices.isOver()) await slices.turn();
+        if (slice.isOver()) await slice.yield();
       }
     }
   }

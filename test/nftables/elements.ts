@@ -1,7 +1,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
+import { cidrBounds, portKey } from '../../nft/keys.ts';
 import type { Element } from '../../nftables/element.ts';
-import { cidrBounds, portKey } from '../../nftables/keys.ts';
 import type { MapName } from '../../nftables/maps.ts';
 import { tableScript } from '../../nftables/text.ts';
 

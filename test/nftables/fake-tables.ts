@@ -1,4 +1,5 @@
 /** A table of nf_tables in memory that tells what is done to it, and refuses what the kernel would. */
+
 import type { IpFamily } from '../../api/objects.ts';
 import { EEXIST, ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import {
@@ -11,7 +12,7 @@ import {
 } from '../../netlink/nftables/tables.ts';
 import type { NftChainRules } from '../../netlink/nftables/types.ts';
 import { type NftCommand, NftError } from '../../nft/command.ts';
-import { dataText, keyText } from '../../nftables/element.ts';
+import { dataText, keyText } from '../../nft/element.ts';
 import { MAPS, type MapName } from '../../nftables/maps.ts';
 import { textsOf } from './elements.ts';
 
@@ -40,7 +41,14 @@ export class FakeTables {
   get tables(): NfTables {
     const used: Pick<
       NfTables,
-      'change' | 'visitElements' | 'chains' | 'sets' | 'counters' | 'replaceRules' | 'remove'
+      | 'change'
+      | 'visitElements'
+      | 'chains'
+      | 'sets'
+      | 'counters'
+      | 'replaceRules'
+      | 'remove'
+      | 'close'
     > = {
       change: async (changes) => this.#change(changes),
       visitElements: async (set, visit, restart) => {
@@ -53,6 +61,7 @@ export class FakeTables {
           visit(this.#read(element));
         }
       },
+      close: async () => {},
       chains: async () => (this.#isThere() ? [...this.chains.keys()] : undefined),
       sets: async () => (this.#isThere() ? [...this.sets.keys()].map(setNamed) : undefined),
       counters: async () =>
@@ -78,7 +87,6 @@ export class FakeTables {
   /** Runs declarations; a set `other` makes it refuse, as one of another kind does. */
   get nft(): NftCommand {
     return {
-      processIds: new Set(),
       check: async () => {},
       run: async (script) => {
         if (script.includes('delete table')) {

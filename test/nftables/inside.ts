@@ -1,10 +1,11 @@
 /** What is done with the nftables mode inside a namespace of a test. */
+
 import { spawnSync } from 'node:child_process';
 import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftElement } from '../../netlink/nftables/tables.ts';
 import { type NftCommand, nftCommand } from '../../nft/command.ts';
+import { dataText, keyText } from '../../nft/element.ts';
 import { NftBackend } from '../../nftables/backend.ts';
-import { dataText, keyText } from '../../nftables/element.ts';
 import { MAP_NAMES } from '../../nftables/maps.ts';
 import { rulesOf, TABLE } from '../../nftables/skeleton.ts';
 import type { NodeFacts } from '../../proxier/backend.ts';

@@ -11,11 +11,12 @@ import type {
   Selector,
 } from '../../api/policy-objects.ts';
 import { nftCommand } from '../../nft/command.ts';
+import { NftMonitor } from '../../nft/monitor.ts';
 import { AppliedState } from '../../policy/compile/applied-state.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../../policy/enforce/kernel.ts';
 import { PolicyModel } from '../../policy/model/model.ts';
-import { systemTimers } from '../../sync/loop.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { Random } from '../random.ts';
 import type { Change } from './generated.ts';
 import { group, HERE, labelled, namespace, pod, type TestObject, THERE } from './objects.ts';
@@ -180,6 +181,7 @@ export class Cluster {
 let model: PolicyModel | undefined;
 let kernel: PolicyKernel | undefined;
 let enforcer: Enforcer | undefined;
+let monitor: NftMonitor | undefined;
 let log: string[] = [];
 /** Families with changes that are not in the kernel. */
 const behind = new Set<IpFamily>();
@@ -207,6 +209,7 @@ export const churn = {
     begun.clear();
     model = new PolicyModel({ nodeName: HERE });
     const applied = new AppliedState(model);
+    monitor = new NftMonitor(systemTimers);
     kernel = new PolicyKernel({
       families: IP_FAMILIES,
       nft: nftCommand(),
@@ -220,6 +223,7 @@ export const churn = {
         learned: () => ({ elements: [], answers: [] }),
       },
       timers: systemTimers,
+      monitor,
       observer: {
         began: (family) => begun.add(family),
         unchanged: end,
@@ -259,6 +263,7 @@ export const churn = {
   churnLog: async (): Promise<readonly string[]> => log,
 
   async churnStop(): Promise<void> {
+    await monitor?.close();
     await enforcer?.stop();
     await kernel?.close();
     enforcer = undefined;

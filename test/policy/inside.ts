@@ -3,7 +3,8 @@ import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../nft/command.ts';
-import { keyText } from '../../nftables/element.ts';
+import { keyText } from '../../nft/element.ts';
+import { NftMonitor } from '../../nft/monitor.ts';
 import type {
   FqdnEntry,
   Learned,
@@ -18,7 +19,7 @@ import { Enforcer } from '../../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../../policy/enforce/kernel.ts';
 import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
 import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
-import { systemTimers } from '../../sync/loop.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { deleteTables } from '../../takeover/nft-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
 
@@ -60,6 +61,7 @@ let changes: PolicyChange[] = [];
 let learnt: Learned = NOTHING;
 let broken = false;
 let loaded = Promise.withResolvers<void>();
+let monitor = new NftMonitor(systemTimers);
 
 function agent(name: string): Agent {
   const found = agents.get(name);
@@ -230,7 +232,6 @@ export const policy = {
 
   policyAnswers: (name: string): Promise<FqdnEntry[]> => agent(name).backend.answers(),
   policyDenied: (name: string): Promise<readonly Denied[]> => agent(name).backend.denied(),
-  policyNeedsAll: async (name: string): Promise<boolean> => agent(name).backend.needsAll,
 
   policySizes: async (name: string): Promise<Record<string, number>> =>
     Object.fromEntries(agent(name).backend.sizes()),
@@ -271,6 +272,8 @@ export const policy = {
     waits = false,
   ): Promise<void> {
     loaded = Promise.withResolvers();
+    monitor = new NftMonitor(systemTimers);
+    if (waits) monitor.waitFor(loaded.promise);
     wanted = new Map(Object.entries(states) as [IpFamily, State][]);
     enforcerLog = [];
     learnt = NOTHING;
@@ -290,7 +293,7 @@ export const policy = {
         learned: () => learnt,
       },
       timers: systemTimers,
-      ...(waits ? { othersLoaded: loaded.promise } : {}),
+      monitor,
       observer: {
         began: () => {},
         unchanged: () => {},
@@ -332,6 +335,7 @@ export const policy = {
   enforcerLog: async (): Promise<readonly string[]> => enforcerLog,
 
   async enforcerStop(): Promise<void> {
+    await monitor.close();
     await enforcer?.stop();
     await kernel?.close();
     enforcer = undefined;

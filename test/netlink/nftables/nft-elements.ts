@@ -226,7 +226,7 @@ export const nft = {
       onChange: tell,
       onOverrun: (error) => process.send?.({ notice: 'overrun', code: error.message }),
       ...(ignored === 'silenced' ? { silencedPorts: ports } : {}),
-      ...(ignored === 'own' ? { ownPorts: () => new Set(ports) } : {}),
+      ...(ignored === 'own' ? { isOwn: (port: number) => ports.includes(port) } : {}),
     });
     await table.change(changes);
     const { port } = table;

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
-import { nftFamily } from '../../../nftables/maps.ts';
+import { nftFamily } from '../../../nft/rule.ts';
 import type { Learned, PolicyElement } from '../../../policy/compile/change.ts';
 import { waitFor } from '../../lab/wait.ts';
 import { type Inhabitant, type Namespace, sharedHome } from '../../netlink/namespace.ts';
@@ -91,9 +91,7 @@ for (const family of IP_FAMILIES) {
     });
 
     it('comes into being whole, and is equal when it is written again', async () => {
-      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
       await all(everything(family));
-      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), false);
       const before = await state();
       assert.deepEqual(await inhabitant.call('policySizes', 'agent'), {
         peers: 1,
@@ -280,7 +278,6 @@ for (const family of IP_FAMILIES) {
       // Of the guard nothing is missing, of the table itself the rules.
       await inhabitant.call('policyBreakOff', 'agent', 4);
       await assert.rejects(inhabitant.call('policyAll', 'agent', everything(family)), /broken off/);
-      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
       assert.deepEqual((await state())['chain forward'], []);
       const tables = async () => (await nft('list', 'tables', ip)).split('\n').sort();
       assert.deepEqual(await tables(), [
@@ -356,7 +353,6 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual([refused?.set, refused?.element], ['peers', peer(9, 9)]);
       assert.match(refused?.message ?? '', /"list":9.*delete peers .*ENOENT/);
       assert.deepEqual(await state(), before);
-      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
 
       await nft('delete', 'set', ip, 'portwide-policy', 'learned');
       const rule = chainRule({

@@ -1,9 +1,10 @@
 /** Whatever policies there may be, nft lists what was wanted, one step after the other. */
+
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { compareText } from '../../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
-import { nftFamily } from '../../../nftables/maps.ts';
+import { nftFamily } from '../../../nft/rule.ts';
 import type { PolicyElement, PolicySetChain } from '../../../policy/compile/change.ts';
 import type { PeerSet } from '../../../policy/model/terms.ts';
 import { createNamespace, type Inhabitant, type Namespace } from '../../netlink/namespace.ts';

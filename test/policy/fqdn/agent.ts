@@ -8,13 +8,14 @@ import { addressFormatter } from '../../../netlink/core/address.ts';
 import { queueState } from '../../../netlink/nfqueue/queue.ts';
 import { NfTables } from '../../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../../nft/command.ts';
+import { NftMonitor } from '../../../nft/monitor.ts';
 import type { FqdnEntry, PolicyElement } from '../../../policy/compile/change.ts';
 import { POLICY_TABLE } from '../../../policy/compile/skeleton.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../../../policy/enforce/kernel.ts';
 import type { FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
 import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
-import { systemTimers } from '../../../sync/loop.ts';
+import { systemTimers } from '../../../sync/timers.ts';
 import { offer } from '../../child.ts';
 import { chainRule, DENY_REST, peers, policySetChain } from '../fixtures.ts';
 
@@ -32,6 +33,7 @@ type Names = readonly (readonly [pattern: string, lists: readonly number[]])[];
 const RESOLVERS = 100;
 const LISTS = [1, 2];
 
+const monitor = new NftMonitor(systemTimers);
 let kernel: PolicyKernel;
 let enforcer: Enforcer;
 let learning: DnsLearning;
@@ -86,6 +88,7 @@ const functions = {
         deaf: say('deaf'),
       },
       timers: systemTimers,
+      monitor,
     });
     learning = new DnsLearning({
       store: {
@@ -197,6 +200,7 @@ const functions = {
 
   async close(): Promise<void> {
     await learning.close();
+    await monitor.close();
     await enforcer.stop();
     await kernel.close();
   },
