@@ -6,18 +6,18 @@ export type SocketAddress = string;
 /** What a packet carries. `data` is a view of the packet. */
 export type Segment = Datagram | TcpSegment;
 
-interface Datagram {
-  readonly protocol: 'UDP';
+interface Payload {
   readonly source: SocketAddress;
   readonly destination: SocketAddress;
   readonly data: Buffer;
 }
 
-export interface TcpSegment {
+interface Datagram extends Payload {
+  readonly protocol: 'UDP';
+}
+
+export interface TcpSegment extends Payload {
   readonly protocol: 'TCP';
-  readonly source: SocketAddress;
-  readonly destination: SocketAddress;
-  readonly data: Buffer;
   /** Of the first byte of `data`, or of the SYN. */
   readonly sequence: number;
   readonly syn: boolean;
