@@ -12,7 +12,7 @@ import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import type { Element } from '../nftables/element.ts';
 import { MAP_NAMES } from '../nftables/maps.ts';
 import { NftPlan } from '../nftables/plan.ts';
-import { declarations, rulesOf, TABLE } from '../nftables/skeleton.ts';
+import { declarations, fills, TABLE } from '../nftables/skeleton.ts';
 import { tableScript } from '../nftables/text.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { allPortsMember, cluster, member, NODE } from './cluster.ts';
@@ -113,7 +113,7 @@ async function netlink({ services, changes, script }: Job<'netlink'>): Promise<K
   const chains = [...plan.chains()];
   writeFileSync(script, tableScript(chains, wanted, 'IPv4'));
   await nft.run(declarations(chains, 'IPv4'));
-  await tables.replaceRules(rulesOf(chains));
+  await tables.transact(fills(chains));
 
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: 256 << 20 });
   const timed = async (packed: PackedMessages) => {

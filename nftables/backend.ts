@@ -1,12 +1,8 @@
 import type { Protocol } from '../api/objects.ts';
-import {
-  NFT_SET_FLAGS,
-  type NfTables,
-  type NftChange,
-  NftRefusedError,
-} from '../netlink/nftables/tables.ts';
+import { NFT_SET_FLAGS, type NftChange, NftRefusedError } from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
 import { dataText, keyText } from '../nft/element.ts';
+import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
@@ -23,7 +19,7 @@ import {
   affinitiesOf,
   countersOf,
   declarations,
-  rulesOf,
+  fills,
   standingChains,
   TABLE,
 } from './skeleton.ts';
@@ -52,7 +48,7 @@ const ELEMENTS_PER_TRANSACTION = 2_000;
 /** The nftables mode in one family. */
 export class NftBackend implements Backend {
   readonly family: Backend['family'];
-  readonly #tables: NfTables;
+  readonly #tables: RuleTable;
   readonly #nft: NftCommand;
   readonly #options: NftOptions;
   /** What somebody else did to the table since everything was compared. */
@@ -61,6 +57,7 @@ export class NftBackend implements Backend {
   /** Elements that were given to the kernel, by map. */
   #sizes = new Map<string, number>();
   #cleanupFailures = 0;
+  #isClosed = false;
   readonly #plan: NftPlan;
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
   /** Whether `disturbed` is called for whatever others do. */
@@ -68,7 +65,7 @@ export class NftBackend implements Backend {
   /** Maps that packets write, of those that are known to be there. */
   #affinities: ReadonlySet<string> = new Set();
 
-  constructor(tables: NfTables, nft: NftCommand, options: NftOptions) {
+  constructor(tables: RuleTable, nft: NftCommand, options: NftOptions) {
     this.family = options.family;
     this.#tables = tables;
     this.#nft = nft;
@@ -106,9 +103,9 @@ export class NftBackend implements Backend {
     return { elements: this.#sizes, cleanupFailures: this.#cleanupFailures };
   }
 
-  /** None before there is a table. If they cannot be read now: as they were at the last call. */
+  /** None before there is a table. If they cannot be read now, or no more: as they were at the last call. */
   async localhostRejections(): Promise<ReadonlyMap<Protocol, number>> {
-    if (!this.#options.rejectsOnLocalhost) return this.#localhostRejections;
+    if (!this.#options.rejectsOnLocalhost || this.#isClosed) return this.#localhostRejections;
     try {
       this.#localhostRejections = localhostRejections((await this.#tables.counters()) ?? []);
     } catch (error) {
@@ -121,8 +118,9 @@ export class NftBackend implements Backend {
     return this.#localhostRejections;
   }
 
-  close(): Promise<void> {
-    return this.#tables.close();
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await this.#tables.close();
   }
 
   /** Somebody else changed the table. @param what in words for the log. */
@@ -137,18 +135,18 @@ export class NftBackend implements Backend {
     const { chains, deletes, adds, afterwards, routes } = difference;
     // Before any element leads there: a packet under way may not see what comes with the element.
     await this.#declare(chains);
-    await this.#tables.replaceRules(rulesOf(chains));
+    await this.#tables.transact(fills(chains));
     const steps = stepsOf(difference, this.family);
     const broken = brokenLoyalties(
       loyaltiesOf(routes.flatMap(([before]) => before ?? [])),
       loyaltiesOf(routes.flatMap(([, after]) => after ?? [])),
     );
-    await this.#tables.change(changesIn(steps.ahead));
+    await this.#tables.transact(changesIn(steps.ahead));
     await this.#swap(steps.swap, broken);
-    await this.#tables.change(changesIn(steps.late));
+    await this.#tables.transact(changesIn(steps.late));
     // What is left of notes, and what packets that were under way noted since.
     if (broken.size > 0) await forget(this.#tables, broken, this.#forgetting(false));
-    await this.#tables.change(changesIn(steps.afterwards));
+    await this.#tables.transact(changesIn(steps.afterwards));
     for (const { map } of adds) count(this.#sizes, map, 1);
     for (const { map } of [...deletes, ...afterwards]) count(this.#sizes, map, -1);
     return deletes.length + adds.length + afterwards.length;
@@ -170,11 +168,11 @@ export class NftBackend implements Backend {
     const changes = changesIn(swap);
     const forgotten = await brokenNotes(this.#tables, broken, this.#forgetting(false));
     try {
-      await this.#tables.change([...changes, ...forgotten]);
+      await this.#tables.transact([...changes, ...forgotten]);
     } catch (error) {
       if (!(error instanceof NftRefusedError) || forgotten.length === 0) throw error;
       // One of those may have ended by itself meanwhile; whatever else it was is refused again.
-      await this.#tables.change(changes);
+      await this.#tables.transact(changes);
     }
   }
 
@@ -203,7 +201,7 @@ export class NftBackend implements Backend {
       written += pending.size;
       const changes = pending.take();
       await writing;
-      writing = this.#tables.change(changes);
+      writing = this.#tables.transact(changes);
       // Whoever awaits it next hears of it.
       writing.catch(() => {});
     };
@@ -226,7 +224,7 @@ export class NftBackend implements Backend {
     await writing;
     const chains = [...this.#plan.chains()];
     await this.#declare(chains);
-    await this.#tables.replaceRules(rulesOf(chains));
+    await this.#tables.transact(fills(chains));
     this.#makeWay(leads, kernel);
     await write(leads);
     await writing;
@@ -279,7 +277,7 @@ export class NftBackend implements Backend {
     const written = chains.map((chain) => (isForNft(chain) ? chain : { ...chain, rules: [] }));
     const script = tableScript(written, elements, this.family);
     await this.#nft.run(script);
-    await this.#tables.replaceRules(rulesOf(chains));
+    await this.#tables.transact(fills(chains));
     this.#affinities = affinitiesOf(chains);
     this.#sizes = new Map();
     for (const { map } of elements) count(this.#sizes, map, 1);
@@ -342,7 +340,7 @@ export class NftBackend implements Backend {
           ? []
           : [...keys.keys()].map((key) => elementOf(map, key, this.family)),
       );
-      await this.#tables.change(changesOf('delete', elements));
+      await this.#tables.transact(changesOf('delete', elements));
       removed += elements.length;
     }
     return removed;

@@ -10,7 +10,7 @@
  * Looked up by hash, a packet's way is as long with ten thousand Services as with one.
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
-import type { NftChainRules } from '../netlink/nftables/types.ts';
+import type { NftStep } from '../netlink/nftables/types.ts';
 import {
   ACCEPT,
   DROP,
@@ -161,10 +161,10 @@ export function rulesText(chains: readonly Chain[], family: IpFamily): string {
   ].join('\n');
 }
 
-/** The same for the kernel. */
-export function rulesOf(chains: Iterable<Chain>): NftChainRules[] {
+/** The same for the kernel, which makes chains that are not there. */
+export function fills(chains: Iterable<Chain>): NftStep[] {
   return [...chains].map(({ name, rules }) => ({
-    name,
-    rules: rules.map((rule) => ({ expressions: ruleBytes(rule) })),
+    action: 'fill',
+    chain: { name, rules: rules.map((rule) => ({ expressions: ruleBytes(rule) })) },
   }));
 }

@@ -1,31 +1,10 @@
-/** How long to wait after a failure, doubled with each one in a row. */
-export class Backoff {
-  readonly #limits: BackoffLimits;
-  #failures = 0;
-
-  constructor(limits: BackoffLimits) {
-    this.#limits = limits;
-  }
-
-  /** Milliseconds; 0 unless the last attempt failed. */
-  get wait(): number {
-    const { first, max } = this.#limits;
-    return this.#failures === 0 ? 0 : Math.min(first * 2 ** (this.#failures - 1), max);
-  }
-
-  /** @returns milliseconds to wait now. */
-  failed(): number {
-    this.#failures += 1;
-    return this.wait;
-  }
-
-  succeeded(): void {
-    this.#failures = 0;
-  }
-}
-
-/** Milliseconds after the first failure, and at most. */
-export interface BackoffLimits {
+/** Milliseconds to wait after the first failure, and at most. */
+export interface Backoff {
   readonly first: number;
   readonly max: number;
+}
+
+/** Milliseconds to wait after so many failures in a row: doubled with each; 0 after none. */
+export function backoffMs(failures: number, { first, max }: Backoff): number {
+  return failures === 0 ? 0 : Math.min(first * 2 ** (failures - 1), max);
 }

@@ -2,7 +2,7 @@
  * sync/ has what brings the kernel to the desired state step by step: loop, serial queue, timers, time slices.
  * This is the one loop; Services, network policy and the rules of the DNS queue are instances of it.
  */
-import { Backoff, type BackoffLimits } from './backoff.ts';
+import { type Backoff, backoffMs } from './backoff.ts';
 import type { Timers } from './timers.ts';
 
 export interface LoopOptions {
@@ -15,7 +15,9 @@ export interface LoopOptions {
   readonly run: (full: boolean) => Promise<number | undefined>;
   /** The rate limit: milliseconds a run, on average; two may follow each other at once, as in kube-proxy. */
   readonly minPeriod: number;
-  readonly backoff: BackoffLimits;
+  /** Milliseconds that a request waits for others, so that a burst of them is one run; default: none. */
+  readonly delay?: number;
+  readonly backoff: Backoff;
   readonly timers: Timers;
   /** Default: a full run comes only when it is asked for. */
   readonly checks?: Checks;
@@ -55,7 +57,6 @@ const RESYNC_PERIOD = 1000;
  */
 export class Loop {
   readonly #options: LoopOptions;
-  readonly #backoff: Backoff;
   #timer: unknown;
   #running: Promise<void> | undefined;
   /** Before `#running` is known: a run may ask for the next one before it waits for anything. */
@@ -74,10 +75,10 @@ export class Loop {
   #checking: Promise<void> | undefined;
   #resyncTimer: unknown;
   #resyncedAt = -Infinity;
+  #failures = 0;
 
   constructor(options: LoopOptions) {
     this.#options = options;
-    this.#backoff = new Backoff(options.backoff);
     this.#scheduleCheck();
   }
 
@@ -132,9 +133,9 @@ export class Loop {
 
   #schedule(): void {
     if (this.#stopped || this.#isRunning || this.#timer !== undefined) return;
-    const { minPeriod, timers } = this.#options;
-    const rest = Math.max((1 - this.#creditNow()) * minPeriod, this.#backoff.wait, 0);
-    const wait = this.#urgent ? 0 : rest;
+    const { minPeriod, delay = 0, backoff, timers } = this.#options;
+    const pause = Math.max(delay, backoffMs(this.#failures, backoff));
+    const wait = this.#urgent ? 0 : Math.max((1 - this.#creditNow()) * minPeriod, pause);
     // Also without a wait by timer: what arrives in the same turn goes into the same run.
     this.#timer = timers.set(() => {
       this.#timer = undefined;
@@ -168,10 +169,10 @@ export class Loop {
         const rest = hearsOthers ? FULL_PERIOD : Math.min(took * FULL_SHARE, FULL_PERIOD);
         if (full) this.#nextFull = timers.now() + rest;
       }
-      this.#backoff.succeeded();
+      this.#failures = 0;
     } catch {
       // `run` has reported it; what is left to do here is to come again.
-      this.#backoff.failed();
+      this.#failures += 1;
       this.#full = true;
       this.#requested = true;
     }

@@ -21,8 +21,6 @@ import type {
 export const NFNL_SUBSYS_NFTABLES = 10;
 export const NFNL_MSG_BATCH_BEGIN = 16;
 export const NFNL_MSG_BATCH_END = 17;
-/** Attribute of the former: the generation that must still be. */
-export const NFNL_BATCH_GENID = 1;
 /** struct nfgenmsg: u8 family, u8 version, u16 resource in network order. */
 export const NFGENMSG = 4;
 const NFGENMSG_RESOURCE = 2;
@@ -47,7 +45,6 @@ const NFT_MSG_GETSET = 10;
 const NFT_MSG_DELSET = 11;
 const NFT_MSG_GETSETELEM = 13;
 const NFT_MSG_NEWGEN = 15;
-const NFT_MSG_GETGEN = 16;
 const NFT_MSG_NEWOBJ = 18;
 const NFT_MSG_DELOBJ = 20;
 const NFT_MSG_NEWFLOWTABLE = 22;
@@ -82,7 +79,6 @@ const NFTA_SET_KEY_LEN = 5;
 const NFTA_SET_DATA_TYPE = 6;
 const NFTA_SET_DATA_LEN = 7;
 const NFT_DATA_VERDICT = 0xffffff00;
-const NFTA_GEN_ID = 1;
 
 export const NFTA_SET_ELEM_LIST_TABLE = 1;
 export const NFTA_SET_ELEM_LIST_SET = 2;
@@ -213,11 +209,6 @@ export function elementsRequest({ family, name }: NftTable, set: string): Reques
   ]);
 }
 
-/** Asks for the number of the generation. */
-export function generationRequest(): Request {
-  return get(NFT_MSG_GETGEN, NFPROTO_UNSPEC, []);
-}
-
 /** @returns undefined for a message of another kind. @throws MalformedMessage */
 export function readTable(message: Message): NftTable | undefined {
   if (!isType(message, NFT_MSG_NEWTABLE)) return undefined;
@@ -250,13 +241,6 @@ export function readSet(message: Message): NftSet | undefined {
     dataLength: number(NFTA_SET_DATA_LEN),
     verdicts: number(NFTA_SET_DATA_TYPE) === NFT_DATA_VERDICT,
   };
-}
-
-/** The answer to `generationRequest`. @throws MalformedMessage */
-export function readGeneration(message: Message): number | undefined {
-  if (!isType(message, NFT_MSG_NEWGEN)) return undefined;
-  const bytes = readAttributes(message.payload, NFGENMSG).get(NFTA_GEN_ID);
-  return bytes === undefined ? undefined : readNumber(bytes, 0, bytes.length, 4);
 }
 
 /**

@@ -26,8 +26,7 @@ export class NftRefusedError extends Error {
   readonly rule: number | undefined;
   /**
    * ENOENT: no such table, set, chain or, to delete, element; EEXIST, EBUSY: the key is there with
-   * other data; EINVAL: not of the set's kind; ENFILE: the set is full; ERESTART: another
-   * generation.
+   * other data; EINVAL: not of the set's kind; ENFILE: the set is full.
    */
   readonly errno: number;
   declare readonly cause: NetlinkError;
@@ -68,9 +67,9 @@ export class Script {
   /** Of messages that are no lists of elements. */
   readonly #about = new Map<number, Refused>();
 
-  constructor(table: NftTable, generation?: number) {
+  constructor(table: NftTable) {
     this.#table = table;
-    this.writer = new TransactionWriter(table.family, table.name, generation);
+    this.writer = new TransactionWriter(table.family, table.name);
   }
 
   /** The event loop gets turns meanwhile. */

@@ -14,10 +14,8 @@ import {
   elementsRequest,
   flushChainRequest,
   generationOf,
-  generationRequest,
   isElements,
   readChain,
-  readGeneration,
   readSet,
   readTable,
   setRequest,
@@ -30,8 +28,6 @@ import { NftRefusedError, Script } from './script.ts';
 import { TransactionWriter } from './transaction.ts';
 import {
   NFT_SET_FLAGS,
-  type NftChainRules,
-  type NftChange,
   type NftElement,
   type NftSet,
   type NftStep,
@@ -96,31 +92,22 @@ export class NfTables {
   }
 
   /**
-   * One atomic transaction: packets see all of it or nothing. Changes are made in their order, so
-   * that an element can be deleted and added with other data. To add an element that is there with
-   * the same data is no error; to delete one that is not there is. The event loop gets turns while
-   * it is encoded; the arrays must not be changed before the promise is settled.
+   * One atomic transaction: packets see all of it or nothing. Steps are made in their order, so
+   * that an element can be deleted and added with other data; but chains that are to be filled are made
+   * before anything else is done, so that rules and elements may name them. To add an element that is
+   * there with the same data is no error; to delete one that is not there is. The event loop gets turns
+   * while it is encoded; the arrays must not be changed before the promise is settled.
    *
    * The kernel does not take much care of concatenated intervals (seen on 6.18): it deletes the one
    * in which the key lies, whatever its ends, and it adds one that encloses another.
-   * @param generation What `generation` gave: if anything in nf_tables was changed since, in
-   * whatever table, the transaction is refused with ERESTART.
    * @throws NftRefusedError when nothing was done.
    * @throws RangeError, before anything is sent, for a name or a value that cannot be.
    * @throws NetlinkError when it is not known whether it was done.
    */
-  async change(changes: readonly NftChange[], generation?: number): Promise<void> {
-    await this.transact(changes, generation);
-  }
-
-  /**
-   * As `change`, with chains and rules in the same transaction. Chains that are to be filled are made
-   * before anything else is done, so that rules and elements may name them.
-   */
-  async transact(steps: readonly NftStep[], generation?: number): Promise<void> {
+  async transact(steps: readonly NftStep[]): Promise<void> {
     if (steps.every(isNothing)) return;
     const { name } = this.#table;
-    const script = new Script(this.#table, generation);
+    const script = new Script(this.#table);
     const pack = async () => {
       await script.write(steps);
       return script.writer.finish();
@@ -161,53 +148,25 @@ export class NfTables {
     throw new NetlinkError(operation, EINTR);
   }
 
-  /**
-   * The names of the table's chains; undefined when there is no such table.
-   * @throws NetlinkError
-   */
-  async chains(): Promise<string[] | undefined> {
+  /** The names of the table's chains; undefined when there is no such table. @throws NetlinkError */
+  chains(): Promise<string[] | undefined> {
     const { family, name } = this.#table;
-    if (!(await this.#exists())) return undefined;
-    const pick = (message: Message) => readChain(message, name);
-    const dump = () => named(`chains of ${name}`, this.#socket.dump(chainsRequest(family), pick));
-    return await queue.run(dump);
+    return this.#list('chains', chainsRequest(family), (message) => readChain(message, name));
   }
 
   /**
    * The table's sets and maps, anonymous ones included; undefined when there is no such table.
    * @throws NetlinkError
    */
-  async sets(): Promise<readonly NftSet[] | undefined> {
-    const { name } = this.#table;
-    if (!(await this.#exists())) return undefined;
-    const dump = () =>
-      named(`sets of ${name}`, this.#socket.dump(setsRequest(this.#table), readSet));
-    return await existing(queue.run(dump));
+  sets(): Promise<NftSet[] | undefined> {
+    return this.#list('sets', setsRequest(this.#table), readSet);
   }
 
   /** The table's named counters; undefined when there is no such table. @throws NetlinkError */
-  async counters(): Promise<readonly NftCounter[] | undefined> {
+  counters(): Promise<NftCounter[] | undefined> {
     const { name } = this.#table;
-    if (!(await this.#exists())) return undefined;
     const pick = (message: Message) => readCounter(message, name);
-    const dump = () =>
-      named(`counters of ${name}`, this.#socket.dump(countersRequest(this.#table), pick));
-    return await queue.run(dump);
-  }
-
-  /** Counts the transactions of the namespace, whoever makes them. @throws NetlinkError */
-  generation(): Promise<number> {
-    const generation = this.#socket.get(generationRequest(), readGeneration);
-    return named('nf_tables generation', generation);
-  }
-
-  /**
-   * Makes chains that are not there, and gives all of these just the rules that they are to have, in
-   * one transaction. What rules name must be there; chains may name each other.
-   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
-   */
-  async replaceRules(chains: readonly NftChainRules[]): Promise<void> {
-    await this.transact(chains.map((chain) => ({ action: 'fill', chain })));
+    return this.#list('counters', countersRequest(this.#table), pick);
   }
 
   /**
@@ -295,9 +254,16 @@ export class NfTables {
     return settled;
   }
 
-  async #exists(): Promise<boolean> {
+  async #list<T>(
+    what: string,
+    request: Request,
+    pick: (message: Message) => T | undefined,
+  ): Promise<T[] | undefined> {
+    const { name } = this.#table;
     const table = this.#socket.get(tableRequest(this.#table), readTable);
-    return (await existing(named(`table ${this.#table.name}`, table))) !== undefined;
+    if ((await existing(named(`table ${name}`, table))) === undefined) return undefined;
+    const dump = () => named(`${what} of ${name}`, this.#socket.dump(request, pick));
+    return await existing(queue.run(dump));
   }
 }
 

@@ -9,7 +9,6 @@ import {
 } from '../core/message.ts';
 import {
   NFGENMSG,
-  NFNL_BATCH_GENID,
   NFNL_MSG_BATCH_BEGIN,
   NFNL_MSG_BATCH_END,
   NFNL_SUBSYS_NFTABLES,
@@ -72,7 +71,7 @@ export interface RefusedElements {
 /**
  * Writes a transaction of nf_tables into one buffer, element by element:
  *
- *     BATCH_BEGIN [generation]
+ *     BATCH_BEGIN
  *     NEWSETELEM or DELSETELEM { table, set, { { key, key end, data }, ... } }, as many as it takes
  *     BATCH_END
  *
@@ -89,15 +88,11 @@ export class TransactionWriter {
   #length = 0;
   #elements = 0;
 
-  /**
-   * @param generation It has to be that still when the transaction arrives, or it fails (ERESTART).
-   * @throws RangeError for a name that no table can have.
-   */
-  constructor(family: number, table: string, generation?: number) {
+  /** @throws RangeError for a name that no table can have. */
+  constructor(family: number, table: string) {
     this.#family = family;
     this.#table = nameBytes(table);
     this.#message(NFNL_MSG_BATCH_BEGIN, 0, nfgenmsg(0, NFNL_SUBSYS_NFTABLES));
-    if (generation !== undefined) this.#u32(NFNL_BATCH_GENID, generation);
   }
 
   /** Messages so far, of which the first opens the transaction. */

@@ -33,8 +33,7 @@ const RECEIVE_BUFFER = 8 << 20;
  * That somebody listens is not free for those who make changes: the kernel makes a notification of
  * 4 KiB for each element, rule and so on, and holds them all until the transaction is done. Loading
  * 110,000 elements took twice as long (and 480 MB more in the kernel meanwhile), one element as long as ever.
- * So for a big load the watch is better closed, and `NfTables.generation` tells afterwards how many
- * transactions there were.
+ * So for a big load the watch is better closed.
  * @throws NetlinkError, such as EINVAL from a kernel without nf_tables.
  */
 export function watchNftables(options: NftWatchOptions): { close(): Promise<void> } {

@@ -13,6 +13,8 @@ export interface PolicyKernelOptions {
   readonly logGroup?: number | undefined;
   /** Something cannot be done, and the rest is. */
   readonly onWarning: (family: IpFamily, message: string) => void;
+  /** Default: of the kernel. */
+  readonly open?: (family: IpFamily) => PolicyTables;
 }
 
 /** One family. */
@@ -25,16 +27,22 @@ export class PolicyKernel {
   readonly families: ReadonlyMap<IpFamily, FamilyKernel>;
 
   /** @throws NetlinkError */
-  constructor({ families, nft, logGroup, onWarning }: PolicyKernelOptions) {
-    const open = (family: IpFamily): FamilyKernel => {
-      const tables = openPolicyTables(family);
+  constructor({
+    families,
+    nft,
+    logGroup,
+    onWarning,
+    open = openPolicyTables,
+  }: PolicyKernelOptions) {
+    const kernelOf = (family: IpFamily): FamilyKernel => {
+      const tables = open(family);
       const warn = (message: string) => onWarning(family, message);
       return {
         tables,
         backend: new PolicyBackend(tables, nft, { family, logGroup, onWarning: warn }),
       };
     };
-    this.families = new Map(families.map((family) => [family, open(family)]));
+    this.families = new Map(families.map((family) => [family, kernelOf(family)]));
   }
 
   /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */

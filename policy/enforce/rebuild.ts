@@ -14,6 +14,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftStep } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
+import type { RuleTable } from '../../nft/table.ts';
 import { kernelChains } from '../compile/chains.ts';
 import type { PolicySetChain } from '../compile/change.ts';
 import type { KernelElement } from '../compile/element.ts';
@@ -33,9 +34,9 @@ import {
 /** Of one family, by sockets of their own. */
 export interface PolicyTables {
   /** `POLICY_TABLE` */
-  readonly main: NfTables;
+  readonly main: RuleTable;
   /** `GUARD_TABLE`: stands in for that while it is made anew. */
-  readonly guard: NfTables;
+  readonly guard: RuleTable;
 }
 
 /** What the table is to hold. */
@@ -55,7 +56,7 @@ export function openPolicyTables(family: IpFamily): PolicyTables {
 }
 
 /** The table that judges packets; the guard where an agent was killed beside it. @throws NetlinkError */
-export async function inForce({ main, guard }: PolicyTables): Promise<NfTables> {
+export async function inForce({ main, guard }: PolicyTables): Promise<RuleTable> {
   return !(await isComplete(main)) && (await isComplete(guard)) ? guard : main;
 }
 
@@ -111,6 +112,6 @@ export function fill(chain: PolicyChain): NftStep {
 }
 
 /** Whether all that was wanted once was written to a table. @throws NetlinkError */
-export async function isComplete(tables: NfTables): Promise<boolean> {
+export async function isComplete(tables: RuleTable): Promise<boolean> {
   return (await tables.chains())?.includes(COMPLETE) === true;
 }

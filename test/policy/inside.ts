@@ -5,6 +5,7 @@ import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables/
 import { nftCommand } from '../../nft/command.ts';
 import { keyText } from '../../nft/element.ts';
 import { NftMonitor } from '../../nft/monitor.ts';
+import type { RuleTable } from '../../nft/table.ts';
 import type {
   FqdnEntry,
   Learned,
@@ -83,13 +84,13 @@ function breaking<Args extends unknown[], T>(
 
 /** One line for each transaction, such as `add peers 1, fill egress-7`. */
 function logging(tables: PolicyTables, log: string[], left: Agent['left']): PolicyTables {
-  for (const [name, each] of Object.entries(tables) as [string, NfTables][]) {
+  for (const [name, each] of Object.entries(tables) as [string, RuleTable][]) {
     const transact = breaking(left, each.transact.bind(each));
     each.delete = breaking(left, each.delete.bind(each));
-    each.transact = async (steps, generation) => {
+    each.transact = async (steps) => {
       const line = steps.map(stepText).filter((text) => text !== '');
       if (line.length > 0) log.push(`${name === 'main' ? '' : `${name}: `}${line.join(', ')}`);
-      await transact(steps, generation);
+      await transact(steps);
     };
   }
   return tables;
@@ -149,7 +150,7 @@ export const policy = {
 
   /** From now on the kernel seems to have no nflog. */
   async policyWithoutLog(name: string): Promise<void> {
-    for (const tables of Object.values(agent(name).tables) as NfTables[]) {
+    for (const tables of Object.values(agent(name).tables) as RuleTable[]) {
       const transact = tables.transact.bind(tables);
       tables.transact = async (steps) => {
         const known = steps.map((step): NftStep => {

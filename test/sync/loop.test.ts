@@ -4,12 +4,12 @@ import { type Checks, Loop } from '../../sync/loop.ts';
 import { FakeTimers } from './fake-timers.ts';
 
 /** A loop whose runs the test ends by hand. */
-function start(options: { minPeriod?: number; checks?: Checks } = {}) {
+function start(options: { minPeriod?: number; delay?: number; checks?: Checks } = {}) {
   const timers = new FakeTimers();
   const starts: number[] = [];
   const full: boolean[] = [];
   const ends: ((outcome: number | undefined | Error) => void)[] = [];
-  const { minPeriod = 1000, checks } = options;
+  const { minPeriod = 1000, delay = 0, checks } = options;
   const loop = new Loop({
     run: (isFull) => {
       starts.push(timers.now());
@@ -19,6 +19,7 @@ function start(options: { minPeriod?: number; checks?: Checks } = {}) {
       return promise;
     },
     minPeriod,
+    delay,
     backoff: { first: 500, max: 4000 },
     timers,
     ...(checks && { checks }),
@@ -131,6 +132,23 @@ describe('the loop', () => {
     loop.request();
     timers.advance(0);
     assert.deepEqual(starts, [0, 5]);
+  });
+
+  it('puts a burst of requests together, and comes no sooner after one in the middle', async () => {
+    const { timers, starts, loop, end } = start({ minPeriod: 0, delay: 50 });
+    loop.request();
+    timers.advance(40);
+    loop.request();
+    timers.advance(10);
+    assert.deepEqual(starts, [50]);
+    loop.request();
+    await end();
+    timers.advance(49);
+    assert.deepEqual(starts, [50]);
+    timers.advance(1);
+    await end(new Error('no'));
+    timers.advance(500);
+    assert.deepEqual(starts, [50, 100, 600]);
   });
 
   it('stops for good, after the run that is under way', async () => {
