@@ -25,15 +25,9 @@ export interface KernelChain extends PolicyChain {
   readonly lines: Iterable<KernelLine>;
 }
 
-/** The chain that packets of pods with a policy set are led to. */
-export function kernelChainName(direction: Direction, profile: number): string {
-  return `${direction}-${profile}`;
-}
-
-/** All chains that a policy set may have. */
+/** All chains that a policy set may have. Packets of its pods are led to the first. */
 export function kernelChainNames(direction: Direction, profile: number): [string, string] {
-  const name = kernelChainName(direction, profile);
-  return [name, `${name}-rest`];
+  return [`${direction}-${profile}`, `${direction}-${profile}-rest`];
 }
 
 /** The chains of a policy set, the one that packets are led to first. Lines are made as they are asked for. */

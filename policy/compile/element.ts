@@ -6,7 +6,7 @@ import { number } from '../../netlink/core/network.ts';
 import { commentData, NOTE_LIMIT, readComment } from '../../netlink/nftables/comment.ts';
 import type { NftElement } from '../../netlink/nftables/tables.ts';
 import type { Direction } from '../model/terms.ts';
-import { kernelChainName } from './chains.ts';
+import { kernelChainNames } from './chains.ts';
 import type { FqdnEntry, LearnedElement, PolicyElement } from './change.ts';
 import type { SetName } from './skeleton.ts';
 
@@ -30,7 +30,7 @@ function keyOf(origin: PolicyElement | LearnedElement): NftElement {
     case 'ingress-pods':
     case 'egress-pods': {
       const direction = origin.set.slice(0, -'-pods'.length) as Direction;
-      const chain = kernelChainName(direction, origin.profile);
+      const [chain] = kernelChainNames(direction, origin.profile);
       return { key: addressBytes(origin.address), data: { kind: 'jump', chain } };
     }
     case 'own': {

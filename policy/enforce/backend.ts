@@ -26,9 +26,9 @@ import {
   type SkeletonOptions,
 } from '../compile/skeleton.ts';
 import { DIRECTIONS, type Direction } from '../model/terms.ts';
-import { Lifetimes } from './lifetimes.ts';
 import { type Content, fill, inForce, type PolicyTables, rebuild } from './rebuild.ts';
 import { PolicyRefusedError } from './refusal.ts';
+import { SetTtls } from './set-ttls.ts';
 
 export interface PolicyBackendOptions extends SkeletonOptions {
   /** What cannot be done, while the rest is. */
@@ -48,7 +48,7 @@ export interface Denied {
 const LEARN_ATTEMPTS = 3;
 
 /** What waits to be learned, so that all of it becomes one transaction. */
-interface Lesson extends Learned {
+interface PendingLearn extends Learned {
   readonly elements: LearnedElement[];
   readonly answers: FqdnEntry[];
   readonly done: Promise<void>;
@@ -66,7 +66,7 @@ export class PolicyBackend {
   readonly #options: PolicyBackendOptions;
   readonly #now: () => number;
   readonly #queue = new SerialQueue();
-  #lesson: Lesson | undefined;
+  #pending: PendingLearn | undefined;
   /** What the kernel has: not before `replaceAll`, nor after a failure or a change by others. */
   #isKnown = false;
   /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
@@ -78,8 +78,8 @@ export class PolicyBackend {
   /** Names of profiles' chains. */
   #chains = new Set<string>();
   #sizes = new Map<SetName, number>();
-  readonly #learned = new Lifetimes('learned');
-  readonly #answers = new Lifetimes('answers');
+  readonly #learned = new SetTtls('learned');
+  readonly #answers = new SetTtls('answers');
 
   constructor(tables: PolicyTables, nft: NftCommand, options: PolicyBackendOptions) {
     this.family = options.family;
@@ -134,7 +134,7 @@ export class PolicyBackend {
   replaceAll(state: PolicyState, learned: Learned): Promise<number> {
     this.#isReplacing = true;
     // What is learned from now on is not in `learned`: it must not join what is written before this.
-    this.#lesson = undefined;
+    this.#pending = undefined;
     return this.#queue.run(async () => {
       // What others do from here on is for the next time.
       this.#isKnown = true;
@@ -167,18 +167,18 @@ export class PolicyBackend {
   }
 
   #learnInTurn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    const waiting = this.#lesson;
+    const waiting = this.#pending;
     if (waiting !== undefined) {
       waiting.elements.push(...elements);
       waiting.answers.push(...answers);
       return waiting.done;
     }
     const done = this.#queue.run(async () => {
-      this.#lesson = undefined;
-      await this.#learn(lesson);
+      this.#pending = undefined;
+      await this.#learn(pending);
     });
-    const lesson: Lesson = { elements: [...elements], answers: [...answers], done };
-    this.#lesson = lesson;
+    const pending: PendingLearn = { elements: [...elements], answers: [...answers], done };
+    this.#pending = pending;
     return done;
   }
 
@@ -188,7 +188,7 @@ export class PolicyBackend {
    * @throws PolicyRefusedError, NetlinkError
    */
   forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    this.#lesson = undefined;
+    this.#pending = undefined;
     return this.#queue.run(() => this.#forget({ elements, answers }));
   }
 

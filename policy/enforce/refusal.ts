@@ -1,10 +1,10 @@
+/** The kernel refused a part of a policy, and with it all that was to be written at the time. */
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { type KernelLine, kernelChains } from '../compile/chains.ts';
 import type { ChainRule, PolicySetChain } from '../compile/change.ts';
 import type { KernelElement } from '../compile/element.ts';
 
-/** The kernel refused a part of a policy, and with it all that was to be written at the time. */
 export class PolicyRefusedError extends Error {
   override readonly name = 'PolicyRefusedError';
   readonly family: IpFamily;

@@ -43,8 +43,7 @@ export class Inspector<Tag> {
 
   /** @param patterns Of names that matter. */
   setPatterns(patterns: readonly string[]): void {
-    this.#patterns = new NamePatterns();
-    for (const pattern of patterns) this.#patterns.set(pattern, true);
+    this.#patterns = new NamePatterns(patterns.map((pattern) => [pattern, true]));
   }
 
   /** @param resolvers Addresses, in bytes as an SocketAddress has them. */

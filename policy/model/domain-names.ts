@@ -12,6 +12,10 @@ export class NamePatterns<T> {
   /** By what comes after `*.`. */
   readonly #below = new Map<string, T>();
 
+  constructor(entries: Iterable<readonly [pattern: string, value: T]> = []) {
+    for (const [pattern, value] of entries) this.set(pattern, value);
+  }
+
   get size(): number {
     return this.#exact.size + this.#below.size;
   }

@@ -224,7 +224,8 @@ function fits(
   const { family, from, to, name, learned } = connection;
   const other = direction === 'egress' ? to : from;
   const isNamed = direction === 'egress' && name !== undefined;
-  if (isNamed && isOf(peers.names, name)) return 'yes';
+  if (isNamed && new NamePatterns(peers.names.map((each) => [each, each])).matches(name))
+    return 'yes';
   if (other !== undefined) {
     return model.hasPeer(peers, other, family) ? 'yes' : isLearned(peers, other, learned);
   }
@@ -256,10 +257,4 @@ function hasPort(
   return model
     .namedPortsAt(to)
     .some((named) => named.list === number && named.protocol === protocol && named.port === port);
-}
-
-function isOf(patterns: readonly string[], name: string): boolean {
-  const names = new NamePatterns<string>();
-  for (const pattern of patterns) names.set(pattern, pattern);
-  return names.matches(name);
 }

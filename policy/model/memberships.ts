@@ -63,15 +63,13 @@ export class Memberships {
   ): ReadonlySet<PodClass> {
     const touched = new Set<PodClass>();
     this.#reaching = new WeakMap();
-    for (const list of fresh) {
-      if (isLocal(list)) this.#local.add(list);
-      else this.#selecting.add(list, list.selections);
+    const changed = [...fresh, ...dropped];
+    for (const list of changed) {
+      if (!isLocal(list)) this.#selecting[list.isLive ? 'add' : 'delete'](list, list.selections);
+      else if (list.isLive) this.#local.add(list);
+      else this.#local.delete(list);
     }
-    for (const list of dropped) {
-      if (isLocal(list)) this.#local.delete(list);
-      else this.#selecting.delete(list, list.selections);
-    }
-    const isConcerned = [...fresh, ...dropped].some((list) => list.selections.length > 0);
+    const isConcerned = changed.some((list) => list.selections.length > 0);
     for (const namespace of isConcerned ? every() : []) {
       const isHere = (list: List) => reachesNamespace(list, namespace);
       const [come, gone] = [fresh.filter(isHere), dropped.filter(isHere)];
@@ -81,7 +79,7 @@ export class Memberships {
         if (this.#revise(pods, come, numbers)) touched.add(pods);
       }
     }
-    if ([...fresh, ...dropped].some(isLocal)) {
+    if (changed.some(isLocal)) {
       for (const pods of locals) if (pods.namedPorts.length > 0) touched.add(pods);
     }
     return touched;
