@@ -1,7 +1,6 @@
 /** Elements of sets for one address. */
 
-import type { NamedMember } from '../model/memberships.ts';
-import { type AddressEntry, NO_ENTRY } from '../model/model.ts';
+import { type AddressEntry, type NamedMember, NO_ENTRY } from '../model/memberships.ts';
 import { DIRECTIONS } from '../model/terms.ts';
 import type { PolicyElement } from './change.ts';
 

@@ -5,7 +5,8 @@
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
-import { type AddressEntry, type ModelChanges, NO_ENTRY } from '../model/model.ts';
+import { type AddressEntry, NO_ENTRY } from '../model/memberships.ts';
+import type { ModelChanges } from '../model/model.ts';
 import type { ListRanges } from '../model/networks.ts';
 import { addressText, missing, type Range } from '../model/ranges.ts';
 import type { ListNumber } from '../model/terms.ts';

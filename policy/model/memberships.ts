@@ -6,7 +6,7 @@ import type { List, ListChanges, PortList } from './lists.ts';
 import { NamespaceIndex } from './namespace-index.ts';
 import type { NamespaceState, PodClass } from './pods.ts';
 import { reaches, selects } from './selectors.ts';
-import type { ListNumber } from './terms.ts';
+import type { Direction, ListNumber } from './terms.ts';
 
 /** A port that a list names, of a pod. */
 export interface NamedMember {
@@ -16,26 +16,37 @@ export interface NamedMember {
   readonly port: number;
 }
 
-/** The lists that the pods of a class are in, wherever they run. */
-export interface Membership {
+/** All that applies to an address. Pods of one class share it. */
+export interface AddressEntry {
+  /** Lists of peers that the address is in. */
   readonly peers: readonly ListNumber[];
   readonly named: readonly NamedMember[];
+  /** The address of a pod of this node. */
+  readonly own: boolean;
+  /** Numbers of the policy sets that judge the pod; none for pods of other nodes. */
+  readonly policySets: Readonly<Record<Direction, number | undefined>>;
 }
 
-const NONE: Membership = { peers: [], named: [] };
+export const NO_ENTRY: AddressEntry = {
+  peers: [],
+  named: [],
+  own: false,
+  policySets: { ingress: undefined, egress: undefined },
+};
 
 export class Memberships {
   /** Computed so far. */
-  readonly #known = new WeakMap<PodClass, Membership>();
+  readonly #known = new WeakMap<PodClass, AddressEntry>();
   readonly #selecting = new NamespaceIndex<List>();
   /** Lists of named ports of this node's pods. */
   readonly #local = new Set<PortList>();
   /** Lists that may select pods of a namespace, by its labels object, which a relabelling replaces. */
   #reaching = new WeakMap<Labels, readonly List[]>();
 
-  of(pods: PodClass): Membership {
+  /** The entry of pods of this class on other nodes. */
+  of(pods: PodClass): AddressEntry {
     return getOrCreate(this.#known, pods, () =>
-      extended(NONE, pods, this.#candidates(pods.namespace)),
+      extended(NO_ENTRY, pods, this.#candidates(pods.namespace)),
     );
   }
 
@@ -45,13 +56,13 @@ export class Memberships {
     return [...this.#local].flatMap((list) => namedMembers(list, pods));
   }
 
-  /** Computes the membership anew at the next `of()`, because the namespace was relabelled. */
+  /** Computes the entry anew at the next `of()`, because the namespace was relabelled. */
   forget(pods: PodClass): void {
     this.#known.delete(pods);
   }
 
   /**
-   * Updates memberships that were computed.
+   * Updates entries that were computed.
    * @param every All namespaces.
    * @param locals Classes of this node's pods.
    * @returns classes that are in other lists than before.
@@ -85,7 +96,7 @@ export class Memberships {
     return touched;
   }
 
-  /** @returns whether a computed membership changed. */
+  /** @returns whether a computed entry changed. */
   #revise(pods: PodClass, fresh: readonly List[], gone: ReadonlySet<ListNumber>): boolean {
     const before = this.#known.get(pods);
     // `of()` will compute it; the caller of `forget()` has touched the addresses.
@@ -95,10 +106,10 @@ export class Memberships {
       before.named.every(({ list }) => !gone.has(list));
     const left = isLeft
       ? before
-      : {
-          peers: before.peers.filter((list) => !gone.has(list)),
-          named: before.named.filter(({ list }) => !gone.has(list)),
-        };
+      : entryOf(
+          before.peers.filter((list) => !gone.has(list)),
+          before.named.filter(({ list }) => !gone.has(list)),
+        );
     const now = extended(left, pods, fresh);
     this.#known.set(pods, now);
     return now !== before;
@@ -112,7 +123,7 @@ export class Memberships {
   }
 }
 
-function extended(membership: Membership, pods: PodClass, lists: Iterable<List>): Membership {
+function extended(entry: AddressEntry, pods: PodClass, lists: Iterable<List>): AddressEntry {
   const peers: ListNumber[] = [];
   const named: NamedMember[] = [];
   for (const list of lists) {
@@ -124,8 +135,12 @@ function extended(membership: Membership, pods: PodClass, lists: Iterable<List>)
     if (list.kind === 'peers') peers.push(list.number);
     else named.push(...namedMembers(list, pods));
   }
-  if (peers.length === 0 && named.length === 0) return membership;
-  return { peers: [...membership.peers, ...peers], named: [...membership.named, ...named] };
+  if (peers.length === 0 && named.length === 0) return entry;
+  return entryOf([...entry.peers, ...peers], [...entry.named, ...named]);
+}
+
+function entryOf(peers: readonly ListNumber[], named: readonly NamedMember[]): AddressEntry {
+  return peers.length + named.length > 0 ? { ...NO_ENTRY, peers, named } : NO_ENTRY;
 }
 
 /** The ports of pods that a list names, each once. */

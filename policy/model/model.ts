@@ -11,7 +11,7 @@ import {
 import type { Pod, PolicyObject } from '../../api/policy-objects.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import { type List, Lists, type PeerList } from './lists.ts';
-import { Memberships, type NamedMember } from './memberships.ts';
+import { type AddressEntry, Memberships, type NamedMember, NO_ENTRY } from './memberships.ts';
 import { type ListRanges, Networks } from './networks.ts';
 import { Nodes } from './nodes.ts';
 import { type PodClass, Pods, type Touched } from './pods.ts';
@@ -31,24 +31,6 @@ export function isModelObject(object: ApiObject): object is ModelObject {
 export function isModelKind(kind: Kind): kind is ModelObject['kind'] {
   return MODEL_KINDS.includes(kind);
 }
-
-/** All that applies to one address. Pods of one class share it. */
-export interface AddressEntry {
-  /** Lists of peers that the address is in. */
-  readonly peers: readonly ListNumber[];
-  readonly named: readonly NamedMember[];
-  /** It is a pod's of this node. */
-  readonly own: boolean;
-  /** Numbers of the policy sets that judge the pod. */
-  readonly policySets: Readonly<Record<Direction, number | undefined>>;
-}
-
-export const NO_ENTRY: AddressEntry = {
-  peers: [],
-  named: [],
-  own: false,
-  policySets: { ingress: undefined, egress: undefined },
-};
 
 /** What may have changed since the last `takeChanges()`. */
 export interface ModelChanges {
@@ -71,12 +53,8 @@ export class PolicyModel {
   readonly #memberships = new Memberships();
   readonly #policySets = new PolicySets(this.#lists);
   readonly policies: Pick<PolicySets, 'get' | 'all'> = this.#policySets;
-  /** Computed so far, for pods of this node and of others. */
-  #entries = {
-    local: new WeakMap<PodClass, AddressEntry>(),
-    remote: new WeakMap<PodClass, AddressEntry>(),
-  };
-
+  /** Entries of this node's pods, computed so far. */
+  readonly #localEntries = new WeakMap<PodClass, AddressEntry>();
   readonly #touchedAddresses = new Set<string>();
   readonly #touchedLists = new Map<ListNumber, List>();
   readonly #touchedSets = new Set<PolicySet>();
@@ -245,25 +223,17 @@ export class PolicyModel {
   }
 
   #entryOfPods(pod: Pod, pods: PodClass): AddressEntry {
-    return this.#pods.isLocal(pod)
-      ? getOrCreate(this.#entries.local, pods, () => this.#localEntry(pods))
-      : getOrCreate(this.#entries.remote, pods, () => this.#remoteEntry(pods));
-  }
-
-  #remoteEntry(pods: PodClass): AddressEntry {
-    const { peers, named } = this.#memberships.of(pods);
-    return peers.length + named.length > 0 ? { ...NO_ENTRY, peers, named } : NO_ENTRY;
-  }
-
-  #localEntry(pods: PodClass): AddressEntry {
-    const { peers, named } = this.#memberships.of(pods);
-    const { ingress, egress } = this.#policySets.of(pods);
-    return {
-      peers,
-      named: [...named, ...this.#memberships.localOf(pods)],
-      own: true,
-      policySets: { ingress: ingress?.number, egress: egress?.number },
-    };
+    const entry = this.#memberships.of(pods);
+    if (!this.#pods.isLocal(pod)) return entry;
+    return getOrCreate(this.#localEntries, pods, () => {
+      const { ingress, egress } = this.#policySets.of(pods);
+      return {
+        peers: entry.peers,
+        named: [...entry.named, ...this.#memberships.localOf(pods)],
+        own: true,
+        policySets: { ingress: ingress?.number, egress: egress?.number },
+      };
+    });
   }
 
   #touchPods({ addresses, classes }: Touched): void {
@@ -285,8 +255,7 @@ export class PolicyModel {
   }
 
   #touchEntries(pods: PodClass): void {
-    this.#entries.local.delete(pods);
-    this.#entries.remote.delete(pods);
+    this.#localEntries.delete(pods);
     for (const { pod } of pods.pods) this.#touchAddresses(pod.addresses);
   }
 

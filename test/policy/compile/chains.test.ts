@@ -17,7 +17,7 @@ function compiled(chain: PolicySetChain, family: IpFamily = 'IPv4'): Record<stri
   );
 }
 
-describe('the chains of a profile', () => {
+describe('the chains of a policy set', () => {
   it('look egress peers up by destination, ingress peers by source', () => {
     const rules = [chainRule({ peers: peers(3), ports: ports(7, 'ports', 'named-ports') })];
     assert.deepEqual(compiled(policySetChain('egress', 1, rules)), {
