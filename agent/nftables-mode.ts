@@ -1,3 +1,4 @@
+/** Mode nftables in a running agent. */
 import type { Logger } from 'pino';
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';

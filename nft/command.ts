@@ -1,3 +1,4 @@
+/** Runs nft: what declares tables, sets and chains is text for it. */
 import { ExecaError } from 'execa';
 import { ProgramTimeoutError, runProgram } from '../process/run-program.ts';
 

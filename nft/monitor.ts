@@ -23,7 +23,7 @@ export interface TableOwner {
 }
 
 /**
- * Says that a family of an owner has loaded; once for each.
+ * Says that a family of an owner has loaded, or failed to; what counts is the first time.
  * @param after what else is to be done first, such as the removal of another's table.
  */
 export type Loaded = (family: IpFamily, after?: Promise<void>) => void;
@@ -58,8 +58,10 @@ export class NftMonitor {
     const loads = new Map(owner.families.map((each) => [each, Promise.withResolvers<void>()]));
     for (const { promise } of loads.values()) this.waitFor(promise);
     return (family, after) => {
+      const load = loads.get(family);
+      if (!loads.delete(family)) return;
       this.#deadline ??= this.#timers.set(() => this.#listen(), LOADING_MS);
-      loads.get(family)?.resolve(after);
+      load?.resolve(after);
       this.#listening.promise.then(
         () => owner.listening(family),
         () => {}, // `deaf` was told.

@@ -1,4 +1,5 @@
 /**
+ * nft/ is what everybody shares who keeps tables of nf_tables: rules, elements, nft, the monitor, a fake.
  * What rules are made of, each part as nft writes it and as the kernel has it. The agent gives rules
  * to the kernel itself: nft 1.0.6 cannot add one that maps to address and port to a table that it
  * reads back ("conflicting protocols"), and dies of session affinity with IPv6. The text is for

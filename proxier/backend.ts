@@ -1,3 +1,4 @@
+/** What a proxy mode is to the proxier: one backend for each family. */
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 

@@ -1,3 +1,4 @@
+/** One family of the proxier: what is to be handed to its backend, and what follows when that has applied it. */
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import { type LocalhostNodePort, localhostNodePort } from '../services/localhost-node-port.ts';

@@ -1,8 +1,10 @@
+/** proxier/ brings what follows from the objects into the kernel: RouteTable, Proxier, and a backend for each family. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { familyOf, isLoopback } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { Loop } from '../sync/loop.ts';
+import { SerialQueue } from '../sync/serial-queue.ts';
 import type { Timers } from '../sync/timers.ts';
 import type { NodeFacts } from './backend.ts';
 import type { FamilyProxier, SyncReport } from './family-proxier.ts';
@@ -62,7 +64,7 @@ export class Proxier {
   readonly #loops: ReadonlyMap<FamilyProxier, Loop>;
   /** Asked for a sync since their last one began. */
   readonly #queued = new Set<FamilyProxier>();
-  #draining: Promise<void> | undefined;
+  readonly #drains = new SerialQueue();
   #addresses: readonly string[] | undefined;
 
   constructor(options: ProxierOptions) {
@@ -142,7 +144,8 @@ export class Proxier {
     this.#queued.delete(family);
     const started = timers.now();
     try {
-      await this.#drain();
+      // One at a time, for each family asks for it.
+      await this.#drains.run(() => this.#drain());
       let took: number | undefined;
       if (full || family.hasChanges) {
         const report = await family.sync(full);
@@ -161,15 +164,8 @@ export class Proxier {
     }
   }
 
-  /** Hands what changed to all families; one at a time, for both ask for it. */
-  #drain(): Promise<void> {
-    this.#draining ??= this.#drainOnce().finally(() => {
-      this.#draining = undefined;
-    });
-    return this.#draining;
-  }
-
-  async #drainOnce(): Promise<void> {
+  /** Hands what changed to all families. */
+  async #drain(): Promise<void> {
     const { table, families, observer, nodeIp } = this.#options;
     const nodeIps = [...(nodeIp === undefined ? [] : [nodeIp]), ...(table.node?.addresses ?? [])];
     for (const family of families) {

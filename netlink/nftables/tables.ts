@@ -1,3 +1,4 @@
+/** Reads and changes tables of nf_tables, one transaction at a time. */
 import type { IpFamily } from '../../api/objects.ts';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { addressFamily } from '../core/address.ts';

@@ -1,3 +1,4 @@
+/** Notifications of nf_tables, as they come from the kernel. */
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { MalformedMessage } from '../core/error.ts';
 import type { Message } from '../core/message.ts';

@@ -1,4 +1,4 @@
-/** Keeps the kernel at what the model wants, in all families. */
+/** policy/enforce/ brings network policy into the kernel; this keeps it there, in all families. */
 import type { IpFamily } from '../../api/objects.ts';
 import type { Loaded, NftMonitor } from '../../nft/monitor.ts';
 import { Loop } from '../../sync/loop.ts';
@@ -58,8 +58,6 @@ interface Member extends FamilyKernel {
 export class Enforcer {
   readonly #options: EnforcerOptions;
   readonly #members = new Map<IpFamily, Member>();
-  /** Families of which nothing was written yet, nor failed to be. */
-  readonly #unwritten: Set<IpFamily>;
   readonly #loaded: Loaded;
   #isStarted = false;
 
@@ -67,7 +65,6 @@ export class Enforcer {
   constructor(options: EnforcerOptions) {
     this.#options = options;
     const { families } = options.kernel;
-    this.#unwritten = new Set(families.keys());
     for (const [family, kernel] of families) {
       this.#members.set(family, this.#member(family, kernel));
     }
@@ -143,7 +140,7 @@ export class Enforcer {
       observer.failed(family, error);
       throw error;
     } finally {
-      if (this.#unwritten.delete(family)) this.#loaded(family);
+      this.#loaded(family);
     }
   }
 

@@ -46,29 +46,27 @@ export class PolicyKernel {
   }
 
   /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
-  async learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    await this.#forEach((backend, isOf) =>
-      backend.learn(elements.filter(isOf), answers.filter(isOf)),
-    );
+  learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+    return this.#inFamilies('learn', elements, answers);
   }
 
   /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
-  async forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    await this.#forEach((backend, isOf) =>
-      backend.forget(elements.filter(isOf), answers.filter(isOf)),
-    );
+  forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+    return this.#inFamilies('forget', elements, answers);
   }
 
   /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
   async answers(): Promise<FqdnEntry[]> {
-    return (await this.#forEach((backend) => backend.answers())).flat();
+    const all = [...this.families.values()].map(({ backend }) => backend.answers());
+    return (await Promise.all(all)).flat();
   }
 
   /** By family. @throws NetlinkError */
   async denied(): Promise<ReadonlyMap<IpFamily, readonly Denied[]>> {
-    return new Map(
-      await this.#forEach(async (backend) => [backend.family, await backend.denied()] as const),
+    const counts = [...this.families].map(
+      async ([family, { backend }]) => [family, await backend.denied()] as const,
     );
+    return new Map(await Promise.all(counts));
   }
 
   /** Elements in the kernel, by set. */
@@ -83,16 +81,15 @@ export class PolicyKernel {
     }
   }
 
-  #forEach<T>(
-    work: (
-      backend: PolicyBackend,
-      isOf: (each: { readonly address: string }) => boolean,
-    ) => Promise<T>,
-  ): Promise<T[]> {
-    return Promise.all(
-      [...this.families].map(([family, { backend }]) =>
-        work(backend, ({ address }) => familyOf(address) === family),
-      ),
-    );
+  async #inFamilies(
+    what: 'learn' | 'forget',
+    elements: readonly LearnedElement[],
+    answers: readonly FqdnEntry[],
+  ): Promise<void> {
+    const all = [...this.families].map(([family, { backend }]) => {
+      const isOf = ({ address }: { readonly address: string }) => familyOf(address) === family;
+      return backend[what](elements.filter(isOf), answers.filter(isOf));
+    });
+    await Promise.all(all);
   }
 }

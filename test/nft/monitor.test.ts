@@ -55,6 +55,7 @@ describe('the monitor of nf_tables', () => {
     await nextTurn();
     assert.deepEqual([sockets.length, log], [0, []]);
     b('IPv6');
+    b('IPv6');
     await nextTurn();
     assert.equal(sockets.length, 1);
     assert.deepEqual(log, [
