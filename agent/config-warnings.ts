@@ -1,8 +1,10 @@
+/** Warnings about settings that may not be as they were meant. */
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { mentionsFamily } from '../services/node-port-addresses.ts';
-import { nodeIpOverride } from './node-setup.ts';
+import type { Objects } from './context.ts';
+import { nodeIpOverride, warnOfBridge } from './node-setup.ts';
 
 export interface ConfigWarningOptions {
   readonly options: Pick<
@@ -15,7 +17,7 @@ export interface ConfigWarningOptions {
 }
 
 /** A setting that may not be as it was meant. */
-export interface ConfigWarning {
+interface ConfigWarning {
   readonly setting: string;
   readonly message: string;
 }
@@ -26,6 +28,15 @@ export interface ConfigWarning {
  */
 export function configWarnings(given: ConfigWarningOptions): ConfigWarning[] {
   return [...nodePortWarnings(given), ...clusterCidrWarnings(given)];
+}
+
+/** Logs what of the node and of the settings may keep Services from being served as meant. */
+export async function warnOfSettings(objects: Objects): Promise<void> {
+  const { openMode, table, log } = objects;
+  await warnOfBridge(openMode.families, log);
+  for (const { setting, message } of configWarnings({ ...objects, node: table.node })) {
+    log.warn({ setting }, `${setting} ${message}`);
+  }
 }
 
 function nodePortWarnings({ options, nodePorts, node }: ConfigWarningOptions): ConfigWarning[] {

@@ -1,10 +1,11 @@
+/** Watching a configuration file for content that an agent can start with. */
 import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import { readConfig } from '../config/configuration.ts';
 import type { ConfigFile } from '../config/notices.ts';
 import { systemTimers, type Timers } from '../sync/timers.ts';
 
-export interface ConfigWatchOptions {
+interface ConfigWatchOptions {
   readonly file: ConfigFile;
   /** Rejects for content that an agent would not start with, and says why. */
   readonly check: (content: string) => Promise<void>;
@@ -35,7 +36,7 @@ export interface ConfigWatchOptions {
  * @returns what ends it.
  */
 export function watchConfig(options: ConfigWatchOptions): () => void {
-  const { file, check, onChange, onUnusable, onProblem, settleMs = 50, pollMs = 5000 } = options;
+  const { file, onChange, onProblem, settleMs = 50, pollMs = 5000 } = options;
   const { onWait, onCancel, delayMs = () => 0, timers = systemTimers } = options;
   /** The delay of a change that was found; `isOver` once it has passed. */
   let wait: { readonly timer: unknown; isOver: boolean } | undefined;
@@ -51,13 +52,13 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
     watcher?.close();
   };
   const cancel = () => {
-    if (wait === undefined || ended) return;
+    if (wait === undefined) return;
     timers.clear(wait.timer);
     wait = undefined;
     onCancel?.();
   };
   /** A usable change is there. Further changes do not restart the delay, or a file that keeps changing would never apply. */
-  const found = () => {
+  const changeFound = () => {
     const milliseconds = wait === undefined ? delayMs() : 0;
     if (milliseconds > 0) {
       const timer = timers.set(() => {
@@ -72,46 +73,20 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
       onChange();
     }
   };
-  const tellOnce = (tell: (reason: string) => void, error: unknown) => {
-    const reason = error instanceof Error ? error.message : String(error);
-    if (!ended && reason !== lastProblem) tell(reason);
-    lastProblem = reason;
-  };
   let looks = 0;
   let lastLook = 0;
   const look = async () => {
     looks += 1;
     const number = looks;
-    /** Several may be under way; the result of one that a later one has overtaken is outdated. */
-    const isOutdated = () => {
-      if (number < lastLook) return true;
-      lastLook = number;
-      return false;
-    };
-    let content: string;
-    try {
-      content = await readConfig(file.path);
-    } catch (error) {
-      if (isOutdated()) return;
-      cancel();
-      return tellOnce(onProblem, error);
-    }
-    if (content === file.content) {
-      if (isOutdated()) return;
-      cancel();
-      lastProblem = undefined;
-      return;
-    }
-    try {
-      await check(content);
-    } catch (error) {
-      if (isOutdated()) return;
-      cancel();
-      return tellOnce(onUnusable, error);
-    }
-    if (isOutdated()) return;
-    lastProblem = undefined;
-    if (!ended) found();
+    const found = await lookAt(options);
+    // Several may be under way; the result of one that a later one has overtaken is outdated.
+    if (ended || number < lastLook) return;
+    lastLook = number;
+    const problem = typeof found === 'object' ? found.reason : undefined;
+    if (found !== 'usable') cancel();
+    if (typeof found === 'object' && problem !== lastProblem) found.tell(found.reason);
+    lastProblem = problem;
+    if (found === 'usable') changeFound();
   };
   const lookSoon = () => {
     if (ended) return;
@@ -125,6 +100,20 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
   );
   lookSoon(); // it may have changed since it was read
   return end;
+}
+
+/** What the file holds now: what was read, what an agent can start with, or a problem and who is told of it. */
+async function lookAt({ file, check, onProblem, onUnusable }: ConfigWatchOptions) {
+  let tell = onProblem;
+  try {
+    const content = await readConfig(file.path);
+    if (content === file.content) return 'unchanged';
+    tell = onUnusable;
+    await check(content);
+    return 'usable';
+  } catch (error) {
+    return { tell, reason: error instanceof Error ? error.message : String(error) };
+  }
 }
 
 /** @returns undefined when it cannot be watched, such as when inotify watches are used up. */

@@ -1,3 +1,4 @@
+/** Conntrack's limits and timeouts, as the settings have them. */
 import { readFile, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import type { RunOptions } from '../config/settings.ts';

@@ -1,3 +1,4 @@
+/** The health servers of a running agent: `/healthz`, `/livez` and health check node ports. */
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
@@ -12,38 +13,19 @@ import { serve } from '../process/serve.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { systemTimers } from '../sync/timers.ts';
+import type { AgentEvents } from './events.ts';
 
 export interface HealthOptions {
-  /** Where `/healthz` and `/livez` are served; undefined: nowhere. */
-  readonly bindAddress: RunOptions['healthzBindAddress'];
-  /** End the process when that address cannot be listened on (`--bind-address-hard-fail`). */
-  readonly hardFail: boolean;
-  /**
-   * `--nodeport-addresses`, in every mode: load balancers that pass packets through probe the VIP
-   * itself, which mode nftables, unlike its node ports, has to answer on.
-   */
-  readonly nodePortSelection: RunOptions['nodeportAddresses'];
+  readonly options: Pick<
+    RunOptions,
+    'healthzBindAddress' | 'bindAddressHardFail' | 'nodeportAddresses' | 'manifests'
+  >;
   /** Milliseconds. */
   readonly syncPeriod: number;
-  /** See `ProxyHealthOptions`. */
-  readonly needsNode: boolean;
   readonly missingInputs: () => readonly string[];
-  /** `/healthz` cannot be served; it is tried again, unless `hardFail` says to end. */
-  readonly onFailure: (error: Error) => void;
-  /** The health check node port of a Service cannot be served; it is tried again. */
-  readonly onServiceFailure: (service: ObjectKey, port: number, error: Error) => void;
-}
-
-/** The health servers of a running agent, and what they have to be told. */
-export interface AgentHealth {
-  /** See `ProxyHealth.begin`. */
-  begin(families: readonly IpFamily[]): void;
-  queued(family: IpFamily): void;
-  updated(family: IpFamily): void;
-  servicesChanged(changes: readonly ServiceHealth[]): void;
-  setNode(node: Node | undefined): void;
-  setNodeFacts(family: IpFamily, facts: NodeFacts): void;
-  close(): void;
+  readonly events: Pick<AgentEvents, 'startFailed' | 'nodeWarning'>;
+  readonly metrics: HealthMetrics;
+  readonly log: DebugLog;
 }
 
 type HealthMetrics = Pick<Metrics, 'healthz' | 'livez' | 'initialSyncComplete'>;
@@ -55,12 +37,14 @@ const NO_FACTS: NodeFacts = { addresses: [], primary: [] };
 /** How `/healthz` judges the agent. */
 export function proxyHealth(
   {
+    options,
     syncPeriod,
-    needsNode,
     missingInputs,
-  }: Pick<HealthOptions, 'syncPeriod' | 'needsNode' | 'missingInputs'>,
+  }: Pick<HealthOptions, 'options' | 'syncPeriod' | 'missingInputs'>,
   clock: Clock = systemClock,
 ): ProxyHealth {
+  // Manifests need not have the Node.
+  const needsNode = options.manifests === undefined;
   return new ProxyHealth({ timeout: PATIENCE * syncPeriod, clock, needsNode, missingInputs });
 }
 
@@ -68,13 +52,12 @@ export function proxyHealth(
  * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
  * that cannot be bound stops nothing: it is logged and tried again.
  */
-export function startHealth(
-  options: HealthOptions,
-  metrics: HealthMetrics,
-  log: DebugLog,
-): AgentHealth {
-  const proxy = proxyHealth(options);
+export function startHealth(given: HealthOptions) {
+  const { options, events, metrics, log } = given;
+  const proxy = proxyHealth(given);
   const failures = new RepeatedFailures(log);
+  const over = (message: string) => (service: ObjectKey, port: number, host: string) =>
+    failures.succeeded(`${service} ${host} ${port}`, { service, port }, message);
   const services = new ServiceServers({
     // Not `hasSynced`: a family's ports are served from its own first sync on, and what is sent to one
     // family need not wait for the first sync of the other. One that never comes is late in the end.
@@ -82,41 +65,34 @@ export function startHealth(
     listen: (port) => new Listener({ ...port, timers: systemTimers }),
     onBindFailure: (service, port, error, host) => {
       const key = `${service} ${host} ${port}`;
-      const isFirst = !failures.isFailing(key);
       const details = { service, port, err: error };
-      failures.failed(key, details, 'cannot serve a health check node port; trying again');
-      if (isFirst) options.onServiceFailure(service, port, error);
+      const message = 'cannot serve a health check node port; trying again';
+      if (!failures.failed(key, details, message)) return;
+      const note = `health check node port ${port} cannot be served: ${error.message}`;
+      events.nodeWarning(service, 'FailedToStartServiceHealthcheck', note);
     },
-    onBindRecovery: (service, port, host) =>
-      failures.succeeded(
-        `${service} ${host} ${port}`,
-        { service, port },
-        'the health check node port is served now',
-      ),
+    onBindRecovery: over('the health check node port is served now'),
     // Otherwise the same failure of a Service that comes back would count as told.
-    onEnd: (service, port, host) =>
-      failures.succeeded(
-        `${service} ${host} ${port}`,
-        { service, port },
-        'the health check node port is no longer to be served',
-      ),
+    onEnd: over('the health check node port is no longer to be served'),
   });
   const setNodeFacts = (family: IpFamily, facts: NodeFacts) => {
-    const { nodePortSelection } = options;
+    // In every mode as given: load balancers that pass packets through probe the VIP itself, which
+    // mode nftables, unlike its node ports, has to answer on.
+    const nodePortSelection = options.nodeportAddresses;
     const selection = { nodePortSelection, family, localhostNodePorts: true };
     services.setAddresses(family, nodePortAddresses(selection, facts));
   };
   for (const family of IP_FAMILIES) setNodeFacts(family, NO_FACTS);
-  const listener = serveProxyHealth(options, proxy, metrics, log);
+  const listener = serveProxyHealth(given, proxy);
   return {
-    begin: (families) => proxy.begin(families),
-    queued: (family) => proxy.queued(family),
-    updated: (family) => {
+    begin: (families: readonly IpFamily[]) => proxy.begin(families),
+    queued: (family: IpFamily) => proxy.queued(family),
+    updated: (family: IpFamily) => {
       proxy.updated(family);
       if (proxy.hasSynced) metrics.initialSyncComplete.set(1);
     },
-    servicesChanged: (changes) => services.update(changes),
-    setNode: (node) => proxy.setNode(node),
+    servicesChanged: (changes: readonly ServiceHealth[]) => services.update(changes),
+    setNode: (node: Node | undefined) => proxy.setNode(node),
     setNodeFacts,
     close: () => {
       listener?.close();
@@ -125,14 +101,16 @@ export function startHealth(
   };
 }
 
+export type AgentHealth = ReturnType<typeof startHealth>;
+
 function serveProxyHealth(
-  { bindAddress, hardFail, onFailure }: HealthOptions,
+  { options, events, metrics, log }: HealthOptions,
   proxy: ProxyHealth,
-  metrics: HealthMetrics,
-  log: DebugLog,
 ): Listener | undefined {
-  if (bindAddress === undefined) return undefined;
+  const { healthzBindAddress, bindAddressHardFail: hardFail } = options;
+  if (healthzBindAddress === undefined) return undefined;
   const counters = { '/healthz': metrics.healthz, '/livez': metrics.livez };
   const handler = proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) }));
-  return serve('--healthz-bind-address', bindAddress, handler, { hardFail, log, onFailure });
+  const onFailure = (error: Error) => events.startFailed('FailedToStartProxierHealthcheck', error);
+  return serve('--healthz-bind-address', healthzBindAddress, handler, { hardFail, log, onFailure });
 }

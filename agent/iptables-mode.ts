@@ -1,12 +1,11 @@
+/** `--proxy-mode iptables`, from settings to backends. */
 import type { Logger } from 'pino';
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type IptablesOptions, iptablesBackend } from '../iptables/backend.ts';
-import type { Iptables } from '../iptables/commands.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
-import type { Takeover } from '../takeover/takeover.ts';
-import type { Mode, OpenMode } from './mode.ts';
+import type { OpenMode } from './mode.ts';
 import {
   allowLocalhostNodePorts,
   dropsInvalid,
@@ -15,7 +14,7 @@ import {
 } from './node-setup.ts';
 
 /** What only the running node can tell. */
-export interface NodeTraits {
+interface NodeTraits {
   readonly dropInvalid: boolean;
   readonly randomFully: boolean;
   readonly onWarning: (message: string) => void;
@@ -23,44 +22,30 @@ export interface NodeTraits {
 
 /** `--proxy-mode iptables`. */
 export async function openIptablesMode(options: RunOptions, log: Logger): Promise<OpenMode> {
-  const families = await usableIptables(options, log);
+  const commands = await usableIptables(options, log);
   return {
-    families: families.map(({ family }) => family),
-    start: (podCidrs, _monitor, takeover) =>
-      startIptablesMode({ options, families, podCidrs, takeover, log }),
-  };
-}
-
-/** What modes that use iptables need to start. */
-export interface IptablesStart {
-  readonly options: RunOptions;
-  /** The commands of the families that the node can do. */
-  readonly families: readonly Iptables[];
-  readonly podCidrs: readonly string[];
-  readonly takeover: Takeover;
-  readonly log: Logger;
-}
-
-async function startIptablesMode(start: IptablesStart): Promise<Mode> {
-  const { options, families, podCidrs, takeover, log } = start;
-  const dropInvalid = await dropsInvalid();
-  const backends = families.map(async (iptables) => {
-    const { family } = iptables;
-    const traits = {
-      dropInvalid,
-      randomFully: hasRandomFully(await iptables.version()),
-      onWarning: (message: string) => log.warn({ family }, message),
-    };
-    return iptablesBackend(iptables, iptablesOptions(options, family, podCidrs, traits));
-  });
-  return {
-    backends: await Promise.all(backends),
-    minSyncPeriod: options.iptablesMinSyncPeriod,
-    resetsTcp: options.resetDeletedEndpointConnections,
-    localhostProxyFamilies: [],
-    afterFirstSync: (family) => {
-      if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
-      void takeover.afterFirstSync(family);
+    families: commands.map(({ family }) => family),
+    start: async (podCidrs, _monitor, takeover) => {
+      const dropInvalid = await dropsInvalid();
+      const backends = commands.map(async (iptables) => {
+        const { family } = iptables;
+        const traits = {
+          dropInvalid,
+          randomFully: hasRandomFully(await iptables.version()),
+          onWarning: (message: string) => log.warn({ family }, message),
+        };
+        return iptablesBackend(iptables, iptablesOptions(options, family, podCidrs, traits));
+      });
+      return {
+        backends: await Promise.all(backends),
+        minSyncPeriod: options.iptablesMinSyncPeriod,
+        resetsTcp: options.resetDeletedEndpointConnections,
+        localhostProxyFamilies: [],
+        afterFirstSync: (family) => {
+          if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
+          void takeover.afterFirstSync(family);
+        },
+      };
     },
   };
 }

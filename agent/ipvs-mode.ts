@@ -1,7 +1,9 @@
+/** `--proxy-mode ipvs`, from settings to backends. */
 import { release } from 'node:os';
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
+import type { Iptables } from '../iptables/commands.ts';
 import { type IpvsOptions, ipvsBackend } from '../ipvs/backend.ts';
 import { IpvsKernel, SchedulerMissingError } from '../ipvs/kernel.ts';
 import { UnsupportedError } from '../netlink/core/error.ts';
@@ -9,54 +11,50 @@ import { Ipvs, IpvsMissingError } from '../netlink/ipvs/ipvs.ts';
 import { UserError } from '../process/errors.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { systemTimers } from '../sync/timers.ts';
-import { type IptablesStart, localDetector } from './iptables-mode.ts';
-import type { Mode, OpenMode } from './mode.ts';
+import { localDetector } from './iptables-mode.ts';
+import type { OpenMode } from './mode.ts';
 import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
 
 /** `--proxy-mode ipvs`. */
 export async function openIpvsMode(options: RunOptions, log: Logger): Promise<OpenMode> {
-  const families = await usableIptables(options, log);
+  const commands = await usableIptables(options, log);
   return {
-    families: families.map(({ family }) => family),
-    start: (podCidrs, _monitor, takeover) =>
-      startIpvsMode({ options, families, podCidrs, takeover, log }),
-  };
-}
-
-async function startIpvsMode(start: IptablesStart): Promise<Mode> {
-  const { options, families, podCidrs, takeover, log } = start;
-  const backends: Backend[] = [];
-  try {
-    for (const iptables of families) {
-      const { family } = iptables;
-      const kernel = await IpvsKernel.open(family);
-      await kernel.probe(options.ipvsScheduler);
-      const traits = {
-        randomFully: hasRandomFully(await iptables.version()),
-        onWarning: (message: string) => log.warn({ family }, message),
+    families: commands.map(({ family }) => family),
+    start: async (podCidrs, _monitor, takeover) => {
+      const backends: Backend[] = [];
+      try {
+        for (const iptables of commands) {
+          const { family } = iptables;
+          const kernel = await IpvsKernel.open(family);
+          await kernel.probe(options.ipvsScheduler);
+          const traits = {
+            randomFully: hasRandomFully(await iptables.version()),
+            onWarning: (message: string) => log.warn({ family }, message),
+          };
+          const own = ipvsOptions(options, family, podCidrs, traits);
+          backends.push(await ipvsBackend(kernel, iptables, own, systemTimers));
+        }
+        await setTimeouts(options);
+      } catch (error) {
+        throw explained(error);
+      }
+      await warnOfCalico(options, commands, log);
+      if (options.resetDeletedEndpointConnections) {
+        log.warn(
+          { setting: '--reset-deleted-endpoint-connections' },
+          '--reset-deleted-endpoint-connections has no effect in mode ipvs: connections to deleted endpoints are not reset',
+        );
+      }
+      await setSysctls(options, log);
+      return {
+        backends,
+        minSyncPeriod: options.ipvsMinSyncPeriod,
+        // Without its entry in conntrack an IPVS connection goes on, and loses its masquerade.
+        resetsTcp: false,
+        localhostProxyFamilies: [],
+        afterFirstSync: (family) => void takeover.afterFirstSync(family),
       };
-      const own = ipvsOptions(options, family, podCidrs, traits);
-      backends.push(await ipvsBackend(kernel, iptables, own, systemTimers));
-    }
-    await setTimeouts(options);
-  } catch (error) {
-    throw explained(error);
-  }
-  await warnOfCalico(start);
-  if (options.resetDeletedEndpointConnections) {
-    log.warn(
-      { setting: '--reset-deleted-endpoint-connections' },
-      '--reset-deleted-endpoint-connections has no effect in mode ipvs: connections to deleted endpoints are not reset',
-    );
-  }
-  await setSysctls(options, log);
-  return {
-    backends,
-    minSyncPeriod: options.ipvsMinSyncPeriod,
-    // Without its entry in conntrack an IPVS connection goes on, and loses its masquerade.
-    resetsTcp: false,
-    localhostProxyFamilies: [],
-    afterFirstSync: (family) => void takeover.afterFirstSync(family),
+    },
   };
 }
 
@@ -64,9 +62,13 @@ async function startIpvsMode(start: IptablesStart): Promise<Mode> {
  * Felix, on iptables, takes note of kube-ipvs0 and marks what is new to a VIP in filter INPUT
  * (cali-set-endpoint-mark): behind our marks and before IPVS, which compares marks whole.
  */
-async function warnOfCalico({ options, families, log }: IptablesStart): Promise<void> {
+async function warnOfCalico(
+  options: RunOptions,
+  commands: readonly Iptables[],
+  log: Logger,
+): Promise<void> {
   if (options.ipvsAllPorts !== 'fwmark') return;
-  for (const iptables of families) {
+  for (const iptables of commands) {
     const filter = (await iptables.save()).get('filter');
     if (!filter?.foreign.has(':cali-INPUT')) continue;
     log.warn(

@@ -1,3 +1,4 @@
+/** Node ports on loopback addresses, where a proxy of the agent serves them. */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import type { Metrics } from '../metrics/metrics.ts';
@@ -28,10 +29,9 @@ export function localhostNodePorts(
     families,
     timers: systemTimers,
     onBindFailure: ({ id, serviceKey: service, family, port }, error) => {
-      const isFirst = !failures.isFailing(id);
       const details = { service, family, port, err: error };
-      failures.failed(id, details, 'cannot serve a node port on localhost; trying again');
-      if (!isFirst) return;
+      const message = 'cannot serve a node port on localhost; trying again';
+      if (!failures.failed(id, details, message)) return;
       metrics.localhostListenFailures.inc({ ip_family: family });
       onFailure(service, `node port ${port} cannot be served on localhost: ${error.message}`);
     },

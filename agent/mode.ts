@@ -1,3 +1,4 @@
+/** The proxy modes: which one this node gets, and what the agent asks of any. */
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';

@@ -1,19 +1,17 @@
-/** Mode nftables in a running agent. */
+/** `--proxy-mode nftables`, from settings to backends. */
 import type { Logger } from 'pino';
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { NfTables } from '../netlink/nftables/tables.ts';
-import { type NftCommand, nftCommand } from '../nft/command.ts';
-import type { NftMonitor } from '../nft/monitor.ts';
+import { nftCommand } from '../nft/command.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import { TABLE } from '../nftables/skeleton.ts';
 import { UserError } from '../process/errors.ts';
 import { type NodePortSelection, namesLoopback } from '../services/node-port-addresses.ts';
 import { retireLocalnet } from '../takeover/localnet.ts';
-import type { Takeover } from '../takeover/takeover.ts';
 import { localDetector } from './iptables-mode.ts';
-import type { Mode, OpenMode } from './mode.ts';
+import type { OpenMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
 
@@ -41,8 +39,37 @@ export async function openNftablesMode(
   const tables = new Map(families.map((family) => [family, new NfTables(family, TABLE)]));
   return {
     families,
-    start: async (podCidrs, monitor, takeover) =>
-      start({ nft, options, tables, podCidrs, monitor, takeover, log }),
+    start: async (podCidrs, monitor, takeover) => {
+      const backends = new Map<IpFamily, NftBackend>();
+      for (const [family, table] of tables) {
+        const onWarning = (message: string) => log.warn({ family }, message);
+        const own = nftablesOptions(options, family, podCidrs, onWarning);
+        backends.set(family, new NftBackend(table, nft, own));
+      }
+      const loaded = monitor.register({
+        families,
+        tables: [TABLE],
+        changed: (family, what) => backends.get(family)?.disturbed(what),
+        listening: (family) => {
+          const backend = backends.get(family);
+          if (backend !== undefined) backend.hearsOthers = true;
+        },
+        deaf: (err) =>
+          log.warn(
+            { err },
+            'cannot hear of changes of nf_tables; they are looked for now and then',
+          ),
+      });
+      return {
+        backends: [...backends.values()],
+        minSyncPeriod: options.nftablesMinSyncPeriod,
+        resetsTcp: options.resetDeletedEndpointConnections,
+        localhostProxyFamilies: families.filter((family) =>
+          namesLoopback(options.nodeportAddresses, family),
+        ),
+        afterFirstSync: (family) => loaded(family, takeover.afterFirstSync(family)),
+      };
+    },
   };
 }
 
@@ -60,51 +87,6 @@ export async function prepareNftables(_options: RunOptions, log: Logger): Promis
       'cannot look for what mode iptables left; route_localnet stays as it is',
     );
   }
-}
-
-async function start({
-  nft,
-  options,
-  tables,
-  podCidrs,
-  monitor,
-  takeover,
-  log,
-}: {
-  nft: NftCommand;
-  options: RunOptions;
-  tables: ReadonlyMap<IpFamily, NfTables>;
-  podCidrs: readonly string[];
-  monitor: NftMonitor;
-  takeover: Takeover;
-  log: Logger;
-}): Promise<Mode> {
-  const backends = new Map<IpFamily, NftBackend>();
-  for (const [family, table] of tables) {
-    const onWarning = (message: string) => log.warn({ family }, message);
-    const own = nftablesOptions(options, family, podCidrs, onWarning);
-    backends.set(family, new NftBackend(table, nft, own));
-  }
-  const loaded = monitor.register({
-    families: [...tables.keys()],
-    tables: [TABLE],
-    changed: (family, what) => backends.get(family)?.disturbed(what),
-    listening: (family) => {
-      const backend = backends.get(family);
-      if (backend !== undefined) backend.hearsOthers = true;
-    },
-    deaf: (err) =>
-      log.warn({ err }, 'cannot hear of changes of nf_tables; they are looked for now and then'),
-  });
-  return {
-    backends: [...backends.values()],
-    minSyncPeriod: options.nftablesMinSyncPeriod,
-    resetsTcp: options.resetDeletedEndpointConnections,
-    localhostProxyFamilies: [...tables.keys()].filter((family) =>
-      namesLoopback(options.nodeportAddresses, family),
-    ),
-    afterFirstSync: (family) => loaded(family, takeover.afterFirstSync(family)),
-  };
 }
 
 /** The nftables mode's options for one family, from the flags. */

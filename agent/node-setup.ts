@@ -167,12 +167,8 @@ export async function warnOfBridge(
 ): Promise<void> {
   for (const family of families) {
     const name = `net.bridge.bridge-nf-call-${family === 'IPv4' ? 'iptables' : 'ip6tables'}`;
-    if ((await read(name)) === '0') {
-      log.warn(
-        { sysctl: name },
-        `${name}=0: traffic between pods on the same bridge bypasses Service rules`,
-      );
-    }
+    const effect = 'traffic between pods on the same bridge bypasses Service rules';
+    await warnOfZero(name, effect, log, read);
   }
 }
 
@@ -189,12 +185,8 @@ export async function warnOfForwarding(
   const families = addresses.length === 0 ? ['IPv4'] : new Set(addresses.map(familyOf));
   for (const family of families) {
     const name = family === 'IPv4' ? 'net.ipv4.ip_forward' : 'net.ipv6.conf.all.forwarding';
-    if ((await read(name)) === '0') {
-      log.warn(
-        { sysctl: name },
-        `${name}=0: ${family} Services answer only to processes of this node, not to pods or other hosts; set it to 1`,
-      );
-    }
+    const effect = `${family} Services answer only to processes of this node, not to pods or other hosts; set it to 1`;
+    await warnOfZero(name, effect, log, read);
   }
 }
 
@@ -203,11 +195,15 @@ export async function warnOfForwarding(
  * tracked as the first of a new one. With nf_conntrack_tcp_loose=0 it would be invalid instead.
  */
 export async function warnOfStrictConntrack(log: Log, read = readSysctl): Promise<void> {
-  const name = 'net.netfilter.nf_conntrack_tcp_loose';
-  if ((await read(name)) === '0') {
-    log.warn(
-      { sysctl: name },
-      `${name}=0: TCP connections to deleted endpoints cannot be reset; set it to 1`,
-    );
-  }
+  const effect = 'TCP connections to deleted endpoints cannot be reset; set it to 1';
+  await warnOfZero('net.netfilter.nf_conntrack_tcp_loose', effect, log, read);
+}
+
+async function warnOfZero(
+  sysctl: string,
+  effect: string,
+  log: Log,
+  read: typeof readSysctl,
+): Promise<void> {
+  if ((await read(sysctl)) === '0') log.warn({ sysctl }, `${sysctl}=0: ${effect}`);
 }

@@ -1,3 +1,4 @@
+/** What the proxier does, in the log, in metrics, in Events and in health. */
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import { IptablesError } from '../iptables/commands.ts';
@@ -11,7 +12,7 @@ import type { ProxierObserver } from '../proxier/proxier.ts';
 import type { RefusalChanges } from '../proxier/route-table.ts';
 import type { AgentHealth } from './health.ts';
 
-export interface ObserverOptions {
+interface ObserverOptions {
   readonly log: Logger;
   readonly metrics: Metrics;
   readonly health: Pick<AgentHealth, 'queued' | 'updated' | 'servicesChanged' | 'setNodeFacts'>;

@@ -1,6 +1,9 @@
+/** The Node object of this node: what its start waits for, and what is warned of while it is missing. */
 import type { Node } from '../api/objects.ts';
 import type { Log } from '../process/log.ts';
-import type { Timers } from '../sync/timers.ts';
+import { systemTimers, type Timers } from '../sync/timers.ts';
+import type { Context } from './context.ts';
+import { nodeIpOverride } from './node-setup.ts';
 
 /** Milliseconds that the agent waits for its Node at the start; as kube-proxy (NodeManager). */
 const PATIENCE = 30_000;
@@ -8,7 +11,7 @@ const WAITING = `waiting up to ${PATIENCE / 1000} s for the Node object, and for
 /** Milliseconds between repetitions of the warning. */
 const REPEAT = 5 * 60_000;
 
-export interface OwnNodeOptions {
+interface OwnNodeOptions {
   readonly name: string;
   /** Whether the Node must exist. Manifests may lack it; the agent then neither waits nor warns. */
   readonly isRequired: boolean;
@@ -111,4 +114,21 @@ export class OwnNode {
       : '';
     return `there is no Node "${name}"${hint}: ${missed.join('; ')}`;
   }
+}
+
+/** The Node of a running agent, followed from now on. */
+export function followOwnNode(context: Context): OwnNode {
+  const { options, nodeName, nodePorts, table, changes, metrics, log } = context;
+  const ownNode = new OwnNode({
+    name: nodeName,
+    isRequired: options.manifests === undefined,
+    givesNodePorts: nodePorts.includes('primary') && nodeIpOverride(options) === undefined,
+    log,
+    timers: systemTimers,
+    onMissing: (isMissing) => metrics.nodeMissing.set(isMissing ? 1 : 0),
+  });
+  changes.on('change', () => {
+    if (table.isSynced) ownNode.update(table.node);
+  });
+  return ownNode;
 }

@@ -51,7 +51,7 @@ export function policySources(parts: PolicyParts): PolicySources {
             family,
             tier: denial.slice('deny-'.length),
             direction,
-            packets,
+            count: packets,
           })),
         );
       } catch (error) {

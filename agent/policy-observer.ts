@@ -13,7 +13,7 @@ import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 /** What the agent was doing, in its Events. */
 const ACTION = 'EnforceNetworkPolicy';
 
-export interface PolicyObserverOptions {
+interface PolicyObserverOptions {
   readonly log: DebugLog;
   readonly metrics: PolicyMetrics;
   readonly events: Events;

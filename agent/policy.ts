@@ -1,7 +1,6 @@
 /** Network policy in a running agent. */
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
-import type { InvalidObject } from '../api/errors.ts';
 import { IP_FAMILIES, type IpFamily, type Kind } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { Events } from '../events/recorder.ts';
@@ -16,13 +15,12 @@ import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { isModelKind, isModelObject, MODEL_KINDS, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
 import { fanOut } from '../sources/fan-out.ts';
-import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { policySources } from './policy-metrics.ts';
 import { clusterDnsSink, createDnsLearning } from './policy-names.ts';
-import { createPolicyObserver, tellOfFaults, tellOfUnreadable } from './policy-observer.ts';
+import { createPolicyObserver, tellOfFaults } from './policy-observer.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
 export interface OpenPolicy {
@@ -69,8 +67,6 @@ export interface PolicyOptions {
 export interface PolicyAgent {
   /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
   readonly sink: ObjectSink;
-  /** An object that cannot be read; of any kind. */
-  unreadable(problem: InvalidObject, object: UnreadableObject): void;
   /** What is enforced stays so. */
   stop(): Promise<void>;
 }
@@ -149,7 +145,6 @@ export function startPolicy(given: PolicyOptions): PolicyAgent {
   };
   return {
     sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(learning), sink]),
-    unreadable: (problem, object) => tellOfUnreadable(events, problem, object),
     stop: async () => {
       clearInterval(mending);
       // Before the kernel that it writes to.

@@ -1,3 +1,4 @@
+/** The log of a source whose lists and watches keep failing. */
 import type { ApiObserver } from '../metrics/api-server.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';

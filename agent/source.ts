@@ -1,3 +1,4 @@
+/** The source of objects that settings name: an API server, or a directory of manifests. */
 import type { InvalidObject } from '../api/errors.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { ApiObserver } from '../metrics/api-server.ts';
@@ -11,7 +12,7 @@ import { formatProblem } from '../sources/manifests/problem.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import { tellRepeats } from './source-log.ts';
 
-export interface SourceOptions {
+interface SourceOptions {
   readonly options: Pick<RunOptions, 'manifests' | 'kubeconfig' | 'master'>;
   /** What is asked of an API server; of manifests, the same kinds are read. */
   readonly resources: readonly Resource[];

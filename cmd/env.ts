@@ -1,3 +1,4 @@
+/** `portwide env`: the variables that a container gets for Services. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import type { Service } from '../api/objects.ts';
 import { isDnsLabel } from '../api/read-name.ts';

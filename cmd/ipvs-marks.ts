@@ -1,3 +1,4 @@
+/** `portwide ipvs marks`: which Service each packet mark belongs to. */
 import { existsSync } from 'node:fs';
 import type { Command } from 'commander';
 import { getOrCreate } from '../api/collections.ts';
@@ -31,7 +32,7 @@ const IPVS_STATE = '/proc/net/ip_vs';
 const RECORD = 'KUBE-MARKS';
 
 /** A packet mark and whose it is. */
-export interface MarkRecord {
+interface MarkRecord {
   readonly mark: number;
   readonly family: IpFamily;
   /** Service and side, as `markOwner` of ipvs/compile.ts has it. */
@@ -88,7 +89,7 @@ export function noMarks(found: { readonly hasIpvs: boolean; readonly hasRecord: 
 }
 
 /** A table for people; marks as ipvsadm prints them (FWM, decimal) and as iptables does. */
-export function markTable(records: readonly MarkRecord[]): string {
+function markTable(records: readonly MarkRecord[]): string {
   const sorted = records.toSorted(
     (a, b) => a.family.localeCompare(b.family) || a.owner.localeCompare(b.owner) || a.mark - b.mark,
   );

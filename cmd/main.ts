@@ -1,5 +1,6 @@
+/** The command line: picks a command, and says why one failed. cmd/ has a file for each command: flags in, exit code out. */
 import { Command } from 'commander';
-import { addVersionFlag, VERSION } from '../process/version.ts';
+import { addVersionCommand, addVersionFlag } from './version.ts';
 
 type Add = (program: Command) => void;
 
@@ -26,19 +27,13 @@ const program = new Command('portwide').description(
 );
 addVersionFlag(program, '-V, ');
 for (const add of await adders(process.argv[2])) add(program);
-program
-  .command('version')
-  .description('print the version')
-  .action(() => {
-    process.stdout.write(`${VERSION}
-`);
-  });
+addVersionCommand(program);
 
 try {
   await program.parseAsync();
 } catch (error) {
-  // It knows errors of all commands, and so what those load.
-  const { forPeople } = await import('./for-people.ts');
+  // It knows errors of netlink, and so what that loads.
+  const { forPeople } = await import('../process/for-people.ts');
   const sentence = forPeople(error);
   const text = sentence?.replaceAll('\n', '\nportwide: ') ?? String((error as Error).stack);
   process.stderr.write(`portwide: ${text}\n`);

@@ -1,3 +1,4 @@
+/** `portwide policy explain`: whether network policies allow a connection, and which one decides. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { canonicalAddress } from '../api/addresses.ts';
 import { InvalidObject } from '../api/errors.ts';
@@ -131,7 +132,7 @@ function refuseService(objects: readonly ApiObject[], to: ConnectionEnd): void {
 }
 
 /** What `portwide policy explain` says. */
-export interface ExplainAnswer {
+interface ExplainAnswer {
   readonly port: number;
   readonly protocol: Protocol;
   /** Allowed in every family that both ends have. */

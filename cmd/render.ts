@@ -1,3 +1,4 @@
+/** `portwide render`: the rules that a node would get, printed. */
 import { type Command, Option } from 'commander';
 import { iptablesOptions } from '../agent/iptables-mode.ts';
 import { ipvsOptions } from '../agent/ipvs-mode.ts';

@@ -1,3 +1,4 @@
+/** `portwide validate`: the faults of manifests. */
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { PORTS_ANNOTATION } from '../api/all-ports.ts';
@@ -45,7 +46,7 @@ export function addValidateCommand(program: Command): void {
   );
 }
 
-export interface Validation {
+interface Validation {
   readonly problems: readonly ManifestProblem[];
   /** What is served, but perhaps not as it was meant; in the same order. */
   readonly warnings: readonly ManifestProblem[];

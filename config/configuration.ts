@@ -1,3 +1,4 @@
+/** Reading the configuration that flags name. */
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { type Configuration, configure } from './configure.ts';

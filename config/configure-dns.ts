@@ -1,3 +1,4 @@
+/** From the flags of `portwide dns` to its options. */
 import { DNS_SETTINGS, type DnsOptions } from './dns-settings.ts';
 import { ConfigurationError, type Notice } from './errors.ts';
 import { type FlagTexts, readFlagsOf } from './flags.ts';
@@ -10,7 +11,7 @@ export const DNS_DEFAULTS = Object.fromEntries(
   Object.entries(SETTINGS).map(([name, { default: usual }]) => [name, usual]),
 ) as DnsOptions;
 
-export interface DnsConfiguration {
+interface DnsConfiguration {
   readonly options: DnsOptions;
   /** To be told to the user. */
   readonly warnings: readonly Notice[];

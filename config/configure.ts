@@ -1,3 +1,4 @@
+/** From flags and file to the options of `portwide run`. */
 import { COMMAND_SETTINGS } from './command-settings.ts';
 import { contradictions } from './contradictions.ts';
 import { ConfigurationError, type Notice } from './errors.ts';

@@ -1,8 +1,9 @@
+/** Options that are wrong together. */
 import type { ProxyMode } from './node-settings.ts';
 import type { OptionName, RunOptions } from './settings.ts';
 
 /** Options that are right one by one and wrong together. */
-export interface Contradiction {
+interface Contradiction {
   readonly names: readonly [OptionName, OptionName];
   /** What is wrong with the first. */
   readonly message: string;

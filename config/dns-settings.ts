@@ -46,55 +46,47 @@ const forwardTargets = textual<readonly ForwardTarget[] | undefined>(
 );
 
 export const DNS_SETTINGS = {
-  bindAddress: setting({
-    group: 'dns',
+  bindAddress: setting('dns', {
     kind: addresses,
     default: ['0.0.0.0', '::'],
     text: 'IP addresses to listen on; 0.0.0.0 and :: mean all IPv4 and all IPv6 addresses of this host',
     more: 'Each address has its own sockets, so that an answer has the address as its source that the query was sent to. With 0.0.0.0 and ::, addresses that the host gets later are served too. Link-local addresses and those of `kube-ipvs0` are not.',
   }),
-  port: setting({
-    group: 'dns',
+  port: setting('dns', {
     kind: integer(1, 65535, '<port>'),
     default: 53,
     text: 'UDP and TCP port to listen on',
   }),
-  clusterDomain: setting({
-    group: 'dns',
+  clusterDomain: setting('dns', {
     kind: domain,
     default: 'cluster.local',
     text: 'DNS domain of the cluster',
   }),
-  ttl: setting({
-    group: 'dns',
+  ttl: setting('dns', {
     kind: integer(0, 3600, '<seconds>'),
     default: 5,
     text: 'TTL of answers in seconds',
     more: 'Negative answers have at most 300.',
   }),
-  forward: setting({
-    group: 'dns',
+  forward: setting('dns', {
     kind: forwardTargets,
     default: undefined,
     text: 'resolvers for other domains, separated by commas: ADDRESS, ADDRESS:PORT, [IPV6-ADDRESS]:PORT or files such as /etc/resolv.conf; none: refuse queries for other domains',
     more: 'They are asked in this order. Files are read again every 5 s. Every client of this server can use these resolvers.',
   }),
-  cacheTtl: setting({
-    group: 'dns',
+  cacheTtl: setting('dns', {
     kind: integer(0, 3600, '<seconds>'),
     default: 30,
     text: 'maximum time in seconds for which answers of the resolvers are cached; 0: no cache',
     more: 'The TTL of the records is a further limit. kubeadm configures CoreDNS with 30.',
   }),
-  lameduck: setting({
-    group: 'dns',
+  lameduck: setting('dns', {
     kind: duration({ zero: true }),
     default: 5000,
     text: 'time after SIGTERM in which queries are still answered while /readyz is 503',
     more: 'In this time Services and load balancers remove the address of this server, and clients that still use it get answers. Afterwards pending queries are answered, for at most 6 s. A second signal ends the process at once.',
   }),
-  featureGates: setting({
-    group: 'dns',
+  featureGates: setting('dns', {
     kind: NODE_SETTINGS.featureGates.kind,
     default: NODE_SETTINGS.featureGates.default,
     shownDefault: 'AllPorts=true',
@@ -102,21 +94,18 @@ export const DNS_SETTINGS = {
   }),
   kubeconfig,
   master,
-  manifests: setting({
-    group: 'node',
+  manifests: setting('node', {
     kind: manifests.kind,
     default: undefined,
     text: 'read Services and EndpointSlices from this directory (its .yaml, .yml and .json files), not from a cluster',
   }),
-  metricsBindAddress: setting({
-    group: 'servers',
+  metricsBindAddress: setting('servers', {
     kind: bindAddress(9153),
     default: { host: '127.0.0.1', port: 9153 },
     text: 'address and port of /metrics, /healthz and /readyz; empty: not served',
   }),
   loggingFormat,
-  v: setting({
-    group: 'process',
+  v: setting('process', {
     kind: v.kind,
     default: 0,
     text: 'log verbosity; from 3 on, errors have their stacks',

@@ -1,3 +1,4 @@
+/** YAML and JSON of a configuration file. */
 import { isAlias, isMap, isScalar, isSeq, LineCounter, type Node, parseAllDocuments } from 'yaml';
 import { printable } from '../api/read-field.ts';
 import { joinPath, keyStep } from './kinds.ts';

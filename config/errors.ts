@@ -1,3 +1,6 @@
+/** What is wrong with the configuration, and how it is told. */
+import { UserError } from '../process/errors.ts';
+
 /** What is wrong with a value, and where below it (`[1]` of a list, `.AllPorts` of a map). */
 export interface ValueProblem {
   readonly at: string;
@@ -26,7 +29,7 @@ export interface Notice {
  * The configuration cannot be used; the message has a line for each thing that is wrong, and none for what would
  * only be warned of.
  */
-export class ConfigurationError extends Error {
+export class ConfigurationError extends UserError {
   override readonly name = 'ConfigurationError';
   readonly problems: readonly Notice[];
   /** They may explain a problem, such as the misspelt name of a field that is missed. */
@@ -39,6 +42,12 @@ export class ConfigurationError extends Error {
     super(problems.map(formatNotice).join('\n'), options);
     this.problems = problems;
     this.warnings = warnings;
+  }
+
+  override get text(): string {
+    return [this.message, ...this.warnings.map((each) => `warning: ${formatNotice(each)}`)].join(
+      '\n',
+    );
   }
 }
 

@@ -1,3 +1,4 @@
+/** The configuration file: a KubeProxyConfiguration. */
 import { familyOf } from '../api/addresses.ts';
 import { isRecord, shown } from '../api/read-field.ts';
 import { type ConfigDocument, parseConfigDocument } from './document.ts';

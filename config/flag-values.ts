@@ -1,3 +1,4 @@
+/** The page `/flagz`. */
 import type { FlagTexts } from './flags.ts';
 import { flagOf, type Setting, shownDefault } from './setting.ts';
 import { ALL_SETTINGS } from './settings.ts';

@@ -1,3 +1,4 @@
+/** Flags on the command line. */
 import { type Command, Help, Option } from 'commander';
 import { canonicalAddress, familyOf } from '../api/addresses.ts';
 import { COMMAND_SETTINGS } from './command-settings.ts';
@@ -55,7 +56,7 @@ function isList({ kind, default: usual }: Setting<unknown>): boolean {
 }
 
 /** What the flags say. */
-export interface FlagReading<Name extends string = OptionName, Values = RunOptions> {
+interface FlagReading<Name extends string = OptionName, Values = RunOptions> {
   readonly values: Partial<Values>;
   readonly problems: readonly Notice[];
   readonly broken: ReadonlySet<Name>;

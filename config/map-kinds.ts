@@ -99,7 +99,7 @@ export function unknownGates(given: FeatureGates): string[] {
 }
 
 /** Log levels of single source files (klog's vmodule). */
-export interface ModuleLevel {
+interface ModuleLevel {
   readonly filePattern: string;
   readonly verbosity: number;
 }

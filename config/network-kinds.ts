@@ -1,7 +1,6 @@
 /** Kinds of values that are addresses, interfaces and the like. */
 import { canonicalAddress, canonicalCidr, familyOf } from '../api/addresses.ts';
 import { shown } from '../api/read-field.ts';
-import type { MarkRange } from '../ipvs/marks.ts';
 import {
   asText,
   commaSeparated,
@@ -12,6 +11,7 @@ import {
   refuse,
   textual,
 } from './kinds.ts';
+import type { MarkRange } from './mode-values.ts';
 
 function cidr(given: string): string {
   return canonicalCidr(given) ?? refuse(`${shown(given)} is no CIDR`);

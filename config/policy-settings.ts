@@ -18,8 +18,7 @@ function wholeSeconds({ zero }: { zero: boolean }): Kind<number> {
 }
 
 export const POLICY_SETTINGS = {
-  networkPolicy: setting({
-    group,
+  networkPolicy: setting(group, {
     field: 'portwide.networkPolicy.enforce',
     kind: boolean,
     default: false,
@@ -27,8 +26,7 @@ export const POLICY_SETTINGS = {
     text: 'enforce network policies for the pods of this node',
     more: 'Works in every mode, and requires the nft and Linux versions of mode nftables. See [policy.md](policy.md). Leave it off if a network plugin enforces policies.',
   }),
-  fqdnResolvers: setting({
-    group,
+  fqdnResolvers: setting(group, {
     field: 'portwide.networkPolicy.fqdnResolvers',
     kind: list<readonly string[]>(
       '<addresses>',
@@ -41,8 +39,7 @@ export const POLICY_SETTINGS = {
     text: 'DNS servers of the pods; policies with domain names allow the addresses in their answers',
     more: 'As in the `resolv.conf` of pods. Answers of other servers are ignored.',
   }),
-  fqdnTtlFloor: setting({
-    group,
+  fqdnTtlFloor: setting(group, {
     field: 'portwide.networkPolicy.fqdnTtlFloor',
     kind: wholeSeconds({ zero: true }),
     default: 30_000,
@@ -51,8 +48,7 @@ export const POLICY_SETTINGS = {
     text: 'minimum time for which a resolved address is allowed, even if its TTL is lower',
     more: 'A caching resolver returns the remaining TTL, which may be 0, and the client still has to connect. With `0s` the TTL alone counts.',
   }),
-  fqdnTtlCap: setting({
-    group,
+  fqdnTtlCap: setting(group, {
     field: 'portwide.networkPolicy.fqdnTtlCap',
     kind: wholeSeconds({ zero: false }),
     default: 3_600_000,
@@ -60,8 +56,7 @@ export const POLICY_SETTINGS = {
     text: 'maximum time for which a resolved address is allowed; it starts again when the name is resolved again',
     more: 'Pods may use an address for its whole TTL; a lower maximum cuts them off.',
   }),
-  policyLogGroup: setting({
-    group,
+  policyLogGroup: setting(group, {
     field: 'portwide.networkPolicy.logGroup',
     kind: optional(integer(0, 65535, '<group>')),
     default: undefined,

@@ -1,3 +1,4 @@
+/** docs/configuration.md. */
 import { DNS_SETTINGS } from './dns-settings.ts';
 import { API_VERSION, KIND } from './file.ts';
 import { IGNORED_GATES } from './map-kinds.ts';

@@ -1,3 +1,4 @@
+/** What a setting is. */
 import type { Kind } from './kinds.ts';
 
 /** Headings of `--help` and of the reference page, in their order. */
@@ -22,8 +23,11 @@ export type Group = keyof typeof GROUPS;
  * One thing that can be configured. Its name is its flag's as commander has it: `ipvsTcpTimeout`
  * is `--ipvs-tcp-timeout`.
  */
-export interface Setting<T> {
+export interface Setting<T> extends SettingOfGroup<T> {
   readonly group: Group;
+}
+
+interface SettingOfGroup<T> {
   readonly kind: Kind<T>;
   readonly default: NoInfer<T>;
   /** What it does, for `--help` and the reference page. For an ignored setting: why it is ignored. */
@@ -51,8 +55,8 @@ export type ValuesOf<S> = {
 };
 
 /** Lets the compiler find what the values of a setting are. */
-export function setting<T>(of: Setting<T>): Setting<T> {
-  return of;
+export function setting<T>(group: Group, of: SettingOfGroup<T>): Setting<T> {
+  return { group, ...of };
 }
 
 /** `iptablesSyncPeriod` is `--iptables-sync-period`. */

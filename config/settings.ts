@@ -1,5 +1,5 @@
 /**
- * Everything that can be configured, once: from these tables come the flags and `--help`, what a
+ * Everything that can be configured, once. config/ makes options of flags and files: from these tables come the flags and `--help`, what a
  * file may have, the defaults, `--write-config-to` and docs/configuration.md.
  *
  * Names, defaults and meaning of flags and fields are those of kube-proxy 1.34 to 1.36; what is

@@ -23,68 +23,60 @@ const word = optional(text);
 
 /** A setting of a file that has no flag. */
 function fileOnly<T>(field: string, kind: Kind<T>, value: T, reason: string): Setting<T> {
-  return setting({ group, field, kind, default: value, fileOnly: true, text: reason });
+  return setting(group, { field, kind, default: value, fileOnly: true, text: reason });
 }
 
 /** A logging flag, which counts beside --config in kube-proxy too. */
 function logging<T>(field: string, kind: Kind<T>, value: T): Setting<T> {
-  return setting({ group, field, kind, default: value, winsOverFile: true, text: LOGGING });
+  return setting(group, { field, kind, default: value, winsOverFile: true, text: LOGGING });
 }
 
 export const UNUSED_SETTINGS = {
   acceptContentTypes: fileOnly('clientConnection.acceptContentTypes', word, undefined, CLIENT),
-  kubeApiContentType: setting({
-    group,
+  kubeApiContentType: setting(group, {
     field: 'clientConnection.contentType',
     kind: text,
     default: 'application/vnd.kubernetes.protobuf',
     text: 'the agent requests JSON',
   }),
-  kubeApiQps: setting({
-    group,
+  kubeApiQps: setting(group, {
     field: 'clientConnection.qps',
     kind: decimal,
     default: 5,
     text: CLIENT,
   }),
-  kubeApiBurst: setting({
-    group,
+  kubeApiBurst: setting(group, {
     field: 'clientConnection.burst',
     kind: count,
     default: 10,
     text: CLIENT,
   }),
-  configSyncPeriod: setting({
-    group,
+  configSyncPeriod: setting(group, {
     field: 'configSyncPeriod',
     kind: duration({ zero: false }),
     default: 15 * 60_000,
     text: 'the agent does not process unchanged objects periodically',
   }),
-  profiling: setting({
-    group,
+  profiling: setting(group, {
     field: 'enableProfiling',
     kind: boolean,
     default: false,
     text: '/debug/pprof is specific to Go',
     more: '[metrics.md](metrics.md) lists the alternatives.',
   }),
-  machineIdFile: setting({
-    group,
+  machineIdFile: setting(group, {
     kind: text,
     default: '/etc/machine-id,/var/lib/dbus/machine-id',
     winsOverFile: true,
     text: MACHINE,
   }),
-  bootIdFile: setting({
-    group,
+  bootIdFile: setting(group, {
     kind: text,
     default: '/proc/sys/kernel/random/boot_id',
     winsOverFile: true,
     text: MACHINE,
   }),
-  showHiddenMetricsForVersion: setting({
-    group,
+  showHiddenMetricsForVersion: setting(group, {
     field: 'showHiddenMetricsForVersion',
     kind: optional(matching('<version>', /^\d+\.\d+$/, 'MAJOR.MINOR')),
     default: undefined,

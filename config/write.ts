@@ -1,3 +1,4 @@
+/** Options as a configuration file. */
 import { isDeepStrictEqual } from 'node:util';
 import { stringify } from 'yaml';
 import type { Notice } from './errors.ts';

@@ -20,6 +20,8 @@ export interface ServerOptions {
   readonly port: number;
   readonly handle: Handle;
   readonly onServed: (exchange: Exchange) => void;
+  /** Kept by the server: addresses that are listened on. For parts that are made before it. */
+  readonly addresses?: Set<string>;
   readonly limits?: TcpLimits;
 }
 
@@ -41,18 +43,20 @@ export class DnsServer {
   readonly #options: ServerOptions;
   readonly #connections: TcpConnections;
   readonly #sockets = new Map<string, Sockets>();
+  readonly #addresses: Set<string>;
   /** Answers that wait for other servers. */
   readonly #underWay = new Set<Promise<unknown>>();
   #isDraining = false;
 
   constructor(options: ServerOptions) {
     this.#options = options;
+    this.#addresses = options.addresses ?? new Set();
     this.#connections = new TcpConnections(options.limits ?? TCP_LIMITS);
   }
 
   /** Addresses that are listened on. */
   get addresses(): readonly string[] {
-    return [...this.#sockets.keys()];
+    return [...this.#addresses];
   }
 
   get connections(): number {
@@ -73,6 +77,7 @@ export class DnsServer {
     try {
       const tcp = await this.#listenTcp(address, udp.address().port);
       this.#sockets.set(address, { udp, tcp });
+      this.#addresses.add(address);
     } catch (error) {
       udp.close();
       throw error;
@@ -83,6 +88,7 @@ export class DnsServer {
   close(address: string): void {
     const sockets = this.#sockets.get(address);
     this.#sockets.delete(address);
+    this.#addresses.delete(address);
     sockets?.udp.close();
     sockets?.tcp.close();
   }

@@ -1,6 +1,7 @@
 import { Readable } from 'node:stream';
 import { ExecaError } from 'execa';
 import type { IpFamily } from '../api/objects.ts';
+import type { Variant } from '../config/mode-values.ts';
 import {
   ANSWER_TIMEOUT,
   ProgramTimeoutError,
@@ -10,9 +11,8 @@ import {
 import type { Table } from './chains.ts';
 import type { SavedTable } from './ruleset.ts';
 import { parseSaved } from './saved.ts';
-import type { Variant } from './variants.ts';
 
-export { VARIANTS, type Variant } from './variants.ts';
+export { VARIANTS, type Variant } from '../config/mode-values.ts';
 
 /**
  * Waits for the xtables lock. Without a number of seconds, unlike kube-proxy: with one,

@@ -1,5 +1,6 @@
 import { cidrContains } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
+import { IPVS_DEVICE } from '../api/vip-device.ts';
 import type { Iptables } from '../iptables/commands.ts';
 import type { TableChange } from '../iptables/ruleset.ts';
 import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
@@ -11,7 +12,6 @@ import { SerialQueue } from '../sync/serial-queue.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import { every, type Timers } from '../sync/timers.ts';
 import { compareWithKernel } from './compare.ts';
-import { IPVS_DEVICE } from './device.ts';
 import { Draining } from './draining.ts';
 import { type Item, itemKey, precedesDestinations, serviceOf, serviceText } from './items.ts';
 import { type IpvsKernel, IpvsRefusedError, type Refused } from './kernel.ts';

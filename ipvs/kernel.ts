@@ -1,6 +1,7 @@
 /** The kernel's side: what it holds, and writing changes in the order of their stages. */
 import { isLinkLocal } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
+import { IPVS_DEVICE } from '../api/vip-device.ts';
 import {
   EAFNOSUPPORT,
   EEXIST,
@@ -32,7 +33,6 @@ import {
   listBoundAddresses,
 } from '../netlink/route/links.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
-import { IPVS_DEVICE } from './device.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
 

@@ -3,12 +3,7 @@
  * a service, so each Service needs a mark of its own, out of a range that nobody else uses.
  */
 import { hash } from 'node:crypto';
-
-/** First and last mark that may be given. */
-export interface MarkRange {
-  readonly first: number;
-  readonly last: number;
-}
+import type { MarkRange } from '../config/mode-values.ts';
 
 /** Marks with a meaning of their own, at the start of the range; they are given to nobody. */
 export interface VerdictMarks {

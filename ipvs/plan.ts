@@ -1,5 +1,6 @@
 import { isDeepStrictEqual } from 'node:util';
 import { isLinkLocal, isLoopback } from '../api/addresses.ts';
+import type { AllPortsBy } from '../config/mode-values.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { type IptablesOptions, nodePortAddresses } from '../iptables/backend.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
@@ -21,9 +22,6 @@ export interface PlanOptions extends RuleOptions, Pick<IptablesOptions, 'nodePor
   readonly allPorts: AllPortsBy;
   readonly onWarning: (message: string) => void;
 }
-
-/** fwmark services (KEP-2610, open question 1c), or rules as in the iptables mode (1a). */
-export type AllPortsBy = 'fwmark' | 'iptables';
 
 interface RouteRecord {
   readonly route: Route;

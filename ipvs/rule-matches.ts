@@ -1,8 +1,8 @@
 /** Parts of this mode's rules: matches on its ipsets, on marks, and on who sends. */
 import type { IpFamily } from '../api/objects.ts';
+import type { MarkRange } from '../config/mode-values.ts';
 import type { LocalDetector } from '../iptables/compile.ts';
 import { hex, type RuleSpec } from '../iptables/rule.ts';
-import type { MarkRange } from './marks.ts';
 import { kernelName, type SetName } from './sets.ts';
 
 export interface RuleOptions {

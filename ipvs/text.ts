@@ -1,10 +1,10 @@
 /** What the kernel should hold, as text for people and for the tools that they know. */
 import type { IpFamily } from '../api/objects.ts';
+import { IPVS_DEVICE } from '../api/vip-device.ts';
 import { hostPrefix } from '../iptables/chains.ts';
 import { hex } from '../iptables/rule.ts';
 import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
-import { IPVS_DEVICE } from './device.ts';
 import { type Item, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, setSpec } from './sets.ts';
 

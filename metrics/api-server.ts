@@ -2,7 +2,7 @@
 import type { Define } from './define.ts';
 
 /** What becomes of one request. */
-export interface ApiRequest {
+interface ApiRequest {
   /** `GET`, `POST`, ... */
   readonly method: string;
   /** Name and port of the server. */

@@ -1,10 +1,9 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
 
-/** One sample of a metric that is asked for at each scrape. */
-export interface Sample<Label extends string> {
-  readonly labels: Readonly<Record<Label, string>>;
-  readonly value: number;
-}
+/** A count with the values of its labels. That of `ip_family` is in `family`. */
+type Count<Label extends string> = { readonly count: number } & Readonly<
+  Record<Label extends 'ip_family' ? 'family' : Label, string>
+>;
 
 /** Ways to define a metric in a registry, one for each way to feed it. */
 export interface Define {
@@ -20,24 +19,31 @@ export interface Define {
     buckets: readonly number[],
     labels?: readonly Label[],
   ): Histogram<Label>;
-  /** Numbers that somebody else keeps. They must be cheap to get: a scrape walks over nothing. */
+  /** Counts that somebody else keeps. They must be cheap to get: a scrape walks over nothing. */
   asked<Label extends string>(
     type: 'gauge' | 'counter',
     name: string,
     help: string,
     labels: readonly Label[],
-    samples: () => Iterable<Sample<Label>> | Promise<Iterable<Sample<Label>>>,
+    counts: () => Iterable<Count<Label>> | Promise<Iterable<Count<Label>>>,
+  ): void;
+  /** The same of one without labels. */
+  askedOne(
+    type: 'gauge' | 'counter',
+    name: string,
+    help: string,
+    count: () => number | Promise<number>,
   ): void;
 }
 
 export function definer(registry: Registry): Define {
   const registers = [registry];
-  return {
+  const define: Define = {
     counter: (name, help, labelNames = []) => new Counter({ name, help, labelNames, registers }),
     gauge: (name, help, labelNames = []) => new Gauge({ name, help, labelNames, registers }),
     histogram: (name, help, buckets, labelNames = []) =>
       new Histogram({ name, help, labelNames, buckets: [...buckets], registers }),
-    asked(type, name, help, labelNames, samples) {
+    asked(type, name, help, labelNames, counts) {
       const configuration = {
         name,
         help,
@@ -45,15 +51,24 @@ export function definer(registry: Registry): Define {
         registers,
         async collect(this: { reset(): void; inc(labels: object, value: number): void }) {
           // Two scrapes at a time must not add up.
-          const all = await samples();
+          const all: Iterable<Record<string, string | number>> = await counts();
           this.reset();
-          for (const { labels, value } of all) this.inc(labels, value);
+          for (const { count, ...each } of all) {
+            const labels = labelNames.map((name) => [
+              name,
+              each[name === 'ip_family' ? 'family' : name],
+            ]);
+            this.inc(Object.fromEntries(labels), Number(count));
+          }
         },
       };
       if (type === 'gauge') new Gauge<string>(configuration);
       else new Counter<string>(configuration);
     },
+    askedOne: (type, name, help, count) =>
+      define.asked(type, name, help, [], async () => [{ count: await count() }]),
   };
+  return define;
 }
 
 /** From `start` on, each `factor` times the one before. */

@@ -3,11 +3,11 @@
  * (plugins metrics, forward and proxy), as those of the agent are kube-proxy's: what looks at the
  * one looks at the other. docs/metrics.md has a table of them.
  */
-import type { Counter, Registry } from 'prom-client';
+import type { Counter, Histogram, Registry } from 'prom-client';
 import type { IpFamily } from '../api/objects.ts';
 import { type ApiObserver, apiServerMetrics } from './api-server.ts';
 import { type Define, definer, exponential } from './define.ts';
-import { type PortwideMetrics, processMetrics } from './portwide.ts';
+import { processMetrics } from './portwide.ts';
 import { createRegistry } from './registry.ts';
 
 /** A query and its answer. */
@@ -37,16 +37,18 @@ export interface Upstream {
 export interface DnsMetrics {
   readonly registry: Registry;
   readonly api: ApiObserver;
-  readonly stallSeconds: PortwideMetrics['stallSeconds'];
+  readonly stallSeconds: Histogram;
   /** @param seconds from the change of a headless Service's endpoints until its records say so. */
   programmed(seconds: number): void;
   /** Queries that the server itself failed on. */
   readonly mistakes: Counter<never>;
   served(query: ServedQuery): void;
   readonly forwarding: ForwardingMetrics;
+  /** Has these numbers asked for from now on. Call it once, before anything is scraped. */
+  ask(sources: DnsSources): void;
 }
 
-export interface ForwardingMetrics {
+interface ForwardingMetrics {
   answered(to: Upstream, rcode: number, seconds: number): void;
   failed(to: Upstream, code: 'TIMEOUT' | 'UNREACHABLE'): void;
   rejected(): void;
@@ -55,7 +57,7 @@ export interface ForwardingMetrics {
 }
 
 /** Kept elsewhere, and asked for at each scrape. */
-export interface DnsSources {
+interface DnsSources {
   /** How many are open. */
   readonly tcpConnections: () => number;
   readonly resolvers: () => readonly { readonly resolver: Upstream; readonly isUp: boolean }[];
@@ -116,10 +118,10 @@ const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
  * @param port that it listens on, which is a label in CoreDNS.
  * @param version of the package.
  */
-export function createDnsMetrics(port: number, version: string, sources: DnsSources): DnsMetrics {
+export function createDnsMetrics(port: number, version: string): DnsMetrics {
   const registry = createRegistry();
   const define = definer(registry);
-  const { counter, histogram, asked } = define;
+  const { counter, histogram } = define;
   const requests = counter(
     'coredns_dns_requests_total',
     'Queries so far, by zone, protocol, family and type',
@@ -186,17 +188,7 @@ export function createDnsMetrics(port: number, version: string, sources: DnsSour
     'coredns_forward_healthcheck_broken_total',
     'How often all resolvers were down, and were asked all the same',
   );
-  asked('gauge', 'portwide_dns_resolver_up', '1 while queries are forwarded to it', ['to'], () =>
-    sources.resolvers().map(({ resolver, isUp }) => ({
-      labels: { to: hostPort(resolver) },
-      value: isUp ? 1 : 0,
-    })),
-  );
-  asked('gauge', 'portwide_dns_tcp_connections', 'Connections of clients that are open', [], () => [
-    { labels: {}, value: sources.tcpConnections() },
-  ]);
   const common = { server: `dns://:${port}`, view: '' };
-  cacheMetrics(define, common, sources.cache);
 
   return {
     registry,
@@ -225,7 +217,26 @@ export function createDnsMetrics(port: number, version: string, sources: DnsSour
       probeFailed: (to) => probeFailures.inc(proxy(to)),
       allDown: () => broken.inc(),
     },
+    ask: (sources) => {
+      serverMetrics(define, sources);
+      cacheMetrics(define, common, sources.cache);
+    },
   };
+}
+
+function serverMetrics(
+  { asked, askedOne }: Define,
+  { resolvers, tcpConnections }: DnsSources,
+): void {
+  asked('gauge', 'portwide_dns_resolver_up', '1 while queries are forwarded to it', ['to'], () =>
+    resolvers().map(({ resolver, isUp }) => ({ to: hostPort(resolver), count: isUp ? 1 : 0 })),
+  );
+  askedOne(
+    'gauge',
+    'portwide_dns_tcp_connections',
+    'Connections of clients that are open',
+    tcpConnections,
+  );
 }
 
 /** CoreDNS's of its plugin *cache*. */
@@ -245,14 +256,15 @@ function cacheMetrics(
       const now = numbers();
       if (now === undefined) return [];
       return (['success', 'denial'] as const).map((each) => ({
-        labels: { ...labels, type: each },
-        value: now[name][each],
+        ...labels,
+        type: each,
+        count: now[name][each],
       }));
     });
   const total = (full: string, help: string, value: (now: CacheNumbers) => number) =>
     asked('counter', full, help, ['server', 'zones', 'view'], () => {
       const now = numbers();
-      return now === undefined ? [] : [{ labels, value: value(now) }];
+      return now === undefined ? [] : [{ ...labels, count: value(now) }];
     });
   byType('gauge', 'entries', 'coredns_cache_entries', 'Answers of resolvers that are kept');
   byType(

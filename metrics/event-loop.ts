@@ -5,7 +5,7 @@ const RESOLUTION = 10;
 const PERIOD = 1000;
 
 /** As `monitorEventLoopDelay` gives it: the longest time between two looks, in nanoseconds. */
-export interface DelayMonitor {
+interface DelayMonitor {
   readonly max: number;
   reset(): void;
 }

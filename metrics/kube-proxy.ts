@@ -3,32 +3,8 @@
  * (pkg/proxy/metrics), so that dashboards and alerts go on working. docs/metrics.md has a table of
  * them, and of those that are left out.
  */
-import type { Counter, Gauge, Histogram } from 'prom-client';
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { type Define, exponential, linear } from './define.ts';
-
-type ByFamily = 'ip_family';
-
-export interface KubeProxyMetrics {
-  readonly syncSeconds: Histogram<ByFamily>;
-  readonly fullSyncSeconds: Histogram<ByFamily>;
-  readonly partialSyncSeconds: Histogram<ByFamily>;
-  readonly lastSync: Gauge<ByFamily>;
-  readonly lastQueued: Gauge<ByFamily>;
-  readonly networkProgrammingSeconds: Histogram<ByFamily>;
-  readonly restoreFailures: Counter<ByFamily>;
-  readonly partialRestoreFailures: Counter<ByFamily>;
-  readonly nftSyncFailures: Counter<ByFamily>;
-  readonly rulesWritten: Gauge<'table' | ByFamily>;
-  readonly conntrackSeconds: Histogram<ByFamily>;
-  readonly conntrackDeleted: Counter<ByFamily>;
-  /** For node ports on localhost in mode nftables: a listener could not listen. */
-  readonly localhostListenFailures: Counter<ByFamily>;
-  /** For the health server: HTTP status of each answer of `/healthz`. */
-  readonly healthz: Counter<'code'>;
-  /** For the health server: HTTP status of each answer of `/livez`. */
-  readonly livez: Counter<'code'>;
-}
 
 /** Where the numbers are that are asked for at each scrape. */
 export interface KubeProxySources {
@@ -43,9 +19,7 @@ export interface KubeProxySources {
   /** Of mode nftables: node ports that are listened on at a loopback address. */
   localhostListeners(): Iterable<readonly [IpFamily, number]>;
   /** Of mode nftables: packets that rules rejected at a loopback address. */
-  localhostRejections(): Promise<
-    Iterable<{ family: IpFamily; protocol: Protocol; packets: number }>
-  >;
+  localhostRejections(): Promise<Iterable<{ family: IpFamily; protocol: Protocol; count: number }>>;
 }
 
 /** 1 ms, doubled up to 16 s. */
@@ -61,26 +35,24 @@ const NETWORK_BUCKETS = [
 const SYNC = 'kubeproxy_sync_proxy_rules';
 const FAMILY = ['ip_family'] as const;
 
-export function kubeProxyMetrics(define: Define, sources: KubeProxySources): KubeProxyMetrics {
-  const { counter, gauge, histogram, asked } = define;
+export function kubeProxyMetrics(define: Define, sources: KubeProxySources) {
+  const { counter, gauge, histogram, asked, askedOne } = define;
   for (const [kind, word] of [
     ['EndpointSlice', 'endpoint'],
     ['Service', 'service'],
   ] as const) {
     const changes = () => sources.changes()[kind];
-    asked(
+    askedOne(
       'gauge',
       `${SYNC}_${word}_changes_pending`,
       `Changes of ${kind} objects that no sync of the rules has taken up`,
-      [],
-      () => [{ labels: {}, value: changes().pending }],
+      () => changes().pending,
     );
-    asked(
+    askedOne(
       'counter',
       `${SYNC}_${word}_changes_total`,
       `Changes of ${kind} objects seen so far`,
-      [],
-      () => [{ labels: {}, value: changes().total }],
+      () => changes().total,
     );
   }
   asked(
@@ -88,50 +60,31 @@ export function kubeProxyMetrics(define: Define, sources: KubeProxySources): Kub
     `${SYNC}_no_local_endpoints_total`,
     'Service ports with the traffic policy Local that have endpoints, but none on this node',
     ['traffic_policy', 'ip_family'],
-    () =>
-      [...sources.noLocal()].map(({ family, policy, count }) => ({
-        labels: { traffic_policy: policy, ip_family: family },
-        value: count,
-      })),
+    () => [...sources.noLocal()].map((each) => ({ ...each, traffic_policy: each.policy })),
   );
   asked(
     'gauge',
     'kubeproxy_nftables_localhost_nodeport_listeners',
     'Node ports that are listened on at 127.0.0.1 or [::1] (mode nftables)',
     FAMILY,
-    () =>
-      [...sources.localhostListeners()].map(([family, count]) => ({
-        labels: { ip_family: family },
-        value: count,
-      })),
+    () => [...sources.localhostListeners()].map(([family, count]) => ({ family, count })),
   );
   asked(
     'counter',
     'kubeproxy_nftables_localhost_nodeport_rejected_packets_total',
     'Packets of UDP and SCTP to node ports at 127.0.0.1 or [::1] that were rejected, since the table was made (mode nftables)',
     ['ip_family', 'protocol'],
-    async () =>
-      [...(await sources.localhostRejections())].map(({ family, protocol, packets }) => ({
-        labels: { ip_family: family, protocol },
-        value: packets,
-      })),
+    () => sources.localhostRejections(),
   );
   asked('gauge', `${SYNC}_iptables_total`, 'Rules of iptables owned', ['table', 'ip_family'], () =>
-    [...sources.rules()].map(({ family, table, count }) => ({
-      labels: { table, ip_family: family },
-      value: count,
-    })),
+    sources.rules(),
   );
   asked(
     'counter',
     `${SYNC}_nftables_cleanup_failures_total`,
     'Failures so far to remove what is of no use from the table (mode nftables)',
     FAMILY,
-    () =>
-      [...sources.cleanupFailures()].map(({ family, count }) => ({
-        labels: { ip_family: family },
-        value: count,
-      })),
+    () => sources.cleanupFailures(),
   );
   return {
     syncSeconds: histogram(`${SYNC}_duration_seconds`, 'Seconds a sync took', SYNC_BUCKETS, FAMILY),

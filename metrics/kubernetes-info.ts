@@ -1,45 +1,12 @@
 /** Metrics `kubernetes_*` that all Kubernetes components have (component-base/metrics). */
-import { arch } from 'node:os';
+import { buildInfo } from '../process/version.ts';
 import type { Define } from './define.ts';
-
-/** Fields of Kubernetes' `version.Info`; empty where they do not apply. */
-export interface BuildInfo {
-  readonly major: string;
-  readonly minor: string;
-  readonly gitVersion: string;
-  readonly gitCommit: string;
-  readonly gitTreeState: string;
-  readonly buildDate: string;
-  readonly goVersion: string;
-  readonly compiler: string;
-  readonly platform: string;
-}
 
 /** A feature gate. */
 export interface Feature {
   readonly name: string;
   readonly stage: 'ALPHA' | 'BETA' | '';
   readonly isEnabled: boolean;
-}
-
-/** Go's names of architectures where Node's differ. */
-const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', ia32: '386' };
-
-/** @param version of the package, such as `0.1.0`. */
-export function buildInfo(version: string): BuildInfo {
-  const [major = '', minor = ''] = version.split('.');
-  const architecture = arch();
-  return {
-    major,
-    minor,
-    gitVersion: `v${version}`,
-    gitCommit: '',
-    gitTreeState: '',
-    buildDate: '',
-    goVersion: '',
-    compiler: `node ${process.version}`,
-    platform: `${process.platform}/${ARCHITECTURES[architecture] ?? architecture}`,
-  };
 }
 
 export function kubernetesInfo(

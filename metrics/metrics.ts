@@ -1,19 +1,14 @@
-import type { Registry } from 'prom-client';
 import type { IpFamily } from '../api/objects.ts';
-import { type ApiObserver, apiServerMetrics } from './api-server.ts';
+import { apiServerMetrics } from './api-server.ts';
 import { definer } from './define.ts';
-import { type KubeProxyMetrics, type KubeProxySources, kubeProxyMetrics } from './kube-proxy.ts';
+import { type KubeProxySources, kubeProxyMetrics } from './kube-proxy.ts';
 import { type Feature, kubernetesInfo } from './kubernetes-info.ts';
-import { type PortwideMetrics, type PortwideSources, portwideMetrics } from './portwide.ts';
+import { type PortwideSources, portwideMetrics } from './portwide.ts';
 import { createRegistry } from './registry.ts';
 
 export interface MetricSources extends KubeProxySources, PortwideSources {}
 
-export interface Metrics extends KubeProxyMetrics, PortwideMetrics {
-  readonly registry: Registry;
-  /** Turns what the session with the API server does into metrics. */
-  readonly api: ApiObserver;
-}
+export type Metrics = ReturnType<typeof createMetrics>;
 
 /**
  * All metrics of the agent, in a registry of their own.
@@ -25,12 +20,13 @@ export function createMetrics(
   sources: MetricSources,
   version: string,
   features: readonly Feature[] = [],
-): Metrics {
+) {
   const registry = createRegistry();
   const define = definer(registry);
   kubernetesInfo(define, version, features);
   return {
     registry,
+    /** Turns what the session with the API server does into metrics. */
     api: apiServerMetrics(define),
     ...kubeProxyMetrics(define, sources),
     ...portwideMetrics(define, sources, version),

@@ -1,17 +1,9 @@
 /** Metrics of network policy, of agents that enforce it; docs/metrics.md has a table of them. */
-import type { Counter, Gauge, Histogram } from 'prom-client';
 import type { IpFamily, Kind } from '../api/objects.ts';
 import type { PolicyKind } from '../api/policy-objects.ts';
 import { type Define, exponential } from './define.ts';
 
-export interface PolicyMetrics {
-  readonly compileSeconds: Histogram<never>;
-  readonly applySeconds: Histogram<'ip_family'>;
-  readonly applyFailures: Counter<'ip_family'>;
-  readonly disturbances: Counter<'ip_family'>;
-  readonly lastQueued: Gauge<'ip_family'>;
-  readonly lastApplied: Gauge<'ip_family'>;
-}
+export type PolicyMetrics = ReturnType<typeof policyMetrics>;
 
 /** Where the numbers are that are asked for at each scrape. */
 export interface PolicySources {
@@ -26,13 +18,11 @@ export interface PolicySources {
   /** Packets of DNS that the kernel did not hand over and dropped. */
   queueDrops(): Promise<number>;
   /** The kernel counts them. */
-  denied(): Promise<
-    Iterable<{ family: IpFamily; tier: string; direction: string; packets: number }>
-  >;
+  denied(): Promise<Iterable<{ family: IpFamily; tier: string; direction: string; count: number }>>;
 }
 
 /** Since the start, but for what there is of names and addresses. */
-export interface NameNumbers {
+interface NameNumbers {
   readonly names: number;
   readonly addresses: number;
   readonly evictions: number;
@@ -64,62 +54,47 @@ const APPLY_BUCKETS = exponential(0.001, 2, 15);
 
 /** @param families that are enforced: what is rare shows as 0 for them from the start. */
 export function policyMetrics(
-  { counter, gauge, histogram, asked }: Define,
+  define: Define,
   sources: PolicySources,
   families: readonly IpFamily[],
-): PolicyMetrics {
+) {
+  const { counter, gauge, histogram, asked } = define;
   asked(
     'gauge',
     'portwide_policies',
     'Network policies, by kind; faulty are those of which a part cannot be enforced as written, and fails closed',
     ['kind', 'state'],
-    () =>
-      [...sources.policies()].map(({ kind, state, count }) => ({
-        labels: { kind, state },
-        value: count,
-      })),
+    () => sources.policies(),
   );
   asked(
     'gauge',
     'portwide_policy_unreadable_objects',
     'Objects of network policy that cannot be read as they are now, by kind; a version that could be read stays in force',
     ['kind'],
-    () => [...sources.unreadable()].map(({ kind, count }) => ({ labels: { kind }, value: count })),
+    () => sources.unreadable(),
   );
   asked(
     'gauge',
     'portwide_policy_profiles',
     'Different sets of policies that apply to pods of this node',
     ['direction'],
-    () =>
-      [...sources.profiles()].map(({ direction, count }) => ({
-        labels: { direction },
-        value: count,
-      })),
+    () => sources.profiles(),
   );
   asked(
     'gauge',
     'portwide_policy_elements',
     'Elements in the sets and maps of network policy',
     ['set', 'ip_family'],
-    () =>
-      [...sources.elements()].map(({ set, family, count }) => ({
-        labels: { set, ip_family: family },
-        value: count,
-      })),
+    () => sources.elements(),
   );
   asked(
     'counter',
     'portwide_policy_denied_packets_total',
     'Packets that network policies have denied since their table was made, by tier',
     ['tier', 'direction', 'ip_family'],
-    async () =>
-      [...(await sources.denied())].map(({ tier, direction, family, packets }) => ({
-        labels: { tier, direction, ip_family: family },
-        value: packets,
-      })),
+    () => sources.denied(),
   );
-  defineNames(asked, sources);
+  defineNames(define, sources);
   const applyFailures = counter(
     'portwide_policy_apply_failures_total',
     'Changes of network policy that could not be applied; each is tried again',
@@ -166,35 +141,30 @@ export function policyMetrics(
   };
 }
 
-function defineNames(asked: Define['asked'], sources: PolicySources): void {
-  const one = (value: number) => [{ labels: {}, value }];
-  asked(
+function defineNames({ asked, askedOne }: Define, sources: PolicySources): void {
+  askedOne(
     'gauge',
     'portwide_policy_dns_unseen',
     '1 while answers of DNS go by unseen although rules have domain names, otherwise 0',
-    [],
-    () => one(sources.names().isBlind ? 1 : 0),
+    () => (sources.names().isBlind ? 1 : 0),
   );
-  asked(
+  askedOne(
     'gauge',
     'portwide_policy_fqdn_names',
     'Domain names of which addresses are known',
-    [],
-    () => one(sources.names().names),
+    () => sources.names().names,
   );
-  asked(
+  askedOne(
     'gauge',
     'portwide_policy_fqdn_addresses',
     'Addresses of domain names that are known',
-    [],
-    () => one(sources.names().addresses),
+    () => sources.names().addresses,
   );
-  asked(
+  askedOne(
     'counter',
     'portwide_policy_fqdn_evictions_total',
     'Addresses of domain names that were forgotten before their time, for there were too many',
-    [],
-    () => one(sources.names().evictions),
+    () => sources.names().evictions,
   );
   asked(
     'counter',
@@ -204,16 +174,15 @@ function defineNames(asked: Define['asked'], sources: PolicySources): void {
     () => {
       const numbers = sources.names();
       return Object.entries(DNS_OUTCOMES).map(([name, outcome]) => ({
-        labels: { outcome },
-        value: numbers[name as keyof typeof DNS_OUTCOMES],
+        outcome,
+        count: numbers[name as keyof typeof DNS_OUTCOMES],
       }));
     },
   );
-  asked(
+  askedOne(
     'counter',
     'portwide_policy_dns_queue_drops_total',
     'Packets of DNS that the kernel dropped, for their queue or its reader was full',
-    [],
-    async () => one(await sources.queueDrops()),
+    () => sources.queueDrops(),
   );
 }

@@ -1,19 +1,7 @@
 /** Metrics of what kube-proxy has not got; docs/metrics.md has a table of them. */
-import type { Counter, Gauge, Histogram } from 'prom-client';
 import { REFUSAL_REASONS, type RefusalReason } from '../api/all-ports.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { type Define, exponential } from './define.ts';
-
-export interface PortwideMetrics {
-  readonly applySeconds: Histogram<'ip_family'>;
-  readonly stallSeconds: Histogram<never>;
-  readonly eventsDropped: Counter<'reason'>;
-  readonly initialSyncComplete: Gauge<never>;
-  readonly nodeMissing: Gauge<never>;
-  readonly faultyManifests: Gauge<never>;
-  /** Result: `forwarded` or `failed`. */
-  readonly localhostConnections: Counter<'ip_family' | 'result'>;
-}
 
 /** Changes of the configuration file since the start. */
 export interface ConfigChanges {
@@ -67,10 +55,7 @@ const DROP_REASONS = ['queue_full', 'object_limit', 'rejected', 'unreachable'] a
 const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
 
 /** What every process of ours tells of itself. @param version of the package. */
-export function processMetrics(
-  { gauge, histogram }: Define,
-  version: string,
-): Pick<PortwideMetrics, 'stallSeconds'> {
+export function processMetrics({ gauge, histogram }: Define, version: string) {
   gauge('portwide_build_info', 'Always 1; the label tells the version', ['version']).set(
     { version },
     1,
@@ -85,23 +70,15 @@ export function processMetrics(
 }
 
 /** @param version of the package. */
-export function portwideMetrics(
-  define: Define,
-  sources: PortwideSources,
-  version: string,
-): PortwideMetrics {
-  const { counter, gauge, histogram, asked } = define;
+export function portwideMetrics(define: Define, sources: PortwideSources, version: string) {
+  const { counter, gauge, histogram, asked, askedOne } = define;
   const { stallSeconds } = processMetrics(define, version);
   asked(
     'gauge',
     'portwide_all_ports_services',
     'Services served on all ports, or on ranges, of at least one VIP',
     ['kind'],
-    () =>
-      Object.entries(sources.allPortsServices()).map(([kind, value]) => ({
-        labels: { kind },
-        value,
-      })),
+    () => Object.entries(sources.allPortsServices()).map(([kind, count]) => ({ kind, count })),
   );
   asked(
     'gauge',
@@ -110,40 +87,28 @@ export function portwideMetrics(
     ['reason'],
     () => refusedServices(sources.refusals()),
   );
-  asked(
+  askedOne(
     'gauge',
     'portwide_services_on_own_ports',
     'Services that take a TCP port of this node itself: of ssh, the kubelet, /healthz or /metrics',
-    [],
-    () => [{ labels: {}, value: sources.servicesOnNodePorts() }],
+    () => sources.servicesOnNodePorts(),
   );
   asked(
     'gauge',
     'portwide_routes',
     'Service ports served, and Services on all ports or on ranges',
     ['kind', 'ip_family'],
-    () =>
-      [...sources.routes()].map(({ kind, family, count }) => ({
-        labels: { kind, ip_family: family },
-        value: count,
-      })),
+    () => sources.routes(),
   );
   asked(
     'gauge',
     'portwide_nftables_elements',
     'Elements that Services have in the maps and sets of the table (mode nftables)',
     ['map', 'ip_family'],
-    () =>
-      [...sources.elements()].map(({ family, map, count }) => ({
-        labels: { map, ip_family: family },
-        value: count,
-      })),
+    () => sources.elements(),
   );
   const marks = (value: (marks: { inUse: number; waiting: number }) => number) => () =>
-    [...sources.marks()].map((each) => ({
-      labels: { ip_family: each.family },
-      value: value(each),
-    }));
+    [...sources.marks()].map((each) => ({ family: each.family, count: value(each) }));
   asked(
     'gauge',
     'portwide_marks_in_use',
@@ -163,18 +128,13 @@ export function portwideMetrics(
     'portwide_lingering_vips',
     'VIPs on which no Service is served and that stay bound while connections to them last (mode ipvs)',
     ['ip_family'],
-    () =>
-      [...sources.lingeringVips()].map(({ family, count }) => ({
-        labels: { ip_family: family },
-        value: count,
-      })),
+    () => sources.lingeringVips(),
   );
-  asked(
+  askedOne(
     'gauge',
     'portwide_config_restart_pending',
     '1 while a restart for a changed configuration file is delayed, otherwise 0',
-    [],
-    () => [{ labels: {}, value: sources.configChanges().isPending ? 1 : 0 }],
+    () => (sources.configChanges().isPending ? 1 : 0),
   );
   asked(
     'counter',
@@ -182,10 +142,7 @@ export function portwideMetrics(
     'Changes of the configuration file since the start, by result',
     ['result'],
     () =>
-      Object.entries(sources.configChanges().counts).map(([result, value]) => ({
-        labels: { result },
-        value,
-      })),
+      Object.entries(sources.configChanges().counts).map(([result, count]) => ({ result, count })),
   );
   asked(
     'gauge',
@@ -194,17 +151,11 @@ export function portwideMetrics(
     ['what', 'reason'],
     () => keptLeftovers([...sources.kept()]),
   );
-  asked(
+  askedOne(
     'gauge',
     'portwide_takeover_connections',
     'Established connections that need what another mode left',
-    [],
-    () => [
-      {
-        labels: {},
-        value: [...sources.kept()].reduce((sum, { connections }) => sum + connections, 0),
-      },
-    ],
+    () => [...sources.kept()].reduce((sum, { connections }) => sum + connections, 0),
   );
   const eventsDropped = counter(
     'portwide_events_dropped_total',
@@ -244,8 +195,9 @@ export function portwideMetrics(
 function keptLeftovers(kept: readonly Kept[]) {
   return LEFTOVERS.flatMap((what) =>
     KEPT_REASONS.map((reason) => ({
-      labels: { what, reason },
-      value: kept.some((each) => each.what === what && each.reason === reason) ? 1 : 0,
+      what,
+      reason,
+      count: kept.some((each) => each.what === what && each.reason === reason) ? 1 : 0,
     })),
   );
 }
@@ -253,5 +205,5 @@ function keptLeftovers(kept: readonly Kept[]) {
 function refusedServices(refusals: ReturnType<PortwideSources['refusals']>) {
   const services = new Map(REFUSAL_REASONS.map((reason) => [reason, new Set<ObjectKey>()]));
   for (const { serviceKey, reason } of refusals) services.get(reason)?.add(serviceKey);
-  return [...services].map(([reason, keys]) => ({ labels: { reason }, value: keys.size }));
+  return [...services].map(([reason, keys]) => ({ reason, count: keys.size }));
 }

@@ -2,7 +2,7 @@ import { Registry } from 'prom-client';
 import { definer } from './define.ts';
 
 /** Results of health checks (KEP-3466), which have a page of their own. */
-export interface Slis {
+interface Slis {
   readonly registry: Registry;
   /** @param type the page that ran the check: `healthz`. There is no check here that could fail. */
   passed(name: string, type: string): void;

@@ -1,3 +1,4 @@
+/** One agent per node: the lock that the running agent holds. */
 import { createServer, type Server } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { DebugLog } from './log.ts';
@@ -10,13 +11,8 @@ const RETRY_MS = 500;
 /**
  * Two agents would undo each other's rules. Waits until no other runs on this node, which during
  * an upgrade the old one still does.
- * @returns undefined when `stopping` resolves first.
  */
-export async function takeLock(
-  log: DebugLog,
-  stopping: Promise<unknown>,
-): Promise<Server | undefined> {
-  const isStopping = stopping.then(() => true);
+export async function takeLock(log: DebugLog): Promise<Server> {
   const failures = new RepeatedFailures(log);
   for (;;) {
     const lock = await tryLock();
@@ -25,7 +21,7 @@ export async function takeLock(
       return lock;
     }
     failures.failed(NAME, {}, 'another agent runs on this node; waiting until it ends');
-    if (await Promise.race([isStopping, sleep(RETRY_MS, false, { ref: true })])) return undefined;
+    await sleep(RETRY_MS);
   }
 }
 

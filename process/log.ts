@@ -1,5 +1,5 @@
+/** The log. */
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
-import type { LogFormat } from '../config/agent-settings.ts';
 import { textLine } from './log-text.ts';
 
 /** As much of a logger as small parts need; pino's is one. */
@@ -14,7 +14,9 @@ export interface DebugLog extends Log {
   debug(details: object, message: string): void;
 }
 
-export interface LogOptions {
+export type LogFormat = 'text' | 'json';
+
+interface LogOptions {
   /** Verbosity (`-v`). From 3 on, errors include their stacks and level debug is logged. */
   readonly v: number;
   /** Undefined: text on a terminal, JSON elsewhere. */
@@ -22,7 +24,7 @@ export interface LogOptions {
 }
 
 /** Destination of log lines. */
-export interface LogOutput {
+interface LogOutput {
   readonly stream: DestinationStream;
   readonly isTerminal: boolean;
 }

@@ -1,3 +1,4 @@
+/** The OOM score of this process. */
 import { readFile, writeFile } from 'node:fs/promises';
 import type { Log } from './log.ts';
 

@@ -1,3 +1,4 @@
+/** Logging what is tried again and again. */
 import type { DebugLog } from './log.ts';
 
 /** Milliseconds from the first log line of a failure to the next; doubled after each line, up to the maximum. */
@@ -53,13 +54,15 @@ export class RepeatedFailures {
    * @param key identifies the operation.
    * @param details fields of the log line; `err` is the reason.
    * @param reason tells reasons apart; by default the message of `err`.
+   * @returns whether it is the first since the last success.
    */
   failed(
     key: string,
     details: Readonly<Record<string, unknown>>,
     message: string,
     reason = reasonOf(details.err),
-  ): void {
+  ): boolean {
+    const isFirst = !this.isFailing(key);
     const now = this.#now();
     const failure = this.#current(key, now);
     failure.attempts += 1;
@@ -69,7 +72,7 @@ export class RepeatedFailures {
     const becomesError = lasted >= LASTING && !failure.isError;
     if (!isNews && !becomesError && now < failure.nextLine) {
       this.#log.debug(details, message);
-      return;
+      return isFirst;
     }
     if (isNews) failure.reasons.add(reason);
     failure.isError ||= becomesError;
@@ -81,6 +84,7 @@ export class RepeatedFailures {
     failure.isTold = true;
     failure.nextLine = now + failure.interval;
     failure.interval = Math.min(2 * failure.interval, LONGEST_INTERVAL);
+    return isFirst;
   }
 
   /** Records a success, or that the operation is no longer tried. @param message logged if it was failing. */

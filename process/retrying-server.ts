@@ -1,3 +1,4 @@
+/** A server that keeps trying to listen. */
 import { type AddressInfo, isIPv6, type Server } from 'node:net';
 import { backoffMs } from '../sync/backoff.ts';
 import type { Timers } from '../sync/timers.ts';

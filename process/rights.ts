@@ -1,3 +1,4 @@
+/** The capability that programming the network takes. */
 import { readFile } from 'node:fs/promises';
 import { UserError } from './errors.ts';
 

@@ -2,12 +2,13 @@
 import type { ChildProcess } from 'node:child_process';
 import type { Readable } from 'node:stream';
 import { execa } from 'execa';
+import { UserError } from './errors.ts';
 
 /** Milliseconds for what a program answers from itself, such as its version. */
 export const ANSWER_TIMEOUT = 30_000;
 
 /** A program did not end within its time limit. It was killed. */
-export class ProgramTimeoutError extends Error {
+export class ProgramTimeoutError extends UserError {
   override readonly name = 'ProgramTimeoutError';
   readonly program: string;
   /** Milliseconds. */
@@ -26,7 +27,7 @@ export class ProgramTimeoutError extends Error {
   }
 }
 
-export interface ProgramOptions {
+interface ProgramOptions {
   /** Milliseconds. */
   readonly timeout: number;
   /** For its standard input; default: nothing. */

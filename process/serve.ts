@@ -1,3 +1,4 @@
+/** The HTTP servers that settings ask for. */
 import type { RequestListener } from 'node:http';
 import { isUnspecified } from '../api/addresses.ts';
 import { systemTimers } from '../sync/timers.ts';
@@ -35,8 +36,7 @@ export function serve(
         log.error({ flag, err: error }, 'cannot listen; ending');
         process.exit(1);
       }
-      const isFirst = !failures.isFailing(flag);
-      failures.failed(flag, { flag, err: error }, 'cannot listen; trying again');
+      const isFirst = failures.failed(flag, { flag, err: error }, 'cannot listen; trying again');
       if (isFirst) onFailure(error);
     },
     onRecovery: () => failures.succeeded(flag, { flag }, 'the server listens now'),

@@ -1,8 +1,9 @@
+/** When memory is given back to the machine. */
 import { trimHeap } from '../netlink/core/malloc.ts';
 import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /** What decides whether memory is to be given back. */
-export interface MemoryProbe {
+interface MemoryProbe {
   /** Bytes that the process has of the machine's memory. */
   readonly rss: () => number;
   /** Milliseconds of CPU so far. */

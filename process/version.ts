@@ -1,7 +1,6 @@
+/** The version of this program, for people and in the fields of Kubernetes. */
 import { readFileSync } from 'node:fs';
-import { type Command, InvalidArgumentError, Option } from 'commander';
-import { withPlainHelp } from '../config/flags.ts';
-import { buildInfo } from '../metrics/kubernetes-info.ts';
+import { arch } from 'node:os';
 
 /** Version of the package. */
 export const VERSION: string = (() => {
@@ -10,25 +9,35 @@ export const VERSION: string = (() => {
   return version;
 })();
 
-/** kube-proxy's `--version`, `--version=true`, `=false` and `=raw` (component-base/version/verflag). */
-export function addVersionFlag(command: Command, short = ''): Command {
-  const option = new Option(`${short}--version [how]`, 'print the version and end; raw: all of it');
-  return withPlainHelp(command).addOption(option.preset('true').argParser(printVersion));
+/** Fields of Kubernetes' `version.Info`; empty where they do not apply. */
+interface BuildInfo {
+  readonly major: string;
+  readonly minor: string;
+  readonly gitVersion: string;
+  readonly gitCommit: string;
+  readonly gitTreeState: string;
+  readonly buildDate: string;
+  readonly goVersion: string;
+  readonly compiler: string;
+  readonly platform: string;
 }
 
-function printVersion(how: string): string {
-  if (how === 'false') return how;
-  if (how !== 'true' && how !== 'raw') {
-    throw new InvalidArgumentError('It must be true, false or raw.');
-  }
-  process.stdout.write(`${how === 'raw' ? rawVersion() : VERSION}\n`);
-  process.exit(0);
-}
+/** Go's names of architectures where Node's differ. */
+const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', ia32: '386' };
 
-/** In the form in which Go prints Kubernetes' `version.Info`. */
-export function rawVersion(version = VERSION): string {
-  const fields = Object.entries(buildInfo(version)).map(
-    ([name, value]) => `${name.slice(0, 1).toUpperCase()}${name.slice(1)}:${JSON.stringify(value)}`,
-  );
-  return `version.Info{${fields.join(', ')}}`;
+/** @param version of the package, such as `0.1.0`. */
+export function buildInfo(version: string): BuildInfo {
+  const [major = '', minor = ''] = version.split('.');
+  const architecture = arch();
+  return {
+    major,
+    minor,
+    gitVersion: `v${version}`,
+    gitCommit: '',
+    gitTreeState: '',
+    buildDate: '',
+    goVersion: '',
+    compiler: `node ${process.version}`,
+    platform: `${process.platform}/${ARCHITECTURES[architecture] ?? architecture}`,
+  };
 }

@@ -1,6 +1,9 @@
 import type { ObjectSink } from './store.ts';
 
-/** A sink that hands everything on to several, in their order. */
+/**
+ * A sink that hands everything on to several, in their order.
+ * @param sinks may get more until the source starts.
+ */
 export function fanOut(sinks: readonly ObjectSink[]): ObjectSink {
   return {
     upsert: (object) => {

@@ -1,12 +1,18 @@
 /** Objects for commands that read them once, and end. */
 import type { ApiObject } from '../api/objects.ts';
-import type { RunOptions } from '../config/settings.ts';
 import { UserError } from '../process/errors.ts';
+import type { ClusterOptions } from './kubernetes/config.ts';
 import { isFailure } from './kubernetes/errors.ts';
 import { listOnce } from './kubernetes/list-once.ts';
 import type { Resource } from './kubernetes/reflector.ts';
 import { loadManifestDirectory } from './manifests/directory.ts';
 import { formatProblem } from './manifests/problem.ts';
+
+/** Where objects are read from. */
+interface Origin extends ClusterOptions {
+  /** A directory of manifests; undefined: a cluster. */
+  readonly manifests: string | undefined;
+}
 
 /**
  * All objects of some resources, from a directory of manifests or from a cluster.
@@ -14,7 +20,7 @@ import { formatProblem } from './manifests/problem.ts';
  * @throws ManifestDirectoryError, ClusterConfigError, UserError
  */
 export async function readOnce(
-  { manifests, kubeconfig, master }: RunOptions,
+  { manifests, kubeconfig, master }: Origin,
   resources: readonly Resource[],
   note: (line: string) => void,
 ): Promise<ApiObject[]> {

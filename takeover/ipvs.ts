@@ -1,7 +1,7 @@
 /** What mode ipvs left, Portwide's or kube-proxy's: services of IPVS, ipsets, and the device with the VIPs. */
 import { cidrContains } from '../api/addresses.ts';
 import { IP_FAMILIES } from '../api/objects.ts';
-import { IPVS_DEVICE } from '../ipvs/device.ts';
+import { IPVS_DEVICE } from '../api/vip-device.ts';
 import { isOwnService } from '../ipvs/items.ts';
 import { IpvsKernel } from '../ipvs/kernel.ts';
 import { allSetNames } from '../ipvs/sets.ts';

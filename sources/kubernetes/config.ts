@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import type { Cluster, User } from '@kubernetes/client-node';
+import { UserError } from '../../process/errors.ts';
 
 export interface ClusterOptions {
   /** Path of a kubeconfig file (`--kubeconfig`). */
@@ -19,7 +20,7 @@ export interface ClusterConfig {
 }
 
 /** The cluster cannot be told from the flags and the environment; see `cause`. */
-export class ClusterConfigError extends Error {
+export class ClusterConfigError extends UserError {
   override readonly name = 'ClusterConfigError';
 }
 

@@ -2,6 +2,7 @@ import { closeSync, constants, fstatSync, openSync, readdirSync, readFileSync } 
 import { join } from 'node:path';
 import type { Kind } from '../../api/objects.ts';
 import { printable } from '../../api/read-field.ts';
+import { UserError } from '../../process/errors.ts';
 import { type ParsedManifest, type ParsedObject, parseManifest } from './parse.ts';
 import type { ManifestProblem, Problem } from './problem.ts';
 
@@ -9,7 +10,7 @@ import type { ManifestProblem, Problem } from './problem.ts';
 export const MAX_FILE_BYTES = 64 * 1024 * 1024;
 
 /** The manifest directory is missing, is no directory, or may not be read; see `cause`. */
-export class ManifestDirectoryError extends Error {
+export class ManifestDirectoryError extends UserError {
   override readonly name = 'ManifestDirectoryError';
   readonly directory: string;
   /** Without the directory. */

@@ -3,7 +3,7 @@ import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pino } from 'pino';
-import { type ConfigRestart, restartOnChange } from '../../agent/config-restart.ts';
+import { restartOnChange } from '../../agent/config-restart.ts';
 import { waitFor } from '../lab/wait.ts';
 import type { LogLine } from '../metrics/agent.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
@@ -13,7 +13,7 @@ const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfi
 describe('an agent whose configuration file changes', () => {
   let directory: string;
   let path: string;
-  let restart: ConfigRestart | undefined;
+  let restart: ReturnType<typeof restartOnChange> | undefined;
   const timers = new FakeTimers();
   const statuses: number[] = [];
   const log: LogLine[] = [];
@@ -33,7 +33,7 @@ describe('an agent whose configuration file changes', () => {
     restart = restartOnChange({
       file: { path, content: HEAD },
       texts: { manifests: directory },
-      jitter,
+      options: { configRestartJitter: jitter },
       log: pino({ base: null }, { write: (line) => log.push(JSON.parse(line)) }),
       exit: (status) => statuses.push(status),
       timers,

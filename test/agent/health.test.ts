@@ -5,11 +5,18 @@ import { Counter, Gauge } from 'prom-client';
 import { proxyHealth, startHealth } from '../../agent/health.ts';
 import { waitFor } from '../lab/wait.ts';
 
+const OPTIONS = {
+  healthzBindAddress: undefined,
+  bindAddressHardFail: false,
+  nodeportAddresses: ['127.0.0.0/8'],
+  manifests: 'manifests',
+};
+
 describe('the health of the agent', () => {
   it('is bad when something has been queued for two sync periods', () => {
     let elapsed = 0;
     const health = proxyHealth(
-      { syncPeriod: 30_000, needsNode: false, missingInputs: () => [] },
+      { options: OPTIONS, syncPeriod: 30_000, missingInputs: () => [] },
       { wall: () => new Date(elapsed), elapsed: () => elapsed },
     );
     health.updated('IPv4');
@@ -29,24 +36,18 @@ describe('the health of the agent', () => {
     const told: string[] = [];
     const counter = (name: string) =>
       new Counter({ name, help: name, labelNames: ['code'], registers: [] });
-    const health = startHealth(
-      {
-        bindAddress: undefined,
-        hardFail: false,
-        nodePortSelection: ['127.0.0.0/8'],
-        syncPeriod: 30_000,
-        needsNode: false,
-        missingInputs: () => [],
-        onFailure: assert.fail,
-        onServiceFailure: (service) => told.push(service),
-      },
-      {
+    const health = startHealth({
+      options: OPTIONS,
+      syncPeriod: 30_000,
+      missingInputs: () => [],
+      events: { startFailed: assert.fail, nodeWarning: (service) => told.push(service) },
+      metrics: {
         healthz: counter('healthz'),
         livez: counter('livez'),
         initialSyncComplete: new Gauge({ name: 'initial', help: 'initial', registers: [] }),
       },
-      { debug() {}, info() {}, warn() {}, error() {} },
-    );
+      log: { debug() {}, info() {}, warn() {}, error() {} },
+    });
     try {
       health.setNodeFacts('IPv4', { addresses: ['127.0.0.1'], primary: [] });
       const serve = (wanted: number) =>

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
-import { trackStartup } from '../../agent/startup.ts';
+import { EventEmitter } from 'node:events';
+import { Startup } from '../../agent/startup.ts';
 import type { Kind, Node } from '../../api/objects.ts';
 
 const ALL: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
@@ -22,12 +23,14 @@ function build({
     deleting: false,
     taints: [],
   };
-  return trackStartup({
+  const given = {
     options: { manifests, detectLocalMode },
     nodeName: 'a',
     table: { unsynced: new Set(unsynced), node },
-    isNodeAwaited: () => awaited,
-  });
+    changes: new EventEmitter<{ change: [] }>(),
+    log: { warn: assert.fail, error: assert.fail },
+  } as const;
+  return new Startup(given, { isAwaited: awaited, settled: Promise.resolve() });
 }
 
 describe('what a start waits for', () => {
@@ -70,9 +73,9 @@ describe('what a start waits for', () => {
   }
 
   it('names the API server that was asked last', () => {
-    const { missingInputs, observing } = build({ unsynced: ['Service'] });
+    const startup = build({ unsynced: ['Service'] });
     const heard: unknown[] = [];
-    const observer = observing({
+    const observer = startup.observing({
       request: (request) => heard.push(request),
       watching: (...args) => heard.push(args),
       current: (...args) => heard.push(args),
@@ -82,7 +85,7 @@ describe('what a start waits for', () => {
     for (const host of ['api-server.invalid:6443', '192.0.2.1:6443']) {
       const request = { method: 'GET', host, code: undefined, seconds: 1 };
       observer.request(request);
-      assert.deepEqual(missingInputs(), [`Services from the API server ${host}`]);
+      assert.deepEqual(startup.missingInputs(), [`Services from the API server ${host}`]);
       assert.equal(heard.pop(), request);
     }
     observer.watching('services', true);

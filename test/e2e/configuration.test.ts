@@ -455,7 +455,7 @@ describe('the configuration of an agent', () => {
   });
 
   it('render and validate take the file too', async () => {
-    writeFileSync(at('f'), `${CONFIG}featureGates: {AllPorts: false}\n`);
+    writeFileSync(at('f'), CONFIG.replace('ComponentStatusz: false', 'AllPorts: false'));
     const { stdout, stderr, exitCode } = await run(
       'render',
       `--manifests=${manifests}`,

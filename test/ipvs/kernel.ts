@@ -1,10 +1,11 @@
 /** A kernel as the IPVS mode leaves it after a first sync. */
 import type { IpFamily } from '../../api/objects.ts';
+import type { MarkRange } from '../../config/mode-values.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import type { CompileOptions } from '../../ipvs/compile.ts';
 import type { EntryItem, Item } from '../../ipvs/items.ts';
-import { type MarkRange, Marks, verdictMarks } from '../../ipvs/marks.ts';
+import { Marks, verdictMarks } from '../../ipvs/marks.ts';
 import { IpvsPlan, type PlanOptions } from '../../ipvs/plan.ts';
 import { ipvsStanding, type RuleOptions } from '../../ipvs/rules.ts';
 import type { Route } from '../../services/route.ts';

@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pino } from 'pino';
-import { metricSources } from '../../agent/metric-sources.ts';
+import { Numbers } from '../../agent/numbers.ts';
 import { createObserver } from '../../agent/observer.ts';
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
@@ -69,20 +69,12 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
   });
   const kept: Kept[] = [];
   const config: { changes: ConfigChanges } = { changes: NO_CONFIG_CHANGES };
-  const metrics = createMetrics(
-    metricSources(
-      table,
-      () => backends,
-      () => [['IPv4', 3]],
-      { kept: () => kept },
-      () => config.changes,
-    ),
-    '1.2.3',
-    [
-      { name: 'AllPorts', stage: 'BETA', isEnabled: true },
-      { name: 'ComponentFlagz', stage: 'BETA', isEnabled: false },
-    ],
-  );
+  const numbers = new Numbers(table, { kept: () => kept }, () => config.changes);
+  numbers.register(backends, { listeners: () => [['IPv4', 3]] });
+  const metrics = createMetrics(numbers, '1.2.3', [
+    { name: 'AllPorts', stage: 'BETA', isEnabled: true },
+    { name: 'ComponentFlagz', stage: 'BETA', isEnabled: false },
+  ]);
   for (const { family } of backends) startFamily(metrics, family);
   const log: LogLine[] = [];
   const told: RefusalChanges[] = [];

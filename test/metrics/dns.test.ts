@@ -65,7 +65,8 @@ const COMMON = { server: 'dns://:53', view: '' };
 
 function experienced() {
   const resolver = { address: '192.0.2.1', port: 5353 };
-  const metrics = createDnsMetrics(53, '1.2.3', {
+  const metrics = createDnsMetrics(53, '1.2.3');
+  metrics.ask({
     tcpConnections: () => 4,
     resolvers: () => [{ resolver, isUp: false }],
     cache: () => ({

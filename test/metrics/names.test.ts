@@ -186,7 +186,7 @@ async function experienced(): Promise<Scrape> {
       elements: () => [{ family: 'IPv4', set: 'peers', count: 1 }],
       names: () => NAMES,
       queueDrops: async () => 1,
-      denied: async () => [{ family: 'IPv4', tier: 'admin', direction: 'ingress', packets: 1 }],
+      denied: async () => [{ family: 'IPv4', tier: 'admin', direction: 'ingress', count: 1 }],
     },
     ['IPv4'],
   );

@@ -3,11 +3,11 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { constants, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { execa } from 'execa';
-import { cannotListen } from '../../cmd/dns.ts';
-import { forPeople } from '../../cmd/for-people.ts';
+import { cannotListen } from '../../agent/dns/listen.ts';
 import { noMarks } from '../../cmd/ipvs-marks.ts';
 import { ConfigurationError } from '../../config/errors.ts';
 import { NetlinkError, UnsupportedError } from '../../netlink/core/error.ts';
+import { forPeople } from '../../process/for-people.ts';
 import { mayAdministerNetwork } from '../../process/rights.ts';
 import { PORTWIDE } from '../portwide.ts';
 

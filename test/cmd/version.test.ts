@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { execa } from 'execa';
-import { rawVersion, VERSION } from '../../process/version.ts';
+import { rawVersion } from '../../cmd/version.ts';
+import { VERSION } from '../../process/version.ts';
 import { PORTWIDE } from '../portwide.ts';
 
 describe('--version', () => {

@@ -1,15 +1,15 @@
 /** What `portwide dns --forward` is made of: the resolvers, their health, the cache, and what is told of them. */
 import type { Logger } from 'pino';
-import type { DnsOptions } from '../config/dns-settings.ts';
-import type { Resolver } from '../dns/exchange.ts';
-import { Forwarder } from '../dns/forward.ts';
-import { ForwardCache } from '../dns/forward-cache.ts';
-import { formatResolver } from '../dns/resolver-address.ts';
-import { LOOK_PERIOD, ResolverList } from '../dns/resolver-list.ts';
-import type { DnsMetrics } from '../metrics/dns.ts';
-import { UserError } from '../process/errors.ts';
+import type { DnsOptions } from '../../config/dns-settings.ts';
+import type { Resolver } from '../../dns/exchange.ts';
+import { Forwarder } from '../../dns/forward.ts';
+import { ForwardCache } from '../../dns/forward-cache.ts';
+import { formatResolver } from '../../dns/resolver-address.ts';
+import { LOOK_PERIOD, ResolverList } from '../../dns/resolver-list.ts';
+import type { DnsMetrics } from '../../metrics/dns.ts';
+import { UserError } from '../../process/errors.ts';
 
-export interface Forwarding {
+interface Forwarding {
   readonly forwarder: Forwarder;
   readonly cache: ForwardCache;
 }

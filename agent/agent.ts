@@ -1,0 +1,76 @@
+/**
+ * `portwide run`: its parts, in the order in which they are made and stopped. agent/ holds these parts; each is given all
+ * that it needs when it is made, and tells later ones of changes by an emitter.
+ */
+import type { Logger } from 'pino';
+import type { LoadedConfiguration } from '../config/configuration.ts';
+import type { FlagTexts } from '../config/flags.ts';
+import { NftMonitor } from '../nft/monitor.ts';
+import { requireNetAdmin } from '../process/rights.ts';
+import { Shutdown } from '../process/shutdown.ts';
+import { systemTimers as timers } from '../sync/timers.ts';
+import { Takeover } from '../takeover/takeover.ts';
+import { restartOnChange } from './config-restart.ts';
+import { warnOfSettings } from './config-warnings.ts';
+import { startHealth } from './health.ts';
+import { createInputs } from './inputs.ts';
+import { Numbers } from './numbers.ts';
+import { createObjects } from './objects.ts';
+import { followOwnNode } from './own-node.ts';
+import { prepareNode } from './prepare.ts';
+import { startServing } from './serving.ts';
+import { checkSource } from './source.ts';
+import { Startup } from './startup.ts';
+import { startTelemetry } from './telemetry.ts';
+
+/**
+ * Runs the agent until SIGTERM or SIGINT, or until its configuration file changes. Rules stay when it ends.
+ * @param texts flags as given.
+ * @returns the exit status.
+ * @throws UserError and what else stands in the way of starting; nothing is programmed by then.
+ */
+export async function runAgent(
+  { options, file }: LoadedConfiguration,
+  texts: FlagTexts,
+  log: Logger,
+): Promise<number> {
+  const shutdown = new Shutdown();
+  void shutdown.signal.then((signal) => log.info({ signal }, 'stopping; the rules stay'));
+  await checkSource(options);
+  await requireNetAdmin('portwide run');
+  const exit = shutdown.request;
+  const restart = file && restartOnChange({ file, texts, options, log, exit });
+  const { node, lock } = await prepareNode({ options, texts, log }, shutdown);
+  const { kind, openMode } = node;
+  const objects = createObjects(node);
+  const { table, changes } = objects;
+  const takeover = new Takeover({ ...node, mode: kind.name, families: openMode.families, timers });
+  const numbers = new Numbers(table, takeover, restart?.changes);
+  const telemetry = startTelemetry(objects, numbers);
+  const { context } = telemetry;
+  const startup = new Startup(context, followOwnNode(context));
+  const health = startHealth({ ...context, missingInputs: startup.missingInputs });
+  changes.on('change', () => health.setNode(table.node));
+  const monitor = new NftMonitor(timers);
+  const served = Promise.withResolvers<void>();
+  monitor.waitFor(served.promise);
+  const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
+
+  const podCidrs = await shutdown.unless(startup.complete(source.start()));
+  await warnOfSettings(objects);
+  const mode = await openMode.start(podCidrs, monitor, takeover);
+  const serving = await startServing(context, mode, health, served.resolve);
+
+  const status = await shutdown.requested();
+  const drained = serving.drain();
+  await source.stop();
+  takeover.stop();
+  await monitor.close();
+  await serving.stop();
+  await policy?.stop();
+  await drained;
+  await telemetry.stop();
+  health.close();
+  lock.close();
+  return status;
+}

@@ -1,0 +1,69 @@
+/** What a running agent tells: metrics, the pages of --metrics-bind-address, and Events. */
+import { flagValues } from '../config/flag-values.ts';
+import { PAGE_GATES } from '../config/map-kinds.ts';
+import { toConfiguration } from '../config/write.ts';
+import { EventRecorder, NO_EVENTS } from '../events/recorder.ts';
+import { watchEventLoop } from '../metrics/event-loop.ts';
+import { createMetrics } from '../metrics/metrics.ts';
+import { metricsHandler } from '../metrics/server.ts';
+import { serve } from '../process/serve.ts';
+import { VERSION } from '../process/version.ts';
+import type { OpenSession } from '../sources/kubernetes/session.ts';
+import type { Context, Objects } from './context.ts';
+import { AgentEvents } from './events.ts';
+import type { Numbers } from './numbers.ts';
+
+/** Serves metrics from now on. */
+export function startTelemetry(objects: Objects, numbers: Numbers) {
+  const { options, texts, nodeName, kind, table, census, log } = objects;
+  const { featureGates: gates, metricsBindAddress, bindAddressHardFail: hardFail } = options;
+  const isOn = (gate: string) => gates[gate] ?? PAGE_GATES[gate] ?? false;
+  const metrics = createMetrics(
+    numbers,
+    VERSION,
+    ['AllPorts', ...Object.keys(PAGE_GATES)].map((name) => ({
+      name,
+      stage: 'BETA',
+      isEnabled: isOn(name),
+    })),
+  );
+  const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
+  const recorder = new EventRecorder({
+    nodeName,
+    nodes: () => census.nodes,
+    log,
+    onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
+  });
+  // Manifests come without an API server to write Events to.
+  const written = options.manifests === undefined ? recorder : NO_EVENTS;
+  const events = new AgentEvents(written, nodeName, table);
+  events.starting();
+  const component = 'portwide';
+  const pages = metricsHandler({
+    registry: metrics.registry,
+    mode: kind.name,
+    configuration: () => toConfiguration({ ...options, proxyMode: kind.name }),
+    statusz: isOn('ComponentStatusz')
+      ? { component, started: performance.timeOrigin, version: VERSION }
+      : undefined,
+    flagz: isOn('ComponentFlagz') ? { component, flags: flagValues(texts) } : undefined,
+  });
+  const server =
+    metricsBindAddress &&
+    serve('--metrics-bind-address', metricsBindAddress, pages, {
+      hardFail,
+      log,
+      onFailure: (error) => events.startFailed('FailedToStartMetricServer', error),
+    });
+  const context: Context = { ...objects, numbers, metrics, events, recorder: written };
+  return {
+    context,
+    /** Events are written from now on. */
+    connect: (open: OpenSession) => recorder.connect(open),
+    stop: async () => {
+      await recorder.stop();
+      stopEventLoopWatch();
+      server?.close();
+    },
+  };
+}
