@@ -16,7 +16,7 @@ import {
   explain,
   type Judgement,
   type Question,
-  UnknownEndpoint,
+  UnknownPod,
 } from '../policy/model/explain.ts';
 import { isModelObject, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
@@ -148,7 +148,7 @@ function answerOf(model: PolicyModel, options: ExplainOptions): ExplainAnswer {
   try {
     families = explain(model, { from, to, port, protocol });
   } catch (error) {
-    if (!(error instanceof UnknownEndpoint)) throw error;
+    if (!(error instanceof UnknownPod)) throw error;
     throw new UserError(error.message, { cause: error });
   }
   if (families.length === 0)
