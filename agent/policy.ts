@@ -74,21 +74,19 @@ export interface PolicyAgent {
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(given: PolicyOptions): PolicyAgent {
   const { open, options, nodeName, monitor, log, events } = given;
-  const { families, nft } = open;
   const kernel = new PolicyKernel({
-    families,
-    nft,
+    ...open,
     logGroup: options.policyLogGroup,
     onWarning: (family, message) => log.warn({ family }, message),
   });
   const learning = createDnsLearning(kernel, options, log);
   const mending = setInterval(() => learning.mend(), MEND_PERIOD).unref();
   const model = new PolicyModel({ nodeName });
-  const applied = new AppliedState(model, families);
+  const applied = new AppliedState(model, open.families);
   const metrics = policyMetrics(
     definer(given.registry),
     policySources({ ...given, model, applied, learning, kernel }),
-    families,
+    open.families,
   );
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
   const enforcer = new Enforcer({

@@ -17,7 +17,7 @@ import {
   explain,
   type Judgement,
   type Question,
-  UnknownEndpoint,
+  UnknownPod,
 } from '../policy/model/explain.ts';
 import { isModelObject, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
@@ -149,7 +149,7 @@ function answerOf(model: PolicyModel, options: ExplainOptions): ExplainAnswer {
   try {
     families = explain(model, { from, to, port, protocol });
   } catch (error) {
-    if (!(error instanceof UnknownEndpoint)) throw error;
+    if (!(error instanceof UnknownPod)) throw error;
     throw new UserError(error.message, { cause: error });
   }
   if (families.length === 0)

@@ -6,7 +6,7 @@ import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
 import { type AddressEntry, NO_ENTRY } from '../model/memberships.ts';
-import type { ModelChanges } from '../model/model.ts';
+import type { PolicyModel } from '../model/model.ts';
 import type { ListRanges } from '../model/networks.ts';
 import { addressText, missing, type Range } from '../model/ranges.ts';
 import type { ListNumber } from '../model/terms.ts';
@@ -18,7 +18,7 @@ type Mutable<T> = { -readonly [K in keyof T]: T[K] extends readonly (infer E)[] 
 
 /** Empty at first. */
 export class AppliedState {
-  readonly #model: { takeChanges(): ModelChanges };
+  readonly #model: PolicyModel;
   readonly #families: readonly IpFamily[];
   readonly #lists = new Map<ListNumber, ListRanges>();
   readonly #entries = new Map<string, AddressEntry>();
@@ -26,7 +26,7 @@ export class AppliedState {
   readonly #chains = new Map<number, PolicySetChain>();
 
   /** @param model Nothing else may take its changes. */
-  constructor(model: { takeChanges(): ModelChanges }, families: readonly IpFamily[] = IP_FAMILIES) {
+  constructor(model: PolicyModel, families: readonly IpFamily[] = IP_FAMILIES) {
     this.#model = model;
     this.#families = families;
   }

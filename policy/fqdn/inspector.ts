@@ -14,7 +14,7 @@ export interface DnsObservation {
 /** What a packet tells. */
 export interface Finding<Tag> {
   /** Of names that matter. */
-  readonly resolutions: readonly DnsObservation[];
+  readonly observations: readonly DnsObservation[];
   /** The TCP stream that it is part of, if it carries a part of it. */
   readonly stream: Stream<Tag> | undefined;
 }
@@ -46,7 +46,7 @@ export class Inspector<Tag> {
     this.#patterns = new NamePatterns(patterns.map((pattern) => [pattern, true]));
   }
 
-  /** @param resolvers Addresses, in bytes as an SocketAddress has them. */
+  /** @param resolvers Addresses, in bytes as a SocketAddress has them. */
   setResolvers(resolvers: ReadonlySet<string>): void {
     this.#queries.setResolvers(resolvers);
   }
@@ -57,23 +57,23 @@ export class Inspector<Tag> {
    * @param now In milliseconds.
    */
   inspect(packet: Buffer, link: number, now: number): Finding<Tag> {
-    const resolutions: DnsObservation[] = [];
+    const observations: DnsObservation[] = [];
     const segment = readSegment(packet);
     if (segment === undefined) {
       this.counts.unreadable += 1;
-      return { resolutions, stream: undefined };
+      return { observations, stream: undefined };
     }
     const look = (bytes: Buffer) => {
       const message = readDnsMessage(bytes);
-      const resolution = this.#message(segment, message, link, now);
-      if (resolution !== undefined) resolutions.push(resolution);
+      const observation = this.#message(segment, message, link, now);
+      if (observation !== undefined) observations.push(observation);
     };
     if (segment.protocol === 'UDP') {
       look(segment.data);
-      return { resolutions, stream: undefined };
+      return { observations, stream: undefined };
     }
     const stream = this.#streams.take(segment, look);
-    return { resolutions, stream: segment.data.length === 0 ? undefined : stream };
+    return { observations, stream: segment.data.length === 0 ? undefined : stream };
   }
 
   #message(

@@ -49,14 +49,14 @@ export class Intake {
       this.#accept(id);
       throw error;
     }
-    const { resolutions, stream } = finding;
-    if (resolutions.length > 0) {
+    const { observations, stream } = finding;
+    if (observations.length > 0) {
       const deferral = this.deferred.defer(id, now);
       if (deferral === undefined) return;
       // Whatever of the stream comes by until then, the same once more included, comes after it.
       if (stream !== undefined) stream.tag = deferral;
       if (this.#batch.length === 0) this.#first = deferral.number;
-      this.#batch.push(resolutions);
+      this.#batch.push(observations);
     } else if (stream?.tag !== undefined) this.deferred.join(stream.tag, id);
     else this.#accept(id);
   }

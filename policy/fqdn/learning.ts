@@ -216,7 +216,7 @@ export class DnsLearning {
     const { observer } = this.#options;
     if (message.kind === 'ready') this.#failing.delete('thread');
     if (message.kind === 'failed') observer.threadFailed(new Error(message.error));
-    if (message.kind !== 'resolutions') return;
+    if (message.kind !== 'observations') return;
     const { first, batch } = message;
     try {
       await this.#learn(batch.flat());
@@ -228,7 +228,7 @@ export class DnsLearning {
   }
 
   /** In the order of the answers: what one has forgotten the next may bring again. */
-  async #learn(resolutions: readonly DnsObservation[]): Promise<void> {
+  async #learn(observations: readonly DnsObservation[]): Promise<void> {
     const { store, timers, observer } = this.#options;
     const written: Promise<void>[] = [];
     let waiting: Learned[] = [];
@@ -237,7 +237,7 @@ export class DnsLearning {
       waiting = [];
       if (answers.length > 0) written.push(store.learn(elements, answers));
     };
-    for (const { name, addresses } of resolutions) {
+    for (const { name, addresses } of observations) {
       const { learn, forget } = this.#cache.take(name, addresses, timers.now());
       if (forget.answers.length > 0) {
         write();

@@ -51,7 +51,7 @@ export class Queries {
     this.#limits = limits;
   }
 
-  /** @param resolvers Addresses, in bytes as an SocketAddress has them. */
+  /** @param resolvers Addresses, in bytes as a SocketAddress has them. */
   setResolvers(resolvers: ReadonlySet<string>): void {
     this.#resolvers = resolvers;
   }

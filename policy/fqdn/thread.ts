@@ -45,7 +45,7 @@ function settle(): void {
   resize(queueLength.length(taken + intake.deferred.waiting, performance.now()));
   taken = 0;
   const batch = intake.collect();
-  if (batch !== undefined) tell({ kind: 'resolutions', ...batch });
+  if (batch !== undefined) tell({ kind: 'observations', ...batch });
   wait();
   const counts = intake.counts();
   for (const [index, count] of COUNTS.entries()) {

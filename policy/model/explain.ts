@@ -62,13 +62,11 @@ export interface Explanation {
 }
 
 /** There is no such pod, or it has no address. */
-export class UnknownEndpoint extends Error {
-  override readonly name = 'UnknownEndpoint';
-  readonly endpoint: string;
+export class UnknownPod extends Error {
+  override readonly name = 'UnknownPod';
 
-  constructor(endpoint: string, reason: string) {
-    super(`${endpoint}: ${reason}`);
-    this.endpoint = endpoint;
+  constructor(key: ObjectKey, reason: string) {
+    super(`${key}: ${reason}`);
   }
 }
 
@@ -85,7 +83,7 @@ interface Connection {
 
 /**
  * @returns one explanation for each family that both ends have.
- * @throws UnknownEndpoint when the pod is not there, or has no address of its own.
+ * @throws UnknownPod when the pod is not there, or has no address of its own.
  */
 export function explain(model: PolicyModel, question: Question): Explanation[] {
   const { port, to: target, learned } = question;
@@ -107,12 +105,12 @@ function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly stri
   if ('address' in endpoint && endpoint.address !== undefined) return [endpoint.address];
   if (!('pod' in endpoint)) return [];
   const pod = model.pod(endpoint.pod);
-  if (pod === undefined) throw new UnknownEndpoint(endpoint.pod, 'there is no such pod');
-  if (pod.finished) throw new UnknownEndpoint(endpoint.pod, 'the pod has finished');
-  if (pod.addresses.length === 0) throw new UnknownEndpoint(endpoint.pod, 'it has no address yet');
+  if (pod === undefined) throw new UnknownPod(endpoint.pod, 'there is no such pod');
+  if (pod.finished) throw new UnknownPod(endpoint.pod, 'the pod has finished');
+  if (pod.addresses.length === 0) throw new UnknownPod(endpoint.pod, 'it has no address yet');
   const own = pod.addresses.filter((address) => pod.hostNetwork || model.podAt(address) === pod);
   if (own.length > 0) return own;
-  throw new UnknownEndpoint(endpoint.pod, 'its address belongs to a newer pod now');
+  throw new UnknownPod(endpoint.pod, 'its address belongs to a newer pod now');
 }
 
 function explainOne(model: PolicyModel, connection: Connection): Explanation {

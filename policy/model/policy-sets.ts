@@ -61,15 +61,8 @@ export class PolicySets {
 
   upsert(policy: Policy): void {
     const id = idOf(policy.kind, policy.key);
-    this.#replace(
-      getOrCreate(this.#policies, id, () => ({
-        id,
-        policy: undefined,
-        sets: new Set(),
-        rules: {},
-      })),
-      policy,
-    );
+    const fresh = () => ({ id, policy: undefined, sets: new Set<PolicySet>(), rules: {} });
+    this.#replace(getOrCreate<string, StoredPolicy>(this.#policies, id, fresh), policy);
   }
 
   remove(kind: PolicyKind, key: ObjectKey): void {

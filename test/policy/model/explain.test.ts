@@ -347,7 +347,7 @@ describe('explaining policy', () => {
   ] as const) {
     it(`refuses a pod that ${title}`, () => {
       const it = { pod: 'default/it' };
-      const expected = { name: 'UnknownEndpoint', endpoint: 'default/it', message: reason };
+      const expected = { name: 'UnknownPod', message: reason };
       assert.throws(() => ask([object], it, db), expected);
       assert.throws(() => ask([object], db, it), expected);
     });
