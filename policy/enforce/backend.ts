@@ -6,8 +6,17 @@ import { type NftCounter, NftRefusedError, type NftStep } from '../../netlink/nf
 import type { NftCommand } from '../../nft/command.ts';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
-import { profileChainNames, profileChains } from '../compile/chains.ts';
-import { type KernelElement, placed, placedAnswer, readAnswer } from '../compile/element.ts';
+import { kernelChainNames, kernelChains } from '../compile/chains.ts';
+import type {
+  FqdnEntry,
+  Learned,
+  LearnedElement,
+  PolicyChange,
+  PolicyElement,
+  PolicySetChain,
+  PolicyState,
+} from '../compile/change.ts';
+import { type KernelElement, placed, placedEntry, readEntry } from '../compile/element.ts';
 import {
   DENIALS,
   type Denial,
@@ -16,31 +25,16 @@ import {
   type SetName,
   type SkeletonOptions,
 } from '../compile/skeleton.ts';
-import {
-  type Answer,
-  DIRECTIONS,
-  type Direction,
-  type LearnedElement,
-  type PolicyChange,
-  type PolicyElement,
-  type PolicyState,
-  type ProfileChain,
-} from '../model/shape.ts';
-import { Lifetimes } from './lifetimes.ts';
+import { DIRECTIONS, type Direction } from '../model/terms.ts';
 import { type Content, fill, inForce, type PolicyTables, rebuild } from './rebuild.ts';
 import { PolicyRefusedError } from './refusal.ts';
+import { SetTtls } from './set-ttls.ts';
 
 export interface PolicyBackendOptions extends SkeletonOptions {
   /** What cannot be done, while the rest is. */
   readonly onWarning: (message: string) => void;
   /** Milliseconds, of a clock that only goes forward. */
   readonly now?: () => number;
-}
-
-/** What was learned of domain names. */
-export interface Learned {
-  readonly elements: readonly LearnedElement[];
-  readonly answers: readonly Answer[];
 }
 
 /** Packets that were denied, unless somebody else took the table away since. */
@@ -54,9 +48,9 @@ export interface Denied {
 const LEARN_ATTEMPTS = 3;
 
 /** What waits to be learned, so that all of it becomes one transaction. */
-interface Lesson extends Learned {
+interface PendingLearn extends Learned {
   readonly elements: LearnedElement[];
-  readonly answers: Answer[];
+  readonly answers: FqdnEntry[];
   readonly done: Promise<void>;
 }
 
@@ -72,7 +66,7 @@ export class PolicyBackend {
   readonly #options: PolicyBackendOptions;
   readonly #now: () => number;
   readonly #queue = new SerialQueue();
-  #lesson: Lesson | undefined;
+  #pending: PendingLearn | undefined;
   /** What the kernel has: not before `replaceAll`, nor after a failure or a change by others. */
   #isKnown = false;
   /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
@@ -84,8 +78,8 @@ export class PolicyBackend {
   /** Names of profiles' chains. */
   #chains = new Set<string>();
   #sizes = new Map<SetName, number>();
-  readonly #learned = new Lifetimes('learned');
-  readonly #answers = new Lifetimes('answers');
+  readonly #learned = new SetTtls('learned');
+  readonly #answers = new SetTtls('answers');
 
   constructor(tables: PolicyTables, nft: NftCommand, options: PolicyBackendOptions) {
     this.family = options.family;
@@ -140,7 +134,7 @@ export class PolicyBackend {
   replaceAll(state: PolicyState, learned: Learned): Promise<number> {
     this.#isReplacing = true;
     // What is learned from now on is not in `learned`: it must not join what is written before this.
-    this.#lesson = undefined;
+    this.#pending = undefined;
     return this.#queue.run(async () => {
       // What others do from here on is for the next time.
       this.#isKnown = true;
@@ -162,7 +156,7 @@ export class PolicyBackend {
    * @returns when packets may go there; while everything is written anew at once, and they may soon.
    * @throws PolicyRefusedError, NetlinkError
    */
-  async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+  async learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
     // What is of the other family must not wait for this one.
     if (elements.length + answers.length === 0) return;
     const done = this.#learnInTurn(elements, answers);
@@ -172,19 +166,19 @@ export class PolicyBackend {
     done.catch(() => undefined);
   }
 
-  #learnInTurn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    const waiting = this.#lesson;
+  #learnInTurn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+    const waiting = this.#pending;
     if (waiting !== undefined) {
       waiting.elements.push(...elements);
       waiting.answers.push(...answers);
       return waiting.done;
     }
     const done = this.#queue.run(async () => {
-      this.#lesson = undefined;
-      await this.#learn(lesson);
+      this.#pending = undefined;
+      await this.#learn(pending);
     });
-    const lesson: Lesson = { elements: [...elements], answers: [...answers], done };
-    this.#lesson = lesson;
+    const pending: PendingLearn = { elements: [...elements], answers: [...answers], done };
+    this.#pending = pending;
     return done;
   }
 
@@ -193,13 +187,13 @@ export class PolicyBackend {
    * count. What is learned after it is called is learned after it. As `learn`, before `replaceAll`.
    * @throws PolicyRefusedError, NetlinkError
    */
-  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    this.#lesson = undefined;
+  forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+    this.#pending = undefined;
     return this.#queue.run(() => this.#forget({ elements, answers }));
   }
 
   /** What is kept of answers, with the time that they have left; nothing without a table. */
-  answers(): Promise<Answer[]> {
+  answers(): Promise<FqdnEntry[]> {
     return this.#queue.run(() => this.#readAnswers());
   }
 
@@ -217,7 +211,7 @@ export class PolicyBackend {
 
   async #apply(change: PolicyChange): Promise<void> {
     const { prepare, remove, add, chains, discard, discardChains } = change;
-    const parts = chains.flatMap((chain) => profileChains(chain, this.family));
+    const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     // A packet that is under way when the chain of its pod is another one sees that with the rules
     // which it had before: none, had it come into being in the same moment.
     const fresh = parts.filter(({ name }) => !this.#chains.has(name));
@@ -259,7 +253,7 @@ export class PolicyBackend {
     const names = this.#learned.wanting(elementsOfNames(learned.elements), now);
     bySet.set('answers', answers).set('learned', names);
     await this.#rebuild({ chains, elements: bySet });
-    const parts = chains.flatMap((chain) => profileChains(chain, this.family));
+    const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));
     this.#learned.note(names, now);
     this.#answers.note(answers, now);
@@ -325,15 +319,15 @@ export class PolicyBackend {
     this.#answers.drop(kept);
   }
 
-  async #readAnswers(): Promise<Answer[]> {
+  async #readAnswers(): Promise<FqdnEntry[]> {
     const tables = await inForce(this.#tables);
     const format = addressFormatter();
-    let answers: Answer[] = [];
+    let answers: FqdnEntry[] = [];
     try {
       await tables.visitElements(
         'answers',
         (element) => {
-          const answer = readAnswer(element, this.family, format);
+          const answer = readEntry(element, this.family, format);
           if (answer !== undefined) answers.push(answer);
         },
         () => {
@@ -351,7 +345,7 @@ export class PolicyBackend {
     for (const { set } of elements) this.#sizes.set(set, (this.#sizes.get(set) ?? 0) + change);
   }
 
-  #explained(error: unknown, chains: readonly ProfileChain[]): unknown {
+  #explained(error: unknown, chains: readonly PolicySetChain[]): unknown {
     if (!(error instanceof NftRefusedError)) return error;
     return new PolicyRefusedError(this.family, error, chains);
   }
@@ -380,16 +374,16 @@ function steps(action: 'add' | 'delete', elements: readonly PolicyElement[]): Nf
 
 /** Chains that are there, of profiles that are not, or have only one now. */
 function staleChains(
-  chains: readonly ProfileChain[],
+  chains: readonly PolicySetChain[],
   discarded: PolicyChange['discardChains'],
   there: ReadonlySet<string>,
   family: IpFamily,
 ): string[] {
   const wanted = new Set(
-    chains.flatMap((chain) => profileChains(chain, family)).map(({ name }) => name),
+    chains.flatMap((chain) => kernelChains(chain, family)).map(({ name }) => name),
   );
   return [...chains, ...discarded]
-    .flatMap(({ direction, profile }) => profileChainNames(direction, profile))
+    .flatMap(({ direction, profile }) => kernelChainNames(direction, profile))
     .filter((name) => there.has(name) && !wanted.has(name));
 }
 
@@ -397,6 +391,6 @@ function elementsOfNames(elements: readonly LearnedElement[]): KernelElement[] {
   return elements.map((origin) => placed(origin).element);
 }
 
-function elementsOfAnswers(answers: readonly Answer[]): KernelElement[] {
-  return answers.flatMap((answer) => placedAnswer(answer)?.element ?? []);
+function elementsOfAnswers(answers: readonly FqdnEntry[]): KernelElement[] {
+  return answers.flatMap((answer) => placedEntry(answer)?.element ?? []);
 }

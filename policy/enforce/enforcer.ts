@@ -1,14 +1,13 @@
 /** policy/enforce/ brings network policy into the kernel; this keeps it there, in all families. */
-import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
-import type { NftCommand } from '../../nft/command.ts';
 import type { Loaded, NftMonitor } from '../../nft/monitor.ts';
 import { Loop } from '../../sync/loop.ts';
 import type { Timers } from '../../sync/timers.ts';
+import type { Learned, PolicyChange, PolicyState } from '../compile/change.ts';
 import { POLICY_TABLE, POLICY_TABLES } from '../compile/skeleton.ts';
-import type { Answer, LearnedElement, PolicyChange, PolicyState } from '../model/shape.ts';
-import { type Denied, type Learned, PolicyBackend } from './backend.ts';
-import { isComplete, openPolicyTables, type PolicyTables } from './rebuild.ts';
+import type { PolicyBackend } from './backend.ts';
+import type { FamilyKernel, PolicyKernel } from './kernel.ts';
+import { isComplete } from './rebuild.ts';
 
 /** What is wanted. */
 export interface PolicySource {
@@ -34,31 +33,22 @@ export interface EnforcerObserver {
   failed(family: IpFamily, error: unknown): void;
   /** Our table is not as it should be: somebody else changed it, say. It is written anew. */
   disturbed(family: IpFamily, what: string): void;
-  /** Something cannot be done, and the rest is. */
-  warned(family: IpFamily, message: string): void;
   /** Changes of others are not heard of, and so not mended. */
   deaf(error: unknown): void;
 }
 
 export interface EnforcerOptions {
-  readonly families: readonly IpFamily[];
+  readonly kernel: PolicyKernel;
   readonly source: PolicySource;
   readonly observer: EnforcerObserver;
-  readonly nft: NftCommand;
   readonly timers: Timers;
-  /** See `SkeletonOptions`. */
-  readonly logGroup?: number | undefined;
   readonly monitor: NftMonitor;
-  /** Default: of the kernel. */
-  readonly open?: (family: IpFamily) => PolicyTables;
 }
 
 const BACKOFF = { first: 100, max: 30_000 };
 
 /** One family. */
-interface Member {
-  readonly tables: PolicyTables;
-  readonly backend: PolicyBackend;
+interface Member extends FamilyKernel {
   readonly loop: Loop;
   /** Taken from the source, and not applied yet. */
   readonly pending: PolicyChange[];
@@ -74,9 +64,12 @@ export class Enforcer {
   /** @throws NetlinkError */
   constructor(options: EnforcerOptions) {
     this.#options = options;
-    for (const family of options.families) this.#members.set(family, this.#member(family));
+    const { families } = options.kernel;
+    for (const [family, kernel] of families) {
+      this.#members.set(family, this.#member(family, kernel));
+    }
     this.#loaded = options.monitor.register({
-      families: options.families,
+      families: [...families.keys()],
       tables: POLICY_TABLES,
       changed: (family, what) => this.#members.get(family)?.backend.disturbed(what),
       listening: (family) => void this.#lookForTable(family),
@@ -99,60 +92,13 @@ export class Enforcer {
     for (const { loop } of this.#members.values()) loop.request();
   }
 
-  /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
-  learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    return this.#inFamilies('learn', elements, answers);
-  }
-
-  /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
-  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    return this.#inFamilies('forget', elements, answers);
-  }
-
-  /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
-  async answers(): Promise<Answer[]> {
-    const all = [...this.#members.values()].map(({ backend }) => backend.answers());
-    return (await Promise.all(all)).flat();
-  }
-
-  /** By family. @throws NetlinkError */
-  async denied(): Promise<ReadonlyMap<IpFamily, readonly Denied[]>> {
-    const counts = [...this.#members].map(
-      async ([family, { backend }]) => [family, await backend.denied()] as const,
-    );
-    return new Map(await Promise.all(counts));
-  }
-
-  /** Elements in the kernel, by set. */
-  sizes(family: IpFamily): ReadonlyMap<string, number> {
-    return this.#members.get(family)?.backend.sizes() ?? new Map();
-  }
-
   async stop(): Promise<void> {
     this.#isStarted = false;
-    for (const { loop, tables } of this.#members.values()) {
-      await loop.stop();
-      await Promise.all([tables.main.close(), tables.guard.close()]);
-    }
+    for (const { loop } of this.#members.values()) await loop.stop();
   }
 
-  async #inFamilies(
-    what: 'learn' | 'forget',
-    elements: readonly LearnedElement[],
-    answers: readonly Answer[],
-  ): Promise<void> {
-    const all = [...this.#members].map(([family, { backend }]) => {
-      const isOf = ({ address }: { readonly address: string }) => familyOf(address) === family;
-      return backend[what](elements.filter(isOf), answers.filter(isOf));
-    });
-    await Promise.all(all);
-  }
-
-  #member(family: IpFamily): Member {
-    const { nft, logGroup, observer, timers, open = openPolicyTables } = this.#options;
-    const tables = open(family);
-    const onWarning = (message: string) => observer.warned(family, message);
-    const backend = new PolicyBackend(tables, nft, { family, logGroup, onWarning });
+  #member(family: IpFamily, { tables, backend }: FamilyKernel): Member {
+    const { observer, timers } = this.#options;
     const pending: PolicyChange[] = [];
     const run = (full: boolean) => this.#run(family, backend, pending, full);
     const loop = new Loop({ run, minPeriod: 0, backoff: BACKOFF, timers });

@@ -15,7 +15,8 @@ import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftStep } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
 import type { RuleTable } from '../../nft/table.ts';
-import { profileChains } from '../compile/chains.ts';
+import { kernelChains } from '../compile/chains.ts';
+import type { PolicySetChain } from '../compile/change.ts';
 import type { KernelElement } from '../compile/element.ts';
 import {
   COMPLETE,
@@ -29,7 +30,6 @@ import {
   type SkeletonOptions,
   standingChains,
 } from '../compile/skeleton.ts';
-import type { ProfileChain } from '../model/shape.ts';
 
 /** Of one family, by sockets of their own. */
 export interface PolicyTables {
@@ -41,7 +41,7 @@ export interface PolicyTables {
 
 /** What the table is to hold. */
 export interface Content {
-  readonly chains: readonly ProfileChain[];
+  readonly chains: readonly PolicySetChain[];
   readonly elements: ReadonlyMap<SetName, readonly KernelElement[]>;
 }
 
@@ -83,7 +83,7 @@ export async function rebuild(
   const make = async (which: keyof PolicyTables, counts: Counts) => {
     const { name, standing } = made[which];
     await nft.run(newTable(name, options, standing, counts));
-    const profiles = chains.flatMap((chain) => profileChains(chain, family));
+    const profiles = chains.flatMap((chain) => kernelChains(chain, family));
     await tables[which].transact([
       ...[...standing.filter((each) => !isBase(each)), ...profiles].map(fill),
       ...[...elements].map(([set, all]) => ({ action: 'add', set, elements: all }) as const),

@@ -1,11 +1,16 @@
+/**
+ * Learns the addresses of domain names from the answers that pods get, as long as there are names that
+ * matter. An answer goes on when its addresses are known to the kernel; also when that fails, for DNS
+ * itself is never kept from anybody.
+ */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { Loop } from '../../sync/loop.ts';
 import type { Timers } from '../../sync/timers.ts';
-import type { Learned } from '../enforce/backend.ts';
-import type { Answer, LearnedElement, ListNumber } from '../model/shape.ts';
-import type { Resolution } from './inspector.ts';
-import { Learner, type LearnerOptions } from './learner.ts';
+import type { FqdnEntry, Learned, LearnedElement } from '../compile/change.ts';
+import type { ListNumber } from '../model/terms.ts';
+import { FqdnCache, type FqdnCacheOptions } from './cache.ts';
+import type { DnsObservation } from './inspector.ts';
 import { QueueThread } from './queue-thread.ts';
 import { type MangleTable, writeDnsRules } from './rules.ts';
 import type { Count, FromThread, ToThread } from './thread-messages.ts';
@@ -13,9 +18,9 @@ import type { Count, FromThread, ToThread } from './thread-messages.ts';
 /** Where addresses are made known to the kernel. */
 export interface AddressStore {
   /** Resolves when packets may go there. */
-  learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void>;
+  learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void>;
   /** Packets need not go there any more: there was too much to remember. */
-  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void>;
+  forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void>;
 }
 
 /** Is told what fails, for logs. All of it is tried again. */
@@ -36,7 +41,7 @@ export interface DnsLearningOptions {
   readonly tables: readonly MangleTable[];
   readonly observer: DnsLearningObserver;
   readonly timers: Timers;
-  readonly learner?: LearnerOptions;
+  readonly cache?: FqdnCacheOptions;
   readonly queue?: number;
 }
 
@@ -61,14 +66,9 @@ export type DnsNumbers = Readonly<Record<Count, number>> & {
   readonly evictions: number;
 };
 
-/**
- * Learns the addresses of domain names from the answers that pods get, as long as there are names that
- * matter. An answer goes on when its addresses are known to the kernel; also when that fails, for DNS
- * itself is never kept from anybody.
- */
 export class DnsLearning {
   readonly #options: DnsLearningOptions;
-  readonly #learner: Learner;
+  readonly #cache: FqdnCache;
   readonly #thread: QueueThread;
   readonly #queue: number;
   readonly #loops: readonly Loop[];
@@ -84,7 +84,7 @@ export class DnsLearning {
     const { tables, timers, observer, queue = DNS_QUEUE } = options;
     this.#options = options;
     this.#queue = queue;
-    this.#learner = new Learner(options.learner);
+    this.#cache = new FqdnCache(options.cache);
     this.#thread = new QueueThread({
       queue,
       timers,
@@ -107,8 +107,8 @@ export class DnsLearning {
   }
 
   /** Takes over what an earlier agent learned. */
-  restore(answers: readonly Answer[]): void {
-    this.#learner.restore(answers, this.#options.timers.now());
+  restore(answers: readonly FqdnEntry[]): void {
+    this.#cache.restore(answers, this.#options.timers.now());
   }
 
   /**
@@ -117,13 +117,13 @@ export class DnsLearning {
    * @returns when lists have what is known already. A failure is told, and no rejection.
    */
   async setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): Promise<void> {
-    const elements = this.#learner.setNames(names, this.#options.timers.now());
+    const elements = this.#cache.setNames(names, this.#options.timers.now());
     const patterns = new Set(names.keys());
     if (this.#patterns === undefined || !isSame(patterns, this.#patterns)) {
       const was = this.#patterns && this.#isWanted;
       this.#patterns = patterns;
       this.#adaptThread();
-      if (this.#isWanted !== was) this.mend();
+      if (this.#isWanted !== was) this.#requestRules();
     }
     if (elements.length === 0) return;
     try {
@@ -139,19 +139,19 @@ export class DnsLearning {
     this.#resolvers = new Set(resolvers);
     if (this.#patterns === undefined) return;
     this.#adaptThread();
-    this.mend();
+    this.#requestRules();
   }
 
   /** Everything that is known of a family, for whoever writes the kernel's tables anew. */
   learned(family: IpFamily): Learned {
-    const { elements, answers } = this.#learner.all(this.#options.timers.now());
+    const { elements, answers } = this.#cache.all(this.#options.timers.now());
     const isOf = ({ address }: { readonly address: string }) => familyOf(address) === family;
     return { elements: elements.filter(isOf), answers: answers.filter(isOf) };
   }
 
   /** Compares the rules with the kernel's, which somebody may have changed, and writes them if need be. */
   mend(): void {
-    for (const loop of this.#loops) loop.request();
+    if (this.#hasNames) this.#requestRules();
   }
 
   numbers(): DnsNumbers {
@@ -165,7 +165,7 @@ export class DnsLearning {
       overdue: count('overdue'),
       notLearned: this.#notLearned,
       isBlind: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
-      ...this.#learner.numbers(),
+      ...this.#cache.numbers(),
     };
   }
 
@@ -192,6 +192,10 @@ export class DnsLearning {
     this.#thread.run({ patterns, resolvers: [...this.#resolvers] });
   }
 
+  #requestRules(): void {
+    for (const loop of this.#loops) loop.request();
+  }
+
   async #writeRules(table: MangleTable): Promise<number | undefined> {
     try {
       const isWritten = await writeDnsRules(
@@ -212,7 +216,7 @@ export class DnsLearning {
     const { observer } = this.#options;
     if (message.kind === 'ready') this.#failing.delete('thread');
     if (message.kind === 'failed') observer.threadFailed(new Error(message.error));
-    if (message.kind !== 'resolutions') return;
+    if (message.kind !== 'observations') return;
     const { first, batch } = message;
     try {
       await this.#learn(batch.flat());
@@ -224,7 +228,7 @@ export class DnsLearning {
   }
 
   /** In the order of the answers: what one has forgotten the next may bring again. */
-  async #learn(resolutions: readonly Resolution[]): Promise<void> {
+  async #learn(observations: readonly DnsObservation[]): Promise<void> {
     const { store, timers, observer } = this.#options;
     const written: Promise<void>[] = [];
     let waiting: Learned[] = [];
@@ -233,8 +237,8 @@ export class DnsLearning {
       waiting = [];
       if (answers.length > 0) written.push(store.learn(elements, answers));
     };
-    for (const { name, addresses } of resolutions) {
-      const { learn, forget } = this.#learner.take(name, addresses, timers.now());
+    for (const { name, addresses } of observations) {
+      const { learn, forget } = this.#cache.take(name, addresses, timers.now());
       if (forget.answers.length > 0) {
         write();
         store
@@ -250,7 +254,7 @@ export class DnsLearning {
 
   #expire(): void {
     const { timers } = this.#options;
-    this.#learner.expire(timers.now());
+    this.#cache.expire(timers.now());
     this.#expiry = timers.set(() => this.#expire(), EXPIRY);
   }
 }

@@ -6,25 +6,27 @@ import { nftCommand } from '../../nft/command.ts';
 import { keyText } from '../../nft/element.ts';
 import { NftMonitor } from '../../nft/monitor.ts';
 import type { RuleTable } from '../../nft/table.ts';
-import { POLICY_TABLE, POLICY_TABLES } from '../../policy/compile/skeleton.ts';
-import { type Denied, type Learned, PolicyBackend } from '../../policy/enforce/backend.ts';
-import { Enforcer } from '../../policy/enforce/enforcer.ts';
-import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
-import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
 import type {
-  Answer,
+  FqdnEntry,
+  Learned,
   LearnedElement,
   PolicyChange,
   PolicyElement,
-  ProfileChain,
-} from '../../policy/model/shape.ts';
+  PolicySetChain,
+} from '../../policy/compile/change.ts';
+import { POLICY_TABLE, POLICY_TABLES } from '../../policy/compile/skeleton.ts';
+import { type Denied, PolicyBackend } from '../../policy/enforce/backend.ts';
+import { Enforcer } from '../../policy/enforce/enforcer.ts';
+import { PolicyKernel } from '../../policy/enforce/kernel.ts';
+import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
+import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
 import { systemTimers } from '../../sync/timers.ts';
 import { deleteTables } from '../../takeover/nft-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
 
 /** As PolicyState, to be sent to another process. */
 export interface State {
-  readonly chains: readonly ProfileChain[];
+  readonly chains: readonly PolicySetChain[];
   readonly elements: readonly PolicyElement[];
 }
 
@@ -52,6 +54,7 @@ export interface AgentOptions {
 
 const NOTHING: Learned = { elements: [], answers: [] };
 const agents = new Map<string, Agent>();
+let kernel: PolicyKernel | undefined;
 let enforcer: Enforcer | undefined;
 let enforcerLog: string[] = [];
 let wanted = new Map<IpFamily, State>();
@@ -174,7 +177,7 @@ export const policy = {
   policyLearn: (
     name: string,
     elements: readonly LearnedElement[],
-    answers: readonly Answer[] = [],
+    answers: readonly FqdnEntry[] = [],
   ): Promise<void> => agent(name).backend.learn(elements, answers),
 
   /** Many calls at once; one transaction each, unless they are put together. */
@@ -212,7 +215,7 @@ export const policy = {
   policyForget: (
     name: string,
     elements: readonly LearnedElement[],
-    answers: readonly Answer[] = [],
+    answers: readonly FqdnEntry[] = [],
   ): Promise<void> => agent(name).backend.forget(elements, answers),
 
   /** Learns, forgets and learns again, without waiting in between. */
@@ -228,7 +231,7 @@ export const policy = {
     ]);
   },
 
-  policyAnswers: (name: string): Promise<Answer[]> => agent(name).backend.answers(),
+  policyAnswers: (name: string): Promise<FqdnEntry[]> => agent(name).backend.answers(),
   policyDenied: (name: string): Promise<readonly Denied[]> => agent(name).backend.denied(),
 
   policySizes: async (name: string): Promise<Record<string, number>> =>
@@ -275,8 +278,13 @@ export const policy = {
     wanted = new Map(Object.entries(states) as [IpFamily, State][]);
     enforcerLog = [];
     learnt = NOTHING;
-    enforcer = new Enforcer({
+    kernel = new PolicyKernel({
       families: [...wanted.keys()],
+      nft: nftCommand(),
+      onWarning: (family, message) => enforcerLog.push(`${family} warned ${message}`),
+    });
+    enforcer = new Enforcer({
+      kernel,
       source: {
         takeChanges: () => {
           if (broken) throw new Error('broken');
@@ -285,7 +293,6 @@ export const policy = {
         all: (family) => wanted.get(family) ?? { chains: [], elements: [] },
         learned: () => learnt,
       },
-      nft: nftCommand(),
       timers: systemTimers,
       monitor,
       observer: {
@@ -295,7 +302,6 @@ export const policy = {
         applied: (family, isFull) => enforcerLog.push(`${family} ${isFull ? 'all' : 'change'}`),
         failed: (family, error) => enforcerLog.push(`${family} failed ${String(error)}`),
         disturbed: (family, what) => enforcerLog.push(`${family} disturbed ${what}`),
-        warned: (family, message) => enforcerLog.push(`${family} warned ${message}`),
         deaf: (error) => enforcerLog.push(`deaf ${String(error)}`),
       },
     });
@@ -323,15 +329,16 @@ export const policy = {
     enforcer?.changed();
   },
 
-  enforcerLearn: async (elements: readonly LearnedElement[], answers: readonly Answer[]) =>
-    enforcer?.learn(elements, answers),
+  enforcerLearn: async (elements: readonly LearnedElement[], answers: readonly FqdnEntry[]) =>
+    kernel?.learn(elements, answers),
 
-  enforcerDenied: async () => Object.fromEntries((await enforcer?.denied()) ?? []),
+  enforcerDenied: async () => Object.fromEntries((await kernel?.denied()) ?? []),
   enforcerLog: async (): Promise<readonly string[]> => enforcerLog,
 
   async enforcerStop(): Promise<void> {
     await monitor.close();
     await enforcer?.stop();
+    await kernel?.close();
     enforcer = undefined;
     changes = [];
   },

@@ -5,13 +5,13 @@ import { FakeTables } from '../../../nft/fake-tables.ts';
 import { PolicyBackend } from '../../../policy/enforce/backend.ts';
 import { waitFor } from '../../lab/wait.ts';
 import { type Inhabitant, type Namespace, sharedHome } from '../../netlink/namespace.ts';
-import { address, chainRule, DENY_REST, peers, policyChange, profileChain } from '../fixtures.ts';
+import { address, chainRule, DENY_REST, peers, policyChange, policySetChain } from '../fixtures.ts';
 import type { State } from '../inside.ts';
 
 function stateOf(family: IpFamily, peer = 2): State {
   return {
     chains: [
-      profileChain('egress', 1, [
+      policySetChain('egress', 1, [
         chainRule({ peers: peers(1, 'peers', 'networks', 'learned') }),
         DENY_REST,
       ]),

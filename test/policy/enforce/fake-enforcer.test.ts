@@ -3,17 +3,18 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { NftWatchOptions } from '../../../netlink/nftables/watch.ts';
 import { FakeTables } from '../../../nft/fake-tables.ts';
 import { NftMonitor } from '../../../nft/monitor.ts';
+import type { PolicyChange, PolicyState } from '../../../policy/compile/change.ts';
 import { GUARD_TABLE, POLICY_TABLE } from '../../../policy/compile/skeleton.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
-import type { PolicyChange, PolicyState } from '../../../policy/model/shape.ts';
+import { PolicyKernel } from '../../../policy/enforce/kernel.ts';
 import { FakeTimers } from '../../sync/fake-timers.ts';
-import { address, chainRule, DENY_REST, peers, policyChange, profileChain } from '../fixtures.ts';
+import { address, chainRule, DENY_REST, peers, policyChange, policySetChain } from '../fixtures.ts';
 
 const FAMILY = 'IPv4';
 const peer = (number: number) =>
   ({ set: 'peers', list: 1, address: address(FAMILY, number) }) as const;
 const STATE: PolicyState = {
-  chains: [profileChain('egress', 1, [chainRule({ peers: peers(1, 'peers') }), DENY_REST])],
+  chains: [policySetChain('egress', 1, [chainRule({ peers: peers(1, 'peers') }), DENY_REST])],
   elements: [{ set: 'egress-pods', address: address(FAMILY, 1), profile: 1 }, peer(2)],
 };
 
@@ -29,8 +30,17 @@ function start() {
   });
   const log: string[] = [];
   let changes: PolicyChange[] = [];
-  const enforcer = new Enforcer({
+  const kernel = new PolicyKernel({
     families: [FAMILY],
+    nft: {
+      check: async () => {},
+      run: (script) => (script.includes(`${GUARD_TABLE} {`) ? guard : main).nft.run(script),
+    },
+    onWarning: (_, message) => log.push(message),
+    open: () => ({ main: main.tables, guard: guard.tables }),
+  });
+  const enforcer = new Enforcer({
+    kernel,
     source: {
       takeChanges: () => changes.splice(0),
       all: () => STATE,
@@ -43,16 +53,10 @@ function start() {
       applied: (_, isFull) => log.push(isFull ? 'all' : 'change'),
       failed: (_, error) => log.push(String(error)),
       disturbed: (_, what) => log.push(what),
-      warned: (_, message) => log.push(message),
       deaf: (error) => log.push(String(error)),
-    },
-    nft: {
-      check: async () => {},
-      run: (script) => (script.includes(`${GUARD_TABLE} {`) ? guard : main).nft.run(script),
     },
     timers,
     monitor,
-    open: () => ({ main: main.tables, guard: guard.tables }),
   });
   const pass = async (milliseconds: number) => {
     timers.advance(milliseconds);

@@ -9,14 +9,15 @@ import { queueState } from '../../../netlink/nfqueue/queue.ts';
 import { NfTables } from '../../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../../nft/command.ts';
 import { NftMonitor } from '../../../nft/monitor.ts';
+import type { FqdnEntry, PolicyElement } from '../../../policy/compile/change.ts';
 import { POLICY_TABLE } from '../../../policy/compile/skeleton.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
-import type { LearnerOptions } from '../../../policy/fqdn/learner.ts';
+import { PolicyKernel } from '../../../policy/enforce/kernel.ts';
+import type { FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
 import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
-import type { Answer, PolicyElement } from '../../../policy/model/shape.ts';
 import { systemTimers } from '../../../sync/timers.ts';
 import { offer } from '../../child.ts';
-import { chainRule, DENY_REST, peers, profileChain } from '../fixtures.ts';
+import { chainRule, DENY_REST, peers, policySetChain } from '../fixtures.ts';
 
 export interface AgentOptions {
   /** Addresses. */
@@ -24,7 +25,7 @@ export interface AgentOptions {
   /** Networks that are allowed beside names. */
   readonly allowed: readonly (readonly [first: string, last: string])[];
   readonly resolvers: readonly string[];
-  readonly learner: LearnerOptions;
+  readonly learner: FqdnCacheOptions;
 }
 
 type Names = readonly (readonly [pattern: string, lists: readonly number[]])[];
@@ -33,6 +34,7 @@ const RESOLVERS = 100;
 const LISTS = [1, 2];
 
 const monitor = new NftMonitor(systemTimers);
+let kernel: PolicyKernel;
 let enforcer: Enforcer;
 let learning: DnsLearning;
 let applied = 0;
@@ -59,12 +61,17 @@ const functions = {
         .filter(([first]) => isOf(first))
         .map(([first, last]) => ({ set: 'networks', list: RESOLVERS, first, last }) as const),
     ];
-    enforcer = new Enforcer({
+    kernel = new PolicyKernel({
       families: IP_FAMILIES,
+      nft: nftCommand(),
+      onWarning: (family, message) => say(`warned ${family}`)(message),
+    });
+    enforcer = new Enforcer({
+      kernel,
       source: {
         takeChanges: () => [],
         all: (family) => ({
-          chains: [profileChain('egress', 1, rules)],
+          chains: [policySetChain('egress', 1, rules)],
           elements: elements((address) => address.includes(':') === (family === 'IPv6')),
         }),
         learned: (family) => learning.learned(family),
@@ -78,10 +85,8 @@ const functions = {
         },
         failed: (family, error) => say(`failed ${family}`)(error),
         disturbed: say('disturbed'),
-        warned: (family, message) => say(`warned ${family}`)(message),
         deaf: say('deaf'),
       },
-      nft: nftCommand(),
       timers: systemTimers,
       monitor,
     });
@@ -90,9 +95,9 @@ const functions = {
         learn: async (...args) => {
           if (failing) throw new Error('told to');
           if (sticking) await new Promise(() => undefined);
-          await enforcer.learn(...args);
+          await kernel.learn(...args);
         },
-        forget: (...args) => enforcer.forget(...args),
+        forget: (...args) => kernel.forget(...args),
       },
       tables: IP_FAMILIES.map((family) => {
         const commands = iptablesCommands(family, 'nft');
@@ -109,10 +114,10 @@ const functions = {
         threadFailed: say('thread'),
       },
       timers: systemTimers,
-      learner: options.learner,
+      cache: options.learner,
     });
     learning.prepare();
-    learning.restore(await enforcer.answers());
+    learning.restore(await kernel.answers());
     learning.setResolvers(new Set(options.resolvers));
     enforcer.start();
   },
@@ -124,7 +129,7 @@ const functions = {
   numbers: (): DnsNumbers => learning.numbers(),
   applied: (): number => applied,
   log: (): readonly string[] => log.splice(0),
-  answers: (): Promise<Answer[]> => enforcer.answers(),
+  answers: (): Promise<FqdnEntry[]> => kernel.answers(),
   queue: () => queueState(DNS_QUEUE),
 
   /** Has the kernel learn nothing. */
@@ -144,13 +149,13 @@ const functions = {
 
   /** Packets that were denied. */
   async denied(): Promise<number> {
-    const all = [...(await enforcer.denied()).values()].flat();
+    const all = [...(await kernel.denied()).values()].flat();
     return all.reduce((sum, { packets }) => sum + packets, 0);
   },
 
   /** Addresses that a name is kept with. */
   async kept(name: string): Promise<number> {
-    return (await enforcer.answers()).filter((each) => each.name === name).length;
+    return (await kernel.answers()).filter((each) => each.name === name).length;
   },
 
   /** Addresses that a list has learned. */
@@ -169,7 +174,7 @@ const functions = {
 
   /** Elements of both families. */
   size(set: string): number {
-    return IP_FAMILIES.reduce((sum, family) => sum + (enforcer.sizes(family).get(set) ?? 0), 0);
+    return IP_FAMILIES.reduce((sum, family) => sum + (kernel.sizes(family).get(set) ?? 0), 0);
   },
 
   /** From now on the main thread does nothing else most of the time, for so many milliseconds at once. */
@@ -197,6 +202,7 @@ const functions = {
     await learning.close();
     await monitor.close();
     await enforcer.stop();
+    await kernel.close();
   },
 };
 

@@ -12,6 +12,10 @@ export class NamePatterns<T> {
   /** By what comes after `*.`. */
   readonly #below = new Map<string, T>();
 
+  constructor(entries: Iterable<readonly [pattern: string, value: T]> = []) {
+    for (const [pattern, value] of entries) this.set(pattern, value);
+  }
+
   get size(): number {
     return this.#exact.size + this.#below.size;
   }
@@ -24,11 +28,6 @@ export class NamePatterns<T> {
   set(pattern: string, value: T): void {
     const { map, key } = this.#place(pattern);
     map.set(key, value);
-  }
-
-  delete(pattern: string): void {
-    const { map, key } = this.#place(pattern);
-    map.delete(key);
   }
 
   /** What belongs to the patterns that a name matches; of the closest one first. */

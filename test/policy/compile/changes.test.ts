@@ -1,9 +1,10 @@
 /** What changes cost, and how they are put. */
 import assert from 'node:assert/strict';
-import type { CidrGroup, Pod, PolicyRule, PortMatch } from '../../api/policy-objects.ts';
-import { PolicyModel } from '../../policy/model/model.ts';
-import type { PolicyChange, PolicyElement } from '../../policy/model/shape.ts';
-import { Agent, contentOf } from './harness.ts';
+import type { CidrGroup, Pod, PolicyRule, PortMatch } from '../../../api/policy-objects.ts';
+import { AppliedState } from '../../../policy/compile/applied-state.ts';
+import type { PolicyChange, PolicyElement } from '../../../policy/compile/change.ts';
+import { PolicyModel } from '../../../policy/model/model.ts';
+import { Agent, contentOf } from '../harness.ts';
 import {
   adminPolicy,
   baselinePolicy,
@@ -21,7 +22,7 @@ import {
   type TestObject,
   THERE,
   tcp,
-} from './objects.ts';
+} from '../objects.ts';
 
 const web = (number: number, fields: Partial<Pod> = {}) =>
   pod(`web-${number}`, { labels: { app: 'web' }, addresses: [`10.0.0.${number}`], ...fields });
@@ -63,7 +64,7 @@ function texts(elements: Iterable<PolicyElement>): string[] {
 }
 
 function inForce(agent: Agent, set?: PolicyElement['set']): PolicyElement[] {
-  const elements = [...agent.model.all('IPv4').elements];
+  const elements = [...agent.applied.all('IPv4').elements];
   return set === undefined ? elements : elements.filter((element) => element.set === set);
 }
 
@@ -104,12 +105,6 @@ describe('changes of network policy', () => {
     other.remove('Pod', 'default/db-2');
     other.sync();
     assert.deepEqual(texts(inForce(agent)), texts(inForce(other)));
-  });
-
-  it('are announced', () => {
-    const agent = new Agent([POLICY]);
-    agent.remove('NetworkPolicy', POLICY.key);
-    assert.equal(agent.notices, 2);
   });
 
   it('a pod that comes here is its elements', () => {
@@ -193,7 +188,7 @@ describe('changes of network policy', () => {
 
   it('a pod has a profile before it has an address', () => {
     const agent = settled(POLICY, db(1), web(1, { addresses: [] }));
-    assert.equal(agent.model.all('IPv4').chains.length, 1);
+    assert.equal(agent.applied.all('IPv4').chains.length, 1);
     agent.upsert(web(1));
     const change = onlyChange(agent);
     assert.deepEqual(texts(change.add), ['ingress-pods 10.0.0.1', 'own 10.0.0.1']);
@@ -219,7 +214,7 @@ describe('changes of network policy', () => {
       const at = profiles(agent);
       assert.equal(at.get('ingress-pods 10.0.0.1'), at.get('ingress-pods 10.0.0.2'));
       assert.notEqual(at.get('ingress-pods 10.0.0.1'), at.get('ingress-pods 10.0.1.1'));
-      assert.equal(agent.model.all('IPv4').chains.length, 2);
+      assert.equal(agent.applied.all('IPv4').chains.length, 2);
     });
 
     it('have the number as long as the policies are the same, whatever these say', () => {
@@ -298,18 +293,18 @@ describe('changes of network policy', () => {
 
     it('are not there for policies without rules, but of NetworkPolicies', () => {
       const agent = settled(adminPolicy('a', { ingress: [], egress: [] }), web(1));
-      assert.deepEqual(agent.model.all('IPv4').chains, []);
+      assert.deepEqual(agent.applied.all('IPv4').chains, []);
       agent.upsert(networkPolicy('p', { ingress: [] }));
       agent.sync();
-      assert.equal(agent.model.all('IPv4').chains.length, 1);
+      assert.equal(agent.applied.all('IPv4').chains.length, 1);
     });
 
     it('do not have Baseline policies behind NetworkPolicies', () => {
       const agent = settled(POLICY, web(1));
-      const content = contentOf(agent.model, 'IPv4');
+      const content = contentOf(agent, 'IPv4');
       agent.upsert(baselinePolicy({ subject: WEB_ONLY, ingress: [fromDb] }));
       assert.deepEqual(agent.sync(), []);
-      assert.deepEqual(contentOf(agent.model, 'IPv4'), content);
+      assert.deepEqual(contentOf(agent, 'IPv4'), content);
     });
 
     it('say which policy and which rule', () => {
@@ -318,7 +313,7 @@ describe('changes of network policy', () => {
         adminPolicy('a', { ingress: [rule({ action: 'Deny', ports: [tcp(1)] }), rule()] }),
         web(1),
       );
-      const [chain] = agent.model.all('IPv4').chains;
+      const [chain] = agent.applied.all('IPv4').chains;
       assert.deepEqual(
         [chain?.admin, chain?.rest].map((rules) => rules?.map(({ comment }) => comment)),
         [
@@ -338,7 +333,7 @@ describe('changes of network policy', () => {
         db(1),
       );
       assert.deepEqual(
-        agent.model
+        agent.applied
           .all('IPv4')
           .chains.map(({ admin, rest }) => [...admin, ...rest].map(({ outcome }) => outcome).join())
           .sort(),
@@ -350,7 +345,7 @@ describe('changes of network policy', () => {
       const rules = [rule({ peers: [] }), rule({ ports: [] })];
       const agent = settled(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
       assert.deepEqual(
-        agent.model.all('IPv4').chains.map(({ rest }) => rest.map(({ outcome }) => outcome)),
+        agent.applied.all('IPv4').chains.map(({ rest }) => rest.map(({ outcome }) => outcome)),
         [['deny-network-policy'], ['deny-network-policy']],
       );
     });
@@ -380,7 +375,7 @@ describe('changes of network policy', () => {
         web(1),
         db(1),
       );
-      const [chain] = agent.model.all('IPv4').chains;
+      const [chain] = agent.applied.all('IPv4').chains;
       const [one, other] = chain?.rest ?? [];
       assert.ok(one?.peers !== undefined);
       assert.deepEqual([one.peers, one.ports], [other?.peers, other?.ports]);
@@ -439,17 +434,17 @@ describe('changes of network policy', () => {
     ] as const satisfies readonly (readonly [string, Partial<PolicyRule>, Partial<PolicyRule>])[]) {
       it(`are not shared by rules with other ${title}`, () => {
         const agent = settled(networkPolicy('p', { egress: [rule(one), rule(other)] }), web(1));
-        const [first, second] = agent.model.all('IPv4').chains[0]?.rest ?? [];
+        const [first, second] = agent.applied.all('IPv4').chains[0]?.rest ?? [];
         const part = 'ports' in one ? 'ports' : 'peers';
         assert.ok(first?.[part] !== undefined && second?.[part] !== undefined);
-        assert.notEqual(first[part].list, second[part].list);
+        assert.notEqual(first[part].number, second[part].number);
       });
     }
 
     it('are not there for pods of other nodes', () => {
       const agent = settled(POLICY, web(1, { nodeName: THERE }), db(1, { nodeName: THERE }));
-      assert.deepEqual([...agent.model.all('IPv4').elements], []);
-      assert.deepEqual(agent.model.all('IPv4').chains, []);
+      assert.deepEqual([...agent.applied.all('IPv4').elements], []);
+      assert.deepEqual(agent.applied.all('IPv4').chains, []);
     });
 
     it('are prepared before rules name them, and discarded when none does any more', () => {
@@ -689,10 +684,11 @@ describe('changes of network policy', () => {
   });
 
   it('are of the families that there are', () => {
-    const model = new PolicyModel({ nodeName: HERE, families: ['IPv6'], onChange: () => {} });
+    const model = new PolicyModel({ nodeName: HERE });
+    const applied = new AppliedState(model, ['IPv6']);
     model.upsert(POLICY);
     model.upsert(web(1, { addresses: ['10.0.0.1', 'fd00::1'] }));
-    const changes = model.takeChanges();
+    const changes = applied.takeChanges();
     assert.deepEqual(
       changes.map(({ family }) => family),
       ['IPv6'],
@@ -702,14 +698,14 @@ describe('changes of network policy', () => {
 
   it('that are not taken yet are not part of all', () => {
     const agent = settled(POLICY, web(1), db(1));
-    const before = contentOf(agent.model, 'IPv4');
+    const before = contentOf(agent, 'IPv4');
     agent.upsert(web(2));
     agent.remove('NetworkPolicy', POLICY.key);
-    agent.model.takeChanges();
-    assert.notDeepEqual(contentOf(agent.model, 'IPv4'), before);
+    agent.applied.takeChanges();
+    assert.notDeepEqual(contentOf(agent, 'IPv4'), before);
     agent.upsert(POLICY);
     agent.remove('Pod', 'default/web-2');
-    const between = [...agent.model.all('IPv4').elements];
+    const between = [...agent.applied.all('IPv4').elements];
     assert.deepEqual(texts(between), ['own 10.0.0.1', 'own 10.0.0.2', 'own 10.0.1.1']);
   });
 
@@ -728,14 +724,14 @@ describe('changes of network policy', () => {
       ['*.example.org', 1],
       ['example.com', 2],
     ]);
-    const named = agent.model
+    const named = agent.applied
       .all('IPv4')
       .chains.flatMap(({ admin }) => admin.map(({ peers }) => peers));
     assert.deepEqual(
       named.map((peers) => peers?.sets),
       [['learned'], ['learned']],
     );
-    assert.deepEqual(new Set(named.map((peers) => peers?.list)), domainNames.get('example.com'));
+    assert.deepEqual(new Set(named.map((peers) => peers?.number)), domainNames.get('example.com'));
     agent.remove('AdminNetworkPolicy', 'p');
     agent.sync();
     assert.deepEqual([...domainNames.keys()], ['example.com']);

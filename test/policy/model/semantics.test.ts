@@ -1,7 +1,7 @@
 /** Each sentence of what policy means, held by the rules, the oracle and the explanation alike. */
 import assert from 'node:assert/strict';
-import type { Peer, Policy, PortMatch } from '../../api/policy-objects.ts';
-import { fate } from './harness.ts';
+import type { Peer, Policy, PortMatch } from '../../../api/policy-objects.ts';
+import { fate } from '../harness.ts';
 import {
   adminPolicy,
   baselinePolicy,
@@ -20,8 +20,8 @@ import {
   type TestObject,
   THERE,
   tcp,
-} from './objects.ts';
-import type { Flow, Verdict } from './oracle.ts';
+} from '../objects.ts';
+import type { Flow, Verdict } from '../oracle.ts';
 
 /** Addresses of what tests connect, one for each family. */
 const ADDRESSES = {

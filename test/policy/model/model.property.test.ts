@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { familyOf } from '../../api/addresses.ts';
-import { IP_FAMILIES } from '../../api/objects.ts';
-import type { PolicyChange } from '../../policy/model/shape.ts';
-import { type Change, change, cluster, FLOWS, NAMES } from './generated.ts';
-import { Agent, assertInForce, contentOf } from './harness.ts';
-import { HERE, type TestObject } from './objects.ts';
-import type { Flow, Verdict } from './oracle.ts';
+import { familyOf } from '../../../api/addresses.ts';
+import { IP_FAMILIES } from '../../../api/objects.ts';
+import type { PolicyChange } from '../../../policy/compile/change.ts';
+import { type Change, change, cluster, FLOWS, NAMES } from '../generated.ts';
+import { Agent, assertInForce, contentOf } from '../harness.ts';
+import { HERE, type TestObject } from '../objects.ts';
+import type { Flow, Verdict } from '../oracle.ts';
 
 /** Changes that are taken at once, again and again. */
 const history = fc.array(fc.array(change, { minLength: 1, maxLength: 4 }), {
@@ -39,7 +39,7 @@ function assertSame(actual: Verdicts, expected: Verdicts, when: string): void {
 
 /** Applies changes phase by phase, and looks at what packets meet in between. */
 function syncStepwise(agent: Agent): PolicyChange[] {
-  const changes = agent.model.takeChanges();
+  const changes = agent.applied.takeChanges();
   const each = (phase: 'prepare' | 'switchOver' | 'discard') => {
     for (const part of changes) agent.kernels[part.family][phase](part);
     return verdictsOf(agent);
@@ -97,7 +97,7 @@ describe('the policy model', () => {
         const fresh = new Agent([...agent.objects.values()].reverse(), NAMES);
         fresh.sync();
         for (const family of IP_FAMILIES) {
-          assert.deepEqual(contentOf(agent.model, family), contentOf(fresh.model, family));
+          assert.deepEqual(contentOf(agent, family), contentOf(fresh, family));
         }
         assert.deepEqual(agent.sync(), []);
       }),
@@ -122,7 +122,7 @@ describe('the policy model', () => {
         asked.sync();
         agent.sync();
         for (const family of IP_FAMILIES) {
-          assert.deepEqual(contentOf(agent.model, family), contentOf(asked.model, family));
+          assert.deepEqual(contentOf(agent, family), contentOf(asked, family));
         }
       }),
       { seed: 9, numRuns: 30 },

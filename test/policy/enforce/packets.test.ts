@@ -1,12 +1,13 @@
 /** What becomes of packets under hand-made policy. */
 import assert from 'node:assert/strict';
-import { IP_FAMILIES } from '../../api/objects.ts';
-import type { ChainRule, Direction, PolicyElement } from '../../policy/model/shape.ts';
-import type { Host } from '../lab/lab.ts';
-import { udpDatagram } from '../lab/packets.ts';
-import { chainRule, DENY_REST, peers, ports, profileChain } from './fixtures.ts';
-import { send } from './raw.ts';
-import { type FamilyWorld, HOST_PORT, World } from './world.ts';
+import { IP_FAMILIES } from '../../../api/objects.ts';
+import type { ChainRule, PolicyElement } from '../../../policy/compile/change.ts';
+import type { Direction } from '../../../policy/model/terms.ts';
+import type { Host } from '../../lab/lab.ts';
+import { udpDatagram } from '../../lab/packets.ts';
+import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
+import { send } from '../raw.ts';
+import { type FamilyWorld, HOST_PORT, World } from '../world.ts';
 
 const TCP = 6;
 const UDP = 17;
@@ -70,7 +71,7 @@ describe('packets under network policy', function () {
         admin: readonly ChainRule[] = [],
       ) =>
         here.enforce({
-          chains: [profileChain(direction, 1, rest, admin)],
+          chains: [policySetChain(direction, 1, rest, admin)],
           elements: [subject(direction), ...elements],
         });
 
@@ -151,7 +152,7 @@ describe('packets under network policy', function () {
           it('knows peers by address, network, and learned address', async () => {
             const all = chainRule({ peers: peers(1, 'peers', 'networks', 'learned') });
             const state = {
-              chains: [profileChain(direction, 1, [all, DENY_REST])],
+              chains: [policySetChain(direction, 1, [all, DENY_REST])],
               elements: [
                 subject(direction),
                 peer(1, other),
@@ -256,7 +257,7 @@ describe('packets under network policy', function () {
             const [from, to] = ends(remote);
             const held = await from.hold(here.address(to), 80);
             const refusal = await world.agent.call('policyAll', family, {
-              chains: [profileChain(direction, 1, [DENY_REST])],
+              chains: [policySetChain(direction, 1, [DENY_REST])],
               elements: [subject(direction)],
             });
             assert.equal(refusal, undefined);
@@ -270,8 +271,8 @@ describe('packets under network policy', function () {
       it('has to be allowed at both ends, on the node and across', async () => {
         const allow = chainRule({ peers: peers(1) });
         const chains = [
-          profileChain('egress', 1, [allow, DENY_REST]),
-          profileChain('ingress', 2, [allow, DENY_REST]),
+          policySetChain('egress', 1, [allow, DENY_REST]),
+          policySetChain('ingress', 2, [allow, DENY_REST]),
         ];
         const elements = [subject('egress'), subject('ingress', other, 2)];
         await here.enforce({ chains, elements: [...elements, peer(1, other)] });
@@ -342,7 +343,10 @@ describe('packets under network policy', function () {
         const vip = family === 'IPv4' ? '10.96.0.11' : 'fd00:10:96::b';
         const own: PolicyElement = { set: 'own', address: here.address(pod) };
         const state = {
-          chains: [profileChain('egress', 1, [DENY_REST]), profileChain('ingress', 1, [DENY_REST])],
+          chains: [
+            policySetChain('egress', 1, [DENY_REST]),
+            policySetChain('ingress', 1, [DENY_REST]),
+          ],
           elements: [subject('egress'), subject('ingress')],
         };
         await here.enforce({ ...state, elements: [...state.elements, own] });
@@ -367,8 +371,8 @@ describe('packets under network policy', function () {
 
       it('is judged on its way out where the node forwards what came in for it (IPVS)', async () => {
         const chains = [
-          profileChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST]),
-          profileChain('ingress', 2, [DENY_REST]),
+          policySetChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST]),
+          policySetChain('ingress', 2, [DENY_REST]),
         ];
         const elements = [
           subject('egress'),

@@ -2,13 +2,14 @@
 
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { compareText } from '../../api/collections.ts';
-import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
-import { nftFamily } from '../../nft/rule.ts';
-import type { PeerSet, PolicyElement, ProfileChain } from '../../policy/model/shape.ts';
-import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
-import { address, chainRule, policyChange, profileChain } from './fixtures.ts';
-import type { State } from './inside.ts';
+import { compareText } from '../../../api/collections.ts';
+import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
+import { nftFamily } from '../../../nft/rule.ts';
+import type { PolicyElement, PolicySetChain } from '../../../policy/compile/change.ts';
+import type { PeerSet } from '../../../policy/model/terms.ts';
+import { createNamespace, type Inhabitant, type Namespace } from '../../netlink/namespace.ts';
+import { address, chainRule, policyChange, policySetChain } from '../fixtures.ts';
+import type { State } from '../inside.ts';
 
 const PROTOCOLS = [
   [6, 'tcp'],
@@ -101,13 +102,13 @@ function stateOf(family: IpFamily): fc.Arbitrary<State> {
   return fc.record({ elements, chains: fc.tuple(...PROFILES.flatMap((n) => chainsOf(n))) });
 }
 
-function chainsOf(profile: number): fc.Arbitrary<ProfileChain>[] {
+function chainsOf(profile: number): fc.Arbitrary<PolicySetChain>[] {
   const peers = fc.record({
-    list,
+    number: list,
     sets: fc.subarray<PeerSet>(['peers', 'networks', 'learned']),
   });
   const ports = fc.record({
-    list,
+    number: list,
     sets: fc.subarray<'ports' | 'named-ports'>(['ports', 'named-ports']),
   });
   const rule = (
@@ -124,7 +125,7 @@ function chainsOf(profile: number): fc.Arbitrary<ProfileChain>[] {
   const admin = fc.array(rule('allow', 'pass', 'deny-admin'), { maxLength: 3 });
   const rest = fc.array(rule('allow', 'deny-network-policy', 'deny-baseline'), { maxLength: 3 });
   return (['ingress', 'egress'] as const).map((direction) =>
-    fc.tuple(rest, admin).map(([a, b]) => profileChain(direction, profile, a, b)),
+    fc.tuple(rest, admin).map(([a, b]) => policySetChain(direction, profile, a, b)),
   );
 }
 

@@ -1,12 +1,13 @@
 /** Packets that hosts seldom send, and what is heard of those that are denied. */
 import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
-import { IP_FAMILIES } from '../../api/objects.ts';
-import type { ChainRule, Direction, PolicyElement } from '../../policy/model/shape.ts';
-import { type Host, waitFor } from '../lab/lab.ts';
-import { chainRule, DENY_REST, peers, ports, profileChain } from './fixtures.ts';
-import { send } from './raw.ts';
-import { type FamilyWorld, World } from './world.ts';
+import { IP_FAMILIES } from '../../../api/objects.ts';
+import type { ChainRule, PolicyElement } from '../../../policy/compile/change.ts';
+import type { Direction } from '../../../policy/model/terms.ts';
+import { type Host, waitFor } from '../../lab/lab.ts';
+import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
+import { send } from '../raw.ts';
+import { type FamilyWorld, World } from '../world.ts';
 
 const PROTOCOLS = { TCP: 6, UDP: 17, SCTP: 132 } as const;
 const ICMPV6 = 58;
@@ -14,7 +15,7 @@ const ICMPV6 = 58;
 const LAST = 253;
 const NEIGHBOUR_SOLICITATION = 135;
 const GROUP = 17;
-const NFLOG = fileURLToPath(new URL('nflog.ts', import.meta.url));
+const NFLOG = fileURLToPath(new URL('../nflog.ts', import.meta.url));
 
 describe('odd packets under network policy', function () {
   this.timeout(120_000);
@@ -51,7 +52,7 @@ describe('odd packets under network policy', function () {
           profile: 1,
         };
         return here.enforce({
-          chains: [profileChain(direction, 1, rest, admin)],
+          chains: [policySetChain(direction, 1, rest, admin)],
           elements: [pods, ...elements],
         });
       };
@@ -188,7 +189,7 @@ describe('odd packets under network policy', function () {
     afterEach(() => here.lift());
     const isolate = (elements: readonly PolicyElement[] = []) =>
       here.enforce({
-        chains: [profileChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST])],
+        chains: [policySetChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST])],
         elements: [{ set: 'egress-pods', address: pod.ipv6, profile: 1 }, ...elements],
       });
 

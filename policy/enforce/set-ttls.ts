@@ -1,4 +1,7 @@
-/** Elements with timeouts: what is to be written, and what the kernel has already. */
+/**
+ * TTLs of the elements that a set with timeouts was given. Resolvers answer from their caches: most of what is
+ * learned is in the set already, for as long as it would be now.
+ */
 import type { NftStep } from '../../netlink/nftables/tables.ts';
 import type { KernelElement } from '../compile/element.ts';
 import type { SetName } from '../compile/skeleton.ts';
@@ -11,11 +14,7 @@ const FIRST_PRUNING = 1024;
 /** Milliseconds, for an element that is deleted in the transaction that adds it. */
 const PASSING = 60_000;
 
-/**
- * What a set with timeouts was given, and until when it has it. Resolvers answer from their caches: most
- * of what is learned is known already, for as long as it would be now.
- */
-export class Lifetimes {
+export class SetTtls {
   readonly #set: SetName;
   /** When elements end, by key. */
   #ends = new Map<string, number>();

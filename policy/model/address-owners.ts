@@ -1,28 +1,28 @@
+/**
+ * Which pod owns which address. For a while the API may show two pods with one address: it is given to a
+ * new pod before the watch reports the end of the old one. The pod that was created later owns it.
+ */
 import { compareText } from '../../api/collections.ts';
 
-/** Who may have an address. */
+/** A pod that has an address, or a newer owner of it. */
 export interface Claimant {
   readonly pod: { readonly key: string; readonly creationTimestamp: string };
 }
 
-/**
- * Who has which address. Two pods have one for as long as the API is behind: an address goes from a
- * pod that has ended to a new one before its end is heard of. So the one that was created later has it.
- */
-export class AddressHolders<T extends Claimant> {
-  readonly #holders = new Map<string, T>();
-  /** All claimants of addresses that several claim, the holder last. */
+export class AddressOwners<T extends Claimant> {
+  readonly #owners = new Map<string, T>();
+  /** All claimants of addresses that several claim, the owner last. */
   readonly #contested = new Map<string, readonly T[]>();
 
   claim(address: string, claimant: T): void {
-    const holder = this.#holders.get(address);
-    if (holder === undefined) this.#holders.set(address, claimant);
-    else this.#settle(address, [...(this.#contested.get(address) ?? [holder]), claimant]);
+    const owner = this.#owners.get(address);
+    if (owner === undefined) this.#owners.set(address, claimant);
+    else this.#settle(address, [...(this.#contested.get(address) ?? [owner]), claimant]);
   }
 
   release(address: string, claimant: T): void {
     const claimants = this.#contested.get(address);
-    if (claimants === undefined) this.#holders.delete(address);
+    if (claimants === undefined) this.#owners.delete(address);
     else
       this.#settle(
         address,
@@ -30,15 +30,15 @@ export class AddressHolders<T extends Claimant> {
       );
   }
 
-  holder(address: string): T | undefined {
-    return this.#holders.get(address);
+  owner(address: string): T | undefined {
+    return this.#owners.get(address);
   }
 
   #settle(address: string, claimants: readonly T[]): void {
     const sorted = claimants.toSorted(
       (a, b) => compareText(createdAt(a), createdAt(b)) || compareText(a.pod.key, b.pod.key),
     );
-    this.#holders.set(address, sorted.at(-1) as T);
+    this.#owners.set(address, sorted.at(-1) as T);
     if (sorted.length > 1) this.#contested.set(address, sorted);
     else this.#contested.delete(address);
   }

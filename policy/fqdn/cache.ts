@@ -1,9 +1,11 @@
-import type { Learned } from '../enforce/backend.ts';
-import type { Answer, LearnedElement, ListNumber } from '../model/shape.ts';
+/** The FQDN cache: what names were resolved to, and which lists of peers get it. No I/O; the clock is handed in. */
+import { getOrCreate } from '../../api/collections.ts';
+import type { FqdnEntry, Learned, LearnedElement } from '../compile/change.ts';
+import { NamePatterns, plainName } from '../model/domain-names.ts';
+import type { ListNumber } from '../model/terms.ts';
 import type { ResolvedAddress } from './dns-message.ts';
-import { NamePatterns, plainName } from './names.ts';
 
-export interface LearnerOptions {
+export interface FqdnCacheOptions {
   /**
    * Milliseconds that an address lives at least. A resolver's cache hands out what is left of a TTL, be it
    * nothing, and whoever asked has yet to connect, perhaps to one address after the other.
@@ -23,7 +25,7 @@ export interface LearnerOptions {
  * the pods that behave; but one with a TTL of weeks must not stay for so long. An hour is what
  * CoreDNS caches at most.
  */
-export const LEARNER_DEFAULTS: LearnerOptions = {
+export const FQDN_CACHE_DEFAULTS: FqdnCacheOptions = {
   floor: 30_000,
   cap: 3_600_000,
   perName: 1000,
@@ -36,7 +38,7 @@ const ROUNDING = 1000;
 const ROOM = 1 / 8;
 
 /** What an answer leads to in the kernel. */
-export interface Lesson {
+export interface CacheChange {
   readonly learn: Learned;
   /** To make room. Has no timeouts. */
   readonly forget: Learned;
@@ -45,17 +47,16 @@ export interface Lesson {
 /** Until when a name has its addresses. */
 type Addresses = Map<string, number>;
 
-/** What names were resolved to, and which lists of peers get it. No I/O; the clock is handed in. */
-export class Learner {
-  readonly #options: LearnerOptions;
+export class FqdnCache {
+  readonly #options: FqdnCacheOptions;
   #patterns = new NamePatterns<PatternLists>();
   readonly #known = new Map<string, Addresses>();
   /** Names by address. */
-  readonly #holders = new Map<string, Set<string>>();
+  readonly #names = new Map<string, Set<string>>();
   #addresses = 0;
   #evictions = 0;
 
-  constructor(options: LearnerOptions = LEARNER_DEFAULTS) {
+  constructor(options: FqdnCacheOptions = FQDN_CACHE_DEFAULTS) {
     this.#options = options;
   }
 
@@ -83,18 +84,16 @@ export class Learner {
   }
 
   /** The name got an answer. Nothing follows from one that no pattern matches. */
-  take(text: string, resolved: readonly ResolvedAddress[], now: number): Lesson {
+  take(text: string, resolved: readonly ResolvedAddress[], now: number): CacheChange {
     const name = plainName(text);
     const lists = listsOf(this.#patterns, name);
-    if (lists.size === 0 || resolved.length === 0) return { learn: NOTHING, forget: NOTHING };
-    const addresses = this.#known.get(name) ?? new Map<string, number>();
-    this.#known.set(name, addresses);
-
-    const answers = new Map<string, Answer>();
+    if (lists.size === 0 || resolved.length === 0) return { learn: NO_ENTRIES, forget: NO_ENTRIES };
+    const addresses = getOrCreate(this.#known, name, () => new Map());
+    const answers = new Map<string, FqdnEntry>();
     for (const { address, ttl } of resolved) {
       if (answers.size === this.#options.perName) break;
       const timeoutMs = this.#lifetime(ttl);
-      this.#hold(name, addresses, address, now + timeoutMs);
+      this.#add(name, addresses, address, now + timeoutMs);
       const longest = Math.max(timeoutMs, answers.get(address)?.timeoutMs ?? 0);
       answers.set(address, { name, address, timeoutMs: longest });
     }
@@ -102,22 +101,21 @@ export class Learner {
     this.#evictions += evicted.length;
     return {
       learn: { elements: elementsOf(answers.values(), lists), answers: [...answers.values()] },
-      forget: { elements: this.#unheld(evicted), answers: evicted },
+      forget: { elements: this.#unused(evicted), answers: evicted },
     };
   }
 
   /** What an earlier agent learned. */
-  restore(answers: readonly Answer[], now: number): void {
+  restore(answers: readonly FqdnEntry[], now: number): void {
     for (const { name, address, timeoutMs } of answers) {
-      const addresses = this.#known.get(name) ?? new Map<string, number>();
-      this.#known.set(name, addresses);
-      this.#hold(name, addresses, address, now + timeoutMs);
+      const addresses = getOrCreate(this.#known, name, () => new Map());
+      this.#add(name, addresses, address, now + timeoutMs);
     }
   }
 
   /** Everything that is known, with the time that it has left. */
   all(now: number): Learned {
-    const answers: Answer[] = [];
+    const answers: FqdnEntry[] = [];
     for (const [name, addresses] of this.#known) {
       for (const [address, until] of addresses) {
         if (until > now) answers.push({ name, address, timeoutMs: until - now });
@@ -149,22 +147,21 @@ export class Learner {
     return elements;
   }
 
-  #hold(name: string, addresses: Addresses, address: string, until: number): void {
+  #add(name: string, addresses: Addresses, address: string, until: number): void {
     const known = addresses.get(address);
     addresses.set(address, Math.max(until, known ?? 0));
     if (known !== undefined) return;
     this.#addresses += 1;
-    const holders = this.#holders.get(address) ?? new Set();
-    this.#holders.set(address, holders.add(name));
+    getOrCreate(this.#names, address, () => new Set()).add(name);
   }
 
   #drop(name: string, addresses: Addresses, address: string): void {
     if (!addresses.delete(address)) return;
     this.#addresses -= 1;
     if (addresses.size === 0) this.#known.delete(name);
-    const holders = this.#holders.get(address);
-    holders?.delete(name);
-    if (holders?.size === 0) this.#holders.delete(address);
+    const names = this.#names.get(address);
+    names?.delete(name);
+    if (names?.size === 0) this.#names.delete(address);
   }
 
   #expireName(name: string, addresses: Addresses, now: number): void {
@@ -179,7 +176,7 @@ export class Learner {
     addresses: Addresses,
     answered: ReadonlyMap<string, unknown>,
     now: number,
-  ): Answer[] {
+  ): FqdnEntry[] {
     if (addresses.size <= this.#options.perName) return [];
     this.#expireName(name, addresses, now);
     const excess = Math.max(addresses.size - this.#options.perName, 0);
@@ -194,13 +191,13 @@ export class Learner {
    * Brings all names well below the limit. Names go that end first, but of the pattern that has most at
    * the moment: whoever has a domain of his own must not push out what others have learned.
    */
-  #makeRoom(current: string, now: number): Answer[] {
+  #makeRoom(current: string, now: number): FqdnEntry[] {
     const { total } = this.#options;
     if (this.#addresses <= total) return [];
     this.expire(now);
     if (this.#addresses <= total) return [];
     const groups = this.#groups(current);
-    const evicted: Answer[] = [];
+    const evicted: FqdnEntry[] = [];
     while (this.#addresses > total * (1 - ROOM)) {
       let biggest: Group | undefined;
       for (const group of groups) {
@@ -223,8 +220,7 @@ export class Learner {
       if (name === except) continue;
       const [closest] = this.#patterns.match(name);
       const pattern = closest?.pattern ?? '';
-      const group = groups.get(pattern) ?? { size: 0, names: [] };
-      groups.set(pattern, group);
+      const group = getOrCreate(groups, pattern, () => ({ size: 0, names: [] }));
       group.size += addresses.size;
       group.names.push({ name, addresses, end: Math.max(...addresses.values()) });
     }
@@ -232,16 +228,16 @@ export class Learner {
     return [...groups.values()];
   }
 
-  #evict(name: string, addresses: Addresses, address: string): Answer {
+  #evict(name: string, addresses: Addresses, address: string): FqdnEntry {
     this.#drop(name, addresses, address);
     return { name, address, timeoutMs: 0 };
   }
 
   /** Of what was evicted, the elements that no other name wants. */
-  #unheld(evicted: readonly Answer[]): LearnedElement[] {
+  #unused(evicted: readonly FqdnEntry[]): LearnedElement[] {
     return evicted.flatMap((answer) => {
       const lists = new Set(listsOf(this.#patterns, answer.name));
-      for (const name of this.#holders.get(answer.address) ?? []) {
+      for (const name of this.#names.get(answer.address) ?? []) {
         for (const list of listsOf(this.#patterns, name)) lists.delete(list);
       }
       return elementsOf([answer], lists);
@@ -261,7 +257,7 @@ interface Group {
   readonly names: { readonly name: string; readonly addresses: Addresses; readonly end: number }[];
 }
 
-const NOTHING: Learned = { elements: [], answers: [] };
+const NO_ENTRIES: Learned = { elements: [], answers: [] };
 
 function listsOf(patterns: NamePatterns<PatternLists>, name: string): ReadonlySet<ListNumber> {
   const all = new Set<ListNumber>();

@@ -1,49 +1,29 @@
 /**
- * The shape of network policy in nf_tables, as the model writes it and the backend loads it: one table
- * a family, a constant set of sets, and one chain for each profile and direction. A profile is what
- * applies to a pod; pods to which the same policies apply share it. A chain of a profile has the rules
- * of those policies in the order in which they are judged, so that the first that matches decides.
+ * What compile/ hands to enforce/: one table a family with a constant set of sets, and one chain for each
+ * policy set. A chain has the rules of its policies in the order of their priority: the first match decides.
+ * Chains and elements call the number of a policy set `profile`, as metrics do.
  *
  * For a packet that begins a connection, a base chain looks up the pod that sends it in `egress-pods`
- * and the pod that gets it in `ingress-pods`, and jumps to the chain of its profile; what a chain
+ * and the pod that gets it in `ingress-pods`, and jumps to the chain of its policy set; what a chain
  * allows returns. Peers and ports are numbers in the rules, and members of shared sets under these
  * numbers: a pod that comes, goes or is relabelled is some elements, and no rule.
  */
 import type { IpFamily } from '../../api/objects.ts';
+import type { Direction, ListNumber, Outcome, PeerSet, PortSet } from '../model/terms.ts';
 
-export type Direction = 'ingress' | 'egress';
-export const DIRECTIONS: readonly Direction[] = ['ingress', 'egress'];
-
-/** A list of peers, or of ports, that rules share. Never used again while the agent runs. */
-export type ListNumber = number;
-
-/** What becomes of a packet that a rule matches. */
-export type Outcome =
-  | 'allow'
-  /** On to NetworkPolicies, and what comes after them. */
-  | 'pass'
-  /** Denied by a rule, or by isolation, of this tier. */
-  | 'deny-admin'
-  | 'deny-network-policy'
-  | 'deny-baseline';
-
-/** Where the addresses of a list of peers are: of pods and nodes, in CIDRs, of domain names. */
-export type PeerSet = 'peers' | 'networks' | 'learned';
-
+/** What the kernel is told of a rule (`model/rules.ts`). */
 export interface ChainRule {
   /** undefined: whoever. Otherwise a peer is one of the list in any of the sets; no sets: nobody. */
-  readonly peers: { readonly list: ListNumber; readonly sets: readonly PeerSet[] } | undefined;
+  readonly peers: { readonly number: ListNumber; readonly sets: readonly PeerSet[] } | undefined;
   /** undefined: all ports of all protocols. Otherwise a port in either of the sets. */
-  readonly ports:
-    | { readonly list: ListNumber; readonly sets: readonly ('ports' | 'named-ports')[] }
-    | undefined;
+  readonly ports: { readonly number: ListNumber; readonly sets: readonly PortSet[] } | undefined;
   readonly outcome: Outcome;
   /** `NetworkPolicy default/web spec.egress[0]`, for whoever lists the chain. */
   readonly comment: string;
 }
 
-/** The rules of one profile in one direction. */
-export interface ProfileChain {
+/** The rules of one policy set. */
+export interface PolicySetChain {
   readonly direction: Direction;
   readonly profile: number;
   /** The Admin tier; empty where none applies. What nothing matches goes on. */
@@ -54,7 +34,7 @@ export interface ProfileChain {
 
 /** Addresses are canonical text of the family that they are handed over for. */
 export type PolicyElement =
-  /** The pod's connections are judged by the chain of the profile. */
+  /** The pod's connections are judged by the chain of the policy set. */
   | { readonly set: `${Direction}-pods`; readonly address: string; readonly profile: number }
   /** A pod of this node, which may talk to itself (through a Service that leads back to it). */
   | { readonly set: 'own'; readonly address: string }
@@ -92,12 +72,18 @@ export interface LearnedElement {
   readonly timeoutMs: number;
 }
 
-/** What a name was resolved to, as it is kept in the kernel over a restart of the agent. */
-export interface Answer {
+/** An entry of the FQDN cache, as it is kept in the kernel over a restart of the agent. */
+export interface FqdnEntry {
   /** Lower-case, without the final dot. */
   readonly name: string;
   readonly address: string;
   readonly timeoutMs: number;
+}
+
+/** Entries of the FQDN cache, and what follows from them for lists. */
+export interface Learned {
+  readonly elements: readonly LearnedElement[];
+  readonly answers: readonly FqdnEntry[];
 }
 
 /**
@@ -109,11 +95,11 @@ export interface PolicyChange {
   readonly family: IpFamily;
   /** Elements of lists that no rule names yet. */
   readonly prepare: readonly PolicyElement[];
-  /** Elements that go from, and come to, what is in force. One with another profile is in both. */
+  /** Elements that go from, and come to, what is in force. One with another policy set is in both. */
   readonly remove: readonly PolicyElement[];
   readonly add: readonly PolicyElement[];
   /** Chains that are new, or have other rules than before. */
-  readonly chains: readonly ProfileChain[];
+  readonly chains: readonly PolicySetChain[];
   /** Elements of lists, and chains, that nothing names any more. */
   readonly discard: readonly PolicyElement[];
   readonly discardChains: readonly { readonly direction: Direction; readonly profile: number }[];
@@ -121,7 +107,7 @@ export interface PolicyChange {
 
 /** What one family has in force, for whoever compares it with the kernel. */
 export interface PolicyState {
-  readonly chains: readonly ProfileChain[];
+  readonly chains: readonly PolicySetChain[];
   /** Made as they are asked for: there may be 100,000. */
   readonly elements: Iterable<PolicyElement>;
 }

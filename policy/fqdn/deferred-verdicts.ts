@@ -1,5 +1,5 @@
 /** Packets that wait until what the first of them tells has been learned. */
-export interface Hold {
+export interface Deferral {
   readonly number: number;
   /** Milliseconds of the clock. */
   readonly since: number;
@@ -7,7 +7,7 @@ export interface Hold {
   packets: number[];
 }
 
-export interface HoldLimits {
+export interface DeferralLimits {
   /** Milliseconds that a packet waits. */
   readonly patience: number;
   /** Of what is to be learned and is not, how much may add up while nobody waits for it. */
@@ -18,23 +18,23 @@ export interface HoldLimits {
  * Clients ask again after five seconds, and what keeps the main thread longest is over in a fraction of
  * one: when it has not learned by then it hangs.
  */
-export const HOLD_LIMITS: HoldLimits = { patience: 2000, backlog: 1000 };
+export const DEFERRAL_LIMITS: DeferralLimits = { patience: 2000, backlog: 1000 };
 
 /**
- * Holds packets back until what they tell is learned, but not for ever: once one has waited in vain none
+ * Defers verdicts on packets until what they tell is learned, but not for ever: once one has waited in vain none
  * does, until something has been learned again.
  */
-export class Holds {
+export class DeferredVerdicts {
   readonly #accept: (packet: number) => void;
-  readonly #limits: HoldLimits;
+  readonly #limits: DeferralLimits;
   /** What is not learned yet, in the order in which it came. */
-  readonly #holds = new Map<number, Hold>();
+  readonly #deferrals = new Map<number, Deferral>();
   #last = 0;
   #isLate = false;
   #overdue = 0;
   #waiting = 0;
 
-  constructor(accept: (packet: number) => void, limits: HoldLimits = HOLD_LIMITS) {
+  constructor(accept: (packet: number) => void, limits: DeferralLimits = DEFERRAL_LIMITS) {
     this.#accept = accept;
     this.#limits = limits;
   }
@@ -51,34 +51,34 @@ export class Holds {
 
   /** When a packet will have waited for long enough; undefined while none does. */
   get deadline(): number | undefined {
-    for (const { since, packets } of this.#holds.values()) {
+    for (const { since, packets } of this.#deferrals.values()) {
       if (packets.length > 0) return since + this.#limits.patience;
     }
     return undefined;
   }
 
   /** @returns undefined when there is too much to be learned already: the packet went on. */
-  hold(packet: number, now: number): Hold | undefined {
-    if (this.#holds.size >= this.#limits.backlog) {
+  defer(packet: number, now: number): Deferral | undefined {
+    if (this.#deferrals.size >= this.#limits.backlog) {
       this.#overdue += 1;
       this.#accept(packet);
       return undefined;
     }
     this.#last += 1;
-    const hold = { number: this.#last, since: now, packets: [packet] };
-    this.#holds.set(hold.number, hold);
+    const deferral = { number: this.#last, since: now, packets: [packet] };
+    this.#deferrals.set(deferral.number, deferral);
     this.#waiting += 1;
-    if (this.#isLate) this.#passUnlearned(hold);
-    return hold;
+    if (this.#isLate) this.#passUnlearned(deferral);
+    return deferral;
   }
 
-  /** Holds a packet back for as long as others wait. */
-  join(hold: Hold, packet: number): void {
-    if (hold.packets.length === 0) {
+  /** DeferredVerdicts a packet back for as long as others wait. */
+  join(deferral: Deferral, packet: number): void {
+    if (deferral.packets.length === 0) {
       this.#accept(packet);
       return;
     }
-    hold.packets.push(packet);
+    deferral.packets.push(packet);
     this.#waiting += 1;
   }
 
@@ -86,10 +86,10 @@ export class Holds {
   release(first: number, last: number): void {
     this.#isLate = false;
     for (let number = first; number <= last; number++) {
-      const hold = this.#holds.get(number);
-      if (hold === undefined) continue;
-      this.#holds.delete(number);
-      this.#pass(hold);
+      const deferral = this.#deferrals.get(number);
+      if (deferral === undefined) continue;
+      this.#deferrals.delete(number);
+      this.#pass(deferral);
     }
   }
 
@@ -103,26 +103,26 @@ export class Holds {
   /** Lets all go on. Nothing is held back again before something is learned. */
   releaseAll(): void {
     this.#isLate = true;
-    for (const hold of this.#holds.values()) {
-      if (hold.packets.length > 0) this.#passUnlearned(hold);
+    for (const deferral of this.#deferrals.values()) {
+      if (deferral.packets.length > 0) this.#passUnlearned(deferral);
     }
   }
 
   /** Lets all go on, for nobody wants to know any more what they tell. What comes later is held back as ever. */
   drop(): void {
-    for (const hold of this.#holds.values()) this.#pass(hold);
-    this.#holds.clear();
+    for (const deferral of this.#deferrals.values()) this.#pass(deferral);
+    this.#deferrals.clear();
     this.#isLate = false;
   }
 
-  #passUnlearned(hold: Hold): void {
+  #passUnlearned(deferral: Deferral): void {
     this.#overdue += 1;
-    this.#pass(hold);
+    this.#pass(deferral);
   }
 
-  #pass(hold: Hold): void {
-    const { packets } = hold;
-    hold.packets = [];
+  #pass(deferral: Deferral): void {
+    const { packets } = deferral;
+    deferral.packets = [];
     this.#waiting -= packets.length;
     for (const packet of packets) this.#accept(packet);
   }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import { createNamespace, type Namespace } from '../netlink/namespace.ts';
-import { contentOfTable } from './kernel-content.ts';
+import { createNamespace, type Namespace } from '../../netlink/namespace.ts';
+import { contentOfTable } from '../kernel-content.ts';
 
 const SIZE = { policies: 1000, pods: 200 };
 const CHANGES = 200;

@@ -1,11 +1,11 @@
 /** From manifests as people write them to what becomes of packets. */
 import assert from 'node:assert/strict';
 import { parse } from 'yaml';
-import { POLICY_KINDS } from '../../api/objects.ts';
-import { readObject } from '../../api/read-object.ts';
-import { fate } from './harness.ts';
-import type { TestObject } from './objects.ts';
-import type { Flow, Verdict } from './oracle.ts';
+import { POLICY_KINDS } from '../../../api/objects.ts';
+import { readObject } from '../../../api/read-object.ts';
+import { fate } from '../harness.ts';
+import type { TestObject } from '../objects.ts';
+import type { Flow, Verdict } from '../oracle.ts';
 
 const HEADS = {
   NetworkPolicy: 'networking.k8s.io/v1',

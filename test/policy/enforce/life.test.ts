@@ -1,13 +1,13 @@
 /** Policy that changes, is written anew, and whose agent is killed, while packets pass. */
 import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
-import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
-import { type Host, waitFor } from '../lab/lab.ts';
-import { type Churn, changeTo, DENIED_PORT, stateOf } from './kernel-churn.ts';
-import { type FamilyWorld, World } from './world.ts';
+import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
+import { type Host, waitFor } from '../../lab/lab.ts';
+import { type Churn, changeTo, DENIED_PORT, stateOf } from '../kernel-churn.ts';
+import { type FamilyWorld, World } from '../world.ts';
 
-const FLOOD = fileURLToPath(new URL('flood.ts', import.meta.url));
-const CHURNER = fileURLToPath(new URL('churner.ts', import.meta.url));
+const FLOOD = fileURLToPath(new URL('../flood.ts', import.meta.url));
+const CHURNER = fileURLToPath(new URL('../churner.ts', import.meta.url));
 const KILLS = 6;
 
 describe('the life of network policy under traffic', function () {
