@@ -1,10 +1,10 @@
 /** Runs iptables-save, iptables-restore and iptables. */
 import { Readable } from 'node:stream';
-import { ExecaError } from 'execa';
 import type { IpFamily } from '../api/objects.ts';
 import type { Variant } from '../config/mode-values.ts';
 import {
   ANSWER_TIMEOUT,
+  ProgramError,
   ProgramTimeoutError,
   readProgram,
   runProgram,
@@ -157,7 +157,7 @@ function asIptablesError(
   error: unknown,
   input: Iterable<string> = [],
 ): IptablesError {
-  const stderr = error instanceof ExecaError ? String(error.stderr ?? '') : '';
+  const stderr = error instanceof ProgramError ? String(error.stderr ?? '') : '';
   const number = /line:? (\d+)/i.exec(stderr)?.[1];
   const place = number === undefined ? undefined : placeOf(input, Number(number));
   return new IptablesError(command, stderr, place, error);

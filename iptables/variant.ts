@@ -1,11 +1,10 @@
 /** Which variant of iptables the node uses, and what either of them has there. */
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
-import { ExecaError } from 'execa';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { addressFamily } from '../netlink/core/address.ts';
 import { listTables } from '../netlink/nftables/tables.ts';
-import { runProgram } from '../process/run-program.ts';
+import { ProgramError, runProgram } from '../process/run-program.ts';
 import { SERVICES, type Table } from './chains.ts';
 import { IPTABLES_TIMEOUTS, iptablesCommand, type Variant } from './commands.ts';
 import { TABLES } from './ruleset.ts';
@@ -67,7 +66,7 @@ async function legacyTables(family: IpFamily): Promise<string[]> {
 
 /**
  * A table as `iptables-save` prints it.
- * @throws ProgramTimeoutError; ExecaError, with the code ENOENT when there is no such command.
+ * @throws ProgramTimeoutError; ProgramError, with the code ENOENT when there is no such command.
  */
 export async function savedTable(
   family: IpFamily,
@@ -86,7 +85,7 @@ async function saved(variant: Variant, table: Table): Promise<string | undefined
     if (!used.includes(table)) continue;
     // Not installed, or of no use on this node. One that hangs tells nothing of the kind.
     const text = await savedTable(family, variant, table).catch((error: unknown) => {
-      if (error instanceof ExecaError) return undefined;
+      if (error instanceof ProgramError) return undefined;
       throw error;
     });
     if (text !== undefined) texts.push(text);

@@ -48,7 +48,7 @@ export interface CompileOptions {
 }
 
 /** Who a mark belongs to, as `portwide ipvs marks` prints it. */
-export function markOwner({ match, name }: TrafficPlan, set: EndpointSet): string {
+function markOwner({ match, name }: TrafficPlan, set: EndpointSet): string {
   return match.kind === 'port' ? `${name} ${match.protocol} ${set}` : `${name} ${set}`;
 }
 

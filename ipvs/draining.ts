@@ -38,7 +38,7 @@ const MISSING_ROUNDS = 2;
  * @param state connections, as the kernel counts them: active are established TCP and SCTP ones,
  * inactive all others, UDP among them.
  */
-export function mayGo(
+function mayGo(
   service: IpvsServiceKey,
   stays: boolean,
   life: Life,

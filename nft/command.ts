@@ -1,6 +1,5 @@
 /** Runs nft: what declares tables, sets and chains is text for it. */
-import { ExecaError } from 'execa';
-import { ProgramTimeoutError, runProgram } from '../process/run-program.ts';
+import { ProgramError, ProgramTimeoutError, runProgram } from '../process/run-program.ts';
 
 /**
  * Milliseconds after which nft counts as hung and is killed. Scripts declare tables and maps, and what
@@ -49,7 +48,7 @@ export function nftCommand(timeout = TIMEOUT): NftCommand {
       await runProgram('nft', [...options, '-f', '-'], { input, timeout, onStart });
     } catch (error) {
       if (error instanceof ProgramTimeoutError) throw error;
-      throw new NftError(error instanceof ExecaError ? String(error.stderr ?? '') : '', error);
+      throw new NftError(error instanceof ProgramError ? String(error.stderr ?? '') : '', error);
     }
   };
   return {

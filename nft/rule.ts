@@ -67,9 +67,6 @@ export interface KeyField {
 }
 export type Key = readonly KeyField[];
 
-/** The parts of rules of one family. */
-export type Parts = ReturnType<typeof partsOf>;
-
 /** RTN_LOCAL of linux/rtnetlink.h. */
 const RTN_LOCAL = 2;
 /** IP_CT_NEW as a bit, IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */

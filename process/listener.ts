@@ -2,7 +2,7 @@
 import type { RequestListener, Server } from 'node:http';
 import { RetryingServer, type RetryingServerOptions } from './retrying-server.ts';
 
-export { ANY_FAMILY, type BindAddress } from './retrying-server.ts';
+export { ANY_FAMILY } from './retrying-server.ts';
 
 // As in sources/kubernetes/http.ts: an import would load undici.
 const { createServer } = process.getBuiltinModule('node:http');

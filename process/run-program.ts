@@ -4,6 +4,9 @@ import type { Readable } from 'node:stream';
 import { execa } from 'execa';
 import { UserError } from './errors.ts';
 
+/** A program that failed (`exitCode`, `stderr`), or that is not there (`code` ENOENT). */
+export { ExecaError as ProgramError } from 'execa';
+
 /** Milliseconds for what a program answers from itself, such as its version. */
 export const ANSWER_TIMEOUT = 30_000;
 
@@ -43,7 +46,7 @@ interface ProgramOptions {
 /**
  * Runs a program without a shell.
  * @returns its standard output.
- * @throws ProgramTimeoutError; ExecaError when it fails or does not exist (code ENOENT).
+ * @throws ProgramTimeoutError; ProgramError when it fails or does not exist (code ENOENT).
  */
 export function runProgram(
   program: string,

@@ -1,9 +1,9 @@
 /** What `portwide cleanup` and `portwide run --cleanup` do: remove all leftovers, in one attempt. */
-import { ExecaError } from 'execa';
 import { IP_FAMILIES } from '../api/objects.ts';
 import { UserError } from '../process/errors.ts';
 import { tryLock } from '../process/lock.ts';
 import { requireNetAdmin } from '../process/rights.ts';
+import { ProgramError } from '../process/run-program.ts';
 import { Attempt, type Leftover } from './attempt.ts';
 import { iptablesRules } from './iptables-rules.ts';
 import { ipvsDevice, ipvsServices } from './ipvs.ts';
@@ -45,6 +45,6 @@ export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise
 }
 
 function reasonOf(error: unknown): string {
-  if (error instanceof ExecaError && error.code === 'ENOENT') return 'not installed';
+  if (error instanceof ProgramError && error.code === 'ENOENT') return 'not installed';
   return error instanceof Error ? error.message : String(error);
 }

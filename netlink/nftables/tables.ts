@@ -57,7 +57,6 @@ export {
   type NftTable,
   type NftVerdict,
 } from './types.ts';
-export { type NftWatchOptions, watchNftables } from './watch.ts';
 
 /**
  * Bytes of the biggest transaction, some 40 to 100 for an element. A limit, not memory that is

@@ -38,7 +38,7 @@ export interface QueryLimits {
 }
 
 /** No client waits longer. 50,000 are some 10 MB. */
-export const QUERY_LIMITS: QueryLimits = { lifetime: 10_000, perClient: 1000, total: 50_000 };
+const QUERY_LIMITS: QueryLimits = { lifetime: 10_000, perClient: 1000, total: 50_000 };
 
 export class Queries {
   readonly #limits: QueryLimits;

@@ -23,7 +23,7 @@ import { ctstate, host, ruleText } from '../../iptables/rule.ts';
 /** What iptables-nft and iptables-legacy are asked for here. */
 export type MangleTable = Pick<Iptables, 'family' | 'saveTable' | 'restore'>;
 
-export const DNS_CHAIN = 'PORTWIDE-DNS';
+const DNS_CHAIN = 'PORTWIDE-DNS';
 const PORT = 53;
 const COMMENT = '-m comment --comment "Portwide learns addresses of domain names"';
 

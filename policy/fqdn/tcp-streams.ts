@@ -22,7 +22,7 @@ export interface StreamLimits {
   readonly early: number;
 }
 
-export const STREAM_LIMITS: StreamLimits = { streams: 4096, bytes: 8 << 20, early: 64 };
+const STREAM_LIMITS: StreamLimits = { streams: 4096, bytes: 8 << 20, early: 64 };
 
 /** A message has its length before it, in two bytes (RFC 1035, 4.2.2). */
 const LENGTH = 2;

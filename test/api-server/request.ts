@@ -17,7 +17,7 @@ export interface Request {
   readonly metadataOnly: boolean;
 }
 
-export const EVENTS: ResourceType = {
+const EVENTS: ResourceType = {
   name: 'events',
   kind: 'Event',
   apiVersion: 'events.k8s.io/v1',

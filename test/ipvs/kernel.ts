@@ -15,7 +15,7 @@ import { SimulatedTable } from '../iptables/restore-simulator.ts';
 import { SimulatedSets } from './sets.ts';
 import { ipvsTable, type Kernel } from './tracer.ts';
 
-export const MARK_RANGE: MarkRange = { first: 0x1000, last: 0x3fff };
+const MARK_RANGE: MarkRange = { first: 0x1000, last: 0x3fff };
 
 /** What `portwide run --proxy-mode ipvs --cluster-cidr …` makes rules with. */
 export function ruleOptions(fields: Partial<RuleOptions> = {}): RuleOptions {

@@ -73,7 +73,7 @@ export function replaceDescriptor(from: number, to: number): void {
 }
 
 /** Closes a descriptor that no Node object owns. */
-export function closeDescriptor(fd: number): void {
+function closeDescriptor(fd: number): void {
   check('close', libcClose(fd));
 }
 

@@ -13,7 +13,7 @@ import { FakeTimers } from '../sync/fake-timers.ts';
 import { Scrape } from './scrape.ts';
 
 /** A backend that does as it is told. */
-export class FakeBackend implements Backend {
+class FakeBackend implements Backend {
   readonly family: IpFamily;
   report: ApplyReport = { written: 1 };
   error: Error | undefined;

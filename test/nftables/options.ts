@@ -31,7 +31,7 @@ export function modeOptions(fields: Partial<PlanOptions> = {}): PlanOptions {
 }
 
 /** A choice among two endpoints of an ordinary VIP, unless it is said otherwise. */
-export function choice(fields: Partial<Choice> = {}): Choice {
+function choice(fields: Partial<Choice> = {}): Choice {
   return { kind: 'port', count: 2, isLocal: false, slot: 0, isSticky: false, ...fields };
 }
 

@@ -32,7 +32,7 @@ export interface Size {
 }
 
 /** Objects by their place: each pod, policy, namespace and group has one, and changes in it. */
-export class Cluster {
+class Cluster {
   readonly #random: Random;
   readonly #size: Size;
   readonly #objects = new Map<string, TestObject>();

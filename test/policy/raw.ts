@@ -14,7 +14,7 @@ export interface RawPacket {
 }
 
 /** A packet with its header; the checksum of IPv4 is left to the kernel. */
-export function ipPacket(packet: RawPacket): Buffer {
+function ipPacket(packet: RawPacket): Buffer {
   const { protocol, payload, hopLimit = 64 } = packet;
   const [source, destination] = [packet.source, packet.destination].map((address) =>
     Buffer.from(ipaddr.parse(address).toByteArray()),

@@ -34,7 +34,7 @@ export interface Recipe {
   readonly ClusterNetworkPolicy: readonly [number, number];
 }
 
-export const SPACES = ['blue', 'red', 'green'] as const;
+const SPACES = ['blue', 'red', 'green'] as const;
 
 /** Around the addresses of the lab (topology.ts). */
 const CIDRS = [

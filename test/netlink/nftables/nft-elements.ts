@@ -13,8 +13,8 @@ import {
   type NftNotification,
   NftRefusedError,
   type NftStep,
-  watchNftables,
 } from '../../../netlink/nftables/tables.ts';
+import { watchNftables } from '../../../netlink/nftables/watch.ts';
 
 /** What a NftRefusedError has: errors do not pass from process to process whole. */
 export interface RefusedTransaction {

@@ -8,7 +8,7 @@ import { entryText, savedEntries } from '../../netlink/set-text.ts';
 const MODPROBE = '/proc/sys/kernel/modprobe';
 const NAME = 'pw';
 
-/** Those that test/netlink/ipset/ipset.test.ts leaves out. */
+/** Those that test/netlink/ipset/ipset.lab.test.ts leaves out. */
 const types: readonly { type: SetType; revision: number; entries: Record<IpFamily, SetEntry[]> }[] =
   [
     {
