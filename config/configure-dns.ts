@@ -1,7 +1,7 @@
 /** From the flags of `portwide dns` to its options. */
 import { DNS_SETTINGS, type DnsOptions } from './dns-settings.ts';
 import { ConfigurationError, type Notice } from './errors.ts';
-import { type FlagTexts, readFlagsOf } from './flags.ts';
+import { type FlagTexts, readFlags } from './flags.ts';
 import { exclusions, gateWarnings } from './notices.ts';
 import type { Setting } from './setting.ts';
 
@@ -19,7 +19,7 @@ interface DnsConfiguration {
 
 /** Options of `portwide dns` from its flags. @throws ConfigurationError with all that is wrong. */
 export function configureDns(texts: FlagTexts): DnsConfiguration {
-  const { values, problems } = readFlagsOf<keyof DnsOptions, DnsOptions>(SETTINGS, texts);
+  const { values, problems } = readFlags<keyof DnsOptions, DnsOptions>(SETTINGS, texts);
   const options = { ...DNS_DEFAULTS, ...values };
   const all = [...problems, ...exclusions(texts)];
   if (all.length > 0) throw new ConfigurationError(all);

@@ -1,4 +1,5 @@
 import { familyOf, isLinkLocal, isUnspecified } from '../api/addresses.ts';
+import { asError } from '../api/errors.ts';
 import type { DnsServer } from './server.ts';
 
 export interface WantedAddressesOptions {
@@ -79,7 +80,7 @@ export class WantedAddresses {
       await server.listen(address);
       if (this.#failing.delete(address)) onRecovery(address);
     } catch (error) {
-      const reason = error instanceof Error ? error : new Error(String(error));
+      const reason = asError(error);
       if (!this.#failing.has(address)) onFailure(address, reason);
       this.#failing.set(address, reason);
     }

@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto';
+import { socketAddress } from '../api/addresses.ts';
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily, Protocol } from '../api/objects.ts';
 
@@ -120,12 +121,6 @@ export function serviceChains(name: string, protocol: Protocol | undefined): Ser
       return getOrCreate(endpoints, target, () => hashedName('KUBE-SEP-', key + target));
     },
   };
-}
-
-/** `10.0.0.1:80`, `[fd00::1]:80`; without a port the bare address. */
-export function socketAddress(address: string, port: number | undefined): string {
-  if (port === undefined) return address;
-  return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
 }
 
 /**
