@@ -6,7 +6,6 @@ import { type Query, type Rcode, readQuery, type Transport } from './query.ts';
 import { BadAnswer, type Resolution, readResolution } from './resolution.ts';
 import { type HealthOptions, ResolverHealth } from './resolver-health.ts';
 import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
-import { nameOfType } from './types.ts';
 
 /** Hears of each attempt to have a resolver answer. */
 export interface ForwardObserver {
@@ -123,8 +122,8 @@ export class Forwarder {
     const bytes = encode({
       type: 'query',
       flags: FLAG.RD,
-      // dns-packet's type lacks the names that it has for types it does not know.
-      questions: [{ name, type: nameOfType(type) as RecordType }],
+      // dns-packet takes a type by number in this form, which its type lacks.
+      questions: [{ name, type: `UNKNOWN_${type}` as RecordType }],
       additionals: [OPT],
     });
     const query = readQuery(bytes);

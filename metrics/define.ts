@@ -1,3 +1,4 @@
+/** Defines metrics in a registry, one way for each way to feed them. */
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
 
 /** A count with the values of its labels. That of `ip_family` is in `family`. */

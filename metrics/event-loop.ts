@@ -1,3 +1,4 @@
+/** How long the event loop was held up. */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 /** Milliseconds between two looks of the kernel-side timer; a stall is known to that. */

@@ -1,3 +1,4 @@
+/** metrics/ has what this process tells Prometheus; here all metrics of the agent come together. */
 import type { IpFamily } from '../api/objects.ts';
 import { apiServerMetrics } from './api-server.ts';
 import { definer } from './define.ts';

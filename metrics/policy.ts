@@ -22,17 +22,10 @@ export interface PolicySources {
 }
 
 /** Since the start, but for what there is of names and addresses. */
-interface NameNumbers {
-  readonly names: number;
-  readonly addresses: number;
-  readonly evictions: number;
-  readonly queries: number;
-  readonly answers: number;
-  readonly unasked: number;
-  readonly unreadable: number;
-  readonly givenUp: number;
-  readonly overdue: number;
-  readonly notLearned: number;
+interface NameNumbers
+  extends Readonly<
+    Record<'names' | 'addresses' | 'evictions' | keyof typeof DNS_OUTCOMES, number>
+  > {
   /** Answers go by unseen, although rules have names. */
   readonly isBlind: boolean;
 }

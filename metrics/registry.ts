@@ -1,3 +1,4 @@
+/** The registry that metrics are in. */
 import { collectDefaultMetrics, Registry } from 'prom-client';
 
 /** Gauges with the name of a counter, and sums of others; `promtool check metrics` objects. */

@@ -1,3 +1,4 @@
+/** The metrics of health checks, `/metrics/slis`. */
 import { Registry } from 'prom-client';
 import { definer } from './define.ts';
 
