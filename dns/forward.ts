@@ -8,7 +8,7 @@ import { type HealthOptions, ResolverHealth } from './resolver-health.ts';
 import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
 
 /** Hears of each attempt to have a resolver answer. */
-export interface ForwardObserver {
+interface ForwardObserver {
   answered(resolver: Resolver, rcode: number, seconds: number): void;
   failed(resolver: Resolver, error: NoAnswer): void;
   /** There were too many queries under way. */

@@ -10,7 +10,7 @@ export type ForwardTarget =
   /** Path of a resolv.conf. */
   | { readonly file: string };
 
-export interface ResolverListOptions {
+interface ResolverListOptions {
   readonly targets: readonly ForwardTarget[];
   /** Hears of the resolvers when they are others than before; not of the first ones. */
   readonly onChange: (resolvers: readonly Resolver[]) => void;

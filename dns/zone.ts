@@ -1,3 +1,4 @@
+/** The records of the whole cluster, kept in step with its objects. */
 import type { InvalidObject } from '../api/errors.ts';
 import type { ApiObject, EndpointSlice, Kind, ObjectKey, Service } from '../api/objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
@@ -6,14 +7,15 @@ import {
   compareRecords,
   type DnsRecord,
   podRecords,
-  type RecordOptions,
   SCHEMA_VERSION,
   type ServiceRecords,
   saySame,
   serviceRecords,
 } from './records.ts';
 
-export interface ZoneOptions extends RecordOptions {
+interface ZoneOptions {
+  /** `cluster.local`: lower-case, without the final dot. */
+  readonly clusterDomain: string;
   /** Hears of each field that makes no record, when it appears and when it comes back. */
   readonly onProblem?: (problem: InvalidObject) => void;
   /**
@@ -24,7 +26,7 @@ export interface ZoneOptions extends RecordOptions {
 }
 
 /** How much a Zone holds, for metrics. */
-export interface ZoneSizes {
+interface ZoneSizes {
   /** Services that are there, or have EndpointSlices. */
   readonly services: number;
   readonly slices: number;
@@ -166,7 +168,7 @@ export class Zone implements ObjectSink {
   #update(entry: Entry, key: ObjectKey): void {
     const { service, slices } = entry;
     const { records, problems } =
-      service === undefined ? NOTHING : serviceRecords(service, slices, this.#options);
+      service === undefined ? NOTHING : serviceRecords(service, slices, this.clusterDomain);
     this.#keep({ service, slices, problems, records: this.#replace(entry.records, records) }, key);
     const known = new Set(entry.problems.map(({ message }) => message));
     for (const problem of problems) {
