@@ -1,3 +1,4 @@
+/** health/ says whether the node and its Services are fit for traffic; here, whether the kernel follows the API. */
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 
 /** Time, as `ProxyHealth` needs it. */
@@ -14,7 +15,7 @@ export const systemClock: Clock = {
 };
 
 /** Health of one IP family, as kube-proxy's JSON has it. */
-export interface FamilyHealth {
+interface FamilyHealth {
   /** Of the last successful sync; of its beginning before the first, as in kube-proxy. */
   readonly lastUpdated: Date;
   readonly healthy: boolean;
@@ -36,7 +37,7 @@ export interface HealthReport {
  */
 const TO_BE_DELETED_TAINT = 'ToBeDeletedByClusterAutoscaler';
 
-export interface ProxyHealthOptions {
+interface ProxyHealthOptions {
   /** Milliseconds; kube-proxy's is twice the sync period. */
   readonly timeout: number;
   readonly clock: Clock;
