@@ -20,7 +20,7 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'nft', 'sync'],
   policy: ['api', 'sync', 'netlink', 'nft', 'nftables', 'iptables'],
   config: ['api', 'dns', 'process'],
-  metrics: ['api', 'dns', 'process'],
+  metrics: ['api', 'dns', 'process', 'sources'],
   envvars: ['api'],
   events: ['api'],
   dns: ['api', 'sources'],
