@@ -54,19 +54,12 @@ function isList({ kind, default: usual }: Setting<unknown>): boolean {
   return written === null || typeof written === 'object';
 }
 
-/** What the flags say. */
-interface FlagReading<Name extends string, Values> {
-  readonly values: Partial<Values>;
-  readonly problems: readonly Notice[];
-  readonly broken: ReadonlySet<Name>;
-}
-
 /** Reads those flags of a table of settings that `counts` says count. @returns values of the type `Values`. */
 export function readFlags<Name extends string, Values extends Record<Name, unknown>>(
   settings: Readonly<Record<Name, Setting<unknown>>>,
   texts: FlagTexts,
   counts: (name: Name) => boolean = () => true,
-): FlagReading<Name, Values> {
+) {
   const values = new Map<Name, unknown>();
   const broken = new Set<Name>();
   const problems: Notice[] = [];

@@ -4,19 +4,15 @@ import { exchange, NoAnswer, type Resolver } from './exchange.ts';
 import type { ForwardCache } from './forward-cache.ts';
 import { type Query, type Rcode, readQuery, type Transport } from './query.ts';
 import { BadAnswer, type Resolution, readResolution } from './resolution.ts';
-import { type HealthOptions, ResolverHealth } from './resolver-health.ts';
+import { type HealthOptions, type ProbeObserver, ResolverHealth } from './resolver-health.ts';
 import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
 
 /** Hears of each attempt to have a resolver answer. */
-interface ForwardObserver {
+interface ForwardObserver extends ProbeObserver {
   answered(resolver: Resolver, rcode: number, seconds: number): void;
   failed(resolver: Resolver, error: NoAnswer): void;
   /** There were too many queries under way. */
   rejected(): void;
-  /** A resolver that is being probed did not answer the probe. */
-  probeFailed(resolver: Resolver): void;
-  /** It did. */
-  probeAnswered(resolver: Resolver): void;
   /** All resolvers were down, and were asked all the same. */
   allDown(): void;
 }
@@ -71,11 +67,7 @@ export class Forwarder {
     this.#options = { ...defaults, ...options };
     this.#cache = cache;
     this.#resolvers = options.resolvers;
-    this.#health = new ResolverHealth({
-      ...health,
-      onFailure: (resolver) => options.observer.probeFailed(resolver),
-      onAnswer: (resolver) => options.observer.probeAnswered(resolver),
-    });
+    this.#health = new ResolverHealth({ ...health, observer: options.observer });
   }
 
   /** Resolvers, and whether queries go there. */

@@ -25,17 +25,6 @@ interface ZoneOptions {
   readonly onEndpoints?: (triggerTime: number) => void;
 }
 
-/** How much a Zone holds, for metrics. */
-interface ZoneSizes {
-  /** Services that are there, or have EndpointSlices. */
-  readonly services: number;
-  readonly slices: number;
-  /** Names that have records. */
-  readonly names: number;
-  /** Names above those. */
-  readonly above: number;
-}
-
 /** One Service, and what follows from it. */
 interface Entry extends ServiceRecords {
   readonly service: Service | undefined;
@@ -104,11 +93,15 @@ export class Zone implements ObjectSink {
     return this.#serial;
   }
 
-  get sizes(): ZoneSizes {
+  /** How much it holds. */
+  get sizes() {
     return {
+      /** Services that are there, or have EndpointSlices. */
       services: this.#entries.size,
       slices: this.#sliceOwner.size,
+      /** Names that have records. */
       names: this.#records.size,
+      /** Names above those. */
       above: this.#children.size,
     };
   }

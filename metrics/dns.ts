@@ -11,9 +11,8 @@ import { RCODES } from '../dns/query.ts';
 import type { Exchange } from '../dns/server.ts';
 import { TYPE } from '../dns/types.ts';
 import { apiServerMetrics } from './api-server.ts';
-import { type Define, definer, exponential } from './define.ts';
+import { createRegistry, type Define, definer, exponential } from './define.ts';
 import { processMetrics } from './portwide.ts';
-import { createRegistry } from './registry.ts';
 
 /** As much of an exchange as is counted. */
 export type ServedQuery = Omit<Exchange, 'query'> & {
