@@ -5,9 +5,10 @@
 import type { Logger } from 'pino';
 import type { LoadedConfiguration } from '../config/configuration.ts';
 import type { FlagTexts } from '../config/flags.ts';
+import { NftMonitor } from '../nft/monitor.ts';
 import { requireNetAdmin } from '../process/rights.ts';
 import { Shutdown } from '../process/shutdown.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers as timers } from '../sync/timers.ts';
 import { Takeover } from '../takeover/takeover.ts';
 import { restartOnChange } from './config-restart.ts';
 import { warnOfSettings } from './config-warnings.ts';
@@ -40,36 +41,31 @@ export async function runAgent(
   const exit = shutdown.request;
   const restart = file && restartOnChange({ file, texts, options, log, exit });
   const { node, lock } = await prepareNode({ options, texts, log }, shutdown);
+  const { kind, openMode } = node;
   const objects = createObjects(node);
   const { table, changes } = objects;
-  const takeover = new Takeover({
-    mode: node.kind.name,
-    families: node.openMode.families,
-    options,
-    log,
-    timers: systemTimers,
-  });
+  const takeover = new Takeover({ ...node, mode: kind.name, families: openMode.families, timers });
   const numbers = new Numbers(table, takeover, restart?.changes);
   const telemetry = startTelemetry(objects, numbers);
   const { context } = telemetry;
   const startup = new Startup(context, followOwnNode(context));
   const health = startHealth({ ...context, missingInputs: startup.missingInputs });
   changes.on('change', () => health.setNode(table.node));
-  const loaded = Promise.withResolvers<void>();
-  const { source, policy } = createInputs(context, startup, telemetry.connect, {
-    otherPorts: node.openMode.ports,
-    servicesLoaded: loaded.promise,
-  });
+  const monitor = new NftMonitor(timers);
+  const served = Promise.withResolvers<void>();
+  monitor.waitFor(served.promise);
+  const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
 
   const podCidrs = await shutdown.unless(startup.complete(source.start()));
   await warnOfSettings(objects);
-  const mode = await node.openMode.start(podCidrs, policy?.ports ?? [], takeover);
-  const serving = await startServing(context, mode, health, loaded.resolve);
+  const mode = await openMode.start(podCidrs, monitor, takeover);
+  const serving = await startServing(context, mode, health, served.resolve);
 
   const status = await shutdown.requested();
   const drained = serving.drain();
   await source.stop();
   takeover.stop();
+  await monitor.close();
   await serving.stop();
   await policy?.stop();
   await drained;

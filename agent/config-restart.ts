@@ -5,7 +5,7 @@ import type { FlagTexts } from '../config/flags.ts';
 import type { ConfigFile } from '../config/notices.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { type ConfigChanges, NO_CONFIG_CHANGES } from '../metrics/portwide.ts';
-import { systemTimers, type Timers } from '../sync/loop.ts';
+import { systemTimers, type Timers } from '../sync/timers.ts';
 import { watchConfig } from './config-watch.ts';
 import { checkSource } from './source.ts';
 

@@ -3,7 +3,7 @@ import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import { readConfig } from '../config/configuration.ts';
 import type { ConfigFile } from '../config/notices.ts';
-import { systemTimers, type Timers } from '../sync/loop.ts';
+import { systemTimers, type Timers } from '../sync/timers.ts';
 
 interface ConfigWatchOptions {
   readonly file: ConfigFile;

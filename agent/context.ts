@@ -46,6 +46,6 @@ export interface Context extends Objects {
   readonly metrics: Metrics;
   /** Events on this Node and on Services. */
   readonly events: AgentEvents;
-  /** Events on any object. */
+  /** Events on any object; none with manifests. */
   readonly recorder: Events;
 }

@@ -4,7 +4,6 @@ import type { RunOptions } from '../config/settings.ts';
 import { proxyHandler } from '../health/answer.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { ServiceServers } from '../health/service-servers.ts';
-import { nodePortAddresses } from '../iptables/backend.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import { Listener } from '../process/listener.ts';
 import type { DebugLog } from '../process/log.ts';
@@ -12,7 +11,8 @@ import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { serve } from '../process/serve.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
+import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentEvents } from './events.ts';
 
 export interface HealthOptions {
@@ -79,8 +79,7 @@ export function startHealth(given: HealthOptions) {
     // In every mode as given: load balancers that pass packets through probe the VIP itself, which
     // mode nftables, unlike its node ports, has to answer on.
     const nodePortSelection = options.nodeportAddresses;
-    const selection = { nodePortSelection, family, localhostNodePorts: true };
-    services.setAddresses(family, nodePortAddresses(selection, facts));
+    services.setAddresses(family, nodePortAddresses({ nodePortSelection, family }, facts, true));
   };
   for (const family of IP_FAMILIES) setNodeFacts(family, NO_FACTS);
   const listener = serveProxyHealth(given, proxy);

@@ -1,10 +1,11 @@
 /** Where a running agent's objects come from and go to: the source, and network policy beside the tables of Services. */
+import type { NftMonitor } from '../nft/monitor.ts';
 import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import type { Context } from './context.ts';
-import { type PolicyAgent, type PolicyOptions, startPolicy } from './policy.ts';
+import { type PolicyAgent, startPolicy } from './policy.ts';
 import { tellOfUnreadable } from './policy-observer.ts';
 import { createSource } from './source.ts';
 import type { Startup } from './startup.ts';
@@ -16,8 +17,8 @@ import type { Startup } from './startup.ts';
 export function createInputs(
   context: Context,
   startup: Startup,
+  monitor: NftMonitor,
   onSessions: (open: OpenSession) => void,
-  seams: Pick<PolicyOptions, 'otherPorts' | 'servicesLoaded'>,
 ): { source: Source; policy: PolicyAgent | undefined } {
   const { options, nodeName, openedPolicy: open, table, census, metrics, log } = context;
   const { recorder: events } = context;
@@ -38,7 +39,7 @@ export function createInputs(
   if (open === undefined) return { source, policy: undefined };
   const policy = startPolicy({
     ...context,
-    ...seams,
+    monitor,
     open,
     registry: metrics.registry,
     events,

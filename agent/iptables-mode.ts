@@ -1,10 +1,9 @@
 /** `--proxy-mode iptables`, from settings to backends. */
 import type { Logger } from 'pino';
-import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type IptablesOptions, iptablesBackend } from '../iptables/backend.ts';
-import type { LocalDetector } from '../iptables/compile.ts';
+import { trafficOptions } from '../traffic/options.ts';
 import type { OpenMode } from './mode.ts';
 import {
   allowLocalhostNodePorts,
@@ -25,8 +24,7 @@ export async function openIptablesMode(options: RunOptions, log: Logger): Promis
   const commands = await usableIptables(options, log);
   return {
     families: commands.map(({ family }) => family),
-    ports: [],
-    start: async (podCidrs, _otherPorts, takeover) => {
+    start: async (podCidrs, _monitor, takeover) => {
       const dropInvalid = await dropsInvalid();
       const backends = commands.map(async (iptables) => {
         const { family } = iptables;
@@ -60,35 +58,8 @@ export function iptablesOptions(
 ): IptablesOptions {
   return {
     ...traits,
-    family,
-    masqueradeAll: options.masqueradeAll,
+    ...trafficOptions(options, family, podCidrs),
     masqueradeBit: options.iptablesMasqueradeBit,
-    localDetector: localDetector(options, family, podCidrs),
-    nodePortSelection: options.nodeportAddresses,
     localhostNodePorts: family === 'IPv4' && options.iptablesLocalhostNodeports,
-    resetsTcp: options.resetDeletedEndpointConnections,
   };
-}
-
-/** How pods of this node are told, by `--detect-local-mode`; undefined: they cannot be. */
-export function localDetector(
-  options: NodeOptions,
-  family: IpFamily,
-  podCidrs: readonly string[],
-): LocalDetector | undefined {
-  const byCidr = (cidrs: readonly string[]): LocalDetector | undefined => {
-    const cidr = cidrs.find((each) => familyOf(each) === family);
-    return cidr === undefined ? undefined : { kind: 'cidr', cidr };
-  };
-  switch (options.detectLocalMode) {
-    case 'ClusterCIDR':
-      return byCidr(options.clusterCidr);
-    case 'NodeCIDR':
-      return byCidr(podCidrs);
-    case 'BridgeInterface':
-      return { kind: 'interface', name: options.podBridgeInterface ?? '' };
-    case 'InterfaceNamePrefix':
-      // iptables matches a prefix by a trailing plus.
-      return { kind: 'interface', name: `${options.podInterfaceNamePrefix ?? ''}+` };
-  }
 }

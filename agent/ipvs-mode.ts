@@ -10,7 +10,8 @@ import { UnsupportedError } from '../netlink/core/error.ts';
 import { Ipvs, IpvsMissingError } from '../netlink/ipvs/ipvs.ts';
 import { UserError } from '../process/errors.ts';
 import type { Backend } from '../proxier/backend.ts';
-import { localDetector } from './iptables-mode.ts';
+import { systemTimers } from '../sync/timers.ts';
+import { trafficOptions } from '../traffic/options.ts';
 import type { OpenMode } from './mode.ts';
 import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
 
@@ -19,8 +20,7 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Op
   const commands = await usableIptables(options, log);
   return {
     families: commands.map(({ family }) => family),
-    ports: [],
-    start: async (podCidrs, _otherPorts, takeover) => {
+    start: async (podCidrs, _monitor, takeover) => {
       const backends: Backend[] = [];
       try {
         for (const iptables of commands) {
@@ -32,7 +32,7 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Op
             onWarning: (message: string) => log.warn({ family }, message),
           };
           const own = ipvsOptions(options, family, podCidrs, traits);
-          backends.push(await ipvsBackend(kernel, iptables, own));
+          backends.push(await ipvsBackend(kernel, iptables, own, systemTimers));
         }
         await setTimeouts(options);
       } catch (error) {
@@ -98,11 +98,8 @@ export function ipvsOptions(
 ): IpvsOptions {
   return {
     ...traits,
-    family,
-    masqueradeAll: options.masqueradeAll,
+    ...trafficOptions(options, family, podCidrs),
     masqueradeBit: options.iptablesMasqueradeBit,
-    localDetector: localDetector(options, family, podCidrs),
-    nodePortSelection: options.nodeportAddresses,
     scheduler: options.ipvsScheduler,
     excludeCidrs: options.ipvsExcludeCidrs,
     markRange: options.ipvsFwmarkRange,

@@ -4,7 +4,7 @@ import { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 
 /** Milliseconds in which connections may end when the agent does. */
 export const LOCALHOST_DRAIN = 5000;

@@ -4,6 +4,7 @@ import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { nftCommand } from '../nft/command.ts';
+import type { NftMonitor } from '../nft/monitor.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import { openIptablesMode } from './iptables-mode.ts';
@@ -16,17 +17,11 @@ import { prepareLocalhostNodePorts } from './node-setup.ts';
 export interface OpenMode {
   /** Those that it can do them in. */
   readonly families: readonly IpFamily[];
-  /** Of sockets of this process that change nf_tables (`NfTables.port`). */
-  readonly ports: readonly number[];
   /**
-   * @param otherPorts such sockets of others in this process, to be left unheard.
+   * @param monitor tells of what others do to tables of nf_tables.
    * @param takeover removes what other modes left.
    */
-  start(
-    podCidrs: readonly string[],
-    otherPorts: readonly number[],
-    takeover: Takeover,
-  ): Promise<Mode>;
+  start(podCidrs: readonly string[], monitor: NftMonitor, takeover: Takeover): Promise<Mode>;
 }
 
 /** A proxy mode, ready to be handed Routes; nothing is programmed yet. */

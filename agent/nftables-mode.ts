@@ -1,29 +1,19 @@
 /** `--proxy-mode nftables`, from settings to backends. */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
-import { addressFamily } from '../netlink/core/address.ts';
 import { NfTables } from '../netlink/nftables/tables.ts';
-import { watchNftables } from '../netlink/nftables/watch.ts';
-import { type NftCommand, nftCommand } from '../nft/command.ts';
+import { nftCommand } from '../nft/command.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import { TABLE } from '../nftables/skeleton.ts';
 import { UserError } from '../process/errors.ts';
 import { type NodePortSelection, namesLoopback } from '../services/node-port-addresses.ts';
 import { retireLocalnet } from '../takeover/localnet.ts';
-import type { Takeover } from '../takeover/takeover.ts';
-import { localDetector } from './iptables-mode.ts';
-import type { Mode, OpenMode } from './mode.ts';
+import { trafficOptions } from '../traffic/options.ts';
+import type { OpenMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
-
-/**
- * How long others' changes are not listened to after the first family has synced: for the other one,
- * and for kube-proxy's tables to go.
- */
-const LOADING_MS = 10_000;
 
 /**
  * `--proxy-mode nftables`. A family that the node cannot do is logged and left out.
@@ -49,9 +39,37 @@ export async function openNftablesMode(
   const tables = new Map(families.map((family) => [family, new NfTables(family, TABLE)]));
   return {
     families,
-    ports: [...tables.values()].map(({ port }) => port),
-    start: async (podCidrs, otherPorts, takeover) =>
-      start({ nft, options, tables, podCidrs, otherPorts, takeover, log }),
+    start: async (podCidrs, monitor, takeover) => {
+      const backends = new Map<IpFamily, NftBackend>();
+      for (const [family, table] of tables) {
+        const onWarning = (message: string) => log.warn({ family }, message);
+        const own = nftablesOptions(options, family, podCidrs, onWarning);
+        backends.set(family, new NftBackend(table, nft, own));
+      }
+      const loaded = monitor.register({
+        families,
+        tables: [TABLE],
+        changed: (family, what) => backends.get(family)?.disturbed(what),
+        listening: (family) => {
+          const backend = backends.get(family);
+          if (backend !== undefined) backend.hearsOthers = true;
+        },
+        deaf: (err) =>
+          log.warn(
+            { err },
+            'cannot hear of changes of nf_tables; they are looked for now and then',
+          ),
+      });
+      return {
+        backends: [...backends.values()],
+        minSyncPeriod: options.nftablesMinSyncPeriod,
+        resetsTcp: options.resetDeletedEndpointConnections,
+        localhostProxyFamilies: families.filter((family) =>
+          namesLoopback(options.nodeportAddresses, family),
+        ),
+        afterFirstSync: (family) => loaded(family, takeover.afterFirstSync(family)),
+      };
+    },
   };
 }
 
@@ -71,91 +89,6 @@ export async function prepareNftables(_options: RunOptions, log: Logger): Promis
   }
 }
 
-async function start({
-  nft,
-  options,
-  tables,
-  podCidrs,
-  otherPorts,
-  takeover,
-  log,
-}: {
-  nft: NftCommand;
-  options: RunOptions;
-  tables: ReadonlyMap<IpFamily, NfTables>;
-  podCidrs: readonly string[];
-  otherPorts: readonly number[];
-  takeover: Takeover;
-  log: Logger;
-}): Promise<Mode> {
-  const backends = new Map<IpFamily, NftBackend>();
-  for (const [family, table] of tables) {
-    const onWarning = (message: string) => log.warn({ family }, message);
-    const own = nftablesOptions(options, family, podCidrs, onWarning);
-    backends.set(family, new NftBackend(table, nft, own));
-  }
-  const unsynced = new Set(tables.keys());
-  const deletions: Promise<void>[] = [];
-  const loaded = Promise.withResolvers<void>();
-  return {
-    backends: [...backends.values()],
-    minSyncPeriod: options.nftablesMinSyncPeriod,
-    resetsTcp: options.resetDeletedEndpointConnections,
-    localhostProxyFamilies: [...tables.keys()].filter((family) =>
-      namesLoopback(options.nodeportAddresses, family),
-    ),
-    afterFirstSync: (family) => {
-      deletions.push(takeover.afterFirstSync(family));
-      if (unsynced.size === tables.size) {
-        // Not at once: a load takes the kernel twice as long while somebody listens, and for each chain
-        // and rule of a table that is deleted it keeps 4 KiB. Nor never, if the other family fails.
-        void Promise.race([loaded.promise, sleep(LOADING_MS, undefined, { ref: false })]).then(() =>
-          watchOthers({ nft, tables, otherPorts, backends, log }),
-        );
-      }
-      unsynced.delete(family);
-      if (unsynced.size > 0) return;
-      loaded.resolve(Promise.all(deletions).then(() => {}));
-    },
-  };
-}
-
-/** Has backends hear of what others do to their tables. */
-function watchOthers({
-  nft,
-  tables,
-  otherPorts,
-  backends,
-  log,
-}: {
-  nft: NftCommand;
-  tables: ReadonlyMap<IpFamily, NfTables>;
-  otherPorts: readonly number[];
-  backends: ReadonlyMap<IpFamily, NftBackend>;
-  log: Logger;
-}): void {
-  try {
-    watchNftables({
-      silencedPorts: [...[...tables.values()].map(({ port }) => port), ...otherPorts],
-      ownPorts: () => nft.processIds,
-      onChange: ({ family: number, table, kind, isNew }) => {
-        const family = IP_FAMILIES.find((each) => addressFamily(each) === number);
-        if (table !== TABLE || family === undefined) return;
-        backends.get(family)?.disturbed(`${kind} ${isNew ? 'added' : 'deleted'} in table ${TABLE}`);
-      },
-      onOverrun: () => {
-        for (const backend of backends.values()) backend.disturbed('some notifications were lost');
-      },
-    });
-    for (const backend of backends.values()) backend.hearsOthers = true;
-  } catch (error) {
-    log.warn(
-      { err: error },
-      'cannot hear of changes of nf_tables; they are looked for now and then',
-    );
-  }
-}
-
 /** The nftables mode's options for one family, from the flags. */
 export function nftablesOptions(
   options: NodeOptions,
@@ -164,11 +97,9 @@ export function nftablesOptions(
   onWarning: (message: string) => void,
 ): NftOptions {
   return {
-    family,
+    ...trafficOptions(options, family, podCidrs),
     masqueradeAll: options.masqueradeAll || options.nftablesMasqueradeAll,
     masqueradeBit: options.nftablesMasqueradeBit,
-    localDetector: localDetector(options, family, podCidrs),
-    resetsTcp: options.resetDeletedEndpointConnections,
     rejectsOnLocalhost: namesLoopback(options.nodeportAddresses, family),
     nodePortSelection: nodePortSelection(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),

@@ -1,7 +1,7 @@
 /** The Node object of this node: what its start waits for, and what is warned of while it is missing. */
 import type { Node } from '../api/objects.ts';
 import type { Log } from '../process/log.ts';
-import { systemTimers, type Timers } from '../sync/loop.ts';
+import { systemTimers, type Timers } from '../sync/timers.ts';
 import type { Context } from './context.ts';
 import { nodeIpOverride } from './node-setup.ts';
 

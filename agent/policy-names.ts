@@ -1,137 +1,65 @@
-/** Domain names of network policy in a running agent: whose answers count, and who hears of what. */
+/** FQDN learning in a running agent: whose answers count, and what is logged. */
 import type { Logger } from 'pino';
-import type { ApiObject, IpFamily, Kind, ObjectKey } from '../api/objects.ts';
+import type { IpFamily } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands } from '../iptables/commands.ts';
 import { detectVariant, iptablesTables } from '../iptables/variant.ts';
-import { queueState } from '../netlink/nfqueue/queue.ts';
-import type { Enforcer } from '../policy/enforce/enforcer.ts';
-import { LEARNER_DEFAULTS } from '../policy/fqdn/learner.ts';
-import { DNS_QUEUE, DnsLearning } from '../policy/fqdn/learning.ts';
+import type { PolicyKernel } from '../policy/enforce/kernel.ts';
+import { FQDN_CACHE_DEFAULTS } from '../policy/fqdn/cache.ts';
+import { DnsLearning } from '../policy/fqdn/learning.ts';
 import type { MangleTable } from '../policy/fqdn/rules.ts';
-import type { Answer, LearnedElement, ListNumber } from '../policy/model/shape.ts';
 import type { ObjectSink } from '../sources/store.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 
 /** The Service of the cluster's DNS, by its name of old, which CoreDNS kept. */
 const CLUSTER_DNS = 'kube-system/kube-dns';
-/** Milliseconds between two looks at the rules that queue packets. Each is a run of iptables-save. */
-const MEND_PERIOD = 60_000;
 
-export interface PolicyNamesOptions {
-  readonly families: readonly IpFamily[];
-  readonly options: Pick<
-    RunOptions,
-    'fqdnResolvers' | 'fqdnTtlFloor' | 'fqdnTtlCap' | 'iptablesVariant'
-  >;
-  readonly enforcer: () => Enforcer;
-  readonly log: Logger;
+type NamesOptions = Pick<
+  RunOptions,
+  'fqdnResolvers' | 'fqdnTtlFloor' | 'fqdnTtlCap' | 'iptablesVariant'
+>;
+
+/** Trusts the resolvers of `--fqdn-resolvers`; without any see `clusterDnsSink`. */
+export function createDnsLearning(
+  store: PolicyKernel,
+  options: NamesOptions,
+  log: Logger,
+): DnsLearning {
+  const learning = new DnsLearning({
+    store,
+    tables: [...store.families.keys()].map((family) => mangleTable(family, options)),
+    observer: {
+      notLearned: (err) => log.warn({ err }, 'cannot let packets go to addresses of a domain name'),
+      notForgotten: (err) => log.warn({ err }, 'cannot remove addresses of domain names'),
+      rulesFailed: (family, err) =>
+        log.error({ family, err }, 'cannot have DNS answers queued; no addresses are learned'),
+      threadFailed: (err) =>
+        log.error({ err }, 'the thread that looks into DNS answers failed; starting it again'),
+    },
+    timers: systemTimers,
+    cache: { ...FQDN_CACHE_DEFAULTS, floor: options.fqdnTtlFloor, cap: options.fqdnTtlCap },
+  });
+  learning.prepare();
+  learning.setResolvers(new Set(options.fqdnResolvers));
+  return learning;
 }
 
-/** What pods were told of domain names, and what follows for the kernel. */
-export class PolicyNames {
-  readonly #options: PolicyNamesOptions;
-  readonly #learning: DnsLearning;
-  readonly #mending: NodeJS.Timeout;
-  #hasNames = false;
-
-  constructor(options: PolicyNamesOptions) {
-    this.#options = options;
-    const { log, enforcer, families } = options;
-    this.#learning = new DnsLearning({
-      store: {
-        learn: (elements, answers) => enforcer().learn(elements, answers),
-        forget: (elements, answers) => enforcer().forget(elements, answers),
-      },
-      tables: families.map((family) => mangleTable(family, options.options)),
-      observer: {
-        notLearned: (err) =>
-          log.warn({ err }, 'cannot let packets go to addresses of a domain name'),
-        notForgotten: (err) => log.warn({ err }, 'cannot remove addresses of domain names'),
-        rulesFailed: (family, err) =>
-          log.error({ family, err }, 'cannot have DNS answers queued; no addresses are learned'),
-        threadFailed: (err) =>
-          log.error({ err }, 'the thread that looks into DNS answers failed; starting it again'),
-      },
-      timers: systemTimers,
-      learner: {
-        ...LEARNER_DEFAULTS,
-        floor: options.options.fqdnTtlFloor,
-        cap: options.options.fqdnTtlCap,
-      },
-    });
-    this.#learning.prepare();
-    this.#setResolvers(options.options.fqdnResolvers);
-    this.#mending = setInterval(() => this.mend(), MEND_PERIOD).unref();
-  }
-
-  /** Follows the cluster's DNS, unless resolvers were named. */
-  readonly sink: ObjectSink = {
-    upsert: (object: ApiObject) => {
+/** Trusts the addresses of the cluster's DNS Service. */
+export function clusterDnsSink(learning: DnsLearning): ObjectSink {
+  return {
+    upsert(object) {
       if (object.kind !== 'Service' || object.key !== CLUSTER_DNS) return;
-      this.#followDns(object.clusterIPs);
+      learning.setResolvers(new Set(object.clusterIPs));
     },
-    remove: (kind: Kind, key: ObjectKey) => {
-      if (kind === 'Service' && key === CLUSTER_DNS) this.#followDns([]);
+    remove(kind, key) {
+      if (kind === 'Service' && key === CLUSTER_DNS) learning.setResolvers(new Set());
     },
-    synced: () => {},
+    synced() {},
   };
-
-  /** Takes over what an earlier agent learned, before anything is enforced. */
-  async restore(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): Promise<void> {
-    this.setNames(names);
-    try {
-      this.#learning.restore(await this.#options.enforcer().answers());
-    } catch (err) {
-      this.#options.log.warn({ err }, 'cannot read which addresses of domain names were known');
-    }
-  }
-
-  /** To be called whenever these may have changed; the map may be the same. */
-  setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): void {
-    this.#hasNames = names.size > 0;
-    void this.#learning.setNames(names);
-  }
-
-  /** For whoever writes a table anew. */
-  learned(family: IpFamily): { elements: readonly LearnedElement[]; answers: readonly Answer[] } {
-    return this.#learning.learned(family);
-  }
-
-  /** Somebody changed what is ours: perhaps the rules that queue packets, too. */
-  mend(): void {
-    if (this.#hasNames) this.#learning.mend();
-  }
-
-  numbers(): ReturnType<DnsLearning['numbers']> {
-    return this.#learning.numbers();
-  }
-
-  async close(): Promise<void> {
-    clearInterval(this.#mending);
-    await this.#learning.close();
-  }
-
-  #followDns(addresses: readonly string[]): void {
-    if (this.#options.options.fqdnResolvers.length === 0) this.#setResolvers(addresses);
-  }
-
-  #setResolvers(addresses: readonly string[]): void {
-    this.#learning.setResolvers(new Set(addresses));
-  }
-}
-
-/** Packets that the kernel dropped for a queue that was full or a socket that was. */
-export async function queueDrops(): Promise<number> {
-  const { dropped = 0, userDropped = 0 } = (await queueState(DNS_QUEUE)) ?? {};
-  return dropped + userDropped;
 }
 
 /** By the variant that the node uses, which is found out when there is something to do. */
-function mangleTable(
-  family: IpFamily,
-  { iptablesVariant }: PolicyNamesOptions['options'],
-): MangleTable {
+function mangleTable(family: IpFamily, { iptablesVariant }: NamesOptions): MangleTable {
   let found: Promise<Iptables> | undefined;
   const iptables = () => {
     found ??= (async () => iptablesCommands(family, iptablesVariant ?? (await detectVariant())))();

@@ -1,5 +1,7 @@
+/** Log lines, metrics and Events of network policy. */
 import type { InvalidObject } from '../api/errors.ts';
 import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
+import type { Policy, PolicyFault } from '../api/policy-objects.ts';
 import { nodeRef, objectRef } from '../events/event.ts';
 import type { Events } from '../events/recorder.ts';
 import type { PolicyMetrics } from '../metrics/policy.ts';
@@ -7,7 +9,6 @@ import type { EnforcerObserver } from '../policy/enforce/enforcer.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
-import type { PolicyFaultsOptions, ToldFault } from './policy-faults.ts';
 
 /** What the agent was doing, in its Events. */
 const ACTION = 'EnforceNetworkPolicy';
@@ -19,7 +20,6 @@ interface PolicyObserverOptions {
   readonly nodeName: string;
 }
 
-/** Turns what becomes of network policy into log lines, metrics and Events. */
 export function createPolicyObserver(options: PolicyObserverOptions): EnforcerObserver {
   const { log, metrics, events, nodeName } = options;
   const known = new Set<IpFamily>();
@@ -58,7 +58,6 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
         `the policy table is not as it should be (${what}); writing it again`,
       );
     },
-    warned: (family, message) => log.warn({ family }, message),
     deaf: (error) =>
       log.warn(
         { err: error },
@@ -67,24 +66,33 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
   };
 }
 
-/** Tells of policies that fail closed, in the log and by a Warning Event on the policy. */
+/**
+ * Reports parts of a policy that fail closed, in the log and by a Warning Event on the policy. A part is
+ * reported once, until it is mended or fails for another reason.
+ */
 export function tellOfFaults(
-  log: PolicyObserverOptions['log'],
-  events: Events,
-): PolicyFaultsOptions {
-  const details = ({ policy, field, reason }: ToldFault) => ({
-    policy: `${policy.kind} ${policy.key}`,
-    field,
-    reason,
-  });
-  return {
-    onRaised(fault) {
-      const { policy, field, reason } = fault;
-      log.warn(details(fault), 'a part of this policy cannot be enforced and fails closed');
-      events.sharedWarning(objectRef(policy), 'FailsClosed', `${field}: ${reason}`, ACTION);
-    },
-    onCleared: (fault) => log.info(details(fault), 'the policy no longer fails closed for this'),
-  };
+  { log, events }: Pick<PolicyObserverOptions, 'log' | 'events'>,
+  before: Policy | undefined,
+  now: Policy,
+): void {
+  const policy = `${now.kind} ${now.key}`;
+  for (const { field, reason } of missingFrom(before?.faults ?? [], now.faults)) {
+    const details = { policy, field, reason };
+    log.warn(details, 'a part of this policy cannot be enforced and fails closed');
+    events.sharedWarning(objectRef(now), 'FailsClosed', `${field}: ${reason}`, ACTION);
+  }
+  for (const { field, reason } of missingFrom(now.faults, before?.faults ?? [])) {
+    log.info({ policy, field, reason }, 'the policy no longer fails closed for this');
+  }
+}
+
+function missingFrom(
+  some: readonly PolicyFault[],
+  all: readonly PolicyFault[],
+): readonly PolicyFault[] {
+  return all.filter(
+    ({ field, reason }) => !some.some((each) => each.field === field && each.reason === reason),
+  );
 }
 
 /**

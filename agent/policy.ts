@@ -1,30 +1,25 @@
 /** Network policy in a running agent. */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
-import {
-  type ApiObject,
-  IP_FAMILIES,
-  type IpFamily,
-  type Kind,
-  POLICY_KINDS,
-} from '../api/objects.ts';
+import { IP_FAMILIES, type IpFamily, type Kind } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { Events } from '../events/recorder.ts';
 import { definer } from '../metrics/define.ts';
-import { type PolicySources, policyMetrics } from '../metrics/policy.ts';
+import { policyMetrics } from '../metrics/policy.ts';
 import { type NftCommand, nftCommand } from '../nft/command.ts';
+import type { NftMonitor } from '../nft/monitor.ts';
+import { AppliedState } from '../policy/compile/applied-state.ts';
 import { probeScript } from '../policy/compile/skeleton.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
-import { PolicyModel } from '../policy/model/model.ts';
-import { DIRECTIONS } from '../policy/model/shape.ts';
+import { PolicyKernel } from '../policy/enforce/kernel.ts';
+import { isModelKind, isModelObject, MODEL_KINDS, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
-import type { Log } from '../process/log.ts';
+import { fanOut } from '../sources/fan-out.ts';
 import type { ObjectSink } from '../sources/store.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
-import { PolicyFaults } from './policy-faults.ts';
-import { PolicyNames, type PolicyNamesOptions, queueDrops } from './policy-names.ts';
+import { policySources } from './policy-metrics.ts';
+import { clusterDnsSink, createDnsLearning } from './policy-names.ts';
 import { createPolicyObserver, tellOfFaults } from './policy-observer.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
@@ -53,20 +48,14 @@ export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Prom
   return { families, nft };
 }
 
-/** How long others' changes of nf_tables are at most not listened to, while Services are loaded. */
-const LOADING_MS = 10_000;
-
-/** What network policy goes by: Nodes too, which are peers. */
-const KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
+/** Milliseconds between two looks at the rules that queue packets. Each is a run of iptables-save. */
+const MEND_PERIOD = 60_000;
 
 export interface PolicyOptions {
   readonly open: OpenPolicy;
-  readonly options: Pick<RunOptions, 'policyLogGroup'> & PolicyNamesOptions['options'];
+  readonly options: RunOptions;
   readonly nodeName: string;
-  /** Sockets of this process that change other tables. */
-  readonly otherPorts: readonly number[];
-  /** What serves Services has been loaded for the first time. */
-  readonly servicesLoaded: Promise<void>;
+  readonly monitor: NftMonitor;
   readonly registry: Registry;
   readonly log: Logger;
   readonly events: Events;
@@ -78,148 +67,88 @@ export interface PolicyOptions {
 export interface PolicyAgent {
   /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
   readonly sink: ObjectSink;
-  /** Of sockets that change nf_tables. */
-  readonly ports: readonly number[];
   /** What is enforced stays so. */
   stop(): Promise<void>;
 }
 
 /** Collects objects from now on. @throws NetlinkError */
-export function startPolicy(options: PolicyOptions): PolicyAgent {
-  const { open, nodeName, otherPorts, servicesLoaded, log, events, unreadable } = options;
-  const { families, nft } = open;
-  const model = new PolicyModel({ nodeName, families, onChange: () => enforcer.changed() });
-  const faults = new PolicyFaults(tellOfFaults(log, events));
-  const names = new PolicyNames({
-    families,
-    options: options.options,
-    enforcer: () => enforcer,
-    log,
+export function startPolicy(given: PolicyOptions): PolicyAgent {
+  const { open, options, nodeName, monitor, log, events } = given;
+  const kernel = new PolicyKernel({
+    ...open,
+    logGroup: options.policyLogGroup,
+    onWarning: (family, message) => log.warn({ family }, message),
   });
+  const learning = createDnsLearning(kernel, options, log);
+  const mending = setInterval(() => learning.mend(), MEND_PERIOD).unref();
+  const model = new PolicyModel({ nodeName });
+  const applied = new AppliedState(model, open.families);
   const metrics = policyMetrics(
-    definer(options.registry),
-    policySources({ families, model, faults, unreadable, names, enforcer: () => enforcer, log }),
-    families,
+    definer(given.registry),
+    policySources({ ...given, model, applied, learning, kernel }),
+    open.families,
   );
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
   const enforcer = new Enforcer({
-    families,
+    kernel,
     source: {
       takeChanges: () => {
-        const changes = model.takeChanges();
-        // Ahead of the changes in the backends' turns: lists that come with them have what is known.
-        if (changes.length > 0) names.setNames(model.domainNames());
+        const changes = applied.takeChanges();
+        // Queued in the backends before these changes, so that new lists have the known addresses at once.
+        if (changes.length > 0) void learning.setNames(model.domainNames());
         return changes;
       },
-      all: (family) => model.all(family),
-      learned: (family) => names.learned(family),
+      all: (family) => applied.all(family),
+      learned: (family) => learning.learned(family),
     },
     observer: {
       ...observer,
       disturbed: (family, what) => {
         observer.disturbed(family, what);
         // `nft flush ruleset` takes rules of iptables-nft, too.
-        names.mend();
+        learning.mend();
       },
     },
-    nft,
     timers: systemTimers,
-    logGroup: options.options.policyLogGroup,
-    otherPorts,
-    // Not never, should that fail.
-    othersLoaded: Promise.race([servicesLoaded, sleep(LOADING_MS, undefined, { ref: false })]),
+    monitor,
   });
-  const unsynced = new Set<Kind>(KINDS);
+  /** Takes over what an earlier agent learned; to be done before anything is enforced. */
+  const restore = async () => {
+    void learning.setNames(model.domainNames());
+    try {
+      learning.restore(await kernel.answers());
+    } catch (err) {
+      log.warn({ err }, 'cannot read which addresses of domain names were known');
+    }
+  };
+  const unsynced = new Set<Kind>(MODEL_KINDS);
   const sink: ObjectSink = {
     upsert(object) {
-      names.sink.upsert(object);
-      faults.upsert(object);
-      if (isPolicyObject(object)) model.upsert(object);
+      if (!isModelObject(object)) return;
+      if ('faults' in object) {
+        tellOfFaults({ log, events }, model.policies.get(object.kind, object.key), object);
+      }
+      model.upsert(object);
+      enforcer.changed();
     },
     remove(kind, key) {
-      names.sink.remove(kind, key);
-      faults.remove(kind, key);
-      if (isPolicyKind(kind)) model.remove(kind, key);
+      if (!isModelKind(kind)) return;
+      model.remove(kind, key);
+      enforcer.changed();
     },
     synced(kind) {
       if (!unsynced.delete(kind) || unsynced.size > 0) return;
-      void Promise.all([names.restore(model.domainNames()), model.prepare()]).then(() =>
-        enforcer.start(),
-      );
+      void Promise.all([restore(), model.prepare()]).then(() => enforcer.start());
     },
   };
   return {
-    sink,
-    ports: enforcer.ports,
+    sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(learning), sink]),
     stop: async () => {
-      // First who writes by the other.
-      await names.close();
+      clearInterval(mending);
+      // Before the kernel that it writes to.
+      await learning.close();
       await enforcer.stop();
+      await kernel.close();
     },
   };
-}
-
-function policySources({
-  families,
-  model,
-  faults,
-  unreadable,
-  names,
-  enforcer,
-  log,
-}: {
-  families: readonly IpFamily[];
-  model: PolicyModel;
-  faults: PolicyFaults;
-  unreadable: PolicyOptions['unreadable'];
-  names: PolicyNames;
-  enforcer: () => Enforcer;
-  log: Log;
-}): PolicySources {
-  return {
-    policies: () => faults.counts(),
-    unreadable: () => {
-      const counts = unreadable();
-      return POLICY_KINDS.map((kind) => ({ kind, count: counts.get(kind) ?? 0 }));
-    },
-    profiles: () => {
-      const [family = 'IPv4'] = families;
-      const { chains } = model.all(family);
-      return DIRECTIONS.map((direction) => ({
-        direction,
-        count: chains.filter((chain) => chain.direction === direction).length,
-      }));
-    },
-    elements: () =>
-      families.flatMap((family) =>
-        [...enforcer().sizes(family)].map(([set, count]) => ({ family, set, count })),
-      ),
-    names: () => names.numbers(),
-    queueDrops,
-    denied: async () => {
-      try {
-        return [...(await enforcer().denied())].flatMap(([family, counts]) =>
-          counts.map(({ denial, direction, packets }) => ({
-            family,
-            tier: denial.slice('deny-'.length),
-            direction,
-            count: packets,
-          })),
-        );
-      } catch (error) {
-        log.warn({ err: error }, 'cannot read how many packets policies denied');
-        return [];
-      }
-    },
-  };
-}
-
-type PolicySubject = Parameters<PolicyModel['upsert']>[0];
-
-export function isPolicyObject(object: ApiObject): object is PolicySubject {
-  return isPolicyKind(object.kind);
-}
-
-function isPolicyKind(kind: Kind): kind is PolicySubject['kind'] {
-  return KINDS.includes(kind);
 }

@@ -5,7 +5,7 @@ import { watchAddresses } from '../netlink/route/address-watch.ts';
 import { conntrackFlows } from '../proxier/conntrack-flows.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import type { Context } from './context.ts';
 import type { AgentHealth } from './health.ts';
 import { LOCALHOST_DRAIN, localhostNodePorts } from './localhost.ts';
@@ -13,20 +13,24 @@ import type { Mode } from './mode.ts';
 import { nodeIpOverride, warnOfForwarding, warnOfStrictConntrack } from './node-setup.ts';
 import { createObserver } from './observer.ts';
 
-/** Writes rules from now on; they stay after `stop`. @throws NetlinkError */
+/**
+ * Writes rules from now on; they stay after `stop`.
+ * @param onServed called when the rules of all families have been written for the first time.
+ * @throws NetlinkError
+ */
 export async function startServing(
   context: Context,
   mode: Mode,
   health: AgentHealth,
-  onLoaded: () => void,
+  onServed: () => void,
 ) {
   const { options, table, changes, syncPeriod, numbers, metrics, events, log } = context;
   const { resetsTcp, backends, localhostProxyFamilies, minSyncPeriod } = mode;
   if (resetsTcp) await warnOfStrictConntrack(log);
   // After the mode has started: mode ipvs turns it on.
   await warnOfForwarding(table.node?.addresses ?? [], log);
-  const unloaded = new Set(backends.map(({ family }) => family));
   const families = backends.map(({ family }) => family);
+  const unserved = new Set(families);
   for (const family of families) startFamily(metrics, family);
   const localhost = localhostNodePorts(localhostProxyFamilies, metrics, log, (key, message) =>
     events.warning(key, 'FailedToServeNodePortOnLocalhost', message),
@@ -53,8 +57,8 @@ export async function startServing(
       tell: (refusals) => events.refusals(refusals),
       onFirstSync: (family) => {
         mode.afterFirstSync(family);
-        unloaded.delete(family);
-        if (unloaded.size === 0) onLoaded();
+        unserved.delete(family);
+        if (unserved.size === 0) onServed();
       },
     }),
   });

@@ -4,7 +4,7 @@ import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { ConnectionError, causeOf, isFailure } from '../sources/kubernetes/errors.ts';
 import type { Resource, SourceLog } from '../sources/kubernetes/reflector.ts';
 import type { SourceObserver } from '../sources/kubernetes/source.ts';
-import { systemTimers, type Timers } from '../sync/loop.ts';
+import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /**
  * Wraps the log and the observer of a source so that lists and watches that keep failing are logged by

@@ -34,8 +34,9 @@ export function startTelemetry(objects: Objects, numbers: Numbers) {
     log,
     onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
   });
-  const everywhere = options.manifests === undefined ? recorder : NO_EVENTS;
-  const events = new AgentEvents(everywhere, nodeName, table);
+  // Manifests come without an API server to write Events to.
+  const written = options.manifests === undefined ? recorder : NO_EVENTS;
+  const events = new AgentEvents(written, nodeName, table);
   events.starting();
   const component = 'portwide';
   const pages = metricsHandler({
@@ -54,7 +55,7 @@ export function startTelemetry(objects: Objects, numbers: Numbers) {
       log,
       onFailure: (error) => events.startFailed('FailedToStartMetricServer', error),
     });
-  const context: Context = { ...objects, numbers, metrics, events, recorder: everywhere };
+  const context: Context = { ...objects, numbers, metrics, events, recorder: written };
   return {
     context,
     /** Events are written from now on. */

@@ -1,6 +1,6 @@
 /** The value of a key, made on first use. */
 export function getOrCreate<Key, Value>(
-  map: Map<Key, Value>,
+  map: { get(key: Key): Value | undefined; set(key: Key, value: Value): unknown },
   key: Key,
   create: () => Value,
 ): Value {

@@ -5,6 +5,7 @@ import { iptablesCommands } from '../iptables/commands.ts';
 import { ipvsBackend } from '../ipvs/backend.ts';
 import { IpvsKernel } from '../ipvs/kernel.ts';
 import { Ipvs, type IpvsChange } from '../netlink/ipvs/ipvs.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { endpointAddresses, SERVICE_PORT, spareAddress, TARGET_PORT, vip } from './cluster.ts';
 import type {
   IpvsadmReport,
@@ -35,6 +36,7 @@ async function portwide({
       excludeCidrs: [],
       markRange: { first: 0x1000, last: 0x1fff },
     },
+    systemTimers,
   );
   const subject = createPortwide(stalls.watchBackend(backend), services);
   const timed = async (work: () => Promise<Timing>) => {

@@ -7,12 +7,12 @@ import { NetlinkSocket } from '../netlink/core/socket.ts';
 import { NfTables } from '../netlink/nftables/tables.ts';
 import { TransactionWriter } from '../netlink/nftables/transaction.ts';
 import { watchNftables } from '../netlink/nftables/watch.ts';
-import { nftCommand } from '../nft/command.ts';
+import { nftCommand, nftProcessIds } from '../nft/command.ts';
 import { NftBackend, type NftOptions } from '../nftables/backend.ts';
 import type { Element } from '../nftables/element.ts';
 import { MAP_NAMES } from '../nftables/maps.ts';
 import { NftPlan } from '../nftables/plan.ts';
-import { declarations, rulesOf, TABLE } from '../nftables/skeleton.ts';
+import { declarations, fills, TABLE } from '../nftables/skeleton.ts';
 import { tableScript } from '../nftables/text.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { allPortsMember, cluster, member, NODE } from './cluster.ts';
@@ -85,7 +85,7 @@ async function startAgent(
   delay.disable();
   watchNftables({
     silencedPorts: [tables.port],
-    ownPorts: () => nft.processIds,
+    isOwn: (port) => nftProcessIds.has(port),
     onChange: ({ kind }) => fail(`somebody changed a ${kind}`),
     onOverrun: fail,
   });
@@ -113,7 +113,7 @@ async function netlink({ services, changes, script }: Job<'netlink'>): Promise<K
   const chains = [...plan.chains()];
   writeFileSync(script, tableScript(chains, wanted, 'IPv4'));
   await nft.run(declarations(chains, 'IPv4'));
-  await tables.replaceRules(rulesOf(chains));
+  await tables.transact(fills(chains));
 
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: 256 << 20 });
   const timed = async (packed: PackedMessages) => {

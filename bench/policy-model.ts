@@ -4,8 +4,9 @@
  */
 import { parseArgs } from 'node:util';
 import type { Pod } from '../api/policy-objects.ts';
+import { AppliedState } from '../policy/compile/applied-state.ts';
+import type { PolicyChange } from '../policy/compile/change.ts';
 import { PolicyModel } from '../policy/model/model.ts';
-import type { PolicyChange } from '../policy/model/shape.ts';
 import {
   APPS,
   type ClusterSize,
@@ -59,7 +60,8 @@ function heap(): number {
 const objects = { pods: Array.from({ length: pods }, (_, index) => pod(index)) };
 const written = Array.from({ length: policies }, (_, index) => policy(index));
 const before = heap();
-const model = new PolicyModel({ nodeName: HERE, onChange: () => {} });
+const model = new PolicyModel({ nodeName: HERE });
+const applied = new AppliedState(model);
 const start = performance.now();
 for (let index = 0; index < NAMESPACES; index++) {
   model.upsert(teamNamespace(index));
@@ -67,7 +69,7 @@ for (let index = 0; index < NAMESPACES; index++) {
 for (const each of objects.pods) model.upsert(each);
 for (const each of written) model.upsert(each);
 const loaded = performance.now() - start;
-const first = model.takeChanges();
+const first = applied.takeChanges();
 const taken = performance.now() - start - loaded;
 const chains = first[0]?.chains.length ?? 0;
 const elements = countOf(first);
@@ -87,7 +89,7 @@ function measure(title: string, runs: number, change: (run: number) => void): vo
   for (let run = 0; run < runs; run++) {
     const begin = performance.now();
     change(run);
-    const changes = model.takeChanges();
+    const changes = applied.takeChanges();
     times.push(performance.now() - begin);
     most = Math.max(most, countOf(changes));
   }

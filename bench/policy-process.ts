@@ -6,9 +6,12 @@ import { runInNewContext } from 'node:vm';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { PolicyObject } from '../api/policy-objects.ts';
 import { nftCommand } from '../nft/command.ts';
+import { NftMonitor } from '../nft/monitor.ts';
+import { AppliedState } from '../policy/compile/applied-state.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
+import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { PolicyModel } from '../policy/model/model.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { POD_CIDR } from './cluster.ts';
 import { clusterPod, clusterPolicy, HERE, NAMESPACES, policyCluster } from './policy-cluster.ts';
 import type { PolicyChangeKind, PolicyJob, PolicyReport } from './policy-jobs.ts';
@@ -30,24 +33,22 @@ function createAgent() {
     if (begun.delete(family)) behind.delete(family);
     if (behind.size === 0) caughtUp.resolve();
   };
-  const model = new PolicyModel({
-    nodeName: HERE,
-    onChange: () => {
-      if (behind.size === 0) caughtUp = Promise.withResolvers();
-      for (const family of IP_FAMILIES) behind.add(family);
-      begun.clear();
-      enforcer.changed();
-    },
+  const model = new PolicyModel({ nodeName: HERE });
+  const applied = new AppliedState(model);
+  const kernel = new PolicyKernel({
+    families: IP_FAMILIES,
+    nft,
+    onWarning: (_, message) => caughtUp.reject(new Error(message)),
   });
   const enforcer = new Enforcer({
-    families: IP_FAMILIES,
+    kernel,
     source: {
-      takeChanges: () => model.takeChanges(),
-      all: (family) => model.all(family),
+      takeChanges: () => applied.takeChanges(),
+      all: (family) => applied.all(family),
       learned: () => ({ elements: [], answers: [] }),
     },
-    nft,
     timers: systemTimers,
+    monitor: new NftMonitor(systemTimers),
     observer: {
       began: (family) => begun.add(family),
       unchanged: end,
@@ -57,18 +58,26 @@ function createAgent() {
       applied: end,
       failed: (_, error) => caughtUp.reject(error),
       disturbed: (_, what) => caughtUp.reject(new Error(what)),
-      warned: (_, message) => caughtUp.reject(new Error(message)),
       deaf: (error) => caughtUp.reject(error),
     },
   });
-  return { model, enforcer, inKernel: () => caughtUp.promise, compiledAt: () => compiled };
+  const change = (make: (model: PolicyModel) => void) => {
+    make(model);
+    if (behind.size === 0) caughtUp = Promise.withResolvers();
+    for (const family of IP_FAMILIES) behind.add(family);
+    begun.clear();
+    enforcer.changed();
+  };
+  const inKernel = () => caughtUp.promise;
+  return { model, applied, kernel, enforcer, change, inKernel, compiledAt: () => compiled };
 }
 
 type PolicyAgent = ReturnType<typeof createAgent>;
 
 async function load(agent: PolicyAgent, objects: readonly PolicyObject[]): Promise<void> {
   for (let at = 0; at < objects.length; at += OBJECTS_PER_TURN) {
-    for (const object of objects.slice(at, at + OBJECTS_PER_TURN)) agent.model.upsert(object);
+    for (const object of objects.slice(at, at + OBJECTS_PER_TURN))
+      agent.change((model) => model.upsert(object));
     await nextTurn();
   }
   await agent.model.prepare();
@@ -79,7 +88,7 @@ async function load(agent: PolicyAgent, objects: readonly PolicyObject[]): Promi
 async function start({ size, changes }: Job<'start'>): Promise<PolicyReport> {
   const objects = policyCluster(size);
   const agent = createAgent();
-  const { model, enforcer } = agent;
+  const { applied, kernel, enforcer } = agent;
   const delay = monitorEventLoopDelay({ resolution: 1 });
   delay.enable();
   const started = performance.now();
@@ -95,9 +104,9 @@ async function start({ size, changes }: Job<'start'>): Promise<PolicyReport> {
     elsewhere: [],
     policy: [],
   };
-  const timed = async (kind: PolicyChangeKind, change: () => void) => {
+  const timed = async (kind: PolicyChangeKind, change: (model: PolicyModel) => void) => {
     const began = performance.now();
-    change();
+    agent.change(change);
     await agent.inKernel();
     timings[kind].push(performance.now() - began);
     await nextTurn();
@@ -108,16 +117,19 @@ async function start({ size, changes }: Job<'start'>): Promise<PolicyReport> {
     const pod = clusterPod(size.pods + round, size, { nodeName: HERE });
     const peer = clusterPod(size.pods + round * step + NAMESPACES, size);
     const policy = clusterPolicy((round * step) % size.policies, 90 + round);
-    await timed('added', () => model.upsert(pod));
-    await timed('relabelled', () => model.upsert({ ...pod, labels: { app: `app-${round % 7}` } }));
-    await timed('gone', () => model.remove('Pod', pod.key));
-    await timed('elsewhere', () => model.upsert(peer));
-    await timed('policy', () => model.upsert(policy));
+    await timed('added', (model) => model.upsert(pod));
+    await timed('relabelled', (model) =>
+      model.upsert({ ...pod, labels: { app: `app-${round % 7}` } }),
+    );
+    await timed('gone', (model) => model.remove('Pod', pod.key));
+    await timed('elsewhere', (model) => model.upsert(peer));
+    await timed('policy', (model) => model.upsert(policy));
   }
-  const sizes = IP_FAMILIES.flatMap((family) => [...enforcer.sizes(family).values()]);
+  const sizes = IP_FAMILIES.flatMap((family) => [...kernel.sizes(family).values()]);
   const elements = sizes.reduce((sum, count) => sum + count, 0);
-  const chains = IP_FAMILIES.reduce((sum, family) => sum + model.all(family).chains.length, 0);
+  const chains = IP_FAMILIES.reduce((sum, family) => sum + applied.all(family).chains.length, 0);
   await enforcer.stop();
+  await kernel.close();
   const compile = (agent.compiledAt() - started) / 1000;
   return {
     start: total,
@@ -152,6 +164,7 @@ async function loadFor({ size, address }: Job<'load'>): Promise<null> {
     { ...policy, key: 'team-0/endpoints', name: 'endpoints', ingress: undefined, egress: [rule] },
   ]);
   await agent.enforcer.stop();
+  await agent.kernel.close();
   return null;
 }
 

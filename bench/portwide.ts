@@ -5,7 +5,7 @@ import type { Backend } from '../proxier/backend.ts';
 import { FamilyProxier, type SyncReport } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import {
   allPortsMember,
   cluster,

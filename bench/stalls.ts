@@ -42,6 +42,7 @@ export class Stalls {
       setFacts: (facts) => backend.setFacts(facts),
       update: (upserts, removals) => backend.update(upserts, removals),
       loss: () => backend.loss(),
+      close: () => backend.close(),
       apply: (full) => {
         this.#look();
         this.#kind = 'apply';

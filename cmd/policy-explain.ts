@@ -1,10 +1,9 @@
 /** `portwide policy explain`: whether network policies allow a connection, and which one decides. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { isPolicyObject } from '../agent/policy.ts';
-import { PolicyFaults, type ToldFault } from '../agent/policy-faults.ts';
 import { canonicalAddress } from '../api/addresses.ts';
 import { InvalidObject } from '../api/errors.ts';
 import { type ApiObject, PROTOCOLS, type Protocol } from '../api/objects.ts';
+import type { Policy } from '../api/policy-objects.ts';
 import { isPort } from '../api/ports.ts';
 import { domainName } from '../api/read-domain-name.ts';
 import { rootField } from '../api/read-field.ts';
@@ -13,14 +12,14 @@ import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import {
-  type Endpoint,
+  type ConnectionEnd,
   type Explanation,
   explain,
   type Judgement,
   type Question,
-  UnknownEndpoint,
+  UnknownPod,
 } from '../policy/model/explain.ts';
-import { PolicyModel } from '../policy/model/model.ts';
+import { isModelObject, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
 import { vipIngress } from '../services/served-ports.ts';
 import { ALL_SERVICES, policyResources } from '../sources/kubernetes/resources.ts';
@@ -28,7 +27,7 @@ import { readOnce } from '../sources/read-once.ts';
 
 interface ExplainOptions {
   readonly from: Question['from'];
-  readonly to: Endpoint;
+  readonly to: ConnectionEnd;
   readonly port: DestinationPort;
   /** undefined: not given. */
   readonly protocol?: Protocol;
@@ -103,23 +102,15 @@ export function addPolicyCommand(program: Command): void {
         note(line);
       });
       refuseService(objects, texts.to);
-      const faults: ToldFault[] = [];
-      const policies = new PolicyFaults({
-        onRaised: (fault) => faults.push(fault),
-        onCleared: () => {},
-      });
-      const model = new PolicyModel({ nodeName: '', onChange: () => {} });
-      for (const object of objects) {
-        policies.upsert(object);
-        if (isPolicyObject(object)) model.upsert(object);
-      }
+      const model = new PolicyModel({ nodeName: '' });
+      for (const object of objects) if (isModelObject(object)) model.upsert(object);
       const answer = answerOf(model, texts);
       process.stdout.write(
         texts.output === 'json'
           ? `${JSON.stringify(answer, undefined, 2)}\n`
           : textOf(answer, texts.to),
       );
-      for (const line of faultNotes(answer, faults)) note(line);
+      for (const line of faultNotes(answer, model.policies.all())) note(line);
       if (!isComplete)
         note('warning: the objects named above cannot be read, so the answer may be wrong');
       process.exitCode = isComplete && isCertain(answer) ? EXIT[answer.verdict] : EXIT.unknown;
@@ -128,7 +119,7 @@ export function addPolicyCommand(program: Command): void {
 }
 
 /** @throws UserError for an address of a Service: policies are evaluated after DNAT. */
-function refuseService(objects: readonly ApiObject[], to: Endpoint): void {
+function refuseService(objects: readonly ApiObject[], to: ConnectionEnd): void {
   if (!('address' in to)) return;
   for (const object of objects) {
     if (object.kind !== 'Service') continue;
@@ -158,7 +149,7 @@ function answerOf(model: PolicyModel, options: ExplainOptions): ExplainAnswer {
   try {
     families = explain(model, { from, to, port, protocol });
   } catch (error) {
-    if (!(error instanceof UnknownEndpoint)) throw error;
+    if (!(error instanceof UnknownPod)) throw error;
     throw new UserError(error.message, { cause: error });
   }
   if (families.length === 0)
@@ -190,7 +181,7 @@ function isCertain({ verdict, families }: ExplainAnswer): boolean {
 
 const WORDS = { allow: 'allowed', deny: 'denied' } as const;
 
-function textOf({ port, protocol, families }: ExplainAnswer, target: Endpoint): string {
+function textOf({ port, protocol, families }: ExplainAnswer, target: ConnectionEnd): string {
   const unknown = 'name' in target ? `${target.name} (address unknown)` : 'address unknown';
   return families
     .flatMap(({ family, from, to, verdict, egress, ingress }) => [
@@ -218,14 +209,16 @@ function judgementLines(
 }
 
 /** Of policies that decide. */
-function faultNotes({ families }: ExplainAnswer, faults: readonly ToldFault[]): string[] {
+function faultNotes({ families }: ExplainAnswer, policies: Iterable<Policy>): string[] {
   const deciding = new Set(
     families.flatMap(({ egress, ingress }) => [...egress.policies, ...ingress.policies]),
   );
-  return faults
-    .map(({ policy, field, reason }) => ({ name: `${policy.kind} ${policy.key}`, field, reason }))
+  return [...policies]
+    .map(({ kind, key, faults }) => ({ name: `${kind} ${key}`, faults }))
     .filter(({ name }) => deciding.has(name))
-    .map(({ name, field, reason }) => `${name}: ${field}: ${reason}; this fails closed`);
+    .flatMap(({ name, faults }) =>
+      faults.map(({ field, reason }) => `${name}: ${field}: ${reason}; this fails closed`),
+    );
 }
 
 /** @throws InvalidArgumentError */
@@ -236,7 +229,7 @@ function source(given: string): Question['from'] {
 }
 
 /** @throws InvalidArgumentError */
-function endpoint(given: string): Endpoint {
+function endpoint(given: string): ConnectionEnd {
   const end = podOrAddress(given);
   if (end !== undefined) return end;
   try {

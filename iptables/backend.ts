@@ -1,7 +1,7 @@
-import { isLoopback } from '../api/addresses.ts';
+/** Mode iptables: this folder renders TrafficPlans as rules of iptables, and applies them. */
 import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
-import { type NodePortSelection, selectedAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
+import { type NodePortOptions, nodePortAddresses } from '../traffic/options.ts';
 import { type BaseOptions, iptablesStanding } from './base-rules.ts';
 import type { Table } from './chains.ts';
 import type { Iptables } from './commands.ts';
@@ -9,9 +9,9 @@ import { Ruleset, type TableChange } from './ruleset.ts';
 import { rulesetWriter, rulesIn } from './writer.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
-export interface IptablesOptions extends Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
-  /** Addresses on which node ports are served. */
-  readonly nodePortSelection: NodePortSelection;
+export interface IptablesOptions
+  extends NodePortOptions,
+    Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
   /** Told of a chain that could not be removed: something that is not ours still jumps to it. */
   readonly onWarning: (message: string) => void;
 }
@@ -21,30 +21,13 @@ export function baseOptions(options: IptablesOptions, facts: NodeFacts): BaseOpt
   return {
     ...options,
     nodeAddresses: facts.addresses,
-    nodePortAddresses: nodePortAddresses(options, facts),
+    nodePortAddresses: nodePortAddresses(options, facts, options.localhostNodePorts),
   };
 }
 
 /** The rules of the iptables mode, without a Route yet. */
 export function iptablesRuleset(options: BaseOptions): Ruleset {
   return new Ruleset(options, iptablesStanding(options));
-}
-
-/** The addresses on which rules serve node ports; loopback ones of IPv4 only, and only if they are to. */
-export function nodePortAddresses(
-  {
-    nodePortSelection: selection,
-    family,
-    localhostNodePorts,
-  }: Pick<IptablesOptions, 'nodePortSelection' | 'family' | 'localhostNodePorts'>,
-  facts: NodeFacts,
-): 'all' | readonly string[] {
-  const selected = selectedAddresses(selection, family, facts);
-  // The kernel routes nothing from [::1] to elsewhere.
-  const loopback = family === 'IPv4' && localhostNodePorts;
-  return selected === 'all' || loopback
-    ? selected
-    : selected.filter((address) => !isLoopback(address));
 }
 
 /** The iptables mode in one family: hands Routes to a `Ruleset` and its changes to the commands. */
@@ -72,6 +55,7 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     },
     loss: () => writer.loss(),
     numbers: () => ({ rules: ruleset.sizes }),
+    close: async () => {},
   };
 }
 

@@ -4,6 +4,7 @@
  * that kube-proxy left are taken over as they stand.
  */
 import { PROTOCOLS } from '../api/objects.ts';
+import { LOOPBACK } from '../services/node-port-addresses.ts';
 import {
   CANARY,
   EXTERNAL_SERVICES,
@@ -18,8 +19,9 @@ import {
   SERVICES,
   type Table,
 } from './chains.ts';
-import { type CompileOptions, DEPTH } from './compile.ts';
-import { addressType, ctstate, hex, host, reject, ruleText } from './rule.ts';
+import { DEPTH } from './compile.ts';
+import { addressType, ctstate, hex, host, type RuleSpec, reject, ruleText } from './rule.ts';
+import type { CompileOptions } from './ruleset.ts';
 import type { TreeChain } from './vip-tree.ts';
 
 export interface BaseOptions extends CompileOptions {
@@ -43,63 +45,70 @@ export interface SharedRule {
   readonly rule: string;
 }
 
+/** A chain that stands whatever Services there are. */
+export function standingChain(
+  table: Table,
+  name: string,
+  rules: readonly RuleSpec[],
+  depth = DEPTH.root,
+): TreeChain {
+  return { table, name, depth, rules: rules.map((rule) => ruleText(name, rule)) };
+}
+
 /**
  * Stands in a chain that nothing jumps to. kube-proxy looks for its canary chain only, which a
  * flush (`iptables -F`) leaves standing; the rule in it goes.
  */
-export function canaryRule(): string {
-  return ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' });
+export const CANARY_RULE = ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' });
+
+export function canaries(): TreeChain[] {
+  const canary = { name: CANARY, depth: DEPTH.root, rules: [CANARY_RULE] };
+  return (['mangle', 'nat', 'filter'] as const).map((table) => ({ table, ...canary }));
 }
 
 function baseChains(options: BaseOptions): TreeChain[] {
   // `1 << 31` is negative in JavaScript.
   const mark = hex((1 << options.masqueradeBit) >>> 0);
-  const chain = (table: Table, name: string, rules: readonly string[], depth = DEPTH.root) => ({
-    table,
-    name,
-    depth,
-    rules,
-  });
   return [
-    ...(['mangle', 'nat', 'filter'] as const).map((table) => chain(table, CANARY, [canaryRule()])),
-    chain(
-      'nat',
-      MARK_MASQ,
-      [ruleText(MARK_MASQ, { target: `MARK --set-xmark ${mark}/${mark}` })],
-      DEPTH.mark,
-    ),
-    chain('nat', POSTROUTING, [
-      ruleText(POSTROUTING, { matches: [`-m mark ! --mark ${mark}/${mark}`], target: 'RETURN' }),
+    ...canaries(),
+    standingChain('nat', MARK_MASQ, [{ target: `MARK --set-xmark ${mark}/${mark}` }], DEPTH.mark),
+    standingChain('nat', POSTROUTING, [
+      { matches: [`-m mark ! --mark ${mark}/${mark}`], target: 'RETURN' },
       // Cleared, so that a packet that is encapsulated and comes by again is not masqueraded twice.
-      ruleText(POSTROUTING, { target: `MARK --set-xmark ${mark}/0x0` }),
-      ruleText(POSTROUTING, {
+      { target: `MARK --set-xmark ${mark}/0x0` },
+      {
         comment: 'kubernetes service traffic requiring SNAT',
         target: options.randomFully ? 'MASQUERADE --random-fully' : 'MASQUERADE',
-      }),
+      },
     ]),
     ...resetChains(options),
-    chain('filter', FORWARD, [
-      ...(options.dropInvalid
-        ? [ruleText(FORWARD, { matches: [ctstate('INVALID')], target: 'DROP' })]
-        : []),
-      ruleText(FORWARD, {
-        comment: 'kubernetes forwarding rules',
-        matches: [`-m mark --mark ${mark}/${mark}`],
-        target: 'ACCEPT',
-      }),
-      ruleText(FORWARD, {
-        comment: 'kubernetes forwarding conntrack rule',
-        matches: [ctstate('RELATED,ESTABLISHED')],
-        target: 'ACCEPT',
-      }),
+    standingChain('filter', FORWARD, [
+      ...(options.dropInvalid ? [{ matches: [ctstate('INVALID')], target: 'DROP' }] : []),
+      ...forwarding(`-m mark --mark ${mark}/${mark}`),
     ]),
+  ];
+}
+
+/** Accepts, in FORWARD, what is to be masqueraded, and what belongs to a connection. */
+export function forwarding(...marked: readonly string[]): RuleSpec[] {
+  return [
+    ...marked.map((match) => ({
+      comment: 'kubernetes forwarding rules',
+      matches: [match],
+      target: 'ACCEPT',
+    })),
+    {
+      comment: 'kubernetes forwarding conntrack rule',
+      matches: [ctstate('RELATED,ESTABLISHED')],
+      target: 'ACCEPT',
+    },
   ];
 }
 
 /** Rules of a tree's root besides its jumps into the tree. */
 export interface RootRules {
-  readonly before?: readonly string[];
-  readonly after?: readonly string[];
+  readonly before?: readonly RuleSpec[];
+  readonly after?: readonly RuleSpec[];
   /** The chain goes when it has no rules; default: it stays. */
   readonly mayGo?: boolean;
 }
@@ -137,46 +146,32 @@ function resetChains({ family, resetsTcp }: BaseOptions): TreeChain[] {
     [RESET_OR_REJECT, reject(family)],
     [RESET_OR_DROP, 'DROP'],
   ] as const;
-  return ends.map(([name, target]) => ({
-    table: 'filter',
-    name,
-    depth: DEPTH.mark,
-    rules: [
-      ruleText(name, { matches: [midConnection], target: 'REJECT --reject-with tcp-reset' }),
-      ruleText(name, { target }),
-    ],
-  }));
+  const reset = { matches: [midConnection], target: 'REJECT --reject-with tcp-reset' };
+  return ends.map(([name, target]) =>
+    standingChain('filter', name, [reset, { target }], DEPTH.mark),
+  );
 }
 
-function nodePortJumps(options: BaseOptions): string[] {
+function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOptions): RuleSpec[] {
   const comment = 'kubernetes service nodeports; NOTE: this must be the last rule in this chain';
   const jump = { comment, target: NODE_PORTS };
-  if (options.nodePortAddresses !== 'all') {
-    return options.nodePortAddresses.map((address) =>
-      ruleText(SERVICES, { ...jump, destination: host(address, options.family) }),
-    );
+  if (nodePortAddresses !== 'all') {
+    return nodePortAddresses.map((address) => ({ ...jump, destination: host(address, family) }));
   }
   const local = { ...jump, matches: [addressType('dst', 'LOCAL')] };
   // The kernel does not route [::1] off the loopback device, whatever route_localnet says for IPv4.
-  if (options.family === 'IPv6') {
-    return [ruleText(SERVICES, { ...local, destination: { value: '::1/128', not: true } })];
-  }
-  if (!options.localhostNodePorts) {
-    return [ruleText(SERVICES, { ...local, destination: { value: '127.0.0.0/8', not: true } })];
-  }
-  return [ruleText(SERVICES, local)];
+  if (family === 'IPv4' && localhostNodePorts) return [local];
+  return [{ ...local, destination: { value: LOOPBACK[family], not: true } }];
 }
 
 /** All-ports means 1 to 65535 (KEP-2610). No other Service translates to port 0 either. */
-function portZeroDrops(): string[] {
-  return PROTOCOLS.map((protocol) =>
-    ruleText(PROXY_FIREWALL, {
-      protocol,
-      ports: { from: 0, to: 0 },
-      matches: [ctstate('DNAT')],
-      target: 'DROP',
-    }),
-  );
+function portZeroDrops(): RuleSpec[] {
+  return PROTOCOLS.map((protocol) => ({
+    protocol,
+    ports: { from: 0, to: 0 },
+    matches: [ctstate('DNAT')],
+    target: 'DROP',
+  }));
 }
 
 function sharedRules(options: BaseOptions): SharedRule[] {

@@ -1,3 +1,4 @@
+/** Names of chains: kube-proxy's, and which of them are ours to flush and delete. */
 import { hash } from 'node:crypto';
 import { socketAddress } from '../api/addresses.ts';
 import { getOrCreate } from '../api/collections.ts';

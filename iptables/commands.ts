@@ -1,3 +1,4 @@
+/** Runs iptables-save, iptables-restore and iptables. */
 import { Readable } from 'node:stream';
 import { ExecaError } from 'execa';
 import type { IpFamily } from '../api/objects.ts';

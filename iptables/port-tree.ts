@@ -53,9 +53,9 @@ export class PortTree {
     }
   }
 
-  /** The chains that changed since the last call, and the root. */
-  takeChanges(): { chains: TreeChain[]; root: TreeRoot } | undefined {
-    if (this.#touched.size === 0) return undefined;
+  /** The chains that changed since the last call, and then the root. */
+  takeChanges(): { chains: TreeChain[]; roots: TreeRoot[] } {
+    if (this.#touched.size === 0) return { chains: [], roots: [] };
     const chains = [...this.#touched].map((name) => this.#blockChain(name));
     this.#touched.clear();
     const jumps = [...this.#blocks]
@@ -64,7 +64,7 @@ export class PortTree {
         const first = block.values().next().value;
         return first === undefined ? [] : [ruleText(this.#root, this.#jump(name, first))];
       });
-    return { chains, root: { table: this.#table, name: this.#root, jumps } };
+    return { chains, roots: [{ table: this.#table, name: this.#root, jumps }] };
   }
 
   #blockChain(block: string): TreeChain {

@@ -1,5 +1,6 @@
+/** Changes of tables as input of `iptables-restore`. */
 import { compareText } from '../api/collections.ts';
-import { canaryRule, type SharedRule } from './base-rules.ts';
+import { CANARY_RULE, type SharedRule } from './base-rules.ts';
 import type { Table } from './chains.ts';
 import type { Chain, TableChange } from './ruleset.ts';
 
@@ -137,7 +138,7 @@ function sharedLines(changes: TableChange['shared']): string[] {
 export function checkInput(tables: readonly Table[], shared: readonly SharedRule[]): string {
   const lines = tables.flatMap((table) => {
     const rules = shared.filter((rule) => rule.table === table).map(({ rule }) => rule);
-    const checks = [canaryRule(), ...rules].map((rule) => rule.replace('-A ', '-C '));
+    const checks = [CANARY_RULE, ...rules].map((rule) => rule.replace('-A ', '-C '));
     return [...transaction(table, checks)];
   });
   return `${lines.join('\n')}\n`;

@@ -1,4 +1,6 @@
+/** One rule as text, and the matches and targets that many rules have. */
 import type { IpFamily, Protocol } from '../api/objects.ts';
+import { foreignClients, type LocalDetector, type TrafficOptions } from '../traffic/options.ts';
 import { hostPrefix } from './chains.ts';
 
 /** A condition that may be negated: `! -s 10.0.0.0/8`. */
@@ -50,6 +52,24 @@ export function ruleText(chain: string, rule: RuleSpec): string {
 /** `10.0.0.1/32`: how rules match one address exactly. */
 export function host(address: string, family: IpFamily): Condition {
   return { value: `${address}/${hostPrefix(family)}` };
+}
+
+type ClientMatch = Pick<RuleSpec, 'source' | 'inInterface'>;
+
+/** Packets of this node's pods, or all others. */
+export function fromPods(detector: LocalDetector, not: boolean): ClientMatch {
+  return detector.kind === 'cidr'
+    ? { source: { value: detector.cidr, not } }
+    : { inInterface: { value: detector.name, not } };
+}
+
+/** Packets of `foreignClients`: at most one match, none for nobody. */
+export function fromForeign(
+  options: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>,
+): ClientMatch[] {
+  const clients = foreignClients(options);
+  if (clients === 'nobody') return [];
+  return [clients === 'everybody' ? {} : fromPods(clients, true)];
 }
 
 /**

@@ -1,4 +1,7 @@
+/** The rules that one family should have, Route by Route, and what the kernel lacks of them. */
 import type { Route } from '../services/route.ts';
+import type { TrafficOptions } from '../traffic/options.ts';
+import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { localnetRules, type SharedRule, type StandingRules } from './base-rules.ts';
 import {
   EXTERNAL_SERVICES,
@@ -9,16 +12,9 @@ import {
   type Table,
   TREE_PREFIX,
 } from './chains.ts';
-import {
-  type CompiledRoute,
-  type CompileOptions,
-  compileRoute,
-  DEPTH,
-  type NodePortEntry,
-  verdictTarget,
-} from './compile.ts';
-import { type PortRule, PortTree } from './port-tree.ts';
-import { addressType } from './rule.ts';
+import { type CompiledRules, compilePlan, DEPTH } from './compile.ts';
+import { PortTree } from './port-tree.ts';
+import { type RuleSpec, ruleText } from './rule.ts';
 import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
 
 export const TABLES: readonly Table[] = ['mangle', 'nat', 'filter'];
@@ -59,8 +55,9 @@ export interface SavedTable {
 }
 
 /** All but its chains, which live in the table they are in. */
-type RouteRecord = Omit<CompiledRoute, 'chains'> & {
+type RouteRecord = Omit<CompiledRules, 'chains'> & {
   readonly chains: readonly string[];
+  /** Kept where it has to be compiled again for new facts about the node. */
   readonly route: Route | undefined;
 };
 
@@ -68,9 +65,16 @@ const NO_ROUTE: RouteRecord = {
   chains: [],
   vips: [],
   nodePort: undefined,
+  nodePortVerdict: undefined,
   healthCheck: undefined,
   route: undefined,
 };
+
+/** What the rules of Routes depend on besides. */
+export interface CompileOptions extends TrafficOptions {
+  /** This node's own addresses of the family. */
+  readonly nodeAddresses: readonly string[];
+}
 
 /**
  * The rules that one family should have, kept up to date Route by Route: a change compiles the
@@ -82,24 +86,18 @@ export class Ruleset {
   #standing: StandingRules;
   readonly #routes = new Map<string, RouteRecord>();
   readonly #vips: VipTrees;
-  readonly #nodePorts = new PortTree('nat', NODE_PORTS, TREE_PREFIX.nodePorts);
-  readonly #nodePortVerdicts = new PortTree(
-    'filter',
-    EXTERNAL_SERVICES,
-    TREE_PREFIX.nodePortVerdicts,
-  );
-  readonly #healthChecks = new PortTree('filter', NODE_PORTS, TREE_PREFIX.healthChecks);
+  readonly #ports = {
+    nodePort: new PortTree('nat', NODE_PORTS, TREE_PREFIX.nodePorts),
+    nodePortVerdict: new PortTree('filter', EXTERNAL_SERVICES, TREE_PREFIX.nodePortVerdicts),
+    healthCheck: new PortTree('filter', NODE_PORTS, TREE_PREFIX.healthChecks),
+  };
   readonly #jumps = new Map<string, TreeRoot>();
-  readonly #chains = new Map<Table, Map<string, Chain>>(TABLES.map((table) => [table, new Map()]));
-  /** Rules in the chains of each table. */
-  readonly #sizes = new Map<Table, number>(TABLES.map((table) => [table, 0]));
-  /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
-  readonly #dirty = new Map<Table, Set<string>>(TABLES.map((table) => [table, new Set()]));
+  readonly #tables = { mangle: new TableState(), nat: new TableState(), filter: new TableState() };
 
   constructor(options: CompileOptions, standing: StandingRules) {
     this.#options = options;
     this.#standing = standing;
-    this.#vips = new VipTrees(options);
+    this.#vips = new VipTrees(options.family);
     for (const [table, name] of [
       ['nat', SERVICES],
       ['nat', NODE_PORTS],
@@ -118,10 +116,7 @@ export class Ruleset {
     this.#options = options;
     this.#standing = standing;
     this.#writeBase();
-    // Source ranges ask whether the node is inside them; nothing else knows the node's addresses.
-    const concerned = [...this.#routes.values()].flatMap(({ route }) =>
-      route?.sourceRanges === undefined ? [] : [route],
-    );
+    const concerned = [...this.#routes.values()].flatMap(({ route }) => route ?? []);
     this.update(concerned, []);
   }
 
@@ -133,15 +128,9 @@ export class Ruleset {
 
   /** Writes the leaves that changed; once for any number of updates, which often share some. */
   #writeTrees(): void {
-    const { chains, roots } = this.#vips.takeChanges();
-    for (const tree of [this.#nodePorts, this.#nodePortVerdicts, this.#healthChecks]) {
-      const changes = tree.takeChanges();
-      if (changes === undefined) continue;
-      chains.push(...changes.chains);
-      roots.push(changes.root);
-    }
-    for (const chain of chains) this.#write(chain);
-    for (const root of roots) {
+    const changes = [this.#vips, ...Object.values(this.#ports)].map((tree) => tree.takeChanges());
+    for (const chain of changes.flatMap(({ chains }) => chains)) this.#write(chain);
+    for (const root of changes.flatMap(({ roots }) => roots)) {
       this.#jumps.set(`${root.table} ${root.name}`, root);
       this.#writeRoot(root);
     }
@@ -151,10 +140,10 @@ export class Ruleset {
   pending(): TableChange[] {
     this.#writeTrees();
     return TABLES.map((table) => {
-      const chains = this.#of(this.#chains, table);
+      const { chains, dirty } = this.#tables[table];
       const write = new Map<string, Chain>();
       const remove: string[] = [];
-      for (const name of this.#of(this.#dirty, table)) {
+      for (const name of dirty) {
         const chain = chains.get(name);
         if (chain === undefined) remove.push(name);
         else write.set(name, chain);
@@ -166,13 +155,12 @@ export class Ruleset {
   /** What one table lacks, given what is in it; the rest counts as written from now on. */
   difference(table: Table, saved: SavedTable): TableChange {
     this.#writeTrees();
-    const chains = this.#of(this.#chains, table);
+    const { chains, dirty } = this.#tables[table];
     const write = new Map<string, Chain>();
     for (const [name, chain] of chains) {
       if (saved.chains.get(name) !== chain.text) write.set(name, chain);
     }
     const remove = [...saved.chains.keys()].filter((name) => !chains.has(name));
-    const dirty = this.#of(this.#dirty, table);
     for (const name of dirty)
       if (chains.get(name)?.text === saved.chains.get(name)) dirty.delete(name);
     return { table, write, remove, shared: this.#sharedChanges(table, saved) };
@@ -180,15 +168,14 @@ export class Ruleset {
 
   /** The kernel took everything that was pending when `change` was made. */
   markWritten(change: TableChange): void {
-    const dirty = this.#of(this.#dirty, change.table);
-    const chains = this.#of(this.#chains, change.table);
+    const { chains, dirty } = this.#tables[change.table];
     for (const [name, chain] of change.write) if (chains.get(name) === chain) dirty.delete(name);
     for (const name of change.remove) if (!chains.has(name)) dirty.delete(name);
   }
 
   /** How many rules each table should have in our own chains; kept up to date chain by chain. */
   get sizes(): ReadonlyMap<Table, number> {
-    return this.#sizes;
+    return new Map(TABLES.map((table) => [table, this.#tables[table].size]));
   }
 
   /** The rules in chains that are not ours alone. */
@@ -203,32 +190,28 @@ export class Ruleset {
 
   #replace(id: string, route: Route | undefined): void {
     const before = this.#routes.get(id) ?? NO_ROUTE;
-    const after = route === undefined ? undefined : compileRoute(route, this.#options);
-    for (const name of before.chains) if (after?.chains.has(name) !== true) this.#drop('nat', name);
+    const after = route && this.#compile(route);
+    for (const name of before.chains) {
+      if (after?.chains.has(name) !== true) this.#tables.nat.drop(name);
+    }
     for (const [name, { rules, depth }] of after?.chains ?? []) {
       this.#write({ table: 'nat', name, rules, depth });
     }
     this.#vips.replace(id, before.vips, after?.vips ?? []);
-    this.#nodePorts.replace(id, translation(before.nodePort), translation(after?.nodePort));
-    this.#nodePortVerdicts.replace(id, this.#fate(before.nodePort), this.#fate(after?.nodePort));
-    this.#healthChecks.replace(id, admission(before), admission(after));
+    for (const what of ['nodePort', 'nodePortVerdict', 'healthCheck'] as const) {
+      this.#ports[what].replace(id, before[what], after?.[what]);
+    }
     if (after === undefined) this.#routes.delete(id);
     else {
       const { chains, ...rest } = after;
-      const kept = route?.sourceRanges === undefined ? undefined : route;
+      const kept = route && dependsOnNodeAddresses(route) ? route : undefined;
       this.#routes.set(id, { ...rest, chains: [...chains.keys()], route: kept });
     }
   }
 
-  #fate(entry: NodePortEntry | undefined): PortRule | undefined {
-    if (entry?.verdict === undefined) return undefined;
-    return {
-      protocol: entry.protocol,
-      port: entry.port,
-      comment: entry.comment,
-      matches: [addressType('dst', 'LOCAL')],
-      target: verdictTarget(entry.verdict, this.#options),
-    };
+  #compile(route: Route): CompiledRules {
+    const plan = trafficPlan(route, allowsOwnVips(route, this.#options.nodeAddresses));
+    return compilePlan(plan, this.#options);
   }
 
   #writeBase(): void {
@@ -238,55 +221,42 @@ export class Ruleset {
 
   #writeRoot({ table, name, jumps }: TreeRoot): void {
     const { before = [], after = [], mayGo = false } = this.#standing.root(table, name);
-    const rules = [...before, ...jumps, ...after];
+    const texts = (rules: readonly RuleSpec[]) => rules.map((rule) => ruleText(name, rule));
+    const rules = [...texts(before), ...jumps, ...texts(after)];
     // What is there for the tree alone goes with it.
     const isIdle = mayGo && jumps.length === 0;
     this.#write({ table, name, depth: DEPTH.root, rules: isIdle ? [] : rules }, !isIdle);
   }
 
   #write({ table, name, depth, rules }: TreeChain, keepEmpty = false): void {
-    if (rules.length === 0 && !keepEmpty) {
-      this.#drop(table, name);
-      return;
-    }
-    const chains = this.#of(this.#chains, table);
-    const text = rules.join('\n');
-    const before = chains.get(name);
-    if (before?.text === text) return;
-    chains.set(name, { text, depth, size: rules.length });
-    this.#grow(table, rules.length - (before?.size ?? 0));
-    this.#of(this.#dirty, table).add(name);
+    if (rules.length === 0 && !keepEmpty) this.#tables[table].drop(name);
+    else this.#tables[table].set(name, { text: rules.join('\n'), depth, size: rules.length });
+  }
+}
+
+/** What one table should have in our own chains. */
+class TableState {
+  readonly chains = new Map<string, Chain>();
+  /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
+  readonly dirty = new Set<string>();
+  /** Rules in the chains. */
+  size = 0;
+
+  set(name: string, chain: Chain): void {
+    const before = this.chains.get(name);
+    if (before?.text === chain.text) return;
+    this.chains.set(name, chain);
+    this.size += chain.size - (before?.size ?? 0);
+    this.dirty.add(name);
   }
 
-  #drop(table: Table, name: string): void {
-    const chains = this.#of(this.#chains, table);
-    const before = chains.get(name);
+  drop(name: string): void {
+    const before = this.chains.get(name);
     if (before === undefined) return;
-    chains.delete(name);
-    this.#grow(table, -before.size);
-    this.#of(this.#dirty, table).add(name);
+    this.chains.delete(name);
+    this.size -= before.size;
+    this.dirty.add(name);
   }
-
-  #grow(table: Table, rules: number): void {
-    this.#sizes.set(table, this.#of(this.#sizes, table) + rules);
-  }
-
-  #of<Value>(byTable: ReadonlyMap<Table, Value>, table: Table): Value {
-    const value = byTable.get(table);
-    if (value === undefined) throw new TypeError(`no such table: ${table}`);
-    return value;
-  }
-}
-
-function translation(entry: NodePortEntry | undefined): PortRule | undefined {
-  if (entry?.chain === undefined) return undefined;
-  const { protocol, port, comment, chain } = entry;
-  return { protocol, port, comment, target: chain };
-}
-
-function admission(compiled: Pick<CompiledRoute, 'healthCheck'> | undefined): PortRule | undefined {
-  if (compiled?.healthCheck === undefined) return undefined;
-  return { protocol: 'TCP', ...compiled.healthCheck, target: 'ACCEPT' };
 }
 
 /** A jump as kube-proxy and Portwide write it; with another condition it is somebody else's. */

@@ -1,3 +1,4 @@
+/** Reads what `iptables-save` prints. */
 import { isOwnChain, type Table } from './chains.ts';
 import { type SavedTable, TABLES } from './ruleset.ts';
 

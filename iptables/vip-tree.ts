@@ -12,12 +12,10 @@
  */
 import { lastByte } from '../api/addresses.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
-import { PROTOCOLS } from '../api/objects.ts';
+import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import { PROXY_FIREWALL, SERVICES, type Table, TREE_PREFIX } from './chains.ts';
-import { type CompileOptions, DEPTH, type VipEntry, verdictTarget } from './compile.ts';
+import { DEPTH, type VipEntry } from './compile.ts';
 import { host, type RuleSpec, ruleText } from './rule.ts';
-
-type TreeOptions = Pick<CompileOptions, 'family' | 'resetsTcp'>;
 
 /** A chain to write, or to remove when it has no rules. */
 export interface TreeChain {
@@ -40,7 +38,7 @@ interface Tree {
   /** Of the names of its chains. */
   readonly prefix: string;
   /** What an entry does in this tree; undefined: nothing. */
-  target(entry: VipEntry, options: TreeOptions): string | undefined;
+  target(entry: VipEntry): string | undefined;
   /** Target that keeps a packet of an entry from the wider entries of its VIP. */
   readonly stop: string;
   /** Table filter only holds exceptions: there the root jumps to the leaves, without branches. */
@@ -61,7 +59,7 @@ const TREES: readonly Tree[] = [
     table: 'filter',
     root: SERVICES,
     prefix: TREE_PREFIX.vips,
-    target: ({ verdict }, options) => verdict && verdictTarget(verdict, options),
+    target: ({ verdict }) => verdict,
     stop: 'RETURN',
     branches: false,
   },
@@ -77,15 +75,15 @@ const TREES: readonly Tree[] = [
 
 /** The three trees over VIPs of one family: translation, rejects, source ranges. */
 export class VipTrees {
-  readonly #options: TreeOptions;
+  readonly #family: IpFamily;
   /** Last byte of the address -> VIP and owner -> entries. */
   readonly #leaves = new Map<number, Map<string, readonly VipEntry[]>>();
   readonly #touched = new Set<number>();
   /** Leaf chains that have rules, by tree root and table; what the branches jump to. */
   readonly #filled = new Map<Tree, Set<number>>(TREES.map((tree) => [tree, new Set()]));
 
-  constructor(options: TreeOptions) {
-    this.#options = options;
+  constructor(family: IpFamily) {
+    this.#family = family;
   }
 
   /** Replaces the entries of one owner (a Route). */
@@ -138,7 +136,7 @@ export class VipTrees {
     const entries = [...(this.#leaves.get(byte)?.values() ?? [])].flat();
     const vips = Map.groupBy(entries, ({ vip }) => vip);
     for (const [, ofVip] of [...vips].sort(([a], [b]) => compareText(a, b))) {
-      for (const rule of vipRules(tree, this.#options, ofVip)) {
+      for (const rule of vipRules(tree, this.#family, ofVip)) {
         rules.push(ruleText(name, rule));
       }
     }
@@ -150,7 +148,7 @@ export class VipTrees {
     const rules = [];
     for (let high = 0; high < 16; high++) {
       if (!filled.has(high * 16 + low)) continue;
-      const destination = { value: maskedByte(this.#options.family, high * 16, 0xf0) };
+      const destination = { value: maskedByte(this.#family, high * 16, 0xf0) };
       rules.push(ruleText(name, { destination, target: leafName(tree, high * 16 + low) }));
     }
     return { table: tree.table, name, depth: DEPTH.branch, rules };
@@ -164,7 +162,7 @@ export class VipTrees {
       .sort((a, b) => a - b)
       .map((value) =>
         ruleText(tree.root, {
-          destination: { value: maskedByte(this.#options.family, value, mask) },
+          destination: { value: maskedByte(this.#family, value, mask) },
           target: name(tree, value),
         }),
       );
@@ -176,14 +174,14 @@ export class VipTrees {
  * here still hides wider ones: it gets a stop where one of those would act. In nat that is also so
  * where the entry's chain may come back without having translated.
  */
-function vipRules(tree: Tree, options: TreeOptions, entries: readonly VipEntry[]): RuleSpec[] {
+function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): RuleSpec[] {
   const rules: RuleSpec[] = [];
   const hasWide = entries.some(isWide);
   let widerActs = tree.table === 'nat' && hasWide;
   for (const entry of entries.toSorted(byPrecedence).reverse()) {
-    const target = tree.target(entry, options);
+    const target = tree.target(entry);
     const match = {
-      destination: host(entry.vip, options.family),
+      destination: host(entry.vip, family),
       protocol: entry.ports?.protocol,
       ports: entry.ports,
       comment: entry.comment,
@@ -228,7 +226,7 @@ function leafName(tree: Tree, byte: number): string {
 }
 
 /** `0.0.0.5/0.0.0.15`: matches addresses by bits of their last byte. */
-function maskedByte(family: CompileOptions['family'], value: number, mask: number): string {
+function maskedByte(family: IpFamily, value: number, mask: number): string {
   return family === 'IPv4'
     ? `0.0.0.${value}/0.0.0.${mask}`
     : `::${value === 0 ? '' : value.toString(16)}/::${mask.toString(16)}`;

@@ -1,3 +1,4 @@
+/** Brings a ruleset into the kernel, and finds out what the kernel lacks. */
 import { ProgramTimeoutError } from '../process/run-program.ts';
 import { isOwnChain } from './chains.ts';
 import type { InputPlace, Iptables } from './commands.ts';

@@ -1,3 +1,4 @@
+/** Mode ipvs: this folder renders TrafficPlans as IPVS services, ipsets, addresses and rules, and applies them. */
 import { cidrContains } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
@@ -8,7 +9,9 @@ import { EINVAL } from '../netlink/core/error.ts';
 import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
-import { Slices } from '../sync/time-slice.ts';
+import { SerialQueue } from '../sync/serial-queue.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
+import { every, type Timers } from '../sync/timers.ts';
 import { compareWithKernel } from './compare.ts';
 import { Draining } from './draining.ts';
 import { type Item, itemKey, precedesDestinations, serviceOf, serviceText } from './items.ts';
@@ -39,6 +42,7 @@ export async function ipvsBackend(
   kernel: IpvsKernel,
   iptables: Iptables,
   options: IpvsOptions,
+  timers: Timers,
 ): Promise<Backend> {
   const recorded: SetEntry[] = [];
   await kernel.visitEntries('KUBE-MARKS', (entry) => recorded.push(entry));
@@ -47,7 +51,8 @@ export async function ipvsBackend(
     key.kind === 'mark' && !own.has(key.mark) ? [key.mark] : [],
   );
   const known = recorded.map(({ comment = '', mark = 0 }) => [comment, mark] as const);
-  return new IpvsBackend(kernel, iptables, options, new Marks(options.markRange, known, foreign));
+  const marks = new Marks(options.markRange, known, foreign);
+  return new IpvsBackend(kernel, iptables, options, marks, timers);
 }
 
 class IpvsBackend implements Backend {
@@ -58,11 +63,14 @@ class IpvsBackend implements Backend {
   readonly #plan: IpvsPlan;
   readonly #writer: RulesetWriter;
   readonly #draining: Draining;
+  readonly #timers: Timers;
+  readonly #stopDraining: () => void;
   /** What the kernel will not do, and was warned of. */
   #hopeless: ReadonlySet<string> = new Set();
   /** What changes while everything is compared; it is written with the next sync. */
   #deferred: (() => void)[] | undefined;
-  #settling: NodeJS.Timeout | undefined;
+  #settling: unknown;
+  #isClosed = false;
   /** The last sync did all that it was to do. */
   #isApplied = false;
   /** Nothing was compared yet: what the kernel holds is of an earlier agent, or of kube-proxy. */
@@ -70,9 +78,15 @@ class IpvsBackend implements Backend {
   /** Of VIPs that no longer linger, what the kernel may still have. */
   #unbinding: readonly Item[] = [];
   /** One at a time: syncs and looks at what drains. */
-  #queue: Promise<unknown> = Promise.resolve();
+  readonly #queue = new SerialQueue();
 
-  constructor(kernel: IpvsKernel, iptables: Iptables, options: IpvsOptions, marks: Marks) {
+  constructor(
+    kernel: IpvsKernel,
+    iptables: Iptables,
+    options: IpvsOptions,
+    marks: Marks,
+    timers: Timers,
+  ) {
     this.family = kernel.family;
     this.#kernel = kernel;
     this.#options = options;
@@ -83,14 +97,19 @@ class IpvsBackend implements Backend {
       isWanted: (key) => this.#plan.wanted.has(key),
       lifeOf: (service, destination) => this.#plan.lifeOf(service, destination),
     });
-    setInterval(() => {
+    this.#timers = timers;
+    this.#stopDraining = every(timers, DRAIN_PERIOD, () => {
       const isIdle = this.#plan.lingering.size === 0 && this.#unbinding.length === 0;
-      if (this.#draining.isEmpty && isIdle) return;
-      this.#exclusive(() => this.#lookAt(() => this.#draining.lookAtAll())).catch(
-        (error: unknown) =>
-          options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
-      );
-    }, DRAIN_PERIOD).unref();
+      if (!this.#draining.isEmpty || !isIdle) void this.#lookNext(() => this.#draining.lookAtAll());
+    });
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#stopDraining();
+    this.#timers.clear(this.#settling);
+    await this.#queue.idle();
+    await this.#kernel.close();
   }
 
   setFacts(facts: NodeFacts): void {
@@ -112,7 +131,7 @@ class IpvsBackend implements Backend {
   }
 
   apply(full: boolean): Promise<ApplyReport> {
-    return this.#exclusive(async () => {
+    return this.#queue.run(async () => {
       this.#isApplied = false;
       const isFirst = this.#isFirst;
       const written = full ? await this.#applyFrozen() : await this.#applyChanges();
@@ -152,19 +171,24 @@ class IpvsBackend implements Backend {
 
   /** Looks again at what has just begun to drain. */
   #settleLater(): void {
-    if (this.#settling !== undefined || !this.#draining.isUnsettled) return;
-    this.#settling = setTimeout(() => {
+    if (this.#isClosed || this.#settling !== undefined || !this.#draining.isUnsettled) return;
+    this.#settling = this.#timers.set(() => {
       this.#settling = undefined;
-      this.#exclusive(() => this.#lookAt(() => this.#draining.settle()))
-        .catch((error: unknown) =>
-          this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`),
-        )
-        .finally(() => this.#settleLater());
-    }, SETTLE_TIME).unref();
+      void this.#lookNext(() => this.#draining.settle()).then(() => this.#settleLater());
+    }, SETTLE_TIME);
+  }
+
+  /** Looks when nothing else is under way. */
+  async #lookNext(look: () => Promise<void>): Promise<void> {
+    try {
+      await this.#queue.run(() => this.#lookAt(look));
+    } catch (error) {
+      this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`);
+    }
   }
 
   loss(): Promise<string | undefined> {
-    return this.#exclusive(async () => {
+    return this.#queue.run(async () => {
       // What is still to be written is not lost.
       const isSettled = !this.#plan.wanted.hasChanges;
       const hasEntries = (set: SetName) => isSettled && this.#plan.wanted.countOf(set) > 0;
@@ -188,12 +212,6 @@ class IpvsBackend implements Backend {
     };
   }
 
-  #exclusive<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#queue.then(work);
-    this.#queue = result.catch(() => undefined);
-    return result;
-  }
-
   async #applyChanges(): Promise<number> {
     const differences = this.#plan.wanted.takeChanges();
     const adds = differences.flatMap(({ after }) => (after === undefined ? [] : [after]));
@@ -214,11 +232,11 @@ class IpvsBackend implements Backend {
     try {
       return await this.#applyAll();
     } finally {
-      const slices = new Slices();
+      const slice = new TimeSlice();
       // More may come between the turns.
       for (const change of deferred) {
         change();
-        if (slices.isOver()) await slices.turn();
+        if (slice.isOver()) await slice.yield();
       }
       this.#deferred = undefined;
     }

@@ -1,7 +1,8 @@
+/** Compares the kernel with what is wanted. */
 import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs/ipvs.ts';
 import type { BoundAddress } from '../netlink/route/links.ts';
-import { Slices } from '../sync/time-slice.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
 import {
   destinationText,
   type Item,
@@ -43,11 +44,11 @@ export async function compareWithKernel(
   bounds: Bounds,
 ): Promise<{ adds: Item[]; removes: Item[] }> {
   const state = await readKernel(kernel, wanted, bounds);
-  const slices = new Slices();
+  const slice = new TimeSlice();
   const adds: Item[] = [];
   for (const item of wanted.items()) {
     if (!isThere(item, state)) adds.push(item);
-    if (slices.isOver()) await slices.turn();
+    if (slice.isOver()) await slice.yield();
   }
   const removes: Item[] = [];
   const removeUnlessWanted = (item: Item) => {
@@ -57,15 +58,15 @@ export async function compareWithKernel(
   };
   for (const { item } of state.entries.values()) {
     removeUnlessWanted(item);
-    if (slices.isOver()) await slices.turn();
+    if (slice.isOver()) await slice.yield();
   }
   for (const item of state.ports.items()) {
     removes.push(...wanted.unwanted(item));
-    if (slices.isOver()) await slices.turn();
+    if (slice.isOver()) await slice.yield();
   }
   for (const { service, state: destination } of state.destinations.values()) {
     removeUnlessWanted({ kind: 'destination', service: service.key, destination });
-    if (slices.isOver()) await slices.turn();
+    if (slice.isOver()) await slice.yield();
   }
   for (const { key, ...config } of state.services.values()) {
     removeUnlessWanted({ kind: 'service', service: key, config });
@@ -81,7 +82,7 @@ async function readKernel(
   wanted: Wanted,
   bounds: Bounds,
 ): Promise<KernelState> {
-  const slices = new Slices();
+  const slice = new TimeSlice();
   const entries = new Map<string, { item: Item; entry: SetEntry }>();
   const ports = new KernelPorts();
   for (const set of SET_NAMES) {
@@ -106,7 +107,7 @@ async function readKernel(
     for (const state of await kernel.destinations(key)) {
       destinations.set(destinationText(key, state), { service, state });
     }
-    if (slices.isOver()) await slices.turn();
+    if (slice.isOver()) await slice.yield();
   }
   const bound = await kernel.addresses();
   const addresses = new Map(bound.map((each) => [each.address, each]));

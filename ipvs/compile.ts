@@ -1,5 +1,5 @@
 /**
- * One Route to what the kernel must hold for it. What a packet to a VIP does on its way in (from
+ * One TrafficPlan to what the kernel must hold for it. What a packet to a VIP does on its way in (from
  * a process of the node: the same, in OUTPUT instead of PREROUTING):
  *
  *   mangle PREROUTING ─ all-ports: the Service's mark, out of an ipset ─ drops by policy
@@ -16,11 +16,18 @@
  */
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, Protocol } from '../api/objects.ts';
+import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
-import { type Route, vipsOf } from '../services/route.ts';
-import { rangesCoverNode } from '../services/served-ports.ts';
+import type { Match } from '../services/route.ts';
+import type {
+  EndpointSet,
+  NodePortPlan,
+  Serving,
+  TrafficPlan,
+  Treatment,
+} from '../traffic/plan.ts';
 import type { Item } from './items.ts';
 import type { VerdictMarks } from './marks.ts';
 import type { SetName } from './sets.ts';
@@ -40,250 +47,223 @@ export interface CompileOptions {
   markOf(owner: string): number | undefined;
 }
 
-/** Which endpoints a mark leads to. */
-type Side = 'cluster' | 'local';
-
 /** Who a mark belongs to, as `portwide ipvs marks` prints it. */
-export function markOwner(route: Route, side: Side): string {
-  const { match, name } = route;
-  return match.kind === 'port' ? `${name} ${match.protocol} ${side}` : `${name} ${side}`;
+export function markOwner({ match, name }: TrafficPlan, set: EndpointSet): string {
+  return match.kind === 'port' ? `${name} ${match.protocol} ${set}` : `${name} ${set}`;
 }
 
-/** The owners of the marks that a Route needs. */
-export function markOwners(route: Route): string[] {
-  return sidesOf(route).map((side) => markOwner(route, side));
+/** The owners of the marks that a plan needs. */
+export function markOwners(plan: TrafficPlan): string[] {
+  return markedSets(plan).map((set) => markOwner(plan, set));
 }
 
-function sidesOf(route: Route): Side[] {
-  const isExternal = route.loadBalancerIPs.length + route.externalIPs.length > 0;
-  if (route.match.kind === 'port') return needsInside(route) ? ['cluster'] : [];
-  const sides = new Set<Side>();
-  if (route.clusterIP !== undefined) sides.add(route.internalLocal ? 'local' : 'cluster');
-  if (isExternal) sides.add('cluster');
-  if (isExternal && route.externalLocal) sides.add('local');
-  return [...sides];
+/** All-ports plans have a mark for each endpoint set that some client gets. */
+function markedSets(plan: TrafficPlan): EndpointSet[] {
+  if (plan.match.kind === 'port') return isServedApart(plan) ? ['cluster'] : [];
+  const sets = plan.vips.flatMap(({ treatment: { inside, others } }) =>
+    inside === undefined ? [others.set] : [inside.set, others.set],
+  );
+  return [...new Set(sets)];
 }
 
-/** Clients inside reach other endpoints than those outside (externalTrafficPolicy Local). */
-function needsInside(route: Route): boolean {
-  const isExternal =
-    route.loadBalancerIPs.length + route.externalIPs.length > 0 || route.nodePort > 0;
-  if (!isExternal || !route.externalLocal || route.clusterEndpoints.length === 0) return false;
-  return !isDeepStrictEqual(route.clusterEndpoints, route.localEndpoints);
+/** Whether clients inside reach other endpoints than those outside. */
+function isServedApart({ external }: TrafficPlan): boolean {
+  const inside = external?.inside?.endpoints ?? [];
+  return inside.length > 0 && !isDeepStrictEqual(inside, external?.others.endpoints);
 }
 
-/** Compiles one Route; equal Routes and options give equal items. */
-export function compileRoute(route: Route, options: CompileOptions): Item[] {
-  const items: Item[] = [];
-  const add: Add = (set, entry) => items.push({ kind: 'entry', set, entry });
-  for (const vip of vipsOf(route)) {
-    if (options.nodeAddresses.includes(vip)) continue;
-    add('KUBE-IPVS-IPS', { ip: vip });
-    items.push({ kind: 'address', address: vip });
-  }
-  items.push(...healthCheckItems(route));
-  if (route.match.kind === 'port') compileListed(route, route.match, options, items, add);
-  else compileAllPorts(route, options, items, add);
-  return items;
-}
-
-/** What lets health checks of load balancers reach the node, on its own addresses and on the VIPs. */
-export function healthCheckItems(route: Route): Item[] {
-  const port = route.healthCheckNodePort;
-  if (port === 0) return [];
+/** Compiles one plan; equal plans and options give equal items. */
+export function compilePlan(plan: TrafficPlan, options: CompileOptions): Item[] {
+  const { match, vips } = plan;
+  const bound = vips.filter(({ vip }) => !options.nodeAddresses.includes(vip));
   return [
-    { kind: 'entry', set: 'KUBE-HEALTH-CHECK-NODE-PORT', entry: { port } },
-    ...route.loadBalancerIPs.map(
-      (ip): Item => ({
-        kind: 'entry',
-        set: 'KUBE-HEALTH-CHECK-VIP',
-        entry: { ip, protocol: 'TCP', port },
-      }),
-    ),
+    ...bound.flatMap(({ vip }): Item[] => [
+      entry('KUBE-IPVS-IPS', { ip: vip }),
+      { kind: 'address', address: vip },
+    ]),
+    ...healthCheckItems(plan),
+    ...(match.kind === 'port'
+      ? listedItems(plan, match, options)
+      : allPortsItems(plan, match, options)),
   ];
 }
 
-type Add = (set: SetName, entry: SetEntry) => void;
+/** What lets health checks of load balancers reach the node, on its own addresses and on the VIPs. */
+export function healthCheckItems({ healthCheckNodePort: port, vips }: TrafficPlan): Item[] {
+  if (port === 0) return [];
+  const balanced = vips.filter(({ kind }) => kind === 'loadbalancer IP');
+  return [
+    entry('KUBE-HEALTH-CHECK-NODE-PORT', { port }),
+    ...balanced.map(({ vip: ip }) => entry('KUBE-HEALTH-CHECK-VIP', { ip, protocol: 'TCP', port })),
+  ];
+}
 
-function compileListed(
-  route: Route,
-  { protocol, port }: { readonly protocol: Protocol; readonly port: number },
+function entry(set: SetName, fields: SetEntry): Item {
+  return { kind: 'entry', set, entry: fields };
+}
+
+type ListedPort = Required<Pick<SetEntry, 'ip' | 'port'>> & { readonly protocol: Protocol };
+
+function* listedItems(
+  plan: TrafficPlan,
+  { protocol, port }: Extract<Match, { kind: 'port' }>,
   options: CompileOptions,
-  items: Item[],
-  add: Add,
-): void {
-  const { clusterEndpoints, localEndpoints, hasEndpointsAnywhere } = route;
-  const serve = (address: string, number: number, endpoints: readonly Endpoint[]) => {
-    const service = {
-      kind: 'address',
-      family: route.family,
-      protocol,
-      address,
-      port: number,
-    } as const;
-    pushService(items, route, service, endpoints, options);
+): Iterable<Item> {
+  const { family, affinitySeconds, endpoints, nodePort } = plan;
+  const owner = markOwner(plan, 'cluster');
+  const insideMark = isServedApart(plan) ? options.markOf(owner) : undefined;
+  const serve = (at: ListedPort, { others }: Treatment) => {
+    const key = { family, protocol, address: at.ip, port: at.port };
+    return serviceItems({ kind: 'address', ...key }, affinitySeconds, others.endpoints, options);
   };
-
-  if (route.clusterIP !== undefined) {
-    const endpoints = route.internalLocal ? localEndpoints : clusterEndpoints;
-    const at = { ip: route.clusterIP, protocol, port };
-    serve(route.clusterIP, port, endpoints);
-    add('KUBE-CLUSTER-IP', at);
-    if (endpoints.length === 0 && hasEndpointsAnywhere) add('KUBE-DROP', at);
+  function* markOrDrop(at: ListedPort, { inside, verdict }: Treatment): Iterable<Item> {
+    const skbMark = inside && insideMark;
+    if (skbMark !== undefined) {
+      yield entry('KUBE-MARKS', { ip: at.ip, mark: skbMark, comment: owner });
+      yield entry('KUBE-INSIDE-PORTS', { ...at, skbMark });
+    }
+    if (verdict !== 'drop') return;
+    yield entry(skbMark === undefined ? 'KUBE-DROP' : 'KUBE-DROP-OUTSIDE', at);
   }
 
-  const outside = route.externalLocal ? localEndpoints : clusterEndpoints;
-  const insideMark = needsInside(route) ? options.markOf(markOwner(route, 'cluster')) : undefined;
-  const serveOutside = (at: { ip: string; protocol: Protocol; port: number }) => {
-    serve(at.ip, at.port, outside);
-    if (insideMark !== undefined) {
-      add('KUBE-MARKS', { ip: at.ip, mark: insideMark, comment: markOwner(route, 'cluster') });
-      add('KUBE-INSIDE-PORTS', { ...at, skbMark: insideMark });
-    }
-    if (outside.length === 0 && hasEndpointsAnywhere) {
-      add(insideMark === undefined ? 'KUBE-DROP' : 'KUBE-DROP-OUTSIDE', at);
-    }
-  };
+  for (const { vip: ip, kind, treatment } of plan.vips) {
+    if (kind !== 'cluster IP') continue;
+    const at = { ip, protocol, port };
+    yield* serve(at, treatment);
+    yield entry('KUBE-CLUSTER-IP', at);
+    yield* markOrDrop(at, treatment);
+  }
   if (insideMark !== undefined) {
-    const service = { kind: 'mark', family: route.family, mark: insideMark } as const;
     // To a persistent service of a mark IPVS keeps the packet's port, whatever the destination's
     // (ip_vs_sched_persist): the right port is worth more than the same endpoint.
-    const isMapped = clusterEndpoints.some((endpoint) => (endpoint.port ?? port) !== port);
-    const affinitySeconds = isMapped ? 0 : route.affinitySeconds;
-    pushService(items, { affinitySeconds }, service, clusterEndpoints, options);
+    const isMapped = endpoints.cluster.some((endpoint) => (endpoint.port ?? port) !== port);
+    const service = { kind: 'mark', family, mark: insideMark } as const;
+    yield* serviceItems(service, isMapped ? 0 : affinitySeconds, endpoints.cluster, options);
   }
-  for (const ip of route.externalIPs) {
-    serveOutside({ ip, protocol, port });
-    add(route.externalLocal ? 'KUBE-EXTERNAL-IP-LOCAL' : 'KUBE-EXTERNAL-IP', {
-      ip,
-      protocol,
-      port,
-    });
-  }
-  for (const ip of route.loadBalancerIPs) {
+  for (const { vip: ip, kind, treatment, sources } of plan.vips) {
+    if (kind === 'cluster IP') continue;
     const at = { ip, protocol, port };
-    serveOutside(at);
-    add('KUBE-LOAD-BALANCER', at);
-    if (route.externalLocal) add('KUBE-LOAD-BALANCER-LOCAL', at);
-    if (isFirewalled(route)) add('KUBE-LOAD-BALANCER-FW', at);
-  }
-  pushPortSources(route, { protocol, port }, options, add);
-  if (route.nodePort > 0) {
-    for (const set of nodePortSets(route, protocol)) {
-      if (protocol !== 'SCTP') add(set, { port: route.nodePort });
+    const isLocal = treatment.inside !== undefined;
+    yield* serve(at, treatment);
+    yield* markOrDrop(at, treatment);
+    if (kind === 'external IP') {
+      yield entry(isLocal ? 'KUBE-EXTERNAL-IP-LOCAL' : 'KUBE-EXTERNAL-IP', at);
+    } else {
+      yield entry('KUBE-LOAD-BALANCER', at);
+      if (isLocal) yield entry('KUBE-LOAD-BALANCER-LOCAL', at);
+      if (sources !== undefined) yield entry('KUBE-LOAD-BALANCER-FW', at);
     }
+  }
+  for (const [ip, source] of allowedSources(plan)) {
+    // A single address is in kube-proxy's other set.
+    const end = source.includes('/') ? 'CIDR' : 'IP';
+    yield entry(`KUBE-LOAD-BALANCER-SOURCE-${end}`, { ip, protocol, port, ip2: source });
+  }
+  if (nodePort !== undefined) {
+    const sets = nodePortSets(nodePort);
+    for (const set of sets) if (protocol !== 'SCTP') yield entry(set, { port: nodePort.port });
     for (const ip of options.nodePortAddresses) {
-      const at = { ip, protocol, port: route.nodePort };
-      if (options.isVip(ip, protocol, route.nodePort)) continue;
-      serveOutside(at);
-      if (protocol !== 'SCTP') continue;
-      for (const set of nodePortSets(route, protocol)) add(set, at);
+      const at = { ip, protocol, port: nodePort.port };
+      if (options.isVip(ip, protocol, nodePort.port)) continue;
+      yield* serve(at, nodePort.treatment);
+      yield* markOrDrop(at, nodePort.treatment);
+      for (const set of sets) if (protocol === 'SCTP') yield entry(set, at);
     }
   }
-  for (const { address, port: target = port } of allEndpoints(route)) {
-    add('KUBE-LOOP-BACK', { ip: address, protocol, port: target, ip2: address });
+  for (const { address, port: target = port } of [...endpoints.cluster, ...endpoints.local]) {
+    yield entry('KUBE-LOOP-BACK', { ip: address, protocol, port: target, ip2: address });
   }
 }
 
-function nodePortSets(route: Route, protocol: Protocol): SetName[] {
+function nodePortSets({ protocol, treatment }: NodePortPlan): SetName[] {
   const end = protocol === 'SCTP' ? 'SCTP-HASH' : protocol;
   const all: SetName = `KUBE-NODE-PORT-${end}`;
-  return route.externalLocal ? [all, `KUBE-NODE-PORT-LOCAL-${end}`] : [all];
+  return treatment.inside === undefined ? [all] : [all, `KUBE-NODE-PORT-LOCAL-${end}`];
 }
 
-function compileAllPorts(route: Route, options: CompileOptions, items: Item[], add: Add): void {
-  const { match } = route;
-  const endpointsOf = (side: Side) =>
-    side === 'local' ? route.localEndpoints : route.clusterEndpoints;
-  const addMarks = (ip: string, skbMark: number, all: SetName, ranges: SetName) => {
-    if (match.kind === 'all') add(all, { ip, skbMark });
-    if (match.kind !== 'ranges') return;
-    for (const { protocol, from, to } of match.ranges) {
-      add(ranges, { ip, protocol, ...portsOf(from, to), skbMark });
-    }
-  };
-  for (const ip of vipsOf(route)) add('KUBE-ALL-PORTS-IPS', { ip });
-  const marks = new Map<Side, number>();
-  for (const side of sidesOf(route)) {
-    const mark = options.markOf(markOwner(route, side));
-    if (mark !== undefined) marks.set(side, mark);
+const ALL_PORTS_SETS = {
+  all: {
+    others: 'KUBE-ALL-PORTS',
+    inside: 'KUBE-INSIDE-ALL-PORTS',
+    restricted: 'KUBE-ALL-PORTS-FW',
+    sources: 'KUBE-ALL-PORTS-SOURCE',
+  },
+  ranges: {
+    others: 'KUBE-PORT-RANGES',
+    inside: 'KUBE-INSIDE-PORT-RANGES',
+    restricted: 'KUBE-PORT-RANGES-FW',
+    sources: 'KUBE-PORT-RANGES-SOURCE',
+  },
+} as const satisfies Readonly<Record<string, Readonly<Record<string, SetName>>>>;
+
+function* allPortsItems(
+  plan: TrafficPlan,
+  match: Exclude<Match, { kind: 'port' }>,
+  options: CompileOptions,
+): Iterable<Item> {
+  const { family, affinitySeconds, endpoints, vips } = plan;
+  const { verdicts } = options;
+  const names = ALL_PORTS_SETS[match.kind];
+  const ports = match.kind === 'all' ? [{}] : match.ranges.map(rangeEntry);
+  const marking = (set: SetName, ip: string, skbMark: number) =>
+    ports.map((each) => entry(set, { ip, ...each, skbMark }));
+  for (const { vip } of vips) yield entry('KUBE-ALL-PORTS-IPS', { ip: vip });
+  const marks = new Map<EndpointSet, number>();
+  for (const set of markedSets(plan)) {
+    const mark = options.markOf(markOwner(plan, set));
+    if (mark !== undefined) marks.set(set, mark);
   }
-  if (marks.size < sidesOf(route).length) {
-    for (const ip of vipsOf(route)) {
-      addMarks(ip, options.verdicts.reject, 'KUBE-ALL-PORTS', 'KUBE-PORT-RANGES');
-    }
+  if (marks.size < markedSets(plan).length) {
+    for (const { vip } of vips) yield* marking(names.others, vip, verdicts.reject);
     return;
   }
-  for (const [side, mark] of marks) {
-    const service = { kind: 'mark', family: route.family, mark } as const;
-    pushService(items, route, service, endpointsOf(side), options);
+  for (const [set, mark] of marks) {
+    yield* serviceItems({ kind: 'mark', family, mark }, affinitySeconds, endpoints[set], options);
   }
-  const markOf = (side: Side) => marks.get(side) ?? options.verdicts.reject;
-  /** What packets that the policy leads to this side are marked with. */
-  const verdictMark = (side: Side) => {
-    if (endpointsOf(side).length > 0) return markOf(side);
-    return route.hasEndpointsAnywhere ? options.verdicts.drop : options.verdicts.reject;
-  };
-  const own = (ip: string, side: Side) => {
-    const mark = markOf(side);
-    add('KUBE-MARKS', { ip, mark, comment: markOwner(route, side) });
-    return { ip, mark };
-  };
+  const markOf = (set: EndpointSet) => marks.get(set) ?? verdicts.reject;
 
-  if (route.clusterIP !== undefined) {
-    const ip = route.clusterIP;
-    const side = route.internalLocal ? 'local' : 'cluster';
-    addMarks(ip, verdictMark(side), 'KUBE-ALL-PORTS', 'KUBE-PORT-RANGES');
-    add('KUBE-CLUSTER-IP-MARK', own(ip, side));
-  }
-  const fw = match.kind === 'all' ? 'KUBE-ALL-PORTS-FW' : 'KUBE-PORT-RANGES-FW';
-  for (const ip of route.loadBalancerIPs) {
-    addMarks(
-      ip,
-      verdictMark(route.externalLocal ? 'local' : 'cluster'),
-      'KUBE-ALL-PORTS',
-      'KUBE-PORT-RANGES',
-    );
-    const sides: Side[] = route.externalLocal ? ['local', 'cluster'] : ['cluster'];
-    const owned = sides.map((side) => own(ip, side));
-    if (route.externalLocal) {
-      const isServed = route.clusterEndpoints.length > 0;
-      const mark = verdictMark(isServed ? 'cluster' : 'local');
-      addMarks(ip, mark, 'KUBE-INSIDE-ALL-PORTS', 'KUBE-INSIDE-PORT-RANGES');
+  for (const { vip: ip, kind, treatment, sources } of vips) {
+    const { inside, others, verdict = 'reject' } = treatment;
+    const markFor = (serving: Serving) =>
+      serving.endpoints.length > 0 ? markOf(serving.set) : verdicts[verdict];
+    yield* marking(names.others, ip, markFor(others));
+    const owned = [others, ...(inside === undefined ? [] : [inside])].map(({ set }) => set);
+    const onVip = owned.map((set) => ({ ip, mark: markOf(set) }));
+    for (const set of owned) {
+      yield entry('KUBE-MARKS', { ip, mark: markOf(set), comment: markOwner(plan, set) });
+    }
+    if (inside !== undefined) {
+      yield* marking(names.inside, ip, markFor(inside.endpoints.length > 0 ? inside : others));
     } else {
-      for (const each of owned) add('KUBE-LOAD-BALANCER-MARK', each);
+      const set = kind === 'cluster IP' ? 'KUBE-CLUSTER-IP-MARK' : 'KUBE-LOAD-BALANCER-MARK';
+      for (const each of onVip) yield entry(set, each);
     }
-    if (isFirewalled(route)) for (const each of owned) add(fw, each);
+    if (sources !== undefined) for (const each of onVip) yield entry(names.restricted, each);
   }
-  for (const [ip, source] of allowedSources(route, options)) {
-    const ip2 = asNet(source);
-    if (match.kind === 'all') add('KUBE-ALL-PORTS-SOURCE', { ip: asNet(ip), ip2 });
-    if (match.kind !== 'ranges') continue;
-    for (const { protocol, from, to } of match.ranges) {
-      add('KUBE-PORT-RANGES-SOURCE', { ip, protocol, ...portsOf(from, to), ip2 });
-    }
+  for (const [vip, source] of allowedSources(plan)) {
+    const ip = match.kind === 'all' ? asNet(vip) : vip;
+    for (const each of ports) yield entry(names.sources, { ip, ...each, ip2: asNet(source) });
   }
-  for (const { address } of allEndpoints(route)) {
-    add('KUBE-ALL-PORTS-LOOP-BACK', { ip: asNet(address), ip2: asNet(address) });
+  for (const { address } of [...endpoints.cluster, ...endpoints.local]) {
+    yield entry('KUBE-ALL-PORTS-LOOP-BACK', { ip: asNet(address), ip2: asNet(address) });
   }
 }
 
-function pushService(
-  items: Item[],
-  { affinitySeconds }: Pick<Route, 'affinitySeconds'>,
+function serviceItems(
   service: IpvsServiceKey,
+  persistenceSeconds: number,
   endpoints: readonly Endpoint[],
   { scheduler }: CompileOptions,
-): void {
-  const config = {
-    scheduler,
-    schedulerFlags: schedulerFlags(scheduler),
-    persistenceSeconds: affinitySeconds,
-  };
-  items.push({ kind: 'service', service, config });
-  for (const { address, port = 0 } of endpoints) {
-    items.push({ kind: 'destination', service, destination: { address, port } });
-  }
+): Item[] {
+  const config = { scheduler, schedulerFlags: schedulerFlags(scheduler), persistenceSeconds };
+  const destinations = endpoints.map(
+    ({ address, port = 0 }): Item => ({
+      kind: 'destination',
+      service,
+      destination: { address, port },
+    }),
+  );
+  return [{ kind: 'service', service, config }, ...destinations];
 }
 
 /**
@@ -295,49 +275,22 @@ function schedulerFlags(scheduler: string): number {
   return scheduler === 'mh' || scheduler === 'sh' ? 0x08 | 0x10 : 0;
 }
 
-/** Source ranges bind those whom some endpoint would serve; without one all are rejected alike. */
-function isFirewalled(route: Route): boolean {
-  const reachable = route.clusterEndpoints.length + route.localEndpoints.length > 0;
-  return route.sourceRanges !== undefined && route.loadBalancerIPs.length > 0 && reachable;
-}
-
-/** Pairs of a load balancer VIP and who may use it. */
-function allowedSources(route: Route, options: CompileOptions): [vip: string, source: string][] {
-  if (!isFirewalled(route)) return [];
-  const ranges = route.sourceRanges ?? [];
-  // The node, calling a VIP that it holds, has the VIP itself as its source.
-  const own = rangesCoverNode(ranges, options.nodeAddresses) ? route.loadBalancerIPs : [];
-  return route.loadBalancerIPs.flatMap((vip) =>
-    [...ranges, ...own].map((source): [string, string] => [vip, source]),
+/** Pairs of a VIP and who may use it: CIDRs and addresses. */
+function allowedSources({ vips }: TrafficPlan): [vip: string, source: string][] {
+  return vips.flatMap(({ vip, sources }) =>
+    [...(sources?.ranges ?? []), ...(sources?.ownVips ?? [])].map((source): [string, string] => [
+      vip,
+      source,
+    ]),
   );
 }
 
-function pushPortSources(
-  route: Route,
-  { protocol, port }: { protocol: Protocol; port: number },
-  options: CompileOptions,
-  add: Add,
-): void {
-  for (const [ip, source] of allowedSources(route, options)) {
-    // A single address is in kube-proxy's other set.
-    if (source.includes('/')) {
-      add('KUBE-LOAD-BALANCER-SOURCE-CIDR', { ip, protocol, port, ip2: source });
-    } else {
-      add('KUBE-LOAD-BALANCER-SOURCE-IP', { ip, protocol, port, ip2: source });
-    }
-  }
-}
-
-function portsOf(from: number, to: number): { port: number; portTo?: number } {
-  return from === to ? { port: from } : { port: from, portTo: to };
+function rangeEntry({ protocol, from, to }: PortRange): SetEntry {
+  return { protocol, port: from, ...(from === to ? {} : { portTo: to }) };
 }
 
 /** `hash:net` types list every entry as a CIDR. */
 function asNet(address: string): string {
   if (address.includes('/')) return address;
   return `${address}/${address.includes(':') ? 128 : 32}`;
-}
-
-function allEndpoints(route: Route): readonly Endpoint[] {
-  return [...route.clusterEndpoints, ...route.localEndpoints];
 }

@@ -32,7 +32,7 @@ import {
   findLink,
   listBoundAddresses,
 } from '../netlink/route/links.ts';
-import { Slices } from '../sync/time-slice.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
 
@@ -284,9 +284,9 @@ export class IpvsKernel {
     const table: IpvsChange[] = [];
     const sets: SetChange[] = [];
     const addresses: string[] = [];
-    const slices = new Slices();
+    const slice = new TimeSlice();
     for (const item of stage) {
-      if (slices.isOver()) await slices.turn();
+      if (slice.isOver()) await slice.yield();
       if (item.kind === 'address') addresses.push(item.address);
       else if (item.kind === 'entry') {
         const set = kernelName(item.set, this.family);
@@ -385,10 +385,10 @@ function tableChange(
 
 async function byStage(items: readonly Item[]): Promise<Item[][]> {
   const stages = Array.from({ length: STAGES }, (): Item[] => []);
-  const slices = new Slices();
+  const slice = new TimeSlice();
   for (const item of items) {
     stages[stageOf(item)]?.push(item);
-    if (slices.isOver()) await slices.turn();
+    if (slice.isOver()) await slice.yield();
   }
   return stages;
 }

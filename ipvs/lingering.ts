@@ -1,3 +1,4 @@
+/** VIPs that stay bound as long as connections to them last. */
 import type { ObjectKey } from '../api/objects.ts';
 import type { Item } from './items.ts';
 import type { Wanted } from './wanted.ts';

@@ -1,3 +1,4 @@
+/** Node ports that yield to the listed ports of VIPs. */
 import type { Protocol } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 

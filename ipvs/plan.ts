@@ -1,13 +1,15 @@
+/** What one family should have in mode ipvs, Route by Route. */
 import { isDeepStrictEqual } from 'node:util';
-import { isLinkLocal, isLoopback } from '../api/addresses.ts';
+import { isLinkLocal } from '../api/addresses.ts';
 import type { AllPortsBy } from '../config/mode-values.ts';
 import type { Endpoint } from '../endpoints/select.ts';
-import { type IptablesOptions, nodePortAddresses } from '../iptables/backend.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { type Route, vipsOf } from '../services/route.ts';
-import { type CompileOptions, compileRoute, healthCheckItems, markOwners } from './compile.ts';
+import { type NodePortOptions, namedNodePortAddresses } from '../traffic/options.ts';
+import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
+import { type CompileOptions, compilePlan, healthCheckItems, markOwners } from './compile.ts';
 import type { Life } from './draining.ts';
 import { type Item, serviceText } from './items.ts';
 import { LingeringVips } from './lingering.ts';
@@ -16,7 +18,7 @@ import { NodePortConflicts } from './node-port-conflicts.ts';
 import { ipvsStanding, type RuleOptions } from './rules.ts';
 import { Wanted } from './wanted.ts';
 
-export interface PlanOptions extends RuleOptions, Pick<IptablesOptions, 'nodePortSelection'> {
+export interface PlanOptions extends RuleOptions, NodePortOptions {
   readonly scheduler: string;
   /** Who serves all-ports Services (`--ipvs-all-ports`). */
   readonly allPorts: AllPortsBy;
@@ -70,7 +72,7 @@ export class IpvsPlan {
     for (const { route } of [...this.#routes.values()]) {
       const isConcerned =
         (portsMoved && route.nodePort > 0) ||
-        route.sourceRanges !== undefined ||
+        dependsOnNodeAddresses(route) ||
         vipsOf(route).some(moved);
       if (isConcerned) this.#replace(route.id, route);
     }
@@ -136,18 +138,14 @@ export class IpvsPlan {
   }
 
   #optionsFor(facts: NodeFacts): CompileOptions {
-    const { family, scheduler, markRange, nodePortSelection } = this.#options;
-    const selected = nodePortAddresses(
-      { nodePortSelection, family, localhostNodePorts: false },
-      facts,
-    );
-    const addresses = selected === 'all' ? facts.addresses : selected;
+    const { family, scheduler, markRange } = this.#options;
+    const addresses = namedNodePortAddresses(this.#options, facts);
     return {
       family,
       scheduler,
       nodeAddresses: facts.addresses,
       // IPVS lets no packet from a loopback address leave the host (crosses_local_route_boundary).
-      nodePortAddresses: addresses.filter((each) => !isLoopback(each) && !isLinkLocal(each)),
+      nodePortAddresses: addresses.filter((each) => !isLinkLocal(each)),
       verdicts: verdictMarks(markRange),
       isVip: (ip, protocol, port) => this.#nodePorts.isVip(ip, protocol, port),
       markOf: (owner) => this.#marks.take(owner),
@@ -174,9 +172,10 @@ export class IpvsPlan {
   }
 
   #compile(route: Route): RouteRecord {
-    if (this.#isByRules(route)) return { route, items: healthCheckItems(route), owners: [] };
-    const items = compileRoute(route, this.#compileOptions);
-    const owners = markOwners(route);
+    const plan = trafficPlan(route, allowsOwnVips(route, this.#facts.addresses));
+    if (this.#isByRules(route)) return { route, items: healthCheckItems(plan), owners: [] };
+    const items = compilePlan(plan, this.#compileOptions);
+    const owners = markOwners(plan);
     if (owners.every((owner) => this.#marks.take(owner) !== undefined)) {
       this.#waiting.delete(route.id);
       return { route, items, owners };

@@ -1,16 +1,12 @@
-/** Parts of this mode's rules: matches on its ipsets, on marks, and on who sends. */
-import type { IpFamily } from '../api/objects.ts';
+/** Parts of this mode's rules: matches on its ipsets and on marks. */
 import type { MarkRange } from '../config/mode-values.ts';
-import type { LocalDetector } from '../iptables/compile.ts';
 import { hex, type RuleSpec } from '../iptables/rule.ts';
+import type { TrafficOptions } from '../traffic/options.ts';
 import { kernelName, type SetName } from './sets.ts';
 
-export interface RuleOptions {
-  readonly family: IpFamily;
-  readonly masqueradeAll: boolean;
+export interface RuleOptions extends Omit<TrafficOptions, 'resetsTcp'> {
   /** Bit of the connection's mark, 0 to 31 (`--iptables-masquerade-bit`). */
   readonly masqueradeBit: number;
-  readonly localDetector: LocalDetector | undefined;
   readonly randomFully: boolean;
   readonly markRange: MarkRange;
 }
@@ -23,27 +19,18 @@ export const LISTED: readonly SetName[] = [
   'KUBE-EXTERNAL-IP-LOCAL',
 ];
 
-/** What goes to a listed port. */
-export function listed(options: RuleOptions, target: string): RuleSpec[] {
-  return LISTED.map((set) => ({ matches: [inSet(set, 'dst,dst', options)], target }));
-}
-
-export function fromPods(detector: LocalDetector, not: boolean) {
-  return detector.kind === 'cidr'
-    ? { source: { value: detector.cidr, not } }
-    : { inInterface: { value: detector.name, not } };
-}
-
-export function inSet(set: SetName, flags: string, { family }: RuleOptions): string {
-  return `-m set --match-set ${kernelName(set, family)} ${flags}`;
-}
-
-export function notInSet(set: SetName, flags: string, { family }: RuleOptions): string {
-  return `-m set ! --match-set ${kernelName(set, family)} ${flags}`;
-}
-
-export function mapMark(set: SetName, flags: string, { family }: RuleOptions): string {
-  return `SET --map-set ${kernelName(set, family)} ${flags} --map-mark`;
+/** Matches and targets that look packets up in sets: by destination and its port, unless other fields are named. */
+export function setMatches({ family }: RuleOptions) {
+  const text = (set: SetName, fields: string) => `${kernelName(set, family)} ${fields}`;
+  const inSet = (set: SetName, fields = 'dst,dst') => `-m set --match-set ${text(set, fields)}`;
+  return {
+    inSet,
+    notInSet: (set: SetName, fields = 'dst,dst') => `-m set ! --match-set ${text(set, fields)}`,
+    /** A rule for each set. */
+    inSets: (sets: readonly SetName[], target: string, fields?: string): RuleSpec[] =>
+      sets.map((set) => ({ matches: [inSet(set, fields)], target })),
+    mapMark: (set: SetName, fields = 'dst,dst') => `SET --map-set ${text(set, fields)} --map-mark`,
+  };
 }
 
 export function mark(value: number): string {

@@ -1,84 +1,89 @@
 /** Rules of table nat: which connections are masqueraded. IPVS translates, nat does not. */
-import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ } from '../iptables/chains.ts';
-import { addressType, type RuleSpec } from '../iptables/rule.ts';
-import {
-  bit,
-  fromPods,
-  inSet,
-  LISTED,
-  listed,
-  notInSet,
-  type RuleOptions,
-} from './rule-matches.ts';
+import { PROTOCOLS } from '../api/objects.ts';
+import { standingChain } from '../iptables/base-rules.ts';
+import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ, POSTROUTING } from '../iptables/chains.ts';
+import { DEPTH } from '../iptables/compile.ts';
+import { addressType, fromForeign, type RuleSpec } from '../iptables/rule.ts';
+import type { TreeChain } from '../iptables/vip-tree.ts';
+import { LOOPBACK } from '../services/node-port-addresses.ts';
+import { bit, LISTED, type RuleOptions, setMatches } from './rule-matches.ts';
 
+/** In PREROUTING and OUTPUT. */
 export function masquerades(options: RuleOptions): RuleSpec[] {
-  const { family, masqueradeAll, localDetector } = options;
-  const loopback = family === 'IPv4' ? '127.0.0.0/8' : '::1/128';
-  const outsiders = masqueradeAll
-    ? [{}]
-    : localDetector === undefined
-      ? []
-      : [fromPods(localDetector, true)];
+  const { inSet, notInSet, inSets } = setMatches(options);
   const toMasq = { target: MARK_MASQ };
+  const isFromNode = addressType('src', 'LOCAL');
   return [
-    { source: { value: loopback }, target: 'RETURN' },
+    { source: { value: LOOPBACK[options.family] }, target: 'RETURN' },
     {
-      matches: [
-        inSet('KUBE-HEALTH-CHECK-VIP', 'dst,dst', options),
-        // Listed by another Service on the VIP, it is served.
-        ...LISTED.map((set) => notInSet(set, 'dst,dst', options)),
-      ],
+      // Listed by another Service on the VIP, it is served.
+      matches: [inSet('KUBE-HEALTH-CHECK-VIP'), ...LISTED.map((set) => notInSet(set))],
       target: 'ACCEPT',
     },
     // A process of the node that calls a VIP has the VIP for its source, which leads nobody back.
-    {
-      matches: [inSet('KUBE-IPVS-IPS', 'src', options), inSet('KUBE-IPVS-IPS', 'dst', options)],
-      ...toMasq,
-    },
-    ...outsiders.flatMap((from) => [
+    { matches: [inSet('KUBE-IPVS-IPS', 'src'), inSet('KUBE-IPVS-IPS', 'dst')], ...toMasq },
+    ...fromForeign(options).flatMap((from) => [
       {
         ...from,
         comment: 'Kubernetes service cluster ip + port for masquerade purpose',
-        matches: [inSet('KUBE-CLUSTER-IP', 'dst,dst', options)],
+        matches: [inSet('KUBE-CLUSTER-IP')],
         ...toMasq,
       },
-      { ...from, matches: [inSet('KUBE-CLUSTER-IP-MARK', 'dst,dst', options)], ...toMasq },
+      { ...from, matches: [inSet('KUBE-CLUSTER-IP-MARK')], ...toMasq },
     ]),
     {
       comment: 'Kubernetes service external ip + port for masquerade and filter purpose',
-      matches: [inSet('KUBE-EXTERNAL-IP', 'dst,dst', options)],
+      matches: [inSet('KUBE-EXTERNAL-IP')],
       ...toMasq,
     },
     {
       comment: 'Kubernetes service lb portal',
-      matches: [inSet('KUBE-LOAD-BALANCER', 'dst,dst', options)],
+      matches: [inSet('KUBE-LOAD-BALANCER')],
       target: LOAD_BALANCER,
     },
-    { matches: [inSet('KUBE-LOAD-BALANCER-MARK', 'dst,dst', options)], ...toMasq },
+    { matches: [inSet('KUBE-LOAD-BALANCER-MARK')], ...toMasq },
     // For the node the policy Local does not hold, but its address leads no reply past it.
-    ...(['KUBE-EXTERNAL-IP-LOCAL', 'KUBE-ALL-PORTS-IPS'] as const).map((set) => ({
-      matches: [
-        addressType('src', 'LOCAL'),
-        inSet(set, set === 'KUBE-ALL-PORTS-IPS' ? 'dst' : 'dst,dst', options),
-      ],
-      ...toMasq,
-    })),
+    { matches: [isFromNode, inSet('KUBE-EXTERNAL-IP-LOCAL')], ...toMasq },
+    { matches: [isFromNode, inSet('KUBE-ALL-PORTS-IPS', 'dst')], ...toMasq },
     {
-      matches: [addressType('dst', 'LOCAL'), notInSet('KUBE-IPVS-IPS', 'dst', options)],
+      matches: [addressType('dst', 'LOCAL'), notInSet('KUBE-IPVS-IPS', 'dst')],
       target: IPVS_NODE_PORT,
     },
-    ...listed(options, 'ACCEPT'),
+    ...inSets(LISTED, 'ACCEPT'),
   ];
 }
 
-/** Nobody else translates what goes to a VIP, which is a local address to them (hostPorts). */
+/** Behind those: nobody else translates what goes to a VIP, which is a local address to them (hostPorts). */
 export function untranslated(options: RuleOptions): RuleSpec[] {
-  return [{ matches: [inSet('KUBE-IPVS-IPS', 'dst', options)], target: 'ACCEPT' }];
+  return setMatches(options).inSets(['KUBE-IPVS-IPS'], 'ACCEPT', 'dst');
 }
 
-export function loadBalancerMasquerades(options: RuleOptions): RuleSpec[] {
-  const local = inSet('KUBE-LOAD-BALANCER-LOCAL', 'dst,dst', options);
-  return [
+export function natChains(options: RuleOptions): TreeChain[] {
+  const { inSet } = setMatches(options);
+  const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>
+    standingChain('nat', name, rules, depth);
+  const local = inSet('KUBE-LOAD-BALANCER-LOCAL');
+  const nodePorts = PROTOCOLS.flatMap((protocol) => {
+    const [end, fields] =
+      protocol === 'SCTP' ? ['SCTP-HASH' as const, 'dst,dst'] : [protocol, 'dst'];
+    const comment = `Kubernetes nodeport ${protocol} port`;
+    const isLocal = inSet(`KUBE-NODE-PORT-LOCAL-${end}`, fields);
+    return [
+      {
+        protocol,
+        comment: `${comment} with externalTrafficPolicy=local`,
+        matches: ['-m addrtype ! --src-type LOCAL', isLocal],
+        target: 'RETURN',
+      },
+      {
+        protocol,
+        comment: `${comment} for masquerade purpose`,
+        matches: [inSet(`KUBE-NODE-PORT-${end}`, fields)],
+        target: MARK_MASQ,
+      },
+    ];
+  });
+  const loadBalancers = [
     { matches: [addressType('src', 'LOCAL'), local], target: MARK_MASQ },
     {
       comment: 'Kubernetes service load balancer ip + port with externalTrafficPolicy=local',
@@ -87,44 +92,23 @@ export function loadBalancerMasquerades(options: RuleOptions): RuleSpec[] {
     },
     { target: MARK_MASQ },
   ];
-}
-
-export function nodePortMasquerades(options: RuleOptions): RuleSpec[] {
-  return (['TCP', 'UDP', 'SCTP'] as const).flatMap((protocol) => {
-    const [end, flags] =
-      protocol === 'SCTP' ? ['SCTP-HASH' as const, 'dst,dst'] : [protocol, 'dst'];
-    const comment = (text: string) => `Kubernetes nodeport ${protocol} port ${text}`;
-    return [
-      {
-        protocol,
-        comment: comment('with externalTrafficPolicy=local'),
-        matches: [
-          '-m addrtype ! --src-type LOCAL',
-          inSet(`KUBE-NODE-PORT-LOCAL-${end}`, flags, options),
-        ],
-        target: 'RETURN',
-      },
-      {
-        protocol,
-        comment: comment('for masquerade purpose'),
-        matches: [inSet(`KUBE-NODE-PORT-${end}`, flags, options)],
-        target: MARK_MASQ,
-      },
-    ];
-  });
-}
-
-export function postrouting(options: RuleOptions): RuleSpec[] {
-  const masquerade = options.randomFully ? 'MASQUERADE --random-fully' : 'MASQUERADE';
   return [
-    // A pod that is sent back to itself must see the node as source, or it would answer itself.
-    {
-      comment: 'Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose',
-      matches: [inSet('KUBE-LOOP-BACK', 'dst,dst,src', options)],
-      target: 'MASQUERADE',
-    },
-    { matches: [inSet('KUBE-ALL-PORTS-LOOP-BACK', 'dst,src', options)], target: 'MASQUERADE' },
-    { matches: [`-m connmark ! --mark ${bit(options)}`], target: 'RETURN' },
-    { comment: 'kubernetes service traffic requiring SNAT', target: masquerade },
+    chain(LOAD_BALANCER, loadBalancers, DEPTH.branch),
+    chain(IPVS_NODE_PORT, nodePorts, DEPTH.branch),
+    chain(MARK_MASQ, [{ target: `CONNMARK --set-xmark ${bit(options)}` }], DEPTH.mark),
+    chain(POSTROUTING, [
+      // Hairpins, see `needsHairpin`.
+      {
+        comment: 'Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose',
+        matches: [inSet('KUBE-LOOP-BACK', 'dst,dst,src')],
+        target: 'MASQUERADE',
+      },
+      { matches: [inSet('KUBE-ALL-PORTS-LOOP-BACK', 'dst,src')], target: 'MASQUERADE' },
+      { matches: [`-m connmark ! --mark ${bit(options)}`], target: 'RETURN' },
+      {
+        comment: 'kubernetes service traffic requiring SNAT',
+        target: options.randomFully ? 'MASQUERADE --random-fully' : 'MASQUERADE',
+      },
+    ]),
   ];
 }

@@ -7,47 +7,24 @@
  * (conntrack), where it disturbs no mark of a packet and cannot masquerade a packet a second time
  * once it is encapsulated.
  */
-import { canaryRule, type SharedRule, type StandingRules } from '../iptables/base-rules.ts';
+import { canaries, type SharedRule, type StandingRules } from '../iptables/base-rules.ts';
 import {
   ALL_PORTS,
-  ALL_PORTS_FIREWALL,
   ALL_PORTS_INSIDE,
-  ALL_PORTS_MARK,
-  CANARY,
   FORWARD,
   IPVS_FILTER,
   IPVS_NODE_PORT,
   IPVS_OUT_FILTER,
-  LOAD_BALANCER,
-  MARK_MASQ,
-  PORT_RANGES_FIREWALL,
   POSTROUTING,
   PROXY_FIREWALL,
   SERVICES,
-  SOURCE_RANGES_FIREWALL,
   type Table,
 } from '../iptables/chains.ts';
-import { DEPTH } from '../iptables/compile.ts';
-import { ctstate, type RuleSpec, ruleText } from '../iptables/rule.ts';
-import type { TreeChain } from '../iptables/vip-tree.ts';
-import { bit, inSet, listed, type RuleOptions } from './rule-matches.ts';
-import { accessFilter, allPortsFilter, outputFilter } from './rules-filter.ts';
-import {
-  firewall,
-  markByVip,
-  markInside,
-  markOutside,
-  portSources,
-  rangeSources,
-  vipSources,
-} from './rules-mangle.ts';
-import {
-  loadBalancerMasquerades,
-  masquerades,
-  nodePortMasquerades,
-  postrouting,
-  untranslated,
-} from './rules-nat.ts';
+import { ctstate, ruleText } from '../iptables/rule.ts';
+import { LISTED, type RuleOptions, setMatches } from './rule-matches.ts';
+import { filterChains } from './rules-filter.ts';
+import { mangleChains } from './rules-mangle.ts';
+import { masquerades, natChains, untranslated } from './rules-nat.ts';
 
 export type { RuleOptions } from './rule-matches.ts';
 
@@ -57,79 +34,22 @@ export type { RuleOptions } from './rule-matches.ts';
  * between: behind what IPVS serves on a VIP that they share.
  */
 export function ipvsStanding(options: RuleOptions, allPortsByRules: boolean): StandingRules {
-  const texts = (chain: string, rules: readonly RuleSpec[]) =>
-    rules.map((rule) => ruleText(chain, rule));
   return {
-    chains: () => ipvsChains(options),
+    chains: () => [
+      ...canaries(),
+      ...mangleChains(options),
+      ...natChains(options),
+      ...filterChains(options),
+    ],
     root: (table, root) => {
       if (table === 'nat' && root === SERVICES) {
-        return {
-          before: texts(root, masquerades(options)),
-          after: texts(root, untranslated(options)),
-        };
+        return { before: masquerades(options), after: untranslated(options) };
       }
-      return { before: texts(root, listed(options, 'RETURN')), mayGo: !allPortsByRules };
+      const before = setMatches(options).inSets(LISTED, 'RETURN');
+      return { before, mayGo: !allPortsByRules };
     },
     shared: () => [...ipvsJumps(), ...(allPortsByRules ? verdictJumps() : [])],
   };
-}
-
-function ipvsChains(options: RuleOptions): TreeChain[] {
-  const chain = (table: Table, name: string, rules: readonly RuleSpec[], depth = DEPTH.root) => ({
-    table,
-    name,
-    depth,
-    rules: rules.map((rule) => ruleText(name, rule)),
-  });
-  return [
-    ...(['mangle', 'nat', 'filter'] as const).map((table) => ({
-      table,
-      name: CANARY,
-      depth: DEPTH.root,
-      rules: [canaryRule()],
-    })),
-    chain('mangle', ALL_PORTS, markOutside(options)),
-    chain('mangle', ALL_PORTS_INSIDE, markInside(options)),
-    chain('mangle', ALL_PORTS_MARK, markByVip(options), DEPTH.branch),
-    chain('mangle', PROXY_FIREWALL, firewall(options)),
-    chain('mangle', SOURCE_RANGES_FIREWALL, portSources(options), DEPTH.branch),
-    chain('mangle', PORT_RANGES_FIREWALL, rangeSources(options), DEPTH.branch),
-    chain('mangle', ALL_PORTS_FIREWALL, vipSources(options), DEPTH.branch),
-    chain('nat', LOAD_BALANCER, loadBalancerMasquerades(options), DEPTH.branch),
-    chain('nat', IPVS_NODE_PORT, nodePortMasquerades(options), DEPTH.branch),
-    chain('nat', MARK_MASQ, [{ target: `CONNMARK --set-xmark ${bit(options)}` }], DEPTH.mark),
-    chain('nat', POSTROUTING, postrouting(options)),
-    chain('filter', FORWARD, [
-      {
-        comment: 'kubernetes forwarding rules',
-        matches: [`-m connmark --mark ${bit(options)}`],
-        target: 'ACCEPT',
-      },
-      // While modes iptables and ipvs take over from each other, nat is still, or already, the iptables
-      // mode's, which marks packets.
-      {
-        comment: 'kubernetes forwarding rules',
-        matches: [`-m mark --mark ${bit(options)}`],
-        target: 'ACCEPT',
-      },
-      {
-        comment: 'kubernetes forwarding conntrack rule',
-        matches: [ctstate('RELATED,ESTABLISHED')],
-        target: 'ACCEPT',
-      },
-    ]),
-    chain('filter', IPVS_NODE_PORT, [
-      {
-        protocol: 'TCP',
-        comment: 'Kubernetes health check node port',
-        matches: [inSet('KUBE-HEALTH-CHECK-NODE-PORT', 'dst', options)],
-        target: 'ACCEPT',
-      },
-    ]),
-    chain('filter', IPVS_FILTER, accessFilter(options)),
-    chain('filter', IPVS_OUT_FILTER, outputFilter(options)),
-    chain('filter', ALL_PORTS, allPortsFilter(options), DEPTH.branch),
-  ];
 }
 
 function jump(table: Table, chain: string, target: string, text: string, onlyNew = false) {

@@ -1,3 +1,4 @@
+/** The items that are wanted, and how many Routes want each. */
 import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import { type EntryItem, type Item, itemKey, sameItem } from './items.ts';

@@ -1,6 +1,20 @@
 /** Which endpoint a connection to a node port on localhost goes to. */
-import type { LocalhostNodePort } from '../services/localhost-node-port.ts';
+import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { Target } from './forward.ts';
+
+/** A TCP node port as it is served on the loopback address in one family, for modes whose rules cannot (KEP-6032). */
+export interface LocalhostNodePort {
+  /** Of the Route. */
+  readonly id: string;
+  readonly serviceKey: ObjectKey;
+  readonly family: IpFamily;
+  /** 0: it is not to be served any more. */
+  readonly port: number;
+  /** Those of the external traffic policy. */
+  readonly endpoints: readonly { readonly address: string; readonly port: number }[];
+  /** Seconds; 0 for no session affinity. */
+  readonly affinitySeconds: number;
+}
 
 type Endpoints = Pick<LocalhostNodePort, 'endpoints' | 'affinitySeconds'>;
 

@@ -2,10 +2,9 @@
 import { createServer, type Socket } from 'node:net';
 import type { IpFamily } from '../api/objects.ts';
 import { RetryingServer } from '../process/retrying-server.ts';
-import type { LocalhostNodePort } from '../services/localhost-node-port.ts';
 import { loopbackAddress } from '../services/node-port-addresses.ts';
-import type { Timers } from '../sync/loop.ts';
-import { EndpointPicker } from './endpoint-picker.ts';
+import type { Timers } from '../sync/timers.ts';
+import { EndpointPicker, type LocalhostNodePort } from './endpoint-picker.ts';
 import { forward, SERVER_OPTIONS } from './forward.ts';
 
 export interface NodePortProxyOptions {

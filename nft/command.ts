@@ -1,3 +1,4 @@
+/** Runs nft: what declares tables, sets and chains is text for it. */
 import { ExecaError } from 'execa';
 import { ProgramTimeoutError, runProgram } from '../process/run-program.ts';
 
@@ -19,8 +20,6 @@ export class NftError extends Error {
 
 /** Runs scripts of nft, each of which is one transaction. */
 export interface NftCommand {
-  /** Of the last that ran: what it changes bears its number, in notifications. */
-  readonly processIds: ReadonlySet<number>;
   /** @throws NftError: nothing was changed; ProgramTimeoutError: perhaps all was. */
   run(script: string): Promise<void>;
   /**
@@ -33,14 +32,18 @@ export interface NftCommand {
 /** More than that many do not wait to be heard of. */
 const MAX_PROCESS_IDS = 16;
 
+const processIds = new Set<number>();
+/** Of the last that this process ran: notifications of what they changed bear these. */
+export const nftProcessIds: ReadonlySet<number> = processIds;
+
+function onStart(pid: number): void {
+  processIds.add(pid);
+  const [oldest = 0] = processIds;
+  if (processIds.size > MAX_PROCESS_IDS) processIds.delete(oldest);
+}
+
 /** @param timeout milliseconds, for tests. */
 export function nftCommand(timeout = TIMEOUT): NftCommand {
-  const processIds = new Set<number>();
-  const onStart = (pid: number) => {
-    processIds.add(pid);
-    const [oldest = 0] = processIds;
-    if (processIds.size > MAX_PROCESS_IDS) processIds.delete(oldest);
-  };
   const nft = async (options: readonly string[], input: string) => {
     try {
       await runProgram('nft', [...options, '-f', '-'], { input, timeout, onStart });
@@ -50,7 +53,6 @@ export function nftCommand(timeout = TIMEOUT): NftCommand {
     }
   };
   return {
-    processIds,
     run: (script) => nft([], script),
     check: (script) => nft(['--check'], script),
   };

@@ -1,4 +1,5 @@
 /**
+ * nft/ is what everybody shares who keeps tables of nf_tables: rules, elements, nft, the monitor, a fake.
  * What rules are made of, each part as nft writes it and as the kernel has it. The agent gives rules
  * to the kernel itself: nft 1.0.6 cannot add one that maps to address and port to a table that it
  * reads back ("conflicting protocols"), and dies of session affinity with IPv6. The text is for
@@ -35,8 +36,8 @@ import {
   verdict as verdictExpression,
 } from '../netlink/nftables/rule.ts';
 import type { NftVerdict } from '../netlink/nftables/types.ts';
-import { verdictText } from '../nftables/element.ts';
-import { cidrBounds } from '../nftables/keys.ts';
+import { verdictText } from './element.ts';
+import { cidrBounds } from './keys.ts';
 
 /** A part of a rule: a condition or a statement. */
 export interface Part {
@@ -77,8 +78,14 @@ const STATUS_DNAT = 32;
 /** Of the IP header. */
 const SOURCE_OFFSET: Readonly<Record<IpFamily, number>> = { IPv4: 12, IPv6: 8 };
 
+/** The name of a family in nft's rules. */
+export function nftFamily(family: IpFamily): 'ip' | 'ip6' {
+  return family === 'IPv4' ? 'ip' : 'ip6';
+}
+
 export function partsOf(family: IpFamily) {
-  const [ip, width] = family === 'IPv4' ? (['ip', 4] as const) : (['ip6', 16] as const);
+  const ip = nftFamily(family);
+  const width = family === 'IPv4' ? 4 : 16;
   const words = width / 4;
   const field = (text: string, registers: number, load: KeyField['load']): KeyField => ({
     text,

@@ -2,12 +2,14 @@
  * Session affinity is noted by packets, in maps from client and VIP to endpoint. Where an endpoint
  * goes, whatever leads clients to it has to be looked for there.
  */
+
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
-import { type Route, vipsOf } from '../services/route.ts';
-import type { Placed } from './compile.ts';
-import { endpointBytes, portKey } from './keys.ts';
+import { portKey } from '../nft/keys.ts';
+import { type TrafficPlan, type Treatment, trafficPlan } from '../traffic/plan.ts';
+import { endpointBytes } from './keys.ts';
 import { AFFINITY, ipAffinity } from './maps.ts';
+import type { Placed } from './plan.ts';
 
 /** What may be remembered at a VIP (and port). */
 export interface Loyalty {
@@ -29,7 +31,7 @@ export function loyaltiesOf(placed: Iterable<Placed>): Loyalties {
   const loyalties = new Map<string, Map<string, Loyalty>>();
   for (const { route, places } of placed) {
     if (route.affinitySeconds === 0) continue;
-    for (const [map, key, loyalty] of keysOf(route, places)) {
+    for (const [map, key, loyalty] of keysOf(trafficPlan(route, false), places)) {
       const inMap = loyalties.get(map) ?? new Map<string, Loyalty>();
       loyalties.set(map, inMap.set(key, loyalty));
     }
@@ -69,27 +71,17 @@ export function isBroken(
 }
 
 function* keysOf(
-  route: Route,
+  { match, vips, nodePort, affinitySeconds: seconds }: TrafficPlan,
   places: Placed['places'],
 ): Iterable<readonly [map: string, key: string, loyalty: Loyalty]> {
-  const { match, clusterIP, clusterEndpoints, localEndpoints } = route;
-  const text = (endpoints: typeof clusterEndpoints) =>
-    endpoints.map((endpoint) => endpointBytes(endpoint).toString('latin1'));
-  const seconds = route.affinitySeconds;
-  const internal: Loyalty = {
-    endpoints: new Set(text(route.internalLocal ? localEndpoints : clusterEndpoints)),
-    isLocal: false,
-    seconds,
+  const loyaltyTo = ({ inside, others }: Treatment): Loyalty => {
+    const endpoints = [...(inside?.endpoints ?? []), ...others.endpoints];
+    const texts = endpoints.map((endpoint) => endpointBytes(endpoint).toString('latin1'));
+    return { endpoints: new Set(texts), isLocal: inside !== undefined, seconds };
   };
-  const { externalLocal } = route;
-  const external: Loyalty = {
-    endpoints: new Set(text([...clusterEndpoints, ...(externalLocal ? localEndpoints : [])])),
-    isLocal: externalLocal,
-    seconds,
-  };
-  for (const vip of vipsOf(route)) {
+  for (const { vip, treatment } of vips) {
     const address = addressBytes(vip);
-    const loyalty = vip === clusterIP ? internal : external;
+    const loyalty = loyaltyTo(treatment);
     if (match.kind === 'port') {
       const key = Buffer.concat([address, portKey(match.protocol, match.port)]);
       yield [AFFINITY, key.toString('latin1'), loyalty];
@@ -97,7 +89,8 @@ function* keysOf(
       yield [ipAffinity(places.get(vip)?.slot ?? 0), address.toString('latin1'), loyalty];
     }
   }
-  if (route.nodePort > 0 && match.kind === 'port') {
-    yield [AFFINITY, portKey(match.protocol, route.nodePort).toString('latin1'), external];
+  if (nodePort !== undefined) {
+    const key = portKey(nodePort.protocol, nodePort.port).toString('latin1');
+    yield [AFFINITY, key, loyaltyTo(nodePort.treatment)];
   }
 }

@@ -1,28 +1,25 @@
+/** Mode nftables: this folder renders TrafficPlans as elements and chains of nf_tables, and applies them. */
 import type { Protocol } from '../api/objects.ts';
-import {
-  NFT_SET_FLAGS,
-  type NfTables,
-  type NftChange,
-  NftRefusedError,
-} from '../netlink/nftables/tables.ts';
+import { NFT_SET_FLAGS, type NftChange, NftRefusedError } from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
+import { dataText, keyText } from '../nft/element.ts';
+import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendNumbers, NodeFacts } from '../proxier/backend.ts';
 import type { Route } from '../services/route.ts';
-import { Slices } from '../sync/time-slice.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
 import { brokenLoyalties, type Loyalties, loyaltiesOf } from './affinity.ts';
 import { type Chain, isForNft } from './chains.ts';
-import type { Placed } from './compile.ts';
-import { dataText, type Element, elementOf, keyText } from './element.ts';
+import { type Element, elementOf } from './element.ts';
 import { brokenNotes, type Forgetting, forget } from './forgetting.ts';
 import { isInterval, overlapping } from './intervals.ts';
 import { localhostRejections } from './localhost.ts';
 import { isLead, MAP_NAMES, type MapName } from './maps.ts';
-import { type Difference, NftPlan, type PlanOptions } from './plan.ts';
+import { type Difference, NftPlan, type Placed, type PlanOptions } from './plan.ts';
 import {
   affinitiesOf,
   countersOf,
   declarations,
-  rulesOf,
+  fills,
   standingChains,
   TABLE,
 } from './skeleton.ts';
@@ -51,7 +48,7 @@ const ELEMENTS_PER_TRANSACTION = 2_000;
 /** The nftables mode in one family. */
 export class NftBackend implements Backend {
   readonly family: Backend['family'];
-  readonly #tables: NfTables;
+  readonly #tables: RuleTable;
   readonly #nft: NftCommand;
   readonly #options: NftOptions;
   /** What somebody else did to the table since everything was compared. */
@@ -60,6 +57,7 @@ export class NftBackend implements Backend {
   /** Elements that were given to the kernel, by map. */
   #sizes = new Map<string, number>();
   #cleanupFailures = 0;
+  #isClosed = false;
   readonly #plan: NftPlan;
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
   /** Whether `disturbed` is called for whatever others do. */
@@ -67,7 +65,7 @@ export class NftBackend implements Backend {
   /** Maps that packets write, of those that are known to be there. */
   #affinities: ReadonlySet<string> = new Set();
 
-  constructor(tables: NfTables, nft: NftCommand, options: NftOptions) {
+  constructor(tables: RuleTable, nft: NftCommand, options: NftOptions) {
     this.family = options.family;
     this.#tables = tables;
     this.#nft = nft;
@@ -105,9 +103,9 @@ export class NftBackend implements Backend {
     return { elements: this.#sizes, cleanupFailures: this.#cleanupFailures };
   }
 
-  /** None before there is a table. If they cannot be read now: as they were at the last call. */
+  /** None before there is a table. If they cannot be read now, or no more: as they were at the last call. */
   async localhostRejections(): Promise<ReadonlyMap<Protocol, number>> {
-    if (!this.#options.rejectsOnLocalhost) return this.#localhostRejections;
+    if (!this.#options.rejectsOnLocalhost || this.#isClosed) return this.#localhostRejections;
     try {
       this.#localhostRejections = localhostRejections((await this.#tables.counters()) ?? []);
     } catch (error) {
@@ -118,6 +116,11 @@ export class NftBackend implements Backend {
       );
     }
     return this.#localhostRejections;
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await this.#tables.close();
   }
 
   /** Somebody else changed the table. @param what in words for the log. */
@@ -132,18 +135,18 @@ export class NftBackend implements Backend {
     const { chains, deletes, adds, afterwards, routes } = difference;
     // Before any element leads there: a packet under way may not see what comes with the element.
     await this.#declare(chains);
-    await this.#tables.replaceRules(rulesOf(chains));
+    await this.#tables.transact(fills(chains));
     const steps = stepsOf(difference, this.family);
     const broken = brokenLoyalties(
       loyaltiesOf(routes.flatMap(([before]) => before ?? [])),
       loyaltiesOf(routes.flatMap(([, after]) => after ?? [])),
     );
-    await this.#tables.change(changesIn(steps.ahead));
+    await this.#tables.transact(changesIn(steps.ahead));
     await this.#swap(steps.swap, broken);
-    await this.#tables.change(changesIn(steps.late));
+    await this.#tables.transact(changesIn(steps.late));
     // What is left of notes, and what packets that were under way noted since.
     if (broken.size > 0) await forget(this.#tables, broken, this.#forgetting(false));
-    await this.#tables.change(changesIn(steps.afterwards));
+    await this.#tables.transact(changesIn(steps.afterwards));
     for (const { map } of adds) count(this.#sizes, map, 1);
     for (const { map } of [...deletes, ...afterwards]) count(this.#sizes, map, -1);
     return deletes.length + adds.length + afterwards.length;
@@ -151,12 +154,12 @@ export class NftBackend implements Backend {
 
   /** What changed, without holding the event loop. */
   async #taken(): Promise<Difference> {
-    const slices = new Slices();
+    const slice = new TimeSlice();
     const steps = this.#plan.taking();
     for (;;) {
       const { done, value } = steps.next();
       if (done === true) return value;
-      if (slices.isOver()) await slices.turn();
+      if (slice.isOver()) await slice.yield();
     }
   }
 
@@ -165,11 +168,11 @@ export class NftBackend implements Backend {
     const changes = changesIn(swap);
     const forgotten = await brokenNotes(this.#tables, broken, this.#forgetting(false));
     try {
-      await this.#tables.change([...changes, ...forgotten]);
+      await this.#tables.transact([...changes, ...forgotten]);
     } catch (error) {
       if (!(error instanceof NftRefusedError) || forgotten.length === 0) throw error;
       // One of those may have ended by itself meanwhile; whatever else it was is refused again.
-      await this.#tables.change(changes);
+      await this.#tables.transact(changes);
     }
   }
 
@@ -189,7 +192,7 @@ export class NftBackend implements Backend {
     const kernel = await this.#elements();
     const [sources, ranges, leads] = [new Pending(), new Pending(), new Pending()];
     const sticky: Placed[] = [];
-    const slices = new Slices();
+    const slice = new TimeSlice();
     const sizes = new Map<string, number>();
     let written = 0;
     let writing = Promise.resolve();
@@ -198,7 +201,7 @@ export class NftBackend implements Backend {
       written += pending.size;
       const changes = pending.take();
       await writing;
-      writing = this.#tables.change(changes);
+      writing = this.#tables.transact(changes);
       // Whoever awaits it next hears of it.
       writing.catch(() => {});
     };
@@ -211,7 +214,7 @@ export class NftBackend implements Backend {
           const others = isInterval(element.map) ? ranges : sources;
           (isLead(element.map) ? leads : others).add(element, had !== undefined);
         }
-        if (slices.isOver()) await slices.turn();
+        if (slice.isOver()) await slice.yield();
       }
       if (sources.size > ELEMENTS_PER_TRANSACTION) await write(sources);
     }
@@ -221,7 +224,7 @@ export class NftBackend implements Backend {
     await writing;
     const chains = [...this.#plan.chains()];
     await this.#declare(chains);
-    await this.#tables.replaceRules(rulesOf(chains));
+    await this.#tables.transact(fills(chains));
     this.#makeWay(leads, kernel);
     await write(leads);
     await writing;
@@ -274,7 +277,7 @@ export class NftBackend implements Backend {
     const written = chains.map((chain) => (isForNft(chain) ? chain : { ...chain, rules: [] }));
     const script = tableScript(written, elements, this.family);
     await this.#nft.run(script);
-    await this.#tables.replaceRules(rulesOf(chains));
+    await this.#tables.transact(fills(chains));
     this.#affinities = affinitiesOf(chains);
     this.#sizes = new Map();
     for (const { map } of elements) count(this.#sizes, map, 1);
@@ -337,7 +340,7 @@ export class NftBackend implements Backend {
           ? []
           : [...keys.keys()].map((key) => elementOf(map, key, this.family)),
       );
-      await this.#tables.change(changesOf('delete', elements));
+      await this.#tables.transact(changesOf('delete', elements));
       removed += elements.length;
     }
     return removed;

@@ -7,7 +7,6 @@
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { PROTOCOLS } from '../api/objects.ts';
-import type { LocalDetector } from '../iptables/compile.ts';
 import {
   comesBy,
   goTo,
@@ -20,17 +19,14 @@ import {
   type Rule,
 } from '../nft/rule.ts';
 import type { Match } from '../services/route.ts';
+import { foreignClients, type LocalDetector, type TrafficOptions } from '../traffic/options.ts';
+import type { Serving, Treatment } from '../traffic/plan.ts';
 import { AFFINITY, ipAffinity, type MapName } from './maps.ts';
 
 /** What chains depend on besides Services. */
-export interface ChainOptions {
-  readonly family: IpFamily;
-  readonly masqueradeAll: boolean;
+export interface ChainOptions extends TrafficOptions {
   /** 0 to 31. */
   readonly masqueradeBit: number;
-  readonly localDetector: LocalDetector | undefined;
-  /** Packets of TCP connections whose endpoint was deleted are reset where no endpoint is left. */
-  readonly resetsTcp: boolean;
   /** UDP and SCTP packets to node ports on the loopback address are rejected and counted. */
   readonly rejectsOnLocalhost: boolean;
 }
@@ -89,34 +85,45 @@ function named(name: string, options: ChainOptions, make: () => Omit<Chain, 'nam
   return getOrCreate(chains, name, () => ({ name, ...make() }));
 }
 
-/** Draws an endpoint. */
-export function pickChain(choice: Choice, options: ChainOptions): Chain {
-  return named(`pick-${choiceName(choice)}`, options, () => ({
-    ...draw(choice, options.family),
-    leadsTo: [],
-  }));
+/** Where packets come from that are to draw an endpoint. */
+type Origin = Pick<Choice, 'kind' | 'slot' | 'isSticky'>;
+
+/** Treats clients as they are to be; undefined: none is served. */
+export function treatmentChain(
+  { inside, others, masquerade }: Treatment,
+  origin: Origin,
+  options: ChainOptions,
+): Chain | undefined {
+  const choice = choiceOf(others, origin);
+  if (inside === undefined) return choice && drawChain(choice, masquerade, options);
+  const insideChoice = choiceOf(inside, origin);
+  if (choice === undefined && insideChoice === undefined) return undefined;
+  return localChain(insideChoice, choice, options);
 }
 
-/** To a cluster IP: clients that are no pods would miss replies that came past this node. */
-export function internalChain(choice: Choice, options: ChainOptions): Chain {
-  return named(`internal-${choiceName(choice)}`, options, () => {
-    const { rules, ...rest } = draw(choice, options.family);
-    return { rules: [...markForeign(options), ...rules], ...rest, leadsTo: [] };
-  });
+function choiceOf({ set, endpoints }: Serving, origin: Origin): Choice | undefined {
+  const count = endpoints.length;
+  return count === 0 ? undefined : { ...origin, count, isLocal: set === 'local' };
 }
 
-/** From outside to any endpoint. */
-export function externalChain(choice: Choice, options: ChainOptions): Chain {
-  return named(`external-${choiceName(choice)}`, options, () => {
-    const { rules, ...rest } = draw(choice, options.family);
-    return { rules: [[mark(options.masqueradeBit)], ...rules], ...rest, leadsTo: [] };
-  });
-}
+const DRAW_NAMES = { foreign: 'internal', everybody: 'external', node: 'pick' } as const;
 
 /**
- * externalTrafficPolicy Local. Pods and the node itself do not come from outside: they reach every
- * endpoint. Pods keep their address, the node's own traffic cannot.
+ * Draws an endpoint.
+ * @param masquerade `node`: the node's own packets were marked on their way here.
  */
+export function drawChain(
+  choice: Choice,
+  masquerade: Treatment['masquerade'],
+  options: ChainOptions,
+): Chain {
+  return named(`${DRAW_NAMES[masquerade]}-${choiceName(choice)}`, options, () => {
+    const { rules, ...rest } = draw(choice, options.family);
+    return { rules: [...marks(masquerade, options), ...rules], ...rest, leadsTo: [] };
+  });
+}
+
+/** Where those inside are served apart: pods keep their address, the node's own traffic cannot. */
 export function localChain(
   cluster: Choice | undefined,
   local: Choice | undefined,
@@ -124,12 +131,14 @@ export function localChain(
 ): Chain {
   const names = [cluster, local].map((choice) => (choice ? choiceName(choice) : 'none'));
   return named(`local-${names.join('-')}`, options, () => {
-    const inside = cluster && pickChain(cluster, options);
-    const pods = isPod(options, true);
+    const inside = cluster && drawChain(cluster, 'node', options);
+    const { localDetector } = options;
     const { rules, ...rest } = local ? draw(local, options.family) : { rules: [] };
     return {
       rules: [
-        ...(inside && pods ? [[pods, goTo(inside.name)]] : []),
+        ...(inside && localDetector
+          ? [[isPod(localDetector, true, options), goTo(inside.name)]]
+          : []),
         ...(inside ? [[IS_FROM_NODE, mark(options.masqueradeBit), goTo(inside.name)]] : []),
         ...rules,
       ],
@@ -233,17 +242,17 @@ function draw(choice: Choice, family: IpFamily): Pick<Chain, 'rules' | 'affinity
   return { rules: [[translate(client, affinity, isPortKept)], ...rules], affinity };
 }
 
-function markForeign(options: ChainOptions): Rule[] {
+function marks(masquerade: Treatment['masquerade'], options: ChainOptions): Rule[] {
+  if (masquerade === 'node') return [];
   const marked = mark(options.masqueradeBit);
-  if (options.masqueradeAll) return [[marked]];
-  const foreign = isPod(options, false);
-  return foreign === undefined ? [] : [[foreign, marked]];
+  const clients = masquerade === 'foreign' ? foreignClients(options) : masquerade;
+  if (clients === 'nobody') return [];
+  return clients === 'everybody' ? [[marked]] : [[isPod(clients, false, options), marked]];
 }
 
-/** Packets of pods, or all others; undefined: pods cannot be told. */
-function isPod({ localDetector, family }: ChainOptions, is: boolean): Part | undefined {
-  if (localDetector === undefined) return undefined;
-  if (localDetector.kind === 'cidr') return partsOf(family).sourceIs(localDetector.cidr, !is);
+/** Packets of pods, or all others. */
+function isPod(detector: LocalDetector, is: boolean, { family }: ChainOptions): Part {
+  if (detector.kind === 'cidr') return partsOf(family).sourceIs(detector.cidr, !is);
   // iptables ends a prefix in a plus, nft in an asterisk.
-  return comesBy(localDetector.name.replace(/\+$/, '*'), !is);
+  return comesBy(detector.name.replace(/\+$/, '*'), !is);
 }

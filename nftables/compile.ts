@@ -1,42 +1,37 @@
 /**
- * One Route to its elements, see `skeleton.ts` for what packets make of them. All-ports Routes differ
+ * A TrafficPlan to its elements, see `skeleton.ts` for what packets make of them. All-ports plans differ
  * in that no key and no DNAT has a port, so that the packet keeps its own.
  */
+
 import { cidrContains } from '../api/addresses.ts';
+import type { Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
-import type { Match, Route } from '../services/route.ts';
+import { cidrBounds, hostCidr, portField, portKey } from '../nft/keys.ts';
+import type { Match } from '../services/route.ts';
+import { needsHairpin, type TrafficPlan, type Treatment, type Verdict } from '../traffic/plan.ts';
 import {
   ALLOWED,
   allowedChain,
   type Chain,
   type ChainOptions,
-  type Choice,
-  externalChain,
   firstIndex,
-  internalChain,
   type LookupKind,
-  localChain,
   REJECT,
   RESET_OR_DROP,
   rememberChain,
+  treatmentChain,
 } from './chains.ts';
 import type { Element } from './element.ts';
-import { cidrBounds, hostCidr, numberedEndpoints, portField, portKey } from './keys.ts';
+import { numberedEndpoints } from './keys.ts';
 import { localhostReject } from './localhost.ts';
 import type { MapName } from './maps.ts';
 
-/** A Route, and what of its surroundings its elements depend on. */
-export interface Placed {
-  readonly route: Route;
-  /** By VIP: see `Choice.slot`, and whether an all-ports Service is beside it. */
-  readonly places: ReadonlyMap<string, Place>;
-  /** This node is inside the source ranges: then its VIPs, as sources, are too. */
-  readonly allowsOwnVips: boolean;
-}
-
+/** What of the others on a VIP the elements of a Route depend on. */
 export interface Place {
+  /** See `Choice.slot`. */
   readonly slot: number;
+  /** An all-ports Service is beside it. */
   readonly isBesideAllPorts: boolean;
 }
 
@@ -44,7 +39,6 @@ const ALONE: Place = { slot: 0, isBesideAllPorts: false };
 
 const ACCEPT: NftVerdict = { kind: 'accept' };
 const DROP: NftVerdict = { kind: 'drop' };
-const REJECTED: NftVerdict = { kind: 'goto', chain: REJECT };
 
 /** Elements, and the chains that they lead to. Equal input gives equal output, in equal order. */
 export interface Compiled {
@@ -54,152 +48,131 @@ export interface Compiled {
 
 export const NOTHING: Compiled = { elements: [], chains: [] };
 
-export function compileRoute(
-  { route, places, allowsOwnVips }: Placed,
+/** The maps that packets are looked up in: for what translates them, for who was served by whom, and if nobody translated. */
+const LOOKUPS = {
+  port: { services: 'service-ports', sticky: 'sticky-ports', verdicts: 'port-fates' },
+  ranges: { services: 'service-ranges', sticky: 'sticky-ranges', verdicts: 'range-fates' },
+  all: { services: 'service-ips', sticky: 'sticky-ips', verdicts: 'ip-fates' },
+  'node-port': {
+    services: 'node-ports',
+    sticky: 'sticky-node-ports',
+    verdicts: 'node-port-fates',
+  },
+} as const satisfies Readonly<Record<string, Readonly<Record<string, MapName>>>>;
+
+/** @param places by VIP, of those that are not alone there. */
+export function compilePlan(
+  plan: TrafficPlan,
+  places: ReadonlyMap<string, Place>,
   options: ChainOptions,
 ): Compiled {
-  const { match, affinitySeconds, clusterEndpoints, localEndpoints } = route;
-  const hasCluster = clusterEndpoints.length > 0;
-  const hasLocal = localEndpoints.length > 0;
-  const isRestricted = route.sourceRanges !== undefined && (hasCluster || hasLocal);
+  const { match, affinitySeconds, nodePort } = plan;
+  const isSticky = affinitySeconds > 0;
   const elements: Element[] = [];
   const chains: Chain[] = [];
-  const add = (map: MapName, element: NftElement) => elements.push({ map, ...element });
-  const goTo = (chain: Chain | undefined): NftVerdict => {
-    if (chain === undefined) return ACCEPT;
+  const add = (map: MapName, element: NftElement, data?: NftVerdict) =>
+    elements.push(data === undefined ? { map, ...element } : { map, ...element, data });
+  const goTo = (chain: Chain): NftVerdict => {
     chains.push(chain);
     return { kind: 'goto', chain: chain.name };
   };
-
-  const sets = { cluster: clusterEndpoints, local: localEndpoints };
-  const choice = (set: keyof typeof sets, kind: LookupKind, slot: number): Choice | undefined => {
-    const count = sets[set].length;
-    if (count === 0) return undefined;
-    return { kind, count, isLocal: set === 'local', slot, isSticky: affinitySeconds > 0 };
+  const sticky = (kind: LookupKind, slot: number, isBeside: boolean): NftVerdict | undefined => {
+    if (isSticky) return goTo(rememberChain(kind, slot, affinitySeconds, options));
+    return isBeside ? ACCEPT : undefined;
   };
-  const internalSet = route.internalLocal ? 'local' : 'cluster';
-  const externalSets = route.externalLocal
-    ? (['cluster', 'local'] as const)
-    : (['cluster'] as const);
-  const internal = (kind: LookupKind, slot: number): Chain | undefined => {
-    const some = choice(internalSet, kind, slot);
-    return some && internalChain(some, options);
-  };
-  const external = (kind: LookupKind, slot: number): Chain | undefined => {
-    const some = choice('cluster', kind, slot);
-    if (!route.externalLocal) return some && externalChain(some, options);
-    if (!hasCluster && !hasLocal) return undefined;
-    return localChain(some, choice('local', kind, slot), options);
-  };
-  const internalFate = fate(route, sets[internalSet].length > 0, options);
-  const externalFate = fate(route, route.externalLocal ? hasLocal : hasCluster, options);
-
-  /** What endpoints there are to draw from, and from which on it is remembered. */
-  const addEndpoints = (
-    map: MapName,
-    key: Buffer,
-    slot: number,
-    which: readonly (keyof typeof sets)[],
+  const addLookups = (
+    by: keyof typeof LOOKUPS,
+    keys: readonly NftElement[],
+    chain: NftVerdict | undefined,
+    verdict: NftVerdict | undefined,
+    remember: NftVerdict | undefined,
   ) => {
-    for (const set of which) {
+    const maps = LOOKUPS[by];
+    for (const key of keys) {
+      if (chain) add(maps.services, key, chain);
+      if (verdict) add(maps.verdicts, key, verdict);
+      if (remember) add(maps.sticky, key, remember);
+    }
+  };
+  const addEndpoints = (map: MapName, key: Buffer, slot: number, { inside, others }: Treatment) => {
+    for (const { set, endpoints } of inside === undefined ? [others] : [inside, others]) {
       const first = firstIndex({ isLocal: set === 'local', slot });
-      for (const element of numberedEndpoints(key, first, sets[set])) add(map, element);
-      for (const { address, isRemote } of sets[set]) {
-        // A pod of another node has its traffic translated there. What it sends through this one
-        // all the same is sent to an external VIP, and is masqueraded unless the policy is Local.
-        if (isRemote === true && !route.externalLocal) continue;
-        const bytes = addressBytes(address);
+      for (const element of numberedEndpoints(key, first, endpoints)) add(map, element);
+      for (const endpoint of endpoints) {
+        if (!needsHairpin(plan, endpoint)) continue;
+        const bytes = addressBytes(endpoint.address);
         add('hairpins', { key: Buffer.concat([bytes, bytes]) });
       }
     }
   };
-  const sticky = (kind: LookupKind, slot: number, isBeside: boolean): NftVerdict | undefined => {
-    if (affinitySeconds > 0) return goTo(rememberChain(kind, slot, affinitySeconds, options));
-    return isBeside ? ACCEPT : undefined;
-  };
 
-  const addVip = (
-    vip: string,
-    which: readonly (keyof typeof sets)[],
-    chainFor: (kind: LookupKind, slot: number) => Chain | undefined,
-    verdict: NftVerdict | undefined,
-  ) => {
+  for (const { vip, kind, treatment, sources, healthPort } of plan.vips) {
     const address = addressBytes(vip);
     const { slot, isBesideAllPorts } = places.get(vip) ?? ALONE;
-    const kind = match.kind === 'port' ? 'port' : 'ip';
-    const chain = goTo(chainFor(kind, slot));
-    const remember = sticky(kind, slot, isBesideAllPorts && match.kind !== 'all');
-    if (match.kind === 'all') {
-      add('service-ips', { key: address, data: chain });
-      if (verdict) add('ip-fates', { key: address, data: verdict });
-      if (remember) add('sticky-ips', { key: address, data: remember });
-    } else if (match.kind === 'ranges') {
-      for (const { protocol, from, to } of match.ranges) {
-        const key = Buffer.concat([address, portKey(protocol, from)]);
-        const keyEnd = Buffer.concat([address, portKey(protocol, to)]);
-        add('service-ranges', { key, keyEnd, data: chain });
-        if (verdict) add('range-fates', { key, keyEnd, data: verdict });
-        if (remember) add('sticky-ranges', { key, keyEnd, data: remember });
+    const by = match.kind === 'port' ? 'port' : 'ip';
+    const keys = keysOf(address, match);
+    const served = treatmentChain(treatment, { kind: by, slot, isSticky }, options);
+    const chain = served && sources ? allowedChain(served, match.kind, options) : served;
+    // Whoever is not let in stays untranslated, too.
+    const verdict = sources ? DROP : nftVerdict(treatment.verdict, options);
+    addLookups(
+      match.kind,
+      keys,
+      chain ? goTo(chain) : ACCEPT,
+      verdict,
+      sticky(by, slot, isBesideAllPorts && match.kind !== 'all'),
+    );
+    if (match.kind === 'ranges') add('ranged-ips', { key: address });
+    if (match.kind !== 'port') addEndpoints('endpoint-ips', address, slot, treatment);
+    else for (const { key } of keys) addEndpoints('endpoints', key, slot, treatment);
+    if (kind === 'cluster IP' && match.kind === 'port') add('cluster-ips', { key: address });
+    const { ranges, ownVips } = sources ?? { ranges: [], ownVips: [] };
+    for (const cidr of outermost([...ranges, ...ownVips.map(hostCidr)])) {
+      const [first, last] = cidrBounds(cidr);
+      for (const { key, keyEnd = key } of keys) {
+        add(ALLOWED[match.kind], {
+          key: Buffer.concat([key, first]),
+          keyEnd: Buffer.concat([keyEnd, last]),
+        });
       }
-      add('ranged-ips', { key: address });
-    } else {
-      const key = Buffer.concat([address, portKey(match.protocol, match.port)]);
-      add('service-ports', { key, data: chain });
-      if (verdict) add('port-fates', { key, data: verdict });
-      if (remember) add('sticky-ports', { key, data: remember });
-      addEndpoints('endpoints', key, 0, which);
-      return;
     }
-    addEndpoints('endpoint-ips', address, slot, which);
-  };
-
-  const { clusterIP } = route;
-  if (clusterIP !== undefined) {
-    addVip(clusterIP, [internalSet], internal, internalFate);
-    if (match.kind === 'port') add('cluster-ips', { key: addressBytes(clusterIP) });
-  }
-  for (const vip of route.externalIPs) addVip(vip, externalSets, external, externalFate);
-  const allowed = (kind: LookupKind, slot: number) => {
-    const chain = external(kind, slot);
-    return chain && allowedChain(chain, match.kind, options);
-  };
-  for (const vip of route.loadBalancerIPs) {
-    if (isRestricted) {
-      addVip(vip, externalSets, allowed, DROP);
-      const own = allowsOwnVips ? route.loadBalancerIPs.map(hostCidr) : [];
-      for (const cidr of outermost([...(route.sourceRanges ?? []), ...own])) {
-        for (const element of allowedElements(vip, match, cidr)) elements.push(element);
-      }
-    } else addVip(vip, externalSets, external, externalFate);
-    // Load balancers that pass packets through probe the VIP itself; that port stays with the node.
-    if (match.kind !== 'port' && route.healthCheckNodePort > 0) {
-      const key = Buffer.concat([addressBytes(vip), portField(route.healthCheckNodePort)]);
-      add('health-ports', { key });
+    if (healthPort > 0) {
+      add('health-ports', { key: Buffer.concat([address, portField(healthPort)]) });
     }
   }
-  if (route.nodePort > 0 && match.kind === 'port') {
-    const key = portKey(match.protocol, route.nodePort);
-    const chain = external('node-port', 0);
-    if (chain) add('node-ports', { key, data: goTo(chain) });
-    if (externalFate) add('node-port-fates', { key, data: externalFate });
-    const remember = sticky('node-port', 0, false);
-    if (remember) add('sticky-node-ports', { key, data: remember });
-    addEndpoints('node-port-endpoints', key, 0, externalSets);
-    const reject = options.rejectsOnLocalhost && localhostReject(route);
+  if (nodePort !== undefined) {
+    const { protocol, port, treatment } = nodePort;
+    const key = portKey(protocol, port);
+    const chain = treatmentChain(treatment, { kind: 'node-port', slot: 0, isSticky }, options);
+    const verdict = nftVerdict(treatment.verdict, options);
+    const translation = chain && goTo(chain);
+    addLookups('node-port', [{ key }], translation, verdict, sticky('node-port', 0, false));
+    addEndpoints('node-port-endpoints', key, 0, treatment);
+    const reject = options.rejectsOnLocalhost && localhostReject(plan.family, nodePort);
     if (reject) elements.push(reject);
   }
   return { elements, chains };
 }
 
-/** Fate of packets that were not translated: kube-proxy rejects where there is no endpoint at all. */
-function fate(
-  route: Route,
-  isServed: boolean,
+/** What packets to a VIP are looked up by. */
+function keysOf(address: Buffer, match: Match): NftElement[] {
+  if (match.kind === 'all') return [{ key: address }];
+  const keyOf = (protocol: Protocol, port: number) =>
+    Buffer.concat([address, portKey(protocol, port)]);
+  if (match.kind === 'port') return [{ key: keyOf(match.protocol, match.port) }];
+  return match.ranges.map(({ protocol, from, to }) => ({
+    key: keyOf(protocol, from),
+    keyEnd: keyOf(protocol, to),
+  }));
+}
+
+function nftVerdict(
+  verdict: Verdict | undefined,
   { resetsTcp }: ChainOptions,
 ): NftVerdict | undefined {
-  if (isServed) return route.match.kind === 'port' ? undefined : REJECTED;
-  if (!route.hasEndpointsAnywhere) return REJECTED;
-  return resetsTcp ? { kind: 'goto', chain: RESET_OR_DROP } : DROP;
+  if (verdict === 'reject') return { kind: 'goto', chain: REJECT };
+  if (verdict === undefined || !resetsTcp) return verdict && DROP;
+  return { kind: 'goto', chain: RESET_OR_DROP };
 }
 
 /** Ranges in a set may not overlap. */
@@ -212,22 +185,4 @@ function outermost(cidrs: readonly string[]): string[] {
   return unique.filter(
     (cidr) => !unique.some((other) => bits(other) < bits(cidr) && cidrContains(other, host(cidr))),
   );
-}
-
-function allowedElements(vip: string, match: Match, cidr: string): Element[] {
-  const address = addressBytes(vip);
-  const [first, last] = cidrBounds(cidr);
-  if (match.kind === 'all') {
-    const key = Buffer.concat([address, first]);
-    return [{ map: ALLOWED.all, key, keyEnd: Buffer.concat([address, last]) }];
-  }
-  const ranges =
-    match.kind === 'ranges'
-      ? match.ranges
-      : [{ protocol: match.protocol, from: match.port, to: match.port }];
-  return ranges.map(({ protocol, from, to }) => ({
-    map: ALLOWED[match.kind],
-    key: Buffer.concat([address, portKey(protocol, from), first]),
-    keyEnd: Buffer.concat([address, portKey(protocol, to), last]),
-  }));
 }

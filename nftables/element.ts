@@ -1,5 +1,7 @@
+/** Elements of the maps of table `portwide`. */
 import type { IpFamily } from '../api/objects.ts';
-import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
+import type { NftElement } from '../netlink/nftables/types.ts';
+import { keyText } from '../nft/element.ts';
 import { MAPS, type MapName, widthOf } from './maps.ts';
 
 /** An element of one of the maps. */
@@ -10,28 +12,6 @@ export interface Element extends NftElement {
 /** What an element is known by, over all maps. */
 export function elementKey(element: Element): string {
   return `${element.map} ${keyText(element)}`;
-}
-
-/** What an element is known by in its map. */
-export function keyText({ key, keyEnd = key }: NftElement): string {
-  return key.equals(keyEnd)
-    ? key.toString('latin1')
-    : `${key.toString('latin1')}-${keyEnd.toString('latin1')}`;
-}
-
-/** What it maps to, as text to be compared. */
-export function dataText({ data }: NftElement): string {
-  if (data === undefined) return '';
-  return Buffer.isBuffer(data) ? data.toString('latin1') : verdictText(data);
-}
-
-export function sameData(a: NftElement, b: NftElement): boolean {
-  return dataText(a) === dataText(b);
-}
-
-/** As nft writes it. */
-export function verdictText(verdict: NftVerdict): string {
-  return 'chain' in verdict ? `${verdict.kind} ${verdict.chain}` : verdict.kind;
 }
 
 /** The element that `keyText` was made from, as far as deleting it needs. */

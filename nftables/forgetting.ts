@@ -2,17 +2,14 @@
  * Deletes what packets noted of endpoints that went. Notes end by themselves at any time, and one that
  * has ended has the kernel refuse all that were to be deleted with it.
  */
+
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { IpFamily } from '../api/objects.ts';
 import { ENOENT } from '../netlink/core/error.ts';
-import {
-  type NfTables,
-  type NftChange,
-  type NftElement,
-  NftRefusedError,
-} from '../netlink/nftables/tables.ts';
+import { type NftChange, type NftElement, NftRefusedError } from '../netlink/nftables/tables.ts';
+import { keyText } from '../nft/element.ts';
+import type { RuleTable } from '../nft/table.ts';
 import { isBroken, type Loyalties, type Loyalty } from './affinity.ts';
-import { keyText } from './element.ts';
 import { widthOf } from './maps.ts';
 
 export interface Forgetting {
@@ -40,7 +37,7 @@ interface Note extends NftElement {
  * @throws NetlinkError
  */
 export async function brokenNotes(
-  tables: NfTables,
+  tables: RuleTable,
   loyalties: Loyalties,
   forgetting: Forgetting,
 ): Promise<NftChange[]> {
@@ -58,7 +55,7 @@ export async function brokenNotes(
  * @throws NftRefusedError, NetlinkError
  */
 export async function forget(
-  tables: NfTables,
+  tables: RuleTable,
   loyalties: Loyalties,
   forgetting: Forgetting,
 ): Promise<number> {
@@ -85,7 +82,7 @@ export async function forget(
 }
 
 async function notesOf(
-  tables: NfTables,
+  tables: RuleTable,
   set: string,
   known: ReadonlyMap<string, Loyalty>,
   { family, unknown }: Forgetting,
@@ -110,14 +107,14 @@ function lasting(notes: readonly Note[]): Note[] {
 
 /** @returns how many of them are gone. */
 async function deleteNotes(
-  tables: NfTables,
+  tables: RuleTable,
   set: string,
   notes: readonly NftElement[],
 ): Promise<number> {
   let elements = notes;
   for (;;) {
     try {
-      await tables.change([{ action: 'delete', set, elements }]);
+      await tables.transact([{ action: 'delete', set, elements }]);
       return notes.length;
     } catch (error) {
       if (!(error instanceof NftRefusedError) || error.errno !== ENOENT) throw error;

@@ -1,26 +1,8 @@
-/** Keys and values as nf_tables has them: fields one after the other, each a multiple of four bytes. */
-import ipaddr from 'ipaddr.js';
-import { familyOf } from '../api/addresses.ts';
-import type { Protocol } from '../api/objects.ts';
+/** Endpoints as keys and values of the maps of table `portwide`. */
 import type { Endpoint } from '../endpoints/select.ts';
 import { addressBytes, writeAddress } from '../netlink/core/address.ts';
 import { writeU32 } from '../netlink/core/host.ts';
-import { protocolNumbers } from '../netlink/core/protocol.ts';
-
-/** @param port 0 to 65535; the port is in network order, the protocol in the first of its bytes. */
-export function portKey(protocol: Protocol, port: number): Buffer {
-  const bytes = Buffer.alloc(8);
-  bytes.writeUInt8(protocolNumbers[protocol], 0);
-  bytes.writeUInt16BE(port, 4);
-  return bytes;
-}
-
-/** A port alone. */
-export function portField(port: number): Buffer {
-  const bytes = Buffer.alloc(4);
-  bytes.writeUInt16BE(port, 0);
-  return bytes;
-}
+import { portField } from '../nft/keys.ts';
 
 /** An endpoint, as packets are translated to it. */
 export function endpointBytes({ address, port }: Endpoint): Buffer {
@@ -54,18 +36,4 @@ export function numberedEndpoints(
       data: bytes.subarray(start + keyLength, start + size),
     };
   });
-}
-
-/** First and last address of a canonical CIDR. */
-export function cidrBounds(cidr: string): [first: Buffer, last: Buffer] {
-  const kind = familyOf(cidr) === 'IPv4' ? ipaddr.IPv4 : ipaddr.IPv6;
-  return [
-    Buffer.from(kind.networkAddressFromCIDR(cidr).toByteArray()),
-    Buffer.from(kind.broadcastAddressFromCIDR(cidr).toByteArray()),
-  ];
-}
-
-/** An address as a CIDR of its own. */
-export function hostCidr(address: string): string {
-  return `${address}/${addressBytes(address).length * 8}`;
 }

@@ -2,15 +2,15 @@
  * UDP and SCTP node ports on the loopback address. The proxy in `localhost/` serves TCP only, so packets to them are
  * rejected and counted (KEP-6032), in counters that bear the names of kube-proxy's.
  */
-import type { Protocol } from '../api/objects.ts';
+import type { IpFamily, Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftCounter } from '../netlink/nftables/tables.ts';
+import { portKey } from '../nft/keys.ts';
 import { comesBy, countIn, goTo } from '../nft/rule.ts';
 import { loopbackAddress } from '../services/node-port-addresses.ts';
-import type { Route } from '../services/route.ts';
+import type { NodePortPlan } from '../traffic/plan.ts';
 import { type Chain, REJECT } from './chains.ts';
 import type { Element } from './element.ts';
-import { portKey } from './keys.ts';
 
 const UNSERVED = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
 
@@ -26,15 +26,18 @@ export function localhostChains(): Chain[] {
 }
 
 /**
- * What rejects packets to a Route's node port on the loopback address; undefined for TCP, and without a node port. No VIP
- * has this key, for none is a loopback address.
+ * What rejects packets to a node port on the loopback address; undefined for TCP. No VIP has this key, for none is a
+ * loopback address.
  */
-export function localhostReject({ family, match, nodePort }: Route): Element | undefined {
-  if (nodePort === 0 || match.kind !== 'port' || match.protocol === 'TCP') return undefined;
+export function localhostReject(
+  family: IpFamily,
+  { protocol, port }: NodePortPlan,
+): Element | undefined {
+  if (protocol === 'TCP') return undefined;
   return {
     map: 'port-fates',
-    key: Buffer.concat([addressBytes(loopbackAddress(family)), portKey(match.protocol, nodePort)]),
-    data: { kind: 'goto', chain: chainName(match.protocol) },
+    key: Buffer.concat([addressBytes(loopbackAddress(family)), portKey(protocol, port)]),
+    data: { kind: 'goto', chain: chainName(protocol) },
   };
 }
 

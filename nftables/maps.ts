@@ -4,6 +4,7 @@
  * maps in one table more than in proportion), for an element next to nothing.
  */
 import type { IpFamily } from '../api/objects.ts';
+import { nftFamily } from '../nft/rule.ts';
 
 /** A part of a key or a value; in the kernel each takes a multiple of four bytes. */
 export type Field = 'address' | 'protocol' | 'port' | 'index';
@@ -119,11 +120,6 @@ const TYPES: Readonly<Record<Field, (ip: string) => string>> = {
 /** Bytes of a field in the kernel. */
 export function widthOf(field: Field, family: IpFamily): number {
   return field === 'address' && family === 'IPv6' ? 16 : 4;
-}
-
-/** The name of a family in nft's rules. */
-export function nftFamily(family: IpFamily): 'ip' | 'ip6' {
-  return family === 'IPv4' ? 'ip' : 'ip6';
 }
 
 function typeText(fields: readonly Field[], ip: string): string {

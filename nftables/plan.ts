@@ -1,19 +1,28 @@
+/** What one family should have in its maps, Route by Route. */
 import { isDeepStrictEqual } from 'node:util';
-import { isLoopback } from '../api/addresses.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
-import { type IptablesOptions, nodePortAddresses } from '../iptables/backend.ts';
 import { addressBytes } from '../netlink/core/address.ts';
+import { sameData } from '../nft/element.ts';
 import type { NodeFacts } from '../proxier/backend.ts';
 import { type Match, type Route, vipsOf } from '../services/route.ts';
-import { rangesCoverNode } from '../services/served-ports.ts';
+import { type NodePortOptions, namedNodePortAddresses } from '../traffic/options.ts';
+import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
 import { type Chain, withNeeds } from './chains.ts';
-import { compileRoute, NOTHING, type Place, type Placed } from './compile.ts';
-import { type Element, elementKey, sameData } from './element.ts';
+import { type Compiled, compilePlan, NOTHING, type Place } from './compile.ts';
+import { type Element, elementKey } from './element.ts';
 import { overlapping } from './intervals.ts';
 import { isFate, isLead, isShared } from './maps.ts';
 import { type SkeletonOptions, standingChains } from './skeleton.ts';
 
-export interface PlanOptions extends SkeletonOptions, Pick<IptablesOptions, 'nodePortSelection'> {}
+export interface PlanOptions extends SkeletonOptions, NodePortOptions {}
+
+/** A Route, and what of its surroundings its elements depend on. */
+export interface Placed {
+  readonly route: Route;
+  /** By VIP, of those that it is not alone on. */
+  readonly places: ReadonlyMap<string, Place>;
+  readonly allowsOwnVips: boolean;
+}
 
 /** What brings the kernel from what it was given last to what is wanted now. */
 export interface Difference {
@@ -55,7 +64,7 @@ export class NftPlan {
   setFacts(facts: NodeFacts): void {
     this.#facts = facts;
     for (const { route } of [...this.#wanted.values()]) {
-      if (route.sourceRanges !== undefined) this.#want(route);
+      if (dependsOnNodeAddresses(route)) this.#want(route);
     }
   }
 
@@ -87,10 +96,6 @@ export class NftPlan {
     }
   }
 
-  get hasChanges(): boolean {
-    return this.#pending.size > 0 || this.#nodePortIps().join() !== this.#givenNodePortIps.join();
-  }
-
   /** What changed since it was last taken. The caller brings it to the kernel or calls `takeAll`. */
   take(): Difference {
     const steps = this.taking();
@@ -120,7 +125,7 @@ export class NftPlan {
     const after = new Map<string, Element>();
     const shared = new Map<string, { readonly element: Element; change: number }>();
     const collect = (placed: Placed | undefined, into: Map<string, Element>, change: 1 | -1) => {
-      const compiled = placed === undefined ? NOTHING : compileRoute(placed, this.#options);
+      const compiled = placed === undefined ? NOTHING : this.#compile(placed);
       for (const element of compiled.elements) {
         const key = elementKey(element);
         if (!isShared(element.map)) into.set(key, element);
@@ -152,7 +157,8 @@ export class NftPlan {
       if (held > 0 && held + change === 0)
         (goesFirst(element) ? deletes : afterwards).push(element);
     }
-    const [ips, givenIps] = [this.#nodePortIps(), this.#givenNodePortIps];
+    const ips = namedNodePortAddresses(this.#options, this.#facts);
+    const givenIps = this.#givenNodePortIps;
     this.#givenNodePortIps = ips;
     adds.push(...ips.filter((ip) => !givenIps.includes(ip)).map(nodePortIp));
     deletes.push(...givenIps.filter((ip) => !ips.includes(ip)).map(nodePortIp));
@@ -168,10 +174,10 @@ export class NftPlan {
     this.#given = new Map(this.#wanted);
     this.#holders = new Map();
     this.#chains = new Map(this.#standing().map((chain) => [chain.name, chain]));
-    this.#givenNodePortIps = this.#nodePortIps();
+    this.#givenNodePortIps = namedNodePortAddresses(this.#options, this.#facts);
     yield { elements: this.#givenNodePortIps.map(nodePortIp) };
     for (const placed of [...this.#given.values()]) {
-      const compiled = compileRoute(placed, this.#options);
+      const compiled = this.#compile(placed);
       this.#takeNewChains(compiled.chains);
       const elements = compiled.elements.filter((element) => {
         if (!isShared(element.map)) return true;
@@ -190,7 +196,7 @@ export class NftPlan {
   nameOf(element: Element): string | undefined {
     const key = elementKey(element);
     for (const placed of this.#given.values()) {
-      const { elements } = compileRoute(placed, this.#options);
+      const { elements } = this.#compile(placed);
       if (elements.some((each) => elementKey(each) === key)) return placed.route.name;
     }
     return undefined;
@@ -217,14 +223,8 @@ export class NftPlan {
     return held;
   }
 
-  #nodePortIps(): readonly string[] {
-    const { family, nodePortSelection } = this.#options;
-    const selection = { nodePortSelection, family, localhostNodePorts: false };
-    const selected = nodePortAddresses(selection, this.#facts);
-    // The kernel does not route replies to a loopback address to or from elsewhere.
-    return selected === 'all'
-      ? this.#facts.addresses.filter((address) => !isLoopback(address))
-      : selected;
+  #compile({ route, places, allowsOwnVips }: Placed): Compiled {
+    return compilePlan(trafficPlan(route, allowsOwnVips), places, this.#options);
   }
 
   /** Sees to it that a Route is wanted as its surroundings now demand. */
@@ -246,10 +246,7 @@ export class NftPlan {
       if (slot === 0 && !isBesideAllPorts) continue;
       places = new Map([...places, [vip, { slot, isBesideAllPorts }]]);
     }
-    const { sourceRanges } = route;
-    const allowsOwnVips =
-      sourceRanges !== undefined && rangesCoverNode(sourceRanges, this.#facts.addresses);
-    return { route, places, allowsOwnVips };
+    return { route, places, allowsOwnVips: allowsOwnVips(route, this.#facts.addresses) };
   }
 
   /** Routes of all ports or of ranges on a VIP: ids, sorted, for slots must not depend on history. */

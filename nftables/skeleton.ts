@@ -10,7 +10,7 @@
  * Looked up by hash, a packet's way is as long with ten thousand Services as with one.
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
-import type { NftChainRules } from '../netlink/nftables/types.ts';
+import type { NftStep } from '../netlink/nftables/types.ts';
 import {
   ACCEPT,
   DROP,
@@ -20,6 +20,7 @@ import {
   IS_TRANSLATED,
   isMarked,
   MASQUERADE,
+  nftFamily,
   PORT_IS_ZERO,
   partsOf,
   protocolIs,
@@ -32,7 +33,7 @@ import {
 } from '../nft/rule.ts';
 import { type Chain, type ChainOptions, REJECT, RESET_OR_DROP } from './chains.ts';
 import { localhostChains } from './localhost.ts';
-import { AFFINITY, affinityText, MAP_NAMES, mapText, nftFamily } from './maps.ts';
+import { AFFINITY, affinityText, MAP_NAMES, mapText } from './maps.ts';
 
 /** kube-proxy's nftables mode has one of its own name. */
 export const TABLE = 'portwide';
@@ -160,10 +161,10 @@ export function rulesText(chains: readonly Chain[], family: IpFamily): string {
   ].join('\n');
 }
 
-/** The same for the kernel. */
-export function rulesOf(chains: Iterable<Chain>): NftChainRules[] {
+/** The same for the kernel, which makes chains that are not there. */
+export function fills(chains: Iterable<Chain>): NftStep[] {
   return [...chains].map(({ name, rules }) => ({
-    name,
-    rules: rules.map((rule) => ({ expressions: ruleBytes(rule) })),
+    action: 'fill',
+    chain: { name, rules: rules.map((rule) => ({ expressions: ruleBytes(rule) })) },
   }));
 }

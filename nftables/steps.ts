@@ -1,3 +1,4 @@
+/** The transactions that bring a difference into the kernel, in their order. */
 import type { IpFamily } from '../api/objects.ts';
 import { type Element, elementKey } from './element.ts';
 import { isInterval, overlapping } from './intervals.ts';

@@ -1,11 +1,14 @@
 /** Elements as nft has them, for people and for scripts. */
+
 import type { IpFamily } from '../api/objects.ts';
 import { addressFormatter } from '../netlink/core/address.ts';
 import { readU32 } from '../netlink/core/host.ts';
 import { protocolOf } from '../netlink/core/protocol.ts';
+import { verdictText } from '../nft/element.ts';
+import { nftFamily } from '../nft/rule.ts';
 import { type Chain, withNeeds } from './chains.ts';
-import { type Element, verdictText } from './element.ts';
-import { type Field, MAPS, nftFamily } from './maps.ts';
+import type { Element } from './element.ts';
+import { type Field, MAPS } from './maps.ts';
 import { declarations, rulesText, TABLE } from './skeleton.ts';
 
 const ELEMENTS_PER_LINE = 500;

@@ -1,6 +1,7 @@
 /** A server that keeps trying to listen. */
 import { type AddressInfo, isIPv6, type Server } from 'node:net';
-import type { Timers } from '../sync/loop.ts';
+import { backoffMs } from '../sync/backoff.ts';
+import type { Timers } from '../sync/timers.ts';
 
 /** Where to listen. */
 export interface BindAddress {
@@ -25,8 +26,7 @@ export interface RetryingServerOptions extends BindAddress {
 }
 
 /** Milliseconds. A port is most often held by a process that is about to end. */
-const RETRY_FIRST = 500;
-const RETRY_MOST = 10_000;
+const BACKOFF = { first: 500, max: 10_000 };
 
 /** A server that tries to listen until it can, from when it is made until it is closed. */
 export class RetryingServer {
@@ -74,9 +74,8 @@ export class RetryingServer {
     if (this.#closed || server !== this.#server) return;
     this.#drop();
     const { timers, onFailure } = this.#options;
-    const wait = Math.min(RETRY_FIRST * 2 ** this.#failures, RETRY_MOST);
     this.#failures += 1;
-    this.#timer = timers.set(() => this.#open(), wait);
+    this.#timer = timers.set(() => this.#open(), backoffMs(this.#failures, BACKOFF));
     onFailure(error);
   }
 

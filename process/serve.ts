@@ -1,7 +1,7 @@
 /** The HTTP servers that settings ask for. */
 import type { RequestListener } from 'node:http';
 import { isUnspecified } from '../api/addresses.ts';
-import { systemTimers } from '../sync/loop.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { ANY_FAMILY, Listener } from './listener.ts';
 import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated-failures.ts';

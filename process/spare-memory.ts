@@ -1,6 +1,6 @@
 /** When memory is given back to the machine. */
 import { trimHeap } from '../netlink/core/malloc.ts';
-import { systemTimers, type Timers } from '../sync/loop.ts';
+import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /** What decides whether memory is to be given back. */
 interface MemoryProbe {

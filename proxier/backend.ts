@@ -1,3 +1,4 @@
+/** What a proxy mode is to the proxier: one backend for each family. */
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 
@@ -71,4 +72,6 @@ export interface Backend {
    * are rejected there; the kernel counts them.
    */
   localhostRejections?(): Promise<ReadonlyMap<Protocol, number>>;
+  /** Ends timers and sockets, when nothing is under way any more; the rules stay. */
+  close(): Promise<void>;
 }

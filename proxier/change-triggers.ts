@@ -1,3 +1,4 @@
+/** When the changes of EndpointSlices were triggered, for the network programming latency. */
 import { getOrCreate } from '../api/collections.ts';
 import type { EndpointSlice, IpFamily, ObjectKey } from '../api/objects.ts';
 

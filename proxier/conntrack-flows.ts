@@ -1,3 +1,4 @@
+/** Stale conntrack entries of the kernel, found and deleted. */
 import type { IpFamily } from '../api/objects.ts';
 import { deleteConntrack, dumpConntrack } from '../netlink/conntrack/conntrack.ts';
 import type { FlowTable } from './family-proxier.ts';

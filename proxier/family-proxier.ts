@@ -1,8 +1,10 @@
+/** One family of the proxier: what is to be handed to its backend, and what follows when that has applied it. */
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
-import { type LocalhostNodePort, localhostNodePort } from '../services/localhost-node-port.ts';
+import type { LocalhostNodePort } from '../localhost/endpoint-picker.ts';
 import type { Route } from '../services/route.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
+import { localhostNodePort } from '../traffic/localhost-node-port.ts';
 import type { Backend, NodeFacts } from './backend.ts';
 import { type Flow, FlowOwners, type Suspects } from './stale-flows.ts';
 
@@ -63,7 +65,7 @@ export interface FamilyProxierOptions {
  */
 export class FamilyProxier {
   readonly family: IpFamily;
-  readonly #backend: Backend;
+  readonly backend: Backend;
   readonly #flows: FlowTable;
   readonly #now: () => number;
   readonly #owners: FlowOwners;
@@ -74,7 +76,6 @@ export class FamilyProxier {
   #facts: NodeFacts = { addresses: [], primary: [] };
   #triggerTimes: readonly number[] = [];
   #dirty = true;
-  #full = true;
   #isFirst = true;
 
   constructor(
@@ -90,38 +91,28 @@ export class FamilyProxier {
     this.#proxiesLocalhost = proxiesLocalhost;
     this.#owners = new FlowOwners(resetsTcp);
     this.family = backend.family;
-    this.#backend = backend;
+    this.backend = backend;
     this.#flows = flows;
   }
 
-  /** @returns whether there is something to sync. */
-  get needsSync(): boolean {
-    return this.#dirty || this.#full;
-  }
-
-  /** Whether the next sync compares everything with the kernel. */
-  get isFullDue(): boolean {
-    return this.#full;
-  }
-
-  /** The next sync compares everything with the kernel. */
-  requireFull(): void {
-    this.#full = true;
+  /** Something was handed over since the last sync that succeeded. */
+  get hasChanges(): boolean {
+    return this.#dirty;
   }
 
   /** @returns whether they are other than before. */
   setNodeFacts(facts: NodeFacts): boolean {
     if (isDeepStrictEqual(facts, this.#facts)) return false;
     this.#facts = facts;
-    this.#backend.setFacts(facts);
+    this.backend.setFacts(facts);
     this.#dirty = true;
     return true;
   }
 
   /** See `Backend.setRefused`. */
   setRefused(changes: ReadonlyMap<ObjectKey, boolean>): void {
-    if (changes.size === 0 || this.#backend.setRefused === undefined) return;
-    this.#backend.setRefused(changes);
+    if (changes.size === 0 || this.backend.setRefused === undefined) return;
+    this.backend.setRefused(changes);
     this.#dirty = true;
   }
 
@@ -134,7 +125,7 @@ export class FamilyProxier {
     if (upserts.length === 0 && removals.length === 0) return;
     for (const route of removals) this.#replace(route, undefined);
     for (const route of upserts) this.#replace(before.get(route.id), route);
-    this.#backend.update(
+    this.backend.update(
       upserts,
       removals.map((route) => route.id),
     );
@@ -164,31 +155,15 @@ export class FamilyProxier {
     return times;
   }
 
-  /** What of the rules no longer stands; see `Backend.loss`. */
-  loss(): Promise<string | undefined> {
-    return this.#backend.loss();
-  }
-
-  /** See `Backend.hearsOthers`. */
-  get hearsOthers(): boolean {
-    return this.#backend.hearsOthers === true;
-  }
-
-  /** See `Backend.onLoss`. */
-  onLoss(callback: () => void): void {
-    this.#backend.onLoss?.(callback);
-  }
-
   /**
    * Brings the kernel to what is wanted, then deletes conntrack entries that the rules no longer make.
-   * @throws what the backend throws; nothing is lost, and the next sync is full.
+   * @param full See `Backend.apply`.
+   * @throws what the backend throws; nothing is lost, and the next sync has to be full.
    */
-  async sync(): Promise<SyncReport> {
+  async sync(full: boolean): Promise<SyncReport> {
     const started = this.#now();
-    const full = this.#full;
     const changed = this.#dirty;
     this.#dirty = false;
-    this.#full = false;
     // Taken before the rules are written: what is handed over meanwhile comes into force with the
     // next sync, and a flow that is forgotten before its rules changed would come back.
     const suspects = this.#owners.takeSuspects();
@@ -198,7 +173,7 @@ export class FamilyProxier {
     this.#localhostNodePorts = new Map();
     const triggerTimes = this.takeTriggers();
     try {
-      const { written, rulesWritten } = await this.#backend.apply(full);
+      const { written, rulesWritten } = await this.backend.apply(full);
       const applySeconds = (this.#now() - started) / 1000;
       // Rules that were not what they should be may have let any flow astray.
       const isUnknown = this.#isFirst || (full && written > 0);
@@ -221,7 +196,6 @@ export class FamilyProxier {
         localhostNodePorts: [...localhostNodePorts.values()],
       };
     } catch (error) {
-      this.#full = true;
       this.#health = new Map([...health, ...this.#health]);
       this.#localhostNodePorts = new Map([...localhostNodePorts, ...this.#localhostNodePorts]);
       this.#dirty ||= changed;

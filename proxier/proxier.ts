@@ -1,8 +1,11 @@
+/** proxier/ brings what follows from the objects into the kernel: RouteTable, Proxier, and a backend for each family. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { familyOf, isLoopback } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
-import { Runner, type Timers } from '../sync/loop.ts';
+import { Loop } from '../sync/loop.ts';
+import { SerialQueue } from '../sync/serial-queue.ts';
+import type { Timers } from '../sync/timers.ts';
 import type { NodeFacts } from './backend.ts';
 import type { FamilyProxier, SyncReport } from './family-proxier.ts';
 import type { RefusalChanges, RouteTable } from './route-table.ts';
@@ -48,13 +51,6 @@ export interface SyncAttempt {
   readonly seconds: number;
 }
 
-/** Everything is compared with the kernel at least this often, as in kube-proxy. */
-const FULL_SYNC_PERIOD = 60 * 60 * 1000;
-/**
- * And oftener, as long as that takes no more than one part in so many of the time, in modes that do
- * not hear of what others do: changes have to wait meanwhile.
- */
-const COMPARISON_SHARE = 100;
 const BACKOFF = { first: 500, max: 30_000 };
 /** Services resolved before the event loop gets a turn. */
 const SERVICES_PER_TURN = 50;
@@ -65,39 +61,20 @@ const SERVICES_PER_TURN = 50;
  */
 export class Proxier {
   readonly #options: ProxierOptions;
-  readonly #runners: Map<FamilyProxier, Runner>;
-  /** When everything was last compared with the kernel, and when that is due again. */
-  readonly #nextFull = new Map<FamilyProxier, number>();
+  readonly #loops: ReadonlyMap<FamilyProxier, Loop>;
   /** Asked for a sync since their last one began. */
   readonly #queued = new Set<FamilyProxier>();
-  #draining: Promise<void> | undefined;
+  readonly #drains = new SerialQueue();
   #addresses: readonly string[] | undefined;
-  readonly #checkTimers = new Map<FamilyProxier, unknown>();
-  readonly #checking = new Map<FamilyProxier, Promise<void>>();
-  #stopped = false;
 
   constructor(options: ProxierOptions) {
     this.#options = options;
-    this.#runners = new Map(
-      options.families.map((family) => [
-        family,
-        new Runner({
-          run: () => this.#sync(family),
-          minPeriod: options.minSyncPeriod,
-          backoff: BACKOFF,
-          timers: options.timers,
-        }),
-      ]),
-    );
-    for (const [family, runner] of this.#runners) {
-      family.onLoss(() => void this.#checkFamily(family, runner));
-      this.#scheduleCheck(family, runner);
-    }
+    this.#loops = new Map(options.families.map((family) => [family, this.#loop(family)]));
   }
 
   /** There may be something to do. */
   request(): void {
-    for (const family of this.#runners.keys()) this.#request(family);
+    this.#request();
   }
 
   /**
@@ -109,15 +86,13 @@ export class Proxier {
     const unique = new Set(addresses);
     this.#addresses = [...unique].sort(compareText);
     this.#options.table.setNodeAddresses(unique);
-    for (const family of this.#runners.keys()) this.#request(family, { urgent: true });
+    this.#request({ urgent: true });
   }
 
   /** Ends after the syncs that run now; the kernel keeps its rules. */
   async stop(): Promise<void> {
-    this.#stopped = true;
-    for (const timer of this.#checkTimers.values()) this.#options.timers.clear(timer);
-    await Promise.all([...this.#runners.values()].map((runner) => runner.stop()));
-    await Promise.all(this.#checking.values());
+    await Promise.all([...this.#loops.values()].map((loop) => loop.stop()));
+    await Promise.all([...this.#loops.keys()].map(({ backend }) => backend.close()));
   }
 
   /** Nothing is programmed before everything is known that rules follow from. */
@@ -125,35 +100,63 @@ export class Proxier {
     return this.#options.table.isSynced && this.#addresses !== undefined;
   }
 
-  #request(family: FamilyProxier, options: { urgent?: boolean } = {}): void {
-    this.#runners.get(family)?.request(options);
+  #loop(family: FamilyProxier): Loop {
+    const { observer, minSyncPeriod: minPeriod, syncPeriod: period, timers } = this.#options;
+    const { backend, family: name } = family;
+    const loop = new Loop({
+      run: (full) => this.#sync(family, full),
+      minPeriod,
+      backoff: BACKOFF,
+      timers,
+      checks: {
+        period,
+        look: () => backend.loss(),
+        hearsOthers: () => backend.hearsOthers === true,
+        looked: () => observer.checked(name),
+        // A full sync that is due is not queued: as far as is known, nothing waits for it.
+        lost: (what) => {
+          observer.rulesLost(name, what);
+          this.#queue(family);
+        },
+        failed: (error) => observer.checkFailed(name, error),
+      },
+    });
+    backend.onLoss?.(() => void loop.check());
+    return loop;
+  }
+
+  #request(options?: { urgent: boolean }): void {
+    for (const [family, loop] of this.#loops) {
+      loop.request(options);
+      this.#queue(family);
+    }
+  }
+
+  #queue(family: FamilyProxier): void {
     if (!this.#isReady) return;
     this.#queued.add(family);
     this.#options.observer.queued(family.family);
   }
 
-  async #sync(family: FamilyProxier): Promise<boolean> {
+  async #sync(family: FamilyProxier, full: boolean): Promise<number | undefined> {
     const { observer, timers } = this.#options;
-    if (!this.#isReady) return false;
+    if (!this.#isReady) return undefined;
     this.#queued.delete(family);
     const started = timers.now();
-    const full = family.isFullDue;
     try {
-      await this.#drain();
-      const isDue = family.needsSync;
-      if (isDue) {
-        // What was done before it listened is found by the comparison after that.
-        const { hearsOthers } = family;
-        const report = await family.sync();
-        const rest = hearsOthers ? FULL_SYNC_PERIOD : restAfter(report.seconds);
-        if (report.full) this.#nextFull.set(family, timers.now() + rest);
+      // One at a time, for each family asks for it.
+      await this.#drains.run(() => this.#drain());
+      let took: number | undefined;
+      if (full || family.hasChanges) {
+        const report = await family.sync(full);
+        took = report.seconds * 1000;
         observer.synced(report);
       } else {
         observer.unchanged(family.family, family.takeTriggers());
       }
       // What came meanwhile may be not in this sync but in the next.
       if (this.#queued.has(family)) observer.queued(family.family);
-      return isDue;
+      return took;
     } catch (error) {
       const seconds = (timers.now() - started) / 1000;
       observer.syncFailed(family.family, error, { full, seconds });
@@ -161,15 +164,8 @@ export class Proxier {
     }
   }
 
-  /** Hands what changed to all families; one at a time, for both ask for it. */
-  #drain(): Promise<void> {
-    this.#draining ??= this.#drainOnce().finally(() => {
-      this.#draining = undefined;
-    });
-    return this.#draining;
-  }
-
-  async #drainOnce(): Promise<void> {
+  /** Hands what changed to all families. */
+  async #drain(): Promise<void> {
     const { table, families, observer, nodeIp } = this.#options;
     const nodeIps = [...(nodeIp === undefined ? [] : [nodeIp]), ...(table.node?.addresses ?? [])];
     for (const family of families) {
@@ -197,45 +193,4 @@ export class Proxier {
       if (table.hasChanges) await nextTurn();
     }
   }
-
-  /** Each family by itself: where a command hangs, a look takes minutes. */
-  #scheduleCheck(family: FamilyProxier, runner: Runner): void {
-    if (this.#stopped) return;
-    const timer = this.#options.timers.set(() => {
-      const check = this.#checkFamily(family, runner);
-      this.#checking.set(
-        family,
-        check.then(() => this.#scheduleCheck(family, runner)),
-      );
-    }, this.#options.syncPeriod);
-    this.#checkTimers.set(family, timer);
-  }
-
-  /** Looks whether the rules still stand, and whether a full comparison is due. */
-  async #checkFamily(family: FamilyProxier, runner: Runner): Promise<void> {
-    const { observer, timers } = this.#options;
-    const nextFull = this.#nextFull.get(family);
-    if (nextFull === undefined || this.#stopped) return;
-    try {
-      const isDue = timers.now() >= nextFull;
-      const lost = isDue ? undefined : await family.loss();
-      if (!isDue) observer.checked(family.family);
-      if (!isDue && lost === undefined) return;
-      family.requireFull();
-      if (lost === undefined) {
-        // A comparison that is due is not queued: as far as is known, nothing waits for it.
-        runner.request();
-        return;
-      }
-      observer.rulesLost(family.family, lost);
-      this.#request(family);
-    } catch (error) {
-      observer.checkFailed(family.family, error);
-    }
-  }
-}
-
-/** Milliseconds until the next comparison, after one that took so many seconds. */
-function restAfter(seconds: number): number {
-  return Math.min(seconds * 1000 * COMPARISON_SHARE, FULL_SYNC_PERIOD);
 }

@@ -1,3 +1,4 @@
+/** Counts of Routes for metrics, kept as Routes change. */
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import type { Match, Route } from '../services/route.ts';
 

@@ -1,3 +1,4 @@
+/** From objects to Routes: which Services a change touches, and what became different for them. */
 import { isDeepStrictEqual } from 'node:util';
 import type { Refusal } from '../api/all-ports.ts';
 import {
@@ -64,6 +65,21 @@ export interface ObjectChanges {
   readonly pending: number;
 }
 
+export interface RouteTableOptions {
+  readonly nodeName: string;
+  readonly allPortsEnabled: boolean;
+  /** See `mismatchWarnings`; false by default. */
+  readonly warnsOfMismatches?: boolean;
+  /** Of this node, whose ports a Service may take; none by default. */
+  readonly listeners?: readonly NodeListener[];
+  /** Whether node ports are served on the loopback address; false by default. */
+  readonly isLoopbackServed?: boolean;
+  /** Called whenever there may be something to take, also once all is synced. */
+  readonly onChange: () => void;
+  /** Milliseconds since 1970. */
+  readonly now?: () => number;
+}
+
 type ChangingKind = 'Service' | 'EndpointSlice';
 
 interface ServiceState {
@@ -86,12 +102,7 @@ interface Resolved {
  * served from are passed over.
  */
 export class RouteTable implements ObjectSink {
-  readonly #nodeName: string;
-  readonly #allPortsEnabled: boolean;
-  readonly #warnsOfMismatches: boolean;
-  readonly #listeners: readonly NodeListener[];
-  readonly #isLoopbackServed: boolean;
-  readonly #onChange: () => void;
+  readonly #options: RouteTableOptions;
   readonly #services = new Map<ObjectKey, ServiceState>();
   readonly #slices = new Map<ObjectKey, readonly EndpointSlice[]>();
   /** Which Service a slice belongs to, for when its label changes. */
@@ -118,29 +129,9 @@ export class RouteTable implements ObjectSink {
   /** Services that take a port of the node's own. */
   readonly #onNodePorts = new Set<ObjectKey>();
 
-  /**
-   * @param warnsOfMismatches see `mismatchWarnings`; false by default.
-   * @param listeners of this node, whose ports a Service may take; none by default.
-   * @param isLoopbackServed whether node ports are served on the loopback address; false by default.
-   * @param onChange called whenever there may be something to take, also once all is synced.
-   * @param now milliseconds since 1970.
-   */
-  constructor(options: {
-    nodeName: string;
-    allPortsEnabled: boolean;
-    warnsOfMismatches?: boolean;
-    listeners?: readonly NodeListener[];
-    isLoopbackServed?: boolean;
-    onChange: () => void;
-    now?: () => number;
-  }) {
-    this.#nodeName = options.nodeName;
-    this.#allPortsEnabled = options.allPortsEnabled;
-    this.#warnsOfMismatches = options.warnsOfMismatches ?? false;
-    this.#listeners = options.listeners ?? [];
-    this.#isLoopbackServed = options.isLoopbackServed ?? false;
-    this.#ledger = new VipLedger(this.#listeners.map(({ port }) => port));
-    this.#onChange = options.onChange;
+  constructor(options: RouteTableOptions) {
+    this.#options = options;
+    this.#ledger = new VipLedger(options.listeners?.map(({ port }) => port) ?? []);
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
@@ -176,9 +167,10 @@ export class RouteTable implements ObjectSink {
     } else if (object.kind === 'EndpointSlice') {
       this.#count(object.kind);
       this.#upsertSlice(object);
-    } else if (object.kind === 'Node' && object.name === this.#nodeName) this.#setNode(object);
+    } else if (object.kind === 'Node' && object.name === this.#options.nodeName)
+      this.#setNode(object);
     else return;
-    this.#onChange();
+    this.#options.onChange();
   }
 
   remove(kind: Kind, key: ObjectKey): void {
@@ -188,22 +180,22 @@ export class RouteTable implements ObjectSink {
     } else if (kind === 'EndpointSlice') {
       this.#count(kind);
       this.#removeSlice(key);
-    } else if (kind === 'Node' && key === this.#nodeName) this.#setNode(undefined);
+    } else if (kind === 'Node' && key === this.#options.nodeName) this.#setNode(undefined);
     else return;
-    this.#onChange();
+    this.#options.onChange();
   }
 
   synced(kind: Kind): void {
     if (!this.#unsynced.delete(kind)) return;
     if (kind === 'EndpointSlice') this.#triggers.begin();
-    this.#onChange();
+    this.#options.onChange();
   }
 
   /** Addresses of this node other than on the agent's own dummy device (contract, line 6). */
   setNodeAddresses(addresses: ReadonlySet<string>): void {
     this.#nodeAddresses = addresses;
     for (const key of this.#ledger.setNodeAddresses(addresses)) this.#touched.add(key);
-    this.#onChange();
+    this.#options.onChange();
   }
 
   /** All Routes. */
@@ -289,7 +281,7 @@ export class RouteTable implements ObjectSink {
     if (state === undefined) return { routes, isRefused: false, refusals: [], health: [] };
     const refused = this.#ledger.refusals(key);
     const slices = this.#slices.get(key) ?? [];
-    const place: NodePlace = { name: this.#nodeName, zone: this.#node?.zone };
+    const place: NodePlace = { name: this.#options.nodeName, zone: this.#node?.zone };
     for (const port of state.served.ports) {
       const route = resolveRoute(state.service, port, refused, slices, place);
       if (route === undefined) continue;
@@ -299,26 +291,22 @@ export class RouteTable implements ObjectSink {
       routes,
       isRefused: state.served.refusals.length > 0,
       refusals: [...state.served.refusals, ...new Set(refused.values())],
-      health: serviceHealth(key, state.served.ports, refused, slices, this.#nodeName),
+      health: serviceHealth(key, state.served.ports, refused, slices, this.#options.nodeName),
     };
   }
 
   /** @returns warnings that were not in force before, so that each is reported once. */
   #newWarnings(serviceKey: ObjectKey, routes: readonly Route[]): ServiceWarning[] {
+    const { listeners = [], isLoopbackServed = false, warnsOfMismatches } = this.#options;
     const state = this.#services.get(serviceKey);
     const slices = this.#slices.get(serviceKey) ?? [];
-    const onListeners = listenerWarnings(
-      routes,
-      this.#listeners,
-      this.#nodeAddresses,
-      this.#isLoopbackServed,
-    );
+    const onListeners = listenerWarnings(routes, listeners, this.#nodeAddresses, isLoopbackServed);
     if (onListeners.length > 0) this.#onNodePorts.add(serviceKey);
     else this.#onNodePorts.delete(serviceKey);
     const isRefused = state !== undefined && state.served.refusals.length > 0;
     const warnings = [
       ...(state?.served.warnings ?? []).map((message) => ({ serviceKey, message })),
-      ...(this.#warnsOfMismatches && !isRefused
+      ...(warnsOfMismatches && !isRefused
         ? mismatchWarnings(serviceKey, state?.service, slices, state?.served.ports ?? [])
         : []),
       ...onListeners,
@@ -336,7 +324,7 @@ export class RouteTable implements ObjectSink {
   }
 
   #upsertService(service: Service): void {
-    const served = servedPorts(service, this.#allPortsEnabled);
+    const served = servedPorts(service, this.#options.allPortsEnabled);
     this.#services.set(service.key, { service, served });
     this.#claim(service.key, service.creationTimestamp, served);
   }

@@ -12,7 +12,11 @@ export interface OwnAddresses {
   readonly primary: readonly string[];
 }
 
-const LOOPBACK: Readonly<Record<IpFamily, string>> = { IPv4: '127.0.0.0/8', IPv6: '::1/128' };
+/** The loopback addresses. */
+export const LOOPBACK: Readonly<Record<IpFamily, string>> = {
+  IPv4: '127.0.0.0/8',
+  IPv6: '::1/128',
+};
 
 /**
  * The addresses that are selected in one family. Loopback addresses are among them where they are selected.

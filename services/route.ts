@@ -1,3 +1,4 @@
+/** The Route: one Service port as it is to be served by this node. */
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';

@@ -1,5 +1,5 @@
 /** What a Service asks to have served. */
-import { cidrContains, familyOf } from '../api/addresses.ts';
+import { familyOf } from '../api/addresses.ts';
 import { PORTS_ANNOTATION, type PortScheme, portScheme, type Refusal } from '../api/all-ports.ts';
 import { kept } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type Service } from '../api/objects.ts';
@@ -133,12 +133,4 @@ function openFamilyWarning(service: Service, family: IpFamily): string | undefin
 
 function unique(values: readonly string[]): string[] {
   return [...new Set(values)].sort();
-}
-
-/** Whether a node with these addresses is inside the source ranges (KUBE-FW allows its own VIP then). */
-export function rangesCoverNode(
-  ranges: readonly string[],
-  nodeAddresses: readonly string[],
-): boolean {
-  return ranges.some((cidr) => nodeAddresses.some((address) => cidrContains(cidr, address)));
 }

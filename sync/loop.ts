@@ -1,51 +1,62 @@
-/** Clock and timers, so that tests can be their master. */
-export interface Timers {
-  now(): number;
-  set(callback: () => void, milliseconds: number): unknown;
-  clear(handle: unknown): void;
+/**
+ * sync/ has what brings the kernel to the desired state step by step: loop, serial queue, timers, time slices.
+ * This is the one loop; Services, network policy and the rules of the DNS queue are instances of it.
+ */
+import { type Backoff, backoffMs } from './backoff.ts';
+import type { Timers } from './timers.ts';
+
+export interface LoopOptions {
+  /**
+   * One run; a rejection makes the next one come after a backoff, and be full.
+   * @param full compare everything with the kernel: nobody knows what it has, or that is due.
+   * @returns milliseconds that it took; undefined when there was nothing to do: then the run does not count for
+   * `minPeriod`, and if it was to be full, the next one is.
+   */
+  readonly run: (full: boolean) => Promise<number | undefined>;
+  /** The rate limit: milliseconds a run, on average; two may follow each other at once, as in kube-proxy. */
+  readonly minPeriod: number;
+  /** Milliseconds that a request waits for others, so that a burst of them is one run; default: none. */
+  readonly delay?: number;
+  readonly backoff: Backoff;
+  readonly timers: Timers;
+  /** Default: a full run comes only when it is asked for. */
+  readonly checks?: Checks;
 }
 
-/** What a timer of Node holds, 24 days; of more it makes 1 ms, over and over for who comes again. */
-const LONGEST = 2 ** 31 - 1;
-
-/** A timer of more than 24 days comes early. */
-export const systemTimers: Timers = {
-  now: () => performance.now(),
-  set: (callback, milliseconds) => {
-    // A timer waits for a millisecond at least.
-    if (milliseconds <= 0) {
-      const immediate = setImmediate(callback);
-      return () => clearImmediate(immediate);
-    }
-    const timer = setTimeout(callback, Math.min(milliseconds, LONGEST));
-    return () => clearTimeout(timer);
-  },
-  clear: (handle) => (handle as (() => void) | undefined)?.(),
-};
+/** Looks whether what a loop has written still stands. A full run comes when it does not, and when one is due. */
+export interface Checks {
+  /** Milliseconds from one look to the next. */
+  readonly period: number;
+  /** What others took away, as far as a cheap look can tell, in words for the log. */
+  look(): Promise<string | undefined>;
+  /** Whether all that others do is heard of, so that there is little to find by comparing. */
+  hearsOthers(): boolean;
+  /** The look is over, whatever it found. */
+  looked(): void;
+  /** Something was found missing; a full run follows. */
+  lost(what: string): void;
+  failed(error: unknown): void;
+}
 
 /** kube-proxy's burst of syncs. */
 const BURST = 2;
-
-export interface RunnerOptions {
-  /**
-   * One run; a rejection makes the next one come after a backoff.
-   * @returns whether there was something to do; if not, the run does not count for `minPeriod`.
-   */
-  readonly run: () => Promise<boolean>;
-  /** Milliseconds a run, on average; two may follow each other at once, as in kube-proxy. */
-  readonly minPeriod: number;
-  /** First and greatest milliseconds to wait after a failure; doubled in between. */
-  readonly backoff: { readonly first: number; readonly max: number };
-  readonly timers: Timers;
-}
+/** Milliseconds from a full run to the next, as in kube-proxy. */
+const FULL_PERIOD = 60 * 60 * 1000;
+/**
+ * Less, as long as full runs take no more than one part in so many of the time, where what others do is
+ * not heard of: changes have to wait meanwhile.
+ */
+const FULL_SHARE = 100;
+/** Milliseconds between two resyncs, should somebody change what is ours over and over. */
+const RESYNC_PERIOD = 1000;
 
 /**
  * Runs one thing at a time, when asked: at once when it rested, about once a `minPeriod` under a
  * storm, and again by itself after a failure. A request is never lost: one that comes in the middle
  * of a run makes another follow.
  */
-export class Runner {
-  readonly #options: RunnerOptions;
+export class Loop {
+  readonly #options: LoopOptions;
   #timer: unknown;
   #running: Promise<void> | undefined;
   /** Before `#running` is known: a run may ask for the next one before it waits for anything. */
@@ -56,10 +67,19 @@ export class Runner {
   /** Runs that may start without a wait: grows by one a `minPeriod`, up to `BURST`. */
   #credit = BURST;
   #creditAt = -Infinity;
+  /** Whether the next run is full. */
+  #full = true;
+  /** When a full run is due again; undefined before the first. */
+  #nextFull: number | undefined;
+  #checkTimer: unknown;
+  #checking: Promise<void> | undefined;
+  #resyncTimer: unknown;
+  #resyncedAt = -Infinity;
   #failures = 0;
 
-  constructor(options: RunnerOptions) {
+  constructor(options: LoopOptions) {
     this.#options = options;
+    this.#scheduleCheck();
   }
 
   /** @param options.urgent does not wait for `minPeriod`, nor for a backoff. */
@@ -73,18 +93,49 @@ export class Runner {
     this.#schedule();
   }
 
+  /** Others changed what was written: a full and urgent run follows at once, unless one just did. */
+  resync(): void {
+    const { timers } = this.#options;
+    this.#full = true;
+    timers.clear(this.#resyncTimer);
+    const wait = Math.max(this.#resyncedAt + RESYNC_PERIOD - timers.now(), 0);
+    this.#resyncTimer = timers.set(() => {
+      this.#resyncedAt = timers.now();
+      this.request({ urgent: true });
+    }, wait);
+  }
+
+  /** Looks at once whether everything stands; before the first full run that is not known. */
+  async check(): Promise<void> {
+    const { checks, timers } = this.#options;
+    if (checks === undefined || this.#nextFull === undefined || this.#stopped) return;
+    try {
+      if (timers.now() < this.#nextFull) {
+        const lost = await checks.look();
+        checks.looked();
+        if (lost === undefined) return;
+        checks.lost(lost);
+      }
+      this.#full = true;
+      this.request();
+    } catch (error) {
+      checks.failed(error);
+    }
+  }
+
   /** No run starts any more; resolves when the current one has ended. */
   async stop(): Promise<void> {
+    const { timers } = this.#options;
     this.#stopped = true;
-    this.#options.timers.clear(this.#timer);
-    await this.#running;
+    for (const timer of [this.#timer, this.#checkTimer, this.#resyncTimer]) timers.clear(timer);
+    await Promise.all([this.#running, this.#checking]);
   }
 
   #schedule(): void {
     if (this.#stopped || this.#isRunning || this.#timer !== undefined) return;
-    const { minPeriod, timers } = this.#options;
-    const rest = Math.max((1 - this.#creditNow()) * minPeriod, this.#pause(), 0);
-    const wait = this.#urgent ? 0 : rest;
+    const { minPeriod, delay = 0, backoff, timers } = this.#options;
+    const pause = Math.max(delay, backoffMs(this.#failures, backoff));
+    const wait = this.#urgent ? 0 : Math.max((1 - this.#creditNow()) * minPeriod, pause);
     // Also without a wait by timer: what arrives in the same turn goes into the same run.
     this.#timer = timers.set(() => {
       this.#timer = undefined;
@@ -99,30 +150,43 @@ export class Runner {
     return Math.min(BURST, this.#credit + (timers.now() - this.#creditAt) / minPeriod);
   }
 
-  #pause(): number {
-    if (this.#failures === 0) return 0;
-    const { first, max } = this.#options.backoff;
-    return Math.min(first * 2 ** (this.#failures - 1), max);
-  }
-
   async #runOnce(): Promise<void> {
+    const { run, checks, timers } = this.#options;
     this.#requested = false;
     this.#urgent = false;
+    const full = this.#full;
+    this.#full = false;
     const credit = this.#creditNow();
-    const start = this.#options.timers.now();
+    const start = timers.now();
+    // What was done before others are heard of is found by the full run after this.
+    const hearsOthers = checks?.hearsOthers() === true;
     try {
-      if (await this.#options.run()) {
+      const took = await run(full);
+      if (took === undefined) this.#full ||= full;
+      else {
         this.#credit = Math.max(credit - 1, 0);
         this.#creditAt = start;
+        const rest = hearsOthers ? FULL_PERIOD : Math.min(took * FULL_SHARE, FULL_PERIOD);
+        if (full) this.#nextFull = timers.now() + rest;
       }
       this.#failures = 0;
     } catch {
       // `run` has reported it; what is left to do here is to come again.
       this.#failures += 1;
+      this.#full = true;
       this.#requested = true;
     }
     this.#running = undefined;
     this.#isRunning = false;
     if (this.#requested) this.#schedule();
+  }
+
+  /** By itself: where a command hangs, a look takes minutes. */
+  #scheduleCheck(): void {
+    const { checks, timers } = this.#options;
+    if (checks === undefined || this.#stopped) return;
+    this.#checkTimer = timers.set(() => {
+      this.#checking = this.check().then(() => this.#scheduleCheck());
+    }, checks.period);
   }
 }

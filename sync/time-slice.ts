@@ -1,22 +1,23 @@
+/** Keeps work of many small steps from holding the event loop. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
 /** Milliseconds of work after which the event loop gets a turn. */
-const SLICE = 8;
+const LENGTH = 8;
 /**
  * Steps for which the clock is asked once. Where that is a system call it costs more than a step
  * does: 20 µs in user-mode-linux, and some virtual machines have no better clock.
  */
 const STEPS = 16;
 
-/** Keeps work of many small steps from holding the event loop. */
-export class Slices {
+/** To be asked after each step: `if (slice.isOver()) await slice.yield();` */
+export class TimeSlice {
   #start = performance.now();
   #steps = 0;
 
   /** One step is done. @returns whether the event loop should get a turn. */
   isOver(): boolean {
     this.#steps += 1;
-    return this.#steps % STEPS === 0 && performance.now() - this.#start > SLICE;
+    return this.#steps % STEPS === 0 && performance.now() - this.#start > LENGTH;
   }
 
   /** The next slice begins. */
@@ -25,7 +26,7 @@ export class Slices {
   }
 
   /** Gives the event loop a turn. */
-  async turn(): Promise<void> {
+  async yield(): Promise<void> {
     await nextTurn();
     this.restart();
   }

@@ -13,7 +13,7 @@ import type { Kept, Leftover as LeftoverName } from '../metrics/portwide.ts';
 import { TABLE } from '../nftables/skeleton.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
-import type { Timers } from '../sync/loop.ts';
+import type { Timers } from '../sync/timers.ts';
 import { Attempt, aggregate, type Leftover } from './attempt.ts';
 import { iptablesRules } from './iptables-rules.ts';
 import { ipvs } from './ipvs.ts';

@@ -13,12 +13,23 @@ const ALLOWED: Readonly<Record<string, readonly string[]>> = {
   endpoints: ['api'],
   services: ['api', 'endpoints'],
   sources: ['api', 'process'],
-  nft: ['api', 'netlink', 'process', 'nftables'],
-  proxier: ['api', 'endpoints', 'services', 'sources', 'netlink', 'sync'],
-  iptables: ['config', 'api', 'endpoints', 'services', 'proxier', 'process', 'netlink'],
-  ipvs: ['config', 'api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'sync'],
-  nftables: ['api', 'endpoints', 'services', 'proxier', 'netlink', 'iptables', 'nft', 'sync'],
-  policy: ['api', 'sync', 'netlink', 'nft', 'nftables', 'iptables'],
+  nft: ['api', 'netlink', 'process', 'sync'],
+  traffic: ['api', 'endpoints', 'services', 'localhost', 'config'],
+  proxier: ['api', 'endpoints', 'services', 'traffic', 'localhost', 'sources', 'netlink', 'sync'],
+  iptables: ['config', 'api', 'endpoints', 'services', 'traffic', 'proxier', 'process', 'netlink'],
+  ipvs: [
+    'config',
+    'api',
+    'endpoints',
+    'services',
+    'traffic',
+    'proxier',
+    'netlink',
+    'iptables',
+    'sync',
+  ],
+  nftables: ['api', 'endpoints', 'services', 'traffic', 'proxier', 'netlink', 'nft', 'sync'],
+  policy: ['api', 'sync', 'netlink', 'nft', 'iptables'],
   config: ['api', 'dns', 'process'],
   metrics: ['api', 'dns', 'process', 'sources'],
   envvars: ['api'],
@@ -54,7 +65,7 @@ describe('imports run one way', () => {
   }
 
   const files = globSync(
-    '{agent,api,cmd,config,dns,endpoints,envvars,events,health,iptables,ipvs,localhost,metrics,nft,nftables,policy,process,proxier,services,sources,sync,takeover}/**/*.ts',
+    '{agent,api,cmd,config,dns,endpoints,envvars,events,health,iptables,ipvs,localhost,metrics,nft,nftables,policy,process,proxier,services,sources,sync,takeover,traffic}/**/*.ts',
     { cwd: ROOT },
   );
 

@@ -1,9 +1,11 @@
+/** Connection tracking of the kernel: finding and deleting flows. */
 import type { IpFamily, Protocol } from '../../api/objects.ts';
+import { type Refused, sendAll } from '../core/batches.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
-import { EINVAL, ENOENT, EOPNOTSUPP, NetlinkError } from '../core/error.ts';
-import type { Request } from '../core/message.ts';
+import { EINVAL, ENOENT, EOPNOTSUPP, hasErrno } from '../core/error.ts';
+import { NFNL_SUBSYS_CTNETLINK } from '../core/nfnetlink.ts';
 import { protocolNumbers } from '../core/protocol.ts';
-import { NetlinkSocket } from '../core/socket.ts';
+import { withSocket } from '../core/socket.ts';
 import {
   type ConntrackEntry,
   deletePayload,
@@ -27,36 +29,20 @@ export interface ConntrackQuery {
 }
 
 /** Some flows could not be deleted; all others are. */
-export class ConntrackDeleteError extends AggregateError {
+class ConntrackDeleteError extends AggregateError {
   override readonly name = 'ConntrackDeleteError';
-  declare readonly errors: NetlinkError[];
-  /** In the order of `errors`. */
-  readonly entries: readonly ConntrackEntry[];
-  /** How many flows were deleted all the same. */
-  readonly deleted: number;
 
-  constructor(failures: readonly Failure[], deleted: number) {
+  constructor(failures: readonly Refused<ConntrackEntry>[]) {
     const errors = failures.map(({ error }) => error);
     super(errors, `${errors.length} flows not deleted, the first: ${errors[0]?.message}`, {
       cause: errors[0],
     });
-    this.entries = failures.map(({ entry }) => entry);
-    this.deleted = deleted;
   }
 }
 
-interface Failure {
-  readonly entry: ConntrackEntry;
-  readonly error: NetlinkError;
-}
-
-/** linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h: subsystem << 8 | message. */
-const NFNL_SUBSYS_CTNETLINK = 1 << 8;
+/** linux/netfilter/nfnetlink_conntrack.h */
 const IPCTNL_MSG_CT_GET = NFNL_SUBSYS_CTNETLINK | 1;
 const IPCTNL_MSG_CT_DELETE = NFNL_SUBSYS_CTNETLINK | 2;
-
-/** Messages of one send: some 50 KB, 3 ms of the kernel; all may fail without an overrun. */
-const DELETE_BATCH = 500;
 
 /**
  * The flows that fit a query. The kernel filters by protocol and destination if it can (5.8 and
@@ -69,26 +55,21 @@ export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEnt
   const protocol = query.protocol === undefined ? undefined : protocolNumbers[query.protocol];
   const filter: EntryFilter = { family, protocol, origDst };
   const read = entryReader(filter);
-  const socket = new NetlinkSocket(NETLINK_NETFILTER);
-
-  const dump = (payload: Buffer) =>
-    socket.dump({ type: IPCTNL_MSG_CT_GET, payload }, (message) => {
-      if (message.type !== NFNL_SUBSYS_CTNETLINK) return undefined;
-      const entry = read(message.payload);
-      return entry === undefined || keep?.(entry) === false ? undefined : entry;
-    });
-
-  try {
+  return await withSocket(NETLINK_NETFILTER, async (socket) => {
+    const dump = (payload: Buffer) =>
+      socket.dump({ type: IPCTNL_MSG_CT_GET, payload }, (message) => {
+        if (message.type !== NFNL_SUBSYS_CTNETLINK) return undefined;
+        const entry = read(message.payload);
+        return entry === undefined || keep?.(entry) === false ? undefined : entry;
+      });
     const unfiltered = dumpPayload(filter, false);
     const payload = kernelFilter ? dumpPayload(filter, true) : unfiltered;
     return await dump(payload).catch((error: unknown) => {
       // A kernel that knows filters but not this one.
-      if (payload.equals(unfiltered) || !isUnsupported(error)) throw error;
+      if (payload.equals(unfiltered) || !hasErrno(error, EINVAL, EOPNOTSUPP)) throw error;
       return dump(unfiltered);
     });
-  } finally {
-    await socket.close();
-  }
+  });
 }
 
 /**
@@ -99,30 +80,12 @@ export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEnt
  */
 export async function deleteConntrack(entries: readonly ConntrackEntry[]): Promise<number> {
   if (entries.length === 0) return 0;
-  const socket = new NetlinkSocket(NETLINK_NETFILTER);
-  const failures: Failure[] = [];
-  let deleted = 0;
-  try {
-    for (let start = 0; start < entries.length; start += DELETE_BATCH) {
-      const batch = entries.slice(start, start + DELETE_BATCH);
-      const refusals = await socket.batch(batch.map(deletion));
-      deleted += batch.length - refusals.length;
-      for (const { index, error } of refusals) {
-        const entry = batch[index];
-        if (entry !== undefined && error.errno !== ENOENT) failures.push({ entry, error });
-      }
-    }
-  } finally {
-    await socket.close();
-  }
-  if (failures.length > 0) throw new ConntrackDeleteError(failures, deleted);
-  return deleted;
-}
-
-function deletion(entry: ConntrackEntry): Request {
-  return { type: IPCTNL_MSG_CT_DELETE, payload: deletePayload(entry) };
-}
-
-function isUnsupported(error: unknown): boolean {
-  return error instanceof NetlinkError && (error.errno === EINVAL || error.errno === EOPNOTSUPP);
+  const refused = await withSocket(NETLINK_NETFILTER, (socket) =>
+    sendAll(socket, entries, (entry) => {
+      return { type: IPCTNL_MSG_CT_DELETE, payload: deletePayload(entry) };
+    }),
+  );
+  const failures = refused.filter(({ error }) => error.errno !== ENOENT);
+  if (failures.length > 0) throw new ConntrackDeleteError(failures);
+  return entries.length - refused.length;
 }

@@ -1,3 +1,4 @@
+/** Flows on the wire: the messages that ask for and delete them, and the reader of a dump. */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes, addressFamily, addressFormatter } from '../core/address.ts';
@@ -5,6 +6,7 @@ import { type Attribute, encodeAttributes, walkAttributes } from '../core/attrib
 import { MalformedMessage } from '../core/error.ts';
 import { u32 } from '../core/host.ts';
 import { number, readNumber } from '../core/network.ts';
+import { NFGENMSG, nfgenmsg } from '../core/nfnetlink.ts';
 import { emptyTuple, readTuple, type Tuple, tupleAttributes } from './tuple.ts';
 
 /** One flow as connection tracking knows it. Addresses are canonical text. */
@@ -44,9 +46,6 @@ export interface EntryFilter {
   readonly origDst?: string | undefined;
 }
 
-/** struct nfgenmsg of linux/netfilter/nfnetlink.h: u8 family, u8 version, u16 resource. */
-const NFGENMSG = 4;
-
 /** linux/netfilter/nfnetlink_conntrack.h */
 const CTA_TUPLE_ORIG = 1;
 const CTA_TUPLE_REPLY = 2;
@@ -67,8 +66,9 @@ const FILTER_PROTO_NUM = 8;
  */
 export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer {
   const { family, protocol } = filter;
+  const header = nfgenmsg(addressFamily(family));
   const dst = family === 'IPv4' ? filter.origDst : undefined;
-  if (!kernelFilter || (protocol === undefined && dst === undefined)) return header(family);
+  if (!kernelFilter || (protocol === undefined && dst === undefined)) return header;
   const tuple = tupleAttributes({ src: undefined, dst, protocol, ports: undefined });
   const flags =
     (dst === undefined ? 0 : FILTER_IP_DST) | (protocol === undefined ? 0 : FILTER_PROTO_NUM);
@@ -82,7 +82,7 @@ export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer 
       ],
     },
   ];
-  return Buffer.concat([header(family), encodeAttributes(attributes)]);
+  return encodeAttributes(attributes, header);
 }
 
 /**
@@ -101,23 +101,15 @@ export function deletePayload(entry: ConntrackEntry): Buffer {
     { type: CTA_ID, value: number(entry.id, 4) },
   ];
   if (entry.zone !== 0) attributes.push({ type: CTA_ZONE, value: number(entry.zone, 2) });
-  return Buffer.concat([header(entry.family), encodeAttributes(attributes)]);
+  return encodeAttributes(attributes, nfgenmsg(addressFamily(entry.family)));
 }
-
-function header(family: IpFamily): Buffer {
-  const bytes = Buffer.alloc(NFGENMSG);
-  bytes.writeUInt8(addressFamily(family), 0);
-  return bytes;
-}
-
-export type EntryReader = (payload: Buffer) => ConntrackEntry | undefined;
 
 /**
  * A reader for the entries of one dump. Only of those that pass the filter is text made.
  * @returns (the reader) undefined for an entry that does not pass.
  * @throws MalformedMessage (the reader)
  */
-export function entryReader(filter: EntryFilter): EntryReader {
+export function entryReader(filter: EntryFilter): (payload: Buffer) => ConntrackEntry | undefined {
   const format = addressFormatter();
   const passes = byteFilter(filter);
   return (payload) => {

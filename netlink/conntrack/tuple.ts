@@ -1,3 +1,4 @@
+/** One direction of a flow on the wire. */
 import { addressBytes } from '../core/address.ts';
 import { type Attribute, walkAttributes } from '../core/attribute.ts';
 import { number, readNumber } from '../core/network.ts';
@@ -28,37 +29,28 @@ const icmpIds = new Map([
  * One direction of a flow as it was received, the addresses as offsets. As in the kernel's struct
  * nf_conntrack_tuple, ICMP's id stands in the source port, type and code in the destination port.
  */
-export interface Tuple {
-  srcStart: number;
-  srcEnd: number;
-  dstStart: number;
-  /** 0 when there is no address. */
-  dstEnd: number;
-  protocol: number;
-  srcPort: number;
-  dstPort: number;
-  zone: number;
-}
+export type Tuple = ReturnType<typeof emptyTuple>;
 
-/** One direction of a flow to be sent; what is undefined is left out, as filters may. */
-export interface TupleText {
-  readonly src: string | undefined;
-  readonly dst: string | undefined;
-  readonly protocol: number | undefined;
-  readonly ports: readonly [src: number, dst: number] | undefined;
-}
-
-export function emptyTuple(): Tuple {
+export function emptyTuple() {
   return {
     srcStart: 0,
     srcEnd: 0,
     dstStart: 0,
+    /** 0 when there is no address. */
     dstEnd: 0,
     protocol: 0,
     srcPort: 0,
     dstPort: 0,
     zone: 0,
   };
+}
+
+/** One direction of a flow to be sent; what is undefined is left out, as filters may. */
+interface TupleText {
+  readonly src: string | undefined;
+  readonly dst: string | undefined;
+  readonly protocol: number | undefined;
+  readonly ports: readonly [src: number, dst: number] | undefined;
 }
 
 /**
@@ -107,7 +99,7 @@ export function tupleAttributes({ src, dst, protocol, ports }: TupleText): Attri
   if (dst !== undefined) addresses.push(addressAttribute(dst, CTA_IP_V4_DST, CTA_IP_V6_DST));
   if (addresses.length > 0) tuple.push({ type: CTA_TUPLE_IP, value: addresses });
   if (protocol !== undefined) {
-    const value = [{ type: CTA_PROTO_NUM, value: number(protocol, 1) }];
+    const value: Attribute[] = [{ type: CTA_PROTO_NUM, value: number(protocol, 1) }];
     if (ports !== undefined) value.push(...portAttributes(protocol, ports));
     tuple.push({ type: CTA_TUPLE_PROTO, value });
   }
@@ -119,10 +111,7 @@ function addressAttribute(text: string, v4: number, v6: number): Attribute {
   return { type: value.length === 4 ? v4 : v6, value };
 }
 
-function portAttributes(
-  protocol: number,
-  [src, dst]: readonly [number, number],
-): { type: number; value: Buffer }[] {
+function portAttributes(protocol: number, [src, dst]: readonly [number, number]): Attribute[] {
   const id = icmpIds.get(protocol);
   if (id === undefined) {
     return [

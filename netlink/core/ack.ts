@@ -1,7 +1,9 @@
+/** What the kernel answers to a request that asks for no data, or at the end of a dump. */
 import { align, readAttributes } from './attribute.ts';
 import { type ExtendedAck, MalformedMessage } from './error.ts';
-import { readI32, readU32 } from './host.ts';
+import { readU32 } from './host.ts';
 import { MESSAGE_HEADER, type Message, NLMSG_ERROR } from './message.ts';
+import { readText } from './text.ts';
 
 /** Flags of an NLMSG_ERROR (linux/netlink.h): the sent payload is left out; attributes follow. */
 const NLM_F_CAPPED = 0x100;
@@ -26,7 +28,7 @@ export function readAck({ type, flags, payload }: Message): Ack {
     if (type !== NLMSG_ERROR) return { errno: 0, extendedAck: undefined };
     throw new MalformedMessage('an error without an error number');
   }
-  const errno = Math.abs(readI32(payload, 0));
+  const errno = Math.abs(readU32(payload, 0) | 0);
   if ((flags & NLM_F_ACK_TLVS) === 0) return { errno, extendedAck: undefined };
 
   let start = 4;
@@ -37,12 +39,12 @@ export function readAck({ type, flags, payload }: Message): Ack {
     start += capped ? MESSAGE_HEADER : Math.max(align(readU32(payload, 4)), MESSAGE_HEADER);
   }
   const attributes = readAttributes(payload, start);
-  const text = attributes.get(NLMSGERR_ATTR_MSG)?.toString('utf8').replace(/\0.*$/su, '');
+  const text = attributes.get(NLMSGERR_ATTR_MSG);
   const offset = attributes.get(NLMSGERR_ATTR_OFFS);
   return {
     errno,
     extendedAck: {
-      message: text,
+      message: text && readText(text),
       offset: offset !== undefined && offset.length >= 4 ? readU32(offset, 0) : undefined,
     },
   };

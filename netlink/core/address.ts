@@ -1,3 +1,4 @@
+/** Addresses as netlink has them, in bytes of network order, and the numbers of their families. */
 import ipaddr from 'ipaddr.js';
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
@@ -5,10 +6,16 @@ import { MalformedMessage } from './error.ts';
 
 /** Linux's numbers (sys/socket.h). */
 export const AF_INET = 2;
-export const AF_INET6 = 10;
+const AF_INET6 = 10;
 
 export function addressFamily(family: IpFamily): number {
   return family === 'IPv4' ? AF_INET : AF_INET6;
+}
+
+/** @returns undefined for another number than those of IP. */
+export function ipFamilyOf(number: number | undefined): IpFamily | undefined {
+  if (number === AF_INET) return 'IPv4';
+  return number === AF_INET6 ? 'IPv6' : undefined;
 }
 
 /** Network order. @param address Canonical text. */

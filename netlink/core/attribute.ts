@@ -1,3 +1,4 @@
+/** Attributes, of which the payload of every message consists: writing and reading them. */
 import { MalformedMessage } from './error.ts';
 import { readU16, writeU16 } from './host.ts';
 
@@ -20,38 +21,41 @@ export function align(length: number): number {
   return (length + 3) & ~3;
 }
 
-/** @throws RangeError when an attribute does not fit into its 16-bit length. */
-export function encodeAttributes(attributes: readonly Attribute[]): Buffer {
+const NO_HEADER: Buffer = Buffer.alloc(0);
+
+/**
+ * @param header Of the protocol, in front of the attributes; a multiple of 4 bytes.
+ * @throws RangeError when an attribute does not fit into its 16-bit length.
+ */
+export function encodeAttributes(attributes: readonly Attribute[], header = NO_HEADER): Buffer {
   // Not `alloc`, which gives every message memory of its own; gaps must not tell what was there.
-  const bytes = Buffer.allocUnsafe(encodedLength(attributes)).fill(0);
-  writeAttributes(bytes, 0, attributes);
+  const bytes = Buffer.allocUnsafe(header.length + encodedLength(attributes)).fill(0);
+  header.copy(bytes);
+  writeAttributes(bytes, header.length, attributes);
   return bytes;
 }
 
 function encodedLength(attributes: readonly Attribute[]): number {
   let length = 0;
-  for (const attribute of attributes) length += align(ATTRIBUTE_HEADER + valueLength(attribute));
+  for (const { value } of attributes) {
+    const own = Buffer.isBuffer(value) ? value.length : encodedLength(value);
+    length += align(ATTRIBUTE_HEADER + own);
+  }
   return length;
 }
 
-function valueLength({ value }: Attribute): number {
-  return Buffer.isBuffer(value) ? value.length : encodedLength(value);
-}
-
-function writeAttributes(bytes: Buffer, start: number, attributes: readonly Attribute[]): void {
+/** @returns where they end. */
+function writeAttributes(bytes: Buffer, start: number, attributes: readonly Attribute[]): number {
   let offset = start;
-  for (const attribute of attributes) {
-    const length = ATTRIBUTE_HEADER + valueLength(attribute);
-    writeU16(bytes, length, offset);
-    if (Buffer.isBuffer(attribute.value)) {
-      writeU16(bytes, attribute.type, offset + 2);
-      attribute.value.copy(bytes, offset + ATTRIBUTE_HEADER);
-    } else {
-      writeU16(bytes, attribute.type | NLA_F_NESTED, offset + 2);
-      writeAttributes(bytes, offset + ATTRIBUTE_HEADER, attribute.value);
-    }
-    offset += align(length);
+  for (const { type, value } of attributes) {
+    const from = offset + ATTRIBUTE_HEADER;
+    const isPlain = Buffer.isBuffer(value);
+    const end = isPlain ? from + value.copy(bytes, from) : writeAttributes(bytes, from, value);
+    writeU16(bytes, end - offset, offset);
+    writeU16(bytes, isPlain ? type : type | NLA_F_NESTED, offset + 2);
+    offset = align(end);
   }
+  return offset;
 }
 
 /**
@@ -90,4 +94,24 @@ export function readAttributes(
     attributes.set(type, bytes.subarray(from, to));
   });
   return attributes;
+}
+
+/**
+ * An attribute that a message must have.
+ * @param protocol Whose attribute, for the error.
+ * @throws MalformedMessage when it is missing, or has fewer bytes than `size`.
+ */
+export function required(
+  attributes: ReadonlyMap<number, Buffer>,
+  protocol: string,
+  type: number,
+  size = 0,
+): Buffer {
+  const value = attributes.get(type);
+  if (value === undefined) throw new MalformedMessage(`${protocol} attribute ${type} is missing`);
+  if (value.length < size) {
+    const found = `${protocol} attribute ${type} of ${value.length} bytes`;
+    throw new MalformedMessage(`${found}, not ${size}`);
+  }
+  return value;
 }

@@ -1,7 +1,9 @@
-import { Slices } from '../../sync/time-slice.ts';
+/** Many requests in bounded sends. */
+import { TimeSlice } from '../../sync/time-slice.ts';
 import { align } from './attribute.ts';
+import type { NetlinkError } from './error.ts';
 import { MESSAGE_HEADER, type Request } from './message.ts';
-import type { NetlinkSocket, Refusal } from './socket.ts';
+import type { NetlinkSocket } from './socket.ts';
 
 /**
  * Bounds of one send. Beyond 128 KiB some kernels have no buffer in one piece (user-mode-linux:
@@ -10,50 +12,60 @@ import type { NetlinkSocket, Refusal } from './socket.ts';
 const BYTES = 64 * 1024;
 const MESSAGES = 500;
 
-/** A message, and how much work it is for the kernel in messages of the ordinary kind. */
-export interface Weighted {
-  readonly request: Request;
-  readonly weight: number;
+/** An item whose message the kernel refused. */
+export interface Refused<T> {
+  readonly item: T;
+  readonly error: NetlinkError;
 }
 
 /**
- * Sends any number of messages in order, in as many sends as it takes. They are taken as they are
+ * Sends a message for each item in order, in as many sends as it takes. They are encoded as they are
  * needed; the event loop goes round between two sends, each of which runs in the thread pool, and
- * to make the messages of one may not hold it for long.
- * @param work The kernel's work for one send, in the unit of the weights.
+ * to make the messages of one may not hold it for long (500 of IPVS took 5 ms in user-mode-linux, 230 ms when cold).
+ * @param weigh How much work the message of an item is for the kernel, and how much one send may be.
+ * @param slice ends a send, too; for tests.
  * @returns those that were refused, in order; the others are done all the same.
  * @throws NetlinkError when the fate of a send is not known; what follows it is not sent.
  */
-export async function sendAll(
+export async function sendAll<T>(
   socket: Pick<NetlinkSocket, 'batch'>,
-  messages: Iterable<Weighted>,
-  work = MESSAGES,
-): Promise<Refusal[]> {
-  const refusals: Refusal[] = [];
+  items: readonly T[],
+  encode: (item: T) => Request,
+  weigh: { of: (item: T) => number; most: number } = { of: () => 1, most: MESSAGES },
+  slice: Pick<TimeSlice, 'isOver' | 'restart'> = new TimeSlice(),
+): Promise<Refused<T>[]> {
+  const refused: Refused<T>[] = [];
   let start = 0;
-  for (const batch of batches(messages, work)) {
+  for (const batch of batches(items, encode, weigh, slice)) {
     for (const { index, error } of await socket.batch(batch)) {
-      refusals.push({ index: start + index, error });
+      const item = items[start + index];
+      if (item !== undefined) refused.push({ item, error });
     }
     start += batch.length;
   }
-  return refusals;
+  return refused;
 }
 
-function* batches(messages: Iterable<Weighted>, work: number): Generator<Request[]> {
+function* batches<T>(
+  items: readonly T[],
+  encode: (item: T) => Request,
+  weigh: { of: (item: T) => number; most: number },
+  slice: Pick<TimeSlice, 'isOver' | 'restart'>,
+): Generator<Request[]> {
   let batch: Request[] = [];
   let bytes = 0;
   let weight = 0;
-  const slices = new Slices();
-  for (const { request, weight: own } of messages) {
+  for (const item of items) {
+    const request = encode(item);
+    const own = weigh.of(item);
     const length = MESSAGE_HEADER + align(request.payload.length);
-    const isFull = bytes + length > BYTES || weight + own > work || batch.length === MESSAGES;
-    if ((isFull || slices.isOver()) && batch.length > 0) {
+    const isFull = bytes + length > BYTES || weight + own > weigh.most || batch.length === MESSAGES;
+    if ((isFull || slice.isOver()) && batch.length > 0) {
       yield batch;
       batch = [];
       bytes = 0;
       weight = 0;
-      slices.restart();
+      slice.restart();
     }
     batch.push(request);
     bytes += length;

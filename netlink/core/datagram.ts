@@ -1,6 +1,7 @@
+/** One receive of a netlink socket: where it puts what came, and the messages in it. */
 import { EINTR, EMSGSIZE, NetlinkError } from './error.ts';
 import { readU32 } from './host.ts';
-import { type Message, readMessages } from './message.ts';
+import { MESSAGE_PORT, type Message, readMessages } from './message.ts';
 
 /** Where a receive puts what came. */
 export interface Datagram {
@@ -16,8 +17,6 @@ const CAPACITY = 256 * 1024;
 /** struct sockaddr_nl of linux/netlink.h: u16 family, u16 padding, u32 port, u32 groups. */
 export const ADDRESS_LENGTH = 12;
 export const ADDRESS_PORT = 4;
-/** Of struct nlmsghdr. */
-const MESSAGE_PORT = 12;
 
 export function emptyDatagram(): Datagram {
   return {

@@ -1,3 +1,4 @@
+/** Opening a netlink socket: its options, buffers and groups. */
 import { ADDRESS_LENGTH, ADDRESS_PORT } from './datagram.ts';
 import { NetlinkError } from './error.ts';
 import { readU32, u32, writeU16 } from './host.ts';

@@ -1,3 +1,4 @@
+/** What can go wrong: errors of the kernel with their names, what it lacks, and messages that cannot be read. */
 import { constants } from 'node:os';
 
 /** What the kernel adds to an error number when NETLINK_EXT_ACK is set. */
@@ -31,8 +32,32 @@ export class NetlinkError extends Error {
   }
 }
 
-export function hasErrno(error: unknown, errno: number): boolean {
-  return error instanceof NetlinkError && error.errno === errno;
+export function hasErrno(error: unknown, ...errnos: readonly number[]): boolean {
+  return error instanceof NetlinkError && errnos.includes(error.errno);
+}
+
+/** The same error of an operation that tells more than the number of a message. */
+export function renamed(operation: string, cause: NetlinkError): NetlinkError {
+  return new NetlinkError(operation, cause.errno, cause.extendedAck, { cause });
+}
+
+/** Gives errors of the kernel the name of an operation, as `renamed` does. */
+export async function named<T>(operation: string, work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    throw error instanceof NetlinkError ? renamed(operation, error) : error;
+  }
+}
+
+/** @returns undefined when the kernel says by this number that there is no such thing. */
+export async function existing<T>(work: Promise<T>, errno: number): Promise<T | undefined> {
+  try {
+    return await work;
+  } catch (error) {
+    if (hasErrno(error, errno)) return undefined;
+    throw error;
+  }
 }
 
 /** Bytes from the kernel that do not hold what their lengths promise. */
@@ -52,6 +77,11 @@ export class UnsupportedError extends Error {
   }
 }
 
+/** What to throw for an error: UnsupportedError if it is one of the numbers by which the kernel says so. */
+export function orUnsupported(feature: string, error: unknown, ...errnos: number[]): unknown {
+  return hasErrno(error, ...errnos) ? new UnsupportedError(feature, { cause: error }) : error;
+}
+
 /** Numbers of this machine (they differ between architectures); always present on Linux. */
 export const {
   EADDRNOTAVAIL,
@@ -62,7 +92,6 @@ export const {
   EINTR,
   EINVAL,
   EMSGSIZE,
-  ENOBUFS,
   ENODEV,
   ENOENT,
   ENXIO,
@@ -71,6 +100,9 @@ export const {
   ESRCH,
   ETIMEDOUT,
 } = constants.errno;
+
+/** The kernel has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg). */
+export const NO_SUBSYSTEM = [EPROTONOSUPPORT, EINVAL] as const;
 
 /** ipset: the kernel lacks the type of set, or this revision of it. */
 export const IPSET_ERR_FIND_TYPE = 4098;

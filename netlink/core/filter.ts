@@ -1,13 +1,13 @@
+/** A filter in the kernel, by which a socket does not hear what some ports cause. */
 import { u32, writeU16, writeU32 } from './host.ts';
+import { MESSAGE_PORT } from './message.ts';
 
 /** Classic BPF, linux/bpf_common.h. struct sock_filter: u16 code, u8 jt, u8 jf, u32 k. */
-const INSTRUCTION = 8;
+export const INSTRUCTION = 8;
 const LOAD_WORD = 0x20;
 const JUMP_IF_EQUAL = 0x15;
 const RETURN = 0x06;
 const WHOLE = 0xffffffff;
-/** nlmsg_pid of struct nlmsghdr. */
-const PORT_OFFSET = 12;
 
 /**
  * A filter for a netlink socket that drops datagrams whose first message was caused from one of
@@ -17,7 +17,7 @@ const PORT_OFFSET = 12;
 export function portFilter(ports: readonly number[]): Buffer {
   if (ports.length > 255) throw new RangeError(`${ports.length} ports in a filter`);
   const program: (readonly [code: number, jumpIfTrue: number, k: number])[] = [
-    [LOAD_WORD, 0, PORT_OFFSET],
+    [LOAD_WORD, 0, MESSAGE_PORT],
     // Words are loaded in network order, and the header has the machine's. To the last instruction.
     ...ports.map((port, index): [number, number, number] => {
       return [JUMP_IF_EQUAL, ports.length - index, u32(port).readUInt32BE()];

@@ -1,9 +1,9 @@
+/**
+ * Integers in the byte order of this machine, which netlink uses for its own headers, rtnetlink and generic
+ * netlink. Netfilter's attributes are in network order, see network.ts.
+ */
 import { endianness } from 'node:os';
 
-/**
- * Integers in the byte order of this machine, which netlink uses for its own headers and for most
- * of rtnetlink. Netfilter attributes are in network order: for those, Buffer's own BE methods serve.
- */
 const little = endianness() === 'LE';
 
 export function readU16(bytes: Buffer, offset: number): number {
@@ -12,10 +12,6 @@ export function readU16(bytes: Buffer, offset: number): number {
 
 export function readU32(bytes: Buffer, offset: number): number {
   return little ? bytes.readUInt32LE(offset) : bytes.readUInt32BE(offset);
-}
-
-export function readI32(bytes: Buffer, offset: number): number {
-  return little ? bytes.readInt32LE(offset) : bytes.readInt32BE(offset);
 }
 
 export function writeU16(bytes: Buffer, value: number, offset: number): void {

@@ -1,12 +1,11 @@
+/** The few functions of libc that sockets need, over koffi. */
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 import type { Datagram } from './datagram.ts';
+import { INSTRUCTION } from './filter.ts';
 import { u32, writeU32 } from './host.ts';
 
-/**
- * The few functions of libc that sockets need, over koffi. As with system calls, a negative
- * result is an errno.
- */
+/** As with system calls, a negative result is an errno. */
 export interface Libc {
   socket(domain: number, type: number, protocol: number): number;
   bind(fd: number, address: Buffer): number;
@@ -30,8 +29,6 @@ export interface Libc {
 /** asm-generic/socket.h */
 const SOL_SOCKET = 1;
 const SO_ATTACH_FILTER = 26;
-/** Bytes of a struct sock_filter. */
-const FILTER_INSTRUCTION = 8;
 
 const MSG_TRUNC = 0x20;
 const MSG_DONTWAIT = 0x40;
@@ -108,7 +105,7 @@ function load(): Libc {
     getsockname: (fd, address) => getsockname.now(fd, address, u32(address.length)),
     setsockopt: (fd, level, name, value) => setsockopt.now(fd, level, name, value, value.length),
     attachFilter(fd, program) {
-      const value = { length: program.length / FILTER_INSTRUCTION, instructions: program };
+      const value = { length: program.length / INSTRUCTION, instructions: program };
       const size = koffi.sizeof(programType);
       const result = attachFilter(fd, SOL_SOCKET, SO_ATTACH_FILTER, value, size);
       return result < 0 ? -koffi.errno() : result;

@@ -1,3 +1,4 @@
+/** The allocator of libc. */
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 

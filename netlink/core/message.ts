@@ -1,9 +1,12 @@
+/** Messages of netlink: their header, several of them in one send, and those of one receive. */
 import { align } from './attribute.ts';
 import { MalformedMessage } from './error.ts';
 import { readU16, readU32, writeU16, writeU32 } from './host.ts';
 
 /** struct nlmsghdr of linux/netlink.h: u32 length, u16 type, u16 flags, u32 sequence, u32 port. */
 export const MESSAGE_HEADER = 16;
+/** Offset of the port. */
+export const MESSAGE_PORT = 12;
 
 /** Flags of linux/netlink.h, as far as they are used. */
 export const NLM_F_REQUEST = 0x01;
@@ -50,21 +53,42 @@ export function numberMessages({ bytes, starts }: PackedMessages, sequence: numb
   }
 }
 
-/** Packs messages for one send, numbered upwards from `sequence` (modulo 2^32). */
+/** Packs messages for one send, numbered upwards from `sequence`. */
 export function encodeMessages(requests: readonly Request[], sequence: number): Buffer {
+  const packed = packMessages(requests);
+  numberMessages(packed, sequence);
+  return packed.bytes;
+}
+
+/** Packs messages for one send. */
+export function packMessages(requests: readonly Request[]): PackedMessages {
   let length = 0;
   for (const { payload } of requests) length += MESSAGE_HEADER + align(payload.length);
   const bytes = Buffer.alloc(length);
-  let offset = 0;
-  for (const [index, { type, flags = 0, payload }] of requests.entries()) {
-    writeU32(bytes, MESSAGE_HEADER + payload.length, offset);
-    writeU16(bytes, type, offset + 4);
-    writeU16(bytes, flags | NLM_F_REQUEST, offset + 6);
-    writeU32(bytes, (sequence + index) >>> 0, offset + 8);
-    payload.copy(bytes, offset + MESSAGE_HEADER);
-    offset += MESSAGE_HEADER + align(payload.length);
+  const starts: number[] = [];
+  let start = 0;
+  for (const request of requests) {
+    const { payload } = request;
+    writeHeader(bytes, start, request, MESSAGE_HEADER + payload.length);
+    payload.copy(bytes, start + MESSAGE_HEADER);
+    starts.push(start);
+    start += MESSAGE_HEADER + align(payload.length);
   }
-  return bytes;
+  return { bytes, starts };
+}
+
+/** The sequence number follows with `numberMessages`; the port is left to the kernel. */
+export function writeHeader(
+  bytes: Buffer,
+  start: number,
+  { type, flags = 0 }: Pick<Request, 'type' | 'flags'>,
+  length: number,
+): void {
+  writeU32(bytes, length, start);
+  writeU16(bytes, type, start + 4);
+  writeU16(bytes, flags | NLM_F_REQUEST, start + 6);
+  writeU32(bytes, 0, start + 8);
+  writeU32(bytes, 0, start + MESSAGE_PORT);
 }
 
 /**
@@ -85,7 +109,7 @@ export function readMessages(bytes: Buffer): Message[] {
       type: readU16(bytes, offset + 4),
       flags: readU16(bytes, offset + 6),
       sequence: readU32(bytes, offset + 8),
-      port: readU32(bytes, offset + 12),
+      port: readU32(bytes, offset + MESSAGE_PORT),
       payload: bytes.subarray(offset + MESSAGE_HEADER, offset + length),
     });
     // Not align(): beyond 2^31 it would turn negative, and the loop would never end.

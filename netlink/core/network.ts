@@ -1,6 +1,5 @@
-import { MalformedMessage } from './error.ts';
-
 /** Integers in network order, as netfilter's attributes hold them; see host.ts for the others. */
+import { MalformedMessage } from './error.ts';
 
 /** @throws MalformedMessage when there are fewer bytes than the number has. */
 export function readNumber(bytes: Buffer, start: number, end: number, size: 1 | 2 | 4): number {
@@ -9,9 +8,20 @@ export function readNumber(bytes: Buffer, start: number, end: number, size: 1 | 
   return size === 2 ? bytes.readUInt16BE(start) : bytes.readUInt8(start);
 }
 
+/** The number in an attribute; undefined when there is none. @throws MalformedMessage as `readNumber`. */
+export function optionalNumber(
+  attributes: ReadonlyMap<number, Buffer>,
+  type: number,
+  size: 1 | 2 | 4,
+): number | undefined {
+  const bytes = attributes.get(type);
+  return bytes && readNumber(bytes, 0, bytes.length, size);
+}
+
 /** @throws RangeError when the value does not fit. */
-export function number(value: number, size: 1 | 2 | 4): Buffer {
+export function number(value: number, size: 1 | 2 | 4 | 8): Buffer {
   const bytes = Buffer.allocUnsafe(size);
-  bytes.writeUIntBE(value, 0, size);
+  if (size === 8) bytes.writeBigUInt64BE(BigInt(value));
+  else bytes.writeUIntBE(value, 0, size);
   return bytes;
 }

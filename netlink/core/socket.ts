@@ -1,4 +1,9 @@
+/**
+ * The folder netlink/ speaks netlink with the kernel: sockets and what all protocols share in core/, the messages of
+ * each protocol in a folder of its own. This is the socket.
+ */
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { SerialQueue } from '../../sync/serial-queue.ts';
 import { type Ack, readAck } from './ack.ts';
 import { emptyDatagram, firstPort, readDatagram } from './datagram.ts';
 import { check, joinGroup, openDescriptor, portOf, type SocketOptions } from './descriptor.ts';
@@ -17,6 +22,7 @@ import {
   NLMSG_ERROR,
   numberMessages,
   type PackedMessages,
+  packMessages,
   type Request,
 } from './message.ts';
 
@@ -49,7 +55,7 @@ export class NetlinkSocket {
   readonly #into = emptyDatagram();
   readonly #closing = Promise.withResolvers<never>();
   #closed: Promise<void> | undefined;
-  #queue: Promise<unknown> = Promise.resolve();
+  readonly #queue = new SerialQueue();
   #sequence = 0;
   /** An exchange ended early, so that answers to it may still come. */
   #stale = false;
@@ -85,12 +91,8 @@ export class NetlinkSocket {
     const last = requests.at(-1);
     if (last === undefined) return Promise.resolve([]);
     const acknowledged = { ...last, flags: (last.flags ?? 0) | NLM_F_ACK };
-    return this.#serialised(() => {
-      const first = this.#number(requests.length);
-      const bytes = encodeMessages([...requests.slice(0, -1), acknowledged], first);
-      const types = requests.map(({ type }) => type);
-      return this.#send(bytes, first, types, (index) => index === requests.length - 1);
-    });
+    const pack = async () => packMessages([...requests.slice(0, -1), acknowledged]);
+    return this.#send(pack, (index) => index === requests.length - 1);
   }
 
   /**
@@ -101,16 +103,8 @@ export class NetlinkSocket {
    * @throws NetlinkError as `batch` does; whatever `pack` throws.
    */
   transaction(pack: () => Promise<PackedMessages>): Promise<Refusal[]> {
-    return this.#serialised(async () => {
-      const packed = await pack();
-      const { bytes, starts } = packed;
-      const first = this.#number(starts.length);
-      numberMessages(packed, first);
-      const types = starts.map((start) => readU16(bytes, start + 4));
-      // A refusal of the whole may be the only answer.
-      const isLast = (index: number) => index === starts.length - 2 || index === 0;
-      return await this.#send(bytes, first, types, isLast);
-    });
+    // A refusal of the whole may be the only answer.
+    return this.#send(pack, (index, count) => index === count - 2 || index === 0);
   }
 
   /**
@@ -180,18 +174,16 @@ export class NetlinkSocket {
     this.#watch?.close();
     this.#closing.reject(new NetlinkError('netlink socket closed', ECANCELED));
     // A call in the pool may still use the descriptor, whose number is free for others once closed.
-    await this.#queue;
+    await this.#queue.idle();
     libc().close(this.#fd);
   }
 
   #serialised<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#queue.then(() => {
+    return this.#queue.run(async () => {
       this.#checkOpen();
       if (this.#watch !== undefined) throw new TypeError('request on a socket that subscribed');
-      return work();
+      return await work();
     });
-    this.#queue = result.catch(() => undefined);
-    return result;
   }
 
   #checkOpen(): void {
@@ -206,24 +198,28 @@ export class NetlinkSocket {
     return first;
   }
 
-  /** Sends messages numbered from `first` on, and collects refusals up to the last answer. */
-  async #send(
-    bytes: Buffer,
-    first: number,
-    types: readonly number[],
-    isLast: (index: number) => boolean,
+  /** Sends messages, and collects refusals up to the last answer. */
+  #send(
+    pack: () => Promise<PackedMessages>,
+    isLast: (index: number, count: number) => boolean,
   ): Promise<Refusal[]> {
-    const refusals: Refusal[] = [];
-    await this.#exchange(`netlink message ${types.at(-1)}`, bytes, false, (message) => {
-      if (message.type !== NLMSG_ERROR) return false;
-      const index = (message.sequence - first) >>> 0;
-      const type = types[index];
-      if (type === undefined) return false;
-      const ack = readAck(message);
-      if (ack.errno !== 0) refusals.push({ index, error: refused(`netlink message ${type}`, ack) });
-      return isLast(index);
+    return this.#serialised(async () => {
+      const packed = await pack();
+      const { bytes, starts } = packed;
+      const first = this.#number(starts.length);
+      numberMessages(packed, first);
+      const operation = (start = 0) => `netlink message ${readU16(bytes, start + 4)}`;
+      const refusals: Refusal[] = [];
+      await this.#exchange(operation(starts.at(-1)), bytes, false, (message) => {
+        const index = (message.sequence - first) >>> 0;
+        if (message.type !== NLMSG_ERROR || index >= starts.length) return false;
+        const ack = readAck(message);
+        if (ack.errno !== 0)
+          refusals.push({ index, error: refused(operation(starts[index]), ack) });
+        return isLast(index, starts.length);
+      });
+      return refusals;
     });
-    return refusals;
   }
 
   /** @returns undefined when the table changed meanwhile. */
@@ -345,6 +341,19 @@ export class NetlinkSocket {
       }
       onMessages(messages);
     }
+  }
+}
+
+/** Runs with a socket that is closed afterwards. @throws NetlinkError; whatever `use` throws. */
+export async function withSocket<T>(
+  protocol: number,
+  use: (socket: NetlinkSocket) => Promise<T>,
+): Promise<T> {
+  const socket = new NetlinkSocket(protocol);
+  try {
+    return await use(socket);
+  } finally {
+    await socket.close();
   }
 }
 

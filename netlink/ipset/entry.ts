@@ -1,9 +1,11 @@
+/** Members of sets on the wire. */
 import { familyOf } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
 import { type AddressFormatter, addressBytes } from '../core/address.ts';
 import { type Attribute, NLA_F_NET_BYTEORDER, walkAttributes } from '../core/attribute.ts';
 import { number, readNumber } from '../core/network.ts';
 import { protocolNumbers, protocolOf } from '../core/protocol.ts';
+import { nulText, readText } from '../core/text.ts';
 
 /**
  * A member of a set. Which fields it has depends on the type of the set, and the kernel refuses
@@ -80,7 +82,7 @@ export function entryAttributes(entry: SetEntry, withExtensions: boolean): Attri
   if (ip2 !== undefined) pushNet(attributes, ip2, IPSET_ATTR_IP2, IPSET_ATTR_CIDR2);
   if (mark !== undefined) attributes.push(ordered(IPSET_ATTR_MARK, mark, 4));
   if (comment !== undefined && withExtensions) {
-    attributes.push({ type: IPSET_ATTR_COMMENT, value: Buffer.from(`${comment}\0`) });
+    attributes.push({ type: IPSET_ATTR_COMMENT, value: nulText(comment) });
   }
   if (skbMark !== undefined && withExtensions) {
     const value = Buffer.concat([number(skbMark, 4), number(WHOLE_MARK, 4)]);
@@ -137,9 +139,8 @@ function readEntry(bytes: Buffer, start: number, end: number, format: AddressFor
     else if (type === IPSET_ATTR_CIDR) cidr = readNumber(bytes, from, to, 1);
     else if (type === IPSET_ATTR_CIDR2) cidr2 = readNumber(bytes, from, to, 1);
     else if (type === IPSET_ATTR_MARK) entry.mark = readNumber(bytes, from, to, 4);
-    else if (type === IPSET_ATTR_COMMENT) {
-      entry.comment = bytes.toString('utf8', from, to).replace(/\0.*$/su, '');
-    } else if (type === IPSET_ATTR_SKBMARK) {
+    else if (type === IPSET_ATTR_COMMENT) entry.comment = readText(bytes, from, to);
+    else if (type === IPSET_ATTR_SKBMARK) {
       const mark = readNumber(bytes, from, to, 4);
       if (readNumber(bytes, from + 4, to, 4) === WHOLE_MARK) entry.skbMark = mark;
     }

@@ -1,18 +1,20 @@
+/** The sets of ipset in the kernel. */
 import type { IpFamily } from '../../api/objects.ts';
-import { Slices } from '../../sync/time-slice.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
 import { addressFormatter } from '../core/address.ts';
-import { sendAll, type Weighted } from '../core/batches.ts';
+import { sendAll } from '../core/batches.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import {
-  EEXIST,
-  EINVAL,
-  EPROTONOSUPPORT,
-  hasErrno,
   IPSET_ERR_FIND_TYPE,
-  NetlinkError,
+  type NetlinkError,
+  NO_SUBSYSTEM,
+  named,
+  orUnsupported,
+  renamed,
   UnsupportedError,
 } from '../core/error.ts';
 import type { Message, Request } from '../core/message.ts';
+import { NFGENMSG } from '../core/nfnetlink.ts';
 import { NetlinkSocket } from '../core/socket.ts';
 import { readEntries, type SetEntry } from './entry.ts';
 import {
@@ -20,9 +22,7 @@ import {
   destroyRequest,
   entriesRequest,
   entryRequest,
-  headerRequest,
   headersRequest,
-  NFGENMSG,
   protocolRequest,
   readHeader,
   readProtocol,
@@ -35,7 +35,7 @@ import {
 } from './message.ts';
 
 export type { SetEntry } from './entry.ts';
-export { SET_TYPES, type SetHeader, type SetSpec, type SetType } from './message.ts';
+export type { SetHeader, SetSpec, SetType } from './message.ts';
 
 export interface SetChange {
   readonly op: 'add' | 'delete';
@@ -76,9 +76,7 @@ export class Ipsets {
       return new Ipsets(socket);
     } catch (error) {
       await socket?.close();
-      // It has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg).
-      if (!hasErrno(error, EPROTONOSUPPORT) && !hasErrno(error, EINVAL)) throw error;
-      throw new UnsupportedError('ipset', { cause: error });
+      throw orUnsupported('ipset', error, ...NO_SUBSYSTEM);
     }
   }
 
@@ -113,20 +111,12 @@ export class Ipsets {
 
   /**
    * @throws UnsupportedError when the kernel lacks the type.
-   * @throws NetlinkError: EEXIST when there is a set of that name; with `mayExist` only if it
-   * differs in type, family, skbinfo, maxElements or options that are not used here.
+   * @throws NetlinkError: EEXIST when there is a set of that name.
    */
-  async create(spec: SetSpec, { mayExist = false } = {}): Promise<void> {
+  async create(spec: SetSpec): Promise<void> {
     const { name, type, family } = spec;
-    const operation = `ipset create ${name}`;
     const revision = await this.#revision(type, family);
-    await this.#request(operation, createRequest(spec, revision, mayExist));
-    if (!mayExist || type === 'bitmap:port') return;
-    // ip_set_create compares the families of the types, which hash types have none of.
-    const header = this.#socket.get(headerRequest(name), readPayload(readHeader));
-    if ((await named(operation, header)).family !== family) {
-      throw new NetlinkError(operation, EEXIST);
-    }
+    await this.#request(`ipset create ${name}`, createRequest(spec, revision));
   }
 
   /** @throws NetlinkError: ENOENT; IPSET_ERR_BUSY when rules or lists refer to it. */
@@ -154,10 +144,11 @@ export class Ipsets {
   async change(changes: readonly SetChange[]): Promise<RefusedChange[]> {
     const messages = await encode(changes);
     const refused = new Map<number, RefusedChange>();
-    for (const { index, error } of await sendAll(this.#socket, messages, SEND_ELEMENTS)) {
-      const position = messages[index]?.position ?? 0;
-      const change = changes[position];
-      if (change === undefined || refused.has(position)) continue;
+    const weigh = { of: ({ weight }: EncodedChange) => weight, most: SEND_ELEMENTS };
+    const sent = sendAll(this.#socket, messages, ({ request }) => request, weigh);
+    for (const { item, error } of await sent) {
+      const { position, change } = item;
+      if (refused.has(position)) continue;
       const operation = `ipset ${change.op} ${change.set}`;
       refused.set(position, { change, error: renamed(operation, error) });
     }
@@ -183,28 +174,31 @@ export class Ipsets {
       this.#revisions.set(key, revision);
       return revision;
     } catch (error) {
-      if (!hasErrno(error, IPSET_ERR_FIND_TYPE)) throw error;
-      throw new UnsupportedError(`ipset type ${type}`, { cause: error });
+      throw orUnsupported(`ipset type ${type}`, error, IPSET_ERR_FIND_TYPE);
     }
   }
 }
 
-interface EncodedChange extends Weighted {
+interface EncodedChange {
+  readonly change: SetChange;
   /** Of the change among all. */
   readonly position: number;
+  readonly request: Request;
+  /** Elements. */
+  readonly weight: number;
 }
 
 /** Of everything before anything is sent, so that what cannot be encoded changes nothing. */
 async function encode(changes: readonly SetChange[]): Promise<EncodedChange[]> {
   const messages: EncodedChange[] = [];
-  const slices = new Slices();
-  for (const [position, { op, set, entry }] of changes.entries()) {
-    for (const part of splitRange(entry)) {
+  const slice = new TimeSlice();
+  for (const [position, change] of changes.entries()) {
+    for (const part of splitRange(change.entry)) {
       const { port = 0, portTo = port } = part;
-      const request = entryRequest(op, set, part);
-      messages.push({ position, request, weight: portTo - port + 1 });
+      const request = entryRequest(change.op, change.set, part);
+      messages.push({ change, position, request, weight: portTo - port + 1 });
     }
-    if (slices.isOver()) await slices.turn();
+    if (slice.isOver()) await slice.yield();
   }
   return messages;
 }
@@ -221,17 +215,4 @@ function splitRange(entry: SetEntry): SetEntry[] {
 
 function readPayload<T>(read: (payload: Buffer) => T): (message: Message) => T {
   return ({ payload }) => read(payload);
-}
-
-/** Gives errors of the kernel an operation that tells more than the number of a message. */
-async function named<T>(operation: string, work: Promise<T>): Promise<T> {
-  try {
-    return await work;
-  } catch (error) {
-    throw error instanceof NetlinkError ? renamed(operation, error) : error;
-  }
-}
-
-function renamed(operation: string, error: NetlinkError): NetlinkError {
-  return new NetlinkError(operation, error.errno, error.extendedAck, { cause: error });
 }

@@ -1,9 +1,16 @@
+/** ipset on the wire: requests for sets, and what the kernel tells of them. */
 import type { IpFamily } from '../../api/objects.ts';
-import { AF_INET, AF_INET6, addressFamily } from '../core/address.ts';
-import { type Attribute, encodeAttributes, readAttributes } from '../core/attribute.ts';
-import { MalformedMessage } from '../core/error.ts';
+import { AF_INET, addressFamily, ipFamilyOf } from '../core/address.ts';
+import { type Attribute, readAttributes, required } from '../core/attribute.ts';
 import type { Request } from '../core/message.ts';
-import { number, readNumber } from '../core/network.ts';
+import { number, optionalNumber } from '../core/network.ts';
+import {
+  NFGENMSG,
+  NFNL_SUBSYS_IPSET,
+  NFPROTO_UNSPEC,
+  netfilterRequest,
+} from '../core/nfnetlink.ts';
+import { boundedName, nulText, readText } from '../core/text.ts';
 import { entryAttributes, ordered, type SetEntry } from './entry.ts';
 
 /**
@@ -22,7 +29,6 @@ const revisions = {
 } as const;
 
 export type SetType = keyof typeof revisions;
-export const SET_TYPES = Object.keys(revisions) as readonly SetType[];
 
 /** A set to be created. */
 export interface SetSpec {
@@ -56,12 +62,6 @@ export interface SetHeader {
   readonly references: number;
 }
 
-/** linux/netfilter/nfnetlink.h; subsystem << 8 | message. */
-const NFNL_SUBSYS_IPSET = 6 << 8;
-/** struct nfgenmsg: u8 family, u8 version, u16 resource. The family may be any of the two. */
-export const NFGENMSG = 4;
-const header = Buffer.from([AF_INET, 0, 0, 0]);
-
 /** linux/netfilter/ipset/ip_set.h. Version 6 of the protocol is what all kernels speak. */
 const IPSET_PROTOCOL = 6;
 const IPSET_CMD_PROTOCOL = 1;
@@ -71,7 +71,6 @@ const IPSET_CMD_SWAP = 6;
 const IPSET_CMD_LIST = 7;
 const IPSET_CMD_ADD = 9;
 const IPSET_CMD_DEL = 10;
-const IPSET_CMD_HEADER = 12;
 const IPSET_CMD_TYPE = 13;
 
 const IPSET_ATTR_PROTOCOL = 1;
@@ -95,7 +94,6 @@ const IPSET_FLAG_LIST_HEADER = 1 << 2;
 const IPSET_FLAG_WITH_COMMENT = 1 << 4;
 const IPSET_FLAG_WITH_SKBINFO = 1 << 6;
 const IPSET_MAXNAMELEN = 32;
-const NFPROTO_UNSPEC = 0;
 
 /**
  * Without it the kernel sets IPSET_FLAG_EXIST: to create a set that is there, and to add an entry
@@ -111,7 +109,7 @@ export function protocolRequest(): Request {
 /** Whether an answer to `protocolRequest` includes the version that is spoken here. */
 export function readProtocol(payload: Buffer): boolean {
   const attributes = readAttributes(payload, NFGENMSG);
-  const newest = requiredNumber(attributes, IPSET_ATTR_PROTOCOL, 1);
+  const newest = requiredNumber(attributes, IPSET_ATTR_PROTOCOL);
   const oldest = optionalNumber(attributes, IPSET_ATTR_PROTOCOL_MIN, 1) ?? newest;
   return oldest <= IPSET_PROTOCOL && newest >= IPSET_PROTOCOL;
 }
@@ -119,19 +117,19 @@ export function readProtocol(payload: Buffer): boolean {
 /** Asks which revisions of a type the kernel has. */
 export function typeRequest(type: SetType, family: IpFamily): Request {
   return command(IPSET_CMD_TYPE, [
-    { type: IPSET_ATTR_TYPENAME, value: string(type) },
+    { type: IPSET_ATTR_TYPENAME, value: nulText(type) },
     { type: IPSET_ATTR_FAMILY, value: number(typeFamily(type, family), 1) },
   ]);
 }
 
 /** The highest revision that both the kernel, by its answer to `typeRequest`, and this side know. */
 export function readRevision(payload: Buffer, type: SetType): number {
-  const newest = requiredNumber(readAttributes(payload, NFGENMSG), IPSET_ATTR_REVISION, 1);
+  const newest = requiredNumber(readAttributes(payload, NFGENMSG), IPSET_ATTR_REVISION);
   return Math.min(newest, revisions[type]);
 }
 
 /** @throws RangeError */
-export function createRequest(spec: SetSpec, revision: number, mayExist: boolean): Request {
+export function createRequest(spec: SetSpec, revision: number): Request {
   const { name, type, family, skbinfo, comments = false, maxElements } = spec;
   const data =
     type === 'bitmap:port'
@@ -141,12 +139,12 @@ export function createRequest(spec: SetSpec, revision: number, mayExist: boolean
   if (flags !== 0) data.push(ordered(IPSET_ATTR_CADT_FLAGS, flags, 4));
   const attributes: Attribute[] = [
     setName(name),
-    { type: IPSET_ATTR_TYPENAME, value: string(type) },
+    { type: IPSET_ATTR_TYPENAME, value: nulText(type) },
     { type: IPSET_ATTR_REVISION, value: number(revision, 1) },
     { type: IPSET_ATTR_FAMILY, value: number(typeFamily(type, family), 1) },
     { type: IPSET_ATTR_DATA, value: data },
   ];
-  return command(IPSET_CMD_CREATE, attributes, mayExist ? 0 : NLM_F_EXCL);
+  return command(IPSET_CMD_CREATE, attributes, NLM_F_EXCL);
 }
 
 /** @throws RangeError */
@@ -158,11 +156,6 @@ export function destroyRequest(name: string): Request {
 /** @throws RangeError */
 export function swapRequest(from: string, to: string): Request {
   return command(IPSET_CMD_SWAP, [setName(from), setName(to, IPSET_ATTR_SETNAME2)]);
-}
-
-/** Asks for the header of a set, without what a dump tells in IPSET_ATTR_DATA. @throws RangeError */
-export function headerRequest(name: string): Request {
-  return command(IPSET_CMD_HEADER, [setName(name)]);
 }
 
 /** Asks, as a dump, for the headers of all sets. */
@@ -188,20 +181,19 @@ export function entryRequest(op: 'add' | 'delete', set: string, entry: SetEntry)
 }
 
 /**
- * Reads a message that answers `headersRequest`, or `headerRequest` with the rest at zero.
+ * Reads a message that answers `headersRequest`.
  * @throws MalformedMessage
  */
 export function readHeader(payload: Buffer): SetHeader {
   const attributes = readAttributes(payload, NFGENMSG);
   const bytes = attributes.get(IPSET_ATTR_DATA);
   const data = bytes === undefined ? new Map<number, Buffer>() : readAttributes(bytes, 0);
-  const family = requiredNumber(attributes, IPSET_ATTR_FAMILY, 1);
   const flags = optionalNumber(data, IPSET_ATTR_CADT_FLAGS, 4) ?? 0;
   return {
-    name: requiredText(attributes, IPSET_ATTR_SETNAME),
-    type: requiredText(attributes, IPSET_ATTR_TYPENAME),
-    family: family === AF_INET ? 'IPv4' : family === AF_INET6 ? 'IPv6' : undefined,
-    revision: requiredNumber(attributes, IPSET_ATTR_REVISION, 1),
+    name: readText(required(attributes, 'ipset', IPSET_ATTR_SETNAME)),
+    type: readText(required(attributes, 'ipset', IPSET_ATTR_TYPENAME)),
+    family: ipFamilyOf(requiredNumber(attributes, IPSET_ATTR_FAMILY)),
+    revision: requiredNumber(attributes, IPSET_ATTR_REVISION),
     skbinfo: (flags & IPSET_FLAG_WITH_SKBINFO) !== 0,
     comments: (flags & IPSET_FLAG_WITH_COMMENT) !== 0,
     maxElements: optionalNumber(data, IPSET_ATTR_MAXELEM, 4),
@@ -212,48 +204,19 @@ export function readHeader(payload: Buffer): SetHeader {
 
 function command(type: number, attributes: readonly Attribute[], flags = 0): Request {
   const protocol = { type: IPSET_ATTR_PROTOCOL, value: number(IPSET_PROTOCOL, 1) };
-  const payload = Buffer.concat([header, encodeAttributes([protocol, ...attributes])]);
-  return { type: NFNL_SUBSYS_IPSET | type, flags, payload };
+  // The family may be any of the two.
+  return netfilterRequest(NFNL_SUBSYS_IPSET | type, AF_INET, [protocol, ...attributes], flags);
 }
 
 /** Never empty: destroying or flushing without a name would do it to all sets. */
 function setName(name: string, type = IPSET_ATTR_SETNAME): Attribute {
-  const value = string(name);
-  if (value.length < 2 || value.length > IPSET_MAXNAMELEN || name.includes('\0')) {
-    throw new RangeError(`name of a set: ${JSON.stringify(name)}`);
-  }
-  return { type, value };
+  return { type, value: boundedName('name of a set', name, IPSET_MAXNAMELEN) };
 }
 
 function typeFamily(type: SetType, family: IpFamily): number {
   return type === 'bitmap:port' ? NFPROTO_UNSPEC : addressFamily(family);
 }
 
-function string(text: string): Buffer {
-  return Buffer.from(`${text}\0`);
-}
-
-function requiredText(attributes: ReadonlyMap<number, Buffer>, type: number): string {
-  const bytes = attributes.get(type);
-  if (bytes === undefined) throw new MalformedMessage(`set without attribute ${type}`);
-  return bytes.toString('utf8').replace(/\0.*$/su, '');
-}
-
-function optionalNumber(
-  attributes: ReadonlyMap<number, Buffer>,
-  type: number,
-  size: 1 | 4,
-): number | undefined {
-  const bytes = attributes.get(type);
-  return bytes === undefined ? undefined : readNumber(bytes, 0, bytes.length, size);
-}
-
-function requiredNumber(
-  attributes: ReadonlyMap<number, Buffer>,
-  type: number,
-  size: 1 | 4,
-): number {
-  const value = optionalNumber(attributes, type, size);
-  if (value === undefined) throw new MalformedMessage(`set without attribute ${type}`);
-  return value;
+function requiredNumber(attributes: ReadonlyMap<number, Buffer>, type: number): number {
+  return required(attributes, 'ipset', type, 1).readUInt8();
 }

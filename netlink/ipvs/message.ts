@@ -1,17 +1,14 @@
+/** IPVS on the wire. */
 import { familyOf } from '../../api/addresses.ts';
-import { type IpFamily, PROTOCOLS } from '../../api/objects.ts';
-import {
-  type AddressFormatter,
-  AF_INET,
-  AF_INET6,
-  addressBytes,
-  addressFamily,
-} from '../core/address.ts';
-import { type Attribute, readAttributes } from '../core/attribute.ts';
+import type { IpFamily } from '../../api/objects.ts';
+import { type AddressFormatter, addressFamily, ipFamilyOf, writeAddress } from '../core/address.ts';
+import { type Attribute, readAttributes, required } from '../core/attribute.ts';
 import { MalformedMessage } from '../core/error.ts';
-import { genericPayload, readGeneric } from '../core/generic.ts';
 import { readU16, readU32, u16, u32 } from '../core/host.ts';
-import { protocolNumbers } from '../core/protocol.ts';
+import { number } from '../core/network.ts';
+import { protocolNumbers, protocolOf } from '../core/protocol.ts';
+import { nulText, readText } from '../core/text.ts';
+import { genericPayload, readGeneric } from './generic.ts';
 import type {
   IpvsChange,
   IpvsDestination,
@@ -123,7 +120,7 @@ function keyAttributes(key: IpvsServiceKey): Attribute[] {
     family,
     { type: IPVS_SVC_ATTR_PROTOCOL, value: u16(protocolNumbers[key.protocol]) },
     { type: IPVS_SVC_ATTR_ADDR, value: unionAddress(key.family, key.address) },
-    { type: IPVS_SVC_ATTR_PORT, value: networkPort(key.port) },
+    { type: IPVS_SVC_ATTR_PORT, value: number(key.port, 2) },
   ];
 }
 
@@ -133,7 +130,7 @@ function configAttributes(family: IpFamily, config: IpvsServiceConfig): Attribut
   const persistent = persistenceSeconds === 0 ? 0 : IP_VS_SVC_F_PERSISTENT;
   const flags = (withoutOwnFlags(schedulerFlags) | persistent) >>> 0;
   return [
-    { type: IPVS_SVC_ATTR_SCHED_NAME, value: Buffer.from(`${scheduler}\0`) },
+    { type: IPVS_SVC_ATTR_SCHED_NAME, value: nulText(scheduler) },
     // With a full mask, or an edited service would keep flags that it had before.
     { type: IPVS_SVC_ATTR_FLAGS, value: Buffer.concat([u32(flags), u32(0xffffffff)]) },
     { type: IPVS_SVC_ATTR_TIMEOUT, value: u32(persistenceSeconds) },
@@ -154,7 +151,7 @@ function destinationKeyAttributes(
   return [
     { type: IPVS_DEST_ATTR_ADDR_FAMILY, value: u16(addressFamily(family)) },
     { type: IPVS_DEST_ATTR_ADDR, value: unionAddress(family, address) },
-    { type: IPVS_DEST_ATTR_PORT, value: networkPort(port) },
+    { type: IPVS_DEST_ATTR_PORT, value: number(port, 2) },
   ];
 }
 
@@ -172,13 +169,7 @@ function unionAddress(family: IpFamily, address: string): Buffer {
   // The kernel would take the first 4 bytes of an IPv6 address for an IPv4 one.
   if (familyOf(address) !== family) throw new RangeError(`${address} is not of family ${family}`);
   const bytes = Buffer.allocUnsafe(ADDRESS).fill(0);
-  addressBytes(address).copy(bytes);
-  return bytes;
-}
-
-function networkPort(port: number): Buffer {
-  const bytes = Buffer.allocUnsafe(2);
-  bytes.writeUInt16BE(port);
+  writeAddress(bytes, address, 0);
   return bytes;
 }
 
@@ -196,7 +187,7 @@ export function readService(payload: Buffer, format: AddressFormatter): IpvsServ
   const timeout = readU32(field(service, IPVS_SVC_ATTR_TIMEOUT, 4), 0);
   return {
     key,
-    scheduler: field(service, IPVS_SVC_ATTR_SCHED_NAME, 1).toString('utf8').replace(/\0.*$/su, ''),
+    scheduler: readText(field(service, IPVS_SVC_ATTR_SCHED_NAME, 1)),
     schedulerFlags: withoutOwnFlags(flags),
     persistenceSeconds: (flags & IP_VS_SVC_F_PERSISTENT) === 0 ? 0 : timeout,
   };
@@ -212,10 +203,9 @@ function readKey(
   if (mark !== undefined) {
     return { family, kind: 'mark', mark: readU32(field(service, IPVS_SVC_ATTR_FWMARK, 4), 0) };
   }
-  const number = readU16(field(service, IPVS_SVC_ATTR_PROTOCOL, 2), 0);
+  const protocol = protocolOf(readU16(field(service, IPVS_SVC_ATTR_PROTOCOL, 2), 0));
   const address = readUnion(family, field(service, IPVS_SVC_ATTR_ADDR, ADDRESS), format);
   const port = field(service, IPVS_SVC_ATTR_PORT, 2).readUInt16BE();
-  const protocol = PROTOCOLS.find((name) => protocolNumbers[name] === number);
   return protocol && { family, kind: 'address', protocol, address, port };
 }
 
@@ -249,21 +239,15 @@ function nested(payload: Buffer, type: number): Map<number, Buffer> {
   return readAttributes(field(readGeneric(payload), type, 0), 0);
 }
 
-/** @throws MalformedMessage when it is missing, or has fewer bytes than `size`. */
 function field(attributes: ReadonlyMap<number, Buffer>, type: number, size: number): Buffer {
-  const value = attributes.get(type);
-  if (value === undefined) throw new MalformedMessage(`IPVS attribute ${type} is missing`);
-  if (value.length < size) {
-    throw new MalformedMessage(`IPVS attribute ${type} of ${value.length} bytes, not ${size}`);
-  }
-  return value;
+  return required(attributes, 'IPVS', type, size);
 }
 
 function readFamily(bytes: Buffer): IpFamily {
-  const family = bytes.length < 2 ? 0 : readU16(bytes, 0);
-  if (family === AF_INET) return 'IPv4';
-  if (family === AF_INET6) return 'IPv6';
-  throw new MalformedMessage(`IPVS address of family ${family}`);
+  const number = bytes.length < 2 ? 0 : readU16(bytes, 0);
+  const family = ipFamilyOf(number);
+  if (family === undefined) throw new MalformedMessage(`IPVS address of family ${number}`);
+  return family;
 }
 
 function readUnion(family: IpFamily, bytes: Buffer, format: AddressFormatter): string {

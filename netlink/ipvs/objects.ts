@@ -1,3 +1,4 @@
+/** Services and destinations of IPVS, and changes of them. */
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 
 /** What a service is known by. */

@@ -8,6 +8,7 @@ import {
 import { MalformedMessage } from '../core/error.ts';
 import { encodeMessages, MESSAGE_HEADER, type Message, NLM_F_ACK } from '../core/message.ts';
 import { number, readNumber } from '../core/network.ts';
+import { NFGENMSG, NFNL_SUBSYS_QUEUE, nfgenmsg } from '../core/nfnetlink.ts';
 
 /** A packet that waits in a queue until it is accepted. */
 export interface QueuedPacket {
@@ -19,13 +20,9 @@ export interface QueuedPacket {
   readonly bytes: Buffer;
 }
 
-const NFNL_SUBSYS_QUEUE = 3 << 8;
 export const NFQNL_MSG_PACKET = NFNL_SUBSYS_QUEUE | 0;
 const NFQNL_MSG_VERDICT = NFNL_SUBSYS_QUEUE | 1;
 const NFQNL_MSG_CONFIG = NFNL_SUBSYS_QUEUE | 2;
-
-/** struct nfgenmsg: u8 family, u8 version, u16 queue in network order. */
-const NFGENMSG = 4;
 
 const NFQA_CFG_CMD = 1;
 const NFQA_CFG_PARAMS = 2;
@@ -109,7 +106,6 @@ function encode(
   attributes: readonly Attribute[],
   sequence: number,
 ): Buffer {
-  const header = Buffer.from([0, 0, queue >> 8, queue & 0xff]);
-  const payload = Buffer.concat([header, encodeAttributes(attributes)]);
+  const payload = encodeAttributes(attributes, nfgenmsg(0, queue));
   return encodeMessages([{ type, flags, payload }], sequence);
 }

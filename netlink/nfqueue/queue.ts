@@ -1,3 +1,4 @@
+/** Queues of packets that the kernel hands to this process (NFQUEUE). */
 import { readFile } from 'node:fs/promises';
 import { readAck } from '../core/ack.ts';
 import { emptyDatagram, readDatagram } from '../core/datagram.ts';
@@ -6,8 +7,8 @@ import {
   EAGAIN,
   EINVAL,
   EPROTONOSUPPORT,
-  hasErrno,
   NetlinkError,
+  orUnsupported,
   UnsupportedError,
 } from '../core/error.ts';
 import { libc } from '../core/libc.ts';
@@ -60,8 +61,7 @@ export class PacketQueue {
       const options = { receiveBuffer: RECEIVE_BUFFER, ignoreOverruns: true };
       this.#fd = openDescriptor(NETLINK_NETFILTER, options);
     } catch (error) {
-      if (!hasErrno(error, EPROTONOSUPPORT)) throw error;
-      throw new UnsupportedError('NFQUEUE', { cause: error });
+      throw orUnsupported('NFQUEUE', error, EPROTONOSUPPORT);
     }
   }
 
@@ -146,7 +146,7 @@ export function closeLeftOver(descriptor: number): void {
 }
 
 /** A queue as /proc/net/netfilter/nfnetlink_queue has it. */
-export interface QueueState {
+interface QueueState {
   readonly waiting: number;
   /** Packets that were dropped: none did not fit, for those go by unseen. */
   readonly dropped: number;

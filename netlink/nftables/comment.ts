@@ -2,13 +2,14 @@
  * Comments, which nf_tables keeps with rules and elements without looking at them, in the form in which
  * nft shows them (libnftnl/udata.h): u8 type, u8 length, text with its NUL.
  */
+import { readText } from '../core/text.ts';
 
 /** NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_SET_ELEM_COMMENT */
 const COMMENT = 0;
 const HEADER = 2;
 
 /** What nft takes for a comment, with the NUL. */
-export const COMMENT_LIMIT = 128;
+const COMMENT_LIMIT = 128;
 /** What the kernel keeps with an element, with the NUL. */
 export const NOTE_LIMIT = 252;
 
@@ -30,7 +31,7 @@ export function readComment(data: Buffer): string | undefined {
   while (start + HEADER <= data.length) {
     const [type, length = 0] = data.subarray(start, start + HEADER);
     const value = data.subarray(start + HEADER, start + HEADER + length);
-    if (type === COMMENT) return value.toString('utf8').replace(/\0.*$/su, '');
+    if (type === COMMENT) return readText(value);
     start += HEADER + length;
   }
   return undefined;

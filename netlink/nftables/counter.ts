@@ -1,17 +1,13 @@
 /** Named counters of nf_tables. */
-import { type Attribute, encodeAttributes, readAttributes } from '../core/attribute.ts';
-import { MalformedMessage } from '../core/error.ts';
+import { type Attribute, readAttributes, required } from '../core/attribute.ts';
 import type { Message, Request } from '../core/message.ts';
-import { number, readNumber } from '../core/network.ts';
-import { NFGENMSG, NFNL_SUBSYS_NFTABLES, nameBytes, nfgenmsg } from './message.ts';
+import { number, optionalNumber } from '../core/network.ts';
+import { NFGENMSG } from '../core/nfnetlink.ts';
+import { inTable, isNew, NFTA_TABLE, nameAttribute, text } from './message.ts';
 import type { NftTable } from './types.ts';
 
 /** linux/netfilter/nf_tables.h */
-const NFT_MSG_NEWOBJ = 18;
-const NFT_MSG_GETOBJ = 19;
-const NFT_MSG_DELOBJ = 20;
 export const NFT_OBJECT_COUNTER = 1;
-const NFTA_OBJ_TABLE = 1;
 const NFTA_OBJ_NAME = 2;
 const NFTA_OBJ_TYPE = 3;
 const NFTA_OBJ_DATA = 4;
@@ -25,50 +21,29 @@ export interface NftCounter {
   readonly bytes: bigint;
 }
 
+const ofCounters: Attribute = { type: NFTA_OBJ_TYPE, value: number(NFT_OBJECT_COUNTER, 4) };
+
 /** Asks, as a dump, for the counters of a table. @throws RangeError */
 export function countersRequest(table: NftTable): Request {
-  return counterRequest(NFT_MSG_GETOBJ, table, []);
+  return inTable('GET', 'object', table, [ofCounters]);
 }
 
 /** Deletes a counter that no rule names. @throws RangeError */
 export function deleteCounterRequest(table: NftTable, counter: string): Request {
-  return counterRequest(NFT_MSG_DELOBJ, table, [
-    { type: NFTA_OBJ_NAME, value: nameBytes(counter) },
-  ]);
-}
-
-function counterRequest(
-  type: number,
-  { family, name }: NftTable,
-  attributes: readonly Attribute[],
-): Request {
-  return {
-    type: (NFNL_SUBSYS_NFTABLES << 8) | type,
-    payload: Buffer.concat([
-      nfgenmsg(family),
-      encodeAttributes([
-        { type: NFTA_OBJ_TABLE, value: nameBytes(name) },
-        { type: NFTA_OBJ_TYPE, value: number(NFT_OBJECT_COUNTER, 4) },
-        ...attributes,
-      ]),
-    ]),
-  };
+  return inTable('DEL', 'object', table, [ofCounters, nameAttribute(NFTA_OBJ_NAME, counter)]);
 }
 
 /** @returns undefined for something else, or a counter of another table. @throws MalformedMessage */
-export function readCounter({ type, payload }: Message, table: string): NftCounter | undefined {
-  if (type !== ((NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWOBJ)) return undefined;
-  const attributes = readAttributes(payload, NFGENMSG);
-  const text = (which: number) => attributes.get(which)?.toString('utf8').replace(/\0.*$/su, '');
-  const kind = attributes.get(NFTA_OBJ_TYPE) ?? Buffer.alloc(0);
-  if (text(NFTA_OBJ_TABLE) !== table) return undefined;
-  if (readNumber(kind, 0, kind.length, 4) !== NFT_OBJECT_COUNTER) return undefined;
-  const data = readAttributes(attributes.get(NFTA_OBJ_DATA) ?? Buffer.alloc(0), 0);
-  const count = (which: number) => {
-    const bytes = data.get(which);
-    if (bytes === undefined || bytes.length < 8) throw new MalformedMessage('counter of nothing');
-    return bytes.readBigUInt64BE();
+export function readCounter(message: Message, table: string): NftCounter | undefined {
+  if (!isNew(message, 'object')) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG);
+  if (text(attributes, NFTA_TABLE) !== table) return undefined;
+  if (optionalNumber(attributes, NFTA_OBJ_TYPE, 4) !== NFT_OBJECT_COUNTER) return undefined;
+  const data = readAttributes(required(attributes, 'nf_tables', NFTA_OBJ_DATA), 0);
+  const count = (type: number) => required(data, 'nf_tables', type, 8).readBigUInt64BE();
+  return {
+    name: text(attributes, NFTA_OBJ_NAME),
+    packets: count(NFTA_COUNTER_PACKETS),
+    bytes: count(NFTA_COUNTER_BYTES),
   };
-  const [packets, bytes] = [count(NFTA_COUNTER_PACKETS), count(NFTA_COUNTER_BYTES)];
-  return { name: text(NFTA_OBJ_NAME) ?? '', packets, bytes };
 }

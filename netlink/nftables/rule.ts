@@ -1,5 +1,4 @@
 /** Rules of nf_tables: expressions as linux/netfilter/nf_tables.h has them, in the kernel's attributes. */
-
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../core/address.ts';
 import { type Attribute, encodeAttributes } from '../core/attribute.ts';
@@ -8,11 +7,12 @@ import { NFT_OBJECT_COUNTER } from './counter.ts';
 import {
   NFTA_DATA_VALUE,
   NFTA_DATA_VERDICT,
+  NFTA_LIST_ELEM,
   NFTA_VERDICT_CHAIN,
   NFTA_VERDICT_CODE,
-  nameBytes,
   VERDICT_CODES,
-} from './message.ts';
+} from './element.ts';
+import { nameAttribute as name } from './message.ts';
 import type { NftVerdict } from './types.ts';
 
 /** One expression of a rule, encoded. */
@@ -25,7 +25,6 @@ export type Register = number;
 const REGISTER_BASE = 8;
 const VERDICT_REGISTER = 0;
 
-const NFTA_LIST_ELEM = 1;
 const NFTA_EXPR_NAME = 1;
 const NFTA_EXPR_DATA = 2;
 
@@ -87,8 +86,7 @@ export function conntrack(to: Register, key: number, direction?: 0 | 1): NftExpr
 
 /** Ends the rule unless the register is, or is not, this. */
 export function compare(what: Register, value: Buffer, not = false): NftExpression {
-  const [op, data] = [u32(2, not ? CMP_NEQ : CMP_EQ), { type: 3, value: [dataValue(value)] }];
-  return expression('cmp', [register(1, what), op, data]);
+  return expression('cmp', [register(1, what), u32(2, not ? CMP_NEQ : CMP_EQ), data(3, value)]);
 }
 
 /** `register = (register & mask) ^ xor` */
@@ -97,8 +95,8 @@ export function bitwise(what: Register, mask: Buffer, xor: Buffer): NftExpressio
     register(1, what),
     register(2, what),
     u32(3, mask.length),
-    { type: 4, value: [dataValue(mask)] },
-    { type: 5, value: [dataValue(xor)] },
+    data(4, mask),
+    data(5, xor),
   ]);
 }
 
@@ -107,14 +105,14 @@ export function within(what: Register, first: Buffer, last: Buffer): NftExpressi
   return expression('range', [
     register(1, what),
     u32(2, NFT_RANGE_EQ),
-    { type: 3, value: [dataValue(first)] },
-    { type: 4, value: [dataValue(last)] },
+    data(3, first),
+    data(4, last),
   ]);
 }
 
 /** Loads a value of the rule's own, such as a part of a key. */
 export function constant(to: Register, value: Buffer): NftExpression {
-  return expression('immediate', [register(1, to), { type: 2, value: [dataValue(value)] }]);
+  return expression('immediate', [register(1, to), data(2, value)]);
 }
 
 /** Counts the packet in a counter of the table. */
@@ -152,8 +150,8 @@ export function randomNumber(to: Register, among: number, first: number): NftExp
 export function verdict(what: NftVerdict): NftExpression {
   const code = u32(NFTA_VERDICT_CODE, VERDICT_CODES[what.kind] >>> 0);
   const chain = 'chain' in what ? [name(NFTA_VERDICT_CHAIN, what.chain)] : [];
-  const data = { type: 2, value: [{ type: NFTA_DATA_VERDICT, value: [code, ...chain] }] };
-  return expression('immediate', [u32(1, VERDICT_REGISTER), data]);
+  const value = [{ type: NFTA_DATA_VERDICT, value: [code, ...chain] }];
+  return expression('immediate', [u32(1, VERDICT_REGISTER), { type: 2, value }]);
 }
 
 /** @param port undefined: the packet keeps its own. */
@@ -199,14 +197,12 @@ export function update(
   data: Register,
   milliseconds: number,
 ): NftExpression {
-  const timeout = Buffer.alloc(8);
-  timeout.writeBigUInt64BE(BigInt(milliseconds));
   return expression('dynset', [
     name(1, map),
     u32(3, NFT_DYNSET_OP_UPDATE),
     register(4, key),
     register(5, data),
-    { type: 6, value: timeout },
+    { type: 6, value: number(milliseconds, 8) },
   ]);
 }
 
@@ -222,10 +218,6 @@ function expression(what: string, data: readonly Attribute[]): NftExpression {
   };
 }
 
-function name(type: number, text: string): Attribute {
-  return { type, value: nameBytes(text) };
-}
-
 function u32(type: number, value: number): Attribute {
   return { type, value: number(value, 4) };
 }
@@ -234,6 +226,6 @@ function register(type: number, which: Register): Attribute {
   return u32(type, REGISTER_BASE + which);
 }
 
-function dataValue(value: Buffer): Attribute {
-  return { type: NFTA_DATA_VALUE, value };
+function data(type: number, value: Buffer): Attribute {
+  return { type, value: [{ type: NFTA_DATA_VALUE, value }] };
 }

@@ -1,4 +1,5 @@
-import { Slices } from '../../sync/time-slice.ts';
+/** A transaction of many steps, and what a refusal of it is about. */
+import { TimeSlice } from '../../sync/time-slice.ts';
 import type { NetlinkError } from '../core/error.ts';
 import type { Request } from '../core/message.ts';
 import type { Refusal } from '../core/socket.ts';
@@ -26,8 +27,7 @@ export class NftRefusedError extends Error {
   readonly rule: number | undefined;
   /**
    * ENOENT: no such table, set, chain or, to delete, element; EEXIST, EBUSY: the key is there with
-   * other data; EINVAL: not of the set's kind; ENFILE: the set is full; ERESTART: another
-   * generation.
+   * other data; EINVAL: not of the set's kind; ENFILE: the set is full.
    */
   readonly errno: number;
   declare readonly cause: NetlinkError;
@@ -68,15 +68,15 @@ export class Script {
   /** Of messages that are no lists of elements. */
   readonly #about = new Map<number, Refused>();
 
-  constructor(table: NftTable, generation?: number) {
+  constructor(table: NftTable) {
     this.#table = table;
-    this.writer = new TransactionWriter(table.family, table.name, generation);
+    this.writer = new TransactionWriter(table.family, table.name);
   }
 
   /** The event loop gets turns meanwhile. */
   async write(steps: readonly NftStep[]): Promise<void> {
     const table = this.#table;
-    const slices = new Slices();
+    const slice = new TimeSlice();
     for (const step of steps) {
       if (step.action !== 'fill') continue;
       const chain = step.chain.name;
@@ -89,7 +89,7 @@ export class Script {
           this.#changes.push(step);
           for (const element of step.elements) {
             this.writer.write(step.action, step.set, element);
-            if (slices.isOver()) await slices.turn();
+            if (slice.isOver()) await slice.yield();
           }
           break;
         case 'fill': {
@@ -99,7 +99,7 @@ export class Script {
           for (const each of rules) {
             this.#append(newRuleRequest(table, chain, each), { chain, rule });
             rule += 1;
-            if (slices.isOver()) await slices.turn();
+            if (slice.isOver()) await slice.yield();
           }
           break;
         }

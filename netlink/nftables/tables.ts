@@ -1,10 +1,21 @@
+/** Reads and changes tables of nf_tables, one transaction at a time. */
 import type { IpFamily } from '../../api/objects.ts';
+import { SerialQueue } from '../../sync/serial-queue.ts';
 import { addressFamily } from '../core/address.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
-import { EINTR, EINVAL, ENOENT, EPROTONOSUPPORT, hasErrno, NetlinkError } from '../core/error.ts';
+import {
+  EINTR,
+  ENOENT,
+  existing,
+  hasErrno,
+  NetlinkError,
+  NO_SUBSYSTEM,
+  named,
+} from '../core/error.ts';
 import type { Message, Request } from '../core/message.ts';
-import { NetlinkSocket } from '../core/socket.ts';
+import { NetlinkSocket, withSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
+import { visitElements } from './element.ts';
 import {
   chainsRequest,
   deleteChainRequest,
@@ -13,24 +24,19 @@ import {
   elementsRequest,
   flushChainRequest,
   generationOf,
-  generationRequest,
   isElements,
   readChain,
-  readGeneration,
   readSet,
   readTable,
   setRequest,
   setsRequest,
   tableRequest,
   tablesRequest,
-  visitElements,
 } from './message.ts';
 import { NftRefusedError, Script } from './script.ts';
 import { TransactionWriter } from './transaction.ts';
 import {
   NFT_SET_FLAGS,
-  type NftChainRules,
-  type NftChange,
   type NftElement,
   type NftSet,
   type NftStep,
@@ -60,18 +66,15 @@ export { type NftWatchOptions, watchNftables } from './watch.ts';
 const SEND_BUFFER = 256 << 20;
 const DUMP_ATTEMPTS = 5;
 
-/** What all clients of this thread do, one after the other. */
-let last: Promise<unknown> = Promise.resolve();
+const ports = new Set<number>();
+/** Of the sockets of all clients of this thread that are open: notifications of what they change bear these. */
+export const openPorts: ReadonlySet<number> = ports;
 
 /**
- * A change by one client, such as that of the other family, would interrupt what another dumps.
- * The kernel takes the transactions of a namespace one after the other in any case.
+ * What all clients of this thread do: a change by one, such as that of the other family, would interrupt
+ * what another dumps. The kernel takes the transactions of a namespace one after the other in any case.
  */
-function inTurn<T>(work: () => Promise<T>): Promise<T> {
-  const result = last.then(work);
-  last = result.catch(() => undefined);
-  return result;
-}
+const queue = new SerialQueue();
 
 /**
  * The elements of the sets and maps of one table, in the network namespace of the thread that
@@ -89,6 +92,7 @@ export class NfTables {
     this.#table = { family: addressFamily(family), name: table };
     tableRequest(this.#table);
     this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER });
+    ports.add(this.#socket.port);
   }
 
   /** Notifications of what is done here bear it. */
@@ -97,36 +101,27 @@ export class NfTables {
   }
 
   /**
-   * One atomic transaction: packets see all of it or nothing. Changes are made in their order, so
-   * that an element can be deleted and added with other data. To add an element that is there with
-   * the same data is no error; to delete one that is not there is. The event loop gets turns while
-   * it is encoded; the arrays must not be changed before the promise is settled.
+   * One atomic transaction: packets see all of it or nothing. Steps are made in their order, so
+   * that an element can be deleted and added with other data; but chains that are to be filled are made
+   * before anything else is done, so that rules and elements may name them. To add an element that is
+   * there with the same data is no error; to delete one that is not there is. The event loop gets turns
+   * while it is encoded; the arrays must not be changed before the promise is settled.
    *
    * The kernel does not take much care of concatenated intervals (seen on 6.18): it deletes the one
    * in which the key lies, whatever its ends, and it adds one that encloses another.
-   * @param generation What `generation` gave: if anything in nf_tables was changed since, in
-   * whatever table, the transaction is refused with ERESTART.
    * @throws NftRefusedError when nothing was done.
    * @throws RangeError, before anything is sent, for a name or a value that cannot be.
    * @throws NetlinkError when it is not known whether it was done.
    */
-  async change(changes: readonly NftChange[], generation?: number): Promise<void> {
-    await this.transact(changes, generation);
-  }
-
-  /**
-   * As `change`, with chains and rules in the same transaction. Chains that are to be filled are made
-   * before anything else is done, so that rules and elements may name them.
-   */
-  async transact(steps: readonly NftStep[], generation?: number): Promise<void> {
+  async transact(steps: readonly NftStep[]): Promise<void> {
     if (steps.every(isNothing)) return;
     const { name } = this.#table;
-    const script = new Script(this.#table, generation);
+    const script = new Script(this.#table);
     const pack = async () => {
       await script.write(steps);
       return script.writer.finish();
     };
-    const [refusal] = await inTurn(() =>
+    const [refusal] = await queue.run(() =>
       named(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
     );
     if (refusal !== undefined) throw script.refused(refusal);
@@ -157,58 +152,30 @@ export class NfTables {
     for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
       if (attempt > 0) restart();
       const visited = () => named(operation, this.#visit(set, visit, attempt > 0));
-      if (await inTurn(visited)) return;
+      if (await queue.run(visited)) return;
     }
     throw new NetlinkError(operation, EINTR);
   }
 
-  /**
-   * The names of the table's chains; undefined when there is no such table.
-   * @throws NetlinkError
-   */
-  async chains(): Promise<string[] | undefined> {
+  /** The names of the table's chains; undefined when there is no such table. @throws NetlinkError */
+  chains(): Promise<string[] | undefined> {
     const { family, name } = this.#table;
-    if (!(await this.#exists())) return undefined;
-    const pick = (message: Message) => readChain(message, name);
-    const dump = () => named(`chains of ${name}`, this.#socket.dump(chainsRequest(family), pick));
-    return await inTurn(dump);
+    return this.#list('chains', chainsRequest(family), (message) => readChain(message, name));
   }
 
   /**
    * The table's sets and maps, anonymous ones included; undefined when there is no such table.
    * @throws NetlinkError
    */
-  async sets(): Promise<readonly NftSet[] | undefined> {
-    const { name } = this.#table;
-    if (!(await this.#exists())) return undefined;
-    const dump = () =>
-      named(`sets of ${name}`, this.#socket.dump(setsRequest(this.#table), readSet));
-    return await existing(inTurn(dump));
+  sets(): Promise<NftSet[] | undefined> {
+    return this.#list('sets', setsRequest(this.#table), readSet);
   }
 
   /** The table's named counters; undefined when there is no such table. @throws NetlinkError */
-  async counters(): Promise<readonly NftCounter[] | undefined> {
+  counters(): Promise<NftCounter[] | undefined> {
     const { name } = this.#table;
-    if (!(await this.#exists())) return undefined;
     const pick = (message: Message) => readCounter(message, name);
-    const dump = () =>
-      named(`counters of ${name}`, this.#socket.dump(countersRequest(this.#table), pick));
-    return await inTurn(dump);
-  }
-
-  /** Counts the transactions of the namespace, whoever makes them. @throws NetlinkError */
-  generation(): Promise<number> {
-    const generation = this.#socket.get(generationRequest(), readGeneration);
-    return named('nf_tables generation', generation);
-  }
-
-  /**
-   * Makes chains that are not there, and gives all of these just the rules that they are to have, in
-   * one transaction. What rules name must be there; chains may name each other.
-   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
-   */
-  async replaceRules(chains: readonly NftChainRules[]): Promise<void> {
-    await this.transact(chains.map((chain) => ({ action: 'fill', chain })));
+    return this.#list('counters', countersRequest(this.#table), pick);
   }
 
   /**
@@ -250,13 +217,14 @@ export class NfTables {
     const writer = new TransactionWriter(family, name);
     for (const request of requests) writer.append(request);
     const send = () => this.#socket.transaction(async () => writer.finish());
-    const [refusal] = await inTurn(() => named(`nf_tables transaction in ${name}`, send()));
+    const [refusal] = await queue.run(() => named(`nf_tables transaction in ${name}`, send()));
     if (refusal !== undefined) throw new NftRefusedError(refusal.error);
   }
 
   /** Fails what is under way with ECANCELED. */
-  close(): Promise<void> {
-    return this.#socket.close();
+  async close(): Promise<void> {
+    await this.#socket.close();
+    ports.delete(this.#socket.port);
   }
 
   /**
@@ -295,9 +263,17 @@ export class NfTables {
     return settled;
   }
 
-  async #exists(): Promise<boolean> {
+  async #list<T>(
+    what: string,
+    request: Request,
+    pick: (message: Message) => T | undefined,
+  ): Promise<T[] | undefined> {
+    const { name } = this.#table;
     const table = this.#socket.get(tableRequest(this.#table), readTable);
-    return (await existing(named(`table ${this.#table.name}`, table))) !== undefined;
+    const found = await existing(named(`table ${name}`, table), ENOENT);
+    if (found === undefined) return undefined;
+    const dump = () => named(`${what} of ${name}`, this.#socket.dump(request, pick));
+    return await existing(queue.run(dump), ENOENT);
   }
 }
 
@@ -307,10 +283,9 @@ export class NfTables {
  */
 export async function listTables(): Promise<NftTable[]> {
   try {
-    return await withSocket((socket) => socket.dump(tablesRequest(), readTable));
+    return await withSocket(NETLINK_NETFILTER, (socket) => socket.dump(tablesRequest(), readTable));
   } catch (error) {
-    // It has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg).
-    if (hasErrno(error, EPROTONOSUPPORT) || hasErrno(error, EINVAL)) return [];
+    if (hasErrno(error, ...NO_SUBSYSTEM)) return [];
     throw error;
   }
 }
@@ -322,7 +297,9 @@ export async function listTables(): Promise<NftTable[]> {
 export async function deleteTable(table: NftTable): Promise<void> {
   const writer = new TransactionWriter(table.family, table.name);
   writer.append(deleteTableRequest(table));
-  const [refusal] = await withSocket((socket) => socket.transaction(async () => writer.finish()));
+  const [refusal] = await withSocket(NETLINK_NETFILTER, (socket) =>
+    socket.transaction(async () => writer.finish()),
+  );
   if (refusal !== undefined && refusal.error.errno !== ENOENT) {
     throw new NftRefusedError(refusal.error);
   }
@@ -331,33 +308,4 @@ export async function deleteTable(table: NftTable): Promise<void> {
 function isNothing(step: NftStep): boolean {
   if ('elements' in step) return step.elements.length === 0;
   return step.action === 'remove' && step.chains.length === 0;
-}
-
-/** Gives errors of the kernel an operation that tells more than the number of a message. */
-async function named<T>(operation: string, work: Promise<T>): Promise<T> {
-  try {
-    return await work;
-  } catch (error) {
-    if (!(error instanceof NetlinkError)) throw error;
-    throw new NetlinkError(operation, error.errno, error.extendedAck, { cause: error });
-  }
-}
-
-/** undefined when the kernel says that there is no such thing. */
-async function existing<T>(work: Promise<T>): Promise<T | undefined> {
-  try {
-    return await work;
-  } catch (error) {
-    if (hasErrno(error, ENOENT)) return undefined;
-    throw error;
-  }
-}
-
-async function withSocket<T>(use: (socket: NetlinkSocket) => Promise<T>): Promise<T> {
-  const socket = new NetlinkSocket(NETLINK_NETFILTER);
-  try {
-    return await use(socket);
-  } finally {
-    await socket.close();
-  }
 }

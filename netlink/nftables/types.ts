@@ -60,12 +60,6 @@ export interface NftSet {
   readonly name: string;
   /** NFT_SET_ of linux/netfilter/nf_tables.h: see `NFT_SET_FLAGS`. */
   readonly flags: number;
-  /** Bytes of a key, padding included. */
-  readonly keyLength: number;
-  /** Bytes of what a map maps to, 16 for verdicts; undefined for a set. */
-  readonly dataLength: number | undefined;
-  /** Whether it maps to verdicts. */
-  readonly verdicts: boolean;
 }
 
 export const NFT_SET_FLAGS = {
@@ -86,6 +80,19 @@ export interface NftTable {
   readonly name: string;
 }
 
+/** Kinds of objects; 'object' is a counter or the like. */
+export const NFT_KINDS = [
+  'table',
+  'chain',
+  'rule',
+  'set',
+  'element',
+  'object',
+  'flowtable',
+  'generation',
+] as const;
+export type NftKind = (typeof NFT_KINDS)[number];
+
 /** What a notification tells of a change. */
 export interface NftNotification {
   /** Of the table, as in NftTable; 0 for a generation. */
@@ -93,15 +100,7 @@ export interface NftNotification {
   /** undefined for a generation. */
   readonly table: string | undefined;
   /** A transaction ends with its generation. */
-  readonly kind:
-    | 'table'
-    | 'chain'
-    | 'rule'
-    | 'set'
-    | 'element'
-    | 'object'
-    | 'flowtable'
-    | 'generation';
+  readonly kind: NftKind;
   /** Whether it was made or changed; otherwise it was deleted. */
   readonly isNew: boolean;
   /** The port of the socket from which it was changed. */

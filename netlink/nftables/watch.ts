@@ -1,3 +1,4 @@
+/** Notifications of nf_tables, as they come from the kernel. */
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { MalformedMessage } from '../core/error.ts';
 import type { Message } from '../core/message.ts';
@@ -16,10 +17,10 @@ export interface NftWatchOptions {
    */
   readonly silencedPorts?: readonly number[];
   /**
-   * Other ports whose changes are not told, asked for each datagram; such as that of an `nft` that
+   * Whether what another port causes is not told, asked for each datagram; such as that of an `nft` that
    * this process runs: its process id, unless it has several sockets.
    */
-  readonly ownPorts?: () => ReadonlySet<number>;
+  readonly isOwn?: (port: number) => boolean;
 }
 
 /** linux/netfilter/nfnetlink.h */
@@ -33,12 +34,11 @@ const RECEIVE_BUFFER = 8 << 20;
  * That somebody listens is not free for those who make changes: the kernel makes a notification of
  * 4 KiB for each element, rule and so on, and holds them all until the transaction is done. Loading
  * 110,000 elements took twice as long (and 480 MB more in the kernel meanwhile), one element as long as ever.
- * So for a big load the watch is better closed, and `NfTables.generation` tells afterwards how many
- * transactions there were.
+ * So for a big load the watch is better closed.
  * @throws NetlinkError, such as EINVAL from a kernel without nf_tables.
  */
 export function watchNftables(options: NftWatchOptions): { close(): Promise<void> } {
-  const { onChange, onOverrun, silencedPorts = [], ownPorts } = options;
+  const { onChange, onOverrun, silencedPorts = [], isOwn } = options;
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { receiveBuffer: RECEIVE_BUFFER });
   const onMessages = (messages: readonly Message[]) => {
     for (const message of messages) {
@@ -49,8 +49,7 @@ export function watchNftables(options: NftWatchOptions): { close(): Promise<void
   };
   try {
     if (silencedPorts.length > 0) socket.silence(silencedPorts);
-    const isIgnored = ownPorts && ((port: number) => ownPorts().has(port));
-    socket.subscribe([NFNLGRP_NFTABLES], onMessages, onOverrun, isIgnored);
+    socket.subscribe([NFNLGRP_NFTABLES], onMessages, onOverrun, isOwn);
   } catch (error) {
     void socket.close();
     throw error;

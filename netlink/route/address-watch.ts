@@ -1,19 +1,20 @@
+/** Follows the addresses of the node, by notifications of rtnetlink and fresh dumps. */
+import { MulticastGroups } from 'netlink/dist/rt/structs.js';
+import { Loop } from '../../sync/loop.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { NETLINK_ROUTE } from '../core/descriptor.ts';
 import type { Message } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
 import { addressLink, listLinks, type NodeAddress, type NodeLinks } from './rtnetlink.ts';
 
-export interface AddressWatchOptions {
+interface AddressWatchOptions {
   /**
    * Name of a link whose addresses do not count: nothing is listed when one of thousands that this
    * process keeps there comes or goes.
    */
   readonly ignoredLink?: string;
-  /**
-   * Hears of a failed look at the addresses, which is tried again, and of what `onChange` threw.
-   * Default: a warning of the process.
-   */
-  readonly onError?: (error: unknown) => void;
+  /** Hears of a failed look at the addresses, which is tried again, and of what `onChange` threw. */
+  readonly onError: (error: unknown) => void;
 }
 
 export interface AddressWatch {
@@ -21,15 +22,9 @@ export interface AddressWatch {
   close(): Promise<void>;
 }
 
-/** Multicast groups of linux/rtnetlink.h. */
-const RTNLGRP_LINK = 1;
-const RTNLGRP_IPV4_IFADDR = 5;
-const RTNLGRP_IPV6_IFADDR = 9;
-
 /** Milliseconds. One `ip link del` makes a handful of notifications, a CNI plugin dozens. */
 const COALESCE = 50;
-const RETRY_FIRST = 100;
-const RETRY_MOST = 10_000;
+const BACKOFF = { first: 100, max: 10_000 };
 
 /**
  * Follows the addresses of the node, of both families. Notifications only say that something
@@ -40,16 +35,27 @@ const RETRY_MOST = 10_000;
  */
 export async function watchAddresses(
   onChange: (addresses: readonly NodeAddress[]) => void,
-  { ignoredLink, onError = warn }: AddressWatchOptions = {},
+  { ignoredLink, onError }: AddressWatchOptions,
 ): Promise<AddressWatch> {
   const notifications = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 1 << 20 });
   let current: string | undefined;
   let ignoredIndex: number | undefined;
-  let timer: NodeJS.Timeout | undefined;
-  let running: Promise<void> | undefined;
-  let changed = false;
   let closed = false;
-  let retry = RETRY_FIRST;
+  const loop = new Loop({
+    run: async () => {
+      try {
+        report(await listLinks());
+        return 0;
+      } catch (error) {
+        if (!closed) onError(error);
+        throw error;
+      }
+    },
+    minPeriod: 0,
+    delay: COALESCE,
+    backoff: BACKOFF,
+    timers: systemTimers,
+  });
 
   function report({ names, addresses: all }: NodeLinks): void {
     ignoredIndex = [...names].find(([, name]) => name === ignoredLink)?.[0];
@@ -64,45 +70,14 @@ export async function watchAddresses(
     }
   }
 
-  function schedule(delay: number): void {
-    if (closed) return;
-    if (running !== undefined) changed = true;
-    else timer ??= setTimeout(start, delay);
-  }
-
-  function start(): void {
-    timer = undefined;
-    changed = false;
-    running = look().then((next) => {
-      running = undefined;
-      if (next !== undefined) schedule(next);
-    });
-  }
-
-  /** @returns milliseconds until the next look; undefined for none before something happens. */
-  async function look(): Promise<number | undefined> {
-    try {
-      report(await listLinks());
-      retry = RETRY_FIRST;
-      return changed ? COALESCE : undefined;
-    } catch (error) {
-      if (closed) return undefined;
-      onError(error);
-      const delay = retry;
-      retry = Math.min(retry * 2, RETRY_MOST);
-      return delay;
-    }
-  }
-
   async function close(): Promise<void> {
     closed = true;
-    clearTimeout(timer);
-    await Promise.all([notifications.close(), running]);
+    await Promise.all([notifications.close(), loop.stop()]);
   }
 
   try {
-    const heard = () => schedule(COALESCE);
-    const groups = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
+    const heard = () => loop.request();
+    const groups = [MulticastGroups.LINK, MulticastGroups.IPV4_IFADDR, MulticastGroups.IPV6_IFADDR];
     const isIgnored = (message: Message) =>
       ignoredIndex !== undefined && addressLink(message) === ignoredIndex;
     notifications.subscribe(
@@ -124,8 +99,4 @@ export async function watchAddresses(
 /** Links too, so that a link without addresses that comes or goes counts as a change. */
 function fingerprint({ names, addresses }: NodeLinks): string {
   return JSON.stringify([[...names].sort(([a], [b]) => a - b), addresses]);
-}
-
-function warn(error: unknown): void {
-  process.emitWarning(error instanceof Error ? error : String(error));
 }

@@ -1,8 +1,15 @@
+/** Links and their addresses: finding, creating and deleting them. */
+import {
+  type Address,
+  type AddressAttrs,
+  MessageType,
+  RouteScope,
+} from 'netlink/dist/rt/structs.js';
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes, addressFamily } from '../core/address.ts';
-import { type Attribute, encodeAttributes } from '../core/attribute.ts';
-import { sendAll, type Weighted } from '../core/batches.ts';
+import { encodeAttributes } from '../core/attribute.ts';
+import { sendAll } from '../core/batches.ts';
 import { NETLINK_ROUTE } from '../core/descriptor.ts';
 import {
   EADDRNOTAVAIL,
@@ -10,38 +17,28 @@ import {
   ENODEV,
   ENXIO,
   EOPNOTSUPP,
-  hasErrno,
+  existing,
   NetlinkError,
-  UnsupportedError,
+  orUnsupported,
 } from '../core/error.ts';
-import { u32, writeU32 } from '../core/host.ts';
 import type { Request } from '../core/message.ts';
-import { NetlinkSocket } from '../core/socket.ts';
+import { type NetlinkSocket, withSocket } from '../core/socket.ts';
 import {
-  IFA_ADDRESS,
-  IFA_LOCAL,
-  IFADDRMSG,
-  IFLA_IFNAME,
+  addressRequest,
   type LinkAddress,
-  linkPayload,
+  linkRequest,
   listLinkAddresses,
-  RTM_DELADDR,
-  RTM_GETLINK,
-  RTM_NEWADDR,
-  RTM_NEWLINK,
   readLink,
-  withoutStatistics,
+  WITHOUT_STATISTICS,
 } from './rtnetlink.ts';
 
 /** An address that the kernel would not add or remove. */
-export interface RefusedAddress {
+interface RefusedAddress {
   readonly op: 'add' | 'remove';
   readonly address: string;
   readonly error: NetlinkError;
 }
 
-/** linux/rtnetlink.h */
-const RTM_DELLINK = 17;
 /** linux/netlink.h: NLM_F_CREATE | NLM_F_EXCL */
 const CREATE = 0x400 | 0x200;
 /** NLM_F_CREATE | NLM_F_REPLACE */
@@ -50,29 +47,22 @@ const REPLACE = 0x400 | 0x100;
 const HOST_PREFIX: Readonly<Record<IpFamily, number>> = { IPv4: 32, IPv6: 128 };
 const STAND_IN_PREFIX = 31;
 /** linux/if_link.h */
-const IFLA_LINKINFO = 18;
 const IFLA_INFO_KIND = 1;
-/** linux/if.h */
-const IFF_NOARP = 0x80;
-/** linux/if_addr.h. Without duplicate address detection, which a link that is down cannot finish. */
-const IFA_FLAGS = 8;
-const IFA_F_NODAD = 0x02;
-/** No route to the prefix, as there would be if somebody set the link up. */
-const IFA_F_NOPREFIXROUTE = 0x200;
-/** struct ifa_cacheinfo: u32 preferred lifetime, u32 valid lifetime, in seconds, u32 created, u32 updated. */
-const IFA_CACHEINFO = 6;
-const CACHEINFO = 16;
-const FOR_EVER = 0xffffffff;
-/** linux/rtnetlink.h */
-const RT_SCOPE_UNIVERSE = 0;
-const RT_SCOPE_HOST = 254;
+/**
+ * Lifetimes that keep an IPv6 address from being a source (RFC 6724, rule 3). An outgoing device without
+ * an address of its own, such as the node's end of a pod's link, would otherwise have the kernel
+ * choose by the longest common prefix (rule 8) among the addresses of all devices. IPv4 has no such
+ * rule: the kernel takes the first address of the first device whose scope is wide enough
+ * (inet_select_addr), so VIPs get the narrowest one.
+ */
+const DEPRECATED = { ifaPrefered: 0, ifaValid: 0xffffffff };
 
 /**
  * The index of a link.
  * @returns undefined when there is none of that name. @throws NetlinkError
  */
 export function findLink(name: string): Promise<number | undefined> {
-  return withSocket((socket) => find(socket, name));
+  return withSocket(NETLINK_ROUTE, (socket) => find(socket, name));
 }
 
 /**
@@ -82,16 +72,17 @@ export function findLink(name: string): Promise<number | undefined> {
  * @throws UnsupportedError when the kernel has no dummy links; NetlinkError, such as EEXIST.
  */
 export function createDummy(name: string): Promise<number> {
-  const kind = { type: IFLA_INFO_KIND, value: Buffer.from('dummy') };
-  const attributes = [linkName(name), { type: IFLA_LINKINFO, value: [kind] }];
-  const payload = linkPayload(attributes, IFF_NOARP);
-  return withSocket(async (socket) => {
-    try {
-      await socket.request({ type: RTM_NEWLINK, flags: CREATE, payload });
-    } catch (error) {
-      if (!hasErrno(error, EOPNOTSUPP)) throw error;
-      throw new UnsupportedError('dummy links', { cause: error });
-    }
+  const linkinfo = encodeAttributes([{ type: IFLA_INFO_KIND, value: Buffer.from('dummy') }]);
+  const request = linkRequest(
+    MessageType.NEWLINK,
+    { ifname: name, linkinfo },
+    { flags: { noarp: true }, change: { noarp: true } },
+    CREATE,
+  );
+  return withSocket(NETLINK_ROUTE, async (socket) => {
+    await socket.request(request).catch((error: unknown) => {
+      throw orUnsupported('dummy links', error, EOPNOTSUPP);
+    });
     const index = await find(socket, name);
     if (index === undefined) throw new NetlinkError(`link ${name}`, ENODEV);
     return index;
@@ -103,10 +94,10 @@ export function createDummy(name: string): Promise<number> {
  * @returns whether there was one of that name. @throws NetlinkError
  */
 export function deleteLink(name: string): Promise<boolean> {
-  const payload = linkPayload([linkName(name)]);
-  return withSocket(async (socket) => {
-    const deleted = socket.request({ type: RTM_DELLINK, payload }).then(() => true);
-    return (await existing(deleted)) ?? false;
+  const request = linkRequest(MessageType.DELLINK, { ifname: name });
+  return withSocket(NETLINK_ROUTE, async (socket) => {
+    const deleted = socket.request(request).then(() => true);
+    return (await existing(deleted, ENODEV)) ?? false;
   });
 }
 
@@ -133,7 +124,7 @@ export async function listBoundAddresses(index: number): Promise<readonly BoundA
 }
 
 function isHostAddress({ family, prefixLength, scope, isDeprecated }: LinkAddress): boolean {
-  const isNoSource = family === 'IPv4' ? scope === RT_SCOPE_HOST : isDeprecated;
+  const isNoSource = family === 'IPv4' ? scope === RouteScope.HOST : isDeprecated;
   return isNoSource && prefixLength === HOST_PREFIX[family];
 }
 
@@ -161,17 +152,17 @@ export async function changeAddresses(
     ...adds.map((address) => ({ op: 'add' as const, address })),
     ...removes.map((address) => ({ op: 'remove' as const, address })),
   ];
-  return await withSocket(async (socket) => {
+  return await withSocket(NETLINK_ROUTE, async (socket) => {
     const refused: RefusedAddress[] = [];
     /** Of IPv4: an IPv6 address that is there was replaced. */
     const present: string[] = [];
     const request = ({ op, address }: (typeof changes)[number]) =>
       op === 'add' ? bind(index, address) : unbind(index, address);
-    for (const [change, error] of await sendEach(socket, changes, request)) {
-      const { op, address } = change;
+    for (const { item, error } of await sendAll(socket, changes, request)) {
+      const { op, address } = item;
       if (op === 'add' && error.errno === EEXIST) {
         if (familyOf(address) === 'IPv4') present.push(address);
-      } else if (op === 'add' || !isGone(error)) refused.push({ ...change, error });
+      } else if (op === 'add' || !isGone(error)) refused.push({ ...item, error });
     }
     // No two of a group share the prefix of their stand-ins: one would come to depend on the other.
     for (const group of Map.groupBy(present, isOdd).values()) {
@@ -201,10 +192,10 @@ async function rebind(
     [unbindStandIn, EADDRNOTAVAIL],
   ] as const) {
     const failed = new Set<string>();
-    for (const [address, error] of await sendEach(socket, left, (each) => request(index, each))) {
+    for (const { item, error } of await sendAll(socket, left, (each) => request(index, each))) {
       if (error.errno === accepted) continue;
-      failed.add(address);
-      refused.push({ op: 'add', address, error });
+      failed.add(item);
+      refused.push({ op: 'add', address: item, error });
     }
     left = left.filter((address) => !failed.has(address));
   }
@@ -215,105 +206,53 @@ function isOdd(address: string): boolean {
   return ((addressBytes(address).at(-1) ?? 0) & 1) === 1;
 }
 
-/**
- * Sends a request for each item, in order.
- * @returns the items whose request was refused, in order, and why.
- */
-async function sendEach<T>(
-  socket: NetlinkSocket,
-  items: readonly T[],
-  request: (item: T) => Request,
-): Promise<[item: T, error: NetlinkError][]> {
-  const refused: [T, NetlinkError][] = [];
-  for (const { index, error } of await sendAll(socket, messagesFor(items, request))) {
-    const item = items[index];
-    if (item !== undefined) refused.push([item, error]);
-  }
-  return refused;
-}
-
-function* messagesFor<T>(items: readonly T[], request: (item: T) => Request): Iterable<Weighted> {
-  for (const item of items) yield { request: request(item), weight: 1 };
-}
-
 function bind(index: number, address: string): Request {
-  const family = familyOf(address);
-  const attributes = [...addressAttributes(address), { type: IFA_FLAGS, value: u32(IFA_F_NODAD) }];
-  const payload = (scope: number, more: readonly Attribute[]) =>
-    addressPayload(index, address, HOST_PREFIX[family], [...attributes, ...more], scope);
+  const data = { prefixlen: HOST_PREFIX[familyOf(address)] };
+  // Without duplicate address detection, which a link that is down cannot finish.
+  const attrs = { ...both(address), flags: { nodad: true } as const };
   // See `rebind` for an IPv4 address that is there.
-  return family === 'IPv4'
-    ? { type: RTM_NEWADDR, flags: CREATE, payload: payload(RT_SCOPE_HOST, []) }
-    : {
-        type: RTM_NEWADDR,
-        flags: REPLACE,
-        payload: payload(RT_SCOPE_UNIVERSE, [{ type: IFA_CACHEINFO, value: deprecated() }]),
-      };
+  return familyOf(address) === 'IPv4'
+    ? change(index, address, { ...data, scope: RouteScope.HOST }, attrs, CREATE)
+    : change(index, address, data, { ...attrs, cacheInfo: DEPRECATED }, REPLACE);
 }
 
 /** An IPv4 address with whatever prefix length; of several entries, one. */
 function unbind(index: number, address: string): Request {
   if (familyOf(address) === 'IPv6') return unbindExact(index, address);
-  const attributes = [{ type: IFA_LOCAL, value: addressBytes(address) }];
-  return { type: RTM_DELADDR, payload: addressPayload(index, address, 0, attributes) };
+  return change(index, address, {}, { local: addressBytes(address) });
 }
 
 function unbindExact(index: number, address: string): Request {
-  const prefix = HOST_PREFIX[familyOf(address)];
-  const payload = addressPayload(index, address, prefix, addressAttributes(address));
-  return { type: RTM_DELADDR, payload };
+  return change(index, address, { prefixlen: HOST_PREFIX[familyOf(address)] }, both(address));
 }
 
 function bindStandIn(index: number, address: string): Request {
-  const attributes = [
-    ...addressAttributes(address),
-    { type: IFA_FLAGS, value: u32(IFA_F_NOPREFIXROUTE) },
-  ];
-  const payload = addressPayload(index, address, STAND_IN_PREFIX, attributes, RT_SCOPE_HOST);
-  return { type: RTM_NEWADDR, flags: CREATE, payload };
+  const data = { prefixlen: STAND_IN_PREFIX, scope: RouteScope.HOST };
+  // No route to the prefix, as there would be if somebody set the link up.
+  const attrs = { ...both(address), flags: { noprefixroute: true } as const };
+  return change(index, address, data, attrs, CREATE);
 }
 
 function unbindStandIn(index: number, address: string): Request {
-  const payload = addressPayload(index, address, STAND_IN_PREFIX, addressAttributes(address));
-  return { type: RTM_DELADDR, payload };
+  return change(index, address, { prefixlen: STAND_IN_PREFIX }, both(address));
 }
 
-function addressAttributes(address: string): Attribute[] {
-  const value = addressBytes(address);
-  return [
-    { type: IFA_LOCAL, value },
-    { type: IFA_ADDRESS, value },
-  ];
+function both(address: string): AddressAttrs {
+  const bytes = addressBytes(address);
+  return { local: bytes, address: bytes };
 }
 
-/** A struct ifaddrmsg, then attributes. */
-function addressPayload(
+/** @param flags to add or replace; default: the address is removed. */
+function change(
   index: number,
   address: string,
-  prefixLength: number,
-  attributes: readonly Attribute[],
-  scope = RT_SCOPE_UNIVERSE,
-): Buffer {
-  const header = Buffer.alloc(IFADDRMSG);
-  header.writeUInt8(addressFamily(familyOf(address)), 0);
-  header.writeUInt8(prefixLength, 1);
-  header.writeUInt8(scope, 3);
-  writeU32(header, index, 4);
-  return Buffer.concat([header, encodeAttributes(attributes)]);
-}
-
-/**
- * Lifetimes that keep an IPv6 address from being a source (RFC 6724, rule 3). An outgoing device without
- * an address of its own, such as the node's end of a pod's link, would otherwise have the kernel
- * choose by the longest common prefix (rule 8) among the addresses of all devices. IPv4 has no such
- * rule: the kernel takes the first address of the first device whose scope is wide enough
- * (inet_select_addr), so VIPs get the narrowest one.
- */
-function deprecated(): Buffer {
-  const info = Buffer.alloc(CACHEINFO);
-  writeU32(info, 0, 0);
-  writeU32(info, FOR_EVER, 4);
-  return info;
+  data: Address,
+  attrs: AddressAttrs,
+  flags?: number,
+): Request {
+  const type = flags === undefined ? MessageType.DELADDR : MessageType.NEWADDR;
+  const family = addressFamily(familyOf(address));
+  return addressRequest(type, { ...data, family, index }, attrs, flags);
 }
 
 /** Whether an address that is to be removed is not there: the link, or the kernel, may have no IPv6 at all. */
@@ -322,30 +261,9 @@ function isGone({ errno }: NetlinkError): boolean {
 }
 
 function find(socket: NetlinkSocket, name: string): Promise<number | undefined> {
-  const payload = linkPayload([linkName(name), withoutStatistics]);
-  const request = { type: RTM_GETLINK, payload };
-  return existing(socket.get(request, (message) => readLink(message)?.[0]));
-}
-
-/** undefined when the kernel says that there is no such link. */
-async function existing<T>(work: Promise<T>): Promise<T | undefined> {
-  try {
-    return await work;
-  } catch (error) {
-    if (hasErrno(error, ENODEV)) return undefined;
-    throw error;
-  }
-}
-
-function linkName(name: string): Attribute {
-  return { type: IFLA_IFNAME, value: Buffer.from(`${name}\0`) };
-}
-
-async function withSocket<T>(use: (socket: NetlinkSocket) => Promise<T>): Promise<T> {
-  const socket = new NetlinkSocket(NETLINK_ROUTE);
-  try {
-    return await use(socket);
-  } finally {
-    await socket.close();
-  }
+  const request = linkRequest(MessageType.GETLINK, { ifname: name, ...WITHOUT_STATISTICS });
+  return existing(
+    socket.get(request, (message) => readLink(message)?.[0]),
+    ENODEV,
+  );
 }

@@ -1,12 +1,31 @@
+/**
+ * Addresses and links of the node, over rtnetlink. Messages, structs and attributes are those of the package `netlink`;
+ * its socket, which aborts the process on an overrun, is not used.
+ */
 import ipaddr from 'ipaddr.js';
+import type { LinkAttrs } from 'netlink/dist/rt/ifla.js';
+import {
+  __LENGTH_Address,
+  __LENGTH_Link,
+  type Address,
+  type AddressAttrs,
+  formatAddressMessage,
+  formatLinkMessage,
+  type Link,
+  MessageType,
+  parseAddress,
+  parseAddressMessage,
+  parseLink,
+} from 'netlink/dist/rt/structs.js';
+import { AttrStream, putU32 } from 'netlink/dist/structs.js';
 import type { IpFamily } from '../../api/objects.ts';
-import { AF_INET, AF_INET6, addressFormatter } from '../core/address.ts';
-import { type Attribute, encodeAttributes, readAttributes } from '../core/attribute.ts';
+import { type AddressFormatter, addressFormatter, ipFamilyOf } from '../core/address.ts';
+import { readAttributes } from '../core/attribute.ts';
 import { NETLINK_ROUTE } from '../core/descriptor.ts';
 import { MalformedMessage } from '../core/error.ts';
-import { readI32, readU32, u32, writeU32 } from '../core/host.ts';
-import type { Message } from '../core/message.ts';
-import { NetlinkSocket } from '../core/socket.ts';
+import type { Message, Request } from '../core/message.ts';
+import { type NetlinkSocket, withSocket } from '../core/socket.ts';
+import { readText } from '../core/text.ts';
 
 /** An address that the node has. */
 export interface NodeAddress {
@@ -20,7 +39,7 @@ export interface NodeAddress {
 
 /** An address of one link. */
 export interface LinkAddress extends Pick<NodeAddress, 'address' | 'family' | 'prefixLength'> {
-  /** linux/rtnetlink.h: RT_SCOPE_HOST and others. */
+  /** RT_SCOPE_HOST and others. */
   readonly scope: number;
   /** Its preferred lifetime is over (IFA_F_DEPRECATED): IPv6 prefers any other as a source address. */
   readonly isDeprecated: boolean;
@@ -34,28 +53,10 @@ export interface NodeLinks {
   readonly addresses: readonly NodeAddress[];
 }
 
-/** linux/rtnetlink.h */
-export const RTM_NEWLINK = 16;
-export const RTM_GETLINK = 18;
-export const RTM_NEWADDR = 20;
-export const RTM_DELADDR = 21;
-const RTM_GETADDR = 22;
-/** linux/if_addr.h; struct ifaddrmsg: u8 family, u8 prefix length, u8 flags, u8 scope, u32 index. */
-export const IFADDRMSG = 8;
-export const IFA_ADDRESS = 1;
-export const IFA_LOCAL = 2;
-const IFA_F_DEPRECATED = 0x20;
-/** linux/if_link.h; struct ifinfomsg: u8 family, u8 padding, u16 type, i32 index, u32 flags, u32 change. */
-export const IFINFOMSG = 16;
-export const IFLA_IFNAME = 3;
-const IFLA_EXT_MASK = 29;
-const RTEXT_FILTER_SKIP_STATS = 1 << 3;
-
-/** Of a request for links: statistics are most of what a link has to say, and costly to gather. */
-export const withoutStatistics: Attribute = {
-  type: IFLA_EXT_MASK,
-  value: u32(RTEXT_FILTER_SKIP_STATS),
-};
+/** linux/if_link.h, of a link's attributes. */
+const IFLA_IFNAME = 3;
+/** RTEXT_FILTER_SKIP_STATS: statistics are most of what a link has to say, and costly to gather. */
+export const WITHOUT_STATISTICS: LinkAttrs = { extMask: putU32(1 << 3) };
 
 /**
  * All addresses of the node, on links that are up or down.
@@ -66,104 +67,107 @@ export async function listAddresses(): Promise<readonly NodeAddress[]> {
 }
 
 /** @throws NetlinkError */
-export async function listLinks(): Promise<NodeLinks> {
-  const socket = new NetlinkSocket(NETLINK_ROUTE);
-  try {
-    return await dumpLinks(socket);
-  } finally {
-    await socket.close();
-  }
+export function listLinks(): Promise<NodeLinks> {
+  return withSocket(NETLINK_ROUTE, async (socket) => {
+    // Addresses first: one whose link is not there afterwards has gone with it.
+    const found = await dumpAddresses(socket);
+    const names = new Map(
+      await socket.dump(linkRequest(MessageType.GETLINK, WITHOUT_STATISTICS), readLink),
+    );
+    const addresses: NodeAddress[] = [];
+    for (const { address, family, prefixLength, interfaceIndex } of found) {
+      const interfaceName = names.get(interfaceIndex);
+      if (interfaceName === undefined) continue;
+      addresses.push({ address, family, prefixLength, interfaceIndex, interfaceName });
+    }
+    return { names, addresses: addresses.sort(compare) };
+  });
 }
 
 /**
  * The addresses of one link; none when there is no link of this index.
  * @throws NetlinkError
  */
-export async function listLinkAddresses(index: number): Promise<readonly LinkAddress[]> {
-  const socket = new NetlinkSocket(NETLINK_ROUTE);
-  const format = addressFormatter();
-  try {
-    return await socket.dump(
-      { type: RTM_GETADDR, payload: Buffer.alloc(IFADDRMSG) },
-      (message): LinkAddress | undefined => {
-        if (addressLink(message) !== index) return undefined;
-        const found = readAddress(message, format);
-        if (found === undefined) return undefined;
-        const { address, family, prefixLength } = found;
-        const isDeprecated = (message.payload.readUInt8(2) & IFA_F_DEPRECATED) !== 0;
-        return { address, family, prefixLength, scope: message.payload.readUInt8(3), isDeprecated };
-      },
-    );
-  } finally {
-    await socket.close();
-  }
+export function listLinkAddresses(index: number): Promise<readonly LinkAddress[]> {
+  return withSocket(NETLINK_ROUTE, (socket) => dumpAddresses(socket, index));
 }
 
-async function dumpLinks(socket: NetlinkSocket): Promise<NodeLinks> {
+type FoundAddress = LinkAddress & Pick<NodeAddress, 'interfaceIndex'>;
+
+/** @param link index; default: of all links. */
+function dumpAddresses(socket: NetlinkSocket, link?: number): Promise<FoundAddress[]> {
   const format = addressFormatter();
-  // Addresses first: one whose link is not there afterwards has gone with it.
-  const found = await socket.dump(
-    { type: RTM_GETADDR, payload: Buffer.alloc(IFADDRMSG) },
-    (message) => readAddress(message, format),
+  return socket.dump(addressRequest(MessageType.GETADDR, {}, {}), (message) =>
+    link === undefined || addressLink(message) === link ? readAddress(message, format) : undefined,
   );
-  const links = await socket.dump(
-    { type: RTM_GETLINK, payload: linkPayload([withoutStatistics]) },
-    readLink,
-  );
-  const names = new Map(links);
-  const addresses: NodeAddress[] = [];
-  for (const address of found) {
-    const interfaceName = names.get(address.interfaceIndex);
-    if (interfaceName !== undefined) addresses.push({ ...address, interfaceName });
-  }
-  return { names, addresses: addresses.sort(compare) };
+}
+
+/** A request about addresses. */
+export function addressRequest(
+  type: MessageType,
+  data: Address,
+  attrs: AddressAttrs,
+  flags = 0,
+): Request {
+  const out = new AttrStream();
+  formatAddressMessage({ kind: 'address', data, attrs }, out);
+  return { type, flags, payload: Buffer.concat(out.bufs) };
+}
+
+/** A request about a link. */
+export function linkRequest(
+  type: MessageType,
+  attrs: LinkAttrs,
+  data: Link = {},
+  flags = 0,
+): Request {
+  const out = new AttrStream();
+  formatLinkMessage({ kind: 'link', data, attrs }, out);
+  return { type, flags, payload: Buffer.concat(out.bufs) };
 }
 
 /** The index of the link whose address a message is about; undefined for other messages. */
 export function addressLink({ type, payload }: Message): number | undefined {
-  if (type !== RTM_NEWADDR && type !== RTM_DELADDR) return undefined;
-  return payload.length < IFADDRMSG ? undefined : readU32(payload, 4);
+  const isOfAddress = type === MessageType.NEWADDR || type === MessageType.DELADDR;
+  return isOfAddress
+    ? parsed('address', () => parseAddress(payload.subarray(0, __LENGTH_Address)).index)
+    : undefined;
 }
 
 function readAddress(
   { type, payload }: Message,
-  format: ReturnType<typeof addressFormatter>,
-): Omit<NodeAddress, 'interfaceName'> | undefined {
-  if (type !== RTM_NEWADDR) return undefined;
-  if (payload.length < IFADDRMSG) throw new MalformedMessage('address without a header');
-  const afFamily = payload.readUInt8(0);
-  if (afFamily !== AF_INET && afFamily !== AF_INET6) return undefined;
-  const attributes = readAttributes(payload, IFADDRMSG);
-  // On a point-to-point link IFA_ADDRESS is the other end; IPv6 elsewhere has no IFA_LOCAL.
-  const bytes = attributes.get(IFA_LOCAL) ?? attributes.get(IFA_ADDRESS);
-  if (bytes === undefined) return undefined;
-  const family = afFamily === AF_INET ? 'IPv4' : 'IPv6';
+  format: AddressFormatter,
+): FoundAddress | undefined {
+  if (type !== MessageType.NEWADDR) return undefined;
+  const { data, attrs } = parsed('address', () => parseAddressMessage(payload));
+  const family = ipFamilyOf(data.family);
+  // On a point-to-point link `address` is the other end; IPv6 elsewhere has no `local`.
+  const bytes = attrs.local ?? attrs.address;
+  if (family === undefined || bytes === undefined) return undefined;
   const address = format(bytes, 0, bytes.length);
   // No canonical text exists for it, so no VIP can be meant by it.
   if (family === 'IPv6' && ipaddr.IPv6.parse(address).isIPv4MappedAddress()) return undefined;
-  return {
-    address,
-    family,
-    prefixLength: payload.readUInt8(1),
-    interfaceIndex: readU32(payload, 4),
-  };
-}
-
-/** A struct ifinfomsg that sets the given flags and leaves all others alone, then attributes. */
-export function linkPayload(attributes: readonly Attribute[], setFlags = 0): Buffer {
-  const header = Buffer.alloc(IFINFOMSG);
-  writeU32(header, setFlags, 8);
-  writeU32(header, setFlags, 12);
-  return Buffer.concat([header, encodeAttributes(attributes)]);
+  const { prefixlen: prefixLength = 0, index: interfaceIndex = 0, scope = 0 } = data;
+  const isDeprecated = data.flags?.deprecated === true;
+  return { address, family, prefixLength, interfaceIndex, scope, isDeprecated };
 }
 
 /** @returns index and name. */
 export function readLink({ type, payload }: Message): [number, string] | undefined {
-  if (type !== RTM_NEWLINK) return undefined;
-  if (payload.length < IFINFOMSG) throw new MalformedMessage('link without a header');
-  const name = readAttributes(payload, IFINFOMSG).get(IFLA_IFNAME);
-  if (name === undefined) return undefined;
-  return [readI32(payload, 4), name.toString('utf8').replace(/\0.*$/su, '')];
+  if (type !== MessageType.NEWLINK) return undefined;
+  // Of the attributes only the name: the package refuses those of a kernel that has more to say of one.
+  const name = readAttributes(payload, __LENGTH_Link).get(IFLA_IFNAME);
+  const { index = 0 } = parsed('link', () => parseLink(payload.subarray(0, __LENGTH_Link)));
+  return name && [index, readText(name)];
+}
+
+/** The package throws errors of no type of their own. @throws MalformedMessage */
+function parsed<T>(what: string, parse: () => T): T {
+  try {
+    return parse();
+  } catch (error) {
+    throw new MalformedMessage(`${what}: ${(error as Error).message}`, { cause: error });
+  }
 }
 
 function compare(a: NodeAddress, b: NodeAddress): number {

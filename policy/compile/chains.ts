@@ -1,10 +1,11 @@
 /**
- * The chains of profiles. They are jumped to from a base chain, and what is allowed returns there.
+ * The chains of policy sets. They are jumped to from a base chain, and what is allowed returns there.
  * Where the Admin tier may pass on to the others, these are a second chain, `egress-7-rest`.
  */
 import type { IpFamily } from '../../api/objects.ts';
 import { goTo, type Key, type Part, partsOf, type Rule } from '../../nft/rule.ts';
-import type { ChainRule, Direction, Outcome, ProfileChain } from '../model/shape.ts';
+import type { Direction, Outcome } from '../model/terms.ts';
+import type { ChainRule, PolicySetChain } from './change.ts';
 import { jumpTo, listNumber, RETURN } from './expressions.ts';
 import {
   type Denial,
@@ -15,55 +16,49 @@ import {
 } from './skeleton.ts';
 
 /** A line of a chain, and the rule that it is of. */
-export interface ProfileLine extends Line {
+export interface KernelLine extends Line {
   readonly origin: ChainRule | undefined;
 }
 
-/** A chain of a profile. */
-export interface ProfilePart extends PolicyChain {
-  readonly lines: Iterable<ProfileLine>;
+/** A chain of a policy set. */
+export interface KernelChain extends PolicyChain {
+  readonly lines: Iterable<KernelLine>;
 }
 
-/** The chain that packets of pods with a profile are led to. */
-export function profileChainName(direction: Direction, profile: number): string {
-  return `${direction}-${profile}`;
+/** All chains that a policy set may have. Packets of its pods are led to the first. */
+export function kernelChainNames(direction: Direction, profile: number): [string, string] {
+  return [`${direction}-${profile}`, `${direction}-${profile}-rest`];
 }
 
-/** All chains that a profile may have in a direction. */
-export function profileChainNames(direction: Direction, profile: number): [string, string] {
-  const name = profileChainName(direction, profile);
-  return [name, `${name}-rest`];
-}
-
-/** The chains of a profile, the one that packets are led to first. Lines are made as they are asked for. */
-export function profileChains(profile: ProfileChain, family: IpFamily): ProfilePart[] {
-  const { direction, admin, rest } = profile;
-  const [name, restName] = profileChainNames(direction, profile.profile);
-  const ways = waysOf(direction, family);
+/** The chains of a policy set, the one that packets are led to first. Lines are made as they are asked for. */
+export function kernelChains(
+  { direction, profile, admin, rest }: PolicySetChain,
+  family: IpFamily,
+): KernelChain[] {
+  const [name, restName] = kernelChainNames(direction, profile);
+  const lookups = lookupsOf(direction, family);
   const isSplit = rest.length > 0 && admin.some(({ outcome }) => outcome === 'pass');
-  if (!isSplit) return [{ name, lines: linesOf([...admin, ...rest], direction, ways, RETURN) }];
-  const onward = goTo(restName);
+  if (!isSplit) return [{ name, lines: linesOf([...admin, ...rest], direction, lookups, RETURN) }];
   return [
-    {
-      name,
-      lines: followedBy(linesOf(admin, direction, ways, onward), {
-        rule: [onward],
-        origin: undefined,
-      }),
-    },
-    { name: restName, lines: linesOf(rest, direction, ways, RETURN) },
+    { name, lines: onwardLines(linesOf(admin, direction, lookups, goTo(restName)), restName) },
+    { name: restName, lines: linesOf(rest, direction, lookups, RETURN) },
   ];
 }
 
+function* onwardLines(lines: Iterable<KernelLine>, chain: string): Iterable<KernelLine> {
+  yield* lines;
+  yield { rule: [goTo(chain)], origin: undefined };
+}
+
 /** How rules look things up in one direction and family. */
-interface Ways {
+interface Lookups {
   readonly isIn: (key: Key, set: string) => Part;
   /** What is looked up in a set beside the number of the list. */
   readonly peer: Key;
   readonly portKeys: Readonly<Record<'ports' | 'named-ports', Key>>;
 }
 
-function waysOf(direction: Direction, family: IpFamily): Ways {
+function lookupsOf(direction: Direction, family: IpFamily): Lookups {
   const { source, destination, protocol, port, isIn } = partsOf(family);
   return {
     isIn,
@@ -78,9 +73,9 @@ function waysOf(direction: Direction, family: IpFamily): Ways {
 function* linesOf(
   rules: readonly ChainRule[],
   direction: Direction,
-  ways: Ways,
+  lookups: Lookups,
   pass: Part,
-): Iterable<ProfileLine> {
+): Iterable<KernelLine> {
   let isReadable = false;
   for (const origin of rules) {
     const { outcome, ports, comment } = origin;
@@ -92,19 +87,19 @@ function* linesOf(
       isReadable = true;
     }
     const end = verdictOf(outcome, direction, pass);
-    for (const conditions of conditionsOf(origin, ways)) {
+    for (const conditions of conditionsOf(origin, lookups)) {
       yield { rule: [...conditions, end], comment, origin };
     }
   }
 }
 
 /** In nf_tables a rule looks up in one set after the other, and never in one or the other. */
-function* conditionsOf({ peers, ports }: ChainRule, ways: Ways): Iterable<Rule> {
+function* conditionsOf({ peers, ports }: ChainRule, lookups: Lookups): Iterable<Rule> {
   const byPeer: Rule[] = peers?.sets.map((set) => [
-    ways.isIn([listNumber(peers.list), ...ways.peer], set),
+    lookups.isIn([listNumber(peers.number), ...lookups.peer], set),
   ]) ?? [[]];
   const byPort: Rule[] = ports?.sets.map((set) => [
-    ways.isIn([listNumber(ports.list), ...ways.portKeys[set]], set),
+    lookups.isIn([listNumber(ports.number), ...lookups.portKeys[set]], set),
   ]) ?? [[]];
   for (const peer of byPeer) {
     for (const port of byPort) yield [...peer, ...port];
@@ -114,9 +109,4 @@ function* conditionsOf({ peers, ports }: ChainRule, ways: Ways): Iterable<Rule> 
 function verdictOf(outcome: Outcome, direction: Direction, pass: Part): Part {
   if (outcome === 'allow') return RETURN;
   return outcome === 'pass' ? pass : goTo(denyChain(outcome satisfies Denial, direction));
-}
-
-function* followedBy<T>(items: Iterable<T>, last: T): Iterable<T> {
-  yield* items;
-  yield last;
 }

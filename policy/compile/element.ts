@@ -5,13 +5,14 @@ import { type AddressFormatter, addressBytes } from '../../netlink/core/address.
 import { number } from '../../netlink/core/network.ts';
 import { commentData, NOTE_LIMIT, readComment } from '../../netlink/nftables/comment.ts';
 import type { NftElement } from '../../netlink/nftables/tables.ts';
-import type { Answer, Direction, LearnedElement, PolicyElement } from '../model/shape.ts';
-import { profileChainName } from './chains.ts';
+import type { Direction } from '../model/terms.ts';
+import { kernelChainNames } from './chains.ts';
+import type { FqdnEntry, LearnedElement, PolicyElement } from './change.ts';
 import type { SetName } from './skeleton.ts';
 
 /** An element for the kernel, and what it was made of. */
 export interface KernelElement extends NftElement {
-  readonly origin: PolicyElement | LearnedElement | Answer;
+  readonly origin: PolicyElement | LearnedElement | FqdnEntry;
 }
 
 /** An element, and the set that it is in. */
@@ -29,7 +30,7 @@ function keyOf(origin: PolicyElement | LearnedElement): NftElement {
     case 'ingress-pods':
     case 'egress-pods': {
       const direction = origin.set.slice(0, -'-pods'.length) as Direction;
-      const chain = profileChainName(direction, origin.profile);
+      const [chain] = kernelChainNames(direction, origin.profile);
       return { key: addressBytes(origin.address), data: { kind: 'jump', chain } };
     }
     case 'own': {
@@ -90,7 +91,7 @@ const NAME = /^[\x21\x23-\x5b\x5d-\x7e]+$/;
  * itself is the element's comment.
  * @returns undefined for a name that has no room there: it is not kept.
  */
-export function placedAnswer(origin: Answer): Placed | undefined {
+export function placedEntry(origin: FqdnEntry): Placed | undefined {
   const { name, address, timeoutMs } = origin;
   if (name.length >= NOTE_LIMIT || !NAME.test(name)) return undefined;
   const hash = createHash('sha256').update(name).digest().subarray(0, HASH);
@@ -104,11 +105,11 @@ export function placedAnswer(origin: Answer): Placed | undefined {
 }
 
 /** @returns undefined for an element that is no answer, or no more. */
-export function readAnswer(
+export function readEntry(
   { key, timeoutMs = 0, userdata }: NftElement,
   family: IpFamily,
   format: AddressFormatter,
-): Answer | undefined {
+): FqdnEntry | undefined {
   const name = userdata && readComment(userdata);
   if (name === undefined || name === '' || timeoutMs <= 0) return undefined;
   return { name, address: format(key, 0, family === 'IPv4' ? 4 : 16), timeoutMs };

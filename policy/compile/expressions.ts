@@ -16,7 +16,7 @@ import {
   within,
 } from '../../netlink/nftables/rule.ts';
 import { type KeyField, type Part, verdict } from '../../nft/rule.ts';
-import type { ListNumber } from '../model/shape.ts';
+import type { ListNumber } from '../model/terms.ts';
 
 /** IP_CT_ESTABLISHED, IP_CT_RELATED as bits: linux/netfilter/nf_conntrack_common.h. */
 const STATE_KNOWN = 2 | 4;

@@ -1,7 +1,7 @@
 /**
  * What stands on every node that enforces policy. A packet that begins a connection:
  *
- *   forward ─ own? ─ egress-pods, by source ─► the chain of that profile: dropped, or back here
+ *   forward ─ own? ─ egress-pods, by source ─► the chain of its policy set: dropped, or back here
  *                  └ ingress-pods, by destination ─► the same
  *   input ─── egress-pods alone: of the node itself only pods are subjects
  *   output ── as forward, unless the node itself sends it
@@ -26,13 +26,13 @@ import {
   DROP,
   goTo,
   IS_FROM_NODE,
+  nftFamily,
   partsOf,
   type Rule,
   ruleBytes,
   ruleText,
 } from '../../nft/rule.ts';
-import { nftFamily } from '../../nftables/maps.ts';
-import { DIRECTIONS, type Direction, type Outcome } from '../model/shape.ts';
+import { DIRECTIONS, type Direction, type Outcome } from '../model/terms.ts';
 import {
   HAS_NO_PORTS,
   HAS_PORTS,
@@ -72,6 +72,10 @@ export interface PolicyChain {
 export type Denial = Extract<Outcome, `deny-${string}`>;
 export const DENIALS: readonly Denial[] = ['deny-admin', 'deny-network-policy', 'deny-baseline'];
 
+const EVERY_DENIAL = DENIALS.flatMap((denial) =>
+  DIRECTIONS.map((direction) => [denial, direction] as const),
+);
+
 /** Drops what is denied. */
 export function denyChain(denial: Denial, direction: Direction): string {
   return `${denial}-${direction}`;
@@ -104,7 +108,7 @@ export type SetName = keyof typeof SETS;
 export const SET_NAMES = Object.keys(SETS) as readonly SetName[];
 
 /**
- * Every chain that is no profile's.
+ * Every chain that is no policy set's.
  * @param later by how much the kernel asks base chains later than they are meant to be.
  */
 export function standingChains(
@@ -124,21 +128,18 @@ export function standingChains(
     ...chain(name, rules),
     hook: `type filter hook ${name} priority ${priority + later}; policy accept;`,
   });
-  const denials = DENIALS.flatMap((denial) =>
-    DIRECTIONS.map((direction) => [denial, direction] as const),
-  );
   return [
     base('forward', 10, [known, ...discovery, ...judged]),
     base('input', 110, [known, ...discovery, egress]),
     base('output', 10, [known, [IS_FROM_NODE, ACCEPT], ...judged]),
-    ...denials.map(([denial, direction]) => {
+    ...EVERY_DENIAL.map(([denial, direction]) => {
       const name = denyChain(denial, direction);
       const tier = denial.slice('deny-'.length);
       const prefix = `portwide deny ${tier} ${direction} `;
       const logged = logGroup === undefined ? [] : [logTo(logGroup, prefix)];
       return chain(name, [[countIn(name), ...logged, DROP]]);
     }),
-    ...denials.map(([denial, direction]) =>
+    ...EVERY_DENIAL.map(([denial, direction]) =>
       chain(unreadableChain(denial, direction), [
         [HAS_NO_PORTS, RETURN],
         [HAS_PORTS, RETURN],
@@ -166,13 +167,11 @@ export function newTable(
   counts: Counts,
 ): string {
   const ip = nftFamily(family);
-  const counters = DENIALS.flatMap((denial) =>
-    DIRECTIONS.map((direction) => {
-      const counter = denyChain(denial, direction);
-      const { packets = 0n, bytes = 0n } = counts.get(counter) ?? {};
-      return `counter ${counter} { packets ${packets} bytes ${bytes}; }`;
-    }),
-  );
+  const counters = EVERY_DENIAL.map(([denial, direction]) => {
+    const counter = denyChain(denial, direction);
+    const { packets = 0n, bytes = 0n } = counts.get(counter) ?? {};
+    return `counter ${counter} { packets ${packets} bytes ${bytes}; }`;
+  });
   return [
     // To delete one that is not there would be an error.
     `table ${ip} ${name}`,

@@ -4,9 +4,19 @@ import { addressFormatter } from '../../netlink/core/address.ts';
 import { ENOENT, hasErrno } from '../../netlink/core/error.ts';
 import { type NftCounter, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
-import { Slices } from '../../sync/time-slice.ts';
-import { profileChainNames, profileChains } from '../compile/chains.ts';
-import { type KernelElement, placed, placedAnswer, readAnswer } from '../compile/element.ts';
+import { SerialQueue } from '../../sync/serial-queue.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
+import { kernelChainNames, kernelChains } from '../compile/chains.ts';
+import type {
+  FqdnEntry,
+  Learned,
+  LearnedElement,
+  PolicyChange,
+  PolicyElement,
+  PolicySetChain,
+  PolicyState,
+} from '../compile/change.ts';
+import { type KernelElement, placed, placedEntry, readEntry } from '../compile/element.ts';
 import {
   DENIALS,
   type Denial,
@@ -15,31 +25,16 @@ import {
   type SetName,
   type SkeletonOptions,
 } from '../compile/skeleton.ts';
-import {
-  type Answer,
-  DIRECTIONS,
-  type Direction,
-  type LearnedElement,
-  type PolicyChange,
-  type PolicyElement,
-  type PolicyState,
-  type ProfileChain,
-} from '../model/shape.ts';
-import { Lifetimes } from './lifetimes.ts';
+import { DIRECTIONS, type Direction } from '../model/terms.ts';
 import { type Content, fill, inForce, type PolicyTables, rebuild } from './rebuild.ts';
 import { PolicyRefusedError } from './refusal.ts';
+import { SetTtls } from './set-ttls.ts';
 
 export interface PolicyBackendOptions extends SkeletonOptions {
   /** What cannot be done, while the rest is. */
   readonly onWarning: (message: string) => void;
   /** Milliseconds, of a clock that only goes forward. */
   readonly now?: () => number;
-}
-
-/** What was learned of domain names. */
-export interface Learned {
-  readonly elements: readonly LearnedElement[];
-  readonly answers: readonly Answer[];
 }
 
 /** Packets that were denied, unless somebody else took the table away since. */
@@ -53,16 +48,16 @@ export interface Denied {
 const LEARN_ATTEMPTS = 3;
 
 /** What waits to be learned, so that all of it becomes one transaction. */
-interface Lesson extends Learned {
+interface PendingLearn extends Learned {
   readonly elements: LearnedElement[];
-  readonly answers: Answer[];
+  readonly answers: FqdnEntry[];
   readonly done: Promise<void>;
 }
 
 /**
  * Writes what it is told, one thing after the other, in the order of calls. It reads the kernel only
- * in `replaceAll`. After a failure, and when somebody else changed the table, it wants that
- * (`needsAll`): nothing less would bring the kernel to a state that is known.
+ * in `replaceAll`. After a failure, and when somebody else changed the table, it needs that: nothing less
+ * would bring the kernel to a state that is known.
  */
 export class PolicyBackend {
   readonly family: IpFamily;
@@ -70,8 +65,9 @@ export class PolicyBackend {
   readonly #nft: NftCommand;
   readonly #options: PolicyBackendOptions;
   readonly #now: () => number;
-  #queue: Promise<unknown> = Promise.resolve();
-  #lesson: Lesson | undefined;
+  readonly #queue = new SerialQueue();
+  #pending: PendingLearn | undefined;
+  /** What the kernel has: not before `replaceAll`, nor after a failure or a change by others. */
   #isKnown = false;
   /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
   #isOurs = false;
@@ -82,8 +78,8 @@ export class PolicyBackend {
   /** Names of profiles' chains. */
   #chains = new Set<string>();
   #sizes = new Map<SetName, number>();
-  readonly #learned = new Lifetimes('learned');
-  readonly #answers = new Lifetimes('answers');
+  readonly #learned = new SetTtls('learned');
+  readonly #answers = new SetTtls('answers');
 
   constructor(tables: PolicyTables, nft: NftCommand, options: PolicyBackendOptions) {
     this.family = options.family;
@@ -91,11 +87,6 @@ export class PolicyBackend {
     this.#nft = nft;
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
-  }
-
-  /** Whether only `replaceAll` can tell what the kernel has afterwards. */
-  get needsAll(): boolean {
-    return !this.#isKnown;
   }
 
   /** Elements in the kernel, by set. */
@@ -122,7 +113,7 @@ export class PolicyBackend {
    * @throws PolicyRefusedError; NetlinkError when it is not known whether something was done.
    */
   apply(change: PolicyChange): Promise<void> {
-    return this.#inTurn(async () => {
+    return this.#queue.run(async () => {
       try {
         await this.#apply(change);
       } catch (error) {
@@ -143,8 +134,8 @@ export class PolicyBackend {
   replaceAll(state: PolicyState, learned: Learned): Promise<number> {
     this.#isReplacing = true;
     // What is learned from now on is not in `learned`: it must not join what is written before this.
-    this.#lesson = undefined;
-    return this.#inTurn(async () => {
+    this.#pending = undefined;
+    return this.#queue.run(async () => {
       // What others do from here on is for the next time.
       this.#isKnown = true;
       try {
@@ -165,7 +156,7 @@ export class PolicyBackend {
    * @returns when packets may go there; while everything is written anew at once, and they may soon.
    * @throws PolicyRefusedError, NetlinkError
    */
-  async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
+  async learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
     // What is of the other family must not wait for this one.
     if (elements.length + answers.length === 0) return;
     const done = this.#learnInTurn(elements, answers);
@@ -175,19 +166,19 @@ export class PolicyBackend {
     done.catch(() => undefined);
   }
 
-  #learnInTurn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    const waiting = this.#lesson;
+  #learnInTurn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+    const waiting = this.#pending;
     if (waiting !== undefined) {
       waiting.elements.push(...elements);
       waiting.answers.push(...answers);
       return waiting.done;
     }
-    const done = this.#inTurn(async () => {
-      this.#lesson = undefined;
-      await this.#learn(lesson);
+    const done = this.#queue.run(async () => {
+      this.#pending = undefined;
+      await this.#learn(pending);
     });
-    const lesson: Lesson = { elements: [...elements], answers: [...answers], done };
-    this.#lesson = lesson;
+    const pending: PendingLearn = { elements: [...elements], answers: [...answers], done };
+    this.#pending = pending;
     return done;
   }
 
@@ -196,14 +187,14 @@ export class PolicyBackend {
    * count. What is learned after it is called is learned after it. As `learn`, before `replaceAll`.
    * @throws PolicyRefusedError, NetlinkError
    */
-  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    this.#lesson = undefined;
-    return this.#inTurn(() => this.#forget({ elements, answers }));
+  forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+    this.#pending = undefined;
+    return this.#queue.run(() => this.#forget({ elements, answers }));
   }
 
   /** What is kept of answers, with the time that they have left; nothing without a table. */
-  answers(): Promise<Answer[]> {
-    return this.#inTurn(() => this.#readAnswers());
+  answers(): Promise<FqdnEntry[]> {
+    return this.#queue.run(() => this.#readAnswers());
   }
 
   /**
@@ -212,7 +203,7 @@ export class PolicyBackend {
    */
   async denied(): Promise<readonly Denied[]> {
     if (this.#isReplacing) return this.#denied;
-    return await this.#inTurn(async () => {
+    return await this.#queue.run(async () => {
       this.#denied = deniedBy((await this.#tables.main.counters()) ?? []);
       return this.#denied;
     });
@@ -220,7 +211,7 @@ export class PolicyBackend {
 
   async #apply(change: PolicyChange): Promise<void> {
     const { prepare, remove, add, chains, discard, discardChains } = change;
-    const parts = chains.flatMap((chain) => profileChains(chain, this.family));
+    const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     // A packet that is under way when the chain of its pod is another one sees that with the rules
     // which it had before: none, had it come into being in the same moment.
     const fresh = parts.filter(({ name }) => !this.#chains.has(name));
@@ -246,12 +237,12 @@ export class PolicyBackend {
   }
 
   async #replaceAll({ chains, elements }: PolicyState, learned: Learned): Promise<number> {
-    const slices = new Slices();
+    const slice = new TimeSlice();
     const bySet = new Map<SetName, KernelElement[]>(SET_NAMES.map((set) => [set, []]));
     for (const origin of elements) {
       const { set, element } = placed(origin);
       bySet.get(set)?.push(element);
-      if (slices.isOver()) await slices.turn();
+      if (slice.isOver()) await slice.yield();
     }
     const sizes = new Map([...bySet].map(([set, { length }]) => [set, length]));
     const now = this.#now();
@@ -262,7 +253,7 @@ export class PolicyBackend {
     const names = this.#learned.wanting(elementsOfNames(learned.elements), now);
     bySet.set('answers', answers).set('learned', names);
     await this.#rebuild({ chains, elements: bySet });
-    const parts = chains.flatMap((chain) => profileChains(chain, this.family));
+    const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));
     this.#learned.note(names, now);
     this.#answers.note(answers, now);
@@ -328,15 +319,15 @@ export class PolicyBackend {
     this.#answers.drop(kept);
   }
 
-  async #readAnswers(): Promise<Answer[]> {
+  async #readAnswers(): Promise<FqdnEntry[]> {
     const tables = await inForce(this.#tables);
     const format = addressFormatter();
-    let answers: Answer[] = [];
+    let answers: FqdnEntry[] = [];
     try {
       await tables.visitElements(
         'answers',
         (element) => {
-          const answer = readAnswer(element, this.family, format);
+          const answer = readEntry(element, this.family, format);
           if (answer !== undefined) answers.push(answer);
         },
         () => {
@@ -354,15 +345,9 @@ export class PolicyBackend {
     for (const { set } of elements) this.#sizes.set(set, (this.#sizes.get(set) ?? 0) + change);
   }
 
-  #explained(error: unknown, chains: readonly ProfileChain[]): unknown {
+  #explained(error: unknown, chains: readonly PolicySetChain[]): unknown {
     if (!(error instanceof NftRefusedError)) return error;
     return new PolicyRefusedError(this.family, error, chains);
-  }
-
-  #inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#queue.then(work);
-    this.#queue = result.catch(() => undefined);
-    return result;
   }
 }
 
@@ -389,16 +374,16 @@ function steps(action: 'add' | 'delete', elements: readonly PolicyElement[]): Nf
 
 /** Chains that are there, of profiles that are not, or have only one now. */
 function staleChains(
-  chains: readonly ProfileChain[],
+  chains: readonly PolicySetChain[],
   discarded: PolicyChange['discardChains'],
   there: ReadonlySet<string>,
   family: IpFamily,
 ): string[] {
   const wanted = new Set(
-    chains.flatMap((chain) => profileChains(chain, family)).map(({ name }) => name),
+    chains.flatMap((chain) => kernelChains(chain, family)).map(({ name }) => name),
   );
   return [...chains, ...discarded]
-    .flatMap(({ direction, profile }) => profileChainNames(direction, profile))
+    .flatMap(({ direction, profile }) => kernelChainNames(direction, profile))
     .filter((name) => there.has(name) && !wanted.has(name));
 }
 
@@ -406,6 +391,6 @@ function elementsOfNames(elements: readonly LearnedElement[]): KernelElement[] {
   return elements.map((origin) => placed(origin).element);
 }
 
-function elementsOfAnswers(answers: readonly Answer[]): KernelElement[] {
-  return answers.flatMap((answer) => placedAnswer(answer)?.element ?? []);
+function elementsOfAnswers(answers: readonly FqdnEntry[]): KernelElement[] {
+  return answers.flatMap((answer) => placedEntry(answer)?.element ?? []);
 }

@@ -1,14 +1,13 @@
-/** Keeps the kernel at what the model wants, in all families. */
-import { familyOf } from '../../api/addresses.ts';
+/** policy/enforce/ brings network policy into the kernel; this keeps it there, in all families. */
 import type { IpFamily } from '../../api/objects.ts';
-import { addressFamily } from '../../netlink/core/address.ts';
-import { watchNftables } from '../../netlink/nftables/tables.ts';
-import type { NftCommand } from '../../nft/command.ts';
-import { Runner, type Timers } from '../../sync/loop.ts';
+import type { Loaded, NftMonitor } from '../../nft/monitor.ts';
+import { Loop } from '../../sync/loop.ts';
+import type { Timers } from '../../sync/timers.ts';
+import type { Learned, PolicyChange, PolicyState } from '../compile/change.ts';
 import { POLICY_TABLE, POLICY_TABLES } from '../compile/skeleton.ts';
-import type { Answer, LearnedElement, PolicyChange, PolicyState } from '../model/shape.ts';
-import { type Denied, type Learned, PolicyBackend } from './backend.ts';
-import { isComplete, openPolicyTables, type PolicyTables } from './rebuild.ts';
+import type { PolicyBackend } from './backend.ts';
+import type { FamilyKernel, PolicyKernel } from './kernel.ts';
+import { isComplete } from './rebuild.ts';
 
 /** What is wanted. */
 export interface PolicySource {
@@ -34,73 +33,48 @@ export interface EnforcerObserver {
   failed(family: IpFamily, error: unknown): void;
   /** Our table is not as it should be: somebody else changed it, say. It is written anew. */
   disturbed(family: IpFamily, what: string): void;
-  /** Something cannot be done, and the rest is. */
-  warned(family: IpFamily, message: string): void;
   /** Changes of others are not heard of, and so not mended. */
   deaf(error: unknown): void;
 }
 
 export interface EnforcerOptions {
-  readonly families: readonly IpFamily[];
+  readonly kernel: PolicyKernel;
   readonly source: PolicySource;
   readonly observer: EnforcerObserver;
-  readonly nft: NftCommand;
   readonly timers: Timers;
-  /** See `SkeletonOptions`. */
-  readonly logGroup?: number | undefined;
-  /** Sockets of this process that change other tables (`NfTables.port`), to be left unheard. */
-  readonly otherPorts?: readonly number[];
-  /**
-   * What others in this process have to load first: a load takes the kernel twice as long, and much
-   * memory, while somebody listens. Default: nothing.
-   */
-  readonly othersLoaded?: Promise<void>;
+  readonly monitor: NftMonitor;
 }
 
-/** Milliseconds between two mendings, should somebody change our table over and over. */
-const MEND_PERIOD = 1000;
 const BACKOFF = { first: 100, max: 30_000 };
 
 /** One family. */
-interface Member {
-  readonly tables: PolicyTables;
-  readonly backend: PolicyBackend;
-  readonly runner: Runner;
+interface Member extends FamilyKernel {
+  readonly loop: Loop;
   /** Taken from the source, and not applied yet. */
   readonly pending: PolicyChange[];
-  /** A timer that is set, and when the last one ran out. */
-  mending: unknown;
-  mendedAt: number;
 }
 
 /** Nothing is written before `start`. Nothing is removed by `stop`: what was enforced is. */
 export class Enforcer {
   readonly #options: EnforcerOptions;
   readonly #members = new Map<IpFamily, Member>();
-  /** Families of which nothing was written yet, nor failed to be. */
-  readonly #unwritten: Set<IpFamily>;
-  #areOthersLoaded: boolean;
+  readonly #loaded: Loaded;
   #isStarted = false;
-  #watch: { close(): Promise<void> } | undefined;
 
   /** @throws NetlinkError */
   constructor(options: EnforcerOptions) {
     this.#options = options;
-    this.#unwritten = new Set(options.families);
-    this.#areOthersLoaded = options.othersLoaded === undefined;
-    void options.othersLoaded?.then(() => {
-      this.#areOthersLoaded = true;
-      this.#listenWhenLoaded();
+    const { families } = options.kernel;
+    for (const [family, kernel] of families) {
+      this.#members.set(family, this.#member(family, kernel));
+    }
+    this.#loaded = options.monitor.register({
+      families: [...families.keys()],
+      tables: POLICY_TABLES,
+      changed: (family, what) => this.#members.get(family)?.backend.disturbed(what),
+      listening: (family) => void this.#lookForTable(family),
+      deaf: (error) => options.observer.deaf(error),
     });
-    for (const family of options.families) this.#members.set(family, this.#member(family));
-  }
-
-  /** Of the sockets that write, for others who listen to nf_tables. */
-  get ports(): readonly number[] {
-    return [...this.#members.values()].flatMap(({ tables }) => [
-      tables.main.port,
-      tables.guard.port,
-    ]);
   }
 
   /**
@@ -109,104 +83,48 @@ export class Enforcer {
    */
   start(): void {
     this.#isStarted = true;
-    for (const { runner } of this.#members.values()) runner.request();
+    this.changed();
   }
 
   /** Something changed in the source. */
   changed(): void {
     if (!this.#isStarted) return;
-    for (const { runner } of this.#members.values()) runner.request();
-  }
-
-  /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
-  async learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    await this.#forEach((backend, isOf) =>
-      backend.learn(elements.filter(isOf), answers.filter(isOf)),
-    );
-  }
-
-  /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
-  async forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void> {
-    await this.#forEach((backend, isOf) =>
-      backend.forget(elements.filter(isOf), answers.filter(isOf)),
-    );
-  }
-
-  /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
-  async answers(): Promise<Answer[]> {
-    const all = [...this.#members.values()].map(({ backend }) => backend.answers());
-    return (await Promise.all(all)).flat();
-  }
-
-  /** By family. @throws NetlinkError */
-  async denied(): Promise<ReadonlyMap<IpFamily, readonly Denied[]>> {
-    const counts = [...this.#members].map(
-      async ([family, { backend }]) => [family, await backend.denied()] as const,
-    );
-    return new Map(await Promise.all(counts));
-  }
-
-  /** Elements in the kernel, by set. */
-  sizes(family: IpFamily): ReadonlyMap<string, number> {
-    return this.#members.get(family)?.backend.sizes() ?? new Map();
+    for (const { loop } of this.#members.values()) loop.request();
   }
 
   async stop(): Promise<void> {
     this.#isStarted = false;
-    await this.#watch?.close();
-    for (const { runner, tables, mending } of this.#members.values()) {
-      this.#options.timers.clear(mending);
-      await runner.stop();
-      await Promise.all([tables.main.close(), tables.guard.close()]);
-    }
+    for (const { loop } of this.#members.values()) await loop.stop();
   }
 
-  async #forEach(
-    work: (
-      backend: PolicyBackend,
-      isOf: (each: { readonly address: string }) => boolean,
-    ) => Promise<void>,
-  ): Promise<void> {
-    const all = [...this.#members].map(([family, { backend }]) =>
-      work(backend, ({ address }) => familyOf(address) === family),
-    );
-    await Promise.all(all);
-  }
-
-  #member(family: IpFamily): Member {
-    const { nft, logGroup, observer, timers } = this.#options;
-    const tables = openPolicyTables(family);
-    const onWarning = (message: string) => observer.warned(family, message);
-    const backend = new PolicyBackend(tables, nft, { family, logGroup, onWarning });
-    const run = () => this.#run(family, member);
-    const runner = new Runner({ run, minPeriod: 0, backoff: BACKOFF, timers });
-    const member: Member = {
-      tables,
-      backend,
-      runner,
-      pending: [],
-      mending: undefined,
-      mendedAt: -Infinity,
-    };
+  #member(family: IpFamily, { tables, backend }: FamilyKernel): Member {
+    const { observer, timers } = this.#options;
+    const pending: PolicyChange[] = [];
+    const run = (full: boolean) => this.#run(family, backend, pending, full);
+    const loop = new Loop({ run, minPeriod: 0, backoff: BACKOFF, timers });
     backend.onLoss((what) => {
       observer.disturbed(family, what);
-      this.#mend(member);
+      loop.resync();
     });
-    return member;
+    return { tables, backend, loop, pending };
   }
 
-  async #run(family: IpFamily, { backend, pending }: Member): Promise<boolean> {
+  async #run(
+    family: IpFamily,
+    backend: PolicyBackend,
+    pending: PolicyChange[],
+    full: boolean,
+  ): Promise<number | undefined> {
     const { observer, source, timers } = this.#options;
     observer.began(family);
     try {
       this.#take();
-      const isFull = backend.needsAll;
-      if (!isFull && pending.length === 0) {
+      if (!full && pending.length === 0) {
         observer.unchanged(family);
-        return false;
+        return undefined;
       }
       const start = timers.now();
-      if (isFull) {
+      if (full) {
         const { chains, elements } = source.all(family);
         // At once, for the other family may take changes meanwhile.
         const state = { chains, elements: [...elements] };
@@ -215,14 +133,14 @@ export class Enforcer {
       } else {
         for (const change of pending.splice(0)) await backend.apply(change);
       }
-      observer.applied(family, isFull, timers.now() - start);
-      return true;
+      const took = timers.now() - start;
+      observer.applied(family, full, took);
+      return took;
     } catch (error) {
       observer.failed(family, error);
       throw error;
     } finally {
-      this.#unwritten.delete(family);
-      this.#listenWhenLoaded();
+      this.#loaded(family);
     }
   }
 
@@ -242,54 +160,16 @@ export class Enforcer {
     for (const change of changes) this.#members.get(change.family)?.pending.push(change);
   }
 
-  /** At once, unless that was just done. */
-  #mend(member: Member): void {
-    const { timers } = this.#options;
-    timers.clear(member.mending);
-    const wait = Math.max(member.mendedAt + MEND_PERIOD - timers.now(), 0);
-    member.mending = timers.set(() => {
-      member.mendedAt = timers.now();
-      member.runner.request({ urgent: true });
-    }, wait);
-  }
-
-  #listenWhenLoaded(): void {
-    if (!this.#isStarted || !this.#areOthersLoaded || this.#unwritten.size > 0) return;
-    if (this.#watch !== undefined) return;
-    this.#listen();
-    for (const member of this.#members.values()) void this.#lookForTable(member);
-  }
-
-  /** What others did before we listened, such as `nft flush ruleset`. */
-  async #lookForTable({ tables, backend }: Member): Promise<void> {
+  /** What others did before the monitor listened, such as `nft flush ruleset`. */
+  async #lookForTable(family: IpFamily): Promise<void> {
+    const member = this.#members.get(family);
+    if (member === undefined) return;
+    const { tables, backend } = member;
     try {
       if (!(await isComplete(tables.main))) backend.disturbed(`no table ${POLICY_TABLE}`);
     } catch (error) {
       // Not of sockets that `stop` closed.
       if (this.#isStarted) backend.disturbed(`cannot look for the table: ${String(error)}`);
-    }
-  }
-
-  #listen(): void {
-    const { nft, observer, otherPorts = [] } = this.#options;
-    const disturb = (what: string, number?: number) => {
-      for (const [family, { backend }] of this.#members) {
-        if (number === undefined || addressFamily(family) === number) backend.disturbed(what);
-      }
-    };
-    try {
-      this.#watch = watchNftables({
-        silencedPorts: [...this.ports, ...otherPorts],
-        ownPorts: () => nft.processIds,
-        onChange: ({ family, table, kind, isNew }) => {
-          if (table === undefined || !POLICY_TABLES.includes(table)) return;
-          disturb(`${kind} ${isNew ? 'added' : 'deleted'} in table ${table}`, family);
-        },
-        onOverrun: () => disturb('some notifications were lost'),
-      });
-    } catch (error) {
-      observer.deaf(error);
-      this.#watch = { close: async () => {} };
     }
   }
 }

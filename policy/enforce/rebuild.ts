@@ -14,7 +14,9 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftStep } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
-import { profileChains } from '../compile/chains.ts';
+import type { RuleTable } from '../../nft/table.ts';
+import { kernelChains } from '../compile/chains.ts';
+import type { PolicySetChain } from '../compile/change.ts';
 import type { KernelElement } from '../compile/element.ts';
 import {
   COMPLETE,
@@ -28,19 +30,18 @@ import {
   type SkeletonOptions,
   standingChains,
 } from '../compile/skeleton.ts';
-import type { ProfileChain } from '../model/shape.ts';
 
 /** Of one family, by sockets of their own. */
 export interface PolicyTables {
   /** `POLICY_TABLE` */
-  readonly main: NfTables;
+  readonly main: RuleTable;
   /** `GUARD_TABLE`: stands in for that while it is made anew. */
-  readonly guard: NfTables;
+  readonly guard: RuleTable;
 }
 
 /** What the table is to hold. */
 export interface Content {
-  readonly chains: readonly ProfileChain[];
+  readonly chains: readonly PolicySetChain[];
   readonly elements: ReadonlyMap<SetName, readonly KernelElement[]>;
 }
 
@@ -55,7 +56,7 @@ export function openPolicyTables(family: IpFamily): PolicyTables {
 }
 
 /** The table that judges packets; the guard where an agent was killed beside it. @throws NetlinkError */
-export async function inForce({ main, guard }: PolicyTables): Promise<NfTables> {
+export async function inForce({ main, guard }: PolicyTables): Promise<RuleTable> {
   return !(await isComplete(main)) && (await isComplete(guard)) ? guard : main;
 }
 
@@ -82,7 +83,7 @@ export async function rebuild(
   const make = async (which: keyof PolicyTables, counts: Counts) => {
     const { name, standing } = made[which];
     await nft.run(newTable(name, options, standing, counts));
-    const profiles = chains.flatMap((chain) => profileChains(chain, family));
+    const profiles = chains.flatMap((chain) => kernelChains(chain, family));
     await tables[which].transact([
       ...[...standing.filter((each) => !isBase(each)), ...profiles].map(fill),
       ...[...elements].map(([set, all]) => ({ action: 'add', set, elements: all }) as const),
@@ -111,6 +112,6 @@ export function fill(chain: PolicyChain): NftStep {
 }
 
 /** Whether all that was wanted once was written to a table. @throws NetlinkError */
-export async function isComplete(tables: NfTables): Promise<boolean> {
+export async function isComplete(tables: RuleTable): Promise<boolean> {
   return (await tables.chains())?.includes(COMPLETE) === true;
 }

@@ -1,10 +1,10 @@
+/** The kernel refused a part of a policy, and with it all that was to be written at the time. */
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftRefusedError } from '../../netlink/nftables/tables.ts';
-import { type ProfileLine, profileChains } from '../compile/chains.ts';
+import { type KernelLine, kernelChains } from '../compile/chains.ts';
+import type { ChainRule, PolicySetChain } from '../compile/change.ts';
 import type { KernelElement } from '../compile/element.ts';
-import type { ChainRule, ProfileChain } from '../model/shape.ts';
 
-/** The kernel refused a part of a policy, and with it all that was to be written at the time. */
 export class PolicyRefusedError extends Error {
   override readonly name = 'PolicyRefusedError';
   readonly family: IpFamily;
@@ -12,13 +12,13 @@ export class PolicyRefusedError extends Error {
   readonly set: string | undefined;
   readonly element: KernelElement['origin'] | undefined;
   /** The profile whose chain was refused. */
-  readonly profile: ProfileChain | undefined;
+  readonly profile: PolicySetChain | undefined;
   /** The rule that was; its comment tells the policy. */
   readonly rule: ChainRule | undefined;
   declare readonly cause: NftRefusedError;
 
   /** @param chains among which the refused one is, if it was one. */
-  constructor(family: IpFamily, cause: NftRefusedError, chains: readonly ProfileChain[]) {
+  constructor(family: IpFamily, cause: NftRefusedError, chains: readonly PolicySetChain[]) {
     const element = (cause.element as KernelElement | undefined)?.origin;
     const found = cause.chain === undefined ? undefined : findChain(cause.chain, chains, family);
     const rule = cause.rule === undefined ? undefined : found?.lines[cause.rule]?.origin;
@@ -34,11 +34,11 @@ export class PolicyRefusedError extends Error {
 
 function findChain(
   name: string,
-  chains: readonly ProfileChain[],
+  chains: readonly PolicySetChain[],
   family: IpFamily,
-): { readonly profile: ProfileChain; readonly lines: readonly ProfileLine[] } | undefined {
+): { readonly profile: PolicySetChain; readonly lines: readonly KernelLine[] } | undefined {
   for (const profile of chains) {
-    const part = profileChains(profile, family).find((each) => each.name === name);
+    const part = kernelChains(profile, family).find((each) => each.name === name);
     if (part !== undefined) return { profile, lines: [...part.lines] };
   }
   return undefined;

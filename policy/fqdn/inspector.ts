@@ -1,11 +1,12 @@
+/** Looks into the packets to and from resolvers. No I/O; the clock is handed in. */
+import { NamePatterns } from '../model/domain-names.ts';
 import { type DnsMessage, type ResolvedAddress, readDnsMessage } from './dns-message.ts';
-import { NamePatterns } from './names.ts';
-import { type Endpoint, readSegment, type Segment } from './packet.ts';
+import { readSegment, type Segment, type SocketAddress } from './packet.ts';
 import { type Passage, Queries } from './queries.ts';
 import { type Stream, TcpStreams } from './tcp-streams.ts';
 
 /** What was answered to a query that was seen. */
-export interface Resolution {
+export interface DnsObservation {
   readonly name: string;
   readonly addresses: readonly ResolvedAddress[];
 }
@@ -13,7 +14,7 @@ export interface Resolution {
 /** What a packet tells. */
 export interface Finding<Tag> {
   /** Of names that matter. */
-  readonly resolutions: readonly Resolution[];
+  readonly observations: readonly DnsObservation[];
   /** The TCP stream that it is part of, if it carries a part of it. */
   readonly stream: Stream<Tag> | undefined;
 }
@@ -29,7 +30,6 @@ export interface InspectionCounts {
   unreadable: number;
 }
 
-/** Looks into the packets to and from resolvers. No I/O; the clock is handed in. */
 export class Inspector<Tag> {
   readonly counts: InspectionCounts = { queries: 0, answers: 0, unasked: 0, unreadable: 0 };
   readonly #queries = new Queries();
@@ -43,11 +43,10 @@ export class Inspector<Tag> {
 
   /** @param patterns Of names that matter. */
   setPatterns(patterns: readonly string[]): void {
-    this.#patterns = new NamePatterns();
-    for (const pattern of patterns) this.#patterns.set(pattern, true);
+    this.#patterns = new NamePatterns(patterns.map((pattern) => [pattern, true]));
   }
 
-  /** @param resolvers Addresses, in bytes as an Endpoint has them. */
+  /** @param resolvers Addresses, in bytes as a SocketAddress has them. */
   setResolvers(resolvers: ReadonlySet<string>): void {
     this.#queries.setResolvers(resolvers);
   }
@@ -58,23 +57,23 @@ export class Inspector<Tag> {
    * @param now In milliseconds.
    */
   inspect(packet: Buffer, link: number, now: number): Finding<Tag> {
-    const resolutions: Resolution[] = [];
+    const observations: DnsObservation[] = [];
     const segment = readSegment(packet);
     if (segment === undefined) {
       this.counts.unreadable += 1;
-      return { resolutions, stream: undefined };
+      return { observations, stream: undefined };
     }
     const look = (bytes: Buffer) => {
       const message = readDnsMessage(bytes);
-      const resolution = this.#message(segment, message, link, now);
-      if (resolution !== undefined) resolutions.push(resolution);
+      const observation = this.#message(segment, message, link, now);
+      if (observation !== undefined) observations.push(observation);
     };
     if (segment.protocol === 'UDP') {
       look(segment.data);
-      return { resolutions, stream: undefined };
+      return { observations, stream: undefined };
     }
     const stream = this.#streams.take(segment, look);
-    return { resolutions, stream: segment.data.length === 0 ? undefined : stream };
+    return { observations, stream: segment.data.length === 0 ? undefined : stream };
   }
 
   #message(
@@ -82,13 +81,13 @@ export class Inspector<Tag> {
     message: DnsMessage | undefined,
     link: number,
     now: number,
-  ): Resolution | undefined {
+  ): DnsObservation | undefined {
     if (message === undefined) {
       this.counts.unreadable += 1;
       return undefined;
     }
     const { kind, question } = message;
-    const passage = (client: Endpoint, server: Endpoint): Passage => {
+    const passage = (client: SocketAddress, server: SocketAddress): Passage => {
       return { protocol, client, server, link, question };
     };
     if (kind === 'query') {

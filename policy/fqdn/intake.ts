@@ -1,42 +1,32 @@
+/** Lets packets go on, at once or when what they tell is learned. No I/O; the clock is handed in. */
 import { addressBytes } from '../../netlink/core/address.ts';
 import type { QueuedPacket } from '../../netlink/nfqueue/queue.ts';
-import { type Hold, Holds } from './holds.ts';
-import { type Finding, Inspector, type Resolution } from './inspector.ts';
+import { type Deferral, DeferredVerdicts } from './deferred-verdicts.ts';
+import { type DnsObservation, type Finding, Inspector } from './inspector.ts';
 import type { Count } from './thread-messages.ts';
 
 /** What is to be learned, numbered from `first` on; each came with one packet. */
 export interface Batch {
   readonly first: number;
-  readonly batch: readonly (readonly Resolution[])[];
+  readonly batch: readonly (readonly DnsObservation[])[];
 }
 
-/** Lets packets go on, at once or when what they tell is learned. No I/O; the clock is handed in. */
 export class Intake {
   readonly #accept: (packet: number) => void;
-  readonly #inspector = new Inspector<Hold>();
-  readonly #holds: Holds;
+  readonly #inspector = new Inspector<Deferral>();
+  readonly deferred: DeferredVerdicts;
   #first = 0;
-  #batch: (readonly Resolution[])[] = [];
+  #batch: (readonly DnsObservation[])[] = [];
 
   /** @param accept Lets a packet go on, by its number. */
   constructor(accept: (packet: number) => void) {
     this.#accept = accept;
-    this.#holds = new Holds(accept);
-  }
-
-  /** Packets that are held back. */
-  get waiting(): number {
-    return this.#holds.waiting;
-  }
-
-  /** When `check` should be called. */
-  get deadline(): number | undefined {
-    return this.#holds.deadline;
+    this.deferred = new DeferredVerdicts(accept);
   }
 
   counts(): Readonly<Record<Count, number>> {
     const { counts, givenUp } = this.#inspector;
-    return { ...counts, givenUp, overdue: this.#holds.overdue };
+    return { ...counts, givenUp, overdue: this.deferred.overdue };
   }
 
   /**
@@ -44,7 +34,7 @@ export class Intake {
    * @param resolvers Canonical addresses.
    */
   configure(patterns: readonly string[], resolvers: readonly string[]): void {
-    if (patterns.length === 0) this.#holds.drop();
+    if (patterns.length === 0) this.deferred.drop();
     this.#inspector.setPatterns(patterns);
     const keys = resolvers.map((resolver) => addressBytes(resolver).toString('latin1'));
     this.#inspector.setResolvers(new Set(keys));
@@ -52,22 +42,22 @@ export class Intake {
 
   /** @throws what only a mistake of ours would throw; the packet has gone on then. */
   take({ id, link, bytes }: QueuedPacket, now: number): void {
-    let finding: Finding<Hold>;
+    let finding: Finding<Deferral>;
     try {
       finding = this.#inspector.inspect(bytes, link, now);
     } catch (error) {
       this.#accept(id);
       throw error;
     }
-    const { resolutions, stream } = finding;
-    if (resolutions.length > 0) {
-      const hold = this.#holds.hold(id, now);
-      if (hold === undefined) return;
+    const { observations, stream } = finding;
+    if (observations.length > 0) {
+      const deferral = this.deferred.defer(id, now);
+      if (deferral === undefined) return;
       // Whatever of the stream comes by until then, the same once more included, comes after it.
-      if (stream !== undefined) stream.tag = hold;
-      if (this.#batch.length === 0) this.#first = hold.number;
-      this.#batch.push(resolutions);
-    } else if (stream?.tag !== undefined) this.#holds.join(stream.tag, id);
+      if (stream !== undefined) stream.tag = deferral;
+      if (this.#batch.length === 0) this.#first = deferral.number;
+      this.#batch.push(observations);
+    } else if (stream?.tag !== undefined) this.deferred.join(stream.tag, id);
     else this.#accept(id);
   }
 
@@ -77,20 +67,5 @@ export class Intake {
     if (batch.length === 0) return undefined;
     this.#batch = [];
     return { first: this.#first, batch };
-  }
-
-  /** What came under these numbers is learned, or cannot be. */
-  release(first: number, last: number): void {
-    this.#holds.release(first, last);
-  }
-
-  /** Lets all go on if one has waited for too long. */
-  check(now: number): void {
-    this.#holds.check(now);
-  }
-
-  /** Lets all go on. */
-  releaseAll(): void {
-    this.#holds.releaseAll();
   }
 }

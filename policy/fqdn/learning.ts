@@ -1,10 +1,16 @@
+/**
+ * Learns the addresses of domain names from the answers that pods get, as long as there are names that
+ * matter. An answer goes on when its addresses are known to the kernel; also when that fails, for DNS
+ * itself is never kept from anybody.
+ */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
-import { Runner, type Timers } from '../../sync/loop.ts';
-import type { Learned } from '../enforce/backend.ts';
-import type { Answer, LearnedElement, ListNumber } from '../model/shape.ts';
-import type { Resolution } from './inspector.ts';
-import { Learner, type LearnerOptions } from './learner.ts';
+import { Loop } from '../../sync/loop.ts';
+import type { Timers } from '../../sync/timers.ts';
+import type { FqdnEntry, Learned, LearnedElement } from '../compile/change.ts';
+import type { ListNumber } from '../model/terms.ts';
+import { FqdnCache, type FqdnCacheOptions } from './cache.ts';
+import type { DnsObservation } from './inspector.ts';
 import { QueueThread } from './queue-thread.ts';
 import { type MangleTable, writeDnsRules } from './rules.ts';
 import type { Count, FromThread, ToThread } from './thread-messages.ts';
@@ -12,9 +18,9 @@ import type { Count, FromThread, ToThread } from './thread-messages.ts';
 /** Where addresses are made known to the kernel. */
 export interface AddressStore {
   /** Resolves when packets may go there. */
-  learn(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void>;
+  learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void>;
   /** Packets need not go there any more: there was too much to remember. */
-  forget(elements: readonly LearnedElement[], answers: readonly Answer[]): Promise<void>;
+  forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void>;
 }
 
 /** Is told what fails, for logs. All of it is tried again. */
@@ -35,7 +41,7 @@ export interface DnsLearningOptions {
   readonly tables: readonly MangleTable[];
   readonly observer: DnsLearningObserver;
   readonly timers: Timers;
-  readonly learner?: LearnerOptions;
+  readonly cache?: FqdnCacheOptions;
   readonly queue?: number;
 }
 
@@ -60,17 +66,12 @@ export type DnsNumbers = Readonly<Record<Count, number>> & {
   readonly evictions: number;
 };
 
-/**
- * Learns the addresses of domain names from the answers that pods get, as long as there are names that
- * matter. An answer goes on when its addresses are known to the kernel; also when that fails, for DNS
- * itself is never kept from anybody.
- */
 export class DnsLearning {
   readonly #options: DnsLearningOptions;
-  readonly #learner: Learner;
+  readonly #cache: FqdnCache;
   readonly #thread: QueueThread;
   readonly #queue: number;
-  readonly #runners: readonly Runner[];
+  readonly #loops: readonly Loop[];
   /** undefined: not known yet. What an earlier agent left stays until then. */
   #patterns: ReadonlySet<string> | undefined;
   #resolvers: ReadonlySet<string> = new Set();
@@ -83,7 +84,7 @@ export class DnsLearning {
     const { tables, timers, observer, queue = DNS_QUEUE } = options;
     this.#options = options;
     this.#queue = queue;
-    this.#learner = new Learner(options.learner);
+    this.#cache = new FqdnCache(options.cache);
     this.#thread = new QueueThread({
       queue,
       timers,
@@ -93,9 +94,9 @@ export class DnsLearning {
         observer.threadFailed(error);
       },
     });
-    this.#runners = tables.map((table) => {
+    this.#loops = tables.map((table) => {
       const run = () => this.#writeRules(table);
-      return new Runner({ run, minPeriod: 0, backoff: BACKOFF, timers });
+      return new Loop({ run, minPeriod: 0, backoff: BACKOFF, timers });
     });
     this.#expire();
   }
@@ -106,8 +107,8 @@ export class DnsLearning {
   }
 
   /** Takes over what an earlier agent learned. */
-  restore(answers: readonly Answer[]): void {
-    this.#learner.restore(answers, this.#options.timers.now());
+  restore(answers: readonly FqdnEntry[]): void {
+    this.#cache.restore(answers, this.#options.timers.now());
   }
 
   /**
@@ -116,13 +117,13 @@ export class DnsLearning {
    * @returns when lists have what is known already. A failure is told, and no rejection.
    */
   async setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>): Promise<void> {
-    const elements = this.#learner.setNames(names, this.#options.timers.now());
+    const elements = this.#cache.setNames(names, this.#options.timers.now());
     const patterns = new Set(names.keys());
     if (this.#patterns === undefined || !isSame(patterns, this.#patterns)) {
       const was = this.#patterns && this.#isWanted;
       this.#patterns = patterns;
       this.#adaptThread();
-      if (this.#isWanted !== was) this.mend();
+      if (this.#isWanted !== was) this.#requestRules();
     }
     if (elements.length === 0) return;
     try {
@@ -138,19 +139,19 @@ export class DnsLearning {
     this.#resolvers = new Set(resolvers);
     if (this.#patterns === undefined) return;
     this.#adaptThread();
-    this.mend();
+    this.#requestRules();
   }
 
   /** Everything that is known of a family, for whoever writes the kernel's tables anew. */
   learned(family: IpFamily): Learned {
-    const { elements, answers } = this.#learner.all(this.#options.timers.now());
+    const { elements, answers } = this.#cache.all(this.#options.timers.now());
     const isOf = ({ address }: { readonly address: string }) => familyOf(address) === family;
     return { elements: elements.filter(isOf), answers: answers.filter(isOf) };
   }
 
   /** Compares the rules with the kernel's, which somebody may have changed, and writes them if need be. */
   mend(): void {
-    for (const runner of this.#runners) runner.request();
+    if (this.#hasNames) this.#requestRules();
   }
 
   numbers(): DnsNumbers {
@@ -164,14 +165,14 @@ export class DnsLearning {
       overdue: count('overdue'),
       notLearned: this.#notLearned,
       isBlind: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
-      ...this.#learner.numbers(),
+      ...this.#cache.numbers(),
     };
   }
 
   /** The rules stay: packets bypass a queue that nobody has. */
   async close(): Promise<void> {
     this.#options.timers.clear(this.#expiry);
-    await Promise.all([this.#thread.stop(), ...this.#runners.map((runner) => runner.stop())]);
+    await Promise.all([this.#thread.stop(), ...this.#loops.map((loop) => loop.stop())]);
   }
 
   get #hasNames(): boolean {
@@ -191,7 +192,11 @@ export class DnsLearning {
     this.#thread.run({ patterns, resolvers: [...this.#resolvers] });
   }
 
-  async #writeRules(table: MangleTable): Promise<boolean> {
+  #requestRules(): void {
+    for (const loop of this.#loops) loop.request();
+  }
+
+  async #writeRules(table: MangleTable): Promise<number | undefined> {
     try {
       const isWritten = await writeDnsRules(
         table,
@@ -199,7 +204,7 @@ export class DnsLearning {
         this.#queue,
       );
       this.#failing.delete(table.family);
-      return isWritten;
+      return isWritten ? 0 : undefined;
     } catch (error) {
       this.#failing.add(table.family);
       this.#options.observer.rulesFailed(table.family, error);
@@ -211,7 +216,7 @@ export class DnsLearning {
     const { observer } = this.#options;
     if (message.kind === 'ready') this.#failing.delete('thread');
     if (message.kind === 'failed') observer.threadFailed(new Error(message.error));
-    if (message.kind !== 'resolutions') return;
+    if (message.kind !== 'observations') return;
     const { first, batch } = message;
     try {
       await this.#learn(batch.flat());
@@ -223,7 +228,7 @@ export class DnsLearning {
   }
 
   /** In the order of the answers: what one has forgotten the next may bring again. */
-  async #learn(resolutions: readonly Resolution[]): Promise<void> {
+  async #learn(observations: readonly DnsObservation[]): Promise<void> {
     const { store, timers, observer } = this.#options;
     const written: Promise<void>[] = [];
     let waiting: Learned[] = [];
@@ -232,8 +237,8 @@ export class DnsLearning {
       waiting = [];
       if (answers.length > 0) written.push(store.learn(elements, answers));
     };
-    for (const { name, addresses } of resolutions) {
-      const { learn, forget } = this.#learner.take(name, addresses, timers.now());
+    for (const { name, addresses } of observations) {
+      const { learn, forget } = this.#cache.take(name, addresses, timers.now());
       if (forget.answers.length > 0) {
         write();
         store
@@ -249,7 +254,7 @@ export class DnsLearning {
 
   #expire(): void {
     const { timers } = this.#options;
-    this.#learner.expire(timers.now());
+    this.#cache.expire(timers.now());
     this.#expiry = timers.set(() => this.#expire(), EXPIRY);
   }
 }

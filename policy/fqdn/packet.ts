@@ -1,23 +1,23 @@
 /** The headers of a packet, as far as DNS is found behind them. */
 
 /** One side of a flow: four or sixteen bytes of address and two of port, each a character. */
-export type Endpoint = string;
+export type SocketAddress = string;
 
 /** What a packet carries. `data` is a view of the packet. */
 export type Segment = Datagram | TcpSegment;
 
-interface Datagram {
-  readonly protocol: 'UDP';
-  readonly source: Endpoint;
-  readonly destination: Endpoint;
+interface Payload {
+  readonly source: SocketAddress;
+  readonly destination: SocketAddress;
   readonly data: Buffer;
 }
 
-export interface TcpSegment {
+interface Datagram extends Payload {
+  readonly protocol: 'UDP';
+}
+
+export interface TcpSegment extends Payload {
   readonly protocol: 'TCP';
-  readonly source: Endpoint;
-  readonly destination: Endpoint;
-  readonly data: Buffer;
   /** Of the first byte of `data`, or of the SYN. */
   readonly sequence: number;
   readonly syn: boolean;

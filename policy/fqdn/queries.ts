@@ -1,20 +1,28 @@
+/**
+ * Queries that were seen and not answered yet. An answer counts only when it is the first to a query:
+ * to the client and the port that asked, with its number and its question, and from whom it asked.
+ *
+ * The packets that get here belong to connections to a resolver, as conntrack sees it. So what is left
+ * to spoof is the resolver's own address: by guessing port, number and question from elsewhere, or by
+ * knowing them, as the client does itself. But what it sends comes from its own link.
+ */
 import type { Question } from './dns-message.ts';
-import type { Endpoint } from './packet.ts';
+import type { SocketAddress } from './packet.ts';
 
 /** A message that went by, and how. */
 export interface Passage {
   readonly protocol: 'UDP' | 'TCP';
   /** Who asks. */
-  readonly client: Endpoint;
+  readonly client: SocketAddress;
   /** Who is asked: a resolver, or what its address was translated to. */
-  readonly server: Endpoint;
+  readonly server: SocketAddress;
   /** Index of the link by which it came; 0 for what the node itself sends. */
   readonly link: number;
   readonly question: Question;
 }
 
 interface Query {
-  readonly server: Endpoint;
+  readonly server: SocketAddress;
   readonly link: number;
   /** In milliseconds of the clock. */
   readonly until: number;
@@ -32,14 +40,6 @@ export interface QueryLimits {
 /** No client waits longer. 50,000 are some 10 MB. */
 export const QUERY_LIMITS: QueryLimits = { lifetime: 10_000, perClient: 1000, total: 50_000 };
 
-/**
- * Queries that were seen and not answered yet. An answer counts only when it is the first to a query:
- * to the client and the port that asked, with its number and its question, and from whom it asked.
- *
- * The packets that get here belong to connections to a resolver, as conntrack sees it. So what is left
- * to spoof is the resolver's own address: by guessing port, number and question from elsewhere, or by
- * knowing them, as the client does itself. But what it sends comes from its own link.
- */
 export class Queries {
   readonly #limits: QueryLimits;
   /** By client's address; a client's queries, and the clients, in the order of their last coming. */
@@ -51,7 +51,7 @@ export class Queries {
     this.#limits = limits;
   }
 
-  /** @param resolvers Addresses, in bytes as an Endpoint has them. */
+  /** @param resolvers Addresses, in bytes as a SocketAddress has them. */
   setResolvers(resolvers: ReadonlySet<string>): void {
     this.#resolvers = resolvers;
   }
@@ -109,16 +109,20 @@ export class Queries {
    * Where IPVS or a rule translates behind us, a query is seen with the resolver's own address and the
    * answer with that of the endpoint.
    */
-  #isAsked(asked: Endpoint, answers: Endpoint): boolean {
+  #isAsked(asked: SocketAddress, answers: SocketAddress): boolean {
     if (asked === answers) return true;
     return this.#resolvers.has(addressOf(asked)) && !this.#resolvers.has(addressOf(answers));
   }
 }
 
-function addressOf(endpoint: Endpoint): string {
+function addressOf(endpoint: SocketAddress): string {
   return endpoint.slice(0, -2);
 }
 
-function keyOf(protocol: 'UDP' | 'TCP', client: Endpoint, { id, name, type }: Question): string {
+function keyOf(
+  protocol: 'UDP' | 'TCP',
+  client: SocketAddress,
+  { id, name, type }: Question,
+): string {
   return `${protocol}${client.slice(-2)}${id} ${type} ${name}`;
 }

@@ -1,3 +1,4 @@
+/** How long the queue should be: short, for as long as that does. */
 export interface QueueLengthLimits {
   readonly least: number;
   readonly most: number;
@@ -15,7 +16,6 @@ export const QUEUE_LENGTH_LIMITS: QueueLengthLimits = { least: 128, most: 4096, 
 /** Times as long as what waits. */
 const RESERVE = 4;
 
-/** How long the queue should be: short, for as long as that does. */
 export class QueueLength {
   readonly #limits: QueueLengthLimits;
   #length: number;

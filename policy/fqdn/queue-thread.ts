@@ -1,6 +1,10 @@
+/**
+ * Has the thread that looks into packets run for as long as it is wanted. To start it takes longer than all
+ * else that is to be done for the first name, so it is started before, and rests between names.
+ */
 import { Worker } from 'node:worker_threads';
 import { closeLeftOver } from '../../netlink/nfqueue/queue.ts';
-import type { Timers } from '../../sync/loop.ts';
+import type { Timers } from '../../sync/timers.ts';
 import {
   COUNTS,
   type Count,
@@ -35,10 +39,6 @@ const SCRIPT = new URL(
 /** Of a thread that rests: it looks for nothing. */
 const AT_REST: Settings = { kind: 'settings', patterns: [], resolvers: [] };
 
-/**
- * Has the thread that looks into packets run for as long as it is wanted. To start it takes longer than all
- * else that is to be done for the first name, so it is started before, and rests between names.
- */
 export class QueueThread {
   readonly #options: QueueThreadOptions;
   readonly #counts = new Float64Array(

@@ -1,3 +1,10 @@
+/**
+ * DNS messages out of the segments of TCP connections, each direction by itself. A stream is followed
+ * from its SYN on: one that was there before, or of which a part was never seen, tells nothing.
+ *
+ * A gap is closed by the segment that is missing, and until that has gone on nobody can read what is
+ * behind it. So it is enough to hold back the one that completes a message.
+ */
 import type { TcpSegment } from './packet.ts';
 
 /** One direction of a connection. */
@@ -35,13 +42,6 @@ interface State<Tag> extends Stream<Tag> {
 
 const EMPTY = Buffer.alloc(0);
 
-/**
- * DNS messages out of the segments of TCP connections, each direction by itself. A stream is followed
- * from its SYN on: one that was there before, or of which a part was never seen, tells nothing.
- *
- * A gap is closed by the segment that is missing, and until that has gone on nobody can read what is
- * behind it. So it is enough to hold back the one that completes a message.
- */
 export class TcpStreams<Tag> {
   readonly #limits: StreamLimits;
   /** The one that was silent the longest comes first. */

@@ -38,6 +38,6 @@ export type ToThread =
 export type FromThread =
   /** The queue is bound. */
   | { readonly kind: 'ready' }
-  | ({ readonly kind: 'resolutions' } & Batch)
+  | ({ readonly kind: 'observations' } & Batch)
   /** A packet could not be looked into; it went on. */
   | { readonly kind: 'failed'; readonly error: string };

@@ -42,10 +42,10 @@ function take(packet: QueuedPacket): void {
 }
 
 function settle(): void {
-  resize(queueLength.length(taken + intake.waiting, performance.now()));
+  resize(queueLength.length(taken + intake.deferred.waiting, performance.now()));
   taken = 0;
   const batch = intake.collect();
-  if (batch !== undefined) tell({ kind: 'resolutions', ...batch });
+  if (batch !== undefined) tell({ kind: 'observations', ...batch });
   wait();
   const counts = intake.counts();
   for (const [index, count] of COUNTS.entries()) {
@@ -61,12 +61,12 @@ function resize(wanted: number): void {
 
 /** Until somebody has waited for too long. */
 function wait(): void {
-  const { deadline } = intake;
+  const { deadline } = intake.deferred;
   if (deadline === undefined || timer !== undefined) return;
   timer = setTimeout(
     () => {
       timer = undefined;
-      intake.check(performance.now());
+      intake.deferred.check(performance.now());
       wait();
     },
     Math.max(deadline - performance.now(), 0),
@@ -79,10 +79,10 @@ function hear(message: ToThread): void {
       intake.configure(message.patterns, message.resolvers);
       break;
     case 'learned':
-      intake.release(message.first, message.last);
+      intake.deferred.release(message.first, message.last);
       break;
     case 'stop':
-      intake.releaseAll();
+      intake.deferred.releaseAll();
       queue.close();
       options.descriptor[0] = NONE;
       clearTimeout(timer);

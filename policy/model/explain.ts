@@ -1,29 +1,29 @@
 /**
- * Why a connection is allowed or denied, by the profiles and lists that the kernel's rules are made
+ * Why a connection is allowed or denied, by the policy sets and lists that the kernel's rules are made
  * of, judged here as they are judged there. For pods of other nodes, by what applies to them there.
  */
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey, type Protocol } from '../../api/objects.ts';
 import type { Pod, Policy } from '../../api/policy-objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
-import { NamePatterns } from '../fqdn/names.ts';
+import { NamePatterns } from './domain-names.ts';
 import type { PeerList, PortList } from './lists.ts';
 import type { PolicyModel } from './model.ts';
-import type { ProfileRules } from './profiles.ts';
+import type { PolicySetRules } from './policy-sets.ts';
 import { isEverything } from './ranges.ts';
-import type { CompiledRule } from './rules.ts';
-import type { ChainRule, Direction, ListNumber, Outcome } from './shape.ts';
+import type { Rule } from './rules.ts';
+import type { Direction, ListNumber, Outcome } from './terms.ts';
 
 /** An end of a connection. An address that a pod has is that pod. */
-export type Endpoint =
+export type ConnectionEnd =
   | { readonly pod: ObjectKey }
   | { readonly address: string }
   /** With the address that it has, if that is known. */
   | { readonly name: string; readonly address?: string };
 
 export interface Question {
-  readonly from: Exclude<Endpoint, { readonly name: string }>;
-  readonly to: Endpoint;
+  readonly from: Exclude<ConnectionEnd, { readonly name: string }>;
+  readonly to: ConnectionEnd;
   readonly port: number;
   readonly protocol: Protocol;
   /** Whether an address is in force for a domain name of a list. Without, nobody knows but of `to.name`. */
@@ -62,13 +62,11 @@ export interface Explanation {
 }
 
 /** There is no such pod, or it has no address. */
-export class UnknownEndpoint extends Error {
-  override readonly name = 'UnknownEndpoint';
-  readonly endpoint: string;
+export class UnknownPod extends Error {
+  override readonly name = 'UnknownPod';
 
-  constructor(endpoint: string, reason: string) {
-    super(`${endpoint}: ${reason}`);
-    this.endpoint = endpoint;
+  constructor(key: ObjectKey, reason: string) {
+    super(`${key}: ${reason}`);
   }
 }
 
@@ -85,7 +83,7 @@ interface Connection {
 
 /**
  * @returns one explanation for each family that both ends have.
- * @throws UnknownEndpoint when the pod is not there, or has no address of its own.
+ * @throws UnknownPod when the pod is not there, or has no address of its own.
  */
 export function explain(model: PolicyModel, question: Question): Explanation[] {
   const { port, to: target, learned } = question;
@@ -103,44 +101,42 @@ export function explain(model: PolicyModel, question: Question): Explanation[] {
 }
 
 /** Of a name without an address: none. */
-function addressesOf(model: PolicyModel, endpoint: Endpoint): readonly string[] {
+function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly string[] {
   if ('address' in endpoint && endpoint.address !== undefined) return [endpoint.address];
   if (!('pod' in endpoint)) return [];
   const pod = model.pod(endpoint.pod);
-  if (pod === undefined) throw new UnknownEndpoint(endpoint.pod, 'there is no such pod');
-  if (pod.finished) throw new UnknownEndpoint(endpoint.pod, 'the pod has finished');
-  if (pod.addresses.length === 0) throw new UnknownEndpoint(endpoint.pod, 'it has no address yet');
+  if (pod === undefined) throw new UnknownPod(endpoint.pod, 'there is no such pod');
+  if (pod.finished) throw new UnknownPod(endpoint.pod, 'the pod has finished');
+  if (pod.addresses.length === 0) throw new UnknownPod(endpoint.pod, 'it has no address yet');
   const own = pod.addresses.filter((address) => pod.hostNetwork || model.podAt(address) === pod);
   if (own.length > 0) return own;
-  throw new UnknownEndpoint(endpoint.pod, 'its address belongs to a newer pod now');
+  throw new UnknownPod(endpoint.pod, 'its address belongs to a newer pod now');
 }
 
 function explainOne(model: PolicyModel, connection: Connection): Explanation {
   const { family, from, to } = connection;
-  const egress = judgeEgress(model, connection);
-  const ingress = judgeIngress(model, connection);
+  const egress = judgeAt(model, 'egress', from, connection);
+  const ingress = judgeAt(model, 'ingress', to, connection);
   const isAllowed = egress.verdict === 'allow' && ingress.verdict === 'allow';
   return { family, from, to, verdict: isAllowed ? 'allow' : 'deny', egress, ingress };
 }
 
-function judgeEgress(model: PolicyModel, connection: Connection): Judgement {
+/** @param end whose pod sends the connection, or gets it. */
+function judgeAt(
+  model: PolicyModel,
+  direction: Direction,
+  end: string | undefined,
+  connection: Connection,
+): Judgement {
   const { from, to } = connection;
-  const pod = model.podAt(from);
-  if (pod === undefined) return unjudged('egress', `${from} is no pod, so no policy applies`);
-  if (from === to) return unjudged('egress', 'a pod may always connect to itself');
-  return judge(model, pod, 'egress', connection);
-}
-
-function judgeIngress(model: PolicyModel, connection: Connection): Judgement {
-  const { from, to } = connection;
-  if (to === undefined)
-    return unjudged('ingress', 'not checked, because the address of the name is unknown');
-  const pod = model.podAt(to);
-  if (pod === undefined) return unjudged('ingress', `${to} is no pod, so no policy applies`);
-  if (from === to) return unjudged('ingress', 'a pod may always connect to itself');
-  if (model.isNodeOf(pod, from))
-    return unjudged('ingress', 'a node may always connect to its own pods');
-  return judge(model, pod, 'ingress', connection);
+  if (end === undefined)
+    return unjudged(direction, 'not checked, because the address of the name is unknown');
+  const pod = model.podAt(end);
+  if (pod === undefined) return unjudged(direction, `${end} is no pod, so no policy applies`);
+  if (from === to) return unjudged(direction, 'a pod may always connect to itself');
+  if (direction === 'ingress' && model.isNodeOf(pod, from))
+    return unjudged(direction, 'a node may always connect to its own pods');
+  return judge(model, pod, direction, connection);
 }
 
 function unjudged(direction: Direction, reason: string): Judgement {
@@ -155,16 +151,15 @@ function judge(
   connection: Connection,
 ): Judgement {
   return model.withRules(pod, direction, (rules) => {
-    const uncertain: ChainRule[] = [];
-    const first = (some: readonly CompiledRule[]) =>
+    const uncertain: Rule[] = [];
+    const first = (some: readonly Rule[]) =>
       some.find((each) => {
         const fit = fits(model, each, direction, connection);
-        if (fit === 'maybe') uncertain.push(each.rule);
+        if (fit === 'maybe') uncertain.push(each);
         return fit === 'yes';
       });
     const admin = first(rules.admin);
-    const passed =
-      admin?.rule.outcome === 'pass' ? `${admin.rule.comment} passes it to the next tier; ` : '';
+    const passed = admin?.outcome === 'pass' ? `${admin.comment} passes it to the next tier; ` : '';
     const decisive = admin === undefined || passed !== '' ? first(rules.rest) : admin;
     const found = decisive === undefined ? byDefault(rules) : byRule(decisive);
     return {
@@ -180,11 +175,11 @@ function judge(
 
 type Found = Omit<Judgement, 'direction' | 'uncertain'>;
 
-function byRule({ rule, policy, source }: CompiledRule): Found {
+function byRule({ outcome, comment, policy, source }: Rule): Found {
   const policies = [nameOf(policy)];
   const decision = { tier: policy.tier, policies, rule: source.path };
-  const verdict = verdictOf(rule.outcome);
-  const title = source.name === '' ? rule.comment : `${rule.comment} (${source.name})`;
+  const verdict = verdictOf(outcome);
+  const title = source.name === '' ? comment : `${comment} (${source.name})`;
   if (source.action === 'Pass') {
     const reason = `${title} passes it on, and there is no further tier`;
     return { verdict, ...decision, reason };
@@ -200,7 +195,7 @@ function verdictOf(outcome: Outcome): Judgement['verdict'] {
   return outcome === 'allow' ? 'allow' : 'deny';
 }
 
-function byDefault({ isolatedBy }: ProfileRules): Found {
+function byDefault({ isolatedBy }: PolicySetRules): Found {
   const policies = isolatedBy.map(nameOf);
   if (policies.length === 0) {
     const reason = 'no rule matches, and no NetworkPolicy isolates the pod';
@@ -218,7 +213,7 @@ function nameOf({ kind, key }: Policy): string {
 /** `maybe`: it depends on which address a name has, or which name the address. */
 function fits(
   model: PolicyModel,
-  { peers, ports }: CompiledRule,
+  { peers, ports }: Rule,
   direction: Direction,
   connection: Connection,
 ): 'yes' | 'no' | 'maybe' {
@@ -227,7 +222,8 @@ function fits(
   const { family, from, to, name, learned } = connection;
   const other = direction === 'egress' ? to : from;
   const isNamed = direction === 'egress' && name !== undefined;
-  if (isNamed && isOf(peers.names, name)) return 'yes';
+  if (isNamed && new NamePatterns(peers.names.map((each) => [each, each])).matches(name))
+    return 'yes';
   if (other !== undefined) {
     return model.hasPeer(peers, other, family) ? 'yes' : isLearned(peers, other, learned);
   }
@@ -259,10 +255,4 @@ function hasPort(
   return model
     .namedPortsAt(to)
     .some((named) => named.list === number && named.protocol === protocol && named.port === port);
-}
-
-function isOf(patterns: readonly string[], name: string): boolean {
-  const names = new NamePatterns<string>();
-  for (const pattern of patterns) names.set(pattern, pattern);
-  return names.matches(name);
 }

@@ -1,60 +1,57 @@
+/** Lists of peers and of ports. Rules with equal peers, or equal ports, share one list. */
 import { compareText, getOrCreate } from '../../api/collections.ts';
 import type { Peer, PodSelection, PortMatch, Selector } from '../../api/policy-objects.ts';
 import { normalizeRanges, type PortRange } from '../../api/ports.ts';
-import type { Direction, ListNumber, PeerSet } from './shape.ts';
+import type { Direction, ListNumber, PeerSet, PortSet } from './terms.ts';
 
 type NetworkPeer = Extract<Peer, { kind: 'network' }>;
 type NamedPortMatch = Extract<PortMatch, { name: string }>;
 
-/** Peers that rules share. */
-export interface PeerList {
-  readonly kind: 'peers';
+interface SharedList {
   readonly number: ListNumber;
   readonly key: string;
+  /** Pods that are peers, or whose named ports count. */
   readonly selections: readonly PodSelection[];
+  uses: number;
+  /** Reported as fresh, and not as dropped since. */
+  isLive: boolean;
+}
+
+/** Peers that rules share. */
+export interface PeerList extends SharedList {
+  readonly kind: 'peers';
   readonly nodes: readonly Selector[];
   readonly networks: readonly NetworkPeer[];
   readonly groups: readonly Selector[];
   readonly names: readonly string[];
   /** Where its members are. */
   readonly sets: readonly PeerSet[];
-  uses: number;
 }
 
 /** Ports that rules share. */
-export interface PortList {
+export interface PortList extends SharedList {
   readonly kind: 'ports';
-  readonly number: ListNumber;
-  readonly key: string;
   readonly ranges: readonly PortRange[];
   readonly names: readonly NamedPortMatch[];
-  /** The pods whose named ports count: those that it may lead to. */
-  readonly scope: Scope;
-  readonly sets: readonly ('ports' | 'named-ports')[];
-  uses: number;
+  /** Named ports of this node's pods count, instead of those of `selections`. */
+  readonly isLocal: boolean;
+  readonly sets: readonly PortSet[];
 }
 
 export type List = PeerList | PortList;
 
-/** Pods of this node, or of these selections. */
-export type Scope = 'local' | readonly PodSelection[];
-
 const EVERY_POD: readonly PodSelection[] = [{ namespaces: [], pods: [] }];
 
-/** What became of the lists since the last time. */
+/** Lists that came into use, or went out of use, since the last `settle()`. */
 export interface ListChanges {
   readonly fresh: readonly List[];
   readonly dropped: readonly List[];
 }
 
-/**
- * Lists by what they say, so that rules that say the same share one. A list has its number for as
- * long as a rule uses it, and no other list gets that number afterwards.
- */
+/** Lists by their content. A list keeps its number while a rule uses it; no other list gets that number later. */
 export class Lists {
   readonly #byKey = new Map<string, List>();
-  readonly #live = new Set<ListNumber>();
-  /** Their uses began or ended. */
+  /** Lists whose use count became 1 or 0 since the last `settle()`. */
   readonly #touched = new Set<List>();
   readonly #names = new Map<string, Set<ListNumber>>();
   #last = 0;
@@ -64,12 +61,7 @@ export class Lists {
     return this.#names;
   }
 
-  /** Whether a list was fresh and has not been dropped since. */
-  isLive(number: ListNumber): boolean {
-    return this.#live.has(number);
-  }
-
-  /** The list of some peers, to be released by whoever uses it no more. */
+  /** The list of these peers. The caller releases it. */
   peers(peers: readonly Peer[]): PeerList {
     const entries = new Map(peers.map((peer) => [peerKey(peer), peer]));
     const key = `peers ${[...entries.keys()].sort(compareText).join()}`;
@@ -87,13 +79,13 @@ export class Lists {
       if (content.selections.length + content.nodes.length > 0) sets.push('peers');
       if (content.networks.length + content.groups.length > 0) sets.push('networks');
       if (content.names.length > 0) sets.push('learned');
-      return { kind: 'peers', number: this.#next(), key, ...content, sets, uses: 0 };
+      return { kind: 'peers', number: this.#next(), key, ...content, sets, uses: 0, isLive: false };
     });
     return this.#use(list) as PeerList;
   }
 
   /**
-   * The list of some ports, to be released by whoever uses it no more.
+   * The list of these ports. The caller releases it.
    * @param peers Of the rule: named ports are looked for in pods that these select.
    */
   ports(
@@ -110,14 +102,27 @@ export class Lists {
     const names = [...new Map(named.map((port) => [nameKey(port), port])).values()].sort((a, b) =>
       compareText(nameKey(a), nameKey(b)),
     );
-    const scope = names.length === 0 ? [] : scopeOf(direction, peers);
-    const scopeKey = scope === 'local' ? scope : scope.map(selectionKey).sort(compareText);
+    // A named port is a port of the destination: for ingress a pod of this node.
+    const isLocal = names.length > 0 && direction === 'ingress';
+    const selections = names.length === 0 || isLocal ? [] : destinations(peers);
+    const scopeKey = isLocal ? 'local' : selections.map(selectionKey).sort(compareText);
     const key = `ports ${JSON.stringify([ranges, names.map(nameKey), scopeKey])}`;
     const list = getOrCreate<string, List>(this.#byKey, key, () => {
-      const sets: ('ports' | 'named-ports')[] = [];
+      const sets: PortSet[] = [];
       if (ranges.length > 0) sets.push('ports');
       if (names.length > 0) sets.push('named-ports');
-      return { kind: 'ports', number: this.#next(), key, ranges, names, scope, sets, uses: 0 };
+      return {
+        kind: 'ports',
+        number: this.#next(),
+        key,
+        ranges,
+        names,
+        isLocal,
+        selections,
+        sets,
+        uses: 0,
+        isLive: false,
+      };
     });
     return this.#use(list) as PortList;
   }
@@ -127,36 +132,24 @@ export class Lists {
     if (list.uses === 0) this.#touched.add(list);
   }
 
-  /** Takes lists in that are used now, and forgets those that are not any more. */
+  /** Forgets lists that are no longer used, and returns what changed since the last call. */
   settle(): ListChanges {
     const [fresh, dropped]: [List[], List[]] = [[], []];
     for (const list of this.#touched) {
-      const isLive = this.#live.has(list.number);
-      if (list.uses > 0 && !isLive) fresh.push(list);
-      if (list.uses > 0) continue;
-      this.#byKey.delete(list.key);
-      if (isLive) dropped.push(list);
+      const isUsed = list.uses > 0;
+      if (!isUsed) this.#byKey.delete(list.key);
+      if (isUsed === list.isLive) continue;
+      list.isLive = isUsed;
+      (isUsed ? fresh : dropped).push(list);
+      for (const name of list.kind === 'peers' ? list.names : []) {
+        const numbers = getOrCreate(this.#names, name, () => new Set());
+        if (isUsed) numbers.add(list.number);
+        else numbers.delete(list.number);
+        if (numbers.size === 0) this.#names.delete(name);
+      }
     }
     this.#touched.clear();
-    for (const list of fresh) this.#live.add(list.number);
-    for (const list of dropped) this.#live.delete(list.number);
-    this.#index(fresh, dropped);
     return { fresh, dropped };
-  }
-
-  #index(fresh: readonly List[], dropped: readonly List[]): void {
-    for (const list of fresh) {
-      for (const name of namesOf(list)) {
-        getOrCreate(this.#names, name, () => new Set()).add(list.number);
-      }
-    }
-    for (const list of dropped) {
-      for (const name of namesOf(list)) {
-        const numbers = this.#names.get(name);
-        numbers?.delete(list.number);
-        if (numbers?.size === 0) this.#names.delete(name);
-      }
-    }
   }
 
   #use(list: List): List {
@@ -171,21 +164,16 @@ export class Lists {
   }
 }
 
-function namesOf(list: List): readonly string[] {
-  return list.kind === 'peers' ? list.names : [];
-}
-
 /**
- * A named port is the destination's. Peers that are no selections may have pods among them (a network
+ * Pods to which a rule of egress may lead. Peers that are no selections may have pods among them (a network
  * that has the pods' addresses), so that every pod may be the destination.
  */
-function scopeOf(direction: Direction, peers: readonly Peer[] | undefined): Scope {
-  if (direction === 'ingress') return 'local';
+function destinations(peers: readonly Peer[] | undefined): readonly PodSelection[] {
   const selections = peers?.flatMap((peer) => (peer.kind === 'pods' ? [peer.selection] : []));
   return selections?.length === peers?.length && selections !== undefined ? selections : EVERY_POD;
 }
 
-/** The same for what says the same, in whichever order it was written. */
+/** Equal for equal peers, whatever the order in which they were written. */
 function peerKey(peer: Peer): string {
   switch (peer.kind) {
     case 'pods':

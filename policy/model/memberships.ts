@@ -1,143 +1,150 @@
+/** Which lists the pods of a class are members of. */
 import { getOrCreate } from '../../api/collections.ts';
-import type { Labels, PodSelection } from '../../api/policy-objects.ts';
+import type { Labels } from '../../api/policy-objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
-import type { NamedMember } from './facts.ts';
 import type { List, ListChanges, PortList } from './lists.ts';
-import type { NamespaceState, Shape } from './pods.ts';
+import { NamespaceIndex } from './namespace-index.ts';
+import type { NamespaceState, PodClass } from './pods.ts';
 import { reaches, selects } from './selectors.ts';
-import type { ListNumber } from './shape.ts';
+import type { Direction, ListNumber } from './terms.ts';
 
-/** The lists that the pods of a shape are in, wherever they run. */
-export interface Membership {
-  readonly peers: readonly ListNumber[];
-  readonly named: readonly NamedMember[];
+/** A port that a list names, of a pod. */
+export interface NamedMember {
+  readonly list: ListNumber;
+  /** As IP numbers it. */
+  readonly protocol: number;
+  readonly port: number;
 }
 
-/** Lists that select pods, found by where these are. */
+/** All that applies to an address. Pods of one class share it. */
+export interface AddressEntry {
+  /** Lists of peers that the address is in. */
+  readonly peers: readonly ListNumber[];
+  readonly named: readonly NamedMember[];
+  /** The address of a pod of this node. */
+  readonly own: boolean;
+  /** Numbers of the policy sets that judge the pod; none for pods of other nodes. */
+  readonly policySets: Readonly<Record<Direction, number | undefined>>;
+}
+
+export const NO_ENTRY: AddressEntry = {
+  peers: [],
+  named: [],
+  own: false,
+  policySets: { ingress: undefined, egress: undefined },
+};
+
 export class Memberships {
-  /** Lists by the namespaces that they name. */
-  readonly #inNamespace = new Map<string, Set<List>>();
-  /** Lists that select namespaces. */
-  readonly #across = new Set<List>();
+  /** Computed so far. */
+  readonly #known = new WeakMap<PodClass, AddressEntry>();
+  readonly #selecting = new NamespaceIndex<List>();
   /** Lists of named ports of this node's pods. */
   readonly #local = new Set<PortList>();
-  /** Lists that reach a namespace, by its labels, which are others when it is relabelled. */
+  /** Lists that may select pods of a namespace, by its labels object, which a relabelling replaces. */
   #reaching = new WeakMap<Labels, readonly List[]>();
 
-  /** What the pods of a shape are in, from what is known of the shape, or anew. */
-  of(shape: Shape): Membership {
-    shape.membership ??= extended(NONE, shape, this.#candidates(shape.namespace));
-    return shape.membership;
+  /** The entry of pods of this class on other nodes. */
+  of(pods: PodClass): AddressEntry {
+    return getOrCreate(this.#known, pods, () =>
+      extended(NO_ENTRY, pods, this.#candidates(pods.namespace)),
+    );
   }
 
-  /** What pods of this shape are in besides, on their own node. */
-  localOf(shape: Shape): readonly NamedMember[] {
-    if (shape.namedPorts.length === 0) return [];
-    return [...this.#local].flatMap((list) => namedMembers(list, shape));
+  /** Lists of named ports that pods of this class are members of on their own node only. */
+  localOf(pods: PodClass): readonly NamedMember[] {
+    if (pods.namedPorts.length === 0) return [];
+    return [...this.#local].flatMap((list) => namedMembers(list, pods));
+  }
+
+  /** Computes the entry anew at the next `of()`, because the namespace was relabelled. */
+  forget(pods: PodClass): void {
+    this.#known.delete(pods);
   }
 
   /**
-   * Brings memberships that are known already up to date.
+   * Updates entries that were computed.
    * @param every All namespaces.
-   * @param locals Shapes of this node's pods.
-   * @returns shapes that are in other lists than before.
+   * @param locals Classes of this node's pods.
+   * @returns classes that are in other lists than before.
    */
   change(
     { fresh, dropped }: ListChanges,
     every: () => Iterable<NamespaceState>,
-    locals: Iterable<Shape>,
-  ): ReadonlySet<Shape> {
-    const touched = new Set<Shape>();
+    locals: Iterable<PodClass>,
+  ): ReadonlySet<PodClass> {
+    const touched = new Set<PodClass>();
     this.#reaching = new WeakMap();
-    for (const list of fresh) this.#index(list, true);
-    for (const list of dropped) this.#index(list, false);
-    const selecting = [...fresh, ...dropped].filter((list) => selectionsOf(list).length > 0);
-    for (const namespace of selecting.length === 0 ? [] : every()) {
+    const changed = [...fresh, ...dropped];
+    for (const list of changed) {
+      if (!isLocal(list)) this.#selecting[list.isLive ? 'add' : 'delete'](list, list.selections);
+      else if (list.isLive) this.#local.add(list);
+      else this.#local.delete(list);
+    }
+    const isConcerned = changed.some((list) => list.selections.length > 0);
+    for (const namespace of isConcerned ? every() : []) {
       const isHere = (list: List) => reachesNamespace(list, namespace);
       const [come, gone] = [fresh.filter(isHere), dropped.filter(isHere)];
       if (come.length + gone.length === 0) continue;
       const numbers = new Set(gone.map(({ number }) => number));
-      for (const shape of namespace.shapes.values()) {
-        if (revise(shape, come, numbers)) touched.add(shape);
+      for (const pods of namespace.classes.values()) {
+        if (this.#revise(pods, come, numbers)) touched.add(pods);
       }
     }
-    const isLocal = [...fresh, ...dropped].some(
-      (list) => list.kind === 'ports' && list.scope === 'local',
-    );
-    if (isLocal) {
-      for (const shape of locals) if (shape.namedPorts.length > 0) touched.add(shape);
+    if (changed.some(isLocal)) {
+      for (const pods of locals) if (pods.namedPorts.length > 0) touched.add(pods);
     }
     return touched;
   }
 
-  /** Worked out once for all shapes of a namespace: a cluster has 10,000 of these, and lists by the hundred. */
+  /** @returns whether a computed entry changed. */
+  #revise(pods: PodClass, fresh: readonly List[], gone: ReadonlySet<ListNumber>): boolean {
+    const before = this.#known.get(pods);
+    // `of()` will compute it; the caller of `forget()` has touched the addresses.
+    if (before === undefined) return false;
+    const isLeft =
+      before.peers.every((list) => !gone.has(list)) &&
+      before.named.every(({ list }) => !gone.has(list));
+    const left = isLeft
+      ? before
+      : entryOf(
+          before.peers.filter((list) => !gone.has(list)),
+          before.named.filter(({ list }) => !gone.has(list)),
+        );
+    const now = extended(left, pods, fresh);
+    this.#known.set(pods, now);
+    return now !== before;
+  }
+
+  /** Computed once for all classes of a namespace: a cluster has 10,000 classes and hundreds of lists. */
   #candidates(namespace: NamespaceState): readonly List[] {
-    const known = this.#reaching.get(namespace.labels);
-    if (known !== undefined) return known;
-    const across = [...this.#across].filter((list) => reachesNamespace(list, namespace));
-    const lists = [...(this.#inNamespace.get(namespace.name) ?? []), ...across];
-    this.#reaching.set(namespace.labels, lists);
-    return lists;
-  }
-
-  #index(list: List, isThere: boolean): void {
-    if (list.kind === 'ports' && list.scope === 'local') {
-      if (isThere) this.#local.add(list);
-      else this.#local.delete(list);
-      return;
-    }
-    const names = namesOf(list);
-    if (names === undefined) {
-      if (isThere) this.#across.add(list);
-      else this.#across.delete(list);
-    }
-    for (const name of names ?? []) {
-      const lists = getOrCreate(this.#inNamespace, name, () => new Set());
-      if (isThere) lists.add(list);
-      else lists.delete(list);
-      if (lists.size === 0) this.#inNamespace.delete(name);
-    }
+    return getOrCreate(this.#reaching, namespace.labels, () =>
+      [...this.#selecting.near(namespace.name)].filter((list) => reachesNamespace(list, namespace)),
+    );
   }
 }
 
-const NONE: Membership = { peers: [], named: [] };
-
-/** @returns whether the shape is in other lists than before, as far as that was known. */
-function revise(shape: Shape, fresh: readonly List[], gone: ReadonlySet<ListNumber>): boolean {
-  const before = shape.membership;
-  // To be worked out anyway, and whoever left it so knows that it concerns addresses.
-  if (before === undefined) return false;
-  const isLeft =
-    before.peers.every((list) => !gone.has(list)) &&
-    before.named.every(({ list }) => !gone.has(list));
-  const left = isLeft
-    ? before
-    : {
-        peers: before.peers.filter((list) => !gone.has(list)),
-        named: before.named.filter(({ list }) => !gone.has(list)),
-      };
-  shape.membership = extended(left, shape, fresh);
-  return shape.membership !== before;
-}
-
-function extended(membership: Membership, shape: Shape, lists: Iterable<List>): Membership {
+function extended(entry: AddressEntry, pods: PodClass, lists: Iterable<List>): AddressEntry {
   const peers: ListNumber[] = [];
   const named: NamedMember[] = [];
   for (const list of lists) {
-    if (list.kind === 'ports' && shape.namedPorts.length === 0) continue;
-    const isMember = selectionsOf(list).some((selection) =>
-      selects(selection, shape.namespace, shape.labels),
+    if (list.kind === 'ports' && pods.namedPorts.length === 0) continue;
+    const isMember = list.selections.some((selection) =>
+      selects(selection, pods.namespace, pods.labels),
     );
     if (!isMember) continue;
     if (list.kind === 'peers') peers.push(list.number);
-    else named.push(...namedMembers(list, shape));
+    else named.push(...namedMembers(list, pods));
   }
-  if (peers.length === 0 && named.length === 0) return membership;
-  return { peers: [...membership.peers, ...peers], named: [...membership.named, ...named] };
+  if (peers.length === 0 && named.length === 0) return entry;
+  return entryOf([...entry.peers, ...peers], [...entry.named, ...named]);
 }
 
-/** The ports of a shape that a list names, each once. */
-function namedMembers({ number, names }: PortList, { namedPorts }: Shape): NamedMember[] {
+function entryOf(peers: readonly ListNumber[], named: readonly NamedMember[]): AddressEntry {
+  return peers.length + named.length > 0 ? { ...NO_ENTRY, peers, named } : NO_ENTRY;
+}
+
+/** The ports of pods that a list names, each once. */
+function namedMembers({ number, names }: PortList, { namedPorts }: PodClass): NamedMember[] {
   const members = new Map<string, NamedMember>();
   for (const { name, protocol, port } of namedPorts) {
     const isNamed = names.some(
@@ -150,21 +157,10 @@ function namedMembers({ number, names }: PortList, { namedPorts }: Shape): Named
   return [...members.values()];
 }
 
+function isLocal(list: List): list is PortList {
+  return list.kind === 'ports' && list.isLocal;
+}
+
 function reachesNamespace(list: List, namespace: NamespaceState): boolean {
-  return selectionsOf(list).some(({ namespaces }) => reaches(namespaces, namespace));
-}
-
-function selectionsOf(list: List): readonly PodSelection[] {
-  if (list.kind === 'peers') return list.selections;
-  return list.scope === 'local' ? [] : list.scope;
-}
-
-/** The namespaces that a list names; undefined: it selects some. */
-function namesOf(list: List): readonly string[] | undefined {
-  const names: string[] = [];
-  for (const { namespaces } of selectionsOf(list)) {
-    if (typeof namespaces !== 'string') return undefined;
-    names.push(namespaces);
-  }
-  return names;
+  return list.selections.some(({ namespaces }) => reaches(namespaces, namespace));
 }

@@ -1,23 +1,28 @@
+/** Groups of CIDRs, and the addresses of lists that have networks. */
 import { familyOf } from '../../api/addresses.ts';
 import { getOrCreate } from '../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../../api/objects.ts';
 import type { CidrGroup } from '../../api/policy-objects.ts';
-import type { ListChanges, PeerList } from './lists.ts';
+import type { PortRange } from '../../api/ports.ts';
+import type { List, ListChanges, PeerList } from './lists.ts';
 import { cidrRange, cutOut, normal, type Range } from './ranges.ts';
 import { matches } from './selectors.ts';
 
-/** Normal lists of ranges (`ranges.ts`). */
-export type FamilyRanges = Readonly<Record<IpFamily, readonly Range[]>>;
+/** Members of a list that are ranges. */
+export interface ListRanges {
+  /** Normal lists of ranges (`ranges.ts`). */
+  readonly networks: Readonly<Record<IpFamily, readonly Range[]>>;
+  readonly ports: readonly PortRange[];
+}
 
-export const NO_RANGES: FamilyRanges = { IPv4: [], IPv6: [] };
+const NO_NETWORKS: ListRanges['networks'] = { IPv4: [], IPv6: [] };
 
-/** Groups of CIDRs, and the addresses of lists that have networks. */
 export class Networks {
   readonly #groups = new Map<ObjectKey, CidrGroup>();
   /** Lists that select groups. */
   readonly #selecting = new Set<PeerList>();
-  /** Those that were worked out. */
-  readonly #ranges = new Map<PeerList, FamilyRanges>();
+  /** Computed so far. */
+  readonly #networks = new Map<PeerList, ListRanges['networks']>();
 
   /** @returns the lists that the group was in, or is now. */
   upsert(group: CidrGroup): readonly PeerList[] {
@@ -40,16 +45,17 @@ export class Networks {
     for (const list of dropped) {
       if (list.kind !== 'peers') continue;
       this.#selecting.delete(list);
-      this.#ranges.delete(list);
+      this.#networks.delete(list);
     }
   }
 
-  of(list: PeerList): FamilyRanges {
-    if (!list.sets.includes('networks')) return NO_RANGES;
-    return getOrCreate(this.#ranges, list, () => this.#join(list));
+  rangesOf(list: List): ListRanges {
+    if (list.kind === 'ports') return { networks: NO_NETWORKS, ports: list.ranges };
+    if (!list.sets.includes('networks')) return { networks: NO_NETWORKS, ports: [] };
+    return { networks: getOrCreate(this.#networks, list, () => this.#join(list)), ports: [] };
   }
 
-  #join({ networks, groups }: PeerList): FamilyRanges {
+  #join({ networks, groups }: PeerList): ListRanges['networks'] {
     const ranges: Record<IpFamily, Range[]> = { IPv4: [], IPv6: [] };
     for (const { cidr, except } of networks) {
       ranges[familyOf(cidr)].push(...cutOut(cidrRange(cidr), except.map(cidrRange)));
@@ -68,7 +74,7 @@ export class Networks {
         groups.some((group) => group !== undefined && matches(selector, group.labels)),
       ),
     );
-    for (const list of lists) this.#ranges.delete(list);
+    for (const list of lists) this.#networks.delete(list);
     return lists;
   }
 }

@@ -1,46 +1,37 @@
+/** Nodes, and the lists that their addresses are in. */
 import { getOrCreate } from '../../api/collections.ts';
 import type { Node, ObjectKey } from '../../api/objects.ts';
 import type { Labels } from '../../api/policy-objects.ts';
 import type { ListChanges, PeerList } from './lists.ts';
 import { matches } from './selectors.ts';
-import type { ListNumber } from './shape.ts';
+import type { ListNumber } from './terms.ts';
 
-interface NodeState {
-  readonly labels: Labels;
-  readonly addresses: readonly string[];
-  lists: readonly ListNumber[];
-}
-
-/** Nodes, and the lists that their addresses are in. */
 export class Nodes {
-  readonly #nodes = new Map<ObjectKey, NodeState>();
-  readonly #byAddress = new Map<string, Set<NodeState>>();
-  /** Lists that select nodes. */
+  readonly #nodes = new Map<ObjectKey, Node>();
+  readonly #byAddress = new Map<string, Set<Node>>();
   readonly #lists = new Set<PeerList>();
 
   /** @returns the addresses that it concerns. */
-  upsert({ key, addresses, labels }: Node): readonly string[] {
-    const before = this.remove(key);
-    const lists = [...this.#lists].filter((list) => selectsNode(list, labels));
-    const state = { labels, addresses, lists: lists.map(({ number }) => number) };
-    this.#nodes.set(key, state);
-    for (const address of addresses) {
-      getOrCreate(this.#byAddress, address, () => new Set()).add(state);
+  upsert(node: Node): readonly string[] {
+    const before = this.remove(node.key);
+    this.#nodes.set(node.key, node);
+    for (const address of node.addresses) {
+      getOrCreate(this.#byAddress, address, () => new Set()).add(node);
     }
-    return [...before, ...addresses];
+    return [...before, ...node.addresses];
   }
 
   /** @returns as `upsert`. */
   remove(key: ObjectKey): readonly string[] {
-    const state = this.#nodes.get(key);
-    if (state === undefined) return [];
+    const node = this.#nodes.get(key);
+    if (node === undefined) return [];
     this.#nodes.delete(key);
-    for (const address of state.addresses) {
-      const states = this.#byAddress.get(address);
-      states?.delete(state);
-      if (states?.size === 0) this.#byAddress.delete(address);
+    for (const address of node.addresses) {
+      const nodes = this.#byAddress.get(address);
+      nodes?.delete(node);
+      if (nodes?.size === 0) this.#byAddress.delete(address);
     }
-    return state.addresses;
+    return node.addresses;
   }
 
   /** Whether an address is one of this node. */
@@ -50,32 +41,26 @@ export class Nodes {
 
   /** The lists that select a node that has the address. */
   listsOf(address: string): readonly ListNumber[] {
-    const [state, ...others] = this.#byAddress.get(address) ?? [];
-    if (state === undefined) return [];
-    if (others.length === 0) return state.lists;
-    return [...new Set([state, ...others].flatMap(({ lists }) => lists))];
+    const nodes = this.#byAddress.get(address);
+    if (nodes === undefined) return [];
+    return [...this.#lists]
+      .filter((list) => [...nodes].some(({ labels }) => selectsNode(list, labels)))
+      .map(({ number }) => number);
   }
 
   /** @returns as `upsert`. */
   change({ fresh, dropped }: ListChanges): readonly string[] {
-    const touched: string[] = [];
-    const selecting = fresh.filter((list) => list.kind === 'peers' && list.nodes.length > 0);
-    const gone = new Set(dropped.map(({ number }) => number));
-    let isConcerned = selecting.length > 0;
-    for (const list of selecting) this.#lists.add(list as PeerList);
-    for (const list of dropped) {
-      if (list.kind === 'peers' && this.#lists.delete(list)) isConcerned = true;
+    const changed = [...fresh, ...dropped].filter(
+      (list): list is PeerList => list.kind === 'peers' && list.nodes.length > 0,
+    );
+    for (const list of changed) {
+      if (list.isLive) this.#lists.add(list);
+      else this.#lists.delete(list);
     }
-    for (const state of isConcerned ? this.#nodes.values() : []) {
-      const lists = state.lists.filter((list) => !gone.has(list));
-      for (const list of selecting as PeerList[]) {
-        if (selectsNode(list, state.labels)) lists.push(list.number);
-      }
-      if (lists.join() === state.lists.join()) continue;
-      state.lists = lists;
-      touched.push(...state.addresses);
-    }
-    return touched;
+    if (changed.length === 0) return [];
+    return [...this.#nodes.values()]
+      .filter(({ labels }) => changed.some((list) => selectsNode(list, labels)))
+      .flatMap(({ addresses }) => addresses);
   }
 }
 

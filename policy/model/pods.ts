@@ -1,26 +1,23 @@
+/** All pods and namespaces of the cluster, in classes of pods that no policy can tell apart. */
 import { getOrCreate } from '../../api/collections.ts';
 import type { ObjectKey } from '../../api/objects.ts';
 import type { Labels, NamedPort, Namespace, Pod } from '../../api/policy-objects.ts';
 import { NAME_LABEL } from '../../api/read-namespace.ts';
-import type { Facts } from './facts.ts';
-import { AddressHolders } from './holders.ts';
-import type { Membership } from './memberships.ts';
-import type { Profile } from './profiles.ts';
-import type { Direction } from './shape.ts';
+import { AddressOwners } from './address-owners.ts';
 
 export interface NamespaceState {
   readonly name: string;
   labels: Labels;
   /** A Namespace object says so. */
   known: boolean;
-  readonly shapes: Map<string, Shape>;
+  readonly classes: Map<string, PodClass>;
 }
 
 /**
- * Pods that no policy can tell apart: of one namespace, with the same labels and named ports. What
- * follows for one of them is worked out once, and kept here by those who did.
+ * An equivalence class of pods: of one namespace, with the same labels and named ports. What follows for
+ * one of them is worked out once for all.
  */
-export interface Shape {
+export interface PodClass {
   readonly key: string;
   readonly namespace: NamespaceState;
   readonly labels: Labels;
@@ -28,33 +25,26 @@ export interface Shape {
   readonly pods: Set<PodState>;
   /** How many of them are of this node. */
   locals: number;
-  /** The lists that they are in; undefined: to be worked out. */
-  membership: Membership | undefined;
-  /** What applies to those of this node. */
-  readonly profiles: Record<Direction, Profile | undefined>;
-  /** What follows from all this for an address, by whether the pod is of this node. */
-  facts: { local: Facts | undefined; remote: Facts | undefined };
 }
 
 export interface PodState {
   readonly pod: Pod;
   /** undefined for a pod that no policy is about: it is on the host's network, or has finished. */
-  readonly shape: Shape | undefined;
+  readonly class: PodClass | undefined;
 }
 
 /** What a change concerns. */
 export interface Touched {
   readonly addresses: readonly string[];
   /** These have their first pod of this node, or have lost the last. */
-  readonly shapes: readonly Shape[];
+  readonly classes: readonly PodClass[];
 }
 
-/** All pods and namespaces of the cluster. */
 export class Pods {
   readonly #nodeName: string;
   readonly #pods = new Map<ObjectKey, PodState>();
   readonly #namespaces = new Map<string, NamespaceState>();
-  readonly #holders = new AddressHolders<PodState>();
+  readonly #owners = new AddressOwners<PodState>();
 
   constructor(nodeName: string) {
     this.#nodeName = nodeName;
@@ -65,8 +55,8 @@ export class Pods {
   }
 
   /** The pod that has an address. */
-  holder(address: string): PodState | undefined {
-    return this.#holders.holder(address);
+  owner(address: string): PodState | undefined {
+    return this.#owners.owner(address);
   }
 
   namespaces(): Iterable<NamespaceState> {
@@ -80,26 +70,26 @@ export class Pods {
   upsert(pod: Pod): Touched {
     const before = this.#pods.get(pod.key);
     const isSubject = !pod.hostNetwork && !pod.finished;
-    const now = { pod, shape: isSubject ? this.#shapeOf(pod) : undefined };
+    const now = { pod, class: isSubject ? this.#classOf(pod) : undefined };
     this.#pods.set(pod.key, now);
-    // The new one first: a shape that loses its last pod is forgotten, with what was worked out.
-    const shapes = [...this.#enter(now), ...this.#leave(before)];
-    return { addresses: [...pod.addresses, ...(before?.pod.addresses ?? [])], shapes };
+    // The new one first: a class that loses its last pod is forgotten, with what was worked out.
+    const classes = [...this.#enter(now), ...this.#leave(before)];
+    return { addresses: [...pod.addresses, ...(before?.pod.addresses ?? [])], classes };
   }
 
   remove(key: ObjectKey): Touched {
     const before = this.#pods.get(key);
     this.#pods.delete(key);
-    return { addresses: before?.pod.addresses ?? [], shapes: this.#leave(before) };
+    return { addresses: before?.pod.addresses ?? [], classes: this.#leave(before) };
   }
 
-  /** @returns the shapes in the namespace, if it has other labels than before. */
-  upsertNamespace({ name, labels }: Namespace): Iterable<Shape> {
+  /** @returns the classes in the namespace, if it has other labels than before. */
+  upsertNamespace({ name, labels }: Namespace): Iterable<PodClass> {
     return this.#relabel(this.#namespaceOf(name), labels, true);
   }
 
   /** @returns as `upsertNamespace`. */
-  removeNamespace(name: string): Iterable<Shape> {
+  removeNamespace(name: string): Iterable<PodClass> {
     const namespace = this.#namespaces.get(name);
     if (namespace === undefined) return [];
     const touched = this.#relabel(namespace, {}, false);
@@ -107,50 +97,47 @@ export class Pods {
     return touched;
   }
 
-  #relabel(namespace: NamespaceState, labels: Labels, known: boolean): Iterable<Shape> {
+  #relabel(namespace: NamespaceState, labels: Labels, known: boolean): Iterable<PodClass> {
     const before = textOf(namespace.labels);
     namespace.labels = { ...labels, [NAME_LABEL]: namespace.name };
     namespace.known = known;
-    return textOf(namespace.labels) === before ? [] : namespace.shapes.values();
+    return textOf(namespace.labels) === before ? [] : namespace.classes.values();
   }
 
-  #enter(state: PodState): Shape[] {
-    const { pod, shape } = state;
-    if (shape === undefined) return [];
-    for (const address of pod.addresses) this.#holders.claim(address, state);
-    shape.pods.add(state);
+  #enter(state: PodState): PodClass[] {
+    const { pod, class: own } = state;
+    if (own === undefined) return [];
+    for (const address of pod.addresses) this.#owners.claim(address, state);
+    own.pods.add(state);
     if (!this.isLocal(pod)) return [];
-    shape.locals += 1;
-    return shape.locals === 1 ? [shape] : [];
+    own.locals += 1;
+    return own.locals === 1 ? [own] : [];
   }
 
-  #leave(state: PodState | undefined): Shape[] {
-    if (state?.shape === undefined) return [];
-    const { pod, shape } = state;
-    for (const address of pod.addresses) this.#holders.release(address, state);
-    shape.pods.delete(state);
-    if (shape.pods.size === 0) {
-      shape.namespace.shapes.delete(shape.key);
-      this.#forget(shape.namespace);
+  #leave(state: PodState | undefined): PodClass[] {
+    if (state?.class === undefined) return [];
+    const { pod, class: own } = state;
+    for (const address of pod.addresses) this.#owners.release(address, state);
+    own.pods.delete(state);
+    if (own.pods.size === 0) {
+      own.namespace.classes.delete(own.key);
+      this.#forget(own.namespace);
     }
     if (!this.isLocal(pod)) return [];
-    shape.locals -= 1;
-    return shape.locals === 0 ? [shape] : [];
+    own.locals -= 1;
+    return own.locals === 0 ? [own] : [];
   }
 
-  #shapeOf({ namespace: name, labels, namedPorts }: Pod): Shape {
+  #classOf({ namespace: name, labels, namedPorts }: Pod): PodClass {
     const namespace = this.#namespaceOf(name);
     const key = `${textOf(labels)}${JSON.stringify(namedPorts)}`;
-    return getOrCreate(namespace.shapes, key, () => ({
+    return getOrCreate(namespace.classes, key, () => ({
       key,
       namespace,
       labels,
       namedPorts,
       pods: new Set(),
       locals: 0,
-      membership: undefined,
-      profiles: { ingress: undefined, egress: undefined },
-      facts: { local: undefined, remote: undefined },
     }));
   }
 
@@ -159,12 +146,12 @@ export class Pods {
       name,
       labels: { [NAME_LABEL]: name },
       known: false,
-      shapes: new Map(),
+      classes: new Map(),
     }));
   }
 
   #forget(namespace: NamespaceState): void {
-    if (!namespace.known && namespace.shapes.size === 0) this.#namespaces.delete(namespace.name);
+    if (!namespace.known && namespace.classes.size === 0) this.#namespaces.delete(namespace.name);
   }
 }
 

@@ -1,3 +1,4 @@
+/** Label selectors (metav1.LabelSelector), and what they select. */
 import type { Labels, PodSelection, Requirement, Selector } from '../../api/policy-objects.ts';
 
 /** A namespace as selectors see it. */

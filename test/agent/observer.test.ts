@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict';
-import { AgentEvents } from '../../agent/events.ts';
 import { service } from '../fixtures.ts';
 import { fakeAgent, type LogLine } from '../metrics/agent.ts';
 
@@ -89,46 +88,6 @@ describe('the log', () => {
         'somebody changed our rules (chain KUBE-PROXY-CANARY of table nat); writing them again',
         'IPv4',
       ],
-    ]);
-  });
-});
-
-describe('Events on Services', () => {
-  it('say what the log says, with the field, and name the node where it is one node alone', () => {
-    const told: unknown[] = [];
-    const events = {
-      normal: assert.fail,
-      warning: (regarding: object, reason: string, note: string) =>
-        told.push(['this node', regarding, reason, note]),
-      sharedWarning: (regarding: object, reason: string, note: string) =>
-        told.push(['all nodes', regarding, reason, note]),
-    };
-    const refusal = {
-      serviceKey: 'a/b',
-      reason: 'Overlap',
-      field: 'spec.x',
-      message: 'no',
-    } as const;
-    const table = { service: (key: string) => service({ key, uid: `uid of ${key}` }) };
-    new AgentEvents(events, 'node-a', table).refusals({
-      raised: [refusal, { ...refusal, reason: 'NodeAddress' }],
-      warnings: [
-        { serviceKey: 'c/d', message: 'spec.y: beware' },
-        { serviceKey: 'c/d', isOfThisNode: true, message: 'spec.z: beware' },
-      ],
-    });
-    const ref = (namespace: string, name: string) => ({
-      apiVersion: 'v1',
-      kind: 'Service',
-      namespace,
-      name,
-      uid: `uid of ${namespace}/${name}`,
-    });
-    assert.deepEqual(told, [
-      ['all nodes', ref('a', 'b'), 'RefusedOverlap', 'spec.x: no'],
-      ['this node', ref('a', 'b'), 'RefusedNodeAddress', 'on node node-a: spec.x: no'],
-      ['all nodes', ref('c', 'd'), 'ServedWithWarning', 'spec.y: beware'],
-      ['this node', ref('c', 'd'), 'ServedWithWarning', 'on node node-a: spec.z: beware'],
     ]);
   });
 });

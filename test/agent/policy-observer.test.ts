@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
 import { Registry } from 'prom-client';
-import { PolicyFaults } from '../../agent/policy-faults.ts';
+import { countPolicies } from '../../agent/policy-metrics.ts';
 import {
   createPolicyObserver,
   tellOfFaults,
   tellOfUnreadable,
 } from '../../agent/policy-observer.ts';
 import { InvalidObject } from '../../api/errors.ts';
-import type { PolicyFault } from '../../api/policy-objects.ts';
+import type { Policy, PolicyFault } from '../../api/policy-objects.ts';
 import { readObject } from '../../api/read-object.ts';
 import type { Events } from '../../events/recorder.ts';
 import { definer } from '../../metrics/define.ts';
@@ -69,10 +69,14 @@ function world() {
     events: recorder,
     nodeName: 'node-a',
   });
-  const faults = new PolicyFaults(tellOfFaults(logger, recorder));
+  const told = new Map<string, Policy>();
+  const upsert = (now: Policy) => {
+    tellOfFaults({ log: logger, events: recorder }, told.get(now.key), now);
+    told.set(now.key, now);
+  };
   const scrape = async () => new Scrape(await registry.metrics());
   const said = (level: string) => log.filter(([of]) => of === level).map(([, message]) => message);
-  return { observer, faults, events, recorder, regarding, scrape, said, log };
+  return { observer, told, upsert, events, recorder, regarding, scrape, said, log };
 }
 
 /** As it is read, but with these faults. */
@@ -184,25 +188,25 @@ describe('what an agent says of network policy', () => {
   });
 
   it('which policies fail closed, where and why, once until that changes', () => {
-    const { faults, events, said, log } = world();
-    faults.upsert(policy('a', PORT));
-    faults.upsert(policy('a', PORT));
-    faults.upsert(policy('a', PORT, PEER));
-    faults.upsert(policy('b'));
+    const { told, upsert, events, said, log } = world();
+    upsert(policy('a', PORT));
+    upsert(policy('a', PORT));
+    upsert(policy('a', PORT, PEER));
+    upsert(policy('b'));
     assert.deepEqual(events, [
       ['NetworkPolicy a', 'FailsClosed', 'spec.ingress[0].ports[0]: is no port'],
       ['NetworkPolicy a', 'FailsClosed', 'spec.egress[0].to[0]: is no peer'],
     ]);
     assert.equal(said('warn').length, 2);
     assert.deepEqual(log[0]?.[2], { policy: 'NetworkPolicy default/a', ...PORT });
-    faults.upsert(policy('a', PEER));
+    upsert(policy('a', PEER));
     assert.equal(said('info').length, 1);
-    assert.deepEqual(faults.counts(), [
+    assert.deepEqual(countPolicies(told.values()), [
       { kind: 'NetworkPolicy', state: 'sound', count: 1 },
       { kind: 'NetworkPolicy', state: 'faulty', count: 1 },
     ]);
-    faults.remove('NetworkPolicy', 'default/a');
-    faults.upsert(policy('a', PEER));
+    told.delete('default/a');
+    upsert(policy('a', PEER));
     assert.equal(events.length, 3, 'one that is deleted and comes again is told again');
   });
 });

@@ -3,7 +3,7 @@
  * matches and targets that our rules use and throws at any other, so that a new one is not passed
  * over.
  */
-import { network, type Packet } from './fate.ts';
+import { network, type Packet } from '../traffic/fate.ts';
 
 export type Chains = ReadonlyMap<string, readonly Rule[]>;
 

@@ -5,7 +5,7 @@ import { iptablesRuleset } from '../../iptables/backend.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { TABLES } from '../../iptables/ruleset.ts';
 import type { Route } from '../../services/route.ts';
-import { type Cluster, expectedFates, type Packet } from './fate.ts';
+import { type Cluster, expectedFates, type Packet } from '../traffic/fate.ts';
 import { change } from './generated.ts';
 import { options } from './options.ts';
 import { SimulatedTable } from './restore-simulator.ts';

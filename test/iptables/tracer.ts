@@ -3,8 +3,8 @@
  * go, as the kernel would: nat PREROUTING or OUTPUT, the chains of filter, nat POSTROUTING.
  */
 import type { Table } from '../../iptables/chains.ts';
+import { fateText, type Packet } from '../traffic/fate.ts';
 import { type Chains, newState, parseChains, type State, walk } from './chain-walk.ts';
-import { fateText, type Packet } from './fate.ts';
 
 /** One way a packet may go, and what the kernel remembers of it for affinity. */
 export interface Journey {

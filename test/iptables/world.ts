@@ -6,7 +6,7 @@ import type { BaseOptions } from '../../iptables/base-rules.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
-import type { Cluster, Packet } from './fate.ts';
+import type { Cluster, Packet } from '../traffic/fate.ts';
 import type { Change } from './generated.ts';
 import { options } from './options.ts';
 

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { constants } from 'node:os';
-import { mock } from 'node:test';
 import { type IpvsOptions, ipvsBackend } from '../../ipvs/backend.ts';
 import { IpvsRefusedError } from '../../ipvs/kernel.ts';
 import { EINVAL } from '../../netlink/core/error.ts';
 import type { IpvsChange } from '../../netlink/ipvs/ipvs.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
 import { FakeKernel } from './fake-kernel.ts';
 import { ruleOptions } from './kernel.ts';
 
@@ -28,6 +28,8 @@ const wide = (pods: readonly string[] = [POD]): Route => route({ match: { kind: 
 const other = route({ id: 'other', clusterIP: '10.96.0.11' }, ['10.244.0.3']);
 const { id } = wide();
 
+let timers = new FakeTimers();
+
 /** An agent that has just started; it is to serve these. */
 async function agent(
   fake: FakeKernel,
@@ -35,7 +37,7 @@ async function agent(
   fields: Partial<IpvsOptions> = {},
 ) {
   const warnings: string[] = [];
-  const backend = await ipvsBackend(fake.open(), fake.rules.iptables, {
+  const options: IpvsOptions = {
     ...ruleOptions({ markRange: MARK_RANGE, ...fields }),
     nodePortSelection: ['all'],
     scheduler: 'rr',
@@ -43,7 +45,8 @@ async function agent(
     excludeCidrs: [],
     onWarning: (message) => warnings.push(message),
     ...fields,
-  });
+  };
+  const backend = await ipvsBackend(fake.open(), fake.rules.iptables, options, timers);
   backend.update(routes, []);
   return { backend, warnings };
 }
@@ -57,8 +60,9 @@ async function serving(fake: FakeKernel, routes: readonly Route[]) {
 }
 
 describe('the IPVS backend', () => {
-  beforeEach(() => mock.timers.enable({ apis: ['setInterval', 'setTimeout'] }));
-  afterEach(() => mock.timers.reset());
+  beforeEach(() => {
+    timers = new FakeTimers();
+  });
 
   it('has a packet find what it needs last before it finds the VIP', async () => {
     const fake = new FakeKernel();
@@ -177,11 +181,11 @@ describe('the IPVS backend', () => {
 
       // Neither a comparison nor the time that handshakes take is a reason to end it.
       await backend.apply(true);
-      mock.timers.tick(1000);
+      timers.advance(1000);
       assert.equal(await backend.loss(), undefined);
       assert.deepEqual(fake.take(), []);
       fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 0 });
-      mock.timers.tick(60_000);
+      timers.advance(60_000);
       await backend.loss();
       assert.deepEqual(fake.take(), [
         `delete-destination FWM ${MARK} > ${POD}:0`,
@@ -223,7 +227,7 @@ describe('the IPVS backend', () => {
       assert.equal(await backend.loss(), undefined);
       assert.equal(backend.numbers?.().lingeringVips, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
-      mock.timers.tick(60_000);
+      timers.advance(60_000);
       await backend.loss();
       assert.deepEqual(bound(fake), GONE);
       assert.deepEqual([...fake.services.keys()], []);
@@ -245,12 +249,12 @@ describe('the IPVS backend', () => {
         fake.set(service, `${POD}:0`, { activeConnections: 0 });
         fake.refusals.set(line, ENOMEM);
         for (let minute = 0; minute < 2; minute++) {
-          mock.timers.tick(60_000);
+          timers.advance(60_000);
           await backend.loss();
           assert.ok(fake.take().includes(line), `minute ${minute}`);
         }
         fake.refusals.clear();
-        mock.timers.tick(60_000);
+        timers.advance(60_000);
         await backend.loss();
         assert.deepEqual(bound(fake), GONE);
         assert.deepEqual([...fake.services.keys()], []);
@@ -261,7 +265,7 @@ describe('the IPVS backend', () => {
       const fake = new FakeKernel();
       const backend = await refusing(fake);
       fake.services.clear();
-      mock.timers.tick(60_000);
+      timers.advance(60_000);
       await backend.loss();
       assert.deepEqual(bound(fake), GONE);
     });
@@ -271,13 +275,13 @@ describe('the IPVS backend', () => {
       const backend = await refusing(fake);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
       fake.refusals.set(`remove address ${VIP}`, ENOMEM);
-      mock.timers.tick(60_000);
+      timers.advance(60_000);
       await backend.loss();
       fake.refusals.clear();
       backend.setRefused?.(accept);
       backend.update([wide()], []);
       await backend.apply(false);
-      mock.timers.tick(60_000);
+      timers.advance(60_000);
       await backend.loss();
       assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
     });
@@ -306,7 +310,7 @@ describe('the IPVS backend', () => {
       await backend.apply(false);
       assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
       assert.ok(!fake.take().some((line) => / address /.test(line)));
-      mock.timers.tick(60_000);
+      timers.advance(60_000);
       await backend.loss();
       assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
     });
@@ -347,7 +351,7 @@ describe('the IPVS backend', () => {
       await backend.apply(true);
       assert.equal(warnings.length, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
-      mock.timers.tick(60_000);
+      timers.advance(60_000);
       await backend.loss();
       assert.deepEqual([...fake.addresses], ['10.96.0.11']);
     });
@@ -362,18 +366,32 @@ describe('the IPVS backend', () => {
       // Handed over, and not applied yet, when what drains is looked at; or in a sync that fails.
       backend.setRefused?.(refuse);
       backend.update([], [id]);
-      mock.timers.tick(60_000);
+      timers.advance(60_000);
       await backend.loss();
       assert.deepEqual([...fake.addresses], [VIP]);
       fake.refusals.set(`delete KUBE-ALL-PORTS ${VIP} ${MARK}`, ENOMEM);
       await assert.rejects(backend.apply(false));
-      mock.timers.tick(60_000);
+      timers.advance(60_000);
       await backend.loss();
       assert.deepEqual([...fake.addresses], [VIP]);
       fake.refusals.clear();
       await backend.apply(true);
       assert.deepEqual(bound(fake), LINGERS);
     });
+  });
+
+  it('looks at nothing once it is closed', async () => {
+    const fake = new FakeKernel();
+    const backend = await serving(fake, [wide()]);
+    fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 0, inactiveConnections: 1 });
+    backend.update([], [id]);
+    await backend.apply(false);
+    fake.take();
+    assert.ok(timers.pending > 1);
+    await backend.close();
+    assert.equal(timers.pending, 0);
+    timers.advance(60_000);
+    assert.deepEqual(fake.take(), []);
   });
 
   it('looks again at what drains when handshakes are over', async () => {
@@ -383,10 +401,10 @@ describe('the IPVS backend', () => {
     backend.update([wide(['10.244.0.2'])], []);
     await backend.apply(false);
     assert.deepEqual(fake.take().slice(0, 1), [`edit-destination FWM ${MARK} > ${POD}:0 weight 0`]);
-    mock.timers.tick(1000);
+    timers.advance(1000);
     await backend.loss();
     assert.deepEqual(fake.take(), []);
-    mock.timers.tick(1000);
+    timers.advance(1000);
     await backend.loss();
     assert.deepEqual(fake.take(), [`delete-destination FWM ${MARK} > ${POD}:0`]);
   });
@@ -398,15 +416,15 @@ describe('the IPVS backend', () => {
     for (const pod of pods) fake.set(`FWM ${MARK}`, `${pod}:0`, { inactiveConnections: 1 });
     backend.update([wide(pods.slice(1))], []);
     await backend.apply(false);
-    mock.timers.tick(990);
+    timers.advance(990);
     backend.update([wide(pods.slice(2))], []);
     await backend.apply(false);
-    mock.timers.tick(10);
+    timers.advance(10);
     await backend.loss();
     const left = () => [...(fake.services.get(`FWM ${MARK}`)?.destinations.keys() ?? [])].length;
     assert.equal(left(), 3);
     for (const now of [1, 1]) {
-      mock.timers.tick(1000);
+      timers.advance(1000);
       await backend.loss();
       assert.equal(left(), now);
     }
@@ -421,7 +439,7 @@ describe('the IPVS backend', () => {
     await assert.rejects(backend.apply(false), IpvsRefusedError);
     fake.refusals.clear();
     await backend.apply(true);
-    mock.timers.tick(1000);
+    timers.advance(1000);
     await backend.loss();
     assert.equal(fake.services.get(`FWM ${MARK}`)?.destinations.get(`${POD}:0`)?.weight, 0);
   });

@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES } from '../../api/objects.ts';
-import { compileRoute, markOwners } from '../../ipvs/compile.ts';
+import { compilePlan, markOwners } from '../../ipvs/compile.ts';
 import { destinationText, entryText, type Item, serviceText } from '../../ipvs/items.ts';
 import type { Route } from '../../services/route.ts';
+import { allowsOwnVips, trafficPlan } from '../../traffic/plan.ts';
 import { route } from '../fixtures.ts';
 import { change } from '../iptables/generated.ts';
 import { clusterAfter } from '../iptables/world.ts';
@@ -27,7 +28,8 @@ function compile(from: Route, fields: Parameters<typeof compileOptions>[0] = {})
     },
     ...fields,
   });
-  return compileRoute(from, options).map(itemText);
+  const plan = trafficPlan(from, allowsOwnVips(from, options.nodeAddresses));
+  return compilePlan(plan, options).map(itemText);
 }
 
 /** One line an item; what it does not have is not there. */
@@ -286,9 +288,10 @@ describe('Routes in the IPVS mode', () => {
               asked.add(owner);
               return options.markOf(owner);
             };
-            const items = compileRoute(each, { ...options, markOf });
-            assert.deepEqual(compileRoute(structuredClone(each), options), items);
-            assert.deepEqual([...asked].sort(), markOwners(each).sort());
+            const planned = (of: Route) => trafficPlan(of, allowsOwnVips(of, nodeAddresses));
+            const items = compilePlan(planned(each), { ...options, markOf });
+            assert.deepEqual(compilePlan(planned(structuredClone(each)), options), items);
+            assert.deepEqual([...asked].sort(), markOwners(planned(each)).sort());
             noStrangers(items);
           }
         }),

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES } from '../../api/objects.ts';
 import { isOwnChain } from '../../iptables/chains.ts';
-import type { LocalDetector } from '../../iptables/compile.ts';
 import type { RuleOptions } from '../../ipvs/rules.ts';
 import { kernelName, SET_NAMES, setSpec } from '../../ipvs/sets.ts';
+import type { LocalDetector } from '../../traffic/options.ts';
 import { parseChains } from '../iptables/chain-walk.ts';
 import { ruleOptions, rulesOf } from './kernel.ts';
 

@@ -5,7 +5,7 @@ import type { EntryItem } from '../../ipvs/items.ts';
 import { kernelName, SET_NAMES, setSpec } from '../../ipvs/sets.ts';
 import type { SetEntry, SetType } from '../../netlink/ipset/ipset.ts';
 import type { Sets, State } from '../iptables/chain-walk.ts';
-import { network } from '../iptables/fate.ts';
+import { network } from '../traffic/fate.ts';
 
 interface SimulatedSet {
   readonly type: SetType;

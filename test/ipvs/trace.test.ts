@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES } from '../../api/objects.ts';
-import { compileRoute } from '../../ipvs/compile.ts';
+import { compilePlan } from '../../ipvs/compile.ts';
 import { itemKey } from '../../ipvs/items.ts';
 import type { Route } from '../../services/route.ts';
-import { type Cluster, expectedFates, type Packet } from '../iptables/fate.ts';
+import { trafficPlan } from '../../traffic/plan.ts';
 import { change } from '../iptables/generated.ts';
 import {
   clientPacket,
@@ -14,6 +14,7 @@ import {
   VIP,
   wideRoute,
 } from '../iptables/world.ts';
+import { type Cluster, expectedFates, type Packet } from '../traffic/fate.ts';
 import { compileOptions, itemsOf, kernelWith } from './kernel.ts';
 import { journeys, type Kernel } from './tracer.ts';
 
@@ -224,7 +225,9 @@ describe('one packet through the IPVS mode', () => {
     const base = compileOptions({ nodeAddresses: [NODE] });
     const markOf = (owner: string) =>
       owner.startsWith('default/ranges') ? undefined : base.markOf(owner);
-    const items = [ranges(), all()].flatMap((each) => compileRoute(each, { ...base, markOf }));
+    const items = [ranges(), all()].flatMap((each) =>
+      compilePlan(trafficPlan(each, false), { ...base, markOf }),
+    );
     const unique = [...new Map(items.map((item) => [itemKey(item), item])).values()];
     const ways = journeys(kernelWith(unique, [NODE], {}), clientPacket());
     assert.deepEqual(

@@ -8,8 +8,8 @@ import type { Table } from '../../iptables/chains.ts';
 import { destinationText, type Item, serviceText } from '../../ipvs/items.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
 import { type Chains, newState, type Sets, type State, walk } from '../iptables/chain-walk.ts';
-import { fateText, type Packet } from '../iptables/fate.ts';
 import type { Journey } from '../iptables/tracer.ts';
+import { fateText, type Packet } from '../traffic/fate.ts';
 
 interface Service {
   readonly key: IpvsServiceKey;

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
+import type { LocalhostNodePort } from '../../localhost/endpoint-picker.ts';
 import { NodePortProxy } from '../../localhost/node-port-proxy.ts';
-import type { LocalhostNodePort } from '../../services/localhost-node-port.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 

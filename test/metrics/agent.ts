@@ -48,6 +48,8 @@ export class FakeBackend implements Backend {
   async localhostRejections(): Promise<ReadonlyMap<Protocol, number>> {
     return new Map(this.rejections);
   }
+
+  async close(): Promise<void> {}
 }
 
 export interface LogLine {

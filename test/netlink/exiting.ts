@@ -4,7 +4,7 @@ import { dumpConntrack } from '../../netlink/conntrack/conntrack.ts';
 import { watchAddresses } from '../../netlink/route/address-watch.ts';
 
 const way = isMainThread ? process.argv[2] : workerData;
-const watch = await watchAddresses(() => undefined);
+const watch = await watchAddresses(() => undefined, { onError: console.error });
 
 switch (way) {
   case 'close':

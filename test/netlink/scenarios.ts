@@ -1,6 +1,8 @@
 /** What is done with single sockets inside a namespace of a test. */
+
 import { execFileSync } from 'node:child_process';
-import { type Attribute, encodeAttributes } from '../../netlink/core/attribute.ts';
+import { MessageType } from 'netlink/dist/rt/structs.js';
+import { encodeAttributes } from '../../netlink/core/attribute.ts';
 import {
   NETLINK_NETFILTER,
   NETLINK_ROUTE,
@@ -8,7 +10,7 @@ import {
 } from '../../netlink/core/descriptor.ts';
 import type { Message, Request } from '../../netlink/core/message.ts';
 import { NetlinkSocket } from '../../netlink/core/socket.ts';
-import { IFLA_IFNAME, linkPayload, RTM_GETLINK, readLink } from '../../netlink/route/rtnetlink.ts';
+import { linkRequest, readLink } from '../../netlink/route/rtnetlink.ts';
 
 const RTM_NEWLINK = 16;
 const RTM_GETADDR = 22;
@@ -44,10 +46,6 @@ function unknownLink(): Request {
   };
 }
 
-function linkName(name: string): Attribute {
-  return { type: IFLA_IFNAME, value: Buffer.from(`${name}\0`) };
-}
-
 function code(error: unknown): unknown {
   return error instanceof Error && 'code' in error ? error.code : error;
 }
@@ -78,9 +76,9 @@ export const scenarios = {
   /** Asks for a link, of which nothing is kept, then for its name. */
   get: async () =>
     withSocket(NETLINK_ROUTE, {}, async (socket) => {
-      const request: Request = { type: RTM_GETLINK, payload: linkPayload([linkName('lo')]) };
+      const request = linkRequest(MessageType.GETLINK, { ifname: 'lo' });
       const failure = await socket.get(request, () => undefined).catch(String);
-      const missing: Request = { type: RTM_GETLINK, payload: linkPayload([linkName('nope')]) };
+      const missing = linkRequest(MessageType.GETLINK, { ifname: 'nope' });
       const refusal = await socket.get(missing, one).catch(code);
       const name = await socket.get(request, (message) => readLink(message)?.[1]);
       return { failure, refusal, name };

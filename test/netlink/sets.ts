@@ -19,8 +19,7 @@ async function withSets<T>(use: (sets: Ipsets) => Promise<T>): Promise<T> {
 export const sets = {
   listSets: async () => withSets((sets) => sets.list()),
   setEntries: async (name: string) => withSets((sets) => sets.entries(name)),
-  createSet: async (spec: SetSpec, mayExist = false) =>
-    withSets((sets) => sets.create(spec, { mayExist })),
+  createSet: async (spec: SetSpec) => withSets((sets) => sets.create(spec)),
   destroySet: async (name: string) => withSets((sets) => sets.destroy(name)),
   swapSets: async (a: string, b: string) => withSets((sets) => sets.swap(a, b)),
 

@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict';
 import { addressBytes } from '../../netlink/core/address.ts';
+import { portKey } from '../../nft/keys.ts';
 import { brokenLoyalties, isBroken, type Loyalty, loyaltiesOf } from '../../nftables/affinity.ts';
-import type { Place, Placed } from '../../nftables/compile.ts';
-import { endpointBytes, portKey } from '../../nftables/keys.ts';
+import type { Place } from '../../nftables/compile.ts';
+import { endpointBytes } from '../../nftables/keys.ts';
+import type { Placed } from '../../nftables/plan.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 

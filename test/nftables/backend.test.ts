@@ -3,14 +3,15 @@ import fc from 'fast-check';
 import { addressBytes } from '../../netlink/core/address.ts';
 import { EEXIST, NetlinkError } from '../../netlink/core/error.ts';
 import { NftRefusedError } from '../../netlink/nftables/tables.ts';
+import { FakeTables } from '../../nft/fake-tables.ts';
+import { portKey } from '../../nft/keys.ts';
 import { NftBackend, RefusedElementError } from '../../nftables/backend.ts';
-import { endpointBytes, portKey } from '../../nftables/keys.ts';
+import { endpointBytes } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Match, Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import type { Change } from '../iptables/generated.ts';
-import { rangeElement } from './elements.ts';
-import { FakeTables } from './fake-tables.ts';
+import { rangeElement, textsIn } from './elements.ts';
 import { change } from './generated.ts';
 import { modeOptions } from './options.ts';
 
@@ -144,7 +145,7 @@ describe('the nftables backend', () => {
       };
       backend.update([route({ affinitySeconds: 60 }, [B])], []);
       await backend.apply(false);
-      assert.deepEqual(fake.texts('service-ports'), [
+      assert.deepEqual(textsIn(fake, 'service-ports'), [
         `${VIP} . tcp . 80 : goto internal-port-1-sticky`,
       ]);
       assert.equal(fake.sets.get('affinity')?.size, 0);
@@ -210,7 +211,7 @@ describe('the nftables backend', () => {
       return true;
     };
     await backend.apply(true);
-    assert.deepEqual(fake.texts('endpoints'), [`${VIP} . tcp . 80 . 0 : ${A} . 8080`]);
+    assert.deepEqual(textsIn(fake, 'endpoints'), [`${VIP} . tcp . 80 . 0 : ${A} . 8080`]);
   });
 
   it('has ranges go with what overlaps with them, in the moment it comes', async () => {
@@ -273,6 +274,9 @@ describe('the nftables backend', () => {
     };
     assert.deepEqual(await rejected(), expected);
     assert.match(warnings.join(), /^cannot read how many .* on localhost: .*EEXIST$/);
+    await backend.close();
+    assert.deepEqual(await rejected(), expected);
+    assert.equal(warnings.length, 1);
     tables.counters = counters;
     const { backend: without } = start(fake);
     await without.apply(true);
@@ -316,7 +320,7 @@ describe('the nftables backend', () => {
       return true;
     });
     assert.ok((await backend.apply(true)).written > 0);
-    assert.deepEqual(fake.texts('service-ports'), [`${VIP} . tcp . 80 : goto internal-port-1`]);
+    assert.deepEqual(textsIn(fake, 'service-ports'), [`${VIP} . tcp . 80 : goto internal-port-1`]);
   });
 
   it('tells once of what others did, until everything was compared', async () => {
@@ -349,10 +353,12 @@ describe('the nftables backend', () => {
       backend.update([route({ id: 'other', clusterIP: '10.96.0.11' }, [B])], [route().id]);
     };
     await backend.apply(true);
-    assert.deepEqual(fake.texts('service-ports'), [`${VIP} . tcp . 80 : goto internal-port-1`]);
+    assert.deepEqual(textsIn(fake, 'service-ports'), [`${VIP} . tcp . 80 : goto internal-port-1`]);
     await backend.apply(false);
-    assert.deepEqual(fake.texts('service-ports'), ['10.96.0.11 . tcp . 80 : goto internal-port-1']);
-    assert.deepEqual(fake.texts('endpoints'), [`10.96.0.11 . tcp . 80 . 0 : ${B} . 8080`]);
+    assert.deepEqual(textsIn(fake, 'service-ports'), [
+      '10.96.0.11 . tcp . 80 : goto internal-port-1',
+    ]);
+    assert.deepEqual(textsIn(fake, 'endpoints'), [`10.96.0.11 . tcp . 80 . 0 : ${B} . 8080`]);
   });
 });
 
@@ -367,7 +373,7 @@ describe('a packet under way', () => {
       ['service-ips', 'endpoint-ips'],
       ['node-ports', 'node-port-endpoints'],
     ] as const) {
-      for (const text of fake.texts(map)) {
+      for (const text of textsIn(fake, map)) {
         const [key = '', target = ''] = text.split(' : ');
         for (const [, count, local] of target.matchAll(/-(\d+)(-local)?(?=-|$)/g)) {
           const first = FIRST[(local ?? '') as keyof typeof FIRST];
@@ -379,7 +385,7 @@ describe('a packet under way', () => {
   }
 
   function indexes(fake: FakeTables, map: string, key: string): Set<number> {
-    const texts = fake.texts(map as 'endpoints').filter((text) => text.startsWith(`${key} . `));
+    const texts = textsIn(fake, map as 'endpoints').filter((text) => text.startsWith(`${key} . `));
     return new Set(texts.map((text) => Number(text.slice(key.length + 3).split(' : ')[0])));
   }
 
@@ -455,11 +461,11 @@ describe('a packet under way', () => {
     };
     const isServed = (fake: FakeTables) => {
       for (const [ways, allowed, pattern] of WAYS) {
-        const way = fake.texts(ways).find((text) => leadsOn(text, pattern));
+        const way = textsIn(fake, ways).find((text) => leadsOn(text, pattern));
         if (way === undefined) continue;
         return (
           !way.includes('goto allowed-') ||
-          fake.texts(allowed).some((text) => leadsOn(text, pattern))
+          textsIn(fake, allowed).some((text) => leadsOn(text, pattern))
         );
       }
       return false;

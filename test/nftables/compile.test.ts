@@ -2,9 +2,10 @@ import assert from 'node:assert/strict';
 import type { Protocol } from '../../api/objects.ts';
 import { ruleText } from '../../nft/rule.ts';
 import { withNeeds } from '../../nftables/chains.ts';
-import { compileRoute, type Place } from '../../nftables/compile.ts';
+import { compilePlan, type Place } from '../../nftables/compile.ts';
 import type { PlanOptions } from '../../nftables/plan.ts';
 import type { Match, Route } from '../../services/route.ts';
+import { trafficPlan } from '../../traffic/plan.ts';
 import { route } from '../fixtures.ts';
 import { textsOf } from './elements.ts';
 import { modeOptions } from './options.ts';
@@ -32,8 +33,11 @@ function compiled(
   of: Route,
   { places = {}, allowsOwnVips = false, options = {} }: Surroundings = {},
 ) {
-  const placed = { route: of, places: new Map(Object.entries(places)), allowsOwnVips };
-  const { elements, chains } = compileRoute(placed, modeOptions({ family: of.family, ...options }));
+  const { elements, chains } = compilePlan(
+    trafficPlan(of, allowsOwnVips),
+    new Map(Object.entries(places)),
+    modeOptions({ family: of.family, ...options }),
+  );
   const named = new Map(
     chains.flatMap(withNeeds).map(({ name, rules }) => [name, rules.map(ruleText)]),
   );

@@ -1,22 +1,10 @@
 import assert from 'node:assert/strict';
 import type { NftVerdict } from '../../netlink/nftables/tables.ts';
-import {
-  dataText,
-  type Element,
-  elementKey,
-  elementOf,
-  keyText,
-  sameData,
-} from '../../nftables/element.ts';
+import { dataText, keyText, sameData } from '../../nft/element.ts';
+import { cidrBounds, hostCidr, portField, portKey } from '../../nft/keys.ts';
+import { type Element, elementKey, elementOf } from '../../nftables/element.ts';
 import { overlapping } from '../../nftables/intervals.ts';
-import {
-  cidrBounds,
-  endpointBytes,
-  hostCidr,
-  numberedEndpoints,
-  portField,
-  portKey,
-} from '../../nftables/keys.ts';
+import { endpointBytes, numberedEndpoints } from '../../nftables/keys.ts';
 import {
   affinityText,
   ipAffinity,

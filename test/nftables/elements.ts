@@ -1,7 +1,8 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
+import type { FakeTables } from '../../nft/fake-tables.ts';
+import { cidrBounds, portKey } from '../../nft/keys.ts';
 import type { Element } from '../../nftables/element.ts';
-import { cidrBounds, portKey } from '../../nftables/keys.ts';
 import type { MapName } from '../../nftables/maps.ts';
 import { tableScript } from '../../nftables/text.ts';
 
@@ -38,4 +39,10 @@ export function textsOf(
     texts[name] = [...(texts[name] ?? []), ...list.split(', ')];
   }
   return texts;
+}
+
+/** What a map of a table holds, as nft writes it. */
+export function textsIn({ sets, family }: FakeTables, map: MapName): readonly string[] {
+  const elements = [...(sets.get(map)?.values() ?? [])].map((element) => ({ map, ...element }));
+  return textsOf(elements, family)[map] ?? [];
 }

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
-import type { LocalDetector } from '../../iptables/compile.ts';
-import { nftFamily } from '../../nftables/maps.ts';
+import { nftFamily } from '../../nft/rule.ts';
 import { declarations } from '../../nftables/skeleton.ts';
 import { tableScript } from '../../nftables/text.ts';
+import type { LocalDetector } from '../../traffic/options.ts';
 import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
 import { allChains, type ModeOptions } from './options.ts';
 

@@ -1,12 +1,13 @@
 /** What is done with the nftables mode inside a namespace of a test. */
+
 import { spawnSync } from 'node:child_process';
 import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftElement } from '../../netlink/nftables/tables.ts';
 import { type NftCommand, nftCommand } from '../../nft/command.ts';
+import { dataText, keyText } from '../../nft/element.ts';
 import { NftBackend } from '../../nftables/backend.ts';
-import { dataText, keyText } from '../../nftables/element.ts';
 import { MAP_NAMES } from '../../nftables/maps.ts';
-import { rulesOf, TABLE } from '../../nftables/skeleton.ts';
+import { fills, TABLE } from '../../nftables/skeleton.ts';
 import type { NodeFacts } from '../../proxier/backend.ts';
 import type { Route } from '../../services/route.ts';
 import { allChains, type ModeOptions, modeOptions } from './options.ts';
@@ -130,15 +131,13 @@ export const nftMode = {
       const picked = all[pick % Math.max(all.length, 1)];
       if (picked === undefined) return;
       const { set, element } = picked;
-      await tables.change([{ action: 'delete', set, elements: [element] }]);
+      await tables.transact([{ action: 'delete', set, elements: [element] }]);
     });
   },
 
   /** Gives the kernel the rules of all kinds of chains, as the agent does. */
   async modeRules(options: ModeOptions, sticky: boolean): Promise<void> {
-    await withTable(options.family, (tables) =>
-      tables.replaceRules(rulesOf(allChains(options, sticky))),
-    );
+    await withTable(options.family, (tables) => tables.transact(fills(allChains(options, sticky))));
   },
 };
 

@@ -3,10 +3,8 @@ import {
   allowedChain,
   type Chain,
   type Choice,
-  externalChain,
-  internalChain,
+  drawChain,
   localChain,
-  pickChain,
   rememberChain,
   withNeeds,
 } from '../../nftables/chains.ts';
@@ -46,15 +44,15 @@ export function allChains(fields: ModeOptions, sticky: boolean): Chain[] {
       for (const count of [1, 2, 300]) {
         const cluster = choice({ kind, count, isSticky });
         const local = choice({ kind, count: 1, isSticky, isLocal: true });
-        some.push(internalChain(cluster, options), externalChain(cluster, options));
-        some.push(internalChain(local, options), pickChain(cluster, options));
+        some.push(drawChain(cluster, 'foreign', options), drawChain(cluster, 'everybody', options));
+        some.push(drawChain(local, 'foreign', options), drawChain(cluster, 'node', options));
         some.push(localChain(cluster, local, options), localChain(cluster, undefined, options));
         some.push(localChain(undefined, local, options));
         for (const by of ['port', 'ranges', 'all'] as const) {
-          some.push(allowedChain(externalChain(cluster, options), by, options));
+          some.push(allowedChain(drawChain(cluster, 'everybody', options), by, options));
         }
       }
-      if (kind === 'ip') some.push(pickChain(choice({ kind, isSticky, slot: 3 }), options));
+      if (kind === 'ip') some.push(drawChain(choice({ kind, isSticky, slot: 3 }), 'node', options));
     }
     if (sticky) some.push(rememberChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
     if (sticky) some.push(rememberChain(kind, 0, 1, options));

@@ -99,9 +99,7 @@ describe('what changes in the maps of nftables', () => {
     const plan = given(route({}, [A]));
     assert.deepEqual(step(plan, [route({}, [A])]), NONE);
     plan.update([route({}, [A, B])], []);
-    assert.ok(plan.hasChanges);
     plan.update([route({}, [A])], []);
-    assert.ok(!plan.hasChanges);
     assert.deepEqual(difference(plan.take()), NONE);
     // Endpoints that only tell of flows are nothing to the maps.
     const alive = route({ aliveEndpoints: [] }, [A]);
@@ -141,7 +139,6 @@ describe('what changes in the maps of nftables', () => {
     steps.next();
     // Back to what the kernel had, of which it is being given another.
     plan.update([route({}, [A]), other(A)], []);
-    assert.ok(plan.hasChanges);
     let last = steps.next();
     while (last.done !== true) last = steps.next();
     assert.deepEqual(
@@ -365,9 +362,8 @@ describe('what nftables know of the node', () => {
   it('addresses come and go', () => {
     const plan = newPlan({ nodePortSelection: ['all'] });
     everything(plan);
-    assert.ok(!plan.hasChanges);
+    assert.deepEqual(difference(plan.take()), NONE);
     plan.setFacts(facts);
-    assert.ok(plan.hasChanges);
     assert.deepEqual(difference(plan.take()).adds, [
       'node-port-ips: 192.0.2.7',
       'node-port-ips: 192.0.2.8',

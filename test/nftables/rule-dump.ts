@@ -4,8 +4,8 @@ import { addressFamily } from '../../netlink/core/address.ts';
 import { readAttributes, walkAttributes } from '../../netlink/core/attribute.ts';
 import { NETLINK_NETFILTER } from '../../netlink/core/descriptor.ts';
 import type { Message } from '../../netlink/core/message.ts';
+import { NFGENMSG, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../../netlink/core/nfnetlink.ts';
 import { NetlinkSocket } from '../../netlink/core/socket.ts';
-import { NFGENMSG, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../../netlink/nftables/message.ts';
 
 const NFT_MSG_NEWRULE = 6;
 const NFT_MSG_GETRULE = 7;
@@ -26,7 +26,7 @@ export interface DumpedRule {
 /** All rules of a table of this name, chain by chain, in their order; none if there is no table. */
 export async function dumpRules(family: IpFamily, table: string): Promise<DumpedRule[]> {
   const socket = new NetlinkSocket(NETLINK_NETFILTER);
-  const type = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_GETRULE;
+  const type = NFNL_SUBSYS_NFTABLES | NFT_MSG_GETRULE;
   try {
     const payload = nfgenmsg(addressFamily(family));
     return await socket.dump({ type, payload }, (message) => readRule(message, table));
@@ -36,7 +36,7 @@ export async function dumpRules(family: IpFamily, table: string): Promise<Dumped
 }
 
 function readRule({ type, payload }: Message, table: string): DumpedRule | undefined {
-  if (type !== ((NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWRULE)) return undefined;
+  if (type !== (NFNL_SUBSYS_NFTABLES | NFT_MSG_NEWRULE)) return undefined;
   const attributes = readAttributes(payload, NFGENMSG);
   if (text(attributes.get(NFTA_RULE_TABLE)) !== table) return undefined;
   const expressions: string[] = [];

@@ -11,9 +11,12 @@ import type {
   Selector,
 } from '../../api/policy-objects.ts';
 import { nftCommand } from '../../nft/command.ts';
+import { NftMonitor } from '../../nft/monitor.ts';
+import { AppliedState } from '../../policy/compile/applied-state.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
+import { PolicyKernel } from '../../policy/enforce/kernel.ts';
 import { PolicyModel } from '../../policy/model/model.ts';
-import { systemTimers } from '../../sync/loop.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { Random } from '../random.ts';
 import type { Change } from './generated.ts';
 import { group, HERE, labelled, namespace, pod, type TestObject, THERE } from './objects.ts';
@@ -176,40 +179,51 @@ export class Cluster {
 }
 
 let model: PolicyModel | undefined;
+let kernel: PolicyKernel | undefined;
 let enforcer: Enforcer | undefined;
+let monitor: NftMonitor | undefined;
 let log: string[] = [];
 /** Families with changes that are not in the kernel. */
 const behind = new Set<IpFamily>();
+/** Those of them at which the enforcer looks by now. */
+const begun = new Set<IpFamily>();
 let caughtUp = Promise.withResolvers<void>();
+
+function feed(change: Change): void {
+  if ('upsert' in change) model?.upsert(change.upsert);
+  else model?.remove(change.remove.kind, change.remove.key);
+  if (behind.size === 0) caughtUp = Promise.withResolvers();
+  for (const family of IP_FAMILIES) behind.add(family);
+  begun.clear();
+  enforcer?.changed();
+}
 
 export const churn = {
   /** Enforces for these objects; resolves when the kernel has all. */
   async churnStart(objects: readonly TestObject[]): Promise<void> {
     log = [];
-    const begun = new Set<IpFamily>();
     const end = (family: IpFamily) => {
       if (begun.delete(family)) behind.delete(family);
       if (behind.size === 0) caughtUp.resolve();
     };
-    model = new PolicyModel({
-      nodeName: HERE,
-      onChange: () => {
-        if (behind.size === 0) caughtUp = Promise.withResolvers();
-        for (const family of IP_FAMILIES) behind.add(family);
-        begun.clear();
-        enforcer?.changed();
-      },
-    });
-    const source = model;
-    enforcer = new Enforcer({
+    begun.clear();
+    model = new PolicyModel({ nodeName: HERE });
+    const applied = new AppliedState(model);
+    monitor = new NftMonitor(systemTimers);
+    kernel = new PolicyKernel({
       families: IP_FAMILIES,
+      nft: nftCommand(),
+      onWarning: (family, message) => log.push(`${family} warned ${message}`),
+    });
+    enforcer = new Enforcer({
+      kernel,
       source: {
-        takeChanges: () => source.takeChanges(),
-        all: (family) => source.all(family),
+        takeChanges: () => applied.takeChanges(),
+        all: (family) => applied.all(family),
         learned: () => ({ elements: [], answers: [] }),
       },
-      nft: nftCommand(),
       timers: systemTimers,
+      monitor,
       observer: {
         began: (family) => begun.add(family),
         unchanged: end,
@@ -217,11 +231,10 @@ export const churn = {
         applied: end,
         failed: (family, error) => log.push(`${family} failed ${String(error)}`),
         disturbed: (family, what) => log.push(`${family} disturbed ${what}`),
-        warned: (family, message) => log.push(`${family} warned ${message}`),
         deaf: (error) => log.push(`deaf ${String(error)}`),
       },
     });
-    for (const object of objects) model.upsert(object);
+    for (const object of objects) feed({ upsert: object });
     enforcer.start();
     await caughtUp.promise;
   },
@@ -238,8 +251,7 @@ export const churn = {
       const batch = Math.min(pace.integer(1, 20), changes - made);
       for (let index = 0; index < batch; index++) {
         const change = cluster.change();
-        if ('upsert' in change) model?.upsert(change.upsert);
-        else model?.remove(change.remove.kind, change.remove.key);
+        feed(change);
       }
       made += batch;
       await (pace.chance(0.5) ? caughtUp.promise : nextTurn());
@@ -251,7 +263,9 @@ export const churn = {
   churnLog: async (): Promise<readonly string[]> => log,
 
   async churnStop(): Promise<void> {
+    await monitor?.close();
     await enforcer?.stop();
+    await kernel?.close();
     enforcer = undefined;
   },
 };

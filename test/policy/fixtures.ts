@@ -1,11 +1,6 @@
 import type { IpFamily } from '../../api/objects.ts';
-import type {
-  ChainRule,
-  Direction,
-  PeerSet,
-  PolicyChange,
-  ProfileChain,
-} from '../../policy/model/shape.ts';
+import type { ChainRule, PolicyChange, PolicySetChain } from '../../policy/compile/change.ts';
+import type { Direction, PeerSet } from '../../policy/model/terms.ts';
 
 export function chainRule(fields: Partial<ChainRule> = {}): ChainRule {
   return { peers: undefined, ports: undefined, outcome: 'allow', comment: 'a rule', ...fields };
@@ -14,12 +9,12 @@ export function chainRule(fields: Partial<ChainRule> = {}): ChainRule {
 /** What isolation by NetworkPolicies ends with. */
 export const DENY_REST = chainRule({ outcome: 'deny-network-policy', comment: 'isolated' });
 
-export function profileChain(
+export function policySetChain(
   direction: Direction,
   profile: number,
   rest: readonly ChainRule[],
   admin: readonly ChainRule[] = [],
-): ProfileChain {
+): PolicySetChain {
   return { direction, profile, admin, rest };
 }
 
@@ -38,12 +33,12 @@ export function policyChange(family: IpFamily, fields: Partial<PolicyChange> = {
 
 /** Peers of a list. */
 export function peers(list: number, ...sets: readonly PeerSet[]) {
-  return { list, sets: sets.length === 0 ? (['peers'] as const) : sets };
+  return { number: list, sets: sets.length === 0 ? (['peers'] as const) : sets };
 }
 
 /** Ports of a list. */
 export function ports(list: number, ...sets: readonly ('ports' | 'named-ports')[]) {
-  return { list, sets: sets.length === 0 ? (['ports'] as const) : sets };
+  return { number: list, sets: sets.length === 0 ? (['ports'] as const) : sets };
 }
 
 /** An address that nobody has. */

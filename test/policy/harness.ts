@@ -2,9 +2,10 @@
 import assert from 'node:assert/strict';
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
+import { AppliedState } from '../../policy/compile/applied-state.ts';
+import type { ChainRule, PolicyChange, PolicyElement } from '../../policy/compile/change.ts';
 import { explain } from '../../policy/model/explain.ts';
 import { PolicyModel } from '../../policy/model/model.ts';
-import type { ChainRule, PolicyChange, PolicyElement } from '../../policy/model/shape.ts';
 import { elementKey, Interpreter, type Surroundings } from './interpreter.ts';
 import { HERE, type TestObject } from './objects.ts';
 import { type Flow, type Verdict, verdict } from './oracle.ts';
@@ -13,22 +14,16 @@ export type Names = ReadonlyMap<string, readonly string[]>;
 
 export class Agent {
   readonly objects = new Map<string, TestObject>();
-  readonly model: PolicyModel;
+  readonly model = new PolicyModel({ nodeName: HERE });
+  readonly applied = new AppliedState(this.model);
   readonly kernels: Readonly<Record<IpFamily, Interpreter>> = {
     IPv4: new Interpreter('IPv4'),
     IPv6: new Interpreter('IPv6'),
   };
   readonly names: Names;
-  notices = 0;
 
   constructor(objects: Iterable<TestObject> = [], names: Names = new Map()) {
     this.names = names;
-    this.model = new PolicyModel({
-      nodeName: HERE,
-      onChange: () => {
-        this.notices += 1;
-      },
-    });
     for (const object of objects) this.upsert(object);
   }
 
@@ -44,7 +39,7 @@ export class Agent {
 
   /** Brings everything into force. */
   sync(): PolicyChange[] {
-    const changes = this.model.takeChanges();
+    const changes = this.applied.takeChanges();
     for (const change of changes) this.kernels[change.family].apply(change);
     return changes;
   }
@@ -111,8 +106,8 @@ export function fate(objects: Iterable<TestObject>, flow: Flow, names: Names = n
 }
 
 /** All that is in force, with what lists and profiles have in place of their numbers. */
-export function contentOf(model: PolicyModel, family: IpFamily): readonly string[] {
-  const { chains, elements } = model.all(family);
+export function contentOf({ model, applied }: Agent, family: IpFamily): readonly string[] {
+  const { chains, elements } = applied.all(family);
   const all = [...elements];
   const members = new Map<number, string[]>();
   for (const element of all) {
@@ -125,11 +120,12 @@ export function contentOf(model: PolicyModel, family: IpFamily): readonly string
     for (const list of lists) members.set(list, [...(members.get(list) ?? []), pattern]);
   }
   const listText = (part: ChainRule['peers'] | ChainRule['ports']) =>
-    part && [part.sets, (members.get(part.list) ?? []).sort()];
-  const ruleText = ({ peers, ports, ...rest }: ChainRule) => [
+    part && [part.sets, (members.get(part.number) ?? []).sort()];
+  const ruleText = ({ peers, ports, outcome, comment }: ChainRule) => [
     listText(peers),
     listText(ports),
-    rest,
+    outcome,
+    comment,
   ];
   const chainText = new Map(
     chains.map(({ direction, profile, admin, rest }) => [
@@ -148,14 +144,26 @@ export function contentOf(model: PolicyModel, family: IpFamily): readonly string
 }
 
 /** The interpreters have what the model says is in force. */
-export function assertInForce({ model, kernels }: Agent): void {
+export function assertInForce({ applied, kernels }: Agent): void {
   for (const family of IP_FAMILIES) {
-    const { chains, elements } = model.all(family);
+    const { chains, elements } = applied.all(family);
     const byKey = (some: Iterable<PolicyElement>) =>
       [...some].map((each) => JSON.stringify([elementKey(each), each])).sort();
     assert.deepEqual(byKey(kernels[family].elements.values()), byKey(elements));
     const byProfile = (some: Iterable<(typeof chains)[number]>) =>
-      [...some].toSorted((a, b) => a.profile - b.profile);
+      [...some]
+        .toSorted((a, b) => a.profile - b.profile)
+        .map((each) => ({ ...each, admin: each.admin.map(plain), rest: each.rest.map(plain) }));
     assert.deepEqual(byProfile(kernels[family].chains.values()), byProfile(chains));
   }
+}
+
+/** A rule as the kernel has it: rules of the model say besides where they come from. */
+function plain({ peers, ports, outcome, comment }: ChainRule): ChainRule {
+  return {
+    peers: peers && { number: peers.number, sets: peers.sets },
+    ports: ports && { number: ports.number, sets: ports.sets },
+    outcome,
+    comment,
+  };
 }

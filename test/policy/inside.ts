@@ -3,26 +3,30 @@ import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import { NfTables, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../nft/command.ts';
-import { keyText } from '../../nftables/element.ts';
-import { POLICY_TABLE, POLICY_TABLES } from '../../policy/compile/skeleton.ts';
-import { type Denied, type Learned, PolicyBackend } from '../../policy/enforce/backend.ts';
-import { Enforcer } from '../../policy/enforce/enforcer.ts';
-import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
-import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
+import { keyText } from '../../nft/element.ts';
+import { NftMonitor } from '../../nft/monitor.ts';
+import type { RuleTable } from '../../nft/table.ts';
 import type {
-  Answer,
+  FqdnEntry,
+  Learned,
   LearnedElement,
   PolicyChange,
   PolicyElement,
-  ProfileChain,
-} from '../../policy/model/shape.ts';
-import { systemTimers } from '../../sync/loop.ts';
+  PolicySetChain,
+} from '../../policy/compile/change.ts';
+import { POLICY_TABLE, POLICY_TABLES } from '../../policy/compile/skeleton.ts';
+import { type Denied, PolicyBackend } from '../../policy/enforce/backend.ts';
+import { Enforcer } from '../../policy/enforce/enforcer.ts';
+import { PolicyKernel } from '../../policy/enforce/kernel.ts';
+import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuild.ts';
+import { PolicyRefusedError } from '../../policy/enforce/refusal.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { deleteTables } from '../../takeover/nft-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
 
 /** As PolicyState, to be sent to another process. */
 export interface State {
-  readonly chains: readonly ProfileChain[];
+  readonly chains: readonly PolicySetChain[];
   readonly elements: readonly PolicyElement[];
 }
 
@@ -50,6 +54,7 @@ export interface AgentOptions {
 
 const NOTHING: Learned = { elements: [], answers: [] };
 const agents = new Map<string, Agent>();
+let kernel: PolicyKernel | undefined;
 let enforcer: Enforcer | undefined;
 let enforcerLog: string[] = [];
 let wanted = new Map<IpFamily, State>();
@@ -57,6 +62,7 @@ let changes: PolicyChange[] = [];
 let learnt: Learned = NOTHING;
 let broken = false;
 let loaded = Promise.withResolvers<void>();
+let monitor = new NftMonitor(systemTimers);
 
 function agent(name: string): Agent {
   const found = agents.get(name);
@@ -78,13 +84,13 @@ function breaking<Args extends unknown[], T>(
 
 /** One line for each transaction, such as `add peers 1, fill egress-7`. */
 function logging(tables: PolicyTables, log: string[], left: Agent['left']): PolicyTables {
-  for (const [name, each] of Object.entries(tables) as [string, NfTables][]) {
+  for (const [name, each] of Object.entries(tables) as [string, RuleTable][]) {
     const transact = breaking(left, each.transact.bind(each));
     each.delete = breaking(left, each.delete.bind(each));
-    each.transact = async (steps, generation) => {
+    each.transact = async (steps) => {
       const line = steps.map(stepText).filter((text) => text !== '');
       if (line.length > 0) log.push(`${name === 'main' ? '' : `${name}: `}${line.join(', ')}`);
-      await transact(steps, generation);
+      await transact(steps);
     };
   }
   return tables;
@@ -144,7 +150,7 @@ export const policy = {
 
   /** From now on the kernel seems to have no nflog. */
   async policyWithoutLog(name: string): Promise<void> {
-    for (const tables of Object.values(agent(name).tables) as NfTables[]) {
+    for (const tables of Object.values(agent(name).tables) as RuleTable[]) {
       const transact = tables.transact.bind(tables);
       tables.transact = async (steps) => {
         const known = steps.map((step): NftStep => {
@@ -171,7 +177,7 @@ export const policy = {
   policyLearn: (
     name: string,
     elements: readonly LearnedElement[],
-    answers: readonly Answer[] = [],
+    answers: readonly FqdnEntry[] = [],
   ): Promise<void> => agent(name).backend.learn(elements, answers),
 
   /** Many calls at once; one transaction each, unless they are put together. */
@@ -209,7 +215,7 @@ export const policy = {
   policyForget: (
     name: string,
     elements: readonly LearnedElement[],
-    answers: readonly Answer[] = [],
+    answers: readonly FqdnEntry[] = [],
   ): Promise<void> => agent(name).backend.forget(elements, answers),
 
   /** Learns, forgets and learns again, without waiting in between. */
@@ -225,9 +231,8 @@ export const policy = {
     ]);
   },
 
-  policyAnswers: (name: string): Promise<Answer[]> => agent(name).backend.answers(),
+  policyAnswers: (name: string): Promise<FqdnEntry[]> => agent(name).backend.answers(),
   policyDenied: (name: string): Promise<readonly Denied[]> => agent(name).backend.denied(),
-  policyNeedsAll: async (name: string): Promise<boolean> => agent(name).backend.needsAll,
 
   policySizes: async (name: string): Promise<Record<string, number>> =>
     Object.fromEntries(agent(name).backend.sizes()),
@@ -268,11 +273,18 @@ export const policy = {
     waits = false,
   ): Promise<void> {
     loaded = Promise.withResolvers();
+    monitor = new NftMonitor(systemTimers);
+    if (waits) monitor.waitFor(loaded.promise);
     wanted = new Map(Object.entries(states) as [IpFamily, State][]);
     enforcerLog = [];
     learnt = NOTHING;
-    enforcer = new Enforcer({
+    kernel = new PolicyKernel({
       families: [...wanted.keys()],
+      nft: nftCommand(),
+      onWarning: (family, message) => enforcerLog.push(`${family} warned ${message}`),
+    });
+    enforcer = new Enforcer({
+      kernel,
       source: {
         takeChanges: () => {
           if (broken) throw new Error('broken');
@@ -281,9 +293,8 @@ export const policy = {
         all: (family) => wanted.get(family) ?? { chains: [], elements: [] },
         learned: () => learnt,
       },
-      nft: nftCommand(),
       timers: systemTimers,
-      ...(waits ? { othersLoaded: loaded.promise } : {}),
+      monitor,
       observer: {
         began: () => {},
         unchanged: () => {},
@@ -291,7 +302,6 @@ export const policy = {
         applied: (family, isFull) => enforcerLog.push(`${family} ${isFull ? 'all' : 'change'}`),
         failed: (family, error) => enforcerLog.push(`${family} failed ${String(error)}`),
         disturbed: (family, what) => enforcerLog.push(`${family} disturbed ${what}`),
-        warned: (family, message) => enforcerLog.push(`${family} warned ${message}`),
         deaf: (error) => enforcerLog.push(`deaf ${String(error)}`),
       },
     });
@@ -319,14 +329,16 @@ export const policy = {
     enforcer?.changed();
   },
 
-  enforcerLearn: async (elements: readonly LearnedElement[], answers: readonly Answer[]) =>
-    enforcer?.learn(elements, answers),
+  enforcerLearn: async (elements: readonly LearnedElement[], answers: readonly FqdnEntry[]) =>
+    kernel?.learn(elements, answers),
 
-  enforcerDenied: async () => Object.fromEntries((await enforcer?.denied()) ?? []),
+  enforcerDenied: async () => Object.fromEntries((await kernel?.denied()) ?? []),
   enforcerLog: async (): Promise<readonly string[]> => enforcerLog,
 
   async enforcerStop(): Promise<void> {
+    await monitor.close();
     await enforcer?.stop();
+    await kernel?.close();
     enforcer = undefined;
     changes = [];
   },

@@ -1,5 +1,5 @@
 /**
- * What the kernel does with policy changes, as `policy/model/shape.ts` says: the sets and chains of one
+ * What the kernel does with policy changes, as `policy/compile/change.ts` says: the sets and chains of one
  * family, and what becomes of packets. It refuses what the kernel, or the order of changes, does
  * not allow.
  */
@@ -8,13 +8,11 @@ import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
 import type {
   ChainRule,
-  Direction,
-  ListNumber,
-  Outcome,
   PolicyChange,
   PolicyElement,
-  ProfileChain,
-} from '../../policy/model/shape.ts';
+  PolicySetChain,
+} from '../../policy/compile/change.ts';
+import type { Direction, ListNumber, Outcome } from '../../policy/model/terms.ts';
 import type { Flow, Verdict } from './oracle.ts';
 
 const PROTOCOLS = { TCP: 6, UDP: 17, SCTP: 132, ICMP: 1 } as const;
@@ -31,7 +29,7 @@ export interface Surroundings {
 export class Interpreter {
   readonly family: IpFamily;
   readonly elements = new Map<string, PolicyElement>();
-  readonly chains = new Map<string, ProfileChain>();
+  readonly chains = new Map<string, PolicySetChain>();
   /** The same again as a packet looks it up. */
   readonly #pods = new Map<string, number>();
   readonly #ranges = new Map<string, RangeElement[]>();
@@ -107,7 +105,7 @@ export class Interpreter {
     return 'allow';
   }
 
-  #walk(chain: ProfileChain, flow: Flow, surroundings: Surroundings): Verdict {
+  #walk(chain: PolicySetChain, flow: Flow, surroundings: Surroundings): Verdict {
     const matches = (rule: ChainRule) => this.#matches(rule, chain.direction, flow, surroundings);
     const outcome: Outcome = chain.admin.find(matches)?.outcome ?? 'pass';
     if (outcome === 'allow') return 'allow';
@@ -125,7 +123,7 @@ export class Interpreter {
   ): boolean {
     const address = direction === 'egress' ? to : from;
     const isPeer = peers?.sets.some((set) => {
-      const { list } = peers;
+      const { number: list } = peers;
       if (set === 'learned') return learned(list, address);
       if (set === 'peers') return this.elements.has(elementKey({ set, list, address }));
       const value = addressNumber(address);
@@ -136,7 +134,7 @@ export class Interpreter {
     });
     const protocol = PROTOCOLS[name];
     const isPort = ports?.sets.some((set) => {
-      const { list } = ports;
+      const { number: list } = ports;
       if (set === 'named-ports') {
         return this.elements.has(elementKey({ set, list, address: to, protocol, port }));
       }
@@ -184,8 +182,8 @@ export class Interpreter {
     const named = new Set<ListNumber>();
     for (const { admin, rest } of this.chains.values()) {
       for (const { peers, ports } of [...admin, ...rest]) {
-        if (peers !== undefined) named.add(peers.list);
-        if (ports !== undefined) named.add(ports.list);
+        if (peers !== undefined) named.add(peers.number);
+        if (ports !== undefined) named.add(ports.number);
       }
     }
     return named;
@@ -215,7 +213,7 @@ function podKey(element: Extract<PolicyElement, { profile: number }>): string {
   return `${element.set.replace('-pods', '')} ${element.address}`;
 }
 
-function chainKey({ direction, profile }: Pick<ProfileChain, 'direction' | 'profile'>): string {
+function chainKey({ direction, profile }: Pick<PolicySetChain, 'direction' | 'profile'>): string {
   return `${direction} ${profile}`;
 }
 

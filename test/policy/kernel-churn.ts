@@ -1,14 +1,14 @@
 /** Policies that change all the time, and what stays the same in all of them. */
 import type { IpFamily } from '../../api/objects.ts';
-import type { PolicyChange, PolicyElement } from '../../policy/model/shape.ts';
+import type { PolicyChange, PolicyElement } from '../../policy/compile/change.ts';
 import {
   address,
   chainRule,
   DENY_REST,
   peers,
   policyChange,
+  policySetChain,
   ports,
-  profileChain,
 } from './fixtures.ts';
 import type { State } from './inside.ts';
 
@@ -60,7 +60,7 @@ export function stateOf(step: number, churn: Churn): State {
     last: one,
   });
   return {
-    chains: [profileChain('egress', profileOf(step), [...rest, DENY_REST], admin)],
+    chains: [policySetChain('egress', profileOf(step), [...rest, DENY_REST], admin)],
     elements: [
       { set: 'egress-pods', address: pod, profile: profileOf(step) },
       ...filling.flat(),

@@ -1,7 +1,8 @@
 /** A lab whose node enforces hand-made policy. */
+
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../api/objects.ts';
-import { nftFamily } from '../../nftables/maps.ts';
+import { nftFamily } from '../../nft/rule.ts';
 import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
 import { createLab, type Host, type Lab, type Outcome, type Protocol } from '../lab/lab.ts';
 import { type Inhabitant, startInhabitant } from '../netlink/namespace.ts';

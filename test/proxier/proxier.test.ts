@@ -18,6 +18,7 @@ class FakeBackend implements Backend {
   applied: { full: boolean; routes: string[] }[] = [];
   failures = 0;
   lost: string | undefined;
+  closed = 0;
   hearsOthers = false;
   /** Milliseconds that an `apply` takes, and those that all took. */
   takes = 0;
@@ -48,6 +49,11 @@ class FakeBackend implements Backend {
 
   loss() {
     return Promise.resolve(this.lost);
+  }
+
+  close() {
+    this.closed += 1;
+    return Promise.resolve();
   }
 }
 
@@ -151,12 +157,12 @@ describe('a family', () => {
     });
     const all = (clusterIP: string) => route({ id: clusterIP, clusterIP, match: { kind: 'all' } });
     family.update([all('10.96.0.1')], [], new Map());
-    const first = family.sync();
+    const first = family.sync(true);
     family.update([all('10.96.0.2')], [], new Map());
     gate.resolve();
     await first;
-    assert.equal(family.needsSync, true);
-    await family.sync();
+    assert.equal(family.hasChanges, true);
+    await family.sync(false);
     assert.deepEqual(log, [
       'rules',
       // After the first sync everything is looked at; what is not in force yet, once more later.
@@ -180,30 +186,30 @@ describe('health check node ports in one family', () => {
     const { family } = setUp();
     family.updateHealth([health('a/b', 1), health('a/c', 1)]);
     family.updateHealth([health('a/b', 2)]);
-    assert.deepEqual((await family.sync()).health, [health('a/b', 2), health('a/c', 1)]);
-    assert.equal(family.needsSync, false);
-    assert.deepEqual((await family.sync()).health, []);
+    assert.deepEqual((await family.sync(true)).health, [health('a/b', 2), health('a/c', 1)]);
+    assert.equal(family.hasChanges, false);
+    assert.deepEqual((await family.sync(false)).health, []);
   });
 
   it('wait for rules that cannot be written, and what came meanwhile is newer', async () => {
     const { backend, family } = setUp();
     backend.failures = 2;
     family.updateHealth([health('a/b', 1), health('a/c', 1)]);
-    await assert.rejects(family.sync());
-    const failing = family.sync();
+    await assert.rejects(family.sync(true));
+    const failing = family.sync(true);
     family.updateHealth([health('a/c', 0)]);
     await assert.rejects(failing);
-    assert.deepEqual((await family.sync()).health, [health('a/b', 1), health('a/c', 0)]);
+    assert.deepEqual((await family.sync(true)).health, [health('a/b', 1), health('a/c', 0)]);
   });
 
   it('that change in the middle of a sync wait for the next', async () => {
     const { family } = setUp();
     family.updateHealth([health('a/b', 1)]);
-    const first = family.sync();
+    const first = family.sync(true);
     family.updateHealth([health('a/b', 2)]);
     assert.deepEqual((await first).health, [health('a/b', 1)]);
-    assert.equal(family.needsSync, true);
-    assert.deepEqual((await family.sync()).health, [health('a/b', 2)]);
+    assert.equal(family.hasChanges, true);
+    assert.deepEqual((await family.sync(false)).health, [health('a/b', 2)]);
   });
 });
 
@@ -215,14 +221,14 @@ describe('node ports on localhost in one family', () => {
   it('cost nothing where rules serve them, or nobody does', async () => {
     const family = new FamilyProxier(new FakeBackend('IPv4'), noFlows);
     family.update([served(30_080, ['10.0.0.1'])], [], new Map());
-    assert.deepEqual((await family.sync()).localhostNodePorts, []);
+    assert.deepEqual((await family.sync(true)).localhostNodePorts, []);
   });
 
   it('are told of where they changed, once the rules are in force', async () => {
     const backend = new FakeBackend('IPv4');
     const family = new FamilyProxier(backend, noFlows, { proxiesLocalhost: true });
     const told = async () =>
-      (await family.sync()).localhostNodePorts.map(({ port, endpoints }) => [
+      (await family.sync(false)).localhostNodePorts.map(({ port, endpoints }) => [
         port,
         endpoints.length,
       ]);
@@ -231,7 +237,7 @@ describe('node ports on localhost in one family', () => {
     assert.ok(first && second);
     family.update([first, route({ id: 'a/c' }, ['10.0.0.9'])], [], new Map());
     backend.failures = 1;
-    await assert.rejects(family.sync());
+    await assert.rejects(family.sync(false));
     assert.deepEqual(await told(), [[30_080, 1]]);
     family.update([second], [], new Map([['a/b', first]]));
     assert.deepEqual(await told(), [[30_080, 2]]);
@@ -377,6 +383,22 @@ describe('the proxier', () => {
     assert.equal(compared(), 2);
     for (let period = 0; period < 120; period++) await pass(30_000);
     assert.equal(compared(), 3);
+  });
+
+  it('closes backends when it stops, after the syncs that are under way', async () => {
+    const { backends, proxier, pass, sync } = build();
+    const [v4, v6] = backends;
+    const written = Promise.withResolvers<{ written: number }>();
+    v4.apply = () => written.promise;
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    const stopped = proxier.stop();
+    await pass(60_000);
+    assert.deepEqual([v4.closed, v6.applied.length], [0, 1]);
+    written.resolve({ written: 1 });
+    await stopped;
+    assert.deepEqual([v4.closed, v6.closed], [1, 1]);
   });
 
   it('writes everything again when somebody removed it', async () => {

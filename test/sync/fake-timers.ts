@@ -1,4 +1,4 @@
-import type { Timers } from '../../sync/loop.ts';
+import type { Timers } from '../../sync/timers.ts';
 
 /** Timers whose time passes only when told. */
 export class FakeTimers implements Timers {

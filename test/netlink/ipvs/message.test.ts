@@ -5,8 +5,8 @@ import { IP_FAMILIES, type IpFamily, PROTOCOLS } from '../../../api/objects.ts';
 import { addressFormatter } from '../../../netlink/core/address.ts';
 import { readAttributes } from '../../../netlink/core/attribute.ts';
 import { MalformedMessage } from '../../../netlink/core/error.ts';
-import { genericPayload } from '../../../netlink/core/generic.ts';
 import { readU16, u16, u32 } from '../../../netlink/core/host.ts';
+import { genericPayload } from '../../../netlink/ipvs/generic.ts';
 import type {
   IpvsDestinationState,
   IpvsService,

@@ -55,16 +55,14 @@ export const nft = {
   deleteTable,
   nftChains: async (family: IpFamily) => withTable(family, 'pw', (table) => table.chains()),
   nftSets: async (family: IpFamily) => withTable(family, 'pw', (table) => table.sets()),
-  nftGeneration: async () => withTable('IPv4', 'pw', (table) => table.generation()),
 
   /** @returns the refusal, if it is refused. */
   nftChange: async (
     changes: readonly NftChange[],
     family: IpFamily = 'IPv4',
-    generation?: number,
   ): Promise<RefusedTransaction | undefined> =>
     withTable(family, 'pw', async (table) => {
-      await table.change(changes, generation);
+      await table.transact(changes);
       return undefined;
     }).catch(refusal),
 
@@ -95,7 +93,7 @@ export const nft = {
   /** Several transactions that are asked for at once, on one client. */
   nftChangesAtOnce: async (transactions: readonly (readonly NftChange[])[]): Promise<void> =>
     withTable('IPv4', 'pw', async (table) => {
-      await Promise.all(transactions.map((changes) => table.change(changes)));
+      await Promise.all(transactions.map((changes) => table.transact(changes)));
     }),
 
   /**
@@ -120,11 +118,13 @@ export const nft = {
     await withTable('IPv4', 'pw', async (table) => {
       // Not sent, as its last element cannot be.
       const impossible = [...elements, { key: Buffer.alloc(65) }];
-      await table.change([{ action: 'add', set, elements: impossible }]).catch((error: unknown) => {
-        if (!(error instanceof RangeError)) throw error;
-      });
+      await table
+        .transact([{ action: 'add', set, elements: impossible }])
+        .catch((error: unknown) => {
+          if (!(error instanceof RangeError)) throw error;
+        });
       counting = undefined;
-      await table.change([{ action: 'add', set, elements }]);
+      await table.transact([{ action: 'add', set, elements }]);
       counting = 'dump';
       setImmediate(turn);
       await table.visitElements(
@@ -174,7 +174,7 @@ export const nft = {
         set,
         () => {
           visits++;
-          changed ??= other.change(changes);
+          changed ??= other.transact(changes);
         },
         () => {
           restarts++;
@@ -194,10 +194,12 @@ export const nft = {
     const other = new NfTables('IPv4', 'pw');
     await withTable('IPv4', 'pw', async (table) => {
       await Promise.all([
-        other.change([{ action: 'add', set, elements }]).then(ended('change')),
+        other.transact([{ action: 'add', set, elements }]).then(ended('change')),
         table.chains().then(ended('chains')),
         table.sets().then(ended('sets')),
-        table.replaceRules([{ name: 'added', rules: [] }]).then(ended('rules')),
+        table
+          .transact([{ action: 'fill', chain: { name: 'added', rules: [] } }])
+          .then(ended('rules')),
       ]);
     });
     await other.close();
@@ -226,9 +228,9 @@ export const nft = {
       onChange: tell,
       onOverrun: (error) => process.send?.({ notice: 'overrun', code: error.message }),
       ...(ignored === 'silenced' ? { silencedPorts: ports } : {}),
-      ...(ignored === 'own' ? { ownPorts: () => new Set(ports) } : {}),
+      ...(ignored === 'own' ? { isOwn: (port: number) => ports.includes(port) } : {}),
     });
-    await table.change(changes);
+    await table.transact(changes);
     const { port } = table;
     await table.close();
     return port;

@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
-import { nftFamily } from '../../../nftables/maps.ts';
-import type { Learned } from '../../../policy/enforce/backend.ts';
-import type { PolicyElement } from '../../../policy/model/shape.ts';
+import { nftFamily } from '../../../nft/rule.ts';
+import type { Learned, PolicyElement } from '../../../policy/compile/change.ts';
 import { waitFor } from '../../lab/wait.ts';
 import { type Inhabitant, type Namespace, sharedHome } from '../../netlink/namespace.ts';
 import {
@@ -11,8 +10,8 @@ import {
   DENY_REST,
   peers,
   policyChange,
+  policySetChain,
   ports,
-  profileChain,
 } from '../fixtures.ts';
 import type { State } from '../inside.ts';
 
@@ -33,8 +32,8 @@ function everything(family: IpFamily): State {
   ];
   return {
     chains: [
-      profileChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST], admin),
-      profileChain('ingress', 1, [chainRule({ outcome: 'deny-baseline', ports: ports(2) })]),
+      policySetChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST], admin),
+      policySetChain('ingress', 1, [chainRule({ outcome: 'deny-baseline', ports: ports(2) })]),
     ],
     elements: [
       { set: 'own', address: pod },
@@ -92,9 +91,7 @@ for (const family of IP_FAMILIES) {
     });
 
     it('comes into being whole, and is equal when it is written again', async () => {
-      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
       await all(everything(family));
-      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), false);
       const before = await state();
       assert.deepEqual(await inhabitant.call('policySizes', 'agent'), {
         peers: 1,
@@ -154,7 +151,7 @@ for (const family of IP_FAMILIES) {
 
     it('is written in three transactions, of which empty ones are left out', async () => {
       await all({
-        chains: [profileChain('egress', 1, [chainRule({ peers: peers(1) })])],
+        chains: [policySetChain('egress', 1, [chainRule({ peers: peers(1) })])],
         elements: [peer(1, 2), peer(1, 3), pod(1, 1), { set: 'own', address: at(1) }],
       });
       await inhabitant.call('policyLog', 'agent');
@@ -168,7 +165,7 @@ for (const family of IP_FAMILIES) {
         'delete peers 1, add peers 1',
       ]);
       // A new profile, whose chain is there before the pod is led to it, and a changed one.
-      const twofold = profileChain(
+      const twofold = policySetChain(
         'egress',
         1,
         [DENY_REST],
@@ -179,7 +176,7 @@ for (const family of IP_FAMILIES) {
           prepare: [peer(5, 7)],
           remove: [pod(1, 1)],
           add: [pod(1, 2), pod(2, 1)],
-          chains: [profileChain('egress', 2, [DENY_REST]), twofold],
+          chains: [policySetChain('egress', 2, [DENY_REST]), twofold],
           discard: [peer(1, 2), peer(1, 4)],
         }),
         [
@@ -191,14 +188,14 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual(
         await apply({
           remove: [pod(1, 2)],
-          chains: [profileChain('egress', 1, [DENY_REST])],
+          chains: [policySetChain('egress', 1, [DENY_REST])],
           discard: [peer(5, 7)],
           discardChains: [{ direction: 'egress', profile: 2 }],
         }),
         ['delete egress-pods 1, fill egress-1', 'delete peers 1, remove egress-1-rest egress-2'],
       );
       const left = {
-        chains: [profileChain('egress', 1, [DENY_REST])],
+        chains: [policySetChain('egress', 1, [DENY_REST])],
         elements: [pod(2, 1), { set: 'own', address: at(1) } as const],
       };
       const stepwise = await state();
@@ -217,7 +214,7 @@ for (const family of IP_FAMILIES) {
       );
       await inhabitant.call('policyStart', 'agent', { family });
       const now: State = {
-        chains: [profileChain('ingress', 1, [DENY_REST])],
+        chains: [policySetChain('ingress', 1, [DENY_REST])],
         elements: [peer(1, 77), { set: 'ingress-pods', address: at(5), profile: 1 }],
       };
       await all(now, {
@@ -281,7 +278,6 @@ for (const family of IP_FAMILIES) {
       // Of the guard nothing is missing, of the table itself the rules.
       await inhabitant.call('policyBreakOff', 'agent', 4);
       await assert.rejects(inhabitant.call('policyAll', 'agent', everything(family)), /broken off/);
-      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
       assert.deepEqual((await state())['chain forward'], []);
       const tables = async () => (await nft('list', 'tables', ip)).split('\n').sort();
       assert.deepEqual(await tables(), [
@@ -346,7 +342,7 @@ for (const family of IP_FAMILIES) {
     });
 
     it('tells what was refused, and of whose', async () => {
-      const chains = [profileChain('egress', 1, [DENY_REST])];
+      const chains = [policySetChain('egress', 1, [DENY_REST])];
       await all({ chains, elements: [pod(1, 1), peer(1, 2)] });
       const before = await state();
       const refused = await inhabitant.call(
@@ -357,7 +353,6 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual([refused?.set, refused?.element], ['peers', peer(9, 9)]);
       assert.match(refused?.message ?? '', /"list":9.*delete peers .*ENOENT/);
       assert.deepEqual(await state(), before);
-      assert.equal(await inhabitant.call('policyNeedsAll', 'agent'), true);
 
       await nft('delete', 'set', ip, 'portwide-policy', 'learned');
       const rule = chainRule({
@@ -367,7 +362,7 @@ for (const family of IP_FAMILIES) {
       const again = await inhabitant.call(
         'policyApply',
         'agent',
-        policyChange(family, { chains: [profileChain('egress', 1, [DENY_REST, rule])] }),
+        policyChange(family, { chains: [policySetChain('egress', 1, [DENY_REST, rule])] }),
       );
       assert.deepEqual([again?.profile, again?.rule], [1, 'NetworkPolicy d/w spec.egress[0]']);
       assert.match(again?.message ?? '', /spec.egress\[0\]: rule 1 of egress-1: ENOENT/);

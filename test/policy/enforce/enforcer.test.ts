@@ -1,18 +1,17 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpFamily } from '../../../api/objects.ts';
-import type { NfTables } from '../../../netlink/nftables/tables.ts';
-import { nftCommand } from '../../../nft/command.ts';
+import { FakeTables } from '../../../nft/fake-tables.ts';
 import { PolicyBackend } from '../../../policy/enforce/backend.ts';
 import { waitFor } from '../../lab/wait.ts';
 import { type Inhabitant, type Namespace, sharedHome } from '../../netlink/namespace.ts';
-import { address, chainRule, DENY_REST, peers, policyChange, profileChain } from '../fixtures.ts';
+import { address, chainRule, DENY_REST, peers, policyChange, policySetChain } from '../fixtures.ts';
 import type { State } from '../inside.ts';
 
 function stateOf(family: IpFamily, peer = 2): State {
   return {
     chains: [
-      profileChain('egress', 1, [
+      policySetChain('egress', 1, [
         chainRule({ peers: peers(1, 'peers', 'networks', 'learned') }),
         DENY_REST,
       ]),
@@ -225,9 +224,10 @@ describe('enforcing network policy', () => {
   });
 
   it('has no family wait for what it has nothing to do with', async () => {
-    const stuck = { chains: () => new Promise(() => undefined) } as unknown as NfTables;
+    const fake = new FakeTables('IPv6');
+    const stuck = { ...fake.tables, chains: () => new Promise<never>(() => undefined) };
     const tables = { main: stuck, guard: stuck };
-    const backend = new PolicyBackend(tables, nftCommand(), {
+    const backend = new PolicyBackend(tables, fake.nft, {
       family: 'IPv6',
       onWarning: () => {},
     });

@@ -8,14 +8,16 @@ import { addressFormatter } from '../../../netlink/core/address.ts';
 import { queueState } from '../../../netlink/nfqueue/queue.ts';
 import { NfTables } from '../../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../../nft/command.ts';
+import { NftMonitor } from '../../../nft/monitor.ts';
+import type { FqdnEntry, PolicyElement } from '../../../policy/compile/change.ts';
 import { POLICY_TABLE } from '../../../policy/compile/skeleton.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
-import type { LearnerOptions } from '../../../policy/fqdn/learner.ts';
+import { PolicyKernel } from '../../../policy/enforce/kernel.ts';
+import type { FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
 import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
-import type { Answer, PolicyElement } from '../../../policy/model/shape.ts';
-import { systemTimers } from '../../../sync/loop.ts';
+import { systemTimers } from '../../../sync/timers.ts';
 import { offer } from '../../child.ts';
-import { chainRule, DENY_REST, peers, profileChain } from '../fixtures.ts';
+import { chainRule, DENY_REST, peers, policySetChain } from '../fixtures.ts';
 
 export interface AgentOptions {
   /** Addresses. */
@@ -23,7 +25,7 @@ export interface AgentOptions {
   /** Networks that are allowed beside names. */
   readonly allowed: readonly (readonly [first: string, last: string])[];
   readonly resolvers: readonly string[];
-  readonly learner: LearnerOptions;
+  readonly learner: FqdnCacheOptions;
 }
 
 type Names = readonly (readonly [pattern: string, lists: readonly number[]])[];
@@ -31,6 +33,8 @@ type Names = readonly (readonly [pattern: string, lists: readonly number[]])[];
 const RESOLVERS = 100;
 const LISTS = [1, 2];
 
+const monitor = new NftMonitor(systemTimers);
+let kernel: PolicyKernel;
 let enforcer: Enforcer;
 let learning: DnsLearning;
 let applied = 0;
@@ -57,12 +61,17 @@ const functions = {
         .filter(([first]) => isOf(first))
         .map(([first, last]) => ({ set: 'networks', list: RESOLVERS, first, last }) as const),
     ];
-    enforcer = new Enforcer({
+    kernel = new PolicyKernel({
       families: IP_FAMILIES,
+      nft: nftCommand(),
+      onWarning: (family, message) => say(`warned ${family}`)(message),
+    });
+    enforcer = new Enforcer({
+      kernel,
       source: {
         takeChanges: () => [],
         all: (family) => ({
-          chains: [profileChain('egress', 1, rules)],
+          chains: [policySetChain('egress', 1, rules)],
           elements: elements((address) => address.includes(':') === (family === 'IPv6')),
         }),
         learned: (family) => learning.learned(family),
@@ -76,20 +85,19 @@ const functions = {
         },
         failed: (family, error) => say(`failed ${family}`)(error),
         disturbed: say('disturbed'),
-        warned: (family, message) => say(`warned ${family}`)(message),
         deaf: say('deaf'),
       },
-      nft: nftCommand(),
       timers: systemTimers,
+      monitor,
     });
     learning = new DnsLearning({
       store: {
         learn: async (...args) => {
           if (failing) throw new Error('told to');
           if (sticking) await new Promise(() => undefined);
-          await enforcer.learn(...args);
+          await kernel.learn(...args);
         },
-        forget: (...args) => enforcer.forget(...args),
+        forget: (...args) => kernel.forget(...args),
       },
       tables: IP_FAMILIES.map((family) => {
         const commands = iptablesCommands(family, 'nft');
@@ -106,10 +114,10 @@ const functions = {
         threadFailed: say('thread'),
       },
       timers: systemTimers,
-      learner: options.learner,
+      cache: options.learner,
     });
     learning.prepare();
-    learning.restore(await enforcer.answers());
+    learning.restore(await kernel.answers());
     learning.setResolvers(new Set(options.resolvers));
     enforcer.start();
   },
@@ -121,7 +129,7 @@ const functions = {
   numbers: (): DnsNumbers => learning.numbers(),
   applied: (): number => applied,
   log: (): readonly string[] => log.splice(0),
-  answers: (): Promise<Answer[]> => enforcer.answers(),
+  answers: (): Promise<FqdnEntry[]> => kernel.answers(),
   queue: () => queueState(DNS_QUEUE),
 
   /** Has the kernel learn nothing. */
@@ -141,13 +149,13 @@ const functions = {
 
   /** Packets that were denied. */
   async denied(): Promise<number> {
-    const all = [...(await enforcer.denied()).values()].flat();
+    const all = [...(await kernel.denied()).values()].flat();
     return all.reduce((sum, { packets }) => sum + packets, 0);
   },
 
   /** Addresses that a name is kept with. */
   async kept(name: string): Promise<number> {
-    return (await enforcer.answers()).filter((each) => each.name === name).length;
+    return (await kernel.answers()).filter((each) => each.name === name).length;
   },
 
   /** Addresses that a list has learned. */
@@ -166,7 +174,7 @@ const functions = {
 
   /** Elements of both families. */
   size(set: string): number {
-    return IP_FAMILIES.reduce((sum, family) => sum + (enforcer.sizes(family).get(set) ?? 0), 0);
+    return IP_FAMILIES.reduce((sum, family) => sum + (kernel.sizes(family).get(set) ?? 0), 0);
   },
 
   /** From now on the main thread does nothing else most of the time, for so many milliseconds at once. */
@@ -192,7 +200,9 @@ const functions = {
 
   async close(): Promise<void> {
     await learning.close();
+    await monitor.close();
     await enforcer.stop();
+    await kernel.close();
   },
 };
 

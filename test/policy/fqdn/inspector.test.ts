@@ -29,8 +29,8 @@ const LEARNED = [{ name: NAME, addresses: [{ address: ADDRESS, ttl: 60 }] }];
 
 describe('the inspection of packets', () => {
   let inspector: Inspector<string>;
-  const sent = (bytes: Buffer) => inspector.inspect(bytes, POD_LINK, 0).resolutions;
-  const came = (bytes: Buffer) => inspector.inspect(bytes, UPLINK, 0).resolutions;
+  const sent = (bytes: Buffer) => inspector.inspect(bytes, POD_LINK, 0).observations;
+  const came = (bytes: Buffer) => inspector.inspect(bytes, UPLINK, 0).observations;
 
   beforeEach(() => {
     inspector = new Inspector();
@@ -86,10 +86,10 @@ describe('the inspection of packets', () => {
     sent(tcpPacket(FLOW, 1000, queries));
     const bytes = Buffer.concat([framed(answer()), framed(answer('a.example.com', 2))]);
     const first = inspector.inspect(tcpPacket(back, 5000, bytes.subarray(0, 30)), UPLINK, 0);
-    assert.deepEqual(first.resolutions, []);
+    assert.deepEqual(first.observations, []);
     const second = inspector.inspect(tcpPacket(back, 5030, bytes.subarray(30)), UPLINK, 0);
     assert.deepEqual(
-      second.resolutions.map(({ name }) => name),
+      second.observations.map(({ name }) => name),
       [NAME, 'a.example.com'],
     );
     assert.ok(second.stream);

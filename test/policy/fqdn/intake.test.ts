@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import packet from 'dns-packet';
-import { HOLD_LIMITS } from '../../../policy/fqdn/holds.ts';
+import { DEFERRAL_LIMITS } from '../../../policy/fqdn/deferred-verdicts.ts';
 import { Intake } from '../../../policy/fqdn/intake.ts';
 import { type Flow, framed, reversed, tcpPacket, udpPacket } from './packets.ts';
 
@@ -49,14 +49,14 @@ describe('the intake of packets', () => {
     assert.deepEqual(accepted, passing);
     assert.equal(intake.collect(), undefined);
     const held = answer(1);
-    assert.deepEqual([accepted, intake.waiting], [passing, 1]);
+    assert.deepEqual([accepted, intake.deferred.waiting], [passing, 1]);
     const addresses = [{ address: '192.0.2.1', ttl: 60 }];
     assert.deepEqual(intake.collect(), {
       first: 1,
       batch: [[{ name: 'a.example.com', addresses }]],
     });
     assert.equal(intake.collect(), undefined);
-    intake.release(1, 1);
+    intake.deferred.release(1, 1);
     assert.deepEqual(accepted, [...passing, held]);
     assert.deepEqual(intake.counts(), {
       queries: 2,
@@ -77,24 +77,24 @@ describe('the intake of packets', () => {
     const { first, batch } = intake.collect() ?? {};
     assert.deepEqual([first, batch?.length], [2, 2]);
     accepted = [];
-    intake.release(2, 3);
+    intake.deferred.release(2, 3);
     assert.deepEqual(accepted, [5, 6]);
   });
 
   it('lets answers go on after a while', () => {
     ask(1);
     const held = answer(1, undefined, 100);
-    assert.equal(intake.deadline, 100 + HOLD_LIMITS.patience);
-    intake.check(99 + HOLD_LIMITS.patience);
+    assert.equal(intake.deferred.deadline, 100 + DEFERRAL_LIMITS.patience);
+    intake.deferred.check(99 + DEFERRAL_LIMITS.patience);
     assert.ok(!accepted.includes(held));
-    intake.check(100 + HOLD_LIMITS.patience);
+    intake.deferred.check(100 + DEFERRAL_LIMITS.patience);
     assert.ok(accepted.includes(held));
     ask(2);
     assert.ok(accepted.includes(answer(2)));
-    intake.release(1, 1);
+    intake.deferred.release(1, 1);
     ask(3);
     assert.ok(!accepted.includes(answer(3)));
-    intake.releaseAll();
+    intake.deferred.releaseAll();
     assert.equal(accepted.length, last);
     assert.equal(intake.counts().overdue, 3);
   });
@@ -128,7 +128,7 @@ describe('the intake of packets', () => {
     const acknowledgement = take(tcpPacket(BACK, 500 + bytes.length, Buffer.alloc(0)), 2);
     const other = take(tcpPacket(FLOW, 100 + query.length, query), 7);
     assert.deepEqual(accepted.slice(passed), [acknowledgement, other]);
-    intake.release(1, 1);
+    intake.deferred.release(1, 1);
     assert.deepEqual(accepted.slice(passed + 2), [end, again, more]);
     const late = take(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
     assert.equal(accepted.at(-1), late);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import type { FqdnEntry, LearnedElement } from '../../../policy/compile/change.ts';
 import { DnsLearning } from '../../../policy/fqdn/learning.ts';
-import type { Answer, LearnedElement } from '../../../policy/model/shape.ts';
 import { FakeTimers } from '../../sync/fake-timers.ts';
 
 /** Without resolvers: nothing is queued, and nothing new is learned. */
@@ -13,7 +13,7 @@ describe('what is known of domain names', () => {
   let error: Error | undefined;
   let learning: DnsLearning;
 
-  const answer = (name: string, address: string, timeoutMs: number): Answer => {
+  const answer = (name: string, address: string, timeoutMs: number): FqdnEntry => {
     return { name, address, timeoutMs };
   };
   const names = (pattern: string, ...lists: readonly number[]) =>

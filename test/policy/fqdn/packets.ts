@@ -1,6 +1,6 @@
 /** Packets as a queue hands them over, for tests; without checksums, which nobody looks at there. */
 import { addressBytes } from '../../../netlink/core/address.ts';
-import type { Endpoint } from '../../../policy/fqdn/packet.ts';
+import type { SocketAddress } from '../../../policy/fqdn/packet.ts';
 
 export interface Flow {
   readonly from: string;
@@ -14,7 +14,7 @@ export function reversed({ from, fromPort, to, toPort }: Flow): Flow {
   return { from: to, fromPort: toPort, to: from, toPort: fromPort };
 }
 
-export function endpoint(address: string, port: number): Endpoint {
+export function endpoint(address: string, port: number): SocketAddress {
   return addressBytes(address).toString('latin1') + String.fromCharCode(port >> 8, port & 0xff);
 }
 

@@ -1,6 +1,6 @@
 /** A lab with resolvers, names, an agent that learns, and a world in which the names have addresses. */
 
-import { LEARNER_DEFAULTS, type LearnerOptions } from '../../../policy/fqdn/learner.ts';
+import { FQDN_CACHE_DEFAULTS, type FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
 import { type Child, type Functions, startChild } from '../../child.ts';
 import { createLab, type Host, type Lab, waitFor } from '../../lab/lab.ts';
 import type { AgentFunctions } from './agent.ts';
@@ -23,7 +23,7 @@ export interface World extends AsyncDisposable {
   readonly servers: readonly Child<ServerFunctions>[];
   client(host: Host): Promise<Child<ClientFunctions>>;
   agent(options?: {
-    readonly learner?: Partial<LearnerOptions>;
+    readonly learner?: Partial<FqdnCacheOptions>;
     readonly resolvers?: readonly string[];
     /** Networks that the first pod may go to: those of the resolvers by default. */
     readonly allowed?: readonly (readonly [first: string, last: string])[];
@@ -66,7 +66,7 @@ export async function createWorld(): Promise<World> {
           ['fd00:10:244:2::', 'fd00:10:244:2::ffff'],
         ],
         resolvers: Object.values(VIP),
-        learner: { ...LEARNER_DEFAULTS, ...learner },
+        learner: { ...FQDN_CACHE_DEFAULTS, ...learner },
         ...options,
       });
       await waitFor('policy is enforced', async () => (await agent.call('applied')) >= 2);

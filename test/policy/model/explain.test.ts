@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
+import { AppliedState } from '../../../policy/compile/applied-state.ts';
 import {
-  type Endpoint,
+  type ConnectionEnd,
   type Explanation,
   explain,
   type Question,
@@ -34,7 +35,7 @@ const NODES = [node(HERE, ['192.168.0.1']), node(THERE, ['192.168.0.2'])];
 const ONLY_WEB = { namespaces: 'default', pods: labelled({ app: 'web' }) };
 
 function modelOf(objects: readonly TestObject[]): PolicyModel {
-  const model = new PolicyModel({ nodeName: HERE, onChange: () => {} });
+  const model = new PolicyModel({ nodeName: HERE });
   for (const object of [WEB, DB, ...NODES, ...objects]) model.upsert(object);
   return model;
 }
@@ -42,7 +43,7 @@ function modelOf(objects: readonly TestObject[]): PolicyModel {
 function ask(
   objects: readonly TestObject[],
   from: Question['from'],
-  to: Endpoint,
+  to: ConnectionEnd,
   fields: Partial<Question> = {},
 ): Explanation[] {
   return explain(modelOf(objects), { from, to, port: 80, protocol: 'TCP', ...fields });
@@ -155,14 +156,15 @@ describe('explaining policy', () => {
       }),
     ];
     const model = modelOf(objects);
-    model.takeChanges();
+    const applied = new AppliedState(model);
+    applied.takeChanges();
     const to = (from: Question['from'], port: number) =>
       explain(model, { from, to: db, port, protocol: 'TCP' }).map(({ verdict }) => verdict);
     assert.deepEqual(to(web, 5432), ['allow']);
     assert.deepEqual(to(web, 80), ['deny']);
     assert.deepEqual(to({ address: '192.0.2.7' }, 5432), ['allow']);
     assert.deepEqual(to({ address: '198.51.100.7' }, 5432), ['deny']);
-    assert.deepEqual(model.takeChanges(), [], 'and leaves no trace');
+    assert.deepEqual(applied.takeChanges(), [], 'and leaves no trace');
   });
 
   it('is asked about addresses as about pods', () => {
@@ -345,7 +347,7 @@ describe('explaining policy', () => {
   ] as const) {
     it(`refuses a pod that ${title}`, () => {
       const it = { pod: 'default/it' };
-      const expected = { name: 'UnknownEndpoint', endpoint: 'default/it', message: reason };
+      const expected = { name: 'UnknownPod', message: reason };
       assert.throws(() => ask([object], it, db), expected);
       assert.throws(() => ask([object], db, it), expected);
     });

@@ -10,7 +10,9 @@ import { iptablesCommands } from '../../../iptables/commands.ts';
 import { type IpvsOptions, ipvsBackend } from '../../../ipvs/backend.ts';
 import { IpvsKernel } from '../../../ipvs/kernel.ts';
 import { NetlinkSocket } from '../../../netlink/core/socket.ts';
+import type { Backend } from '../../../proxier/backend.ts';
 import type { Route } from '../../../services/route.ts';
+import { systemTimers } from '../../../sync/timers.ts';
 import { route } from '../../fixtures.ts';
 import { Random } from '../../random.ts';
 
@@ -104,7 +106,7 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
   /** Those that reached it. */
   let sent = 0;
   const kernels: IpvsKernel[] = [];
-  type Backend = Awaited<ReturnType<typeof ipvsBackend>>;
+  const backends: Backend[] = [];
   /** What the kernel has, and the agent that wrote it; undefined: unknown. */
   let present: { readonly routes: readonly Route[]; readonly backend: Backend } | undefined;
   const right = new Map<readonly Route[], readonly string[]>();
@@ -138,6 +140,7 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
   });
 
   const closeKernels = async () => {
+    for (const backend of backends.splice(0)) await backend.close();
     for (const kernel of kernels.splice(0)) await kernel.close();
   };
 
@@ -154,7 +157,9 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
         await commands.restore(input);
       },
     };
-    return await ipvsBackend(kernel, iptables, OPTIONS);
+    const backend = await ipvsBackend(kernel, iptables, OPTIONS, systemTimers);
+    backends.push(backend);
+    return backend;
   }
 
   /** A new agent makes of the kernel, whatever it has, what the Routes say. */

@@ -1,0 +1,85 @@
+/** Reads the numbers for metrics of network policy at each scrape. */
+import { compareText } from '../api/collections.ts';
+import { POLICY_KINDS } from '../api/objects.ts';
+import type { Policy, PolicyKind } from '../api/policy-objects.ts';
+import type { PolicySources } from '../metrics/policy.ts';
+import { queueState } from '../netlink/nfqueue/queue.ts';
+import type { AppliedState } from '../policy/compile/applied-state.ts';
+import type { PolicyKernel } from '../policy/enforce/kernel.ts';
+import { DNS_QUEUE, type DnsLearning } from '../policy/fqdn/learning.ts';
+import type { PolicyModel } from '../policy/model/model.ts';
+import { DIRECTIONS } from '../policy/model/terms.ts';
+import type { Log } from '../process/log.ts';
+
+export interface PolicyParts {
+  readonly model: PolicyModel;
+  readonly applied: AppliedState;
+  /** How many objects of a kind cannot be read as they are now. */
+  readonly unreadable: () => ReadonlyMap<string, number>;
+  readonly learning: DnsLearning;
+  readonly kernel: PolicyKernel;
+  readonly log: Log;
+}
+
+export function policySources(parts: PolicyParts): PolicySources {
+  const { model, applied, unreadable, learning, kernel, log } = parts;
+  const families = [...kernel.families.keys()];
+  return {
+    policies: () => countPolicies(model.policies.all()),
+    unreadable: () => {
+      const counts = unreadable();
+      return POLICY_KINDS.map((kind) => ({ kind, count: counts.get(kind) ?? 0 }));
+    },
+    profiles: () => {
+      const [family = 'IPv4'] = families;
+      const { chains } = applied.all(family);
+      return DIRECTIONS.map((direction) => ({
+        direction,
+        count: chains.filter((chain) => chain.direction === direction).length,
+      }));
+    },
+    elements: () =>
+      families.flatMap((family) =>
+        [...kernel.sizes(family)].map(([set, count]) => ({ family, set, count })),
+      ),
+    names: () => learning.numbers(),
+    queueDrops,
+    denied: async () => {
+      try {
+        return [...(await kernel.denied())].flatMap(([family, counts]) =>
+          counts.map(({ denial, direction, packets }) => ({
+            family,
+            tier: denial.slice('deny-'.length),
+            direction,
+            count: packets,
+          })),
+        );
+      } catch (error) {
+        log.warn({ err: error }, 'cannot read how many packets policies denied');
+        return [];
+      }
+    },
+  };
+}
+
+/** By kind, and by whether a part of them fails closed. */
+export function countPolicies(
+  policies: Iterable<Policy>,
+): { kind: PolicyKind; state: 'sound' | 'faulty'; count: number }[] {
+  const byKind = Map.groupBy(policies, ({ kind }) => kind);
+  return [...byKind]
+    .sort(([a], [b]) => compareText(a, b))
+    .flatMap(([kind, all]) => {
+      const faulty = all.filter(({ faults }) => faults.length > 0).length;
+      return [
+        { kind, state: 'sound' as const, count: all.length - faulty },
+        { kind, state: 'faulty' as const, count: faulty },
+      ];
+    });
+}
+
+/** DNS packets that the kernel dropped because the queue or its socket was full. */
+async function queueDrops(): Promise<number> {
+  const { dropped = 0, userDropped = 0 } = (await queueState(DNS_QUEUE)) ?? {};
+  return dropped + userDropped;
+}

@@ -1,0 +1,54 @@
+/** Attributes for messages so many that an object for each, as `encodeAttributes` wants them, would cost too much. */
+import { ATTRIBUTE_HEADER, align, NLA_F_NESTED } from './attribute.ts';
+import { writeU16 } from './host.ts';
+
+const FIRST_CAPACITY = 2048;
+
+/** Plain writes into a buffer that grows; room must be reserved before. */
+export class AttributeWriter {
+  bytes = Buffer.allocUnsafe(FIRST_CAPACITY);
+  length = 0;
+
+  reserve(more: number): void {
+    const wanted = this.length + more;
+    if (wanted <= this.bytes.length) return;
+    const bigger = Buffer.allocUnsafe(Math.max(wanted, this.bytes.length * 2));
+    this.bytes.copy(bigger, 0, 0, this.length);
+    this.bytes = bigger;
+  }
+
+  /** Starts an attribute that has others in it. @returns its start, for `close`. */
+  open(type: number): number {
+    const start = this.length;
+    writeU16(this.bytes, type | NLA_F_NESTED, start + 2);
+    this.length += ATTRIBUTE_HEADER;
+    return start;
+  }
+
+  close(start: number): void {
+    writeU16(this.bytes, this.length - start, start);
+  }
+
+  value(type: number, value: Buffer): void {
+    writeU16(this.bytes, ATTRIBUTE_HEADER + value.length, this.length);
+    writeU16(this.bytes, type, this.length + 2);
+    this.length += ATTRIBUTE_HEADER;
+    this.append(value);
+  }
+
+  /** In network order. */
+  u32(type: number, value: number): void {
+    writeU16(this.bytes, ATTRIBUTE_HEADER + 4, this.length);
+    writeU16(this.bytes, type, this.length + 2);
+    this.bytes.writeUInt32BE(value, this.length + ATTRIBUTE_HEADER);
+    this.length += ATTRIBUTE_HEADER + 4;
+  }
+
+  /** Bytes as they are, and zeros up to the next boundary. */
+  append(bytes: Buffer): void {
+    bytes.copy(this.bytes, this.length);
+    const end = this.length + bytes.length;
+    this.length += align(bytes.length);
+    for (let gap = end; gap < this.length; gap++) this.bytes[gap] = 0;
+  }
+}

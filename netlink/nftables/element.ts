@@ -1,0 +1,162 @@
+/** Elements of sets and maps on the wire. */
+import { walkAttributes } from '../core/attribute.ts';
+import type { AttributeWriter } from '../core/attribute-writer.ts';
+import { MalformedMessage } from '../core/error.ts';
+import type { Message } from '../core/message.ts';
+import { number, readNumber } from '../core/network.ts';
+import { NFGENMSG } from '../core/nfnetlink.ts';
+import { readText } from '../core/text.ts';
+import type { NftChange, NftElement, NftVerdict } from './types.ts';
+
+/** linux/netfilter/nf_tables.h. Numbers in attributes are in network order. */
+export const NFTA_SET_ELEM_LIST_ELEMENTS = 3;
+export const NFTA_LIST_ELEM = 1;
+const NFTA_SET_ELEM_KEY = 1;
+const NFTA_SET_ELEM_DATA = 2;
+const NFTA_SET_ELEM_TIMEOUT = 4;
+const NFTA_SET_ELEM_EXPIRATION = 5;
+const NFTA_SET_ELEM_USERDATA = 6;
+const NFTA_SET_ELEM_KEY_END = 10;
+export const NFTA_DATA_VALUE = 1;
+export const NFTA_DATA_VERDICT = 2;
+export const NFTA_VERDICT_CODE = 1;
+export const NFTA_VERDICT_CHAIN = 2;
+
+/** NF_DROP, NF_ACCEPT of linux/netfilter.h; NFT_RETURN, NFT_GOTO, NFT_JUMP, which are negative. */
+export const VERDICT_CODES: Readonly<Record<NftVerdict['kind'], number>> = {
+  drop: 0,
+  accept: 1,
+  jump: -3,
+  goto: -4,
+  return: -5,
+};
+const verdictKinds = new Map<number, NftVerdict['kind']>();
+for (const kind of ['drop', 'accept', 'jump', 'goto', 'return'] as const) {
+  verdictKinds.set(VERDICT_CODES[kind], kind);
+}
+
+/** NFT_DATA_VALUE_MAXLEN: of a key, and of what it maps to. */
+const VALUE_LIMIT = 64;
+/**
+ * Of what is noted with an element. NFT_USERDATA_MAXLEN is 256, but of 255 bytes the kernel says EINVAL, and
+ * 256 it takes and does not keep (seen on 6.18).
+ */
+const USERDATA_LIMIT = 254;
+/** Of an element (two values, the name of a chain, what is noted), with the start of a message for it. */
+export const ELEMENT_LIMIT = 1024;
+
+/**
+ * @param nameBytes The name of a chain with its NUL.
+ * @throws RangeError for a value that is too long; whatever `nameBytes` throws.
+ */
+export function writeElement(
+  to: AttributeWriter,
+  action: NftChange['action'],
+  { key, keyEnd, data, timeoutMs, userdata }: NftElement,
+  nameBytes: (name: string) => Buffer,
+): void {
+  const start = to.open(NFTA_LIST_ELEM);
+  writeValue(to, NFTA_SET_ELEM_KEY, key);
+  if (keyEnd !== undefined) writeValue(to, NFTA_SET_ELEM_KEY_END, keyEnd);
+  if (action === 'add') {
+    if (Buffer.isBuffer(data)) writeValue(to, NFTA_SET_ELEM_DATA, data);
+    else if (data !== undefined) writeVerdict(to, data, nameBytes);
+    if (timeoutMs !== undefined) to.value(NFTA_SET_ELEM_TIMEOUT, number(timeoutMs, 8));
+    if (userdata !== undefined) {
+      to.value(NFTA_SET_ELEM_USERDATA, bounded(userdata, USERDATA_LIMIT));
+    }
+  }
+  to.close(start);
+}
+
+function writeValue(to: AttributeWriter, type: number, value: Buffer): void {
+  const start = to.open(type);
+  to.value(NFTA_DATA_VALUE, bounded(value, VALUE_LIMIT));
+  to.close(start);
+}
+
+function writeVerdict(
+  to: AttributeWriter,
+  verdict: NftVerdict,
+  nameBytes: (name: string) => Buffer,
+): void {
+  const start = to.open(NFTA_SET_ELEM_DATA);
+  const inner = to.open(NFTA_DATA_VERDICT);
+  to.u32(NFTA_VERDICT_CODE, VERDICT_CODES[verdict.kind] >>> 0);
+  if ('chain' in verdict) to.value(NFTA_VERDICT_CHAIN, nameBytes(verdict.chain));
+  to.close(inner);
+  to.close(start);
+}
+
+function bounded(value: Buffer, limit: number): Buffer {
+  if (value.length > limit) throw new RangeError(`value of ${value.length} bytes`);
+  return value;
+}
+
+/**
+ * Visits the elements in a message that answers `elementsRequest`. They may be kept: their bytes
+ * are copied, though not one by one.
+ * @throws MalformedMessage; whatever `visit` throws.
+ */
+export function visitElements({ payload }: Message, visit: (element: NftElement) => void): void {
+  const bytes = Buffer.from(payload);
+  walkAttributes(bytes, NFGENMSG, bytes.length, (type, listStart, listEnd) => {
+    if (type !== NFTA_SET_ELEM_LIST_ELEMENTS) return;
+    walkAttributes(bytes, listStart, listEnd, (_, start, end) => {
+      const element = readElement(bytes, start, end);
+      if (element !== undefined) visit(element);
+    });
+  });
+}
+
+/** The catch-all element of a set has no key. */
+function readElement(bytes: Buffer, start: number, end: number): NftElement | undefined {
+  let key: Buffer | undefined;
+  const rest: { -readonly [K in Exclude<keyof NftElement, 'key'>]?: NonNullable<NftElement[K]> } =
+    {};
+  walkAttributes(bytes, start, end, (type, from, to) => {
+    if (type === NFTA_SET_ELEM_KEY) key = readValue(bytes, from, to);
+    else if (type === NFTA_SET_ELEM_KEY_END) rest.keyEnd = readValue(bytes, from, to);
+    else if (type === NFTA_SET_ELEM_DATA) {
+      const data = readData(bytes, from, to);
+      if (data !== undefined) rest.data = data;
+    } else if (type === NFTA_SET_ELEM_USERDATA) rest.userdata = bytes.subarray(from, to);
+    else if (type === NFTA_SET_ELEM_EXPIRATION) rest.timeoutMs = readMilliseconds(bytes, from, to);
+  });
+  return key === undefined ? undefined : { key, ...rest };
+}
+
+function readValue(bytes: Buffer, start: number, end: number): Buffer {
+  let value: Buffer | undefined;
+  walkAttributes(bytes, start, end, (type, from, to) => {
+    if (type === NFTA_DATA_VALUE) value = bytes.subarray(from, to);
+  });
+  if (value === undefined) throw new MalformedMessage('element with a key that has no value');
+  return value;
+}
+
+function readData(bytes: Buffer, start: number, end: number): Buffer | NftVerdict | undefined {
+  let data: Buffer | NftVerdict | undefined;
+  walkAttributes(bytes, start, end, (type, from, to) => {
+    if (type === NFTA_DATA_VALUE) data = bytes.subarray(from, to);
+    else if (type === NFTA_DATA_VERDICT) data = readVerdict(bytes, from, to);
+  });
+  return data;
+}
+
+function readMilliseconds(bytes: Buffer, start: number, end: number): number {
+  const high = readNumber(bytes, start, end, 4);
+  return high * 2 ** 32 + readNumber(bytes, start + 4, end, 4);
+}
+
+/** @returns undefined for a verdict of a kind that only others use. */
+function readVerdict(bytes: Buffer, start: number, end: number): NftVerdict | undefined {
+  let kind: NftVerdict['kind'] | undefined;
+  let chain = '';
+  walkAttributes(bytes, start, end, (type, from, to) => {
+    if (type === NFTA_VERDICT_CODE) kind = verdictKinds.get(readNumber(bytes, from, to, 4) | 0);
+    else if (type === NFTA_VERDICT_CHAIN) chain = readText(bytes, from, to);
+  });
+  if (kind === undefined) return undefined;
+  return kind === 'goto' || kind === 'jump' ? { kind, chain } : { kind };
+}

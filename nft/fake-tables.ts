@@ -1,0 +1,237 @@
+/** For tests: a table of nf_tables in memory that tells what is done to it, and refuses what the kernel would. */
+import type { IpFamily } from '../api/objects.ts';
+import { EEXIST, ENOENT, NetlinkError } from '../netlink/core/error.ts';
+import { NftRefusedError } from '../netlink/nftables/script.ts';
+import {
+  NFT_SET_FLAGS,
+  type NftChainRules,
+  type NftChange,
+  type NftElement,
+  type NftStep,
+} from '../netlink/nftables/types.ts';
+import { type NftCommand, NftError } from './command.ts';
+import { dataText, keyText } from './element.ts';
+import type { RuleTable } from './table.ts';
+
+/** More chains than that are filled only where everything is written. */
+const FEW_CHAINS = 10;
+/** What a rule looks up in or remembers in, and what it counts in: names that follow those of expressions. */
+const SET_OF_RULE = /(?:lookup|dynset)\0\0[\s\S]{8}([^\0]+)\0/g;
+const COUNTER_OF_RULE = /objref\0\0[\s\S]{16}([^\0]+)\0/g;
+
+export class FakeTables {
+  readonly family: IpFamily;
+  readonly name: string;
+  readonly sets = new Map<string, Map<string, NftElement>>();
+  /** How many rules each has. */
+  readonly chains = new Map<string, number>();
+  /** Packets that counters have counted. */
+  readonly counters = new Map<string, bigint>();
+  /** One line for each transaction, such as `add service-ips 1, delete endpoints 2`. */
+  log: string[] = [];
+  /** Other tables of the family, which a transaction here may delete. */
+  beside: readonly FakeTables[] = [];
+  /** Called before a transaction that changes elements, and after it. */
+  before: (changes: readonly NftChange[]) => void = () => {};
+  after: () => void = () => {};
+  /** Called when packets see what a transaction changed but in maps of ranges, and when in one more. */
+  amid: () => void = () => {};
+  /** Milliseconds that an element has left. */
+  expiresIn: (element: NftElement) => number | undefined = () => undefined;
+  /** Called in the middle of the dump of a set; whether that has to be made again. */
+  onVisit: (set: string) => boolean = () => false;
+  readonly #intervals = new Set<string>();
+
+  constructor(family: IpFamily = 'IPv4', name = 'portwide') {
+    this.family = family;
+    this.name = name;
+  }
+
+  get tables(): RuleTable {
+    return {
+      transact: async (steps) => this.#transact(steps),
+      visitElements: async (set, visit, restart) => {
+        const visitAll = () => {
+          const elements = this.sets.get(set);
+          if (elements === undefined) throw new NetlinkError('dump', ENOENT);
+          for (const element of elements.values()) visit(this.#read(element));
+        };
+        visitAll();
+        if (!this.onVisit(set)) return;
+        restart?.();
+        visitAll();
+      },
+      chains: async () => this.#ifThere([...this.chains.keys()]),
+      sets: async () =>
+        this.#ifThere(
+          [...this.sets.keys()].map((name) => ({
+            name,
+            flags: name.startsWith('__') ? NFT_SET_FLAGS.anonymous : 0,
+            keyLength: 4,
+            dataLength: undefined,
+            verdicts: false,
+          })),
+        ),
+      counters: async () =>
+        this.#ifThere(
+          [...this.counters].map(([name, packets]) => ({ name, packets, bytes: packets })),
+        ),
+      remove: async (chains, sets, counters) => {
+        const names = [...chains, ...sets, ...counters];
+        if (names.length === 0) return;
+        this.log.push(`remove ${names.sort().join(' ')}`);
+        for (const counter of counters) this.counters.delete(counter);
+        for (const chain of chains) this.chains.delete(chain);
+        for (const set of sets) {
+          if (!this.sets.delete(set)) throw new NftRefusedError(new NetlinkError('delete', ENOENT));
+        }
+      },
+      delete: async () => {
+        if (this.#ifThere(true)) this.log.push('delete table');
+        this.clear();
+      },
+      close: async () => {},
+    };
+  }
+
+  /** Runs declarations of this table; a set `other version` makes it refuse, as one of another kind does. */
+  get nft(): NftCommand {
+    return {
+      check: async () => {},
+      run: async (script) => {
+        if (script.includes('delete table')) {
+          this.log.push('replace table');
+          // As nft 1.0.6 does with IPv6.
+          if (script.includes(' update @')) throw new NftError('Assertion failed', undefined);
+          this.clear();
+        } else this.log.push('declare');
+        if (this.sets.has('other version')) throw new NftError('File exists', undefined);
+        for (const [, kind, name = '', text] of script.matchAll(/^ {2}(\w+) (\S+) \{(.*)\}$/gm)) {
+          if (kind === 'chain') this.chains.set(name, this.chains.get(name) ?? 0);
+          else if (kind === 'counter')
+            this.counters.set(name, this.counters.get(name) ?? packets(text));
+          else this.sets.set(name, this.sets.get(name) ?? new Map());
+          if (text?.includes('flags interval')) this.#intervals.add(name);
+        }
+      },
+    };
+  }
+
+  /** As somebody else does, or `nft flush ruleset`. */
+  clear(): void {
+    for (const all of [this.sets, this.chains, this.counters]) all.clear();
+  }
+
+  /** As packets do. */
+  put(map: string, ...elements: readonly NftElement[]): void {
+    for (const element of elements) this.sets.get(map)?.set(keyText(element), element);
+  }
+
+  #read(element: NftElement): NftElement {
+    const timeoutMs = this.expiresIn(element);
+    return timeoutMs === undefined ? element : { ...element, timeoutMs };
+  }
+
+  #ifThere<T>(value: T): T | undefined {
+    return this.sets.size + this.chains.size > 0 ? value : undefined;
+  }
+
+  #transact(steps: readonly NftStep[]): void {
+    const changes = steps.flatMap((step) => ('elements' in step ? [step] : []));
+    const hasChanges = changes.some(({ elements }) => elements.length > 0);
+    const line = stepTexts(steps);
+    if (line.length === 0) return;
+    if (hasChanges) this.before(changes);
+    for (const step of steps) if (step.action === 'fill') this.#fill(step.chain);
+    if (hasChanges) this.#change(changes);
+    for (const step of steps) {
+      if (step.action === 'remove') for (const chain of step.chains) this.chains.delete(chain);
+      if (step.action === 'delete-table')
+        this.beside.find(({ name }) => name === step.table)?.clear();
+    }
+    this.log.push(line.join(', '));
+    if (hasChanges) this.after();
+  }
+
+  /** What rules look up or count in has to be there. */
+  #fill({ name, rules }: NftChainRules): void {
+    const all = [...rules];
+    for (const { expressions } of all) {
+      const text = expressions.toString('latin1');
+      const missing = [
+        ...[...text.matchAll(SET_OF_RULE)].filter(([, set = '']) => !this.sets.has(set)),
+        ...[...text.matchAll(COUNTER_OF_RULE)].filter(([, each = '']) => !this.counters.has(each)),
+      ];
+      for (const [, what] of missing) throw new Error(`rules name ${what}, which is not there`);
+    }
+    this.chains.set(name, all.length);
+  }
+
+  #change(changes: readonly NftChange[]): void {
+    const drafts = new Map([...this.sets].map(([name, elements]) => [name, new Map(elements)]));
+    for (const change of changes) {
+      const { action, set, elements } = change;
+      if (elements.length === 0) continue;
+      const draft = drafts.get(set);
+      if (draft === undefined) throw refused(ENOENT, change);
+      for (const element of elements) {
+        const [key, there] = [keyText(element), draft.get(keyText(element))];
+        if (action === 'delete') {
+          if (!draft.delete(key)) throw refused(ENOENT, change, element);
+          continue;
+        }
+        const isOther = there !== undefined && dataText(there) !== dataText(element);
+        const isBetween = there === undefined && this.#intervals.has(set);
+        if (isOther || (isBetween && overlaps(draft.values(), element))) {
+          throw refused(EEXIST, change, element);
+        }
+        const target = element.data !== undefined && 'chain' in element.data && element.data.chain;
+        if (target && !this.chains.has(target)) throw refused(ENOENT, change, element);
+        draft.set(key, element);
+      }
+    }
+    for (const isLate of [false, true]) {
+      for (const [name, elements] of drafts) {
+        if (this.#intervals.has(name) !== isLate) continue;
+        this.sets.set(name, elements);
+        if (isLate) this.amid();
+      }
+      if (!isLate) this.amid();
+    }
+  }
+}
+
+function stepTexts(steps: readonly NftStep[]): string[] {
+  const filled = steps.flatMap((step) => (step.action === 'fill' ? [step.chain.name] : []));
+  const rules = filled.length > FEW_CHAINS ? 'all' : filled.join();
+  return [
+    ...(filled.length === 0 ? [] : [`rules of ${rules}`]),
+    ...steps.flatMap((step) => {
+      if (step.action === 'delete-table') return [`delete table ${step.table}`];
+      if (step.action === 'remove')
+        return step.chains.length === 0 ? [] : [`remove ${step.chains.join(' ')}`];
+      if (step.action === 'fill' || step.elements.length === 0) return [];
+      return [`${step.action} ${step.set} ${step.elements.length}`];
+    }),
+  ];
+}
+
+function overlaps(there: Iterable<NftElement>, element: NftElement): boolean {
+  const isIn = (key: Buffer, { key: low, keyEnd: high = low }: NftElement) =>
+    [...key.keys()]
+      .filter((at) => at % 4 === 0)
+      .every((at) => {
+        const word = key.readUInt32BE(at);
+        return low.readUInt32BE(at) <= word && word <= high.readUInt32BE(at);
+      });
+  const { key, keyEnd = key } = element;
+  return [...there].some((other) => isIn(key, other) || isIn(keyEnd, other));
+}
+
+function refused(errno: number, change: NftChange, element?: NftElement): NftRefusedError {
+  return new NftRefusedError(new NetlinkError('transaction', errno), { change, element });
+}
+
+function packets(text = ''): bigint {
+  return BigInt(/packets (\d+)/.exec(text)?.[1] ?? 0);
+}

@@ -1,0 +1,141 @@
+/**
+ * compile/ turns what applies into sets and chains. This file holds the state that was handed over for the
+ * kernel, and compares it with changes of the model.
+ */
+import { familyOf } from '../../api/addresses.ts';
+import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
+import { protocolNumbers } from '../../netlink/core/protocol.ts';
+import { type AddressEntry, NO_ENTRY } from '../model/memberships.ts';
+import type { PolicyModel } from '../model/model.ts';
+import type { ListRanges } from '../model/networks.ts';
+import { addressText, missing, type Range } from '../model/ranges.ts';
+import type { ListNumber } from '../model/terms.ts';
+import { elementsOf } from './address-elements.ts';
+import type { PolicyChange, PolicyElement, PolicySetChain, PolicyState } from './change.ts';
+import { isSameChain, policySetChain } from './policy-set-chain.ts';
+
+type Mutable<T> = { -readonly [K in keyof T]: T[K] extends readonly (infer E)[] ? E[] : T[K] };
+
+/** Empty at first. */
+export class AppliedState {
+  readonly #model: PolicyModel;
+  readonly #families: readonly IpFamily[];
+  readonly #lists = new Map<ListNumber, ListRanges>();
+  readonly #entries = new Map<string, AddressEntry>();
+  /** By number of the policy set. */
+  readonly #chains = new Map<number, PolicySetChain>();
+
+  /** @param model Nothing else may take its changes. */
+  constructor(model: PolicyModel, families: readonly IpFamily[] = IP_FAMILIES) {
+    this.#model = model;
+    this.#families = families;
+  }
+
+  /** What the kernel needs since the last call, for each family with a change; everything at the first. */
+  takeChanges(): PolicyChange[] {
+    const { lists, entries, policySets } = this.#model.takeChanges();
+    const changes = this.#families.map(noChange);
+    for (const [number, now] of lists) {
+      const before = this.#lists.get(number);
+      for (const change of changes) changeList(change, number, before, now);
+      if (now === undefined) this.#lists.delete(number);
+      else this.#lists.set(number, now);
+    }
+    for (const [address, now] of entries) {
+      const family = familyOf(address);
+      const change = changes.find((each) => each.family === family);
+      const before = this.#entries.get(address) ?? NO_ENTRY;
+      if (change === undefined || before === now) continue;
+      for (const element of elementsOf(address, before, now)) {
+        const isDropped = 'list' in element && !this.#lists.has(element.list);
+        (isDropped ? change.discard : change.remove).push(element);
+      }
+      change.add.push(...elementsOf(address, now, before));
+      if (now === NO_ENTRY) this.#entries.delete(address);
+      else this.#entries.set(address, now);
+    }
+    for (const [{ direction, number: profile }, rules] of policySets) {
+      const before = this.#chains.get(profile);
+      if (rules !== undefined) {
+        const chain = policySetChain(direction, profile, rules);
+        if (before === undefined || !isSameChain(before, chain)) {
+          for (const change of changes) change.chains.push(chain);
+        }
+        this.#chains.set(profile, chain);
+      } else if (before !== undefined) {
+        for (const change of changes) change.discardChains.push({ direction, profile });
+        this.#chains.delete(profile);
+      }
+    }
+    return changes.filter(isChange);
+  }
+
+  /**
+   * All that should be in the kernel as of the last `takeChanges()`. Later changes are not in it. To be read
+   * before the next call.
+   */
+  all(family: IpFamily): PolicyState {
+    return { chains: [...this.#chains.values()], elements: this.#elements(family) };
+  }
+
+  *#elements(family: IpFamily): Iterable<PolicyElement> {
+    for (const [number, ranges] of this.#lists) yield* rangeElements(number, ranges, family);
+    for (const [address, entry] of this.#entries) {
+      if (familyOf(address) === family) yield* elementsOf(address, entry);
+    }
+  }
+}
+
+function changeList(
+  change: Mutable<PolicyChange>,
+  number: ListNumber,
+  before: ListRanges | undefined,
+  now: ListRanges | undefined,
+): void {
+  const { family } = change;
+  if (before === undefined) {
+    if (now !== undefined) change.prepare.push(...rangeElements(number, now, family));
+    return;
+  }
+  if (now === undefined) {
+    change.discard.push(...rangeElements(number, before, family));
+    return;
+  }
+  const [old, fresh] = [before.networks[family], now.networks[family]];
+  change.remove.push(...networkElements(number, missing(old, fresh), family));
+  change.add.push(...networkElements(number, missing(fresh, old), family));
+}
+
+function* rangeElements(
+  list: ListNumber,
+  { networks, ports }: ListRanges,
+  family: IpFamily,
+): Iterable<PolicyElement> {
+  for (const { protocol, from, to } of ports) {
+    yield { set: 'ports', list, protocol: protocolNumbers[protocol], first: from, last: to };
+  }
+  yield* networkElements(list, networks[family], family);
+}
+
+function* networkElements(
+  list: ListNumber,
+  ranges: readonly Range[],
+  family: IpFamily,
+): Iterable<PolicyElement> {
+  for (const { first, last } of ranges) {
+    yield {
+      set: 'networks',
+      list,
+      first: addressText(first, family),
+      last: addressText(last, family),
+    };
+  }
+}
+
+function noChange(family: IpFamily): Mutable<PolicyChange> {
+  return { family, prepare: [], remove: [], add: [], chains: [], discard: [], discardChains: [] };
+}
+
+function isChange({ family: _, ...parts }: PolicyChange): boolean {
+  return Object.values(parts).some((part) => part.length > 0);
+}

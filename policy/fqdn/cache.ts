@@ -1,0 +1,279 @@
+/** The FQDN cache: what names were resolved to, and which lists of peers get it. No I/O; the clock is handed in. */
+import { getOrCreate } from '../../api/collections.ts';
+import type { FqdnEntry, Learned, LearnedElement } from '../compile/change.ts';
+import { NamePatterns, plainName } from '../model/domain-names.ts';
+import type { ListNumber } from '../model/terms.ts';
+import type { ResolvedAddress } from './dns-message.ts';
+
+export interface FqdnCacheOptions {
+  /**
+   * Milliseconds that an address lives at least. A resolver's cache hands out what is left of a TTL, be it
+   * nothing, and whoever asked has yet to connect, perhaps to one address after the other.
+   */
+  readonly floor: number;
+  /** Milliseconds that an address lives at most, whatever its TTL; it goes before the floor. */
+  readonly cap: number;
+  /** Addresses of one name. */
+  readonly perName: number;
+  /** Addresses of all names. */
+  readonly total: number;
+}
+
+/**
+ * As settings have them by default (config/policy-settings.ts). Floor: the lifetime that kube-network-policies gives to a TTL of 0, and for which Java remembers an
+ * address. Cap: a pod may use an address for its TTL (NPEP-133), so to take it away earlier would cut off
+ * the pods that behave; but one with a TTL of weeks must not stay for so long. An hour is what
+ * CoreDNS caches at most.
+ */
+export const FQDN_CACHE_DEFAULTS: FqdnCacheOptions = {
+  floor: 30_000,
+  cap: 3_600_000,
+  perName: 1000,
+  total: 100_000,
+};
+
+/** TTLs are cut to whole seconds, and the backend lets elements go that much too early. */
+const ROUNDING = 1000;
+/** Of the limit, how much is made free at once when it is reached. */
+const ROOM = 1 / 8;
+
+/** What an answer leads to in the kernel. */
+export interface CacheChange {
+  readonly learn: Learned;
+  /** To make room. Has no timeouts. */
+  readonly forget: Learned;
+}
+
+/** Until when a name has its addresses. */
+type Addresses = Map<string, number>;
+
+export class FqdnCache {
+  readonly #options: FqdnCacheOptions;
+  #patterns = new NamePatterns<PatternLists>();
+  readonly #known = new Map<string, Addresses>();
+  /** Names by address. */
+  readonly #names = new Map<string, Set<string>>();
+  #addresses = 0;
+  #evictions = 0;
+
+  constructor(options: FqdnCacheOptions = FQDN_CACHE_DEFAULTS) {
+    this.#options = options;
+  }
+
+  /** What has ended counts until `expire`. */
+  numbers(): { readonly names: number; readonly addresses: number; readonly evictions: number } {
+    return { names: this.#known.size, addresses: this.#addresses, evictions: this.#evictions };
+  }
+
+  /**
+   * These patterns count from now on, with the lists that they belong to. What was learned for others
+   * stays known until it ends.
+   * @returns what lists get that did not have a pattern before.
+   */
+  setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>, now: number): LearnedElement[] {
+    const patterns = new NamePatterns<PatternLists>();
+    const fresh = new NamePatterns<PatternLists>();
+    for (const [pattern, lists] of names) {
+      patterns.set(pattern, { pattern, lists: new Set(lists) });
+      const before = this.#patterns.get(pattern)?.lists;
+      const added = [...lists].filter((list) => before?.has(list) !== true);
+      if (added.length > 0) fresh.set(pattern, { pattern, lists: new Set(added) });
+    }
+    this.#patterns = patterns;
+    return fresh.size === 0 ? [] : this.#elements(fresh, now);
+  }
+
+  /** The name got an answer. Nothing follows from one that no pattern matches. */
+  take(text: string, resolved: readonly ResolvedAddress[], now: number): CacheChange {
+    const name = plainName(text);
+    const lists = listsOf(this.#patterns, name);
+    if (lists.size === 0 || resolved.length === 0) return { learn: NO_ENTRIES, forget: NO_ENTRIES };
+    const addresses = getOrCreate(this.#known, name, () => new Map());
+    const answers = new Map<string, FqdnEntry>();
+    for (const { address, ttl } of resolved) {
+      if (answers.size === this.#options.perName) break;
+      const timeoutMs = this.#lifetime(ttl);
+      this.#add(name, addresses, address, now + timeoutMs);
+      const longest = Math.max(timeoutMs, answers.get(address)?.timeoutMs ?? 0);
+      answers.set(address, { name, address, timeoutMs: longest });
+    }
+    const evicted = [...this.#shrink(name, addresses, answers, now), ...this.#makeRoom(name, now)];
+    this.#evictions += evicted.length;
+    return {
+      learn: { elements: elementsOf(answers.values(), lists), answers: [...answers.values()] },
+      forget: { elements: this.#unused(evicted), answers: evicted },
+    };
+  }
+
+  /** What an earlier agent learned. */
+  restore(answers: readonly FqdnEntry[], now: number): void {
+    for (const { name, address, timeoutMs } of answers) {
+      const addresses = getOrCreate(this.#known, name, () => new Map());
+      this.#add(name, addresses, address, now + timeoutMs);
+    }
+  }
+
+  /** Everything that is known, with the time that it has left. */
+  all(now: number): Learned {
+    const answers: FqdnEntry[] = [];
+    for (const [name, addresses] of this.#known) {
+      for (const [address, until] of addresses) {
+        if (until > now) answers.push({ name, address, timeoutMs: until - now });
+      }
+    }
+    return { elements: this.#elements(this.#patterns, now), answers };
+  }
+
+  /** Forgets what has ended; the kernel has by itself. */
+  expire(now: number): void {
+    for (const [name, addresses] of this.#known) this.#expireName(name, addresses, now);
+  }
+
+  #lifetime(ttl: number): number {
+    const { floor, cap } = this.#options;
+    return Math.min(Math.max(ttl * 1000, floor), cap) + ROUNDING;
+  }
+
+  #elements(patterns: NamePatterns<PatternLists>, now: number): LearnedElement[] {
+    const elements: LearnedElement[] = [];
+    for (const [name, addresses] of this.#known) {
+      const lists = listsOf(patterns, name);
+      if (lists.size === 0) continue;
+      for (const [address, until] of addresses) {
+        if (until <= now) continue;
+        elements.push(...elementsOf([{ address, timeoutMs: until - now }], lists));
+      }
+    }
+    return elements;
+  }
+
+  #add(name: string, addresses: Addresses, address: string, until: number): void {
+    const known = addresses.get(address);
+    addresses.set(address, Math.max(until, known ?? 0));
+    if (known !== undefined) return;
+    this.#addresses += 1;
+    getOrCreate(this.#names, address, () => new Set()).add(name);
+  }
+
+  #drop(name: string, addresses: Addresses, address: string): void {
+    if (!addresses.delete(address)) return;
+    this.#addresses -= 1;
+    if (addresses.size === 0) this.#known.delete(name);
+    const names = this.#names.get(address);
+    names?.delete(name);
+    if (names?.size === 0) this.#names.delete(address);
+  }
+
+  #expireName(name: string, addresses: Addresses, now: number): void {
+    for (const [address, until] of addresses) {
+      if (until <= now) this.#drop(name, addresses, address);
+    }
+  }
+
+  /** Brings a name down to its limit; of what was not answered just now, what ends first goes first. */
+  #shrink(
+    name: string,
+    addresses: Addresses,
+    answered: ReadonlyMap<string, unknown>,
+    now: number,
+  ): FqdnEntry[] {
+    if (addresses.size <= this.#options.perName) return [];
+    this.#expireName(name, addresses, now);
+    const excess = Math.max(addresses.size - this.#options.perName, 0);
+    return [...addresses]
+      .filter(([address]) => !answered.has(address))
+      .sort(([, a], [, b]) => a - b)
+      .slice(0, excess)
+      .map(([address]) => this.#evict(name, addresses, address));
+  }
+
+  /**
+   * Brings all names well below the limit. Names go that end first, but of the pattern that has most at
+   * the moment: whoever has a domain of his own must not push out what others have learned.
+   */
+  #makeRoom(current: string, now: number): FqdnEntry[] {
+    const { total } = this.#options;
+    if (this.#addresses <= total) return [];
+    this.expire(now);
+    if (this.#addresses <= total) return [];
+    const groups = this.#groups(current);
+    const evicted: FqdnEntry[] = [];
+    while (this.#addresses > total * (1 - ROOM)) {
+      let biggest: Group | undefined;
+      for (const group of groups) {
+        if (group.size > (biggest?.size ?? 0)) biggest = group;
+      }
+      const victim = biggest?.names.pop();
+      if (biggest === undefined || victim === undefined) break;
+      biggest.size -= victim.addresses.size;
+      for (const address of [...victim.addresses.keys()]) {
+        evicted.push(this.#evict(victim.name, victim.addresses, address));
+      }
+    }
+    return evicted;
+  }
+
+  /** All names but one, by the pattern that matches them most closely. */
+  #groups(except: string): readonly Group[] {
+    const groups = new Map<string, Group>();
+    for (const [name, addresses] of this.#known) {
+      if (name === except) continue;
+      const [closest] = this.#patterns.match(name);
+      const pattern = closest?.pattern ?? '';
+      const group = getOrCreate(groups, pattern, () => ({ size: 0, names: [] }));
+      group.size += addresses.size;
+      group.names.push({ name, addresses, end: Math.max(...addresses.values()) });
+    }
+    for (const { names } of groups.values()) names.sort((a, b) => b.end - a.end);
+    return [...groups.values()];
+  }
+
+  #evict(name: string, addresses: Addresses, address: string): FqdnEntry {
+    this.#drop(name, addresses, address);
+    return { name, address, timeoutMs: 0 };
+  }
+
+  /** Of what was evicted, the elements that no other name wants. */
+  #unused(evicted: readonly FqdnEntry[]): LearnedElement[] {
+    return evicted.flatMap((answer) => {
+      const lists = new Set(listsOf(this.#patterns, answer.name));
+      for (const name of this.#names.get(answer.address) ?? []) {
+        for (const list of listsOf(this.#patterns, name)) lists.delete(list);
+      }
+      return elementsOf([answer], lists);
+    });
+  }
+}
+
+interface PatternLists {
+  readonly pattern: string;
+  readonly lists: ReadonlySet<ListNumber>;
+}
+
+interface Group {
+  /** Addresses. */
+  size: number;
+  /** The first to end comes last. */
+  readonly names: { readonly name: string; readonly addresses: Addresses; readonly end: number }[];
+}
+
+const NO_ENTRIES: Learned = { elements: [], answers: [] };
+
+function listsOf(patterns: NamePatterns<PatternLists>, name: string): ReadonlySet<ListNumber> {
+  const all = new Set<ListNumber>();
+  for (const { lists } of patterns.match(name)) {
+    for (const list of lists) all.add(list);
+  }
+  return all;
+}
+
+function elementsOf(
+  answers: Iterable<{ readonly address: string; readonly timeoutMs: number }>,
+  lists: ReadonlySet<ListNumber>,
+): LearnedElement[] {
+  const elements: LearnedElement[] = [];
+  for (const { address, timeoutMs } of answers) {
+    for (const list of lists) elements.push({ set: 'learned', list, address, timeoutMs });
+  }
+  return elements;
+}

@@ -1,0 +1,100 @@
+import assert from 'node:assert/strict';
+import type { NftStep } from '../../netlink/nftables/types.ts';
+import { FakeTables } from '../../nft/fake-tables.ts';
+import { countIn, partsOf, type Rule, ruleBytes } from '../../nft/rule.ts';
+
+const SCRIPT = `table ip portwide {
+  map services { typeof ip daddr : verdict; }
+  set ports { typeof th dport; flags interval; }
+  map clients { typeof ip saddr : ip daddr; flags dynamic,timeout; }
+  counter dropped { packets 7 bytes 700; }
+  chain forward { type filter hook forward priority 0; policy accept; }
+}
+`;
+
+const fill = (...rules: Rule[]): NftStep => ({
+  action: 'fill',
+  chain: { name: 'forward', rules: rules.map((rule) => ({ expressions: ruleBytes(rule) })) },
+});
+const add = (set: string, key: number, data?: string, keyEnd?: number): NftStep => ({
+  action: 'add',
+  set,
+  elements: [
+    {
+      key: Buffer.from([0, 0, 0, key]),
+      ...(data === undefined ? {} : { data: { kind: 'goto', chain: data } }),
+      ...(keyEnd === undefined ? {} : { keyEnd: Buffer.from([0, 0, 0, keyEnd]) }),
+    },
+  ],
+});
+
+describe('a table of nf_tables in memory', () => {
+  const { source, isIn, follow, remember } = partsOf('IPv4');
+  const known: Rule = [
+    follow([source], 'services'),
+    remember('clients', [source], [source], 60),
+    countIn('dropped'),
+  ];
+  let fake: FakeTables;
+
+  beforeEach(async () => {
+    fake = new FakeTables();
+    await fake.nft.run(SCRIPT);
+  });
+
+  it('has what was declared, and nothing before', async () => {
+    const { tables } = fake;
+    assert.deepEqual(await tables.chains(), ['forward']);
+    assert.deepEqual(
+      (await tables.sets())?.map(({ name }) => name),
+      ['services', 'ports', 'clients'],
+    );
+    assert.deepEqual(await tables.counters(), [{ name: 'dropped', packets: 7n, bytes: 7n }]);
+    await tables.delete();
+    for (const gone of [await tables.chains(), await tables.sets(), await tables.counters()]) {
+      assert.equal(gone, undefined);
+    }
+  });
+
+  it('tells of each transaction', async () => {
+    const { tables } = fake;
+    fake.log = [];
+    await tables.transact([fill(known), add('services', 1, 'forward')]);
+    await tables.transact([{ action: 'add', set: 'services', elements: [] }]);
+    await tables.transact([{ action: 'remove', chains: ['forward'] }]);
+    assert.deepEqual(fake.log, ['rules of forward, add services 1', 'remove forward']);
+    assert.equal(fake.sets.get('services')?.size, 1);
+  });
+
+  for (const [what, steps, error] of [
+    ['rules that look up what is not there', [fill([isIn([source], 'nothing')])], /nothing/],
+    [
+      'rules that remember where nothing is',
+      [fill([remember('no', [source], [source], 1)])],
+      /no,/,
+    ],
+    ['rules that count in what is not there', [fill(known, [countIn('other')])], /other/],
+    ['elements of a set that is not there', [add('nothing', 1)], /add nothing: ENOENT/],
+    ['elements that lead nowhere', [add('services', 1, 'gone')], /add services .*ENOENT/],
+    [
+      'another value for a key',
+      [fill(), add('services', 1, 'forward'), add('services', 1)],
+      /EEXIST/,
+    ],
+    [
+      'ranges that overlap',
+      [add('ports', 1, undefined, 5), add('ports', 3, undefined, 9)],
+      /EEXIST/,
+    ],
+    [
+      'to delete what is not there',
+      [{ action: 'delete', set: 'ports', elements: [{ key: Buffer.alloc(4) }] }],
+      /delete ports .*ENOENT/,
+    ],
+  ] satisfies [string, NftStep[], RegExp][]) {
+    it(`refuses ${what}`, async () => {
+      await assert.rejects(fake.tables.transact(steps), error);
+      assert.equal(fake.sets.get('ports')?.size, 0);
+    });
+  }
+});

@@ -1,0 +1,185 @@
+import assert from 'node:assert/strict';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { IP_FAMILIES } from '../../api/objects.ts';
+import type { NftNotification } from '../../netlink/nftables/types.ts';
+import type { NftWatchOptions } from '../../netlink/nftables/watch.ts';
+import { NftMonitor, type TableOwner } from '../../nft/monitor.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
+
+const LOADING = 10_000;
+
+function start(failure?: Error) {
+  const timers = new FakeTimers();
+  const sockets: NftWatchOptions[] = [];
+  let closed = 0;
+  const monitor = new NftMonitor(timers, (options) => {
+    if (failure !== undefined) throw failure;
+    sockets.push(options);
+    return {
+      close: async () => {
+        closed += 1;
+      },
+    };
+  });
+  const log: string[] = [];
+  const owner = (...tables: string[]): TableOwner => ({
+    families: IP_FAMILIES,
+    tables,
+    changed: (family, what) => log.push(`${tables[0]} ${family}: ${what}`),
+    listening: (family) => log.push(`${tables[0]} ${family} listening`),
+    deaf: (error) => log.push(`${tables[0]} ${error}`),
+  });
+  const change = (notification: Partial<NftNotification>) =>
+    sockets[0]?.onChange({
+      family: 2,
+      table: 'a',
+      kind: 'rule',
+      isNew: true,
+      portId: 7,
+      ...notification,
+    });
+  return { timers, sockets, monitor, log, owner, change, closed: () => closed };
+}
+
+describe('the monitor of nf_tables', () => {
+  it('opens one socket when all families of all owners have loaded, and what else loads has', async () => {
+    const { timers, sockets, monitor, log, owner } = start();
+    const [a, b] = [monitor.register(owner('a')), monitor.register(owner('b'))];
+    const other = Promise.withResolvers<void>();
+    monitor.waitFor(other.promise);
+    a('IPv4');
+    a('IPv6');
+    b('IPv4');
+    other.resolve();
+    timers.advance(LOADING - 1);
+    await nextTurn();
+    assert.deepEqual([sockets.length, log], [0, []]);
+    b('IPv6');
+    b('IPv6');
+    await nextTurn();
+    assert.equal(sockets.length, 1);
+    assert.deepEqual(log, [
+      'a IPv4 listening',
+      'a IPv6 listening',
+      'b IPv4 listening',
+      'b IPv6 listening',
+    ]);
+    assert.equal(timers.pending, 0);
+  });
+
+  it('waits for what is to be done after a load', async () => {
+    const { sockets, monitor, owner } = start();
+    const loaded = monitor.register(owner('a'));
+    const after = Promise.withResolvers<void>();
+    loaded('IPv4', after.promise);
+    loaded('IPv6');
+    await nextTurn();
+    assert.equal(sockets.length, 0);
+    after.resolve();
+    await nextTurn();
+    assert.equal(sockets.length, 1);
+  });
+
+  it('listens 10 s after the first load, however long others take', async () => {
+    const { timers, sockets, monitor, log, owner } = start();
+    const [a, b] = [monitor.register(owner('a')), monitor.register(owner('b'))];
+    timers.advance(10 * LOADING);
+    assert.equal(sockets.length, 0);
+    a('IPv4', new Promise(() => {}));
+    timers.advance(LOADING);
+    await nextTurn();
+    assert.deepEqual([sockets.length, log], [1, ['a IPv4 listening']]);
+    b('IPv6');
+    b('IPv4');
+    a('IPv6');
+    await nextTurn();
+    assert.deepEqual(
+      [sockets.length, log.slice(1)],
+      [1, ['b IPv6 listening', 'b IPv4 listening', 'a IPv6 listening']],
+    );
+  });
+
+  it('never listens for what only loads', async () => {
+    const { sockets, monitor } = start();
+    monitor.waitFor(Promise.resolve());
+    await nextTurn();
+    assert.equal(sockets.length, 0);
+  });
+
+  it('tells each owner of changes of its tables in its families', async () => {
+    const { monitor, log, owner, change } = start();
+    const [a, b] = [
+      monitor.register({ ...owner('a', 'a-guard'), families: ['IPv4'] }),
+      monitor.register(owner('b')),
+    ];
+    a('IPv4');
+    b('IPv4');
+    b('IPv6');
+    await nextTurn();
+    log.length = 0;
+    change({});
+    change({ table: 'a-guard', kind: 'table', isNew: false });
+    change({ table: 'b', family: 10, kind: 'element' });
+    // Not of this process: inet, another family, another table, the end of a transaction.
+    change({ family: 1 });
+    change({ family: 10 });
+    change({ table: 'c' });
+    change({ table: undefined, kind: 'generation', family: 0 });
+    assert.deepEqual(log, [
+      'a IPv4: rule added in table a',
+      'a IPv4: table deleted in table a-guard',
+      'b IPv6: element added in table b',
+    ]);
+  });
+
+  it('tells every owner when notifications were lost', async () => {
+    const { monitor, log, owner, sockets } = start();
+    const [a, b] = [
+      monitor.register({ ...owner('a'), families: ['IPv6'] }),
+      monitor.register(owner('b')),
+    ];
+    a('IPv6');
+    b('IPv4');
+    b('IPv6');
+    await nextTurn();
+    log.length = 0;
+    sockets[0]?.onOverrun(new Error('ENOBUFS'));
+    assert.deepEqual(log, [
+      'a IPv6: some notifications were lost',
+      'b IPv4: some notifications were lost',
+      'b IPv6: some notifications were lost',
+    ]);
+  });
+
+  it('tells every owner once that it cannot listen, and does not try again', async () => {
+    const { timers, monitor, log, owner } = start(new Error('no nf_tables'));
+    const [a, b] = [monitor.register(owner('a')), monitor.register(owner('b'))];
+    a('IPv4');
+    a('IPv6');
+    b('IPv4');
+    timers.advance(LOADING);
+    await nextTurn();
+    b('IPv6');
+    timers.advance(LOADING);
+    await nextTurn();
+    assert.deepEqual(log, ['a Error: no nf_tables', 'b Error: no nf_tables']);
+  });
+
+  it('opens no socket once closed, and closes the one that it has', async () => {
+    const early = start();
+    const loaded = early.monitor.register(early.owner('a'));
+    loaded('IPv4');
+    await early.monitor.close();
+    loaded('IPv6');
+    await nextTurn();
+    assert.deepEqual([early.sockets.length, early.timers.pending], [0, 0]);
+
+    const late = start();
+    const done = late.monitor.register(late.owner('a'));
+    done('IPv4');
+    done('IPv6');
+    await nextTurn();
+    await late.monitor.close();
+    assert.deepEqual([late.sockets.length, late.closed()], [1, 1]);
+  });
+});

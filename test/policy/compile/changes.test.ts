@@ -1,0 +1,745 @@
+/** What changes cost, and how they are put. */
+import assert from 'node:assert/strict';
+import type { CidrGroup, Pod, PolicyRule, PortMatch } from '../../../api/policy-objects.ts';
+import { AppliedState } from '../../../policy/compile/applied-state.ts';
+import type { PolicyChange, PolicyElement } from '../../../policy/compile/change.ts';
+import { PolicyModel } from '../../../policy/model/model.ts';
+import { Agent, contentOf } from '../harness.ts';
+import {
+  adminPolicy,
+  baselinePolicy,
+  group,
+  HERE,
+  labelled,
+  namespace,
+  network,
+  networkPolicy,
+  node,
+  peerPods,
+  pod,
+  requirement,
+  rule,
+  type TestObject,
+  THERE,
+  tcp,
+} from '../objects.ts';
+
+const web = (number: number, fields: Partial<Pod> = {}) =>
+  pod(`web-${number}`, { labels: { app: 'web' }, addresses: [`10.0.0.${number}`], ...fields });
+const db = (number: number, fields: Partial<Pod> = {}) =>
+  pod(`db-${number}`, { labels: { app: 'db' }, addresses: [`10.0.1.${number}`], ...fields });
+
+const WEB_ONLY = { namespaces: 'default', pods: labelled({ app: 'web' }) };
+const fromDb = rule({ peers: [peerPods(labelled({ app: 'db' }))], ports: [tcp(80)] });
+/** About pods `web`, with `db` as peers. */
+const POLICY = networkPolicy('p', { subject: WEB_ONLY, ingress: [fromDb] });
+
+/** An agent in which everything is in force. */
+function settled(...objects: TestObject[]): Agent {
+  const agent = new Agent(objects);
+  agent.sync();
+  return agent;
+}
+
+/** The one change that IPv4 has; the other family has none. */
+function onlyChange(agent: Agent): PolicyChange {
+  const changes = agent.sync();
+  assert.deepEqual(
+    changes.map(({ family }) => family),
+    ['IPv4'],
+  );
+  return changes[0] as PolicyChange;
+}
+
+const none = { prepare: [], remove: [], add: [], chains: [], discard: [], discardChains: [] };
+
+/** Elements as text, without the numbers of lists and profiles. */
+function texts(elements: Iterable<PolicyElement>): string[] {
+  return [...elements]
+    .map(({ set, ...rest }) => {
+      const { list: _, profile: __, ...fields } = { list: 0, profile: 0, ...rest };
+      return [set, ...Object.values(fields)].join(' ');
+    })
+    .sort();
+}
+
+function inForce(agent: Agent, set?: PolicyElement['set']): PolicyElement[] {
+  const elements = [...agent.applied.all('IPv4').elements];
+  return set === undefined ? elements : elements.filter((element) => element.set === set);
+}
+
+describe('changes of network policy', () => {
+  it('are everything at first, and then nothing', () => {
+    const agent = new Agent([POLICY, web(1), db(1)]);
+    const [first] = agent.sync();
+    assert.deepEqual(texts(first?.prepare ?? []), ['ports 6 80 80']);
+    assert.deepEqual(texts(first?.add ?? []), [
+      'ingress-pods 10.0.0.1',
+      'own 10.0.0.1',
+      'own 10.0.1.1',
+      'peers 10.0.1.1',
+    ]);
+    assert.deepEqual(
+      first?.chains.map(({ direction }) => direction),
+      ['ingress'],
+    );
+    assert.deepEqual([first?.remove, first?.discard, first?.discardChains], [[], [], []]);
+    assert.deepEqual(agent.sync(), []);
+  });
+
+  it('are the same when they are worked out ahead, whatever comes meanwhile', async () => {
+    const objects = [POLICY, namespace('other'), web(1), db(1), db(2, { nodeName: THERE })];
+    const late = [
+      namespace('default', { team: 'x' }),
+      networkPolicy('q', { subject: WEB_ONLY, ingress: [fromDb, rule({ ports: [tcp(81)] })] }),
+      db(1, { labels: { app: 'web' } }),
+      db(3),
+    ];
+    const agent = new Agent(objects);
+    const ahead = agent.model.prepare();
+    for (const object of late) agent.upsert(object);
+    agent.remove('Pod', 'default/db-2');
+    await ahead;
+    agent.sync();
+    const other = settled(...objects, ...late);
+    other.remove('Pod', 'default/db-2');
+    other.sync();
+    assert.deepEqual(texts(inForce(agent)), texts(inForce(other)));
+  });
+
+  it('a pod that comes here is its elements', () => {
+    const agent = settled(POLICY, web(1), db(1));
+    agent.upsert(web(2));
+    const change = onlyChange(agent);
+    assert.deepEqual(texts(change.add), ['ingress-pods 10.0.0.2', 'own 10.0.0.2']);
+    assert.deepEqual({ ...change, add: [] }, { family: 'IPv4', ...none });
+  });
+
+  it('a pod that comes elsewhere is one element for each list', () => {
+    const agent = settled(POLICY, web(1), db(1));
+    agent.upsert(db(2, { nodeName: THERE }));
+    const change = onlyChange(agent);
+    assert.deepEqual(texts(change.add), ['peers 10.0.1.2']);
+    assert.deepEqual({ ...change, add: [] }, { family: 'IPv4', ...none });
+    agent.upsert(web(3, { nodeName: THERE }));
+    assert.deepEqual(agent.sync(), [], 'no list has it');
+  });
+
+  it('a pod that goes takes its elements along', () => {
+    const agent = settled(POLICY, web(1), web(2), db(1));
+    agent.remove('Pod', 'default/web-2');
+    assert.deepEqual(texts(onlyChange(agent).remove), ['ingress-pods 10.0.0.2', 'own 10.0.0.2']);
+    agent.remove('Pod', 'default/db-1');
+    assert.deepEqual(texts(onlyChange(agent).remove), ['own 10.0.1.1', 'peers 10.0.1.1']);
+  });
+
+  it('a pod that is relabelled is what differs', () => {
+    const agent = settled(POLICY, web(1), web(2), db(1), db(2));
+    agent.upsert(web(2, { labels: { app: 'db' } }));
+    const { remove, add, ...rest } = onlyChange(agent);
+    assert.deepEqual([texts(remove), texts(add)], [['ingress-pods 10.0.0.2'], ['peers 10.0.0.2']]);
+    assert.deepEqual({ ...rest, remove: [], add: [] }, { family: 'IPv4', ...none });
+  });
+
+  it('a pod that only changes what policy does not read is nothing', () => {
+    const agent = settled(POLICY, web(1), db(1));
+    agent.upsert(web(1));
+    agent.upsert(db(1, { nodeName: HERE }));
+    assert.deepEqual(agent.sync(), []);
+  });
+
+  it('what is undone before it is taken is nothing', () => {
+    const agent = settled(POLICY, web(1), db(1));
+    agent.upsert(web(2));
+    agent.upsert(networkPolicy('q', { ingress: [fromDb, rule({ peers: [peerPods([])] })] }));
+    agent.remove('NetworkPolicy', 'default/q');
+    agent.remove('Pod', 'default/web-2');
+    agent.remove('NetworkPolicy', POLICY.key);
+    agent.upsert(POLICY);
+    assert.deepEqual(agent.sync(), []);
+  });
+
+  it('a list that one policy leaves and another takes up at the same time stays', () => {
+    const agent = settled(
+      POLICY,
+      networkPolicy('q', { subject: WEB_ONLY, ingress: [] }),
+      web(1),
+      db(1),
+    );
+    agent.upsert(
+      networkPolicy('p', {
+        subject: { namespaces: 'default', pods: labelled({ app: 'x' }) },
+        ingress: [fromDb],
+      }),
+    );
+    agent.upsert(networkPolicy('q', { subject: WEB_ONLY, ingress: [fromDb] }));
+    const { prepare, remove, add, discard } = onlyOf(agent.sync(), 'IPv4');
+    assert.deepEqual([prepare, discard], [[], []]);
+    assert.deepEqual(
+      [texts(remove), texts(add)],
+      [['ingress-pods 10.0.0.1'], ['ingress-pods 10.0.0.1']],
+    );
+    agent.remove('NetworkPolicy', 'default/q');
+    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').discard), [
+      'peers 10.0.1.1',
+      'ports 6 80 80',
+    ]);
+  });
+
+  it('a pod has a profile before it has an address', () => {
+    const agent = settled(POLICY, db(1), web(1, { addresses: [] }));
+    assert.equal(agent.applied.all('IPv4').chains.length, 1);
+    agent.upsert(web(1));
+    const change = onlyChange(agent);
+    assert.deepEqual(texts(change.add), ['ingress-pods 10.0.0.1', 'own 10.0.0.1']);
+    assert.deepEqual({ ...change, add: [] }, { family: 'IPv4', ...none });
+  });
+
+  describe('profiles', () => {
+    const profiles = (agent: Agent) =>
+      new Map(
+        inForce(agent).flatMap((each) =>
+          'profile' in each ? [[`${each.set} ${each.address}`, each.profile] as const] : [],
+        ),
+      );
+
+    it('are shared by pods to which the same policies apply', () => {
+      const agent = settled(
+        POLICY,
+        networkPolicy('q', { ingress: [] }),
+        web(1),
+        web(2, { labels: { app: 'web', more: 'x' } }),
+        db(1),
+      );
+      const at = profiles(agent);
+      assert.equal(at.get('ingress-pods 10.0.0.1'), at.get('ingress-pods 10.0.0.2'));
+      assert.notEqual(at.get('ingress-pods 10.0.0.1'), at.get('ingress-pods 10.0.1.1'));
+      assert.equal(agent.applied.all('IPv4').chains.length, 2);
+    });
+
+    it('have the number as long as the policies are the same, whatever these say', () => {
+      const agent = settled(POLICY, web(1), db(1));
+      const before = profiles(agent);
+      agent.upsert(networkPolicy('p', { subject: WEB_ONLY, ingress: [rule()] }));
+      const change = onlyOf(agent.sync(), 'IPv4');
+      assert.deepEqual(
+        change.chains.map(({ profile }) => profile),
+        [...before.values()],
+      );
+      assert.deepEqual([change.add, change.remove], [[], []]);
+      assert.deepEqual(profiles(agent), before);
+      agent.remove('NetworkPolicy', POLICY.key);
+      agent.upsert(POLICY);
+      agent.sync();
+      assert.deepEqual(profiles(agent), before);
+    });
+
+    it('are exchanged when a policy comes to apply', () => {
+      const agent = settled(POLICY, web(1), db(1));
+      const [before] = profiles(agent).values();
+      agent.upsert(networkPolicy('q', { subject: WEB_ONLY, ingress: [] }));
+      const { remove, add, chains, discardChains } = onlyOf(agent.sync(), 'IPv4');
+      assert.deepEqual(
+        [texts(remove), texts(add)],
+        [['ingress-pods 10.0.0.1'], ['ingress-pods 10.0.0.1']],
+      );
+      assert.equal(chains.length, 1);
+      assert.deepEqual(discardChains, [{ direction: 'ingress', profile: before }]);
+    });
+
+    it('are written anew when the order of policies changes', () => {
+      const first = adminPolicy('a', { priority: 1, ingress: [rule()] });
+      const agent = settled(
+        first,
+        adminPolicy('b', { priority: 2, ingress: [rule({ action: 'Deny' })] }),
+        web(1),
+      );
+      agent.upsert({ ...first, priority: 3 });
+      const change = onlyOf(agent.sync(), 'IPv4');
+      assert.deepEqual(
+        change.chains.map(({ admin }) => admin.map(({ outcome }) => outcome)),
+        [['deny-admin', 'allow']],
+      );
+      assert.deepEqual({ ...change, chains: [] }, { family: 'IPv4', ...none });
+    });
+
+    for (const [title, changed] of [
+      ['ports', rule({ ...fromDb, ports: [tcp(81)] })],
+      ['peers', rule({ ...fromDb, peers: [peerPods([])] })],
+      ['action', rule({ ...fromDb, action: 'Pass' })],
+      ['number of rules', undefined],
+    ] as const) {
+      it(`are written anew when a rule has another ${title}`, () => {
+        const policy = (...ingress: PolicyRule[]) =>
+          adminPolicy('a', { subject: WEB_ONLY, ingress });
+        const agent = settled(policy(fromDb), web(1), db(1));
+        agent.upsert(policy(...(changed === undefined ? [fromDb, fromDb] : [changed])));
+        const { chains, add, remove } = onlyOf(agent.sync(), 'IPv4');
+        assert.equal(chains.length, 1);
+        assert.ok(
+          [...add, ...remove].every(({ set }) => set === 'peers'),
+          'the profile stays',
+        );
+      });
+    }
+
+    it('are written anew when a rule is in another place, for whoever reads it', () => {
+      const nothing = rule({ ports: [] });
+      const agent = settled(networkPolicy('p', { ingress: [fromDb] }), web(1));
+      agent.upsert(networkPolicy('p', { ingress: [nothing, fromDb] }));
+      const { chains } = onlyOf(agent.sync(), 'IPv4');
+      assert.equal(chains[0]?.rest[0]?.comment, 'NetworkPolicy default/p spec.ingress[1]');
+    });
+
+    it('are not there for policies without rules, but of NetworkPolicies', () => {
+      const agent = settled(adminPolicy('a', { ingress: [], egress: [] }), web(1));
+      assert.deepEqual(agent.applied.all('IPv4').chains, []);
+      agent.upsert(networkPolicy('p', { ingress: [] }));
+      agent.sync();
+      assert.equal(agent.applied.all('IPv4').chains.length, 1);
+    });
+
+    it('do not have Baseline policies behind NetworkPolicies', () => {
+      const agent = settled(POLICY, web(1));
+      const content = contentOf(agent, 'IPv4');
+      agent.upsert(baselinePolicy({ subject: WEB_ONLY, ingress: [fromDb] }));
+      assert.deepEqual(agent.sync(), []);
+      assert.deepEqual(contentOf(agent, 'IPv4'), content);
+    });
+
+    it('say which policy and which rule', () => {
+      const agent = settled(
+        POLICY,
+        adminPolicy('a', { ingress: [rule({ action: 'Deny', ports: [tcp(1)] }), rule()] }),
+        web(1),
+      );
+      const [chain] = agent.applied.all('IPv4').chains;
+      assert.deepEqual(
+        [chain?.admin, chain?.rest].map((rules) => rules?.map(({ comment }) => comment)),
+        [
+          ['AdminNetworkPolicy a spec.ingress[0]', 'AdminNetworkPolicy a spec.ingress[1]'],
+          ['NetworkPolicy default/p spec.ingress[0]', 'isolated by NetworkPolicy'],
+        ],
+      );
+    });
+
+    it('deny in the tier of the policy', () => {
+      const ingress = [rule({ action: 'Deny' })];
+      const agent = settled(
+        adminPolicy('a', { ingress }),
+        baselinePolicy({ ingress }),
+        networkPolicy('p', { subject: WEB_ONLY, ingress: [] }),
+        web(1),
+        db(1),
+      );
+      assert.deepEqual(
+        agent.applied
+          .all('IPv4')
+          .chains.map(({ admin, rest }) => [...admin, ...rest].map(({ outcome }) => outcome).join())
+          .sort(),
+        ['deny-admin,deny-baseline', 'deny-admin,deny-network-policy'],
+      );
+    });
+
+    it('do not have rules that match nothing', () => {
+      const rules = [rule({ peers: [] }), rule({ ports: [] })];
+      const agent = settled(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
+      assert.deepEqual(
+        agent.applied.all('IPv4').chains.map(({ rest }) => rest.map(({ outcome }) => outcome)),
+        [['deny-network-policy'], ['deny-network-policy']],
+      );
+    });
+  });
+
+  describe('lists', () => {
+    const lists = (agent: Agent) =>
+      new Set(inForce(agent).flatMap((each) => ('list' in each ? [each.list] : [])));
+
+    it('are shared by rules that say the same, in whichever order', () => {
+      const peers = [
+        peerPods(labelled({ app: 'db' })),
+        network('10.1.0.0/16', '10.1.1.0/24', '10.1.2.0/24'),
+        { kind: 'cidrGroups', selector: [] },
+      ] as const;
+      const reversed = [
+        peers[2],
+        network('10.1.0.0/16', '10.1.2.0/24', '10.1.1.0/24'),
+        peers[0],
+        peers[0],
+      ];
+      const agent = settled(
+        networkPolicy('p', { ingress: [rule({ peers, ports: [tcp(80), tcp(81, 90)] })] }),
+        networkPolicy('q', {
+          ingress: [rule({ peers: reversed, ports: [tcp(85, 90), tcp(80, 84)] })],
+        }),
+        web(1),
+        db(1),
+      );
+      const [chain] = agent.applied.all('IPv4').chains;
+      const [one, other] = chain?.rest ?? [];
+      assert.ok(one?.peers !== undefined);
+      assert.deepEqual([one.peers, one.ports], [other?.peers, other?.ports]);
+      assert.equal(lists(agent).size, 2);
+    });
+
+    it('of ports are shared by both directions, unless ports are named', () => {
+      const rules = [rule({ ports: [tcp(80)] })];
+      const agent = settled(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
+      assert.equal(lists(agent).size, 1);
+    });
+
+    const http = [{ name: 'http', protocol: 'TCP' as const, port: 8080 }];
+    const named: PortMatch = { protocol: 'TCP', name: 'http' };
+    const selector = labelled({ app: 'db' });
+
+    it('of named ports are shared by rules with the same peers, in whichever order', () => {
+      const peers = [peerPods(selector), peerPods([], 'red')];
+      const egress = [
+        rule({ peers, ports: [named] }),
+        rule({ peers: peers.toReversed(), ports: [named] }),
+      ];
+      const agent = settled(networkPolicy('p', { egress }), web(1), db(1, { namedPorts: http }));
+      assert.equal(inForce(agent, 'named-ports').length, 1);
+    });
+
+    for (const [title, one, other] of [
+      [
+        'exceptions',
+        { peers: [network('10.0.0.0/8', '10.1.0.0/16')] },
+        { peers: [network('10.0.0.0/8')] },
+      ],
+      [
+        'kinds of peers',
+        { peers: [{ kind: 'nodes', selector }] },
+        { peers: [{ kind: 'cidrGroups', selector }] },
+      ],
+      ['namespaces', { peers: [peerPods(selector, 'red')] }, { peers: [peerPods(selector, [])] }],
+      [
+        'labels',
+        { peers: [peerPods(selector)] },
+        { peers: [peerPods([requirement('app', 'NotIn', 'db')])] },
+      ],
+      ['protocols', { ports: [tcp(80)] }, { ports: [{ protocol: 'UDP', first: 80, last: 80 }] }],
+      ['names', { ports: [named] }, { ports: [{ protocol: 'TCP', name: 'https' }] }],
+      [
+        'protocols of names',
+        { ports: [named] },
+        { ports: [{ protocol: undefined, name: 'http' }] },
+      ],
+      [
+        'peers that give names',
+        { ports: [named], peers: [peerPods(selector)] },
+        { ports: [named], peers: [peerPods(labelled({ app: 'web' }))] },
+      ],
+    ] as const satisfies readonly (readonly [string, Partial<PolicyRule>, Partial<PolicyRule>])[]) {
+      it(`are not shared by rules with other ${title}`, () => {
+        const agent = settled(networkPolicy('p', { egress: [rule(one), rule(other)] }), web(1));
+        const [first, second] = agent.applied.all('IPv4').chains[0]?.rest ?? [];
+        const part = 'ports' in one ? 'ports' : 'peers';
+        assert.ok(first?.[part] !== undefined && second?.[part] !== undefined);
+        assert.notEqual(first[part].number, second[part].number);
+      });
+    }
+
+    it('are not there for pods of other nodes', () => {
+      const agent = settled(POLICY, web(1, { nodeName: THERE }), db(1, { nodeName: THERE }));
+      assert.deepEqual([...agent.applied.all('IPv4').elements], []);
+      assert.deepEqual(agent.applied.all('IPv4').chains, []);
+    });
+
+    it('are prepared before rules name them, and discarded when none does any more', () => {
+      const policy = networkPolicy('p', {
+        egress: [rule({ peers: [network('10.9.0.0/16'), peerPods([])], ports: [tcp(443)] })],
+      });
+      const agent = settled(web(1));
+      agent.upsert(policy);
+      const come = onlyOf(agent.sync(), 'IPv4');
+      assert.deepEqual(texts(come.prepare), ['networks 10.9.0.0 10.9.255.255', 'ports 6 443 443']);
+      assert.deepEqual(texts(come.add), ['egress-pods 10.0.0.1', 'peers 10.0.0.1']);
+      agent.remove('NetworkPolicy', policy.key);
+      const gone = onlyOf(agent.sync(), 'IPv4');
+      assert.deepEqual(texts(gone.remove), ['egress-pods 10.0.0.1']);
+      assert.deepEqual(texts(gone.discard), [
+        'networks 10.9.0.0 10.9.255.255',
+        'peers 10.0.0.1',
+        'ports 6 443 443',
+      ]);
+      assert.deepEqual(
+        gone.discardChains,
+        come.chains.map(({ direction, profile }) => ({ direction, profile })),
+      );
+    });
+
+    it('have numbers that no list had before', () => {
+      const agent = settled(POLICY, web(1), db(1));
+      const before = lists(agent);
+      agent.remove('NetworkPolicy', POLICY.key);
+      agent.sync();
+      agent.upsert(POLICY);
+      agent.sync();
+      assert.deepEqual(
+        [...lists(agent)].filter((list) => before.has(list)),
+        [],
+      );
+    });
+
+    it('of another policy are left alone when one of the same goes', () => {
+      const agent = settled(POLICY, networkPolicy('q', { ingress: [fromDb] }), web(1), db(1));
+      agent.remove('NetworkPolicy', 'default/q');
+      const change = onlyOf(agent.sync(), 'IPv4');
+      assert.deepEqual([change.prepare, change.discard], [[], []]);
+      assert.equal(inForce(agent, 'peers').length, 1);
+    });
+
+    it('are kept by a policy that says the same with others', () => {
+      const agent = settled(POLICY, web(1), db(1));
+      agent.upsert(
+        networkPolicy('p', { subject: WEB_ONLY, ingress: [fromDb, rule({ ports: [tcp(1)] })] }),
+      );
+      const { prepare, remove, add, discard } = onlyOf(agent.sync(), 'IPv4');
+      assert.deepEqual(texts(prepare), ['ports 6 1 1']);
+      assert.deepEqual([remove, add, discard], [[], [], []]);
+    });
+  });
+
+  describe('CIDR groups', () => {
+    const policy = (selector = labelled({ env: 'a' })) =>
+      adminPolicy('p', { egress: [rule({ peers: [{ kind: 'cidrGroups', selector }] })] });
+    const one = group('one', { env: 'a' }, ['203.0.113.0/26', '203.0.113.128/26', '2001:db8::/32']);
+    const two = group('two', { env: 'a' }, ['198.51.100.0/24']);
+
+    /** What a group's change does, in IPv4. */
+    function effect(agent: Agent, ...groups: CidrGroup[]) {
+      for (const each of groups) agent.upsert(each);
+      const { remove, add, ...rest } = onlyChange(agent);
+      assert.deepEqual({ ...rest, remove: [], add: [] }, { family: 'IPv4', ...none });
+      return { remove: texts(remove), add: texts(add) };
+    }
+
+    it('touch their own elements', () => {
+      const agent = settled(policy(), one, two, web(1));
+      const more = group('two', { env: 'a' }, ['198.51.100.0/24', '192.0.2.0/24']);
+      assert.deepEqual(effect(agent, more), {
+        remove: [],
+        add: ['networks 192.0.2.0 192.0.2.255'],
+      });
+      assert.deepEqual(effect(agent, two), {
+        remove: ['networks 192.0.2.0 192.0.2.255'],
+        add: [],
+      });
+    });
+
+    it('come and go by their labels', () => {
+      const agent = settled(policy(), one, two, web(1));
+      assert.deepEqual(effect(agent, { ...two, labels: { env: 'b' } }), {
+        remove: ['networks 198.51.100.0 198.51.100.255'],
+        add: [],
+      });
+      assert.deepEqual(effect(agent, two).add, ['networks 198.51.100.0 198.51.100.255']);
+      agent.remove('CIDRGroup', 'two');
+      assert.deepEqual(texts(onlyChange(agent).remove), ['networks 198.51.100.0 198.51.100.255']);
+    });
+
+    it('leave what they touch alone, and join with what they overlap', () => {
+      const agent = settled(policy(), one, two, web(1));
+      const between = group('two', { env: 'a' }, ['198.51.100.0/24', '203.0.113.64/26']);
+      assert.deepEqual(effect(agent, between), {
+        remove: [],
+        add: ['networks 203.0.113.64 203.0.113.127'],
+      });
+      const across = group('two', { env: 'a' }, ['198.51.100.0/24', '203.0.113.0/25']);
+      assert.deepEqual(effect(agent, across), {
+        remove: ['networks 203.0.113.0 203.0.113.63', 'networks 203.0.113.64 203.0.113.127'],
+        add: ['networks 203.0.113.0 203.0.113.127'],
+      });
+    });
+
+    it('that nobody selects are nothing', () => {
+      const agent = settled(policy(), one, web(1));
+      agent.upsert(group('three', { env: 'b' }, ['192.0.2.0/24']));
+      agent.upsert(group('two', { env: 'a' }, []));
+      assert.deepEqual(agent.sync(), []);
+    });
+
+    it('of one family leave the other alone', () => {
+      const agent = settled(policy(), one, web(1));
+      agent.upsert({ ...one, cidrs: one.cidrs.slice(0, 2) });
+      const [change, ...others] = agent.sync();
+      assert.deepEqual([change?.family, others], ['IPv6', []]);
+      assert.deepEqual(texts(change?.remove ?? []), [
+        'networks 2001:db8:: 2001:db8:ffff:ffff:ffff:ffff:ffff:ffff',
+      ]);
+    });
+  });
+
+  describe('named ports', () => {
+    const http = (port: number) => [{ name: 'http', protocol: 'TCP' as const, port }];
+    const named = { ports: [{ protocol: 'TCP' as const, name: 'http' }] };
+
+    it('of egress are those of pods that the rule selects', () => {
+      const peers = [peerPods(labelled({ app: 'db' }))];
+      const agent = settled(
+        networkPolicy('p', { subject: WEB_ONLY, egress: [rule({ peers, ...named })] }),
+        web(1, { namedPorts: http(80) }),
+        db(1, { namedPorts: http(5432), nodeName: THERE }),
+        db(2),
+      );
+      assert.deepEqual(texts(inForce(agent, 'named-ports')), ['named-ports 10.0.1.1 6 5432']);
+    });
+
+    it('of ingress are those of pods of this node', () => {
+      const agent = settled(
+        networkPolicy('p', { ingress: [rule(named)] }),
+        web(1, { namedPorts: http(80) }),
+        db(1, { namedPorts: http(5432), nodeName: THERE }),
+      );
+      assert.deepEqual(texts(inForce(agent, 'named-ports')), ['named-ports 10.0.0.1 6 80']);
+    });
+
+    it('that a pod has twice are one element', () => {
+      const agent = settled(
+        networkPolicy('p', { ingress: [rule(named)] }),
+        web(1, { namedPorts: [...http(80), ...http(80), ...http(81)] }),
+      );
+      assert.equal(inForce(agent, 'named-ports').length, 2);
+    });
+
+    it('follow the pod', () => {
+      const agent = settled(
+        networkPolicy('p', { ingress: [rule(named)] }),
+        web(1, { namedPorts: http(80) }),
+      );
+      agent.upsert(web(1, { namedPorts: http(81) }));
+      const { remove, add } = onlyChange(agent);
+      assert.deepEqual(
+        [texts(remove), texts(add)],
+        [['named-ports 10.0.0.1 6 80'], ['named-ports 10.0.0.1 6 81']],
+      );
+    });
+  });
+
+  it('a node that comes, is relabelled, moves and goes is its addresses', () => {
+    const peers = [{ kind: 'nodes' as const, selector: labelled({ zone: 'a' }) }];
+    const agent = settled(adminPolicy('p', { egress: [rule({ peers })] }), web(1));
+    agent.upsert(node(THERE, ['192.168.0.2'], { zone: 'a' }));
+    assert.deepEqual(texts(onlyChange(agent).add), ['peers 192.168.0.2']);
+    agent.upsert(node(THERE, ['192.168.0.2', '192.168.0.3'], { zone: 'a' }));
+    assert.deepEqual(texts(onlyChange(agent).add), ['peers 192.168.0.3']);
+    agent.upsert(node('other', ['192.168.0.3'], { zone: 'a' }));
+    assert.deepEqual(agent.sync(), []);
+    agent.upsert(node(THERE, ['192.168.0.2', '192.168.0.3'], { zone: 'b' }));
+    assert.deepEqual(texts(onlyChange(agent).remove), ['peers 192.168.0.2']);
+    agent.upsert(node('other', ['192.168.0.4'], { zone: 'a' }));
+    const { remove, add } = onlyChange(agent);
+    assert.deepEqual([texts(remove), texts(add)], [['peers 192.168.0.3'], ['peers 192.168.0.4']]);
+    agent.remove('Node', 'other');
+    assert.deepEqual(texts(onlyChange(agent).remove), ['peers 192.168.0.4']);
+  });
+
+  it('an address of a node and of a pod is what both are', () => {
+    const peers = [{ kind: 'nodes' as const, selector: [] }];
+    const agent = settled(
+      adminPolicy('a', {
+        egress: [rule({ peers }), rule({ peers: [peerPods(labelled({ app: 'db' }))] })],
+      }),
+      web(1),
+      db(1, { nodeName: THERE }),
+      node(THERE, ['10.0.1.1']),
+    );
+    assert.deepEqual(texts(inForce(agent, 'peers')), ['peers 10.0.1.1', 'peers 10.0.1.1']);
+    agent.remove('Node', THERE);
+    assert.deepEqual(texts(onlyChange(agent).remove), ['peers 10.0.1.1']);
+  });
+
+  it('a namespace keeps its labels while it has no pods', () => {
+    const peers = [peerPods([], labelled({ team: 'a' }))];
+    const red = { namespace: 'red', nodeName: THERE };
+    const agent = settled(
+      networkPolicy('p', { subject: WEB_ONLY, ingress: [rule({ peers })] }),
+      web(1),
+      namespace('red', { team: 'a' }),
+      db(1, red),
+    );
+    agent.remove('Pod', 'red/db-1');
+    agent.sync();
+    agent.upsert(db(2, red));
+    assert.deepEqual(texts(onlyChange(agent).add), ['peers 10.0.1.2']);
+  });
+
+  it('a namespace that is relabelled is what differs for its pods', () => {
+    const peers = [peerPods(labelled({ app: 'db' }), labelled({ team: 'a' }))];
+    const agent = settled(
+      networkPolicy('p', { subject: WEB_ONLY, ingress: [rule({ peers })] }),
+      namespace('red', { team: 'b' }),
+      web(1),
+      db(1, { namespace: 'red', nodeName: THERE }),
+      web(2, { namespace: 'red', nodeName: THERE }),
+    );
+    agent.upsert(namespace('red', { team: 'a' }));
+    assert.deepEqual(texts(onlyChange(agent).add), ['peers 10.0.1.1']);
+    agent.upsert(namespace('red', { team: 'a', more: 'x' }));
+    assert.deepEqual(agent.sync(), []);
+    agent.remove('Namespace', 'red');
+    assert.deepEqual(texts(onlyChange(agent).remove), ['peers 10.0.1.1']);
+  });
+
+  it('are of the families that there are', () => {
+    const model = new PolicyModel({ nodeName: HERE });
+    const applied = new AppliedState(model, ['IPv6']);
+    model.upsert(POLICY);
+    model.upsert(web(1, { addresses: ['10.0.0.1', 'fd00::1'] }));
+    const changes = applied.takeChanges();
+    assert.deepEqual(
+      changes.map(({ family }) => family),
+      ['IPv6'],
+    );
+    assert.deepEqual(texts(changes[0]?.add ?? []), ['ingress-pods fd00::1', 'own fd00::1']);
+  });
+
+  it('that are not taken yet are not part of all', () => {
+    const agent = settled(POLICY, web(1), db(1));
+    const before = contentOf(agent, 'IPv4');
+    agent.upsert(web(2));
+    agent.remove('NetworkPolicy', POLICY.key);
+    agent.applied.takeChanges();
+    assert.notDeepEqual(contentOf(agent, 'IPv4'), before);
+    agent.upsert(POLICY);
+    agent.remove('Pod', 'default/web-2');
+    const between = [...agent.applied.all('IPv4').elements];
+    assert.deepEqual(texts(between), ['own 10.0.0.1', 'own 10.0.0.2', 'own 10.0.1.1']);
+  });
+
+  it('domain names have their lists for as long as rules name them', () => {
+    const names = (...patterns: string[]) =>
+      rule({ peers: patterns.map((pattern) => ({ kind: 'domainName', pattern })) });
+    const agent = settled(
+      adminPolicy('p', { egress: [names('example.com', '*.example.org')] }),
+      adminPolicy('q', { egress: [names('example.com')] }),
+    );
+    assert.equal(agent.model.domainNames().size, 0, 'no pod needs them');
+    agent.upsert(web(1));
+    agent.sync();
+    const domainNames = agent.model.domainNames();
+    assert.deepEqual([...domainNames].map(([pattern, lists]) => [pattern, lists.size]).sort(), [
+      ['*.example.org', 1],
+      ['example.com', 2],
+    ]);
+    const named = agent.applied
+      .all('IPv4')
+      .chains.flatMap(({ admin }) => admin.map(({ peers }) => peers));
+    assert.deepEqual(
+      named.map((peers) => peers?.sets),
+      [['learned'], ['learned']],
+    );
+    assert.deepEqual(new Set(named.map((peers) => peers?.number)), domainNames.get('example.com'));
+    agent.remove('AdminNetworkPolicy', 'p');
+    agent.sync();
+    assert.deepEqual([...domainNames.keys()], ['example.com']);
+  });
+});
+
+function onlyOf(changes: readonly PolicyChange[], family: string): PolicyChange {
+  const change = changes.find((each) => each.family === family);
+  assert.ok(change !== undefined);
+  return change;
+}

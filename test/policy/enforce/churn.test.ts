@@ -1,0 +1,35 @@
+import assert from 'node:assert/strict';
+import { createNamespace, type Namespace } from '../../netlink/namespace.ts';
+import { contentOfTable } from '../kernel-content.ts';
+
+const SIZE = { policies: 1000, pods: 200 };
+const CHANGES = 200;
+
+describe('1,000 policies and 200 pods that change', () => {
+  const namespaces: Namespace[] = [];
+  afterEach(async () => {
+    for (const namespace of namespaces.splice(0)) await namespace[Symbol.asyncDispose]();
+  });
+  const create = async () => {
+    const namespace = await createNamespace();
+    namespaces.push(namespace);
+    return { namespace, inhabitant: namespace.inhabitant() };
+  };
+  const content = async ({ run }: Namespace, family: string) =>
+    contentOfTable(await run('nft', '-j', 'list', 'table', family, 'portwide-policy'));
+
+  it('leave in the kernel what an agent writes that finds them so', async function () {
+    this.timeout(180_000);
+    const [churned, fresh] = [await create(), await create()];
+    const objects = await churned.inhabitant.call('churnAll', 11, SIZE, CHANGES);
+    await fresh.inhabitant.call('churnStart', objects.toReversed());
+    for (const { inhabitant } of [churned, fresh]) {
+      assert.deepEqual(await inhabitant.call('churnLog'), []);
+    }
+    for (const family of ['ip', 'ip6']) {
+      const wanted = await content(fresh.namespace, family);
+      assert.ok(wanted.length > 1000, `${wanted.length} lines`);
+      assert.deepEqual(await content(churned.namespace, family), wanted);
+    }
+  });
+});

@@ -1,0 +1,226 @@
+/** Packets that hosts seldom send, and what is heard of those that are denied. */
+import assert from 'node:assert/strict';
+import { fileURLToPath } from 'node:url';
+import { IP_FAMILIES } from '../../../api/objects.ts';
+import type { ChainRule, PolicyElement } from '../../../policy/compile/change.ts';
+import type { Direction } from '../../../policy/model/terms.ts';
+import { type Host, waitFor } from '../../lab/lab.ts';
+import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
+import { send } from '../raw.ts';
+import { type FamilyWorld, World } from '../world.ts';
+
+const PROTOCOLS = { TCP: 6, UDP: 17, SCTP: 132 } as const;
+const ICMPV6 = 58;
+/** A protocol for experiments (RFC 3692). */
+const LAST = 253;
+const NEIGHBOUR_SOLICITATION = 135;
+const GROUP = 17;
+const NFLOG = fileURLToPath(new URL('../nflog.ts', import.meta.url));
+
+describe('odd packets under network policy', function () {
+  this.timeout(120_000);
+  let world: World;
+  let pod: Host;
+  let other: Host;
+  let remote: Host;
+  before(async () => {
+    world = await World.create(GROUP);
+    pod = world.pod(1);
+    other = world.pod(2);
+    remote = world.remote(1);
+  });
+  after(async () => world?.destroy());
+
+  for (const family of IP_FAMILIES) {
+    describe(family, () => {
+      let here: FamilyWorld;
+      before(() => {
+        here = world.in(family);
+      });
+      afterEach(() => here.lift());
+
+      const judge = (
+        direction: Direction,
+        rest: readonly ChainRule[],
+        elements: readonly PolicyElement[] = [],
+        admin: readonly ChainRule[] = [],
+      ) => {
+        const subject = direction === 'egress' ? pod : other;
+        const pods: PolicyElement = {
+          set: `${direction}-pods`,
+          address: here.address(subject),
+          profile: 1,
+        };
+        return here.enforce({
+          chains: [policySetChain(direction, 1, rest, admin)],
+          elements: [pods, ...elements],
+        });
+      };
+      const web: PolicyElement[] = Object.values(PROTOCOLS).map((protocol) => ({
+        set: 'ports',
+        list: 1,
+        protocol,
+        first: 80,
+        last: 80,
+      }));
+      const peer = () =>
+        [pod, other].map(
+          (host): PolicyElement => ({ set: 'peers', list: 2, address: here.address(host) }),
+        );
+
+      for (const direction of ['egress', 'ingress'] as const) {
+        describe(`whose ports cannot be read, ${direction}`, () => {
+          /** One of each protocol, with this many bytes of its header. */
+          const packets = (bytes: number) =>
+            Object.values(PROTOCOLS).map((protocol) => ({
+              ...ends(),
+              protocol,
+              payload: Buffer.from([0x12, 0x34, 0, 80]).subarray(0, bytes),
+            }));
+          const ends = () => ({ source: here.address(pod), destination: here.address(other) });
+
+          /** How many of these arrive, of which none is answered. */
+          async function passing(bytes: number): Promise<number> {
+            const table = `table ${here.ip} arrivals`;
+            const script = `${table}
+              delete ${table}
+              ${table} {
+                counter some { }
+                counter last { }
+                chain prerouting {
+                  type filter hook prerouting priority -500;
+                  meta l4proto { tcp, udp, sctp } counter name some;
+                  meta l4proto ${LAST} counter name last;
+                }
+              }`;
+            await other.exec('nft', ['-f', '-'], { input: script });
+            const count = async (name: string) => {
+              const args = ['list', 'counter', here.ip, 'arrivals', name];
+              return Number(/packets (\d+)/.exec((await other.exec('nft', args)).stdout)?.[1]);
+            };
+            await send(pod, ...packets(bytes));
+            const last = { ...ends(), protocol: LAST, payload: Buffer.alloc(0) };
+            await send(pod, last);
+            await waitFor('the last arrives', async () => (await count('last')) > 0);
+            return await count('some');
+          }
+
+          it('pass where no ports are asked for', async () => {
+            await judge(direction, []);
+            assert.equal(await passing(2), 3);
+            await judge(direction, [chainRule({ peers: peers(2) }), DENY_REST], peer());
+            assert.equal(await passing(2), 3);
+          });
+
+          it('do not pass by a rule of ports that denies', async () => {
+            const deny = chainRule({ ports: ports(1), outcome: 'deny-baseline' });
+            await judge(direction, [deny], web);
+            assert.equal(await passing(3), 0);
+            assert.deepEqual(await here.denied(), { [`deny-baseline ${direction}`]: 3 });
+            await here.reaches(pod, other, 81);
+            await here.isDenied(pod, other, 80);
+            await here.pings(pod, other);
+          });
+
+          it('do not pass by a rule of ports that passes on', async () => {
+            const admin = [
+              chainRule({ ports: ports(1), outcome: 'pass' }),
+              chainRule({ peers: peers(2) }),
+            ];
+            await judge(direction, [DENY_REST], [...web, ...peer()], admin);
+            assert.equal(await passing(3), 0);
+            assert.deepEqual(await here.denied(), { [`deny-admin ${direction}`]: 3 });
+            await here.reaches(pod, other, 81);
+            await here.isDenied(pod, other, 80);
+          });
+
+          it('do not pass by a rule of ports that allows', async () => {
+            await judge(direction, [chainRule({ ports: ports(1) }), DENY_REST], web);
+            await send(pod, ...packets(1));
+            assert.deepEqual(await here.denied(), { [`deny-network-policy ${direction}`]: 3 });
+            await here.reaches(pod, other, 80);
+          });
+        });
+      }
+
+      it('in fragments are judged by their ports', async () => {
+        await judge('egress', [chainRule({ ports: ports(1) }), DENY_REST], web);
+        const payload = 'x'.repeat(4000);
+        const allowed = await pod.udp(here.address(other), 80, { payload });
+        assert.equal(allowed.outcome, 'answered');
+        const denied = await pod.udp(here.address(other), 81, { payload, timeoutMs: 300 });
+        assert.equal(denied.outcome, 'timeout');
+        await judge('egress', [chainRule({ ports: ports(1), outcome: 'deny-admin' })], web);
+        const other80 = await pod.udp(here.address(other), 80, { payload, timeoutMs: 300 });
+        assert.equal(other80.outcome, 'timeout');
+        assert.equal((await pod.udp(here.address(other), 81, { payload })).outcome, 'answered');
+      });
+
+      it('are told to nflog as they are dropped', async () => {
+        const log = world.lab.node.spawn(process.execPath, [NFLOG, String(GROUP)]);
+        let told = '';
+        log.stdout?.on('data', (text: Buffer) => {
+          told += text.toString();
+        });
+        await waitFor('it listens', () => told.includes('ready'));
+        await judge('egress', [DENY_REST]);
+        await here.isDenied(pod, other, 80, 'UDP');
+        await judge('ingress', [], peer(), [chainRule({ outcome: 'deny-admin', peers: peers(2) })]);
+        await here.isDenied(pod, other, 80, 'UDP');
+        await waitFor('two packets are told', () => told.trim().split('\n').length >= 3);
+        assert.deepEqual(
+          told
+            .trim()
+            .split('\n')
+            .map((line) => line.trim()),
+          ['ready', 'portwide deny network-policy egress', 'portwide deny admin ingress'],
+        );
+        log.kill('SIGKILL');
+        await log.catch(() => undefined);
+      });
+    });
+  }
+
+  describe('neighbour discovery', () => {
+    let here: FamilyWorld;
+    before(() => {
+      here = world.in('IPv6');
+    });
+    afterEach(() => here.lift());
+    const isolate = (elements: readonly PolicyElement[] = []) =>
+      here.enforce({
+        chains: [policySetChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST])],
+        elements: [{ set: 'egress-pods', address: pod.ipv6, profile: 1 }, ...elements],
+      });
+
+    it('is answered by a pod that may send nothing', async () => {
+      await isolate();
+      await world.lab.node.exec('ip', ['-6', 'neighbour', 'flush', 'dev', 'pw1']);
+      await here.pings(world.lab.node, pod);
+      await here.reaches(other, pod);
+      assert.deepEqual(await here.denied(), {});
+    });
+
+    it('finds the node for a pod that may send elsewhere only', async () => {
+      await isolate([{ set: 'peers', list: 1, address: remote.ipv6 }]);
+      const gateway = ['fe80::1', 'dev', 'eth0'];
+      await pod.exec('ip', ['-6', 'neighbour', 'delete', ...gateway]);
+      try {
+        await here.reaches(pod, remote);
+        assert.deepEqual(await here.denied(), {});
+      } finally {
+        const permanent = ['lladdr', 'ee:ee:ee:ee:ee:ee', 'nud', 'permanent'];
+        await pod.exec('ip', ['-6', 'neighbour', 'replace', ...gateway, ...permanent]);
+      }
+    });
+
+    it('is no way round a denial: what is routed is judged', async () => {
+      await isolate();
+      const payload = Buffer.alloc(24);
+      payload[0] = NEIGHBOUR_SOLICITATION;
+      const [source, destination] = [pod.ipv6, remote.ipv6];
+      await send(pod, { source, destination, protocol: ICMPV6, payload, hopLimit: 255 });
+      assert.deepEqual(await here.denied(), { 'deny-network-policy egress': 1 });
+    });
+  });
+});

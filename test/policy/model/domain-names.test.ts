@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { NamePatterns, plainName } from '../../../policy/model/domain-names.ts';
+import { check } from '../../netlink/property.ts';
+
+function patterns(...all: readonly string[]): NamePatterns<string> {
+  const made = new NamePatterns<string>();
+  for (const pattern of all) made.set(pattern, pattern);
+  return made;
+}
+
+/** Says the same label by label. */
+function isMatch(pattern: string, name: string): boolean {
+  const labels = (text: string) => text.toLowerCase().replace(/\.$/, '').split('.');
+  const [wanted, found] = [labels(pattern), labels(name)];
+  if (wanted[0] !== '*') return wanted.join('.') === found.join('.');
+  const rest = wanted.slice(1);
+  return found.length > rest.length && found.slice(-rest.length).join('.') === rest.join('.');
+}
+
+describe('patterns of domain names', () => {
+  it('match as NPEP-133 has them', () => {
+    const cases = [
+      ['kubernetes.io', 'kubernetes.io', true],
+      ['kubernetes.io', 'www.kubernetes.io', false],
+      ['kubernetes.io', 'blog.kubernetes.io', false],
+      ['kubernetes.io', 'my-kubernetes.io', false],
+      ['kubernetes.io', 'wikipedia.org', false],
+      ['blog.kubernetes.io', 'blog.kubernetes.io', true],
+      ['blog.kubernetes.io', 'www.kubernetes.io', false],
+      ['blog.kubernetes.io', 'kubernetes.io', false],
+      ['*.kubernetes.io', 'www.kubernetes.io', true],
+      ['*.kubernetes.io', 'blog.kubernetes.io', true],
+      ['*.kubernetes.io', 'latest.blog.kubernetes.io', true],
+      ['*.kubernetes.io', 'kubernetes.io', false],
+      ['*.kubernetes.io', 'wikipedia.org', false],
+      ['*.kubernetes.io', 'my-kubernetes.io', false],
+      ['*.kubernetes.io', '.kubernetes.io', false],
+      ['Blog.Kubernetes.IO.', 'bLOG.kubernetes.io', true],
+      ['*.Kubernetes.io', 'WWW.kubernetes.IO.', true],
+    ] as const;
+    for (const [pattern, name, expected] of cases) {
+      assert.equal(patterns(pattern).matches(name), expected, `${pattern} ${name}`);
+    }
+  });
+
+  it('fold no letters but those of ASCII', () => {
+    assert.equal('\u212a'.toLowerCase(), 'k');
+    assert.equal(plainName('\u212aubernetes.IO'), '\u212aubernetes.io');
+    assert.equal(patterns('kubernetes.io').matches('\u212aubernetes.io'), false);
+  });
+
+  it('yield all that match, the closest first', () => {
+    const all = patterns('*.io', 'a.b.io', '*.b.io', '*.a.b.io', 'b.io');
+    assert.deepEqual([...all.match('a.b.io')], ['a.b.io', '*.b.io', '*.io']);
+    assert.equal(all.size, 5);
+  });
+
+  it('are the same in other words', () => {
+    const all = patterns('*.a.io', 'a.io');
+    assert.equal(all.get('A.io.'), 'a.io');
+    assert.equal(all.get('*.A.io.'), '*.a.io');
+  });
+
+  it('match as their labels do', () => {
+    const label = fc.constantFrom('a', 'b', 'B', 'ab', 'x-1');
+    const name = fc
+      .tuple(fc.array(label, { minLength: 1, maxLength: 5 }), fc.constantFrom('', '.'))
+      .map(([labels, end]) => labels.join('.') + end);
+    const pattern = fc.tuple(fc.constantFrom('', '*.'), name).map((parts) => parts.join(''));
+    check(
+      fc.property(fc.uniqueArray(pattern, { maxLength: 8 }), name, (all, each) => {
+        const expected = new Set(all.filter((one) => isMatch(one, each)).map(plainName));
+        assert.deepEqual(new Set([...patterns(...all).match(each)].map(plainName)), expected);
+      }),
+    );
+  });
+
+  it('are not looked at one by one', () => {
+    const all = patterns(...Array.from({ length: 1000 }, (_, index) => `*.n${index}.example.com`));
+    let steps = 0;
+    const { get } = Map.prototype;
+    Map.prototype.get = function (this: Map<unknown, unknown>, key: unknown) {
+      steps += 1;
+      return get.call(this, key);
+    };
+    try {
+      assert.equal(all.matches('a.b.n500.example.com'), true);
+    } finally {
+      Map.prototype.get = get;
+    }
+    assert.ok(steps <= 6, `${steps} steps`);
+  });
+});

@@ -1,0 +1,131 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { familyOf } from '../../../api/addresses.ts';
+import { IP_FAMILIES } from '../../../api/objects.ts';
+import type { PolicyChange } from '../../../policy/compile/change.ts';
+import { type Change, change, cluster, FLOWS, NAMES } from '../generated.ts';
+import { Agent, assertInForce, contentOf } from '../harness.ts';
+import { HERE, type TestObject } from '../objects.ts';
+import type { Flow, Verdict } from '../oracle.ts';
+
+/** Changes that are taken at once, again and again. */
+const history = fc.array(fc.array(change, { minLength: 1, maxLength: 4 }), {
+  maxLength: 6,
+  size: 'max',
+});
+
+function feed(agent: Agent, step: Change): void {
+  if ('upsert' in step) agent.upsert(step.upsert);
+  else agent.remove(step.remove.kind, step.remove.key);
+}
+
+type Verdicts = readonly Verdict[];
+
+/** What the rules do with all connections, given what is learned and who is a node in the end. */
+function verdictsOf(agent: Agent): Verdicts {
+  const surroundings = agent.surroundings();
+  return FLOWS.map((flow) => agent.kernels[familyOf(flow.to)].judge(flow, surroundings));
+}
+
+function textOf({ from, to, port, protocol }: Flow): string {
+  return `${from} to ${to} ${protocol} ${port}`;
+}
+
+/** Fails with the connections that differ. */
+function assertSame(actual: Verdicts, expected: Verdicts, when: string): void {
+  const differing = FLOWS.filter((_, at) => actual[at] !== expected[at]);
+  assert.deepEqual(differing.map(textOf), [], when);
+}
+
+/** Applies changes phase by phase, and looks at what packets meet in between. */
+function syncStepwise(agent: Agent): PolicyChange[] {
+  const changes = agent.applied.takeChanges();
+  const each = (phase: 'prepare' | 'switchOver' | 'discard') => {
+    for (const part of changes) agent.kernels[part.family][phase](part);
+    return verdictsOf(agent);
+  };
+  const before = verdictsOf(agent);
+  assertSame(each('prepare'), before, 'prepared');
+  const after = each('switchOver');
+  assertSame(each('discard'), after, 'discarded');
+  const world = { objects: [...agent.objects.values()], names: agent.names };
+  assertSame(
+    after,
+    FLOWS.map((flow) => agent.expected(flow, [HERE])),
+    `switched over, with ${JSON.stringify(world)}`,
+  );
+  return changes;
+}
+
+/** Interval sets follow the rest a moment later, so that a change must not need both at once. */
+function assertNoMixture(changes: readonly PolicyChange[]): void {
+  for (const { prepare, remove, add, chains, discard } of changes) {
+    const [ranges, others] = [[...remove, ...add].filter(({ set }) => set === 'networks'), chains];
+    if (ranges.length === 0) continue;
+    assert.equal(ranges.length, remove.length + add.length);
+    assert.deepEqual([prepare, others, discard], [[], [], []]);
+  }
+}
+
+describe('the policy model', () => {
+  it('brings rules into force that do what the API says, whatever changes', () => {
+    fc.assert(
+      fc.property(cluster, history, (objects: readonly TestObject[], steps) => {
+        const agent = new Agent(objects, NAMES);
+        syncStepwise(agent);
+        for (const step of steps) {
+          for (const part of step) feed(agent, part);
+          const changes = syncStepwise(agent);
+          if (step.length === 1) assertNoMixture(changes);
+        }
+        assertInForce(agent);
+      }),
+      { seed: 7, numRuns: 60 },
+    );
+  });
+
+  it('has in the end what a new model has', () => {
+    fc.assert(
+      fc.property(cluster, history, (objects, steps) => {
+        const agent = new Agent(objects, NAMES);
+        for (const step of steps) {
+          agent.sync();
+          for (const part of step) feed(agent, part);
+        }
+        agent.sync();
+        assertInForce(agent);
+        const fresh = new Agent([...agent.objects.values()].reverse(), NAMES);
+        fresh.sync();
+        for (const family of IP_FAMILIES) {
+          assert.deepEqual(contentOf(agent, family), contentOf(fresh, family));
+        }
+        assert.deepEqual(agent.sync(), []);
+      }),
+      { seed: 8, numRuns: 300 },
+    );
+  });
+
+  it('explains what the API says, for pods of all nodes', () => {
+    fc.assert(
+      fc.property(cluster, history, (objects, steps) => {
+        const agent = new Agent(objects, NAMES);
+        for (const step of steps) {
+          agent.sync();
+          for (const part of step) feed(agent, part);
+        }
+        for (const flow of FLOWS) {
+          if (flow.protocol === 'ICMP') continue;
+          assert.equal(agent.explained(flow), agent.expected(flow), textOf(flow));
+        }
+        // Having looked leaves no trace.
+        const asked = new Agent(agent.objects.values(), NAMES);
+        asked.sync();
+        agent.sync();
+        for (const family of IP_FAMILIES) {
+          assert.deepEqual(contentOf(agent, family), contentOf(asked, family));
+        }
+      }),
+      { seed: 9, numRuns: 30 },
+    );
+  });
+});

@@ -1,0 +1,34 @@
+import assert from 'node:assert/strict';
+import type { Route } from '../../services/route.ts';
+import { localhostNodePort } from '../../traffic/localhost-node-port.ts';
+import { route } from '../fixtures.ts';
+
+const served = (fields: Partial<Route>, addresses: readonly string[] = ['10.0.0.1']) =>
+  localhostNodePort(route({ nodePort: 30_080, ...fields }, addresses));
+
+describe('a node port on localhost', () => {
+  it('has the endpoints that its rules would have, and the timeout of session affinity', () => {
+    const cluster = served({ affinitySeconds: 60 }, ['10.0.0.1', '10.0.0.2']);
+    assert.equal(cluster?.port, 30_080);
+    assert.equal(cluster.affinitySeconds, 60);
+    assert.deepEqual(cluster.endpoints, [
+      { address: '10.0.0.1', port: 8080 },
+      { address: '10.0.0.2', port: 8080 },
+    ]);
+  });
+
+  it('has with external traffic policy Local those of this node', () => {
+    const own = { address: '10.0.0.2', port: 8080 };
+    const local = { externalLocal: true, localEndpoints: [own] };
+    assert.deepEqual(served(local)?.endpoints, [own]);
+    assert.equal(served({ externalLocal: true }), undefined);
+  });
+
+  it('is not served without an endpoint, without a port, or for UDP and SCTP', () => {
+    assert.equal(served({}, []), undefined);
+    assert.equal(served({ nodePort: 0 }), undefined);
+    for (const protocol of ['UDP', 'SCTP'] as const) {
+      assert.equal(served({ match: { kind: 'port', protocol, port: 53 } }), undefined);
+    }
+  });
+});
