@@ -7,7 +7,7 @@ import type { Setting } from './setting.ts';
 
 const SETTINGS: Readonly<Record<keyof DnsOptions, Setting<unknown>>> = DNS_SETTINGS;
 
-export const DNS_DEFAULTS = Object.fromEntries(
+const DNS_DEFAULTS = Object.fromEntries(
   Object.entries(SETTINGS).map(([name, { default: usual }]) => [name, usual]),
 ) as DnsOptions;
 

@@ -1,4 +1,4 @@
-/** Which Service has a VIP, or a port of it, where several want it. Here all-ports VIPs that are node addresses are refused. */
+/** VIP conflict resolution: which Service owns a VIP, or a port of it. An all-ports VIP that is a node address is refused here. */
 import type { Refusal } from '../api/all-ports.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
