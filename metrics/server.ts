@@ -36,14 +36,12 @@ export function metricsHandler(of: MetricsPages): RequestListener {
       return { type: TEXT, body: 'ok' };
     },
     '/proxyMode': () => ({ type: TEXT, body: mode }),
-    ...(configuration === undefined
-      ? {}
-      : {
-          '/configz': () => ({
-            type: 'application/json',
-            body: JSON.stringify({ [CONFIGURATION_KEY]: configuration() }),
-          }),
-        }),
+    ...(configuration && {
+      '/configz': () => ({
+        type: 'application/json',
+        body: JSON.stringify({ [CONFIGURATION_KEY]: configuration() }),
+      }),
+    }),
     ...(statusz && {
       '/statusz': (accept) => {
         const paths = Object.keys(pages);
