@@ -1,10 +1,9 @@
 /** The log of a source whose lists and watches keep failing. */
-import type { ApiObserver } from '../metrics/api-server.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { ConnectionError, causeOf, isFailure } from '../sources/kubernetes/errors.ts';
 import type { Resource, SourceLog } from '../sources/kubernetes/reflector.ts';
-import { lastPart } from '../sources/kubernetes/resources.ts';
+import type { SourceObserver } from '../sources/kubernetes/source.ts';
 import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /**
@@ -14,13 +13,12 @@ import { systemTimers, type Timers } from '../sync/timers.ts';
  */
 export function tellRepeats(
   log: DebugLog,
-  observer: ApiObserver,
+  observer: SourceObserver,
   resources: readonly Resource[],
   timers: Timers = systemTimers,
-): { log: SourceLog; observer: ApiObserver } {
-  const kinds = new Map(resources.map(({ kind, paths }) => [lastPart(paths[0]), kind]));
-  const failures = new FailuresByCause(log, [...kinds.values()], timers);
-  const works = (resource: string) => failures.works(kinds.get(resource) ?? resource);
+): { log: SourceLog; observer: SourceObserver } {
+  const kinds = [...new Set(resources.map(({ kind }) => kind))];
+  const failures = new FailuresByCause(log, kinds, timers);
   return {
     log: {
       info: (details, message) => log.info(details, message),
@@ -34,13 +32,13 @@ export function tellRepeats(
     },
     observer: {
       ...observer,
-      watching: (resource, isOpen) => {
-        observer.watching(resource, isOpen);
-        if (isOpen) works(resource);
+      watching: (kind, isOpen) => {
+        observer.watching(kind, isOpen);
+        if (isOpen) failures.works(kind);
       },
-      absent: (resource) => {
-        observer.absent(resource);
-        works(resource);
+      absent: (kind) => {
+        observer.absent(kind);
+        failures.works(kind);
       },
     },
   };

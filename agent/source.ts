@@ -1,13 +1,12 @@
 /** The source of objects that settings name: an API server, or a directory of manifests. */
 import type { InvalidObject } from '../api/errors.ts';
 import type { RunOptions } from '../config/settings.ts';
-import type { ApiObserver } from '../metrics/api-server.ts';
 import type { DebugLog } from '../process/log.ts';
 import { loadClusterConfig } from '../sources/kubernetes/config.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { Resource } from '../sources/kubernetes/reflector.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
-import { createKubernetesSource } from '../sources/kubernetes/source.ts';
+import { createKubernetesSource, type SourceObserver } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import { tellRepeats } from './source-log.ts';
@@ -18,7 +17,7 @@ interface SourceOptions {
   readonly resources: readonly Resource[];
   readonly sink: ObjectSink;
   readonly log: DebugLog;
-  readonly observer: ApiObserver;
+  readonly observer: SourceObserver;
   /** Told once how to open sessions, where there is an API server. */
   readonly onSessions?: (open: OpenSession) => void;
   /** Told of each object of the API server that cannot be read, once until that changes. */

@@ -1,8 +1,8 @@
 /** The inputs that a start waits for before rules can be written: first lists, the Node, its pod CIDRs. */
 import type { Logger } from 'pino';
 import type { RunOptions } from '../config/settings.ts';
-import type { ApiObserver } from '../metrics/api-server.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
+import type { SourceObserver } from '../sources/kubernetes/source.ts';
 import type { Objects } from './context.ts';
 import type { OwnNode } from './own-node.ts';
 
@@ -42,7 +42,7 @@ export class Startup {
   };
 
   /** Wraps an observer to learn the API server's name for `missingInputs`; all calls are passed on. */
-  observing(observer: ApiObserver): ApiObserver {
+  observing(observer: SourceObserver): SourceObserver {
     return {
       ...observer,
       request: (request) => {

@@ -39,6 +39,12 @@ export function familyOf(canonical: string): IpFamily {
   return canonical.includes(':') ? 'IPv6' : 'IPv4';
 }
 
+/** `10.0.0.1:80`, `[fd00::1]:80`; without a port the bare address. */
+export function socketAddress(address: string, port: number | undefined): string {
+  if (port === undefined) return address;
+  return familyOf(address) === 'IPv6' ? `[${address}]:${port}` : `${address}:${port}`;
+}
+
 /** Whether a canonical CIDR contains a canonical address; false across families. */
 export function cidrContains(cidr: string, address: string): boolean {
   if (familyOf(cidr) !== familyOf(address)) return false;

@@ -14,3 +14,8 @@ export class InvalidObject extends Error {
     this.reason = reason;
   }
 }
+
+/** What was thrown, as an Error. */
+export function asError(error: unknown): Error {
+  return error instanceof Error ? error : new Error(String(error));
+}

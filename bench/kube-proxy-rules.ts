@@ -7,7 +7,8 @@
  * Above 1,000 endpoints kube-proxy leaves out the comments of endpoints, and so does this. Those
  * of cluster IPs stay.
  */
-import { MARK_MASQ, SERVICES, serviceChains, socketAddress } from '../iptables/chains.ts';
+import { socketAddress } from '../api/addresses.ts';
+import { MARK_MASQ, SERVICES, serviceChains } from '../iptables/chains.ts';
 import { host, oneIn, type RuleSpec, ruleText } from '../iptables/rule.ts';
 import {
   endpointAddresses,

@@ -1,6 +1,7 @@
 /** Reading the configuration that flags name. */
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
+import { asError } from '../api/errors.ts';
 import { type Configuration, configure } from './configure.ts';
 import { ConfigurationError, formatNotice } from './errors.ts';
 import type { FlagTexts } from './flags.ts';
@@ -34,8 +35,7 @@ async function contentOf(path: string): Promise<string> {
   try {
     return await readConfig(path);
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    const problem = { subject: path, message: `cannot be read: ${reason}` };
+    const problem = { subject: path, message: `cannot be read: ${asError(error).message}` };
     throw new ConfigurationError([problem], { cause: error });
   }
 }

@@ -1,25 +1,19 @@
 /** From the flags of `portwide dns` to its options. */
 import { DNS_SETTINGS, type DnsOptions } from './dns-settings.ts';
-import { ConfigurationError, type Notice } from './errors.ts';
-import { type FlagTexts, readFlagsOf } from './flags.ts';
+import { ConfigurationError } from './errors.ts';
+import { type FlagTexts, readFlags } from './flags.ts';
 import { exclusions, gateWarnings } from './notices.ts';
 import type { Setting } from './setting.ts';
 
 const SETTINGS: Readonly<Record<keyof DnsOptions, Setting<unknown>>> = DNS_SETTINGS;
 
-export const DNS_DEFAULTS = Object.fromEntries(
+const DNS_DEFAULTS = Object.fromEntries(
   Object.entries(SETTINGS).map(([name, { default: usual }]) => [name, usual]),
 ) as DnsOptions;
 
-interface DnsConfiguration {
-  readonly options: DnsOptions;
-  /** To be told to the user. */
-  readonly warnings: readonly Notice[];
-}
-
-/** Options of `portwide dns` from its flags. @throws ConfigurationError with all that is wrong. */
-export function configureDns(texts: FlagTexts): DnsConfiguration {
-  const { values, problems } = readFlagsOf<keyof DnsOptions, DnsOptions>(SETTINGS, texts);
+/** Options of `portwide dns` from its flags, and warnings for the user. @throws ConfigurationError with all that is wrong. */
+export function configureDns(texts: FlagTexts) {
+  const { values, problems } = readFlags<keyof DnsOptions, DnsOptions>(SETTINGS, texts);
   const options = { ...DNS_DEFAULTS, ...values };
   const all = [...problems, ...exclusions(texts)];
   if (all.length > 0) throw new ConfigurationError(all);

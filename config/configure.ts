@@ -35,7 +35,7 @@ export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
       ? { options: DEFAULTS, problems: [], warnings: [], broken: new Set() }
       : readConfigFile(file.content, file.path);
 
-  const flags = readFlags(texts, (name) => {
+  const flags = readFlags<OptionName, RunOptions>(RUN_SETTINGS, texts, (name) => {
     if (file === undefined) return true;
     // An empty name is none, as in kube-proxy.
     return RUN_SETTINGS[name].winsOverFile === true && texts[name] !== '';

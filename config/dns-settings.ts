@@ -4,7 +4,7 @@ import { domainProblem } from '../dns/names.ts';
 import { formatResolver, parseResolver } from '../dns/resolver-address.ts';
 import type { ForwardTarget } from '../dns/resolver-list.ts';
 import { AGENT_SETTINGS } from './agent-settings.ts';
-import { commaSeparated, duration, each, integer, refuse, textual } from './kinds.ts';
+import { commaSeparated, duration, each, integer, parsedText, refuse, textual } from './kinds.ts';
 import { addresses, bindAddress } from './network-kinds.ts';
 import { NODE_SETTINGS } from './node-settings.ts';
 import { setting, type ValuesOf } from './setting.ts';
@@ -12,15 +12,11 @@ import { setting, type ValuesOf } from './setting.ts';
 const { kubeconfig, master, manifests, loggingFormat, v } = AGENT_SETTINGS;
 
 /** Lower-case, without the final dot. */
-const domain = textual<string>(
-  '<domain>',
-  (given) => {
-    const name = given.toLowerCase().replace(/\.$/, '');
-    const problem = domainProblem(name);
-    return problem === undefined ? name : refuse(problem);
-  },
-  String,
-);
+const domain = parsedText('<domain>', (given) => {
+  const name = given.toLowerCase().replace(/\.$/, '');
+  const problem = domainProblem(name);
+  return problem === undefined ? name : refuse(problem);
+});
 
 /** Resolvers and files that list resolvers; undefined for `none`. */
 const forwardTargets = textual<readonly ForwardTarget[] | undefined>(

@@ -1,5 +1,6 @@
 /** The configuration file: a KubeProxyConfiguration. */
 import { familyOf } from '../api/addresses.ts';
+import { asError } from '../api/errors.ts';
 import { isRecord, shown } from '../api/read-field.ts';
 import { type ConfigDocument, parseConfigDocument } from './document.ts';
 import { ConfigurationError, InvalidValue, type Notice } from './errors.ts';
@@ -108,8 +109,7 @@ function parse(text: string, subject: string): ConfigDocument & { value: Record<
   try {
     document = parseConfigDocument(text);
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
-    throw new ConfigurationError([{ subject, message }], { cause: error });
+    throw new ConfigurationError([{ subject, message: asError(error).message }], { cause: error });
   }
   const { value } = document;
   if (!isRecord(value)) {

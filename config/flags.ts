@@ -1,10 +1,9 @@
 /** Flags on the command line. */
 import { type Command, Help, Option } from 'commander';
-import { canonicalAddress, familyOf } from '../api/addresses.ts';
+import { canonicalAddress, socketAddress } from '../api/addresses.ts';
 import { COMMAND_SETTINGS } from './command-settings.ts';
 import { InvalidValue, type Notice } from './errors.ts';
 import { flagOf, GROUPS, type Setting, type Settings, shownDefault } from './setting.ts';
-import { type OptionName, RUN_SETTINGS, type RunOptions } from './settings.ts';
 
 /** Flags as they were given, by the names of their settings; what was not given is not there. */
 export type FlagTexts = Readonly<Record<string, string | undefined>>;
@@ -55,24 +54,12 @@ function isList({ kind, default: usual }: Setting<unknown>): boolean {
   return written === null || typeof written === 'object';
 }
 
-/** What the flags say. */
-interface FlagReading<Name extends string = OptionName, Values = RunOptions> {
-  readonly values: Partial<Values>;
-  readonly problems: readonly Notice[];
-  readonly broken: ReadonlySet<Name>;
-}
-
-/** Reads those flags of `portwide run` that `counts` says count. */
-export function readFlags(texts: FlagTexts, counts: (name: OptionName) => boolean): FlagReading {
-  return readFlagsOf<OptionName, RunOptions>(RUN_SETTINGS, texts, counts);
-}
-
-/** Reads the flags of a table of settings, whose values are `Values`. */
-export function readFlagsOf<Name extends string, Values extends Record<Name, unknown>>(
+/** Reads those flags of a table of settings that `counts` says count. @returns values of the type `Values`. */
+export function readFlags<Name extends string, Values extends Record<Name, unknown>>(
   settings: Readonly<Record<Name, Setting<unknown>>>,
   texts: FlagTexts,
   counts: (name: Name) => boolean = () => true,
-): FlagReading<Name, Values> {
+) {
   const values = new Map<Name, unknown>();
   const broken = new Set<Name>();
   const problems: Notice[] = [];
@@ -107,10 +94,7 @@ export function withDeprecatedPorts(texts: FlagTexts): { texts: FlagTexts; probl
       const port = COMMAND_SETTINGS[portName].kind.fromFlag(given);
       const address = canonicalAddress(texts[addressName] ?? '');
       if (port === 0) addresses[addressName] = '';
-      else if (address !== undefined) {
-        const host = familyOf(address) === 'IPv6' ? `[${address}]` : address;
-        addresses[addressName] = `${host}:${port}`;
-      }
+      else if (address !== undefined) addresses[addressName] = socketAddress(address, port);
     });
     if (problem !== undefined) problems.push(problem);
   }

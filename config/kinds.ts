@@ -44,6 +44,14 @@ export function textual<T>(
   };
 }
 
+/** A kind whose values are text themselves. */
+export function parsedText<T extends string>(
+  argument: string,
+  parse: (text: string) => T,
+): Kind<T> {
+  return textual(argument, parse, String);
+}
+
 /** Empty text is no value. */
 export function optional<T>(kind: Kind<T>): Kind<T | undefined> {
   return {
@@ -59,11 +67,10 @@ export function optional<T>(kind: Kind<T>): Kind<T | undefined> {
  * Any number of texts: a list in files, separated by commas in flags.
  * @param parse is handed what a file has, which may be no texts.
  */
-export function list<T>(
+export function list(
   argument: string,
-  parse: (items: readonly unknown[]) => T,
-  print: (value: T) => readonly string[],
-): Kind<T> {
+  parse: (items: readonly unknown[]) => readonly string[],
+): Kind<readonly string[]> {
   return {
     argument,
     fromFlag: (text) => parse(commaSeparated(text)),
@@ -72,7 +79,7 @@ export function list<T>(
       return parse(value);
     },
     // As Go writes a list that was never made.
-    toFile: (value) => (print(value).length === 0 ? null : print(value)),
+    toFile: (value) => (value.length === 0 ? null : value),
     isZero: isEmptyList,
   };
 }
@@ -106,14 +113,14 @@ export function asText(value: unknown): string {
   return refuse(`must be a string, in quotes if need be, not ${shown(value)}`);
 }
 
-export const text = textual<string>('<text>', String, String);
-export const file = textual<string>('<file>', String, String);
+export const text = parsedText<string>('<text>', String);
+export const file: Kind<string> = { ...text, argument: '<file>' };
 
 /** Text of a certain form. @param expected ends the sentence "must be". */
 export function matching(argument: string, form: RegExp, expected: string): Kind<string> {
   const parse = (value: string) =>
     form.test(value) ? value : refuse(`must be ${expected}, not ${shown(value)}`);
-  return textual(argument, parse, String);
+  return parsedText(argument, parse);
 }
 
 /** One of several words. */
@@ -121,7 +128,7 @@ export function choice<T extends string>(argument: string, words: readonly T[]):
   const parse = (value: string) =>
     words.find((word) => word === value) ??
     refuse(`must be one of ${words.join(', ')}, not ${shown(value)}`);
-  return textual(argument, parse, String);
+  return parsedText(argument, parse);
 }
 
 /** A choice whose flag may be empty, which stands for `usual`, as in kube-proxy. */

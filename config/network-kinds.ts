@@ -1,6 +1,7 @@
 /** Kinds of values that are addresses, interfaces and the like. */
-import { canonicalAddress, canonicalCidr, familyOf } from '../api/addresses.ts';
+import { canonicalAddress, canonicalCidr, familyOf, socketAddress } from '../api/addresses.ts';
 import { shown } from '../api/read-field.ts';
+import type { BindAddress } from '../process/retrying-server.ts';
 import {
   asText,
   commaSeparated,
@@ -8,6 +9,7 @@ import {
   type Kind,
   list,
   matching,
+  parsedText,
   refuse,
   textual,
 } from './kinds.ts';
@@ -31,53 +33,34 @@ export const clusterCidrs = textual<readonly string[]>(
 );
 
 /** Any number of CIDRs. */
-export const cidrs = list<readonly string[]>(
-  '<cidrs>',
-  (items) => each(items, (item) => cidr(asText(item))),
-  (value) => value,
-);
+export const cidrs = list('<cidrs>', (items) => each(items, (item) => cidr(asText(item))));
 
 /** What stands for addresses besides CIDRs, since kube-proxy 1.37 beside each other and CIDRs. */
 const NODE_PORT_KEYWORDS: readonly string[] = ['primary', 'localhost', 'all'];
 
 /** Which addresses serve node ports (`NodePortSelection`). */
-export const nodePortAddresses = list<readonly string[]>(
-  '<addresses>',
-  (items) =>
-    each(items, (item) => {
-      const given = asText(item);
-      if (NODE_PORT_KEYWORDS.includes(given)) return given;
-      return (
-        canonicalCidr(given) ??
-        refuse(`must be a CIDR, "primary", "localhost" or "all", not ${shown(given)}`)
-      );
-    }),
-  (value) => value,
+export const nodePortAddresses = list('<addresses>', (items) =>
+  each(items, (item) => {
+    const given = asText(item);
+    if (NODE_PORT_KEYWORDS.includes(given)) return given;
+    return (
+      canonicalCidr(given) ??
+      refuse(`must be a CIDR, "primary", "localhost" or "all", not ${shown(given)}`)
+    );
+  }),
 );
 
 /** An IP address, of either family. */
-export const address = textual<string>(
+export const address = parsedText(
   '<address>',
   (given) => canonicalAddress(given) ?? refuse(`must be an IP address, not ${shown(given)}`),
-  String,
 );
 
 /** One or several IP addresses. */
-export const addresses = list<readonly string[]>(
-  '<addresses>',
-  (items) => {
-    if (items.length === 0) return refuse('must name an IP address');
-    return [...new Set(each(items, (item) => address.fromFlag(asText(item))))];
-  },
-  (value) => value,
-);
-
-/** Where a server listens. */
-export interface BindAddress {
-  /** Canonical; `0.0.0.0` and `::` are all addresses. */
-  readonly host: string;
-  readonly port: number;
-}
+export const addresses = list('<addresses>', (items) => {
+  if (items.length === 0) return refuse('must name an IP address');
+  return [...new Set(each(items, (item) => address.fromFlag(asText(item))))];
+});
 
 /** `127.0.0.1:10249`, `[::1]:10249`, or the address alone with the usual port; empty: nowhere. */
 export function bindAddress(usualPort: number): Kind<BindAddress | undefined> {
@@ -98,27 +81,17 @@ export function bindAddress(usualPort: number): Kind<BindAddress | undefined> {
       }
       return { host, port };
     },
-    printBindAddress,
+    (value) => (value === undefined ? '' : socketAddress(value.host, value.port)),
   );
 }
 
-function printBindAddress(value: BindAddress | undefined): string {
-  if (value === undefined) return '';
-  const { host, port } = value;
-  return familyOf(host) === 'IPv6' ? `[${host}]:${port}` : `${host}:${port}`;
-}
-
 /** Lower-case and trimmed, as kube-proxy and the kubelet make it. */
-export const nodeName = textual<string>(
-  '<name>',
-  (given) => {
-    const name = given.trim().toLowerCase();
-    return /^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$/.test(name)
-      ? name
-      : refuse(`must be a node name: letters, digits, "-" and ".", not ${shown(given)}`);
-  },
-  String,
-);
+export const nodeName = parsedText('<name>', (given) => {
+  const name = given.trim().toLowerCase();
+  return /^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$/.test(name)
+    ? name
+    : refuse(`must be a node name: letters, digits, "-" and ".", not ${shown(given)}`);
+});
 
 /** IFNAMSIZ is 16 with the final zero (linux/if.h); a prefix leaves room for the `+` behind it. */
 export const interfaceName = matching(
@@ -133,16 +106,12 @@ export const interfacePrefix = matching(
 );
 
 /** Name of an IPVS scheduler; the kernel loads the module `ip_vs_<name>` (IP_VS_SCHEDNAME_MAXLEN). */
-export const scheduler = textual<string>(
-  '<name>',
-  (given) => {
-    if (given === '') return 'rr';
-    return /^[a-z0-9_]{1,15}$/.test(given)
-      ? given
-      : refuse(`must be the name of an IPVS scheduler, such as rr or mh, not ${shown(given)}`);
-  },
-  String,
-);
+export const scheduler = parsedText('<name>', (given) => {
+  if (given === '') return 'rr';
+  return /^[a-z0-9_]{1,15}$/.test(given)
+    ? given
+    : refuse(`must be the name of an IPVS scheduler, such as rr or mh, not ${shown(given)}`);
+});
 
 /** `0x1000-0x3fff`; 0 is no mark, and two marks are kept for drop and reject. */
 export const markRange = textual<MarkRange>(

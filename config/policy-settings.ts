@@ -28,11 +28,7 @@ export const POLICY_SETTINGS = {
   }),
   fqdnResolvers: setting(group, {
     field: 'portwide.networkPolicy.fqdnResolvers',
-    kind: list<readonly string[]>(
-      '<addresses>',
-      (items) => each(items, (item) => address.fromFile(item, () => {})),
-      (value) => value,
-    ),
+    kind: list('<addresses>', (items) => each(items, (item) => address.fromFile(item, () => {}))),
     default: [],
     shownDefault: 'cluster IPs of Service kube-system/kube-dns',
     winsOverFile: true,

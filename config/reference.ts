@@ -59,8 +59,11 @@ function row(name: string, of: Setting<unknown>): string {
   const star = of.keepsZero ? ' \\*' : '';
   const flag = of.fileOnly ? '' : code(flagOf(name));
   const field = of.field === undefined ? '' : code(of.field);
-  const text = of.more === undefined ? of.text : `${of.text}. ${of.more}`;
-  return `| ${flag} | ${field} | ${shownCell(of)}${star} | ${text} |`;
+  return `| ${flag} | ${field} | ${shownCell(of)}${star} | ${fullText(of)} |`;
+}
+
+function fullText({ text, more }: Setting<unknown>): string {
+  return more === undefined ? text : `${text}. ${more}`;
 }
 
 function shownCell(of: Setting<unknown>): string {
@@ -70,10 +73,10 @@ function shownCell(of: Setting<unknown>): string {
 
 /** Flags of `portwide dns`, which reads no file. */
 function dnsSection(): string {
-  const rows = Object.entries(DNS_SETTINGS).map(([name, of]: [string, Setting<unknown>]) => {
-    const text = of.more === undefined ? of.text : `${of.text}. ${of.more}`;
-    return `| ${code(flagOf(name))} | ${shownCell(of)} | ${text} |`;
-  });
+  const rows = Object.entries(DNS_SETTINGS).map(
+    ([name, of]: [string, Setting<unknown>]) =>
+      `| ${code(flagOf(name))} | ${shownCell(of)} | ${fullText(of)} |`,
+  );
   return `## \`portwide dns\`
 
 Flags alone; no file has them. [dns.md](dns.md) says what the server answers.

@@ -21,42 +21,36 @@ const CLIENT = 'the agent makes few requests besides lists and watches';
 const group = 'unused';
 const word = optional(text);
 
+function unused<T>(field: string, kind: Kind<T>, value: T, reason: string): Setting<T> {
+  return setting(group, { field, kind, default: value, text: reason });
+}
+
 /** A setting of a file that has no flag. */
 function fileOnly<T>(field: string, kind: Kind<T>, value: T, reason: string): Setting<T> {
-  return setting(group, { field, kind, default: value, fileOnly: true, text: reason });
+  return { ...unused(field, kind, value, reason), fileOnly: true };
 }
 
 /** A logging flag, which counts beside --config in kube-proxy too. */
 function logging<T>(field: string, kind: Kind<T>, value: T): Setting<T> {
-  return setting(group, { field, kind, default: value, winsOverFile: true, text: LOGGING });
+  return { ...unused(field, kind, value, LOGGING), winsOverFile: true };
 }
 
 export const UNUSED_SETTINGS = {
   acceptContentTypes: fileOnly('clientConnection.acceptContentTypes', word, undefined, CLIENT),
-  kubeApiContentType: setting(group, {
-    field: 'clientConnection.contentType',
-    kind: text,
-    default: 'application/vnd.kubernetes.protobuf',
-    text: 'the agent requests JSON',
-  }),
-  kubeApiQps: setting(group, {
-    field: 'clientConnection.qps',
-    kind: decimal,
-    default: 5,
-    text: CLIENT,
-  }),
-  kubeApiBurst: setting(group, {
-    field: 'clientConnection.burst',
-    kind: count,
-    default: 10,
-    text: CLIENT,
-  }),
-  configSyncPeriod: setting(group, {
-    field: 'configSyncPeriod',
-    kind: duration({ zero: false }),
-    default: 15 * 60_000,
-    text: 'the agent does not process unchanged objects periodically',
-  }),
+  kubeApiContentType: unused(
+    'clientConnection.contentType',
+    text,
+    'application/vnd.kubernetes.protobuf',
+    'the agent requests JSON',
+  ),
+  kubeApiQps: unused('clientConnection.qps', decimal, 5, CLIENT),
+  kubeApiBurst: unused('clientConnection.burst', count, 10, CLIENT),
+  configSyncPeriod: unused(
+    'configSyncPeriod',
+    duration({ zero: false }),
+    15 * 60_000,
+    'the agent does not process unchanged objects periodically',
+  ),
   profiling: setting(group, {
     field: 'enableProfiling',
     kind: boolean,
@@ -76,12 +70,12 @@ export const UNUSED_SETTINGS = {
     winsOverFile: true,
     text: MACHINE,
   }),
-  showHiddenMetricsForVersion: setting(group, {
-    field: 'showHiddenMetricsForVersion',
-    kind: optional(matching('<version>', /^\d+\.\d+$/, 'MAJOR.MINOR')),
-    default: undefined,
-    text: 'the agent has no hidden metrics',
-  }),
+  showHiddenMetricsForVersion: unused(
+    'showHiddenMetricsForVersion',
+    optional(matching('<version>', /^\d+\.\d+$/, 'MAJOR.MINOR')),
+    undefined,
+    'the agent has no hidden metrics',
+  ),
   logFlushFrequency: logging('logging.flushFrequency', durationOrNanoseconds, 5000),
   vmodule: logging('logging.vmodule', moduleLevels, []),
   logJsonSplitStream: logging('logging.options.json.splitStream', boolean, false),

@@ -1,3 +1,4 @@
+/** Answers of the zone, encoded, for as long as its records are the same. */
 import type { ZoneView } from './answer.ts';
 import type { Query } from './query.ts';
 import { type DnsRecord, saySame } from './records.ts';
@@ -59,12 +60,9 @@ export class AnswerCache {
   /** Keeps what `get` did not find. The oldest makes room. @param serial of the zone when the answer was made. */
   set(query: Query, answer: EncodedAnswer, lookups: Lookups, serial: number): void {
     if (answer.bytes.length > MAX_LENGTH) return;
-    if (this.#entries.size >= this.#maxEntries) {
-      for (const oldest of this.#entries.keys()) {
-        this.#entries.delete(oldest);
-        break;
-      }
-    }
+    const [oldest] = this.#entries.keys();
+    if (oldest !== undefined && this.#entries.size >= this.#maxEntries)
+      this.#entries.delete(oldest);
     const kept = { ...answer, bytes: ownCopy(answer.bytes) };
     this.#entries.set(keyOf(query), { answer: kept, lookups: [...lookups], serial });
   }

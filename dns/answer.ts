@@ -1,9 +1,8 @@
 /** What is to be said to a query: the rules of DNS over the records of the zone. Pure. */
 import type { Answer as PacketRecord } from 'dns-packet';
-import { familyOf } from '../api/addresses.ts';
 import { REVERSE_DOMAINS } from './names.ts';
 import { CLASS_IN, type Query, type Rcode } from './query.ts';
-import type { DnsRecord } from './records.ts';
+import { addressRecord, type DnsRecord } from './records.ts';
 import { FIRST_META_TYPE, TYPE } from './types.ts';
 import type { Zone } from './zone.ts';
 
@@ -86,15 +85,8 @@ export function answer(query: Query, authority: Authority, most = Infinity): Ans
 }
 
 function refusal(rcode: Rcode): Answer {
-  return {
-    rcode,
-    authoritative: false,
-    answers: NOTHING,
-    authorities: NOTHING,
-    additionals: NOTHING,
-    addresses: 0,
-    isLasting: false,
-  };
+  const nothing = { answers: NOTHING, authorities: NOTHING, isLasting: false };
+  return { ...KNOWN, ...nothing, rcode, authoritative: false };
 }
 
 /** Answers with the records of a name, and of those that it is an alias of. */
@@ -195,10 +187,7 @@ function lookup(name: string, authority: Authority): readonly KnownRecord[] | un
     return [soa(clusterDomain, authority), ns];
   }
   if (name === nameserver(clusterDomain)) {
-    return nameservers().map((data) => {
-      const type = familyOf(data) === 'IPv4' ? 'A' : 'AAAA';
-      return { name, type, ttl, data };
-    });
+    return nameservers().map((address) => addressRecord(name, address));
   }
   if (name === `dns.${clusterDomain}`) return NOTHING;
   return zone.lookup(name);

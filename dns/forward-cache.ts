@@ -1,10 +1,10 @@
 /** What resolvers answered, for as long as they say that it may be kept (RFC 1034, 3.6; RFC 2308). */
 import { HEADER_LENGTH, type Query, RCODES } from './query.ts';
-import { FLAG, OPT_LENGTH, rcodeIn, writeOpt } from './response.ts';
+import { FLAG, isTruncated, OPT_LENGTH, rcodeIn, writeOpt } from './response.ts';
 import { TYPE } from './types.ts';
 import { ownCopy, type RecordPlace, recordPlaces } from './wire.ts';
 
-export type CacheType = 'success' | 'denial';
+type CacheType = 'success' | 'denial';
 
 export interface ForwardCacheOptions {
   /** Seconds that an answer is kept at most; 0: nothing is kept. */
@@ -127,22 +127,18 @@ export class ForwardCache {
   #read({ question, type }: Query, response: Buffer, now: number): Entry | undefined {
     const code = rcodeIn(response);
     if (code !== RCODES.NOERROR && code !== RCODES.NXDOMAIN) return undefined;
-    if ((response.readUInt16BE(2) & FLAG.TC) !== 0 || response.readUInt16BE(4) !== 1) {
-      return undefined;
-    }
+    if (isTruncated(response) || response.readUInt16BE(4) !== 1) return undefined;
     const counts = [6, 8, 10].map((at) => response.readUInt16BE(at));
     const [answerCount = 0, authorityCount = 0, additionalCount = 0] = counts;
     const start = HEADER_LENGTH + question.length;
-    const total = answerCount + authorityCount + additionalCount;
-    const places = recordPlaces(response, start, total);
+    const places = recordPlaces(response, start, answerCount + authorityCount + additionalCount);
     if (places === undefined) return undefined;
-    const opt = places.findIndex((place) => place.type === TYPE.OPT);
+    const opt = places.find((place) => place.type === TYPE.OPT);
     // Names of records behind it could lead to places that move.
-    if (opt !== -1 && opt !== total - 1) return undefined;
-    const kept = opt === -1 ? places : places.slice(0, -1);
+    if (opt !== undefined && opt !== places.at(-1)) return undefined;
     // Of a code above 15 the header has a part only.
-    const [optPlace] = opt === -1 ? [] : places.slice(-1);
-    if (optPlace !== undefined && response.readUInt8(optPlace.head + 4) !== 0) return undefined;
+    if (opt !== undefined && response.readUInt8(opt.head + 4) !== 0) return undefined;
+    const kept = opt === undefined ? places : places.slice(0, -1);
     const answers = kept.slice(0, answerCount);
     const isDenial = code === RCODES.NXDOMAIN || !answers.some((place) => place.type === type);
     const soa = kept
@@ -151,7 +147,7 @@ export class ForwardCache {
     // RFC 2308, 5: without an SOA record nobody says how long there will be nothing.
     if (isDenial && soa === undefined) return undefined;
     const bytes = ownCopy(response.subarray(0, kept.at(-1)?.end ?? start));
-    bytes.writeUInt16BE(opt === -1 ? additionalCount : additionalCount - 1, 10);
+    bytes.writeUInt16BE(opt === undefined ? additionalCount : additionalCount - 1, 10);
     if (isDenial && soa !== undefined) limitSoa(bytes, soa);
     const ttls = kept.map(({ head }) => head + 4);
     const ttl = Math.min(this.#options.maxTtl, ...ttls.map((at) => ttlAt(bytes, at)));

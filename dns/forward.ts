@@ -4,20 +4,15 @@ import { exchange, NoAnswer, type Resolver } from './exchange.ts';
 import type { ForwardCache } from './forward-cache.ts';
 import { type Query, type Rcode, readQuery, type Transport } from './query.ts';
 import { BadAnswer, type Resolution, readResolution } from './resolution.ts';
-import { type HealthOptions, ResolverHealth } from './resolver-health.ts';
+import { type HealthOptions, type ProbeObserver, ResolverHealth } from './resolver-health.ts';
 import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
-import { nameOfType } from './types.ts';
 
 /** Hears of each attempt to have a resolver answer. */
-export interface ForwardObserver {
+interface ForwardObserver extends ProbeObserver {
   answered(resolver: Resolver, rcode: number, seconds: number): void;
   failed(resolver: Resolver, error: NoAnswer): void;
   /** There were too many queries under way. */
   rejected(): void;
-  /** A resolver that is being probed did not answer the probe. */
-  probeFailed(resolver: Resolver): void;
-  /** It did. */
-  probeAnswered(resolver: Resolver): void;
   /** All resolvers were down, and were asked all the same. */
   allDown(): void;
 }
@@ -72,11 +67,7 @@ export class Forwarder {
     this.#options = { ...defaults, ...options };
     this.#cache = cache;
     this.#resolvers = options.resolvers;
-    this.#health = new ResolverHealth({
-      ...health,
-      onFailure: (resolver) => options.observer.probeFailed(resolver),
-      onAnswer: (resolver) => options.observer.probeAnswered(resolver),
-    });
+    this.#health = new ResolverHealth({ ...health, observer: options.observer });
   }
 
   /** Resolvers, and whether queries go there. */
@@ -123,8 +114,8 @@ export class Forwarder {
     const bytes = encode({
       type: 'query',
       flags: FLAG.RD,
-      // dns-packet's type lacks the names that it has for types it does not know.
-      questions: [{ name, type: nameOfType(type) as RecordType }],
+      // dns-packet takes a type by number in this form, which its type lacks.
+      questions: [{ name, type: `UNKNOWN_${type}` as RecordType }],
       additionals: [OPT],
     });
     const query = readQuery(bytes);

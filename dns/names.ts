@@ -1,23 +1,24 @@
+/** Names: whether a message can carry them, and those that stand for addresses. */
 import ipaddr from 'ipaddr.js';
 import { canonicalAddress, familyOf } from '../api/addresses.ts';
 import { shown } from '../api/read-field.ts';
 import { isDnsSubdomain } from '../api/read-name.ts';
+import { MAX_LABEL_LENGTH } from './wire.ts';
 
 /** Under which the names of addresses lie, by family (RFC 1035, 3.5; RFC 3596, 2.5). */
 export const REVERSE_DOMAINS = { IPv4: 'in-addr.arpa', IPv6: 'ip6.arpa' } as const;
 
 /** The longest that a message can carry, as text without the final dot (RFC 1035, 2.3.4). */
 const MAX_NAME = 253;
-const MAX_LABEL = 63;
 
 /** Why a name cannot stand in a message; undefined when it can. */
 export function lengthProblem(name: string): string | undefined {
-  if (name.length <= MAX_LABEL) return undefined;
+  if (name.length <= MAX_LABEL_LENGTH) return undefined;
   if (name.length > MAX_NAME) return `gives a name of more than ${MAX_NAME} characters: ${name}`;
-  const label = name.split('.').find(({ length }) => length > MAX_LABEL);
+  const label = name.split('.').find(({ length }) => length > MAX_LABEL_LENGTH);
   return label === undefined
     ? undefined
-    : `gives a label of more than ${MAX_LABEL} characters: ${label}`;
+    : `gives a label of more than ${MAX_LABEL_LENGTH} characters: ${label}`;
 }
 
 /**

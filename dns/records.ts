@@ -1,3 +1,4 @@
+/** From Services and EndpointSlices to the records of the Kubernetes DNS specification. Pure. */
 import { familyOf } from '../api/addresses.ts';
 import { portScheme } from '../api/all-ports.ts';
 import { compareText, getOrCreate, kept } from '../api/collections.ts';
@@ -12,15 +13,6 @@ import {
   reverseName,
 } from './names.ts';
 
-export type RecordType = 'A' | 'AAAA' | 'SRV' | 'PTR' | 'CNAME' | 'TXT';
-
-export interface SrvData {
-  readonly priority: number;
-  readonly weight: number;
-  readonly port: number;
-  readonly target: string;
-}
-
 /** One resource record. Names are lower-case and without the final dot. */
 export type DnsRecord =
   | {
@@ -28,15 +20,19 @@ export type DnsRecord =
       readonly type: 'A' | 'AAAA' | 'PTR' | 'CNAME' | 'TXT';
       readonly data: string;
     }
-  | { readonly name: string; readonly type: 'SRV'; readonly data: SrvData };
+  | {
+      readonly name: string;
+      readonly type: 'SRV';
+      readonly data: {
+        readonly priority: number;
+        readonly weight: number;
+        readonly port: number;
+        readonly target: string;
+      };
+    };
 
 /** Of the Kubernetes DNS-based service discovery specification; sections below are its. */
 export const SCHEMA_VERSION = '1.1.0';
-
-export interface RecordOptions {
-  /** `cluster.local`: lower-case, without the final dot. */
-  readonly clusterDomain: string;
-}
 
 /** What DNS has to say of one Service. */
 export interface ServiceRecords {
@@ -76,15 +72,16 @@ interface NamedPort {
  * Unlike CoreDNS, there is no SRV record at the Service's own name and none for unnamed ports, no
  * name and no PTR record for endpoints of Services that have a cluster IP, and an address that several
  * Services claim has a PTR record for each.
+ * @param clusterDomain `cluster.local`: lower-case, without the final dot.
  */
 export function serviceRecords(
   service: Service,
   slices: Iterable<EndpointSlice>,
-  options: RecordOptions,
+  clusterDomain: string,
 ): ServiceRecords {
   const draft: Draft = { records: new Map(), problems: [] };
   const object = `Service ${service.key}`;
-  const name = `${service.name}.${service.namespace}.svc.${options.clusterDomain}`;
+  const name = `${service.name}.${service.namespace}.svc.${clusterDomain}`;
   if (isWritable(draft, name, object, 'metadata.name')) {
     // The feature gate decides on refusals, and so on no record.
     const isListed = portScheme(service, true).kind === 'listed';
@@ -177,7 +174,8 @@ function addAddress(draft: Draft, name: string, address: string): void {
   add(draft, addressRecord(name, address));
 }
 
-function addressRecord(name: string, address: string): DnsRecord {
+/** Names of addresses have a record of the type of their family. */
+export function addressRecord(name: string, address: string): DnsRecord {
   return { name, type: familyOf(address) === 'IPv4' ? 'A' : 'AAAA', data: address };
 }
 

@@ -1,10 +1,10 @@
 /** Resolvers, as `--forward` and resolv.conf name them. */
 import { isIP } from 'node:net';
-import { canonicalAddress } from '../api/addresses.ts';
+import { canonicalAddress, socketAddress } from '../api/addresses.ts';
 import type { Resolver } from './exchange.ts';
 
 /** Where resolvers listen. */
-export const DNS_PORT = 53;
+const DNS_PORT = 53;
 const MAX_PORT = 65_535;
 
 /** To connect to no address in particular is to connect to the host itself. */
@@ -28,10 +28,20 @@ export function parseResolver(text: string): Resolver | undefined {
   return { address: canonical(address), port };
 }
 
+/**
+ * The resolvers that a resolv.conf(5) names, in its order. A port, which few systems know, is written as for
+ * `parseResolver`. The search list and the options are for those who ask, and say nothing to a server.
+ */
+export function readResolvConf(text: string): Resolver[] {
+  return text.split('\n').flatMap((line) => {
+    const [keyword, given = ''] = line.trim().split(/\s+/);
+    return keyword === 'nameserver' ? (parseResolver(given) ?? []) : [];
+  });
+}
+
 /** As `parseResolver` reads it; without the port when that is 53. */
 export function formatResolver({ address, port }: Resolver): string {
-  if (port === DNS_PORT) return address;
-  return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
+  return socketAddress(address, port === DNS_PORT ? undefined : port);
 }
 
 /** Canonical, unless it is of a link. */

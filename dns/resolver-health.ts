@@ -5,13 +5,18 @@ import { HEADER_LENGTH } from './query.ts';
 import { formatResolver } from './resolver-address.ts';
 import { FLAG } from './response.ts';
 
+/** Hears of each probe of a resolver that did not answer a query. */
+export interface ProbeObserver {
+  probeFailed(resolver: Resolver): void;
+  probeAnswered(resolver: Resolver): void;
+}
+
 export interface HealthOptions {
   /** Asks something cheap. @throws NoAnswer (a rejection) */
   readonly probe?: (resolver: Resolver) => Promise<unknown>;
   /** Milliseconds from a failed probe to the next. */
   readonly period?: number;
-  readonly onFailure: (resolver: Resolver) => void;
-  readonly onAnswer: (resolver: Resolver) => void;
+  readonly observer: ProbeObserver;
 }
 
 /** CoreDNS's: milliseconds between probes, and for one to be answered. */
@@ -71,7 +76,7 @@ export class ResolverHealth {
   }
 
   async #probe(resolver: Resolver, key: string, state: State): Promise<void> {
-    const { probe, period, onFailure, onAnswer } = this.#options;
+    const { probe, period, observer } = this.#options;
     const isWanted = () => this.#probed.get(key) === state;
     try {
       await probe(resolver);
@@ -79,12 +84,12 @@ export class ResolverHealth {
       if (!(error instanceof NoAnswer)) throw error;
       if (!isWanted()) return;
       state.fails += 1;
-      onFailure(resolver);
+      observer.probeFailed(resolver);
       state.timer = setTimeout(() => void this.#probe(resolver, key, state), period).unref();
       return;
     }
     if (!isWanted()) return;
     this.#probed.delete(key);
-    onAnswer(resolver);
+    observer.probeAnswered(resolver);
   }
 }

@@ -1,8 +1,8 @@
 /** The resolvers that `--forward` names, by itself and by files such as resolv.conf, which are followed. */
 import { readFile } from 'node:fs/promises';
+import { asError } from '../api/errors.ts';
 import type { Resolver } from './exchange.ts';
-import { readResolvConf } from './resolv-conf.ts';
-import { formatResolver } from './resolver-address.ts';
+import { formatResolver, readResolvConf } from './resolver-address.ts';
 
 /** One part of `--forward`. */
 export type ForwardTarget =
@@ -10,7 +10,7 @@ export type ForwardTarget =
   /** Path of a resolv.conf. */
   | { readonly file: string };
 
-export interface ResolverListOptions {
+interface ResolverListOptions {
   readonly targets: readonly ForwardTarget[];
   /** Hears of the resolvers when they are others than before; not of the first ones. */
   readonly onChange: (resolvers: readonly Resolver[]) => void;
@@ -92,8 +92,4 @@ export class ResolverList {
 
 function textOf(resolvers: readonly Resolver[]): string {
   return resolvers.map(formatResolver).join();
-}
-
-function asError(error: unknown): Error {
-  return error instanceof Error ? error : new Error(String(error));
 }

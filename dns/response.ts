@@ -3,6 +3,7 @@ import { encode } from 'dns-packet';
 import type { Answer } from './answer.ts';
 import { type BadQuery, HEADER_LENGTH, type Query, RCODES, type Rcode } from './query.ts';
 import { TYPE } from './types.ts';
+import { endOfName, RECORD_HEAD_LENGTH } from './wire.ts';
 
 /** Bits of the header's second 16 (RFC 1035, 4.1.1). */
 export const FLAG = { QR: 0x8000, AA: 0x400, TC: 0x200, RD: 0x100, RA: 0x80 } as const;
@@ -19,8 +20,6 @@ export const MAX_TCP_LENGTH = 65_535;
 /** Bytes of an OPT record without options. */
 export const OPT_LENGTH = 11;
 const DNSSEC_OK = 0x8000;
-/** Type, class, TTL and length of data, before the data of each record. */
-const RECORD_HEAD_LENGTH = 10;
 /** A pointer, and how far it can reach. */
 const POINTER = 0xc000;
 const FARTHEST = 0x3fff;
@@ -89,16 +88,18 @@ export function encodeAnswer(question: Buffer, said: SaidAnswer): EncodedAnswer 
   let set = { key: '', first: 0 };
   for (let index = 0; index < count; index++) {
     const nameEnd = endOfName(encoded, from);
+    if (nameEnd === undefined) throw new RangeError('dns-packet wrote a name that cannot be read');
     const key = keyOf(encoded, from, nameEnd + 2);
     const isFirstAdditional = index === counts[0] + counts[1];
     if (key !== set.key || isFirstAdditional) set = { key, first: index };
     sets.push(set.first);
-    const end = nameEnd + RECORD_HEAD_LENGTH + encoded.readUInt16BE(nameEnd + 8);
+    const data = nameEnd + RECORD_HEAD_LENGTH;
+    const end = data + encoded.readUInt16BE(nameEnd + 8);
     at = names.write(encoded, from, nameEnd, at);
     encoded.copy(bytes, at, nameEnd, end);
     // Where it leads is the name of the records that follow; so all of these are pointers.
     if (encoded.readUInt16BE(nameEnd) === TYPE.CNAME) {
-      names.note(encoded, nameEnd + RECORD_HEAD_LENGTH, end, at + RECORD_HEAD_LENGTH);
+      names.note(encoded, data, end, at + RECORD_HEAD_LENGTH);
     }
     at += end - nameEnd;
     ends.push(at);
@@ -107,7 +108,7 @@ export function encodeAnswer(question: Buffer, said: SaidAnswer): EncodedAnswer 
   return { ...head, bytes: bytes.subarray(0, at) };
 }
 
-export interface ResponseOptions {
+interface ResponseOptions {
   readonly recursionAvailable: boolean;
   /** Bytes. */
   readonly limit: number;
@@ -197,13 +198,6 @@ export function writeOpt(out: Buffer, at: number, { edns }: Query, rcode: Rcode)
   // RFC 3225: it comes back, be there signatures or not.
   out.writeUInt16BE(edns?.dnssecOk ? DNSSEC_OK : 0, at + 7);
   out.writeUInt16BE(0, at + 9);
-}
-
-/** @param at where an uncompressed name begins. @returns where it ends. */
-function endOfName(bytes: Buffer, at: number): number {
-  let end = at;
-  for (let length = bytes[end] ?? 0; length > 0; length = bytes[end] ?? 0) end += length + 1;
-  return end + 1;
 }
 
 /**

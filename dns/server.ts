@@ -1,4 +1,4 @@
-/** The sockets: UDP and TCP, on each address that is asked for. */
+/** dns/ answers queries for names of the cluster and forwards others; here are the sockets, UDP and TCP, on each address. */
 import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { createServer, type Server, type Socket as TcpSocket } from 'node:net';
@@ -15,7 +15,7 @@ export interface Exchange extends Served {
   readonly seconds: number;
 }
 
-export interface ServerOptions {
+interface ServerOptions {
   /** 0: any, a different one for each address. */
   readonly port: number;
   readonly handle: Handle;

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { HEADER_LENGTH, MAX_QUERY_LENGTH } from './query.ts';
 
-export type Answerer = (query: Buffer) => Buffer | undefined | Promise<Buffer | undefined>;
+type Answerer = (query: Buffer) => Buffer | undefined | Promise<Buffer | undefined>;
 
 export interface TcpLimits {
   /** Of all clients together; one more ends the one that has been quiet for longest. */

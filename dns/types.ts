@@ -1,6 +1,4 @@
-/** Numbers of query types, and what they are called. */
-
-/** Those that answers tell apart. */
+/** Numbers of query types: those that answers tell apart, and those that metrics do. */
 export const TYPE = {
   A: 1,
   NS: 2,
@@ -8,10 +6,17 @@ export const TYPE = {
   SOA: 6,
   PTR: 12,
   HINFO: 13,
+  MX: 15,
   TXT: 16,
   AAAA: 28,
   SRV: 33,
   OPT: 41,
+  DS: 43,
+  RRSIG: 46,
+  NSEC: 47,
+  DNSKEY: 48,
+  NSEC3: 50,
+  HTTPS: 65,
   IXFR: 251,
   AXFR: 252,
   ANY: 255,
@@ -19,10 +24,3 @@ export const TYPE = {
 
 /** RFC 6895, 3.1: from here to 255 are types of queries, which no record has. */
 export const FIRST_META_TYPE = 128;
-
-const NAMES = new Map<number, string>(Object.entries(TYPE).map(([name, type]) => [type, name]));
-
-/** As dns-packet calls types. */
-export function nameOfType(type: number): string {
-  return NAMES.get(type) ?? `UNKNOWN_${type}`;
-}

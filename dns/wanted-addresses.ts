@@ -1,7 +1,9 @@
+/** Which addresses the server listens on, and trying again where it cannot. */
 import { familyOf, isLinkLocal, isUnspecified } from '../api/addresses.ts';
+import { asError } from '../api/errors.ts';
 import type { DnsServer } from './server.ts';
 
-export interface WantedAddressesOptions {
+interface WantedAddressesOptions {
   readonly server: Pick<DnsServer, 'addresses' | 'listen' | 'close'>;
   /** An address cannot be listened on; it is tried again. Hears of the first of several failures. */
   readonly onFailure: (address: string, error: Error) => void;
@@ -79,7 +81,7 @@ export class WantedAddresses {
       await server.listen(address);
       if (this.#failing.delete(address)) onRecovery(address);
     } catch (error) {
-      const reason = error instanceof Error ? error : new Error(String(error));
+      const reason = asError(error);
       if (!this.#failing.has(address)) onFailure(address, reason);
       this.#failing.set(address, reason);
     }

@@ -1,3 +1,4 @@
+/** The records of the whole cluster, kept in step with its objects. */
 import type { InvalidObject } from '../api/errors.ts';
 import type { ApiObject, EndpointSlice, Kind, ObjectKey, Service } from '../api/objects.ts';
 import type { ObjectSink } from '../sources/store.ts';
@@ -6,14 +7,15 @@ import {
   compareRecords,
   type DnsRecord,
   podRecords,
-  type RecordOptions,
   SCHEMA_VERSION,
   type ServiceRecords,
   saySame,
   serviceRecords,
 } from './records.ts';
 
-export interface ZoneOptions extends RecordOptions {
+interface ZoneOptions {
+  /** `cluster.local`: lower-case, without the final dot. */
+  readonly clusterDomain: string;
   /** Hears of each field that makes no record, when it appears and when it comes back. */
   readonly onProblem?: (problem: InvalidObject) => void;
   /**
@@ -21,17 +23,6 @@ export interface ZoneOptions extends RecordOptions {
    * 1970). Not told of what was there at the start: that change was long ago.
    */
   readonly onEndpoints?: (triggerTime: number) => void;
-}
-
-/** How much a Zone holds, for metrics. */
-export interface ZoneSizes {
-  /** Services that are there, or have EndpointSlices. */
-  readonly services: number;
-  readonly slices: number;
-  /** Names that have records. */
-  readonly names: number;
-  /** Names above those. */
-  readonly above: number;
 }
 
 /** One Service, and what follows from it. */
@@ -102,11 +93,15 @@ export class Zone implements ObjectSink {
     return this.#serial;
   }
 
-  get sizes(): ZoneSizes {
+  /** How much it holds. */
+  get sizes() {
     return {
+      /** Services that are there, or have EndpointSlices. */
       services: this.#entries.size,
       slices: this.#sliceOwner.size,
+      /** Names that have records. */
       names: this.#records.size,
+      /** Names above those. */
       above: this.#children.size,
     };
   }
@@ -166,7 +161,7 @@ export class Zone implements ObjectSink {
   #update(entry: Entry, key: ObjectKey): void {
     const { service, slices } = entry;
     const { records, problems } =
-      service === undefined ? NOTHING : serviceRecords(service, slices, this.#options);
+      service === undefined ? NOTHING : serviceRecords(service, slices, this.clusterDomain);
     this.#keep({ service, slices, problems, records: this.#replace(entry.records, records) }, key);
     const known = new Set(entry.problems.map(({ message }) => message));
     for (const problem of problems) {

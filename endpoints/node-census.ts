@@ -1,3 +1,4 @@
+/** How many nodes the cluster has, as far as EndpointSlices tell. */
 import type { ApiObject, EndpointSlice, Kind, ObjectKey } from '../api/objects.ts';
 
 /**

@@ -1,3 +1,4 @@
+/** endpoints/ chooses: from EndpointSlices to the endpoints that a Service has for each kind of client. Pure. */
 import { compareText } from '../api/collections.ts';
 import type {
   EndpointSlice,
@@ -28,7 +29,7 @@ export interface EndpointPolicy {
   readonly distribution: TrafficDistribution | undefined;
 }
 
-export interface SelectedEndpoints {
+interface SelectedEndpoints {
   /** For traffic policy Cluster, topology applied. */
   readonly cluster: readonly Endpoint[];
   /** For traffic policy Local. */

@@ -1,3 +1,4 @@
+/** Variables as text: for shells, as JSON, or as a container has them. */
 import type { EnvVar } from './variables.ts';
 
 export const ENV_FORMATS = ['shell', 'json', 'k8s'] as const;

@@ -1,3 +1,4 @@
+/** envvars/ makes the environment variables by which the kubelet tells containers of Services. */
 import { familyOf } from '../api/addresses.ts';
 import { portScheme } from '../api/all-ports.ts';
 import { compareText } from '../api/collections.ts';

@@ -1,3 +1,4 @@
+/** What the health servers answer, to the byte as kube-proxy does. */
 import type { RequestListener, ServerResponse } from 'node:http';
 import type { ServiceHealth } from '../services/service-health.ts';
 import type { HealthReport, ProxyHealth } from './proxy-health.ts';
@@ -9,7 +10,7 @@ export interface Answer {
   readonly body: string;
 }
 
-export type ProxyPath = '/healthz' | '/livez';
+type ProxyPath = '/healthz' | '/livez';
 
 const HEADERS = { 'Content-Type': 'application/json', 'X-Content-Type-Options': 'nosniff' };
 /** How Go writes a time that was never set. */

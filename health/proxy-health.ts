@@ -1,3 +1,4 @@
+/** health/ says whether the node and its Services are fit for traffic; here, whether the kernel follows the API. */
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 
 /** Time, as `ProxyHealth` needs it. */
@@ -14,7 +15,7 @@ export const systemClock: Clock = {
 };
 
 /** Health of one IP family, as kube-proxy's JSON has it. */
-export interface FamilyHealth {
+interface FamilyHealth {
   /** Of the last successful sync; of its beginning before the first, as in kube-proxy. */
   readonly lastUpdated: Date;
   readonly healthy: boolean;
@@ -36,7 +37,7 @@ export interface HealthReport {
  */
 const TO_BE_DELETED_TAINT = 'ToBeDeletedByClusterAutoscaler';
 
-export interface ProxyHealthOptions {
+interface ProxyHealthOptions {
   /** Milliseconds; kube-proxy's is twice the sync period. */
   readonly timeout: number;
   readonly clock: Clock;
@@ -55,10 +56,7 @@ export interface ProxyHealthOptions {
  * missing, or those of another time.
  */
 export class ProxyHealth {
-  readonly #timeout: number;
-  readonly #clock: Clock;
-  readonly #needsNode: boolean;
-  readonly #missingInputs: () => readonly string[];
+  readonly #options: ProxyHealthOptions;
   /** Families whose first sync is still to come; undefined until it is known which there are. */
   #unsynced: Set<IpFamily> | undefined;
   readonly #lastUpdated = new Map<IpFamily, Date>();
@@ -67,11 +65,8 @@ export class ProxyHealth {
   #node: Node | undefined;
   #hadNode = false;
 
-  constructor({ timeout, clock, needsNode, missingInputs }: ProxyHealthOptions) {
-    this.#timeout = timeout;
-    this.#clock = clock;
-    this.#needsNode = needsNode;
-    this.#missingInputs = missingInputs;
+  constructor(options: ProxyHealthOptions) {
+    this.#options = options;
   }
 
   /**
@@ -80,13 +75,13 @@ export class ProxyHealth {
    */
   begin(families: readonly IpFamily[]): void {
     this.#unsynced = new Set(families);
-    for (const family of families) this.#lastUpdated.set(family, this.#clock.wall());
+    for (const family of families) this.#lastUpdated.set(family, this.#options.clock.wall());
   }
 
   /** The kernel has everything. */
   updated(family: IpFamily): void {
     this.#queuedSince.delete(family);
-    this.#lastUpdated.set(family, this.#clock.wall());
+    this.#lastUpdated.set(family, this.#options.clock.wall());
     this.#unsynced?.delete(family);
   }
 
@@ -102,7 +97,7 @@ export class ProxyHealth {
   get waitingFor(): readonly string[] {
     // A Node that is gone, or about to go, is not waited for.
     if (this.hasSynced && (this.nodeEligible || this.#hadNode)) return [];
-    const inputs = this.#missingInputs();
+    const inputs = this.#options.missingInputs();
     const syncs = [...(this.#unsynced ?? [])].map((family) => `the first sync of ${family} rules`);
     const isStarting = this.#unsynced === undefined && inputs.length === 0;
     return isStarting ? ['the start of the proxy mode'] : [...inputs, ...syncs];
@@ -110,7 +105,8 @@ export class ProxyHealth {
 
   /** There is something that the kernel may not have yet. */
   queued(family: IpFamily): void {
-    if (!this.#queuedSince.has(family)) this.#queuedSince.set(family, this.#clock.elapsed());
+    if (!this.#queuedSince.has(family))
+      this.#queuedSince.set(family, this.#options.clock.elapsed());
   }
 
   /** The own Node as it is now; undefined: there is none. */
@@ -125,12 +121,12 @@ export class ProxyHealth {
    * Cluster Autoscaler, or has been; nor, as in kube-proxy, while there is none of its name.
    */
   get nodeEligible(): boolean {
-    if (this.#node === undefined) return !this.#needsNode && !this.#hadNode;
+    if (this.#node === undefined) return !this.#options.needsNode && !this.#hadNode;
     return !this.#node.deleting && !this.#node.taints.includes(TO_BE_DELETED_TAINT);
   }
 
   report(): HealthReport {
-    const now = this.#clock.elapsed();
+    const now = this.#options.clock.elapsed();
     const status = new Map<IpFamily, FamilyHealth>();
     let newest: Date | undefined;
     for (const family of IP_FAMILIES) {
@@ -140,12 +136,12 @@ export class ProxyHealth {
       const since = this.#queuedSince.get(family);
       status.set(family, {
         lastUpdated,
-        healthy: since === undefined || now - since < this.#timeout,
+        healthy: since === undefined || now - since < this.#options.timeout,
       });
     }
     return {
       lastUpdated: newest,
-      currentTime: this.#clock.wall(),
+      currentTime: this.#options.clock.wall(),
       healthy: [...status.values()].every(({ healthy }) => healthy),
       status,
     };

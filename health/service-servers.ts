@@ -1,24 +1,17 @@
-import type { RequestListener } from 'node:http';
+/** The servers of health check node ports, one for each Service, family and address. */
 import { isLinkLocal } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
+import type { Listener, ListenerOptions } from '../process/listener.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { send, serviceAnswer } from './answer.ts';
 
-/** A server on one address; see `Listener`. */
-export interface Closable {
-  close(): void;
-}
+/** A server on one address. */
+type Closable = Pick<Listener, 'close'>;
 
 /** What a server of a health check node port is made with. */
-export interface PortOptions {
-  readonly host: string;
-  readonly port: number;
-  readonly onRequest: RequestListener;
-  readonly onFailure: (error: Error) => void;
-  readonly onRecovery: () => void;
-}
+export type PortOptions = Omit<ListenerOptions, 'timers'>;
 
-export interface ServiceServersOptions {
+interface ServiceServersOptions {
   readonly isProxyHealthy: () => boolean;
   /** Starts a server that tries to listen until it is closed. */
   readonly listen: (options: PortOptions) => Closable;

@@ -1,5 +1,6 @@
 /** Names of chains: kube-proxy's, and which of them are ours to flush and delete. */
 import { hash } from 'node:crypto';
+import { socketAddress } from '../api/addresses.ts';
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily, Protocol } from '../api/objects.ts';
 
@@ -121,12 +122,6 @@ export function serviceChains(name: string, protocol: Protocol | undefined): Ser
       return getOrCreate(endpoints, target, () => hashedName('KUBE-SEP-', key + target));
     },
   };
-}
-
-/** `10.0.0.1:80`, `[fd00::1]:80`; without a port the bare address. */
-export function socketAddress(address: string, port: number | undefined): string {
-  if (port === undefined) return address;
-  return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
 }
 
 /**

@@ -14,6 +14,7 @@
  * carries none, which keeps the packet's. Their VIPs are rejected in filter even while they have
  * endpoints: nothing that escaped translation may reach a listener of the host.
  */
+import { socketAddress } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
@@ -24,7 +25,6 @@ import {
   RESET_OR_REJECT,
   type ServiceChains,
   serviceChains,
-  socketAddress,
 } from './chains.ts';
 import type { PortRule } from './port-tree.ts';
 import {

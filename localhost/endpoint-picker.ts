@@ -1,3 +1,4 @@
+/** Which endpoint a connection to a node port on localhost goes to. */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { Target } from './forward.ts';
 

@@ -1,3 +1,4 @@
+/** Forwards one TCP connection to an endpoint. */
 import { connect, type Socket } from 'node:net';
 
 /** An endpoint that a connection is forwarded to. */
@@ -12,16 +13,17 @@ const CONNECT_TIMEOUT = 5000;
 /** Probes of an idle connection begin after so many milliseconds, so that a pod that died holds no socket for ever. */
 const KEEP_ALIVE = 15_000;
 
-/** Options of a server whose connections `forward` is given. */
-export const SERVER_OPTIONS = {
+/** Options of both connections. */
+const OPTIONS = {
   // Each direction ends by itself: a client may close its side and still wait for the answer.
   allowHalfOpen: true,
-  // Nothing is read before there is somewhere to write it to.
-  pauseOnConnect: true,
   noDelay: true,
   keepAlive: true,
   keepAliveInitialDelay: KEEP_ALIVE,
-} as const;
+};
+
+/** Options of a server whose connections `forward` is given. Nothing is read before there is somewhere to write it to. */
+export const SERVER_OPTIONS = { ...OPTIONS, pauseOnConnect: true };
 
 /** Node resets a socket that connects only once it has. */
 function breakOff(socket: Socket): void {
@@ -35,14 +37,7 @@ function breakOff(socket: Socket): void {
  * @returns whether the endpoint took the connection; never rejects.
  */
 export function forward(client: Socket, { address, port }: Target): Promise<boolean> {
-  const endpoint = connect({
-    host: address,
-    port,
-    allowHalfOpen: true,
-    noDelay: true,
-    keepAlive: true,
-    keepAliveInitialDelay: KEEP_ALIVE,
-  });
+  const endpoint = connect({ ...OPTIONS, host: address, port });
   return new Promise((resolve) => {
     const timer = setTimeout(() => endpoint.destroy(), CONNECT_TIMEOUT);
     let isConnected = false;

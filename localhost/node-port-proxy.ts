@@ -1,3 +1,4 @@
+/** localhost/ serves node ports on the loopback address by forwarding connections, for modes whose rules cannot. */
 import { createServer, type Socket } from 'node:net';
 import type { IpFamily } from '../api/objects.ts';
 import { RetryingServer } from '../process/retrying-server.ts';

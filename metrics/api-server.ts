@@ -1,50 +1,12 @@
 /** Metrics of the requests to the API server. */
+import type { SourceObserver } from '../sources/kubernetes/source.ts';
 import type { Define } from './define.ts';
 
-/** What becomes of one request. */
-interface ApiRequest {
-  /** `GET`, `POST`, ... */
-  readonly method: string;
-  /** Name and port of the server. */
-  readonly host: string;
-  /** HTTP status; undefined when there was no answer. */
-  readonly code: number | undefined;
-  /** Until the answer began, or was given up. */
-  readonly seconds: number;
-}
-
-/**
- * Hears what the session with the API server does. `resource` is the last part of a path:
- * `services`.
- */
-export interface ApiObserver {
-  request(request: ApiRequest): void;
-  watching(resource: string, isOpen: boolean): void;
-  /** A list was read, a watch brought something, or the server was asked and had nothing to bring. */
-  current(resource: string): void;
-  /** It is of a CRD that is not installed, so that nobody can watch it. */
-  absent(resource: string): void;
-  /** Objects of it had changed, and a watch that was open did not tell. */
-  deaf(resource: string): void;
-}
-
-const KINDS: Readonly<Record<string, string>> = {
-  services: 'Service',
-  endpointslices: 'EndpointSlice',
-  nodes: 'Node',
-  pods: 'Pod',
-  namespaces: 'Namespace',
-  cidrgroups: 'CIDRGroup',
-  networkpolicies: 'NetworkPolicy',
-  adminnetworkpolicies: 'AdminNetworkPolicy',
-  baselineadminnetworkpolicies: 'BaselineAdminNetworkPolicy',
-  clusternetworkpolicies: 'ClusterNetworkPolicy',
-};
 /** client-go's, for all Kubernetes components. */
 const REQUEST_BUCKETS = [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60];
 
-/** `rest_client_*` are client-go's (component-base/metrics/prometheus/restclient). */
-export function apiServerMetrics({ counter, gauge, histogram }: Define): ApiObserver {
+/** Turns what a source hears of the API server into metrics. `rest_client_*` are client-go's (component-base/metrics/prometheus/restclient). */
+export function apiServerMetrics({ counter, gauge, histogram }: Define): SourceObserver {
   const requests = counter(
     'rest_client_requests_total',
     'Requests to the API server so far, by HTTP status, method and host',
@@ -71,27 +33,25 @@ export function apiServerMetrics({ counter, gauge, histogram }: Define): ApiObse
     'Times that objects had changed on the API server and an open watch did not tell',
     ['kind'],
   );
-  const kindOf = (resource: string) => KINDS[resource] ?? resource;
   return {
     request({ method, host, code, seconds }) {
       // client-go's word for a request that got no answer.
       requests.inc({ code: code ?? '<error>', method, host });
       requestSeconds.observe({ verb: method, host }, seconds);
     },
-    watching(resource, isOpen) {
-      const kind = kindOf(resource);
+    watching(kind, isOpen) {
       watches.set({ kind }, isOpen ? 1 : 0);
       // A counter that begins with 1 has not increased, as Prometheus sees it.
       deaf.inc({ kind }, 0);
     },
-    current(resource) {
-      lastEvent.setToCurrentTime({ kind: kindOf(resource) });
+    current(kind) {
+      lastEvent.setToCurrentTime({ kind });
     },
-    absent(resource) {
-      for (const metric of [watches, lastEvent]) metric.remove({ kind: kindOf(resource) });
+    absent(kind) {
+      for (const metric of [watches, lastEvent]) metric.remove({ kind });
     },
-    deaf(resource) {
-      deaf.inc({ kind: kindOf(resource) });
+    deaf(kind) {
+      deaf.inc({ kind });
     },
   };
 }

@@ -1,4 +1,5 @@
-import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
+/** Defines metrics in a registry, one way for each way to feed them. */
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 
 /** A count with the values of its labels. That of `ip_family` is in `family`. */
 type Count<Label extends string> = { readonly count: number } & Readonly<
@@ -34,6 +35,21 @@ export interface Define {
     help: string,
     count: () => number | Promise<number>,
   ): void;
+}
+
+/** Gauges with the name of a counter, and sums of others; `promtool check metrics` objects. */
+const UNWANTED_DEFAULTS = [
+  'nodejs_active_handles_total',
+  'nodejs_active_requests_total',
+  'nodejs_active_resources_total',
+];
+
+/** A registry that has the metrics of the process. */
+export function createRegistry(): Registry {
+  const registry = new Registry();
+  collectDefaultMetrics({ register: registry });
+  for (const name of UNWANTED_DEFAULTS) registry.removeSingleMetric(name);
+  return registry;
 }
 
 export function definer(registry: Registry): Define {
@@ -80,3 +96,6 @@ export function exponential(start: number, factor: number, count: number): numbe
 export function linear(start: number, width: number, count: number): number[] {
   return Array.from({ length: count }, (_, index) => start + index * width);
 }
+
+/** As kube-proxy's for a sync: 1 ms, doubled up to 16 s. */
+export const SYNC_BUCKETS = exponential(0.001, 2, 15);

@@ -1,6 +1,7 @@
+/** The pages of the DNS server. */
 import type { RequestListener } from 'node:http';
 import type { Registry } from 'prom-client';
-import { metricsPage, type Page, pageHandler, TEXT } from './server.ts';
+import { metricsPage, type Page, pageHandler, TEXT } from './pages.ts';
 
 /**
  * What the DNS server tells over HTTP. Probes find each check by Kubernetes' name and by CoreDNS's.
@@ -10,9 +11,7 @@ export function dnsPages(registry: Registry, notReady: () => string | undefined)
   const health = (): Page => ({ type: TEXT, body: 'OK' });
   const ready = (): Page => {
     const reason = notReady();
-    return reason === undefined
-      ? { type: TEXT, body: 'OK' }
-      : { type: TEXT, body: `${reason}\n`, code: 503 };
+    return reason === undefined ? health() : { type: TEXT, body: `${reason}\n`, code: 503 };
   };
   return pageHandler({
     '/metrics': metricsPage(registry),

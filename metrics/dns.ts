@@ -3,111 +3,43 @@
  * (plugins metrics, forward and proxy), as those of the agent are kube-proxy's: what looks at the
  * one looks at the other. docs/metrics.md has a table of them.
  */
-import type { Counter, Histogram, Registry } from 'prom-client';
-import type { IpFamily } from '../api/objects.ts';
-import { type ApiObserver, apiServerMetrics } from './api-server.ts';
-import { type Define, definer, exponential } from './define.ts';
+import { socketAddress } from '../api/addresses.ts';
+import type { NoAnswer, Resolver } from '../dns/exchange.ts';
+import type { CacheNumbers } from '../dns/forward-cache.ts';
+import type { Edns, Query } from '../dns/query.ts';
+import { RCODES } from '../dns/query.ts';
+import type { Exchange } from '../dns/server.ts';
+import { TYPE } from '../dns/types.ts';
+import { apiServerMetrics } from './api-server.ts';
+import { createRegistry, type Define, definer, exponential } from './define.ts';
 import { processMetrics } from './portwide.ts';
-import { createRegistry } from './registry.ts';
 
-/** A query and its answer. */
-export interface ServedQuery {
-  readonly transport: 'udp' | 'tcp';
-  readonly family: IpFamily;
-  /** The zone that the name is in; empty for all other domains; undefined: it could not be read. */
-  readonly zone: string | undefined;
+/** As much of an exchange as is counted. */
+export type ServedQuery = Omit<Exchange, 'query'> & {
   readonly query:
-    | { readonly type: number; readonly edns: { readonly dnssecOk: boolean } | undefined }
+    | (Pick<Query, 'type'> & { readonly edns: Pick<Edns, 'dnssecOk'> | undefined })
     | undefined;
-  /** The number in the answer. */
-  readonly rcode: number;
-  /** Who knew the answer. */
-  readonly by: 'zone' | 'forward' | undefined;
-  readonly requestLength: number;
-  readonly responseLength: number;
-  readonly seconds: number;
-}
+};
 
-/** Where a query was forwarded to. */
-export interface Upstream {
-  readonly address: string;
-  readonly port: number;
-}
-
-export interface DnsMetrics {
-  readonly registry: Registry;
-  readonly api: ApiObserver;
-  readonly stallSeconds: Histogram;
-  /** @param seconds from the change of a headless Service's endpoints until its records say so. */
-  programmed(seconds: number): void;
-  /** Queries that the server itself failed on. */
-  readonly mistakes: Counter<never>;
-  served(query: ServedQuery): void;
-  readonly forwarding: ForwardingMetrics;
-  /** Has these numbers asked for from now on. Call it once, before anything is scraped. */
-  ask(sources: DnsSources): void;
-}
-
-interface ForwardingMetrics {
-  answered(to: Upstream, rcode: number, seconds: number): void;
-  failed(to: Upstream, code: 'TIMEOUT' | 'UNREACHABLE'): void;
-  rejected(): void;
-  probeFailed(to: Upstream): void;
-  allDown(): void;
-}
+export type DnsMetrics = ReturnType<typeof createDnsMetrics>;
 
 /** Kept elsewhere, and asked for at each scrape. */
 interface DnsSources {
   /** How many are open. */
   readonly tcpConnections: () => number;
-  readonly resolvers: () => readonly { readonly resolver: Upstream; readonly isUp: boolean }[];
+  readonly resolvers: () => readonly { readonly resolver: Resolver; readonly isUp: boolean }[];
   /** undefined: nothing is forwarded. */
   readonly cache: () => CacheNumbers | undefined;
-}
-
-type CacheType = 'success' | 'denial';
-
-interface CacheNumbers {
-  readonly hits: Readonly<Record<CacheType, number>>;
-  readonly misses: number;
-  readonly entries: Readonly<Record<CacheType, number>>;
-  readonly evictions: Readonly<Record<CacheType, number>>;
 }
 
 /** CoreDNS's: 0.25 ms, doubled up to 8 s. */
 const TIME_BUCKETS = exponential(0.00025, 2, 16);
 /** CoreDNS's, in bytes; the odd one included. */
 const SIZE_BUCKETS = [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3];
-/** Types that CoreDNS tells apart; the others are `other`. */
-const TYPES: ReadonlyMap<number, string> = new Map([
-  [1, 'A'],
-  [2, 'NS'],
-  [5, 'CNAME'],
-  [6, 'SOA'],
-  [12, 'PTR'],
-  [15, 'MX'],
-  [16, 'TXT'],
-  [28, 'AAAA'],
-  [33, 'SRV'],
-  [43, 'DS'],
-  [46, 'RRSIG'],
-  [47, 'NSEC'],
-  [48, 'DNSKEY'],
-  [50, 'NSEC3'],
-  [65, 'HTTPS'],
-  [251, 'IXFR'],
-  [252, 'AXFR'],
-  [255, 'ANY'],
-]);
-const RCODES: ReadonlyMap<number, string> = new Map([
-  [0, 'NOERROR'],
-  [1, 'FORMERR'],
-  [2, 'SERVFAIL'],
-  [3, 'NXDOMAIN'],
-  [4, 'NOTIMP'],
-  [5, 'REFUSED'],
-  [16, 'BADVERS'],
-]);
+/** Types that CoreDNS does not tell apart, with all that have no name here. */
+const OTHER_TYPES = ['HINFO', 'OPT'];
+const TYPES = namesByNumber(TYPE);
+const CODES = namesByNumber(RCODES);
 /** CoreDNS's zone for what reached no plugin; without the final dot it is no zone. */
 const DROPPED = 'dropped';
 /** CoreDNS's names of the plugins that do the same. */
@@ -118,7 +50,7 @@ const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
  * @param port that it listens on, which is a label in CoreDNS.
  * @param version of the package.
  */
-export function createDnsMetrics(port: number, version: string): DnsMetrics {
+export function createDnsMetrics(port: number, version: string) {
   const registry = createRegistry();
   const define = definer(registry);
   const { counter, histogram } = define;
@@ -194,30 +126,36 @@ export function createDnsMetrics(port: number, version: string): DnsMetrics {
     registry,
     api: apiServerMetrics(define),
     ...processMetrics(define, version),
+    /** Queries that the server itself failed on. */
     mistakes: counter('coredns_panics_total', 'Queries so far that the server itself failed on'),
-    programmed: (seconds) =>
+    /** @param seconds from the change of a headless Service's endpoints until its records say so. */
+    programmed: (seconds: number) =>
       programmingSeconds.observe({ service_kind: 'headless_with_selector' }, seconds),
-    served({ transport: proto, family, zone: name, query, rcode, by, seconds, ...lengths }) {
+    served(exchange: ServedQuery) {
+      const { transport: proto, family, zone: name, query, rcode, by, seconds } = exchange;
       const zone = name === undefined ? DROPPED : `${name}.`;
-      const type = (query && TYPES.get(query.type)) ?? 'other';
+      const known = query && TYPES.get(query.type);
+      const type = known === undefined || OTHER_TYPES.includes(known) ? 'other' : known;
       const labels = { ...common, zone };
       requests.inc({ ...labels, proto, family: family === 'IPv4' ? '1' : '2', type });
       requestSeconds.observe({ ...labels, type }, seconds);
-      requestBytes.observe({ ...labels, proto }, lengths.requestLength);
-      responseBytes.observe({ ...labels, proto }, lengths.responseLength);
+      requestBytes.observe({ ...labels, proto }, exchange.requestLength);
+      responseBytes.observe({ ...labels, proto }, exchange.responseLength);
       if (query?.edns?.dnssecOk) dnssecRequests.inc(labels);
       const plugin = by === undefined ? '' : PLUGINS[by];
       responses.inc({ ...labels, rcode: nameOfCode(rcode), plugin });
     },
     forwarding: {
-      answered: (to, rcode, seconds) =>
+      answered: (to: Resolver, rcode: number, seconds: number) =>
         upstreamSeconds.observe({ ...proxy(to), rcode: nameOfCode(rcode) }, seconds),
-      failed: (to, code) => failures.inc({ to: hostPort(to), reason: code.toLowerCase() }),
+      failed: (to: Resolver, code: NoAnswer['code']) =>
+        failures.inc({ to: hostPort(to), reason: code.toLowerCase() }),
       rejected: () => rejected.inc(),
-      probeFailed: (to) => probeFailures.inc(proxy(to)),
+      probeFailed: (to: Resolver) => probeFailures.inc(proxy(to)),
       allDown: () => broken.inc(),
     },
-    ask: (sources) => {
+    /** Has these numbers asked for from now on. Call it once, before anything is scraped. */
+    ask: (sources: DnsSources) => {
       serverMetrics(define, sources);
       cacheMetrics(define, common, sources.cache);
     },
@@ -291,14 +229,18 @@ function cacheMetrics(
   );
 }
 
-function proxy(to: Upstream): { proxy_name: string; to: string } {
+function proxy(to: Resolver): { proxy_name: string; to: string } {
   return { proxy_name: 'forward', to: hostPort(to) };
 }
 
 function nameOfCode(rcode: number): string {
-  return RCODES.get(rcode) ?? String(rcode);
+  return CODES.get(rcode) ?? String(rcode);
 }
 
-function hostPort({ address, port }: Upstream): string {
-  return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
+function hostPort({ address, port }: Resolver): string {
+  return socketAddress(address, port);
+}
+
+function namesByNumber(numbers: Readonly<Record<string, number>>): ReadonlyMap<number, string> {
+  return new Map(Object.entries(numbers).map(([name, number]) => [number, name]));
 }

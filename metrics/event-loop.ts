@@ -1,14 +1,11 @@
+/** How long the event loop was held up. */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 /** Milliseconds between two looks of the kernel-side timer; a stall is known to that. */
 const RESOLUTION = 10;
 const PERIOD = 1000;
 
-/** As `monitorEventLoopDelay` gives it: the longest time between two looks, in nanoseconds. */
-interface DelayMonitor {
-  readonly max: number;
-  reset(): void;
-}
+type DelayMonitor = ReturnType<typeof monitorEventLoopDelay>;
 
 /**
  * Tells, each second, the longest time in it in which the event loop was held up. Node's own monitor
@@ -26,8 +23,8 @@ export function watchEventLoop(observe: (seconds: number) => void): () => void {
   };
 }
 
-/** Seconds; begins anew. */
-export function takeLongest(monitor: DelayMonitor): number {
+/** @param monitor of nanoseconds. @returns seconds; the monitor begins anew. */
+export function takeLongest(monitor: Pick<DelayMonitor, 'max' | 'reset'>): number {
   // What it measures includes the wait itself. Before the first look it has no maximum.
   const longest = Math.max(0, monitor.max / 1e6 - RESOLUTION) / 1000;
   monitor.reset();

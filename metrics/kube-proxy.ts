@@ -4,7 +4,7 @@
  * them, and of those that are left out.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
-import { type Define, exponential, linear } from './define.ts';
+import { type Define, linear, SYNC_BUCKETS } from './define.ts';
 
 /** Where the numbers are that are asked for at each scrape. */
 export interface KubeProxySources {
@@ -22,8 +22,6 @@ export interface KubeProxySources {
   localhostRejections(): Promise<Iterable<{ family: IpFamily; protocol: Protocol; count: number }>>;
 }
 
-/** 1 ms, doubled up to 16 s. */
-const SYNC_BUCKETS = exponential(0.001, 2, 15);
 /** Seconds of the network programming latency SLI: up to 5 minutes. */
 const NETWORK_BUCKETS = [
   ...linear(0.25, 0.25, 2),

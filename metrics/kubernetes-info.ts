@@ -14,29 +14,15 @@ export function kubernetesInfo(
   version: string,
   features: readonly Feature[],
 ): void {
-  const info = buildInfo(version);
-  gauge('kubernetes_build_info', 'Always 1; the labels tell the version', [
-    'major',
-    'minor',
-    'git_version',
-    'git_commit',
-    'git_tree_state',
-    'build_date',
-    'go_version',
-    'compiler',
-    'platform',
-  ]).set(
-    {
-      major: info.major,
-      minor: info.minor,
-      git_version: info.gitVersion,
-      git_commit: info.gitCommit,
-      git_tree_state: info.gitTreeState,
-      build_date: info.buildDate,
-      go_version: info.goVersion,
-      compiler: info.compiler,
-      platform: info.platform,
-    },
+  // `gitVersion` is the label `git_version`.
+  const labels = Object.fromEntries(
+    Object.entries(buildInfo(version)).map(([field, value]) => [
+      field.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+      value,
+    ]),
+  );
+  gauge('kubernetes_build_info', 'Always 1; the labels tell the version', Object.keys(labels)).set(
+    labels,
     1,
   );
   const enabled = gauge(

@@ -1,10 +1,10 @@
+/** metrics/ has what this process tells Prometheus; here all metrics of the agent come together. */
 import type { IpFamily } from '../api/objects.ts';
 import { apiServerMetrics } from './api-server.ts';
-import { definer } from './define.ts';
+import { createRegistry, definer } from './define.ts';
 import { type KubeProxySources, kubeProxyMetrics } from './kube-proxy.ts';
 import { type Feature, kubernetesInfo } from './kubernetes-info.ts';
 import { type PortwideSources, portwideMetrics } from './portwide.ts';
-import { createRegistry } from './registry.ts';
 
 export interface MetricSources extends KubeProxySources, PortwideSources {}
 

@@ -1,7 +1,7 @@
 /** Metrics of network policy, of agents that enforce it; docs/metrics.md has a table of them. */
 import type { IpFamily, Kind } from '../api/objects.ts';
 import type { PolicyKind } from '../api/policy-objects.ts';
-import { type Define, exponential } from './define.ts';
+import { type Define, exponential, SYNC_BUCKETS } from './define.ts';
 
 export type PolicyMetrics = ReturnType<typeof policyMetrics>;
 
@@ -22,17 +22,10 @@ export interface PolicySources {
 }
 
 /** Since the start, but for what there is of names and addresses. */
-interface NameNumbers {
-  readonly names: number;
-  readonly addresses: number;
-  readonly evictions: number;
-  readonly queries: number;
-  readonly answers: number;
-  readonly unasked: number;
-  readonly unreadable: number;
-  readonly givenUp: number;
-  readonly overdue: number;
-  readonly notLearned: number;
+interface NameNumbers
+  extends Readonly<
+    Record<'names' | 'addresses' | 'evictions' | keyof typeof DNS_OUTCOMES, number>
+  > {
   /** Answers go by unseen, although rules have names. */
   readonly isBlind: boolean;
 }
@@ -49,8 +42,6 @@ const DNS_OUTCOMES = {
 
 /** 0.1 ms to 1.6 s. */
 const COMPILE_BUCKETS = exponential(0.0001, 2, 15);
-/** 1 ms to 16 s. */
-const APPLY_BUCKETS = exponential(0.001, 2, 15);
 
 /** @param families that are enforced: what is rare shows as 0 for them from the start. */
 export function policyMetrics(
@@ -131,7 +122,7 @@ export function policyMetrics(
     applySeconds: histogram(
       'portwide_policy_apply_duration_seconds',
       'Seconds it took to bring a change of network policy, or all of it, to the kernel',
-      APPLY_BUCKETS,
+      SYNC_BUCKETS,
       ['ip_family'],
     ),
     applyFailures,

@@ -1,7 +1,7 @@
 /** Metrics of what kube-proxy has not got; docs/metrics.md has a table of them. */
 import { REFUSAL_REASONS, type RefusalReason } from '../api/all-ports.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
-import { type Define, exponential } from './define.ts';
+import { type Define, SYNC_BUCKETS } from './define.ts';
 
 /** Changes of the configuration file since the start. */
 export interface ConfigChanges {
@@ -48,8 +48,6 @@ export interface PortwideSources {
   kept(): Iterable<Kept>;
 }
 
-/** As kube-proxy's for a sync, of which it is a part: 1 ms to 16 s. */
-const APPLY_BUCKETS = exponential(0.001, 2, 15);
 /** There were too many, the API server refused it, or was not there. */
 const DROP_REASONS = ['queue_full', 'object_limit', 'rejected', 'unreachable'] as const;
 const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
@@ -167,7 +165,7 @@ export function portwideMetrics(define: Define, sources: PortwideSources, versio
     applySeconds: histogram(
       'portwide_backend_apply_duration_seconds',
       'Seconds it took to bring the kernel to what is wanted, without conntrack',
-      APPLY_BUCKETS,
+      SYNC_BUCKETS,
       ['ip_family'],
     ),
     stallSeconds,

@@ -1,5 +1,7 @@
+/** The pages of the agent's metrics server. */
 import type { RequestListener } from 'node:http';
 import type { Registry } from 'prom-client';
+import { metricsPage, type Pages, pageHandler, TEXT } from './pages.ts';
 import { createSlis } from './slis.ts';
 import { flagzPage, type Statusz, statuszPage } from './zpages.ts';
 
@@ -18,18 +20,6 @@ export interface MetricsPages {
     | undefined;
 }
 
-/** What is at a path. */
-export interface Page {
-  readonly type: string;
-  readonly body: string;
-  /** HTTP status; 200 unless it says otherwise. */
-  readonly code?: number;
-}
-
-/** Pages by path. Each is made per request, from the `Accept` header. */
-export type Pages = Readonly<Record<string, (accept: string | undefined) => Page | Promise<Page>>>;
-
-export const TEXT = 'text/plain; charset=utf-8';
 /** The key that kube-proxy puts its configuration under. */
 const CONFIGURATION_KEY = 'kubeproxy.config.k8s.io';
 
@@ -46,14 +36,12 @@ export function metricsHandler(of: MetricsPages): RequestListener {
       return { type: TEXT, body: 'ok' };
     },
     '/proxyMode': () => ({ type: TEXT, body: mode }),
-    ...(configuration === undefined
-      ? {}
-      : {
-          '/configz': () => ({
-            type: 'application/json',
-            body: JSON.stringify({ [CONFIGURATION_KEY]: configuration() }),
-          }),
-        }),
+    ...(configuration && {
+      '/configz': () => ({
+        type: 'application/json',
+        body: JSON.stringify({ [CONFIGURATION_KEY]: configuration() }),
+      }),
+    }),
     ...(statusz && {
       '/statusz': (accept) => {
         const paths = Object.keys(pages);
@@ -63,29 +51,4 @@ export function metricsHandler(of: MetricsPages): RequestListener {
     ...(flagz && { '/flagz': (accept) => flagzPage(flagz.component, flagz.flags, accept) }),
   };
   return pageHandler(pages);
-}
-
-/** The metrics of a registry. */
-export function metricsPage(registry: Registry): () => Promise<Page> {
-  return async () => ({ type: registry.contentType, body: await registry.metrics() });
-}
-
-/** Serves pages; a page that cannot be made is an error 500, and any other path not found. */
-export function pageHandler(pages: Pages): RequestListener {
-  const answer = async (path: string, accept: string | undefined): Promise<Required<Page>> => {
-    const page = Object.hasOwn(pages, path) ? pages[path] : undefined;
-    if (page === undefined) return { code: 404, type: TEXT, body: '404 page not found\n' };
-    try {
-      return { code: 200, ...(await page(accept)) };
-    } catch (error) {
-      return { code: 500, type: TEXT, body: `${String(error)}\n` };
-    }
-  };
-  return (request, response) => {
-    const path = request.url?.split('?')[0] ?? '';
-    void answer(path, request.headers.accept).then(({ code, type, body }) => {
-      const headers = { 'content-type': type, 'x-content-type-options': 'nosniff' };
-      response.writeHead(code, headers).end(body);
-    });
-  };
 }

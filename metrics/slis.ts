@@ -1,15 +1,9 @@
+/** The metrics of health checks, `/metrics/slis`. */
 import { Registry } from 'prom-client';
 import { definer } from './define.ts';
 
-/** Results of health checks (KEP-3466), which have a page of their own. */
-interface Slis {
-  readonly registry: Registry;
-  /** @param type the page that ran the check: `healthz`. There is no check here that could fail. */
-  passed(name: string, type: string): void;
-}
-
-/** component-base's metrics (metrics/prometheus/slis). */
-export function createSlis(): Slis {
+/** Results of health checks (KEP-3466), which have a page of their own: component-base's metrics (metrics/prometheus/slis). */
+export function createSlis() {
   const registry = new Registry();
   const { counter, gauge } = definer(registry);
   const last = gauge('kubernetes_healthcheck', '1 when the health check last passed, otherwise 0', [
@@ -23,7 +17,8 @@ export function createSlis(): Slis {
   ]);
   return {
     registry,
-    passed(name, type) {
+    /** @param type the page that ran the check: `healthz`. There is no check here that could fail. */
+    passed(name: string, type: string) {
       last.set({ name, type }, 1);
       total.inc({ name, type, status: 'success' });
     },

@@ -2,7 +2,7 @@
  * `/statusz` and `/flagz` of Kubernetes' components (KEP-4827, KEP-4828): plain text, or objects of `config.k8s.io`
  * if the `Accept` header asks for them. Pure.
  */
-import { type Page, TEXT } from './server.ts';
+import { type Page, TEXT } from './pages.ts';
 
 /** API versions of the objects; their fields are the same. */
 const VERSIONS = ['v1beta1', 'v1alpha1'];

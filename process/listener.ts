@@ -7,7 +7,7 @@ export { ANY_FAMILY } from './retrying-server.ts';
 // As in sources/kubernetes/http.ts: an import would load undici.
 const { createServer } = process.getBuiltinModule('node:http');
 
-interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 'endConnections'> {
+export interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 'endConnections'> {
   readonly onRequest: RequestListener;
 }
 

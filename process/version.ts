@@ -9,24 +9,14 @@ export const VERSION: string = (() => {
   return version;
 })();
 
-/** Fields of Kubernetes' `version.Info`; empty where they do not apply. */
-interface BuildInfo {
-  readonly major: string;
-  readonly minor: string;
-  readonly gitVersion: string;
-  readonly gitCommit: string;
-  readonly gitTreeState: string;
-  readonly buildDate: string;
-  readonly goVersion: string;
-  readonly compiler: string;
-  readonly platform: string;
-}
-
 /** Go's names of architectures where Node's differ. */
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', ia32: '386' };
 
-/** @param version of the package, such as `0.1.0`. */
-export function buildInfo(version: string): BuildInfo {
+/**
+ * Fields of Kubernetes' `version.Info`; empty where they do not apply.
+ * @param version of the package, such as `0.1.0`.
+ */
+export function buildInfo(version: string) {
   const [major = '', minor = ''] = version.split('.');
   const architecture = arch();
   return {

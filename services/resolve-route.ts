@@ -1,3 +1,4 @@
+/** services/ makes Routes of Services; here what one asks for, was granted and has endpoints for is joined. */
 import { kept } from '../api/collections.ts';
 import type { EndpointSlice, Service } from '../api/objects.ts';
 import {

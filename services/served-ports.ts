@@ -1,3 +1,4 @@
+/** What a Service asks to have served. */
 import { familyOf } from '../api/addresses.ts';
 import { PORTS_ANNOTATION, type PortScheme, portScheme, type Refusal } from '../api/all-ports.ts';
 import { kept } from '../api/collections.ts';

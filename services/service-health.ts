@@ -1,3 +1,4 @@
+/** What health check node ports have to say of a Service. */
 import { type EndpointSlice, IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import { countLocalReady } from '../endpoints/select.ts';
 import type { ServedPort } from './served-ports.ts';

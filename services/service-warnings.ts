@@ -3,6 +3,7 @@ import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { SERVICE_NAME_FIELD } from '../api/read-endpointslice.ts';
 import type { Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
+import { vipFields } from './vip-ledger.ts';
 
 export interface ServiceWarning {
   readonly serviceKey: ObjectKey;
@@ -103,16 +104,6 @@ export function listenerWarnings(
     }
   }
   return [...warnings.values()];
-}
-
-function vipFields({ clusterIP, externalIPs, loadBalancerIPs }: Route): [string, string][] {
-  const withField = (field: string, vips: readonly string[]) =>
-    vips.map((vip): [string, string] => [field, vip]);
-  return [
-    ...withField('spec.clusterIPs', clusterIP === undefined ? [] : [clusterIP]),
-    ...withField('spec.externalIPs', externalIPs),
-    ...withField('status.loadBalancer.ingress', loadBalancerIPs),
-  ];
 }
 
 /** A pod on the host network brings the node's ssh and kubelet under an all-ports VIP. */

@@ -1,8 +1,9 @@
+/** VIP conflict resolution: which Service owns a VIP, or a port of it. An all-ports VIP that is a node address is refused here. */
 import type { Refusal } from '../api/all-ports.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { commonRanges, type PortRange, rangesOverlap } from '../api/ports.ts';
-import type { Match } from './route.ts';
+import type { Match, Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
 
 /** Pseudo-VIP on which node ports are claimed; a dual-stack Service uses one number in both families. */
@@ -180,20 +181,28 @@ function claimsOf(port: ServedPort, serviceKey: ObjectKey, creationTimestamp: st
     seniority,
   });
   const vips = new Map<string, Claim>();
-  const fields = [
-    [[port.clusterIP], 'spec.clusterIPs'],
-    [port.externalIPs, 'spec.externalIPs'],
-    [port.loadBalancerIPs, 'status.loadBalancer.ingress'],
-  ] as const;
-  for (const [addresses, field] of fields) {
-    for (const vip of addresses) if (!vips.has(vip)) vips.set(vip, claim(vip, field));
-  }
+  for (const [field, vip] of vipFields(port)) if (!vips.has(vip)) vips.set(vip, claim(vip, field));
   const claims = [...vips.values()];
   if (port.nodePort > 0 && port.match.kind === 'port') {
     const match: Match = { ...port.match, port: port.nodePort };
     claims.push(claim(nodePortsOf(port.family), 'spec.ports.nodePort', match));
   }
   return claims;
+}
+
+/** VIPs, each after the field of a Service that names it; one may be in several. */
+export function vipFields({
+  clusterIP,
+  externalIPs,
+  loadBalancerIPs,
+}: Pick<Route, 'clusterIP' | 'externalIPs' | 'loadBalancerIPs'>): [field: string, vip: string][] {
+  const withField = (field: string, vips: readonly string[]) =>
+    vips.map((vip): [string, string] => [field, vip]);
+  return [
+    ...withField('spec.clusterIPs', clusterIP === undefined ? [] : [clusterIP]),
+    ...withField('spec.externalIPs', externalIPs),
+    ...withField('status.loadBalancer.ingress', loadBalancerIPs),
+  ];
 }
 
 /** Claims of one key may keep each other from the VIP. */

@@ -74,8 +74,3 @@ export function servingAndPolicyResources(nodeName: string): Resource[] {
   );
   return [...others, ...policy];
 }
-
-/** `services` of `/api/v1/services`. */
-export function lastPart(path: string): string {
-  return path.slice(path.lastIndexOf('/') + 1);
-}

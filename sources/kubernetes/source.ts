@@ -1,25 +1,22 @@
+import type { Kind } from '../../api/objects.ts';
 import type { ObjectSink, Source } from '../store.ts';
 import { BACKOFF, type Backoff } from './backoff.ts';
 import type { ClusterOptions } from './config.ts';
 import { FollowedConfig } from './followed-config.ts';
 import type { OnProblem } from './known-objects.ts';
 import { Reflector, type Resource, type SourceLog } from './reflector.ts';
-import { lastPart } from './resources.ts';
 import { type OpenSession, type RequestObserver, TIMEOUTS, type Timeouts } from './session.ts';
 
-/**
- * Hears what becomes of requests and resources, for metrics. `resource` is the last part of a path:
- * `services`.
- */
+/** Hears what becomes of requests, and of the watch of each kind, for metrics. */
 export interface SourceObserver extends RequestObserver {
   /** Whether a watch is open, as far as that is known. */
-  watching(resource: string, isOpen: boolean): void;
+  watching(kind: Kind, isOpen: boolean): void;
   /** A list was read, a watch brought something, or the server was asked and had nothing to bring. */
-  current(resource: string): void;
+  current(kind: Kind): void;
   /** It is of a CRD that is not installed, so that nobody can watch it. */
-  absent(resource: string): void;
+  absent(kind: Kind): void;
   /** Objects of it had changed, and a watch that was open did not tell. */
-  deaf(resource: string): void;
+  deaf(kind: Kind): void;
 }
 
 export interface KubernetesSourceOptions extends ClusterOptions {
@@ -73,9 +70,9 @@ class KubernetesSource implements Source {
     const config = await FollowedConfig.load(this.#options, { timeouts, observer, log });
     const { open } = config;
     this.#options.onSessions?.(open);
-    for (const { paths, optional } of resources) {
+    for (const { kind, optional } of resources) {
       // Of what need not be installed, that nobody watches it is no news.
-      if (optional !== true) observer?.watching(lastPart(paths[0]), false);
+      if (optional !== true) observer?.watching(kind, false);
     }
     const { promise: synced, resolve } = Promise.withResolvers<void>();
     const unsynced = new Set(resources.map(({ kind }) => kind));
@@ -89,7 +86,7 @@ class KubernetesSource implements Source {
       },
     };
     this.#reflectors = resources.map((resource) => {
-      const name = lastPart(resource.paths[0]);
+      const { kind } = resource;
       const reflector: Reflector = new Reflector({
         resource,
         open,
@@ -99,10 +96,10 @@ class KubernetesSource implements Source {
         backoff,
         timeouts,
         observer: {
-          watching: (isOpen) => observer?.watching(name, isOpen),
-          current: () => observer?.current(name),
-          absent: () => observer?.absent(name),
-          deaf: () => observer?.deaf(name),
+          watching: (isOpen) => observer?.watching(kind, isOpen),
+          current: () => observer?.current(kind),
+          absent: () => observer?.absent(kind),
+          deaf: () => observer?.deaf(kind),
           // What befell one resource has befallen all that are in the same etcd.
           historyChanged: () => this.#renewAll(reflector),
         },

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { tellRepeats } from '../../agent/source-log.ts';
+import type { Kind } from '../../api/objects.ts';
 import { ApiError, ConnectionError, StaleAnswer } from '../../sources/kubernetes/errors.ts';
 import { policyResources, servingResources } from '../../sources/kubernetes/resources.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
@@ -8,7 +9,7 @@ const connectionError = (message: string, code: string) =>
   new ConnectionError(Object.assign(new Error(message), { code }));
 const REFUSED = connectionError('refuses connections', 'ECONNREFUSED');
 const RESET = connectionError('closed the connection', 'ECONNRESET');
-const ALL = ['services', 'endpointslices', 'nodes'];
+const ALL = ['Service', 'EndpointSlice', 'Node'] as const;
 const forbidden = (resource: string) =>
   new ApiError(
     403,
@@ -43,8 +44,8 @@ describe('what the log says of lists and watches', () => {
     const failAll = (err: Error = REFUSED) => {
       for (const kind of ['Node', 'Service', 'EndpointSlice']) fail(kind, err);
     };
-    const works = (...resources: string[]) => {
-      for (const resource of resources) observer.watching(resource, true);
+    const works = (...kinds: Kind[]) => {
+      for (const kind of kinds) observer.watching(kind, true);
     };
     return { lines, heard, log, observer, fail, failAll, works, timers };
   };
@@ -90,7 +91,7 @@ describe('what the log says of lists and watches', () => {
     // The API server goes, and comes back.
     failAll();
     timers.advance(1000);
-    works('services', 'endpointslices');
+    works('Service', 'EndpointSlice');
     fail('Node', forbidden('nodes'));
     assert.deepEqual(lines.slice(1), [
       `warn Service,EndpointSlice,Node failed ${REFUSED.message}`,
@@ -159,7 +160,7 @@ describe('what the log says of lists and watches', () => {
   it('of a failure that is over within a second is a line, too', () => {
     const { lines, fail, works, timers } = world();
     fail('Service');
-    works('services');
+    works('Service');
     timers.advance(10_000);
     assert.deepEqual(lines, [
       `warn Service failed ${REFUSED.message}`,
@@ -178,7 +179,7 @@ describe('what the log says of lists and watches', () => {
   it('ends with a CRD that is not installed, too', () => {
     const { lines, observer, fail } = world();
     fail('CIDRGroup');
-    observer.absent('cidrgroups');
+    observer.absent('CIDRGroup');
     assert.deepEqual(lines, [
       `warn CIDRGroup failed ${REFUSED.message}`,
       'info CIDRGroup list and watch work again 1',
@@ -190,9 +191,9 @@ describe('what the log says of lists and watches', () => {
     for (let time = 0; time < 2; time++) log.warn({ kind: 'CIDRGroup', objects: 3 }, 'gone');
     log.info({}, 'stopped');
     assert.deepEqual(lines, ['warn CIDRGroup gone', 'warn CIDRGroup gone', 'info stopped']);
-    observer.watching('services', false);
-    observer.current('nodes');
-    observer.deaf('nodes');
-    assert.deepEqual(heard, [['services', false], 'nodes', 'nodes']);
+    observer.watching('Service', false);
+    observer.current('Node');
+    observer.deaf('Node');
+    assert.deepEqual(heard, [['Service', false], 'Node', 'Node']);
   });
 });

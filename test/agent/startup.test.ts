@@ -88,7 +88,7 @@ describe('what a start waits for', () => {
       assert.deepEqual(startup.missingInputs(), [`Services from the API server ${host}`]);
       assert.equal(heard.pop(), request);
     }
-    observer.watching('services', true);
-    assert.deepEqual(heard, [['services', true]], 'the rest is passed on');
+    observer.watching('Service', true);
+    assert.deepEqual(heard, [['Service', true]], 'the rest is passed on');
   });
 });

@@ -14,7 +14,7 @@ import type { Zone } from '../../dns/zone.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
 import { linesOf, zoneOf } from './zone-of.ts';
 
-const OPTIONS = { clusterDomain: 'cluster.local' };
+const DOMAIN = 'cluster.local';
 const APEXES = ['cluster.local', 'in-addr.arpa', 'ip6.arpa'];
 /** Few names and addresses, so that things collide. */
 const NAMES = ['a', 'b', 'c'];
@@ -125,7 +125,7 @@ class Model {
       .filter((object) => object.kind === 'Service')
       .flatMap((object) => {
         const own = slices.filter(({ serviceKey }) => serviceKey === object.key);
-        return [...serviceRecords(object, own, OPTIONS).records.values()].flat();
+        return [...serviceRecords(object, own, DOMAIN).records.values()].flat();
       });
   }
 

@@ -15,7 +15,7 @@ interface Given {
 
 function made(object: Service, given: Given = {}) {
   const { slices = [], clusterDomain = 'cluster.local' } = given;
-  return serviceRecords(object, slices, { clusterDomain });
+  return serviceRecords(object, slices, clusterDomain);
 }
 
 /** `name TYPE data` of all records. */

@@ -8,13 +8,19 @@ import { emptyAnswer, startResolver } from './resolver.ts';
 const FIRST: Resolver = { address: '192.0.2.1', port: 53 };
 const SECOND: Resolver = { address: '192.0.2.1', port: 5353 };
 
-function health(options: Partial<HealthOptions> = {}) {
+function health(
+  options: Pick<HealthOptions, 'probe'> = {},
+  observer: Partial<HealthOptions['observer']> = {},
+) {
   const heard: string[] = [];
   const name = ({ port }: Resolver) => String(port);
   const made = new ResolverHealth({
     period: 1,
-    onFailure: (resolver) => heard.push(`${name(resolver)} fails`),
-    onAnswer: (resolver) => heard.push(`${name(resolver)} answers`),
+    observer: {
+      probeFailed: (resolver) => heard.push(`${name(resolver)} fails`),
+      probeAnswered: (resolver) => heard.push(`${name(resolver)} answers`),
+      ...observer,
+    },
     ...options,
   });
   return { heard, health: made };
@@ -41,10 +47,10 @@ describe('the health of resolvers', () => {
 
   it('is bad after more failed probes than may be, and good again with an answer', async () => {
     const wasDown: boolean[] = [];
-    const { heard, health: made } = health({
-      probe: probe(MAX_FAILS + 2),
-      onFailure: (resolver) => wasDown.push(made.isDown(resolver)),
-    });
+    const { heard, health: made } = health(
+      { probe: probe(MAX_FAILS + 2) },
+      { probeFailed: (resolver) => wasDown.push(made.isDown(resolver)) },
+    );
     made.suspect(FIRST);
     made.suspect(FIRST);
     await waitFor('it answers', () => heard.length > 0);

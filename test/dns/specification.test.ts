@@ -5,7 +5,7 @@
  */
 import assert from 'node:assert/strict';
 import type { ApiObject } from '../../api/objects.ts';
-import type { RecordType } from '../../dns/records.ts';
+import type { DnsRecord } from '../../dns/records.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { ask, zoneOf } from './zone-of.ts';
 
@@ -55,7 +55,7 @@ const pets6 = slice([endpoint('2001:db8::1', { hostname: 'my-pet' })], {
 interface Example {
   readonly section: string;
   readonly objects: readonly ApiObject[];
-  readonly question: readonly [name: string, type: RecordType];
+  readonly question: readonly [name: string, type: DnsRecord['type']];
   readonly answer: readonly string[] | 'NXDOMAIN' | 'NODATA';
 }
 

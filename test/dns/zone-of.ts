@@ -1,7 +1,7 @@
 /** A Zone with objects in it, and its answers as lines of text. */
 import type { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject } from '../../api/objects.ts';
-import type { DnsRecord, RecordType } from '../../dns/records.ts';
+import type { DnsRecord } from '../../dns/records.ts';
 import { Zone } from '../../dns/zone.ts';
 
 export function zoneOf(
@@ -21,7 +21,7 @@ export function line(record: DnsRecord): string {
 }
 
 /** What a server answers with: NXDOMAIN, NODATA, or the records of the type, or the CNAME instead. */
-export function ask(zone: Zone, name: string, type: RecordType): readonly string[] | string {
+export function ask(zone: Zone, name: string, type: DnsRecord['type']): readonly string[] | string {
   const records = zone.lookup(name);
   if (records === undefined) return 'NXDOMAIN';
   const answer = records.filter((record) => record.type === type || record.type === 'CNAME');

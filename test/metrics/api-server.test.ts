@@ -23,10 +23,10 @@ describe('metrics of the API server', () => {
   });
 
   it('name kinds of objects, of which each has its watch', async () => {
-    metrics.watching('services', true);
-    metrics.watching('endpointslices', true);
-    metrics.watching('endpointslices', false);
-    metrics.current('nodes');
+    metrics.watching('Service', true);
+    metrics.watching('EndpointSlice', true);
+    metrics.watching('EndpointSlice', false);
+    metrics.current('Node');
     const scraped = await scrape();
     const state = (kind: string) => scraped.value('portwide_api_watch_state', { kind });
     assert.deepEqual(['Service', 'EndpointSlice', 'Node'].map(state), [1, 0, undefined]);
@@ -35,20 +35,20 @@ describe('metrics of the API server', () => {
   });
 
   it('count deaf watches from 0 on, so that the first one is an increase', async () => {
-    metrics.watching('pods', false);
+    metrics.watching('Pod', false);
     const count = async () =>
       (await scrape()).value('portwide_api_deaf_watches_total', { kind: 'Pod' });
     assert.equal(await count(), 0);
-    metrics.deaf('pods');
-    metrics.watching('pods', true);
+    metrics.deaf('Pod');
+    metrics.watching('Pod', true);
     assert.equal(await count(), 1);
   });
 
   it('tell nothing of a CRD that is not installed, or not any more', async () => {
-    metrics.watching('cidrgroups', true);
-    metrics.current('cidrgroups');
-    metrics.watching('cidrgroups', false);
-    for (const resource of ['cidrgroups', 'adminnetworkpolicies']) metrics.absent(resource);
+    metrics.watching('CIDRGroup', true);
+    metrics.current('CIDRGroup');
+    metrics.watching('CIDRGroup', false);
+    for (const resource of ['CIDRGroup', 'AdminNetworkPolicy'] as const) metrics.absent(resource);
     const scraped = await scrape();
     for (const name of ['portwide_api_watch_state', 'portwide_api_last_event_timestamp_seconds']) {
       assert.equal(scraped.value(name, { kind: 'CIDRGroup' }), undefined, name);

@@ -10,12 +10,12 @@ import fc from 'fast-check';
 import { stringify } from 'yaml';
 import { type Kind, POLICY_KINDS } from '../../api/objects.ts';
 import { readObject } from '../../api/read-object.ts';
-import { lastPart, policyResources } from '../../sources/kubernetes/resources.ts';
+import { policyResources } from '../../sources/kubernetes/resources.ts';
 import { createManifestSource } from '../../sources/manifests/source.ts';
 import { checkPolicyObject } from '../api/policy-checks.ts';
 import type { Manifest } from '../e2e/manifests.ts';
 import { everyHarm, hostileGroup } from './hostile.ts';
-import { PATIENT, World } from './kubernetes/world.ts';
+import { lastPart, PATIENT, World } from './kubernetes/world.ts';
 import { Recorder, until } from './recorder.ts';
 
 const RESOURCES = policyResources().filter(({ kind }) => kind !== 'Node');

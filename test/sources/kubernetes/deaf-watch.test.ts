@@ -47,14 +47,14 @@ describe('a deaf watch', () => {
     assert.deepEqual([world.requests('comparison').length, world.deaf.length], [0, 0]);
     world.ahead += 12.5 * MINUTE;
     await world.has({ b: 1, c: 1 });
-    assert.deepEqual(world.deaf, ['services']);
+    assert.deepEqual(world.deaf, ['Service']);
     assert.equal(said(DEAF), 1);
     assert.deepEqual(world.delays, []);
     // Of an agent that knows that it is deaf, within 19 minutes.
     world.double.put(service('a', 2));
     world.ahead += 15 * MINUTE;
     await world.has({ a: 2, b: 1, c: 1 });
-    assert.deepEqual(world.deaf, ['services', 'services']);
+    assert.deepEqual(world.deaf, ['Service', 'Service']);
     assert.equal(said(DEAF), 1);
   });
 
@@ -63,7 +63,7 @@ describe('a deaf watch', () => {
     world.double.delete(service('a', 1));
     world.ahead += 38 * MINUTE;
     await world.has({ b: 1 });
-    assert.deepEqual(world.deaf, ['services']);
+    assert.deepEqual(world.deaf, ['Service']);
   });
 
   it('is found by its next renewal where the object that changed last has changed again', async () => {
@@ -78,7 +78,7 @@ describe('a deaf watch', () => {
     world.double.release();
     await until('it is listed', () => world.requests('list').length === 2);
     assert.equal(world.currents, currents, 'nothing counts as up to date until it is');
-    assert.deepEqual(world.deaf, ['services']);
+    assert.deepEqual(world.deaf, ['Service']);
     world.double.release();
     await world.has({ a: 1, b: 2 });
     assert.equal(world.requests('comparison').length, 0);
@@ -103,7 +103,7 @@ describe('a deaf watch', () => {
     becomeDeaf();
     world.double.put(service('c', 1));
     await world.has({ a: 1, b: 1, c: 1 });
-    assert.deepEqual([world.deaf, world.waits], [['services'], [1200]]);
+    assert.deepEqual([world.deaf, world.waits], [['Service'], [1200]]);
   });
 
   it('has ten seconds to tell, and no less where another is asked for', async () => {

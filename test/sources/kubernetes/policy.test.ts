@@ -3,11 +3,11 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { POLICY_KINDS } from '../../../api/objects.ts';
 import { readObject } from '../../../api/read-object.ts';
-import { lastPart, servingAndPolicyResources } from '../../../sources/kubernetes/resources.ts';
+import { servingAndPolicyResources } from '../../../sources/kubernetes/resources.ts';
 import type { Manifest } from '../../e2e/manifests.ts';
 import { nodeManifest } from '../../e2e/manifests.ts';
 import { until } from '../recorder.ts';
-import { IMPATIENT, World } from './world.ts';
+import { IMPATIENT, lastPart, World } from './world.ts';
 
 const RESOURCES = servingAndPolicyResources('node-1');
 const CRDS = [
@@ -283,7 +283,7 @@ describe('the kubernetes source for network policy', () => {
       world.double.put(group('c', '10.0.0.0/8'));
       await hasGroups('c 10.0.0.0/8');
       assert.equal(absent().length, 5);
-      assert.equal(world.absent.filter((each) => each === 'cidrgroups').length, 2);
+      assert.equal(world.absent.filter((each) => each === 'CIDRGroup').length, 2);
     });
   });
 

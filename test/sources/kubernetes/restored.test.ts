@@ -92,7 +92,7 @@ describe('after etcd was restored from a snapshot', () => {
     Object.assign(timeouts, { silence: 60_000 });
     world.double.restore();
     world.double.put(service('a', 2));
-    await until('the old watch has ended', () => !world.watched.has('services'));
+    await until('the old watch has ended', () => !world.watched.has('Service'));
     world.double.release();
     await has('Service default/a');
     assert.equal(world.sink.port('a'), 2);

@@ -115,16 +115,16 @@ describe('sessions with the API server', () => {
       () => heard.filter((each) => /open/.test(each)).length === 3,
     );
     assert.deepEqual(heard.slice(0, 3).sort(), [
-      'endpointslices closed',
-      'nodes closed',
-      'services closed',
+      'EndpointSlice closed',
+      'Node closed',
+      'Service closed',
     ]);
     assert.equal(heard.filter((each) => each === 'GET 200').length, 6);
     api.watches.get('services')?.write(`${JSON.stringify(BOOKMARK)}\n`);
-    await waitFor('the bookmark', () => heard.includes('services event'));
+    await waitFor('the bookmark', () => heard.includes('Service event'));
     heard.length = 0;
     api.watches.get('services')?.destroy();
-    await waitFor('the watch ends', () => heard.includes('services closed'));
+    await waitFor('the watch ends', () => heard.includes('Service closed'));
   });
 
   it('tell of requests without an answer', async () => {

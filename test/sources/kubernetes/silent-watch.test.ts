@@ -115,17 +115,17 @@ describe('a silent watch', () => {
 
   it('stays open while it cannot be renewed, and does not count as open in metrics', async () => {
     await settle();
-    assert.ok(world.watched.has('services'));
+    assert.ok(world.watched.has('Service'));
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
     world.double.fail({ verb: 'watch', resource: 'services', fault, times: 3 });
     world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
     await renewals(4);
     assert.deepEqual(world.waits, [1200, 2400, 4800]);
-    assert.ok(!world.watched.has('services'));
+    assert.ok(!world.watched.has('Service'));
     assert.equal(world.double.watching('services'), 1);
     world.double.put(service('b', 1));
     await world.has({ a: 1, b: 1 });
-    assert.ok(world.watched.has('services'));
+    assert.ok(world.watched.has('Service'));
     world.double.release();
     await renewals(5);
     assert.equal(world.requests('list').length, 1);
@@ -149,7 +149,7 @@ describe('a silent watch', () => {
     world.double.put(service('b', 1));
     await world.has({ a: 1, b: 1 });
     assert.deepEqual([world.delays, world.logged], [[], logged]);
-    assert.ok(world.watched.has('services'));
+    assert.ok(world.watched.has('Service'));
   });
 
   it('that speaks while its renewal waits to be tried again needs none', async () => {
@@ -157,7 +157,7 @@ describe('a silent watch', () => {
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
     world.double.fail({ verb: 'watch', resource: 'services', fault });
     world.holdDelays = true;
-    await until('it waits', () => !world.watched.has('services'));
+    await until('it waits', () => !world.watched.has('Service'));
     const asked = world.requests('watch').length;
     world.double.put(service('b', 1));
     await renewals(asked);

@@ -23,6 +23,9 @@ export const PATIENT: Timeouts = {
 /** For tests in which somebody is silent. */
 export const IMPATIENT: Timeouts = { credentials: 300, answer: 300, list: 300, silence: 300 };
 
+/** `services` of `/api/v1/services`. */
+export const lastPart = (path: string) => path.slice(path.lastIndexOf('/') + 1);
+
 export const RESOURCE: Readonly<Record<ServingKind, string>> = {
   Service: 'services',
   EndpointSlice: 'endpointslices',
@@ -96,15 +99,15 @@ export class World {
       log: { info: log, warn: log },
       observer: {
         request: ({ code }) => this.codes.push(code),
-        watching: (resource, isOpen) => {
-          if (isOpen) this.watched.add(resource);
-          else this.watched.delete(resource);
+        watching: (kind, isOpen) => {
+          if (isOpen) this.watched.add(kind);
+          else this.watched.delete(kind);
         },
-        current: (resource) => {
-          if (resource === RESOURCE.Service) this.currents++;
+        current: (kind) => {
+          if (kind === 'Service') this.currents++;
         },
-        absent: (resource) => this.absent.push(resource),
-        deaf: (resource) => this.deaf.push(resource),
+        absent: (kind) => this.absent.push(kind),
+        deaf: (kind) => this.deaf.push(kind),
       },
       timeouts: this.#options.timeouts ?? PATIENT,
       backoff: {
