@@ -1,3 +1,4 @@
+/** Small helpers for maps, sorted text and lists that are kept for long. */
 /** The value of a key, made on first use. */
 export function getOrCreate<Key, Value>(
   map: { get(key: Key): Value | undefined; set(key: Key, value: Value): unknown },

@@ -60,7 +60,7 @@ export function objectRef(object: {
 }): ObjectRef {
   const { kind, key, uid } = object;
   const [name = '', namespace = ''] = key.split('/').reverse();
-  return { apiVersion: API_VERSIONS[kind], kind, namespace, name, uid };
+  return { apiVersion: API_VERSIONS[kind][0], kind, namespace, name, uid };
 }
 
 /** As kube-proxy and the kubelet refer to their Node: its name is its uid. */
