@@ -3,8 +3,8 @@ import type { ApiObserver } from '../metrics/api-server.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { ConnectionError, causeOf, isFailure } from '../sources/kubernetes/errors.ts';
-import type { Resource, SourceLog } from '../sources/kubernetes/reflector.ts';
-import { lastPart } from '../sources/kubernetes/resources.ts';
+import { lastPart, type Resource } from '../sources/kubernetes/resources.ts';
+import type { SourceLog } from '../sources/store.ts';
 import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /**

@@ -1,6 +1,6 @@
+/** Whether the API server still has the history that was followed, or etcd was restored. */
 import type { ObjectKey } from '../../api/objects.ts';
-import { metadataOf, versionOf } from './metadata.ts';
-import { isOlder } from './resource-version.ts';
+import { isOlder, metadataOf, versionOf } from './metadata.ts';
 
 /** The object that changed last, as far as the agent was told. */
 export interface LastChange {
@@ -155,11 +155,8 @@ export class History {
 
   /** The history that was followed has ended; any other is as good. */
   forget(): void {
-    this.#version = '';
-    this.#lastChange = undefined;
+    this.beginList('');
     this.#olderAnswers = 0;
-    this.#doubt = undefined;
-    this.#untold = undefined;
   }
 }
 

@@ -1,6 +1,7 @@
+/** Lists and watches one resource of the API server, and keeps a sink in step with it. */
 import type { Kind } from '../../api/objects.ts';
 import { isRecord } from '../../api/read-field.ts';
-import type { ObjectSink } from '../store.ts';
+import type { ObjectSink, SourceLog } from '../store.ts';
 import { type Backoff, backoffMs, silenceMs } from './backoff.ts';
 import {
   ApiError,
@@ -15,54 +16,22 @@ import { History } from './history.ts';
 import { KnownObjects, type OnProblem } from './known-objects.ts';
 import { Lister, watchQuery } from './lister.ts';
 import { LiveWatch } from './live-watch.ts';
-import { versionOf } from './metadata.ts';
+import { isOlder, versionOf } from './metadata.ts';
 import { FIRST_TRY, nextStep, type Outcome, type Step } from './next-step.ts';
-import { isOlder } from './resource-version.ts';
-import type { OpenSession, Query, Session, WatchStream } from './session.ts';
-
-/** Takes pino's loggers as they are. */
-export interface SourceLog {
-  info(details: object, message: string): void;
-  warn(details: object, message: string): void;
-}
-
-/** What to list and watch. */
-export interface Resource {
-  readonly kind: Kind;
-  /** The same objects, in versions that mean the same; that which is to be asked for first. */
-  readonly paths: readonly [string, ...string[]];
-  /** `labelSelector`, `fieldSelector`. */
-  readonly selectors: Query;
-  /** Of a CRD, which need not be installed: then there is nothing of it. */
-  readonly optional?: boolean;
-}
-
-/** Hears how one resource is followed. */
-export interface ReflectorObserver {
-  /** Whether a watch is open, as far as that is known. */
-  watching(isOpen: boolean): void;
-  /** A list was read, a watch brought something, or the server was asked and had nothing to bring. */
-  current(): void;
-  /** An optional resource is not installed, or not any more. */
-  absent(): void;
-  /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
-  historyChanged(): void;
-  /** Objects had changed, and a watch that was open did not tell. */
-  deaf(): void;
-}
+import { lastPart, type Resource, type ResourceObserver } from './resources.ts';
+import type { OpenSession, Session, Timeouts, WatchStream } from './session.ts';
 
 export interface ReflectorOptions {
   readonly resource: Resource;
   readonly open: OpenSession;
   readonly sink: ObjectSink;
   readonly onProblem: OnProblem;
-  readonly observer: ReflectorObserver;
+  readonly observer: ResourceObserver | undefined;
+  /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
+  readonly onOtherHistory: () => void;
   readonly log: SourceLog;
   readonly backoff: Backoff;
-  readonly timeouts: {
-    /** Milliseconds without any event after which a watch is renewed; up to half of that more by chance. */
-    readonly silence: number;
-  };
+  readonly timeouts: Pick<Timeouts, 'silence'>;
 }
 
 /** So many answers in a row that a CRD is not installed are the truth, and looks after them are rare. */
@@ -83,6 +52,8 @@ const UNTOLD_MS = 10_000;
  */
 export class Reflector {
   readonly #options: ReflectorOptions;
+  /** The last part of its path. */
+  readonly #name: string;
   readonly #objects: KnownObjects;
   readonly #history = new History();
   readonly #lister: Lister;
@@ -101,25 +72,36 @@ export class Reflector {
   /** Attempts in a row in which an optional resource was at none of its paths. */
   #absences = 0;
   #absent = false;
-  #synced = false;
+  #isSynced = false;
+  readonly #synced = Promise.withResolvers<void>();
 
   constructor(options: ReflectorOptions) {
-    const { resource, sink, onProblem, observer, log, backoff } = options;
+    const { resource, sink, onProblem, onOtherHistory, observer, log, backoff } = options;
+    const { kind, paths } = resource;
     this.#options = options;
-    this.#path = resource.paths[0];
-    this.#objects = new KnownObjects({ kind: resource.kind, sink, onProblem });
+    this.#path = paths[0];
+    this.#name = lastPart(paths[0]);
+    this.#objects = new KnownObjects({ kind, sink, onProblem });
     this.#lister = new Lister({
       resource,
       objects: this.#objects,
       history: this.#history,
-      observer,
+      onCurrent: () => this.#tellCurrent(),
+      onOtherHistory,
     });
-    const { kind } = resource;
-    this.#hearing = new Hearing({ kind, log, clock: backoff, onDeaf: () => observer.deaf() });
+    const onDeaf = () => observer?.deaf(this.#name);
+    this.#hearing = new Hearing({ kind, log, clock: backoff, onDeaf });
+    // Of what need not be installed, that nobody watches it is no news.
+    if (resource.optional !== true) this.#tellWatching(false);
   }
 
   get kind(): Kind {
     return this.#options.resource.kind;
+  }
+
+  /** Resolves when `synced` of the sink was called. */
+  get synced(): Promise<void> {
+    return this.#synced.promise;
   }
 
   /** How many objects cannot be read as they are now. */
@@ -168,13 +150,7 @@ export class Reflector {
   async #attempt(signal: AbortSignal): Promise<Outcome> {
     let answered = false;
     let watch: LiveWatch | undefined;
-    const outcome = (failure: Failure | undefined): Outcome => ({
-      failure,
-      silent: failure === undefined && watch?.state === 'silent',
-      answered,
-      progress: watch?.hasEvents === true,
-      tooShort: watch?.tooShort === true,
-    });
+    let failure: Failure | undefined;
     try {
       if (this.#watch?.state !== 'live' || this.#mustRenew) {
         await this.#renewWatch(signal, () => {
@@ -184,13 +160,18 @@ export class Reflector {
       answered = true;
       watch = this.#watch;
       await watch?.quiet();
-      return outcome(undefined);
     } catch (error) {
       if (!isFailure(error)) throw error;
-      return outcome(error);
-    } finally {
-      if (watch?.state === 'ended' && this.#watch === watch) this.#watch = undefined;
+      failure = error;
     }
+    if (watch?.state === 'ended' && this.#watch === watch) this.#watch = undefined;
+    return {
+      failure,
+      silent: failure === undefined && watch?.state === 'silent',
+      answered,
+      progress: watch?.hasEvents === true,
+      tooShort: watch?.tooShort === true,
+    };
   }
 
   /**
@@ -269,7 +250,7 @@ export class Reflector {
 
   /** @param from the version that the watch was opened with. */
   #follow(session: Session, stream: WatchStream, from: string): LiveWatch {
-    const { timeouts, observer, backoff } = this.#options;
+    const { timeouts, backoff } = this.#options;
     // Events between these two were told by the watch before, while this one was being opened.
     const until = this.#version ?? from;
     let last = from;
@@ -296,7 +277,7 @@ export class Reflector {
         // It may have been silent, and not counted as open.
         if (!this.#isWatching) this.#tellWatching(true);
         this.#hearing.heard();
-        observer.current();
+        this.#tellCurrent();
       },
       onClose: () => {
         session.close();
@@ -321,13 +302,24 @@ export class Reflector {
   #leaveHistory(what: string): never {
     this.#history.forget();
     this.#version = undefined;
-    this.#options.observer.historyChanged();
+    this.#options.onOtherHistory();
     throw new MalformedAnswer(`API server: an event of version ${what}: etcd was restored`);
   }
 
   #tellWatching(isOpen: boolean): void {
     this.#isWatching = isOpen;
-    this.#options.observer.watching(isOpen);
+    this.#options.observer?.watching(this.#name, isOpen);
+  }
+
+  #tellCurrent(): void {
+    this.#options.observer?.current(this.#name);
+  }
+
+  #tellSynced(): void {
+    if (this.#isSynced) return;
+    this.#isSynced = true;
+    this.#options.sink.synced(this.kind);
+    this.#synced.resolve();
   }
 
   #leaveWatch(): void {
@@ -354,15 +346,13 @@ export class Reflector {
 
   /** @returns the resource version of the list. */
   async #list(session: Session, signal: AbortSignal): Promise<string> {
-    const { resource, sink, log, observer } = this.#options;
     const version = await this.#lister.list(session, this.#path, signal);
     this.#absent = false;
     this.#absences = 0;
-    log.info({ kind: resource.kind, objects: this.#objects.size }, 'listed');
-    if (!this.#synced) sink.synced(resource.kind);
-    this.#synced = true;
+    this.#options.log.info({ kind: this.kind, objects: this.#objects.size }, 'listed');
+    this.#tellSynced();
     this.#hearing.compared();
-    observer.current();
+    this.#tellCurrent();
     return version;
   }
 
@@ -372,7 +362,7 @@ export class Reflector {
    * go for one such answer.
    */
   #isAbsent(failure: Failure | undefined): boolean {
-    const { resource, sink, log, observer } = this.#options;
+    const { resource, log, observer } = this.#options;
     const isMissing = failure instanceof ApiError && failure.isMissing;
     this.#absences = resource.optional === true && isMissing ? this.#absences + 1 : 0;
     if (this.#absences === 0) return false;
@@ -384,10 +374,9 @@ export class Reflector {
     // Somebody may have upgraded a CRD to one without any version that is asked for.
     if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
     else if (!this.#absent) log.info({ kind }, 'not installed; looking for it now and then');
-    if (!this.#absent) observer.absent();
+    if (!this.#absent) observer?.absent(this.#name);
     this.#absent = true;
-    if (!this.#synced) sink.synced(kind);
-    this.#synced = true;
+    this.#tellSynced();
     return true;
   }
 

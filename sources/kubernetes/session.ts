@@ -1,8 +1,8 @@
+/** Requests to the API server. */
 import { text } from 'node:stream/consumers';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { isRecord } from '../../api/read-field.ts';
-import type { ClusterConfig } from './config.ts';
-import { CredentialSource, type Credentials } from './credentials.ts';
+import { type ClusterConfig, CredentialSource, type Credentials } from './credentials.ts';
 import { ConnectionError, isFailure, statusError } from './errors.ts';
 import { createAgent, type Exchange, exchange } from './http.ts';
 import { lines } from './lines.ts';
