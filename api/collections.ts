@@ -13,6 +13,19 @@ export function getOrCreate<Key, Value>(
   return value;
 }
 
+/** Puts an entry last in a map of at most `most`, of which the first ones go: those not set for the longest time. */
+export function setLatest<Key, Value>(
+  map: Map<Key, Value>,
+  key: Key,
+  value: Value,
+  most: number,
+): void {
+  map.delete(key);
+  map.set(key, value);
+  const [first] = map.keys();
+  if (map.size > most && first !== undefined) map.delete(first);
+}
+
 /** Orders text by code unit, the same on every machine. */
 export function compareText(a: string, b: string): number {
   if (a === b) return 0;

@@ -1,3 +1,4 @@
+/** How long to wait: after failures, as a server asks, and for a silent watch. */
 import { setTimeout as sleep } from 'node:timers/promises';
 
 /** What makes waiting depend on chance and time; tests put their own in. */
@@ -13,13 +14,10 @@ export interface Backoff {
 export const BACKOFF: Backoff = {
   random: Math.random,
   now: () => performance.now(),
-  delay: async (milliseconds, signal) => {
-    try {
-      await sleep(milliseconds, undefined, { signal });
-    } catch (error) {
+  delay: (milliseconds, signal) =>
+    sleep(milliseconds, undefined, { signal }).catch((error: unknown) => {
       if (!signal.aborted) throw error;
-    }
-  },
+    }),
 };
 
 const FIRST_MS = 800;

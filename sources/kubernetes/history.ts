@@ -48,7 +48,7 @@ export type Verdict = 'same' | 'older' | 'other' | 'gone';
  * version of the future, sends neither events nor bookmarks until etcd is past that version, and
  * then goes on as if nothing had been missed. Versions of one etcd can be compared (KEP-5504).
  */
-export function compareHistory(known: Position, present: Present): Verdict {
+function compareHistory(known: Position, present: Present): Verdict {
   if (isOlder(present.version, known.version)) return 'older';
   if (known.lastChange === undefined) return 'same';
   const version = present.lastChange;

@@ -1,3 +1,4 @@
+/** What to do after an attempt to list and watch, and when. */
 import { backoffMs, waitMs } from './backoff.ts';
 import { ApiError, type Failure, MalformedAnswer, StaleAnswer } from './errors.ts';
 

@@ -57,7 +57,7 @@ const CONTENT_TYPES = {
   POST: JSON_TYPE,
   PATCH: 'application/merge-patch+json',
 } as const;
-export type WriteMethod = keyof typeof CONTENT_TYPES;
+type WriteMethod = keyof typeof CONTENT_TYPES;
 
 /** Hears what becomes of requests, for metrics. */
 export interface RequestObserver {

@@ -1,3 +1,4 @@
+/** Which file of a directory has a say about which object. */
 import { isDeepStrictEqual } from 'node:util';
 import type { ApiObject } from '../../api/objects.ts';
 import type { ParsedObject } from './parse.ts';

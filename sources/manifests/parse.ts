@@ -1,3 +1,4 @@
+/** Objects from the text of a manifest, with the lines that they are on. */
 import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
 import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind } from '../../api/objects.ts';
