@@ -1,5 +1,7 @@
 /** events/ tells operators what to know by Kubernetes Events: here they are queued, limited and written. */
 import { setLatest } from '../api/collections.ts';
+import { type Backoff, backoffMs } from '../sync/backoff.ts';
+import type { Timers } from '../sync/timers.ts';
 import { instanceOn, type ObjectRef, type Occurrence } from './event.ts';
 import { SERIES_END, SeriesCache, type SeriesEntry } from './series.ts';
 import { EARLY, lookDelay } from './sharing.ts';
@@ -20,14 +22,10 @@ export interface Events {
  */
 export type DropReason = 'queue_full' | 'object_limit' | 'rejected' | 'unreachable';
 
-/** Time and chance; tests put their own in. */
-export interface EventClock {
-  /** Milliseconds since 1970. */
-  now(): number;
+/** Time in milliseconds since 1970, and chance; tests put their own in. */
+export interface EventClock extends Timers {
   /** From 0 up to and without 1. */
   random(): number;
-  set(callback: () => void, milliseconds: number): unknown;
-  clear(handle: unknown): void;
 }
 
 export interface RecorderOptions {
@@ -51,8 +49,7 @@ const MAX_LATE = 50;
 /** Objects whose Events are counted; of more, those told of last. */
 const MAX_OBJECTS = 1000;
 const MAX_TRIES = 6;
-/** Milliseconds after the first failure; doubled after each. */
-const FIRST_BACKOFF = 1000;
+const BACKOFF: Backoff = { first: 1000, max: 16_000 };
 /** Of a millisecond. */
 const NANOSECONDS = 1_000_000;
 const DEFAULT_ACTION = 'ServeService';
@@ -242,8 +239,7 @@ export class EventRecorder implements Events {
           this.#drop(entry, 'unreachable', error);
           return undefined;
         }
-        const backoff = FIRST_BACKOFF * 2 ** (tries - 1);
-        await this.#sleep(backoff * (1 + this.#clock.random() / 4));
+        await this.#sleep(backoffMs(tries, BACKOFF) * (1 + this.#clock.random() / 4));
       }
     }
   }

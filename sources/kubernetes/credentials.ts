@@ -19,10 +19,7 @@ export const ANONYMOUS: User = { name: 'none' };
 
 /** What a connection shows and asks for, and what its requests bear. */
 export interface Credentials {
-  readonly tls: Pick<
-    ConnectionOptions,
-    'ca' | 'cert' | 'key' | 'servername' | 'rejectUnauthorized'
-  >;
+  readonly tls: ConnectionOptions;
   readonly headers: Readonly<Record<string, string>>;
 }
 

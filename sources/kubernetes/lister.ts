@@ -1,6 +1,6 @@
 /** Lists of one resource, and the question whether one is needed. */
 import type { Kind, ObjectKey } from '../../api/objects.ts';
-import type { Backoff } from './backoff.ts';
+import type { RetryClock } from './backoff.ts';
 import { ApiError, MalformedAnswer, StaleAnswer } from './errors.ts';
 import {
   type History,
@@ -214,7 +214,7 @@ export function checkRequest(
 export function watchQuery(
   selectors: Query,
   from: string,
-  { random }: Pick<Backoff, 'random'>,
+  { random }: Pick<RetryClock, 'random'>,
 ): Query {
   return {
     ...selectors,

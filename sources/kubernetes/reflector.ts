@@ -2,7 +2,7 @@
 import type { Kind } from '../../api/objects.ts';
 import { isRecord } from '../../api/read-field.ts';
 import type { ObjectSink, SourceLog } from '../store.ts';
-import { type Backoff, backoffMs, silenceMs } from './backoff.ts';
+import { type RetryClock, retryMs, silenceMs } from './backoff.ts';
 import {
   ApiError,
   ConnectionError,
@@ -30,7 +30,7 @@ export interface ReflectorOptions {
   /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
   readonly onOtherHistory: () => void;
   readonly log: SourceLog;
-  readonly backoff: Backoff;
+  readonly backoff: RetryClock;
   readonly timeouts: Pick<Timeouts, 'silence'>;
 }
 
@@ -403,6 +403,6 @@ export class Reflector {
 
 /** Until the next look; as after failures at first, then about once a minute. */
 function absenceMs(absences: number, random: () => number): number {
-  if (absences < BELIEVE_ABSENCES) return backoffMs(absences, random);
+  if (absences < BELIEVE_ABSENCES) return retryMs(absences, random);
   return Math.round(ABSENT_MS * (0.5 + random()));
 }

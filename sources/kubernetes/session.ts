@@ -133,6 +133,12 @@ async function readCredentials(
   }
 }
 
+interface RequestForm {
+  readonly accept?: string;
+  readonly method?: 'GET' | WriteMethod;
+  readonly body?: object;
+}
+
 interface SessionContext {
   readonly timeouts: Timeouts;
   readonly observer: RequestObserver | undefined;
@@ -154,18 +160,11 @@ function createSession(
     path: string,
     query: Query,
     signal: AbortSignal,
-    {
-      accept = JSON_TYPE,
-      written,
-    }: {
-      readonly accept?: string;
-      readonly written?: { readonly method: WriteMethod; readonly body: object };
-    } = {},
+    { accept = JSON_TYPE, method = 'GET', body }: RequestForm = {},
   ): Promise<Exchange> => {
     const url = new URL(server + path);
     for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
-    const method = written?.method ?? 'GET';
-    const content = written && { 'content-type': CONTENT_TYPES[written.method] };
+    const content = method !== 'GET' && { 'content-type': CONTENT_TYPES[method] };
     const started = performance.now();
     const observe = (code: number | undefined) => {
       const seconds = (performance.now() - started) / 1000;
@@ -175,24 +174,26 @@ function createSession(
       agent,
       method,
       headers: { accept, ...headers, ...content },
-      body: written && JSON.stringify(written.body),
+      body: body && JSON.stringify(body),
       signal,
       timeoutMs: timeouts.answer,
     }).catch((error: unknown) => {
       observe(undefined);
-      throw error;
+      throw failureOf(error);
     });
     const { statusCode = 0, headers: answered } = answer.response;
     observe(statusCode);
     if (statusCode >= 200 && statusCode < 300) return answer;
     try {
       if (statusCode === 401) onUnauthorized();
-      const body = await text(answer.response);
-      const status = parseOrUndefined(body);
+      const told = await text(answer.response);
+      const status = parseOrUndefined(told);
       const advice =
-        adviceOn(statusCode, body, { method, path, query }) ||
-        (isRecord(status) ? '' : adviceOnStranger(statusCode, body, answered.location));
+        adviceOn(statusCode, told, { method, path, query }) ||
+        (isRecord(status) ? '' : adviceOnStranger(statusCode, told, answered.location));
       throw statusError(status, statusCode, { retryAfter: answered['retry-after'], advice });
+    } catch (error) {
+      throw failureOf(error);
     } finally {
       answer.close();
     }
@@ -200,10 +201,9 @@ function createSession(
 
   return {
     async *list(path, query, signal, form = 'objects') {
-      let answer: Exchange | undefined;
+      const accept = form === 'metadata' ? METADATA_TYPE : JSON_TYPE;
+      const answer = await request(path, query, signal, { accept });
       try {
-        const accept = form === 'metadata' ? METADATA_TYPE : JSON_TYPE;
-        answer = await request(path, query, signal, { accept });
         answer.extend(timeouts.list);
         const splitter = new ListSplitter();
         for await (const chunk of chunks(answer.response)) yield* splitter.push(chunk);
@@ -211,29 +211,23 @@ function createSession(
       } catch (error) {
         throw failureOf(error);
       } finally {
-        answer?.close();
+        answer.close();
       }
     },
     async watch(path, query, signal) {
-      let answer: Exchange;
-      try {
-        answer = await request(path, query, signal);
-      } catch (error) {
-        throw failureOf(error);
-      }
+      const answer = await request(path, query, signal);
       answer.extend(undefined);
       return { events: eventsOf(answer, failureOf), close: answer.close };
     },
     async send(method, path, body, signal) {
-      let answer: Exchange | undefined;
+      const answer = await request(path, {}, signal, { method, body });
       try {
-        answer = await request(path, {}, signal, { written: { method, body } });
         // Read to its end, so that the connection can be used again.
         return parseOrUndefined(await text(answer.response));
       } catch (error) {
         throw failureOf(error);
       } finally {
-        answer?.close();
+        answer.close();
       }
     },
     close: () => agent.destroy(),

@@ -1,6 +1,6 @@
 /** The API server as a source of objects. */
 import type { ObjectSink, Source, SourceLog } from '../store.ts';
-import { BACKOFF, type Backoff } from './backoff.ts';
+import { RETRY_CLOCK, type RetryClock } from './backoff.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
 import { FollowedConfig } from './followed-config.ts';
 import type { OnProblem } from './known-objects.ts';
@@ -15,7 +15,7 @@ export interface KubernetesSourceOptions extends ClusterOptions {
   readonly sink: ObjectSink;
   readonly onProblem: OnProblem;
   readonly log: SourceLog;
-  readonly backoff?: Backoff;
+  readonly backoff?: RetryClock;
   readonly timeouts?: Timeouts;
   /** Hears of each request and watch. */
   readonly observer?: SourceObserver;
@@ -48,7 +48,11 @@ class KubernetesSource implements Source {
   }
 
   async start(): Promise<void> {
-    const { timeouts = TIMEOUTS, backoff = BACKOFF, configPollMs = CONFIG_POLL_MS } = this.#options;
+    const {
+      timeouts = TIMEOUTS,
+      backoff = RETRY_CLOCK,
+      configPollMs = CONFIG_POLL_MS,
+    } = this.#options;
     const { sink, onProblem, log, resources, observer, onSessions } = this.#options;
     const context = { timeouts, observer, log };
     const config = new FollowedConfig(

@@ -14,14 +14,12 @@ export const MAX_FILE_BYTES = 64 * 1024 * 1024;
 /** The manifest directory is missing, is no directory, or may not be read; see `cause`. */
 export class ManifestDirectoryError extends UserError {
   override readonly name = 'ManifestDirectoryError';
-  readonly directory: string;
   /** Without the directory. */
   readonly reason: string;
 
   constructor(directory: string, cause: unknown) {
     const reason = `cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`;
     super(`manifest directory ${JSON.stringify(directory)} ${reason}`, { cause });
-    this.directory = directory;
     this.reason = reason;
   }
 }
