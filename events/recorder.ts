@@ -224,7 +224,7 @@ export class EventRecorder implements Events {
     for (let tries = 1; ; tries++) {
       try {
         session ??= await open(signal);
-        await writeEntry(session, entry, this.#instance, this.#clock.now(), signal);
+        await writeEntry(session, entry, this.#instance, this.#clock.now());
         this.#isFailing = false;
         return session;
       } catch (error) {

@@ -9,11 +9,11 @@ export interface WriteSession {
    * @returns the object in the answer.
    * @throws errors with the HTTP status as `code` when the API server refuses, others else.
    */
-  send(method: 'POST' | 'PATCH', path: string, body: object, signal: AbortSignal): Promise<unknown>;
+  send(method: 'POST' | 'PATCH', path: string, body: object): Promise<unknown>;
   close(): void;
 }
 
-/** Opens a session with credentials read afresh. */
+/** Opens a session with credentials read afresh; the signal ends its requests. */
 export type OpenWriteSession = (signal: AbortSignal) => Promise<WriteSession>;
 
 /**
@@ -33,7 +33,6 @@ export async function writeEntry(
   entry: SeriesEntry,
   instance: string,
   now: number,
-  signal: AbortSignal,
 ): Promise<void> {
   const { count, series, occurrence } = entry;
   // What it came to was written with an earlier request.
@@ -44,7 +43,7 @@ export async function writeEntry(
   const create = async (): Promise<boolean> => {
     const body = eventBody(occurrence, instance, entry, series);
     try {
-      await session.send('POST', path, body, signal);
+      await session.send('POST', path, body);
       return true;
     } catch (error) {
       if (statusOf(error) !== 409) throw error;
@@ -55,7 +54,7 @@ export async function writeEntry(
   const patch = async (patched: object): Promise<{ event: unknown } | undefined> => {
     try {
       const its = `${path}/${encodeURIComponent(entry.name)}`;
-      return { event: await session.send('PATCH', its, patched, signal) };
+      return { event: await session.send('PATCH', its, patched) };
     } catch (error) {
       if (statusOf(error) !== 404) throw error;
       return undefined;

@@ -21,7 +21,7 @@ export interface ListOnceOptions extends ClusterOptions {
  */
 export async function listOnce(options: ListOnceOptions): Promise<ApiObject[]> {
   const open = createOpenSession(await loadClusterConfig(options), options.timeouts);
-  const session = await open(NEVER);
+  const session = await open(new AbortController().signal);
   try {
     const objects: ApiObject[] = [];
     for (const resource of options.resources) {
@@ -32,8 +32,6 @@ export async function listOnce(options: ListOnceOptions): Promise<ApiObject[]> {
     session.close();
   }
 }
-
-const NEVER = new AbortController().signal;
 
 async function listOf(
   session: Session,
@@ -61,7 +59,7 @@ async function listAt(
   const sink = { upsert: (object: ApiObject) => found.push(object), remove() {}, synced() {} };
   const objects = new KnownObjects({ kind, sink, onProblem });
   // Without a limit there are no pages.
-  for await (const part of session.list(path, selectors, NEVER)) {
+  for await (const part of session.list(path, selectors)) {
     if ('item' in part) objects.putListed(part.item);
     else expectList(kind, part.metadata);
   }

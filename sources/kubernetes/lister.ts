@@ -51,15 +51,10 @@ export class Lister {
    * @returns false when only a list can tell what there is.
    * @throws StaleAnswer for a server that is at an older version, until it is told often enough.
    */
-  async check(
-    session: Session,
-    path: string,
-    signal: AbortSignal,
-    scope: 'all' | 'last change',
-  ): Promise<boolean> {
+  async check(session: Session, path: string, scope: 'all' | 'last change'): Promise<boolean> {
     const { history, onCurrent, onOtherHistory } = this.#options;
     const known = history.position;
-    const present = await this.#look(session, path, signal, known, scope);
+    const present = await this.#look(session, path, known, scope);
     const verdict = history.check(known, present);
     // What has changed since is for the watch to bring; one that brings nothing must not count.
     if (verdict === 'same' && present.changed === undefined) onCurrent();
@@ -71,7 +66,6 @@ export class Lister {
   async #look(
     session: Session,
     path: string,
-    signal: AbortSignal,
     known: Position,
     scope: 'all' | 'last change',
   ): Promise<Present> {
@@ -84,7 +78,7 @@ export class Lister {
     let version = '';
     let lastChange: string | undefined;
     let changed: ObjectKey | undefined;
-    await this.#read(session, request, signal, {
+    await this.#read(session, request, {
       page: (metadata) => {
         version ||= metadata.resourceVersion;
         return isAll;
@@ -106,24 +100,28 @@ export class Lister {
    * Reads a complete list, page by page, and removes what it has not got.
    * @returns the resource version of the list.
    */
-  async list(session: Session, path: string, signal: AbortSignal): Promise<string> {
+  async list(session: Session, path: string): Promise<string> {
     const { resource, objects, history } = this.#options;
     const query = { ...resource.selectors, ...(this.#paged && { limit: PAGE_SIZE }) };
     const present = new Set<ObjectKey>();
     let version = '';
     try {
-      await this.#read(session, { path, query }, signal, {
-        page: (metadata) => {
-          this.#checkList(metadata, version === '');
-          version ||= metadata.resourceVersion;
-          return true;
+      await this.#read(
+        session,
+        { path, query },
+        {
+          page: (metadata) => {
+            this.#checkList(metadata, version === '');
+            version ||= metadata.resourceVersion;
+            return true;
+          },
+          item: (item) => {
+            history.listed(item);
+            const key = objects.putListed(item);
+            if (key !== undefined) present.add(key);
+          },
         },
-        item: (item) => {
-          history.listed(item);
-          const key = objects.putListed(item);
-          if (key !== undefined) present.add(key);
-        },
-      });
+      );
     } catch (error) {
       // The rest of the pages expired: too slow for pages, as client-go sees it.
       if (error instanceof ApiError && error.isGone) this.#paged = false;
@@ -141,14 +139,13 @@ export class Lister {
   async #read(
     session: Session,
     { path, query, form }: ListRequest,
-    signal: AbortSignal,
     take: { page(metadata: ListMetadata): boolean; item(item: unknown): void },
   ): Promise<void> {
     let next = '';
     do {
       const page = next === '' ? query : { ...query, continue: next };
       next = '';
-      for await (const part of session.list(path, page, signal, form)) {
+      for await (const part of session.list(path, page, form)) {
         if ('item' in part) {
           take.item(part.item);
           continue;

@@ -187,7 +187,7 @@ export class Reflector {
     let session: Session | undefined;
     try {
       session = await open(signal);
-      const { stream, from } = await this.#openStream(session, signal, onListed);
+      const { stream, from } = await this.#openStream(session, onListed);
       // What the server said in the watch before counts, other than that its connection broke.
       const { failure } = before ?? {};
       if (failure !== undefined && !(failure instanceof ConnectionError)) {
@@ -218,7 +218,6 @@ export class Reflector {
   /** Opens a watch at the path that was there last; each other one is tried once for a 404. */
   async #openStream(
     session: Session,
-    signal: AbortSignal,
     onListed: () => void,
   ): Promise<{ stream: WatchStream; from: string }> {
     const { paths } = this.#options.resource;
@@ -226,18 +225,18 @@ export class Reflector {
     for (;;) {
       try {
         if (this.#version !== undefined) {
-          const isUsable = await this.#check(session, signal);
+          const isUsable = await this.#check(session);
           if (!isUsable) this.#version = undefined;
         }
         if (this.#version === undefined) {
           // Its events would come between the items of the list.
           this.#leaveWatch();
-          this.#version = await this.#list(session, signal);
+          this.#version = await this.#list(session);
           onListed();
         }
         const from = this.#version;
         const query = watchQuery(this.#options.resource.selectors, from, this.#options.backoff);
-        return { stream: await session.watch(this.#path, query, signal), from };
+        return { stream: await session.watch(this.#path, query), from };
       } catch (error) {
         if (!(error instanceof ApiError && error.isMissing)) throw error;
         const next = others.shift();
@@ -328,9 +327,9 @@ export class Reflector {
   }
 
   /** @returns false when only a list can tell what there is. */
-  async #check(session: Session, signal: AbortSignal): Promise<boolean> {
+  async #check(session: Session): Promise<boolean> {
     const scope = this.#hearing.isDue ? 'all' : 'last change';
-    const isUsable = await this.#lister.check(session, this.#path, signal, scope);
+    const isUsable = await this.#lister.check(session, this.#path, scope);
     if (scope === 'all' && this.#history.untold === undefined) this.#hearing.compared();
     return isUsable;
   }
@@ -345,8 +344,8 @@ export class Reflector {
   }
 
   /** @returns the resource version of the list. */
-  async #list(session: Session, signal: AbortSignal): Promise<string> {
-    const version = await this.#lister.list(session, this.#path, signal);
+  async #list(session: Session): Promise<string> {
+    const version = await this.#lister.list(session, this.#path);
     this.#absent = false;
     this.#absences = 0;
     this.#options.log.info({ kind: this.kind, objects: this.#objects.size }, 'listed');

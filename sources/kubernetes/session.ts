@@ -19,23 +19,18 @@ export interface Session {
    * do that answers with the objects.
    * @throws ApiError, ConnectionError, MalformedAnswer
    */
-  list(
-    path: string,
-    query: Query,
-    signal: AbortSignal,
-    form?: 'objects' | 'metadata',
-  ): AsyncIterable<ListPart>;
+  list(path: string, query: Query, form?: 'objects' | 'metadata'): AsyncIterable<ListPart>;
   /**
    * Opens a watch: resolves once the server has begun to answer.
    * @throws ApiError, ConnectionError
    */
-  watch(path: string, query: Query, signal: AbortSignal): Promise<WatchStream>;
+  watch(path: string, query: Query): Promise<WatchStream>;
   /**
    * Creates an object, or changes one by a JSON merge patch (RFC 7396).
    * @returns the object in the answer; undefined if the answer is not JSON.
    * @throws ApiError, ConnectionError
    */
-  send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<unknown>;
+  send(method: WriteMethod, path: string, body: object): Promise<unknown>;
   close(): void;
 }
 
@@ -72,7 +67,7 @@ export interface RequestObserver {
 }
 
 /**
- * Opens a session with credentials read afresh: tokens and certificates rotate.
+ * Opens a session with credentials read afresh: tokens and certificates rotate. The signal ends all of its requests.
  * @throws ConnectionError
  */
 export type OpenSession = (signal: AbortSignal) => Promise<Session>;
@@ -109,7 +104,7 @@ export function createOpenSession(
   return async (signal) => {
     const credentials = await readCredentials(source, timeouts.credentials, signal);
     const onUnauthorized = () => source.forget();
-    return createSession(config, credentials, { timeouts, observer, onUnauthorized });
+    return createSession(config, credentials, { timeouts, observer, onUnauthorized, signal });
   };
 }
 
@@ -143,12 +138,13 @@ interface SessionContext {
   readonly timeouts: Timeouts;
   readonly observer: RequestObserver | undefined;
   readonly onUnauthorized: () => void;
+  readonly signal: AbortSignal;
 }
 
 function createSession(
   { server, cluster }: ClusterConfig,
   credentials: Credentials,
-  { timeouts, observer, onUnauthorized }: SessionContext,
+  { timeouts, observer, onUnauthorized, signal }: SessionContext,
 ): Session {
   const target = { server, proxyUrl: cluster.proxyUrl };
   const failureOf = (error: unknown) =>
@@ -159,7 +155,6 @@ function createSession(
   const request = async (
     path: string,
     query: Query,
-    signal: AbortSignal,
     { accept = JSON_TYPE, method = 'GET', body }: RequestForm = {},
   ): Promise<Exchange> => {
     const url = new URL(server + path);
@@ -200,9 +195,9 @@ function createSession(
   };
 
   return {
-    async *list(path, query, signal, form = 'objects') {
+    async *list(path, query, form = 'objects') {
       const accept = form === 'metadata' ? METADATA_TYPE : JSON_TYPE;
-      const answer = await request(path, query, signal, { accept });
+      const answer = await request(path, query, { accept });
       try {
         answer.extend(timeouts.list);
         const splitter = new ListSplitter();
@@ -214,13 +209,13 @@ function createSession(
         answer.close();
       }
     },
-    async watch(path, query, signal) {
-      const answer = await request(path, query, signal);
+    async watch(path, query) {
+      const answer = await request(path, query);
       answer.extend(undefined);
       return { events: eventsOf(answer, failureOf), close: answer.close };
     },
-    async send(method, path, body, signal) {
-      const answer = await request(path, {}, signal, { method, body });
+    async send(method, path, body) {
+      const answer = await request(path, {}, { method, body });
       try {
         // Read to its end, so that the connection can be used again.
         return parseOrUndefined(await text(answer.response));

@@ -219,7 +219,7 @@ describe('credentials', () => {
         const list = async () => {
           const session = await open(signal);
           try {
-            for await (const part of session.list('/api/v1/services', {}, signal)) return part;
+            for await (const part of session.list('/api/v1/services', {})) return part;
             return undefined;
           } finally {
             session.close();
