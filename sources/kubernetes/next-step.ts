@@ -63,13 +63,9 @@ export function nextStep(before: Retry, outcome: Outcome, random: () => number):
     return { retry: FIRST_TRY, list: false, waitMs: 0, failures: 0 };
   }
   if (failure instanceof StaleAnswer) {
-    const wait = retryMs(failure.times, random);
-    return {
-      retry: { failures, relists, shorts: before.shorts },
-      list: false,
-      waitMs: wait,
-      failures: failure.times,
-    };
+    const { times } = failure;
+    const retry = { failures, relists, shorts: before.shorts };
+    return { retry, list: false, waitMs: retryMs(times, random), failures: times };
   }
   if (failure instanceof ApiError && failure.isGone) {
     const isFirst = relists === 0;
