@@ -1,6 +1,6 @@
 /**
- * What AdminNetworkPolicies, BaselineAdminNetworkPolicies and ClusterNetworkPolicies have in common:
- * subjects, rules and peers. `policy.networking.k8s.io` of network-policy-api, v1alpha1, v1alpha2 and v1beta1.
+ * AdminNetworkPolicies, BaselineAdminNetworkPolicies and ClusterNetworkPolicies, and in what they differ.
+ * `policy.networking.k8s.io` of network-policy-api, v1alpha1, v1alpha2 and v1beta1.
  */
 import type {
   Peer,

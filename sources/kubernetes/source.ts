@@ -8,6 +8,7 @@ import { Reflector } from './reflector.ts';
 import type { Resource, ResourceObserver } from './resources.ts';
 import { type OpenSession, type RequestObserver, TIMEOUTS, type Timeouts } from './session.ts';
 
+/** Hears what becomes of requests and resources, for metrics. */
 export interface SourceObserver extends RequestObserver, ResourceObserver {}
 
 export interface KubernetesSourceOptions extends ClusterOptions {
