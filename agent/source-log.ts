@@ -2,8 +2,9 @@
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { ConnectionError, causeOf, isFailure } from '../sources/kubernetes/errors.ts';
-import type { Resource, SourceLog } from '../sources/kubernetes/reflector.ts';
+import type { Resource } from '../sources/kubernetes/resources.ts';
 import type { SourceObserver } from '../sources/kubernetes/source.ts';
+import type { SourceLog } from '../sources/store.ts';
 import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /**

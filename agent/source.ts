@@ -4,7 +4,7 @@ import type { RunOptions } from '../config/settings.ts';
 import type { DebugLog } from '../process/log.ts';
 import { loadClusterConfig } from '../sources/kubernetes/config.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
-import type { Resource } from '../sources/kubernetes/reflector.ts';
+import type { Resource } from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import { createKubernetesSource, type SourceObserver } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';

@@ -1,3 +1,4 @@
+/** Canonical text of addresses and CIDRs, and what an address is for. */
 import ipaddr from 'ipaddr.js';
 import type { IpFamily } from './objects.ts';
 
@@ -64,7 +65,19 @@ export function isUnspecified(address: string): boolean {
 
 /** fe80::/10, which means nothing without a link. */
 export function isLinkLocal(address: string): boolean {
-  return /^fe[89ab]/.test(address);
+  return /^fe[89ab][0-9a-f]:/.test(address);
+}
+
+/** Addresses that mean something other than one host on the network. */
+export type SpecialRange = 'unspecified' | 'loopback' | 'link-local' | 'multicast' | 'broadcast';
+
+/** @returns the special range that a canonical address is in; undefined for an ordinary one. */
+export function specialRange(canonical: string): SpecialRange | undefined {
+  if (isUnspecified(canonical)) return 'unspecified';
+  if (isLoopback(canonical)) return 'loopback';
+  if (isLinkLocal(canonical) || canonical.startsWith('169.254.')) return 'link-local';
+  if (canonical === '255.255.255.255') return 'broadcast';
+  return /^(22[4-9]|23\d)\.|^ff[0-9a-f]{2}:/.test(canonical) ? 'multicast' : undefined;
 }
 
 /** The last byte of a canonical address, 0 to 255. */

@@ -1,3 +1,4 @@
+/** How a Service says which of its ports are served: KEP-2610's field, or annotation `portwide.dev/ports`. */
 import type { ObjectKey, Service } from './objects.ts';
 import { PROTOCOLS } from './objects.ts';
 import { isPort, isProtocol, normalizeRanges, type PortRange } from './ports.ts';

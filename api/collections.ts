@@ -1,3 +1,4 @@
+/** Small helpers for maps, sorted text and lists that are kept for long. */
 /** The value of a key, made on first use. */
 export function getOrCreate<Key, Value>(
   map: { get(key: Key): Value | undefined; set(key: Key, value: Value): unknown },
@@ -10,6 +11,19 @@ export function getOrCreate<Key, Value>(
     map.set(key, value);
   }
   return value;
+}
+
+/** Puts an entry last in a map of at most `most`, of which the first ones go: those not set for the longest time. */
+export function setLatest<Key, Value>(
+  map: Map<Key, Value>,
+  key: Key,
+  value: Value,
+  most: number,
+): void {
+  map.delete(key);
+  map.set(key, value);
+  const [first] = map.keys();
+  if (map.size > most && first !== undefined) map.delete(first);
 }
 
 /** Orders text by code unit, the same on every machine. */

@@ -1,8 +1,7 @@
 /**
- * Kubernetes objects as far as Portwide reads them: slim, immutable, already validated values.
+ * api/ turns Kubernetes objects into slim, immutable, already validated values: these.
  * Addresses are canonical text (as `canonicalAddress` of `addresses.ts` gives it), ports numbers.
  */
-
 import type { Labels, PolicyKind, PolicyObject } from './policy-objects.ts';
 
 export type IpFamily = 'IPv4' | 'IPv6';

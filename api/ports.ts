@@ -1,3 +1,4 @@
+/** Ports, protocols and ranges of ports. */
 import { PROTOCOLS, type Protocol } from './objects.ts';
 
 /** Ports `from` to `to`, both included. */

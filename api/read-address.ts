@@ -1,24 +1,12 @@
-import { canonicalAddress, canonicalCidr, familyOf } from './addresses.ts';
+/** Addresses and CIDRs in fields of objects. */
+import {
+  canonicalAddress,
+  canonicalCidr,
+  familyOf,
+  type SpecialRange,
+  specialRange,
+} from './addresses.ts';
 import { type Field, fail, shown, text } from './read-field.ts';
-
-/** Addresses that mean something other than one host on the network. */
-export type SpecialRange = 'unspecified' | 'loopback' | 'link-local' | 'multicast' | 'broadcast';
-
-/** @returns the special range that a canonical address is in; undefined for an ordinary one. */
-export function specialRange(canonical: string): SpecialRange | undefined {
-  if (familyOf(canonical) === 'IPv6') {
-    if (canonical === '::') return 'unspecified';
-    if (canonical === '::1') return 'loopback';
-    if (/^fe[89ab][0-9a-f]:/.test(canonical)) return 'link-local';
-    return /^ff[0-9a-f]{2}:/.test(canonical) ? 'multicast' : undefined;
-  }
-  if (canonical === '0.0.0.0') return 'unspecified';
-  if (canonical === '255.255.255.255') return 'broadcast';
-  if (canonical.startsWith('127.')) return 'loopback';
-  if (canonical.startsWith('169.254.')) return 'link-local';
-  const first = Number.parseInt(canonical, 10);
-  return first >= 224 && first <= 239 ? 'multicast' : undefined;
-}
 
 export const ALL_SPECIAL: readonly SpecialRange[] = [
   'unspecified',
@@ -40,11 +28,22 @@ export function address(field: Field, refused: readonly SpecialRange[]): string 
   return canonical;
 }
 
-/** @returns the canonical CIDR, of text with white space around it or not. */
+/**
+ * A CIDR without its host bits. As API servers that are strict (KEP-4858), and as isCIDR of
+ * their CEL, it takes no IPv4 in IPv6 and no leading zeros: these are other hosts to other readers.
+ */
 export function cidr(field: Field): string {
-  const value = text(field);
-  const canonical = canonicalCidr(value.trim());
-  return canonical ?? fail(field, `must be a CIDR such as 10.0.0.0/8, not ${shown(value)}`);
+  return cidrOf(field, text(field));
+}
+
+/** The same of text with white space around it or not. */
+export function trimmedCidr(field: Field): string {
+  return cidrOf(field, text(field).trim());
+}
+
+function cidrOf(field: Field, value: string): string {
+  const canonical = canonicalCidr(value);
+  return canonical ?? fail(field, `must be a CIDR such as 10.0.0.0/8, not ${shown(field.value)}`);
 }
 
 /** Refuses a second address or CIDR of one family. */

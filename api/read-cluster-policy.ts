@@ -1,6 +1,6 @@
 /**
- * What AdminNetworkPolicies, BaselineAdminNetworkPolicies and ClusterNetworkPolicies have in common:
- * subjects, rules and peers. `policy.networking.k8s.io` of network-policy-api, v1alpha1, v1alpha2 and v1beta1.
+ * AdminNetworkPolicies, BaselineAdminNetworkPolicies and ClusterNetworkPolicies, and in what they differ.
+ * `policy.networking.k8s.io` of network-policy-api, v1alpha1, v1alpha2 and v1beta1.
  */
 import type {
   Peer,
@@ -15,33 +15,33 @@ import {
   child,
   type Field,
   fail,
+  integer,
   isMissing,
   members,
   onlyMember,
   optionalText,
-  shown,
   someItems,
   text,
+  word,
 } from './read-field.ts';
-import { type Metadata, readMetadata } from './read-metadata.ts';
+import { readMetadata } from './read-metadata.ts';
 import { readNetworks } from './read-networks.ts';
 import { attempt, denyAll, type RuleGrammar, readRules } from './read-policy-rules.ts';
+import { adminPort, clusterPort } from './read-port-match.ts';
 import { readSelector, requiredSelector } from './read-selector.ts';
 
 type ClusterPolicyKind = Exclude<Policy['kind'], 'NetworkPolicy'>;
 type PeerForm = 'namespaces' | 'pods' | 'nodes' | 'networks' | 'domainNames';
 
 /** In what the kinds differ. */
-export interface Dialect {
+interface Dialect {
   readonly kind: ClusterPolicyKind;
-  /** Beside `subject`, `ingress` and `egress`. */
-  readonly specMembers: readonly string[];
-  /** Where it stands; throws InvalidObject. */
-  readonly tier: (spec: Field) => Policy['tier'];
-  readonly priority: (spec: Field) => number;
-  /** What else makes it invalid; throws InvalidObject. */
-  readonly check: (metadata: Metadata) => void;
-  readonly actions: ReadonlyMap<string, PolicyRule['action']>;
+  /** `spec`: as `spec.tier` says. */
+  readonly tier: Policy['tier'] | 'spec';
+  /** Otherwise there is one of the kind, of the name `default`. */
+  readonly hasPriority: boolean;
+  /** As they are written; `Accept` is an Allow. */
+  readonly actions: readonly (PolicyRule['action'] | 'Accept')[];
   readonly egressPeers: readonly PeerForm[];
   /** The member of a rule that has its ports. */
   readonly ports: 'ports' | 'protocols';
@@ -52,9 +52,54 @@ export interface Dialect {
   readonly needsNamespaceSelector: boolean;
 }
 
+const ADMIN: Dialect = {
+  kind: 'AdminNetworkPolicy',
+  tier: 'Admin',
+  hasPriority: true,
+  actions: ['Allow', 'Deny', 'Pass'],
+  egressPeers: ['namespaces', 'pods', 'nodes', 'networks', 'domainNames'],
+  ports: 'ports',
+  port: adminPort,
+  most: 100,
+  needsNamespaceSelector: true,
+};
+
+/** Without domain names: NetworkPolicies could not override these (NPEP-133). */
+const BASELINE: Dialect = {
+  ...ADMIN,
+  kind: 'BaselineAdminNetworkPolicy',
+  tier: 'Baseline',
+  hasPriority: false,
+  actions: ['Allow', 'Deny'],
+  egressPeers: ['namespaces', 'pods', 'nodes', 'networks'],
+};
+
+const CLUSTER: Dialect = {
+  ...ADMIN,
+  kind: 'ClusterNetworkPolicy',
+  tier: 'spec',
+  actions: ['Accept', 'Deny', 'Pass'],
+  ports: 'protocols',
+  port: clusterPort,
+  most: 25,
+  needsNamespaceSelector: false,
+};
+
 const INGRESS_PEERS: readonly PeerForm[] = ['namespaces', 'pods'];
 const MAX_DOMAIN_NAMES = 25;
 const MAX_RULE_NAME = 100;
+
+/** @throws InvalidObject, see `readPolicy`. */
+export const readAdminNetworkPolicy = (raw: unknown): Policy => readPolicy(raw, ADMIN);
+
+/** @throws InvalidObject, see `readPolicy`. */
+export const readBaselineAdminNetworkPolicy = (raw: unknown): Policy => readPolicy(raw, BASELINE);
+
+/**
+ * A ClusterNetworkPolicy, v1beta1 or v1alpha2, with `networks` in all of its forms.
+ * @throws InvalidObject, see `readPolicy`.
+ */
+export const readClusterNetworkPolicy = (raw: unknown): Policy => readPolicy(raw, CLUSTER);
 
 /**
  * A policy of such a kind. What its CRD would refuse, or what is not known here, becomes a fault, and
@@ -62,16 +107,23 @@ const MAX_RULE_NAME = 100;
  * of the Admin tier.
  * @throws InvalidObject when name or subject cannot be read: it is not known then whom it is about.
  */
-export function readClusterPolicy(raw: unknown, dialect: Dialect): Policy {
-  const read = readMetadata(dialect.kind, raw);
-  const { root, metadata, key, name } = read;
+function readPolicy(raw: unknown, dialect: Dialect): Policy {
+  const { kind, hasPriority } = dialect;
+  const { root, metadata, key, name } = readMetadata(kind, raw);
   const spec = child(root, 'spec');
   const subject = readSubject(child(spec, 'subject'), dialect);
   const faults: PolicyFault[] = [];
-  attempt(faults, () => members(spec, ['subject', 'ingress', 'egress', ...dialect.specMembers]));
-  attempt(faults, () => dialect.check(read));
-  const tier = attempt(faults, () => dialect.tier(spec)) ?? 'Admin';
-  const priority = attempt(faults, () => dialect.priority(spec)) ?? 0;
+  const place = [
+    ...(dialect.tier === 'spec' ? ['tier'] : []),
+    ...(hasPriority ? ['priority'] : []),
+  ];
+  attempt(faults, () => members(spec, ['subject', 'ingress', 'egress', ...place]));
+  attempt(faults, () => {
+    if (hasPriority || name === 'default') return;
+    fail(child(metadata, 'name'), 'must be default: there is only one');
+  });
+  const tier = attempt(faults, () => readTier(spec, dialect)) ?? 'Admin';
+  const priority = attempt(faults, () => (hasPriority ? readPriority(spec) : 0)) ?? 0;
   const isSound = faults.length === 0;
   const rulesOf = (
     member: 'ingress' | 'egress',
@@ -85,7 +137,7 @@ export function readClusterPolicy(raw: unknown, dialect: Dialect): Policy {
     return found.rules.length === 0 ? undefined : found.rules;
   };
   return {
-    kind: dialect.kind,
+    kind,
     key,
     namespace: '',
     name,
@@ -97,6 +149,15 @@ export function readClusterPolicy(raw: unknown, dialect: Dialect): Policy {
     egress: rulesOf('egress', 'to', dialect.egressPeers),
     faults,
   };
+}
+
+function readTier(spec: Field, { tier }: Dialect): Policy['tier'] {
+  return tier === 'spec' ? word(child(spec, 'tier'), ['Admin', 'Baseline']) : tier;
+}
+
+/** Lower goes first. */
+function readPriority(spec: Field): number {
+  return integer(child(spec, 'priority'), 0, 1000);
 }
 
 function readSubject(field: Field, dialect: Dialect): PodSelection {
@@ -147,15 +208,9 @@ function readRuleName(field: Field): string {
   return name;
 }
 
-function readAction(
-  field: Field,
-  actions: ReadonlyMap<string, PolicyRule['action']>,
-): PolicyRule['action'] {
-  const word = text(field);
-  const action = actions.get(word);
-  return (
-    action ?? fail(field, `must be one of ${[...actions.keys()].join(', ')}, not ${shown(word)}`)
-  );
+function readAction(field: Field, actions: Dialect['actions']): PolicyRule['action'] {
+  const action = word(field, actions);
+  return action === 'Accept' ? 'Allow' : action;
 }
 
 function readPeer(field: Field, forms: readonly PeerForm[], dialect: Dialect): Peer[] {

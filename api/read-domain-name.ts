@@ -1,3 +1,4 @@
+/** Domain names as peers of policies. */
 import { type Field, fail, shown, text } from './read-field.ts';
 
 /**

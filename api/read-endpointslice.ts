@@ -1,3 +1,4 @@
+/** EndpointSlices of `discovery.k8s.io/v1`. */
 import { familyOf } from './addresses.ts';
 import { kept } from './collections.ts';
 import {

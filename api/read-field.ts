@@ -1,3 +1,4 @@
+/** Fields of a raw object, each with its path; what reads one throws InvalidObject. */
 import { InvalidObject } from './errors.ts';
 
 /**
@@ -38,6 +39,12 @@ export function isRecord(value: unknown): value is Record<string, unknown> {
   return prototype === Object.prototype || prototype === null;
 }
 
+/** The members of a JSON object, known or not. */
+export function record(field: Field): Readonly<Record<string, unknown>> {
+  if (isRecord(field.value)) return field.value;
+  return fail(field, `must be an object, not ${shown(field.value)}`);
+}
+
 /** Null and missing are one to the Kubernetes API. */
 export function isMissing(field: Field): boolean {
   return field.value === undefined || field.value === null;
@@ -46,16 +53,15 @@ export function isMissing(field: Field): boolean {
 /** A member of an object; a missing object has only missing members. */
 export function child(field: Field, key: string): Field {
   if (isMissing(field)) return { object: field.object, parent: field, key, value: undefined };
-  if (!isRecord(field.value)) fail(field, `must be an object, not ${shown(field.value)}`);
-  const value = Object.hasOwn(field.value, key) ? field.value[key] : undefined;
+  const all = record(field);
+  const value = Object.hasOwn(all, key) ? all[key] : undefined;
   return { object: field.object, parent: field, key, value };
 }
 
 /** The members of an object that are set. @throws InvalidObject for one that is not among those known. */
 export function members<T extends string>(field: Field, known: readonly T[]): T[] {
   if (isMissing(field)) return [];
-  if (!isRecord(field.value)) fail(field, `must be an object, not ${shown(field.value)}`);
-  const names = Object.keys(field.value).filter((name) => !isMissing(child(field, name)));
+  const names = Object.keys(record(field)).filter((name) => !isMissing(child(field, name)));
   return names.map(
     (name) => known.find((each) => each === name) ?? fail(child(field, name), 'is not known'),
   );
@@ -113,10 +119,7 @@ export function optionalBoolean(field: Field): boolean | undefined {
 
 /** One of the allowed words; the fallback when it is missing or empty. */
 export function choice<T extends string>(field: Field, allowed: readonly T[], fallback: T): T {
-  const value = optionalText(field);
-  if (value === undefined) return fallback;
-  const found = allowed.find((word) => word === value);
-  return found ?? fail(field, `must be one of ${allowed.join(', ')}, not ${shown(value)}`);
+  return optionalText(field) === undefined ? fallback : word(field, allowed);
 }
 
 /** One of these words, which has to be there. */

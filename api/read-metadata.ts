@@ -1,3 +1,4 @@
+/** What every object has: its name, namespace and times. */
 import { isNamespaced, type Kind, type ObjectKey } from './objects.ts';
 import {
   child,

@@ -1,19 +1,8 @@
+/** Names of objects and ports, as Kubernetes checks them. */
 import { type Field, fail, isMissing, shown, text } from './read-field.ts';
 
 const LABEL = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/;
 const SUBDOMAIN = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
-
-/** A DNS-1123 label: what names of Services, namespaces and ports are. */
-export function dnsLabel(field: Field): string {
-  const value = text(field);
-  if (!isDnsLabel(value)) {
-    fail(
-      field,
-      `must be a DNS label (a-z, 0-9 and '-', at most 63 characters), not ${shown(value)}`,
-    );
-  }
-  return value;
-}
 
 export function isDnsLabel(text: string): boolean {
   return text.length <= 63 && LABEL.test(text);
@@ -24,16 +13,20 @@ export function isDnsSubdomain(text: string): boolean {
   return text.length <= 253 && SUBDOMAIN.test(text);
 }
 
+/** A DNS-1123 label: what names of Services, namespaces and ports are. */
+export function dnsLabel(field: Field): string {
+  const value = text(field);
+  if (isDnsLabel(value)) return value;
+  const form = "a DNS label (a-z, 0-9 and '-', at most 63 characters)";
+  return fail(field, `must be ${form}, not ${shown(value)}`);
+}
+
 /** A DNS-1123 subdomain: what names of most other objects are. */
 export function dnsSubdomain(field: Field): string {
   const value = text(field);
-  if (!isDnsSubdomain(value)) {
-    fail(
-      field,
-      `must be a DNS subdomain (a-z, 0-9, '-' and '.', at most 253 characters), not ${shown(value)}`,
-    );
-  }
-  return value;
+  if (isDnsSubdomain(value)) return value;
+  const form = "a DNS subdomain (a-z, 0-9, '-' and '.', at most 253 characters)";
+  return fail(field, `must be ${form}, not ${shown(value)}`);
 }
 
 /** The name of a port: a DNS label, or empty (Kubernetes' ValidateServicePort, validatePorts). */

@@ -1,3 +1,4 @@
+/** Namespaces of the API group `v1`. */
 import type { Namespace } from './policy-objects.ts';
 import { readMetadata } from './read-metadata.ts';
 import { readLabels } from './read-selector.ts';

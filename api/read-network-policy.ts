@@ -1,5 +1,7 @@
+/** NetworkPolicies of `networking.k8s.io`, and how they fail closed. */
 import { cidrContains } from './addresses.ts';
 import type { Peer, Policy, PolicyFault, PolicyRule, PortMatch } from './policy-objects.ts';
+import { cidr } from './read-address.ts';
 import {
   child,
   type Field,
@@ -15,7 +17,6 @@ import {
   word,
 } from './read-field.ts';
 import { readMetadata } from './read-metadata.ts';
-import { network } from './read-networks.ts';
 import { attempt, type RuleGrammar, readRules } from './read-policy-rules.ts';
 import { protocol } from './read-port-match.ts';
 import { readSelector } from './read-selector.ts';
@@ -111,13 +112,13 @@ function readPeer(field: Field, namespace: string): Peer {
 
 function readIpBlock(field: Field): Peer {
   members(field, ['cidr', 'except']);
-  const cidr = network(child(field, 'cidr'));
+  const whole = cidr(child(field, 'cidr'));
   const except = items(child(field, 'except')).map((item) => {
-    const part = network(item);
-    if (!isWithin(part, cidr)) fail(item, `must be within ${cidr} and smaller, not ${part}`);
+    const part = cidr(item);
+    if (!isWithin(part, whole)) fail(item, `must be within ${whole} and smaller, not ${part}`);
     return part;
   });
-  return { kind: 'network', cidr, except: [...new Set(except)] };
+  return { kind: 'network', cidr: whole, except: [...new Set(except)] };
 }
 
 function isWithin(part: string, whole: string): boolean {

@@ -1,31 +1,24 @@
-import { canonicalCidr } from './addresses.ts';
-import type { Peer } from './policy-objects.ts';
+/** Networks as peers of policies, and groups of them: `networks` of NPEP-133, CIDRGroups of NPEP-182. */
+import { kept } from './collections.ts';
+import type { CidrGroup, Peer } from './policy-objects.ts';
+import { cidr } from './read-address.ts';
 import {
   child,
   type Field,
   fail,
+  isMissing,
   isRecord,
+  members,
   onlyMember,
-  shown,
   someItems,
-  text,
 } from './read-field.ts';
-import { readSelector } from './read-selector.ts';
+import { readMetadata } from './read-metadata.ts';
+import { readLabels, readSelector } from './read-selector.ts';
 
 /** Of CIDRs that are written one beside the other. */
 const MAX_CIDRS = 25;
 /** Of NPEP-182's structs. */
 const MAX_STRUCTS = 100;
-
-/**
- * A CIDR without its host bits. As API servers that are strict (KEP-4858), and as isCIDR of
- * their CEL, it takes no IPv4 in IPv6 and no leading zeros: these are other hosts to other readers.
- */
-export function network(field: Field): string {
-  const value = text(field);
-  const canonical = canonicalCidr(value);
-  return canonical ?? fail(field, `must be a CIDR such as 10.0.0.0/8, not ${shown(value)}`);
-}
 
 /**
  * `networks` of a peer in each form that it is written in: a list of CIDRs (upstream, NPEP-133), a list of
@@ -47,5 +40,28 @@ function readStruct(field: Field): Peer[] {
 }
 
 function networkPeer(field: Field): Peer {
-  return { kind: 'network', cidr: network(field), except: [] };
+  return { kind: 'network', cidr: cidr(field), except: [] };
+}
+
+/**
+ * A CIDRGroup of `policy.networking.k8s.io/v1alpha1` (NPEP-182). Its CIDRs are under `spec`, as in
+ * the document's example, or at the top, as in its Go type. There has to be one.
+ * @throws InvalidObject for the first field that cannot be read. A group of which a part is left out
+ * would allow less, but also deny less: it stays as it was.
+ */
+export function readCidrGroup(raw: unknown): CidrGroup {
+  const { root, metadata, key, name } = readMetadata('CIDRGroup', raw);
+  const spec = child(root, 'spec');
+  members(spec, ['cidrs']);
+  const own = child(spec, 'cidrs');
+  const flat = child(root, 'cidrs');
+  if (!isMissing(own) && !isMissing(flat)) fail(flat, 'must not be set beside spec.cidrs');
+  const cidrs = someItems(isMissing(flat) ? own : flat, MAX_CIDRS);
+  return {
+    kind: 'CIDRGroup',
+    key,
+    name,
+    labels: readLabels(metadata),
+    cidrs: kept([...new Set(cidrs.map(cidr))]),
+  };
 }

@@ -1,6 +1,7 @@
+/** Nodes of the API group `v1`. */
 import { canonicalAddress } from './addresses.ts';
 import type { Node } from './objects.ts';
-import { cidr, onePerFamily } from './read-address.ts';
+import { onePerFamily, trimmedCidr } from './read-address.ts';
 import { child, type Field, isMissing, items, optionalText, text } from './read-field.ts';
 import { readMetadata } from './read-metadata.ts';
 import { readLabels } from './read-selector.ts';
@@ -26,10 +27,10 @@ export function readNode(raw: unknown): Node {
 
 function readPodCidrs(spec: Field): string[] {
   const list = child(spec, 'podCIDRs');
-  const cidrs = items(list).map(cidr);
+  const cidrs = items(list).map(trimmedCidr);
   onePerFamily(list, cidrs);
   const single = child(spec, 'podCIDR');
-  return cidrs.length === 0 && optionalText(single) !== undefined ? [cidr(single)] : cidrs;
+  return cidrs.length === 0 && optionalText(single) !== undefined ? [trimmedCidr(single)] : cidrs;
 }
 
 /** The API takes any text for an address; what is none is left out, as kube-proxy does. */

@@ -1,42 +1,33 @@
+/** Any object that is read: its kind, its apiVersion, and what reads it. */
 import type { ApiObject, Kind, ObjectKey } from './objects.ts';
 import {
   readAdminNetworkPolicy,
   readBaselineAdminNetworkPolicy,
-} from './read-admin-network-policy.ts';
-import { readCidrGroup } from './read-cidr-group.ts';
-import { readClusterNetworkPolicy } from './read-cluster-network-policy.ts';
+  readClusterNetworkPolicy,
+} from './read-cluster-policy.ts';
 import { readEndpointSlice } from './read-endpointslice.ts';
 import { child, fail, isRecord, rootField, shown } from './read-field.ts';
 import { objectLabel, readMetadata } from './read-metadata.ts';
 import { readNamespace } from './read-namespace.ts';
 import { readNetworkPolicy } from './read-network-policy.ts';
+import { readCidrGroup } from './read-networks.ts';
 import { readNode } from './read-node.ts';
 import { readPod } from './read-pod.ts';
 import { readService } from './read-service.ts';
 
-/** The apiVersion of each kind. */
-export const API_VERSIONS: Readonly<Record<Kind, string>> = {
-  Service: 'v1',
-  EndpointSlice: 'discovery.k8s.io/v1',
-  Node: 'v1',
-  Pod: 'v1',
-  Namespace: 'v1',
-  CIDRGroup: 'policy.networking.k8s.io/v1alpha1',
-  NetworkPolicy: 'networking.k8s.io/v1',
-  AdminNetworkPolicy: 'policy.networking.k8s.io/v1alpha1',
-  BaselineAdminNetworkPolicy: 'policy.networking.k8s.io/v1alpha1',
-  ClusterNetworkPolicy: 'policy.networking.k8s.io/v1beta1',
+/** The apiVersions that each kind is read in, because the same fields mean the same in them; the newest first. */
+export const API_VERSIONS: Readonly<Record<Kind, readonly [string, ...string[]]>> = {
+  Service: ['v1'],
+  EndpointSlice: ['discovery.k8s.io/v1'],
+  Node: ['v1'],
+  Pod: ['v1'],
+  Namespace: ['v1'],
+  CIDRGroup: ['policy.networking.k8s.io/v1alpha1'],
+  NetworkPolicy: ['networking.k8s.io/v1'],
+  AdminNetworkPolicy: ['policy.networking.k8s.io/v1alpha1'],
+  BaselineAdminNetworkPolicy: ['policy.networking.k8s.io/v1alpha1'],
+  ClusterNetworkPolicy: ['policy.networking.k8s.io/v1beta1', 'policy.networking.k8s.io/v1alpha2'],
 };
-
-/** Others that a kind is read in, because the same fields mean the same in them. */
-const OLDER_API_VERSIONS: Readonly<Partial<Record<Kind, readonly string[]>>> = {
-  ClusterNetworkPolicy: ['policy.networking.k8s.io/v1alpha2'],
-};
-
-/** All apiVersions that a kind is read in, the newest first. */
-export function apiVersionsOf(kind: Kind): readonly string[] {
-  return [API_VERSIONS[kind], ...(OLDER_API_VERSIONS[kind] ?? [])];
-}
 
 const READERS: Readonly<Record<Kind, (raw: unknown) => ApiObject | undefined>> = {
   Service: readService,
@@ -84,7 +75,7 @@ export function readIdentity(raw: unknown, kinds: readonly Kind[]): ObjectIdenti
 
 /** Writes into an item of a list what it is: items do not say that, the list does. */
 export function asListed(kind: Kind, item: Record<string, unknown>): Record<string, unknown> {
-  return Object.assign(item, { kind, apiVersion: API_VERSIONS[kind] });
+  return Object.assign(item, { kind, apiVersion: API_VERSIONS[kind][0] });
 }
 
 function kindOf(raw: unknown, kinds: readonly Kind[]): Kind | undefined {
@@ -95,7 +86,7 @@ function kindOf(raw: unknown, kinds: readonly Kind[]): Kind | undefined {
 
 function checkApiVersion(kind: Kind, raw: unknown): void {
   const field = child(rootField(objectLabel(kind, raw), raw), 'apiVersion');
-  const expected = apiVersionsOf(kind);
+  const expected = API_VERSIONS[kind];
   if (!expected.some((version) => version === field.value)) {
     const given = field.value === undefined ? 'missing' : shown(field.value);
     fail(field, `must be ${expected.join(' or ')} for this kind, not ${given}`);

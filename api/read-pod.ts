@@ -1,7 +1,9 @@
+/** Pods of the API group `v1`. */
+import type { SpecialRange } from './addresses.ts';
 import { kept } from './collections.ts';
 import { PROTOCOLS } from './objects.ts';
 import type { NamedPort, Pod } from './policy-objects.ts';
-import { address, onePerFamily, type SpecialRange } from './read-address.ts';
+import { address, onePerFamily } from './read-address.ts';
 import {
   child,
   choice,

@@ -1,3 +1,4 @@
+/** Labels, and selectors of labels in one sorted form. */
 import { compareText } from './collections.ts';
 import type { Labels, Requirement, Selector } from './policy-objects.ts';
 import {
@@ -5,18 +6,18 @@ import {
   type Field,
   fail,
   isMissing,
-  isRecord,
   items,
   members,
+  record,
   shown,
   text,
   word,
 } from './read-field.ts';
+import { isDnsSubdomain } from './read-name.ts';
 import { shared } from './shared-text.ts';
 
 const OPERATORS: readonly Requirement['operator'][] = ['In', 'NotIn', 'Exists', 'DoesNotExist'];
 const KEY_NAME = /^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$/;
-const KEY_PREFIX = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
 const VALUE = /^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$/;
 
 /** `metadata.labels`. What they may be is not checked: they are only compared. */
@@ -82,7 +83,7 @@ function compareRequirements(a: Requirement, b: Requirement): number {
 /** A qualified name: `app`, `example.com/app`. */
 function labelKey(field: Field, key: string): string {
   const [name = '', prefix, ...rest] = key.split('/').reverse();
-  const isPrefix = prefix === undefined || (prefix.length <= 253 && KEY_PREFIX.test(prefix));
+  const isPrefix = prefix === undefined || isDnsSubdomain(prefix);
   if (!KEY_NAME.test(name) || !isPrefix || rest.length > 0) {
     fail(field, `must be for a label such as example.com/app, not ${shown(key)}`);
   }
@@ -97,7 +98,6 @@ function labelValue(field: Field): string {
 
 function readTexts(field: Field): Labels {
   if (isMissing(field)) return {};
-  if (!isRecord(field.value)) fail(field, `must be an object, not ${shown(field.value)}`);
-  const texts = Object.keys(field.value).map((key) => [key, shared(text(child(field, key)))]);
+  const texts = Object.keys(record(field)).map((key) => [key, shared(text(child(field, key)))]);
   return Object.fromEntries(texts) as Labels;
 }

@@ -1,4 +1,5 @@
-import { canonicalAddress } from './addresses.ts';
+/** Services of the API group `v1`. */
+import { canonicalAddress, type SpecialRange, specialRange } from './addresses.ts';
 import { ANNOTATION_PREFIX, PORTS_ANNOTATION } from './all-ports.ts';
 import { kept } from './collections.ts';
 import {
@@ -10,19 +11,13 @@ import {
   type TrafficDistribution,
   type TrafficPolicy,
 } from './objects.ts';
-import {
-  ALL_SPECIAL,
-  address,
-  cidr,
-  onePerFamily,
-  type SpecialRange,
-  specialRange,
-} from './read-address.ts';
+import { ALL_SPECIAL, address, onePerFamily, trimmedCidr } from './read-address.ts';
 import {
   child,
   choice,
   type Field,
   fail,
+  integer,
   isMissing,
   isRecord,
   items,
@@ -88,7 +83,7 @@ export function readService(raw: unknown): Service {
     ),
     loadBalancerIngress: kept(readIngress(child(child(root, 'status'), 'loadBalancer'))),
     loadBalancerSourceRanges: kept(
-      unique(items(child(spec, 'loadBalancerSourceRanges')).map(cidr)),
+      unique(items(child(spec, 'loadBalancerSourceRanges')).map(trimmedCidr)),
     ),
     externalTrafficPolicy: choice(child(spec, 'externalTrafficPolicy'), POLICIES, 'Cluster'),
     internalTrafficPolicy: choice(child(spec, 'internalTrafficPolicy'), POLICIES, 'Cluster'),
@@ -135,8 +130,7 @@ function readPorts(list: Field, type: ServiceType): ServicePort[] {
       fail(child(field, 'name'), 'is required when there are several ports');
     }
     const protocol = choice(child(field, 'protocol'), PROTOCOLS, 'TCP');
-    const port = optionalInteger(child(field, 'port'), 1, 65535);
-    if (port === undefined) fail(child(field, 'port'), 'is required');
+    const port = integer(child(field, 'port'), 1, 65535);
     const nodePort = optionalInteger(child(field, 'nodePort'), 0, 65535) ?? 0;
     if (nodePort !== 0 && type !== 'NodePort' && type !== 'LoadBalancer') {
       fail(child(field, 'nodePort'), `must not be set on a Service of type ${type}`);
@@ -199,10 +193,7 @@ function readUnknownAnnotations(annotations: Field): string[] {
 }
 
 function hasLabel(metadata: Field, label: string): boolean {
-  const labels = child(metadata, 'labels');
-  if (isMissing(labels)) return false;
-  if (!isRecord(labels.value)) fail(labels, `must be an object, not ${shown(labels.value)}`);
-  return Object.hasOwn(labels.value, label);
+  return child(child(metadata, 'labels'), label).value !== undefined;
 }
 
 function unique(texts: readonly string[]): string[] {

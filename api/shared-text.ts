@@ -1,3 +1,4 @@
+/** Equal texts of many objects, kept once. */
 const known = new Map<string, string>();
 /** A cluster has fewer names of nodes, and values of labels that several objects have. */
 const MAX_KNOWN = 20_000;

@@ -6,7 +6,7 @@
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createInterface } from 'node:readline';
 import { RouteTable } from '../proxier/route-table.ts';
-import { BACKOFF } from '../sources/kubernetes/backoff.ts';
+import { RETRY_CLOCK } from '../sources/kubernetes/backoff.ts';
 import { servingResources } from '../sources/kubernetes/resources.ts';
 import { createKubernetesSource } from '../sources/kubernetes/source.ts';
 import type { ListReport } from './api-jobs.ts';
@@ -41,7 +41,7 @@ const source = createKubernetesSource({
   },
   log: { info: () => {}, warn: () => {} },
   // It is told to list anew, and is to do so at once.
-  backoff: { ...BACKOFF, delay: async () => {} },
+  backoff: { ...RETRY_CLOCK, delay: async () => {} },
 });
 delay.enable();
 reset();

@@ -1,4 +1,4 @@
-/** Objects of `events.k8s.io/v1` as Portwide writes them. Pure. */
+/** Objects of `events.k8s.io/v1` as Portwide writes them. */
 import { createHash } from 'node:crypto';
 import type { Kind, ObjectKey } from '../api/objects.ts';
 import { API_VERSIONS } from '../api/read-object.ts';
@@ -36,12 +36,8 @@ export interface Series {
   readonly lastObserved: number;
 }
 
-/** `portwide`, on a node. */
-export interface Reporter {
-  readonly controller: string;
-  readonly instance: string;
-}
-
+/** What reports all Events. */
+const CONTROLLER = 'portwide';
 /** What the API server takes at most, in bytes (ValidateEventCreate). */
 const MAX_NOTE = 1024;
 const MAX_INSTANCE = 128;
@@ -60,17 +56,17 @@ export function objectRef(object: {
 }): ObjectRef {
   const { kind, key, uid } = object;
   const [name = '', namespace = ''] = key.split('/').reverse();
-  return { apiVersion: API_VERSIONS[kind], kind, namespace, name, uid };
+  return { apiVersion: API_VERSIONS[kind][0], kind, namespace, name, uid };
 }
 
 /** As kube-proxy and the kubelet refer to their Node: its name is its uid. */
 export function nodeRef(name: string): ObjectRef {
-  return { apiVersion: 'v1', kind: 'Node', namespace: '', name, uid: name };
+  return objectRef({ kind: 'Node', key: name, uid: name });
 }
 
-/** The Portwide of one node. */
-export function reporterOn(nodeName: string): Reporter {
-  return { controller: 'portwide', instance: `portwide-${nodeName}`.slice(0, MAX_INSTANCE) };
+/** The `reportingInstance` of one node. */
+export function instanceOn(nodeName: string): string {
+  return `${CONTROLLER}-${nodeName}`.slice(0, MAX_INSTANCE);
 }
 
 /**
@@ -110,25 +106,25 @@ function nameStart({ name }: ObjectRef): string {
 
 /**
  * The whole object, for its creation.
+ * @param instance of the node that writes it.
  * @param time milliseconds since 1970.
  */
 export function eventBody(
   occurrence: Occurrence,
-  reporter: Reporter,
+  instance: string,
   { name, time }: { readonly name: string; readonly time: number },
   series: Series | undefined,
 ): object {
   const { type, regarding, reason, action, note, seenBy } = occurrence;
   const { uid, ...reference } = regarding;
-  const { controller, instance } = reporter;
   return {
     apiVersion: 'events.k8s.io/v1',
     kind: 'Event',
     metadata: { name, namespace: namespaceOf(regarding) },
     eventTime: microTime(time),
-    reportingController: controller,
+    reportingController: CONTROLLER,
     // A shared Event must not look as if it concerned the node that wrote it.
-    reportingInstance: seenBy === 'cluster' ? controller : instance,
+    reportingInstance: seenBy === 'cluster' ? CONTROLLER : instance,
     type,
     reason,
     action,

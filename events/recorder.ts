@@ -1,4 +1,8 @@
-import { type ObjectRef, type Occurrence, type Reporter, reporterOn } from './event.ts';
+/** events/ tells operators what to know by Kubernetes Events: here they are queued, limited and written. */
+import { setLatest } from '../api/collections.ts';
+import { type Backoff, backoffMs } from '../sync/backoff.ts';
+import type { Timers } from '../sync/timers.ts';
+import { instanceOn, type ObjectRef, type Occurrence } from './event.ts';
 import { SERIES_END, SeriesCache, type SeriesEntry } from './series.ts';
 import { EARLY, lookDelay } from './sharing.ts';
 import { type BucketOptions, TokenBucket } from './token-bucket.ts';
@@ -18,14 +22,10 @@ export interface Events {
  */
 export type DropReason = 'queue_full' | 'object_limit' | 'rejected' | 'unreachable';
 
-/** Time and chance; tests put their own in. */
-export interface EventClock {
-  /** Milliseconds since 1970. */
-  now(): number;
+/** Time in milliseconds since 1970, and chance; tests put their own in. */
+export interface EventClock extends Timers {
   /** From 0 up to and without 1. */
   random(): number;
-  set(callback: () => void, milliseconds: number): unknown;
-  clear(handle: unknown): void;
 }
 
 export interface RecorderOptions {
@@ -49,8 +49,7 @@ const MAX_LATE = 50;
 /** Objects whose Events are counted; of more, those told of last. */
 const MAX_OBJECTS = 1000;
 const MAX_TRIES = 6;
-/** Milliseconds after the first failure; doubled after each. */
-const FIRST_BACKOFF = 1000;
+const BACKOFF: Backoff = { first: 1000, max: 16_000 };
 /** Of a millisecond. */
 const NANOSECONDS = 1_000_000;
 const DEFAULT_ACTION = 'ServeService';
@@ -78,7 +77,7 @@ export const NO_EVENTS: Events = {
 export class EventRecorder implements Events {
   readonly #options: RecorderOptions;
   readonly #clock: EventClock;
-  readonly #reporter: Reporter;
+  readonly #instance: string;
   readonly #bucket: TokenBucket;
   /** By object. */
   readonly #objectBuckets = new Map<string, TokenBucket>();
@@ -98,7 +97,7 @@ export class EventRecorder implements Events {
   constructor(options: RecorderOptions) {
     this.#options = options;
     this.#clock = options.clock ?? SYSTEM_CLOCK;
-    this.#reporter = reporterOn(options.nodeName);
+    this.#instance = instanceOn(options.nodeName);
     this.#bucket = new TokenBucket(RATE, this.#clock.now());
     this.#offset = Math.floor(this.#clock.random() * NANOSECONDS);
   }
@@ -164,13 +163,7 @@ export class EventRecorder implements Events {
     const key = `${kind} ${namespace}/${name}`;
     const now = this.#clock.now();
     const bucket = this.#objectBuckets.get(key) ?? new TokenBucket(OBJECT_RATE, now);
-    // Those that were used last are at the end.
-    this.#objectBuckets.delete(key);
-    this.#objectBuckets.set(key, bucket);
-    const [oldest] = this.#objectBuckets.keys();
-    if (this.#objectBuckets.size > MAX_OBJECTS && oldest !== undefined) {
-      this.#objectBuckets.delete(oldest);
-    }
+    setLatest(this.#objectBuckets, key, bucket, MAX_OBJECTS);
     return bucket.take(now) === 0;
   }
 
@@ -208,7 +201,7 @@ export class EventRecorder implements Events {
       this.#queue.delete(entry);
       session = await this.#write(entry, session, open);
     }
-    await close(session);
+    session?.close();
   }
 
   /** Waits until the rate allows one more request. */
@@ -231,7 +224,7 @@ export class EventRecorder implements Events {
     for (let tries = 1; ; tries++) {
       try {
         session ??= await open(signal);
-        await writeEntry(session, entry, this.#reporter, this.#clock.now(), signal);
+        await writeEntry(session, entry, this.#instance, this.#clock.now());
         this.#isFailing = false;
         return session;
       } catch (error) {
@@ -240,14 +233,13 @@ export class EventRecorder implements Events {
           this.#drop(entry, 'rejected', error);
           return session;
         }
-        await close(session);
+        session?.close();
         session = undefined;
         if (tries === MAX_TRIES) {
           this.#drop(entry, 'unreachable', error);
           return undefined;
         }
-        const backoff = FIRST_BACKOFF * 2 ** (tries - 1);
-        await this.#sleep(backoff * (1 + this.#clock.random() / 4));
+        await this.#sleep(backoffMs(tries, BACKOFF) * (1 + this.#clock.random() / 4));
       }
     }
   }
@@ -278,14 +270,5 @@ export class EventRecorder implements Events {
       signal.addEventListener('abort', end);
       if (signal.aborted) end();
     });
-  }
-}
-
-/** A connection that does not end well is none that anything depends on. */
-async function close(session: WriteSession | undefined): Promise<void> {
-  try {
-    await session?.close();
-  } catch {
-    // Its requests have ended, one way or the other.
   }
 }

@@ -1,3 +1,5 @@
+/** Which occurrences are one Event, and when the API server hears of it. */
+import { setLatest } from '../api/collections.ts';
 import {
   eventName,
   type Occurrence,
@@ -72,9 +74,7 @@ export class SeriesCache {
       entry.count += 1;
       entry.lastObserved = now;
     }
-    this.#entries.delete(key);
-    this.#entries.set(key, entry);
-    if (this.#entries.size > MAX_SERIES) this.#forgetOldest();
+    setLatest(this.#entries, key, entry, MAX_SERIES);
     return { entry, isDue: entry.written <= 1 };
   }
 
@@ -94,10 +94,5 @@ export class SeriesCache {
       if (isNews && (isOver || now - entry.writtenAt >= REFRESH)) due.push(entry);
     }
     return due;
-  }
-
-  #forgetOldest(): void {
-    const [oldest] = this.#entries.keys();
-    if (oldest !== undefined) this.#entries.delete(oldest);
   }
 }

@@ -1,3 +1,4 @@
+/** The rate limit of Events. */
 export interface BucketOptions {
   /** As many may go at once. */
   readonly burst: number;

@@ -1,5 +1,6 @@
+/** Requests that create Events, or say that they came again. */
 import { isRecord } from '../api/read-field.ts';
-import { eventBody, namespaceOf, type Reporter, seriesPatch } from './event.ts';
+import { eventBody, namespaceOf, seriesPatch } from './event.ts';
 import type { SeriesEntry } from './series.ts';
 
 /** Requests that change something, with one set of credentials. */
@@ -8,11 +9,11 @@ export interface WriteSession {
    * @returns the object in the answer.
    * @throws errors with the HTTP status as `code` when the API server refuses, others else.
    */
-  send(method: 'POST' | 'PATCH', path: string, body: object, signal: AbortSignal): Promise<unknown>;
-  close(): void | Promise<void>;
+  send(method: 'POST' | 'PATCH', path: string, body: object): Promise<unknown>;
+  close(): void;
 }
 
-/** Opens a session with credentials read afresh. */
+/** Opens a session with credentials read afresh; the signal ends its requests. */
 export type OpenWriteSession = (signal: AbortSignal) => Promise<WriteSession>;
 
 /**
@@ -23,15 +24,15 @@ const SHARED_REST = 60_000;
 
 /**
  * Writes one Event as it is now: creates it, or says that it came again.
+ * @param instance of this node; see `instanceOn`.
  * @param now milliseconds since 1970.
  * @throws what the session throws.
  */
 export async function writeEntry(
   session: WriteSession,
   entry: SeriesEntry,
-  reporter: Reporter,
+  instance: string,
   now: number,
-  signal: AbortSignal,
 ): Promise<void> {
   const { count, series, occurrence } = entry;
   // What it came to was written with an earlier request.
@@ -40,9 +41,9 @@ export async function writeEntry(
   const path = `/apis/events.k8s.io/v1/namespaces/${namespace}/events`;
   /** @returns false if an Event of this name exists. */
   const create = async (): Promise<boolean> => {
-    const body = eventBody(occurrence, reporter, entry, series);
+    const body = eventBody(occurrence, instance, entry, series);
     try {
-      await session.send('POST', path, body, signal);
+      await session.send('POST', path, body);
       return true;
     } catch (error) {
       if (statusOf(error) !== 409) throw error;
@@ -53,7 +54,7 @@ export async function writeEntry(
   const patch = async (patched: object): Promise<{ event: unknown } | undefined> => {
     try {
       const its = `${path}/${encodeURIComponent(entry.name)}`;
-      return { event: await session.send('PATCH', its, patched, signal) };
+      return { event: await session.send('PATCH', its, patched) };
     } catch (error) {
       if (statusOf(error) !== 404) throw error;
       return undefined;

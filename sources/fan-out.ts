@@ -1,3 +1,4 @@
+/** One sink for several that want the same objects. */
 import type { ObjectSink } from './store.ts';
 
 /**

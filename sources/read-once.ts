@@ -4,7 +4,7 @@ import { UserError } from '../process/errors.ts';
 import type { ClusterOptions } from './kubernetes/config.ts';
 import { isFailure } from './kubernetes/errors.ts';
 import { listOnce } from './kubernetes/list-once.ts';
-import type { Resource } from './kubernetes/reflector.ts';
+import type { Resource } from './kubernetes/resources.ts';
 import { loadManifestDirectory } from './manifests/directory.ts';
 import { formatProblem } from './manifests/problem.ts';
 

@@ -1,4 +1,6 @@
+/** sources/ reads objects from an API server or a directory of manifests; this is what sources have in common. */
 import type { ApiObject, Kind, ObjectKey } from '../api/objects.ts';
+import type { Log } from '../process/log.ts';
 
 /**
  * Where sources put what they read. A source calls `upsert` and `remove` as objects come, change
@@ -10,6 +12,9 @@ export interface ObjectSink {
   remove(kind: Kind, key: ObjectKey): void;
   synced(kind: Kind): void;
 }
+
+/** Takes pino's loggers as they are. */
+export type SourceLog = Pick<Log, 'info' | 'warn'>;
 
 /** A running source of objects. */
 export interface Source {

@@ -1,7 +1,9 @@
+/** How long to wait: after failures, as a server asks, and for a silent watch. */
 import { setTimeout as sleep } from 'node:timers/promises';
+import { type Backoff, backoffMs } from '../../sync/backoff.ts';
 
 /** What makes waiting depend on chance and time; tests put their own in. */
-export interface Backoff {
+export interface RetryClock {
   /** From 0 up to and without 1. */
   readonly random: () => number;
   /** Milliseconds of a clock that never goes back. */
@@ -10,37 +12,32 @@ export interface Backoff {
   readonly delay: (milliseconds: number, signal: AbortSignal) => Promise<void>;
 }
 
-export const BACKOFF: Backoff = {
+export const RETRY_CLOCK: RetryClock = {
   random: Math.random,
   now: () => performance.now(),
-  delay: async (milliseconds, signal) => {
-    try {
-      await sleep(milliseconds, undefined, { signal });
-    } catch (error) {
+  delay: (milliseconds, signal) =>
+    sleep(milliseconds, undefined, { signal }).catch((error: unknown) => {
       if (!signal.aborted) throw error;
-    }
-  },
+    }),
 };
 
-const FIRST_MS = 800;
-const LAST_MS = 30_000;
+const BACKOFF: Backoff = { first: 800, max: 30_000 };
 
 /**
  * Milliseconds to wait after the given number of failures in a row, from 1: doubling from 0.8 to 30
  * seconds, as client-go's reflector does, and up to twice that by chance, so that the nodes of a
  * cluster do not come back to a restarted API server all at once.
  */
-export function backoffMs(failures: number, random: () => number): number {
-  const base = Math.min(LAST_MS, FIRST_MS * 2 ** Math.max(0, failures - 1));
-  return Math.round(base * (1 + random()));
+export function retryMs(failures: number, random: () => number): number {
+  return Math.round(backoffMs(Math.max(1, failures), BACKOFF) * (1 + random()));
 }
 
 /**
- * As `backoffMs`, but at least what the server asks for (`Retry-After`), and up to half of that more
+ * As `retryMs`, but at least what the server asks for (`Retry-After`), and up to half of that more
  * by chance: it may have asked many at once.
  */
 export function waitMs(failures: number, askedMs: number, random: () => number): number {
-  return Math.max(backoffMs(failures, random), Math.round(askedMs * (1 + random() / 2)));
+  return Math.max(retryMs(failures, random), Math.round(askedMs * (1 + random() / 2)));
 }
 
 /**

@@ -1,6 +1,7 @@
+/** How to reach the API server, by flags and the environment. */
 import { join } from 'node:path';
-import type { Cluster, User } from '@kubernetes/client-node';
-import { UserError } from '../../process/errors.ts';
+import { ANONYMOUS, type ClusterConfig } from './credentials.ts';
+import { ClusterConfigError } from './errors.ts';
 
 export interface ClusterOptions {
   /** Path of a kubeconfig file (`--kubeconfig`). */
@@ -9,23 +10,6 @@ export interface ClusterOptions {
   readonly master?: string | undefined;
 }
 
-/** How to reach the API server and who we are there. All paths are absolute. */
-export interface ClusterConfig {
-  /** URL without a slash at its end. */
-  readonly server: string;
-  readonly cluster: Cluster;
-  readonly user: User;
-  /** File of a bearer token, read for each session, for tokens rotate. */
-  readonly tokenFile: string | undefined;
-}
-
-/** The cluster cannot be told from the flags and the environment; see `cause`. */
-export class ClusterConfigError extends UserError {
-  override readonly name = 'ClusterConfigError';
-}
-
-/** The user of a cluster that asks nobody who they are. */
-export const ANONYMOUS: User = { name: 'none' };
 /** Where the kubelet mounts a pod's service account. */
 const SERVICE_ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount';
 

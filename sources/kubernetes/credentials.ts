@@ -1,14 +1,25 @@
+/** Who the agent is at an API server: what connections show, and what requests bear. */
 import { readFile } from 'node:fs/promises';
 import type { ConnectionOptions } from 'node:tls';
+import type { Cluster, User } from '@kubernetes/client-node';
 import type { ExecAuth } from '@kubernetes/client-node/dist/exec_auth.js';
-import type { ClusterConfig } from './config.ts';
+
+/** How to reach the API server and who we are there. All paths are absolute. */
+export interface ClusterConfig {
+  /** URL without a slash at its end. */
+  readonly server: string;
+  readonly cluster: Cluster;
+  readonly user: User;
+  /** File of a bearer token, read for each session, for tokens rotate. */
+  readonly tokenFile: string | undefined;
+}
+
+/** The user of a cluster that asks nobody who they are. */
+export const ANONYMOUS: User = { name: 'none' };
 
 /** What a connection shows and asks for, and what its requests bear. */
 export interface Credentials {
-  readonly tls: Pick<
-    ConnectionOptions,
-    'ca' | 'cert' | 'key' | 'servername' | 'rejectUnauthorized'
-  >;
+  readonly tls: ConnectionOptions;
   readonly headers: Readonly<Record<string, string>>;
 }
 

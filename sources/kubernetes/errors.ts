@@ -1,4 +1,6 @@
+/** Errors of the API server, and of the way to it. */
 import { isRecord } from '../../api/read-field.ts';
+import { UserError } from '../../process/errors.ts';
 import { explainConnection, plainCause, type Target } from './reasons.ts';
 
 /** The API server answered, with an error: a Kubernetes `Status`. */
@@ -57,6 +59,11 @@ export class StaleAnswer extends Error {
     );
     this.times = times;
   }
+}
+
+/** The cluster cannot be told from the flags and the environment; see `cause`. */
+export class ClusterConfigError extends UserError {
+  override readonly name = 'ClusterConfigError';
 }
 
 /** What may go wrong with an API server, and is tried again. */

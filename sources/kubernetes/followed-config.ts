@@ -1,11 +1,10 @@
+/** Follows a kubeconfig that is changed while the agent runs. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
-import {
-  type ClusterConfig,
-  ClusterConfigError,
-  type ClusterOptions,
-  loadClusterConfig,
-} from './config.ts';
+import type { SourceLog } from '../store.ts';
+import { type ClusterOptions, loadClusterConfig } from './config.ts';
+import type { ClusterConfig } from './credentials.ts';
+import { ClusterConfigError } from './errors.ts';
 import {
   createOpenSession,
   type OpenSession,
@@ -16,10 +15,7 @@ import {
 export interface FollowedConfigContext {
   readonly timeouts: Timeouts;
   readonly observer: RequestObserver | undefined;
-  readonly log: {
-    info(details: object, message: string): void;
-    warn(details: object, message: string): void;
-  };
+  readonly log: SourceLog;
 }
 
 /**
@@ -37,23 +33,12 @@ export class FollowedConfig {
   /** The read that is under way is not waited for any more. */
   #isLate = false;
 
-  private constructor(
-    options: ClusterOptions,
-    context: FollowedConfigContext,
-    config: ClusterConfig,
-  ) {
+  /** @param config what the options say now. */
+  constructor(options: ClusterOptions, context: FollowedConfigContext, config: ClusterConfig) {
     this.#options = options;
     this.#context = context;
     this.#config = config;
     this.#open = this.#openerFor(config);
-  }
-
-  /** @throws ClusterConfigError for files that cannot be used from the start. */
-  static async load(
-    options: ClusterOptions,
-    context: FollowedConfigContext,
-  ): Promise<FollowedConfig> {
-    return new FollowedConfig(options, context, await loadClusterConfig(options));
   }
 
   /** Opens a session as the files say it at that time. */

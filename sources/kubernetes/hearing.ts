@@ -1,13 +1,12 @@
+/** Whether watches tell of changes, or something on the way to the API server holds them back. */
 import type { Kind, ObjectKey } from '../../api/objects.ts';
-import { type Backoff, silenceMs } from './backoff.ts';
+import type { SourceLog } from '../store.ts';
+import { type RetryClock, silenceMs } from './backoff.ts';
 
 export interface HearingOptions {
   readonly kind: Kind;
-  readonly clock: Pick<Backoff, 'now' | 'random'>;
-  readonly log: {
-    info(details: object, message: string): void;
-    warn(details: object, message: string): void;
-  };
+  readonly clock: Pick<RetryClock, 'now' | 'random'>;
+  readonly log: SourceLog;
   /** Counts each time that a watch was found to be deaf. */
   readonly onDeaf: () => void;
 }

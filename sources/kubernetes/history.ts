@@ -1,6 +1,6 @@
+/** Whether the API server still has the history that was followed, or etcd was restored. */
 import type { ObjectKey } from '../../api/objects.ts';
-import { metadataOf, versionOf } from './metadata.ts';
-import { isOlder } from './resource-version.ts';
+import { isOlder, metadataOf, versionOf } from './metadata.ts';
 
 /** The object that changed last, as far as the agent was told. */
 export interface LastChange {
@@ -48,7 +48,7 @@ export type Verdict = 'same' | 'older' | 'other' | 'gone';
  * version of the future, sends neither events nor bookmarks until etcd is past that version, and
  * then goes on as if nothing had been missed. Versions of one etcd can be compared (KEP-5504).
  */
-export function compareHistory(known: Position, present: Present): Verdict {
+function compareHistory(known: Position, present: Present): Verdict {
   if (isOlder(present.version, known.version)) return 'older';
   if (known.lastChange === undefined) return 'same';
   const version = present.lastChange;
@@ -155,11 +155,8 @@ export class History {
 
   /** The history that was followed has ended; any other is as good. */
   forget(): void {
-    this.#version = '';
-    this.#lastChange = undefined;
+    this.beginList('');
     this.#olderAnswers = 0;
-    this.#doubt = undefined;
-    this.#untold = undefined;
   }
 }
 

@@ -1,3 +1,4 @@
+/** HTTP: one request, and the connections that requests share. */
 import type { Agent, ClientRequest, IncomingMessage } from 'node:http';
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
 import type { Credentials } from './credentials.ts';

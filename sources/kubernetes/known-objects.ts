@@ -1,3 +1,4 @@
+/** The objects of one kind that the API server told of, and what changes in them. */
 import { isDeepStrictEqual } from 'node:util';
 import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind, ObjectKey } from '../../api/objects.ts';

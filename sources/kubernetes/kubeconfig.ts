@@ -1,9 +1,11 @@
+/** Reads kubeconfig files. */
 import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { newClusters, newContexts, newUsers } from '@kubernetes/client-node/dist/config_types.js';
 import { parse, YAMLParseError } from 'yaml';
 import { isRecord } from '../../api/read-field.ts';
-import { ANONYMOUS, type ClusterConfig, ClusterConfigError } from './config.ts';
+import { ANONYMOUS, type ClusterConfig } from './credentials.ts';
+import { ClusterConfigError } from './errors.ts';
 
 /** What client-node leaves out of a user of a kubeconfig. */
 interface UserEntry {

@@ -1,3 +1,4 @@
+/** Lines of a stream. */
 import { StringDecoder } from 'node:string_decoder';
 
 /**

@@ -1,16 +1,16 @@
-import { InvalidObject } from '../../api/errors.ts';
-import type { ApiObject, Kind } from '../../api/objects.ts';
-import { isRecord } from '../../api/read-field.ts';
-import { asListed, readObject } from '../../api/read-object.ts';
+/** Lists of a cluster for commands that read objects once, and end. */
+import type { ApiObject } from '../../api/objects.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
-import { ApiError, MalformedAnswer } from './errors.ts';
-import type { Resource } from './reflector.ts';
+import { ApiError } from './errors.ts';
+import { KnownObjects, type OnProblem } from './known-objects.ts';
+import { expectList } from './lister.ts';
+import type { Resource } from './resources.ts';
 import { createOpenSession, type Session, type Timeouts } from './session.ts';
 
 export interface ListOnceOptions extends ClusterOptions {
   readonly resources: readonly Resource[];
-  /** An object that cannot be read, and is not in the list. */
-  readonly onProblem: (problem: InvalidObject) => void;
+  /** Told of each object that cannot be read, and is not in the list. */
+  readonly onProblem: OnProblem;
   readonly timeouts?: Timeouts;
 }
 
@@ -21,12 +21,11 @@ export interface ListOnceOptions extends ClusterOptions {
  */
 export async function listOnce(options: ListOnceOptions): Promise<ApiObject[]> {
   const open = createOpenSession(await loadClusterConfig(options), options.timeouts);
-  const { signal } = new AbortController();
-  const session = await open(signal);
+  const session = await open(new AbortController().signal);
   try {
     const objects: ApiObject[] = [];
     for (const resource of options.resources) {
-      objects.push(...(await listOf(session, resource, signal, options.onProblem)));
+      objects.push(...(await listOf(session, resource, options.onProblem)));
     }
     return objects;
   } finally {
@@ -37,12 +36,11 @@ export async function listOnce(options: ListOnceOptions): Promise<ApiObject[]> {
 async function listOf(
   session: Session,
   resource: Resource,
-  signal: AbortSignal,
-  onProblem: ListOnceOptions['onProblem'],
+  onProblem: OnProblem,
 ): Promise<ApiObject[]> {
   for (const path of resource.paths) {
     try {
-      return await listAt(session, path, resource, signal, onProblem);
+      return await listAt(session, path, resource, onProblem);
     } catch (error) {
       const isMissing = error instanceof ApiError && error.isMissing;
       if (resource.optional !== true || !isMissing) throw error;
@@ -55,28 +53,15 @@ async function listAt(
   session: Session,
   path: string,
   { kind, selectors }: Resource,
-  signal: AbortSignal,
-  onProblem: ListOnceOptions['onProblem'],
+  onProblem: OnProblem,
 ): Promise<ApiObject[]> {
-  const objects: ApiObject[] = [];
+  const found: ApiObject[] = [];
+  const sink = { upsert: (object: ApiObject) => found.push(object), remove() {}, synced() {} };
+  const objects = new KnownObjects({ kind, sink, onProblem });
   // Without a limit there are no pages.
-  for await (const part of session.list(path, selectors, signal)) {
-    if ('item' in part) objects.push(...readable(kind, part.item, onProblem));
-    else if (part.metadata.kind !== `${kind}List`) {
-      throw new MalformedAnswer(`API server: ${part.metadata.kind} is no ${kind}List`);
-    }
+  for await (const part of session.list(path, selectors)) {
+    if ('item' in part) objects.putListed(part.item);
+    else expectList(kind, part.metadata);
   }
-  return objects;
-}
-
-function readable(kind: Kind, item: unknown, onProblem: ListOnceOptions['onProblem']): ApiObject[] {
-  try {
-    if (!isRecord(item)) throw new InvalidObject(kind, 'items', 'must be objects');
-    const object = readObject(asListed(kind, item), [kind]);
-    return object === undefined ? [] : [object];
-  } catch (error) {
-    if (!(error instanceof InvalidObject)) throw error;
-    onProblem(error);
-    return [];
-  }
+  return found;
 }

@@ -1,3 +1,4 @@
+/** Reads a list of the API server item by item, as it arrives. */
 import { isRecord } from '../../api/read-field.ts';
 import { MalformedAnswer } from './errors.ts';
 

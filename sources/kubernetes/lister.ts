@@ -1,5 +1,6 @@
-import type { ObjectKey } from '../../api/objects.ts';
-import type { Backoff } from './backoff.ts';
+/** Lists of one resource, and the question whether one is needed. */
+import type { Kind, ObjectKey } from '../../api/objects.ts';
+import type { RetryClock } from './backoff.ts';
 import { ApiError, MalformedAnswer, StaleAnswer } from './errors.ts';
 import {
   type History,
@@ -10,19 +11,27 @@ import {
 } from './history.ts';
 import type { KnownObjects } from './known-objects.ts';
 import type { ListMetadata } from './list-splitter.ts';
-import { versionOf } from './metadata.ts';
-import type { ReflectorObserver, Resource } from './reflector.ts';
-import { isOlder } from './resource-version.ts';
+import { isOlder, versionOf } from './metadata.ts';
+import type { Resource } from './resources.ts';
 import type { Query, Session } from './session.ts';
 
 export interface ListerOptions {
   readonly resource: Resource;
   readonly objects: KnownObjects;
   readonly history: History;
-  readonly observer: Pick<ReflectorObserver, 'current' | 'historyChanged'>;
+  /** What is known is what the server has. */
+  readonly onCurrent: () => void;
+  /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
+  readonly onOtherHistory: () => void;
 }
 
-const PAGE_SIZE = 500;
+interface ListRequest {
+  readonly path: string;
+  readonly query: Query;
+  readonly form?: 'objects' | 'metadata';
+}
+
+const PAGE_SIZE = '500';
 /** As client-go, a watch lasts 5 to 10 minutes. */
 const WATCH_SECONDS = 300;
 
@@ -42,59 +51,47 @@ export class Lister {
    * @returns false when only a list can tell what there is.
    * @throws StaleAnswer for a server that is at an older version, until it is told often enough.
    */
-  async check(
-    session: Session,
-    path: string,
-    signal: AbortSignal,
-    scope: 'all' | 'last change',
-  ): Promise<boolean> {
-    const { history, observer } = this.#options;
+  async check(session: Session, path: string, scope: 'all' | 'last change'): Promise<boolean> {
+    const { history, onCurrent, onOtherHistory } = this.#options;
     const known = history.position;
-    const present = await this.#look(session, path, signal, known, scope);
+    const present = await this.#look(session, path, known, scope);
     const verdict = history.check(known, present);
     // What has changed since is for the watch to bring; one that brings nothing must not count.
-    if (verdict === 'same' && present.changed === undefined) observer.current();
+    if (verdict === 'same' && present.changed === undefined) onCurrent();
     if (verdict === 'older' && !history.wentBack) throw this.#staleAnswer(present.version);
-    if (verdict === 'other') observer.historyChanged();
+    if (verdict === 'other') onOtherHistory();
     return verdict === 'same' || verdict === 'gone';
   }
 
   async #look(
     session: Session,
     path: string,
-    signal: AbortSignal,
     known: Position,
     scope: 'all' | 'last change',
   ): Promise<Present> {
     const { resource, objects } = this.#options;
     const isAll = scope === 'all';
     const request = isAll
-      ? { path, query: { ...resource.selectors, limit: String(PAGE_SIZE) } }
+      ? { path, query: { ...resource.selectors, limit: PAGE_SIZE }, form: 'metadata' as const }
       : checkRequest(path, resource.selectors, known.lastChange);
-    const form = isAll ? 'metadata' : 'objects';
     const present = new Set<ObjectKey>();
     let version = '';
     let lastChange: string | undefined;
     let changed: ObjectKey | undefined;
-    let next = '';
-    do {
-      const query = { ...request.query, ...(next !== '' && { continue: next }) };
-      next = '';
-      for await (const part of session.list(request.path, query, signal, form)) {
-        if ('metadata' in part) {
-          this.#expectKind(part.metadata, form);
-          version ||= part.metadata.resourceVersion;
-          if (isAll) next = part.metadata.continue;
-          continue;
-        }
-        const itemVersion = versionOf(part.item);
-        if (isLastChange(known.lastChange, part.item)) lastChange = itemVersion;
-        const key = objects.keyOfListed(part.item);
-        if (key === undefined) continue;
+    await this.#read(session, request, {
+      page: (metadata) => {
+        version ||= metadata.resourceVersion;
+        return isAll;
+      },
+      item: (item) => {
+        const itemVersion = versionOf(item);
+        if (isLastChange(known.lastChange, item)) lastChange = itemVersion;
+        const key = objects.keyOfListed(item);
+        if (key === undefined) return;
         present.add(key);
         if (isOlder(known.version, itemVersion)) changed ??= key;
-      }
-    } while (next !== '');
+      },
+    });
     if (isAll) changed ??= objects.missingFrom(present);
     return { version, lastChange, changed };
   }
@@ -103,65 +100,72 @@ export class Lister {
    * Reads a complete list, page by page, and removes what it has not got.
    * @returns the resource version of the list.
    */
-  async list(session: Session, path: string, signal: AbortSignal): Promise<string> {
-    const { resource, objects } = this.#options;
+  async list(session: Session, path: string): Promise<string> {
+    const { resource, objects, history } = this.#options;
+    const query = { ...resource.selectors, ...(this.#paged && { limit: PAGE_SIZE }) };
     const present = new Set<ObjectKey>();
-    let first: ListMetadata | undefined;
-    let next = '';
-    do {
-      const query: Record<string, string> = { ...resource.selectors };
-      if (this.#paged) query.limit = String(PAGE_SIZE);
-      if (next !== '') query.continue = next;
-      const page = await this.#takePage(session, path, query, present, signal);
-      first ??= page;
-      next = page.continue;
-    } while (next !== '');
-    objects.keepOnly(present);
-    this.#paged = true;
-    return first.resourceVersion;
-  }
-
-  /** @param present gets the keys of what the page has. */
-  async #takePage(
-    session: Session,
-    path: string,
-    query: Query,
-    present: Set<ObjectKey>,
-    signal: AbortSignal,
-  ): Promise<ListMetadata> {
-    const { objects, history } = this.#options;
-    let metadata: ListMetadata | undefined;
+    let version = '';
     try {
-      for await (const part of session.list(path, query, signal)) {
-        if ('metadata' in part) {
-          metadata = part.metadata;
-          this.#checkList(metadata, query.continue === undefined);
-          continue;
-        }
-        history.listed(part.item);
-        const key = objects.putListed(part.item);
-        if (key !== undefined) present.add(key);
-      }
+      await this.#read(
+        session,
+        { path, query },
+        {
+          page: (metadata) => {
+            this.#checkList(metadata, version === '');
+            version ||= metadata.resourceVersion;
+            return true;
+          },
+          item: (item) => {
+            history.listed(item);
+            const key = objects.putListed(item);
+            if (key !== undefined) present.add(key);
+          },
+        },
+      );
     } catch (error) {
       // The rest of the pages expired: too slow for pages, as client-go sees it.
       if (error instanceof ApiError && error.isGone) this.#paged = false;
       throw error;
     }
-    if (metadata === undefined) throw new MalformedAnswer('API server: a list without metadata');
-    return metadata;
+    objects.keepOnly(present);
+    this.#paged = true;
+    return version;
+  }
+
+  /**
+   * Reads a list as it comes.
+   * @param take.page says whether the page after this one is to be read, too.
+   */
+  async #read(
+    session: Session,
+    { path, query, form }: ListRequest,
+    take: { page(metadata: ListMetadata): boolean; item(item: unknown): void },
+  ): Promise<void> {
+    let next = '';
+    do {
+      const page = next === '' ? query : { ...query, continue: next };
+      next = '';
+      for await (const part of session.list(path, page, form)) {
+        if ('item' in part) {
+          take.item(part.item);
+          continue;
+        }
+        expectList(this.#options.resource.kind, part.metadata, form);
+        if (take.page(part.metadata)) next = part.metadata.continue;
+      }
+    } while (next !== '');
   }
 
   /** Before anything of a list is taken. */
   #checkList(metadata: ListMetadata, isFirstPage: boolean): void {
-    this.#expectKind(metadata);
-    const { history, observer } = this.#options;
+    const { history, onOtherHistory } = this.#options;
     const { resourceVersion } = metadata;
     const isStale = isOlder(resourceVersion, history.position.version);
     if (isFirstPage || isStale) history.answered(isStale);
     if (isStale && !history.wentBack) throw this.#staleAnswer(resourceVersion);
     if (isStale) {
       history.forget();
-      observer.historyChanged();
+      onOtherHistory();
     }
     if (isFirstPage || isStale) history.beginList(resourceVersion);
   }
@@ -170,14 +174,14 @@ export class Lister {
     const { position, olderAnswers } = this.#options.history;
     return new StaleAnswer(version, position.version, olderAnswers);
   }
+}
 
-  /** @throws MalformedAnswer */
-  #expectKind({ kind }: ListMetadata, form: 'objects' | 'metadata' = 'objects'): void {
-    // Some may not know how to leave out the rest of the objects.
-    if (form === 'metadata' && kind === 'PartialObjectMetadataList') return;
-    const expected = `${this.#options.resource.kind}List`;
-    if (kind !== expected) throw new MalformedAnswer(`API server: ${kind} is no ${expected}`);
-  }
+/** @throws MalformedAnswer for a list of something else. */
+export function expectList(kind: Kind, metadata: ListMetadata, form?: ListRequest['form']): void {
+  // Some may not know how to leave out the rest of the objects.
+  if (form === 'metadata' && metadata.kind === 'PartialObjectMetadataList') return;
+  if (metadata.kind === `${kind}List`) return;
+  throw new MalformedAnswer(`API server: ${metadata.kind} is no ${kind}List`);
 }
 
 /**
@@ -189,7 +193,7 @@ export function checkRequest(
   path: string,
   selectors: Query,
   lastChange: LastChange | undefined,
-): { readonly path: string; readonly query: Query } {
+): ListRequest {
   if (lastChange === undefined) return { path, query: { ...selectors, limit: '1' } };
   const { namespace, name } = lastChange;
   const slash = path.lastIndexOf('/');
@@ -207,7 +211,7 @@ export function checkRequest(
 export function watchQuery(
   selectors: Query,
   from: string,
-  { random }: Pick<Backoff, 'random'>,
+  { random }: Pick<RetryClock, 'random'>,
 ): Query {
   return {
     ...selectors,

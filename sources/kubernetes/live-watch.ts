@@ -1,3 +1,4 @@
+/** One open watch, and whether it is silent. */
 import type { WatchStream } from './session.ts';
 
 export interface LiveWatchOptions {

@@ -1,4 +1,5 @@
-import { backoffMs, waitMs } from './backoff.ts';
+/** What to do after an attempt to list and watch, and when. */
+import { retryMs, waitMs } from './backoff.ts';
 import { ApiError, type Failure, MalformedAnswer, StaleAnswer } from './errors.ts';
 
 /** How an attempt to list and watch ended. */
@@ -62,17 +63,13 @@ export function nextStep(before: Retry, outcome: Outcome, random: () => number):
     return { retry: FIRST_TRY, list: false, waitMs: 0, failures: 0 };
   }
   if (failure instanceof StaleAnswer) {
-    const wait = backoffMs(failure.times, random);
-    return {
-      retry: { failures, relists, shorts: before.shorts },
-      list: false,
-      waitMs: wait,
-      failures: failure.times,
-    };
+    const { times } = failure;
+    const retry = { failures, relists, shorts: before.shorts };
+    return { retry, list: false, waitMs: retryMs(times, random), failures: times };
   }
   if (failure instanceof ApiError && failure.isGone) {
     const isFirst = relists === 0;
-    const wait = isFirst ? Math.round(RELIST_JITTER_MS * random()) : backoffMs(relists, random);
+    const wait = isFirst ? Math.round(RELIST_JITTER_MS * random()) : retryMs(relists, random);
     const retry = { failures, relists: relists + 1, shorts: 0 };
     return { retry, list: true, waitMs: wait, failures: isFirst ? 0 : relists };
   }

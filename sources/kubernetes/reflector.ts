@@ -1,7 +1,8 @@
+/** Lists and watches one resource of the API server, and keeps a sink in step with it. */
 import type { Kind } from '../../api/objects.ts';
 import { isRecord } from '../../api/read-field.ts';
-import type { ObjectSink } from '../store.ts';
-import { type Backoff, backoffMs, silenceMs } from './backoff.ts';
+import type { ObjectSink, SourceLog } from '../store.ts';
+import { type RetryClock, retryMs, silenceMs } from './backoff.ts';
 import {
   ApiError,
   ConnectionError,
@@ -15,54 +16,22 @@ import { History } from './history.ts';
 import { KnownObjects, type OnProblem } from './known-objects.ts';
 import { Lister, watchQuery } from './lister.ts';
 import { LiveWatch } from './live-watch.ts';
-import { versionOf } from './metadata.ts';
+import { isOlder, versionOf } from './metadata.ts';
 import { FIRST_TRY, nextStep, type Outcome, type Step } from './next-step.ts';
-import { isOlder } from './resource-version.ts';
-import type { OpenSession, Query, Session, WatchStream } from './session.ts';
-
-/** Takes pino's loggers as they are. */
-export interface SourceLog {
-  info(details: object, message: string): void;
-  warn(details: object, message: string): void;
-}
-
-/** What to list and watch. */
-export interface Resource {
-  readonly kind: Kind;
-  /** The same objects, in versions that mean the same; that which is to be asked for first. */
-  readonly paths: readonly [string, ...string[]];
-  /** `labelSelector`, `fieldSelector`. */
-  readonly selectors: Query;
-  /** Of a CRD, which need not be installed: then there is nothing of it. */
-  readonly optional?: boolean;
-}
-
-/** Hears how one resource is followed. */
-export interface ReflectorObserver {
-  /** Whether a watch is open, as far as that is known. */
-  watching(isOpen: boolean): void;
-  /** A list was read, a watch brought something, or the server was asked and had nothing to bring. */
-  current(): void;
-  /** An optional resource is not installed, or not any more. */
-  absent(): void;
-  /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
-  historyChanged(): void;
-  /** Objects had changed, and a watch that was open did not tell. */
-  deaf(): void;
-}
+import type { Resource, ResourceObserver } from './resources.ts';
+import type { OpenSession, Session, Timeouts, WatchStream } from './session.ts';
 
 export interface ReflectorOptions {
   readonly resource: Resource;
   readonly open: OpenSession;
   readonly sink: ObjectSink;
   readonly onProblem: OnProblem;
-  readonly observer: ReflectorObserver;
+  readonly observer: ResourceObserver | undefined;
+  /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
+  readonly onOtherHistory: () => void;
   readonly log: SourceLog;
-  readonly backoff: Backoff;
-  readonly timeouts: {
-    /** Milliseconds without any event after which a watch is renewed; up to half of that more by chance. */
-    readonly silence: number;
-  };
+  readonly backoff: RetryClock;
+  readonly timeouts: Pick<Timeouts, 'silence'>;
 }
 
 /** So many answers in a row that a CRD is not installed are the truth, and looks after them are rare. */
@@ -101,25 +70,35 @@ export class Reflector {
   /** Attempts in a row in which an optional resource was at none of its paths. */
   #absences = 0;
   #absent = false;
-  #synced = false;
+  #isSynced = false;
+  readonly #synced = Promise.withResolvers<void>();
 
   constructor(options: ReflectorOptions) {
-    const { resource, sink, onProblem, observer, log, backoff } = options;
+    const { resource, sink, onProblem, onOtherHistory, observer, log, backoff } = options;
+    const { kind, paths } = resource;
     this.#options = options;
-    this.#path = resource.paths[0];
-    this.#objects = new KnownObjects({ kind: resource.kind, sink, onProblem });
+    this.#path = paths[0];
+    this.#objects = new KnownObjects({ kind, sink, onProblem });
     this.#lister = new Lister({
       resource,
       objects: this.#objects,
       history: this.#history,
-      observer,
+      onCurrent: () => this.#tellCurrent(),
+      onOtherHistory,
     });
-    const { kind } = resource;
-    this.#hearing = new Hearing({ kind, log, clock: backoff, onDeaf: () => observer.deaf() });
+    const onDeaf = () => observer?.deaf(kind);
+    this.#hearing = new Hearing({ kind, log, clock: backoff, onDeaf });
+    // Of what need not be installed, that nobody watches it is no news.
+    if (resource.optional !== true) this.#tellWatching(false);
   }
 
   get kind(): Kind {
     return this.#options.resource.kind;
+  }
+
+  /** Resolves when `synced` of the sink was called. */
+  get synced(): Promise<void> {
+    return this.#synced.promise;
   }
 
   /** How many objects cannot be read as they are now. */
@@ -168,13 +147,7 @@ export class Reflector {
   async #attempt(signal: AbortSignal): Promise<Outcome> {
     let answered = false;
     let watch: LiveWatch | undefined;
-    const outcome = (failure: Failure | undefined): Outcome => ({
-      failure,
-      silent: failure === undefined && watch?.state === 'silent',
-      answered,
-      progress: watch?.hasEvents === true,
-      tooShort: watch?.tooShort === true,
-    });
+    let failure: Failure | undefined;
     try {
       if (this.#watch?.state !== 'live' || this.#mustRenew) {
         await this.#renewWatch(signal, () => {
@@ -184,13 +157,18 @@ export class Reflector {
       answered = true;
       watch = this.#watch;
       await watch?.quiet();
-      return outcome(undefined);
     } catch (error) {
       if (!isFailure(error)) throw error;
-      return outcome(error);
-    } finally {
-      if (watch?.state === 'ended' && this.#watch === watch) this.#watch = undefined;
+      failure = error;
     }
+    if (watch?.state === 'ended' && this.#watch === watch) this.#watch = undefined;
+    return {
+      failure,
+      silent: failure === undefined && watch?.state === 'silent',
+      answered,
+      progress: watch?.hasEvents === true,
+      tooShort: watch?.tooShort === true,
+    };
   }
 
   /**
@@ -206,7 +184,7 @@ export class Reflector {
     let session: Session | undefined;
     try {
       session = await open(signal);
-      const { stream, from } = await this.#openStream(session, signal, onListed);
+      const { stream, from } = await this.#openStream(session, onListed);
       // What the server said in the watch before counts, other than that its connection broke.
       const { failure } = before ?? {};
       if (failure !== undefined && !(failure instanceof ConnectionError)) {
@@ -237,7 +215,6 @@ export class Reflector {
   /** Opens a watch at the path that was there last; each other one is tried once for a 404. */
   async #openStream(
     session: Session,
-    signal: AbortSignal,
     onListed: () => void,
   ): Promise<{ stream: WatchStream; from: string }> {
     const { paths } = this.#options.resource;
@@ -245,18 +222,18 @@ export class Reflector {
     for (;;) {
       try {
         if (this.#version !== undefined) {
-          const isUsable = await this.#check(session, signal);
+          const isUsable = await this.#check(session);
           if (!isUsable) this.#version = undefined;
         }
         if (this.#version === undefined) {
           // Its events would come between the items of the list.
           this.#leaveWatch();
-          this.#version = await this.#list(session, signal);
+          this.#version = await this.#list(session);
           onListed();
         }
         const from = this.#version;
         const query = watchQuery(this.#options.resource.selectors, from, this.#options.backoff);
-        return { stream: await session.watch(this.#path, query, signal), from };
+        return { stream: await session.watch(this.#path, query), from };
       } catch (error) {
         if (!(error instanceof ApiError && error.isMissing)) throw error;
         const next = others.shift();
@@ -269,7 +246,7 @@ export class Reflector {
 
   /** @param from the version that the watch was opened with. */
   #follow(session: Session, stream: WatchStream, from: string): LiveWatch {
-    const { timeouts, observer, backoff } = this.#options;
+    const { timeouts, backoff } = this.#options;
     // Events between these two were told by the watch before, while this one was being opened.
     const until = this.#version ?? from;
     let last = from;
@@ -296,7 +273,7 @@ export class Reflector {
         // It may have been silent, and not counted as open.
         if (!this.#isWatching) this.#tellWatching(true);
         this.#hearing.heard();
-        observer.current();
+        this.#tellCurrent();
       },
       onClose: () => {
         session.close();
@@ -321,13 +298,24 @@ export class Reflector {
   #leaveHistory(what: string): never {
     this.#history.forget();
     this.#version = undefined;
-    this.#options.observer.historyChanged();
+    this.#options.onOtherHistory();
     throw new MalformedAnswer(`API server: an event of version ${what}: etcd was restored`);
   }
 
   #tellWatching(isOpen: boolean): void {
     this.#isWatching = isOpen;
-    this.#options.observer.watching(isOpen);
+    this.#options.observer?.watching(this.kind, isOpen);
+  }
+
+  #tellCurrent(): void {
+    this.#options.observer?.current(this.kind);
+  }
+
+  #tellSynced(): void {
+    if (this.#isSynced) return;
+    this.#isSynced = true;
+    this.#options.sink.synced(this.kind);
+    this.#synced.resolve();
   }
 
   #leaveWatch(): void {
@@ -336,9 +324,9 @@ export class Reflector {
   }
 
   /** @returns false when only a list can tell what there is. */
-  async #check(session: Session, signal: AbortSignal): Promise<boolean> {
+  async #check(session: Session): Promise<boolean> {
     const scope = this.#hearing.isDue ? 'all' : 'last change';
-    const isUsable = await this.#lister.check(session, this.#path, signal, scope);
+    const isUsable = await this.#lister.check(session, this.#path, scope);
     if (scope === 'all' && this.#history.untold === undefined) this.#hearing.compared();
     return isUsable;
   }
@@ -353,16 +341,14 @@ export class Reflector {
   }
 
   /** @returns the resource version of the list. */
-  async #list(session: Session, signal: AbortSignal): Promise<string> {
-    const { resource, sink, log, observer } = this.#options;
-    const version = await this.#lister.list(session, this.#path, signal);
+  async #list(session: Session): Promise<string> {
+    const version = await this.#lister.list(session, this.#path);
     this.#absent = false;
     this.#absences = 0;
-    log.info({ kind: resource.kind, objects: this.#objects.size }, 'listed');
-    if (!this.#synced) sink.synced(resource.kind);
-    this.#synced = true;
+    this.#options.log.info({ kind: this.kind, objects: this.#objects.size }, 'listed');
+    this.#tellSynced();
     this.#hearing.compared();
-    observer.current();
+    this.#tellCurrent();
     return version;
   }
 
@@ -372,7 +358,7 @@ export class Reflector {
    * go for one such answer.
    */
   #isAbsent(failure: Failure | undefined): boolean {
-    const { resource, sink, log, observer } = this.#options;
+    const { resource, log, observer } = this.#options;
     const isMissing = failure instanceof ApiError && failure.isMissing;
     this.#absences = resource.optional === true && isMissing ? this.#absences + 1 : 0;
     if (this.#absences === 0) return false;
@@ -384,10 +370,9 @@ export class Reflector {
     // Somebody may have upgraded a CRD to one without any version that is asked for.
     if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
     else if (!this.#absent) log.info({ kind }, 'not installed; looking for it now and then');
-    if (!this.#absent) observer.absent();
+    if (!this.#absent) observer?.absent(this.kind);
     this.#absent = true;
-    if (!this.#synced) sink.synced(kind);
-    this.#synced = true;
+    this.#tellSynced();
     return true;
   }
 
@@ -414,6 +399,6 @@ export class Reflector {
 
 /** Until the next look; as after failures at first, then about once a minute. */
 function absenceMs(absences: number, random: () => number): number {
-  if (absences < BELIEVE_ABSENCES) return backoffMs(absences, random);
+  if (absences < BELIEVE_ABSENCES) return retryMs(absences, random);
   return Math.round(ABSENT_MS * (0.5 + random()));
 }

@@ -1,68 +1,76 @@
+/** What is listed and watched of the API server for each use, and who hears how that goes. */
 import type { Kind } from '../../api/objects.ts';
-import type { Resource } from './reflector.ts';
+import { API_VERSIONS } from '../../api/read-object.ts';
+import type { Query } from './session.ts';
 
-const SERVICES = { kind: 'Service', paths: ['/api/v1/services'] } as const;
-const ENDPOINT_SLICES = {
-  kind: 'EndpointSlice',
-  paths: ['/apis/discovery.k8s.io/v1/endpointslices'],
-} as const;
+/** What to list and watch. */
+export interface Resource {
+  readonly kind: Kind;
+  /** The same objects, in versions that mean the same; that which is to be asked for first. */
+  readonly paths: readonly [string, ...string[]];
+  /** `labelSelector`, `fieldSelector`. */
+  readonly selectors: Query;
+  /** Of a CRD, which need not be installed: then there is nothing of it. */
+  readonly optional?: boolean;
+}
+
+/** Hears how the objects of each kind are followed, for metrics. */
+export interface ResourceObserver {
+  /** Whether a watch is open, as far as that is known. */
+  watching(kind: Kind, isOpen: boolean): void;
+  /** A list was read, a watch brought something, or the server was asked and had nothing to bring. */
+  current(kind: Kind): void;
+  /** It is of a CRD that is not installed, so that nobody can watch it. */
+  absent(kind: Kind): void;
+  /** Objects of it had changed, and a watch that was open did not tell. */
+  deaf(kind: Kind): void;
+}
+
+/** All objects of a kind, or those that are selected. */
+function resource(kind: Kind, selectors: Query = {}): Resource {
+  // As Kubernetes makes the name of a resource from its kind (UnsafeGuessKindToResource).
+  const name = `${kind.toLowerCase().replace(/y$/, 'ie')}s`;
+  const pathIn = (apiVersion: string) =>
+    `/${apiVersion.includes('/') ? 'apis' : 'api'}/${apiVersion}/${name}`;
+  const [newest, ...older] = API_VERSIONS[kind];
+  return {
+    kind,
+    paths: [pathIn(newest), ...older.map(pathIn)],
+    selectors,
+    optional: newest.startsWith('policy.networking.k8s.io/'),
+  };
+}
 
 /** Services, EndpointSlices and the node's own Node, selected as kube-proxy selects them. */
 export function servingResources(nodeName: string): Resource[] {
   return [
-    {
-      ...SERVICES,
-      selectors: {
-        labelSelector: '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name',
-      },
-    },
-    { ...ENDPOINT_SLICES, selectors: { labelSelector: '!service.kubernetes.io/headless' } },
-    {
-      kind: 'Node',
-      paths: ['/api/v1/nodes'],
-      selectors: { fieldSelector: `metadata.name=${nodeName}` },
-    },
+    resource('Service', {
+      labelSelector: '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name',
+    }),
+    resource('EndpointSlice', { labelSelector: '!service.kubernetes.io/headless' }),
+    resource('Node', { fieldSelector: `metadata.name=${nodeName}` }),
   ];
 }
 
 /** All Services: kube-proxy's selectors leave out those that only DNS tells of. */
-export const ALL_SERVICES: Resource = { ...SERVICES, selectors: {} };
+export const ALL_SERVICES: Resource = resource('Service');
 
 /** All Services and EndpointSlices. */
 export function dnsResources(): Resource[] {
-  return [ALL_SERVICES, { ...ENDPOINT_SLICES, selectors: {} }];
+  return [ALL_SERVICES, resource('EndpointSlice')];
 }
-
-const POLICY_GROUP = '/apis/policy.networking.k8s.io';
-const crd = (kind: Kind, name: string, version: string, ...older: string[]): Resource => ({
-  kind,
-  paths: [
-    `${POLICY_GROUP}/${version}/${name}`,
-    ...older.map((each) => `${POLICY_GROUP}/${each}/${name}`),
-  ],
-  selectors: {},
-  optional: true,
-});
 
 /** What network policy goes by. Pods that have ended have no address any more, and are not asked for. */
 export function policyResources(): Resource[] {
   return [
-    {
-      kind: 'Pod',
-      paths: ['/api/v1/pods'],
-      selectors: { fieldSelector: 'status.phase!=Succeeded,status.phase!=Failed' },
-    },
-    { kind: 'Namespace', paths: ['/api/v1/namespaces'], selectors: {} },
-    { kind: 'Node', paths: ['/api/v1/nodes'], selectors: {} },
-    {
-      kind: 'NetworkPolicy',
-      paths: ['/apis/networking.k8s.io/v1/networkpolicies'],
-      selectors: {},
-    },
-    crd('AdminNetworkPolicy', 'adminnetworkpolicies', 'v1alpha1'),
-    crd('BaselineAdminNetworkPolicy', 'baselineadminnetworkpolicies', 'v1alpha1'),
-    crd('ClusterNetworkPolicy', 'clusternetworkpolicies', 'v1beta1', 'v1alpha2'),
-    crd('CIDRGroup', 'cidrgroups', 'v1alpha1'),
+    resource('Pod', { fieldSelector: 'status.phase!=Succeeded,status.phase!=Failed' }),
+    resource('Namespace'),
+    resource('Node'),
+    resource('NetworkPolicy'),
+    resource('AdminNetworkPolicy'),
+    resource('BaselineAdminNetworkPolicy'),
+    resource('ClusterNetworkPolicy'),
+    resource('CIDRGroup'),
   ];
 }
 

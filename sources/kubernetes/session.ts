@@ -1,8 +1,8 @@
+/** Requests to the API server. */
 import { text } from 'node:stream/consumers';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { isRecord } from '../../api/read-field.ts';
-import type { ClusterConfig } from './config.ts';
-import { CredentialSource, type Credentials } from './credentials.ts';
+import { type ClusterConfig, CredentialSource, type Credentials } from './credentials.ts';
 import { ConnectionError, isFailure, statusError } from './errors.ts';
 import { createAgent, type Exchange, exchange } from './http.ts';
 import { lines } from './lines.ts';
@@ -19,23 +19,18 @@ export interface Session {
    * do that answers with the objects.
    * @throws ApiError, ConnectionError, MalformedAnswer
    */
-  list(
-    path: string,
-    query: Query,
-    signal: AbortSignal,
-    form?: 'objects' | 'metadata',
-  ): AsyncIterable<ListPart>;
+  list(path: string, query: Query, form?: 'objects' | 'metadata'): AsyncIterable<ListPart>;
   /**
    * Opens a watch: resolves once the server has begun to answer.
    * @throws ApiError, ConnectionError
    */
-  watch(path: string, query: Query, signal: AbortSignal): Promise<WatchStream>;
+  watch(path: string, query: Query): Promise<WatchStream>;
   /**
    * Creates an object, or changes one by a JSON merge patch (RFC 7396).
    * @returns the object in the answer; undefined if the answer is not JSON.
    * @throws ApiError, ConnectionError
    */
-  send(method: WriteMethod, path: string, body: object, signal: AbortSignal): Promise<unknown>;
+  send(method: WriteMethod, path: string, body: object): Promise<unknown>;
   close(): void;
 }
 
@@ -57,7 +52,7 @@ const CONTENT_TYPES = {
   POST: JSON_TYPE,
   PATCH: 'application/merge-patch+json',
 } as const;
-export type WriteMethod = keyof typeof CONTENT_TYPES;
+type WriteMethod = keyof typeof CONTENT_TYPES;
 
 /** Hears what becomes of requests, for metrics. */
 export interface RequestObserver {
@@ -72,7 +67,7 @@ export interface RequestObserver {
 }
 
 /**
- * Opens a session with credentials read afresh: tokens and certificates rotate.
+ * Opens a session with credentials read afresh: tokens and certificates rotate. The signal ends all of its requests.
  * @throws ConnectionError
  */
 export type OpenSession = (signal: AbortSignal) => Promise<Session>;
@@ -109,7 +104,7 @@ export function createOpenSession(
   return async (signal) => {
     const credentials = await readCredentials(source, timeouts.credentials, signal);
     const onUnauthorized = () => source.forget();
-    return createSession(config, credentials, { timeouts, observer, onUnauthorized });
+    return createSession(config, credentials, { timeouts, observer, onUnauthorized, signal });
   };
 }
 
@@ -133,16 +128,23 @@ async function readCredentials(
   }
 }
 
+interface RequestForm {
+  readonly accept?: string;
+  readonly method?: 'GET' | WriteMethod;
+  readonly body?: object;
+}
+
 interface SessionContext {
   readonly timeouts: Timeouts;
   readonly observer: RequestObserver | undefined;
   readonly onUnauthorized: () => void;
+  readonly signal: AbortSignal;
 }
 
 function createSession(
   { server, cluster }: ClusterConfig,
   credentials: Credentials,
-  { timeouts, observer, onUnauthorized }: SessionContext,
+  { timeouts, observer, onUnauthorized, signal }: SessionContext,
 ): Session {
   const target = { server, proxyUrl: cluster.proxyUrl };
   const failureOf = (error: unknown) =>
@@ -153,19 +155,11 @@ function createSession(
   const request = async (
     path: string,
     query: Query,
-    signal: AbortSignal,
-    {
-      accept = JSON_TYPE,
-      written,
-    }: {
-      readonly accept?: string;
-      readonly written?: { readonly method: WriteMethod; readonly body: object };
-    } = {},
+    { accept = JSON_TYPE, method = 'GET', body }: RequestForm = {},
   ): Promise<Exchange> => {
     const url = new URL(server + path);
     for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
-    const method = written?.method ?? 'GET';
-    const content = written && { 'content-type': CONTENT_TYPES[written.method] };
+    const content = method !== 'GET' && { 'content-type': CONTENT_TYPES[method] };
     const started = performance.now();
     const observe = (code: number | undefined) => {
       const seconds = (performance.now() - started) / 1000;
@@ -175,35 +169,36 @@ function createSession(
       agent,
       method,
       headers: { accept, ...headers, ...content },
-      body: written && JSON.stringify(written.body),
+      body: body && JSON.stringify(body),
       signal,
       timeoutMs: timeouts.answer,
     }).catch((error: unknown) => {
       observe(undefined);
-      throw error;
+      throw failureOf(error);
     });
     const { statusCode = 0, headers: answered } = answer.response;
     observe(statusCode);
     if (statusCode >= 200 && statusCode < 300) return answer;
     try {
       if (statusCode === 401) onUnauthorized();
-      const body = await text(answer.response);
-      const status = parseOrUndefined(body);
+      const told = await text(answer.response);
+      const status = parseOrUndefined(told);
       const advice =
-        adviceOn(statusCode, body, { method, path, query }) ||
-        (isRecord(status) ? '' : adviceOnStranger(statusCode, body, answered.location));
+        adviceOn(statusCode, told, { method, path, query }) ||
+        (isRecord(status) ? '' : adviceOnStranger(statusCode, told, answered.location));
       throw statusError(status, statusCode, { retryAfter: answered['retry-after'], advice });
+    } catch (error) {
+      throw failureOf(error);
     } finally {
       answer.close();
     }
   };
 
   return {
-    async *list(path, query, signal, form = 'objects') {
-      let answer: Exchange | undefined;
+    async *list(path, query, form = 'objects') {
+      const accept = form === 'metadata' ? METADATA_TYPE : JSON_TYPE;
+      const answer = await request(path, query, { accept });
       try {
-        const accept = form === 'metadata' ? METADATA_TYPE : JSON_TYPE;
-        answer = await request(path, query, signal, { accept });
         answer.extend(timeouts.list);
         const splitter = new ListSplitter();
         for await (const chunk of chunks(answer.response)) yield* splitter.push(chunk);
@@ -211,29 +206,23 @@ function createSession(
       } catch (error) {
         throw failureOf(error);
       } finally {
-        answer?.close();
+        answer.close();
       }
     },
-    async watch(path, query, signal) {
-      let answer: Exchange;
-      try {
-        answer = await request(path, query, signal);
-      } catch (error) {
-        throw failureOf(error);
-      }
+    async watch(path, query) {
+      const answer = await request(path, query);
       answer.extend(undefined);
       return { events: eventsOf(answer, failureOf), close: answer.close };
     },
-    async send(method, path, body, signal) {
-      let answer: Exchange | undefined;
+    async send(method, path, body) {
+      const answer = await request(path, {}, { method, body });
       try {
-        answer = await request(path, {}, signal, { written: { method, body } });
         // Read to its end, so that the connection can be used again.
         return parseOrUndefined(await text(answer.response));
       } catch (error) {
         throw failureOf(error);
       } finally {
-        answer?.close();
+        answer.close();
       }
     },
     close: () => agent.destroy(),

@@ -1,4 +1,6 @@
+/** Which file of a directory has a say about which object. */
 import { isDeepStrictEqual } from 'node:util';
+import { getOrCreate } from '../../api/collections.ts';
 import type { ApiObject } from '../../api/objects.ts';
 import type { ParsedObject } from './parse.ts';
 
@@ -47,9 +49,8 @@ export class Claims {
     const names: string[] = [];
     for (const { object, line } of objects) {
       const name = `${object.kind} ${object.key}`;
-      const claims = this.#claims.get(name) ?? new Map<string, Claim>();
+      const claims = getOrCreate(this.#claims, name, () => new Map<string, Claim>());
       claims.set(file, { object, line, toldFirst: before.get(name)?.toldFirst });
-      this.#claims.set(name, claims);
       this.#touched.add(name);
       names.push(name);
     }

@@ -1,8 +1,10 @@
+/** Reads the files of a directory of manifests, all of them or one. */
 import { closeSync, constants, fstatSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Kind } from '../../api/objects.ts';
 import { printable } from '../../api/read-field.ts';
 import { UserError } from '../../process/errors.ts';
+import type { Duplicate } from './claims.ts';
 import { type ParsedManifest, type ParsedObject, parseManifest } from './parse.ts';
 import type { ManifestProblem, Problem } from './problem.ts';
 
@@ -12,14 +14,12 @@ export const MAX_FILE_BYTES = 64 * 1024 * 1024;
 /** The manifest directory is missing, is no directory, or may not be read; see `cause`. */
 export class ManifestDirectoryError extends UserError {
   override readonly name = 'ManifestDirectoryError';
-  readonly directory: string;
   /** Without the directory. */
   readonly reason: string;
 
   constructor(directory: string, cause: unknown) {
     const reason = `cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`;
     super(`manifest directory ${JSON.stringify(directory)} ${reason}`, { cause });
-    this.directory = directory;
     this.reason = reason;
   }
 }
@@ -58,7 +58,8 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
       const name = `${object.kind} ${object.key}`;
       const first = objects.get(name);
       if (first === undefined) objects.set(name, { object, line, file });
-      else problems.push(duplicateProblem(directory, file, line, name, first.file));
+      else
+        problems.push(duplicateProblem(directory, { file, line, object: name, first: first.file }));
     }
     for (const [kind, count] of parsed.passedOver) {
       passedOver.set(kind, (passedOver.get(kind) ?? 0) + count);
@@ -70,10 +71,7 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
 /** What is reported of an object that a file earlier in the order has as well. */
 export function duplicateProblem(
   directory: string,
-  file: string,
-  line: number,
-  object: string,
-  first: string,
+  { file, line, object, first }: Duplicate,
 ): ManifestProblem {
   const reason = `is not used: ${JSON.stringify(first)} has it too and comes first`;
   return { file: join(directory, file), line, object, reason };

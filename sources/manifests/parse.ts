@@ -1,9 +1,10 @@
+/** Objects from the text of a manifest, with the lines that they are on. */
 import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
 import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind } from '../../api/objects.ts';
 import { whySliceIsUnused } from '../../api/read-endpointslice.ts';
 import { isRecord, printable, shown } from '../../api/read-field.ts';
-import { API_VERSIONS, apiVersionsOf, readObject } from '../../api/read-object.ts';
+import { API_VERSIONS, readObject } from '../../api/read-object.ts';
 import { jsonPositions } from './json.ts';
 import type { Problem } from './problem.ts';
 
@@ -48,7 +49,7 @@ interface Candidate {
 const LISTS = new Map<string, { apiVersions: readonly string[]; kind: Kind | undefined }>([
   ['List', { apiVersions: ['v1'], kind: undefined }],
   ...(Object.keys(API_VERSIONS) as Kind[]).map(
-    (kind) => [`${kind}List`, { apiVersions: apiVersionsOf(kind), kind }] as const,
+    (kind) => [`${kind}List`, { apiVersions: API_VERSIONS[kind], kind }] as const,
   ),
 ]);
 

@@ -1,3 +1,4 @@
+/** Problems of manifests, as they are reported. */
 import { printable } from '../../api/read-field.ts';
 
 /** Something in a manifest that cannot be read or is not used. */

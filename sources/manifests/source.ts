@@ -1,3 +1,4 @@
+/** A directory of manifests as a source of objects: watched, and read again when it changes. */
 import { type BigIntStats, type FSWatcher, statSync, watch } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as breathe } from 'node:timers/promises';
@@ -13,7 +14,7 @@ import {
   readManifest,
 } from './directory.ts';
 import type { ParsedObject } from './parse.ts';
-import type { ManifestProblem, Problem } from './problem.ts';
+import type { ManifestProblem } from './problem.ts';
 
 export interface ManifestSourceOptions {
   readonly directory: string;
@@ -29,24 +30,20 @@ export interface ManifestSourceOptions {
   readonly onRecovered?: (file: string, isGone: boolean) => void;
   /** Told how many files have a problem, the directory counted as one; first when it was read, then at changes. */
   readonly onFaulty?: (count: number) => void;
-  /** Milliseconds of quiet to wait for after a file event. */
-  readonly settleMs?: number;
   /** Milliseconds between looks at the directory without any event. */
   readonly rescanMs?: number;
 }
 
-/** What is known of one file. */
-interface FileState {
+/** What is known of one file; its objects are those that it contributes now. */
+interface FileState extends Pick<ManifestFile, 'objects' | 'problems' | 'warnings'> {
   /** undefined: to be read again at the next look. */
   readonly signature: string | undefined;
   /** Whether it ever held something and was without problems. */
   readonly wasGood: boolean;
-  /** What it contributes now. */
-  readonly objects: readonly ParsedObject[];
-  readonly problems: readonly Problem[];
-  readonly warnings: readonly Problem[];
 }
 
+/** Milliseconds of quiet to wait for after a file event. */
+const SETTLE_MS = 30;
 /** Under unceasing events, changes are still taken this many settle times after the first. */
 const MAX_SETTLES = 8;
 /** Two writes this close may leave the same times on a file: the kernel's clock ticks coarsely. */
@@ -73,7 +70,7 @@ export function createManifestSource(options: ManifestSourceOptions): Source {
 }
 
 class ManifestSource implements Source {
-  readonly #options: ManifestSourceOptions & { settleMs: number; rescanMs: number };
+  readonly #options: ManifestSourceOptions & { rescanMs: number };
   readonly #claims = new Claims();
   readonly #files = new Map<string, FileState>();
   #watcher: FSWatcher | undefined;
@@ -89,7 +86,7 @@ class ManifestSource implements Source {
   #stopped = false;
 
   constructor(options: ManifestSourceOptions) {
-    this.#options = { settleMs: 30, rescanMs: 5000, ...options };
+    this.#options = { rescanMs: 5000, ...options };
   }
 
   async start(): Promise<void> {
@@ -128,15 +125,14 @@ class ManifestSource implements Source {
     if (this.#stopped) return;
     const now = performance.now();
     this.#firstEvent ??= now;
-    const { settleMs } = this.#options;
-    const latest = this.#firstEvent + MAX_SETTLES * settleMs;
+    const latest = this.#firstEvent + MAX_SETTLES * SETTLE_MS;
     clearTimeout(this.#settleTimer);
     this.#settleTimer = setTimeout(
       () => {
         this.#firstEvent = undefined;
         void this.#look();
       },
-      Math.max(0, Math.min(settleMs, latest - now)),
+      Math.max(0, Math.min(SETTLE_MS, latest - now)),
     );
   }
 
@@ -158,7 +154,8 @@ class ManifestSource implements Source {
       try {
         this.#watch();
         await this.#readChanged();
-        if (this.#directoryProblem !== undefined) this.#recovered(this.#options.directory, false);
+        if (this.#directoryProblem !== undefined)
+          this.#options.onRecovered?.(this.#options.directory, false);
         this.#directoryProblem = undefined;
       } catch (error) {
         if (!(error instanceof ManifestDirectoryError)) throw error;
@@ -200,7 +197,7 @@ class ManifestSource implements Source {
       if (present.has(file)) continue;
       this.#files.delete(file);
       this.#claims.set(file, []);
-      if (before.problems.length > 0) this.#recovered(join(directory, file), true);
+      if (before.problems.length > 0) this.#options.onRecovered?.(join(directory, file), true);
     }
     for (const file of present) {
       const signature = signatureOf(join(directory, file));
@@ -218,6 +215,8 @@ class ManifestSource implements Source {
     before: FileState | undefined,
     read: ManifestFile,
   ): void {
+    const { directory, onProblem, onRecovered } = this.#options;
+    const path = join(directory, file);
     const problems =
       read.blank && before !== undefined && before.objects.length > 0
         ? [{ reason: 'is empty; its last objects stay in force until it is deleted' }]
@@ -231,14 +230,14 @@ class ManifestSource implements Source {
     this.#files.set(file, { signature, wasGood, objects, problems, warnings });
     this.#claims.set(file, objects);
     if (good && before !== undefined && before.problems.length > 0) {
-      this.#recovered(join(this.#options.directory, file), false);
+      onRecovered?.(path, false);
     }
     for (const [now, then] of [
       [problems, before?.problems],
       [warnings, before?.warnings],
     ] as const) {
       if (isDeepStrictEqual(now, then)) continue;
-      for (const problem of now) this.#report(file, problem);
+      for (const problem of now) onProblem({ file: path, ...problem });
     }
   }
 
@@ -247,13 +246,7 @@ class ManifestSource implements Source {
     const { removed, changed, duplicates } = this.#claims.settle();
     for (const { kind, key } of removed) sink.remove(kind, key);
     for (const object of changed) sink.upsert(object);
-    for (const { file, line, object, first } of duplicates) {
-      onProblem(duplicateProblem(directory, file, line, object, first));
-    }
-  }
-
-  #recovered(path: string, isGone: boolean): void {
-    this.#options.onRecovered?.(path, isGone);
+    for (const duplicate of duplicates) onProblem(duplicateProblem(directory, duplicate));
   }
 
   #countFaulty(): void {
@@ -262,10 +255,6 @@ class ManifestSource implements Source {
     if (count === this.#faulty) return;
     this.#faulty = count;
     this.#options.onFaulty?.(count);
-  }
-
-  #report(file: string, problem: Problem): void {
-    this.#options.onProblem({ file: join(this.#options.directory, file), ...problem });
   }
 
   #reportDirectory(reason: string): void {

@@ -1,5 +1,12 @@
 import assert from 'node:assert/strict';
-import { canonicalAddress, canonicalCidr, cidrContains, lastByte } from '../../api/addresses.ts';
+import {
+  canonicalAddress,
+  canonicalCidr,
+  cidrContains,
+  isLinkLocal,
+  lastByte,
+  specialRange,
+} from '../../api/addresses.ts';
 
 describe('addresses', () => {
   for (const [text, expected] of [
@@ -38,6 +45,20 @@ describe('addresses', () => {
     assert.equal(cidrContains('10.0.0.0/8', '11.0.0.1'), false);
     assert.equal(cidrContains('0.0.0.0/0', 'fd00::1'), false);
     assert.equal(cidrContains('fd00::/8', 'fd12::1'), true);
+  });
+
+  it('finds the special range of an address, and none of one that only begins alike', () => {
+    for (const [range, ...addresses] of [
+      ['unspecified', '0.0.0.0', '::'],
+      ['loopback', '127.0.0.53', '::1'],
+      ['link-local', '169.254.0.1', 'fe80::1', 'febf::1'],
+      ['multicast', '224.0.0.1', '239.255.255.255', 'ff02::1'],
+      ['broadcast', '255.255.255.255'],
+      [undefined, '0.0.0.1', '223.0.0.1', '240.0.0.1', 'fd00::1', 'fe8::1', 'fec0::1', 'ff0::1'],
+    ] as const) {
+      for (const address of addresses) assert.equal(specialRange(address), range, address);
+    }
+    assert.ok(!isLinkLocal('fe8::1'));
   });
 
   it('reads the last byte of either family', () => {

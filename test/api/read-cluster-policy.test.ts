@@ -5,8 +5,8 @@ import type { Policy, PolicyRule } from '../../api/policy-objects.ts';
 import {
   readAdminNetworkPolicy,
   readBaselineAdminNetworkPolicy,
-} from '../../api/read-admin-network-policy.ts';
-import { readClusterNetworkPolicy } from '../../api/read-cluster-network-policy.ts';
+  readClusterNetworkPolicy,
+} from '../../api/read-cluster-policy.ts';
 
 type Raw = Readonly<Record<string, unknown>>;
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { InvalidObject } from '../../api/errors.ts';
-import { readCidrGroup } from '../../api/read-cidr-group.ts';
 import { readNamespace } from '../../api/read-namespace.ts';
+import { readCidrGroup } from '../../api/read-networks.ts';
 import { readPod } from '../../api/read-pod.ts';
 
 type Raw = Record<string, unknown>;

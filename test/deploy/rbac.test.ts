@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { serviceRef } from '../../events/event.ts';
 import { EventRecorder } from '../../events/recorder.ts';
-import type { Resource } from '../../sources/kubernetes/reflector.ts';
+import type { Resource } from '../../sources/kubernetes/resources.ts';
 import {
   dnsResources,
   servingAndPolicyResources,

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
-import { BACKOFF, backoffMs, waitMs } from '../../../sources/kubernetes/backoff.ts';
+import { RETRY_CLOCK, retryMs, waitMs } from '../../../sources/kubernetes/backoff.ts';
 
 describe('backoff', () => {
   it('doubles from 0.8 s to 30 s, and up to twice that by chance', () => {
-    const waits = [1, 2, 3, 6, 7, 1000].map((failures) => backoffMs(failures, () => 0));
+    const waits = [1, 2, 3, 6, 7, 1000].map((failures) => retryMs(failures, () => 0));
     assert.deepEqual(waits, [800, 1600, 3200, 25600, 30000, 30000]);
     assert.equal(
-      backoffMs(1, () => 0.999),
+      retryMs(1, () => 0.999),
       1599,
     );
   });
@@ -22,9 +22,9 @@ describe('backoff', () => {
 
   it('ends a wait that is aborted', async () => {
     const controller = new AbortController();
-    const waiting = BACKOFF.delay(3_600_000, controller.signal);
+    const waiting = RETRY_CLOCK.delay(3_600_000, controller.signal);
     controller.abort();
     await waiting;
-    await BACKOFF.delay(3_600_000, controller.signal);
+    await RETRY_CLOCK.delay(3_600_000, controller.signal);
   });
 });

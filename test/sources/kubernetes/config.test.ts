@@ -3,7 +3,8 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { inspect } from 'node:util';
-import { ClusterConfigError, loadClusterConfig } from '../../../sources/kubernetes/config.ts';
+import { loadClusterConfig } from '../../../sources/kubernetes/config.ts';
+import { ClusterConfigError } from '../../../sources/kubernetes/errors.ts';
 
 const CONTEXT = {
   contexts: [

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { appendFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type ClusterConfig, loadClusterConfig } from '../../../sources/kubernetes/config.ts';
-import { CredentialSource } from '../../../sources/kubernetes/credentials.ts';
+import { loadClusterConfig } from '../../../sources/kubernetes/config.ts';
+import { type ClusterConfig, CredentialSource } from '../../../sources/kubernetes/credentials.ts';
 import { ConnectionError } from '../../../sources/kubernetes/errors.ts';
 import { createOpenSession, TIMEOUTS } from '../../../sources/kubernetes/session.ts';
 import { ApiServerDouble } from '../../api-server/double.ts';
@@ -219,7 +219,7 @@ describe('credentials', () => {
         const list = async () => {
           const session = await open(signal);
           try {
-            for await (const part of session.list('/api/v1/services', {}, signal)) return part;
+            for await (const part of session.list('/api/v1/services', {})) return part;
             return undefined;
           } finally {
             session.close();

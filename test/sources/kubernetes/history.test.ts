@@ -1,10 +1,5 @@
 import assert from 'node:assert/strict';
-import {
-  compareHistory,
-  History,
-  type LastChange,
-  type Verdict,
-} from '../../../sources/kubernetes/history.ts';
+import { History, type LastChange, type Verdict } from '../../../sources/kubernetes/history.ts';
 import { checkRequest } from '../../../sources/kubernetes/lister.ts';
 
 const change = (version: string | undefined): LastChange => ({
@@ -39,7 +34,7 @@ describe('history of the API server', () => {
     it(`${what}: ${verdict}`, () => {
       const known = { version: '100', lastChange };
       const answer = { version, lastChange: present, changed: undefined };
-      assert.equal(compareHistory(known, answer), verdict);
+      assert.equal(new History().check(known, answer), verdict);
     });
   }
 

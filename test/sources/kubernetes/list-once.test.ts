@@ -1,8 +1,12 @@
 import assert from 'node:assert/strict';
-import { ClusterConfigError } from '../../../sources/kubernetes/config.ts';
-import { ApiError, ConnectionError, MalformedAnswer } from '../../../sources/kubernetes/errors.ts';
+import {
+  ApiError,
+  ClusterConfigError,
+  ConnectionError,
+  MalformedAnswer,
+} from '../../../sources/kubernetes/errors.ts';
 import { listOnce } from '../../../sources/kubernetes/list-once.ts';
-import type { Resource } from '../../../sources/kubernetes/reflector.ts';
+import type { Resource } from '../../../sources/kubernetes/resources.ts';
 import { policyResources } from '../../../sources/kubernetes/resources.ts';
 import { ApiServerDouble } from '../../api-server/double.ts';
 import { sliceManifest } from '../../e2e/manifests.ts';

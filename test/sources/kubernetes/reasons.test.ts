@@ -102,7 +102,7 @@ describe('why a request to the API server failed', () => {
       const config = await loadClusterConfig({ master: `http://127.0.0.1:${port}` });
       const session = await createOpenSession(config, timeouts)(signal);
       try {
-        for await (const _part of session.list('/api/v1/services', {}, signal));
+        for await (const _part of session.list('/api/v1/services', {}));
         return 'a list';
       } catch (error) {
         return error instanceof Error ? error.message : error;

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { isOlder } from '../../../sources/kubernetes/resource-version.ts';
+import { isOlder } from '../../../sources/kubernetes/metadata.ts';
 
 describe('resource versions', () => {
   for (const [version, other, expected] of [

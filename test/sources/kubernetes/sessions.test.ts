@@ -130,7 +130,7 @@ describe('sessions with the API server', () => {
   it('tell of requests without an answer', async () => {
     api.onWrite = (_request, response) => response.destroy();
     const session = await open?.(never);
-    await assert.rejects(async () => session?.send('POST', '/x', {}, never), {
+    await assert.rejects(async () => session?.send('POST', '/x', {}), {
       name: 'ConnectionError',
     });
     assert.ok(heard.includes('POST undefined'));
@@ -142,7 +142,7 @@ describe('sessions with the API server', () => {
       'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n';
     api.onWrite = (request) => request.socket.end(switching);
     const session = await open?.(never);
-    await assert.rejects(async () => session?.send('POST', '/x', {}, never), {
+    await assert.rejects(async () => session?.send('POST', '/x', {}), {
       name: 'ConnectionError',
       message: 'API server: the connection was closed without an answer',
     });
@@ -160,8 +160,8 @@ describe('sessions with the API server', () => {
       response.writeHead(isCreation ? 201 : 200).end('{}');
     };
     const session = await open?.(never);
-    await session?.send('POST', '/apis/x', { a: 1 }, never);
-    await session?.send('PATCH', '/apis/x/y', { a: 2 }, never);
+    await session?.send('POST', '/apis/x', { a: 1 });
+    await session?.send('PATCH', '/apis/x/y', { a: 2 });
     await session?.close();
     const token = 'Bearer secret';
     assert.deepEqual(seen, [
@@ -176,7 +176,7 @@ describe('sessions with the API server', () => {
         .writeHead(403)
         .end(JSON.stringify({ code: 403, reason: 'Forbidden', message: 'no' }));
     const session = await open?.(never);
-    await assert.rejects(async () => session?.send('POST', '/x', {}, never), {
+    await assert.rejects(async () => session?.send('POST', '/x', {}), {
       name: 'ApiError',
       code: 403,
       reason: 'Forbidden',

@@ -54,7 +54,7 @@ describe('HTTPS to the API server', () => {
     const session = await open(signal);
     try {
       let items = 0;
-      for await (const part of session.list('/api/v1/services', {}, signal)) {
+      for await (const part of session.list('/api/v1/services', {})) {
         if ('item' in part) items++;
       }
       return items;

@@ -1,7 +1,7 @@
 /** The source with an API server of its own, and what it was told, waited for and logged. */
 import type { Kind, ServingKind } from '../../../api/objects.ts';
 import type { UnreadableObject } from '../../../sources/kubernetes/known-objects.ts';
-import type { Resource } from '../../../sources/kubernetes/reflector.ts';
+import type { Resource } from '../../../sources/kubernetes/resources.ts';
 import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Timeouts } from '../../../sources/kubernetes/session.ts';
 import {
