@@ -1,9 +1,8 @@
 /** Where a running agent's objects come from and go to: the source, and network policy beside the tables of Services. */
 import type { NftMonitor } from '../nft/monitor.ts';
-import { fanOut } from '../sources/fan-out.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
-import type { ObjectSink, Source } from '../sources/store.ts';
+import { fanOut, type ObjectSink, type Source } from '../sources/store.ts';
 import type { Context } from './context.ts';
 import { type PolicyAgent, startPolicy } from './policy.ts';
 import { tellOfUnreadable } from './policy-observer.ts';

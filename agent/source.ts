@@ -6,7 +6,7 @@ import { loadClusterConfig } from '../sources/kubernetes/config.ts';
 import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
 import type { Resource } from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
-import { createKubernetesSource, type SourceObserver } from '../sources/kubernetes/source.ts';
+import { KubernetesSource, type SourceObserver } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
 import type { ObjectSink, Source } from '../sources/store.ts';
 import { tellRepeats } from './source-log.ts';
@@ -48,8 +48,8 @@ export function createSource(of: SourceOptions): Source {
   const { manifests, kubeconfig, master } = options;
   if (manifests !== undefined) {
     return loadedAtStart(async () => {
-      const { createManifestSource } = await import('../sources/manifests/source.ts');
-      return createManifestSource({
+      const { ManifestSource } = await import('../sources/manifests/source.ts');
+      return new ManifestSource({
         directory: manifests,
         kinds: resources.map(({ kind }) => kind),
         sink,
@@ -63,7 +63,7 @@ export function createSource(of: SourceOptions): Source {
       });
     });
   }
-  return createKubernetesSource({
+  return new KubernetesSource({
     kubeconfig,
     master,
     resources,

@@ -8,7 +8,7 @@ import { createInterface } from 'node:readline';
 import { RouteTable } from '../proxier/route-table.ts';
 import { RETRY_CLOCK } from '../sources/kubernetes/backoff.ts';
 import { servingResources } from '../sources/kubernetes/resources.ts';
-import { createKubernetesSource } from '../sources/kubernetes/source.ts';
+import { KubernetesSource } from '../sources/kubernetes/source.ts';
 import type { ListReport } from './api-jobs.ts';
 
 const table = new RouteTable({ nodeName: 'node', allPortsEnabled: true, onChange: () => {} });
@@ -32,7 +32,7 @@ const reset = () => {
   started = performance.now();
 };
 
-const source = createKubernetesSource({
+const source = new KubernetesSource({
   master: process.argv[2],
   resources: servingResources('node'),
   sink: table,

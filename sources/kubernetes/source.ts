@@ -26,19 +26,15 @@ export interface KubernetesSourceOptions extends ClusterOptions {
   readonly onSessions?: (open: OpenSession) => void;
 }
 
+/** A kubelet takes up to a minute to bring a changed ConfigMap to a file; this is little on top. */
+const CONFIG_POLL_MS = 5000;
+
 /**
  * The API server as a source. `start` waits for an API server that cannot be reached for as long as it
  * takes.
  * @throws ClusterConfigError from `start`.
  */
-export function createKubernetesSource(options: KubernetesSourceOptions): Source {
-  return new KubernetesSource(options);
-}
-
-/** A kubelet takes up to a minute to bring a changed ConfigMap to a file; this is little on top. */
-const CONFIG_POLL_MS = 5000;
-
-class KubernetesSource implements Source {
+export class KubernetesSource implements Source {
   readonly #options: KubernetesSourceOptions;
   readonly #stop = new AbortController();
   #reflectors: readonly Reflector[] = [];

@@ -65,11 +65,7 @@ const RACY_MS = 20;
  * links to elsewhere, network file systems, and a directory that comes back.
  * @throws ManifestDirectoryError from `start` when the directory cannot be read.
  */
-export function createManifestSource(options: ManifestSourceOptions): Source {
-  return new ManifestSource(options);
-}
-
-class ManifestSource implements Source {
+export class ManifestSource implements Source {
   readonly #options: ManifestSourceOptions & { rescanMs: number };
   readonly #claims = new Claims();
   readonly #files = new Map<string, FileState>();

@@ -7,7 +7,7 @@ import {
   servingAndPolicyResources,
   servingResources,
 } from '../../sources/kubernetes/resources.ts';
-import { createKubernetesSource } from '../../sources/kubernetes/source.ts';
+import { KubernetesSource } from '../../sources/kubernetes/source.ts';
 import { ApiServerDouble } from '../api-server/double.ts';
 import { waitFor } from '../lab/lab.ts';
 import { readObject } from './manifests.ts';
@@ -46,7 +46,7 @@ async function asked(
     onDropped: (reason) => assert.fail(`an Event was dropped: ${reason}`),
     log: { warn: () => {} },
   });
-  const source = createKubernetesSource({
+  const source = new KubernetesSource({
     master: `http://127.0.0.1:${await double.listen()}`,
     resources,
     sink: { upsert: () => {}, remove: () => {}, synced: () => {} },

@@ -19,7 +19,7 @@ import {
 } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
-import { createManifestSource } from '../../sources/manifests/source.ts';
+import { ManifestSource } from '../../sources/manifests/source.ts';
 import { ALL_PORTS, type Manifest, nodeManifest, serviceManifest } from '../e2e/manifests.ts';
 import { everyHarm, hostileGroup } from './hostile.ts';
 import { PATIENT, RESOURCE, World } from './kubernetes/world.ts';
@@ -281,7 +281,7 @@ async function throughManifests(
       : JSON.stringify(object);
     writeFileSync(join(directory, `${index}.${isYaml ? 'yaml' : 'json'}`), asBytes(text));
   }
-  const source = createManifestSource({
+  const source = new ManifestSource({
     directory,
     kinds: SERVING_KINDS,
     sink,

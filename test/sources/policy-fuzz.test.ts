@@ -11,7 +11,7 @@ import { stringify } from 'yaml';
 import { type Kind, POLICY_KINDS } from '../../api/objects.ts';
 import { readObject } from '../../api/read-object.ts';
 import { policyResources } from '../../sources/kubernetes/resources.ts';
-import { createManifestSource } from '../../sources/manifests/source.ts';
+import { ManifestSource } from '../../sources/manifests/source.ts';
 import { checkPolicyObject } from '../api/policy-checks.ts';
 import type { Manifest } from '../e2e/manifests.ts';
 import { everyHarm, hostileGroup } from './hostile.ts';
@@ -210,7 +210,7 @@ async function throughManifests(objects: readonly unknown[]): Promise<void> {
     const text = isYaml ? stringify(each, { aliasDuplicateObjects: false }) : JSON.stringify(each);
     writeFileSync(join(directory, `${index}.${isYaml ? 'yaml' : 'json'}`), text);
   }
-  const source = createManifestSource({
+  const source = new ManifestSource({
     directory,
     kinds: POLICY_KINDS,
     sink,

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { dnsResources } from '../../../sources/kubernetes/resources.ts';
-import { createKubernetesSource } from '../../../sources/kubernetes/source.ts';
+import { KubernetesSource } from '../../../sources/kubernetes/source.ts';
 import { ApiServerDouble } from '../../api-server/double.ts';
 import { nodeManifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { Recorder } from '../recorder.ts';
@@ -30,7 +30,7 @@ describe('resources for DNS', () => {
       nodeManifest(['192.0.2.1']),
     );
     const sink = new Recorder();
-    const source = createKubernetesSource({
+    const source = new KubernetesSource({
       master: double.url,
       resources: dnsResources(),
       sink,

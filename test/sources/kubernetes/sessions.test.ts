@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Session } from '../../../sources/kubernetes/session.ts';
-import { createKubernetesSource, type SourceObserver } from '../../../sources/kubernetes/source.ts';
+import { KubernetesSource, type SourceObserver } from '../../../sources/kubernetes/source.ts';
 import type { Source } from '../../../sources/store.ts';
 import { waitFor } from '../../lab/wait.ts';
 import { Recorder } from '../recorder.ts';
@@ -89,7 +89,7 @@ describe('sessions with the API server', () => {
       absent: assert.fail,
       deaf: assert.fail,
     };
-    source = createKubernetesSource({
+    source = new KubernetesSource({
       kubeconfig,
       resources: servingResources('node-a'),
       sink: new Recorder(),

@@ -5,7 +5,7 @@ import type { Resource } from '../../../sources/kubernetes/resources.ts';
 import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Timeouts } from '../../../sources/kubernetes/session.ts';
 import {
-  createKubernetesSource,
+  KubernetesSource,
   type KubernetesSourceOptions,
 } from '../../../sources/kubernetes/source.ts';
 import type { Source } from '../../../sources/store.ts';
@@ -87,7 +87,7 @@ export class World {
       this.failures[kind] = (this.failures[kind] ?? 0) + 1;
       if (kind === 'Service') this.waits.push(waitMs);
     };
-    this.#source = createKubernetesSource({
+    this.#source = new KubernetesSource({
       master: this.double.url,
       ...this.#options.cluster,
       resources: this.#options.resources ?? servingResources('node-1'),

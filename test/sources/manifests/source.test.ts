@@ -18,10 +18,7 @@ import {
   ManifestDirectoryError,
 } from '../../../sources/manifests/directory.ts';
 import { formatProblem, type ManifestProblem } from '../../../sources/manifests/problem.ts';
-import {
-  createManifestSource,
-  type ManifestSourceOptions,
-} from '../../../sources/manifests/source.ts';
+import { ManifestSource, type ManifestSourceOptions } from '../../../sources/manifests/source.ts';
 import type { Source } from '../../../sources/store.ts';
 import { Recorder, until } from '../recorder.ts';
 
@@ -50,7 +47,7 @@ describe('manifest source', () => {
   ) => {
     const onProblem = (problem: ManifestProblem) => void problems.push(problem);
     // Without the periodic look, unless a test is about it: events have to do.
-    source = createManifestSource({
+    source = new ManifestSource({
       directory,
       kinds,
       sink,
@@ -265,7 +262,7 @@ describe('manifest source', () => {
     const before = sink.calls.length;
     write('a.yaml', service('a', 2));
     const other = new Recorder();
-    const next = createManifestSource({
+    const next = new ManifestSource({
       directory,
       kinds,
       sink: other,

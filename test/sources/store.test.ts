@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { fanOut } from '../../sources/fan-out.ts';
+import { fanOut } from '../../sources/store.ts';
 import { namespace } from '../policy/objects.ts';
 import { Recorder } from './recorder.ts';
 
