@@ -12,14 +12,7 @@ import type { IpvsJobs } from './ipvs-process.ts';
 import { jobsOf, type Report } from './jobs.ts';
 
 /** All runs. */
-export interface IpvsMeasured {
-  readonly kernel: string;
-  readonly ipvsadm: string;
-  readonly portwide: Report<IpvsJobs, 'portwide'>[];
-  readonly restarts: Report<IpvsJobs, 'portwide'>[];
-  readonly netlink: Report<IpvsJobs, 'netlink'>[];
-  readonly commands: Report<IpvsJobs, 'ipvsadm'>[];
-}
+export type IpvsMeasured = typeof measured;
 
 const runJob = jobsOf<IpvsJobs>('ipvs-process.ts');
 /** The one namespace that there is at a time. */
@@ -36,10 +29,10 @@ const report = process.argv[4] ?? '';
 const ITEMS = (services + 1) * (1 + ENDPOINTS);
 const saved = join(tmpdir(), 'bench');
 
-const portwide: IpvsMeasured['portwide'] = [];
-const restarts: IpvsMeasured['restarts'] = [];
-const netlink: IpvsMeasured['netlink'] = [];
-const commands: IpvsMeasured['commands'] = [];
+const portwide: Report<IpvsJobs, 'portwide'>[] = [];
+const restarts: Report<IpvsJobs, 'portwide'>[] = [];
+const netlink: Report<IpvsJobs, 'netlink'>[] = [];
+const commands: Report<IpvsJobs, 'ipvsadm'>[] = [];
 for (let run = 1; run <= runs; run++) {
   const say = (text: string) => console.log(`run ${run} of ${runs}: ${text}`);
   await inNamespace(async (check) => {
@@ -64,7 +57,7 @@ for (let run = 1; run <= runs; run++) {
   });
 }
 
-const measured: IpvsMeasured = {
+const measured = {
   kernel: (await execa('uname', ['-r'])).stdout,
   ipvsadm: (await execa('ipvsadm', ['--version'])).stdout,
   portwide,

@@ -13,7 +13,6 @@ import type { Variant } from '../iptables/commands.ts';
 import { runIn } from '../test/lab/processes.ts';
 import {
   AGENT_ROWS,
-  type AgentRun,
   clusterObjects,
   type FedNode,
   kubeconfig,
@@ -34,7 +33,6 @@ import {
   medians,
   noTimes,
   PATHS,
-  type Path,
   pathNames,
   serviceTarget,
   type Target,
@@ -46,13 +44,7 @@ export type ProxyMode = 'nftables' | `iptables-${Variant}`;
 /** Starts a program on a node. @param directory for files of its own */
 type Start = (node: FedNode, directory: string) => ReturnType<FedNode['spawn']>;
 
-interface ProgramRun extends AgentRun {
-  /** Milliseconds. */
-  readonly added: readonly number[];
-  readonly replaced: readonly number[];
-  /** Microseconds of a new connection: the median of each round. */
-  readonly packets: Readonly<Record<Path, readonly number[]>>;
-}
+type ProgramRun = Awaited<ReturnType<typeof measureOn>>;
 
 /** No connection got through in time. */
 class Late extends Error {
@@ -190,11 +182,8 @@ async function measure(start: Start, services: number): Promise<ProgramRun | nul
   }
 }
 
-function measureOn(
-  { network, double }: FedNode,
-  services: number,
-  start: () => ReturnType<Start>,
-): Promise<ProgramRun> {
+/** Milliseconds of changes; microseconds of new connections, the median of each round. */
+function measureOn({ network, double }: FedNode, services: number, start: () => ReturnType<Start>) {
   return withReach(network, async (reached) => {
     const packets = noTimes();
     collect(packets, await connectBare(network), medians);
