@@ -51,8 +51,7 @@ async function portwide({ services, changes, save }: Load & { readonly save: str
     writeFileSync(`${save}.sets`, execFileSync('ipset', ['save']));
   }
 
-  if (changes === 0) return { start, memory, changes: undefined };
-  const first = await timed(() => subject.grow(0, 1));
+  const first = changes > 0 ? await timed(() => subject.grow(0, 1)) : undefined;
   const grow: StalledTiming[] = [];
   for (let round = 1; round <= changes; round++) {
     grow.push(await timed(() => subject.grow(1, round)));
@@ -62,7 +61,7 @@ async function portwide({ services, changes, save }: Load & { readonly save: str
   );
   await subject.stop();
   await kernel.close();
-  return { start, memory, changes: { first, grow, ...made } };
+  return { start, memory, changes: first && { first, grow, ...made } };
 }
 
 /** The agent's IPVS messages alone, and then one destination more each; milliseconds. */

@@ -31,7 +31,8 @@ export function createKubeProxy(variant: Variant, services: number, inParts: boo
       // Its other chains stay until a later sync finds them.
       if (kind === 'remove') indices.delete(index);
       else indices.add(index);
-      const addresses = member(index, spare).slice.endpoints.map(({ address }) => address);
+      const last = kind === 'replace' ? spare : undefined;
+      const addresses = member(index, last).slice.endpoints.map(({ address }) => address);
       return load(changeInput(indices, kind === 'remove' ? [] : [{ index, addresses }]));
     },
     stop: async () => {},

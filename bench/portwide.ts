@@ -136,12 +136,8 @@ export function changeTable(
   index: number,
   spare?: number,
 ): void {
-  const { service, slice } =
-    kind === 'replace'
-      ? member(index, spare)
-      : kind === 'addAllPorts'
-        ? allPortsMember(index)
-        : member(index);
+  const last = kind === 'replace' ? spare : undefined;
+  const { service, slice } = kind === 'addAllPorts' ? allPortsMember(index) : member(index, last);
   if (kind === 'remove') {
     table.remove('Service', service.key);
     table.remove('EndpointSlice', slice.key);
