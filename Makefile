@@ -27,7 +27,7 @@ unit:
 
 ## Times starts and single changes: nftables at 100 and 10,000 Services, iptables at 1,000 and 10,000,
 ## IPVS at 1,000; then what an agent takes that an API server feeds, what the DNS server answers, and network
-## policy with 1,000 policies.
+## policy with 1,000 policies. KUBE_PROXY=/path/to/kube-proxy measures that beside nftables and iptables.
 bench: setup
 	@node bench/nftables.ts
 	@node bench/iptables.ts

@@ -1,12 +1,13 @@
 /** The cluster of `cluster.ts` as an API server has it: with all that no proxy reads. */
 import type { Manifest } from '../test/e2e/manifests.ts';
-import { endpointAddresses, SERVICE_PORT, TARGET_PORT, vip } from './cluster.ts';
+import { endpointAddresses, SERVICE_PORT, serviceName, TARGET_PORT, vip } from './cluster.ts';
 
 const TIME = '2026-01-01T00:00:00Z';
 
-/** Service number `index` and its EndpointSlice. */
-export function apiObjects(index: number): [Manifest, Manifest] {
-  const name = `service-${index}`;
+/** Service number `index` and its EndpointSlice; headless when it is given this name. */
+export function apiObjects(index: number, headless?: string): [Manifest, Manifest] {
+  const name = headless ?? serviceName(index);
+  const clusterIP = headless === undefined ? vip(index) : 'None';
   const labels = { 'app.kubernetes.io/name': name, 'app.kubernetes.io/managed-by': 'Helm' };
   return [
     {
@@ -22,8 +23,8 @@ export function apiObjects(index: number): [Manifest, Manifest] {
         managedFields: managedFields(['spec', 'ports', 'selector', 'sessionAffinity', 'type']),
       },
       spec: {
-        clusterIP: vip(index),
-        clusterIPs: [vip(index)],
+        clusterIP,
+        clusterIPs: [clusterIP],
         internalTrafficPolicy: 'Cluster',
         ipFamilies: ['IPv4'],
         ipFamilyPolicy: 'SingleStack',

@@ -9,14 +9,16 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { RETRY_CLOCK } from '../sources/kubernetes/backoff.ts';
 import { servingResources } from '../sources/kubernetes/resources.ts';
 import { KubernetesSource } from '../sources/kubernetes/source.ts';
-import type { ListReport } from './api-jobs.ts';
+
+export type ListReport = ReturnType<typeof report>;
 
 const table = new RouteTable({ nodeName: 'node', allPortsEnabled: true, onChange: () => {} });
 const delay = monitorEventLoopDelay({ resolution: 1 });
 let cpu = process.cpuUsage();
 let started = performance.now();
 
-const report = (): ListReport => {
+/** Seconds, of the longest stall of the event loop milliseconds, and MiB, resident. */
+const report = () => {
   const { user, system } = process.cpuUsage(cpu);
   const seconds = (performance.now() - started) / 1000;
   return {

@@ -44,7 +44,7 @@ export function grownMember(index: number, spares: number): Member {
 
 function withEndpoints(index: number, addresses: readonly string[]): Member {
   return {
-    service: service({ ...identity(index), clusterIPs: [vip(index)] }),
+    service: service({ namespace: 'default', name: serviceName(index), clusterIPs: [vip(index)] }),
     slice: slice(
       addresses.map((each, number) => endpoint(each, { nodeName: nodeOf(index, number) })),
       { name: `${serviceName(index)}-1`, serviceKey: serviceKey(index) },
@@ -83,12 +83,8 @@ export function spareAddress(spare: number): string {
 }
 
 /** The node of an endpoint of Service number `index`. */
-export function nodeOf(index: number, number: number): string {
+function nodeOf(index: number, number: number): string {
   return (index * ENDPOINTS + number) % NODES === 0 ? NODE : 'node-b';
-}
-
-function identity(index: number): { namespace: string; name: string } {
-  return { namespace: 'default', name: serviceName(index) };
 }
 
 function address(number: number): string {

@@ -1,18 +1,16 @@
 /**
- * Reads what to do from standard input, sends DNS queries over UDP or TCP, in the namespace that it was started
- * in, and tells what became of them, as JSON: at a rate, whatever comes back, or so many at a time, as fast as answers come.
+ * Sends DNS queries over UDP or TCP, in the namespace that it was started in: at a rate, whatever comes back, or so many at a
+ * time, as fast as answers come.
  */
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { encode, type RecordType } from 'dns-packet';
-import { percentile } from './statistics.ts';
+import { type Report, serve } from './jobs.ts';
+import { percentile } from './table.ts';
 
 export interface DnsLoad {
   readonly server: string;
-  /** Default 53. */
-  readonly port?: number;
   /** TCP, over so many connections that are used by turns; undefined: UDP. */
   readonly connections?: number;
   /** Pairs of name and type, which are asked for in turn. */
@@ -23,26 +21,16 @@ export interface DnsLoad {
   readonly atATime?: number;
 }
 
-export interface DnsReport {
-  /** Answers a second. */
-  readonly rate: number;
-  readonly sent: number;
-  readonly lost: number;
-  /** Answers whose code was neither NOERROR nor NXDOMAIN. */
-  readonly failed: number;
-  /** Milliseconds, of all answers. */
-  readonly p50: number;
-  readonly p99: number;
-  readonly longest: number;
-}
+export type DnsReport = Report<DnsJobs, 'ask'>;
 
 /** How long the last answers are waited for, in milliseconds. */
 const GRACE = 500;
 const IDS = 0x10000;
 
-const load = JSON.parse(readFileSync(process.stdin.fd, 'utf8')) as DnsLoad;
-const queries = load.questions.map(([name, type]) =>
-  encode({
+export type DnsJobs = typeof jobs;
+
+function encodeQuery([name, type]: readonly [string, string]): Buffer {
+  return encode({
     type: 'query',
     flags: 0x100,
     questions: [{ name, type: type as RecordType }],
@@ -58,8 +46,8 @@ const queries = load.questions.map(([name, type]) =>
         options: [],
       },
     ],
-  }),
-);
+  });
+}
 
 /** Sends a query; `onAnswer` was given at its start. */
 interface Peer {
@@ -67,16 +55,16 @@ interface Peer {
   close(): void;
 }
 
-async function overUdp(onAnswer: (bytes: Buffer) => void): Promise<Peer> {
+async function overUdp(server: string, onAnswer: (bytes: Buffer) => void): Promise<Peer> {
   const socket = createSocket({ type: 'udp4', recvBufferSize: 1 << 22 });
-  socket.connect(load.port ?? 53, load.server);
+  socket.connect(53, server);
   await once(socket, 'connect');
   socket.on('message', onAnswer);
   return { send: (query) => socket.send(query), close: () => socket.close() };
 }
 
-async function overTcp(onAnswer: (bytes: Buffer) => void): Promise<Peer> {
-  const socket = connect({ port: load.port ?? 53, host: load.server, noDelay: true });
+async function overTcp(server: string, onAnswer: (bytes: Buffer) => void): Promise<Peer> {
+  const socket = connect({ port: 53, host: server, noDelay: true });
   await once(socket, 'connect');
   let received: Buffer = Buffer.alloc(0);
   socket.on('data', (chunk: Buffer) => {
@@ -101,67 +89,75 @@ async function overTcp(onAnswer: (bytes: Buffer) => void): Promise<Peer> {
   return { send, close: () => socket.destroy() };
 }
 
-/** When the query with this id was sent; 0 when its answer has come. */
-const sentAt = new Float64Array(IDS);
-const waits: number[] = [];
-let sent = 0;
-let failed = 0;
+/** `rate` is answers a second, `failed` those whose code was neither NOERROR nor NXDOMAIN; times of all are milliseconds. */
+async function ask(load: DnsLoad) {
+  const queries = load.questions.map(encodeQuery);
+  /** When the query with this id was sent; 0 when its answer has come. */
+  const sentAt = new Float64Array(IDS);
+  const waits: number[] = [];
+  let end = 0;
+  let sent = 0;
+  let failed = 0;
 
-const send = (peer: Peer | undefined) => {
-  const id = sent % IDS;
-  const query = queries[sent % queries.length] ?? Buffer.alloc(0);
-  // The kernel has it when send() returns, unless its queue is full.
-  query.writeUInt16BE(id, 0);
-  sentAt[id] = performance.now();
-  sent += 1;
-  peer?.send(query);
-};
-const receive = (bytes: Buffer, peer: () => Peer | undefined) => {
-  const id = bytes.readUInt16BE(0);
-  const begun = sentAt[id] ?? 0;
-  if (begun === 0) return;
-  sentAt[id] = 0;
-  waits.push(performance.now() - begun);
-  const rcode = bytes.readUInt16BE(2) & 0xf;
-  if (rcode !== 0 && rcode !== 3) failed += 1;
-  if (load.rate === undefined && performance.now() < end) send(peer());
-};
-const peers: Peer[] = await Promise.all(
-  Array.from({ length: load.connections ?? 1 }, (_, index) => {
-    const onAnswer = (bytes: Buffer) => receive(bytes, () => peers[index]);
-    return load.connections === undefined ? overUdp(onAnswer) : overTcp(onAnswer);
-  }),
-);
+  const send = (peer: Peer | undefined) => {
+    const id = sent % IDS;
+    const query = queries[sent % queries.length] ?? Buffer.alloc(0);
+    // The kernel has it when send() returns, unless its queue is full.
+    query.writeUInt16BE(id, 0);
+    sentAt[id] = performance.now();
+    sent += 1;
+    peer?.send(query);
+  };
+  const receive = (bytes: Buffer, peer: () => Peer | undefined) => {
+    const id = bytes.readUInt16BE(0);
+    const begun = sentAt[id] ?? 0;
+    if (begun === 0) return;
+    sentAt[id] = 0;
+    waits.push(performance.now() - begun);
+    const rcode = bytes.readUInt16BE(2) & 0xf;
+    if (rcode !== 0 && rcode !== 3) failed += 1;
+    if (load.rate === undefined && performance.now() < end) send(peer());
+  };
+  const peers: Peer[] = await Promise.all(
+    Array.from({ length: load.connections ?? 1 }, (_, index) => {
+      const onAnswer = (bytes: Buffer) => receive(bytes, () => peers[index]);
+      const open = load.connections === undefined ? overUdp : overTcp;
+      return open(load.server, onAnswer);
+    }),
+  );
 
-const started = performance.now();
-const end = started + load.seconds * 1000;
-if (load.rate === undefined) {
-  for (let count = 0; count < (load.atATime ?? 1); count++) send(peers[count % peers.length]);
-  await new Promise((resolve) => setTimeout(resolve, load.seconds * 1000));
-} else {
-  const { rate } = load;
-  await new Promise<void>((resolve) => {
-    const sendDue = () => {
-      const now = performance.now();
-      if (now >= end) return resolve();
-      const due = ((now - started) / 1000) * rate;
-      while (sent < due) send(peers[sent % peers.length]);
-      setImmediate(sendDue);
-    };
-    sendDue();
-  });
+  const started = performance.now();
+  end = started + load.seconds * 1000;
+  if (load.rate === undefined) {
+    for (let count = 0; count < (load.atATime ?? 1); count++) send(peers[count % peers.length]);
+    await new Promise((resolve) => setTimeout(resolve, load.seconds * 1000));
+  } else {
+    const { rate } = load;
+    await new Promise<void>((resolve) => {
+      const sendDue = () => {
+        const now = performance.now();
+        if (now >= end) return resolve();
+        const due = ((now - started) / 1000) * rate;
+        while (sent < due) send(peers[sent % peers.length]);
+        setImmediate(sendDue);
+      };
+      sendDue();
+    });
+  }
+  const seconds = (performance.now() - started) / 1000;
+  const answered = waits.length;
+  await new Promise((resolve) => setTimeout(resolve, GRACE));
+  for (const peer of peers) peer.close();
+  return {
+    rate: answered / seconds,
+    sent,
+    lost: sent - waits.length,
+    failed,
+    p50: percentile(waits, 50),
+    p99: percentile(waits, 99),
+    longest: percentile(waits, 100),
+  };
 }
-const seconds = (performance.now() - started) / 1000;
-const answered = waits.length;
-await new Promise((resolve) => setTimeout(resolve, GRACE));
-for (const peer of peers) peer.close();
-const report: DnsReport = {
-  rate: answered / seconds,
-  sent,
-  lost: sent - waits.length,
-  failed,
-  p50: percentile(waits, 50),
-  p99: percentile(waits, 99),
-  longest: percentile(waits, 100),
-};
-process.stdout.write(JSON.stringify(report));
+
+const jobs = { ask };
+await serve(jobs);

@@ -1,15 +1,31 @@
 import { availableParallelism } from 'node:os';
-import { fileURLToPath } from 'node:url';
-import { execa } from 'execa';
-import type { DnsLoad, DnsReport } from './dns-client.ts';
+import { serviceName } from './cluster.ts';
+import type { DnsJobs, DnsLoad, DnsReport } from './dns-client.ts';
+import { jobsOf } from './jobs.ts';
 
-const CLIENT = fileURLToPath(new URL('dns-client.ts', import.meta.url));
+const processor = String(Math.min(1, availableParallelism() - 1));
+const run = jobsOf<DnsJobs>('dns-client.ts', ['taskset', '-c', processor]);
+
+/** Of Service number `index`: a name and a type. */
+export type Question = (index: number) => readonly [string, string];
+
+const web = (index: number) => `${serviceName(index)}.default.svc.cluster.local`;
+export const QUESTIONS = {
+  'A of a Service': (index) => [web(index), 'A'],
+  'AAAA of a Service that has none': (index) => [web(index), 'AAAA'],
+  'a name that is not there': (index) => [`${web(index)}.default.svc.cluster.local`, 'A'],
+  SRV: (index) => [`_http._tcp.${web(index)}`, 'SRV'],
+} as const satisfies Record<string, Question>;
+
+/** 2,000 of these kinds, by turns. */
+export function questionsOf(services: number, kinds: readonly Question[]): ReturnType<Question>[] {
+  return Array.from({ length: 2000 }, (_, count) => {
+    const kind = kinds[count % kinds.length] ?? QUESTIONS['A of a Service'];
+    return kind((count * 7919) % Math.max(1, services));
+  });
+}
 
 /** Has a client in a namespace send queries, on the last processor where there are two. */
-export async function askDns(namespace: string, load: DnsLoad): Promise<DnsReport> {
-  const processor = String(Math.min(1, availableParallelism() - 1));
-  const command = ['taskset', '-c', processor, process.execPath, CLIENT];
-  const args = ['netns', 'exec', namespace, ...command];
-  const { stdout } = await execa('ip', args, { input: JSON.stringify(load) });
-  return JSON.parse(stdout) as DnsReport;
+export function askDns(namespace: string, load: DnsLoad): Promise<DnsReport> {
+  return run(namespace, 'ask', load);
 }

@@ -1,40 +1,33 @@
 /**
  * Times the iptables mode on this machine's kernel: full syncs, single changes and the first packet
- * of connections, and beside each the same with the shape of kube-proxy's rules. Results go to
- * standard output as Markdown, progress to standard error.
+ * of connections, and beside each the same with the shape of kube-proxy's rules; then beside kube-proxy itself where KUBE_PROXY
+ * names it. Results go to standard output as Markdown, progress to standard error.
  */
-import { availableParallelism, cpus, release } from 'node:os';
-import { fileURLToPath } from 'node:url';
 import { iptablesCommands, type Variant } from '../iptables/commands.ts';
-import { type Flags, readFlags, USAGE } from './flags.ts';
-import type { Shape } from './jobs.ts';
-import { LIMIT, measure } from './measure.ts';
-import { HEAD, rows } from './table.ts';
-
-/** From here on full syncs are slow, and fewer of them must do. */
-const LARGE = 5000;
-/** Full syncs of what Portwide is compared with, at most. */
-const COMPARISON_RUNS = 3;
-
-async function main(flags: Flags): Promise<void> {
-  const began = performance.now();
-  console.log(`${await machine(flags.variants)}\n`);
-  console.log(`${LEGEND}\n`);
-  console.log(HEAD.join('\n'));
-  for (const variant of flags.variants) {
-    for (const services of flags.services) {
-      const runs = flags.runs ?? (services < LARGE ? 5 : 3);
-      const measureShape = (shape: Shape, times: number) =>
-        measure({ shape, variant, services, runs: times }, (text) =>
-          console.error(`iptables-${variant}, ${services} Services, ${shape}: ${text}`),
-        );
-      const portwide = await measureShape('portwide', runs);
-      const kubeProxy = await measureShape('kube-proxy', Math.min(runs, COMPARISON_RUNS));
-      console.log(rows(variant, services, portwide, kubeProxy).join('\n'));
-    }
-  }
-  console.error(`took ${((performance.now() - began) / 60_000).toFixed(1)} minutes`);
-}
+import {
+  IN_NAMESPACES,
+  printHead,
+  runBench,
+  runsFlag,
+  servicesFlag,
+  variantsFlag,
+} from './harness.ts';
+import type { IptablesJobs, Job } from './iptables-process.ts';
+import { jobsOf, type Report } from './jobs.ts';
+import { compareWithKubeProxy, kubeProxyVersion, WITH_KUBE_PROXY } from './kube-proxy.ts';
+import { type Network, withNetwork } from './network.ts';
+import {
+  collect,
+  connectBare,
+  connectPaths,
+  medians,
+  noTimes,
+  PATHS,
+  type Path,
+  pathNames,
+} from './packets.ts';
+import { CHANGES, type Timing } from './subject.ts';
+import { cell, LIMIT, median, printRow, type Row, ratio, type Values } from './table.ts';
 
 const LEGEND = `Each Service has 10 endpoints; IPv4, one TCP port, and one Service more that is on every port.
 Medians, with the least and the greatest. Portwide's time runs from the first object to the kernel; at a
@@ -43,24 +36,161 @@ the same iptables-restore, which alone is timed. Its change sends the chains of 
 KUBE-SERVICES; the first and the last VIP are those of that chain. What it could not load within ${LIMIT} s was
 loaded in several transactions for what follows.`;
 
-async function machine(variants: readonly Variant[]): Promise<string> {
-  const versions = await Promise.all(
-    variants.map((variant) => iptablesCommands('IPv4', variant).version()),
-  );
-  const processor = `${availableParallelism()} cores (${cpus()[0]?.model ?? 'unknown'})`;
-  return `Linux ${release()}, ${processor}, ${versions.join(', ')}, Node ${process.version}`;
+type Start = Report<IptablesJobs, 'start'>;
+type Changes = NonNullable<Start['changes']>;
+
+/** Of each kind. */
+const TIMES = 11;
+
+/** What was measured; what came late, or follows from it, is missing. */
+interface Measured {
+  readonly starts: readonly Start[];
+  readonly restarts: readonly Timing[];
+  readonly changes: Changes | undefined;
+  /** Microseconds of a new connection: the median of each round. */
+  readonly packets: Readonly<Record<Path, readonly number[]>>;
+  readonly late: { readonly start: boolean; readonly restart: boolean };
 }
 
-let flags: Flags | undefined;
-try {
-  flags = readFlags(process.argv.slice(2));
-} catch (error) {
-  console.error(`${error instanceof Error ? error.message : error}\n\n${USAGE}`);
-  process.exitCode = 2;
+const runJob = jobsOf<IptablesJobs>('iptables-process.ts');
+
+/**
+ * Starts, and starts again with the rules in place, `runs` times, each in namespaces of its own.
+ * The last run goes on with changes and packets. Should kube-proxy's rules be late, these
+ * come after a load in several transactions.
+ */
+async function measure(of: Omit<Job, 'changes' | 'inParts'>, runs: number): Promise<Measured> {
+  const { shape, variant, services } = of;
+  const starts: Start[] = [];
+  const restarts: Timing[] = [];
+  const late = { start: false, restart: false };
+  let changes: Changes | undefined;
+  const packets = noTimes();
+  const connect = async (network: Network) =>
+    collect(packets, await connectPaths(network, services), medians);
+
+  const start = async (network: Network, what: string, fields: Partial<Job> = {}) => {
+    const job = { ...of, changes: 0, inParts: false, ...fields };
+    const report = await runJob(network.node, 'start', job);
+    const seconds = report?.start.total.toFixed(2) ?? `> ${LIMIT}`;
+    console.error(`iptables-${variant}, ${services} Services, ${shape}: ${what}: ${seconds} s`);
+    changes ??= report?.changes;
+    return report;
+  };
+  for (let run = 1; run <= runs && !late.start && !late.restart; run++) {
+    await withNetwork(async (network) => {
+      collect(packets, await connectBare(network), medians);
+      const first = await start(network, `full sync ${run} of ${runs}`);
+      late.start = first === null;
+      if (first === null) return;
+      starts.push(first);
+      const fields = { changes: run === runs ? TIMES : 0 };
+      const again = await start(network, `restart ${run} of ${runs}`, fields);
+      late.restart = again === null;
+      if (again !== null) restarts.push(again.start);
+      await connect(network);
+    });
+  }
+  if (late.start && shape === 'kube-proxy') {
+    await withNetwork(async (network) => {
+      const fields = { inParts: true, changes: TIMES };
+      if ((await start(network, 'load in parts', fields)) !== null) await connect(network);
+    });
+  }
+  return { starts, restarts, changes, packets, late };
 }
-if (flags !== undefined) {
-  // iptables-legacy has one lock for all namespaces: other programs must not wait for the benchmark. Any
-  // file will do.
-  process.env.XTABLES_LOCKFILE = fileURLToPath(import.meta.url);
-  await main(flags);
+
+function printRows(
+  { variant, services }: Pick<Job, 'variant' | 'services'>,
+  portwide: Measured,
+  kubeProxy: Measured,
+): void {
+  const row = (what: string, ours: Values, theirs: Values, digits: number, notes = ['', '']) => {
+    const cells = [ours, theirs].map(
+      (values, index) => cell(values, digits) + (notes[index] ?? ''),
+    );
+    printRow(variant, services, what, ...cells, ratio(ours, theirs));
+  };
+  const both = (of: (measured: Measured) => Values) => [of(portwide), of(kubeProxy)] as const;
+  const starts = (of: (timing: Timing) => number) => (measured: Measured) =>
+    measured.late.start ? 'late' : measured.starts.map(({ start }) => of(start));
+  const own = (...[what, of, digits]: Row<Start>) =>
+    row(what, portwide.starts.map(of), undefined, digits);
+
+  row('full sync from nothing, s', ...both(starts(({ total }) => total)), 2);
+  own('– resolve and compile, s', ({ start }) => start.total - start.load, 2);
+  row('– load, s', ...both(starts(({ load }) => load)), 2);
+  own('– longest stall of the event loop, ms', ({ stall }) => stall, 0);
+  own('– peak memory, MiB', ({ memory }) => memory, 0);
+  const restarted = both((measured) =>
+    measured.late.restart ? 'late' : measured.restarts.map(({ total }) => total),
+  );
+  const rewritten = [portwide, kubeProxy].map(({ restarts }) => written(restarts));
+  row('restart, s', ...restarted, 2, rewritten);
+
+  for (const [what, of] of CHANGE_ROWS) {
+    const timings = [portwide, kubeProxy].map(({ changes }) => changes && of(changes));
+    const [ours, theirs] = timings.map((list) => list?.map(({ total }) => total * 1000));
+    row(`${what}, ms`, ours, theirs, 1, timings.map(written));
+    if (what === CHANGES.replace) {
+      const alone = portwide.changes?.alone?.map((seconds) => seconds * 1000);
+      row('– the same lines by iptables-restore alone, ms', alone, undefined, 1);
+    }
+  }
+  for (const [what, field] of RULE_ROWS) {
+    const counts = both(({ changes }) => {
+      const count = changes?.rules[field];
+      return count === undefined ? undefined : [count];
+    });
+    row(what, ...counts, 0);
+  }
+  for (const path of pathNames) {
+    row(`new connection ${PATHS[path]}, µs`, ...both(({ packets }) => packets[path]), 1);
+  }
 }
+
+function written(timings: readonly Timing[] | undefined): string {
+  if (timings === undefined || timings.length === 0) return '';
+  return `; ${median(timings.map((timing) => timing.written))} chains`;
+}
+
+const CHANGE_ROWS: readonly (readonly [string, (changes: Changes) => readonly Timing[]])[] = [
+  ['first change after a restart', ({ first }) => [first]],
+  [CHANGES.replace, ({ replace }) => replace],
+  [CHANGES.add, ({ add }) => add],
+  [CHANGES.remove, ({ remove }) => remove],
+];
+
+const RULE_ROWS = [
+  ['rules in all', 'total'],
+  ['rules that one ordinary Service adds', 'ordinary'],
+  ['rules that one all-ports Service adds', 'allPorts'],
+] as const;
+
+await runBench({
+  name: 'iptables',
+  where: `${IN_NAMESPACES} ${WITH_KUBE_PROXY}`,
+  flags: {
+    // Fewer would not fill the dispatch trees.
+    services: servicesFlag('1000,10000', { quick: '1000' }, 200),
+    variants: variantsFlag,
+    runs: runsFlag('3'),
+  },
+  run: async ({ services: sizes, variants, runs }) => {
+    const version = (variant: Variant) => iptablesCommands('IPv4', variant).version();
+    const versions = await Promise.all(variants.map(version));
+    printHead(LEGEND, [...versions, ...(await kubeProxyVersion())]);
+    console.log('| iptables | Services | what | Portwide | kube-proxy’s shape | ratio |');
+    console.log('|---|---:|---|---:|---:|---:|');
+    for (const variant of variants) {
+      for (const services of sizes) {
+        const of = { variant, services };
+        const portwide = await measure({ ...of, shape: 'portwide' }, runs);
+        const kubeProxy = await measure({ ...of, shape: 'kube-proxy' }, runs);
+        printRows(of, portwide, kubeProxy);
+      }
+    }
+    const modes = variants.map((variant) => `iptables-${variant}` as const);
+    await compareWithKubeProxy(modes, sizes, runs);
+  },
+});

@@ -1,4 +1,4 @@
-/** Runs one job in the namespace that it was started in, and prints its report as JSON. */
+/** Loads and changes an IPVS table in the namespace that it was started in: by Portwide, by messages alone, by commands. */
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { iptablesCommands } from '../iptables/commands.ts';
@@ -7,23 +7,23 @@ import { IpvsKernel } from '../ipvs/kernel.ts';
 import { Ipvs, type IpvsChange } from '../netlink/ipvs/ipvs.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { endpointAddresses, SERVICE_PORT, spareAddress, TARGET_PORT, vip } from './cluster.ts';
-import type {
-  IpvsadmReport,
-  IpvsJob,
-  NetlinkReport,
-  PortwideChanges,
-  PortwideReport,
-  StalledTiming,
-} from './ipvs-jobs.ts';
+import { serve } from './jobs.ts';
 import { compileOptions, createPortwide } from './portwide.ts';
-import { rest, Stalls } from './stalls.ts';
-import type { Timing } from './subject.ts';
+import { type Longest, rest, Stalls } from './stalls.ts';
+import { changeByTurns, changeKinds, type Load, type Timing } from './subject.ts';
 
-async function portwide({
-  services,
-  changes,
-  save,
-}: Extract<IpvsJob, { kind: 'portwide' }>): Promise<PortwideReport> {
+/** A sync, and what held the event loop meanwhile. */
+export interface StalledTiming extends Timing {
+  readonly stalls: Longest;
+}
+
+export type IpvsJobs = typeof jobs;
+
+/**
+ * The agent.
+ * @param save where to write what `ipvsadm --save` and `ipset save` then tell; null: nowhere
+ */
+async function portwide({ services, changes, save }: Load & { readonly save: string | null }) {
   const kernel = await IpvsKernel.open('IPv4');
   const stalls = new Stalls();
   const backend = await ipvsBackend(
@@ -44,41 +44,28 @@ async function portwide({
     return await stalls.of(work);
   };
   const start = await timed(() => subject.start());
+  /** MiB, peak. */
   const memory = process.resourceUsage().maxRSS / 1024;
-  if (save !== undefined) {
+  if (save !== null) {
     writeFileSync(`${save}.ipvs`, execFileSync('ipvsadm', ['-S', '-n']));
     writeFileSync(`${save}.sets`, execFileSync('ipset', ['save']));
   }
 
-  const middle = Math.floor(services / 2);
-  // The cluster has numbers up to and with `services`.
-  const fresh = services + 1;
-  const made = {
-    grow: [] as StalledTiming[],
-    replace: [] as StalledTiming[],
-    add: [] as StalledTiming[],
-    addAllPorts: [] as StalledTiming[],
-    remove: [] as StalledTiming[],
-  };
-  let first: PortwideChanges['first'] | undefined;
-  for (let round = 0; round < changes; round++) {
-    first ??= await timed(() => subject.grow(0, 1));
-    made.grow.push(await timed(() => subject.grow(1, round + 1)));
-    made.replace.push(await timed(() => subject.replaceEndpoint(middle, round + 1)));
-    made.add.push(await timed(() => subject.add(fresh + round)));
-    made.remove.push(await timed(() => subject.remove(fresh + round)));
-    const all = fresh + changes + round;
-    made.addAllPorts.push(await timed(() => subject.addAllPorts(all)));
+  const first = changes > 0 ? await timed(() => subject.grow(0, 1)) : undefined;
+  const grow: StalledTiming[] = [];
+  for (let round = 1; round <= changes; round++) {
+    grow.push(await timed(() => subject.grow(1, round)));
   }
+  const made = await changeByTurns(changeKinds, { services, changes }, (...change) =>
+    timed(() => subject.change(...change)),
+  );
   await subject.stop();
   await kernel.close();
-  return { start, memory, changes: first && { first, ...made } };
+  return { start, memory, changes: first && { first, grow, ...made } };
 }
 
-async function netlink({
-  services,
-  changes,
-}: Extract<IpvsJob, { kind: 'netlink' }>): Promise<NetlinkReport> {
+/** The agent's IPVS messages alone, and then one destination more each; milliseconds. */
+async function netlink({ services, changes }: Load) {
   const ipvs = await Ipvs.open();
   const table = tableChanges(services);
   const timed = async (some: readonly IpvsChange[]) => {
@@ -124,7 +111,8 @@ function spare(number: number): IpvsChange {
   return { op: 'add-destination', key: listedService(0), destination };
 }
 
-function ipvsadm({ saved, changes }: Extract<IpvsJob, { kind: 'ipvsadm' }>): IpvsadmReport {
+/** The same by commands, and `ipset restore`, which goes with them in a proxy that shells out; milliseconds. */
+async function ipvsadm({ saved, changes }: { saved: string; changes: number }) {
   const timed = (command: string, args: readonly string[], input = '') => {
     const started = performance.now();
     execFileSync(command, args, { input });
@@ -151,11 +139,5 @@ function ipvsadm({ saved, changes }: Extract<IpvsJob, { kind: 'ipvsadm' }>): Ipv
   return { restore, restoreSets, adds, removes };
 }
 
-const job = JSON.parse(process.argv[2] ?? '') as IpvsJob;
-const report =
-  job.kind === 'portwide'
-    ? await portwide(job)
-    : job.kind === 'netlink'
-      ? await netlink(job)
-      : ipvsadm(job);
-process.stdout.write(JSON.stringify(report));
+const jobs = { portwide, netlink, ipvsadm };
+await serve(jobs);

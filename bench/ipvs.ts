@@ -2,35 +2,31 @@
  * Times the IPVS mode in user-mode-linux, beside ipvsadm in the same kernel. Results go to standard
  * output as Markdown, progress to standard error.
  */
-import { availableParallelism, cpus, release } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { bootUml, INSIDE } from '../test/uml/boot.ts';
-import type { IpvsMeasured } from './ipvs-jobs.ts';
-import { ipvsRows, LEGEND } from './ipvs-table.ts';
+import { printHead, runBench, runsFlag, servicesFlag } from './harness.ts';
+import type { IpvsMeasured } from './ipvs-inside.ts';
+import type { StalledTiming } from './ipvs-process.ts';
+import type { Longest } from './stalls.ts';
+import { CHANGES, changeKinds } from './subject.ts';
+import { cell, printRow, ratio, type Values } from './table.ts';
+
+const LEGEND = `Each Service has 10 endpoints; IPv4, one TCP port, and one Service more that is on every port.
+Medians, with the least and the greatest. Portwide's time runs from the first object to the kernel, and
+all is in it: sets, addresses, iptables-legacy's rules. At a restart the kernel has everything already.
+ipvsadm has its text ready, which ipvsadm --save wrote; what starts it for one endpoint is a shell.
+Stalls are of the event loop.`;
+
+type Changes = NonNullable<IpvsMeasured['portwide'][number]['changes']>;
 
 const REPORT = 'report';
 const SCRIPT = fileURLToPath(new URL('ipvs-inside.ts', import.meta.url));
 const TIMEOUT_SECONDS = 3600;
 
-const USAGE = `Usage: node bench/ipvs.ts [--services 1000] [--runs N] [--quick]
-
-  --services  how many Services
-  --runs      how often everything is measured (default 5)
-  --quick     2 runs, unless --runs says otherwise
-
-Needs root. Works in a kernel of its own, user-mode-linux.`;
-
-async function main(services: number, runs: number): Promise<void> {
-  const began = performance.now();
-  const words = { services, runs, report: `${INSIDE}/${REPORT}` };
+async function measure(services: number, runs: number): Promise<IpvsMeasured> {
   const kernel = bootUml({
-    command: [
-      'node',
-      SCRIPT,
-      ...Object.entries(words).map(([name, value]) => `--${name}=${value}`),
-    ],
+    command: ['node', SCRIPT, `${services}`, `${runs}`, `${INSIDE}/${REPORT}`],
     timeoutSeconds: TIMEOUT_SECONDS,
   });
   try {
@@ -44,37 +40,88 @@ async function main(services: number, runs: number): Promise<void> {
     }
     const text = kernel.read(REPORT);
     if (text === '') throw new Error(`no report: ${kernel.ended}\n${kernel.said()}`);
-    const measured = JSON.parse(text) as IpvsMeasured;
-    const processor = `${availableParallelism()} cores (${cpus()[0]?.model ?? 'unknown'})`;
-    const inside = `user-mode-linux ${measured.kernel}, ${measured.ipvsadm}`;
-    console.log(`${inside}, Node ${process.version}, on Linux ${release()}, ${processor}\n`);
-    console.log(`${LEGEND}\n`);
-    console.log(ipvsRows(services, measured).join('\n'));
+    return JSON.parse(text) as IpvsMeasured;
   } finally {
     await kernel.stop();
   }
-  console.error(`took ${((performance.now() - began) / 60_000).toFixed(1)} minutes`);
 }
 
-function readNumber(flag: string, text: string): number {
-  const number = Number(text);
-  if (Number.isInteger(number) && number > 0) return number;
-  throw new TypeError(`--${flag}: expected a number from 1, got "${text}"`);
+/** The ratio tells how many times Portwide's figure the other is. */
+function printAll(services: number, measured: IpvsMeasured): void {
+  const { portwide, restarts, netlink, commands } = measured;
+  const row = (what: string, ours: Values, digits: number, theirs?: Values, by = '') => {
+    const cells = [cell(ours, digits), cell(theirs, digits) + by];
+    printRow(services, what, ...cells, ratio(ours, theirs));
+  };
+  const stalls = (doing: string, timings: readonly StalledTiming[], kind: keyof Longest) => {
+    const longest = timings.map((timing) => timing.stalls[kind]);
+    row(`– longest stall while ${doing}, ms`, longest, 0);
+  };
+  const seconds = (values: readonly number[]) => values.map((value) => value / 1000);
+  const restore = seconds(commands.map((each) => each.restore));
+  const both = seconds(commands.map((each) => each.restore + each.restoreSets));
+  const add = commands.flatMap(({ adds }) => adds);
+  const replace = commands.flatMap(({ adds, removes }) =>
+    adds.map((milliseconds, index) => milliseconds + (removes[index] ?? 0)),
+  );
+  const byRestore = ' `ipvsadm --restore`';
+  const byAdding = ' `ipvsadm -a`';
+
+  const messages = seconds(netlink.map(({ load }) => load));
+  row('IPVS services and destinations, s', messages, 2, restore, byRestore);
+  const destinations = netlink.flatMap(({ changes }) => changes);
+  row('one destination, ms', destinations, 1, add, byAdding);
+  const starts = portwide.map(({ start }) => start);
+  const [totals, loads] = [starts.map(({ total }) => total), starts.map(({ load }) => load)];
+  const compiles = starts.map(({ total, load }) => total - load);
+  row('full sync from nothing, s', totals, 2, restore, byRestore);
+  row('– beside the sets too, s', totals, 2, both, ' and `ipset restore`');
+  row('– resolve and compile, s', compiles, 2);
+  row('– load, s', loads, 2, restore, byRestore);
+  stalls('compiling', starts, 'compile');
+  stalls('loading', starts, 'apply');
+  stalls('starting a command', starts, 'start');
+  const memories = portwide.map(({ memory }) => memory);
+  row('– peak memory, MiB', memories, 0);
+  const again = restarts.map(({ start }) => start);
+  const restarted = again.map(({ total }) => total);
+  row('restart, s', restarted, 2);
+  stalls('comparing', again, 'apply');
+  const change = (
+    what: string,
+    of: (changes: Changes) => readonly StalledTiming[],
+    theirs?: Values,
+    by = '',
+  ) => {
+    const timings = restarts.flatMap(({ changes }) => (changes === undefined ? [] : of(changes)));
+    const milliseconds = timings.map(({ total }) => total * 1000);
+    row(`${what}, ms`, milliseconds, 1, theirs, by);
+    stalls('applying', timings, 'apply');
+  };
+  const first = 'first change after a restart: one endpoint added';
+  change(first, (changes) => [changes.first], add, byAdding);
+  change('one endpoint added', ({ grow }) => grow, add, byAdding);
+  for (const kind of changeKinds) {
+    const ofKind = (changes: Changes) => changes[kind];
+    if (kind === 'replace') change(CHANGES[kind], ofKind, replace, ' `ipvsadm -a`, `-d`');
+    else change(CHANGES[kind], ofKind);
+  }
 }
 
-let numbers: [services: number, runs: number] | undefined;
-try {
-  const { values } = parseArgs({
-    options: {
-      services: { type: 'string', default: '1000' },
-      runs: { type: 'string' },
-      quick: { type: 'boolean', default: false },
-    },
-  });
-  const runs = values.runs ?? (values.quick ? '2' : '5');
-  numbers = [readNumber('services', values.services), readNumber('runs', runs)];
-} catch (error) {
-  console.error(`${error instanceof Error ? error.message : error}\n\n${USAGE}`);
-  process.exitCode = 2;
-}
-if (numbers !== undefined) await main(...numbers);
+await runBench({
+  name: 'ipvs',
+  where: 'Needs root. Works in a kernel of its own, user-mode-linux.',
+  flags: {
+    services: servicesFlag('1000', {}),
+    runs: runsFlag('5', { quick: '2' }),
+  },
+  run: async ({ services: sizes, runs }) => {
+    for (const services of sizes) {
+      const measured = await measure(services, runs);
+      printHead(LEGEND, [`user-mode-linux ${measured.kernel}`, measured.ipvsadm]);
+      console.log('| Services | what | Portwide | by commands | ratio |');
+      console.log('|---:|---|---:|---:|---:|');
+      printAll(services, measured);
+    }
+  },
+});

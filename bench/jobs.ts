@@ -1,67 +1,38 @@
-/** What is measured inside a network namespace, each in a process of its own. */
+/** Work that is done in a network namespace by a process of its own; its script serves jobs by name. */
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
-import type { Variant } from '../iptables/commands.ts';
-import type { Timing } from './subject.ts';
 
-/** Whose rules: Portwide's, or those that kube-proxy would write. */
-export type Shape = 'portwide' | 'kube-proxy';
+/** What a script can be asked for. Requests and reports are JSON. */
+type Jobs = Readonly<Record<string, (request: never) => Promise<unknown>>>;
 
-/** One start, and what happens then. */
-export interface Job {
-  readonly shape: Shape;
-  readonly variant: Variant;
-  readonly services: number;
-  /** How often each kind of change is made after the start; 0 for none. */
-  readonly changes: number;
-  /** Loads kube-proxy's rules in several transactions; how long that takes says nothing of kube-proxy. */
-  readonly inParts: boolean;
-  /** Seconds that the start may take. */
-  readonly limit: number;
+/** What a job of a script returns. */
+export type Report<Served extends Jobs, Name extends keyof Served> = NonNullable<
+  Awaited<ReturnType<Served[Name]>>
+>;
+
+/**
+ * @param script in this directory, which serves `Served`
+ * @param wrapper a command that runs Node.js
+ * @returns a function that has a job done; its report is null when the process ended without one.
+ */
+export function jobsOf<Served extends Jobs>(script: string, wrapper: readonly string[] = []) {
+  const path = fileURLToPath(new URL(script, import.meta.url));
+  return async <Name extends keyof Served & string>(
+    namespace: string,
+    name: Name,
+    request: Parameters<Served[Name]>[0],
+  ): Promise<Awaited<ReturnType<Served[Name]>>> => {
+    const args = ['netns', 'exec', namespace, ...wrapper, process.execPath, path, name];
+    const { stdout } = await execa('ip', args, { input: JSON.stringify(request) });
+    return JSON.parse(stdout || 'null');
+  };
 }
 
-/** Rules in all tables, and those that one more Service adds. */
-export interface RuleCounts {
-  readonly total: number;
-  readonly ordinary: number;
-  /** undefined: the shape has none. */
-  readonly allPorts: number | undefined;
-}
-
-export interface Changes {
-  /** The first change after the start. */
-  readonly first: Timing;
-  readonly replace: readonly Timing[];
-  readonly add: readonly Timing[];
-  readonly remove: readonly Timing[];
-  /** Seconds of the commands alone, with the input that `replace` gives them; undefined for kube-proxy's. */
-  readonly alone: readonly number[] | undefined;
-  readonly rules: RuleCounts;
-}
-
-export interface Report {
-  readonly start: Timing;
-  /** Longest time in which the event loop did not turn, in milliseconds. */
-  readonly stall: number;
-  /** Peak resident memory in MiB. */
-  readonly memory: number;
-  readonly changes: Changes | undefined;
-}
-
-const PROCESS = fileURLToPath(new URL('job-process.ts', import.meta.url));
-
-/** @returns undefined when the start took longer than its limit. */
-export async function runJob(namespace: string, job: Job): Promise<Report | undefined> {
-  return (await runScript(namespace, PROCESS, job)) as Report | undefined;
-}
-
-/** Runs a script of this benchmark in a namespace; it prints its result as JSON, or nothing. */
-export async function runScript(
-  namespace: string,
-  script: string,
-  request: unknown,
-): Promise<unknown> {
-  const args = ['netns', 'exec', namespace, process.execPath, script, JSON.stringify(request)];
-  const { stdout } = await execa('ip', args);
-  return stdout === '' ? undefined : JSON.parse(stdout);
+/** In the script: does what the process was started for, prints the report, and ends. */
+export async function serve(jobs: Jobs): Promise<void> {
+  const { [process.argv[2] ?? '']: job } = jobs;
+  if (job === undefined) throw new TypeError(`expected ${Object.keys(jobs).join(' or ')}`);
+  const report = await job(JSON.parse(readFileSync(process.stdin.fd, 'utf8')) as never);
+  process.stdout.write(JSON.stringify(report ?? null), () => process.exit());
 }

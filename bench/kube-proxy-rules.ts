@@ -22,9 +22,6 @@ import {
 /** Chain name to rules. */
 type Chains = Map<string, string[]>;
 
-/** The Services that there are: how many from number 0 on, or which. */
-export type Indices = Iterable<number>;
-
 const MARK = '0x4000/0x4000';
 
 /** The jumps from the built-in chains, which kube-proxy makes sure of with single commands. */
@@ -56,25 +53,26 @@ export const JUMPS = [
 ].join('\n');
 
 /** Everything, as in kube-proxy's full sync. */
-export function fullInput(services: Indices): string {
-  const all = [...services];
-  return input(all, new Map(all.flatMap((index) => [...serviceRules(index)])));
+export function fullInput(services: Iterable<number>): string {
+  const changed = Array.from(services, (index) => ({ index, addresses: endpointAddresses(index) }));
+  return changeInput(services, changed);
 }
 
 /** What kube-proxy sends for a change: the chains of changed Services, and all that every Service is in. */
 export function changeInput(
-  services: Indices,
+  services: Iterable<number>,
   changed: readonly { readonly index: number; readonly addresses: readonly string[] }[],
 ): string {
   const chains = changed.flatMap(({ index, addresses }) => [...serviceRules(index, addresses)]);
-  return input(services, new Map(chains));
+  const nat = new Map([...natBase(services), ...chains]);
+  return table('filter', filterBase()) + table('nat', nat);
 }
 
 /**
  * Everything in several transactions, for a command that cannot load it in one. kube-proxy does
  * not do this.
  */
-export function inputInParts(services: Indices, chainsPerTransaction: number): string {
+export function inputInParts(services: Iterable<number>, chainsPerTransaction: number): string {
   const all = [...services];
   const base = natBase(all);
   const own = all.flatMap((index) => [...serviceRules(index)]);
@@ -90,10 +88,6 @@ export function inputInParts(services: Indices, chainsPerTransaction: number): s
     parts.push(table('nat', new Map(chains.slice(at, at + chainsPerTransaction))));
   }
   return [...parts, table('nat', base)].join('');
-}
-
-function input(services: Indices, chains: Chains): string {
-  return table('filter', filterBase()) + table('nat', new Map([...natBase(services), ...chains]));
 }
 
 function table(name: string, chains: Chains): string {
@@ -119,7 +113,7 @@ function filterBase(): Chains {
   ]);
 }
 
-function natBase(services: Indices): Chains {
+function natBase(services: Iterable<number>): Chains {
   const postrouting = [
     `-m mark ! --mark ${MARK} -j RETURN`,
     '-j MARK --set-xmark 0x4000/0x0',

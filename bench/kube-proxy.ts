@@ -1,53 +1,264 @@
-/** Loads kube-proxy's rules as kube-proxy does: by one iptables-restore for each sync. */
+/**
+ * Portwide beside kube-proxy itself, where the variable KUBE_PROXY names that program: both whole, fed by the same API
+ * server, and looked at from outside only.
+ */
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
 import type { Variant } from '../iptables/commands.ts';
-import { endpointAddresses, member } from './cluster.ts';
-import { changeInput, fullInput, inputInParts, JUMPS } from './kube-proxy-rules.ts';
-import type { Subject, Timing } from './subject.ts';
+import { runIn } from '../test/lab/processes.ts';
+import {
+  AGENT_ROWS,
+  clusterObjects,
+  type FedNode,
+  kubeconfig,
+  measureProcess,
+  PORTWIDE,
+  portwideRun,
+  withApiServer,
+} from './agents.ts';
+import { apiObjects } from './api-objects.ts';
+import { POD_CIDR } from './cluster.ts';
+import { repeat } from './harness.ts';
+import type { Network } from './network.ts';
+import {
+  collect,
+  connectBare,
+  connectPaths,
+  directTarget,
+  medians,
+  noTimes,
+  PATHS,
+  pathNames,
+  serviceTarget,
+  type Target,
+} from './packets.ts';
+import { cell, LIMIT, printRow, ratio, type Values } from './table.ts';
 
-const CHAINS_PER_TRANSACTION = 500;
+export type ProxyMode = 'nftables' | `iptables-${Variant}`;
 
-/**
- * Rules for `services` ordinary Services; only the commands are timed.
- * @param inParts loads them at first in several transactions.
- */
-export function createKubeProxy(variant: Variant, services: number, inParts: boolean): Subject {
-  const indices = new Set(Array.from({ length: services }, (_, index) => index));
+/** Starts a program on a node. @param directory for files of its own */
+type Start = (node: FedNode, directory: string) => ReturnType<FedNode['spawn']>;
 
-  const load = async (input: string): Promise<Timing> => {
-    const started = performance.now();
-    await execa(`iptables-${variant}-restore`, ['-w', '5', '--noflush', '--counters'], { input });
-    const total = (performance.now() - started) / 1000;
-    return { total, load: total, written: input.match(/^:/gm)?.length ?? 0 };
-  };
-  return {
-    start: async () => {
-      await addJumps(variant);
-      return await load(
-        inParts ? inputInParts(indices, CHAINS_PER_TRANSACTION) : fullInput(indices),
-      );
-    },
-    replaceEndpoint: (index, spare) => {
-      const addresses = member(index, spare).slice.endpoints.map(({ address }) => address);
-      return load(changeInput(indices, [{ index, addresses }]));
-    },
-    add: (index) => {
-      indices.add(index);
-      return load(changeInput(indices, [{ index, addresses: endpointAddresses(index) }]));
-    },
-    addAllPorts: undefined,
-    // Its other chains stay until a later sync finds them.
-    remove: (index) => {
-      indices.delete(index);
-      return load(changeInput(indices, []));
-    },
-    stop: async () => {},
+type ProgramRun = Awaited<ReturnType<typeof measureOn>>;
+
+/** No connection got through in time. */
+class Late extends Error {
+  override readonly name = 'Late';
+}
+
+/** Of each kind, in one run. */
+const CHANGES = 5;
+/** Milliseconds between two changes: kube-proxy syncs once a second at most, unless it is told otherwise. */
+const REST = 1500;
+const START = 'start of the program until its rules stand, s';
+/** No route leads there. */
+const NOWHERE = '198.51.100.1';
+const REACH = fileURLToPath(new URL('reach.ts', import.meta.url));
+
+export const WITH_KUBE_PROXY = 'KUBE_PROXY=/path/to/kube-proxy measures that beside it.';
+
+const LEGEND = `Both programs whole, with all that is theirs by default and both families, fed by an API server (a double, on the same
+machine). Their rules stand when connections to the first, the middle and the last VIP get through; a change, of one
+object of the API at rest, is timed from the API server until a connection gets through. CPU is without that of the
+commands they run, memory with them. Medians, with the least and the greatest; of connections the median of each round. The
+ratio tells how many times Portwide's figure kube-proxy's is. What did not serve within ${LIMIT} s is not measured further.`;
+
+/** Empty when KUBE_PROXY names no program. */
+export async function kubeProxyVersion(): Promise<string[]> {
+  const { KUBE_PROXY: path } = process.env;
+  return path === undefined ? [] : [`kube-proxy ${(await execa(path, ['--version'])).stdout}`];
+}
+
+/** Prints a table; nothing when KUBE_PROXY names no program. */
+export async function compareWithKubeProxy(
+  modes: readonly ProxyMode[],
+  sizes: readonly number[],
+  runs: number,
+): Promise<void> {
+  const { KUBE_PROXY: path } = process.env;
+  if (path === undefined) return;
+  console.log(`\n${LEGEND}\n`);
+  console.log('| mode | Services | what | Portwide | kube-proxy | ratio |');
+  console.log('|---|---:|---|---:|---:|---:|');
+  const cases = modes.flatMap((mode) => sizes.map((services) => ({ mode, services })));
+  for (const { mode, services } of cases) {
+    // By turns, so that what the machine does besides meets both.
+    const pairs = await repeat(runs, `Portwide and kube-proxy, ${mode}, ${services}`, async () => ({
+      ours: await measure(startPortwide(mode), services),
+      theirs: await measure(startKubeProxy(path, mode), services),
+    }));
+    const row = (what: string, of: (run: ProgramRun) => readonly number[], digits: number) => {
+      const [ours, theirs] = (['ours', 'theirs'] as const).map((whose): Values => {
+        const isLate = what === START && pairs.some((pair) => pair[whose] === null);
+        return isLate ? 'late' : pairs.flatMap((pair) => (pair[whose] ? of(pair[whose]) : []));
+      });
+      printRow(mode, services, what, cell(ours, digits), cell(theirs, digits), ratio(ours, theirs));
+    };
+    row(START, ({ seconds }) => [seconds], 2);
+    for (const [what, of, digits] of AGENT_ROWS) row(what, (run) => [of(run)], digits);
+    row('one Service added, ms', ({ added }) => added, 1);
+    row('endpoints of one Service replaced, ms', ({ replaced }) => replaced, 1);
+    for (const path of pathNames) {
+      row(`new connection ${PATHS[path]}, µs`, ({ packets }) => packets[path], 1);
+    }
+  }
+}
+
+function startPortwide(mode: ProxyMode): Start {
+  const flags = [`--proxy-mode=${modeOf(mode)}`];
+  if (mode !== 'nftables') flags.push(`--iptables-variant=${variantOf(mode)}`);
+  return ({ spawn, double }) => spawn(PORTWIDE, portwideRun(double, flags));
+}
+
+function startKubeProxy(path: string, mode: ProxyMode): Start {
+  return ({ spawn, double }, directory) => {
+    const access = join(directory, 'kubeconfig');
+    const config = join(directory, 'config');
+    const bin = join(directory, 'bin');
+    writeFileSync(access, kubeconfig(double.url));
+    writeFileSync(config, JSON.stringify(configuration(mode, access)));
+    // It takes the commands that the PATH has.
+    mkdirSync(bin);
+    for (const name of mode === 'nftables' ? [] : ['iptables', 'ip6tables']) {
+      for (const end of ['', '-save', '-restore']) {
+        symlinkSync(`/usr/sbin/${name}-${variantOf(mode)}${end}`, join(bin, name + end));
+      }
+    }
+    return spawn(path, [`--config=${config}`], { env: { PATH: `${bin}:${process.env.PATH}` } });
   };
 }
 
-async function addJumps(variant: Variant): Promise<void> {
-  const jump = ['-t', 'nat', '-C', 'PREROUTING', '-j', 'KUBE-SERVICES'];
-  const { exitCode } = await execa(`iptables-${variant}`, jump, { reject: false });
-  if (exitCode === 0) return;
-  await execa(`iptables-${variant}-restore`, ['--noflush'], { input: JUMPS });
+function modeOf(mode: ProxyMode): string {
+  return mode === 'nftables' ? mode : 'iptables';
+}
+
+function variantOf(mode: ProxyMode): string {
+  return mode.replace('iptables-', '');
+}
+
+/** The double speaks JSON only, and what conntrack is set to beyond a network namespace is none of a benchmark's business. */
+function configuration(mode: ProxyMode, file: string): object {
+  const contentType = 'application/json';
+  return {
+    apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
+    kind: 'KubeProxyConfiguration',
+    mode: modeOf(mode),
+    hostnameOverride: 'node',
+    clusterCIDR: POD_CIDR,
+    detectLocalMode: 'ClusterCIDR',
+    clientConnection: { kubeconfig: file, contentType, acceptContentTypes: contentType },
+    conntrack: { maxPerCore: 0, min: 0 },
+  };
+}
+
+/** @returns null when the rules did not stand in time. */
+async function measure(start: Start, services: number): Promise<ProgramRun | null> {
+  const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
+  // So that each change is one object: endpoints of Services that are to come, and Services without a way to theirs.
+  const coming = numbers(services).map((index) => apiObjects(index)[1]);
+  const broken = numbers(services + CHANGES).flatMap((index) => {
+    const [service, slice] = apiObjects(index);
+    return [service, { ...slice, endpoints: [{ addresses: [NOWHERE] }] }];
+  });
+  const objects = [...clusterObjects(services), ...coming, ...broken];
+  try {
+    return await withApiServer(objects, async (node) => {
+      try {
+        return await measureOn(node, services, () => start(node, directory));
+      } finally {
+        await killAll(node.network.node);
+      }
+    });
+  } catch (error) {
+    if (error instanceof Late) return null;
+    throw error;
+  } finally {
+    rmSync(directory, { recursive: true });
+  }
+}
+
+/** Milliseconds of changes; microseconds of new connections, the median of each round. */
+function measureOn({ network, double }: FedNode, services: number, start: () => ReturnType<Start>) {
+  return withReach(network, async (reached) => {
+    const packets = noTimes();
+    collect(packets, await connectBare(network), medians);
+    const began = now();
+    const child = start();
+    if (child.pid === undefined) throw new Error('the program did not start');
+    const ended = child.then(() => {
+      throw new Error('the program has ended');
+    });
+    // Nothing waits for it in the end, when it is killed.
+    ended.catch(() => undefined);
+    const through = (index: number) => Promise.race([reached(serviceTarget(index)), ended]);
+    const run = await measureProcess(child.pid, async () => {
+      let last = began;
+      for (const index of [0, Math.floor(services / 2), services - 1]) last = await through(index);
+      return (last - began) / 1000;
+    });
+    const change = async (from: number, object: 0 | 1) => {
+      const times: number[] = [];
+      for (const index of numbers(from)) {
+        await sleep(REST);
+        const changed = now();
+        const put = double.call('put', apiObjects(index)[object]);
+        const [at] = await Promise.all([through(index), put]);
+        times.push(at - changed);
+      }
+      return times;
+    };
+    const added = await change(services, 0);
+    const replaced = await change(services + CHANGES, 1);
+    collect(packets, await connectPaths(network, services), medians);
+    return { ...run, added, replaced, packets };
+  });
+}
+
+/** Of the Services that a kind of change is made to. */
+function numbers(from: number): number[] {
+  return Array.from({ length: CHANGES }, (_, round) => from + round);
+}
+
+/** Commands of a program that is ended would go on without it. */
+async function killAll(namespace: string): Promise<void> {
+  const { stdout } = await execa('ip', ['netns', 'pids', namespace]);
+  await execa('kill', ['-9', ...stdout.split('\n')], { reject: false });
+}
+
+/** Milliseconds of the Unix epoch. */
+function now(): number {
+  return performance.timeOrigin + performance.now();
+}
+
+type Reached = (target: Target) => Promise<number>;
+
+/** @param use gets what waits until a connection to a target gets through; milliseconds of the Unix epoch. */
+async function withReach<Result>(
+  network: Network,
+  use: (reached: Reached) => Promise<Result>,
+): Promise<Result> {
+  const client = runIn('client', network.client);
+  try {
+    const { stdin, stdout } = client.spawn(process.execPath, [REACH], { stdin: 'pipe' });
+    if (stdin === null || stdout === null) throw new Error('reach.ts did not start');
+    const lines = createInterface({ input: stdout })[Symbol.asyncIterator]();
+    const reached: Reached = async (target) => {
+      stdin.write(`${JSON.stringify(target)}\n`);
+      const late = sleep(LIMIT * 1000, undefined, { ref: false }).then(() => {
+        throw new Late(`no connection to ${target.address} within ${LIMIT} s`);
+      });
+      const { value } = await Promise.race([lines.next(), late]);
+      return Number(value);
+    };
+    // Once it runs; no rules are needed on the way there.
+    await reached(directTarget());
+    return await use(reached);
+  } finally {
+    await client.stop();
+  }
 }

@@ -10,6 +10,10 @@ import { execa } from 'execa';
 import { guard, removeNamespaces } from '../test/lab/namespaces.ts';
 import { POD_CIDR } from './cluster.ts';
 
+export const CLIENT_ADDRESS = '10.255.0.2';
+/** Of the node, as the client sees it. */
+export const NODE_ADDRESS = '10.255.0.1';
+
 export interface Network {
   readonly client: string;
   readonly node: string;
@@ -45,7 +49,7 @@ async function build({ client, node, endpoints }: Network): Promise<void> {
       ...setUp,
       `link add client type veth peer name eth0 netns ${client}`,
       `link add endpoints type veth peer name eth0 netns ${endpoints}`,
-      'address add 10.255.0.1/30 dev client',
+      `address add ${NODE_ADDRESS}/30 dev client`,
       'address add 192.0.2.1/30 dev endpoints',
       'link set client up',
       'link set endpoints up',
@@ -56,9 +60,9 @@ async function build({ client, node, endpoints }: Network): Promise<void> {
     ['-n', client],
     [
       ...setUp,
-      'address add 10.255.0.2/30 dev eth0',
+      `address add ${CLIENT_ADDRESS}/30 dev eth0`,
       'link set eth0 up',
-      'route add default via 10.255.0.1',
+      `route add default via ${NODE_ADDRESS}`,
     ],
   );
   await ip(

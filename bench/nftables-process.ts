@@ -1,6 +1,5 @@
-/** Runs one job in the namespace that it was started in, and prints its report as JSON. */
+/** Loads and changes a cluster in the namespace that it was started in: by Portwide, by messages alone, by nft. */
 import { readFileSync, writeFileSync } from 'node:fs';
-import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { NETLINK_NETFILTER } from '../netlink/core/descriptor.ts';
 import type { PackedMessages } from '../netlink/core/message.ts';
 import { NetlinkSocket } from '../netlink/core/socket.ts';
@@ -15,20 +14,13 @@ import { NftPlan } from '../nftables/plan.ts';
 import { declarations, fills, TABLE } from '../nftables/skeleton.ts';
 import { tableScript } from '../nftables/text.ts';
 import { RouteTable } from '../proxier/route-table.ts';
-import { allPortsMember, cluster, member, NODE } from './cluster.ts';
-import {
-  CHANGE_KINDS,
-  type ChangeKind,
-  type KernelReport,
-  type NftablesJob,
-  type NftablesReport,
-  type NftReport,
-  type StormReport,
-} from './nftables-jobs.ts';
-import { compileOptions, createPortwide, type PortwideSubject } from './portwide.ts';
-import type { Timing } from './subject.ts';
+import { cluster, NODE } from './cluster.ts';
+import { serve } from './jobs.ts';
+import { changeTable, compileOptions, createPortwide } from './portwide.ts';
+import { withStall } from './processes.ts';
+import { type ChangeKind, changeByTurns, changeKinds, type Load } from './subject.ts';
 
-type Job<Kind extends NftablesJob['kind']> = Extract<NftablesJob, { kind: Kind }>;
+export type NftablesJobs = typeof jobs;
 
 const nft = nftCommand();
 const tables = new NfTables('IPv4', TABLE);
@@ -40,66 +32,48 @@ const options: NftOptions = {
   serviceCidrs: [],
 };
 
-async function portwide({ services, changes }: Job<'portwide'>): Promise<NftablesReport> {
+/** The agent without its source, and the elements in the kernel after its start. */
+async function portwide({ services, changes }: Load) {
   const { subject, start, stall } = await startAgent(services, 0);
   const elements = await countElements();
-  const numbers = changedServices(services, changes);
-  const timings: Record<ChangeKind, Timing[]> = {
-    replace: [],
-    add: [],
-    addAllPorts: [],
-    remove: [],
-  };
-  for (let round = 0; round < changes; round++) {
-    timings.replace.push(await subject.replaceEndpoint(numbers.changed, round));
-    timings.add.push(await subject.add(numbers.fresh + round));
-    timings.addAllPorts.push(await subject.addAllPorts(numbers.allPorts + round));
-    timings.remove.push(await subject.remove(numbers.fresh + round));
-  }
+  const timings = await changeByTurns(changeKinds, { services, changes }, subject.change);
   await subject.stop();
   return { start, stall, elements, changes: timings };
 }
 
-async function storm({ services, changes, minSyncPeriod }: Job<'storm'>): Promise<StormReport> {
+/** Of stall and CPU time, from the first change until the kernel has all; milliseconds, as `minSyncPeriod`. */
+async function storm({
+  services,
+  changes,
+  minSyncPeriod,
+}: Load & { readonly minSyncPeriod: number }) {
   const { subject } = await startAgent(services, minSyncPeriod);
-  const delay = monitorEventLoopDelay({ resolution: 1 });
-  delay.enable();
   const before = process.cpuUsage();
-  const report = await subject.storm(changes);
+  const { result, stall } = await withStall(() => subject.storm(changes));
   const { user, system } = process.cpuUsage(before);
-  delay.disable();
   await subject.stop();
-  return { ...report, stall: delay.max / 1e6, cpu: (user + system) / 1000 };
+  return { ...result, stall, cpu: (user + system) / 1000 };
 }
 
-/** As `portwide run` does it, but for the source. */
-async function startAgent(
-  services: number,
-  minSyncPeriod: number,
-): Promise<{ subject: PortwideSubject; start: Timing; stall: number }> {
+/** As `portwide run` does it, but for the source; `stall` is of the start, in milliseconds. */
+async function startAgent(services: number, minSyncPeriod: number) {
   const backend = new NftBackend(tables, nft, options);
   const subject = createPortwide(backend, services, minSyncPeriod);
-  const delay = monitorEventLoopDelay({ resolution: 1 });
-  delay.enable();
-  const start = await subject.start();
-  delay.disable();
+  const { result: start, stall } = await withStall(() => subject.start());
   watchNftables({
     silencedPorts: [tables.port],
     isOwn: (port) => nftProcessIds.has(port),
     onChange: ({ kind }) => fail(`somebody changed a ${kind}`),
     onOverrun: fail,
   });
-  return { subject, start, stall: delay.max / 1e6 };
+  return { subject, start, stall };
 }
 
-async function netlink({ services, changes, script }: Job<'netlink'>): Promise<KernelReport> {
+/** The kernel alone, given bytes that are ready, in milliseconds; writes the same state as text to `script`. */
+async function netlink({ services, changes, script }: Load & { readonly script: string }) {
   const table = new RouteTable({ nodeName: NODE, allPortsEnabled: true, onChange: () => {} });
   const plan = new NftPlan(options);
   plan.setFacts({ addresses: ['127.0.0.1', '192.0.2.1'], primary: ['192.0.2.1'] });
-  const upsert = ({ service, slice }: ReturnType<typeof member>) => {
-    table.upsert(service);
-    table.upsert(slice);
-  };
   const hand = () => {
     const { upserts, removals } = table.takeChanges().routes;
     plan.update(
@@ -107,7 +81,10 @@ async function netlink({ services, changes, script }: Job<'netlink'>): Promise<K
       removals.map(({ id }) => id),
     );
   };
-  cluster(services).forEach(upsert);
+  for (const { service, slice } of cluster(services)) {
+    table.upsert(service);
+    table.upsert(slice);
+  }
   hand();
   const wanted = [...plan.takeAll()].flatMap((each) => each.elements);
   const chains = [...plan.chains()];
@@ -124,50 +101,24 @@ async function netlink({ services, changes, script }: Job<'netlink'>): Promise<K
   };
   const load = await timed(pack([], wanted));
   const elements = await countElements();
-  const numbers = changedServices(services, changes);
-  const timings: Record<ChangeKind, number[]> = {
-    replace: [],
-    add: [],
-    addAllPorts: [],
-    remove: [],
+  const make = async (...change: [ChangeKind, number, number]) => {
+    changeTable(table, ...change);
+    hand();
+    const { deletes, adds, afterwards } = plan.take();
+    return await timed(pack([...deletes, ...afterwards], adds));
   };
-  const make: Readonly<Record<ChangeKind, (round: number) => void>> = {
-    replace: (round) => table.upsert(member(numbers.changed, round).slice),
-    add: (round) => upsert(member(numbers.fresh + round)),
-    addAllPorts: (round) => upsert(allPortsMember(numbers.allPorts + round)),
-    remove: (round) => {
-      const { service, slice } = member(numbers.fresh + round);
-      table.remove('Service', service.key);
-      table.remove('EndpointSlice', slice.key);
-    },
-  };
-  for (let round = 0; round < changes; round++) {
-    for (const kind of CHANGE_KINDS) {
-      make[kind](round);
-      hand();
-      const { deletes, adds, afterwards } = plan.take();
-      timings[kind].push(await timed(pack([...deletes, ...afterwards], adds)));
-    }
-  }
+  const timings = await changeByTurns(changeKinds, { services, changes }, make);
   await socket.close();
   return { load, elements, changes: timings };
 }
 
-async function loadText({ script }: Job<'nft'>): Promise<NftReport> {
+/** The kernel and nft, given that text, in milliseconds. */
+async function loadText({ script }: { readonly script: string }) {
   const text = readFileSync(script, 'utf8');
   const started = performance.now();
   await nft.run(text);
   const load = performance.now() - started;
   return { load, elements: await countElements() };
-}
-
-/** Numbers of Services that are changed, and that come: the cluster has those up to and with `services`. */
-function changedServices(
-  services: number,
-  changes: number,
-): { readonly changed: number; readonly fresh: number; readonly allPorts: number } {
-  const fresh = services + 1;
-  return { changed: Math.floor(services / 2), fresh, allPorts: fresh + changes };
 }
 
 function pack(deletes: readonly Element[], adds: readonly Element[]): PackedMessages {
@@ -199,18 +150,5 @@ function fail(reason: unknown): never {
   throw reason instanceof Error ? reason : new Error(String(reason));
 }
 
-function run(job: NftablesJob): Promise<unknown> {
-  switch (job.kind) {
-    case 'portwide':
-      return portwide(job);
-    case 'storm':
-      return storm(job);
-    case 'netlink':
-      return netlink(job);
-    case 'nft':
-      return loadText(job);
-  }
-}
-
-const report = await run(JSON.parse(process.argv[2] ?? '') as NftablesJob);
-process.stdout.write(JSON.stringify(report), () => process.exit());
+const jobs = { portwide, storm, netlink, nft: loadText };
+await serve(jobs);

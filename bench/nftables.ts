@@ -1,71 +1,167 @@
 /**
- * Times the nftables mode on this machine's kernel, beside what the kernel takes for the same alone.
- * Results go to standard output as Markdown, progress to standard error.
+ * Times the nftables mode on this machine's kernel, beside what the kernel takes for the same alone, and beside kube-proxy
+ * where KUBE_PROXY names it. Results go to standard output as Markdown, progress to standard error.
  */
-import { availableParallelism, cpus, release } from 'node:os';
-import { parseArgs } from 'node:util';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { execa } from 'execa';
-import { measureNftables } from './nftables-measure.ts';
-import { HEAD, LEGEND, nftablesRows } from './nftables-table.ts';
+import { AGENT_ROWS, type AgentRun, clusterObjects, measureAgent } from './agents.ts';
+import { IN_NAMESPACES, printHead, runBench, runsFlag, servicesFlag } from './harness.ts';
+import { jobsOf, type Report } from './jobs.ts';
+import { compareWithKubeProxy, kubeProxyVersion, WITH_KUBE_PROXY } from './kube-proxy.ts';
+import { type Network, withNetwork } from './network.ts';
+import type { NftablesJobs } from './nftables-process.ts';
+import { collect, connectBare, connectPaths, noTimes, PATHS, pathNames } from './packets.ts';
+import { CHANGES, changeKinds } from './subject.ts';
+import { cell, percentiles, printRow, type Row, ratio } from './table.ts';
 
-const USAGE = `Usage: node bench/nftables.ts [--services 100,10000] [--runs N] [--quick] [--all]
+const LEGEND = `Each Service has 10 endpoints, of which one in a hundred is on this node; IPv4, one TCP port, and one Service
+more that is on every port. Medians, with the least and the greatest; of single changes and connections p50
+and p99 of all. What is compared has the same elements in the kernel at its end: "nft" is \`nft -f\` of a file
+that is ready; "netlink" are messages that are ready, sent in one go, after all that is no element: what the
+kernel itself takes. The ratios tell how many times theirs Portwide's figure is. "Objects to kernel" is the
+agent without its source, from the first object handed over; "whole agent" runs from the start of the process,
+with an API server (a double, on the same machine) to list from, and both families. Stalls are of the event loop.`;
 
-  --services  how many Services, one or several numbers
-  --runs      how often everything is measured (default 3)
-  --quick     100 and 1,000 Services and 2 runs, unless the others say otherwise
-  --all       100, 1,000, 10,000 and 30,000 Services
+const run = jobsOf<NftablesJobs>('nftables-process.ts');
+/** Of each kind, in one run. */
+const TIMES = 50;
+/** Endpoints that change in one second. */
+const STORM = 1000;
+/** Milliseconds. */
+const SETTLE = 3000;
+/** Least milliseconds between two syncs: the default, and kube-proxy's. */
+const MIN_SYNC_PERIODS = [100, 1000] as const;
 
-Needs root. Works in network namespaces of its own.`;
-
-interface Flags {
-  readonly services: readonly number[];
-  readonly runs: number;
+/** All runs; milliseconds of what is loaded alone, microseconds of new connections. */
+class Measured {
+  readonly agents: AgentRun[] = [];
+  readonly starts: Report<NftablesJobs, 'portwide'>[] = [];
+  readonly restarts: Report<NftablesJobs, 'portwide'>[] = [];
+  readonly kernel: Report<NftablesJobs, 'netlink'>[] = [];
+  readonly nft: Report<NftablesJobs, 'nft'>[] = [];
+  /** By least sync period; none where there are too few Services. */
+  readonly storms = new Map<number, Report<NftablesJobs, 'storm'>[]>();
+  readonly connections = noTimes();
 }
 
-function readFlags(args: readonly string[]): Flags {
-  const { values } = parseArgs({
-    args: [...args],
-    options: {
-      services: { type: 'string' },
-      runs: { type: 'string' },
-      quick: { type: 'boolean', default: false },
-      all: { type: 'boolean', default: false },
-    },
-  });
-  const sizes = values.all ? '100,1000,10000,30000' : values.quick ? '100,1000' : '100,10000';
-  return {
-    services: (values.services ?? sizes).split(',').map((text) => wholeNumber('services', text)),
-    runs: wholeNumber('runs', values.runs ?? (values.quick ? '2' : '3')),
-  };
-}
-
-function wholeNumber(flag: string, text: string): number {
-  const number = Number(text);
-  if (Number.isInteger(number) && number > 0) return number;
-  throw new TypeError(`--${flag}: expected a number from 1, got "${text}"`);
-}
-
-async function main({ services, runs }: Flags): Promise<void> {
-  const began = performance.now();
-  const processor = `${availableParallelism()} cores (${cpus()[0]?.model ?? 'unknown'})`;
-  const { stdout: nft } = await execa('nft', ['--version']);
-  console.log(`Linux ${release()}, ${processor}, ${nft}, Node ${process.version}\n`);
-  console.log(`${LEGEND}\n`);
-  console.log(HEAD.join('\n'));
-  for (const count of services) {
-    const measured = await measureNftables(count, runs, (text) =>
-      console.error(`nftables, ${count} Services, ${text}`),
-    );
-    console.log(nftablesRows(count, measured).join('\n'));
+/** Measures `runs` times, what is compared in turns. */
+async function measure(services: number, runs: number, script: string): Promise<Measured> {
+  const all = new Measured();
+  const { agents, starts, restarts, kernel, nft, storms, connections } = all;
+  for (let round = 1; round <= runs; round++) {
+    const say = (text: string) =>
+      console.error(`nftables, ${services} Services, run ${round} of ${runs}: ${text}`);
+    await withSettledNetwork(async ({ node }) => {
+      kernel.push(await run(node, 'netlink', { services, changes: TIMES, script }));
+    });
+    await withSettledNetwork(async ({ node }) => {
+      nft.push(await run(node, 'nft', { script }));
+    });
+    await withSettledNetwork(async (network) => {
+      collect(connections, await connectBare(network), (rounds) => rounds.flat());
+      starts.push(await run(network.node, 'portwide', { services, changes: 0 }));
+      collect(connections, await connectPaths(network, services), (rounds) => rounds.flat());
+      restarts.push(await run(network.node, 'portwide', { services, changes: TIMES }));
+    });
+    checkElements([...kernel.slice(-1), ...nft.slice(-1), ...starts.slice(-1)]);
+    const load = starts.at(-1)?.start.total.toFixed(2);
+    const text = ((nft.at(-1)?.load ?? 0) / 1000).toFixed(2);
+    say(`start ${load} s, nft alone ${text} s`);
+    for (const minSyncPeriod of services < STORM ? [] : MIN_SYNC_PERIODS) {
+      await withSettledNetwork(async ({ node }) => {
+        const report = await run(node, 'storm', { services, changes: STORM, minSyncPeriod });
+        storms.set(minSyncPeriod, [...(storms.get(minSyncPeriod) ?? []), report]);
+      });
+    }
+    const agent = await measureAgent(clusterObjects(services), ['--proxy-mode=nftables']);
+    agents.push(agent);
+    say(`whole agent ${agent.seconds.toFixed(2)} s, ${agent.peak.toFixed()} MiB`);
   }
-  console.error(`took ${((performance.now() - began) / 60_000).toFixed(1)} minutes`);
+  return all;
 }
 
-let flags: Flags | undefined;
-try {
-  flags = readFlags(process.argv.slice(2));
-} catch (error) {
-  console.error(`${error instanceof Error ? error.message : error}\n\n${USAGE}`);
-  process.exitCode = 2;
+/** The kernel takes down a namespace that was deleted after it is gone, and has the locks meanwhile. */
+async function withSettledNetwork(use: (network: Network) => Promise<void>): Promise<void> {
+  await sleep(SETTLE);
+  await withNetwork(use);
 }
-if (flags !== undefined) await main(flags);
+
+/** What is compared must have loaded the same. */
+function checkElements(reports: readonly { readonly elements: number }[]): void {
+  const counts = new Set(reports.map(({ elements }) => elements));
+  if (counts.size !== 1) throw new Error(`elements in the kernel: ${[...counts].join(', ')}`);
+}
+
+function printAll(services: number, measured: Measured): void {
+  const { agents, starts, restarts, kernel, nft, storms, connections } = measured;
+  const row = (what: string, ours: string, ...theirs: readonly string[]) =>
+    printRow(services, what, ours, ...[...theirs, '–', '', '–', ''].slice(0, 4));
+  const rows = <Report>(reports: readonly Report[], ...each: readonly Row<Report>[]) => {
+    for (const [what, of, digits] of each) row(what, cell(reports.map(of), digits));
+  };
+  const alone = [kernel, nft].map((reports) => reports.map(({ load }) => load / 1000));
+  const compared = (what: string, ours: readonly number[]) =>
+    row(what, cell(ours, 2), ...alone.flatMap((each) => [cell(each, 2), ratio(each, ours)]));
+  const totals = (reports: Measured['starts']) => reports.map(({ start }) => start.total);
+  const loads = starts.map(({ start }) => start.load);
+  const stall: Row<{ readonly stall: number }> = [
+    '– longest stall, ms',
+    (report) => report.stall,
+    0,
+  ];
+
+  compared('objects to kernel, s', totals(starts));
+  rows(starts, ['– resolve and compare, s', ({ start }) => start.total - start.load, 2]);
+  compared('– compile and load, s', loads);
+  rows(starts, stall, ['elements in the kernel', ({ elements }) => elements, 0]);
+  row('restart, objects to kernel, s', cell(totals(restarts), 2));
+  rows(restarts, stall);
+  compared(
+    'whole agent, s',
+    agents.map(({ seconds }) => seconds),
+  );
+  rows(agents, ...AGENT_ROWS);
+  for (const kind of changeKinds) {
+    const timings = restarts.flatMap(({ changes }) => changes[kind]);
+    const ours = timings.map(({ total }) => total * 1000);
+    const theirs = kernel.flatMap(({ changes }) => changes[kind]);
+    row(`${CHANGES[kind]}, ms`, percentiles(ours, 2), percentiles(theirs, 2), ratio(theirs, ours));
+  }
+  for (const [period, reports] of storms) {
+    const of = `1,000 endpoints in 1 s, sync period ${period} ms`;
+    rows(reports, [`${of}: after the last, ms`, ({ settled }) => settled, 0]);
+    const latencies = reports.flatMap((report) => report.latencies);
+    row('– each, ms', percentiles(latencies, 0));
+    rows(reports, ['– syncs', ({ syncs }) => syncs, 0], ['– CPU, ms', ({ cpu }) => cpu, 0], stall);
+  }
+  for (const path of pathNames) {
+    row(`new connection ${PATHS[path]}, µs`, percentiles(connections[path], 1));
+  }
+}
+
+await runBench({
+  name: 'nftables',
+  where: `${IN_NAMESPACES} ${WITH_KUBE_PROXY}`,
+  flags: {
+    services: servicesFlag('100,10000', { quick: '100,1000', all: '100,1000,10000,30000' }),
+    runs: runsFlag('3', { quick: '2' }),
+  },
+  run: async ({ services, runs }) => {
+    const { stdout: nft } = await execa('nft', ['--version']);
+    printHead(LEGEND, [nft, ...(await kubeProxyVersion())]);
+    console.log('| Services | what | Portwide | netlink | × | nft | × |');
+    console.log('|---:|---|---:|---:|---:|---:|---:|');
+    const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
+    try {
+      for (const count of services) {
+        printAll(count, await measure(count, runs, join(directory, 'table.nft')));
+      }
+    } finally {
+      rmSync(directory, { recursive: true });
+    }
+    await compareWithKubeProxy(['nftables'], services, runs);
+  },
+});

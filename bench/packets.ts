@@ -1,84 +1,93 @@
-/** What the rules cost the first packet of a connection. */
-import { fileURLToPath } from 'node:url';
+/** What the rules of a node cost packets. */
 import { execa } from 'execa';
 import { endpointAddresses, SERVICE_PORT, TARGET_PORT, vip } from './cluster.ts';
-import { runScript } from './jobs.ts';
+import { jobsOf } from './jobs.ts';
 import type { Network } from './network.ts';
-import { median } from './statistics.ts';
+import type { PacketJobs } from './packets-process.ts';
+import { median } from './table.ts';
 
 export interface Target {
   readonly address: string;
   readonly port: number;
 }
 
-/** Microseconds of each connection, by round. */
+/** Microseconds of each, by round. */
 export type Rounds = readonly (readonly number[])[];
 
-/** What the process in the client's namespace is asked. */
-export interface ConnectRequest {
-  readonly targets: readonly Target[];
-  readonly rounds: number;
-  /** Connections to each target in each round. */
-  readonly count: number;
-}
-
-/** Microseconds of a new connection: the median of each round. */
-export interface PacketPath {
-  /** To the VIP whose rule stands first in a flat chain. */
-  readonly first: readonly number[];
-  /** To the VIP whose rule stands last. */
-  readonly last: readonly number[];
-  /** To an endpoint's own address, which is no Service's. */
-  readonly direct: readonly number[];
-}
-
-const CONNECT = fileURLToPath(new URL('connect.ts', import.meta.url));
+const run = jobsOf<PacketJobs>('packets-process.ts');
 const ROUNDS = 5;
+/** Of each target in each round. */
 const COUNT = 300;
 
-/** Measures through a node that has the rules of `services` ordinary Services. */
-export async function packetPath(network: Network, services: number): Promise<PacketPath> {
-  const [first, last, direct] = await connectTo(network, [
-    serviceTarget(0),
-    serviceTarget(services - 1),
-    directTarget(),
-  ]);
-  return { first: medians(first), last: medians(last), direct: medians(direct) };
+/** What new connections are made to, in the order in which they are; `bare`: to an endpoint before there are rules. */
+export const PATHS = {
+  first: 'to the first VIP',
+  last: 'to the last VIP',
+  random: 'to a random VIP',
+  direct: 'to no Service',
+  bare: 'through a node without rules',
+} as const;
+export type Path = keyof typeof PATHS;
+export type Paths = Readonly<Partial<Record<Path, Rounds>>>;
+
+/** Microseconds of new connections through a node that has the rules of `services` ordinary Services. */
+export async function connectPaths(network: Network, services: number): Promise<Paths> {
+  const indices = [0, services - 1, Math.floor(Math.random() * services)];
+  const targets = [...indices.map(serviceTarget), directTarget()];
+  const [first = [], last = [], random = [], direct = []] = await connectTo(network, targets);
+  return { first, last, random, direct };
 }
 
-/** The same way through a node without rules, as `PacketPath.direct`. */
-export async function bareNode(network: Network): Promise<readonly number[]> {
-  const [direct] = await connectTo(network, [directTarget()]);
-  return medians(direct);
+export async function connectBare(network: Network): Promise<Paths> {
+  const [bare = []] = await connectTo(network, [directTarget()]);
+  return { bare };
 }
+
+/** For `collect`. */
+export function noTimes(): Record<Path, number[]> {
+  return { first: [], last: [], random: [], direct: [], bare: [] };
+}
+
+/** @param of what is kept of the rounds */
+export function collect(
+  times: Record<Path, number[]>,
+  paths: Paths,
+  of: (rounds: Rounds) => readonly number[],
+): void {
+  for (const path of pathNames) times[path].push(...of(paths[path] ?? []));
+}
+
+export const pathNames = Object.keys(PATHS) as readonly Path[];
 
 /** The VIP of Service number `index`. */
 export function serviceTarget(index: number): Target {
   return { address: vip(index), port: SERVICE_PORT };
 }
 
-/** An endpoint. */
+/** An endpoint's own address, which is no Service's. */
 export function directTarget(): Target {
   return { address: endpointAddresses(0)[0] ?? '', port: TARGET_PORT };
 }
 
-function medians(rounds: Rounds | undefined): number[] {
-  return (rounds ?? []).map(median);
-}
-
-/** Microseconds of new connections to each target. */
-export async function connectTo(
-  network: Network,
-  targets: readonly Target[],
-): Promise<readonly Rounds[]> {
-  const request: ConnectRequest = { targets, rounds: ROUNDS, count: COUNT };
+async function connectTo(network: Network, targets: readonly Target[]): Promise<readonly Rounds[]> {
   const before = await refusals(network);
-  const timed = (await runScript(network.client, CONNECT, request)) as number[][][];
+  const timed = await run(network.client, 'connect', { targets, rounds: ROUNDS, count: COUNT });
   // A REJECT on the node would look the same to the client.
   const expected = targets.length * (ROUNDS + 1) * COUNT;
   const seen = (await refusals(network)) - before;
   if (seen !== expected) throw new Error(`${seen} of ${expected} connections reached an endpoint`);
   return timed;
+}
+
+/** Microseconds of a packet to an endpoint and one back, of a connection that is known. */
+export function echo(network: Network): Promise<Rounds> {
+  const { address } = directTarget();
+  return run(network.client, 'echo', { address, rounds: ROUNDS, count: COUNT });
+}
+
+/** The median of each round. */
+export function medians(rounds: Rounds): number[] {
+  return rounds.map(median);
 }
 
 /** TCP segments with RST that the endpoints have sent. */

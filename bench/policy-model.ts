@@ -2,11 +2,11 @@
  * Times the pure half of network policy: objects in, changes for the kernel out. Results go to
  * standard output as Markdown.
  */
-import { parseArgs } from 'node:util';
 import type { Pod } from '../api/policy-objects.ts';
 import { AppliedState } from '../policy/compile/applied-state.ts';
 import type { PolicyChange } from '../policy/compile/change.ts';
 import { PolicyModel } from '../policy/model/model.ts';
+import { numberFlag, oneOf, readFlags } from './harness.ts';
 import {
   APPS,
   type ClusterSize,
@@ -16,31 +16,24 @@ import {
   NAMESPACES,
   teamNamespace,
 } from './policy-cluster.ts';
-import { median, percentile } from './statistics.ts';
+import { median, percentile } from './table.ts';
 
-const USAGE = `Usage: node --expose-gc bench/policy-model.ts [--pods 10000] [--policies 1000] [--local 110] [--unique]
-
-  --unique  each pod has a label that no other has, as those of a StatefulSet`;
-
-const { values } = parseArgs({
-  options: {
-    pods: { type: 'string', default: '10000' },
-    policies: { type: 'string', default: '1000' },
-    local: { type: 'string', default: '110' },
-    unique: { type: 'boolean', default: false },
-    help: { type: 'boolean', default: false },
+const { pods, policies, local, labels } = readFlags({
+  name: 'policy-model',
+  where: 'With node --expose-gc the heap is that after a collection.',
+  flags: {
+    pods: numberFlag('how many in the cluster', '10000'),
+    policies: numberFlag('how many', '1000'),
+    local: numberFlag('how many pods are on the node', '110'),
+    labels: {
+      help: 'of pods: shared by those of an app, or unique as in a StatefulSet',
+      read: oneOf(['shared', 'unique']),
+      normal: 'shared',
+      presets: {},
+    },
   },
 });
-if (values.help) {
-  console.log(USAGE);
-  process.exit();
-}
-const [pods, policies, local] = [values.pods, values.policies, values.local].map(Number) as [
-  number,
-  number,
-  number,
-];
-const size: ClusterSize = { pods, policies, local, unique: values.unique };
+const size: ClusterSize = { pods, policies, local, unique: labels === 'unique' };
 const pod = (index: number, fields: Partial<Pod> = {}) => clusterPod(index, size, fields);
 const policy = clusterPolicy;
 

@@ -1,4 +1,4 @@
-/** Runs one job in the namespace that it was started in, and prints its report as JSON. */
+/** Enforces policies of a cluster in the namespace that it was started in, and changes them. */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
@@ -13,13 +13,29 @@ import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { PolicyModel } from '../policy/model/model.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { POD_CIDR } from './cluster.ts';
-import { clusterPod, clusterPolicy, HERE, NAMESPACES, policyCluster } from './policy-cluster.ts';
-import type { PolicyChangeKind, PolicyJob, PolicyReport } from './policy-jobs.ts';
+import { serve } from './jobs.ts';
+import {
+  type ClusterSize,
+  clusterPod,
+  clusterPolicy,
+  HERE,
+  NAMESPACES,
+  policyCluster,
+} from './policy-cluster.ts';
 
 /** Objects handed over before the event loop gets a turn, as a source does after each page. */
 const OBJECTS_PER_TURN = 500;
 
-type Job<Kind extends PolicyJob['kind']> = Extract<PolicyJob, { kind: Kind }>;
+interface Requests {
+  /** `changes`: how often each kind of change is made after the start. */
+  readonly start: { readonly size: ClusterSize; readonly changes: number };
+  readonly load: { readonly size: ClusterSize; readonly address: string };
+}
+type Job<Kind extends keyof Requests> = Requests[Kind];
+
+export type PolicyChangeKind = 'added' | 'relabelled' | 'gone' | 'elsewhere' | 'policy';
+
+export type PolicyJobs = typeof jobs;
 
 const nft = nftCommand();
 
@@ -85,7 +101,8 @@ async function load(agent: PolicyAgent, objects: readonly PolicyObject[]): Promi
   await agent.inKernel();
 }
 
-async function start({ size, changes }: Job<'start'>): Promise<PolicyReport> {
+/** Of both families together: seconds, MiB; stalls and changes in milliseconds. */
+async function start({ size, changes }: Job<'start'>) {
   const objects = policyCluster(size);
   const agent = createAgent();
   const { applied, kernel, enforcer } = agent;
@@ -142,7 +159,7 @@ async function start({ size, changes }: Job<'start'>): Promise<PolicyReport> {
   };
 }
 
-/** One of the pods is the client, and may go where endpoints are. */
+/** Enforces for the client's pod, which may go where endpoints are, and leaves the rules. */
 async function loadFor({ size, address }: Job<'load'>): Promise<null> {
   const agent = createAgent();
   const client = clusterPod(0, size, {
@@ -168,7 +185,8 @@ async function loadFor({ size, address }: Job<'load'>): Promise<null> {
   return null;
 }
 
-async function conntrack(): Promise<null> {
+/** Has conntrack follow connections, as every mode of serving does, and nothing else. */
+async function conntrack(_: object): Promise<null> {
   await nft.run(`table ip bench {
     chain forward {
       type filter hook forward priority 0; policy accept;
@@ -187,16 +205,5 @@ function heapUsed(): number {
   return process.memoryUsage().heapUsed / 2 ** 20;
 }
 
-function run(job: PolicyJob): Promise<unknown> {
-  switch (job.kind) {
-    case 'start':
-      return start(job);
-    case 'load':
-      return loadFor(job);
-    case 'conntrack':
-      return conntrack();
-  }
-}
-
-const report = await run(JSON.parse(process.argv[2] ?? '') as PolicyJob);
-process.stdout.write(JSON.stringify(report), () => process.exit());
+const jobs = { start, load: loadFor, conntrack };
+await serve(jobs);

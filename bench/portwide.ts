@@ -15,7 +15,7 @@ import {
   NODE,
   POD_CIDR,
 } from './cluster.ts';
-import type { Subject, Timing } from './subject.ts';
+import type { ChangeKind, Subject, Timing } from './subject.ts';
 
 /** Services handed over before the event loop gets a turn, as a source does after each page. */
 const SERVICES_PER_TURN = 250;
@@ -26,7 +26,6 @@ const NEVER = 2 ** 31 - 1;
 
 /** What the others are not asked for. */
 export interface PortwideSubject extends Subject {
-  readonly addAllPorts: NonNullable<Subject['addAllPorts']>;
   /** Gives Service number `index` endpoints besides its own; see `grownMember`. */
   grow(index: number, spares: number): Promise<Timing>;
   /** Replaces, in a second, an endpoint of each of so many Services. */
@@ -103,16 +102,8 @@ export function createPortwide(
         for (const kind of ['Service', 'EndpointSlice', 'Node'] as const) table.synced(kind);
         proxier.setNodeAddresses(['127.0.0.1', '192.0.2.1']);
       }),
-    replaceEndpoint: (index, spare) => timed(() => table.upsert(member(index, spare).slice)),
+    change: (kind, index, spare) => timed(() => changeTable(table, kind, index, spare)),
     grow: (index, spares) => timed(() => table.upsert(grownMember(index, spares).slice)),
-    add: (index) => timed(() => upsert(member(index))),
-    addAllPorts: (index) => timed(() => upsert(allPortsMember(index))),
-    remove: (index) =>
-      timed(() => {
-        const { service, slice } = member(index);
-        table.remove('Service', service.key);
-        table.remove('EndpointSlice', slice.key);
-      }),
     storm: async (changes) => {
       const latencies: number[] = [];
       let syncs = 0;
@@ -136,6 +127,24 @@ export function createPortwide(
     },
     stop: () => proxier.stop(),
   };
+}
+
+/** A change as a source hands it over; see `Subject`. */
+export function changeTable(
+  table: RouteTable,
+  kind: ChangeKind,
+  index: number,
+  spare?: number,
+): void {
+  const last = kind === 'replace' ? spare : undefined;
+  const { service, slice } = kind === 'addAllPorts' ? allPortsMember(index) : member(index, last);
+  if (kind === 'remove') {
+    table.remove('Service', service.key);
+    table.remove('EndpointSlice', slice.key);
+    return;
+  }
+  if (kind !== 'replace') table.upsert(service);
+  table.upsert(slice);
 }
 
 /** What `portwide run --cluster-cidr …` compiles with. */

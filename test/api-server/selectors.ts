@@ -3,14 +3,14 @@ import { metadataOf } from './store.ts';
 
 export type Selector = (object: Manifest) => boolean;
 
-/** A selector that the double cannot read; the agent is not known to use such. */
+/** A selector that the double cannot read; neither the agent nor kube-proxy is known to use such. */
 export class UnknownSelector extends Error {
   override readonly name = 'UnknownSelector';
 }
 
 /**
  * `labelSelector` with `key`, `!key`, `key=value` and `key!=value`, and `fieldSelector` with
- * `metadata.name` or `status.phase`, `=` and `!=`.
+ * `metadata.name`, `spec.clusterIP` or `status.phase`, `=` and `!=`.
  * @throws UnknownSelector for all others.
  */
 export function selectorOf(query: Readonly<Record<string, string>>): Selector {
@@ -37,12 +37,11 @@ function labelTerm(text: string): Selector {
 }
 
 function fieldTerm(text: string): Selector {
-  const [, path, operator, value] =
-    /^(metadata\.name|status\.phase)(=|==|!=)([^=]+)$/.exec(text) ?? [];
-  if (path === undefined) throw new UnknownSelector(`fieldSelector: ${text}`);
-  const field = (object: Manifest) =>
-    path === 'metadata.name'
-      ? metadataOf(object).name
-      : (object.status as { phase?: string } | undefined)?.phase;
-  return (object) => (field(object) === value) === (operator !== '!=');
+  const [, part = '', field = '', operator, value] =
+    /^(?=metadata\.name|spec\.clusterIP|status\.phase)(\w+)\.(\w+)(=|==|!=)([^=]+)$/.exec(text) ??
+    [];
+  if (part === '') throw new UnknownSelector(`fieldSelector: ${text}`);
+  const found = (object: Manifest) =>
+    (object[part] as Record<string, unknown> | undefined)?.[field];
+  return (object) => (found(object) === value) === (operator !== '!=');
 }

@@ -1,0 +1,124 @@
+/** Starts Portwide or kube-proxy's rules in the namespace that it was started in, and changes Services. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { execa } from 'execa';
+import { iptablesBackend } from '../iptables/backend.ts';
+import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
+import { serve } from './jobs.ts';
+import { createKubeProxy } from './kube-proxy-shape.ts';
+import { compileOptions, createPortwide } from './portwide.ts';
+import { withStall } from './processes.ts';
+import { changeByTurns, type Load, type Subject } from './subject.ts';
+import { LIMIT } from './table.ts';
+
+/** Whose rules: Portwide's, or those that kube-proxy would write. */
+export type Shape = 'portwide' | 'kube-proxy';
+
+/** One start, and what happens then. */
+export interface Job extends Load {
+  readonly shape: Shape;
+  readonly variant: Variant;
+  /** Loads kube-proxy's rules in several transactions; how long that takes says nothing of kube-proxy. */
+  readonly inParts: boolean;
+}
+
+export type IptablesJobs = typeof jobs;
+
+/** What the commands are given, while that is recorded. */
+let record: string[][] | undefined;
+
+function recorded(commands: Iptables): Iptables {
+  return {
+    ...commands,
+    restore: (input) => {
+      if (record === undefined) return commands.restore(input);
+      const pieces = [...input];
+      record.push(pieces);
+      return commands.restore(pieces);
+    },
+  };
+}
+
+/** @returns null when the start took longer than its limit. */
+async function start(job: Job) {
+  const { shape, variant, services, inParts } = job;
+  const iptables = iptablesCommands('IPv4', variant);
+  const subject =
+    shape === 'portwide'
+      ? createPortwide(iptablesBackend(recorded(iptables), compileOptions()), services)
+      : createKubeProxy(variant, services, inParts);
+  const { result: timing, stall } = await withStall(() =>
+    // execa ends commands that still run when their parent exits.
+    Promise.race([subject.start(), sleep(LIMIT * 1000, null, { ref: false })]),
+  );
+  if (timing === null) return null;
+  const changes = job.changes > 0 ? await makeChanges(subject, job, iptables) : undefined;
+  await subject.stop();
+  return {
+    start: timing,
+    stall,
+    /** Peak resident memory in MiB. */
+    memory: process.resourceUsage().maxRSS / 1024,
+    changes,
+  };
+}
+
+/** Changes Services in the middle of the cluster, and counts what new ones add. */
+async function makeChanges(subject: Subject, job: Job, iptables: Iptables) {
+  const first = await subject.change('replace', 0, 0);
+  const { replace, add, remove } = await changeByTurns(
+    ['replace', 'add', 'remove'],
+    job,
+    (kind, index, spare) => subject.change(kind, index, spare),
+  );
+  /** Seconds of the commands alone, with the input that `replace` gives them; undefined for kube-proxy's. */
+  const alone = job.shape === 'portwide' ? await replaceAlone(subject, iptables, job) : undefined;
+
+  const before = await countRules(job.variant);
+  await subject.change('add', job.services + job.changes + 1);
+  const withOrdinary = await countRules(job.variant);
+  // 256 VIPs after the all-ports Service of the cluster: as in a tree that has grown.
+  const hasAllPorts = job.shape === 'portwide';
+  if (hasAllPorts) await subject.change('addAllPorts', job.services + 256);
+  const allPorts = hasAllPorts ? (await countRules(job.variant)) - withOrdinary : undefined;
+  // In all tables, and those that one more Service adds; kube-proxy has none on all ports.
+  const rules = { total: before, ordinary: withOrdinary - before, allPorts };
+  return { first, replace, add, remove, alone, rules };
+}
+
+/** Times the commands alone that replace an endpoint, and replace it back. */
+async function replaceAlone(
+  subject: Subject,
+  iptables: Iptables,
+  { services, changes }: Job,
+): Promise<number[]> {
+  const middle = Math.floor(services / 2);
+  const inputOf = async (spare: number) => {
+    const inputs: string[][] = [];
+    record = inputs;
+    await subject.change('replace', middle, spare);
+    record = undefined;
+    return inputs;
+  };
+  await inputOf(0);
+  const ways = [await inputOf(1), await inputOf(0)];
+  const seconds: number[] = [];
+  for (let round = 0; round < changes; round++) {
+    for (const way of ways) {
+      const started = performance.now();
+      for (const input of way) await iptables.restore(input);
+      seconds.push((performance.now() - started) / 1000);
+    }
+  }
+  return seconds;
+}
+
+/** Rules that iptables-save shows, in all tables. */
+async function countRules(variant: Variant): Promise<number> {
+  let rules = 0;
+  const lines = execa(`iptables-${variant}-save`, { buffer: false }).iterable();
+  for await (const line of lines) if (line.startsWith('-A ')) rules++;
+  return rules;
+}
+
+const jobs = { start };
+await serve(jobs);

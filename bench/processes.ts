@@ -1,0 +1,71 @@
+/** What processes take of the machine. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+
+/** Of /proc/PID/stat, in a second. */
+const TICKS = 100;
+
+/** User and system time of a process so far, in seconds. */
+export function cpuSeconds(pid: number): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? [];
+  return (Number(fields[11]) + Number(fields[12])) / TICKS;
+}
+
+/** Does work, and tells the longest time in which the event loop did not turn meanwhile, in milliseconds. */
+export async function withStall<Result>(
+  work: () => Promise<Result>,
+): Promise<{ readonly result: Result; readonly stall: number }> {
+  const delay = monitorEventLoopDelay({ resolution: 1 });
+  delay.enable();
+  const result = await work();
+  delay.disable();
+  return { result, stall: delay.max / 1e6 };
+}
+
+/** Milliseconds between two looks at children, which do not live long. */
+const LOOK = 20;
+
+/** Watches the resident memory of a process and its children until it is asked for, now and at most; MiB. */
+export function watchMemory(pid: number) {
+  let sampled = 0;
+  const look = () => {
+    const now = withChildren(pid).reduce((sum, each) => sum + field(each, 'VmRSS'), 0);
+    sampled = Math.max(sampled, now);
+    return now;
+  };
+  const timer = setInterval(look, LOOK);
+  return {
+    take: () => {
+      clearInterval(timer);
+      return { now: look(), peak: Math.max(sampled, field(pid, 'VmHWM')) };
+    },
+  };
+}
+
+function withChildren(pid: number): number[] {
+  return [pid, ...childrenOf(pid).flatMap(withChildren)];
+}
+
+function childrenOf(pid: number): number[] {
+  try {
+    return readdirSync(`/proc/${pid}/task`).flatMap((thread) =>
+      readFileSync(`/proc/${pid}/task/${thread}/children`, 'utf8')
+        .split(' ')
+        .map(Number)
+        .filter(Boolean),
+    );
+  } catch {
+    // It has ended meanwhile.
+    return [];
+  }
+}
+
+/** Of /proc/PID/status or another of these files, in MiB; 0 when the process has ended. */
+export function field(pid: number, name: string, file = 'status'): number {
+  try {
+    const text = readFileSync(`/proc/${pid}/${file}`, 'utf8');
+    return Number(new RegExp(`^${name}:\\s+(\\d+)`, 'm').exec(text)?.[1] ?? 0) / 1024;
+  } catch {
+    return 0;
+  }
+}

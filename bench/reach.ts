@@ -1,0 +1,31 @@
+/**
+ * Runs in the client's namespace. Reads targets, one a line, and prints for each when a connection to it first
+ * got through the node: milliseconds of the Unix epoch.
+ */
+import { connect } from 'node:net';
+import { createInterface } from 'node:readline';
+import type { Target } from './packets.ts';
+
+/** Milliseconds. An endpoint refuses at once; without rules there is no answer in this time. */
+const PATIENCE = 2;
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const target = JSON.parse(line) as Target;
+  while (!(await reaches(target)));
+  console.log(performance.timeOrigin + performance.now());
+}
+
+function reaches({ address, port }: Target): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, address);
+    const timer = setTimeout(() => {
+      socket.destroy();
+      resolve(false);
+    }, PATIENCE);
+    socket.on('error', ({ code }: NodeJS.ErrnoException) => {
+      if (code !== 'ECONNREFUSED') return;
+      clearTimeout(timer);
+      resolve(true);
+    });
+  });
+}
