@@ -39,6 +39,8 @@ export interface ForwarderOptions {
 const TIMEOUT = 2000;
 const DEADLINE = 5000;
 const MAX_CONCURRENT = 1000;
+/** Milliseconds. A timer may run out a millisecond or two early, and what is left then is no time for an answer. */
+const SHORTEST_TRY = 5;
 /** How often all resolvers are asked: three times 2 s is more than the deadline; one that refuses does so at once. */
 const MAX_ROUNDS = 3;
 
@@ -154,8 +156,7 @@ export class Forwarder {
     for (let round = 0; round < MAX_ROUNDS; round++) {
       for (const resolver of this.#candidates()) {
         const left = end - performance.now();
-        // A timer may run out a little early, and then there is next to nothing left.
-        if (left < 1) throw failure;
+        if (left < SHORTEST_TRY) throw failure;
         try {
           const response = await this.#askOne(resolver, bytes, question, transport, left);
           this.#preferred = resolver;
