@@ -253,10 +253,7 @@ export class IpvsKernel {
    * @throws IpvsRefusedError after all was tried.
    */
   async add(items: readonly Item[]): Promise<void> {
-    const refusals: [string, NetlinkError][] = [];
-    const stages = await byStage(items);
-    for (const stage of stages) refusals.push(...(await this.#write(stage, 'add')));
-    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+    await this.#writeAll(await byStage(items), 'add');
   }
 
   /**
@@ -264,10 +261,7 @@ export class IpvsKernel {
    * @throws IpvsRefusedError after all was tried.
    */
   async remove(items: readonly Item[]): Promise<void> {
-    const refusals: [string, NetlinkError][] = [];
-    const stages = await byStage(items);
-    for (const stage of stages.reverse()) refusals.push(...(await this.#write(stage, 'remove')));
-    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+    await this.#writeAll((await byStage(items)).reverse(), 'remove');
   }
 
   /**
@@ -280,7 +274,13 @@ export class IpvsKernel {
     if (refusals.length > 0) throw new IpvsRefusedError(refusals);
   }
 
-  async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<[string, NetlinkError][]> {
+  async #writeAll(stages: readonly Item[][], op: 'add' | 'remove'): Promise<void> {
+    const refusals: Refused[] = [];
+    for (const stage of stages) refusals.push(...(await this.#write(stage, op)));
+    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+  }
+
+  async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<Refused[]> {
     const table: IpvsChange[] = [];
     const sets: SetChange[] = [];
     const addresses: string[] = [];
@@ -305,10 +305,7 @@ export class IpvsKernel {
     return refusals;
   }
 
-  async #changeAddresses(
-    op: 'add' | 'remove',
-    addresses: readonly string[],
-  ): Promise<[string, NetlinkError][]> {
+  async #changeAddresses(op: 'add' | 'remove', addresses: readonly string[]): Promise<Refused[]> {
     const index = await this.#links.findLink(IPVS_DEVICE);
     // Somebody deleted it; `loss` will tell, and the next comparison makes it anew.
     if (index === undefined && op === 'remove') return [];
@@ -321,9 +318,9 @@ export class IpvsKernel {
     return refused.map(({ address, error }) => [`${address} on ${IPVS_DEVICE}`, error]);
   }
 
-  async #changeIpvs(changes: readonly IpvsChange[]): Promise<[string, NetlinkError][]> {
+  async #changeIpvs(changes: readonly IpvsChange[]): Promise<Refused[]> {
     if (changes.length === 0) return [];
-    const refusals: [string, NetlinkError][] = [];
+    const refusals: Refused[] = [];
     const edits: IpvsChange[] = [];
     for (const { change, error } of await this.#ipvs.apply(changes)) {
       const { errno } = error;
