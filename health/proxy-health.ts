@@ -2,17 +2,14 @@
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 
 /** Time, as `ProxyHealth` needs it. */
-export interface Clock {
+export const systemClock = {
   /** What time it is, for people. */
-  wall(): Date;
-  /** Milliseconds since some moment, which steps of the wall clock do not touch. */
-  elapsed(): number;
-}
-
-export const systemClock: Clock = {
   wall: () => new Date(),
+  /** Milliseconds since some moment, which steps of the wall clock do not touch. */
   elapsed: () => performance.now(),
 };
+
+export type Clock = typeof systemClock;
 
 /** Health of one IP family, as kube-proxy's JSON has it. */
 interface FamilyHealth {
