@@ -160,16 +160,11 @@ async function setSysctls(options: RunOptions, log: Logger): Promise<void> {
     // Connections to an endpoint that was deleted end at once, instead of being dropped for minutes.
     ['net.ipv4.vs.expire_nodest_conn', '1'],
     ['net.ipv4.vs.expire_quiescent_template', '1'],
-    ...(mayReuseConnections(release())
-      ? []
-      : [['net.ipv4.vs.conn_reuse_mode', '0'] as [string, string]]),
-    ...(options.ipvsStrictArp
-      ? ([
-          ['net.ipv4.conf.all.arp_ignore', '1'],
-          ['net.ipv4.conf.all.arp_announce', '2'],
-        ] as [string, string][])
-      : []),
   ];
+  if (!mayReuseConnections(release())) wanted.push(['net.ipv4.vs.conn_reuse_mode', '0']);
+  if (options.ipvsStrictArp) {
+    wanted.push(['net.ipv4.conf.all.arp_ignore', '1'], ['net.ipv4.conf.all.arp_announce', '2']);
+  }
   for (const [name, value] of wanted) {
     try {
       await writeSysctl(name, value);

@@ -18,15 +18,7 @@ interface FamilyHealth {
   readonly healthy: boolean;
 }
 
-/** Health of the proxy, without the node's eligibility. */
-export interface HealthReport {
-  /** The last successful sync of any family; undefined before the first. */
-  readonly lastUpdated: Date | undefined;
-  readonly currentTime: Date;
-  readonly healthy: boolean;
-  /** Families that have begun, IPv4 first. */
-  readonly status: ReadonlyMap<IpFamily, FamilyHealth>;
-}
+export type HealthReport = ReturnType<ProxyHealth['report']>;
 
 /**
  * The Cluster Autoscaler marks nodes with it that it is about to delete
@@ -122,7 +114,8 @@ export class ProxyHealth {
     return !this.#node.deleting && !this.#node.taints.includes(TO_BE_DELETED_TAINT);
   }
 
-  report(): HealthReport {
+  /** Health of the proxy, without the node's eligibility. */
+  report() {
     const now = this.#options.clock.elapsed();
     const status = new Map<IpFamily, FamilyHealth>();
     let newest: Date | undefined;
@@ -137,9 +130,11 @@ export class ProxyHealth {
       });
     }
     return {
+      /** The last successful sync of any family; undefined before the first. */
       lastUpdated: newest,
       currentTime: this.#options.clock.wall(),
       healthy: [...status.values()].every(({ healthy }) => healthy),
+      /** Families that have begun, IPv4 first. */
       status,
     };
   }
