@@ -137,15 +137,14 @@ function module({ feature }: UnsupportedError): string {
 }
 
 async function setTimeouts(options: RunOptions): Promise<void> {
-  const [tcp, tcpFin, udp] = [
-    options.ipvsTcpTimeout,
-    options.ipvsTcpfinTimeout,
-    options.ipvsUdpTimeout,
-  ].map((period) => Math.ceil(period / 1000));
-  if (!tcp && !tcpFin && !udp) return;
+  const seconds = (period: number) => Math.ceil(period / 1000);
+  const tcp = seconds(options.ipvsTcpTimeout);
+  const tcpFin = seconds(options.ipvsTcpfinTimeout);
+  const udp = seconds(options.ipvsUdpTimeout);
+  if (tcp === 0 && tcpFin === 0 && udp === 0) return;
   const ipvs = await Ipvs.open();
   try {
-    await ipvs.setTimeouts({ tcp: tcp ?? 0, tcpFin: tcpFin ?? 0, udp: udp ?? 0 });
+    await ipvs.setTimeouts({ tcp, tcpFin, udp });
   } finally {
     await ipvs.close();
   }

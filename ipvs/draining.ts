@@ -11,6 +11,7 @@ import type {
   IpvsServiceKey,
 } from '../netlink/ipvs/ipvs.ts';
 import { destinationText, type Item, itemKey, serviceText } from './items.ts';
+import type { IpvsKernel } from './kernel.ts';
 
 /** UDP and SCTP: kube-proxy deletes at once, for their clients do not notice that a pod went. */
 const SUDDEN: ReadonlySet<Protocol> = new Set(['UDP', 'SCTP']);
@@ -77,11 +78,7 @@ interface DrainingService {
 }
 
 /** Reads and writes the IPVS table. */
-export interface DrainingTable {
-  destinations(service: IpvsServiceKey): Promise<IpvsDestinationState[]>;
-  change(changes: readonly IpvsChange[]): Promise<void>;
-  remove(items: readonly Item[]): Promise<void>;
-}
+export type DrainingTable = Pick<IpvsKernel, 'destinations' | 'change' | 'remove'>;
 
 /** What decides on a draining destination besides its connections. */
 export interface Wishes {

@@ -35,6 +35,7 @@ import {
 import { TimeSlice } from '../sync/time-slice.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
+import type { Wanted } from './wanted.ts';
 
 /** A change that the kernel refused: what it was about, and why. */
 export type Refused = readonly [what: string, error: NetlinkError];
@@ -78,13 +79,6 @@ export interface KernelParts {
     'list' | 'visitEntries' | 'create' | 'destroy' | 'swap' | 'change' | 'close'
   >;
   readonly links: typeof LINKS;
-}
-
-/** What sets should hold. */
-export interface WantedEntries {
-  /** One of a range of ports counts once. */
-  countOf(set: SetName): number;
-  entriesOf(set: SetName): Iterable<SetEntry>;
 }
 
 /** The IPVS table, the ipsets and the dummy device, as far as one family goes. */
@@ -208,7 +202,7 @@ export class IpvsKernel {
    * kube-proxy's, which hold fewer elements, is exchanged for one with the entries that are wanted.
    * @returns how many were made.
    */
-  async prepare(wanted: WantedEntries): Promise<number> {
+  async prepare(wanted: Pick<Wanted, 'countOf' | 'entriesOf'>): Promise<number> {
     let made = 0;
     this.#device = await this.#links.findLink(IPVS_DEVICE);
     if (this.#device === undefined) {
