@@ -14,7 +14,7 @@ import { restartOnChange } from './config-restart.ts';
 import { warnOfSettings } from './config-warnings.ts';
 import { startHealth } from './health.ts';
 import { createInputs } from './inputs.ts';
-import { Numbers } from './numbers.ts';
+import { createNumbers } from './numbers.ts';
 import { createObjects } from './objects.ts';
 import { followOwnNode } from './own-node.ts';
 import { prepareNode } from './prepare.ts';
@@ -45,7 +45,7 @@ export async function runAgent(
   const objects = createObjects(node);
   const { table, changes } = objects;
   const takeover = new Takeover({ ...node, mode: kind.name, families: openMode.families, timers });
-  const numbers = new Numbers(table, takeover, restart?.changes);
+  const numbers = createNumbers(table, takeover, restart?.changes);
   const telemetry = startTelemetry(objects, numbers);
   const { context } = telemetry;
   const startup = new Startup(context, followOwnNode(context));

@@ -1,6 +1,7 @@
 /** Watching a configuration file for content that an agent can start with. */
 import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
+import { asError } from '../api/errors.ts';
 import { readConfig } from '../config/configuration.ts';
 import type { ConfigFile } from '../config/notices.ts';
 import { systemTimers, type Timers } from '../sync/timers.ts';
@@ -112,7 +113,7 @@ async function lookAt({ file, check, onProblem, onUnusable }: ConfigWatchOptions
     await check(content);
     return 'usable';
   } catch (error) {
-    return { tell, reason: error instanceof Error ? error.message : String(error) };
+    return { tell, reason: asError(error).message };
   }
 }
 
@@ -125,7 +126,7 @@ function watchDirectory(
   try {
     return watch(directory, { persistent: false }, onEvent).on('error', onError);
   } catch (error) {
-    onError(error instanceof Error ? error : new Error(String(error)));
+    onError(asError(error));
     return undefined;
   }
 }

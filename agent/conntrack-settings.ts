@@ -51,18 +51,13 @@ function seconds(period: number): number | undefined {
 }
 
 /** Where settings are; tests have another than the kernel. */
-export interface KernelSettings {
-  readSysctl(name: string): Promise<string | undefined>;
-  writeSysctl(name: string, value: string): Promise<void>;
-  readHashsize(): Promise<string>;
-  writeHashsize(value: string): Promise<void>;
-}
+export type KernelSettings = typeof KERNEL;
 
-const KERNEL: KernelSettings = {
+const KERNEL = {
   readSysctl,
   writeSysctl,
   readHashsize: () => readFile(HASHSIZE, 'utf8'),
-  writeHashsize: (value) => writeFile(HASHSIZE, value),
+  writeHashsize: (value: string) => writeFile(HASHSIZE, value),
 };
 
 /**

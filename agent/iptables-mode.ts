@@ -12,13 +12,6 @@ import {
   usableIptables,
 } from './node-setup.ts';
 
-/** What only the running node can tell. */
-interface NodeTraits {
-  readonly dropInvalid: boolean;
-  readonly randomFully: boolean;
-  readonly onWarning: (message: string) => void;
-}
-
 /** `--proxy-mode iptables`. */
 export async function openIptablesMode(options: RunOptions, log: Logger): Promise<OpenMode> {
   const commands = await usableIptables(options, log);
@@ -54,7 +47,7 @@ export function iptablesOptions(
   options: NodeOptions,
   family: IpFamily,
   podCidrs: readonly string[],
-  traits: NodeTraits,
+  traits: Pick<IptablesOptions, 'dropInvalid' | 'randomFully' | 'onWarning'>,
 ): IptablesOptions {
   return {
     ...traits,

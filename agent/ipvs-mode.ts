@@ -137,15 +137,14 @@ function module({ feature }: UnsupportedError): string {
 }
 
 async function setTimeouts(options: RunOptions): Promise<void> {
-  const [tcp, tcpFin, udp] = [
-    options.ipvsTcpTimeout,
-    options.ipvsTcpfinTimeout,
-    options.ipvsUdpTimeout,
-  ].map((period) => Math.ceil(period / 1000));
-  if (!tcp && !tcpFin && !udp) return;
+  const seconds = (period: number) => Math.ceil(period / 1000);
+  const tcp = seconds(options.ipvsTcpTimeout);
+  const tcpFin = seconds(options.ipvsTcpfinTimeout);
+  const udp = seconds(options.ipvsUdpTimeout);
+  if (tcp === 0 && tcpFin === 0 && udp === 0) return;
   const ipvs = await Ipvs.open();
   try {
-    await ipvs.setTimeouts({ tcp: tcp ?? 0, tcpFin: tcpFin ?? 0, udp: udp ?? 0 });
+    await ipvs.setTimeouts({ tcp, tcpFin, udp });
   } finally {
     await ipvs.close();
   }
@@ -160,16 +159,11 @@ async function setSysctls(options: RunOptions, log: Logger): Promise<void> {
     // Connections to an endpoint that was deleted end at once, instead of being dropped for minutes.
     ['net.ipv4.vs.expire_nodest_conn', '1'],
     ['net.ipv4.vs.expire_quiescent_template', '1'],
-    ...(mayReuseConnections(release())
-      ? []
-      : [['net.ipv4.vs.conn_reuse_mode', '0'] as [string, string]]),
-    ...(options.ipvsStrictArp
-      ? ([
-          ['net.ipv4.conf.all.arp_ignore', '1'],
-          ['net.ipv4.conf.all.arp_announce', '2'],
-        ] as [string, string][])
-      : []),
   ];
+  if (!mayReuseConnections(release())) wanted.push(['net.ipv4.vs.conn_reuse_mode', '0']);
+  if (options.ipvsStrictArp) {
+    wanted.push(['net.ipv4.conf.all.arp_ignore', '1'], ['net.ipv4.conf.all.arp_announce', '2']);
+  }
   for (const [name, value] of wanted) {
     try {
       await writeSysctl(name, value);

@@ -3,6 +3,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import type { Logger } from 'pino';
 import { familyOf, isUnspecified } from '../api/addresses.ts';
+import { asError } from '../api/errors.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
@@ -91,7 +92,7 @@ export async function whyNot(
     return undefined;
   } catch (error) {
     if (error instanceof ProgramTimeoutError) throw error;
-    return error instanceof Error ? error.message : String(error);
+    return asError(error).message;
   }
 }
 

@@ -1,5 +1,5 @@
 /** Log lines, metrics and Events of network policy. */
-import type { InvalidObject } from '../api/errors.ts';
+import { asError, type InvalidObject } from '../api/errors.ts';
 import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
 import type { Policy, PolicyFault } from '../api/policy-objects.ts';
 import { nodeRef, objectRef } from '../events/event.ts';
@@ -42,7 +42,7 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
     failed(family, error) {
       metrics.applyFailures.inc({ ip_family: family });
       if (!failures.isFailing(family)) {
-        const note = error instanceof Error ? error.message : String(error);
+        const note = asError(error).message;
         events.warning(nodeRef(nodeName), 'FailedToApplyNetworkPolicy', note, ACTION);
       }
       failures.failed(

@@ -63,15 +63,10 @@ export interface PolicyOptions {
 }
 
 /** Network policy at work. */
-export interface PolicyAgent {
-  /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
-  readonly sink: ObjectSink;
-  /** What is enforced stays so. */
-  stop(): Promise<void>;
-}
+export type PolicyAgent = ReturnType<typeof startPolicy>;
 
 /** Collects objects from now on. @throws NetlinkError */
-export function startPolicy(given: PolicyOptions): PolicyAgent {
+export function startPolicy(given: PolicyOptions) {
   const { open, options, nodeName, monitor, log, events } = given;
   const kernel = new PolicyKernel({
     ...open,
@@ -141,7 +136,9 @@ export function startPolicy(given: PolicyOptions): PolicyAgent {
     },
   };
   return {
+    /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
     sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(learning), sink]),
+    /** What is enforced stays so. */
     stop: async () => {
       clearInterval(mending);
       // Before the kernel that it writes to.

@@ -42,11 +42,6 @@ const READERS: Readonly<Record<Kind, (raw: unknown) => ApiObject | undefined>> =
   ClusterNetworkPolicy: readClusterNetworkPolicy,
 };
 
-export interface ObjectIdentity {
-  readonly kind: Kind;
-  readonly key: ObjectKey;
-}
-
 /**
  * A parsed JSON or YAML object as a slim, checked value that shares nothing with it.
  * @returns undefined for what is not asked for: other kinds, and slices that say nothing here (see
@@ -66,7 +61,10 @@ export function readObject(raw: unknown, kinds: readonly Kind[]): ApiObject | un
  * @returns undefined for other kinds.
  * @throws InvalidObject when name, namespace or apiVersion cannot be read.
  */
-export function readIdentity(raw: unknown, kinds: readonly Kind[]): ObjectIdentity | undefined {
+export function readIdentity(
+  raw: unknown,
+  kinds: readonly Kind[],
+): { readonly kind: Kind; readonly key: ObjectKey } | undefined {
   const kind = kindOf(raw, kinds);
   if (kind === undefined) return undefined;
   checkApiVersion(kind, raw);

@@ -46,23 +46,13 @@ export function addValidateCommand(program: Command): void {
   );
 }
 
-interface Validation {
-  readonly problems: readonly ManifestProblem[];
-  /** What is served, but perhaps not as it was meant; in the same order. */
-  readonly warnings: readonly ManifestProblem[];
-  /** How many objects were read. */
-  readonly objects: number;
-  /** Kinds that nothing here reads, as written, and how many objects are of each. */
-  readonly passedOver: ReadonlyMap<string, number>;
-}
-
 /**
  * Everything in a manifest directory that the agent would not serve or enforce as written, or that an API
  * server would not take, in the order of files and lines. Node addresses are unknown here, so VIPs are not
  * held against them. Objects of network policy are checked whether or not an agent enforces it.
  * @throws ManifestDirectoryError
  */
-export function validate(directory: string, gates: FeatureGates): Validation {
+export function validate(directory: string, gates: FeatureGates) {
   const loaded = loadManifestDirectory(directory, [...SERVING_KINDS, ...POLICY_KINDS]);
   const table = new RouteTable({
     nodeName: '',
@@ -97,8 +87,11 @@ export function validate(directory: string, gates: FeatureGates): Validation {
   );
   return {
     problems: [...loaded.problems, ...refused, ...faults].sort(byPlace),
+    /** What is served, but perhaps not as it was meant; in the same order. */
     warnings: [...loaded.warnings, ...warnings].sort(byPlace),
+    /** How many objects were read. */
     objects: loaded.objects.length,
+    /** Kinds that nothing here reads, as written, and how many objects are of each. */
     passedOver: loaded.passedOver,
   };
 }

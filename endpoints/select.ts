@@ -29,19 +29,6 @@ export interface EndpointPolicy {
   readonly distribution: TrafficDistribution | undefined;
 }
 
-interface SelectedEndpoints {
-  /** For traffic policy Cluster, topology applied. */
-  readonly cluster: readonly Endpoint[];
-  /** For traffic policy Local. */
-  readonly local: readonly Endpoint[];
-  /** Some endpoint serves somewhere, though perhaps none that this node may use. */
-  readonly anywhere: boolean;
-  /** All that are ready, serve or still drain: UDP flows to these are kept. */
-  readonly alive: readonly Endpoint[];
-  /** All others. */
-  readonly unready: readonly Endpoint[];
-}
-
 interface Candidate extends SliceEndpoint {
   readonly port: number | undefined;
 }
@@ -142,7 +129,7 @@ export function selectEndpoints(
   candidates: readonly Candidate[],
   policy: EndpointPolicy,
   node: NodePlace,
-): SelectedEndpoints {
+) {
   const isLocal = (endpoint: Candidate) => endpoint.nodeName === node.name;
   // One value for all lists that an endpoint is in: there are very many of them.
   const plains = new Map(candidates.map((endpoint) => [endpoint, plainOf(endpoint, node)]));
@@ -160,11 +147,15 @@ export function selectEndpoints(
   const alive = candidates.filter(isAlive);
   const endpoints = cluster.map(plain);
   return {
+    /** For traffic policy Cluster, topology applied. */
     cluster: policy.usesCluster ? endpoints : [],
+    /** For traffic policy Local. */
     local: policy.usesLocal ? local.map(plain) : [],
+    /** Some endpoint serves somewhere, though perhaps none that this node may use. */
     anywhere: alive.length > 0,
-    // Nearly always the same: one list for both.
+    /** All that are ready, serve or still drain: UDP flows to these are kept. Nearly always the same list as `cluster`. */
     alive: alive.length === cluster.length ? endpoints : alive.map(plain),
+    /** All others. */
     unready: candidates.filter((endpoint) => !isAlive(endpoint)).map(plain),
   };
 }

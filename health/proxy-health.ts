@@ -2,17 +2,14 @@
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 
 /** Time, as `ProxyHealth` needs it. */
-export interface Clock {
+export const systemClock = {
   /** What time it is, for people. */
-  wall(): Date;
-  /** Milliseconds since some moment, which steps of the wall clock do not touch. */
-  elapsed(): number;
-}
-
-export const systemClock: Clock = {
   wall: () => new Date(),
+  /** Milliseconds since some moment, which steps of the wall clock do not touch. */
   elapsed: () => performance.now(),
 };
+
+export type Clock = typeof systemClock;
 
 /** Health of one IP family, as kube-proxy's JSON has it. */
 interface FamilyHealth {
@@ -21,15 +18,7 @@ interface FamilyHealth {
   readonly healthy: boolean;
 }
 
-/** Health of the proxy, without the node's eligibility. */
-export interface HealthReport {
-  /** The last successful sync of any family; undefined before the first. */
-  readonly lastUpdated: Date | undefined;
-  readonly currentTime: Date;
-  readonly healthy: boolean;
-  /** Families that have begun, IPv4 first. */
-  readonly status: ReadonlyMap<IpFamily, FamilyHealth>;
-}
+export type HealthReport = ReturnType<ProxyHealth['report']>;
 
 /**
  * The Cluster Autoscaler marks nodes with it that it is about to delete
@@ -125,7 +114,8 @@ export class ProxyHealth {
     return !this.#node.deleting && !this.#node.taints.includes(TO_BE_DELETED_TAINT);
   }
 
-  report(): HealthReport {
+  /** Health of the proxy, without the node's eligibility. */
+  report() {
     const now = this.#options.clock.elapsed();
     const status = new Map<IpFamily, FamilyHealth>();
     let newest: Date | undefined;
@@ -140,9 +130,11 @@ export class ProxyHealth {
       });
     }
     return {
+      /** The last successful sync of any family; undefined before the first. */
       lastUpdated: newest,
       currentTime: this.#options.clock.wall(),
       healthy: [...status.values()].every(({ healthy }) => healthy),
+      /** Families that have begun, IPv4 first. */
       status,
     };
   }

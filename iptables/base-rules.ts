@@ -76,10 +76,7 @@ function baseChains(options: BaseOptions): TreeChain[] {
       { matches: [`-m mark ! --mark ${mark}/${mark}`], target: 'RETURN' },
       // Cleared, so that a packet that is encapsulated and comes by again is not masqueraded twice.
       { target: `MARK --set-xmark ${mark}/0x0` },
-      {
-        comment: 'kubernetes service traffic requiring SNAT',
-        target: options.randomFully ? 'MASQUERADE --random-fully' : 'MASQUERADE',
-      },
+      masquerade(options),
     ]),
     ...resetChains(options),
     standingChain('filter', FORWARD, [
@@ -87,6 +84,14 @@ function baseChains(options: BaseOptions): TreeChain[] {
       ...forwarding(`-m mark --mark ${mark}/${mark}`),
     ]),
   ];
+}
+
+/** Of what is marked for it. */
+export function masquerade({ randomFully }: Pick<BaseOptions, 'randomFully'>): RuleSpec {
+  return {
+    comment: 'kubernetes service traffic requiring SNAT',
+    target: randomFully ? 'MASQUERADE --random-fully' : 'MASQUERADE',
+  };
 }
 
 /** Accepts, in FORWARD, what is to be masqueraded, and what belongs to a connection. */
@@ -174,17 +179,18 @@ function portZeroDrops(): RuleSpec[] {
   }));
 }
 
+/** A jump from a built-in chain. */
+export function jumpFrom(table: Table, chain: string, rule: RuleSpec): SharedRule {
+  return { table, chain, builtin: true, rule: ruleText(chain, rule) };
+}
+
 function sharedRules(options: BaseOptions): SharedRule[] {
-  const jump = (table: Table, chain: string, target: string, comment: string, onlyNew = true) => ({
-    table,
-    chain,
-    builtin: true,
-    rule: ruleText(chain, {
+  const jump = (table: Table, chain: string, target: string, comment: string, onlyNew = true) =>
+    jumpFrom(table, chain, {
       // kube-proxy puts the state first; so does this, or its jumps would not be recognised.
       ...(onlyNew ? { matches: [ctstate('NEW'), commentMatch(comment)] } : { comment }),
       target,
-    }),
-  });
+    });
   const portals = 'kubernetes service portals';
   const external = 'kubernetes externally-visible service portals';
   const firewall = 'kubernetes load balancer firewall';
@@ -220,12 +226,7 @@ export function localnetRules(): SharedRule[] {
     matches: ['-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT'],
     target: 'DROP',
   });
-  const jumps = ['INPUT', 'OUTPUT'].map((chain) => ({
-    table: 'filter' as const,
-    chain,
-    builtin: true,
-    rule: ruleText(chain, { target: FIREWALL }),
-  }));
+  const jumps = ['INPUT', 'OUTPUT'].map((chain) => jumpFrom('filter', chain, { target: FIREWALL }));
   return [{ table: 'filter', chain: FIREWALL, builtin: false, rule: drop }, ...jumps];
 }
 

@@ -10,7 +10,6 @@ import {
   runProgram,
 } from '../process/run-program.ts';
 import type { Table } from './chains.ts';
-import type { SavedTable } from './ruleset.ts';
 import { parseSaved } from './saved.ts';
 
 export { VARIANTS, type Variant } from '../config/mode-values.ts';
@@ -22,21 +21,14 @@ export { VARIANTS, type Variant } from '../config/mode-values.ts';
  */
 export const LOCK_WAIT = ['-w'];
 
-/** Milliseconds after which a command counts as hung and is killed. */
-export interface IptablesTimeouts {
-  readonly read: number;
-  readonly write: number;
-  readonly version: number;
-}
-
 /**
- * iptables-nft-restore takes minutes for the rules of 10,000 Services, and waits for the xtables lock
+ * Milliseconds after which a command counts as hung and is killed. iptables-nft-restore takes minutes for the rules of 10,000 Services, and waits for the xtables lock
  * first, which another such restore may hold. To read them takes it less than half as long. A restore
  * that is killed leaves each table as it was, or as it is after one of the input's COMMITs: legacy
  * replaces a table by one system call, and nft sends one transaction, which the kernel makes or drops as
  * a whole.
  */
-export const IPTABLES_TIMEOUTS: IptablesTimeouts = {
+export const IPTABLES_TIMEOUTS = {
   read: 5 * 60_000,
   write: 10 * 60_000,
   version: ANSWER_TIMEOUT,
@@ -73,38 +65,19 @@ export interface InputPlace {
   readonly table: string;
 }
 
-/**
- * The commands of one family and variant. Each runs without a shell.
- * @throws IptablesError, ProgramTimeoutError
- */
-export interface Iptables {
-  readonly family: IpFamily;
-  readonly variant: Variant;
-  /** Reads all tables in one go: each run of iptables-nft-save reads them all anyway. */
-  save(): Promise<ReadonlyMap<Table, SavedTable>>;
-  /** One table as `iptables-save` prints it. For one that is small. */
-  saveTable(table: Table): Promise<string>;
-  /** @throws IptablesError when the kernel has no such table. */
-  probe(table: Table): Promise<void>;
-  /** Loads `input` without flushing the rest; all of a table or nothing of it. */
-  restore(input: Iterable<string>): Promise<void>;
-  /** The first rule of `input`, made of `-C` lines, that is not there. */
-  check(input: string): Promise<InputPlace | undefined>;
-  /** First line of `--version`. */
-  version(): Promise<string>;
-}
+export type Iptables = ReturnType<typeof iptablesCommands>;
 
 /** `iptables-nft` and the like. */
 export function iptablesCommand(family: IpFamily, variant: Variant): string {
   return `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
 }
 
-/** @param timeouts for tests; ProgramTimeoutError says which command took longer. */
-export function iptablesCommands(
-  family: IpFamily,
-  variant: Variant,
-  timeouts = IPTABLES_TIMEOUTS,
-): Iptables {
+/**
+ * The commands of one family and variant. Each runs without a shell.
+ * @param timeouts for tests; ProgramTimeoutError says which command took longer.
+ * @throws (rejections) IptablesError, ProgramTimeoutError
+ */
+export function iptablesCommands(family: IpFamily, variant: Variant, timeouts = IPTABLES_TIMEOUTS) {
   const command = iptablesCommand(family, variant);
   const [saveName, restoreName] = [`${command}-save`, `${command}-restore`];
   const saveTable = (table: Table, discardsOutput = false) =>
@@ -115,10 +88,14 @@ export function iptablesCommands(
   return {
     family,
     variant,
+    /** Reads all tables in one go: each run of iptables-nft-save reads them all anyway. */
     save: () => named(saveName, readProgram(saveName, [], timeouts.read, parseSaved)),
-    saveTable: (table) => saveTable(table),
-    probe: async (table) => void (await saveTable(table, true)),
-    async restore(input) {
+    /** One table as `iptables-save` prints it. For one that is small. */
+    saveTable: (table: Table) => saveTable(table),
+    /** @throws IptablesError when the kernel has no such table. */
+    probe: async (table: Table) => void (await saveTable(table, true)),
+    /** Loads `input` without flushing the rest; all of a table or nothing of it. */
+    async restore(input: Iterable<string>) {
       await named(
         restoreName,
         runProgram(restoreName, ['--noflush', ...LOCK_WAIT], {
@@ -128,7 +105,8 @@ export function iptablesCommands(
         input,
       );
     },
-    async check(input) {
+    /** The first rule of `input`, made of `-C` lines, that is not there. */
+    async check(input: string): Promise<InputPlace | undefined> {
       try {
         await this.restore([input]);
         return undefined;
@@ -138,6 +116,7 @@ export function iptablesCommands(
         return { line: error.line, table: error.table ?? '' };
       }
     },
+    /** First line of `--version`. */
     version: () =>
       named(command, runProgram(command, ['--version'], { timeout: timeouts.version })),
   };

@@ -10,10 +10,7 @@ import { IPTABLES_TIMEOUTS, iptablesCommand, type Variant } from './commands.ts'
 import { TABLES } from './ruleset.ts';
 
 /** What the two variants hold now, as `iptables-save` text; undefined: unused or not installed. */
-export interface VariantFacts {
-  readonly nft: string | undefined;
-  readonly legacy: string | undefined;
-}
+export type VariantFacts = Readonly<Record<Variant, string | undefined>>;
 
 /**
  * The variant that the node uses, by the rules of iptables-wrapper: the kubelet's mark in table

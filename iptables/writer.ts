@@ -7,29 +7,17 @@ import { DEPTH } from './compile.ts';
 import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restorePieces } from './restore.ts';
 import { type Ruleset, TABLES, type TableChange } from './ruleset.ts';
 
-/** Brings a ruleset into the kernel. */
-export interface RulesetWriter {
-  /** What the kernel lacks; all of it at once, for what is wanted may change meanwhile. */
-  differences(): Promise<TableChange[]>;
-  /** @returns how much was written. @throws IptablesError; nothing was written then. */
-  write(change: TableChange): Promise<number>;
-  /**
-   * A rule of somebody else that jumps to a chain of ours keeps it from being removed. That must
-   * not keep everything else from being written, nor other chains from being removed.
-   */
-  writeTolerant(change: TableChange): Promise<number>;
-  /** Which canary or jump to our chains is missing, in words; undefined: none is. */
-  loss(): Promise<string | undefined>;
-}
+export type RulesetWriter = ReturnType<typeof rulesetWriter>;
 
 /** @param onWarning is told of chains that could not be removed. */
 export function rulesetWriter(
   iptables: Iptables,
   ruleset: Ruleset,
   onWarning: (message: string) => void,
-): RulesetWriter {
+) {
   const perTransaction = iptables.variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
 
+  /** @returns how much was written. @throws IptablesError; nothing was written then. */
   const write = async (change: TableChange): Promise<number> => {
     if (isEmpty(change)) return 0;
     await iptables.restore(restorePieces(change, perTransaction));
@@ -37,6 +25,10 @@ export function rulesetWriter(
     return change.write.size + change.remove.length + change.shared.length;
   };
 
+  /**
+   * A rule of somebody else that jumps to a chain of ours keeps it from being removed. That must
+   * not keep everything else from being written, nor other chains from being removed.
+   */
   const writeTolerant = async (change: TableChange): Promise<number> => {
     try {
       return await write(change);
@@ -57,13 +49,15 @@ export function rulesetWriter(
   };
 
   return {
-    async differences() {
+    /** What the kernel lacks; all of it at once, for what is wanted may change meanwhile. */
+    async differences(): Promise<TableChange[]> {
       const saved = await iptables.save();
       return [...saved].map(([table, rules]) => ruleset.difference(table, rules));
     },
     write,
     writeTolerant,
-    async loss() {
+    /** Which canary or jump to our chains is missing, in words; undefined: none is. */
+    async loss(): Promise<string | undefined> {
       const missing = await iptables.check(checkInput(TABLES, ruleset.shared()));
       return missing === undefined ? undefined : lossText(missing);
     },

@@ -1,10 +1,10 @@
 /** Compares the kernel with what is wanted. */
-import type { SetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs/ipvs.ts';
-import type { BoundAddress } from '../netlink/route/links.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import {
   destinationText,
+  type EntryItem,
+  entryText,
   type Item,
   isOwnService,
   itemKey,
@@ -26,16 +26,7 @@ export interface Bounds {
   isDraining(service: string, key: string): boolean;
 }
 
-interface KernelState {
-  readonly entries: ReadonlyMap<string, { readonly item: Item; readonly entry: SetEntry }>;
-  readonly ports: KernelPorts;
-  readonly services: ReadonlyMap<string, IpvsService>;
-  readonly destinations: ReadonlyMap<
-    string,
-    { readonly service: IpvsService; readonly state: IpvsDestinationState }
-  >;
-  readonly addresses: ReadonlyMap<string, BoundAddress>;
-}
+type KernelState = Awaited<ReturnType<typeof readKernel>>;
 
 /** What the kernel lacks, and what it has that nobody wants. */
 export async function compareWithKernel(
@@ -56,7 +47,7 @@ export async function compareWithKernel(
     if (wanted.has(key) || bounds.isDraining(serviceOf(item) ?? '', key)) return;
     removes.push(item);
   };
-  for (const { item } of state.entries.values()) {
+  for (const item of state.entries.values()) {
     removeUnlessWanted(item);
     if (slice.isOver()) await slice.yield();
   }
@@ -77,28 +68,19 @@ export async function compareWithKernel(
   return { adds, removes };
 }
 
-async function readKernel(
-  kernel: IpvsKernel,
-  wanted: Wanted,
-  bounds: Bounds,
-): Promise<KernelState> {
+async function readKernel(kernel: IpvsKernel, wanted: Wanted, bounds: Bounds) {
   const slice = new TimeSlice();
-  const entries = new Map<string, { item: Item; entry: SetEntry }>();
+  const entries = new Map<string, EntryItem>();
   const ports = new KernelPorts();
   for (const set of SET_NAMES) {
     // The socket sees to it that the event loop gets its turns.
     await kernel.visitEntries(set, (entry) => {
-      if (isRanged(set)) {
-        ports.add(set, entry);
-        return;
-      }
-      const item: Item = { kind: 'entry', set, entry };
-      entries.set(itemKey(item), { item, entry });
+      if (isRanged(set)) ports.add(set, entry);
+      else entries.set(entryText(set, entry), { kind: 'entry', set, entry });
     });
   }
   const services = new Map<string, IpvsService>();
-  const destinations: Map<string, { service: IpvsService; state: IpvsDestinationState }> =
-    new Map();
+  const destinations = new Map<string, { service: IpvsService; state: IpvsDestinationState }>();
   for (const service of await kernel.services()) {
     const { key } = service;
     const text = serviceText(key);

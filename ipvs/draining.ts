@@ -2,6 +2,7 @@
  * Graceful termination. A destination that no Route wants any more takes no new connections
  * (weight 0) and goes when the ones that it has are over; deleted at once, it would cut them.
  */
+import { getOrCreate } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
 import type {
   IpvsChange,
@@ -10,6 +11,7 @@ import type {
   IpvsServiceKey,
 } from '../netlink/ipvs/ipvs.ts';
 import { destinationText, type Item, itemKey, serviceText } from './items.ts';
+import type { IpvsKernel } from './kernel.ts';
 
 /** UDP and SCTP: kube-proxy deletes at once, for their clients do not notice that a pod went. */
 const SUDDEN: ReadonlySet<Protocol> = new Set(['UDP', 'SCTP']);
@@ -76,17 +78,22 @@ interface DrainingService {
 }
 
 /** Reads and writes the IPVS table. */
-export interface DrainingTable {
-  destinations(service: IpvsServiceKey): Promise<IpvsDestinationState[]>;
-  change(changes: readonly IpvsChange[]): Promise<void>;
-  remove(items: readonly Item[]): Promise<void>;
-}
+export type DrainingTable = Pick<IpvsKernel, 'destinations' | 'change' | 'remove'>;
 
 /** What decides on a draining destination besides its connections. */
 export interface Wishes {
   /** A Route wants it, or its service, again. */
   isWanted(key: string): boolean;
   lifeOf(service: IpvsServiceKey, destination: IpvsDestinationKey): Life;
+}
+
+/** It takes no new connections. */
+function retirement(key: IpvsServiceKey, destination: IpvsDestinationKey): IpvsChange {
+  return { op: 'edit-destination', key, destination: { ...destination, weight: 0 } };
+}
+
+function removal(key: IpvsServiceKey, destination: IpvsDestinationKey): IpvsChange {
+  return { op: 'delete-destination', key, destination };
 }
 
 /** The destinations of one family that drain. */
@@ -134,31 +141,22 @@ export class Draining {
 
   /** Takes over destinations that are no longer wanted, and deletes those that may go at once. */
   async start(
-    destinations: readonly { service: IpvsServiceKey; destination: IpvsDestinationKey }[],
+    items: readonly { service: IpvsServiceKey; destination: IpvsDestinationKey }[],
   ): Promise<void> {
     const touched = new Set<string>();
     const changes: IpvsChange[] = [];
-    for (const { service, destination } of destinations) {
+    for (const { service, destination } of items) {
       const key = serviceText(service);
-      const draining = this.#services.get(key) ?? {
+      const { destinations } = getOrCreate(this.#services, key, () => ({
         service,
         destinations: new Map(),
         rest: new Map(),
-      };
-      this.#services.set(key, draining);
+      }));
       const text = destinationText(service, destination);
-      const known = draining.destinations.get(text);
-      draining.destinations.set(text, known ?? { destination, settles: 0, rounds: 0 });
+      getOrCreate(destinations, text, () => ({ destination, settles: 0, rounds: 0 }));
       touched.add(key);
-      if (isSudden(service) && this.#wishes.lifeOf(service, destination) !== 'alive') {
-        changes.push({ op: 'delete-destination', key: service, destination });
-      } else {
-        changes.push({
-          op: 'edit-destination',
-          key: service,
-          destination: { ...destination, weight: 0 },
-        });
-      }
+      const goes = isSudden(service) && this.#wishes.lifeOf(service, destination) !== 'alive';
+      changes.push(goes ? removal(service, destination) : retirement(service, destination));
     }
     await this.#table.change(changes);
     await this.look(touched);
@@ -226,14 +224,12 @@ export class Draining {
         );
       if (!isOver) {
         // To say so once may have failed, and comparisons leave alone what drains.
-        const drained = { ...destination, weight: 0 };
-        if (state.weight > 0)
-          changes.push({ op: 'edit-destination', key: service, destination: drained });
+        if (state.weight > 0) changes.push(retirement(service, destination));
         continue;
       }
       over.push(text);
       if (state === undefined || this.#wishes.isWanted(text)) continue;
-      changes.push({ op: 'delete-destination', key: service, destination });
+      changes.push(removal(service, destination));
     }
     // What the kernel refuses is kept, and tried again with the next look.
     await this.#table.change(changes);

@@ -35,6 +35,7 @@ import {
 import { TimeSlice } from '../sync/time-slice.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
+import type { Wanted } from './wanted.ts';
 
 /** A change that the kernel refused: what it was about, and why. */
 export type Refused = readonly [what: string, error: NetlinkError];
@@ -78,13 +79,6 @@ export interface KernelParts {
     'list' | 'visitEntries' | 'create' | 'destroy' | 'swap' | 'change' | 'close'
   >;
   readonly links: typeof LINKS;
-}
-
-/** What sets should hold. */
-export interface WantedEntries {
-  /** One of a range of ports counts once. */
-  countOf(set: SetName): number;
-  entriesOf(set: SetName): Iterable<SetEntry>;
 }
 
 /** The IPVS table, the ipsets and the dummy device, as far as one family goes. */
@@ -208,7 +202,7 @@ export class IpvsKernel {
    * kube-proxy's, which hold fewer elements, is exchanged for one with the entries that are wanted.
    * @returns how many were made.
    */
-  async prepare(wanted: WantedEntries): Promise<number> {
+  async prepare(wanted: Pick<Wanted, 'countOf' | 'entriesOf'>): Promise<number> {
     let made = 0;
     this.#device = await this.#links.findLink(IPVS_DEVICE);
     if (this.#device === undefined) {
@@ -253,10 +247,7 @@ export class IpvsKernel {
    * @throws IpvsRefusedError after all was tried.
    */
   async add(items: readonly Item[]): Promise<void> {
-    const refusals: [string, NetlinkError][] = [];
-    const stages = await byStage(items);
-    for (const stage of stages) refusals.push(...(await this.#write(stage, 'add')));
-    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+    await this.#writeAll(await byStage(items), 'add');
   }
 
   /**
@@ -264,10 +255,7 @@ export class IpvsKernel {
    * @throws IpvsRefusedError after all was tried.
    */
   async remove(items: readonly Item[]): Promise<void> {
-    const refusals: [string, NetlinkError][] = [];
-    const stages = await byStage(items);
-    for (const stage of stages.reverse()) refusals.push(...(await this.#write(stage, 'remove')));
-    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+    await this.#writeAll((await byStage(items)).reverse(), 'remove');
   }
 
   /**
@@ -280,7 +268,13 @@ export class IpvsKernel {
     if (refusals.length > 0) throw new IpvsRefusedError(refusals);
   }
 
-  async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<[string, NetlinkError][]> {
+  async #writeAll(stages: readonly Item[][], op: 'add' | 'remove'): Promise<void> {
+    const refusals: Refused[] = [];
+    for (const stage of stages) refusals.push(...(await this.#write(stage, op)));
+    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+  }
+
+  async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<Refused[]> {
     const table: IpvsChange[] = [];
     const sets: SetChange[] = [];
     const addresses: string[] = [];
@@ -305,10 +299,7 @@ export class IpvsKernel {
     return refusals;
   }
 
-  async #changeAddresses(
-    op: 'add' | 'remove',
-    addresses: readonly string[],
-  ): Promise<[string, NetlinkError][]> {
+  async #changeAddresses(op: 'add' | 'remove', addresses: readonly string[]): Promise<Refused[]> {
     const index = await this.#links.findLink(IPVS_DEVICE);
     // Somebody deleted it; `loss` will tell, and the next comparison makes it anew.
     if (index === undefined && op === 'remove') return [];
@@ -321,9 +312,9 @@ export class IpvsKernel {
     return refused.map(({ address, error }) => [`${address} on ${IPVS_DEVICE}`, error]);
   }
 
-  async #changeIpvs(changes: readonly IpvsChange[]): Promise<[string, NetlinkError][]> {
+  async #changeIpvs(changes: readonly IpvsChange[]): Promise<Refused[]> {
     if (changes.length === 0) return [];
-    const refusals: [string, NetlinkError][] = [];
+    const refusals: Refused[] = [];
     const edits: IpvsChange[] = [];
     for (const { change, error } of await this.#ipvs.apply(changes)) {
       const { errno } = error;

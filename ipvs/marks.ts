@@ -5,13 +5,7 @@
 import { hash } from 'node:crypto';
 import type { MarkRange } from '../config/mode-values.ts';
 
-/** Marks with a meaning of their own, at the start of the range; they are given to nobody. */
-export interface VerdictMarks {
-  /** There are endpoints, but none that this node may use: drop. */
-  readonly drop: number;
-  /** There is no endpoint at all: reject. */
-  readonly reject: number;
-}
+export type VerdictMarks = ReturnType<typeof verdictMarks>;
 
 const RESERVED = 2;
 /**
@@ -20,8 +14,14 @@ const RESERVED = 2;
  */
 const RESTORED_BIT = 0x80;
 
-export function verdictMarks({ first }: MarkRange): VerdictMarks {
-  return { drop: first, reject: first + 1 };
+/** Marks with a meaning of their own, at the start of the range; they are given to nobody. */
+export function verdictMarks({ first }: MarkRange) {
+  return {
+    /** There are endpoints, but none that this node may use: drop. */
+    drop: first,
+    /** There is no endpoint at all: reject. */
+    reject: first + 1,
+  };
 }
 
 /**

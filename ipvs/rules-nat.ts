@@ -1,6 +1,6 @@
 /** Rules of table nat: which connections are masqueraded. IPVS translates, nat does not. */
 import { PROTOCOLS } from '../api/objects.ts';
-import { standingChain } from '../iptables/base-rules.ts';
+import { masquerade, standingChain } from '../iptables/base-rules.ts';
 import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ, POSTROUTING } from '../iptables/chains.ts';
 import { DEPTH } from '../iptables/compile.ts';
 import { addressType, fromForeign, type RuleSpec } from '../iptables/rule.ts';
@@ -105,10 +105,7 @@ export function natChains(options: RuleOptions): TreeChain[] {
       },
       { matches: [inSet('KUBE-ALL-PORTS-LOOP-BACK', 'dst,src')], target: 'MASQUERADE' },
       { matches: [`-m connmark ! --mark ${bit(options)}`], target: 'RETURN' },
-      {
-        comment: 'kubernetes service traffic requiring SNAT',
-        target: options.randomFully ? 'MASQUERADE --random-fully' : 'MASQUERADE',
-      },
+      masquerade(options),
     ]),
   ];
 }

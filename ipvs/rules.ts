@@ -7,7 +7,7 @@
  * (conntrack), where it disturbs no mark of a packet and cannot masquerade a packet a second time
  * once it is encapsulated.
  */
-import { canaries, type SharedRule, type StandingRules } from '../iptables/base-rules.ts';
+import { canaries, jumpFrom, type SharedRule, type StandingRules } from '../iptables/base-rules.ts';
 import {
   ALL_PORTS,
   ALL_PORTS_INSIDE,
@@ -20,7 +20,7 @@ import {
   SERVICES,
   type Table,
 } from '../iptables/chains.ts';
-import { ctstate, ruleText } from '../iptables/rule.ts';
+import { ctstate } from '../iptables/rule.ts';
 import { LISTED, type RuleOptions, setMatches } from './rule-matches.ts';
 import { filterChains } from './rules-filter.ts';
 import { mangleChains } from './rules-mangle.ts';
@@ -54,7 +54,7 @@ export function ipvsStanding(options: RuleOptions, allPortsByRules: boolean): St
 
 function jump(table: Table, chain: string, target: string, text: string, onlyNew = false) {
   const matches = onlyNew ? [ctstate('NEW')] : [];
-  return { table, chain, builtin: true, rule: ruleText(chain, { comment: text, matches, target }) };
+  return jumpFrom(table, chain, { comment: text, matches, target });
 }
 
 /** Jumps from built-in chains, first to last as they shall stand. */

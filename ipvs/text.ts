@@ -3,7 +3,7 @@ import type { IpFamily } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
 import { hostPrefix } from '../iptables/chains.ts';
 import { hex } from '../iptables/rule.ts';
-import type { SetEntry } from '../netlink/ipset/ipset.ts';
+import type { SetEntry, SetSpec } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import { type Item, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, setSpec } from './sets.ts';
@@ -46,14 +46,8 @@ function here(command: string, lines: readonly string[]): string {
   return [`${command} <<'END'`, ...lines, 'END'].join('\n');
 }
 
-function createLine({
-  name,
-  type,
-  family,
-  skbinfo,
-  comments,
-  maxElements,
-}: ReturnType<typeof setSpec>) {
+function createLine(spec: SetSpec): string {
+  const { name, type, family, skbinfo, comments, maxElements } = spec;
   const shape =
     type === 'bitmap:port'
       ? 'range 0-65535'

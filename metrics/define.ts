@@ -7,35 +7,7 @@ type Count<Label extends string> = { readonly count: number } & Readonly<
 >;
 
 /** Ways to define a metric in a registry, one for each way to feed it. */
-export interface Define {
-  counter<Label extends string>(
-    name: string,
-    help: string,
-    labels?: readonly Label[],
-  ): Counter<Label>;
-  gauge<Label extends string>(name: string, help: string, labels?: readonly Label[]): Gauge<Label>;
-  histogram<Label extends string>(
-    name: string,
-    help: string,
-    buckets: readonly number[],
-    labels?: readonly Label[],
-  ): Histogram<Label>;
-  /** Counts that somebody else keeps. They must be cheap to get: a scrape walks over nothing. */
-  asked<Label extends string>(
-    type: 'gauge' | 'counter',
-    name: string,
-    help: string,
-    labels: readonly Label[],
-    counts: () => Iterable<Count<Label>> | Promise<Iterable<Count<Label>>>,
-  ): void;
-  /** The same of one without labels. */
-  askedOne(
-    type: 'gauge' | 'counter',
-    name: string,
-    help: string,
-    count: () => number | Promise<number>,
-  ): void;
-}
+export type Define = ReturnType<typeof definer>;
 
 /** Gauges with the name of a counter, and sums of others; `promtool check metrics` objects. */
 const UNWANTED_DEFAULTS = [
@@ -52,39 +24,60 @@ export function createRegistry(): Registry {
   return registry;
 }
 
-export function definer(registry: Registry): Define {
+export function definer(registry: Registry) {
   const registers = [registry];
-  const define: Define = {
-    counter: (name, help, labelNames = []) => new Counter({ name, help, labelNames, registers }),
-    gauge: (name, help, labelNames = []) => new Gauge({ name, help, labelNames, registers }),
-    histogram: (name, help, buckets, labelNames = []) =>
-      new Histogram({ name, help, labelNames, buckets: [...buckets], registers }),
-    asked(type, name, help, labelNames, counts) {
-      const configuration = {
-        name,
-        help,
-        labelNames,
-        registers,
-        async collect(this: { reset(): void; inc(labels: object, value: number): void }) {
-          // Two scrapes at a time must not add up.
-          const all: Iterable<Record<string, string | number>> = await counts();
-          this.reset();
-          for (const { count, ...each } of all) {
-            const labels = labelNames.map((name) => [
-              name,
-              each[name === 'ip_family' ? 'family' : name],
-            ]);
-            this.inc(Object.fromEntries(labels), Number(count));
-          }
-        },
-      };
-      if (type === 'gauge') new Gauge<string>(configuration);
-      else new Counter<string>(configuration);
-    },
-    askedOne: (type, name, help, count) =>
-      define.asked(type, name, help, [], async () => [{ count: await count() }]),
+  /** Counts that somebody else keeps. They must be cheap to get: a scrape walks over nothing. */
+  const asked = <Label extends string>(
+    type: 'gauge' | 'counter',
+    name: string,
+    help: string,
+    labelNames: readonly Label[],
+    counts: () => Iterable<Count<Label>> | Promise<Iterable<Count<Label>>>,
+  ) => {
+    const configuration = {
+      name,
+      help,
+      labelNames,
+      registers,
+      async collect(this: { reset(): void; inc(labels: object, value: number): void }) {
+        // Two scrapes at a time must not add up.
+        const all: Iterable<Record<string, string | number>> = await counts();
+        this.reset();
+        for (const { count, ...each } of all) {
+          const labels = labelNames.map((name) => [
+            name,
+            each[name === 'ip_family' ? 'family' : name],
+          ]);
+          this.inc(Object.fromEntries(labels), Number(count));
+        }
+      },
+    };
+    if (type === 'gauge') new Gauge<string>(configuration);
+    else new Counter<string>(configuration);
   };
-  return define;
+  return {
+    counter: <Label extends string>(
+      name: string,
+      help: string,
+      labelNames: readonly Label[] = [],
+    ) => new Counter<Label>({ name, help, labelNames, registers }),
+    gauge: <Label extends string>(name: string, help: string, labelNames: readonly Label[] = []) =>
+      new Gauge<Label>({ name, help, labelNames, registers }),
+    histogram: <Label extends string>(
+      name: string,
+      help: string,
+      buckets: readonly number[],
+      labelNames: readonly Label[] = [],
+    ) => new Histogram<Label>({ name, help, labelNames, buckets: [...buckets], registers }),
+    asked,
+    /** The same of one without labels. */
+    askedOne: (
+      type: 'gauge' | 'counter',
+      name: string,
+      help: string,
+      count: () => number | Promise<number>,
+    ) => asked(type, name, help, [], async () => [{ count: await count() }]),
+  };
 }
 
 /** From `start` on, each `factor` times the one before. */

@@ -17,16 +17,7 @@ export class NftError extends Error {
   }
 }
 
-/** Runs scripts of nft, each of which is one transaction. */
-export interface NftCommand {
-  /** @throws NftError: nothing was changed; ProgramTimeoutError: perhaps all was. */
-  run(script: string): Promise<void>;
-  /**
-   * Whether nft and the kernel would take it; nothing is changed.
-   * @throws NftError when not, ProgramTimeoutError
-   */
-  check(script: string): Promise<void>;
-}
+export type NftCommand = ReturnType<typeof nftCommand>;
 
 /** More than that many do not wait to be heard of. */
 const MAX_PROCESS_IDS = 16;
@@ -41,8 +32,8 @@ function onStart(pid: number): void {
   if (processIds.size > MAX_PROCESS_IDS) processIds.delete(oldest);
 }
 
-/** @param timeout milliseconds, for tests. */
-export function nftCommand(timeout = TIMEOUT): NftCommand {
+/** Runs scripts of nft, each of which is one transaction. @param timeout milliseconds, for tests. */
+export function nftCommand(timeout = TIMEOUT) {
   const nft = async (options: readonly string[], input: string) => {
     try {
       await runProgram('nft', [...options, '-f', '-'], { input, timeout, onStart });
@@ -52,7 +43,12 @@ export function nftCommand(timeout = TIMEOUT): NftCommand {
     }
   };
   return {
-    run: (script) => nft([], script),
-    check: (script) => nft(['--check'], script),
+    /** @throws NftError: nothing was changed; ProgramTimeoutError: perhaps all was. */
+    run: (script: string) => nft([], script),
+    /**
+     * Whether nft and the kernel would take it; nothing is changed.
+     * @throws NftError when not, ProgramTimeoutError
+     */
+    check: (script: string) => nft(['--check'], script),
   };
 }

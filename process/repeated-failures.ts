@@ -1,4 +1,5 @@
 /** Logging what is tried again and again. */
+import { asError } from '../api/errors.ts';
 import type { DebugLog } from './log.ts';
 
 /** Milliseconds from the first log line of a failure to the next; doubled after each line, up to the maximum. */
@@ -60,7 +61,7 @@ export class RepeatedFailures {
     key: string,
     details: Readonly<Record<string, unknown>>,
     message: string,
-    reason = reasonOf(details.err),
+    reason = asError(details.err).message,
   ): boolean {
     const isFirst = !this.isFailing(key);
     const now = this.#now();
@@ -143,10 +144,6 @@ export class RepeatedFailures {
     if (this.#failures.size > MAX_FAILURES && oldest !== undefined) this.#failures.delete(oldest);
     return fresh;
   }
-}
-
-function reasonOf(err: unknown): string {
-  return err instanceof Error ? err.message : String(err);
 }
 
 function inSeconds(milliseconds: number): number {

@@ -1,16 +1,6 @@
 /** When memory is given back to the machine. */
 import { trimHeap } from '../netlink/core/malloc.ts';
-import { systemTimers, type Timers } from '../sync/timers.ts';
-
-/** What decides whether memory is to be given back. */
-interface MemoryProbe {
-  /** Bytes that the process has of the machine's memory. */
-  readonly rss: () => number;
-  /** Milliseconds of CPU so far. */
-  readonly cpu: () => number;
-  readonly giveBack: () => void;
-  readonly timers: Timers;
-}
+import { systemTimers } from '../sync/timers.ts';
 
 /** Milliseconds between two looks. */
 export const PERIOD = 30_000;
@@ -26,7 +16,7 @@ export const QUIET = 0.05;
  * answers a few hundred queries a second without a rest would be stopped again and again for the same memory.
  * @returns what ends it.
  */
-export function giveSpareMemoryBack(probe: MemoryProbe = OF_PROCESS): () => void {
+export function giveSpareMemoryBack(probe = OF_PROCESS): () => void {
   const { rss, cpu, giveBack, timers } = probe;
   let least = 0;
   let hadBurst = false;
@@ -53,8 +43,11 @@ export function giveSpareMemoryBack(probe: MemoryProbe = OF_PROCESS): () => void
   return () => timers.clear(timer);
 }
 
-const OF_PROCESS: MemoryProbe = {
+/** What decides whether memory is to be given back. */
+const OF_PROCESS = {
+  /** Bytes that the process has of the machine's memory. */
   rss: () => process.memoryUsage.rss(),
+  /** Milliseconds of CPU so far. */
   cpu: () => {
     const { user, system } = process.cpuUsage();
     return (user + system) / 1000;

@@ -36,19 +36,13 @@ export interface ProxierObserver {
    */
   unchanged(family: IpFamily, triggerTimes: readonly number[]): void;
   synced(report: SyncReport): void;
-  syncFailed(family: IpFamily, error: unknown, attempt: SyncAttempt): void;
+  syncFailed(family: IpFamily, error: unknown, attempt: Pick<SyncReport, 'full' | 'seconds'>): void;
   /** Somebody else changed our rules; `what` says which. */
   rulesLost(family: IpFamily, what: string): void;
   /** It could not be told whether the rules still stand. */
   checkFailed(family: IpFamily, error: unknown): void;
   /** The check of the rules ran, whatever it found. */
   checked(family: IpFamily): void;
-}
-
-/** A sync that failed. */
-export interface SyncAttempt {
-  readonly full: boolean;
-  readonly seconds: number;
 }
 
 const BACKOFF = { first: 500, max: 30_000 };

@@ -2,20 +2,6 @@
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import type { Match, Route } from '../services/route.ts';
 
-/** How many Routes of one kind there are in one family. */
-export interface RouteCount {
-  readonly family: IpFamily;
-  readonly kind: Match['kind'];
-  readonly count: number;
-}
-
-/** Routes whose policy wants endpoints of this node, which has none while others do. */
-export interface NoLocalCount {
-  readonly family: IpFamily;
-  readonly policy: TrafficSide;
-  readonly count: number;
-}
-
 type TrafficSide = 'internal' | 'external';
 type AllPortsKind = 'all' | 'ranges';
 
@@ -38,13 +24,15 @@ export class RouteCounts {
     if (after !== undefined) this.#count(after, 1);
   }
 
-  routes(): RouteCount[] {
+  /** How many Routes of each kind there are. */
+  routes() {
     return IP_FAMILIES.flatMap((family) =>
       KINDS.map((kind) => ({ family, kind, count: this.#get(family, kind) })),
     );
   }
 
-  noLocal(): NoLocalCount[] {
+  /** Routes whose policy wants endpoints of this node, which has none while others do. */
+  noLocal() {
     return IP_FAMILIES.flatMap((family) =>
       SIDES.map((policy) => ({ family, policy, count: this.#get(family, policy) })),
     );

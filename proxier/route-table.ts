@@ -27,42 +27,12 @@ import type { ObjectSink } from '../sources/store.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { RouteCounts } from './route-counts.ts';
 
-/** What became of the Routes since the last time it was asked. */
-export interface RouteChanges {
-  readonly upserts: readonly Route[];
-  readonly removals: readonly Route[];
-  /** Routes as they were, for those in `upserts` that existed before. */
-  readonly before: ReadonlyMap<string, Route>;
-}
-
 /** Refusals and warnings that came or went, for logs and Events. */
 export interface RefusalChanges {
   readonly raised: readonly Refusal[];
   readonly cleared: readonly Refusal[];
   /** New warnings; the end of a warning is not reported. */
   readonly warnings: readonly ServiceWarning[];
-}
-
-/** Everything that became different for the Services that were resolved. */
-export interface TableChanges {
-  readonly routes: RouteChanges;
-  /**
-   * Services that came to be refused as a whole (true), or are no longer: they are served again or gone
-   * (false).
-   */
-  readonly refused: ReadonlyMap<ObjectKey, boolean>;
-  readonly refusals: RefusalChanges;
-  /** Health check node ports; port 0 where one went. */
-  readonly health: readonly ServiceHealth[];
-  readonly triggers: readonly ChangeTrigger[];
-}
-
-/** Changes of the objects of one kind, for metrics. */
-export interface ObjectChanges {
-  /** Since the start. */
-  readonly total: number;
-  /** Of these, not handed on yet. */
-  readonly pending: number;
 }
 
 export interface RouteTableOptions {
@@ -115,6 +85,7 @@ export class RouteTable implements ObjectSink {
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
   readonly #touched = new Set<ObjectKey>();
   readonly #triggers: ChangeTriggers;
+  /** Changes since the start, and those of these that are not handed on yet. */
   readonly #changes = {
     Service: { total: 0, pending: 0 },
     EndpointSlice: { total: 0, pending: 0 },
@@ -156,7 +127,9 @@ export class RouteTable implements ObjectSink {
   }
 
   /** How often Services and EndpointSlices changed. */
-  get changes(): Readonly<Record<ChangingKind, ObjectChanges>> {
+  get changes(): Readonly<
+    Record<ChangingKind, { readonly total: number; readonly pending: number }>
+  > {
     return this.#changes;
   }
 
@@ -218,8 +191,11 @@ export class RouteTable implements ObjectSink {
     return this.#touched.size > 0;
   }
 
-  /** Resolves Services touched since the last call, at most `limit` of them. */
-  takeChanges(limit = Infinity): TableChanges {
+  /**
+   * Resolves Services touched since the last call, at most `limit` of them.
+   * @returns everything that became different for them.
+   */
+  takeChanges(limit = Infinity) {
     const triggers: ChangeTrigger[] = [];
     const upserts: Route[] = [];
     const removals: Route[] = [];
@@ -267,9 +243,12 @@ export class RouteTable implements ObjectSink {
       for (const changes of Object.values(this.#changes)) changes.pending = 0;
     }
     return {
+      /** `before` has Routes as they were, for those in `upserts` that existed before. */
       routes: { upserts, removals, before },
+      /** Services that came to be refused as a whole (true), or are no longer: they are served again or gone (false). */
       refused,
       refusals: { raised, cleared, warnings },
+      /** Health check node ports; port 0 where one went. */
       health,
       triggers,
     };

@@ -1,4 +1,5 @@
 /** What `portwide cleanup` and `portwide run --cleanup` do: remove all leftovers, in one attempt. */
+import { asError } from '../api/errors.ts';
 import { IP_FAMILIES } from '../api/objects.ts';
 import { UserError } from '../process/errors.ts';
 import { tryLock } from '../process/lock.ts';
@@ -46,5 +47,5 @@ export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise
 
 function reasonOf(error: unknown): string {
   if (error instanceof ProgramError && error.code === 'ENOENT') return 'not installed';
-  return error instanceof Error ? error.message : String(error);
+  return asError(error).message;
 }

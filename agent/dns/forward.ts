@@ -9,11 +9,6 @@ import { LOOK_PERIOD, ResolverList } from '../../dns/resolver-list.ts';
 import type { DnsMetrics } from '../../metrics/dns.ts';
 import { UserError } from '../../process/errors.ts';
 
-interface Forwarding {
-  readonly forwarder: Forwarder;
-  readonly cache: ForwardCache;
-}
-
 /**
  * @param isSelf whether a resolver is the server itself.
  * @returns undefined when nothing is forwarded.
@@ -24,7 +19,7 @@ export async function createForwarding(
   metrics: Pick<DnsMetrics, 'forwarding'>,
   log: Logger,
   isSelf: (resolver: Resolver) => boolean,
-): Promise<Forwarding | undefined> {
+) {
   if (forward === undefined) return undefined;
   const list = new ResolverList({
     targets: forward,

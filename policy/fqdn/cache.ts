@@ -5,30 +5,25 @@ import { NamePatterns, plainName } from '../model/domain-names.ts';
 import type { ListNumber } from '../model/terms.ts';
 import type { ResolvedAddress } from './dns-message.ts';
 
-export interface FqdnCacheOptions {
+export type FqdnCacheOptions = Readonly<typeof FQDN_CACHE_DEFAULTS>;
+
+/** As settings have them by default (config/policy-settings.ts). */
+export const FQDN_CACHE_DEFAULTS = {
   /**
    * Milliseconds that an address lives at least. A resolver's cache hands out what is left of a TTL, be it
-   * nothing, and whoever asked has yet to connect, perhaps to one address after the other.
+   * nothing, and whoever asked has yet to connect, perhaps to one address after the other. This is the lifetime that
+   * kube-network-policies gives to a TTL of 0, and for which Java remembers an address.
    */
-  readonly floor: number;
-  /** Milliseconds that an address lives at most, whatever its TTL; it goes before the floor. */
-  readonly cap: number;
-  /** Addresses of one name. */
-  readonly perName: number;
-  /** Addresses of all names. */
-  readonly total: number;
-}
-
-/**
- * As settings have them by default (config/policy-settings.ts). Floor: the lifetime that kube-network-policies gives to a TTL of 0, and for which Java remembers an
- * address. Cap: a pod may use an address for its TTL (NPEP-133), so to take it away earlier would cut off
- * the pods that behave; but one with a TTL of weeks must not stay for so long. An hour is what
- * CoreDNS caches at most.
- */
-export const FQDN_CACHE_DEFAULTS: FqdnCacheOptions = {
   floor: 30_000,
+  /**
+   * Milliseconds that an address lives at most, whatever its TTL; it goes before the floor. A pod may use an address
+   * for its TTL (NPEP-133), so to take it away earlier would cut off the pods that behave; but one with a TTL of weeks
+   * must not stay for so long. An hour is what CoreDNS caches at most.
+   */
   cap: 3_600_000,
+  /** Addresses of one name. */
   perName: 1000,
+  /** Addresses of all names. */
   total: 100_000,
 };
 

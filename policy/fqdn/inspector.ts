@@ -19,19 +19,17 @@ export interface Finding<Tag> {
   readonly stream: Stream<Tag> | undefined;
 }
 
-/** What went by since the start. */
-export interface InspectionCounts {
-  queries: number;
-  /** Answers to queries that were seen. */
-  answers: number;
-  /** Answers that nobody asked for, or not so. */
-  unasked: number;
-  /** Packets, or messages in TCP streams, that could not be read. */
-  unreadable: number;
-}
-
 export class Inspector<Tag> {
-  readonly counts: InspectionCounts = { queries: 0, answers: 0, unasked: 0, unreadable: 0 };
+  /** What went by since the start. */
+  readonly counts = {
+    queries: 0,
+    /** Answers to queries that were seen. */
+    answers: 0,
+    /** Answers that nobody asked for, or not so. */
+    unasked: 0,
+    /** Packets, or messages in TCP streams, that could not be read. */
+    unreadable: 0,
+  };
   readonly #queries = new Queries();
   readonly #streams = new TcpStreams<Tag>();
   #patterns = new NamePatterns<true>();

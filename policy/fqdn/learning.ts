@@ -52,19 +52,7 @@ const BACKOFF = { first: 1000, max: 60_000 };
 /** Milliseconds between two looks for what has ended. */
 const EXPIRY = 30_000;
 
-/** What was counted since the start, and what there is. */
-export type DnsNumbers = Readonly<Record<Count, number>> & {
-  /** Answers that could not be made known to the kernel. */
-  readonly notLearned: number;
-  /**
-   * Whether answers go by unseen although names matter: there are no resolvers, or the thread or the rules of a
-   * family are not there.
-   */
-  readonly isBlind: boolean;
-  readonly names: number;
-  readonly addresses: number;
-  readonly evictions: number;
-};
+export type DnsNumbers = ReturnType<DnsLearning['numbers']>;
 
 export class DnsLearning {
   readonly #options: DnsLearningOptions;
@@ -154,7 +142,8 @@ export class DnsLearning {
     if (this.#hasNames) this.#requestRules();
   }
 
-  numbers(): DnsNumbers {
+  /** What was counted since the start, and what there is. */
+  numbers() {
     const count = (what: Count) => this.#thread.count(what);
     return {
       queries: count('queries'),
@@ -163,7 +152,12 @@ export class DnsLearning {
       unreadable: count('unreadable'),
       givenUp: count('givenUp'),
       overdue: count('overdue'),
+      /** Answers that could not be made known to the kernel. */
       notLearned: this.#notLearned,
+      /**
+       * Whether answers go by unseen although names matter: there are no resolvers, or the thread or the rules of a
+       * family are not there.
+       */
       isBlind: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
       ...this.#cache.numbers(),
     };

@@ -3,19 +3,15 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Backoff, backoffMs } from '../../sync/backoff.ts';
 
 /** What makes waiting depend on chance and time; tests put their own in. */
-export interface RetryClock {
-  /** From 0 up to and without 1. */
-  readonly random: () => number;
-  /** Milliseconds of a clock that never goes back. */
-  readonly now: () => number;
-  /** Resolves after so many milliseconds, or at once when the signal is aborted. */
-  readonly delay: (milliseconds: number, signal: AbortSignal) => Promise<void>;
-}
+export type RetryClock = typeof RETRY_CLOCK;
 
-export const RETRY_CLOCK: RetryClock = {
+export const RETRY_CLOCK = {
+  /** From 0 up to and without 1. */
   random: Math.random,
+  /** Milliseconds of a clock that never goes back. */
   now: () => performance.now(),
-  delay: (milliseconds, signal) =>
+  /** Resolves after so many milliseconds, or at once when the signal is aborted. */
+  delay: (milliseconds: number, signal: AbortSignal): Promise<void> =>
     sleep(milliseconds, undefined, { signal }).catch((error: unknown) => {
       if (!signal.aborted) throw error;
     }),

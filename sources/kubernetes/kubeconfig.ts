@@ -3,6 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { newClusters, newContexts, newUsers } from '@kubernetes/client-node/dist/config_types.js';
 import { parse, YAMLParseError } from 'yaml';
+import { asError } from '../../api/errors.ts';
 import { isRecord } from '../../api/read-field.ts';
 import { ANONYMOUS, type ClusterConfig } from './credentials.ts';
 import { ClusterConfigError } from './errors.ts';
@@ -67,7 +68,7 @@ export async function readKubeconfig(path: string): Promise<ClusterConfig> {
     };
   } catch (error) {
     if (error instanceof ClusterConfigError) throw error;
-    throw refuse(`cannot be read: ${error instanceof Error ? error.message : error}`, error);
+    throw refuse(`cannot be read: ${asError(error).message}`, error);
   }
 }
 

@@ -73,27 +73,21 @@ export interface RequestObserver {
 export type OpenSession = (signal: AbortSignal) => Promise<Session>;
 
 /** Milliseconds after which something is given up. */
-export interface Timeouts {
+export const TIMEOUTS = {
   /** Reading files, running a credential plugin. */
-  readonly credentials: number;
+  credentials: 60_000,
   /** Until an answer begins. */
-  readonly answer: number;
+  answer: 30_000,
   /** A whole page. */
-  readonly list: number;
+  list: 120_000,
   /**
    * A watch that brings nothing, which is renewed then: it may be dead. Bookmarks come about once a
    * minute, but of a kind without any change since the API server started there are none. Up to half of it
    * more by chance.
    */
-  readonly silence: number;
-}
-
-export const TIMEOUTS: Timeouts = {
-  credentials: 60_000,
-  answer: 30_000,
-  list: 120_000,
   silence: 150_000,
 };
+export type Timeouts = Readonly<typeof TIMEOUTS>;
 
 export function createOpenSession(
   config: ClusterConfig,

@@ -14,14 +14,6 @@ export interface Duplicate {
   readonly first: string;
 }
 
-/** What changed since the last time, each in the order in which it was claimed. */
-export interface Settlement {
-  readonly removed: readonly ApiObject[];
-  readonly changed: readonly ApiObject[];
-  /** Those not yet told. */
-  readonly duplicates: readonly Duplicate[];
-}
-
 interface Claim extends ParsedObject {
   /** The file that this claim was reported to lose against. */
   readonly toldFirst: string | undefined;
@@ -58,8 +50,11 @@ export class Claims {
     else this.#claimedBy.set(file, names);
   }
 
-  /** Puts the claims in force and says what that changed. */
-  settle(): Settlement {
+  /**
+   * Puts the claims in force.
+   * @returns what that changed, each in the order in which it was claimed, and duplicates not yet told.
+   */
+  settle() {
     const removed: ApiObject[] = [];
     const changed: ApiObject[] = [];
     const duplicates: Duplicate[] = [];

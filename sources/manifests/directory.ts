@@ -1,6 +1,7 @@
 /** Reads the files of a directory of manifests, all of them or one. */
 import { closeSync, constants, fstatSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { asError } from '../../api/errors.ts';
 import type { Kind } from '../../api/objects.ts';
 import { printable } from '../../api/read-field.ts';
 import { UserError } from '../../process/errors.ts';
@@ -18,33 +19,25 @@ export class ManifestDirectoryError extends UserError {
   readonly reason: string;
 
   constructor(directory: string, cause: unknown) {
-    const reason = `cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`;
+    const reason = `cannot be read: ${asError(cause).message}`;
     super(`manifest directory ${JSON.stringify(directory)} ${reason}`, { cause });
     this.reason = reason;
   }
 }
 
-export interface LoadedObject extends ParsedObject {
+interface LoadedObject extends ParsedObject {
   /** Name of the file within the directory. */
   readonly file: string;
-}
-
-export interface LoadedManifests {
-  readonly objects: readonly LoadedObject[];
-  readonly problems: readonly ManifestProblem[];
-  /** Of objects that are written well and mean nothing. */
-  readonly warnings: readonly ManifestProblem[];
-  /** Kinds that were not asked for, as written, and how many objects of each were left out. */
-  readonly passedOver: ReadonlyMap<string, number>;
 }
 
 /**
  * Reads the manifests of a directory once, as the agent does when it starts: what can be read of a
  * file with problems counts, and of an object in two files the first in the order of file names.
  * Objects of kinds not asked for are left out, and counted. Objects and problems come in the order of file names and lines.
+ * @returns as `ParsedManifest`.
  * @throws ManifestDirectoryError
  */
-export function loadManifestDirectory(directory: string, kinds: readonly Kind[]): LoadedManifests {
+export function loadManifestDirectory(directory: string, kinds: readonly Kind[]) {
   const objects = new Map<string, LoadedObject>();
   const problems: ManifestProblem[] = [];
   const warnings: ManifestProblem[] = [];
@@ -120,7 +113,7 @@ export function readManifest(
     const text = new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(descriptor));
     return { ...parseManifest(text, file, kinds), blank: text.trim() === '' };
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
+    const message = asError(error).message;
     return holdsNothing([{ reason: `cannot be read: ${printable(message)}` }]);
   } finally {
     if (descriptor !== undefined) closeSync(descriptor);

@@ -1,6 +1,6 @@
 /** Objects from the text of a manifest, with the lines that they are on. */
 import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
-import { InvalidObject } from '../../api/errors.ts';
+import { asError, InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind } from '../../api/objects.ts';
 import { whySliceIsUnused } from '../../api/read-endpointslice.ts';
 import { isRecord, printable, shown } from '../../api/read-field.ts';
@@ -146,7 +146,7 @@ function jsonDocuments(text: string, problems: Problem[]): RawDocument[] {
     if (duplicate === undefined) return [{ value, line, itemLines }];
     problems.push({ line: duplicate.line, reason: `holds the key ${shown(duplicate.key)} twice` });
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
+    const message = asError(error).message;
     const [, line] = /\(line (\d+) column \d+\)$/.exec(message) ?? [];
     // Without a place it is the end of the text that came too early.
     const lines = text.split('\n').length;

@@ -3,6 +3,7 @@ import { type BigIntStats, type FSWatcher, statSync, watch } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as breathe } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
+import { asError } from '../../api/errors.ts';
 import type { Kind } from '../../api/objects.ts';
 import type { ObjectSink, Source } from '../store.ts';
 import { Claims } from './claims.ts';
@@ -262,7 +263,7 @@ export class ManifestSource implements Source {
   /** Such as ENOSPC, when the user's inotify watches are used up. */
   #reportWatch(error: unknown): void {
     const { directory, rescanMs, onProblem } = this.#options;
-    const message = error instanceof Error ? error.message : String(error);
+    const message = asError(error).message;
     const reason = `cannot be watched, and is looked at every ${rescanMs} ms instead: ${message}`;
     onProblem({ file: directory, reason });
   }

@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pino } from 'pino';
-import { Numbers } from '../../agent/numbers.ts';
+import { createNumbers } from '../../agent/numbers.ts';
 import { createObserver } from '../../agent/observer.ts';
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { createMetrics, startFamily } from '../../metrics/metrics.ts';
@@ -69,7 +69,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
   });
   const kept: Kept[] = [];
   const config: { changes: ConfigChanges } = { changes: NO_CONFIG_CHANGES };
-  const numbers = new Numbers(table, { kept: () => kept }, () => config.changes);
+  const numbers = createNumbers(table, { kept: () => kept }, () => config.changes);
   numbers.register(backends, { listeners: () => [['IPv4', 3]] });
   const metrics = createMetrics(numbers, '1.2.3', [
     { name: 'AllPorts', stage: 'BETA', isEnabled: true },
