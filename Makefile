@@ -1,7 +1,7 @@
 # Portwide. `make demo` and `make test` set everything up on a fresh Debian machine by themselves.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo test unit lint bench setup
+.PHONY: demo test unit lint bench modules setup
 
 ## Shows an all-ports Service at work in a small network made of namespaces.
 demo: setup
@@ -17,13 +17,15 @@ test: setup lint
 	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
 ## Types, style and format, layers (.dependency-cruiser.mjs) and dead code (knip.json).
-lint: setup
+lint: modules
 	@npm run -s lint
 
 ## The tests that need no root, no network namespaces and nothing but npm: those on any Linux or macOS.
-unit:
-	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error
+unit: modules
 	@npm test -s
+
+modules:
+	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error
 
 ## Times starts and single changes: nftables at 100 and 10,000 Services, iptables at 1,000 and 10,000,
 ## IPVS at 1,000; then what an agent takes that an API server feeds, what the DNS server answers, and network
