@@ -9,7 +9,7 @@ import { createLab, waitFor } from './lab/lab.ts';
 
 const file = (path: string) => new URL(`../${path}`, import.meta.url).pathname;
 
-describe('what users are shown', () => {
+describe('examples: what users are shown', () => {
   it('the examples have no faults', () => {
     const { problems, passedOver } = validate(file('examples'), { AllPorts: true });
     assert.deepEqual([problems, [...passedOver]], [[], []]);

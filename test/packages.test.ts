@@ -19,7 +19,7 @@ function read(file: string): string {
   return readFileSync(new URL(`../${file}`, import.meta.url), 'utf8');
 }
 
-describe('package-lock.json', () => {
+describe('packages: package-lock.json', () => {
   const { packages }: Lock = JSON.parse(read('package-lock.json'));
 
   it('has the binaries of all platforms, or npm ci refuses it', () => {

@@ -10,7 +10,7 @@ import { FakeTimers } from '../sync/fake-timers.ts';
 
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
 
-describe('an agent whose configuration file changes', () => {
+describe('config-restart: an agent whose configuration file changes', () => {
   let directory: string;
   let path: string;
   let restart: ReturnType<typeof restartOnChange> | undefined;

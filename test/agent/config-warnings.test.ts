@@ -23,7 +23,7 @@ const V6 = node(['2001:db8::1', '192.0.2.1']);
 const NODE_PORTS = '--nodeport-addresses (nodePortAddresses)';
 const CLUSTER_CIDR = '--cluster-cidr (clusterCIDR)';
 
-describe('warnings of the configuration, as kube-proxy has them', () => {
+describe('config-warnings: warnings of the configuration, as kube-proxy has them', () => {
   for (const [title, nodePorts, options, own, expected] of [
     ['none', ['primary'], {}, undefined, []],
     ['none, with all', ['all'], {}, undefined, []],

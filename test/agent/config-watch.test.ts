@@ -23,7 +23,7 @@ const check = async (content: string) => {
   if (content.startsWith('bad')) throw new Error(content.trim());
 };
 
-describe('watching the configuration file', () => {
+describe('config-watch: watching the configuration file', () => {
   let directory: string;
   let end: (() => void) | undefined;
   let changes: number;

@@ -12,7 +12,7 @@ const OPTIONS = {
   manifests: 'manifests',
 };
 
-describe('the health of the agent', () => {
+describe('health: the health of the agent', () => {
   it('is bad when something has been queued for two sync periods', () => {
     let elapsed = 0;
     const health = proxyHealth(

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { mayReuseConnections } from '../../agent/ipvs-mode.ts';
 
-describe('conn_reuse_mode of IPVS', () => {
+describe('ipvs-mode: conn_reuse_mode of IPVS', () => {
   for (const [release, may] of [
     ['3.10.0-1160.el7.x86_64', true],
     ['4.0.9', true],

@@ -11,7 +11,7 @@ const counter = (name: string, ...labelNames: string[]) =>
 
 const LOG = { debug() {}, info() {}, warn() {}, error() {} };
 
-describe('node ports on localhost', () => {
+describe('localhost: node ports on localhost', () => {
   const servers: Server[] = [];
   let proxy: ReturnType<typeof localhostNodePorts> | undefined;
   afterEach(async () => {

@@ -5,7 +5,7 @@ import { nftCommand } from '../../nft/command.ts';
 import { ANSWER_TIMEOUT } from '../../process/run-program.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
 
-describe('what the nftables mode takes', () => {
+describe('nftables-support: what the nftables mode takes', () => {
   it('Linux 5.13 or later, as uname writes it', () => {
     for (const release of ['5.13.0-rc1', '5.14.0-570.el9.x86_64', '6.1.0-37-amd64', '10.0', '']) {
       assert.equal(oldKernel(release), undefined, release);

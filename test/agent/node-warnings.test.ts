@@ -9,7 +9,7 @@ import {
 import type { Variant } from '../../iptables/commands.ts';
 import { ProgramTimeoutError } from '../../process/run-program.ts';
 
-describe('warnings about the node', () => {
+describe('node-warnings: warnings about the node', () => {
   let warned: [details: object, message: string][];
   const log = {
     info: assert.fail,
@@ -84,7 +84,7 @@ describe('warnings about the node', () => {
   });
 });
 
-describe('whether a family can be served', () => {
+describe('node-warnings: whether a family can be served', () => {
   it('is told by a command that fails, and not by one that hangs', async () => {
     const probe = (error: Error) => whyNot('IPv4', () => Promise.reject(error));
     assert.equal(await probe(new Error('no such table')), 'no such table');

@@ -10,7 +10,7 @@ const important = (log: readonly LogLine[]) =>
     .filter(({ level }) => level >= WARN)
     .map(({ msg, service: key, family }) => [msg, key ?? family]);
 
-describe('the log', () => {
+describe('observer: the log', () => {
   it('names the Service, the field and the reason of a refusal', async () => {
     const { table, log, pass, start } = fakeAgent();
     const bad = service({ portsAnnotation: 'all', type: 'NodePort' });

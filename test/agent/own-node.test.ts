@@ -47,7 +47,7 @@ function build({ isRequired = true, givesNodePorts = false } = {}) {
   return { node, timers, warned, informed, missing, isSettled };
 }
 
-describe('the Node of the agent', () => {
+describe('own-node: the Node of the agent', () => {
   it('that is there is not waited for', async () => {
     const { node, timers, warned, missing, isSettled } = build({ givesNodePorts: true });
     assert.equal(await isSettled(), false, 'before the first listing');

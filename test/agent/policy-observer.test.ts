@@ -89,7 +89,7 @@ function policy(name: string, ...faults: readonly PolicyFault[]) {
 const PORT: PolicyFault = { field: 'spec.ingress[0].ports[0]', reason: 'is no port' };
 const PEER: PolicyFault = { field: 'spec.egress[0].to[0]', reason: 'is no peer' };
 
-describe('what an agent says of network policy', () => {
+describe('policy-observer: what an agent says of network policy', () => {
   it('that it enforces, once a family, and each failure; an Event when it begins to fail', async () => {
     const { observer, events, scrape, said } = world();
     observer.began('IPv4');

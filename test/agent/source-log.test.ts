@@ -17,7 +17,7 @@ const forbidden = (resource: string) =>
     `${resource} is forbidden: the right to list ${resource} is missing`,
   );
 
-describe('what the log says of lists and watches', () => {
+describe('source-log: what the log says of lists and watches', () => {
   const world = () => {
     const lines: string[] = [];
     const heard: unknown[] = [];

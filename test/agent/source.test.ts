@@ -24,7 +24,7 @@ const OBSERVER = {
   deaf: () => {},
 };
 
-describe('what a source tells of an object that cannot be read', () => {
+describe('source: what a source tells of an object that cannot be read', () => {
   let source: Source | undefined;
   afterEach(async () => {
     await source?.stop();

@@ -33,7 +33,7 @@ function build({
   return new Startup(given, { isAwaited: awaited, settled: Promise.resolve() });
 }
 
-describe('what a start waits for', () => {
+describe('startup: what a start waits for', () => {
   for (const [title, given, expected] of [
     ['nothing', {}, []],
     [

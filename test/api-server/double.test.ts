@@ -18,7 +18,7 @@ const EVENT = {
   note: 'no',
 };
 
-describe('the API-server double', () => {
+describe('double: the API-server double', () => {
   let double: ApiServerDouble;
   beforeEach(async () => {
     double = new ApiServerDouble();

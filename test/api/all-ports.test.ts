@@ -12,7 +12,7 @@ const range = (protocol: 'TCP' | 'UDP' | 'SCTP', from: number, to = from) => ({
 });
 const every = (from: number, to = from) => PROTOCOLS.map((each) => range(each, from, to));
 
-describe('annotation portwide.dev/ports', () => {
+describe('all-ports: annotation portwide.dev/ports', () => {
   for (const [value, expected] of [
     ['all', { kind: 'all' }],
     [' all ', { kind: 'all' }],
@@ -101,7 +101,7 @@ describe('annotation portwide.dev/ports', () => {
   });
 });
 
-describe('what an all-ports Service may be (KEP-2610)', () => {
+describe('all-ports: what an all-ports Service may be (KEP-2610)', () => {
   const annotated = (fields: Partial<Service> = {}) =>
     service({ portsAnnotation: 'all', ...fields });
   const byField = (fields: Partial<Service> = {}) =>

@@ -20,7 +20,7 @@ const label = (key: string, value: string) => [{ key, operator: 'In', values: [v
 const network = (cidr: string) => ({ kind: 'network', cidr, except: [] });
 const tcp = (first: number, last = first) => ({ protocol: 'TCP', first, last });
 
-describe('the examples of NPEP-182', () => {
+describe('policy-documents: the examples of NPEP-182', () => {
   it('a CIDRGroup', () => {
     const [group] = readAll(`
 apiVersion: policy.networking.k8s.io/v1alpha1
@@ -141,7 +141,7 @@ const MY_SERVICE = {
   ports: [tcp(443)],
 };
 
-describe('the examples of NPEP-133', () => {
+describe('policy-documents: the examples of NPEP-133', () => {
   it('pods in the namespace monitoring can talk to two domains', () => {
     const policy = policyOf(ALLOW_MY_SERVICE);
     assert.deepEqual([policy.priority, policy.faults], [55, []]);
@@ -203,7 +203,7 @@ spec:
   });
 });
 
-describe('the stories of KEP-2079', () => {
+describe('policy-documents: the stories of KEP-2079', () => {
   const story = (rules: string) =>
     policyOf(`
 apiVersion: networking.k8s.io/v1

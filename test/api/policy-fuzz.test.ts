@@ -189,7 +189,7 @@ function readOrRefuse(raw: unknown): PolicyObject | undefined {
   }
 }
 
-describe('any object of network policy', () => {
+describe('policy-fuzz: any object of network policy', () => {
   it('is read, ignored or refused with InvalidObject', () => {
     const typed = fc.tuple(
       fc.constantFrom(...POLICY_KINDS),

@@ -84,7 +84,7 @@ function failsClosed(
   }
 }
 
-describe('AdminNetworkPolicy, BaselineAdminNetworkPolicy, ClusterNetworkPolicy', () => {
+describe('read-cluster-policy: AdminNetworkPolicy, BaselineAdminNetworkPolicy, ClusterNetworkPolicy', () => {
   it('AdminNetworkPolicy: everything is read', () => {
     const read = policy('AdminNetworkPolicy', {
       priority: 1000,

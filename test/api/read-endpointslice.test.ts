@@ -13,7 +13,7 @@ const slice = (more: Raw = {}): Raw => ({
 });
 const endpoint = (more: Raw) => slice({ endpoints: [{ addresses: ['10.1.0.1'], ...more }] });
 
-describe('reading an EndpointSlice', () => {
+describe('read-endpointslice: reading an EndpointSlice', () => {
   it('reads everything', () => {
     const raw = slice({
       metadata: {

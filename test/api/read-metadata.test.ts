@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { InvalidObject } from '../../api/errors.ts';
 import { readService } from '../../api/read-service.ts';
 
-describe('reading metadata', () => {
+describe('read-metadata: reading metadata', () => {
   const times: readonly (readonly [unknown, string | undefined])[] = [
     ['2026-01-02T03:04:05Z', '2026-01-02T03:04:05Z'],
     ['2026-01-02T03:04:05.999z', '2026-01-02T03:04:05Z'],

@@ -32,7 +32,7 @@ const NOBODY = { ...rule('ingress'), peers: [], ports: [] };
 const app = (value: string) => [{ key: 'app', operator: 'In', values: [value] }];
 const selects = (value: string) => ({ matchLabels: { app: value } });
 
-describe('reading a NetworkPolicy', () => {
+describe('read-network-policy: reading a NetworkPolicy', () => {
   it('reads everything', () => {
     assert.deepEqual(
       policy({

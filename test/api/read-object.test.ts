@@ -21,7 +21,7 @@ const slice = {
 };
 const node = { apiVersion: 'v1', kind: 'Node', metadata: { name: 'node-1.example' } };
 
-describe('reading an object', () => {
+describe('read-object: reading an object', () => {
   it('knows the three kinds', () => {
     assert.deepEqual(
       [service, slice, node].map((raw) => readObject(raw, SERVING_KINDS)?.key),
@@ -276,7 +276,7 @@ function readOrRefuse(raw: unknown): ServingObject | undefined {
   }
 }
 
-describe('any JSON', () => {
+describe('read-object: any JSON', () => {
   it('is read, ignored or refused with InvalidObject', () => {
     fc.assert(
       fc.property(fc.jsonValue(), (raw) => void readOrRefuse(raw)),

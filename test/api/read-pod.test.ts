@@ -14,7 +14,7 @@ const refuses = (read: () => unknown, field: string, reason: RegExp) =>
     return true;
   });
 
-describe('reading a Pod', () => {
+describe('read-pod: reading a Pod', () => {
   it('reads everything', () => {
     const raw = pod({
       metadata: {
@@ -140,7 +140,7 @@ describe('reading a Pod', () => {
   }
 });
 
-describe('reading a Namespace', () => {
+describe('read-pod: reading a Namespace', () => {
   it('has the label that the API server gives each', () => {
     assert.deepEqual(readNamespace({ metadata: { name: 'shop', labels: { team: 'a' } } }), {
       kind: 'Namespace',
@@ -159,7 +159,7 @@ describe('reading a Namespace', () => {
   });
 });
 
-describe('reading a CIDRGroup', () => {
+describe('read-pod: reading a CIDRGroup', () => {
   const metadata = { name: 'cloud-1', labels: { env: 'cloud-1' } };
   const cidrs = (more: Raw) => readCidrGroup({ metadata, ...more }).cidrs;
 

@@ -10,7 +10,7 @@ const one = (key: string, operator: string, values: readonly string[] = []) => (
   values,
 });
 
-describe('reading a label selector', () => {
+describe('read-selector: reading a label selector', () => {
   for (const [what, selector, expected] of [
     ['missing, it selects everything', undefined, []],
     ['null, it selects everything', null, []],
@@ -131,7 +131,7 @@ describe('reading a label selector', () => {
   });
 });
 
-describe('reading labels', () => {
+describe('read-selector: reading labels', () => {
   it('takes what they are, and shares nothing with where they come from', () => {
     const raw = { labels: { app: 'web', 'kubernetes.io/metadata.name': 'default' } };
     const labels = readLabels(rootField('Pod a', raw));

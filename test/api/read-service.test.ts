@@ -14,7 +14,7 @@ const raw = (spec: Raw, more: { metadata?: Raw; status?: Raw } = {}): Raw => ({
 });
 const ingress = (...entries: unknown[]) => ({ status: { loadBalancer: { ingress: entries } } });
 
-describe('reading a Service', () => {
+describe('read-service: reading a Service', () => {
   it('fills in what the API server would', () => {
     assert.deepEqual(readService(raw({})), {
       kind: 'Service',

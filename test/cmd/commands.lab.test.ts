@@ -68,7 +68,7 @@ spec: {cidrs: [10.0.0.0/8, 192.0.2.1]}
 
 const run = (...args: string[]) => execa(PORTWIDE, args, { reject: false });
 
-describe('the command', () => {
+describe('commands: the command', () => {
   let directory: string;
   const put = (name: string, text: string) => writeFileSync(join(directory, name), text);
   beforeEach(() => {

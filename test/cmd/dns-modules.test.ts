@@ -26,7 +26,7 @@ async function loaded(...args: readonly string[]): Promise<readonly string[]> {
   return JSON.parse(stderr) as string[];
 }
 
-describe('what portwide dns loads', () => {
+describe('dns-modules: what portwide dns loads', () => {
   let names: readonly string[];
   before(async () => {
     names = await loaded('dns', '--help');

@@ -36,7 +36,7 @@ function start(flags: readonly string[], env: Readonly<Record<string, string>>) 
   return execa(PORTWIDE, ['dns', ...flags], options);
 }
 
-describe('the process of portwide dns', () => {
+describe('dns-process: the process of portwide dns', () => {
   let directory: string;
   let resolver: Socket;
   let client: Socket;

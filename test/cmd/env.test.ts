@@ -70,7 +70,7 @@ const VOICE_VARIABLES = {
   WEB_PORT_80_TCP_ADDR: 'fd00:10:96::b',
 };
 
-describe('portwide env', () => {
+describe('env: portwide env', () => {
   let directory: string;
   const put = (name: string, text: string) => writeFileSync(join(directory, name), text);
   const putAll = (manifests: readonly Manifest[]) =>

@@ -90,7 +90,7 @@ const OBJECTS: readonly Manifest[] = [
   },
 ];
 
-describe('portwide policy explain', () => {
+describe('policy-explain: portwide policy explain', () => {
   let directory: string;
   before(() => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-explain-'));

@@ -17,7 +17,7 @@ const FAMILIES = [
 ] as const;
 const vips = (number: number) => [`10.96.0.${number}`, `fd00:10:96::${number}`];
 
-describe('portwide render --proxy-mode nftables', () => {
+describe('render-nftables: portwide render --proxy-mode nftables', () => {
   let lab: Lab;
   let agent: Agent;
   before(async () => {

@@ -4,7 +4,7 @@ import { rawVersion } from '../../cmd/version.ts';
 import { VERSION } from '../../process/version.ts';
 import { PORTWIDE } from '../portwide.ts';
 
-describe('--version', () => {
+describe('version: --version', () => {
   const say = async (...args: readonly string[]) => {
     const { exitCode, stdout, stderr } = await execa(PORTWIDE, args, { reject: false });
     return { exitCode, stdout, stderr };

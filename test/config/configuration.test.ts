@@ -7,7 +7,7 @@ import { loadConfiguration } from '../../config/configuration.ts';
 
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
 
-describe('loading the configuration', () => {
+describe('configuration: loading the configuration', () => {
   let directory: string;
   before(() => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-configuration-'));

@@ -12,7 +12,7 @@ function problems(texts: Record<string, string>): string[] {
   return [];
 }
 
-describe('the configuration of the DNS server', () => {
+describe('configure-dns: the configuration of the DNS server', () => {
   it('has defaults', () => {
     const { options, warnings } = configureDns({});
     assert.deepEqual(warnings, []);

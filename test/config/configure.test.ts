@@ -37,7 +37,7 @@ function problemsOf(args: readonly string[], config?: ConfigFile): string[] {
   return [];
 }
 
-describe('configuring', () => {
+describe('configure: configuring', () => {
   describe('by flags', () => {
     const cases: readonly (readonly [args: string, expected: Partial<RunOptions>])[] = [
       ['', {}],

@@ -32,7 +32,7 @@ function set(root: Record<string, unknown>, path: readonly string[], value: unkn
 
 const body = (text: string) => read(`${HEAD}${text}\n`);
 
-describe('reading a configuration file', () => {
+describe('file: reading a configuration file', () => {
   // mocha has every error carry its whole stack, which for the parser's is ten thousand calls.
   const { stackTraceLimit } = Error;
   before(() => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { flagValues } from '../../config/flag-values.ts';
 
-describe('the values of flags, for people', () => {
+describe('flag-values: the values of flags, for people', () => {
   it('are those that were given, and the defaults', () => {
     const flags = flagValues({ v: '3', proxyMode: 'ipvs' });
     assert.deepEqual(

@@ -62,7 +62,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'fqdnTtlFloor', 'fqdnTtlCap', 'logGroup'],
 ];
 
-describe('the tables of settings', () => {
+describe('reference: the tables of settings', () => {
   it("have kube-proxy's flags and ours, and no others", () => {
     const flags = Object.entries(ALL_SETTINGS)
       .filter(([, { fileOnly }]) => !fileOnly)

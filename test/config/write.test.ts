@@ -138,7 +138,7 @@ const options: Arbitrary<RunOptions> = record(OPTIONS).map((any) => ({
   nftablesMinSyncPeriod: Math.min(any.nftablesMinSyncPeriod, any.nftablesSyncPeriod),
 }));
 
-describe('writing the configuration', () => {
+describe('write: writing the configuration', () => {
   it('what is written gives the same options when it is read', () => {
     fc.assert(
       fc.property(options, (written) => {

@@ -30,7 +30,7 @@ function agentRefuses(service: object): string[] {
 const policyRefuses = (service: object) =>
   judge(validating.spec, { object: json(service), oldObject: null });
 
-describe('the admission policy and the agent refuse the same, in the same words', () => {
+describe('admission: the admission policy and the agent refuse the same, in the same words', () => {
   for (const { title, service, refused, leftToAgent } of CASES) {
     it(title, () => {
       assert.deepEqual(agentRefuses(service), refused);
@@ -77,7 +77,7 @@ describe('the admission policy and the agent refuse the same, in the same words'
   });
 });
 
-describe('the admission policy', () => {
+describe('admission: the admission policy', () => {
   it('has the length that the agent has', () => {
     const isTooLong = validating.spec.variables?.find(({ name }) => name === 'isTooLong');
     assert.equal(isTooLong?.expression, `variables.value.size() > ${MAX_VALUE_LENGTH}`);
@@ -151,7 +151,7 @@ describe('the admission policy', () => {
   });
 });
 
-describe('the mutating policy takes node ports from all-ports load balancers', () => {
+describe('admission: the mutating policy takes node ports from all-ports load balancers', () => {
   const matches = (service: object) =>
     judge(mutating.spec, { object: json(service), oldObject: null }) !== undefined;
   const loadBalancer = { type: 'LoadBalancer', allocateLoadBalancerNodePorts: true };

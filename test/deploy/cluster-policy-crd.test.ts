@@ -86,7 +86,7 @@ it('a rule about networks, which upstream has, would not compile', () => {
   assert.deepEqual(structuralFaults(untyped), ['.cidr: has rules below a field without a type']);
 });
 
-describe('the CRDs of cluster policies and the agent take the same', () => {
+describe('cluster-policy-crd: the CRDs of cluster policies and the agent take the same', () => {
   for (const { title, object, refused, leftToAgent } of CLUSTER_POLICY_CASES) {
     it(`${refused === undefined && !leftToAgent ? 'taken' : 'refused'}: ${title}`, () => {
       const json = JSON.parse(JSON.stringify(object));

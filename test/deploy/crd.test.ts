@@ -21,7 +21,7 @@ const group = (spec: unknown, more: object = {}) => ({
 });
 const many = (count: number) => Array.from({ length: count }, (_, index) => `10.${index}.0.0/16`);
 
-describe('the CRD of CIDRGroup', () => {
+describe('crd: the CRD of CIDRGroup', () => {
   it('is named after what it defines, which is what the agent asks for', () => {
     const { group: apiGroup, names, scope, versions } = crd.spec;
     assert.equal(crd.metadata.name, `${names.plural}.${apiGroup}`);

@@ -73,7 +73,7 @@ function options() {
   return options;
 }
 
-describe('the manifests of the DNS server', () => {
+describe('dns: the manifests of the DNS server', () => {
   it('select its pods, and no others of the repository', () => {
     const budget = readObject<{ spec: { selector: { matchLabels: Labels } } }>(
       'deploy/dns/disruption-budget.yaml',

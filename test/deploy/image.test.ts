@@ -55,7 +55,7 @@ function nearestPackage(path: string): string {
 
 const { dependencies } = JSON.parse(readText('package.json'));
 
-describe('the image', () => {
+describe('image: the image', () => {
   it('has every file that the agent consists of', () => {
     const { files } = closure();
     assert.ok(files.size > 50);

@@ -110,7 +110,7 @@ describe('manifests under deploy/ are as Kubernetes wants them', () => {
   });
 });
 
-describe('a second `kubectl apply` changes nothing', () => {
+describe('manifests: a second `kubectl apply` changes nothing', () => {
   const policies = yamlFiles()
     .filter(isObjects)
     .flatMap((path) => readObjects(path).map((object) => ({ path, object })))
@@ -144,7 +144,7 @@ describe('a second `kubectl apply` changes nothing', () => {
   });
 });
 
-describe('kustomizations', () => {
+describe('manifests: kustomizations', () => {
   interface Kustomization {
     readonly resources: readonly string[];
     readonly patches?: readonly { readonly path?: string; readonly patch?: string }[];
@@ -188,7 +188,7 @@ describe('kustomizations', () => {
   });
 });
 
-describe('the component of network policy', () => {
+describe('manifests: the component of network policy', () => {
   it('gives the agent the flag, and nothing to the init container', () => {
     const { patches } = parse(readText('deploy/network-policy/kustomization.yaml'));
     const operations = parse(patches[0].patch);
@@ -202,7 +202,7 @@ describe('the component of network policy', () => {
   });
 });
 
-describe('the DaemonSet', () => {
+describe('manifests: the DaemonSet', () => {
   const [init] = pod.initContainers;
   const [agent] = pod.containers;
 

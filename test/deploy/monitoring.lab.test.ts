@@ -43,7 +43,7 @@ const panelExpressions = dashboard.panels.flatMap(({ targets = [] }) =>
 const promtool = (...args: readonly string[]) =>
   execa('promtool', args, { cwd: ROOT, reject: false, all: true });
 
-describe('alert rules', () => {
+describe('monitoring: alert rules', () => {
   it('are rules to Prometheus', async () => {
     const { exitCode, all } = await promtool(
       'check',
@@ -80,7 +80,7 @@ describe('alert rules', () => {
   });
 });
 
-describe('the dashboard', () => {
+describe('monitoring: the dashboard', () => {
   it('has queries that are queries to Prometheus', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'portwide-promql-'));
     try {
@@ -122,7 +122,7 @@ describe('the dashboard', () => {
   });
 });
 
-describe('the metrics that dashboard and alert rules read', () => {
+describe('monitoring: the metrics that dashboard and alert rules read', () => {
   const expressions = [...alerts.map(({ expr }) => expr), ...panelExpressions];
   const seriesOf = (expr: string) => expr.match(/\b(kubeproxy|portwide|process)_\w+/g) ?? [];
 

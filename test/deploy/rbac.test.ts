@@ -75,7 +75,7 @@ async function asked(
   }
 }
 
-describe('the ClusterRole', () => {
+describe('rbac: the ClusterRole', () => {
   it('allows what the agent asks for, and nothing else', async () => {
     assert.deepEqual(await asked(servingResources('node')), allowed(BASE));
   });

@@ -36,7 +36,7 @@ function changing() {
   };
 }
 
-describe('the cache of answers', () => {
+describe('answer-cache: the cache of answers', () => {
   it('has what was put there, by name and type', () => {
     const cache = new AnswerCache();
     const zone = changing();

@@ -72,7 +72,7 @@ const NODATA = { ...KNOWN, answers: [], authorities: [soa()] };
 const NXDOMAIN = { ...NODATA, rcode: 'NXDOMAIN' };
 const refusal = (rcode: string) => ({ ...KNOWN, authoritative: false, answers: [], rcode });
 
-describe('an answer', () => {
+describe('answer: an answer', () => {
   for (const [what, name, type, expected] of [
     ['an address', WEB, 'A', [`${WEB} 5 A 10.96.0.1`]],
     ['an address of IPv6', WEB, 'AAAA', [`${WEB} 5 AAAA fd00::1`]],

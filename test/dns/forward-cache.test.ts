@@ -89,7 +89,7 @@ function cache(options: Partial<ForwardCacheOptions> = {}) {
 
 const ask = (fields: QueryFields = {}, name = WWW, type = 'A') => queryBytes(name, type, fields);
 
-describe('the cache of answers of resolvers', () => {
+describe('forward-cache: the cache of answers of resolvers', () => {
   it('has an answer for as long as its shortest TTL says, and says how long that still is', () => {
     const { clock, get, set } = cache();
     const query = ask();

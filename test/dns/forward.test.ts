@@ -52,7 +52,7 @@ afterEach(() => {
   for (const { close } of running.splice(0)) close();
 });
 
-describe('one query to one resolver', () => {
+describe('forward: one query to one resolver', () => {
   for (const transport of ['udp', 'tcp'] as const) {
     const ask = (to: Resolver, timeout = PATIENCE) =>
       exchange(to, QUERY, QUESTION, transport, timeout);
@@ -183,7 +183,7 @@ function changed(bytes: Buffer, change: (bytes: Buffer) => void): Buffer {
   return copy;
 }
 
-describe('a forwarder', () => {
+describe('forward: a forwarder', () => {
   function forwarder(resolvers: readonly Resolver[], options: Partial<ForwarderOptions> = {}) {
     const heard: string[] = [];
     const probes: string[] = [];

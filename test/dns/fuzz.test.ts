@@ -110,7 +110,7 @@ async function check(bytes: Buffer, transport: 'udp' | 'tcp'): Promise<void> {
   }
 }
 
-describe('what other servers answered', () => {
+describe('fuzz: what other servers answered', () => {
   it('is read, or refused with an error of its own, whatever it is', () => {
     const answers = mutations.map((mutation) => {
       const bytes = mutated(mutation);
@@ -179,7 +179,7 @@ describe('what other servers answered', () => {
   });
 });
 
-describe('the handler of packets survives', () => {
+describe('fuzz: the handler of packets survives', () => {
   for (const [index, [what, arbitrary]] of (
     [
       [

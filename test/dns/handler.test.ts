@@ -48,7 +48,7 @@ async function unexpected(): Promise<never> {
   assert.fail('nobody is to be asked');
 }
 
-describe('a handler', () => {
+describe('handler: a handler', () => {
   it('answers from the zone, at once', () => {
     const handle = createHandler(DEFAULTS);
     const handled = handle(queryBytes(WEB, 'A'), 'udp');

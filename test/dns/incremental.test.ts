@@ -175,7 +175,7 @@ function addresses(zone: Zone, name: string): string[] {
   );
 }
 
-describe('a zone kept up to date', () => {
+describe('incremental: a zone kept up to date', () => {
   it('is what a new one would be, and its serial grows with every difference', () => {
     fc.assert(
       fc.property(fc.array(change, { minLength: 1, maxLength: 25 }), (steps) => {

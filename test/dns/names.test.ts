@@ -45,7 +45,7 @@ describe('names of addresses', () => {
   });
 });
 
-describe('what a message can carry', () => {
+describe('names: what a message can carry', () => {
   it('labels of 63 characters, names of 253', () => {
     assert.equal(lengthProblem(label(63)), undefined);
     assert.match(lengthProblem(label(64)) ?? '', /label/);

@@ -29,7 +29,7 @@ function changed(bytes: Buffer, change: (bytes: Buffer) => void): Buffer {
 const PLAIN = queryBytes('Web.Default.SVC.cluster.local', 'AAAA');
 const WITH_OPT = queryBytes('web.example', 'A', { size: 1400 });
 
-describe('readQuery', () => {
+describe('query: readQuery', () => {
   it('reads name, type, class and flags', () => {
     const { question, ...rest } = good(PLAIN);
     assert.deepEqual(rest, {

@@ -192,7 +192,7 @@ describe('records of an all-ports Service', () => {
   });
 });
 
-describe('what makes no record', () => {
+describe('records: what makes no record', () => {
   const problems = (object: Service, given: Given = {}) =>
     made(object, given).problems.map(({ message }) => message);
   const external = (externalName: string | undefined) =>
@@ -263,7 +263,7 @@ describe('what makes no record', () => {
   });
 });
 
-describe('names of pods', () => {
+describe('records: names of pods', () => {
   it('are addresses of either family, in any namespace', () => {
     const answer = (name: string) => podRecords(name, 'cluster.local')?.map(line);
     assert.deepEqual(answer('10-3-0-1.default.pod.cluster.local'), ['A 10.3.0.1']);

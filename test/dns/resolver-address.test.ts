@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { formatResolver, parseResolver, readResolvConf } from '../../dns/resolver-address.ts';
 
-describe('the address of a resolver', () => {
+describe('resolver-address: the address of a resolver', () => {
   for (const [text, address, port] of [
     ['192.0.2.1', '192.0.2.1', 53],
     ['192.0.2.1:5353', '192.0.2.1', 5353],
@@ -39,7 +39,7 @@ describe('the address of a resolver', () => {
   }
 });
 
-describe('readResolvConf', () => {
+describe('resolver-address: readResolvConf', () => {
   for (const [what, text, expected] of [
     ['nothing', '', []],
     ['one', 'nameserver 192.0.2.1\n', ['192.0.2.1']],

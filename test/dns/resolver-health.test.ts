@@ -35,7 +35,7 @@ function probe(failures: number) {
   };
 }
 
-describe('the health of resolvers', () => {
+describe('resolver-health: the health of resolvers', () => {
   it('is good until one is suspected, and good when that answers its first probe', async () => {
     const { heard, health: made } = health({ probe: probe(0) });
     assert.equal(made.isDown(FIRST), false);

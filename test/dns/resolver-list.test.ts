@@ -24,7 +24,7 @@ function list(targets: readonly ForwardTarget[], first: string | Error) {
   return { made, write };
 }
 
-describe('the resolvers that are forwarded to', () => {
+describe('resolver-list: the resolvers that are forwarded to', () => {
   it('are those that are named, and those of files, each once', async () => {
     const { made } = list(
       [FIXED, { file: FILE }],

@@ -45,7 +45,7 @@ function write(
   return encodeResponse(of, encoded, { ...OPTIONS, limit, ...options });
 }
 
-describe('a response', () => {
+describe('response: a response', () => {
   it('repeats id and question, and has its flags', () => {
     const reply = readReply(write(query('WeB.example', { id: 99 }), {}));
     assert.deepEqual(reply, {

@@ -86,7 +86,7 @@ afterEach(() => {
   for (const server of servers.splice(0)) server.closeAll();
 });
 
-describe('a DNS server', () => {
+describe('server: a DNS server', () => {
   for (const [type, address, family] of [
     ['udp4', '127.0.0.1', 'IPv4'],
     ['udp6', '::1', 'IPv6'],
@@ -182,7 +182,7 @@ describe('a DNS server', () => {
   });
 });
 
-describe('a DNS server that drains', () => {
+describe('server: a DNS server that drains', () => {
   /** Answers when it is told to. */
   function slow() {
     const waiting: (() => void)[] = [];
@@ -237,7 +237,7 @@ describe('a DNS server that drains', () => {
   });
 });
 
-describe('over TCP', () => {
+describe('server: over TCP', () => {
   it('queries are answered one after the other on one connection', async () => {
     const { port, heard } = await start();
     const { socket, messages } = await client(port);

@@ -221,7 +221,7 @@ const EXAMPLES: readonly Example[] = [
   },
 ];
 
-describe('the specification of DNS-based service discovery', () => {
+describe('specification: the specification of DNS-based service discovery', () => {
   for (const { section, objects, question, answer } of EXAMPLES) {
     it(section, () => assert.deepEqual(ask(zoneOf(objects), ...question), answer));
   }

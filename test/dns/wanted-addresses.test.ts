@@ -43,7 +43,7 @@ function wantedBy(server: ReturnType<typeof fakeServer>) {
   return { wanted, heard };
 }
 
-describe('the addresses that are wanted', () => {
+describe('wanted-addresses: the addresses that are wanted', () => {
   it('are listened on, and others no more', async () => {
     const server = fakeServer();
     const { wanted, heard } = wantedBy(server);
@@ -117,7 +117,7 @@ describe('the addresses that are wanted', () => {
   });
 });
 
-describe('single addresses', () => {
+describe('wanted-addresses: single addresses', () => {
   const host = ['127.0.0.1', '10.0.0.1', '::1', 'fd00::1', 'fe80::1'];
   for (const [given, expected] of [
     [['0.0.0.0'], ['127.0.0.1', '10.0.0.1']],

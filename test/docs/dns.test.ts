@@ -11,7 +11,7 @@ import { consoleCommands, fencedBlocks } from './page.ts';
 const file = (path: string) => new URL(`../../${path}`, import.meta.url).pathname;
 const page = readFileSync(file('docs/dns.md'), 'utf8');
 
-describe('docs/dns.md', () => {
+describe('dns: docs/dns.md', () => {
   const [services = '', podText = ''] = fencedBlocks(page, 'yaml');
   let directory: string;
   before(() => {

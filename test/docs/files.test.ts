@@ -4,7 +4,7 @@ import { basename, join } from 'node:path';
 
 const ROOT = new URL('../..', import.meta.url).pathname;
 
-describe('the pages', () => {
+describe('files: the pages', () => {
   const files = globSync('**/*.ts', { cwd: ROOT, exclude: ['node_modules'] });
   const names = new Set(files.map((file) => basename(file)));
   const known = new Set(files);

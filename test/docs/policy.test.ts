@@ -8,7 +8,7 @@ import { consoleCommands, fencedBlocks } from './page.ts';
 const file = (path: string) => new URL(`../../${path}`, import.meta.url).pathname;
 const page = readFileSync(file('docs/policy.md'), 'utf8');
 
-describe('docs/policy.md', () => {
+describe('policy: docs/policy.md', () => {
   const commands = fencedBlocks(page, 'console').flatMap(consoleCommands);
 
   it('has commands, of `portwide policy explain` above all', () => {

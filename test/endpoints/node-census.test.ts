@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { NodeCensus } from '../../endpoints/node-census.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
 
-describe('the count of nodes', () => {
+describe('node-census: the count of nodes', () => {
   const on = (...nodes: readonly (string | undefined)[]) =>
     nodes.map((nodeName, index) => endpoint(`10.0.0.${index}`, { nodeName }));
 

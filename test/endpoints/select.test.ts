@@ -27,7 +27,7 @@ function select(endpoints: readonly SliceEndpoint[], policy: Partial<EndpointPol
   };
 }
 
-describe('which endpoints a port has', () => {
+describe('select: which endpoints a port has', () => {
   const two = [
     slice([endpoint('10.0.0.1')], {
       name: 's1',
@@ -98,7 +98,7 @@ describe('which endpoints a port has', () => {
   });
 });
 
-describe('which endpoints serve', () => {
+describe('select: which endpoints serve', () => {
   it('ready ones; the local set is those of this node', () => {
     const selected = select([
       endpoint('10.0.0.1'),
@@ -148,7 +148,7 @@ describe('which endpoints serve', () => {
   });
 });
 
-describe('topology', () => {
+describe('select: topology', () => {
   const zone = (name: string) => ({ hintedZones: [name] });
   const near = endpoint('10.0.0.1', zone('zone-1'));
   const far = endpoint('10.0.0.2', { ...zone('zone-2'), ...OTHER });

@@ -28,7 +28,7 @@ const ONE: readonly EnvVar[] = [
   { name: 'SIP_SERVICE_PORT', value: '5060' },
 ];
 
-describe('variables as text', () => {
+describe('format: variables as text', () => {
   it('for a shell', () => {
     assert.equal(
       formatVariables(ONE, 'shell'),

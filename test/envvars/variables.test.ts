@@ -90,7 +90,7 @@ const KUBELET: readonly (readonly [what: string, name: string, Port[], expected:
   ],
 ];
 
-describe('the variables of a Service', () => {
+describe('variables: the variables of a Service', () => {
   for (const { family, host, inUrl } of HOSTS) {
     describe(family, () => {
       for (const [what, name, ports, expected] of KUBELET) {
@@ -147,7 +147,7 @@ describe('the variables of a Service', () => {
   });
 });
 
-describe('the variables of an all-ports Service', () => {
+describe('variables: the variables of an all-ports Service', () => {
   const HOST = ['WEB_SERVICE_HOST=10.96.0.10'];
   const named = [servicePort({ name: 'http' }), servicePort({ name: 'sip', port: 5060 })];
 
@@ -202,7 +202,7 @@ describe('the variables of an all-ports Service', () => {
   });
 });
 
-describe('the variables of a container', () => {
+describe('variables: the variables of a container', () => {
   const at = (key: string, clusterIP: string, fields: Partial<Service> = {}) => {
     const [namespace, name] = key.split('/') as [string, string];
     return service({ namespace, name, clusterIPs: clusterIP === '' ? [] : [clusterIP], ...fields });

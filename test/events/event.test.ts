@@ -4,7 +4,7 @@ import { eventBody, eventName, instanceOn, nodeRef, serviceRef } from '../../eve
 
 const TIME = { name: 'web.1', time: 0 };
 
-describe('an Event', () => {
+describe('event: an Event', () => {
   const body = (note: string, regarding = serviceRef('default/web', '')) =>
     eventBody(
       {

@@ -13,7 +13,7 @@ const START = Date.UTC(2026, 0, 2, 3, 4, 5, 678);
 const WEB = serviceRef('default/web', 'uid-1');
 const MINUTE = 60_000;
 
-describe('the recorder of Events', () => {
+describe('recorder: the recorder of Events', () => {
   let server: EventServer;
   let timers: FakeTimers;
   let dropped: DropReason[];

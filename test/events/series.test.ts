@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { type Occurrence, serviceRef } from '../../events/event.ts';
 import { SeriesCache } from '../../events/series.ts';
 
-describe('what is known of earlier Events', () => {
+describe('series: what is known of earlier Events', () => {
   const occurrence = (note: string): Occurrence => ({
     type: 'Warning',
     regarding: serviceRef('default/web', ''),

@@ -4,7 +4,7 @@ import { Random } from '../random.ts';
 
 const SECOND = 1000;
 
-describe('when nodes look whether a shared Event was written', () => {
+describe('sharing: when nodes look whether a shared Event was written', () => {
   /** Sorted delays in seconds of all nodes that look, each with so many shared Events at the same time. */
   const looks = (nodes: number, events: number, known = nodes): number[] => {
     const random = new Random(nodes + events);

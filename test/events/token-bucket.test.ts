@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { TokenBucket } from '../../events/token-bucket.ts';
 
-describe('a token bucket', () => {
+describe('token-bucket: a token bucket', () => {
   it('gives no more than its burst, and its rate over any time; and what it says is there', () => {
     const waits = fc.array(fc.integer({ min: 0, max: 3000 }), { maxLength: 60 });
     fc.assert(

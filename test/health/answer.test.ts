@@ -36,7 +36,7 @@ const node = (fields: { deleting?: boolean; taints?: string[] }) => ({
   ...fields,
 });
 
-describe('/healthz and /livez', () => {
+describe('answer: /healthz and /livez', () => {
   it('healthy: updated just now, whenever that was', () => {
     const { health, goTo } = build();
     health.begin(['IPv4', 'IPv6']);
@@ -170,7 +170,7 @@ describe('/healthz and /livez', () => {
   });
 });
 
-describe('a health check node port', () => {
+describe('answer: a health check node port', () => {
   for (const [localEndpoints, healthy, code] of [
     [0, true, 503],
     [1, true, 200],

@@ -62,7 +62,7 @@ function outcome(steps: readonly Step[]) {
   return { healthy, lastUpdated: at(lastUpdated), currentTime: at(currentTime), families };
 }
 
-describe('health of the proxy', () => {
+describe('proxy-health: health of the proxy', () => {
   const begun: Step[] = [
     ['updated', 'IPv4'],
     ['updated', 'IPv6'],
@@ -169,7 +169,7 @@ describe('health of the proxy', () => {
   });
 });
 
-describe('eligibility of the node', () => {
+describe('proxy-health: eligibility of the node', () => {
   const TAINT = 'ToBeDeletedByClusterAutoscaler';
   for (const [title, nodes, eligible] of [
     ['before a Node is known', [], undefined],

@@ -54,7 +54,7 @@ function everywhere() {
   return built;
 }
 
-describe('servers of health check node ports', () => {
+describe('service-servers: servers of health check node ports', () => {
   it('come, stay and go with their Services', () => {
     const { servers, done } = everywhere();
     const update = (...changes: ServiceHealth[]) => done(() => servers.update(changes));

@@ -9,7 +9,7 @@ import { simulatedIptables } from './restore-simulator.ts';
 const ADDRESSES = ['10.1.0.1', '127.0.0.1', '192.0.2.1'];
 const ADDRESSES_6 = ['2001:db8::1', '::1'];
 
-describe('--nodeport-addresses, as kube-proxy reads it', () => {
+describe('backend: --nodeport-addresses, as kube-proxy reads it', () => {
   const select = (
     nodePortSelection: IptablesOptions['nodePortSelection'],
     family: IpFamily = 'IPv4',
@@ -54,7 +54,7 @@ describe('--nodeport-addresses, as kube-proxy reads it', () => {
   }
 });
 
-describe('the iptables backend', () => {
+describe('backend: the iptables backend', () => {
   /** A kernel in which a rule of somebody else jumps to one of our chains. */
   function kernelWithForeignJump() {
     const blocked = new Set<string>();

@@ -8,7 +8,7 @@ import { options } from './options.ts';
 /** For what ends by itself. */
 const LONG = 60_000;
 
-describe('the line of an input that a command names by its number', () => {
+describe('commands: the line of an input that a command names by its number', () => {
   const INPUT = '*nat\n-C OUTPUT -j A\nCOMMIT\n*filter\n-C INPUT -j B\nCOMMIT\n';
 
   for (const [number, expected] of [
@@ -26,7 +26,7 @@ describe('the line of an input that a command names by its number', () => {
   }
 });
 
-describe('the iptables commands', () => {
+describe('commands: the iptables commands', () => {
   const programs = new FakePrograms();
   beforeEach(() => programs.install());
   afterEach(() => programs.remove());

@@ -76,7 +76,7 @@ class Machine {
   }
 }
 
-describe('syncing iptables rules step by step', () => {
+describe('incremental: syncing iptables rules step by step', () => {
   for (const family of IP_FAMILIES) {
     for (const perTransaction of [Infinity, 3]) {
       it(`ends where a fresh full sync ends (${family}, ${perTransaction} chains a commit)`, async () => {
@@ -167,7 +167,7 @@ describe('syncing iptables rules step by step', () => {
   });
 });
 
-describe('a change of one Service', () => {
+describe('incremental: a change of one Service', () => {
   it('writes the chains of that Service and nothing else', async () => {
     const table = newTable();
     const machine = new Machine('IPv4', Infinity);

@@ -21,7 +21,7 @@ function rulesFor(routes: Parameters<Ruleset['update']>[0], fields = {}): string
 const countRules = (lines: readonly string[]) =>
   lines.filter((line) => line.startsWith('-A ')).length;
 
-describe('names of chains', () => {
+describe('rules: names of chains', () => {
   it("are kube-proxy's", () => {
     // As every cluster shows them for the API server's own Service.
     assert.equal(
@@ -55,7 +55,7 @@ describe('names of chains', () => {
   }
 });
 
-describe('Services and chains', () => {
+describe('rules: Services and chains', () => {
   it('no two share a chain, however they are named', () => {
     const keys = [
       serviceChains('default/web', 'TCP'),
@@ -73,7 +73,7 @@ describe('Services and chains', () => {
   });
 });
 
-describe('the text of a rule', () => {
+describe('rules: the text of a rule', () => {
   it('rounds probabilities as the kernel does', () => {
     const text = [1, 2, 3, 7, 2048].map((n) => oneIn(n).split(' ').at(-1));
     assert.deepEqual(text, [
@@ -240,7 +240,7 @@ describe('rules that stand on every node', () => {
   });
 });
 
-describe('input for iptables-restore', () => {
+describe('rules: input for iptables-restore', () => {
   it('can be of any size', () => {
     const ruleset = iptablesRuleset(options());
     const many = Array.from({ length: 3000 }, (_, index) =>
@@ -280,7 +280,7 @@ describe('input for iptables-restore', () => {
   });
 });
 
-describe('which iptables the node uses', () => {
+describe('rules: which iptables the node uses', () => {
   const hint = ':KUBE-IPTABLES-HINT - [0:0]\n';
   for (const [title, mangle, all, expected] of [
     [

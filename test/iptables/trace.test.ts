@@ -38,7 +38,7 @@ function tablesFor(routes: readonly Route[], local: ReadonlySet<string>, fields 
   return parseTables((table) => lines.get(table) ?? [], local);
 }
 
-describe('packets through the iptables rules', () => {
+describe('trace: packets through the iptables rules', () => {
   for (const family of IP_FAMILIES) {
     it(`meet the fate that Routes say (${family})`, () => {
       const settings = fc.record({
@@ -75,7 +75,7 @@ function compare(tables: Tables, cluster: Cluster, packet: Packet): void {
   }
 }
 
-describe('one packet', () => {
+describe('trace: one packet', () => {
   const NODE = WORLD.IPv4.node;
   const local: ReadonlySet<string> = new Set([NODE]);
 

@@ -59,7 +59,7 @@ async function serving(fake: FakeKernel, routes: readonly Route[]) {
   return backend;
 }
 
-describe('the IPVS backend', () => {
+describe('backend: the IPVS backend', () => {
   beforeEach(() => {
     timers = new FakeTimers();
   });

@@ -74,7 +74,7 @@ const addService =
       { op: 'add-destination', key, destination: { ...POD, weight: 1 } },
     );
 
-describe('a comparison with the kernel', () => {
+describe('compare: a comparison with the kernel', () => {
   it('finds nothing when nothing differs', async () => {
     assert.deepEqual(await compared(() => {}), { adds: [], removes: [] });
   });

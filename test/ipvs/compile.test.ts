@@ -85,7 +85,7 @@ const listed = (fields: Partial<Route> = {}) =>
 
 const NONE = { clusterEndpoints: [], localEndpoints: [], hasEndpointsAnywhere: false };
 
-describe('a Route in the IPVS mode', () => {
+describe('compile: a Route in the IPVS mode', () => {
   it('with a listed port on a cluster IP', () => {
     assert.deepEqual(compile(route({}, ['10.244.0.1'])), [
       'IPVS-IPS 10.96.0.10',
@@ -274,7 +274,7 @@ describe('a Route in the IPVS mode', () => {
   });
 });
 
-describe('Routes in the IPVS mode', () => {
+describe('compile: Routes in the IPVS mode', () => {
   for (const family of IP_FAMILIES) {
     it(`give the same items each time, and ask for the marks that they own (${family})`, () => {
       const settings = { masqueradeAll: false, localDetector: undefined, holdsVips: false };

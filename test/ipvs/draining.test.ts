@@ -117,7 +117,7 @@ const MARK_RECORD: Item = {
   entry: { ip: '203.0.113.1', mark: 0x1002, comment: 'default/web cluster' },
 };
 
-describe('destinations that nobody wants any more', () => {
+describe('draining: destinations that nobody wants any more', () => {
   it('of a TCP service take no new connections, and go when the last has ended', async () => {
     const table = new Table();
     table.wanted.add(serviceText(TCP));

@@ -33,7 +33,7 @@ async function prepared() {
   return { fake, kernel };
 }
 
-describe('items on their way into the kernel', () => {
+describe('kernel: items on their way into the kernel', () => {
   it('come stage by stage, and go the other way round', async () => {
     const { fake, kernel } = await prepared();
     const items = [
@@ -142,7 +142,7 @@ describe('items on their way into the kernel', () => {
   });
 });
 
-describe('what items go into', () => {
+describe('kernel: what items go into', () => {
   const WANTED = [{ ip: VIP }, { ip: '10.96.0.11' }];
 
   /** A kernel that is prepared with one of its sets made by somebody else, and holding something. */
@@ -233,7 +233,7 @@ describe('what items go into', () => {
   });
 });
 
-describe('what a kernel lacks', () => {
+describe('kernel: what a kernel lacks', () => {
   for (const [errno, lacks] of [
     [ENOENT, { name: 'SchedulerMissingError', scheduler: 'mh' }],
     [EAFNOSUPPORT, { name: 'UnsupportedError', feature: 'IPVS for IPv6' }],

@@ -48,7 +48,7 @@ function rulesOf({ ruleset }: Plan): string {
   return TABLES.map((table) => restoreInput(ruleset.difference(table, nothing))).join('\n');
 }
 
-describe('the plan of the IPVS mode', () => {
+describe('plan: the plan of the IPVS mode', () => {
   for (const family of IP_FAMILIES) {
     for (const allPorts of ['fwmark', 'iptables'] as const) {
       it(`comes to the same step by step and at once (${family}, all ports by ${allPorts})`, () => {

@@ -27,7 +27,7 @@ function portsOf({ ip, protocol, port = 0, portTo = port }: SetEntry): string[] 
   return Array.from({ length: portTo - port + 1 }, (_, step) => `${ip} ${protocol} ${port + step}`);
 }
 
-describe('ranges of ports in sets', () => {
+describe('port-ranges: ranges of ports in sets', () => {
   it('are those of all ports, but not the sources of listed ones', () => {
     assert.ok(isRanged('KUBE-PORT-RANGES') && isRanged('KUBE-INSIDE-PORT-RANGES'));
     assert.ok(!isRanged('KUBE-CLUSTER-IP') && !isRanged('KUBE-LOAD-BALANCER-SOURCE-CIDR'));

@@ -34,7 +34,7 @@ function* everyOption(): Iterable<RuleOptions> {
   }
 }
 
-describe('the rules of the IPVS mode', () => {
+describe('rules: the rules of the IPVS mode', () => {
   it('are well formed with every option', () => {
     for (const fields of everyOption()) {
       for (const lines of Object.values(rulesOf(fields))) {

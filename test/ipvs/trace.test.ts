@@ -130,7 +130,7 @@ function tablesFor(routes: readonly Route[]): Kernel {
 
 const NODE = '192.0.2.7';
 
-describe('one packet through the IPVS mode', () => {
+describe('trace: one packet through the IPVS mode', () => {
   const ranges = (fields: Partial<Route> = {}) =>
     wideRoute({
       id: 'ranges',
@@ -313,7 +313,7 @@ describe('one packet through the IPVS mode', () => {
   });
 });
 
-describe('packets through the IPVS mode', () => {
+describe('trace: packets through the IPVS mode', () => {
   for (const family of IP_FAMILIES) {
     it(`meet the fate that Routes say (${family})`, () => {
       const settings = fc.record({

@@ -119,7 +119,7 @@ const state = fc
     ),
   );
 
-describe('what the kernel should hold', () => {
+describe('wanted: what the kernel should hold', () => {
   it('is what it holds, whichever Service changes first, once the changes are made', () => {
     const steps = fc.array(fc.record({ state, first: fc.nat(1), isApplied: fc.boolean() }), {
       minLength: 1,
@@ -154,7 +154,7 @@ describe('what the kernel should hold', () => {
     );
   });
 
-  it('cannot be let go of by somebody who does not hold it', () => {
+  it('is not released by an owner that does not hold it', () => {
     assert.throws(() => new Wanted().release({ kind: 'address', address: VIP }), TypeError);
   });
 

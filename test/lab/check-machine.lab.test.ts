@@ -18,7 +18,7 @@ mkdir "$1/run"
 exec chroot "$1" sh -s
 `;
 
-describe('what make says of a machine on which the demo cannot run', () => {
+describe('check-machine: what make says of a machine on which the demo cannot run', () => {
   let directory: string;
   beforeEach(() => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-machine-'));

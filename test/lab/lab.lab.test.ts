@@ -288,7 +288,7 @@ describe('lab', () => {
   });
 });
 
-describe('waitFor', () => {
+describe('lab: waitFor', () => {
   it('gives what the condition gave', async () => {
     let calls = 0;
     const value = await waitFor('the third call', () => {
@@ -308,7 +308,7 @@ describe('waitFor', () => {
   });
 });
 
-describe('the end of a lab', () => {
+describe('lab: the end of a lab', () => {
   it('leaves nothing after destroy, processes included', async () => {
     const lab = await createLab({ pods: 1, remotePods: 0 });
     assert.equal((await namespacesOf(lab.id)).length, 5);

@@ -3,7 +3,7 @@ import { EndpointPicker } from '../../localhost/endpoint-picker.ts';
 
 const [A, B, C] = ['10.0.0.1', '10.0.0.2', '10.0.0.3'].map((address) => ({ address, port: 80 }));
 
-describe('the endpoint of a connection to a node port on localhost', () => {
+describe('endpoint-picker: the endpoint of a connection to a node port on localhost', () => {
   assert.ok(A && B && C);
   let now = 0;
   let drawn = 0;

@@ -6,7 +6,7 @@ import { NodePortProxy } from '../../localhost/node-port-proxy.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
-describe('the proxy for node ports on localhost', () => {
+describe('node-port-proxy: the proxy for node ports on localhost', () => {
   const servers: Server[] = [];
   const sockets: Socket[] = [];
   let timers: FakeTimers;

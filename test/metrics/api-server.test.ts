@@ -4,7 +4,7 @@ import { apiServerMetrics } from '../../metrics/api-server.ts';
 import { definer } from '../../metrics/define.ts';
 import { Scrape } from './scrape.ts';
 
-describe('metrics of the API server', () => {
+describe('api-server: metrics of the API server', () => {
   const registry = new Registry();
   const metrics = apiServerMetrics(definer(registry));
   const scrape = async () => new Scrape(await registry.metrics());

@@ -89,7 +89,7 @@ async function scrapeOf(metrics: ReturnType<typeof createDnsMetrics>): Promise<S
   return new Scrape(await metrics.registry.metrics());
 }
 
-describe('the metrics of the DNS server', () => {
+describe('dns: the metrics of the DNS server', () => {
   for (const [name, type, labels, buckets = []] of ROWS) {
     it(name, async () => {
       const metric = (await scrapeOf(experienced())).metrics.get(name);

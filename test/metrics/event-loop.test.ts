@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { takeLongest, watchEventLoop } from '../../metrics/event-loop.ts';
 import { waitFor } from '../lab/wait.ts';
 
-describe('stalls of the event loop', () => {
+describe('event-loop: stalls of the event loop', () => {
   it('are what goes beyond the time between two looks, in seconds', () => {
     for (const [max, expected] of [
       [260e6, 0.25],

@@ -212,7 +212,7 @@ function bucketsOf({ samples }: Scraped): number[] {
     .map(Number);
 }
 
-describe('the names of metrics', () => {
+describe('names: the names of metrics', () => {
   let scraped: Scrape;
   before(async () => {
     scraped = await experienced();

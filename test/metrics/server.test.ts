@@ -8,7 +8,7 @@ import { Scrape } from './scrape.ts';
 
 const TEXT = 'text/plain; charset=utf-8';
 
-describe('the metrics server', () => {
+describe('server: the metrics server', () => {
   let server: Server;
   const registry = new Registry();
   new Counter({ name: 'some_total', help: 'Some', registers: [registry] }).inc(3);

@@ -13,7 +13,7 @@ const V6 = { ip_family: 'IPv6' };
 const START = Date.UTC(2026, 0, 1);
 const seconds = (time: number) => time / 1000;
 
-describe('the values of metrics', () => {
+describe('values: the values of metrics', () => {
   it('tell what another mode left that is kept, and why', async () => {
     const { kept, scrape } = fakeAgent();
     const values = async () => {

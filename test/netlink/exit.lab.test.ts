@@ -5,7 +5,7 @@ import { createNamespace, type Namespace } from './namespace.ts';
 
 const EXITING = fileURLToPath(new URL('exiting.ts', import.meta.url));
 
-describe('a process that watches addresses', () => {
+describe('exit: a process that watches addresses', () => {
   let namespace: Namespace;
 
   before(async () => {

@@ -28,7 +28,7 @@ const add = (set: string, key: number, data?: string, keyEnd?: number): NftStep 
   ],
 });
 
-describe('a table of nf_tables in memory', () => {
+describe('fake-tables: a table of nf_tables in memory', () => {
   const { source, isIn, follow, remember } = partsOf('IPv4');
   const known: Rule = [
     follow([source], 'services'),

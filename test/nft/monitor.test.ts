@@ -41,7 +41,7 @@ function start(failure?: Error) {
   return { timers, sockets, monitor, log, owner, change, closed: () => closed };
 }
 
-describe('the monitor of nf_tables', () => {
+describe('monitor: the monitor of nf_tables', () => {
   it('opens one socket when all families of all owners have loaded, and what else loads has', async () => {
     const { timers, sockets, monitor, log, owner } = start();
     const [a, b] = [monitor.register(owner('a')), monitor.register(owner('b'))];

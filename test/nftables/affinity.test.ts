@@ -47,7 +47,7 @@ function broken(
   return loyalties !== undefined && isBroken(element, loyalties, 4, false);
 }
 
-describe('what clients are to forget', () => {
+describe('affinity: what clients are to forget', () => {
   it('is nothing where no endpoint went', () => {
     for (const after of [
       listed([A, B]),

@@ -41,7 +41,7 @@ const noted = (pod: string, client = '192.0.2.1', vip = VIP) => ({
   data: endpointBytes({ address: pod, port: 8080 }),
 });
 
-describe('the nftables backend', () => {
+describe('backend: the nftables backend', () => {
   it('has a packet find what it needs last before it finds the VIP', async () => {
     const fake = new FakeTables();
     const { backend } = start(fake, [route({}, [A])]);
@@ -362,7 +362,7 @@ describe('the nftables backend', () => {
   });
 });
 
-describe('a packet under way', () => {
+describe('backend: a packet under way', () => {
   const FIRST = { '': 0, '-local': 2 ** 20 };
 
   /** Endpoints that a lead may send packets to draw from: keys of their maps without the number. */

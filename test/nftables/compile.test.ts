@@ -53,7 +53,7 @@ const onlyLb = (fields: Partial<Route> = {}, pods = PODS) =>
 const local = (addresses: readonly string[], port: number | undefined = 8080) =>
   addresses.map((address) => ({ address, port }));
 
-describe('a Route as nftables has it', () => {
+describe('compile: a Route as nftables has it', () => {
   it('of a port: VIP and port lead to a chain for two, and to endpoints by number', () => {
     assert.deepEqual(compiled(route({}, PODS)), {
       'service-ports': [`${VIP} . tcp . 80 : goto internal-port-2`],

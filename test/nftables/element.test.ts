@@ -18,7 +18,7 @@ import { rangeElement } from './elements.ts';
 
 const hex = (...buffers: readonly Buffer[]) => buffers.map((bytes) => bytes.toString('hex'));
 
-describe('keys of nftables', () => {
+describe('element: keys of nftables', () => {
   it('are fields of four bytes and more', () => {
     assert.equal(portKey('TCP', 80).toString('hex'), '0600000000500000');
     assert.equal(portKey('UDP', 65_535).toString('hex'), '11000000ffff0000');
@@ -93,7 +93,7 @@ describe('elements of nftables', () => {
   });
 });
 
-describe('ranges that overlap', () => {
+describe('element: ranges that overlap', () => {
   const ports = (from: number, to: number, vip = '203.0.113.1') =>
     rangeElement('service-ranges', vip, { from, to });
   const found = (old: readonly Element[], fresh: readonly Element[]) =>
@@ -124,7 +124,7 @@ describe('ranges that overlap', () => {
   });
 });
 
-describe('the maps of nftables', () => {
+describe('element: the maps of nftables', () => {
   it('are declared for nft', () => {
     assert.equal(
       mapText('endpoints', 'IPv4'),

@@ -35,7 +35,7 @@ function word(register: string): number {
   return number < 8 ? (number - 1) * 4 : number - 8;
 }
 
-describe('a rule as nft writes it and as the agent gives it to the kernel', () => {
+describe('forms: a rule as nft writes it and as the agent gives it to the kernel', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
   beforeEach(async () => {

@@ -115,7 +115,7 @@ function oneSlice(family: IpFamily): fc.Arbitrary<Change> {
     }));
 }
 
-describe('the kernel takes whatever a cluster may have, in nftables', () => {
+describe('fuzz: the kernel takes whatever a cluster may have, in nftables', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
   beforeEach(async () => {

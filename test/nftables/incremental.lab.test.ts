@@ -50,7 +50,7 @@ function scriptOf(text: string, family: IpFamily): string {
 
 const steps = fc.array(change, { minLength: 1, maxLength: 12 });
 
-describe('syncing nftables step by step', () => {
+describe('incremental: syncing nftables step by step', () => {
   let namespaces: Namespace[];
   let here: Inhabitant;
   let there: Inhabitant;

@@ -43,7 +43,7 @@ function step(plan: NftPlan, upserts: readonly Route[], removals: readonly strin
   return difference(plan.take());
 }
 
-describe('what changes in the maps of nftables', () => {
+describe('plan: what changes in the maps of nftables', () => {
   it('is, for an endpoint that comes, that endpoint and how many there are', () => {
     assert.deepEqual(step(given(route({}, [A])), [route({}, [A, B])]), {
       chains: ['internal-port-2'],
@@ -266,7 +266,7 @@ describe('what changes in the maps of nftables', () => {
   });
 });
 
-describe('Services on one VIP, in nftables', () => {
+describe('plan: Services on one VIP, in nftables', () => {
   const shared = (id: string, match: Match, fields: Partial<Route> = {}) =>
     route({ id, match, clusterIP: undefined, loadBalancerIPs: [LB], ...fields }, [A]);
   const port = (number: number): Match => ({ kind: 'port', protocol: 'TCP', port: number });
@@ -341,7 +341,7 @@ describe('Services on one VIP, in nftables', () => {
   });
 });
 
-describe('what nftables know of the node', () => {
+describe('plan: what nftables know of the node', () => {
   const facts = { addresses: ['192.0.2.7', '192.0.2.8'], primary: ['192.0.2.8'] };
 
   it('node ports are served on its first address, or those that are asked for', () => {

@@ -3,7 +3,7 @@ import { ruleText } from '../../nft/rule.ts';
 import { standingChains } from '../../nftables/skeleton.ts';
 import { modeOptions } from './options.ts';
 
-describe('what stands in nftables whatever Services there are', () => {
+describe('skeleton: what stands in nftables whatever Services there are', () => {
   const chains = standingChains(modeOptions());
   const rules = (name: string) => {
     const chain = chains.find((each) => each.name === name);

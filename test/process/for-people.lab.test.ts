@@ -11,7 +11,7 @@ import { forPeople } from '../../process/for-people.ts';
 import { mayAdministerNetwork } from '../../process/rights.ts';
 import { PORTWIDE } from '../portwide.ts';
 
-describe('what a user can put right', () => {
+describe('for-people: what a user can put right', () => {
   it('is told in a sentence, with what to do', () => {
     assert.equal(
       forPeople(new NetlinkError('dump of sets', constants.errno.EPERM)),

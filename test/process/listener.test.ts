@@ -8,7 +8,7 @@ import { ANY_FAMILY, Listener } from '../../process/listener.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
-describe('a listener', () => {
+describe('listener: a listener', () => {
   const open: Listener[] = [];
   const holders: Server[] = [];
   const clients: Socket[] = [];

@@ -15,7 +15,7 @@ const line = (fields: object) =>
     JSON.stringify({ level: 40, time: Date.UTC(2026, 0, 1), msg: 'sync failed', ...fields }),
   );
 
-describe('the log as text', () => {
+describe('log-text: the log as text', () => {
   it('has time, level, message and fields in a stable form', () => {
     assert.equal(
       line({ family: 'IPv4', err: { type: 'NftError', message: 'no such chain' } }),
@@ -66,7 +66,7 @@ describe('the log as text', () => {
   });
 });
 
-describe('the form of the log', () => {
+describe('log-text: the form of the log', () => {
   it('is what flag and file say', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'portwide-log-'));
     try {

@@ -9,7 +9,7 @@ const refused = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:1'), {
   syscall: 'connect',
 });
 
-describe('errors in the log', () => {
+describe('log: errors in the log', () => {
   it('that say what happened are short, and say it once', () => {
     assert.deepEqual(shownError(new ConnectionError(refused)), {
       type: 'ConnectionError',

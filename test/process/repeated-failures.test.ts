@@ -3,7 +3,7 @@ import { RepeatedFailures } from '../../process/repeated-failures.ts';
 
 const MESSAGE = 'sync failed';
 
-describe('a failure that repeats', () => {
+describe('repeated-failures: a failure that repeats', () => {
   let now = 0;
   let lines: [level: string, message: string, details: Record<string, unknown>][];
   let failures: RepeatedFailures;

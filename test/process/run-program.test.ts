@@ -11,7 +11,7 @@ const SHORT = 100;
 /** Of one that ends. */
 const LONG = 60_000;
 
-describe('a program that is run', () => {
+describe('run-program: a program that is run', () => {
   const programs = new FakePrograms();
   beforeEach(() => programs.install());
   afterEach(() => programs.remove());

@@ -135,7 +135,7 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
 const ADDRESSES = ['192.0.2.1', '2001:db8::1'];
 const dualStack = () => service({ clusterIPs: ['10.96.0.10', 'fd00::a'] });
 
-describe('a family', () => {
+describe('proxier: a family', () => {
   it('forgets flows after the rules that it wrote, not after rules still to be written', async () => {
     const backend = new FakeBackend('IPv4');
     const log: string[] = [];
@@ -173,7 +173,7 @@ describe('a family', () => {
   });
 });
 
-describe('health check node ports in one family', () => {
+describe('proxier: health check node ports in one family', () => {
   const health = (serviceKey: string, localEndpoints: number) =>
     ({ serviceKey, family: 'IPv4', port: 30_001, localEndpoints }) as const;
   const setUp = () => {
@@ -213,7 +213,7 @@ describe('health check node ports in one family', () => {
   });
 });
 
-describe('node ports on localhost in one family', () => {
+describe('proxier: node ports on localhost in one family', () => {
   const served = (nodePort: number, addresses: readonly string[]) =>
     route({ id: 'a/b', serviceKey: 'a/b', nodePort }, addresses);
   const noFlows = { forget: () => Promise.resolve(0) };
@@ -248,7 +248,7 @@ describe('node ports on localhost in one family', () => {
   });
 });
 
-describe('the proxier', () => {
+describe('proxier: the proxier', () => {
   it('programs nothing before every kind is synced and addresses are known', async () => {
     const { table, backends, heardFacts, proxier, pass, sync } = build();
     table.upsert(dualStack());

@@ -46,7 +46,7 @@ function told(counts: RouteCounts) {
   };
 }
 
-describe('numbers of Routes', () => {
+describe('route-counts: numbers of Routes', () => {
   it('are those of a walk over all, whatever changed', () => {
     fc.assert(
       fc.property(fc.array(change, { minLength: 1, maxLength: 20 }), (steps) => {

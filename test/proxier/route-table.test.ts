@@ -27,7 +27,7 @@ const taken = (table: RouteTable) =>
       clusterEndpoints.map(({ address }) => address).join(),
     ]);
 
-describe('the route table', () => {
+describe('route-table: the route table', () => {
   it('resolves what a change touches, and hands on what differs', () => {
     const table = newTable();
     for (const name of ['a', 'b']) {

@@ -44,7 +44,7 @@ function judgeWith(resetsTcp: boolean, versions: readonly (Route | undefined)[])
   };
 }
 
-describe('stale conntrack entries', () => {
+describe('stale-flows: stale conntrack entries', () => {
   it('are those to an endpoint that went; others stay', () => {
     const { isStale } = judge(udp({}, ['10.0.0.1', '10.0.0.2']), udp({}, ['10.0.0.2']));
     assert.equal(isStale(flow(53, '10.0.0.1', 8080)), true);

@@ -9,7 +9,7 @@ import {
 const OWN = { addresses: ['10.1.0.1', '127.0.0.1', '192.0.2.1'], primary: ['192.0.2.1'] };
 const OWN_6 = { addresses: ['2001:db8::1', '::1'], primary: ['2001:db8::1'] };
 
-describe('--nodeport-addresses', () => {
+describe('node-port-addresses: --nodeport-addresses', () => {
   const cases: [
     NodePortSelection,
     ipv4: readonly string[] | 'all',

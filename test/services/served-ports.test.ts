@@ -12,7 +12,7 @@ const lb = (fields: Partial<Service> = {}) =>
     ...fields,
   });
 
-describe('what of a Service is served', () => {
+describe('served-ports: what of a Service is served', () => {
   for (const [title, object] of [
     ['of another proxy', service({ otherProxy: true })],
     ['labelled headless', service({ headlessLabel: true })],
@@ -135,7 +135,7 @@ describe('what of a Service is served', () => {
   });
 });
 
-describe('transitions of an all-ports Service (KEP-2610)', () => {
+describe('served-ports: transitions of an all-ports Service (KEP-2610)', () => {
   const all = service({ portsAnnotation: 'all' });
   for (const [title, steps, expected] of [
     ['set and unset', [service(), all, service()], [['port'], ['all'], ['port']]],

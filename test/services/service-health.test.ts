@@ -40,7 +40,7 @@ function told(
   });
 }
 
-describe('what a health check node port says', () => {
+describe('service-health: what a health check node port says', () => {
   for (const [title, object, expected] of [
     ['one family', local(), ['IPv4:30001:1']],
     ['both, each with its own endpoints', local(BOTH), ['IPv4:30001:1', 'IPv6:30001:2']],

@@ -28,7 +28,7 @@ const reasons = (ledger: VipLedger, object: Service) =>
 
 const OVERLAP = [['Overlap', 'status.loadBalancer.ingress']];
 
-describe('who owns a VIP', () => {
+describe('vip-ledger: who owns a VIP', () => {
   it('exact ports, ranges and all ports share it', () => {
     const ledger = new VipLedger();
     const objects = [
@@ -119,7 +119,7 @@ describe('who owns a VIP', () => {
   });
 });
 
-describe('the message of a refused overlap', () => {
+describe('vip-ledger: the message of a refused overlap', () => {
   const messageFor = (age: number, fields: Partial<Service>, other: Partial<Service>) => {
     const ledger = new VipLedger();
     put(ledger, sharing('old', 1, fields));
@@ -170,7 +170,7 @@ describe('the message of a refused overlap', () => {
   });
 });
 
-describe('a VIP that is an address of this node', () => {
+describe('vip-ledger: a VIP that is an address of this node', () => {
   it('is refused to all ports and ranges while it is, and to exact ports never', () => {
     const ledger = new VipLedger();
     const all = sharing('all', 1, { portsAnnotation: 'all' });

@@ -34,7 +34,7 @@ function start(options: { minPeriod?: number; delay?: number; checks?: Checks } 
 
 const NOTHING = 'nothing to do';
 
-describe('the loop', () => {
+describe('loop: the loop', () => {
   it('runs at once at rest, twice if need be, then no oftener than the least period', async () => {
     const { timers, starts, loop, end } = start();
     loop.request();

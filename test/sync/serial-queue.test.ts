@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 
-describe('a serial queue', () => {
+describe('serial-queue: a serial queue', () => {
   it('does one piece of work at a time, in the order of calls', async () => {
     const queue = new SerialQueue();
     const log: string[] = [];

@@ -3,7 +3,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { every, systemTimers } from '../../sync/timers.ts';
 import { FakeTimers } from './fake-timers.ts';
 
-describe('the timers of the system', () => {
+describe('timers: the timers of the system', () => {
   it('take a thousand hours for long', async () => {
     const warnings: string[] = [];
     const hear = ({ name }: Error) => warnings.push(name);
@@ -17,7 +17,7 @@ describe('the timers of the system', () => {
   });
 });
 
-describe('a period', () => {
+describe('timers: a period', () => {
   it('calls back each time it is over, until it is ended', () => {
     const timers = new FakeTimers();
     const calls: number[] = [];

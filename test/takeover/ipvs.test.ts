@@ -57,7 +57,7 @@ function node() {
   };
 }
 
-describe('taking away what mode ipvs left', () => {
+describe('ipvs: taking away what mode ipvs left', () => {
   it('waits for handshakes that were under way when services ceased to take connections', async () => {
     const { connections, pass, isGone } = node();
     await nextTurn();

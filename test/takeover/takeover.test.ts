@@ -60,7 +60,7 @@ function agent(
   };
 }
 
-describe('taking over', () => {
+describe('takeover: taking over', () => {
   const tables = 'portwide,kube-proxy';
   for (const [mode, first, second] of [
     [
@@ -157,7 +157,7 @@ function removing(nextEnd: () => number | Error) {
   };
 }
 
-describe('removing what another mode left', () => {
+describe('takeover: removing what another mode left', () => {
   it('is done at once where nothing needs what was left', async () => {
     const { isDone, kept, attempts, said, timers } = removing(() => 0);
     await nextTurn();

@@ -6,7 +6,7 @@ import { route } from '../fixtures.ts';
 const served = (fields: Partial<Route>, addresses: readonly string[] = ['10.0.0.1']) =>
   localhostNodePort(route({ nodePort: 30_080, ...fields }, addresses));
 
-describe('a node port on localhost', () => {
+describe('localhost-node-port: a node port on localhost', () => {
   it('has the endpoints that its rules would have, and the timeout of session affinity', () => {
     const cluster = served({ affinitySeconds: 60 }, ['10.0.0.1', '10.0.0.2']);
     assert.equal(cluster?.port, 30_080);

@@ -11,7 +11,7 @@ import {
 const POD_CIDRS = ['10.244.1.0/24', 'fd00:10:244:1::/64'];
 const CIDR = { kind: 'cidr', cidr: '10.244.0.0/16' } as const;
 
-describe('traffic options', () => {
+describe('options: traffic options', () => {
   const detector = (fields: Partial<RunOptions>, family: IpFamily = 'IPv4') =>
     trafficOptions({ ...DEFAULTS, ...fields }, family, POD_CIDRS).localDetector;
 

@@ -154,7 +154,7 @@ function plannedFates(plan: TrafficPlan, cluster: Cluster, flags: Flags, packet:
 
 const BOTH = [false, true];
 
-describe('a TrafficPlan', () => {
+describe('plan: a TrafficPlan', () => {
   for (const match of ['port', 'ranges', 'all'] as const) {
     it(`is the contract in every combination (match ${match})`, () => {
       let compared = 0;

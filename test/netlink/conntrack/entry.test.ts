@@ -51,7 +51,7 @@ const entries: fc.Arbitrary<ConntrackEntry> = fc
     ),
   );
 
-describe('conntrack entries', () => {
+describe('entry: conntrack entries', () => {
   it('are read as they were written', () => {
     check(
       fc.property(entries, (entry) => {
@@ -126,7 +126,7 @@ describe('conntrack entries', () => {
   });
 });
 
-describe('addresses on the wire', () => {
+describe('entry: addresses on the wire', () => {
   it('become the canonical text they were made from', () => {
     const format = addressFormatter();
     check(

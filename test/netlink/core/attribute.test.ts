@@ -13,7 +13,7 @@ const flat = fc.uniqueArray(
   { selector: ({ type }) => type },
 );
 
-describe('netlink attributes', () => {
+describe('attribute: netlink attributes', () => {
   it('are read as they were written', () => {
     check(
       fc.property(flat, (attributes) => {

@@ -40,7 +40,7 @@ function recorder() {
   };
 }
 
-describe('many messages', () => {
+describe('batches: many messages', () => {
   it('are sent once, in order, in bounded batches that are as big as can be', async () => {
     const generated = fc.sample(messages, { numRuns: 200, seed: 20 });
     for (const list of generated) {

@@ -21,7 +21,7 @@ const request = fc.record({
   payload: bytes,
 });
 
-describe('netlink messages', () => {
+describe('message: netlink messages', () => {
   it('are read as they were written', () => {
     check(
       fc.property(fc.array(request), fc.integer({ min: 0, max: 0xffffffff }), (requests, first) => {
@@ -72,7 +72,7 @@ describe('netlink messages', () => {
   });
 });
 
-describe('acknowledgements', () => {
+describe('message: acknowledgements', () => {
   const original = Buffer.alloc(16);
   u32(36).copy(original);
   const words = encodeAttributes([

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type Inhabitant, type Namespace, sharedHome } from '../namespace.ts';
 
-describe('a netlink socket', () => {
+describe('socket: a netlink socket', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
 

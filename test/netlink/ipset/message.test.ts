@@ -73,7 +73,7 @@ const spec: SetSpec = {
   maxElements: 0x01020304,
 };
 
-describe('entries of an ipset', () => {
+describe('message: entries of an ipset', () => {
   it('are read as they were written', () => {
     check(
       fc.property(lists, (list) => {
@@ -189,7 +189,7 @@ describe('entries of an ipset', () => {
   });
 });
 
-describe('commands of ipset', () => {
+describe('message: commands of ipset', () => {
   it('create a hash with family, size and marks', () => {
     const create = wire(createRequest(spec, 5));
     assert.deepEqual(create, {

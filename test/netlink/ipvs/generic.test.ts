@@ -29,7 +29,7 @@ describe('generic netlink', () => {
     });
   });
 
-  it('fails what the reader of an answer throws', async () => {
+  it('passes on what the reader of an answer throws', async () => {
     const family = [{ type: 2, value: Buffer.from('nlctrl\0') }];
     const request = { type: 0x10, payload: genericPayload(3, family) };
     const thrown = new Error('thrown');

@@ -99,7 +99,7 @@ const destinations = families.chain((family) =>
   }),
 );
 
-describe('IPVS services', () => {
+describe('message: IPVS services', () => {
   it('are read as they were written', () => {
     check(
       fc.property(services, (service) => {
@@ -228,7 +228,7 @@ describe('IPVS services', () => {
   });
 });
 
-describe('IPVS destinations', () => {
+describe('message: IPVS destinations', () => {
   it('are read as they were written', () => {
     check(
       fc.property(destinations, ({ family, state }) => {

@@ -17,7 +17,7 @@ import type { PeerFunctions } from '../udp-peer.ts';
 
 const QUEUE = 7;
 
-describe('messages of NFQUEUE', () => {
+describe('queue: messages of NFQUEUE', () => {
   const payload = (message: Buffer) => readMessages(message)[0]?.payload.toString('hex');
 
   it('binds a queue, all at once', () => {
@@ -96,7 +96,7 @@ describe('messages of NFQUEUE', () => {
   });
 });
 
-describe('a queue of packets', () => {
+describe('queue: a queue of packets', () => {
   let namespace: Namespace;
   let peer: Child<PeerFunctions>;
   let holder: Child<HolderFunctions>;

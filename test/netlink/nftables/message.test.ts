@@ -71,7 +71,7 @@ function elementsOf(message: Message): NftElement[] {
   return elements;
 }
 
-describe('a transaction of nf_tables', () => {
+describe('message: a transaction of nf_tables', () => {
   it('is laid out as the kernel wants it', () => {
     const writer = new TransactionWriter(AF_INET, 'pw');
     writer.write('delete', 's', { key: Buffer.from([1, 2, 3]), data: { kind: 'drop' } });
@@ -263,7 +263,7 @@ describe('messages of nf_tables', () => {
   });
 });
 
-describe('a filter of ports', () => {
+describe('message: a filter of ports', () => {
   it('drops what was caused from them', () => {
     const ports = fc.array(fc.nat(0xffffffff), { maxLength: 255 });
     check(

@@ -70,7 +70,7 @@ const remove = (set: string, ...elements: NftElement[]): NftChange => ({
   elements,
 });
 
-describe('nf_tables', () => {
+describe('tables: nf_tables', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
 

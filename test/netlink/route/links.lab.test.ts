@@ -41,7 +41,7 @@ async function routeMonitor(namespace: Namespace) {
 }
 
 /** On a veth, as not every kernel has dummy links; those are tested in test/uml/. */
-describe('addresses of a link', () => {
+describe('links: addresses of a link', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
   let index: number;

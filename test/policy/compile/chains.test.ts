@@ -17,7 +17,7 @@ function compiled(chain: PolicySetChain, family: IpFamily = 'IPv4'): Record<stri
   );
 }
 
-describe('the chains of a policy set', () => {
+describe('chains: the chains of a policy set', () => {
   it('look egress peers up by destination, ingress peers by source', () => {
     const rules = [chainRule({ peers: peers(3), ports: ports(7, 'ports', 'named-ports') })];
     assert.deepEqual(compiled(policySetChain('egress', 1, rules)), {
@@ -77,7 +77,7 @@ describe('the chains of a policy set', () => {
     });
   });
 
-  it('are two where something does, and what nothing matches goes on, too', () => {
+  it('of a policy set are two where a rule passes; a packet that no rule of the first matches goes on to the second', () => {
     const admin = [
       chainRule({ peers: peers(1), outcome: 'pass' }),
       chainRule({ peers: peers(2), outcome: 'deny-admin' }),

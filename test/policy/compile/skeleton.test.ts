@@ -3,7 +3,7 @@ import type { IpFamily } from '../../../api/objects.ts';
 import { ruleText } from '../../../nft/rule.ts';
 import { standingChains } from '../../../policy/compile/skeleton.ts';
 
-describe('what stands in the table of network policy', () => {
+describe('skeleton: what stands in the table of network policy', () => {
   const chains = (family: IpFamily, logGroup?: number) =>
     new Map(
       standingChains({ family, logGroup }).map(({ name, hook, lines }) => [

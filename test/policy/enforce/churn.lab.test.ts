@@ -5,7 +5,7 @@ import { contentOfTable } from '../kernel-content.ts';
 const SIZE = { policies: 1000, pods: 200 };
 const CHANGES = 200;
 
-describe('1,000 policies and 200 pods that change', () => {
+describe('churn: 1,000 policies and 200 pods that change', () => {
   const namespaces: Namespace[] = [];
   afterEach(async () => {
     for (const namespace of namespaces.splice(0)) await namespace[Symbol.asyncDispose]();

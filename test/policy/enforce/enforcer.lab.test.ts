@@ -24,7 +24,7 @@ function stateOf(family: IpFamily, peer = 2): State {
   };
 }
 
-describe('enforcing network policy', () => {
+describe('enforcer: enforcing network policy', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
 

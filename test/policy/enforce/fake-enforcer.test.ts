@@ -70,7 +70,7 @@ function start() {
   return { enforcer, monitor, main, guard, sockets, log, pass, change, isWhole };
 }
 
-describe('the policy enforcer, on tables in memory', () => {
+describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
   it('writes nothing before it is started, then everything, then what changes', async () => {
     const { enforcer, main, guard, log, pass, change } = start();
     change();

@@ -178,7 +178,7 @@ function lastOf(first: string, length: number, family: IpFamily): string {
   return `${first}-${all[all.indexOf(first) + size - 1]}`;
 }
 
-describe('nft lists what is wanted of network policy', () => {
+describe('fuzz: nft lists what is wanted of network policy', () => {
   let namespace: Namespace;
   let inhabitant: Inhabitant;
   beforeEach(async () => {

@@ -10,7 +10,7 @@ const FLOOD = fileURLToPath(new URL('../flood.ts', import.meta.url));
 const CHURNER = fileURLToPath(new URL('../churner.ts', import.meta.url));
 const KILLS = 6;
 
-describe('the life of network policy under traffic', function () {
+describe('life: the life of network policy under traffic', function () {
   this.timeout(240_000);
   let world: World;
   let pod: Host;

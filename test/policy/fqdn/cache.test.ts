@@ -27,7 +27,7 @@ function answers(all: readonly FqdnEntry[]): string[] {
   return all.map(({ name, address, timeoutMs }) => `${name} ${address} ${timeoutMs}`).sort();
 }
 
-describe('the FQDN cache', () => {
+describe('cache: the FQDN cache', () => {
   let cache: FqdnCache;
   beforeEach(() => {
     cache = new FqdnCache(OPTIONS);

@@ -3,7 +3,7 @@ import { DeferredVerdicts } from '../../../policy/fqdn/deferred-verdicts.ts';
 
 const LIMITS = { patience: 100, backlog: 4 };
 
-describe('packets that are held back', () => {
+describe('deferred-verdicts: packets that are held back', () => {
   let accepted: number[];
   let deferred: DeferredVerdicts;
 

@@ -27,7 +27,7 @@ function answer(name = NAME, id = 1, answers?: Answer[]): Buffer {
 
 const LEARNED = [{ name: NAME, addresses: [{ address: ADDRESS, ttl: 60 }] }];
 
-describe('the inspection of packets', () => {
+describe('inspector: the inspection of packets', () => {
   let inspector: Inspector<string>;
   const sent = (bytes: Buffer) => inspector.inspect(bytes, POD_LINK, 0).observations;
   const came = (bytes: Buffer) => inspector.inspect(bytes, UPLINK, 0).observations;

@@ -17,7 +17,7 @@ function message(type: 'query' | 'response', id: number, name = 'a.example.com')
   });
 }
 
-describe('the intake of packets', () => {
+describe('intake: the intake of packets', () => {
   let intake: Intake;
   let accepted: number[];
   let last = 0;

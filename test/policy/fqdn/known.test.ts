@@ -5,7 +5,7 @@ import { DnsLearning } from '../../../policy/fqdn/learning.ts';
 import { FakeTimers } from '../../sync/fake-timers.ts';
 
 /** Without resolvers: nothing is queued, and nothing new is learned. */
-describe('what is known of domain names', () => {
+describe('known: what is known of domain names', () => {
   const timers = new FakeTimers();
   let learned: (readonly LearnedElement[])[];
   let restored: string[];

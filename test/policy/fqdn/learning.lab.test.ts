@@ -19,7 +19,7 @@ function isIpv4(address: string): boolean {
 }
 
 /** A pod that may go nowhere but to the resolvers and where names of `*.example.com` lead. */
-describe('addresses of domain names', () => {
+describe('learning: addresses of domain names', () => {
   let world: World;
   let pod: Host;
   let agent: Child<AgentFunctions>;

@@ -97,7 +97,7 @@ describe('packets of IPv4', () => {
     assert.equal(readSegment(longer), undefined);
   });
 
-  it('that are fragments are nothing, but for those that must not become any', () => {
+  it('that are fragments are not read; ones that only say that they must not be fragmented are', () => {
     for (const [field, isWhole] of [
       [0x4000, true],
       [0x2000, false],
@@ -128,7 +128,7 @@ describe('packets of IPv6', () => {
     assert.equal(readSegment(ipPacket(flow, 0, options(17, 3).subarray(0, 16))), undefined);
   });
 
-  it('that are fragments are nothing', () => {
+  it('that are fragments are not read', () => {
     assert.equal(readSegment(ipPacket(flow, 44, Buffer.concat([options(17, 0), udp]))), undefined);
   });
 });

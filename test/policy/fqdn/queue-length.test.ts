@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { QUEUE_LENGTH_LIMITS, QueueLength } from '../../../policy/fqdn/queue-length.ts';
 
-describe('the length of the queue', () => {
+describe('queue-length: the length of the queue', () => {
   it('is short, for an agent that hangs holds up so many packets', () => {
     assert.equal(new QueueLength().length(0, 0), 128);
     assert.ok(QUEUE_LENGTH_LIMITS.most >= 2000);

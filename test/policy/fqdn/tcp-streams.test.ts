@@ -31,7 +31,7 @@ const bytes = (text: string) => Buffer.from(text, 'latin1');
 const ONE = framed(bytes('first'));
 const TWO = framed(bytes('second'));
 
-describe('messages in TCP streams', () => {
+describe('tcp-streams: messages in TCP streams', () => {
   it('come in one segment, in several, and several in one', () => {
     const { messages, take } = listener();
     take({ syn: true, sequence: 99 });

@@ -18,7 +18,7 @@ function isMatch(pattern: string, name: string): boolean {
   return found.length > rest.length && found.slice(-rest.length).join('.') === rest.join('.');
 }
 
-describe('patterns of domain names', () => {
+describe('domain-names: patterns of domain names', () => {
   it('match as NPEP-133 has them', () => {
     const cases = [
       ['kubernetes.io', 'kubernetes.io', true],

@@ -66,7 +66,7 @@ function sentence(title: string, objects: readonly TestObject[], cases: readonly
   });
 }
 
-describe('policy as it is written', () => {
+describe('manifests: policy as it is written', () => {
   describe('NetworkPolicy', () => {
     const policy = (spec: string) => [manifest('NetworkPolicy', spec)];
     sentence('without rules isolates for ingress', policy('{podSelector: {}}'), [

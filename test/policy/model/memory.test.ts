@@ -46,7 +46,7 @@ function objectsOf(number: number): TestObject[] {
   ];
 }
 
-describe('the memory of the policy model', () => {
+describe('memory: the memory of the policy model', () => {
   it('keeps nothing of what is gone', () => {
     const model = new PolicyModel({ nodeName: HERE });
     const applied = new AppliedState(model);

@@ -67,7 +67,7 @@ function assertNoMixture(changes: readonly PolicyChange[]): void {
   }
 }
 
-describe('the policy model', () => {
+describe('model.property: the policy model', () => {
   it('brings rules into force that do what the API says, whatever changes', () => {
     fc.assert(
       fc.property(cluster, history, (objects: readonly TestObject[], steps) => {

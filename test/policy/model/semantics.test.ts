@@ -116,7 +116,7 @@ const deny = (fields: Partial<Policy> = {}) => ({
   ...fields,
 });
 
-describe('what network policy means', () => {
+describe('semantics: what network policy means', () => {
   describe('isolation', () => {
     sentence(
       'without policies everything is allowed',

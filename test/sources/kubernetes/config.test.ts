@@ -39,7 +39,7 @@ users:
     tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
 `;
 
-describe('kubernetes configuration', () => {
+describe('config: kubernetes configuration', () => {
   let directory: string;
   beforeEach(() => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-kubeconfig-'));

@@ -9,7 +9,7 @@ const MINUTE = 60_000;
 const DEAF = /^Service: the watch delivers nothing, though objects change/;
 const WORKS = 'Service: the watch delivers again';
 
-describe('a deaf watch', () => {
+describe('deaf-watch: a deaf watch', () => {
   let world: World;
   let timeouts: { credentials: number; answer: number; list: number; silence: number };
   beforeEach(async () => {

@@ -16,7 +16,7 @@ import { ApiServerDouble } from '../../api-server/double.ts';
 import { until } from '../recorder.ts';
 import { PATIENT, service, World } from './world.ts';
 
-describe('a kubeconfig that changes', () => {
+describe('followed-config: a kubeconfig that changes', () => {
   let directory: string;
   let world: World;
   let other: ApiServerDouble;

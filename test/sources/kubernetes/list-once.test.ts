@@ -16,7 +16,7 @@ import { IMPATIENT, service } from './world.ts';
 /** Of whoever serves them. */
 const SERVICES = { kind: 'Service', paths: ['/api/v1/services'], selectors: {} } as const;
 
-describe('a list of all objects', () => {
+describe('list-once: a list of all objects', () => {
   let double: ApiServerDouble;
   let problems: string[];
   beforeEach(async () => {

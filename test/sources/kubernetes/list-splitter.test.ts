@@ -20,7 +20,7 @@ const METADATA = { kind: 'ServiceList', resourceVersion: '7', continue: '' };
 const itemsOf = (parts: readonly ListPart[]) =>
   parts.flatMap((part) => ('item' in part ? [part.item] : []));
 
-describe('splitting a list', () => {
+describe('list-splitter: splitting a list', () => {
   it('gives the metadata, then each item as soon as it has ended', () => {
     const splitter = new ListSplitter();
     const push = (text: string) => splitter.push(Buffer.from(text));

@@ -290,7 +290,7 @@ async function run(actions: readonly Action[]): Promise<void> {
 const believable = (actions: readonly Action[]) =>
   actions.filter((action) => action.do === 'stale list').length < 3;
 
-describe('the store equals the server’s objects', function () {
+describe('model: the store equals the server’s objects', function () {
   this.timeout(120_000);
 
   for (const [what, sequence, numRuns] of [

@@ -85,7 +85,7 @@ const ROWS: readonly Row[] = [
   ['an older answer waits by its own count', [5, 0], { ...FAILED, failure: stale }, [5, 0, 2400]],
 ];
 
-describe('what to do after an attempt to list and watch', () => {
+describe('next-step: what to do after an attempt to list and watch', () => {
   for (const [what, [failures, relists], outcome, [after, relisted, waitMs, list]] of ROWS) {
     it(what, () => {
       const before: Retry = { failures, relists, shorts: 0 };

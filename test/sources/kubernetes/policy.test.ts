@@ -31,7 +31,7 @@ const pod = (name: string, phase: string): Manifest => ({
   status: { phase, podIPs: [{ ip: '10.244.0.9' }] },
 });
 
-describe('the kubernetes source for network policy', () => {
+describe('policy: the kubernetes source for network policy', () => {
   let world: World;
   beforeEach(async () => {
     world = new World({ resources: RESOURCES });

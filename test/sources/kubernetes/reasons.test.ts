@@ -39,7 +39,7 @@ const CASES: readonly [Error, RegExp][] = [
   [failure('EMFILE'), /too many open files/],
 ];
 
-describe('why a request to the API server failed', () => {
+describe('reasons: why a request to the API server failed', () => {
   for (const [error, words] of CASES) {
     const { code } = error as Error & { code: string };
     it(`${code}: the server, what it means, what to do, the code`, () => {

@@ -9,7 +9,7 @@ const NODE = { ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } };
 const OLD_NODE = 'Node node-1';
 const SNAPSHOT = ['EndpointSlice default/a-ipv4', OLD_NODE, 'Service default/a'];
 
-describe('after etcd was restored from a snapshot', () => {
+describe('restored: after etcd was restored from a snapshot', () => {
   let world: World;
   afterEach(() => world.stop());
 

@@ -4,7 +4,7 @@ import { mock } from 'node:test';
 import { until } from '../recorder.ts';
 import { PATIENT, service, World } from './world.ts';
 
-describe('a silent watch', () => {
+describe('silent-watch: a silent watch', () => {
   let world: World;
   /** Soon renewed; of Services everything else is. */
   const settle = async () => {

@@ -5,7 +5,7 @@ import { service, World } from './world.ts';
 
 const SERVICES = '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name';
 
-describe('kubernetes source', () => {
+describe('source: kubernetes source', () => {
   let world: World;
   beforeEach(async () => {
     world = new World();

@@ -10,7 +10,7 @@ import { Authority, type Certificate, pemOf } from '../../api-server/certificate
 import { ApiServerDouble } from '../../api-server/double.ts';
 import { service } from './world.ts';
 
-describe('HTTPS to the API server', () => {
+describe('tls: HTTPS to the API server', () => {
   let ca: Authority;
   let other: Authority;
   let certificate: Certificate;

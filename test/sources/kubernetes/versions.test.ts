@@ -62,7 +62,7 @@ class Upgrade {
   }
 }
 
-describe('a resource that has two versions', () => {
+describe('versions: a resource that has two versions', () => {
   let upgrade: Upgrade;
   let world: World;
   beforeEach(() => {

@@ -18,7 +18,7 @@ const service = (name: string) =>
 
 const CNP = 'policy.networking.k8s.io';
 
-describe('manifests of a kind that is read in two versions', () => {
+describe('parse: manifests of a kind that is read in two versions', () => {
   const policy = (name: string) => `{metadata: {name: ${name}}, spec: {subject: {namespaces: {}}}}`;
   const parsed = (text: string) => {
     const { objects, problems } = parseManifest(text, 'm.yaml', POLICY_KINDS);
@@ -59,7 +59,7 @@ describe('manifests of a kind that is read in two versions', () => {
   });
 });
 
-describe('what is left out of a manifest', () => {
+describe('parse: what is left out of a manifest', () => {
   const left = (text: string) =>
     Object.fromEntries(parseManifest(text, 'm.yaml', SERVING_KINDS).passedOver);
 
@@ -79,7 +79,7 @@ describe('what is left out of a manifest', () => {
   });
 });
 
-describe('manifest parsing', () => {
+describe('parse: manifest parsing', () => {
   const table: readonly (readonly [string, string, readonly string[], string?])[] = [
     ['an empty file', '', []],
     ['an empty JSON file', ' \n', [], 'm.json'],

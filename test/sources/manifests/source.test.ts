@@ -27,7 +27,7 @@ const service = (name: string, port: number) =>
 const kinds = SERVING_KINDS;
 const BROKEN = 'kind: [\n';
 
-describe('manifest source', () => {
+describe('source: manifest source', () => {
   let root: string;
   let directory: string;
   let sink: Recorder;
