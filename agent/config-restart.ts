@@ -41,7 +41,7 @@ export function restartOnChange(given: ConfigRestartOptions) {
     check: async (content) => checkSource(configure(texts, { path, content }).options),
     delayMs: () => Math.round(random() * options.configRestartJitter),
     timers,
-    onUnusable: (reason) => {
+    onInvalid: (reason) => {
       counts.unusable += 1;
       log.error(
         { file: path, reason },
@@ -68,7 +68,7 @@ export function restartOnChange(given: ConfigRestartOptions) {
       log.error({ file: path }, 'the configuration file changed; ending for a restart');
       exit(CONFIGURATION_CHANGED);
     },
-    onProblem: (reason) =>
+    onReadError: (reason) =>
       log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
   });
   return { changes: (): ConfigChanges => ({ isPending, counts }), stop };

@@ -3,7 +3,7 @@ import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { mentionsFamily } from '../services/node-port-addresses.ts';
-import type { Objects } from './context.ts';
+import type { ObjectContext } from './context.ts';
 import { nodeIpOverride, warnOfBridge } from './node-setup.ts';
 
 export interface ConfigWarningOptions {
@@ -31,7 +31,7 @@ export function configWarnings(given: ConfigWarningOptions): ConfigWarning[] {
 }
 
 /** Logs what of the node and of the settings may keep Services from being served as meant. */
-export async function warnOfSettings(objects: Objects): Promise<void> {
+export async function warnOfSettings(objects: ObjectContext): Promise<void> {
   const { openMode, table, log } = objects;
   await warnOfBridge(openMode.families, log);
   for (const { setting, message } of configWarnings({ ...objects, node: table.node })) {

@@ -20,9 +20,9 @@ interface ConfigWatchOptions {
   readonly delayMs?: () => number;
   readonly timers?: Timers;
   /** The file holds what cannot be used; called again when the reason changes. */
-  readonly onUnusable: (reason: string) => void;
+  readonly onInvalid: (reason: string) => void;
   /** The file cannot be read; called again when the reason changes. */
-  readonly onProblem: (reason: string) => void;
+  readonly onReadError: (reason: string) => void;
   /** Milliseconds of quiet to wait for after an event. */
   readonly settleMs?: number;
   /** Milliseconds between looks without any event. */
@@ -37,7 +37,7 @@ interface ConfigWatchOptions {
  * @returns what ends it.
  */
 export function watchConfig(options: ConfigWatchOptions): () => void {
-  const { file, onChange, onProblem, settleMs = 50, pollMs = 5000 } = options;
+  const { file, onChange, onReadError: onProblem, settleMs = 50, pollMs = 5000 } = options;
   const { onWait, onCancel, delayMs = () => 0, timers = systemTimers } = options;
   /** The delay of a change that was found; `isOver` once it has passed. */
   let wait: { readonly timer: unknown; isOver: boolean } | undefined;
@@ -104,7 +104,12 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
 }
 
 /** What the file holds now: what was read, what an agent can start with, or a problem and who is told of it. */
-async function lookAt({ file, check, onProblem, onUnusable }: ConfigWatchOptions) {
+async function lookAt({
+  file,
+  check,
+  onReadError: onProblem,
+  onInvalid: onUnusable,
+}: ConfigWatchOptions) {
   let tell = onProblem;
   try {
     const content = await readConfig(file.path);

@@ -51,7 +51,7 @@ function seconds(period: number): number | undefined {
 }
 
 /** Where settings are; tests have another than the kernel. */
-export type KernelSettings = typeof KERNEL;
+export type ConntrackKernel = typeof KERNEL;
 
 const KERNEL = {
   readSysctl,
@@ -64,10 +64,10 @@ const KERNEL = {
  * Sets connection tracking up. What cannot be set is logged and left: in a namespace of its own, a
  * container may change timeouts but not the limits, and Services are served without.
  */
-export async function setUpConntrack(
+export async function configureConntrack(
   options: ConntrackOptions,
   log: Log,
-  kernel: KernelSettings = KERNEL,
+  kernel: ConntrackKernel = KERNEL,
   cpuCount: number = cpus().length,
 ): Promise<void> {
   for (const [sysctl, value] of conntrackSysctls(options, cpuCount)) {

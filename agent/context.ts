@@ -3,16 +3,16 @@ import type { EventEmitter } from 'node:events';
 import type { Logger } from 'pino';
 import type { FlagTexts } from '../config/flags.ts';
 import type { RunOptions } from '../config/settings.ts';
-import type { NodeCensus } from '../endpoints/node-census.ts';
+import type { NodeCounter } from '../endpoints/node-counter.ts';
 import type { Events } from '../events/recorder.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
 import type { AgentEvents } from './events.ts';
-import type { ModeKind, OpenMode } from './mode.ts';
-import type { Numbers } from './numbers.ts';
-import type { OpenPolicy } from './policy.ts';
+import type { AgentMetricSources } from './metric-sources.ts';
+import type { ModeDefinition, SupportedMode } from './mode.ts';
+import type { PolicySupport } from './policy.ts';
 
-export interface Settings {
+export interface BaseContext {
   readonly options: RunOptions;
   /** Flags as given. */
   readonly texts: FlagTexts;
@@ -20,29 +20,29 @@ export interface Settings {
 }
 
 /** This node, and what it can do. */
-export interface PreparedNode extends Settings {
+export interface NodeContext extends BaseContext {
   readonly nodeName: string;
-  readonly kind: ModeKind;
+  readonly kind: ModeDefinition;
   /** What `--nodeport-addresses` means in this mode. */
   readonly nodePorts: RunOptions['nodeportAddresses'];
   /** Milliseconds between two looks at the kernel. */
   readonly syncPeriod: number;
-  readonly openMode: OpenMode;
+  readonly openMode: SupportedMode;
   /** Undefined without `--network-policy`. */
-  readonly openedPolicy: OpenPolicy | undefined;
+  readonly openedPolicy: PolicySupport | undefined;
 }
 
 /** The objects that Services are served from. */
-export interface Objects extends PreparedNode {
+export interface ObjectContext extends NodeContext {
   readonly table: RouteTable;
-  readonly census: NodeCensus;
+  readonly census: NodeCounter;
   /** Emits whenever an object has come, changed or gone, or all of a kind have been listed. */
   readonly changes: EventEmitter<{ change: [] }>;
 }
 
 /** With all that tells of what happens. */
-export interface Context extends Objects {
-  readonly numbers: Numbers;
+export interface AgentContext extends ObjectContext {
+  readonly metricSources: AgentMetricSources;
   readonly metrics: Metrics;
   /** Events on this Node and on Services. */
   readonly events: AgentEvents;

@@ -1,21 +1,21 @@
 /** The health servers of a running agent: `/healthz`, `/livez` and health check node ports. */
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
-import { proxyHandler } from '../health/answer.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
+import { proxyHandler } from '../health/response.ts';
 import { ServiceServers } from '../health/service-servers.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import { Listener } from '../process/listener.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { serve } from '../process/serve.ts';
-import type { NodeFacts } from '../proxier/backend.ts';
+import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentEvents } from './events.ts';
 
-export interface HealthOptions {
+export interface AgentHealthOptions {
   readonly options: Pick<
     RunOptions,
     'healthzBindAddress' | 'bindAddressHardFail' | 'nodeportAddresses' | 'manifests'
@@ -31,8 +31,8 @@ export interface HealthOptions {
 type HealthMetrics = Pick<Metrics, 'healthz' | 'livez' | 'initialSyncComplete'>;
 
 /** kube-proxy's: how many sync periods something may be queued. */
-const PATIENCE = 2;
-const NO_FACTS: NodeFacts = { addresses: [], primary: [] };
+const TIMEOUT_SYNC_PERIODS = 2;
+const NO_FACTS: NodeAddresses = { addresses: [], primary: [] };
 
 /** How `/healthz` judges the agent. */
 export function proxyHealth(
@@ -40,19 +40,24 @@ export function proxyHealth(
     options,
     syncPeriod,
     missingInputs,
-  }: Pick<HealthOptions, 'options' | 'syncPeriod' | 'missingInputs'>,
+  }: Pick<AgentHealthOptions, 'options' | 'syncPeriod' | 'missingInputs'>,
   clock: Clock = systemClock,
 ): ProxyHealth {
   // Manifests need not have the Node.
   const needsNode = options.manifests === undefined;
-  return new ProxyHealth({ timeout: PATIENCE * syncPeriod, clock, needsNode, missingInputs });
+  return new ProxyHealth({
+    timeout: TIMEOUT_SYNC_PERIODS * syncPeriod,
+    clock,
+    needsNode,
+    missingInputs,
+  });
 }
 
 /**
  * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
  * that cannot be bound stops nothing: it is logged and tried again.
  */
-export function startHealth(given: HealthOptions) {
+export function startHealth(given: AgentHealthOptions) {
   const { options, events, metrics, log } = given;
   const proxy = proxyHealth(given);
   const failures = new RepeatedFailures(log);
@@ -75,7 +80,7 @@ export function startHealth(given: HealthOptions) {
     // Otherwise the same failure of a Service that comes back would count as told.
     onEnd: over('the health check node port is no longer to be served'),
   });
-  const setNodeFacts = (family: IpFamily, facts: NodeFacts) => {
+  const setNodeFacts = (family: IpFamily, facts: NodeAddresses) => {
     // In every mode as given: load balancers that pass packets through probe the VIP itself, which
     // mode nftables, unlike its node ports, has to answer on.
     const nodePortSelection = options.nodeportAddresses;
@@ -103,7 +108,7 @@ export function startHealth(given: HealthOptions) {
 export type AgentHealth = ReturnType<typeof startHealth>;
 
 function serveProxyHealth(
-  { options, events, metrics, log }: HealthOptions,
+  { options, events, metrics, log }: AgentHealthOptions,
   proxy: ProxyHealth,
 ): Listener | undefined {
   const { healthzBindAddress, bindAddressHardFail: hardFail } = options;

@@ -2,10 +2,10 @@
 import type { NftMonitor } from '../nft/monitor.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
-import { fanOut, type ObjectSink, type Source } from '../sources/store.ts';
-import type { Context } from './context.ts';
+import { fanOut, type ObjectSink, type Source } from '../sources/source.ts';
+import type { AgentContext } from './context.ts';
 import { type PolicyAgent, startPolicy } from './policy.ts';
-import { tellOfUnreadable } from './policy-observer.ts';
+import { reportUnreadable } from './policy-observer.ts';
 import { createSource } from './source.ts';
 import type { Startup } from './startup.ts';
 
@@ -14,7 +14,7 @@ import type { Startup } from './startup.ts';
  * @throws NetlinkError
  */
 export function createInputs(
-  context: Context,
+  context: AgentContext,
   startup: Startup,
   monitor: NftMonitor,
   onSessions: (open: OpenSession) => void,
@@ -31,7 +31,7 @@ export function createInputs(
     observer: startup.observing(metrics.api),
     onSessions,
     onUnreadable: (problem, object) => {
-      if (open !== undefined) tellOfUnreadable(events, problem, object);
+      if (open !== undefined) reportUnreadable(events, problem, object);
     },
     onFaultyManifests: (count) => metrics.faultyManifests.set(count),
   });
@@ -39,7 +39,7 @@ export function createInputs(
   const policy = startPolicy({
     ...context,
     monitor,
-    open,
+    support: open,
     registry: metrics.registry,
     events,
     unreadable: () => source.unreadable(),

@@ -4,7 +4,7 @@ import type { IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type IptablesOptions, iptablesBackend } from '../iptables/backend.ts';
 import { trafficOptions } from '../traffic/options.ts';
-import type { OpenMode } from './mode.ts';
+import type { SupportedMode } from './mode.ts';
 import {
   allowLocalhostNodePorts,
   dropsInvalid,
@@ -13,7 +13,7 @@ import {
 } from './node-setup.ts';
 
 /** `--proxy-mode iptables`. */
-export async function openIptablesMode(options: RunOptions, log: Logger): Promise<OpenMode> {
+export async function openIptablesMode(options: RunOptions, log: Logger): Promise<SupportedMode> {
   const commands = await usableIptables(options, log);
   return {
     families: commands.map(({ family }) => family),

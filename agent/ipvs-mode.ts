@@ -12,11 +12,11 @@ import { UserError } from '../process/errors.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { trafficOptions } from '../traffic/options.ts';
-import type { OpenMode } from './mode.ts';
+import type { SupportedMode } from './mode.ts';
 import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
 
 /** `--proxy-mode ipvs`. */
-export async function openIpvsMode(options: RunOptions, log: Logger): Promise<OpenMode> {
+export async function openIpvsMode(options: RunOptions, log: Logger): Promise<SupportedMode> {
   const commands = await usableIptables(options, log);
   return {
     families: commands.map(({ family }) => family),
@@ -36,7 +36,7 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Op
         }
         await setTimeouts(options);
       } catch (error) {
-        throw explained(error);
+        throw withRequiredModule(error);
       }
       await warnOfCalico(options, commands, log);
       if (options.resetDeletedEndpointConnections) {
@@ -84,7 +84,7 @@ export async function prepareIpvs(options: RunOptions, log: Logger): Promise<voi
     const kernel = await IpvsKernel.open('IPv4');
     await kernel.probe(options.ipvsScheduler).finally(() => kernel.close());
   } catch (error) {
-    throw explained(error);
+    throw withRequiredModule(error);
   }
   await setSysctls(options, log);
 }
@@ -108,7 +108,7 @@ export function ipvsOptions(
 }
 
 /** Says what is missing and what brings it. */
-function explained(error: unknown): unknown {
+function withRequiredModule(error: unknown): unknown {
   const needs = '--proxy-mode ipvs needs';
   if (error instanceof IpvsMissingError) {
     return new UserError(
@@ -160,7 +160,7 @@ async function setSysctls(options: RunOptions, log: Logger): Promise<void> {
     ['net.ipv4.vs.expire_nodest_conn', '1'],
     ['net.ipv4.vs.expire_quiescent_template', '1'],
   ];
-  if (!mayReuseConnections(release())) wanted.push(['net.ipv4.vs.conn_reuse_mode', '0']);
+  if (!keepsConnReuseMode(release())) wanted.push(['net.ipv4.vs.conn_reuse_mode', '0']);
   if (options.ipvsStrictArp) {
     wanted.push(['net.ipv4.conf.all.arp_ignore', '1'], ['net.ipv4.conf.all.arp_announce', '2']);
   }
@@ -180,7 +180,7 @@ async function setSysctls(options: RunOptions, log: Logger): Promise<void> {
  * From 4.1 to 5.8 conn_reuse_mode 1 delays a new connection from a port that was used before by
  * a second (kubernetes/kubernetes 81775); 5.9 mended it, and 0 there hits endpoints that are gone.
  */
-export function mayReuseConnections(kernelRelease: string): boolean {
+export function keepsConnReuseMode(kernelRelease: string): boolean {
   const [, major = '', minor = ''] = /^(\d+)\.(\d+)/.exec(kernelRelease) ?? [];
   const version = Number(major) * 1000 + Number(minor);
   return version < 4001 || version >= 5009;

@@ -9,23 +9,23 @@ import type { Backend } from '../proxier/backend.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import { openIptablesMode } from './iptables-mode.ts';
 import { openIpvsMode, prepareIpvs } from './ipvs-mode.ts';
-import { nodePortSelection, openNftablesMode, prepareNftables } from './nftables-mode.ts';
+import { nftablesNodePorts, openNftablesMode, prepareNftables } from './nftables-mode.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { prepareLocalhostNodePorts } from './node-setup.ts';
 
 /** A mode that the node can do; nothing is programmed yet. */
-export interface OpenMode {
+export interface SupportedMode {
   /** Those that it can do them in. */
   readonly families: readonly IpFamily[];
   /**
    * @param monitor tells of what others do to tables of nf_tables.
    * @param takeover removes what other modes left.
    */
-  start(podCidrs: readonly string[], monitor: NftMonitor, takeover: Takeover): Promise<Mode>;
+  start(podCidrs: readonly string[], monitor: NftMonitor, takeover: Takeover): Promise<StartedMode>;
 }
 
 /** A proxy mode, ready to be handed Routes; nothing is programmed yet. */
-export interface Mode {
+export interface StartedMode {
   readonly backends: readonly Backend[];
   /** Milliseconds. */
   readonly minSyncPeriod: number;
@@ -38,10 +38,10 @@ export interface Mode {
 }
 
 /** What is to be known of a mode. */
-export interface ModeKind {
+export interface ModeDefinition {
   readonly name: ProxyMode;
   /** @throws UserError with what the node lacks for the mode. */
-  open(options: RunOptions, log: Logger): Promise<OpenMode>;
+  open(options: RunOptions, log: Logger): Promise<SupportedMode>;
   /** What it needs of the node that takes more rights than rules do (`--init-only`). @throws UserError */
   prepare(options: RunOptions, log: Logger): Promise<void>;
   /** Milliseconds between two looks at the kernel. */
@@ -50,13 +50,13 @@ export interface ModeKind {
   nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
 }
 
-const MODES: Readonly<Record<ProxyMode, ModeKind>> = {
+const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
   nftables: {
     name: 'nftables',
     open: openNftablesMode,
     prepare: prepareNftables,
     syncPeriod: (options) => options.nftablesSyncPeriod,
-    nodePortSelection,
+    nodePortSelection: nftablesNodePorts,
   },
   iptables: {
     name: 'iptables',
@@ -75,18 +75,18 @@ const MODES: Readonly<Record<ProxyMode, ModeKind>> = {
 };
 
 /** What `--proxy-mode` stands for where nothing looks at a node. */
-export const FIRST_CHOICE: ProxyMode = 'nftables';
+export const DEFAULT_PROXY_MODE: ProxyMode = 'nftables';
 
 /**
  * Here, and here alone, a mode is picked: the one that was named, whatever the node can do; without
  * a name nftables, where it can be had for every family of the node, and iptables elsewhere.
  */
-export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<ModeKind> {
+export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<ModeDefinition> {
   if (proxyMode !== undefined) return MODES[proxyMode];
   const support = await nftablesSupport(nftCommand());
   if (support.missing.size === 0) {
     log.info(
-      { mode: FIRST_CHOICE },
+      { mode: DEFAULT_PROXY_MODE },
       '--proxy-mode is unset: using nftables, which nft and the kernel support',
     );
     return { ...MODES.nftables, open: (options) => openNftablesMode(options, log, support) };

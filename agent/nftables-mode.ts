@@ -5,13 +5,13 @@ import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { NfTables } from '../netlink/nftables/tables.ts';
 import { nftCommand } from '../nft/command.ts';
-import { NftBackend, type NftOptions } from '../nftables/backend.ts';
-import { TABLE } from '../nftables/skeleton.ts';
+import { NftBackend, type NftBackendOptions } from '../nftables/backend.ts';
+import { TABLE } from '../nftables/static-chains.ts';
 import { UserError } from '../process/errors.ts';
 import { type NodePortSelection, namesLoopback } from '../services/node-port-addresses.ts';
-import { retireLocalnet } from '../takeover/localnet.ts';
+import { disableUnneededRouteLocalnet } from '../takeover/route-localnet.ts';
 import { trafficOptions } from '../traffic/options.ts';
-import type { OpenMode } from './mode.ts';
+import type { SupportedMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
 
@@ -24,7 +24,7 @@ export async function openNftablesMode(
   options: RunOptions,
   log: Logger,
   support?: NftablesSupport,
-): Promise<OpenMode> {
+): Promise<SupportedMode> {
   const nft = nftCommand();
   const { families, missing } = support ?? (await nftablesSupport(nft));
   if (families.length === 0) {
@@ -49,12 +49,12 @@ export async function openNftablesMode(
       const loaded = monitor.register({
         families,
         tables: [TABLE],
-        changed: (family, what) => backends.get(family)?.disturbed(what),
-        listening: (family) => {
+        onExternalChange: (family, what) => backends.get(family)?.onExternalChange(what),
+        onWatchStarted: (family) => {
           const backend = backends.get(family);
-          if (backend !== undefined) backend.hearsOthers = true;
+          if (backend !== undefined) backend.watchesChanges = true;
         },
-        deaf: (err) =>
+        onWatchFailed: (err) =>
           log.warn(
             { err },
             'cannot hear of changes of nf_tables; they are looked for now and then',
@@ -79,7 +79,7 @@ export async function openNftablesMode(
  */
 export async function prepareNftables(_options: RunOptions, log: Logger): Promise<void> {
   try {
-    if (await retireLocalnet())
+    if (await disableUnneededRouteLocalnet())
       log.info('set route_localnet back to 0; only mode iptables needs it');
   } catch (error) {
     log.warn(
@@ -95,19 +95,19 @@ export function nftablesOptions(
   family: IpFamily,
   podCidrs: readonly string[],
   onWarning: (message: string) => void,
-): NftOptions {
+): NftBackendOptions {
   return {
     ...trafficOptions(options, family, podCidrs),
     masqueradeAll: options.masqueradeAll || options.nftablesMasqueradeAll,
     masqueradeBit: options.nftablesMasqueradeBit,
     rejectsOnLocalhost: namesLoopback(options.nodeportAddresses, family),
-    nodePortSelection: nodePortSelection(options),
+    nodePortSelection: nftablesNodePorts(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),
     onWarning,
   };
 }
 
 /** As kube-proxy: in this mode, only the node's own address unless it is told. */
-export function nodePortSelection({ nodeportAddresses }: NodeOptions): NodePortSelection {
+export function nftablesNodePorts({ nodeportAddresses }: NodeOptions): NodePortSelection {
   return nodeportAddresses.length === 0 ? ['primary'] : nodeportAddresses;
 }

@@ -3,16 +3,16 @@ import { release } from 'node:os';
 import { compareText } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NftCommand } from '../nft/command.ts';
-import { NftPlan, type PlanOptions } from '../nftables/plan.ts';
-import { TABLE } from '../nftables/skeleton.ts';
-import { tableScript } from '../nftables/text.ts';
-import { ANSWER_TIMEOUT, ProgramTimeoutError, runProgram } from '../process/run-program.ts';
+import { NftPlan, type NftPlanOptions } from '../nftables/plan.ts';
+import { TABLE } from '../nftables/static-chains.ts';
+import { tableScript } from '../nftables/table-script.ts';
+import { ProgramTimeoutError, runProgram, VERSION_TIMEOUT } from '../process/run-program.ts';
 import type { Route } from '../services/route.ts';
-import { isDisabled } from './node-setup.ts';
+import { isFamilyDisabled } from './node-setup.ts';
 
 /** kube-proxy's, for both. */
-const LEAST_KERNEL = '5.13';
-const LEAST_NFT = '1.0.1';
+const MIN_KERNEL = '5.13';
+const MIN_NFT = '1.0.1';
 
 export interface NftablesSupport {
   /** Those that can be served. */
@@ -29,13 +29,13 @@ export interface NftablesSupport {
  */
 export async function nftablesSupport(
   nft: NftCommand,
-  probe: (family: IpFamily) => string = probeScript,
+  probe: (family: IpFamily) => string = nftablesProbeScript,
 ): Promise<NftablesSupport> {
-  const lacksNft = oldKernel(release()) ?? (await missingNft());
+  const lacksNft = kernelTooOld(release()) ?? (await missingNft());
   const families: IpFamily[] = [];
   const missing = new Map<IpFamily, string>();
   const look = async (family: IpFamily) => {
-    if (await isDisabled(family)) return;
+    if (await isFamilyDisabled(family)) return;
     const reason = lacksNft ?? (await refusal(nft, probe(family)));
     if (reason === undefined) families.push(family);
     else missing.set(family, reason);
@@ -45,18 +45,16 @@ export async function nftablesSupport(
 }
 
 /** @param kernelRelease as uname has it; one that cannot be read is left to the kernel itself. */
-export function oldKernel(kernelRelease: string): string | undefined {
-  return isBelow(LEAST_KERNEL, kernelRelease)
-    ? `Linux ${kernelRelease} is too old: it takes ${LEAST_KERNEL}`
+export function kernelTooOld(kernelRelease: string): string | undefined {
+  return isBelow(MIN_KERNEL, kernelRelease)
+    ? `Linux ${kernelRelease} is too old: it takes ${MIN_KERNEL}`
     : undefined;
 }
 
 /** @param output of `nft --version`: `nftables v1.0.6 (Lester Gooch #5)`. */
-export function oldNft(output: string): string | undefined {
+export function nftTooOld(output: string): string | undefined {
   const version = /v(\d+(\.\d+)*)/.exec(output)?.[1] ?? '';
-  return isBelow(LEAST_NFT, version)
-    ? `nft ${version} is too old: it takes ${LEAST_NFT}`
-    : undefined;
+  return isBelow(MIN_NFT, version) ? `nft ${version} is too old: it takes ${MIN_NFT}` : undefined;
 }
 
 function isBelow(least: string, version: string): boolean {
@@ -71,7 +69,7 @@ function isBelow(least: string, version: string): boolean {
 
 async function missingNft(): Promise<string | undefined> {
   try {
-    return oldNft(await runProgram('nft', ['--version'], { timeout: ANSWER_TIMEOUT }));
+    return nftTooOld(await runProgram('nft', ['--version'], { timeout: VERSION_TIMEOUT }));
   } catch (error) {
     if (error instanceof ProgramTimeoutError) throw error;
     return (error as NodeJS.ErrnoException).code === 'ENOENT'
@@ -95,8 +93,8 @@ async function refusal(nft: NftCommand, script: string): Promise<string | undefi
  * A table that is not there, with everything that rules are made of. Without session affinity, for
  * nft 1.0.6 dies of it with IPv6 and does not get to see it from the agent either.
  */
-export function probeScript(family: IpFamily): string {
-  const options: PlanOptions = {
+export function nftablesProbeScript(family: IpFamily): string {
+  const options: NftPlanOptions = {
     family,
     masqueradeAll: false,
     masqueradeBit: 14,
@@ -108,7 +106,7 @@ export function probeScript(family: IpFamily): string {
   };
   const plan = new NftPlan(options);
   plan.update([probeRoute(family, 'port'), probeRoute(family, 'ranges')], []);
-  const elements = [...plan.takeAll()].flatMap((each) => each.elements);
+  const elements = [...plan.snapshot()].flatMap((each) => each.elements);
   const script = tableScript(plan.chains(), elements, family);
   return script.replace(new RegExp(` ${TABLE}(?=[ \\n])`, 'g'), ` ${TABLE}-probe`);
 }
@@ -141,7 +139,7 @@ function probeRoute(family: IpFamily, kind: 'port' | 'ranges'): Route {
     clusterEndpoints: endpoints,
     localEndpoints: endpoints,
     hasEndpointsAnywhere: true,
-    aliveEndpoints: endpoints,
-    unreadyEndpoints: [],
+    servingEndpoints: endpoints,
+    notServingEndpoints: [],
   };
 }

@@ -7,7 +7,7 @@ import { asError } from '../api/errors.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
-import { isEmpty, restorePieces } from '../iptables/restore.ts';
+import { isEmpty, restoreChunks } from '../iptables/restore.ts';
 import { localnetChange } from '../iptables/ruleset.ts';
 import { detectVariant, holdsServices } from '../iptables/variant.ts';
 import { UserError } from '../process/errors.ts';
@@ -57,7 +57,7 @@ export async function usableIptables(options: RunOptions, log: Logger): Promise<
   const usable: Iptables[] = [];
   for (const family of IP_FAMILIES) {
     const iptables = iptablesCommands(family, variant);
-    const reason = await whyNot(family, () => iptables.probe('nat'));
+    const reason = await unsupportedReason(family, () => iptables.probe('nat'));
     if (reason === undefined) usable.push(iptables);
     else log.warn({ family, reason }, 'no iptables for this family on this node; it is left out');
   }
@@ -74,7 +74,7 @@ export async function usableIptables(options: RunOptions, log: Logger): Promise<
 export const IPV6_DISABLED = 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
 
 /** Whether the node does without a family. */
-export async function isDisabled(family: IpFamily): Promise<boolean> {
+export async function isFamilyDisabled(family: IpFamily): Promise<boolean> {
   return family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0';
 }
 
@@ -82,11 +82,11 @@ export async function isDisabled(family: IpFamily): Promise<boolean> {
  * Why a family cannot be served; undefined: it can.
  * @throws ProgramTimeoutError: a command hangs, which is no reason to leave a family out.
  */
-export async function whyNot(
+export async function unsupportedReason(
   family: IpFamily,
   probe: () => Promise<void>,
 ): Promise<string | undefined> {
-  if (await isDisabled(family)) return IPV6_DISABLED;
+  if (await isFamilyDisabled(family)) return IPV6_DISABLED;
   try {
     await probe();
     return undefined;
@@ -130,7 +130,7 @@ export async function prepareLocalhostNodePorts(options: RunOptions, log: Logger
   try {
     const filter = (await iptables.save()).get('filter');
     const change = localnetChange(filter ?? { chains: new Map(), foreign: new Set() });
-    if (!isEmpty(change)) await iptables.restore(restorePieces(change));
+    if (!isEmpty(change)) await iptables.restore(restoreChunks(change));
   } catch (error) {
     log.warn(
       { err: error },

@@ -2,16 +2,16 @@
 import { EventEmitter } from 'node:events';
 import { isLoopback } from '../api/addresses.ts';
 import type { RunOptions } from '../config/settings.ts';
-import { NodeCensus } from '../endpoints/node-census.ts';
+import { NodeCounter } from '../endpoints/node-counter.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { selectsLoopback } from '../services/node-port-addresses.ts';
 import type { NodeListener } from '../services/service-warnings.ts';
-import type { Objects, PreparedNode } from './context.ts';
+import type { NodeContext, ObjectContext } from './context.ts';
 
 /** Where objects are put; empty at first. */
-export function createObjects(node: PreparedNode): Objects {
+export function createObjects(node: NodeContext): ObjectContext {
   const { options, nodeName, nodePorts } = node;
-  const changes: Objects['changes'] = new EventEmitter();
+  const changes: ObjectContext['changes'] = new EventEmitter();
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
@@ -20,11 +20,11 @@ export function createObjects(node: PreparedNode): Objects {
     isLoopbackServed: selectsLoopback(nodePorts, 'IPv4'),
     onChange: () => changes.emit('change'),
   });
-  return { ...node, table, census: new NodeCensus(), changes };
+  return { ...node, table, census: new NodeCounter(), changes };
 }
 
 /** What nodes listen on where nothing is configured otherwise. */
-const USUAL: readonly NodeListener[] = [
+const NODE_DAEMONS: readonly NodeListener[] = [
   { name: 'ssh', port: 22, isOnLoopbackOnly: false },
   { name: 'the kubelet', port: 10250, isOnLoopbackOnly: false },
 ];
@@ -36,7 +36,7 @@ function nodeListeners({ healthzBindAddress, metricsBindAddress }: RunOptions): 
     ['/metrics (--metrics-bind-address)', metricsBindAddress],
   ] as const;
   return [
-    ...USUAL,
+    ...NODE_DAEMONS,
     ...own.flatMap(([name, address]) =>
       address === undefined
         ? []

@@ -18,7 +18,7 @@ interface ObserverOptions {
   readonly health: Pick<AgentHealth, 'queued' | 'updated' | 'servicesChanged' | 'setNodeFacts'>;
   readonly localhostNodePorts: Pick<NodePortProxy, 'update'>;
   /** Tells the Services' owners. */
-  readonly tell: (changes: RefusalChanges) => void;
+  readonly onRefusals: (changes: RefusalChanges) => void;
   /** Called once for each family. */
   readonly onFirstSync: (family: IpFamily) => void;
   /** Monotonic clock in milliseconds. */
@@ -27,7 +27,7 @@ interface ObserverOptions {
 
 /** Turns what the proxier does into log lines, metrics, Events and health. */
 export function createObserver(options: ObserverOptions): ProxierObserver {
-  const { log, metrics, health, localhostNodePorts, tell, onFirstSync } = options;
+  const { log, metrics, health, localhostNodePorts, onRefusals: tell, onFirstSync } = options;
   const known = new Set<IpFamily>();
   const syncs = new RepeatedFailures(log, options.now);
   const checks = new RepeatedFailures(log, options.now);
@@ -60,7 +60,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       }
       tell(changes);
     },
-    nodeFacts: (family, facts) => health.setNodeFacts(family, facts),
+    nodeAddresses: (family, facts) => health.setNodeFacts(family, facts),
     queued(family) {
       health.queued(family);
       metrics.lastQueued.setToCurrentTime({ ip_family: family });
@@ -127,7 +127,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
     checked(family) {
       checks.succeeded(family, { family }, 'the rules can be checked again');
     },
-    rulesLost(family, what) {
+    driftDetected(family, what) {
       log.warn({ family, what }, `somebody changed our rules (${what}); writing them again`);
     },
   };

@@ -5,11 +5,11 @@ import { isOn } from '../config/configure.ts';
 import { formatNotice } from '../config/errors.ts';
 import type { FlagTexts } from '../config/flags.ts';
 import type { RunOptions } from '../config/settings.ts';
-import { configurationText, unwritable } from '../config/write.ts';
+import { configurationText, unwritableOptions } from '../config/write.ts';
+import { requireNetAdmin } from '../process/capabilities.ts';
 import { UserError } from '../process/errors.ts';
-import { requireNetAdmin } from '../process/rights.ts';
 import { cleanupAndReport } from '../takeover/cleanup.ts';
-import { setUpConntrack } from './conntrack-settings.ts';
+import { configureConntrack } from './conntrack-settings.ts';
 import { pickMode } from './mode.ts';
 
 /**
@@ -38,7 +38,7 @@ export async function runOneShot(
 }
 
 async function writeConfig(file: string, options: RunOptions, log: Logger): Promise<void> {
-  for (const notice of unwritable(options)) {
+  for (const notice of unwritableOptions(options)) {
     log.warn({ setting: notice.subject }, formatNotice(notice));
   }
   try {
@@ -55,6 +55,6 @@ async function initialise(options: RunOptions, log: Logger): Promise<void> {
   const mode = await pickMode(options, log);
   // First: what it writes or loads has the kernel load nf_conntrack, without which it has no limits.
   await mode.prepare(options, log);
-  await setUpConntrack(options, log);
+  await configureConntrack(options, log);
   log.info({ mode: mode.name }, 'the node is set up');
 }

@@ -2,21 +2,21 @@
 import type { Node } from '../api/objects.ts';
 import type { Log } from '../process/log.ts';
 import { systemTimers, type Timers } from '../sync/timers.ts';
-import type { Context } from './context.ts';
+import type { AgentContext } from './context.ts';
 import { nodeIpOverride } from './node-setup.ts';
 
 /** Milliseconds that the agent waits for its Node at the start; as kube-proxy (NodeManager). */
-const PATIENCE = 30_000;
-const WAITING = `waiting up to ${PATIENCE / 1000} s for the Node object, and for its addresses if NodePorts need them`;
+const WAIT_TIMEOUT = 30_000;
+const WAITING = `waiting up to ${WAIT_TIMEOUT / 1000} s for the Node object, and for its addresses if NodePorts need them`;
 /** Milliseconds between repetitions of the warning. */
-const REPEAT = 5 * 60_000;
+const WARN_INTERVAL = 5 * 60_000;
 
 interface OwnNodeOptions {
   readonly name: string;
   /** Whether the Node must exist. Manifests may lack it; the agent then neither waits nor warns. */
   readonly isRequired: boolean;
   /** Whether node ports are served on the Node's addresses only, so that it must have some. */
-  readonly givesNodePorts: boolean;
+  readonly limitsNodePorts: boolean;
   readonly log: Log;
   readonly timers: Timers;
   /** Called after the first listing and at changes: whether a required Node is missing. */
@@ -77,13 +77,13 @@ export class OwnNode {
       this.#settled.resolve();
     } else if (before === 'unknown' || before === 'complete') {
       if (before === 'unknown') log.info({ node: name, state }, WAITING);
-      this.#timer = timers.set(() => this.#warn(), PATIENCE);
+      this.#timer = timers.set(() => this.#warn(), WAIT_TIMEOUT);
     }
   }
 
   #stateOf(node: Node | undefined): State {
     if (node === undefined) return 'missing';
-    const lacksAddresses = this.#options.givesNodePorts && node.addresses.length === 0;
+    const lacksAddresses = this.#options.limitsNodePorts && node.addresses.length === 0;
     return lacksAddresses ? 'without addresses' : 'complete';
   }
 
@@ -91,12 +91,12 @@ export class OwnNode {
     const { log, name, timers } = this.#options;
     this.#warned = true;
     log.warn({ node: name }, this.#message());
-    this.#timer = timers.set(() => this.#warn(), REPEAT);
+    this.#timer = timers.set(() => this.#warn(), WARN_INTERVAL);
     this.#settled.resolve();
   }
 
   #message(): string {
-    const { name, givesNodePorts, isRequired } = this.#options;
+    const { name, limitsNodePorts: givesNodePorts, isRequired } = this.#options;
     const nodePorts = givesNodePorts
       ? ['NodePorts are served on all addresses of this node instead of its primary ones']
       : [];
@@ -117,12 +117,12 @@ export class OwnNode {
 }
 
 /** The Node of a running agent, followed from now on. */
-export function followOwnNode(context: Context): OwnNode {
+export function watchOwnNode(context: AgentContext): OwnNode {
   const { options, nodeName, nodePorts, table, changes, metrics, log } = context;
   const ownNode = new OwnNode({
     name: nodeName,
     isRequired: options.manifests === undefined,
-    givesNodePorts: nodePorts.includes('primary') && nodeIpOverride(options) === undefined,
+    limitsNodePorts: nodePorts.includes('primary') && nodeIpOverride(options) === undefined,
     log,
     timers: systemTimers,
     onMissing: (isMissing) => metrics.nodeMissing.set(isMissing ? 1 : 0),

@@ -6,22 +6,22 @@ import type { PolicySources } from '../metrics/policy.ts';
 import { queueState } from '../netlink/nfqueue/queue.ts';
 import type { AppliedState } from '../policy/compile/applied-state.ts';
 import type { PolicyKernel } from '../policy/enforce/kernel.ts';
-import { DNS_QUEUE, type DnsLearning } from '../policy/fqdn/learning.ts';
+import { DNS_QUEUE, type DnsSnooper } from '../policy/fqdn/dns-snooper.ts';
 import type { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS } from '../policy/model/terms.ts';
 import type { Log } from '../process/log.ts';
 
-export interface PolicyParts {
+export interface PolicyMetricInputs {
   readonly model: PolicyModel;
   readonly applied: AppliedState;
   /** How many objects of a kind cannot be read as they are now. */
   readonly unreadable: () => ReadonlyMap<string, number>;
-  readonly learning: DnsLearning;
+  readonly learning: DnsSnooper;
   readonly kernel: PolicyKernel;
   readonly log: Log;
 }
 
-export function policySources(parts: PolicyParts): PolicySources {
+export function policyMetricSources(parts: PolicyMetricInputs): PolicySources {
   const { model, applied, unreadable, learning, kernel, log } = parts;
   const families = [...kernel.families.keys()];
   return {
@@ -30,9 +30,9 @@ export function policySources(parts: PolicyParts): PolicySources {
       const counts = unreadable();
       return POLICY_KINDS.map((kind) => ({ kind, count: counts.get(kind) ?? 0 }));
     },
-    profiles: () => {
+    policySets: () => {
       const [family = 'IPv4'] = families;
-      const { chains } = applied.all(family);
+      const { chains } = applied.snapshot(family);
       return DIRECTIONS.map((direction) => ({
         direction,
         count: chains.filter((chain) => chain.direction === direction).length,
@@ -40,13 +40,13 @@ export function policySources(parts: PolicyParts): PolicySources {
     },
     elements: () =>
       families.flatMap((family) =>
-        [...kernel.sizes(family)].map(([set, count]) => ({ family, set, count })),
+        [...kernel.setSizes(family)].map(([set, count]) => ({ family, set, count })),
       ),
-    names: () => learning.numbers(),
+    names: () => learning.stats(),
     queueDrops,
     denied: async () => {
       try {
-        return [...(await kernel.denied())].flatMap(([family, counts]) =>
+        return [...(await kernel.deniedPackets())].flatMap(([family, counts]) =>
           counts.map(({ denial, direction, packets }) => ({
             family,
             tier: denial.slice('deny-'.length),

@@ -8,7 +8,7 @@ import type { PolicyMetrics } from '../metrics/policy.ts';
 import type { EnforcerObserver } from '../policy/enforce/enforcer.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
-import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
+import type { UnreadableObject } from '../sources/kubernetes/informer-store.ts';
 
 /** What the agent was doing, in its Events. */
 const ACTION = 'EnforceNetworkPolicy';
@@ -27,7 +27,7 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
   const upToDate = (family: IpFamily) =>
     metrics.lastApplied.setToCurrentTime({ ip_family: family });
   return {
-    began: (family) => metrics.lastQueued.setToCurrentTime({ ip_family: family }),
+    started: (family) => metrics.lastQueued.setToCurrentTime({ ip_family: family }),
     unchanged: upToDate,
     compiled: (milliseconds) => metrics.compileSeconds.observe(milliseconds / 1000),
     applied(family, isFull, milliseconds) {
@@ -51,14 +51,14 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
         'cannot apply network policies; what is enforced stays, trying again',
       );
     },
-    disturbed(family, what) {
-      metrics.disturbances.inc({ ip_family: family });
+    driftDetected(family, what) {
+      metrics.drifts.inc({ ip_family: family });
       log.warn(
         { family, what },
         `the policy table is not as it should be (${what}); writing it again`,
       );
     },
-    deaf: (error) =>
+    watchFailed: (error) =>
       log.warn(
         { err: error },
         'cannot hear of changes of nf_tables; policies that others remove are not written again',
@@ -70,7 +70,7 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
  * Reports parts of a policy that fail closed, in the log and by a Warning Event on the policy. A part is
  * reported once, until it is mended or fails for another reason.
  */
-export function tellOfFaults(
+export function reportPolicyFaults(
   { log, events }: Pick<PolicyObserverOptions, 'log' | 'events'>,
   before: Policy | undefined,
   now: Policy,
@@ -99,7 +99,7 @@ function missingFrom(
  * Tells of an object of network policy that is passed over, by a Warning Event on it. The source has put it
  * into the log, and tells it once until that changes.
  */
-export function tellOfUnreadable(
+export function reportUnreadable(
   events: Events,
   { field, reason }: InvalidObject,
   object: UnreadableObject,

@@ -4,25 +4,25 @@ import type { Registry } from 'prom-client';
 import { IP_FAMILIES, type IpFamily, type Kind } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { Events } from '../events/recorder.ts';
-import { definer } from '../metrics/define.ts';
+import { metricDefiner } from '../metrics/define.ts';
 import { policyMetrics } from '../metrics/policy.ts';
 import { type NftCommand, nftCommand } from '../nft/command.ts';
 import type { NftMonitor } from '../nft/monitor.ts';
 import { AppliedState } from '../policy/compile/applied-state.ts';
-import { probeScript } from '../policy/compile/skeleton.ts';
+import { policyProbeScript } from '../policy/compile/policy-table.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { isModelKind, isModelObject, MODEL_KINDS, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
-import { fanOut, type ObjectSink } from '../sources/store.ts';
+import { fanOut, type ObjectSink } from '../sources/source.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
-import { policySources } from './policy-metrics.ts';
-import { clusterDnsSink, createDnsLearning } from './policy-names.ts';
-import { createPolicyObserver, tellOfFaults } from './policy-observer.ts';
+import { clusterDnsSink, createDnsLearning } from './policy-fqdn.ts';
+import { policyMetricSources } from './policy-metrics.ts';
+import { createPolicyObserver, reportPolicyFaults } from './policy-observer.ts';
 
 /** A node that can enforce policies; nothing is programmed yet. */
-export interface OpenPolicy {
+export interface PolicySupport {
   readonly families: readonly IpFamily[];
   readonly nft: NftCommand;
 }
@@ -32,10 +32,12 @@ export interface OpenPolicy {
  * disabled: a pod would be open in the other.
  * @throws UserError with what the node lacks.
  */
-export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Promise<OpenPolicy> {
+export async function requirePolicySupport({
+  policyLogGroup: logGroup,
+}: RunOptions): Promise<PolicySupport> {
   const nft = nftCommand();
   const { families, missing } = await nftablesSupport(nft, (family) =>
-    probeScript({ family, logGroup }),
+    policyProbeScript({ family, logGroup }),
   );
   const lacks = IP_FAMILIES.flatMap((family) => {
     const reason = missing.get(family);
@@ -48,10 +50,10 @@ export async function openPolicy({ policyLogGroup: logGroup }: RunOptions): Prom
 }
 
 /** Milliseconds between two looks at the rules that queue packets. Each is a run of iptables-save. */
-const MEND_PERIOD = 60_000;
+const DNS_RULES_CHECK_PERIOD = 60_000;
 
 export interface PolicyOptions {
-  readonly open: OpenPolicy;
+  readonly support: PolicySupport;
   readonly options: RunOptions;
   readonly nodeName: string;
   readonly monitor: NftMonitor;
@@ -67,19 +69,19 @@ export type PolicyAgent = ReturnType<typeof startPolicy>;
 
 /** Collects objects from now on. @throws NetlinkError */
 export function startPolicy(given: PolicyOptions) {
-  const { open, options, nodeName, monitor, log, events } = given;
+  const { support: open, options, nodeName, monitor, log, events } = given;
   const kernel = new PolicyKernel({
     ...open,
     logGroup: options.policyLogGroup,
     onWarning: (family, message) => log.warn({ family }, message),
   });
   const learning = createDnsLearning(kernel, options, log);
-  const mending = setInterval(() => learning.mend(), MEND_PERIOD).unref();
+  const mending = setInterval(() => learning.resyncRules(), DNS_RULES_CHECK_PERIOD).unref();
   const model = new PolicyModel({ nodeName });
   const applied = new AppliedState(model, open.families);
   const metrics = policyMetrics(
-    definer(given.registry),
-    policySources({ ...given, model, applied, learning, kernel }),
+    metricDefiner(given.registry),
+    policyMetricSources({ ...given, model, applied, learning, kernel }),
     open.families,
   );
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
@@ -89,18 +91,18 @@ export function startPolicy(given: PolicyOptions) {
       takeChanges: () => {
         const changes = applied.takeChanges();
         // Queued in the backends before these changes, so that new lists have the known addresses at once.
-        if (changes.length > 0) void learning.setNames(model.domainNames());
+        if (changes.length > 0) void learning.setPatterns(model.listsByDomainName());
         return changes;
       },
-      all: (family) => applied.all(family),
-      learned: (family) => learning.learned(family),
+      snapshot: (family) => applied.snapshot(family),
+      fqdnContent: (family) => learning.fqdnContent(family),
     },
     observer: {
       ...observer,
-      disturbed: (family, what) => {
-        observer.disturbed(family, what);
+      driftDetected: (family, what) => {
+        observer.driftDetected(family, what);
         // `nft flush ruleset` takes rules of iptables-nft, too.
-        learning.mend();
+        learning.resyncRules();
       },
     },
     timers: systemTimers,
@@ -108,9 +110,9 @@ export function startPolicy(given: PolicyOptions) {
   });
   /** Takes over what an earlier agent learned; to be done before anything is enforced. */
   const restore = async () => {
-    void learning.setNames(model.domainNames());
+    void learning.setPatterns(model.listsByDomainName());
     try {
-      learning.restore(await kernel.answers());
+      learning.restore(await kernel.fqdnEntries());
     } catch (err) {
       log.warn({ err }, 'cannot read which addresses of domain names were known');
     }
@@ -120,7 +122,7 @@ export function startPolicy(given: PolicyOptions) {
     upsert(object) {
       if (!isModelObject(object)) return;
       if ('faults' in object) {
-        tellOfFaults({ log, events }, model.policies.get(object.kind, object.key), object);
+        reportPolicyFaults({ log, events }, model.policies.get(object.kind, object.key), object);
       }
       model.upsert(object);
       enforcer.changed();
@@ -132,7 +134,7 @@ export function startPolicy(given: PolicyOptions) {
     },
     synced(kind) {
       if (!unsynced.delete(kind) || unsynced.size > 0) return;
-      void Promise.all([restore(), model.prepare()]).then(() => enforcer.start());
+      void Promise.all([restore(), model.precompute()]).then(() => enforcer.start());
     },
   };
   return {

@@ -1,15 +1,15 @@
 /** The part of a running agent that writes rules: the mode's backends, the proxier, and node ports on localhost. */
 import { IPVS_DEVICE } from '../api/vip-device.ts';
-import { startFamily } from '../metrics/metrics.ts';
+import { initFamily } from '../metrics/metrics.ts';
 import { watchAddresses } from '../netlink/route/address-watch.ts';
-import { conntrackFlows } from '../proxier/conntrack-flows.ts';
+import { conntrackTable } from '../proxier/conntrack-table.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { systemTimers } from '../sync/timers.ts';
-import type { Context } from './context.ts';
+import type { AgentContext } from './context.ts';
 import type { AgentHealth } from './health.ts';
 import { LOCALHOST_DRAIN, localhostNodePorts } from './localhost.ts';
-import type { Mode } from './mode.ts';
+import type { StartedMode } from './mode.ts';
 import { nodeIpOverride, warnOfForwarding, warnOfStrictConntrack } from './node-setup.ts';
 import { createObserver } from './observer.ts';
 
@@ -19,19 +19,28 @@ import { createObserver } from './observer.ts';
  * @throws NetlinkError
  */
 export async function startServing(
-  context: Context,
-  mode: Mode,
+  context: AgentContext,
+  mode: StartedMode,
   health: AgentHealth,
   onServed: () => void,
 ) {
-  const { options, table, changes, syncPeriod, numbers, metrics, events, log } = context;
+  const {
+    options,
+    table,
+    changes,
+    syncPeriod,
+    metricSources: numbers,
+    metrics,
+    events,
+    log,
+  } = context;
   const { resetsTcp, backends, localhostProxyFamilies, minSyncPeriod } = mode;
   if (resetsTcp) await warnOfStrictConntrack(log);
   // After the mode has started: mode ipvs turns it on.
   await warnOfForwarding(table.node?.addresses ?? [], log);
   const families = backends.map(({ family }) => family);
   const unserved = new Set(families);
-  for (const family of families) startFamily(metrics, family);
+  for (const family of families) initFamily(metrics, family);
   const localhost = localhostNodePorts(localhostProxyFamilies, metrics, log, (key, message) =>
     events.warning(key, 'FailedToServeNodePortOnLocalhost', message),
   );
@@ -40,7 +49,7 @@ export async function startServing(
     table,
     families: backends.map(
       (backend) =>
-        new FamilyProxier(backend, conntrackFlows(backend.family), {
+        new FamilyProxier(backend, conntrackTable(backend.family), {
           resetsTcp,
           proxiesLocalhost: localhostProxyFamilies.includes(backend.family),
         }),
@@ -54,7 +63,7 @@ export async function startServing(
       metrics,
       health,
       localhostNodePorts: localhost,
-      tell: (refusals) => events.refusals(refusals),
+      onRefusals: (refusals) => events.refusals(refusals),
       onFirstSync: (family) => {
         mode.afterFirstSync(family);
         unserved.delete(family);

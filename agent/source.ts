@@ -3,13 +3,13 @@ import type { InvalidObject } from '../api/errors.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { DebugLog } from '../process/log.ts';
 import { loadClusterConfig } from '../sources/kubernetes/config.ts';
-import type { UnreadableObject } from '../sources/kubernetes/known-objects.ts';
+import type { UnreadableObject } from '../sources/kubernetes/informer-store.ts';
 import type { Resource } from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import { KubernetesSource, type SourceObserver } from '../sources/kubernetes/source.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
-import type { ObjectSink, Source } from '../sources/store.ts';
-import { tellRepeats } from './source-log.ts';
+import type { ObjectSink, Source } from '../sources/source.ts';
+import { aggregateFailures } from './source-failures.ts';
 
 interface SourceOptions {
   readonly options: Pick<RunOptions, 'manifests' | 'kubeconfig' | 'master'>;
@@ -68,7 +68,7 @@ export function createSource(of: SourceOptions): Source {
     master,
     resources,
     sink,
-    ...tellRepeats(log, observer, resources),
+    ...aggregateFailures(log, observer, resources),
     ...(onSessions === undefined ? {} : { onSessions }),
     onProblem: (problem, unreadable) => {
       const { object, field, reason } = problem;

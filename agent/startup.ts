@@ -3,23 +3,23 @@ import type { Logger } from 'pino';
 import type { RunOptions } from '../config/settings.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
 import type { SourceObserver } from '../sources/kubernetes/source.ts';
-import type { Objects } from './context.ts';
+import type { ObjectContext } from './context.ts';
 import type { OwnNode } from './own-node.ts';
 
 /** What it needs of the context. */
-interface StartupOptions extends Pick<Objects, 'nodeName' | 'changes'> {
+interface StartupInputs extends Pick<ObjectContext, 'nodeName' | 'changes'> {
   readonly options: Pick<RunOptions, 'manifests' | 'detectLocalMode'>;
   readonly table: Pick<RouteTable, 'unsynced' | 'node'>;
   readonly log: Pick<Logger, 'warn' | 'error'>;
 }
 
 export class Startup {
-  readonly #given: StartupOptions;
+  readonly #given: StartupInputs;
   readonly #ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>;
   /** The API server, in words. */
   #server = 'the API server';
 
-  constructor(given: StartupOptions, ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>) {
+  constructor(given: StartupInputs, ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>) {
     this.#given = given;
     this.#ownNode = ownNode;
   }

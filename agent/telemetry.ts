@@ -1,6 +1,6 @@
 /** What a running agent tells: metrics, the pages of --metrics-bind-address, and Events. */
 import { flagValues } from '../config/flag-values.ts';
-import { PAGE_GATES } from '../config/map-kinds.ts';
+import { PAGE_GATES } from '../config/map-types.ts';
 import { toConfiguration } from '../config/write.ts';
 import { EventRecorder, NO_EVENTS } from '../events/recorder.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
@@ -9,12 +9,12 @@ import { metricsHandler } from '../metrics/server.ts';
 import { serve } from '../process/serve.ts';
 import { VERSION } from '../process/version.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
-import type { Context, Objects } from './context.ts';
+import type { AgentContext, ObjectContext } from './context.ts';
 import { AgentEvents } from './events.ts';
-import type { Numbers } from './numbers.ts';
+import type { AgentMetricSources } from './metric-sources.ts';
 
 /** Serves metrics from now on. */
-export function startTelemetry(objects: Objects, numbers: Numbers) {
+export function startTelemetry(objects: ObjectContext, numbers: AgentMetricSources) {
   const { options, texts, nodeName, kind, table, census, log } = objects;
   const { featureGates: gates, metricsBindAddress, bindAddressHardFail: hardFail } = options;
   const isOn = (gate: string) => gates[gate] ?? PAGE_GATES[gate] ?? false;
@@ -55,7 +55,13 @@ export function startTelemetry(objects: Objects, numbers: Numbers) {
       log,
       onFailure: (error) => events.startFailed('FailedToStartMetricServer', error),
     });
-  const context: Context = { ...objects, numbers, metrics, events, recorder: written };
+  const context: AgentContext = {
+    ...objects,
+    metricSources: numbers,
+    metrics,
+    events,
+    recorder: written,
+  };
   return {
     context,
     /** Events are written from now on. */

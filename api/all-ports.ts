@@ -32,7 +32,7 @@ export const REFUSAL_REASONS = [
 export type RefusalReason = (typeof REFUSAL_REASONS)[number];
 
 /** Why a Service, or one of its VIPs, is not served. */
-export interface Refusal {
+export interface ServiceRefusal {
   readonly serviceKey: ObjectKey;
   readonly reason: RefusalReason;
   readonly field: string;
@@ -44,7 +44,7 @@ export type PortScheme =
   | { readonly kind: 'listed' }
   | { readonly kind: 'all' }
   | { readonly kind: 'ranges'; readonly ranges: readonly PortRange[] }
-  | { readonly kind: 'refused'; readonly refusals: readonly Refusal[] };
+  | { readonly kind: 'refused'; readonly refusals: readonly ServiceRefusal[] };
 
 type AnnotationValue =
   | { readonly kind: 'off' | 'all' }
@@ -105,7 +105,7 @@ export function portScheme(service: Service, allPortsEnabled: boolean): PortSche
   const byField = service.allPorts === true;
   if (!byField && annotation.kind === 'off') return { kind: 'listed' };
 
-  const refusals: Refusal[] = [];
+  const refusals: ServiceRefusal[] = [];
   const refuse = (reason: RefusalReason, field: string, message: string) =>
     refusals.push({ serviceKey: service.key, reason, field, message });
 

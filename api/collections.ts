@@ -14,7 +14,7 @@ export function getOrCreate<Key, Value>(
 }
 
 /** Puts an entry last in a map of at most `most`, of which the first ones go: those not set for the longest time. */
-export function setLatest<Key, Value>(
+export function lruSet<Key, Value>(
   map: Map<Key, Value>,
   key: Key,
   value: Value,
@@ -32,12 +32,12 @@ export function compareText(a: string, b: string): number {
   return a < b ? -1 : 1;
 }
 
-const NOTHING: readonly never[] = [];
+const EMPTY_LIST: readonly never[] = [];
 
 /**
  * A list to be kept for long, in as little memory as it takes: lists that were pushed to have room for
  * 17 members, and there is one of none for all.
  */
-export function kept<T>(list: readonly T[]): readonly T[] {
-  return list.length === 0 ? NOTHING : list.slice();
+export function trimmedCopy<T>(list: readonly T[]): readonly T[] {
+  return list.length === 0 ? EMPTY_LIST : list.slice();
 }

@@ -7,7 +7,7 @@ import type { ObjectKey, Protocol } from './objects.ts';
 export type Labels = Readonly<Record<string, string>>;
 
 /** One of `matchExpressions`; `matchLabels` are `In` with one value. */
-export interface Requirement {
+export interface SelectorRequirement {
   readonly key: string;
   readonly operator: 'In' | 'NotIn' | 'Exists' | 'DoesNotExist';
   /** Sorted; empty for Exists and DoesNotExist. */
@@ -15,7 +15,7 @@ export interface Requirement {
 }
 
 /** All requirements have to hold (metav1.LabelSelector); none selects everything. Sorted. */
-export type Selector = readonly Requirement[];
+export type LabelSelector = readonly SelectorRequirement[];
 
 export interface NamedPort {
   readonly name: string;
@@ -65,17 +65,17 @@ export type PolicyKind =
 
 /** Pods in a namespace, or in those that are selected. */
 export interface PodSelection {
-  readonly namespaces: string | Selector;
-  readonly pods: Selector;
+  readonly namespaces: string | LabelSelector;
+  readonly pods: LabelSelector;
 }
 
-export type Peer =
+export type PolicyPeer =
   | { readonly kind: 'pods'; readonly selection: PodSelection }
   /** `except` lies within `cidr` (ipBlock). Canonical. */
   | { readonly kind: 'network'; readonly cidr: string; readonly except: readonly string[] }
-  | { readonly kind: 'cidrGroups'; readonly selector: Selector }
+  | { readonly kind: 'cidrGroups'; readonly selector: LabelSelector }
   /** Addresses of nodes, not of the pods on them. */
-  | { readonly kind: 'nodes'; readonly selector: Selector }
+  | { readonly kind: 'nodes'; readonly selector: LabelSelector }
   /** Lower-case, without the final dot; `*.` in front stands for one or more labels. */
   | { readonly kind: 'domainName'; readonly pattern: string };
 
@@ -91,7 +91,7 @@ export interface PolicyRule {
   readonly name: string;
   readonly action: 'Allow' | 'Deny' | 'Pass';
   /** undefined: whoever. None: nobody. */
-  readonly peers: readonly Peer[] | undefined;
+  readonly peers: readonly PolicyPeer[] | undefined;
   /** undefined: all ports of all protocols. None: nothing. */
   readonly ports: readonly PortMatch[] | undefined;
 }

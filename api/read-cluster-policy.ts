@@ -3,38 +3,38 @@
  * `policy.networking.k8s.io` of network-policy-api, v1alpha1, v1alpha2 and v1beta1.
  */
 import type {
-  Peer,
   PodSelection,
   Policy,
   PolicyFault,
+  PolicyPeer,
   PolicyRule,
   PortMatch,
 } from './policy-objects.ts';
-import { domainName } from './read-domain-name.ts';
+import { readDomainName } from './read-domain-name.ts';
 import {
   child,
-  type Field,
   fail,
-  integer,
   isMissing,
-  members,
-  onlyMember,
-  optionalText,
-  someItems,
-  text,
-  word,
+  knownFields,
+  type ObjectField,
+  oneOfField,
+  readEnum,
+  readInteger,
+  readNonEmptyList,
+  readOptionalString,
+  readString,
 } from './read-field.ts';
 import { readMetadata } from './read-metadata.ts';
 import { readNetworks } from './read-networks.ts';
-import { attempt, denyAll, type RuleGrammar, readRules } from './read-policy-rules.ts';
-import { adminPort, clusterPort } from './read-port-match.ts';
-import { readSelector, requiredSelector } from './read-selector.ts';
+import { collectFault, denyAllRule, type RuleSchema, readRules } from './read-policy-rules.ts';
+import { readAdminPort, readClusterPort } from './read-port-match.ts';
+import { readRequiredSelector, readSelector } from './read-selector.ts';
 
 type ClusterPolicyKind = Exclude<Policy['kind'], 'NetworkPolicy'>;
 type PeerForm = 'namespaces' | 'pods' | 'nodes' | 'networks' | 'domainNames';
 
 /** In what the kinds differ. */
-interface Dialect {
+interface PolicySchema {
   readonly kind: ClusterPolicyKind;
   /** `spec`: as `spec.tier` says. */
   readonly tier: Policy['tier'] | 'spec';
@@ -45,27 +45,27 @@ interface Dialect {
   readonly egressPeers: readonly PeerForm[];
   /** The member of a rule that has its ports. */
   readonly ports: 'ports' | 'protocols';
-  readonly port: (field: Field) => PortMatch;
+  readonly port: (field: ObjectField) => PortMatch;
   /** At most so many rules a direction, peers and ports a rule. */
   readonly most: number;
   /** `pods` must have `namespaceSelector`, be it empty. */
   readonly needsNamespaceSelector: boolean;
 }
 
-const ADMIN: Dialect = {
+const ADMIN: PolicySchema = {
   kind: 'AdminNetworkPolicy',
   tier: 'Admin',
   hasPriority: true,
   actions: ['Allow', 'Deny', 'Pass'],
   egressPeers: ['namespaces', 'pods', 'nodes', 'networks', 'domainNames'],
   ports: 'ports',
-  port: adminPort,
+  port: readAdminPort,
   most: 100,
   needsNamespaceSelector: true,
 };
 
 /** Without domain names: NetworkPolicies could not override these (NPEP-133). */
-const BASELINE: Dialect = {
+const BASELINE: PolicySchema = {
   ...ADMIN,
   kind: 'BaselineAdminNetworkPolicy',
   tier: 'Baseline',
@@ -74,13 +74,13 @@ const BASELINE: Dialect = {
   egressPeers: ['namespaces', 'pods', 'nodes', 'networks'],
 };
 
-const CLUSTER: Dialect = {
+const CLUSTER: PolicySchema = {
   ...ADMIN,
   kind: 'ClusterNetworkPolicy',
   tier: 'spec',
   actions: ['Accept', 'Deny', 'Pass'],
   ports: 'protocols',
-  port: clusterPort,
+  port: readClusterPort,
   most: 25,
   needsNamespaceSelector: false,
 };
@@ -107,7 +107,7 @@ export const readClusterNetworkPolicy = (raw: unknown): Policy => readPolicy(raw
  * of the Admin tier.
  * @throws InvalidObject when name or subject cannot be read: it is not known then whom it is about.
  */
-function readPolicy(raw: unknown, dialect: Dialect): Policy {
+function readPolicy(raw: unknown, dialect: PolicySchema): Policy {
   const { kind, hasPriority } = dialect;
   const { root, metadata, key, name } = readMetadata(kind, raw);
   const spec = child(root, 'spec');
@@ -117,13 +117,13 @@ function readPolicy(raw: unknown, dialect: Dialect): Policy {
     ...(dialect.tier === 'spec' ? ['tier'] : []),
     ...(hasPriority ? ['priority'] : []),
   ];
-  attempt(faults, () => members(spec, ['subject', 'ingress', 'egress', ...place]));
-  attempt(faults, () => {
+  collectFault(faults, () => knownFields(spec, ['subject', 'ingress', 'egress', ...place]));
+  collectFault(faults, () => {
     if (hasPriority || name === 'default') return;
     fail(child(metadata, 'name'), 'must be default: there is only one');
   });
-  const tier = attempt(faults, () => readTier(spec, dialect)) ?? 'Admin';
-  const priority = attempt(faults, () => (hasPriority ? readPriority(spec) : 0)) ?? 0;
+  const tier = collectFault(faults, () => readTier(spec, dialect)) ?? 'Admin';
+  const priority = collectFault(faults, () => (hasPriority ? readPriority(spec) : 0)) ?? 0;
   const isSound = faults.length === 0;
   const rulesOf = (
     member: 'ingress' | 'egress',
@@ -133,7 +133,7 @@ function readPolicy(raw: unknown, dialect: Dialect): Policy {
     const grammar = grammarOf(dialect, peers, forms);
     const found = readRules(child(spec, member), grammar, isSound);
     faults.push(...found.faults);
-    if (found.rules === undefined) return [denyAll(`spec.${member}`)];
+    if (found.rules === undefined) return [denyAllRule(`spec.${member}`)];
     return found.rules.length === 0 ? undefined : found.rules;
   };
   return {
@@ -141,7 +141,7 @@ function readPolicy(raw: unknown, dialect: Dialect): Policy {
     key,
     namespace: '',
     name,
-    uid: optionalText(child(metadata, 'uid')) ?? '',
+    uid: readOptionalString(child(metadata, 'uid')) ?? '',
     tier,
     priority,
     subject,
@@ -151,38 +151,42 @@ function readPolicy(raw: unknown, dialect: Dialect): Policy {
   };
 }
 
-function readTier(spec: Field, { tier }: Dialect): Policy['tier'] {
-  return tier === 'spec' ? word(child(spec, 'tier'), ['Admin', 'Baseline']) : tier;
+function readTier(spec: ObjectField, { tier }: PolicySchema): Policy['tier'] {
+  return tier === 'spec' ? readEnum(child(spec, 'tier'), ['Admin', 'Baseline']) : tier;
 }
 
 /** Lower goes first. */
-function readPriority(spec: Field): number {
-  return integer(child(spec, 'priority'), 0, 1000);
+function readPriority(spec: ObjectField): number {
+  return readInteger(child(spec, 'priority'), 0, 1000);
 }
 
-function readSubject(field: Field, dialect: Dialect): PodSelection {
+function readSubject(field: ObjectField, dialect: PolicySchema): PodSelection {
   if (isMissing(field)) fail(field, 'is required');
-  const form = onlyMember(field, ['namespaces', 'pods']);
+  const form = oneOfField(field, ['namespaces', 'pods']);
   return readPods(child(field, form), form, dialect);
 }
 
-function readPods(field: Field, form: 'namespaces' | 'pods', dialect: Dialect): PodSelection {
+function readPods(
+  field: ObjectField,
+  form: 'namespaces' | 'pods',
+  dialect: PolicySchema,
+): PodSelection {
   if (form === 'namespaces') return { namespaces: readSelector(field), pods: [] };
-  members(field, ['namespaceSelector', 'podSelector']);
+  knownFields(field, ['namespaceSelector', 'podSelector']);
   const namespaces = child(field, 'namespaceSelector');
   return {
     namespaces: dialect.needsNamespaceSelector
-      ? requiredSelector(namespaces)
+      ? readRequiredSelector(namespaces)
       : readSelector(namespaces),
-    pods: requiredSelector(child(field, 'podSelector')),
+    pods: readRequiredSelector(child(field, 'podSelector')),
   };
 }
 
 function grammarOf(
-  dialect: Dialect,
+  dialect: PolicySchema,
   peers: 'from' | 'to',
   forms: readonly PeerForm[],
-): RuleGrammar {
+): RuleSchema {
   const { most, actions, port } = dialect;
   return {
     maxRules: most,
@@ -190,17 +194,19 @@ function grammarOf(
     name: (rule) => readRuleName(child(rule, 'name')),
     action: (rule) => readAction(child(rule, 'action'), actions),
     peers: (rule) =>
-      someItems(child(rule, peers), most).flatMap((field) => readPeer(field, forms, dialect)),
+      readNonEmptyList(child(rule, peers), most).flatMap((field) =>
+        readPeer(field, forms, dialect),
+      ),
     ports: (rule) => {
       const list = child(rule, dialect.ports);
-      return isMissing(list) ? undefined : someItems(list, most).map(port);
+      return isMissing(list) ? undefined : readNonEmptyList(list, most).map(port);
     },
     check: (field, rule) => checkRule(child(field, dialect.ports), child(field, peers), rule),
   };
 }
 
-function readRuleName(field: Field): string {
-  const name = isMissing(field) ? '' : text(field);
+function readRuleName(field: ObjectField): string {
+  const name = isMissing(field) ? '' : readString(field);
   const { length } = [...name];
   if (length > MAX_RULE_NAME) {
     fail(field, `must have at most ${MAX_RULE_NAME} characters, not ${length}`);
@@ -208,26 +214,30 @@ function readRuleName(field: Field): string {
   return name;
 }
 
-function readAction(field: Field, actions: Dialect['actions']): PolicyRule['action'] {
-  const action = word(field, actions);
+function readAction(field: ObjectField, actions: PolicySchema['actions']): PolicyRule['action'] {
+  const action = readEnum(field, actions);
   return action === 'Accept' ? 'Allow' : action;
 }
 
-function readPeer(field: Field, forms: readonly PeerForm[], dialect: Dialect): Peer[] {
-  const form = onlyMember(field, forms);
+function readPeer(
+  field: ObjectField,
+  forms: readonly PeerForm[],
+  dialect: PolicySchema,
+): PolicyPeer[] {
+  const form = oneOfField(field, forms);
   const value = child(field, form);
   if (form === 'networks') return readNetworks(value);
   if (form === 'nodes') return [{ kind: 'nodes', selector: readSelector(value) }];
   if (form === 'domainNames') {
-    const names = someItems(value, MAX_DOMAIN_NAMES);
+    const names = readNonEmptyList(value, MAX_DOMAIN_NAMES);
     refuseDuplicates(names);
-    return names.map((item) => ({ kind: 'domainName', pattern: domainName(item) }));
+    return names.map((item) => ({ kind: 'domainName', pattern: readDomainName(item) }));
   }
   return [{ kind: 'pods', selection: readPods(value, form, dialect) }];
 }
 
 /** API servers refuse an item twice in a list that is a set; two ways to write one name are two items. */
-function refuseDuplicates(list: readonly Field[]): void {
+function refuseDuplicates(list: readonly ObjectField[]): void {
   const seen = new Set<unknown>();
   for (const field of list) {
     if (seen.has(field.value)) fail(field, 'must not be there twice');
@@ -240,8 +250,8 @@ function refuseDuplicates(list: readonly Field[]): void {
  * it is safe (NPEP-133).
  */
 function checkRule(
-  portsField: Field,
-  peersField: Field,
+  portsField: ObjectField,
+  peersField: ObjectField,
   { action, peers, ports }: PolicyRule,
 ): void {
   const others = peers?.find((peer) => peer.kind !== 'pods');

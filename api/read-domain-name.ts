@@ -1,5 +1,5 @@
 /** Domain names as peers of policies. */
-import { type Field, fail, shown, text } from './read-field.ts';
+import { describeValue, fail, type ObjectField, readString } from './read-field.ts';
 
 /**
  * NPEP-133's pattern. Its `A-z`, a slip that later versions mended, lets a label begin with `_`, which is as it
@@ -15,8 +15,8 @@ const MAX_LABEL = 63;
  * One of `domainNames`: a name, or `*.` and a name for what is below it.
  * @returns it in lower case and without the final dot.
  */
-export function domainName(field: Field): string {
-  const value = text(field);
+export function readDomainName(field: ObjectField): string {
+  const value = readString(field);
   const name = value.toLowerCase().replace(/\.$/, '');
   const isName =
     value.length <= MAX_NAME + 1 &&
@@ -26,6 +26,6 @@ export function domainName(field: Field): string {
   if (isName) return name;
   return fail(
     field,
-    `must be a domain name such as example.com or *.example.com, not ${shown(value)}`,
+    `must be a domain name such as example.com or *.example.com, not ${describeValue(value)}`,
   );
 }

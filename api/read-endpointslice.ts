@@ -1,6 +1,7 @@
 /** EndpointSlices of `discovery.k8s.io/v1`. */
 import { familyOf } from './addresses.ts';
-import { kept } from './collections.ts';
+import { trimmedCopy } from './collections.ts';
+import { intern } from './intern.ts';
 import {
   type EndpointSlice,
   type IpFamily,
@@ -8,23 +9,22 @@ import {
   type SliceEndpoint,
   type SlicePort,
 } from './objects.ts';
-import { ALL_SPECIAL, address } from './read-address.ts';
+import { ALL_SPECIAL, readAddress } from './read-address.ts';
 import {
   child,
-  choice,
-  type Field,
+  describeValue,
   fail,
   isRecord,
-  items,
-  optionalBoolean,
-  optionalInteger,
-  optionalText,
-  shown,
-  text,
+  type ObjectField,
+  readList,
+  readOptionalBoolean,
+  readOptionalEnum,
+  readOptionalInteger,
+  readOptionalString,
+  readString,
 } from './read-field.ts';
 import { parseTime, readMetadata } from './read-metadata.ts';
-import { dnsLabel, dnsSubdomain, portName } from './read-name.ts';
-import { shared } from './shared-text.ts';
+import { readDnsLabel, readDnsSubdomain, readPortName } from './read-name.ts';
 
 const SERVICE_NAME_LABEL = 'kubernetes.io/service-name';
 export const SERVICE_NAME_FIELD = `metadata.labels["${SERVICE_NAME_LABEL}"]`;
@@ -41,36 +41,36 @@ export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
   const { root, metadata, key, namespace, name } = readMetadata('EndpointSlice', raw);
   const labels = child(metadata, 'labels');
   const serviceName = child(labels, SERVICE_NAME_LABEL);
-  if (optionalText(serviceName) === undefined) return undefined;
+  if (readOptionalString(serviceName) === undefined) return undefined;
   const addressType = child(root, 'addressType');
-  if (optionalText(addressType) === undefined) fail(addressType, 'is required');
-  const family = choice(addressType, ['IPv4', 'IPv6', 'FQDN'], 'FQDN');
+  if (readOptionalString(addressType) === undefined) fail(addressType, 'is required');
+  const family = readOptionalEnum(addressType, ['IPv4', 'IPv6', 'FQDN'], 'FQDN');
   if (family === 'FQDN') return undefined;
   return {
     kind: 'EndpointSlice',
     key,
     namespace,
     name,
-    serviceKey: `${namespace}/${dnsLabel(serviceName)}`,
+    serviceKey: `${namespace}/${readDnsLabel(serviceName)}`,
     headlessLabel: child(labels, 'service.kubernetes.io/headless').value !== undefined,
     family,
     triggerTime: readTriggerTime(child(metadata, 'annotations').value),
-    ports: kept(readPorts(child(root, 'ports'))),
-    endpoints: items(child(root, 'endpoints')).map((field) => readEndpoint(field, family)),
+    ports: trimmedCopy(readPorts(child(root, 'ports'))),
+    endpoints: readList(child(root, 'endpoints')).map((field) => readEndpoint(field, family)),
   };
 }
 
 /** Why `readEndpointSlice` gave undefined for a slice, for those who wrote it by hand. */
-export function whySliceIsUnused(raw: unknown): { object: string; field: string; reason: string } {
+export function unusedSliceReason(raw: unknown): { object: string; field: string; reason: string } {
   const { root, key, metadata } = readMetadata('EndpointSlice', raw);
   const object = `EndpointSlice ${key}`;
   const label = child(child(metadata, 'labels'), SERVICE_NAME_LABEL);
-  if (optionalText(label) === undefined) {
+  if (readOptionalString(label) === undefined) {
     const reason = 'is missing, so the slice belongs to no Service; set it to the name of one';
     return { object, field: SERVICE_NAME_FIELD, reason };
   }
   const { value } = child(root, 'addressType');
-  const reason = `${shown(value)} is not served; use IPv4 or IPv6`;
+  const reason = `${describeValue(value)} is not served; use IPv4 or IPv6`;
   return { object, field: 'addressType', reason };
 }
 
@@ -83,24 +83,24 @@ function readTriggerTime(annotations: unknown): number | undefined {
   return typeof given === 'string' ? parseTime(given)?.getTime() : undefined;
 }
 
-function readPorts(list: Field): SlicePort[] {
+function readPorts(list: ObjectField): SlicePort[] {
   const names = new Set<string>();
   const ports: SlicePort[] = [];
-  for (const field of items(list)) {
-    const name = portName(child(field, 'name'));
+  for (const field of readList(list)) {
+    const name = readPortName(child(field, 'name'));
     if (names.has(name)) fail(child(field, 'name'), `is the second port named "${name}"`);
     names.add(name);
-    const protocol = choice(child(field, 'protocol'), PROTOCOLS, 'TCP');
-    const port = optionalInteger(child(field, 'port'), 0, 65535);
+    const protocol = readOptionalEnum(child(field, 'protocol'), PROTOCOLS, 'TCP');
+    const port = readOptionalInteger(child(field, 'port'), 0, 65535);
     // The API does not check the number; kube-proxy leaves out a port 0.
     if (port !== 0) ports.push({ name, protocol, port });
   }
   return ports;
 }
 
-function readEndpoint(field: Field, family: IpFamily): SliceEndpoint {
-  const addresses = items(child(field, 'addresses')).map((item) => {
-    const canonical = address(item, ALL_SPECIAL);
+function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
+  const addresses = readList(child(field, 'addresses')).map((item) => {
+    const canonical = readAddress(item, ALL_SPECIAL);
     if (familyOf(canonical) !== family) fail(item, `must be an ${family} address`);
     return canonical;
   });
@@ -108,24 +108,25 @@ function readEndpoint(field: Field, family: IpFamily): SliceEndpoint {
   if (first === undefined) fail(child(field, 'addresses'), 'must hold an address');
   const conditions = child(field, 'conditions');
   const nodeName = child(field, 'nodeName');
-  const zone = optionalText(child(field, 'zone'));
+  const zone = readOptionalString(child(field, 'zone'));
   const hostname = child(field, 'hostname');
   const hints = child(field, 'hints');
   return {
     address: first,
-    ready: optionalBoolean(child(conditions, 'ready')) ?? true,
-    serving: optionalBoolean(child(conditions, 'serving')) ?? true,
-    terminating: optionalBoolean(child(conditions, 'terminating')) ?? false,
-    nodeName: optionalText(nodeName) === undefined ? undefined : shared(dnsSubdomain(nodeName)),
-    zone: zone === undefined ? undefined : shared(zone),
-    hostname: optionalText(hostname) === undefined ? undefined : dnsLabel(hostname),
+    ready: readOptionalBoolean(child(conditions, 'ready')) ?? true,
+    serving: readOptionalBoolean(child(conditions, 'serving')) ?? true,
+    terminating: readOptionalBoolean(child(conditions, 'terminating')) ?? false,
+    nodeName:
+      readOptionalString(nodeName) === undefined ? undefined : intern(readDnsSubdomain(nodeName)),
+    zone: zone === undefined ? undefined : intern(zone),
+    hostname: readOptionalString(hostname) === undefined ? undefined : readDnsLabel(hostname),
     hintedZones: readHints(child(hints, 'forZones')),
     hintedNodes: readHints(child(hints, 'forNodes')),
   };
 }
 
 /** An empty list is no hint (kube-proxy). */
-function readHints(list: Field): string[] | undefined {
-  const names = items(list).map((hint) => text(child(hint, 'name')));
+function readHints(list: ObjectField): string[] | undefined {
+  const names = readList(list).map((hint) => readString(child(hint, 'name')));
   return names.length === 0 ? undefined : names;
 }

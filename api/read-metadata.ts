@@ -2,21 +2,21 @@
 import { isNamespaced, type Kind, type ObjectKey } from './objects.ts';
 import {
   child,
-  type Field,
+  describeValue,
   fail,
   isMissing,
   isRecord,
-  optionalText,
-  printable,
+  type ObjectField,
+  printableAscii,
+  readOptionalString,
   rootField,
-  shown,
 } from './read-field.ts';
-import { dnsLabel, dnsSubdomain } from './read-name.ts';
+import { readDnsLabel, readDnsSubdomain } from './read-name.ts';
 
 /** What every object has. */
 export interface Metadata {
-  readonly root: Field;
-  readonly metadata: Field;
+  readonly root: ObjectField;
+  readonly metadata: ObjectField;
   readonly key: ObjectKey;
   /** Empty for what is in none. */
   readonly namespace: string;
@@ -31,23 +31,24 @@ export function readMetadata(kind: Kind, raw: unknown): Metadata {
   const root = rootField(objectLabel(kind, raw), raw);
   const metadata = child(root, 'metadata');
   const nameField = child(metadata, 'name');
-  const name = LABEL_NAMED.has(kind) ? dnsLabel(nameField) : dnsSubdomain(nameField);
+  const name = LABEL_NAMED.has(kind) ? readDnsLabel(nameField) : readDnsSubdomain(nameField);
   if (!isNamespaced(kind)) return { root, metadata, key: name, namespace: '', name };
   const namespaceField = child(metadata, 'namespace');
   // As kubectl without --namespace.
   const missing = isMissing(namespaceField) || namespaceField.value === '';
-  const namespace = missing ? 'default' : dnsLabel(namespaceField);
+  const namespace = missing ? 'default' : readDnsLabel(namespaceField);
   return { root, metadata, key: `${namespace}/${name}`, namespace, name };
 }
 
 /** `Service default/web` for messages, as far as it can be read; safe to print. */
 export function objectLabel(kind: Kind, raw: unknown): string {
   const metadata = isRecord(raw) && isRecord(raw.metadata) ? raw.metadata : {};
-  const name = typeof metadata.name === 'string' ? printable(metadata.name.slice(0, 253)) : '?';
+  const name =
+    typeof metadata.name === 'string' ? printableAscii(metadata.name.slice(0, 253)) : '?';
   if (!isNamespaced(kind)) return `${kind} ${name}`;
   const { namespace } = metadata;
   const given = typeof namespace === 'string' && namespace !== '';
-  return `${kind} ${given ? printable(namespace.slice(0, 63)) : 'default'}/${name}`;
+  return `${kind} ${given ? printableAscii(namespace.slice(0, 63)) : 'default'}/${name}`;
 }
 
 const RFC3339 =
@@ -57,15 +58,15 @@ const RFC3339 =
  * `metadata.creationTimestamp` in UTC with whole seconds, which is how the API server writes it
  * and which orders as text; empty when missing. YAML may have made a Date of it.
  */
-export function creationTimestamp(metadata: Field): string {
+export function readCreationTimestamp(metadata: ObjectField): string {
   const field = child(metadata, 'creationTimestamp');
   const { value } = field;
   if (value instanceof Date) return wholeSeconds(value) ?? fail(field, 'must be a time');
-  const given = optionalText(field);
+  const given = readOptionalString(field);
   if (given === undefined) return '';
   const time = parseTime(given);
   const canonical = time === undefined ? undefined : wholeSeconds(time);
-  return canonical ?? fail(field, `must be a time as in RFC 3339, not ${shown(given)}`);
+  return canonical ?? fail(field, `must be a time as in RFC 3339, not ${describeValue(given)}`);
 }
 
 /** Reads RFC 3339, to the millisecond. @returns undefined for what is no time. */

@@ -1,5 +1,5 @@
 /** Names of objects and ports, as Kubernetes checks them. */
-import { type Field, fail, isMissing, shown, text } from './read-field.ts';
+import { describeValue, fail, isMissing, type ObjectField, readString } from './read-field.ts';
 
 const LABEL = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/;
 const SUBDOMAIN = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
@@ -14,22 +14,22 @@ export function isDnsSubdomain(text: string): boolean {
 }
 
 /** A DNS-1123 label: what names of Services, namespaces and ports are. */
-export function dnsLabel(field: Field): string {
-  const value = text(field);
+export function readDnsLabel(field: ObjectField): string {
+  const value = readString(field);
   if (isDnsLabel(value)) return value;
   const form = "a DNS label (a-z, 0-9 and '-', at most 63 characters)";
-  return fail(field, `must be ${form}, not ${shown(value)}`);
+  return fail(field, `must be ${form}, not ${describeValue(value)}`);
 }
 
 /** A DNS-1123 subdomain: what names of most other objects are. */
-export function dnsSubdomain(field: Field): string {
-  const value = text(field);
+export function readDnsSubdomain(field: ObjectField): string {
+  const value = readString(field);
   if (isDnsSubdomain(value)) return value;
   const form = "a DNS subdomain (a-z, 0-9, '-' and '.', at most 253 characters)";
-  return fail(field, `must be ${form}, not ${shown(value)}`);
+  return fail(field, `must be ${form}, not ${describeValue(value)}`);
 }
 
 /** The name of a port: a DNS label, or empty (Kubernetes' ValidateServicePort, validatePorts). */
-export function portName(field: Field): string {
-  return isMissing(field) || field.value === '' ? '' : dnsLabel(field);
+export function readPortName(field: ObjectField): string {
+  return isMissing(field) || field.value === '' ? '' : readDnsLabel(field);
 }

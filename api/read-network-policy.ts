@@ -1,24 +1,24 @@
 /** NetworkPolicies of `networking.k8s.io`, and how they fail closed. */
 import { cidrContains } from './addresses.ts';
-import type { Peer, Policy, PolicyFault, PolicyRule, PortMatch } from './policy-objects.ts';
-import { cidr } from './read-address.ts';
+import type { Policy, PolicyFault, PolicyPeer, PolicyRule, PortMatch } from './policy-objects.ts';
+import { readCidr } from './read-address.ts';
 import {
   child,
-  type Field,
+  describeValue,
   fail,
-  integer,
   isMissing,
-  items,
-  members,
-  optionalInteger,
-  optionalText,
-  shown,
-  text,
-  word,
+  knownFields,
+  type ObjectField,
+  readEnum,
+  readInteger,
+  readList,
+  readOptionalInteger,
+  readOptionalString,
+  readString,
 } from './read-field.ts';
 import { readMetadata } from './read-metadata.ts';
-import { attempt, type RuleGrammar, readRules } from './read-policy-rules.ts';
-import { protocol } from './read-port-match.ts';
+import { collectFault, type RuleSchema, readRules } from './read-policy-rules.ts';
+import { readPolicyProtocol } from './read-port-match.ts';
 import { readSelector } from './read-selector.ts';
 
 const TYPES = ['Ingress', 'Egress'] as const;
@@ -39,8 +39,10 @@ export function readNetworkPolicy(raw: unknown): Policy {
   const spec = child(root, 'spec');
   const pods = readSelector(child(spec, 'podSelector'));
   const faults: PolicyFault[] = [];
-  attempt(faults, () => members(spec, ['podSelector', 'ingress', 'egress', 'policyTypes']));
-  const types = attempt(faults, () => readTypes(spec)) ?? [];
+  collectFault(faults, () =>
+    knownFields(spec, ['podSelector', 'ingress', 'egress', 'policyTypes']),
+  );
+  const types = collectFault(faults, () => readTypes(spec)) ?? [];
   const isSound = faults.length === 0;
   const rulesOf = (type: PolicyType): readonly PolicyRule[] | undefined => {
     if (isSound && !types.includes(type)) return undefined;
@@ -54,7 +56,7 @@ export function readNetworkPolicy(raw: unknown): Policy {
     key,
     namespace,
     name,
-    uid: optionalText(child(metadata, 'uid')) ?? '',
+    uid: readOptionalString(child(metadata, 'uid')) ?? '',
     tier: 'NetworkPolicy',
     priority: 0,
     subject: { namespaces: namespace, pods },
@@ -65,18 +67,18 @@ export function readNetworkPolicy(raw: unknown): Policy {
 }
 
 /** As SetDefaults_NetworkPolicy where there are none. */
-function readTypes(spec: Field): readonly PolicyType[] {
+function readTypes(spec: ObjectField): readonly PolicyType[] {
   const list = child(spec, 'policyTypes');
-  const fields = items(list);
+  const fields = readList(list);
   if (fields.length > TYPES.length) fail(list, 'must have at most two members');
-  if (fields.length > 0) return fields.map((field) => word(field, TYPES));
+  if (fields.length > 0) return fields.map((field) => readEnum(field, TYPES));
   const { value } = child(spec, 'egress');
   // What is no list may have been meant to say something of egress.
   const hasEgress = Array.isArray(value) ? value.length > 0 : value !== undefined && value !== null;
   return hasEgress ? TYPES : ['Ingress'];
 }
 
-function grammar(namespace: string, peersName: string): RuleGrammar {
+function grammar(namespace: string, peersName: string): RuleSchema {
   return {
     maxRules: Infinity,
     members: [peersName, 'ports'],
@@ -89,13 +91,13 @@ function grammar(namespace: string, peersName: string): RuleGrammar {
 }
 
 /** An empty list restricts nothing, as one that is missing. */
-function all<T>(list: Field, read: (field: Field) => T): T[] | undefined {
-  const fields = items(list);
+function all<T>(list: ObjectField, read: (field: ObjectField) => T): T[] | undefined {
+  const fields = readList(list);
   return fields.length === 0 ? undefined : fields.map(read);
 }
 
-function readPeer(field: Field, namespace: string): Peer {
-  const set = members(field, ['podSelector', 'namespaceSelector', 'ipBlock']);
+function readPeer(field: ObjectField, namespace: string): PolicyPeer {
+  const set = knownFields(field, ['podSelector', 'namespaceSelector', 'ipBlock']);
   if (set.length === 0) fail(field, 'must have podSelector, namespaceSelector or ipBlock');
   if (set.includes('ipBlock')) {
     if (set.length > 1) fail(field, 'must not have ipBlock beside a selector');
@@ -110,11 +112,11 @@ function readPeer(field: Field, namespace: string): Peer {
   };
 }
 
-function readIpBlock(field: Field): Peer {
-  members(field, ['cidr', 'except']);
-  const whole = cidr(child(field, 'cidr'));
-  const except = items(child(field, 'except')).map((item) => {
-    const part = cidr(item);
+function readIpBlock(field: ObjectField): PolicyPeer {
+  knownFields(field, ['cidr', 'except']);
+  const whole = readCidr(child(field, 'cidr'));
+  const except = readList(child(field, 'except')).map((item) => {
+    const part = readCidr(item);
     if (!isWithin(part, whole)) fail(item, `must be within ${whole} and smaller, not ${part}`);
     return part;
   });
@@ -127,10 +129,10 @@ function isWithin(part: string, whole: string): boolean {
 }
 
 /** KEP-2079: a range has a numbered port to begin with, and does not end before it. */
-function readPort(field: Field): PortMatch {
+function readPort(field: ObjectField): PortMatch {
   if (isMissing(field)) fail(field, 'must be an object, not null');
-  members(field, ['protocol', 'port', 'endPort']);
-  const ofProtocol = protocol(child(field, 'protocol'));
+  knownFields(field, ['protocol', 'port', 'endPort']);
+  const ofProtocol = readPolicyProtocol(child(field, 'protocol'));
   const portField = child(field, 'port');
   const endField = child(field, 'endPort');
   const isRange = !isMissing(endField);
@@ -142,19 +144,19 @@ function readPort(field: Field): PortMatch {
     if (isRange) fail(endField, 'must not be set beside a named port');
     return { protocol: ofProtocol, name: portName(portField) };
   }
-  const first = integer(portField, 1, 65535);
-  const last = optionalInteger(endField, 1, 65535) ?? first;
+  const first = readInteger(portField, 1, 65535);
+  const last = readOptionalInteger(endField, 1, 65535) ?? first;
   if (last < first) fail(endField, `must not be below port ${first}, as ${last} is`);
   return { protocol: ofProtocol, first, last };
 }
 
 /** What pods can name their ports (Kubernetes' IsValidPortName, RFC 6335). */
-function portName(field: Field): string {
-  const value = text(field);
+function portName(field: ObjectField): string {
+  const value = readString(field);
   const isName = /^[a-z0-9]+(-[a-z0-9]+)*$/.test(value) && /[a-z]/.test(value);
   if (isName && value.length <= 15) return value;
   return fail(
     field,
-    `must be the name of a port (a-z, 0-9, '-'; with a letter), not ${shown(value)}`,
+    `must be the name of a port (a-z, 0-9, '-'; with a letter), not ${describeValue(value)}`,
   );
 }

@@ -1,16 +1,16 @@
 /** Networks as peers of policies, and groups of them: `networks` of NPEP-133, CIDRGroups of NPEP-182. */
-import { kept } from './collections.ts';
-import type { CidrGroup, Peer } from './policy-objects.ts';
-import { cidr } from './read-address.ts';
+import { trimmedCopy } from './collections.ts';
+import type { CidrGroup, PolicyPeer } from './policy-objects.ts';
+import { readCidr } from './read-address.ts';
 import {
   child,
-  type Field,
   fail,
   isMissing,
   isRecord,
-  members,
-  onlyMember,
-  someItems,
+  knownFields,
+  type ObjectField,
+  oneOfField,
+  readNonEmptyList,
 } from './read-field.ts';
 import { readMetadata } from './read-metadata.ts';
 import { readLabels, readSelector } from './read-selector.ts';
@@ -24,23 +24,23 @@ const MAX_STRUCTS = 100;
  * `networks` of a peer in each form that it is written in: a list of CIDRs (upstream, NPEP-133), a list of
  * structs with `cidrs` or `cidrGroups` (NPEP-182's type), and one such struct (NPEP-182's example).
  */
-export function readNetworks(field: Field): Peer[] {
+export function readNetworks(field: ObjectField): PolicyPeer[] {
   if (isRecord(field.value)) return readStruct(field);
-  const list = someItems(field, MAX_STRUCTS);
+  const list = readNonEmptyList(field, MAX_STRUCTS);
   const cidrs = list.filter(({ value }) => !isRecord(value)).length;
   if (cidrs > MAX_CIDRS) fail(field, `must have at most ${MAX_CIDRS} CIDRs, not ${cidrs}`);
   return list.flatMap((item) => (isRecord(item.value) ? readStruct(item) : [networkPeer(item)]));
 }
 
-function readStruct(field: Field): Peer[] {
-  const member = onlyMember(field, ['cidrs', 'cidrGroups']);
+function readStruct(field: ObjectField): PolicyPeer[] {
+  const member = oneOfField(field, ['cidrs', 'cidrGroups']);
   const value = child(field, member);
   if (member === 'cidrGroups') return [{ kind: 'cidrGroups', selector: readSelector(value) }];
-  return someItems(value, MAX_CIDRS).map(networkPeer);
+  return readNonEmptyList(value, MAX_CIDRS).map(networkPeer);
 }
 
-function networkPeer(field: Field): Peer {
-  return { kind: 'network', cidr: cidr(field), except: [] };
+function networkPeer(field: ObjectField): PolicyPeer {
+  return { kind: 'network', cidr: readCidr(field), except: [] };
 }
 
 /**
@@ -52,16 +52,16 @@ function networkPeer(field: Field): Peer {
 export function readCidrGroup(raw: unknown): CidrGroup {
   const { root, metadata, key, name } = readMetadata('CIDRGroup', raw);
   const spec = child(root, 'spec');
-  members(spec, ['cidrs']);
+  knownFields(spec, ['cidrs']);
   const own = child(spec, 'cidrs');
   const flat = child(root, 'cidrs');
   if (!isMissing(own) && !isMissing(flat)) fail(flat, 'must not be set beside spec.cidrs');
-  const cidrs = someItems(isMissing(flat) ? own : flat, MAX_CIDRS);
+  const cidrs = readNonEmptyList(isMissing(flat) ? own : flat, MAX_CIDRS);
   return {
     kind: 'CIDRGroup',
     key,
     name,
     labels: readLabels(metadata),
-    cidrs: kept([...new Set(cidrs.map(cidr))]),
+    cidrs: trimmedCopy([...new Set(cidrs.map(readCidr))]),
   };
 }

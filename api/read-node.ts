@@ -1,8 +1,15 @@
 /** Nodes of the API group `v1`. */
 import { canonicalAddress } from './addresses.ts';
 import type { Node } from './objects.ts';
-import { onePerFamily, trimmedCidr } from './read-address.ts';
-import { child, type Field, isMissing, items, optionalText, text } from './read-field.ts';
+import { readTrimmedCidr, requireOnePerFamily } from './read-address.ts';
+import {
+  child,
+  isMissing,
+  type ObjectField,
+  readList,
+  readOptionalString,
+  readString,
+} from './read-field.ts';
 import { readMetadata } from './read-metadata.ts';
 import { readLabels } from './read-selector.ts';
 
@@ -17,27 +24,31 @@ export function readNode(raw: unknown): Node {
     key,
     name,
     labels: readLabels(metadata),
-    zone: optionalText(child(child(metadata, 'labels'), 'topology.kubernetes.io/zone')),
+    zone: readOptionalString(child(child(metadata, 'labels'), 'topology.kubernetes.io/zone')),
     podCIDRs: readPodCidrs(child(root, 'spec')),
     addresses: readAddresses(child(child(root, 'status'), 'addresses')),
     deleting: !isMissing(child(metadata, 'deletionTimestamp')),
-    taints: items(child(child(root, 'spec'), 'taints')).map((taint) => text(child(taint, 'key'))),
+    taints: readList(child(child(root, 'spec'), 'taints')).map((taint) =>
+      readString(child(taint, 'key')),
+    ),
   };
 }
 
-function readPodCidrs(spec: Field): string[] {
+function readPodCidrs(spec: ObjectField): string[] {
   const list = child(spec, 'podCIDRs');
-  const cidrs = items(list).map(trimmedCidr);
-  onePerFamily(list, cidrs);
+  const cidrs = readList(list).map(readTrimmedCidr);
+  requireOnePerFamily(list, cidrs);
   const single = child(spec, 'podCIDR');
-  return cidrs.length === 0 && optionalText(single) !== undefined ? [trimmedCidr(single)] : cidrs;
+  return cidrs.length === 0 && readOptionalString(single) !== undefined
+    ? [readTrimmedCidr(single)]
+    : cidrs;
 }
 
 /** The API takes any text for an address; what is none is left out, as kube-proxy does. */
-function readAddresses(list: Field): string[] {
-  const addresses = items(list).map((field) => ({
-    type: optionalText(child(field, 'type')),
-    ip: canonicalAddress(text(child(field, 'address'))),
+function readAddresses(list: ObjectField): string[] {
+  const addresses = readList(list).map((field) => ({
+    type: readOptionalString(child(field, 'type')),
+    ip: canonicalAddress(readString(child(field, 'address'))),
   }));
   const ofType = (type: string) =>
     addresses.flatMap((entry) => (entry.type === type && entry.ip !== undefined ? [entry.ip] : []));

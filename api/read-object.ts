@@ -6,7 +6,7 @@ import {
   readClusterNetworkPolicy,
 } from './read-cluster-policy.ts';
 import { readEndpointSlice } from './read-endpointslice.ts';
-import { child, fail, isRecord, rootField, shown } from './read-field.ts';
+import { child, describeValue, fail, isRecord, rootField } from './read-field.ts';
 import { objectLabel, readMetadata } from './read-metadata.ts';
 import { readNamespace } from './read-namespace.ts';
 import { readNetworkPolicy } from './read-network-policy.ts';
@@ -72,7 +72,7 @@ export function readIdentity(
 }
 
 /** Writes into an item of a list what it is: items do not say that, the list does. */
-export function asListed(kind: Kind, item: Record<string, unknown>): Record<string, unknown> {
+export function withListKind(kind: Kind, item: Record<string, unknown>): Record<string, unknown> {
   return Object.assign(item, { kind, apiVersion: API_VERSIONS[kind][0] });
 }
 
@@ -86,7 +86,7 @@ function checkApiVersion(kind: Kind, raw: unknown): void {
   const field = child(rootField(objectLabel(kind, raw), raw), 'apiVersion');
   const expected = API_VERSIONS[kind];
   if (!expected.some((version) => version === field.value)) {
-    const given = field.value === undefined ? 'missing' : shown(field.value);
+    const given = field.value === undefined ? 'missing' : describeValue(field.value);
     fail(field, `must be ${expected.join(' or ')} for this kind, not ${given}`);
   }
 }

@@ -1,22 +1,22 @@
 /** Pods of the API group `v1`. */
 import type { SpecialRange } from './addresses.ts';
-import { kept } from './collections.ts';
+import { trimmedCopy } from './collections.ts';
+import { intern } from './intern.ts';
 import { PROTOCOLS } from './objects.ts';
 import type { NamedPort, Pod } from './policy-objects.ts';
-import { address, onePerFamily } from './read-address.ts';
+import { readAddress, requireOnePerFamily } from './read-address.ts';
 import {
   child,
-  choice,
-  type Field,
-  integer,
-  items,
-  optionalBoolean,
-  optionalText,
+  type ObjectField,
+  readInteger,
+  readList,
+  readOptionalBoolean,
+  readOptionalEnum,
+  readOptionalString,
 } from './read-field.ts';
-import { creationTimestamp, readMetadata } from './read-metadata.ts';
-import { dnsSubdomain } from './read-name.ts';
+import { readCreationTimestamp, readMetadata } from './read-metadata.ts';
+import { readDnsSubdomain } from './read-name.ts';
 import { readLabels } from './read-selector.ts';
-import { shared } from './shared-text.ts';
 
 /** Addresses that many hosts have, or none: a policy for one of them would be for others. */
 const NO_POD: readonly SpecialRange[] = ['unspecified', 'loopback', 'multicast', 'broadcast'];
@@ -30,44 +30,45 @@ export function readPod(raw: unknown): Pod {
   const spec = child(root, 'spec');
   const status = child(root, 'status');
   const nodeName = child(spec, 'nodeName');
-  const phase = optionalText(child(status, 'phase'));
+  const phase = readOptionalString(child(status, 'phase'));
   return {
     kind: 'Pod',
     key,
-    namespace: shared(namespace),
+    namespace: intern(namespace),
     name,
-    creationTimestamp: creationTimestamp(metadata),
+    creationTimestamp: readCreationTimestamp(metadata),
     labels: readLabels(metadata),
-    addresses: kept(readAddresses(status)),
-    nodeName: optionalText(nodeName) === undefined ? undefined : shared(dnsSubdomain(nodeName)),
-    hostNetwork: optionalBoolean(child(spec, 'hostNetwork')) ?? false,
+    addresses: trimmedCopy(readAddresses(status)),
+    nodeName:
+      readOptionalString(nodeName) === undefined ? undefined : intern(readDnsSubdomain(nodeName)),
+    hostNetwork: readOptionalBoolean(child(spec, 'hostNetwork')) ?? false,
     finished: phase === 'Succeeded' || phase === 'Failed',
-    namedPorts: kept(readNamedPorts(spec)),
+    namedPorts: trimmedCopy(readNamedPorts(spec)),
   };
 }
 
-function readAddresses(status: Field): string[] {
+function readAddresses(status: ObjectField): string[] {
   const list = child(status, 'podIPs');
-  const addresses = items(list).map((field) => address(child(field, 'ip'), NO_POD));
-  onePerFamily(list, addresses);
+  const addresses = readList(list).map((field) => readAddress(child(field, 'ip'), NO_POD));
+  requireOnePerFamily(list, addresses);
   const single = child(status, 'podIP');
-  return addresses.length === 0 && optionalText(single) !== undefined
-    ? [address(single, NO_POD)]
+  return addresses.length === 0 && readOptionalString(single) !== undefined
+    ? [readAddress(single, NO_POD)]
     : addresses;
 }
 
 /** As Kubernetes' FindPort, of containers, then of init containers that go on to run. */
-function readNamedPorts(spec: Field): NamedPort[] {
-  const sidecars = items(child(spec, 'initContainers')).filter(
-    (container) => optionalText(child(container, 'restartPolicy')) === 'Always',
+function readNamedPorts(spec: ObjectField): NamedPort[] {
+  const sidecars = readList(child(spec, 'initContainers')).filter(
+    (container) => readOptionalString(child(container, 'restartPolicy')) === 'Always',
   );
-  return [...items(child(spec, 'containers')), ...sidecars].flatMap((container) =>
-    items(child(container, 'ports')).flatMap((field) => {
-      const name = optionalText(child(field, 'name'));
+  return [...readList(child(spec, 'containers')), ...sidecars].flatMap((container) =>
+    readList(child(container, 'ports')).flatMap((field) => {
+      const name = readOptionalString(child(field, 'name'));
       if (name === undefined) return [];
-      const port = integer(child(field, 'containerPort'), 1, 65535);
-      const protocol = choice(child(field, 'protocol'), PROTOCOLS, 'TCP');
-      return [{ name: shared(name), protocol, port }];
+      const port = readInteger(child(field, 'containerPort'), 1, 65535);
+      const protocol = readOptionalEnum(child(field, 'protocol'), PROTOCOLS, 'TCP');
+      return [{ name: intern(name), protocol, port }];
     }),
   );
 }

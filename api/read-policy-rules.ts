@@ -7,25 +7,32 @@
  * action is not known may be a Deny. A policy whose own fields cannot be read has no sound rules.
  */
 import { InvalidObject } from './errors.ts';
-import type { Peer, PolicyFault, PolicyRule, PortMatch } from './policy-objects.ts';
-import { type Field, isRecord, items, members, pathOf, shown } from './read-field.ts';
+import type { PolicyFault, PolicyPeer, PolicyRule, PortMatch } from './policy-objects.ts';
+import {
+  describeValue,
+  isRecord,
+  knownFields,
+  type ObjectField,
+  pathOf,
+  readList,
+} from './read-field.ts';
 
 type Action = PolicyRule['action'];
 
 /** How a kind of policy writes the rules of one direction. What reads a part throws InvalidObject. */
-export interface RuleGrammar {
+export interface RuleSchema {
   readonly maxRules: number;
   readonly members: readonly string[];
-  readonly name: (rule: Field) => string;
-  readonly action: (rule: Field) => Action;
-  readonly peers: (rule: Field) => readonly Peer[] | undefined;
-  readonly ports: (rule: Field) => readonly PortMatch[] | undefined;
+  readonly name: (rule: ObjectField) => string;
+  readonly action: (rule: ObjectField) => Action;
+  readonly peers: (rule: ObjectField) => readonly PolicyPeer[] | undefined;
+  readonly ports: (rule: ObjectField) => readonly PortMatch[] | undefined;
   /** Whether its parts, which can be read, go together. */
-  readonly check: (rule: Field, read: PolicyRule) => void;
+  readonly check: (rule: ObjectField, read: PolicyRule) => void;
 }
 
 /** What `read` gives, or undefined when it throws InvalidObject, which becomes a fault. */
-export function attempt<T>(faults: PolicyFault[], read: () => T): T | undefined {
+export function collectFault<T>(faults: PolicyFault[], read: () => T): T | undefined {
   try {
     return read();
   } catch (error) {
@@ -41,12 +48,12 @@ export function attempt<T>(faults: PolicyFault[], read: () => T): T | undefined 
  * @returns no rules for what is no list.
  */
 export function readRules(
-  list: Field,
-  grammar: RuleGrammar,
+  list: ObjectField,
+  grammar: RuleSchema,
   isSound: boolean,
 ): { readonly rules: readonly PolicyRule[] | undefined; readonly faults: readonly PolicyFault[] } {
   const faults: PolicyFault[] = [];
-  const fields = attempt(faults, () => items(list));
+  const fields = collectFault(faults, () => readList(list));
   const count = fields?.length ?? 0;
   if (count > grammar.maxRules) {
     const reason = `must have at most ${grammar.maxRules} rules, not ${count}`;
@@ -63,29 +70,34 @@ export function readRules(
 }
 
 /** What of a rule can be read. */
-function readRule(field: Field, grammar: RuleGrammar, faults: PolicyFault[]): PolicyRule {
+function readRule(field: ObjectField, grammar: RuleSchema, faults: PolicyFault[]): PolicyRule {
   const path = pathOf(field);
   if (!isRecord(field.value)) {
-    faults.push({ field: path, reason: `must be an object, not ${shown(field.value)}` });
-    return { ...denyAll(path), action: attempt([], () => grammar.action(field)) ?? 'Deny' };
+    faults.push({ field: path, reason: `must be an object, not ${describeValue(field.value)}` });
+    return {
+      ...denyAllRule(path),
+      action: collectFault([], () => grammar.action(field)) ?? 'Deny',
+    };
   }
-  attempt(faults, () => members(field, grammar.members));
+  collectFault(faults, () => knownFields(field, grammar.members));
   const rule = {
     path,
-    name: attempt(faults, () => grammar.name(field)) ?? '',
-    action: attempt(faults, () => grammar.action(field)) ?? 'Deny',
-    peers: attempt(faults, () => grammar.peers(field)),
-    ports: attempt(faults, () => grammar.ports(field)),
+    name: collectFault(faults, () => grammar.name(field)) ?? '',
+    action: collectFault(faults, () => grammar.action(field)) ?? 'Deny',
+    peers: collectFault(faults, () => grammar.peers(field)),
+    ports: collectFault(faults, () => grammar.ports(field)),
   };
-  if (faults.length === 0) attempt(faults, () => grammar.check(field, rule));
+  if (faults.length === 0) collectFault(faults, () => grammar.check(field, rule));
   return rule;
 }
 
 function failClosed({ path, name, action }: PolicyRule): PolicyRule {
-  return action === 'Allow' ? { path, name, action, peers: [], ports: [] } : denyAll(path, name);
+  return action === 'Allow'
+    ? { path, name, action, peers: [], ports: [] }
+    : denyAllRule(path, name);
 }
 
 /** A rule that denies everything. */
-export function denyAll(path: string, name = ''): PolicyRule {
+export function denyAllRule(path: string, name = ''): PolicyRule {
   return { path, name, action: 'Deny', peers: undefined, ports: undefined };
 }

@@ -1,27 +1,32 @@
 /** Labels, and selectors of labels in one sorted form. */
 import { compareText } from './collections.ts';
-import type { Labels, Requirement, Selector } from './policy-objects.ts';
+import { intern } from './intern.ts';
+import type { LabelSelector, Labels, SelectorRequirement } from './policy-objects.ts';
 import {
   child,
-  type Field,
+  describeValue,
   fail,
   isMissing,
-  items,
-  members,
-  record,
-  shown,
-  text,
-  word,
+  knownFields,
+  type ObjectField,
+  readEnum,
+  readList,
+  readMap,
+  readString,
 } from './read-field.ts';
 import { isDnsSubdomain } from './read-name.ts';
-import { shared } from './shared-text.ts';
 
-const OPERATORS: readonly Requirement['operator'][] = ['In', 'NotIn', 'Exists', 'DoesNotExist'];
+const OPERATORS: readonly SelectorRequirement['operator'][] = [
+  'In',
+  'NotIn',
+  'Exists',
+  'DoesNotExist',
+];
 const KEY_NAME = /^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$/;
 const VALUE = /^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$/;
 
 /** `metadata.labels`. What they may be is not checked: they are only compared. */
-export function readLabels(metadata: Field): Labels {
+export function readLabels(metadata: ObjectField): Labels {
   return readTexts(child(metadata, 'labels'));
 }
 
@@ -29,15 +34,15 @@ export function readLabels(metadata: Field): Labels {
  * A metav1.LabelSelector, held against the rules of Kubernetes' ValidateLabelSelector. One that is
  * missing or empty selects everything; whether it may be missing is for the caller to say.
  */
-export function readSelector(field: Field): Selector {
-  members(field, ['matchLabels', 'matchExpressions']);
+export function readSelector(field: ObjectField): LabelSelector {
+  knownFields(field, ['matchLabels', 'matchExpressions']);
   const matchLabels = child(field, 'matchLabels');
   const requirements = [
     ...Object.keys(readTexts(matchLabels)).map((key) => {
       const value = child(matchLabels, key);
       return requirement(labelKey(value, key), 'In', [labelValue(value)]);
     }),
-    ...items(child(field, 'matchExpressions')).map(readRequirement),
+    ...readList(child(field, 'matchExpressions')).map(readRequirement),
   ];
   requirements.sort(compareRequirements);
   return requirements.filter((each, index) => {
@@ -47,32 +52,32 @@ export function readSelector(field: Field): Selector {
 }
 
 /** A selector that has to be written, be it empty. */
-export function requiredSelector(field: Field): Selector {
+export function readRequiredSelector(field: ObjectField): LabelSelector {
   if (isMissing(field)) fail(field, 'is required');
   return readSelector(field);
 }
 
-function readRequirement(field: Field): Requirement {
-  members(field, ['key', 'operator', 'values']);
+function readRequirement(field: ObjectField): SelectorRequirement {
+  knownFields(field, ['key', 'operator', 'values']);
   const key = child(field, 'key');
-  const operator = word(child(field, 'operator'), OPERATORS);
+  const operator = readEnum(child(field, 'operator'), OPERATORS);
   const list = child(field, 'values');
-  const values = items(list).map(labelValue);
+  const values = readList(list).map(labelValue);
   const takesValues = operator === 'In' || operator === 'NotIn';
   if (takesValues && values.length === 0) fail(list, `must have a value for ${operator}`);
   if (!takesValues && values.length > 0) fail(list, `must be empty for ${operator}`);
-  return requirement(labelKey(key, text(key)), operator, values);
+  return requirement(labelKey(key, readString(key)), operator, values);
 }
 
 function requirement(
   key: string,
-  operator: Requirement['operator'],
+  operator: SelectorRequirement['operator'],
   values: readonly string[],
-): Requirement {
+): SelectorRequirement {
   return { key, operator, values: [...new Set(values)].sort(compareText) };
 }
 
-function compareRequirements(a: Requirement, b: Requirement): number {
+function compareRequirements(a: SelectorRequirement, b: SelectorRequirement): number {
   return (
     compareText(a.key, b.key) ||
     compareText(a.operator, b.operator) ||
@@ -81,23 +86,26 @@ function compareRequirements(a: Requirement, b: Requirement): number {
 }
 
 /** A qualified name: `app`, `example.com/app`. */
-function labelKey(field: Field, key: string): string {
+function labelKey(field: ObjectField, key: string): string {
   const [name = '', prefix, ...rest] = key.split('/').reverse();
   const isPrefix = prefix === undefined || isDnsSubdomain(prefix);
   if (!KEY_NAME.test(name) || !isPrefix || rest.length > 0) {
-    fail(field, `must be for a label such as example.com/app, not ${shown(key)}`);
+    fail(field, `must be for a label such as example.com/app, not ${describeValue(key)}`);
   }
   return key;
 }
 
-function labelValue(field: Field): string {
-  const value = text(field);
-  if (!VALUE.test(value)) fail(field, `must be the value of a label, not ${shown(value)}`);
+function labelValue(field: ObjectField): string {
+  const value = readString(field);
+  if (!VALUE.test(value)) fail(field, `must be the value of a label, not ${describeValue(value)}`);
   return value;
 }
 
-function readTexts(field: Field): Labels {
+function readTexts(field: ObjectField): Labels {
   if (isMissing(field)) return {};
-  const texts = Object.keys(record(field)).map((key) => [key, shared(text(child(field, key)))]);
+  const texts = Object.keys(readMap(field)).map((key) => [
+    key,
+    intern(readString(child(field, key))),
+  ]);
   return Object.fromEntries(texts) as Labels;
 }

@@ -1,7 +1,7 @@
 /** Services of the API group `v1`. */
 import { canonicalAddress, type SpecialRange, specialRange } from './addresses.ts';
 import { ANNOTATION_PREFIX, PORTS_ANNOTATION } from './all-ports.ts';
-import { kept } from './collections.ts';
+import { trimmedCopy } from './collections.ts';
 import {
   type LoadBalancerIngress,
   PROTOCOLS,
@@ -11,25 +11,25 @@ import {
   type TrafficDistribution,
   type TrafficPolicy,
 } from './objects.ts';
-import { ALL_SPECIAL, address, onePerFamily, trimmedCidr } from './read-address.ts';
+import { ALL_SPECIAL, readAddress, readTrimmedCidr, requireOnePerFamily } from './read-address.ts';
 import {
   child,
-  choice,
-  type Field,
+  describeValue,
   fail,
-  integer,
   isMissing,
   isRecord,
-  items,
-  optionalBoolean,
-  optionalInteger,
-  optionalText,
+  type ObjectField,
   pathOf,
-  shown,
-  text,
+  readInteger,
+  readList,
+  readOptionalBoolean,
+  readOptionalEnum,
+  readOptionalInteger,
+  readOptionalString,
+  readString,
 } from './read-field.ts';
-import { creationTimestamp, readMetadata } from './read-metadata.ts';
-import { portName } from './read-name.ts';
+import { readCreationTimestamp, readMetadata } from './read-metadata.ts';
+import { readPortName } from './read-name.ts';
 
 const TYPES: readonly ServiceType[] = ['ClusterIP', 'NodePort', 'LoadBalancer', 'ExternalName'];
 const POLICIES: readonly TrafficPolicy[] = ['Cluster', 'Local'];
@@ -57,7 +57,7 @@ export function readService(raw: unknown): Service {
   const { root, metadata, key, namespace, name } = readMetadata('Service', raw);
   const spec = child(root, 'spec');
   if (isMissing(spec)) fail(spec, 'is required');
-  const type = choice(child(spec, 'type'), TYPES, 'ClusterIP');
+  const type = readOptionalEnum(child(spec, 'type'), TYPES, 'ClusterIP');
   // kube-proxy does not look at them on an ExternalName Service.
   const clusterIPs = type === 'ExternalName' ? [] : readClusterIPs(spec);
   const annotations = child(metadata, 'annotations');
@@ -67,27 +67,36 @@ export function readService(raw: unknown): Service {
     key,
     namespace,
     name,
-    uid: optionalText(child(metadata, 'uid')) ?? '',
-    creationTimestamp: creationTimestamp(metadata),
+    uid: readOptionalString(child(metadata, 'uid')) ?? '',
+    creationTimestamp: readCreationTimestamp(metadata),
     type,
     clusterIPs: clusterIPs === 'None' ? [] : clusterIPs,
     headless: clusterIPs === 'None',
-    externalName: type === 'ExternalName' ? optionalText(child(spec, 'externalName')) : undefined,
-    publishNotReadyAddresses: optionalBoolean(child(spec, 'publishNotReadyAddresses')) ?? false,
+    externalName:
+      type === 'ExternalName' ? readOptionalString(child(spec, 'externalName')) : undefined,
+    publishNotReadyAddresses: readOptionalBoolean(child(spec, 'publishNotReadyAddresses')) ?? false,
     ports: readPorts(child(spec, 'ports'), type),
-    allPorts: optionalBoolean(child(spec, 'allPorts')),
+    allPorts: readOptionalBoolean(child(spec, 'allPorts')),
     portsAnnotation: readAnnotation(child(annotations, PORTS_ANNOTATION)),
     ...(unknownAnnotations.length > 0 ? { unknownAnnotations } : {}),
-    externalIPs: kept(
-      unique(items(child(spec, 'externalIPs')).map((ip) => address(ip, ALL_SPECIAL))),
+    externalIPs: trimmedCopy(
+      unique(readList(child(spec, 'externalIPs')).map((ip) => readAddress(ip, ALL_SPECIAL))),
     ),
-    loadBalancerIngress: kept(readIngress(child(child(root, 'status'), 'loadBalancer'))),
-    loadBalancerSourceRanges: kept(
-      unique(items(child(spec, 'loadBalancerSourceRanges')).map(trimmedCidr)),
+    loadBalancerIngress: trimmedCopy(readIngress(child(child(root, 'status'), 'loadBalancer'))),
+    loadBalancerSourceRanges: trimmedCopy(
+      unique(readList(child(spec, 'loadBalancerSourceRanges')).map(readTrimmedCidr)),
     ),
-    externalTrafficPolicy: choice(child(spec, 'externalTrafficPolicy'), POLICIES, 'Cluster'),
-    internalTrafficPolicy: choice(child(spec, 'internalTrafficPolicy'), POLICIES, 'Cluster'),
-    healthCheckNodePort: optionalInteger(child(spec, 'healthCheckNodePort'), 0, 65535) ?? 0,
+    externalTrafficPolicy: readOptionalEnum(
+      child(spec, 'externalTrafficPolicy'),
+      POLICIES,
+      'Cluster',
+    ),
+    internalTrafficPolicy: readOptionalEnum(
+      child(spec, 'internalTrafficPolicy'),
+      POLICIES,
+      'Cluster',
+    ),
+    healthCheckNodePort: readOptionalInteger(child(spec, 'healthCheckNodePort'), 0, 65535) ?? 0,
     affinitySeconds: readAffinity(spec),
     trafficDistribution: readDistribution(child(spec, 'trafficDistribution')),
     otherProxy: hasLabel(metadata, 'service.kubernetes.io/service-proxy-name'),
@@ -95,43 +104,43 @@ export function readService(raw: unknown): Service {
   };
 }
 
-function readClusterIPs(spec: Field): string[] | 'None' {
+function readClusterIPs(spec: ObjectField): string[] | 'None' {
   const single = child(spec, 'clusterIP');
   const list = child(spec, 'clusterIPs');
-  const first = optionalText(single);
-  const fields = items(list);
+  const first = readOptionalString(single);
+  const fields = readList(list);
   if (fields.length === 0) {
     if (first === undefined) return [];
-    return first === 'None' ? 'None' : [address(single, NO_CLUSTER_IP)];
+    return first === 'None' ? 'None' : [readAddress(single, NO_CLUSTER_IP)];
   }
   if (fields.length === 1 && fields[0]?.value === 'None') {
     if (first !== undefined && first !== 'None') fail(list, 'must begin with spec.clusterIP');
     return 'None';
   }
-  const addresses = fields.map((field) => address(field, NO_CLUSTER_IP));
-  onePerFamily(list, addresses);
+  const addresses = fields.map((field) => readAddress(field, NO_CLUSTER_IP));
+  requireOnePerFamily(list, addresses);
   if (first !== undefined && canonicalAddress(first) !== addresses[0]) {
     fail(list, 'must begin with spec.clusterIP');
   }
   return addresses;
 }
 
-function readPorts(list: Field, type: ServiceType): ServicePort[] {
-  const fields = items(list);
+function readPorts(list: ObjectField, type: ServiceType): ServicePort[] {
+  const fields = readList(list);
   const taken = new Set<string>();
   /** Kubernetes refuses a second port of the same name, number or node port. */
-  const take = (field: Field, what: string) => {
+  const take = (field: ObjectField, what: string) => {
     if (taken.has(what)) fail(field, `is the second ${what}`);
     taken.add(what);
   };
   return fields.map((field) => {
-    const name = portName(child(field, 'name'));
+    const name = readPortName(child(field, 'name'));
     if (name === '' && fields.length > 1) {
       fail(child(field, 'name'), 'is required when there are several ports');
     }
-    const protocol = choice(child(field, 'protocol'), PROTOCOLS, 'TCP');
-    const port = integer(child(field, 'port'), 1, 65535);
-    const nodePort = optionalInteger(child(field, 'nodePort'), 0, 65535) ?? 0;
+    const protocol = readOptionalEnum(child(field, 'protocol'), PROTOCOLS, 'TCP');
+    const port = readInteger(child(field, 'port'), 1, 65535);
+    const nodePort = readOptionalInteger(child(field, 'nodePort'), 0, 65535) ?? 0;
     if (nodePort !== 0 && type !== 'NodePort' && type !== 'LoadBalancer') {
       fail(child(field, 'nodePort'), `must not be set on a Service of type ${type}`);
     }
@@ -147,14 +156,15 @@ function readPorts(list: Field, type: ServiceType): ServicePort[] {
  * writes 127.0.0.1, Docker Desktop a host name). No node may capture those, but they are no reason
  * to stop serving the Service's other addresses: they are left out.
  */
-function readIngress(loadBalancer: Field): LoadBalancerIngress[] {
+function readIngress(loadBalancer: ObjectField): LoadBalancerIngress[] {
   const ingress: LoadBalancerIngress[] = [];
-  for (const field of items(child(loadBalancer, 'ingress'))) {
-    if (optionalText(child(field, 'ip')) === undefined) continue;
-    const ip = address(child(field, 'ip'), []);
+  for (const field of readList(child(loadBalancer, 'ingress'))) {
+    if (readOptionalString(child(field, 'ip')) === undefined) continue;
+    const ip = readAddress(child(field, 'ip'), []);
     if (specialRange(ip) !== undefined) continue;
     // A mode that is not known is not VIP (kube-proxy).
-    const ipMode = (optionalText(child(field, 'ipMode')) ?? 'VIP') === 'VIP' ? 'VIP' : 'Proxy';
+    const ipMode =
+      (readOptionalString(child(field, 'ipMode')) ?? 'VIP') === 'VIP' ? 'VIP' : 'Proxy';
     if (!ingress.some((other) => other.ip === ip && other.ipMode === ipMode)) {
       ingress.push({ ip, ipMode });
     }
@@ -162,37 +172,37 @@ function readIngress(loadBalancer: Field): LoadBalancerIngress[] {
   return ingress;
 }
 
-function readAffinity(spec: Field): number {
-  const affinity = choice(child(spec, 'sessionAffinity'), ['None', 'ClientIP'], 'None');
+function readAffinity(spec: ObjectField): number {
+  const affinity = readOptionalEnum(child(spec, 'sessionAffinity'), ['None', 'ClientIP'], 'None');
   if (affinity === 'None') return 0;
   const clientIP = child(child(spec, 'sessionAffinityConfig'), 'clientIP');
-  const seconds = optionalInteger(child(clientIP, 'timeoutSeconds'), 1, MAX_AFFINITY_SECONDS);
+  const seconds = readOptionalInteger(child(clientIP, 'timeoutSeconds'), 1, MAX_AFFINITY_SECONDS);
   return seconds ?? AFFINITY_SECONDS;
 }
 
 /** A value that came to the API later says nothing to us, and is a preference only. */
-function readDistribution(field: Field): TrafficDistribution | undefined {
-  const value = optionalText(field);
+function readDistribution(field: ObjectField): TrafficDistribution | undefined {
+  const value = readOptionalString(field);
   return DISTRIBUTIONS.find((known) => known === value);
 }
 
-function readAnnotation(field: Field): string | undefined {
+function readAnnotation(field: ObjectField): string | undefined {
   if (field.value === undefined) return undefined;
   if (typeof field.value !== 'string') {
-    fail(field, `must be a string, in quotes, not ${shown(field.value)}`);
+    fail(field, `must be a string, in quotes, not ${describeValue(field.value)}`);
   }
-  return text(field);
+  return readString(field);
 }
 
 /** Fields of annotations of ours that there are not, such as `portwide.dev/port`. */
-function readUnknownAnnotations(annotations: Field): string[] {
+function readUnknownAnnotations(annotations: ObjectField): string[] {
   if (!isRecord(annotations.value)) return [];
   return Object.keys(annotations.value)
     .filter((key) => key.startsWith(ANNOTATION_PREFIX) && key !== PORTS_ANNOTATION)
     .map((key) => pathOf(child(annotations, key)));
 }
 
-function hasLabel(metadata: Field, label: string): boolean {
+function hasLabel(metadata: ObjectField, label: string): boolean {
   return child(child(metadata, 'labels'), label).value !== undefined;
 }
 

@@ -11,7 +11,7 @@ import { apiNode, apiObjects } from './api-objects.ts';
 import { POD_CIDR } from './cluster.ts';
 import { type Network, withNetwork } from './network.ts';
 import { cpuSeconds, watchMemory } from './processes.ts';
-import type { Row } from './table.ts';
+import type { TableRow } from './table.ts';
 
 /** What a program took until it served, and then at rest. */
 export interface AgentRun {
@@ -24,14 +24,14 @@ export interface AgentRun {
   readonly peak: number;
 }
 
-export const AGENT_ROWS: readonly Row<AgentRun>[] = [
+export const AGENT_ROWS: readonly TableRow<AgentRun>[] = [
   ['– CPU until then, s', ({ cpu }) => cpu, 2],
   ['– memory ten seconds later, MiB', ({ settled }) => settled, 0],
   ['– peak memory, MiB', ({ peak }) => peak, 0],
 ];
 
 /** A node and its API server. */
-export interface FedNode {
+export interface NodeWithApiServer {
   readonly network: Network;
   /** Starts a process on the node. */
   readonly spawn: ReturnType<typeof runIn>['spawn'];
@@ -47,7 +47,7 @@ const SETTLE_MS = 10_000;
 const AT_A_TIME = 1000;
 
 /** The arguments of a whole agent. */
-export function portwideRun(double: RemoteDouble, flags: readonly string[]): string[] {
+export function portwideArguments(double: RemoteDouble, flags: readonly string[]): string[] {
   const where = [`--master=${double.url}`, '--hostname-override=node'];
   return ['run', ...where, `--cluster-cidr=${POD_CIDR}`, ...flags];
 }
@@ -63,7 +63,7 @@ export function measureAgent(
 ): Promise<AgentRun> {
   return withApiServer(objects, async ({ spawn, double }) => {
     const started = performance.now();
-    const { pid, stdout } = spawn(PORTWIDE, portwideRun(double, flags));
+    const { pid, stdout } = spawn(PORTWIDE, portwideArguments(double, flags));
     if (stdout === null || pid === undefined) throw new Error('the agent did not start');
     return await measureProcess(pid, async () => {
       await logged(stdout, message, 2);
@@ -112,7 +112,7 @@ export function* clusterServices(services: number): Generator<Manifest> {
 /** A node whose API server has these objects and no others. */
 export async function withApiServer<Result>(
   objects: Iterable<Manifest>,
-  use: (node: FedNode) => Promise<Result>,
+  use: (node: NodeWithApiServer) => Promise<Result>,
   options: DoubleOptions = {},
 ): Promise<Result> {
   return await withNetwork(async (network) => {

@@ -19,7 +19,7 @@ import {
   servicesFlag,
   variantsFlag,
 } from './harness.ts';
-import { printRow, printRows, type Row } from './table.ts';
+import { printRow, printRows, type TableRow } from './table.ts';
 
 const LEGEND = `Each Service has one TCP port, one EndpointSlice and 10 endpoints; both objects are as an API server
 has them, managed fields and all. The list is that of Services, EndpointSlices and the Node, in pages
@@ -33,7 +33,7 @@ interface ListRun {
   readonly again: ListReport;
 }
 
-const LIST_ROWS: readonly Row<ListRun>[] = [
+const LIST_ROWS: readonly TableRow<ListRun>[] = [
   ['first list, s', ({ first }) => first.seconds, 2],
   ['– CPU, s', ({ first }) => first.cpu, 2],
   ['– longest stall of the event loop, ms', ({ first }) => first.stall, 0],
@@ -42,7 +42,7 @@ const LIST_ROWS: readonly Row<ListRun>[] = [
   ['– longest stall of the event loop, ms', ({ again }) => again.stall, 0],
 ];
 
-const agentRows = (variant: Variant): readonly Row<AgentRun>[] => [
+const agentRows = (variant: Variant): readonly TableRow<AgentRun>[] => [
   [`iptables-${variant}: CPU from the start until it serves, s`, ({ cpu }) => cpu, 2],
   [`iptables-${variant}: – memory ten seconds later, MiB`, ({ settled }) => settled, 0],
   [`iptables-${variant}: – peak, MiB`, ({ peak }) => peak, 0],

@@ -16,7 +16,7 @@ const FIRST_ENDPOINT = 10 * 2 ** 24 + 128 * 2 ** 16 + 1;
 const FIRST_SPARE_ENDPOINT = 10 * 2 ** 24 + 192 * 2 ** 16;
 
 /** A Service with its endpoints. */
-export interface Member {
+export interface ServiceObjects {
   readonly service: Service;
   readonly slice: EndpointSlice;
 }
@@ -30,19 +30,19 @@ export function vip(index: number): string {
  * Service number `index` with ten endpoints.
  * @param spare when given, its last endpoint is this one of the spare addresses.
  */
-export function member(index: number, spare?: number): Member {
+export function serviceObjects(index: number, spare?: number): ServiceObjects {
   const addresses = endpointAddresses(index);
   if (spare !== undefined) addresses[ENDPOINTS - 1] = spareAddress(spare);
   return withEndpoints(index, addresses);
 }
 
 /** As `member`, with the first so many of the spare addresses besides its own. */
-export function grownMember(index: number, spares: number): Member {
+export function serviceObjectsWithSpares(index: number, spares: number): ServiceObjects {
   const more = Array.from({ length: spares }, (_, spare) => spareAddress(spare));
   return withEndpoints(index, [...endpointAddresses(index), ...more]);
 }
 
-function withEndpoints(index: number, addresses: readonly string[]): Member {
+function withEndpoints(index: number, addresses: readonly string[]): ServiceObjects {
   return {
     service: service({ namespace: 'default', name: serviceName(index), clusterIPs: [vip(index)] }),
     slice: slice(
@@ -53,14 +53,17 @@ function withEndpoints(index: number, addresses: readonly string[]): Member {
 }
 
 /** As `member`, on every port. */
-export function allPortsMember(index: number): Member {
-  const { service: listed, slice: endpoints } = member(index);
+export function allPortsObjects(index: number): ServiceObjects {
+  const { service: listed, slice: endpoints } = serviceObjects(index);
   return { service: { ...listed, portsAnnotation: 'all' }, slice: endpoints };
 }
 
 /** `count` ordinary Services and, after them, one on every port. */
-export function cluster(count: number): Member[] {
-  return [...Array.from({ length: count }, (_, index) => member(index)), allPortsMember(count)];
+export function cluster(count: number): ServiceObjects[] {
+  return [
+    ...Array.from({ length: count }, (_, index) => serviceObjects(index)),
+    allPortsObjects(count),
+  ];
 }
 
 /** `ns/name`, as chains are named after it. */

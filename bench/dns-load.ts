@@ -7,7 +7,7 @@ const processor = String(Math.min(1, availableParallelism() - 1));
 const run = jobsOf<DnsJobs>('dns-client.ts', ['taskset', '-c', processor]);
 
 /** Of Service number `index`: a name and a type. */
-export type Question = (index: number) => readonly [string, string];
+export type QuestionGenerator = (index: number) => readonly [string, string];
 
 const web = (index: number) => `${serviceName(index)}.default.svc.cluster.local`;
 export const QUESTIONS = {
@@ -15,10 +15,13 @@ export const QUESTIONS = {
   'AAAA of a Service that has none': (index) => [web(index), 'AAAA'],
   'a name that is not there': (index) => [`${web(index)}.default.svc.cluster.local`, 'A'],
   SRV: (index) => [`_http._tcp.${web(index)}`, 'SRV'],
-} as const satisfies Record<string, Question>;
+} as const satisfies Record<string, QuestionGenerator>;
 
 /** 2,000 of these kinds, by turns. */
-export function questionsOf(services: number, kinds: readonly Question[]): ReturnType<Question>[] {
+export function questionsOf(
+  services: number,
+  kinds: readonly QuestionGenerator[],
+): ReturnType<QuestionGenerator>[] {
   return Array.from({ length: 2000 }, (_, count) => {
     const kind = kinds[count % kinds.length] ?? QUESTIONS['A of a Service'];
     return kind((count * 7919) % Math.max(1, services));

@@ -10,7 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { execa } from 'execa';
 import { Authority, pemOf } from '../test/api-server/certificates.ts';
 import { PORTWIDE } from '../test/portwide.ts';
-import { clusterServices, type FedNode, kubeconfig, withApiServer } from './agents.ts';
+import { clusterServices, kubeconfig, type NodeWithApiServer, withApiServer } from './agents.ts';
 import type { DnsLoad } from './dns-client.ts';
 import { askDns, QUESTIONS, questionsOf } from './dns-load.ts';
 import {
@@ -114,7 +114,7 @@ async function measure(program: Program, services: number, seconds: number): Pro
   const authority = await Authority.create();
   try {
     const tls = pemOf(await authority.issue('kube-apiserver', ['IP:127.0.0.1']));
-    const use = async ({ network, spawn, double }: FedNode) => {
+    const use = async ({ network, spawn, double }: NodeWithApiServer) => {
       const server = `https://127.0.0.1:${double.port}`;
       writeFileSync(join(directory, 'kubeconfig'), kubeconfig(server, authority.cert));
       const [command, ...args] = program.command(directory);

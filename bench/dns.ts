@@ -13,7 +13,7 @@ import { logged } from './agents.ts';
 import { apiObjects } from './api-objects.ts';
 import { ENDPOINTS } from './cluster.ts';
 import type { DnsLoad, DnsReport } from './dns-client.ts';
-import { askDns, QUESTIONS, type Question, questionsOf } from './dns-load.ts';
+import { askDns, QUESTIONS, type QuestionGenerator, questionsOf } from './dns-load.ts';
 import {
   IN_NAMESPACES,
   numberFlag,
@@ -25,7 +25,7 @@ import {
 } from './harness.ts';
 import { NODE_ADDRESS, withNetwork } from './network.ts';
 import { cpuSeconds, watchMemory } from './processes.ts';
-import { cell, printRow, type Row } from './table.ts';
+import { cell, printRow, type TableRow } from './table.ts';
 
 /** Queries a second that a core is to answer. */
 const GOAL = 20_000;
@@ -45,7 +45,7 @@ interface Run {
   readonly cpu: number;
 }
 
-const KINDS: Readonly<Record<string, Question>> = {
+const KINDS: Readonly<Record<string, QuestionGenerator>> = {
   ...QUESTIONS,
   [`A of a headless Service with ${ENDPOINTS} endpoints`]: (index) => [
     `headless-${index % HEADLESS}.default.svc.cluster.local`,
@@ -54,9 +54,9 @@ const KINDS: Readonly<Record<string, Question>> = {
 };
 const MIX = Object.values(KINDS);
 
-const CPU: Row<Run> = ['CPU, µs', ({ cpu }) => cpu, 1];
-const MOST: Row<Run> = ['– most, a second', ({ report }) => report.rate, 0];
-const GOAL_ROWS: readonly Row<Run>[] = [
+const CPU: TableRow<Run> = ['CPU, µs', ({ cpu }) => cpu, 1];
+const MOST: TableRow<Run> = ['– most, a second', ({ report }) => report.rate, 0];
+const GOAL_ROWS: readonly TableRow<Run>[] = [
   [`– ${GOAL} a second: share of a core, %`, ({ cpu }) => (cpu * GOAL) / 1e4, 0],
   ['– p50, ms', ({ report }) => report.p50, 2],
   ['– p99, ms', ({ report }) => report.p99, 2],
@@ -73,8 +73,8 @@ async function measureAll(
   const rows = async (
     what: string,
     load: Pick<DnsLoad, 'rate' | 'atATime' | 'connections'>,
-    kinds: readonly Question[],
-    each: readonly Row<Run>[],
+    kinds: readonly QuestionGenerator[],
+    each: readonly TableRow<Run>[],
   ) => {
     const once = () => measure({ ...load, questions: questionsOf(services, kinds), seconds });
     const results = await repeat(runs, what || `${GOAL} a second`, once);
@@ -87,7 +87,11 @@ async function measureAll(
   // Code that has run before is faster.
   await measure({ atATime, questions: questionsOf(services, MIX), seconds });
   for (const [kind, of] of Object.entries(KINDS)) await rows(kind, { atATime }, [of], [CPU]);
-  const answers: Row<Run> = ['– what a core answers by that, a second', ({ cpu }) => 1e6 / cpu, 0];
+  const answers: TableRow<Run> = [
+    '– what a core answers by that, a second',
+    ({ cpu }) => 1e6 / cpu,
+    0,
+  ];
   await rows('all of these by turns', { atATime }, MIX, [CPU, answers, MOST]);
   await rows('', { rate: GOAL }, MIX, GOAL_ROWS);
   for (const [what, connections] of [

@@ -4,18 +4,18 @@ import { execa } from 'execa';
 import { iptablesBackend } from '../iptables/backend.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
 import { serve } from './jobs.ts';
-import { createKubeProxy } from './kube-proxy-shape.ts';
+import { createKubeProxy } from './kube-proxy-subject.ts';
 import { compileOptions, createPortwide } from './portwide.ts';
 import { withStall } from './processes.ts';
-import { changeByTurns, type Load, type Subject } from './subject.ts';
+import { type LoadOptions, runChanges, type Subject } from './subject.ts';
 import { LIMIT } from './table.ts';
 
 /** Whose rules: Portwide's, or those that kube-proxy would write. */
-export type Shape = 'portwide' | 'kube-proxy';
+export type RulesetKind = 'portwide' | 'kube-proxy';
 
 /** One start, and what happens then. */
-export interface Job extends Load {
-  readonly shape: Shape;
+export interface Job extends LoadOptions {
+  readonly ruleset: RulesetKind;
   readonly variant: Variant;
   /** Loads kube-proxy's rules in several transactions; how long that takes says nothing of kube-proxy. */
   readonly inParts: boolean;
@@ -40,7 +40,7 @@ function recorded(commands: Iptables): Iptables {
 
 /** @returns null when the start took longer than its limit. */
 async function start(job: Job) {
-  const { shape, variant, services, inParts } = job;
+  const { ruleset: shape, variant, services, inParts } = job;
   const iptables = iptablesCommands('IPv4', variant);
   const subject =
     shape === 'portwide'
@@ -65,19 +65,19 @@ async function start(job: Job) {
 /** Changes Services in the middle of the cluster, and counts what new ones add. */
 async function makeChanges(subject: Subject, job: Job, iptables: Iptables) {
   const first = await subject.change('replace', 0, 0);
-  const { replace, add, remove } = await changeByTurns(
+  const { replace, add, remove } = await runChanges(
     ['replace', 'add', 'remove'],
     job,
     (kind, index, spare) => subject.change(kind, index, spare),
   );
   /** Seconds of the commands alone, with the input that `replace` gives them; undefined for kube-proxy's. */
-  const alone = job.shape === 'portwide' ? await replaceAlone(subject, iptables, job) : undefined;
+  const alone = job.ruleset === 'portwide' ? await replaceAlone(subject, iptables, job) : undefined;
 
   const before = await countRules(job.variant);
   await subject.change('add', job.services + job.changes + 1);
   const withOrdinary = await countRules(job.variant);
   // 256 VIPs after the all-ports Service of the cluster: as in a tree that has grown.
-  const hasAllPorts = job.shape === 'portwide';
+  const hasAllPorts = job.ruleset === 'portwide';
   if (hasAllPorts) await subject.change('addAllPorts', job.services + 256);
   const allPorts = hasAllPorts ? (await countRules(job.variant)) - withOrdinary : undefined;
   // In all tables, and those that one more Service adds; kube-proxy has none on all ports.

@@ -26,8 +26,8 @@ import {
   type Path,
   pathNames,
 } from './packets.ts';
-import { CHANGES, type Timing } from './subject.ts';
-import { cell, LIMIT, median, printRow, type Row, ratio, type Values } from './table.ts';
+import { CHANGES, type SyncTiming } from './subject.ts';
+import { type CellValues, cell, LIMIT, median, printRow, ratio, type TableRow } from './table.ts';
 
 const LEGEND = `Each Service has 10 endpoints; IPv4, one TCP port, and one Service more that is on every port.
 Medians, with the least and the greatest. Portwide's time runs from the first object to the kernel; at a
@@ -45,7 +45,7 @@ const TIMES = 11;
 /** What was measured; what came late, or follows from it, is missing. */
 interface Measured {
   readonly starts: readonly Start[];
-  readonly restarts: readonly Timing[];
+  readonly restarts: readonly SyncTiming[];
   readonly changes: Changes | undefined;
   /** Microseconds of a new connection: the median of each round. */
   readonly packets: Readonly<Record<Path, readonly number[]>>;
@@ -60,9 +60,9 @@ const runJob = jobsOf<IptablesJobs>('iptables-process.ts');
  * come after a load in several transactions.
  */
 async function measure(of: Omit<Job, 'changes' | 'inParts'>, runs: number): Promise<Measured> {
-  const { shape, variant, services } = of;
+  const { ruleset: shape, variant, services } = of;
   const starts: Start[] = [];
-  const restarts: Timing[] = [];
+  const restarts: SyncTiming[] = [];
   const late = { start: false, restart: false };
   let changes: Changes | undefined;
   const packets = noTimes();
@@ -105,16 +105,22 @@ function printRows(
   portwide: Measured,
   kubeProxy: Measured,
 ): void {
-  const row = (what: string, ours: Values, theirs: Values, digits: number, notes = ['', '']) => {
+  const row = (
+    what: string,
+    ours: CellValues,
+    theirs: CellValues,
+    digits: number,
+    notes = ['', ''],
+  ) => {
     const cells = [ours, theirs].map(
       (values, index) => cell(values, digits) + (notes[index] ?? ''),
     );
     printRow(variant, services, what, ...cells, ratio(ours, theirs));
   };
-  const both = (of: (measured: Measured) => Values) => [of(portwide), of(kubeProxy)] as const;
-  const starts = (of: (timing: Timing) => number) => (measured: Measured) =>
+  const both = (of: (measured: Measured) => CellValues) => [of(portwide), of(kubeProxy)] as const;
+  const starts = (of: (timing: SyncTiming) => number) => (measured: Measured) =>
     measured.late.start ? 'late' : measured.starts.map(({ start }) => of(start));
-  const own = (...[what, of, digits]: Row<Start>) =>
+  const own = (...[what, of, digits]: TableRow<Start>) =>
     row(what, portwide.starts.map(of), undefined, digits);
 
   row('full sync from nothing, s', ...both(starts(({ total }) => total)), 2);
@@ -149,12 +155,12 @@ function printRows(
   }
 }
 
-function written(timings: readonly Timing[] | undefined): string {
+function written(timings: readonly SyncTiming[] | undefined): string {
   if (timings === undefined || timings.length === 0) return '';
   return `; ${median(timings.map((timing) => timing.written))} chains`;
 }
 
-const CHANGE_ROWS: readonly (readonly [string, (changes: Changes) => readonly Timing[]])[] = [
+const CHANGE_ROWS: readonly (readonly [string, (changes: Changes) => readonly SyncTiming[]])[] = [
   ['first change after a restart', ({ first }) => [first]],
   [CHANGES.replace, ({ replace }) => replace],
   [CHANGES.add, ({ add }) => add],
@@ -185,8 +191,8 @@ await runBench({
     for (const variant of variants) {
       for (const services of sizes) {
         const of = { variant, services };
-        const portwide = await measure({ ...of, shape: 'portwide' }, runs);
-        const kubeProxy = await measure({ ...of, shape: 'kube-proxy' }, runs);
+        const portwide = await measure({ ...of, ruleset: 'portwide' }, runs);
+        const kubeProxy = await measure({ ...of, ruleset: 'kube-proxy' }, runs);
         printRows(of, portwide, kubeProxy);
       }
     }

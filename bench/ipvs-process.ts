@@ -9,12 +9,12 @@ import { systemTimers } from '../sync/timers.ts';
 import { endpointAddresses, SERVICE_PORT, spareAddress, TARGET_PORT, vip } from './cluster.ts';
 import { serve } from './jobs.ts';
 import { compileOptions, createPortwide } from './portwide.ts';
-import { type Longest, rest, Stalls } from './stalls.ts';
-import { changeByTurns, changeKinds, type Load, type Timing } from './subject.ts';
+import { idle, type LongestStalls, StallRecorder } from './stalls.ts';
+import { changeKinds, type LoadOptions, runChanges, type SyncTiming } from './subject.ts';
 
 /** A sync, and what held the event loop meanwhile. */
-export interface StalledTiming extends Timing {
-  readonly stalls: Longest;
+export interface StalledTiming extends SyncTiming {
+  readonly stalls: LongestStalls;
 }
 
 export type IpvsJobs = typeof jobs;
@@ -23,9 +23,13 @@ export type IpvsJobs = typeof jobs;
  * The agent.
  * @param save where to write what `ipvsadm --save` and `ipset save` then tell; null: nowhere
  */
-async function portwide({ services, changes, save }: Load & { readonly save: string | null }) {
+async function portwide({
+  services,
+  changes,
+  save,
+}: LoadOptions & { readonly save: string | null }) {
   const kernel = await IpvsKernel.open('IPv4');
-  const stalls = new Stalls();
+  const stalls = new StallRecorder();
   const backend = await ipvsBackend(
     kernel,
     stalls.watchCommands(iptablesCommands('IPv4', 'legacy')),
@@ -39,9 +43,9 @@ async function portwide({ services, changes, save }: Load & { readonly save: str
     systemTimers,
   );
   const subject = createPortwide(stalls.watchBackend(backend), services);
-  const timed = async (work: () => Promise<Timing>) => {
-    await rest();
-    return await stalls.of(work);
+  const timed = async (work: () => Promise<SyncTiming>) => {
+    await idle();
+    return await stalls.measure(work);
   };
   const start = await timed(() => subject.start());
   /** MiB, peak. */
@@ -56,7 +60,7 @@ async function portwide({ services, changes, save }: Load & { readonly save: str
   for (let round = 1; round <= changes; round++) {
     grow.push(await timed(() => subject.grow(1, round)));
   }
-  const made = await changeByTurns(changeKinds, { services, changes }, (...change) =>
+  const made = await runChanges(changeKinds, { services, changes }, (...change) =>
     timed(() => subject.change(...change)),
   );
   await subject.stop();
@@ -65,7 +69,7 @@ async function portwide({ services, changes, save }: Load & { readonly save: str
 }
 
 /** The agent's IPVS messages alone, and then one destination more each; milliseconds. */
-async function netlink({ services, changes }: Load) {
+async function netlink({ services, changes }: LoadOptions) {
   const ipvs = await Ipvs.open();
   const table = tableChanges(services);
   const timed = async (some: readonly IpvsChange[]) => {

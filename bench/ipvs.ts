@@ -8,9 +8,9 @@ import { bootUml, INSIDE } from '../test/uml/boot.ts';
 import { printHead, runBench, runsFlag, servicesFlag } from './harness.ts';
 import type { IpvsMeasured } from './ipvs-inside.ts';
 import type { StalledTiming } from './ipvs-process.ts';
-import type { Longest } from './stalls.ts';
+import type { LongestStalls } from './stalls.ts';
 import { CHANGES, changeKinds } from './subject.ts';
-import { cell, printRow, ratio, type Values } from './table.ts';
+import { type CellValues, cell, printRow, ratio } from './table.ts';
 
 const LEGEND = `Each Service has 10 endpoints; IPv4, one TCP port, and one Service more that is on every port.
 Medians, with the least and the greatest. Portwide's time runs from the first object to the kernel, and
@@ -39,7 +39,7 @@ async function measure(services: number, runs: number): Promise<IpvsMeasured> {
       if (!over) await sleep(500);
     }
     const text = kernel.read(REPORT);
-    if (text === '') throw new Error(`no report: ${kernel.ended}\n${kernel.said()}`);
+    if (text === '') throw new Error(`no report: ${kernel.ended}\n${kernel.output()}`);
     return JSON.parse(text) as IpvsMeasured;
   } finally {
     await kernel.stop();
@@ -49,11 +49,11 @@ async function measure(services: number, runs: number): Promise<IpvsMeasured> {
 /** The ratio tells how many times Portwide's figure the other is. */
 function printAll(services: number, measured: IpvsMeasured): void {
   const { portwide, restarts, netlink, commands } = measured;
-  const row = (what: string, ours: Values, digits: number, theirs?: Values, by = '') => {
+  const row = (what: string, ours: CellValues, digits: number, theirs?: CellValues, by = '') => {
     const cells = [cell(ours, digits), cell(theirs, digits) + by];
     printRow(services, what, ...cells, ratio(ours, theirs));
   };
-  const stalls = (doing: string, timings: readonly StalledTiming[], kind: keyof Longest) => {
+  const stalls = (doing: string, timings: readonly StalledTiming[], kind: keyof LongestStalls) => {
     const longest = timings.map((timing) => timing.stalls[kind]);
     row(`– longest stall while ${doing}, ms`, longest, 0);
   };
@@ -90,7 +90,7 @@ function printAll(services: number, measured: IpvsMeasured): void {
   const change = (
     what: string,
     of: (changes: Changes) => readonly StalledTiming[],
-    theirs?: Values,
+    theirs?: CellValues,
     by = '',
   ) => {
     const timings = restarts.flatMap(({ changes }) => (changes === undefined ? [] : of(changes)));

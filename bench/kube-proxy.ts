@@ -14,11 +14,11 @@ import { runIn } from '../test/lab/processes.ts';
 import {
   AGENT_ROWS,
   clusterObjects,
-  type FedNode,
   kubeconfig,
   measureProcess,
+  type NodeWithApiServer,
   PORTWIDE,
-  portwideRun,
+  portwideArguments,
   withApiServer,
 } from './agents.ts';
 import { apiObjects } from './api-objects.ts';
@@ -26,6 +26,7 @@ import { POD_CIDR } from './cluster.ts';
 import { repeat } from './harness.ts';
 import type { Network } from './network.ts';
 import {
+  type ConnectTarget,
   collect,
   connectBare,
   connectPaths,
@@ -35,19 +36,18 @@ import {
   PATHS,
   pathNames,
   serviceTarget,
-  type Target,
 } from './packets.ts';
-import { cell, LIMIT, printRow, ratio, type Values } from './table.ts';
+import { type CellValues, cell, LIMIT, printRow, ratio } from './table.ts';
 
 export type ProxyMode = 'nftables' | `iptables-${Variant}`;
 
 /** Starts a program on a node. @param directory for files of its own */
-type Start = (node: FedNode, directory: string) => ReturnType<FedNode['spawn']>;
+type Start = (node: NodeWithApiServer, directory: string) => ReturnType<NodeWithApiServer['spawn']>;
 
 type ProgramRun = Awaited<ReturnType<typeof measureOn>>;
 
 /** No connection got through in time. */
-class Late extends Error {
+class TimedOut extends Error {
   override readonly name = 'Late';
 }
 
@@ -93,7 +93,7 @@ export async function compareWithKubeProxy(
       theirs: await measure(startKubeProxy(path, mode), services),
     }));
     const row = (what: string, of: (run: ProgramRun) => readonly number[], digits: number) => {
-      const [ours, theirs] = (['ours', 'theirs'] as const).map((whose): Values => {
+      const [ours, theirs] = (['ours', 'theirs'] as const).map((whose): CellValues => {
         const isLate = what === START && pairs.some((pair) => pair[whose] === null);
         return isLate ? 'late' : pairs.flatMap((pair) => (pair[whose] ? of(pair[whose]) : []));
       });
@@ -112,7 +112,7 @@ export async function compareWithKubeProxy(
 function startPortwide(mode: ProxyMode): Start {
   const flags = [`--proxy-mode=${modeOf(mode)}`];
   if (mode !== 'nftables') flags.push(`--iptables-variant=${variantOf(mode)}`);
-  return ({ spawn, double }) => spawn(PORTWIDE, portwideRun(double, flags));
+  return ({ spawn, double }) => spawn(PORTWIDE, portwideArguments(double, flags));
 }
 
 function startKubeProxy(path: string, mode: ProxyMode): Start {
@@ -175,7 +175,7 @@ async function measure(start: Start, services: number): Promise<ProgramRun | nul
       }
     });
   } catch (error) {
-    if (error instanceof Late) return null;
+    if (error instanceof TimedOut) return null;
     throw error;
   } finally {
     rmSync(directory, { recursive: true });
@@ -183,7 +183,11 @@ async function measure(start: Start, services: number): Promise<ProgramRun | nul
 }
 
 /** Milliseconds of changes; microseconds of new connections, the median of each round. */
-function measureOn({ network, double }: FedNode, services: number, start: () => ReturnType<Start>) {
+function measureOn(
+  { network, double }: NodeWithApiServer,
+  services: number,
+  start: () => ReturnType<Start>,
+) {
   return withReach(network, async (reached) => {
     const packets = noTimes();
     collect(packets, await connectBare(network), medians);
@@ -235,7 +239,7 @@ function now(): number {
   return performance.timeOrigin + performance.now();
 }
 
-type Reached = (target: Target) => Promise<number>;
+type Reached = (target: ConnectTarget) => Promise<number>;
 
 /** @param use gets what waits until a connection to a target gets through; milliseconds of the Unix epoch. */
 async function withReach<Result>(
@@ -250,7 +254,7 @@ async function withReach<Result>(
     const reached: Reached = async (target) => {
       stdin.write(`${JSON.stringify(target)}\n`);
       const late = sleep(LIMIT * 1000, undefined, { ref: false }).then(() => {
-        throw new Late(`no connection to ${target.address} within ${LIMIT} s`);
+        throw new TimedOut(`no connection to ${target.address} within ${LIMIT} s`);
       });
       const { value } = await Promise.race([lines.next(), late]);
       return Number(value);

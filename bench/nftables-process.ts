@@ -7,24 +7,24 @@ import { NfTables } from '../netlink/nftables/tables.ts';
 import { TransactionWriter } from '../netlink/nftables/transaction.ts';
 import { watchNftables } from '../netlink/nftables/watch.ts';
 import { nftCommand, nftProcessIds } from '../nft/command.ts';
-import { NftBackend, type NftOptions } from '../nftables/backend.ts';
-import type { Element } from '../nftables/element.ts';
+import { NftBackend, type NftBackendOptions } from '../nftables/backend.ts';
+import type { MapElement } from '../nftables/element.ts';
 import { MAP_NAMES } from '../nftables/maps.ts';
 import { NftPlan } from '../nftables/plan.ts';
-import { declarations, fills, TABLE } from '../nftables/skeleton.ts';
-import { tableScript } from '../nftables/text.ts';
+import { chainFills, TABLE, tableDeclarations } from '../nftables/static-chains.ts';
+import { tableScript } from '../nftables/table-script.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { cluster, NODE } from './cluster.ts';
 import { serve } from './jobs.ts';
 import { changeTable, compileOptions, createPortwide } from './portwide.ts';
 import { withStall } from './processes.ts';
-import { type ChangeKind, changeByTurns, changeKinds, type Load } from './subject.ts';
+import { type ChangeKind, changeKinds, type LoadOptions, runChanges } from './subject.ts';
 
 export type NftablesJobs = typeof jobs;
 
 const nft = nftCommand();
 const tables = new NfTables('IPv4', TABLE);
-const options: NftOptions = {
+const options: NftBackendOptions = {
   ...compileOptions(),
   nodePortSelection: ['primary'],
   resetsTcp: false,
@@ -33,10 +33,10 @@ const options: NftOptions = {
 };
 
 /** The agent without its source, and the elements in the kernel after its start. */
-async function portwide({ services, changes }: Load) {
+async function portwide({ services, changes }: LoadOptions) {
   const { subject, start, stall } = await startAgent(services, 0);
   const elements = await countElements();
-  const timings = await changeByTurns(changeKinds, { services, changes }, subject.change);
+  const timings = await runChanges(changeKinds, { services, changes }, subject.change);
   await subject.stop();
   return { start, stall, elements, changes: timings };
 }
@@ -46,7 +46,7 @@ async function storm({
   services,
   changes,
   minSyncPeriod,
-}: Load & { readonly minSyncPeriod: number }) {
+}: LoadOptions & { readonly minSyncPeriod: number }) {
   const { subject } = await startAgent(services, minSyncPeriod);
   const before = process.cpuUsage();
   const { result, stall } = await withStall(() => subject.storm(changes));
@@ -61,8 +61,8 @@ async function startAgent(services: number, minSyncPeriod: number) {
   const subject = createPortwide(backend, services, minSyncPeriod);
   const { result: start, stall } = await withStall(() => subject.start());
   watchNftables({
-    silencedPorts: [tables.port],
-    isOwn: (port) => nftProcessIds.has(port),
+    filteredPortIds: [tables.portId],
+    isOwnPortId: (port) => nftProcessIds.has(port),
     onChange: ({ kind }) => fail(`somebody changed a ${kind}`),
     onOverrun: fail,
   });
@@ -70,10 +70,10 @@ async function startAgent(services: number, minSyncPeriod: number) {
 }
 
 /** The kernel alone, given bytes that are ready, in milliseconds; writes the same state as text to `script`. */
-async function netlink({ services, changes, script }: Load & { readonly script: string }) {
+async function netlink({ services, changes, script }: LoadOptions & { readonly script: string }) {
   const table = new RouteTable({ nodeName: NODE, allPortsEnabled: true, onChange: () => {} });
   const plan = new NftPlan(options);
-  plan.setFacts({ addresses: ['127.0.0.1', '192.0.2.1'], primary: ['192.0.2.1'] });
+  plan.setNodeAddresses({ addresses: ['127.0.0.1', '192.0.2.1'], primary: ['192.0.2.1'] });
   const hand = () => {
     const { upserts, removals } = table.takeChanges().routes;
     plan.update(
@@ -86,11 +86,11 @@ async function netlink({ services, changes, script }: Load & { readonly script: 
     table.upsert(slice);
   }
   hand();
-  const wanted = [...plan.takeAll()].flatMap((each) => each.elements);
+  const wanted = [...plan.snapshot()].flatMap((each) => each.elements);
   const chains = [...plan.chains()];
   writeFileSync(script, tableScript(chains, wanted, 'IPv4'));
-  await nft.run(declarations(chains, 'IPv4'));
-  await tables.transact(fills(chains));
+  await nft.run(tableDeclarations(chains, 'IPv4'));
+  await tables.transact(chainFills(chains));
 
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: 256 << 20 });
   const timed = async (packed: PackedMessages) => {
@@ -104,10 +104,10 @@ async function netlink({ services, changes, script }: Load & { readonly script: 
   const make = async (...change: [ChangeKind, number, number]) => {
     changeTable(table, ...change);
     hand();
-    const { deletes, adds, afterwards } = plan.take();
-    return await timed(pack([...deletes, ...afterwards], adds));
+    const { deletes, adds, cleanup } = plan.diff();
+    return await timed(pack([...deletes, ...cleanup], adds));
   };
-  const timings = await changeByTurns(changeKinds, { services, changes }, make);
+  const timings = await runChanges(changeKinds, { services, changes }, make);
   await socket.close();
   return { load, elements, changes: timings };
 }
@@ -121,7 +121,7 @@ async function loadText({ script }: { readonly script: string }) {
   return { load, elements: await countElements() };
 }
 
-function pack(deletes: readonly Element[], adds: readonly Element[]): PackedMessages {
+function pack(deletes: readonly MapElement[], adds: readonly MapElement[]): PackedMessages {
   const writer = new TransactionWriter(NFPROTO_IPV4, TABLE);
   for (const element of deletes) writer.write('delete', element.map, element);
   for (const element of adds) writer.write('add', element.map, element);

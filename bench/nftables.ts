@@ -15,7 +15,7 @@ import { type Network, withNetwork } from './network.ts';
 import type { NftablesJobs } from './nftables-process.ts';
 import { collect, connectBare, connectPaths, noTimes, PATHS, pathNames } from './packets.ts';
 import { CHANGES, changeKinds } from './subject.ts';
-import { cell, percentiles, printRow, type Row, ratio } from './table.ts';
+import { cell, percentiles, printRow, ratio, type TableRow } from './table.ts';
 
 const LEGEND = `Each Service has 10 endpoints, of which one in a hundred is on this node; IPv4, one TCP port, and one Service
 more that is on every port. Medians, with the least and the greatest; of single changes and connections p50
@@ -99,7 +99,7 @@ function printAll(services: number, measured: Measured): void {
   const { agents, starts, restarts, kernel, nft, storms, connections } = measured;
   const row = (what: string, ours: string, ...theirs: readonly string[]) =>
     printRow(services, what, ours, ...[...theirs, '–', '', '–', ''].slice(0, 4));
-  const rows = <Report>(reports: readonly Report[], ...each: readonly Row<Report>[]) => {
+  const rows = <Report>(reports: readonly Report[], ...each: readonly TableRow<Report>[]) => {
     for (const [what, of, digits] of each) row(what, cell(reports.map(of), digits));
   };
   const alone = [kernel, nft].map((reports) => reports.map(({ load }) => load / 1000));
@@ -107,7 +107,7 @@ function printAll(services: number, measured: Measured): void {
     row(what, cell(ours, 2), ...alone.flatMap((each) => [cell(each, 2), ratio(each, ours)]));
   const totals = (reports: Measured['starts']) => reports.map(({ start }) => start.total);
   const loads = starts.map(({ start }) => start.load);
-  const stall: Row<{ readonly stall: number }> = [
+  const stall: TableRow<{ readonly stall: number }> = [
     '– longest stall, ms',
     (report) => report.stall,
     0,

@@ -1,7 +1,7 @@
 /** Runs in the client's namespace: times new connections, and packets of one that conntrack knows. */
 import koffi from 'koffi';
 import { serve } from './jobs.ts';
-import type { Rounds, Target } from './packets.ts';
+import type { ConnectTarget, LatenciesByRound } from './packets.ts';
 
 export type PacketJobs = typeof jobs;
 
@@ -20,7 +20,7 @@ const recv = libc.func('int64_t recv(int fd, _Out_ void *bytes, size_t length, i
 const close = libc.func('int close(int fd)');
 const reply = Buffer.alloc(128);
 
-interface Count {
+interface ProbeCount {
   readonly rounds: number;
   /** Of each target in each round. */
   readonly count: number;
@@ -28,12 +28,15 @@ interface Count {
 
 const jobs = {
   /** Microseconds of connect() to each target, by round. */
-  async connect({ targets, ...count }: Count & { readonly targets: readonly Target[] }) {
+  async connect({
+    targets,
+    ...count
+  }: ProbeCount & { readonly targets: readonly ConnectTarget[] }) {
     const each = targets.map(socketAddress).map((sockaddr) => () => timeConnect(sockaddr));
-    return timeRounds(each, count);
+    return measureRounds(each, count);
   },
   /** Microseconds of an echo request and its reply, all of one flow of conntrack, by round. */
-  async echo({ address, ...count }: Count & { readonly address: string }) {
+  async echo({ address, ...count }: ProbeCount & { readonly address: string }) {
     const fd = Number(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
     const sockaddr = socketAddress({ address, port: 0 });
     if (Number(connect(fd, sockaddr, sockaddr.length)) !== 0) throw new Error('connect failed');
@@ -41,12 +44,15 @@ const jobs = {
     request.writeUInt8(ECHO_REQUEST, 0);
     request.writeUInt16BE(IDENTIFIER, 4);
     request.writeUInt16BE(checksum(request), 2);
-    return timeRounds([() => timeEcho(fd, request)], count)[0] ?? [];
+    return measureRounds([() => timeEcho(fd, request)], count)[0] ?? [];
   },
 };
 
 /** The first round warms up. */
-function timeRounds(each: readonly (() => number)[], { rounds, count }: Count): Rounds[] {
+function measureRounds(
+  each: readonly (() => number)[],
+  { rounds, count }: ProbeCount,
+): LatenciesByRound[] {
   const timed: number[][][] = each.map(() => []);
   for (let round = 0; round <= rounds; round++) {
     each.forEach((time, index) => {
@@ -89,7 +95,7 @@ function checksum(bytes: Buffer): number {
   return ~((sum & 0xffff) + (sum >>> 16)) & 0xffff;
 }
 
-function socketAddress({ address, port }: Target): Buffer {
+function socketAddress({ address, port }: ConnectTarget): Buffer {
   const sockaddr = Buffer.alloc(16);
   sockaddr.writeUInt16LE(AF_INET, 0);
   sockaddr.writeUInt16BE(port, 2);

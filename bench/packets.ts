@@ -6,13 +6,13 @@ import type { Network } from './network.ts';
 import type { PacketJobs } from './packets-process.ts';
 import { median } from './table.ts';
 
-export interface Target {
+export interface ConnectTarget {
   readonly address: string;
   readonly port: number;
 }
 
 /** Microseconds of each, by round. */
-export type Rounds = readonly (readonly number[])[];
+export type LatenciesByRound = readonly (readonly number[])[];
 
 const run = jobsOf<PacketJobs>('packets-process.ts');
 const ROUNDS = 5;
@@ -28,7 +28,7 @@ export const PATHS = {
   bare: 'through a node without rules',
 } as const;
 export type Path = keyof typeof PATHS;
-export type Paths = Readonly<Partial<Record<Path, Rounds>>>;
+export type Paths = Readonly<Partial<Record<Path, LatenciesByRound>>>;
 
 /** Microseconds of new connections through a node that has the rules of `services` ordinary Services. */
 export async function connectPaths(network: Network, services: number): Promise<Paths> {
@@ -52,7 +52,7 @@ export function noTimes(): Record<Path, number[]> {
 export function collect(
   times: Record<Path, number[]>,
   paths: Paths,
-  of: (rounds: Rounds) => readonly number[],
+  of: (rounds: LatenciesByRound) => readonly number[],
 ): void {
   for (const path of pathNames) times[path].push(...of(paths[path] ?? []));
 }
@@ -60,16 +60,19 @@ export function collect(
 export const pathNames = Object.keys(PATHS) as readonly Path[];
 
 /** The VIP of Service number `index`. */
-export function serviceTarget(index: number): Target {
+export function serviceTarget(index: number): ConnectTarget {
   return { address: vip(index), port: SERVICE_PORT };
 }
 
 /** An endpoint's own address, which is no Service's. */
-export function directTarget(): Target {
+export function directTarget(): ConnectTarget {
   return { address: endpointAddresses(0)[0] ?? '', port: TARGET_PORT };
 }
 
-async function connectTo(network: Network, targets: readonly Target[]): Promise<readonly Rounds[]> {
+async function connectTo(
+  network: Network,
+  targets: readonly ConnectTarget[],
+): Promise<readonly LatenciesByRound[]> {
   const before = await refusals(network);
   const timed = await run(network.client, 'connect', { targets, rounds: ROUNDS, count: COUNT });
   // A REJECT on the node would look the same to the client.
@@ -80,13 +83,13 @@ async function connectTo(network: Network, targets: readonly Target[]): Promise<
 }
 
 /** Microseconds of a packet to an endpoint and one back, of a connection that is known. */
-export function echo(network: Network): Promise<Rounds> {
+export function echo(network: Network): Promise<LatenciesByRound> {
   const { address } = directTarget();
   return run(network.client, 'echo', { address, rounds: ROUNDS, count: COUNT });
 }
 
 /** The median of each round. */
-export function medians(rounds: Rounds): number[] {
+export function medians(rounds: LatenciesByRound): number[] {
   return rounds.map(median);
 }
 

@@ -1,6 +1,12 @@
 /** A cluster with network policies; everything is told by numbers, so that every process makes the same. */
 
-import type { Pod, Policy, PolicyObject, PolicyRule, Selector } from '../api/policy-objects.ts';
+import type {
+  LabelSelector,
+  Pod,
+  Policy,
+  PolicyObject,
+  PolicyRule,
+} from '../api/policy-objects.ts';
 
 export const NAMESPACES = 50;
 export const APPS = 20;
@@ -57,7 +63,7 @@ export function clusterPod(
   };
 }
 
-const app = (index: number): Selector => [
+const app = (index: number): LabelSelector => [
   { key: 'app', operator: 'In', values: [`app-${index % APPS}`] },
 ];
 
@@ -74,7 +80,7 @@ export function clusterPolicy(index: number, port = 80): Policy {
     ports: [{ protocol: 'TCP', first: port, last: port + (index % 3) }],
     ...fields,
   });
-  const team: Selector = [
+  const team: LabelSelector = [
     { key: 'team', operator: 'In', values: [`team-${(index * 7) % NAMESPACES}`] },
   ];
   return {

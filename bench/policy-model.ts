@@ -39,7 +39,7 @@ const policy = clusterPolicy;
 
 function countOf(changes: readonly PolicyChange[]): number {
   return changes.reduce(
-    (sum, { prepare, remove, add, discard }) =>
+    (sum, { prepare, remove, add, cleanup: discard }) =>
       sum + prepare.length + remove.length + add.length + discard.length,
     0,
   );

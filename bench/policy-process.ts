@@ -60,21 +60,21 @@ function createAgent() {
     kernel,
     source: {
       takeChanges: () => applied.takeChanges(),
-      all: (family) => applied.all(family),
-      learned: () => ({ elements: [], answers: [] }),
+      snapshot: (family) => applied.snapshot(family),
+      fqdnContent: () => ({ elements: [], answers: [] }),
     },
     timers: systemTimers,
     monitor: new NftMonitor(systemTimers),
     observer: {
-      began: (family) => begun.add(family),
+      started: (family) => begun.add(family),
       unchanged: end,
       compiled: () => {
         compiled ||= performance.now();
       },
       applied: end,
       failed: (_, error) => caughtUp.reject(error),
-      disturbed: (_, what) => caughtUp.reject(new Error(what)),
-      deaf: (error) => caughtUp.reject(error),
+      driftDetected: (_, what) => caughtUp.reject(new Error(what)),
+      watchFailed: (error) => caughtUp.reject(error),
     },
   });
   const change = (make: (model: PolicyModel) => void) => {
@@ -96,7 +96,7 @@ async function load(agent: PolicyAgent, objects: readonly PolicyObject[]): Promi
       agent.change((model) => model.upsert(object));
     await nextTurn();
   }
-  await agent.model.prepare();
+  await agent.model.precompute();
   agent.enforcer.start();
   await agent.inKernel();
 }
@@ -142,9 +142,12 @@ async function start({ size, changes }: Job<'start'>) {
     await timed('elsewhere', (model) => model.upsert(peer));
     await timed('policy', (model) => model.upsert(policy));
   }
-  const sizes = IP_FAMILIES.flatMap((family) => [...kernel.sizes(family).values()]);
+  const sizes = IP_FAMILIES.flatMap((family) => [...kernel.setSizes(family).values()]);
   const elements = sizes.reduce((sum, count) => sum + count, 0);
-  const chains = IP_FAMILIES.reduce((sum, family) => sum + applied.all(family).chains.length, 0);
+  const chains = IP_FAMILIES.reduce(
+    (sum, family) => sum + applied.snapshot(family).chains.length,
+    0,
+  );
   await enforcer.stop();
   await kernel.close();
   const compile = (agent.compiledAt() - started) / 1000;

@@ -2,7 +2,7 @@
  * Times network policy on this machine's kernel. Results go to standard output as Markdown, progress to
  * standard error.
  */
-import { manifestOf } from '../test/e2e/truth/manifests.ts';
+import { manifestOf } from '../test/e2e/policy-random/manifests.ts';
 import { AGENT_ROWS, type AgentRun, measureAgent } from './agents.ts';
 import { apiNode } from './api-objects.ts';
 import { IN_NAMESPACES, numberFlag, printHead, runBench, runsFlag } from './harness.ts';
@@ -11,7 +11,7 @@ import { CLIENT_ADDRESS, withNetwork } from './network.ts';
 import { connectBare, echo } from './packets.ts';
 import { type ClusterSize, HERE, policyCluster } from './policy-cluster.ts';
 import type { PolicyChangeKind, PolicyJobs } from './policy-process.ts';
-import { median, percentiles, printRow, printRows, type Row } from './table.ts';
+import { median, percentiles, printRow, printRows, type TableRow } from './table.ts';
 
 const LEGEND = `Pods have labels of one app of 20 in one of 50 namespaces, two addresses and a named port; each policy isolates
 one app of a namespace both ways, with three rules for ingress and two for egress: pods of its own
@@ -27,7 +27,7 @@ type PolicyReport = Report<PolicyJobs, 'start'>;
 const CHANGES = 50;
 
 /** What looks at packets. */
-const WAYS = ['bare', 'conntrack', 'policy'] as const;
+const PACKET_PATHS = ['bare', 'conntrack', 'policy'] as const;
 
 /** Microseconds of each. */
 interface PacketCost {
@@ -41,7 +41,7 @@ class Measured {
   readonly starts: PolicyReport[] = [];
   readonly restarts: PolicyReport[] = [];
   readonly agents: AgentRun[] = [];
-  readonly packets: Readonly<Record<(typeof WAYS)[number], PacketCost>> = {
+  readonly packets: Readonly<Record<(typeof PACKET_PATHS)[number], PacketCost>> = {
     bare: { opening: [], established: [] },
     conntrack: { opening: [], established: [] },
     policy: { opening: [], established: [] },
@@ -57,7 +57,7 @@ async function measure(size: ClusterSize, runs: number): Promise<Measured> {
       restarts.push(await run(node, 'start', { size, changes: CHANGES }));
     });
     await withNetwork(async (network) => {
-      for (const way of WAYS) {
+      for (const way of PACKET_PATHS) {
         if (way === 'conntrack') await run(network.node, 'conntrack', {});
         if (way === 'policy') await run(network.node, 'load', { size, address: CLIENT_ADDRESS });
         const { bare = [] } = await connectBare(network);
@@ -78,7 +78,7 @@ async function measure(size: ClusterSize, runs: number): Promise<Measured> {
   return all;
 }
 
-const START_ROWS: readonly Row<PolicyReport>[] = [
+const START_ROWS: readonly TableRow<PolicyReport>[] = [
   ['objects to kernel, s', ({ start }) => start, 2],
   ['– until it is known what is wanted, s', ({ compile }) => compile, 2],
   ['– longest stall of the event loop, ms', ({ stall }) => stall, 0],

@@ -7,15 +7,15 @@ import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../sync/timers.ts';
 import {
-  allPortsMember,
+  allPortsObjects,
   cluster,
-  grownMember,
-  type Member,
-  member,
   NODE,
   POD_CIDR,
+  type ServiceObjects,
+  serviceObjects,
+  serviceObjectsWithSpares,
 } from './cluster.ts';
-import type { ChangeKind, Subject, Timing } from './subject.ts';
+import type { ChangeKind, Subject, SyncTiming } from './subject.ts';
 
 /** Services handed over before the event loop gets a turn, as a source does after each page. */
 const SERVICES_PER_TURN = 250;
@@ -27,7 +27,7 @@ const NEVER = 2 ** 31 - 1;
 /** What the others are not asked for. */
 export interface PortwideSubject extends Subject {
   /** Gives Service number `index` endpoints besides its own; see `grownMember`. */
-  grow(index: number, spares: number): Promise<Timing>;
+  grow(index: number, spares: number): Promise<SyncTiming>;
   /** Replaces, in a second, an endpoint of each of so many Services. */
   storm(changes: number): Promise<Storm>;
 }
@@ -60,16 +60,16 @@ export function createPortwide(
   });
   const proxier = new Proxier({
     table,
-    families: [new FamilyProxier(backend, { forget: async () => 0 })],
+    families: [new FamilyProxier(backend, { deleteStale: async () => 0 })],
     minSyncPeriod,
     syncPeriod: NEVER,
     timers: systemTimers,
     observer: {
       refusals: () => {},
-      nodeFacts: () => {},
+      nodeAddresses: () => {},
       queued: () => {},
       unchanged: () => {},
-      rulesLost: () => {},
+      driftDetected: () => {},
       checkFailed: () => {},
       checked: () => {},
       synced: (report) => {
@@ -80,14 +80,14 @@ export function createPortwide(
     },
   });
 
-  const timed = async (handOver: () => void | Promise<void>): Promise<Timing> => {
+  const timed = async (handOver: () => void | Promise<void>): Promise<SyncTiming> => {
     heard = Promise.withResolvers();
     const started = performance.now();
     await handOver();
     const { seconds, written } = await heard.promise;
     return { total: (performance.now() - started) / 1000, load: seconds, written };
   };
-  const upsert = ({ service, slice }: Member) => {
+  const upsert = ({ service, slice }: ServiceObjects) => {
     table.upsert(service);
     table.upsert(slice);
   };
@@ -103,7 +103,8 @@ export function createPortwide(
         proxier.setNodeAddresses(['127.0.0.1', '192.0.2.1']);
       }),
     change: (kind, index, spare) => timed(() => changeTable(table, kind, index, spare)),
-    grow: (index, spares) => timed(() => table.upsert(grownMember(index, spares).slice)),
+    grow: (index, spares) =>
+      timed(() => table.upsert(serviceObjectsWithSpares(index, spares).slice)),
     storm: async (changes) => {
       const latencies: number[] = [];
       let syncs = 0;
@@ -118,7 +119,7 @@ export function createPortwide(
       for (let made = 0; made < changes; await sleep(1)) {
         const due = Math.min(changes, ((performance.now() - started) * changes) / STORM);
         for (; made < due; made++) {
-          table.upsert({ ...member(made * step, made).slice, triggerTime: Date.now() });
+          table.upsert({ ...serviceObjects(made * step, made).slice, triggerTime: Date.now() });
         }
       }
       const last = performance.now();
@@ -137,7 +138,8 @@ export function changeTable(
   spare?: number,
 ): void {
   const last = kind === 'replace' ? spare : undefined;
-  const { service, slice } = kind === 'addAllPorts' ? allPortsMember(index) : member(index, last);
+  const { service, slice } =
+    kind === 'addAllPorts' ? allPortsObjects(index) : serviceObjects(index, last);
   if (kind === 'remove') {
     table.remove('Service', service.key);
     table.remove('EndpointSlice', slice.key);

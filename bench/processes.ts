@@ -23,7 +23,7 @@ export async function withStall<Result>(
 }
 
 /** Milliseconds between two looks at children, which do not live long. */
-const LOOK = 20;
+const SAMPLE_PERIOD = 20;
 
 /** Watches the resident memory of a process and its children until it is asked for, now and at most; MiB. */
 export function watchMemory(pid: number) {
@@ -33,7 +33,7 @@ export function watchMemory(pid: number) {
     sampled = Math.max(sampled, now);
     return now;
   };
-  const timer = setInterval(look, LOOK);
+  const timer = setInterval(look, SAMPLE_PERIOD);
   return {
     take: () => {
       clearInterval(timer);

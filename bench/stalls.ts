@@ -4,7 +4,7 @@ import type { Iptables } from '../iptables/commands.ts';
 import type { Backend } from '../proxier/backend.ts';
 
 /** Milliseconds, the longest of each kind. */
-export interface Longest {
+export interface LongestStalls {
   /** Before the backend writes to the kernel: Services are resolved and compiled. */
   compile: number;
   /** While it does. */
@@ -16,20 +16,20 @@ export interface Longest {
 /** Milliseconds between two looks. What is shorter is not told from this. */
 const RESOLUTION = 2;
 
-export class Stalls {
-  #longest: Longest = { compile: 0, apply: 0, start: 0 };
-  #kind: keyof Longest = 'compile';
+export class StallRecorder {
+  #longest: LongestStalls = { compile: 0, apply: 0, start: 0 };
+  #kind: keyof LongestStalls = 'compile';
   #last = 0;
 
   /** Tells what stalled while `work` was done. */
-  async of<T>(work: () => Promise<T>): Promise<T & { readonly stalls: Longest }> {
+  async measure<T>(work: () => Promise<T>): Promise<T & { readonly stalls: LongestStalls }> {
     this.#longest = { compile: 0, apply: 0, start: 0 };
     this.#kind = 'compile';
     this.#last = performance.now();
-    const timer = setInterval(() => this.#look(), RESOLUTION);
+    const timer = setInterval(() => this.#sample(), RESOLUTION);
     try {
       const result = await work();
-      this.#look();
+      this.#sample();
       return { ...result, stalls: this.#longest };
     } finally {
       clearInterval(timer);
@@ -39,12 +39,12 @@ export class Stalls {
   watchBackend(backend: Backend): Backend {
     return {
       family: backend.family,
-      setFacts: (facts) => backend.setFacts(facts),
+      setNodeAddresses: (facts) => backend.setNodeAddresses(facts),
       update: (upserts, removals) => backend.update(upserts, removals),
-      loss: () => backend.loss(),
+      findDrift: () => backend.findDrift(),
       close: () => backend.close(),
       apply: (full) => {
-        this.#look();
+        this.#sample();
         this.#kind = 'apply';
         return backend.apply(full);
       },
@@ -61,16 +61,16 @@ export class Stalls {
 
   /** The process is there when the call returns. */
   #started<T>(call: () => T): T {
-    this.#look();
+    this.#sample();
     const kind = this.#kind;
     this.#kind = 'start';
     const result = call();
-    this.#look();
+    this.#sample();
     this.#kind = kind;
     return result;
   }
 
-  #look(): void {
+  #sample(): void {
     const now = performance.now();
     this.#longest[this.#kind] = Math.max(this.#longest[this.#kind], now - this.#last);
     this.#last = now;
@@ -78,6 +78,6 @@ export class Stalls {
 }
 
 /** Lets the event loop come to rest. */
-export function rest(): Promise<void> {
+export function idle(): Promise<void> {
   return sleep(5 * RESOLUTION);
 }

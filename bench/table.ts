@@ -4,10 +4,14 @@
 export const LIMIT = 120;
 
 /** Values of one operation; `late`: it took longer than `LIMIT`. */
-export type Values = readonly number[] | 'late' | undefined;
+export type CellValues = readonly number[] | 'late' | undefined;
 
 /** What a row tells of each report. */
-export type Row<Report> = readonly [what: string, of: (report: Report) => number, digits: number];
+export type TableRow<Report> = readonly [
+  what: string,
+  of: (report: Report) => number,
+  digits: number,
+];
 
 export function printRow(...cells: readonly (string | number)[]): void {
   console.log(`| ${cells.join(' | ')} |`);
@@ -16,14 +20,14 @@ export function printRow(...cells: readonly (string | number)[]): void {
 /** A row with the median of all reports for each of `rows`. */
 export function printRows<Report>(
   reports: readonly Report[],
-  rows: readonly Row<Report>[],
+  rows: readonly TableRow<Report>[],
   ...first: readonly (string | number)[]
 ): void {
   for (const [what, of, digits] of rows) printRow(...first, what, cell(reports.map(of), digits));
 }
 
 /** The median, with the least and the greatest. */
-export function cell(values: Values, digits: number): string {
+export function cell(values: CellValues, digits: number): string {
   if (values === 'late') return `> ${LIMIT}`;
   if (values === undefined || values.length === 0) return '–';
   const middle = median(values).toFixed(digits);
@@ -38,7 +42,7 @@ export function percentiles(values: readonly number[], digits: number): string {
 }
 
 /** How many times `ours` the median of `theirs` is. */
-export function ratio(ours: Values, theirs: Values): string {
+export function ratio(ours: CellValues, theirs: CellValues): string {
   if (ours === 'late' || ours === undefined || theirs === undefined) return '';
   if (ours.length === 0 || theirs.length === 0) return '';
   const times = (value: number) => {

@@ -7,8 +7,8 @@ import { hex } from '../iptables/rule.ts';
 import { kernelName } from '../ipvs/sets.ts';
 import { ENOENT, hasErrno, UnsupportedError } from '../netlink/core/error.ts';
 import { Ipsets } from '../netlink/ipset/ipset.ts';
+import { requireNetAdmin } from '../process/capabilities.ts';
 import { UserError } from '../process/errors.ts';
-import { requireNetAdmin } from '../process/rights.ts';
 
 export function addIpvsCommand(program: Command): void {
   program
@@ -21,7 +21,7 @@ export function addIpvsCommand(program: Command): void {
       const records = await listMarks();
       process.stdout.write(
         records === undefined || records.length === 0
-          ? noMarks({ hasIpvs: existsSync(IPVS_STATE), hasRecord: records !== undefined })
+          ? noMarksMessage({ hasIpvs: existsSync(IPVS_STATE), hasRecord: records !== undefined })
           : markTable(records),
       );
     });
@@ -79,7 +79,10 @@ async function listMarks(): Promise<MarkRecord[] | undefined> {
 }
 
 /** Why there is nothing to list: an empty table would look like a failure to read. */
-export function noMarks(found: { readonly hasIpvs: boolean; readonly hasRecord: boolean }): string {
+export function noMarksMessage(found: {
+  readonly hasIpvs: boolean;
+  readonly hasRecord: boolean;
+}): string {
   const none = 'no packet marks of Portwide:';
   if (found.hasRecord) {
     return `${none} no Service has one. All-ports Services have, and those with listed ports and a traffic policy Local.\n`;

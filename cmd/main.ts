@@ -33,8 +33,8 @@ try {
   await program.parseAsync();
 } catch (error) {
   // It knows errors of netlink, and so what that loads.
-  const { forPeople } = await import('../process/for-people.ts');
-  const sentence = forPeople(error);
+  const { userMessage } = await import('../process/user-message.ts');
+  const sentence = userMessage(error);
   const text = sentence?.replaceAll('\n', '\nportwide: ') ?? String((error as Error).stack);
   process.stderr.write(`portwide: ${text}\n`);
   // A command whose status 1 means something else sets its own beforehand.

@@ -5,7 +5,7 @@ import { InvalidObject } from '../api/errors.ts';
 import { type ApiObject, PROTOCOLS, type Protocol } from '../api/objects.ts';
 import type { Policy } from '../api/policy-objects.ts';
 import { isPort } from '../api/ports.ts';
-import { domainName } from '../api/read-domain-name.ts';
+import { readDomainName } from '../api/read-domain-name.ts';
 import { rootField } from '../api/read-field.ts';
 import { isDnsLabel } from '../api/read-name.ts';
 import { loadOrWarn } from '../config/configuration.ts';
@@ -13,11 +13,11 @@ import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import {
   type ConnectionEnd,
+  type ConnectionQuery,
+  type DirectionVerdict,
   type Explanation,
   explain,
-  type Judgement,
-  type Question,
-  UnknownPod,
+  UnknownPodError,
 } from '../policy/model/explain.ts';
 import { isModelObject, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
@@ -26,7 +26,7 @@ import { ALL_SERVICES, policyResources } from '../sources/kubernetes/resources.t
 import { readOnce } from '../sources/read-once.ts';
 
 interface ExplainOptions {
-  readonly from: Question['from'];
+  readonly from: ConnectionQuery['from'];
   readonly to: ConnectionEnd;
   readonly port: DestinationPort;
   /** undefined: not given. */
@@ -101,7 +101,7 @@ export function addPolicyCommand(program: Command): void {
         isComplete = false;
         note(line);
       });
-      refuseService(objects, texts.to);
+      rejectServiceAddress(objects, texts.to);
       const model = new PolicyModel({ nodeName: '' });
       for (const object of objects) if (isModelObject(object)) model.upsert(object);
       const answer = answerOf(model, texts);
@@ -119,7 +119,7 @@ export function addPolicyCommand(program: Command): void {
 }
 
 /** @throws UserError for an address of a Service: policies are evaluated after DNAT. */
-function refuseService(objects: readonly ApiObject[], to: ConnectionEnd): void {
+function rejectServiceAddress(objects: readonly ApiObject[], to: ConnectionEnd): void {
   if (!('address' in to)) return;
   for (const object of objects) {
     if (object.kind !== 'Service') continue;
@@ -149,7 +149,7 @@ function answerOf(model: PolicyModel, options: ExplainOptions): ExplainAnswer {
   try {
     families = explain(model, { from, to, port, protocol });
   } catch (error) {
-    if (!(error instanceof UnknownPod)) throw error;
+    if (!(error instanceof UnknownPodError)) throw error;
     throw new UserError(error.message, { cause: error });
   }
   if (families.length === 0)
@@ -170,7 +170,7 @@ function protocolOf({ port, protocol }: ExplainOptions): Protocol {
 
 /** Whether the verdict holds whatever addresses of domain names the node knows. */
 function isCertain({ verdict, families }: ExplainAnswer): boolean {
-  const isSure = ({ uncertain }: Judgement) => uncertain.length === 0;
+  const isSure = ({ uncertain }: DirectionVerdict) => uncertain.length === 0;
   if (verdict === 'allow') {
     return families.every(({ egress, ingress }) => isSure(egress) && isSure(ingress));
   }
@@ -194,7 +194,7 @@ function textOf({ port, protocol, families }: ExplainAnswer, target: ConnectionE
 }
 
 function judgementLines(
-  { direction, verdict, tier, reason, uncertain }: Judgement,
+  { direction, verdict, tier, reason, uncertain }: DirectionVerdict,
   to: string | undefined,
 ): string[] {
   const by = tier === undefined ? '' : ` (${tier === 'NetworkPolicy' ? tier : `tier ${tier}`})`;
@@ -222,7 +222,7 @@ function faultNotes({ families }: ExplainAnswer, policies: Iterable<Policy>): st
 }
 
 /** @throws InvalidArgumentError */
-function source(given: string): Question['from'] {
+function source(given: string): ConnectionQuery['from'] {
   const end = podOrAddress(given);
   if (end !== undefined) return end;
   throw new InvalidArgumentError('Use namespace/name of a pod, or an IP address.');
@@ -233,7 +233,7 @@ function endpoint(given: string): ConnectionEnd {
   const end = podOrAddress(given);
   if (end !== undefined) return end;
   try {
-    const name = domainName(rootField('', given));
+    const name = readDomainName(rootField('', given));
     if (!name.startsWith('*')) return { name };
   } catch (error) {
     if (!(error instanceof InvalidObject)) throw error;
@@ -244,7 +244,7 @@ function endpoint(given: string): ConnectionEnd {
 }
 
 /** @throws InvalidArgumentError for what is neither, and no name either. */
-function podOrAddress(given: string): Question['from'] | undefined {
+function podOrAddress(given: string): ConnectionQuery['from'] | undefined {
   const address = canonicalAddress(given);
   if (address !== undefined) return { address };
   if (!given.includes('/')) return undefined;

@@ -2,7 +2,7 @@
 import { type Command, Option } from 'commander';
 import { iptablesOptions } from '../agent/iptables-mode.ts';
 import { ipvsOptions } from '../agent/ipvs-mode.ts';
-import { FIRST_CHOICE } from '../agent/mode.ts';
+import { DEFAULT_PROXY_MODE } from '../agent/mode.ts';
 import { nftablesOptions } from '../agent/nftables-mode.ts';
 import { effectiveNodeName, nodeIpOverride } from '../agent/node-setup.ts';
 import { familyOf } from '../api/addresses.ts';
@@ -14,13 +14,13 @@ import { ALL_SETTINGS, type NodeOptions } from '../config/settings.ts';
 import { baseOptions, iptablesRuleset } from '../iptables/backend.ts';
 import { restoreInput } from '../iptables/restore.ts';
 import { type Ruleset, TABLES } from '../iptables/ruleset.ts';
-import { Marks } from '../ipvs/marks.ts';
+import { MarkAllocator } from '../ipvs/marks.ts';
 import { IpvsPlan } from '../ipvs/plan.ts';
-import { renderScript } from '../ipvs/text.ts';
+import { renderScript } from '../ipvs/render.ts';
 import { NftPlan } from '../nftables/plan.ts';
-import { tableScript } from '../nftables/text.ts';
-import type { NodeFacts } from '../proxier/backend.ts';
+import { tableScript } from '../nftables/table-script.ts';
 import { RouteTable } from '../proxier/route-table.ts';
+import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
@@ -82,7 +82,7 @@ export function render(options: RenderOptions, note: (line: string) => void): st
   }
 
   const own = addresses.filter((address) => familyOf(address) === options.ipFamily);
-  return RENDER[options.proxyMode ?? FIRST_CHOICE]({
+  return RENDER[options.proxyMode ?? DEFAULT_PROXY_MODE]({
     options,
     podCidrs: table.node?.podCIDRs ?? [],
     facts: { addresses: own, primary: own.slice(0, 1) },
@@ -100,7 +100,7 @@ function nodeAddresses(options: NodeOptions, addresses: readonly string[]): stri
 interface Rendering {
   readonly options: RenderOptions;
   readonly podCidrs: readonly string[];
-  readonly facts: NodeFacts;
+  readonly facts: NodeAddresses;
   readonly routes: readonly Route[];
   readonly note: (line: string) => void;
 }
@@ -108,9 +108,9 @@ interface Rendering {
 const RENDER: Readonly<Record<ProxyMode, (rendering: Rendering) => string>> = {
   nftables({ options, podCidrs, facts, routes, note }) {
     const plan = new NftPlan(nftablesOptions(options, options.ipFamily, podCidrs, note));
-    plan.setFacts(facts);
+    plan.setNodeAddresses(facts);
     plan.update(routes, []);
-    const elements = [...plan.takeAll()].flatMap((each) => each.elements);
+    const elements = [...plan.snapshot()].flatMap((each) => each.elements);
     return tableScript(plan.chains(), elements, options.ipFamily);
   },
   iptables({ options, podCidrs, facts, routes, note }) {
@@ -123,14 +123,14 @@ const RENDER: Readonly<Record<ProxyMode, (rendering: Rendering) => string>> = {
   ipvs({ options, podCidrs, facts, routes, note }) {
     const traits = { randomFully: true, onWarning: note };
     const mode = ipvsOptions(options, options.ipFamily, podCidrs, traits);
-    const plan = new IpvsPlan(mode, new Marks(mode.markRange, [], []));
-    plan.setFacts(facts);
+    const plan = new IpvsPlan(mode, new MarkAllocator(mode.markRange, [], []));
+    plan.setNodeAddresses(facts);
     plan.update(routes, []);
-    return renderScript(plan.wanted.items(), allRules(plan.ruleset), options.ipFamily);
+    return renderScript(plan.desired.items(), allRules(plan.ruleset), options.ipFamily);
   },
 };
 
 function allRules(ruleset: Ruleset): string {
   const nothing = { chains: new Map(), foreign: new Set<string>() };
-  return TABLES.map((each) => restoreInput(ruleset.difference(each, nothing))).join('');
+  return TABLES.map((each) => restoreInput(ruleset.diff(each, nothing))).join('');
 }

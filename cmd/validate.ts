@@ -5,10 +5,10 @@ import { PORTS_ANNOTATION } from '../api/all-ports.ts';
 import { compareText } from '../api/collections.ts';
 import { type ApiObject, POLICY_KINDS, SERVING_KINDS, type Service } from '../api/objects.ts';
 import type { PolicyFault } from '../api/policy-objects.ts';
-import { printable } from '../api/read-field.ts';
+import { printableAscii } from '../api/read-field.ts';
 import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
-import type { FeatureGates } from '../config/map-kinds.ts';
+import type { FeatureGates } from '../config/map-types.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
@@ -41,7 +41,7 @@ export function addValidateCommand(program: Command): void {
       }
       if (problems.length > 0) process.exitCode = 1;
       else process.stdout.write(`${objects} objects, no faults\n`);
-      if (passedOver.size > 0) process.stdout.write(passedOverLine(passedOver));
+      if (passedOver.size > 0) process.stdout.write(ignoredKindsLine(passedOver));
     },
   );
 }
@@ -101,9 +101,9 @@ function byPlace(a: ManifestProblem, b: ManifestProblem): number {
 }
 
 /** `passed over: 2 NetworkPolcy, 1 Deployment`: a typo would hide among them otherwise. */
-function passedOverLine(kinds: ReadonlyMap<string, number>): string {
+function ignoredKindsLine(kinds: ReadonlyMap<string, number>): string {
   const counts = [...kinds].map(([kind, count]) => `${count} ${kind.slice(0, MAX_SHOWN_KIND)}`);
-  return `passed over: ${printable(counts.join(', '))}\n`;
+  return `passed over: ${printableAscii(counts.join(', '))}\n`;
 }
 
 function faultsOf(object: ApiObject): readonly PolicyFault[] {

@@ -1,8 +1,8 @@
 /** From the flags of `portwide dns` to its options. */
 import { DNS_SETTINGS, type DnsOptions } from './dns-settings.ts';
 import { ConfigurationError } from './errors.ts';
-import { type FlagTexts, readFlags } from './flags.ts';
-import { exclusions, gateWarnings } from './notices.ts';
+import { type FlagTexts, parseFlags } from './flags.ts';
+import { exclusiveFlags, gateWarnings } from './notices.ts';
 import type { Setting } from './setting.ts';
 
 const SETTINGS: Readonly<Record<keyof DnsOptions, Setting<unknown>>> = DNS_SETTINGS;
@@ -13,9 +13,9 @@ const DNS_DEFAULTS = Object.fromEntries(
 
 /** Options of `portwide dns` from its flags, and warnings for the user. @throws ConfigurationError with all that is wrong. */
 export function configureDns(texts: FlagTexts) {
-  const { values, problems } = readFlags<keyof DnsOptions, DnsOptions>(SETTINGS, texts);
+  const { values, problems } = parseFlags<keyof DnsOptions, DnsOptions>(SETTINGS, texts);
   const options = { ...DNS_DEFAULTS, ...values };
-  const all = [...problems, ...exclusions(texts)];
+  const all = [...problems, ...exclusiveFlags(texts)];
   if (all.length > 0) throw new ConfigurationError(all);
   return { options, warnings: gateWarnings(options) };
 }

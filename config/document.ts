@@ -1,7 +1,7 @@
 /** YAML and JSON of a configuration file. */
 import { isAlias, isMap, isScalar, isSeq, LineCounter, type Node, parseAllDocuments } from 'yaml';
-import { printable } from '../api/read-field.ts';
-import { joinPath, keyStep } from './kinds.ts';
+import { printableAscii } from '../api/read-field.ts';
+import { joinPath, pathSegment } from './value-types.ts';
 
 /** A configuration file as YAML or JSON has it. */
 export interface ConfigDocument {
@@ -10,7 +10,7 @@ export interface ConfigDocument {
   /** Paths of fields that an object has twice; the last one counts. */
   readonly duplicates: readonly string[];
   /** Documents behind the first that are not empty. */
-  readonly surplus: number;
+  readonly extraDocuments: number;
 }
 
 /** The parser recurses, and reports the end of its stack in the engine's words. */
@@ -44,11 +44,12 @@ export function parseConfigDocument(text: string): ConfigDocument {
     return {
       value: document?.toJS({ maxAliasCount: MAX_ALIASES }) ?? null,
       duplicates,
-      surplus: others.filter(({ contents }) => !isNothing(contents)).length,
+      extraDocuments: others.filter(({ contents }) => !isNothing(contents)).length,
     };
   } catch (error) {
     if (!(error instanceof Error)) throw error;
-    const reason = error.message === STACK_END ? 'is nested too deeply' : printable(error.message);
+    const reason =
+      error.message === STACK_END ? 'is nested too deeply' : printableAscii(error.message);
     throw new Error(reason, { cause: error });
   }
 }
@@ -62,7 +63,7 @@ function findDuplicates(node: Node | null | undefined, path: string, found: stri
     const known = new Set<unknown>();
     for (const { key, value } of node.items) {
       const name = isScalar(key) ? key.value : undefined;
-      const below = joinPath(path, keyStep(String(name)));
+      const below = joinPath(path, pathSegment(String(name)));
       if (known.has(name)) found.push(below);
       known.add(name);
       findDuplicates(value, below, found);

@@ -8,7 +8,7 @@ export interface ValueProblem {
 }
 
 /** A value that a setting cannot have. */
-export class InvalidValue extends Error {
+export class InvalidValueError extends Error {
   override readonly name = 'InvalidValue';
   readonly problems: readonly ValueProblem[];
 
@@ -19,7 +19,7 @@ export class InvalidValue extends Error {
 }
 
 /** Something to tell the user of the configuration. */
-export interface Notice {
+export interface ConfigNotice {
   /** The flag, or the file and the path of its field. */
   readonly subject: string;
   readonly message: string;
@@ -31,13 +31,13 @@ export interface Notice {
  */
 export class ConfigurationError extends UserError {
   override readonly name = 'ConfigurationError';
-  readonly problems: readonly Notice[];
+  readonly problems: readonly ConfigNotice[];
   /** They may explain a problem, such as the misspelt name of a field that is missed. */
-  readonly warnings: readonly Notice[];
+  readonly warnings: readonly ConfigNotice[];
 
   constructor(
-    problems: readonly Notice[],
-    { warnings = [], ...options }: ErrorOptions & { warnings?: readonly Notice[] } = {},
+    problems: readonly ConfigNotice[],
+    { warnings = [], ...options }: ErrorOptions & { warnings?: readonly ConfigNotice[] } = {},
   ) {
     super(problems.map(formatNotice).join('\n'), options);
     this.problems = problems;
@@ -51,6 +51,6 @@ export class ConfigurationError extends UserError {
   }
 }
 
-export function formatNotice({ subject, message }: Notice): string {
+export function formatNotice({ subject, message }: ConfigNotice): string {
   return `${subject}: ${message}`;
 }

@@ -1,10 +1,9 @@
 /** The configuration file: a KubeProxyConfiguration. */
 import { familyOf } from '../api/addresses.ts';
 import { asError } from '../api/errors.ts';
-import { isRecord, shown } from '../api/read-field.ts';
+import { describeValue, isRecord } from '../api/read-field.ts';
 import { type ConfigDocument, parseConfigDocument } from './document.ts';
-import { ConfigurationError, InvalidValue, type Notice } from './errors.ts';
-import { joinPath, keyStep } from './kinds.ts';
+import { type ConfigNotice, ConfigurationError, InvalidValueError } from './errors.ts';
 import {
   DEFAULTS,
   OPTION_NAMES,
@@ -12,18 +11,19 @@ import {
   RUN_SETTINGS,
   type RunOptions,
 } from './settings.ts';
+import { joinPath, pathSegment } from './value-types.ts';
 
 export const API_VERSION = 'kubeproxy.config.k8s.io/v1alpha1';
 export const KIND = 'KubeProxyConfiguration';
 
 /** What a file says, complete with defaults. */
-export interface FileReading {
+export interface ParsedConfigFile {
   readonly options: RunOptions;
-  readonly problems: readonly Notice[];
+  readonly problems: readonly ConfigNotice[];
   /** Fields that are passed over. */
-  readonly warnings: readonly Notice[];
+  readonly warnings: readonly ConfigNotice[];
   /** Options that have their default because the file's value is a problem. */
-  readonly broken: ReadonlySet<OptionName>;
+  readonly invalid: ReadonlySet<OptionName>;
 }
 
 /** Fields by name: one has a setting, or fields of its own. */
@@ -51,11 +51,11 @@ for (const name of OPTION_NAMES) {
  * @param subject how messages name the file.
  * @throws ConfigurationError when it is no KubeProxyConfiguration at all.
  */
-export function readConfigFile(text: string, subject: string): FileReading {
-  const { value, duplicates, surplus } = parse(text, subject);
+export function readConfigFile(text: string, subject: string): ParsedConfigFile {
+  const { value, duplicates, extraDocuments: surplus } = parse(text, subject);
   const at = (path: string) => (path === '' ? subject : `${subject}: ${path}`);
-  const problems: Notice[] = [];
-  const warnings: Notice[] = [];
+  const problems: ConfigNotice[] = [];
+  const warnings: ConfigNotice[] = [];
   const broken = new Set<OptionName>();
   const values = new Map<OptionName, unknown>();
 
@@ -63,7 +63,7 @@ export function readConfigFile(text: string, subject: string): FileReading {
     warnings.push({ subject: at(path), message: 'unknown field; it is ignored' });
 
   const readValue = (name: OptionName, given: unknown, path: string) => {
-    const { kind, keepsZero } = RUN_SETTINGS[name];
+    const { type: kind, keepsZero } = RUN_SETTINGS[name];
     if (!keepsZero && kind.isZero(given)) return;
     try {
       values.set(
@@ -71,7 +71,7 @@ export function readConfigFile(text: string, subject: string): FileReading {
         kind.fromFile(given, (below) => onUnknown(joinPath(path, below))),
       );
     } catch (error) {
-      if (!(error instanceof InvalidValue)) throw error;
+      if (!(error instanceof InvalidValueError)) throw error;
       broken.add(name);
       for (const { at: below, reason } of error.problems) {
         problems.push({ subject: at(joinPath(path, below)), message: reason });
@@ -81,13 +81,17 @@ export function readConfigFile(text: string, subject: string): FileReading {
 
   const readSection = (schema: Schema, section: Record<string, unknown>, parent: string) => {
     for (const [key, given] of Object.entries(section)) {
-      const path = joinPath(parent, keyStep(key));
+      const path = joinPath(parent, pathSegment(key));
       const below = schema.get(key);
       if (below === undefined) onUnknown(path);
       else if (given === null) continue;
       else if (typeof below === 'string') readValue(below, given, path);
       else if (isRecord(given)) readSection(below, given, path);
-      else problems.push({ subject: at(path), message: `must be an object, not ${shown(given)}` });
+      else
+        problems.push({
+          subject: at(path),
+          message: `must be an object, not ${describeValue(given)}`,
+        });
     }
   };
 
@@ -100,7 +104,7 @@ export function readConfigFile(text: string, subject: string): FileReading {
     warnings.push({ subject, message: 'only the first of several YAML documents counts' });
   }
   const options = { ...DEFAULTS, ...Object.fromEntries(values) } as RunOptions;
-  return { options: withServerAddresses(options, values), problems, warnings, broken };
+  return { options: withServerAddresses(options, values), problems, warnings, invalid: broken };
 }
 
 /** @throws ConfigurationError */
@@ -113,7 +117,7 @@ function parse(text: string, subject: string): ConfigDocument & { value: Record<
   }
   const { value } = document;
   if (!isRecord(value)) {
-    const found = value === null ? 'nothing' : shown(value);
+    const found = value === null ? 'nothing' : describeValue(value);
     throw new ConfigurationError([{ subject, message: `must be a ${KIND}, not ${found}` }]);
   }
   const problems = [
@@ -123,7 +127,9 @@ function parse(text: string, subject: string): ConfigDocument & { value: Record<
     const given = value[field];
     if (given === expected) return [];
     const message =
-      given === undefined ? `must be ${expected}` : `must be ${expected}, not ${shown(given)}`;
+      given === undefined
+        ? `must be ${expected}`
+        : `must be ${expected}, not ${describeValue(given)}`;
     return [{ subject: `${subject}: ${field}`, message }];
   });
   // Of something else, there is no point in going through the fields.

@@ -1,6 +1,6 @@
 /** The page `/flagz`. */
 import type { FlagTexts } from './flags.ts';
-import { flagOf, type Setting, shownDefault } from './setting.ts';
+import { flagOf, formatDefault, type Setting } from './setting.ts';
 import { ALL_SETTINGS } from './settings.ts';
 
 /**
@@ -12,7 +12,7 @@ export function flagValues(texts: FlagTexts): Record<string, string> {
   return Object.fromEntries(
     flags.map(([name, each]) => [
       flagOf(name).replace(/^-+/, ''),
-      withoutCredentials(texts[name] ?? shownDefault(each)),
+      withoutCredentials(texts[name] ?? formatDefault(each)),
     ]),
   );
 }

@@ -2,8 +2,8 @@
 import { type Command, Help, Option } from 'commander';
 import { canonicalAddress, socketAddress } from '../api/addresses.ts';
 import { COMMAND_SETTINGS } from './command-settings.ts';
-import { InvalidValue, type Notice } from './errors.ts';
-import { flagOf, GROUPS, type Setting, type Settings, shownDefault } from './setting.ts';
+import { type ConfigNotice, InvalidValueError } from './errors.ts';
+import { flagOf, formatDefault, GROUPS, type Setting, type Settings } from './setting.ts';
 
 /** Flags as they were given, by the names of their settings; what was not given is not there. */
 export type FlagTexts = Readonly<Record<string, string | undefined>>;
@@ -35,10 +35,10 @@ function description(option: Option): string {
 }
 
 function flagOption(name: string, of: Setting<unknown>): Option {
-  const { argument } = of.kind;
+  const { argument } = of.type;
   const long = name.length === 1 ? `${flagOf(name)}, --${name}` : flagOf(name);
-  const usual = shownDefault(of);
-  const text = usual === '' ? of.text : `${of.text} (default: ${usual})`;
+  const usual = formatDefault(of);
+  const text = usual === '' ? of.help : `${of.help} (default: ${usual})`;
   const option = new Option(`${long} ${argument}`, text);
   option.argParser((given: string, previous: string | undefined) => {
     // `-v=3`, as Go's flags are written, which commander hands over with the sign.
@@ -49,25 +49,25 @@ function flagOption(name: string, of: Setting<unknown>): Option {
   return argument.startsWith('[') ? option.preset('true') : option;
 }
 
-function isList({ kind, default: usual }: Setting<unknown>): boolean {
+function isList({ type: kind, default: usual }: Setting<unknown>): boolean {
   const written = kind.toFile(usual);
   return written === null || typeof written === 'object';
 }
 
 /** Reads those flags of a table of settings that `counts` says count. @returns values of the type `Values`. */
-export function readFlags<Name extends string, Values extends Record<Name, unknown>>(
+export function parseFlags<Name extends string, Values extends Record<Name, unknown>>(
   settings: Readonly<Record<Name, Setting<unknown>>>,
   texts: FlagTexts,
   counts: (name: Name) => boolean = () => true,
 ) {
   const values = new Map<Name, unknown>();
   const broken = new Set<Name>();
-  const problems: Notice[] = [];
+  const problems: ConfigNotice[] = [];
   for (const name of Object.keys(settings) as Name[]) {
     const given = texts[name];
     if (given === undefined || !counts(name)) continue;
-    const problem = attempt(flagOf(name), () =>
-      values.set(name, settings[name].kind.fromFlag(given)),
+    const problem = problemOf(flagOf(name), () =>
+      values.set(name, settings[name].type.fromFlag(given)),
     );
     if (problem === undefined) continue;
     problems.push(problem);
@@ -81,8 +81,11 @@ export function readFlags<Name extends string, Values extends Record<Name, unkno
  * server; any other is the port of an address that was given without one, and changes nothing where
  * there is one, as in the default.
  */
-export function withDeprecatedPorts(texts: FlagTexts): { texts: FlagTexts; problems: Notice[] } {
-  const problems: Notice[] = [];
+export function withDeprecatedPorts(texts: FlagTexts): {
+  texts: FlagTexts;
+  problems: ConfigNotice[];
+} {
+  const problems: ConfigNotice[] = [];
   const addresses: Record<string, string> = {};
   for (const [portName, addressName] of [
     ['healthzPort', 'healthzBindAddress'],
@@ -90,8 +93,8 @@ export function withDeprecatedPorts(texts: FlagTexts): { texts: FlagTexts; probl
   ] as const) {
     const given = texts[portName];
     if (given === undefined) continue;
-    const problem = attempt(flagOf(portName), () => {
-      const port = COMMAND_SETTINGS[portName].kind.fromFlag(given);
+    const problem = problemOf(flagOf(portName), () => {
+      const port = COMMAND_SETTINGS[portName].type.fromFlag(given);
       const address = canonicalAddress(texts[addressName] ?? '');
       if (port === 0) addresses[addressName] = '';
       else if (address !== undefined) addresses[addressName] = socketAddress(address, port);
@@ -102,12 +105,12 @@ export function withDeprecatedPorts(texts: FlagTexts): { texts: FlagTexts; probl
 }
 
 /** @returns what is wrong, if anything is. */
-export function attempt(subject: string, action: () => void): Notice | undefined {
+export function problemOf(subject: string, action: () => void): ConfigNotice | undefined {
   try {
     action();
     return undefined;
   } catch (error) {
-    if (!(error instanceof InvalidValue)) throw error;
+    if (!(error instanceof InvalidValueError)) throw error;
     return { subject, message: error.problems.map(({ reason }) => reason).join('; ') };
   }
 }

@@ -1,10 +1,10 @@
 /** What is to be told of flags and file, for all commands. */
-import type { Notice } from './errors.ts';
+import type { ConfigNotice } from './errors.ts';
 import type { FlagTexts } from './flags.ts';
-import { joinPath, keyStep } from './kinds.ts';
-import { unknownGates } from './map-kinds.ts';
+import { unknownGates } from './map-types.ts';
 import { flagOf } from './setting.ts';
 import type { RunOptions } from './settings.ts';
+import { joinPath, pathSegment } from './value-types.ts';
 
 /** The configuration file, as it was read. */
 export interface ConfigFile {
@@ -16,9 +16,9 @@ export interface ConfigFile {
 export function gateWarnings(
   { featureGates }: Pick<RunOptions, 'featureGates'>,
   file?: ConfigFile,
-): Notice[] {
+): ConfigNotice[] {
   return unknownGates(featureGates).map((gate) => {
-    const field = joinPath('featureGates', keyStep(gate));
+    const field = joinPath('featureGates', pathSegment(gate));
     const subject = file === undefined ? flagOf('featureGates') : subjectOf(field, file);
     return { subject, message: `unknown feature gate ${gate}; it switches nothing` };
   });
@@ -30,7 +30,7 @@ export function subjectOf(name: string, file: ConfigFile | undefined): string {
 }
 
 /** Flags that each say where objects come from. */
-export function exclusions(texts: FlagTexts, file?: ConfigFile): Notice[] {
+export function exclusiveFlags(texts: FlagTexts, file?: ConfigFile): ConfigNotice[] {
   if (!texts.manifests) return [];
   const others = file === undefined ? ['kubeconfig', 'master'] : ['master'];
   return others

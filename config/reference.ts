@@ -1,8 +1,8 @@
 /** docs/configuration.md. */
 import { DNS_SETTINGS } from './dns-settings.ts';
 import { API_VERSION, KIND } from './file.ts';
-import { IGNORED_GATES } from './map-kinds.ts';
-import { flagOf, GROUPS, type Group, type Setting, shownDefault } from './setting.ts';
+import { IGNORED_GATES } from './map-types.ts';
+import { flagOf, formatDefault, GROUPS, type Group, type Setting } from './setting.ts';
 import { ALL_SETTINGS, DEFAULTS } from './settings.ts';
 import { configurationText } from './write.ts';
 
@@ -15,7 +15,7 @@ export function referencePage(): string {
 }
 
 const winners = Object.entries(ALL_SETTINGS)
-  .filter(([, { winsOverFile, field }]) => winsOverFile && field !== undefined)
+  .filter(([, { overridesFile: winsOverFile, field }]) => winsOverFile && field !== undefined)
   .map(([name]) => code(flagOf(name)));
 
 const INTRODUCTION = `# Configuration
@@ -62,13 +62,13 @@ function row(name: string, of: Setting<unknown>): string {
   return `| ${flag} | ${field} | ${shownCell(of)}${star} | ${fullText(of)} |`;
 }
 
-function fullText({ text, more }: Setting<unknown>): string {
+function fullText({ help: text, details: more }: Setting<unknown>): string {
   return more === undefined ? text : `${text}. ${more}`;
 }
 
 function shownCell(of: Setting<unknown>): string {
-  const usual = shownDefault(of);
-  return usual === '' || of.shownDefault !== undefined ? usual : code(usual);
+  const usual = formatDefault(of);
+  return usual === '' || of.defaultText !== undefined ? usual : code(usual);
 }
 
 /** Flags of `portwide dns`, which reads no file. */

@@ -1,5 +1,5 @@
 /** What a setting is. */
-import type { Kind } from './kinds.ts';
+import type { ValueType } from './value-types.ts';
 
 /** Headings of `--help` and of the reference page, in their order. */
 export const GROUPS = {
@@ -23,17 +23,17 @@ export type Group = keyof typeof GROUPS;
  * One thing that can be configured. Its name is its flag's as commander has it: `ipvsTcpTimeout`
  * is `--ipvs-tcp-timeout`.
  */
-export interface Setting<T> extends SettingOfGroup<T> {
+export interface Setting<T> extends SettingDefinition<T> {
   readonly group: Group;
 }
 
-interface SettingOfGroup<T> {
-  readonly kind: Kind<T>;
+interface SettingDefinition<T> {
+  readonly type: ValueType<T>;
   readonly default: NoInfer<T>;
   /** What it does, for `--help` and the reference page. For an ignored setting: why it is ignored. */
-  readonly text: string;
+  readonly help: string;
   /** Further sentences, for the reference page only. */
-  readonly more?: string;
+  readonly details?: string;
   /** Path in KubeProxyConfiguration; without one, files cannot have it. */
   readonly field?: string;
   /** A field of the file without a flag. */
@@ -41,9 +41,9 @@ interface SettingOfGroup<T> {
   /** A pointer in Go: in a file, 0 and false are values, and only null means the default. */
   readonly keepsZero?: true;
   /** The flag counts beside --config. */
-  readonly winsOverFile?: true;
+  readonly overridesFile?: true;
   /** The default in words, where the value would say little. */
-  readonly shownDefault?: string;
+  readonly defaultText?: string;
 }
 
 /** Any setting; values are `unknown` where it does not matter which setting it is. */
@@ -55,7 +55,7 @@ export type ValuesOf<S> = {
 };
 
 /** Lets the compiler find what the values of a setting are. */
-export function setting<T>(group: Group, of: SettingOfGroup<T>): Setting<T> {
+export function setting<T>(group: Group, of: SettingDefinition<T>): Setting<T> {
   return { group, ...of };
 }
 
@@ -66,8 +66,8 @@ export function flagOf(name: string): string {
 }
 
 /** The default as help and the reference page show it; empty for none. */
-export function shownDefault(of: Setting<unknown>): string {
-  if (of.shownDefault !== undefined) return of.shownDefault;
-  const value = of.kind.toFile(of.default);
+export function formatDefault(of: Setting<unknown>): string {
+  if (of.defaultText !== undefined) return of.defaultText;
+  const value = of.type.toFile(of.default);
   return Array.isArray(value) ? value.join(',') : String(value ?? '');
 }

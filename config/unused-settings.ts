@@ -1,17 +1,18 @@
 /** Settings of kube-proxy that are accepted and ignored, so that its flags and files can be used unchanged. */
+
+import { moduleLevels, quantity } from './map-types.ts';
+import { type Setting, setting } from './setting.ts';
 import {
   boolean,
-  count,
-  decimal,
+  decimalNumber,
   duration,
   durationOrNanoseconds,
-  type Kind,
-  matching,
+  nonNegativeInt32,
   optional,
   text,
-} from './kinds.ts';
-import { moduleLevels, quantity } from './map-kinds.ts';
-import { type Setting, setting } from './setting.ts';
+  textMatching,
+  type ValueType,
+} from './value-types.ts';
 
 const WINDOWS = 'Windows only';
 const LOGGING = 'every log line is written to standard output at once';
@@ -21,18 +22,18 @@ const CLIENT = 'the agent makes few requests besides lists and watches';
 const group = 'unused';
 const word = optional(text);
 
-function unused<T>(field: string, kind: Kind<T>, value: T, reason: string): Setting<T> {
-  return setting(group, { field, kind, default: value, text: reason });
+function unused<T>(field: string, kind: ValueType<T>, value: T, reason: string): Setting<T> {
+  return setting(group, { field, type: kind, default: value, help: reason });
 }
 
 /** A setting of a file that has no flag. */
-function fileOnly<T>(field: string, kind: Kind<T>, value: T, reason: string): Setting<T> {
+function fileOnly<T>(field: string, kind: ValueType<T>, value: T, reason: string): Setting<T> {
   return { ...unused(field, kind, value, reason), fileOnly: true };
 }
 
 /** A logging flag, which counts beside --config in kube-proxy too. */
-function logging<T>(field: string, kind: Kind<T>, value: T): Setting<T> {
-  return { ...unused(field, kind, value, LOGGING), winsOverFile: true };
+function logging<T>(field: string, kind: ValueType<T>, value: T): Setting<T> {
+  return { ...unused(field, kind, value, LOGGING), overridesFile: true };
 }
 
 export const UNUSED_SETTINGS = {
@@ -43,8 +44,8 @@ export const UNUSED_SETTINGS = {
     'application/vnd.kubernetes.protobuf',
     'the agent requests JSON',
   ),
-  kubeApiQps: unused('clientConnection.qps', decimal, 5, CLIENT),
-  kubeApiBurst: unused('clientConnection.burst', count, 10, CLIENT),
+  kubeApiQps: unused('clientConnection.qps', decimalNumber, 5, CLIENT),
+  kubeApiBurst: unused('clientConnection.burst', nonNegativeInt32, 10, CLIENT),
   configSyncPeriod: unused(
     'configSyncPeriod',
     duration({ zero: false }),
@@ -53,26 +54,26 @@ export const UNUSED_SETTINGS = {
   ),
   profiling: setting(group, {
     field: 'enableProfiling',
-    kind: boolean,
+    type: boolean,
     default: false,
-    text: '/debug/pprof is specific to Go',
-    more: '[metrics.md](metrics.md) lists the alternatives.',
+    help: '/debug/pprof is specific to Go',
+    details: '[metrics.md](metrics.md) lists the alternatives.',
   }),
   machineIdFile: setting(group, {
-    kind: text,
+    type: text,
     default: '/etc/machine-id,/var/lib/dbus/machine-id',
-    winsOverFile: true,
-    text: MACHINE,
+    overridesFile: true,
+    help: MACHINE,
   }),
   bootIdFile: setting(group, {
-    kind: text,
+    type: text,
     default: '/proc/sys/kernel/random/boot_id',
-    winsOverFile: true,
-    text: MACHINE,
+    overridesFile: true,
+    help: MACHINE,
   }),
   showHiddenMetricsForVersion: unused(
     'showHiddenMetricsForVersion',
-    optional(matching('<version>', /^\d+\.\d+$/, 'MAJOR.MINOR')),
+    optional(textMatching('<version>', /^\d+\.\d+$/, 'MAJOR.MINOR')),
     undefined,
     'the agent has no hidden metrics',
   ),
@@ -84,7 +85,7 @@ export const UNUSED_SETTINGS = {
   logTextInfoBufferSize: logging('logging.options.text.infoBufferSize', quantity, '0'),
   portRange: fileOnly(
     'portRange',
-    optional(matching('<range>', /^\d+([-+]\d+)?$/, 'a range of ports such as 300-2000')),
+    optional(textMatching('<range>', /^\d+([-+]\d+)?$/, 'a range of ports such as 300-2000')),
     undefined,
     'kube-proxy no longer uses it',
   ),

@@ -1,7 +1,7 @@
 /** Options as a configuration file. */
 import { isDeepStrictEqual } from 'node:util';
 import { stringify } from 'yaml';
-import type { Notice } from './errors.ts';
+import type { ConfigNotice } from './errors.ts';
 import { API_VERSION, KIND } from './file.ts';
 import { OPTION_NAMES, RUN_SETTINGS, type RunOptions } from './settings.ts';
 
@@ -9,7 +9,7 @@ import { OPTION_NAMES, RUN_SETTINGS, type RunOptions } from './settings.ts';
 export function toConfiguration(options: RunOptions): Record<string, unknown> {
   const root: Record<string, unknown> = { apiVersion: API_VERSION, kind: KIND };
   for (const name of OPTION_NAMES) {
-    const { field, kind } = RUN_SETTINGS[name];
+    const { field, type: kind } = RUN_SETTINGS[name];
     if (field === undefined) continue;
     const path = field.split('.');
     const last = path.pop() ?? '';
@@ -37,9 +37,9 @@ export function configurationText(options: RunOptions): string {
 }
 
 /** Values that flags can have and files cannot: there they stand for the default. */
-export function unwritable(options: RunOptions): Notice[] {
+export function unwritableOptions(options: RunOptions): ConfigNotice[] {
   return OPTION_NAMES.flatMap((name) => {
-    const { field, kind, keepsZero, default: usual } = RUN_SETTINGS[name];
+    const { field, type: kind, keepsZero, default: usual } = RUN_SETTINGS[name];
     const written = kind.toFile(options[name]);
     if (field === undefined || keepsZero || !kind.isZero(written)) return [];
     if (isDeepStrictEqual(options[name], usual)) return [];

@@ -1,9 +1,10 @@
 /** Answers of the zone, encoded, for as long as its records are the same. */
-import type { ZoneView } from './answer.ts';
-import type { Query } from './query.ts';
-import { type DnsRecord, saySame } from './records.ts';
+
+import type { DnsQuery } from './query.ts';
+import { type DnsRecord, sameRecords } from './records.ts';
 import type { EncodedAnswer } from './response.ts';
-import { ownCopy } from './wire.ts';
+import { unpooledCopy } from './wire.ts';
+import type { ZoneView } from './zone-answer.ts';
 
 /** So that names that anybody may think of take no more than some ten megabytes. */
 const MAX_ENTRIES = 10_000;
@@ -38,7 +39,7 @@ export class AnswerCache {
     return this.#entries.size;
   }
 
-  get(query: Query, zone: Pick<ZoneView, 'serial' | 'lookup'>): EncodedAnswer | undefined {
+  get(query: DnsQuery, zone: Pick<ZoneView, 'serial' | 'lookup'>): EncodedAnswer | undefined {
     const key = keyOf(query);
     const entry = this.#entries.get(key);
     if (entry === undefined) return undefined;
@@ -58,12 +59,12 @@ export class AnswerCache {
   }
 
   /** Keeps what `get` did not find. The oldest makes room. @param serial of the zone when the answer was made. */
-  set(query: Query, answer: EncodedAnswer, lookups: Lookups, serial: number): void {
+  set(query: DnsQuery, answer: EncodedAnswer, lookups: Lookups, serial: number): void {
     if (answer.bytes.length > MAX_LENGTH) return;
     const [oldest] = this.#entries.keys();
     if (oldest !== undefined && this.#entries.size >= this.#maxEntries)
       this.#entries.delete(oldest);
-    const kept = { ...answer, bytes: ownCopy(answer.bytes) };
+    const kept = { ...answer, bytes: unpooledCopy(answer.bytes) };
     this.#entries.set(keyOf(query), { answer: kept, lookups: [...lookups], serial });
   }
 }
@@ -72,9 +73,9 @@ function isSame(
   before: readonly DnsRecord[] | undefined,
   now: readonly DnsRecord[] | undefined,
 ): boolean {
-  return before === now || (before !== undefined && now !== undefined && saySame(before, now));
+  return before === now || (before !== undefined && now !== undefined && sameRecords(before, now));
 }
 
-function keyOf({ type, name }: Query): string {
+function keyOf({ type, name }: DnsQuery): string {
   return `${type} ${name}`;
 }

@@ -1,8 +1,8 @@
 /** What resolvers answered, for as long as they say that it may be kept (RFC 1034, 3.6; RFC 2308). */
-import { HEADER_LENGTH, type Query, RCODES } from './query.ts';
+import { type DnsQuery, HEADER_LENGTH, RCODES } from './query.ts';
 import { FLAG, isTruncated, OPT_LENGTH, rcodeIn, writeOpt } from './response.ts';
 import { TYPE } from './types.ts';
-import { ownCopy, type RecordPlace, recordPlaces } from './wire.ts';
+import { type RecordOffsets, recordOffsets, unpooledCopy } from './wire.ts';
 
 type CacheType = 'success' | 'denial';
 
@@ -19,7 +19,7 @@ export interface ForwardCacheOptions {
 }
 
 /** For metrics. */
-export interface CacheNumbers {
+export interface CacheStats {
   readonly hits: Readonly<Record<CacheType, number>>;
   readonly misses: number;
   readonly entries: Readonly<Record<CacheType, number>>;
@@ -43,7 +43,7 @@ const MAX_ENTRIES = 10_000;
 /** Most answers take some hundred bytes; of those that come by TCP a few would do. */
 const MAX_BYTES = 8 << 20;
 /** Bits of the header that change what a resolver answers: RD, AD (RFC 6840, 5.7) and CD (RFC 4035, 3.2.2). */
-const ASKED_FLAGS = FLAG.RD | 0x20 | 0x10;
+const REQUEST_FLAGS = FLAG.RD | 0x20 | 0x10;
 /** From the end of an SOA record: its last field, the TTL of what there is not (RFC 2308, 4). */
 const SOA_MINIMUM = 4;
 
@@ -52,7 +52,7 @@ export class ForwardCache {
   readonly #options: Required<ForwardCacheOptions>;
   readonly #entries = new Map<string, Entry>();
   #bytes = 0;
-  readonly #numbers = {
+  readonly #stats = {
     hits: { success: 0, denial: 0 },
     misses: 0,
     entries: { success: 0, denial: 0 },
@@ -63,8 +63,8 @@ export class ForwardCache {
     this.#options = { maxBytes: MAX_BYTES, maxEntries: MAX_ENTRIES, ...options };
   }
 
-  get numbers(): CacheNumbers {
-    return this.#numbers;
+  get stats(): CacheStats {
+    return this.#stats;
   }
 
   /**
@@ -72,17 +72,17 @@ export class ForwardCache {
    * @returns an answer to it, in bytes of its own: under id 0, with its question, an OPT record if it has one, and
    * TTLs as they are now.
    */
-  get(query: Query, bytes: Buffer): Buffer | undefined {
+  get(query: DnsQuery, bytes: Buffer): Buffer | undefined {
     const key = this.#keyOf(query, bytes);
     if (key === undefined) return undefined;
     const entry = this.#entries.get(key);
     const now = this.#options.now();
     if (entry === undefined || now >= entry.until) {
       if (entry !== undefined) this.#delete(key, entry);
-      this.#numbers.misses += 1;
+      this.#stats.misses += 1;
       return undefined;
     }
-    this.#numbers.hits[entry.type] += 1;
+    this.#stats.hits[entry.type] += 1;
     // The last is the one that was asked for last.
     this.#entries.delete(key);
     this.#entries.set(key, entry);
@@ -90,7 +90,7 @@ export class ForwardCache {
   }
 
   /** @param bytes of the query. @param response to it, checked to be. */
-  set(query: Query, bytes: Buffer, response: Buffer): void {
+  set(query: DnsQuery, bytes: Buffer, response: Buffer): void {
     const key = this.#keyOf(query, bytes);
     const now = this.#options.now();
     const entry = key === undefined ? undefined : this.#read(query, response, now);
@@ -101,43 +101,43 @@ export class ForwardCache {
     for (const [oldest, each] of this.#entries) {
       if (this.#entries.size < maxEntries && this.#bytes + entry.bytes.length <= maxBytes) break;
       this.#delete(oldest, each);
-      this.#numbers.evictions[each.type] += 1;
+      this.#stats.evictions[each.type] += 1;
     }
     this.#entries.set(key, entry);
     this.#bytes += entry.bytes.length;
-    this.#numbers.entries[entry.type] += 1;
+    this.#stats.entries[entry.type] += 1;
   }
 
   #delete(key: string, { bytes, type }: Entry): void {
     this.#entries.delete(key);
     this.#bytes -= bytes.length;
-    this.#numbers.entries[type] -= 1;
+    this.#stats.entries[type] -= 1;
   }
 
   /** undefined for queries whose answers are for their clients alone, or change at any time. */
-  #keyOf({ name, type, edns, recursionDesired }: Query, bytes: Buffer): string | undefined {
+  #keyOf({ name, type, edns, recursionDesired }: DnsQuery, bytes: Buffer): string | undefined {
     if (this.#options.maxTtl === 0 || !recursionDesired || type === TYPE.ANY) return undefined;
     if (edns?.hasSubnet) return undefined;
-    const flags = bytes.readUInt16BE(2) & ASKED_FLAGS;
+    const flags = bytes.readUInt16BE(2) & REQUEST_FLAGS;
     const known = edns === undefined ? 'plain' : edns.dnssecOk;
     return `${flags} ${known} ${type} ${name}`;
   }
 
   /** @returns undefined when it must not be kept. */
-  #read({ question, type }: Query, response: Buffer, now: number): Entry | undefined {
+  #read({ question, type }: DnsQuery, response: Buffer, now: number): Entry | undefined {
     const code = rcodeIn(response);
     if (code !== RCODES.NOERROR && code !== RCODES.NXDOMAIN) return undefined;
     if (isTruncated(response) || response.readUInt16BE(4) !== 1) return undefined;
     const counts = [6, 8, 10].map((at) => response.readUInt16BE(at));
     const [answerCount = 0, authorityCount = 0, additionalCount = 0] = counts;
     const start = HEADER_LENGTH + question.length;
-    const places = recordPlaces(response, start, answerCount + authorityCount + additionalCount);
+    const places = recordOffsets(response, start, answerCount + authorityCount + additionalCount);
     if (places === undefined) return undefined;
     const opt = places.find((place) => place.type === TYPE.OPT);
     // Names of records behind it could lead to places that move.
     if (opt !== undefined && opt !== places.at(-1)) return undefined;
     // Of a code above 15 the header has a part only.
-    if (opt !== undefined && response.readUInt8(opt.head + 4) !== 0) return undefined;
+    if (opt !== undefined && response.readUInt8(opt.typeOffset + 4) !== 0) return undefined;
     const kept = opt === undefined ? places : places.slice(0, -1);
     const answers = kept.slice(0, answerCount);
     const isDenial = code === RCODES.NXDOMAIN || !answers.some((place) => place.type === type);
@@ -146,10 +146,10 @@ export class ForwardCache {
       .find((place) => place.type === TYPE.SOA);
     // RFC 2308, 5: without an SOA record nobody says how long there will be nothing.
     if (isDenial && soa === undefined) return undefined;
-    const bytes = ownCopy(response.subarray(0, kept.at(-1)?.end ?? start));
+    const bytes = unpooledCopy(response.subarray(0, kept.at(-1)?.end ?? start));
     bytes.writeUInt16BE(opt === undefined ? additionalCount : additionalCount - 1, 10);
-    if (isDenial && soa !== undefined) limitSoa(bytes, soa);
-    const ttls = kept.map(({ head }) => head + 4);
+    if (isDenial && soa !== undefined) capSoaTtl(bytes, soa);
+    const ttls = kept.map(({ typeOffset: head }) => head + 4);
     const ttl = Math.min(this.#options.maxTtl, ...ttls.map((at) => ttlAt(bytes, at)));
     return {
       type: isDenial ? 'denial' : 'success',
@@ -162,7 +162,7 @@ export class ForwardCache {
   }
 }
 
-function answerOf(entry: Entry, query: Query, age: number, random: () => number): Buffer {
+function answerOf(entry: Entry, query: DnsQuery, age: number, random: () => number): Buffer {
   const { bytes, ttls, addresses } = entry;
   const { question, edns } = query;
   const out = Buffer.allocUnsafe(bytes.length + (edns === undefined ? 0 : OPT_LENGTH));
@@ -192,20 +192,20 @@ function ttlAt(bytes: Buffer, at: number): number {
 }
 
 /** RFC 2308, 3 and 5: the lesser of the record's TTL and its last field is how long there will be nothing. */
-function limitSoa(bytes: Buffer, { head, end }: RecordPlace): void {
+function capSoaTtl(bytes: Buffer, { typeOffset: head, end }: RecordOffsets): void {
   const ttl = Math.min(ttlAt(bytes, head + 4), ttlAt(bytes, end - SOA_MINIMUM));
   bytes.writeUInt32BE(ttl, head + 4);
 }
 
 /** The addresses at the end of the answers, if they are of one name that is written in the same way for each. */
-function addressesIn(bytes: Buffer, answers: readonly RecordPlace[]): Entry['addresses'] {
+function addressesIn(bytes: Buffer, answers: readonly RecordOffsets[]): Entry['addresses'] {
   const last = answers.at(-1);
   if (last === undefined || (last.type !== TYPE.A && last.type !== TYPE.AAAA)) return NO_ADDRESSES;
   // The first may have its name in full, which those behind it point to.
-  const owner = bytes.subarray(last.start, last.head);
+  const owner = bytes.subarray(last.start, last.typeOffset);
   const length = last.end - last.start;
   let count = 0;
-  for (const { start, head, end, type } of answers.toReversed()) {
+  for (const { start, typeOffset: head, end, type } of answers.toReversed()) {
     const isAlike = type === last.type && end - start === length;
     if (!isAlike || !owner.equals(bytes.subarray(start, head))) break;
     count += 1;

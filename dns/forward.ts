@@ -2,10 +2,10 @@
 import { encode, type Answer as PacketRecord, type RecordType } from 'dns-packet';
 import { exchange, NoAnswer, type Resolver } from './exchange.ts';
 import type { ForwardCache } from './forward-cache.ts';
-import { type Query, type Rcode, readQuery, type Transport } from './query.ts';
-import { BadAnswer, type Resolution, readResolution } from './resolution.ts';
+import { type DnsQuery, type Rcode, readQuery, type Transport } from './query.ts';
 import { type HealthOptions, type ProbeObserver, ResolverHealth } from './resolver-health.ts';
 import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
+import { BadAnswer, readUpstreamAnswer, type UpstreamAnswer } from './upstream-answer.ts';
 
 /** Hears of each attempt to have a resolver answer. */
 interface ForwardObserver extends ProbeObserver {
@@ -40,7 +40,7 @@ const TIMEOUT = 2000;
 const DEADLINE = 5000;
 const MAX_CONCURRENT = 1000;
 /** Milliseconds. A timer may run out a millisecond or two early, and what is left then is no time for an answer. */
-const SHORTEST_TRY = 5;
+const MIN_ATTEMPT = 5;
 /** How often all resolvers are asked: three times 2 s is more than the deadline; one that refuses does so at once. */
 const MAX_ROUNDS = 3;
 
@@ -60,9 +60,9 @@ export class Forwarder {
   #resolvers: readonly Resolver[];
   /** The one that answered last. */
   #preferred: Resolver | undefined;
-  #underWay = 0;
+  #inFlight = 0;
   /** By what is asked, but for the id. */
-  readonly #asked = new Map<string, Promise<Buffer>>();
+  readonly #inFlightByQuestion = new Map<string, Promise<Buffer>>();
 
   constructor({ health, cache, ...options }: ForwarderOptions) {
     const defaults = { timeout: TIMEOUT, deadline: DEADLINE, maxConcurrent: MAX_CONCURRENT };
@@ -91,19 +91,19 @@ export class Forwarder {
    * @returns bytes of its own.
    * @throws (a rejection) what `rcodeOf` has an answer for.
    */
-  async ask(bytes: Buffer, query: Query, transport: Transport): Promise<Buffer> {
+  async ask(bytes: Buffer, query: DnsQuery, transport: Transport): Promise<Buffer> {
     const { maxConcurrent, observer } = this.#options;
     const kept = this.#cache?.get(query, bytes);
     if (kept !== undefined) return kept;
-    if (this.#underWay >= maxConcurrent) {
+    if (this.#inFlight >= maxConcurrent) {
       observer.rejected();
       throw new TooManyQueries('too many queries are under way');
     }
-    this.#underWay += 1;
+    this.#inFlight += 1;
     try {
-      return Buffer.from(await this.#askOnce(bytes, query, transport));
+      return Buffer.from(await this.#askDeduplicated(bytes, query, transport));
     } finally {
-      this.#underWay -= 1;
+      this.#inFlight -= 1;
     }
   }
 
@@ -112,7 +112,7 @@ export class Forwarder {
    * @param name without the final dot.
    * @throws (a rejection) what `rcodeOf` has an answer for.
    */
-  async resolve(name: string, type: number): Promise<Resolution> {
+  async resolve(name: string, type: number): Promise<UpstreamAnswer> {
     const bytes = encode({
       type: 'query',
       flags: FLAG.RD,
@@ -123,49 +123,49 @@ export class Forwarder {
     const query = readQuery(bytes);
     if (query === undefined || !('name' in query)) throw new BadAnswer(`cannot ask for ${name}`);
     const response = await this.ask(bytes, query, 'udp');
-    if (!isTruncated(response)) return readResolution(response);
+    if (!isTruncated(response)) return readUpstreamAnswer(response);
     // What was cut is better than nothing.
-    return readResolution(await this.ask(bytes, query, 'tcp').catch(() => response));
+    return readUpstreamAnswer(await this.ask(bytes, query, 'tcp').catch(() => response));
   }
 
   /**
    * The same query is under way once. Where a resolver asks this server in turn, as by a resolv.conf that names the
    * cluster's own DNS, it would otherwise go round until there is no room for more, and each time it is sent again.
    */
-  #askOnce(bytes: Buffer, query: Query, transport: Transport): Promise<Buffer> {
+  #askDeduplicated(bytes: Buffer, query: DnsQuery, transport: Transport): Promise<Buffer> {
     const key = `${transport} ${bytes.toString('latin1', 2)}`;
-    const same = this.#asked.get(key);
+    const same = this.#inFlightByQuestion.get(key);
     if (same !== undefined) return same;
     const ask = async () => {
       try {
-        const response = await this.#askInTurn(bytes, query.question, transport);
+        const response = await this.#tryResolvers(bytes, query.question, transport);
         this.#cache?.set(query, bytes, response);
         return response;
       } finally {
-        this.#asked.delete(key);
+        this.#inFlightByQuestion.delete(key);
       }
     };
     const asked = ask();
-    this.#asked.set(key, asked);
+    this.#inFlightByQuestion.set(key, asked);
     return asked;
   }
 
-  async #askInTurn(bytes: Buffer, question: Buffer, transport: Transport): Promise<Buffer> {
+  async #tryResolvers(bytes: Buffer, question: Buffer, transport: Transport): Promise<Buffer> {
     const end = performance.now() + this.#options.deadline;
     let failure: unknown = new BadAnswer('there is no resolver but this server itself');
     for (let round = 0; round < MAX_ROUNDS; round++) {
       for (const resolver of this.#candidates()) {
         const left = end - performance.now();
-        if (left < SHORTEST_TRY) throw failure;
+        if (left < MIN_ATTEMPT) throw failure;
         try {
-          const response = await this.#askOne(resolver, bytes, question, transport, left);
+          const response = await this.#askResolver(resolver, bytes, question, transport, left);
           this.#preferred = resolver;
           return response;
         } catch (error) {
           if (!(error instanceof NoAnswer)) throw error;
           this.#options.observer.failed(resolver, error);
           // Nobody would end the probes of one that was replaced meanwhile.
-          if (this.#resolvers.includes(resolver)) this.#health.suspect(resolver);
+          if (this.#resolvers.includes(resolver)) this.#health.startProbing(resolver);
           failure = error;
         }
       }
@@ -185,7 +185,7 @@ export class Forwarder {
     return [...candidates.slice(first), ...candidates.slice(0, first)];
   }
 
-  async #askOne(
+  async #askResolver(
     resolver: Resolver,
     bytes: Buffer,
     question: Buffer,

@@ -1,10 +1,10 @@
 /** From a query's bytes to its answer's. Knows no sockets. */
-import { type Answer, type Authority, answer, type ZoneView, zoneOf } from './answer.ts';
+
 import { AnswerCache, type Lookups } from './answer-cache.ts';
 import { type Forwarder, rcodeOf } from './forward.ts';
-import { CLASS_IN, type Query, RCODES, readQuery, type Transport } from './query.ts';
-import type { Resolution } from './resolution.ts';
+import { CLASS_IN, type DnsQuery, RCODES, readQuery, type Transport } from './query.ts';
 import {
+  type AnswerSections,
   type EncodedAnswer,
   encodeAnswer,
   encodeError,
@@ -14,16 +14,23 @@ import {
   MAX_UDP_LENGTH,
   PLAIN_UDP_LENGTH,
   rcodeIn,
-  type SaidAnswer,
 } from './response.ts';
+import type { UpstreamAnswer } from './upstream-answer.ts';
+import {
+  type Authority,
+  answerFromZone,
+  type ZoneAnswer,
+  type ZoneView,
+  zoneOf,
+} from './zone-answer.ts';
 
 /** A query that came and what became of it. */
-export interface Served {
+export interface HandledQuery {
   readonly transport: Transport;
   /** The zone that the name is in; empty for all other domains; undefined: it could not be read. */
   readonly zone: string | undefined;
   /** Undefined when it could not be read. */
-  readonly query: Query | undefined;
+  readonly query: DnsQuery | undefined;
   /** The number in the answer, of the OPT record's part too where it is ours. */
   readonly rcode: number;
   /** Who answered; neither when it was an error of the server's own. */
@@ -39,23 +46,30 @@ export interface HandlerOptions {
   /** Where other domains are asked for; undefined: they are refused. */
   readonly forwarder?: Upstream | undefined;
   /** The handler failed: a mistake in it. The client gets SERVFAIL. */
-  readonly onMistake: (error: unknown) => void;
+  readonly onInternalError: (error: unknown) => void;
 }
 
-export interface Handled {
+export interface HandlerResult {
   /** Undefined: nothing is to be said. */
   readonly response: Buffer | undefined;
-  readonly served: Served | undefined;
+  readonly served: HandledQuery | undefined;
 }
 
 /** At once, unless somebody else has to be asked; never throws or rejects. */
-export type Handle = (bytes: Buffer, transport: Transport) => Handled | Promise<Handled>;
+export type QueryHandler = (
+  bytes: Buffer,
+  transport: Transport,
+) => HandlerResult | Promise<HandlerResult>;
 
 /** Bytes: a pointer to the name, what all records have, an IPv4 address. */
 const SHORTEST_RECORD = 16;
-const NOTHING: Handled = { response: undefined, served: undefined };
+const NO_RESPONSE: HandlerResult = { response: undefined, served: undefined };
 
-export function createHandler({ authority, forwarder, onMistake }: HandlerOptions): Handle {
+export function createHandler({
+  authority,
+  forwarder,
+  onInternalError: onMistake,
+}: HandlerOptions): QueryHandler {
   const { random, zone: records } = authority;
   const recursionAvailable = forwarder !== undefined;
   const { clusterDomain } = records;
@@ -63,21 +77,23 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
 
   return (bytes, transport) => {
     const query = readQuery(bytes);
-    if (query === undefined) return NOTHING;
+    if (query === undefined) return NO_RESPONSE;
     if (!('name' in query)) {
       const served = { transport, zone: undefined, query: undefined, by: undefined };
       return handled(bytes, encodeError(query), { ...served, rcode: RCODES[query.rcode] });
     }
     const zone = zoneOf(query.name, clusterDomain) ?? '';
-    const tell = (response: Buffer, rcode: number, by: Served['by']) =>
+    const tell = (response: Buffer, rcode: number, by: HandledQuery['by']) =>
       handled(bytes, response, { transport, zone, query, rcode, by });
-    const limit = limitOf(query, transport);
-    const send = (encoded: EncodedAnswer, by: Served['by']) => {
+    const limit = maxResponseLength(query, transport);
+    const send = (encoded: EncodedAnswer, by: HandledQuery['by']) => {
       const response = encodeResponse(query, encoded, { recursionAvailable, limit, random });
       return tell(response, RCODES[encoded.rcode], by);
     };
-    const write = (said: Pick<SaidAnswer, 'rcode'> & Partial<SaidAnswer>, by: Served['by']) =>
-      send(encodeAnswer(query.question, { ...EMPTY, ...said }), by);
+    const write = (
+      said: Pick<AnswerSections, 'rcode'> & Partial<AnswerSections>,
+      by: HandledQuery['by'],
+    ) => send(encodeAnswer(query.question, { ...EMPTY, ...said }), by);
     const fail = (error: unknown) => {
       onMistake(error);
       return write({ rcode: 'SERVFAIL' }, undefined);
@@ -85,26 +101,28 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
     try {
       const known = isPlain(query) ? cache.get(query, records) : undefined;
       if (known !== undefined) return send(known, 'zone');
-      const { view, lookups } = recorded(records);
-      const said = answer(query, { ...authority, zone: view }, mostRecords(limit));
-      if (said?.isLasting) {
+      const { view, lookups } = recordLookups(records);
+      const said = answerFromZone(query, { ...authority, zone: view }, maxRecordsIn(limit));
+      if (said?.isCacheable) {
         const encoded = encodeAnswer(query.question, said);
         cache.set(query, encoded, lookups, view.serial);
         return send(encoded, 'zone');
       }
-      if (said !== undefined && (said.target === undefined || forwarder === undefined)) {
+      if (said !== undefined && (said.externalTarget === undefined || forwarder === undefined)) {
         return write(said, said.authoritative ? 'zone' : undefined);
       }
       if (forwarder === undefined) return write({ rcode: 'REFUSED' }, undefined);
       const by = said === undefined ? 'forward' : 'zone';
       const asked =
-        said?.target === undefined
+        said?.externalTarget === undefined
           ? relay(forwarder, query, bytes, transport).then((response) =>
               tell(response, rcodeIn(response), by),
             )
           : forwarder
-              .resolve(said.target, query.type)
-              .then((resolution) => write(completed(said, resolution, mostRecords(limit)), by));
+              .resolve(said.externalTarget, query.type)
+              .then((resolution) =>
+                write(appendUpstream(said, resolution, maxRecordsIn(limit)), by),
+              );
       return asked.catch((error) => write({ rcode: rcodeOf(error) }, by)).catch(fail);
     } catch (error) {
       return fail(error);
@@ -115,7 +133,7 @@ export function createHandler({ authority, forwarder, onMistake }: HandlerOption
 const EMPTY = { authoritative: false, answers: [], authorities: [], additionals: [] };
 
 /** The zone as it is now, and what is looked up in it. */
-function recorded(zone: ZoneView): { readonly view: ZoneView; readonly lookups: Lookups } {
+function recordLookups(zone: ZoneView): { readonly view: ZoneView; readonly lookups: Lookups } {
   const lookups = new Map<string, ReturnType<ZoneView['lookup']>>();
   const lookup = (name: string) => {
     const found = zone.lookup(name);
@@ -129,24 +147,24 @@ function recorded(zone: ZoneView): { readonly view: ZoneView; readonly lookups: 
 function handled(
   request: Buffer,
   response: Buffer,
-  served: Omit<Served, 'requestLength' | 'responseLength'>,
-): Handled {
+  served: Omit<HandledQuery, 'requestLength' | 'responseLength'>,
+): HandlerResult {
   const lengths = { requestLength: request.length, responseLength: response.length };
   return { response, served: { ...served, ...lengths } };
 }
 
 /** One more than can be in a message, so that it is told that some are missing. */
-function mostRecords(length: number): number {
+function maxRecordsIn(length: number): number {
   return Math.ceil(length / SHORTEST_RECORD) + 1;
 }
 
 /** Whether name and type alone say what is asked for. */
-function isPlain(query: Query): boolean {
+function isPlain(query: DnsQuery): boolean {
   return query.class === CLASS_IN && (query.edns?.version ?? 0) === 0;
 }
 
 /** The longest answer that a client takes, in bytes. */
-function limitOf({ edns }: Query, transport: Transport): number {
+function maxResponseLength({ edns }: DnsQuery, transport: Transport): number {
   if (transport === 'tcp') return MAX_TCP_LENGTH;
   if (edns === undefined) return PLAIN_UDP_LENGTH;
   return Math.max(PLAIN_UDP_LENGTH, Math.min(edns.size, MAX_UDP_LENGTH));
@@ -154,18 +172,18 @@ function limitOf({ edns }: Query, transport: Transport): number {
 
 /**
  * An alias into another domain, with the records that other servers have for its target.
- * @param most more records than fit into the client's message are not encoded.
+ * @param maxRecords more records than fit into the client's message are not encoded.
  */
-function completed(
-  said: Answer,
-  { rcode, answers, authorities }: Resolution,
-  most: number,
-): SaidAnswer {
+function appendUpstream(
+  said: ZoneAnswer,
+  { rcode, answers, authorities }: UpstreamAnswer,
+  maxRecords: number,
+): AnswerSections {
   const { authoritative, additionals } = said;
   return {
     rcode,
     authoritative,
-    answers: [...said.answers, ...answers.slice(0, most)],
+    answers: [...said.answers, ...answers.slice(0, maxRecords)],
     authorities,
     additionals,
   };
@@ -177,18 +195,18 @@ function completed(
  */
 async function relay(
   forwarder: Upstream,
-  query: Query,
+  query: DnsQuery,
   bytes: Buffer,
   transport: Transport,
 ): Promise<Buffer> {
   const response = await forwarder.ask(bytes, query, transport);
   response.writeUInt16BE(query.id, 0);
-  const limit = limitOf(query, transport);
+  const limit = maxResponseLength(query, transport);
   return response.length <= limit ? response : truncated(query, limit);
 }
 
 /** Nothing but what it takes for the client to ask by TCP. */
-function truncated(query: Query, limit: number): Buffer {
+function truncated(query: DnsQuery, limit: number): Buffer {
   const nothing = encodeAnswer(query.question, { ...EMPTY, rcode: 'NOERROR' });
   const options = { recursionAvailable: true, limit, random: () => 0 };
   const response = encodeResponse(query, nothing, options);

@@ -1,7 +1,7 @@
 /** Names: whether a message can carry them, and those that stand for addresses. */
 import ipaddr from 'ipaddr.js';
 import { canonicalAddress, familyOf } from '../api/addresses.ts';
-import { shown } from '../api/read-field.ts';
+import { describeValue } from '../api/read-field.ts';
 import { isDnsSubdomain } from '../api/read-name.ts';
 import { MAX_LABEL_LENGTH } from './wire.ts';
 
@@ -28,7 +28,7 @@ export function lengthProblem(name: string): string | undefined {
 export function domainProblem(name: string): string | undefined {
   // Four numbers would do for a name, and the API server takes them; no resolver asks for it (CoreDNS).
   const isName = isDnsSubdomain(name) && canonicalAddress(name) === undefined;
-  return isName ? lengthProblem(name) : `must be a domain name, not ${shown(name)}`;
+  return isName ? lengthProblem(name) : `must be a domain name, not ${describeValue(name)}`;
 }
 
 /** `1.0.3.10.in-addr.arpa`, or 32 nibbles below `ip6.arpa`, of a canonical address. */

@@ -1,6 +1,6 @@
 /** Reads queries: what a client wants to know, or what is wrong with the way it asks. */
 import { TYPE } from './types.ts';
-import { MAX_LABEL_LENGTH, type RecordPlace, recordPlaces } from './wire.ts';
+import { MAX_LABEL_LENGTH, type RecordOffsets, recordOffsets } from './wire.ts';
 
 /** RFC 1035, 4.1.1; BADVERS is RFC 6891's, and does not fit into the header. */
 export const RCODES = {
@@ -29,7 +29,7 @@ export interface Edns {
 }
 
 /** A query with one question. */
-export interface Query {
+export interface DnsQuery {
   readonly id: number;
   readonly recursionDesired: boolean;
   /** The question's name, type and class as they came: an answer repeats them, case included. */
@@ -63,7 +63,7 @@ const MAX_RECORDS = { answers: 1, authorities: 1, additionals: 2 };
  * @returns undefined for what is not to be answered: answers, lest two servers talk to each other
  * for ever, what has not even a header, and what is too long for a query.
  */
-export function readQuery(bytes: Buffer): Query | BadQuery | undefined {
+export function readQuery(bytes: Buffer): DnsQuery | BadQuery | undefined {
   if (bytes.length < HEADER_LENGTH || bytes.length > MAX_QUERY_LENGTH) return undefined;
   const id = bytes.readUInt16BE(0);
   const flags = bytes.readUInt16BE(2);
@@ -122,7 +122,7 @@ function readName(bytes: Buffer, start: number): { text: string; end: number } |
  * @returns 'malformed' also when a record, or an option of the OPT record, goes past the end.
  */
 function readEdns(bytes: Buffer, start: number, count: number): Edns | undefined | 'malformed' {
-  const places = recordPlaces(bytes, start, count);
+  const places = recordOffsets(bytes, start, count);
   if (places === undefined) return 'malformed';
   const found = places.filter(({ type }) => type === TYPE.OPT);
   const [opt] = found;
@@ -131,14 +131,14 @@ function readEdns(bytes: Buffer, start: number, count: number): Edns | undefined
   if (found.length > 1 || bytes[opt.start] !== 0 || options === undefined) return 'malformed';
   return {
     size: opt.class,
-    version: bytes.readUInt8(opt.head + 5),
-    dnssecOk: (bytes.readUInt8(opt.head + 6) & 0x80) !== 0,
+    version: bytes.readUInt8(opt.typeOffset + 5),
+    dnssecOk: (bytes.readUInt8(opt.typeOffset + 6) & 0x80) !== 0,
     hasSubnet: options.includes(CLIENT_SUBNET),
   };
 }
 
 /** Codes of the options of an OPT record (RFC 6891, 6.1.2); undefined when one goes past its end. */
-function optionsIn(bytes: Buffer, { data, end }: RecordPlace): readonly number[] | undefined {
+function optionsIn(bytes: Buffer, { data, end }: RecordOffsets): readonly number[] | undefined {
   const codes: number[] = [];
   let at = data;
   while (at + 4 <= end) {

@@ -1,7 +1,7 @@
 /** From Services and EndpointSlices to the records of the Kubernetes DNS specification. Pure. */
 import { familyOf } from '../api/addresses.ts';
 import { portScheme } from '../api/all-ports.ts';
-import { compareText, getOrCreate, kept } from '../api/collections.ts';
+import { compareText, getOrCreate, trimmedCopy } from '../api/collections.ts';
 import { InvalidObject } from '../api/errors.ts';
 import type { EndpointSlice, Protocol, Service } from '../api/objects.ts';
 import { isDnsLabel } from '../api/read-name.ts';
@@ -82,7 +82,7 @@ export function serviceRecords(
   const draft: Draft = { records: new Map(), problems: [] };
   const object = `Service ${service.key}`;
   const name = `${service.name}.${service.namespace}.svc.${clusterDomain}`;
-  if (isWritable(draft, name, object, 'metadata.name')) {
+  if (fitsInMessage(draft, name, object, 'metadata.name')) {
     // The feature gate decides on refusals, and so on no record.
     const isListed = portScheme(service, true).kind === 'listed';
     if (service.type === 'ExternalName') addExternalName(draft, service, object, name);
@@ -90,8 +90,8 @@ export function serviceRecords(
     else addClusterIPs(draft, service, object, name, isListed);
   }
   const records = new Map<string, readonly DnsRecord[]>();
-  for (const [each, list] of draft.records) records.set(each, sortedOnce(list));
-  return { records, problems: kept(draft.problems) };
+  for (const [each, list] of draft.records) records.set(each, sortedUnique(list));
+  return { records, problems: trimmedCopy(draft.problems) };
 }
 
 /** Section 2.3. */
@@ -131,7 +131,7 @@ function addEndpoints(
       if (!ready && !service.publishNotReadyAddresses) continue;
       addAddress(draft, name, address);
       const host = `${hostname ?? addressLabel(address)}.${name}`;
-      if (!isWritable(draft, host, object, `endpoints[${index}].hostname`)) continue;
+      if (!fitsInMessage(draft, host, object, `endpoints[${index}].hostname`)) continue;
       addAddress(draft, host, address);
       add(draft, { name: reverseName(address), type: 'PTR', data: host });
       for (const { srvName, port } of ports) addSrv(draft, srvName, port, host);
@@ -160,7 +160,7 @@ function srvNames(
     if (portName === '' || port === undefined) return [];
     const srvName = `_${portName}._${protocol.toLowerCase()}.${name}`;
     // A port may be named with 63 characters; the underscore is one too many.
-    const writable = isWritable(draft, srvName, object, `${field}[${index}].name`);
+    const writable = fitsInMessage(draft, srvName, object, `${field}[${index}].name`);
     return writable ? [{ srvName, port }] : [];
   });
 }
@@ -183,21 +183,21 @@ function add(draft: Draft, record: DnsRecord): void {
   getOrCreate(draft.records, record.name, () => []).push(record);
 }
 
-function isWritable(draft: Draft, name: string, object: string, field: string): boolean {
+function fitsInMessage(draft: Draft, name: string, object: string, field: string): boolean {
   const problem = lengthProblem(name);
   if (problem !== undefined) draft.problems.push(new InvalidObject(object, field, problem));
   return problem === undefined;
 }
 
 /** One endpoint may stand in several slices while the controller moves it. */
-function sortedOnce(list: readonly DnsRecord[]): readonly DnsRecord[] {
-  if (list.length === 1) return kept(list);
+function sortedUnique(list: readonly DnsRecord[]): readonly DnsRecord[] {
+  if (list.length === 1) return trimmedCopy(list);
   const sorted = list.toSorted(compareRecords);
   const once = sorted.filter((record, index) => {
     const before = sorted[index - 1];
     return before === undefined || compareRecords(before, record) !== 0;
   });
-  return kept(once);
+  return trimmedCopy(once);
 }
 
 /** Orders the records of one name by what they say; 0 for records that say the same. */
@@ -210,7 +210,7 @@ export function compareRecords(a: DnsRecord, b: DnsRecord): number {
 }
 
 /** Whether two lists of one name's records say the same in the same order. */
-export function saySame(a: readonly DnsRecord[], b: readonly DnsRecord[]): boolean {
+export function sameRecords(a: readonly DnsRecord[], b: readonly DnsRecord[]): boolean {
   return (
     a.length === b.length &&
     a.every((record, index) => {

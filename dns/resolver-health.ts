@@ -36,7 +36,7 @@ function askForRoot(resolver: Resolver): Promise<Buffer> {
   return exchange(resolver, PROBE, PROBE.subarray(HEADER_LENGTH), 'udp', PROBE_TIMEOUT);
 }
 
-interface State {
+interface ProbeState {
   /** Failed probes in a row. */
   fails: number;
   timer: NodeJS.Timeout | undefined;
@@ -46,38 +46,38 @@ interface State {
 export class ResolverHealth {
   readonly #options: Required<HealthOptions>;
   /** Of resolvers that are being probed. */
-  readonly #probed = new Map<string, State>();
+  readonly #probes = new Map<string, ProbeState>();
 
   constructor(options: HealthOptions) {
     this.#options = { probe: askForRoot, period: PROBE_PERIOD, ...options };
   }
 
   isDown(resolver: Resolver): boolean {
-    return (this.#probed.get(formatResolver(resolver))?.fails ?? 0) > MAX_FAILS;
+    return (this.#probes.get(formatResolver(resolver))?.fails ?? 0) > MAX_FAILS;
   }
 
   /** It did not answer a query: is it the resolver, or the query? */
-  suspect(resolver: Resolver): void {
+  startProbing(resolver: Resolver): void {
     const key = formatResolver(resolver);
-    if (this.#probed.has(key)) return;
-    const state: State = { fails: 0, timer: undefined };
-    this.#probed.set(key, state);
+    if (this.#probes.has(key)) return;
+    const state: ProbeState = { fails: 0, timer: undefined };
+    this.#probes.set(key, state);
     void this.#probe(resolver, key, state);
   }
 
   /** Forgets all but these. */
   retain(resolvers: readonly Resolver[]): void {
     const keys = new Set(resolvers.map(formatResolver));
-    for (const [key, { timer }] of this.#probed) {
+    for (const [key, { timer }] of this.#probes) {
       if (keys.has(key)) continue;
       clearTimeout(timer);
-      this.#probed.delete(key);
+      this.#probes.delete(key);
     }
   }
 
-  async #probe(resolver: Resolver, key: string, state: State): Promise<void> {
+  async #probe(resolver: Resolver, key: string, state: ProbeState): Promise<void> {
     const { probe, period, observer } = this.#options;
-    const isWanted = () => this.#probed.get(key) === state;
+    const isWanted = () => this.#probes.get(key) === state;
     try {
       await probe(resolver);
     } catch (error) {
@@ -89,7 +89,7 @@ export class ResolverHealth {
       return;
     }
     if (!isWanted()) return;
-    this.#probed.delete(key);
+    this.#probes.delete(key);
     observer.probeAnswered(resolver);
   }
 }

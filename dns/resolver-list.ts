@@ -21,7 +21,7 @@ interface ResolverListOptions {
 }
 
 /** Milliseconds between two looks at files. Any editor, symbolic link and ConfigMap can change them; they are short. */
-export const LOOK_PERIOD = 5000;
+export const RELOAD_PERIOD = 5000;
 
 /** A file that is to name resolvers names none. */
 class NoResolvers extends Error {
@@ -36,9 +36,9 @@ class NoResolvers extends Error {
 export class ResolverList {
   readonly #options: Required<ResolverListOptions>;
   /** What each file named last. */
-  readonly #named = new Map<string, readonly Resolver[]>();
+  readonly #resolversByFile = new Map<string, readonly Resolver[]>();
   readonly #failing = new Set<string>();
-  #told = '';
+  #lastReported = '';
 
   constructor(options: ResolverListOptions) {
     this.#options = { read: (file) => readFile(file, 'utf8'), ...options };
@@ -46,18 +46,18 @@ export class ResolverList {
 
   /** @throws (a rejection) when a file cannot be read, or names no resolver. */
   async start(): Promise<readonly Resolver[]> {
-    for (const file of this.#files()) this.#named.set(file, await this.#read(file));
+    for (const file of this.#files()) this.#resolversByFile.set(file, await this.#read(file));
     const resolvers = this.#resolvers();
-    this.#told = textOf(resolvers);
+    this.#lastReported = textOf(resolvers);
     return resolvers;
   }
 
   /** Reads all files again. Never rejects. */
-  async look(): Promise<void> {
+  async reload(): Promise<void> {
     const { onChange, onFailure } = this.#options;
     for (const file of this.#files()) {
       try {
-        this.#named.set(file, await this.#read(file));
+        this.#resolversByFile.set(file, await this.#read(file));
         this.#failing.delete(file);
       } catch (error) {
         if (!this.#failing.has(file)) onFailure(file, asError(error));
@@ -66,8 +66,8 @@ export class ResolverList {
     }
     const resolvers = this.#resolvers();
     const text = textOf(resolvers);
-    if (text === this.#told) return;
-    this.#told = text;
+    if (text === this.#lastReported) return;
+    this.#lastReported = text;
     onChange(resolvers);
   }
 
@@ -84,7 +84,7 @@ export class ResolverList {
   /** In the order of the targets, each once. */
   #resolvers(): readonly Resolver[] {
     const all = this.#options.targets.flatMap((target) =>
-      'file' in target ? (this.#named.get(target.file) ?? []) : target.resolver,
+      'file' in target ? (this.#resolversByFile.get(target.file) ?? []) : target.resolver,
     );
     return [...new Map(all.map((each) => [formatResolver(each), each])).values()];
   }

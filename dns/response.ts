@@ -1,9 +1,9 @@
 /** Writes answers: dns-packet encodes records, here names are shortened and what is too long is cut. */
 import { encode } from 'dns-packet';
-import type { Answer } from './answer.ts';
-import { type BadQuery, HEADER_LENGTH, type Query, RCODES, type Rcode } from './query.ts';
+import { type BadQuery, type DnsQuery, HEADER_LENGTH, RCODES, type Rcode } from './query.ts';
 import { TYPE } from './types.ts';
 import { endOfName, RECORD_HEAD_LENGTH } from './wire.ts';
+import type { ZoneAnswer } from './zone-answer.ts';
 
 /** Bits of the header's second 16 (RFC 1035, 4.1.1). */
 export const FLAG = { QR: 0x8000, AA: 0x400, TC: 0x200, RD: 0x100, RA: 0x80 } as const;
@@ -22,7 +22,7 @@ export const OPT_LENGTH = 11;
 const DNSSEC_OK = 0x8000;
 /** A pointer, and how far it can reach. */
 const POINTER = 0xc000;
-const FARTHEST = 0x3fff;
+const MAX_POINTER_OFFSET = 0x3fff;
 
 /** The code in the header of an answer. */
 export function rcodeIn(response: Buffer): number {
@@ -51,29 +51,36 @@ export interface EncodedAnswer {
   readonly authoritative: boolean;
   readonly bytes: Buffer;
   /** Where each record ends. */
-  readonly ends: readonly number[];
+  readonly recordEnds: readonly number[];
   /** Of each record, which is the first of its name and type. */
-  readonly sets: readonly number[];
+  readonly rrsetStarts: readonly number[];
   /** Answers, authorities and additional records. */
   readonly counts: readonly [number, number, number];
   /** How many of the answers, at their end, may change places; they are of one length. */
-  readonly addresses: number;
+  readonly addressCount: number;
 }
 
 /** As much of an `Answer` as is written. */
-export type SaidAnswer = Pick<
-  Answer,
+export type AnswerSections = Pick<
+  ZoneAnswer,
   'rcode' | 'authoritative' | 'answers' | 'authorities' | 'additionals'
-> & { readonly addresses?: number };
+> & { readonly addressCount?: number };
 
 /** @param question its name, type and class. */
-export function encodeAnswer(question: Buffer, said: SaidAnswer): EncodedAnswer {
-  const { rcode, authoritative, answers, authorities, additionals, addresses = 0 } = said;
+export function encodeAnswer(question: Buffer, said: AnswerSections): EncodedAnswer {
+  const { rcode, authoritative, answers, authorities, additionals, addressCount = 0 } = said;
   const counts = [answers.length, authorities.length, additionals.length] as const;
-  const ends: number[] = [];
+  const recordEnds: number[] = [];
   const count = counts[0] + counts[1] + counts[2];
-  const sets: number[] = [];
-  const head = { rcode, authoritative, ends, sets, counts, addresses };
+  const rrsetStarts: number[] = [];
+  const head = {
+    rcode,
+    authoritative,
+    recordEnds: recordEnds,
+    rrsetStarts: rrsetStarts,
+    counts,
+    addressCount: addressCount,
+  };
   if (count === 0) return { ...head, bytes: Buffer.alloc(0) };
   const encoded = encode({
     answers: [...answers],
@@ -82,7 +89,7 @@ export function encodeAnswer(question: Buffer, said: SaidAnswer): EncodedAnswer 
   });
   // Not longer than dns-packet's, which has names in full.
   const bytes = Buffer.allocUnsafe(encoded.length);
-  const names = new Names(bytes, question);
+  const names = new NameCompressor(bytes, question);
   let from = HEADER_LENGTH;
   let at = 0;
   let set = { key: '', first: 0 };
@@ -92,17 +99,17 @@ export function encodeAnswer(question: Buffer, said: SaidAnswer): EncodedAnswer 
     const key = keyOf(encoded, from, nameEnd + 2);
     const isFirstAdditional = index === counts[0] + counts[1];
     if (key !== set.key || isFirstAdditional) set = { key, first: index };
-    sets.push(set.first);
+    rrsetStarts.push(set.first);
     const data = nameEnd + RECORD_HEAD_LENGTH;
     const end = data + encoded.readUInt16BE(nameEnd + 8);
     at = names.write(encoded, from, nameEnd, at);
     encoded.copy(bytes, at, nameEnd, end);
     // Where it leads is the name of the records that follow; so all of these are pointers.
     if (encoded.readUInt16BE(nameEnd) === TYPE.CNAME) {
-      names.note(encoded, data, end, at + RECORD_HEAD_LENGTH);
+      names.add(encoded, data, end, at + RECORD_HEAD_LENGTH);
     }
     at += end - nameEnd;
-    ends.push(at);
+    recordEnds.push(at);
     from = end;
   }
   return { ...head, bytes: bytes.subarray(0, at) };
@@ -123,20 +130,20 @@ interface ResponseOptions {
  * could tell that some are missing (RFC 2181, 9).
  */
 export function encodeResponse(
-  query: Query,
+  query: DnsQuery,
   answer: EncodedAnswer,
   { recursionAvailable, limit, random }: ResponseOptions,
 ): Buffer {
   const { question } = query;
   const { counts } = answer;
-  const bytes = shuffled(answer, random);
+  const bytes = rotateAddresses(answer, random);
   const start = HEADER_LENGTH + question.length;
   const optLength = query.edns === undefined ? 0 : OPT_LENGTH;
   const room = limit - start - optLength;
   const written = bytes.length <= room ? counts : countsWithin(answer, room);
   const [answers, authorities, additionals] = written;
   const isCut = answers < counts[0] || authorities < counts[1];
-  const length = answer.ends[answers + authorities + additionals - 1] ?? 0;
+  const length = answer.recordEnds[answers + authorities + additionals - 1] ?? 0;
 
   const out = Buffer.allocUnsafe(start + length + optLength);
   out.writeUInt16BE(query.id, 0);
@@ -163,7 +170,10 @@ export function encodeResponse(
  * kubeadm deploys it; by chance and not in turn, for of two addresses a client that asks for A and
  * AAAA by turns would always get the same.
  */
-function shuffled({ bytes, addresses, ends, counts }: EncodedAnswer, random: () => number): Buffer {
+function rotateAddresses(
+  { bytes, addressCount: addresses, recordEnds: ends, counts }: EncodedAnswer,
+  random: () => number,
+): Buffer {
   if (addresses < 2) return bytes;
   const from = ends[counts[0] - addresses - 1] ?? 0;
   const to = ends[counts[0] - 1] ?? 0;
@@ -178,7 +188,7 @@ function shuffled({ bytes, addresses, ends, counts }: EncodedAnswer, random: () 
 
 /** How many records of each section there is room for, in their order. */
 function countsWithin(answer: EncodedAnswer, room: number): EncodedAnswer['counts'] {
-  const { ends, sets, counts } = answer;
+  const { recordEnds: ends, rrsetStarts: sets, counts } = answer;
   const fit = ends.findIndex((end) => end > room);
   const answers = Math.min(fit, counts[0]);
   const authorities = Math.min(fit - answers, counts[1]);
@@ -189,7 +199,7 @@ function countsWithin(answer: EncodedAnswer, room: number): EncodedAnswer['count
 }
 
 /** Writes the OPT record of an answer (RFC 6891, 6.1.2). @param at where there is room for `OPT_LENGTH` bytes. */
-export function writeOpt(out: Buffer, at: number, { edns }: Query, rcode: Rcode): void {
+export function writeOpt(out: Buffer, at: number, { edns }: DnsQuery, rcode: Rcode): void {
   out.writeUInt8(0, at); // the root
   out.writeUInt16BE(TYPE.OPT, at + 1);
   out.writeUInt16BE(MAX_UDP_LENGTH, at + 3);
@@ -205,7 +215,7 @@ export function writeOpt(out: Buffer, at: number, { edns }: Query, rcode: Rcode)
  * not those within data, which are short on the whole. As the question's are in the client's own
  * case, so are the records'.
  */
-class Names {
+class NameCompressor {
   readonly #out: Buffer;
   /** What `out` is put after. */
   readonly #start: number;
@@ -216,12 +226,12 @@ class Names {
   constructor(out: Buffer, question: Buffer) {
     this.#out = out;
     this.#start = HEADER_LENGTH + question.length;
-    this.#noteAt(question, 0, question.length - 4, HEADER_LENGTH);
+    this.#addSuffixes(question, 0, question.length - 4, HEADER_LENGTH);
   }
 
   /** Remembers a name that is in the records. @param at where, in `out`. */
-  note(bytes: Buffer, start: number, end: number, at: number): void {
-    this.#noteAt(bytes, start, end, this.#start + at);
+  add(bytes: Buffer, start: number, end: number, at: number): void {
+    this.#addSuffixes(bytes, start, end, this.#start + at);
   }
 
   /** Writes a name, or as much of it as is new and a pointer. @returns where it ends. */
@@ -232,19 +242,19 @@ class Names {
       bytes.copy(this.#out, at, start, label);
       const afterLabels = at + label - start;
       this.#out.writeUInt16BE(POINTER | known, afterLabels);
-      this.#noteAt(bytes, start, end, this.#start + at, label);
+      this.#addSuffixes(bytes, start, end, this.#start + at, label);
       return afterLabels + 2;
     }
     bytes.copy(this.#out, at, start, end);
-    this.#noteAt(bytes, start, end, this.#start + at);
+    this.#addSuffixes(bytes, start, end, this.#start + at);
     return at + end - start;
   }
 
   /** @param at in the message. @param until the label from which on it is known. */
-  #noteAt(bytes: Buffer, start: number, end: number, at: number, until = end - 1): void {
+  #addSuffixes(bytes: Buffer, start: number, end: number, at: number, until = end - 1): void {
     for (let label = start; label < until; label += (bytes[label] ?? 0) + 1) {
       const offset = at + label - start;
-      if (offset <= FARTHEST) this.#offsets.set(keyOf(bytes, label, end), offset);
+      if (offset <= MAX_POINTER_OFFSET) this.#offsets.set(keyOf(bytes, label, end), offset);
     }
   }
 }

@@ -5,12 +5,12 @@ import { createServer, type Server, type Socket as TcpSocket } from 'node:net';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { familyOf } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
-import type { Handle, Handled, Served } from './handler.ts';
+import type { HandledQuery, HandlerResult, QueryHandler } from './handler.ts';
 import type { Transport } from './query.ts';
 import { TCP_LIMITS, TcpConnections, type TcpLimits } from './tcp.ts';
 
 /** A query and its answer, from the first of its bytes that was seen to the last that was written. */
-export interface Exchange extends Served {
+export interface ServedQuery extends HandledQuery {
   readonly family: IpFamily;
   readonly seconds: number;
 }
@@ -18,8 +18,8 @@ export interface Exchange extends Served {
 interface ServerOptions {
   /** 0: any, a different one for each address. */
   readonly port: number;
-  readonly handle: Handle;
-  readonly onServed: (exchange: Exchange) => void;
+  readonly handle: QueryHandler;
+  readonly onServed: (exchange: ServedQuery) => void;
   /** Kept by the server: addresses that are listened on. For parts that are made before it. */
   readonly addresses?: Set<string>;
   readonly limits?: TcpLimits;
@@ -45,7 +45,7 @@ export class DnsServer {
   readonly #sockets = new Map<string, Sockets>();
   readonly #addresses: Set<string>;
   /** Answers that wait for other servers. */
-  readonly #underWay = new Set<Promise<unknown>>();
+  readonly #inFlight = new Set<Promise<unknown>>();
   #isDraining = false;
 
   constructor(options: ServerOptions) {
@@ -104,7 +104,7 @@ export class DnsServer {
     for (const { tcp } of this.#sockets.values()) tcp.close();
     const timer = new AbortController();
     await Promise.race([
-      Promise.all([Promise.allSettled(this.#underWay), this.#connections.finish()]),
+      Promise.all([Promise.allSettled(this.#inFlight), this.#connections.finish()]),
       sleep(limit, undefined, { signal: timer.signal }).catch(() => undefined),
     ]);
     timer.abort();
@@ -172,7 +172,7 @@ export class DnsServer {
   ): Buffer | undefined | Promise<Buffer | undefined> {
     const { handle, onServed } = this.#options;
     const begun = performance.now();
-    const tell = ({ response, served }: Handled) => {
+    const tell = ({ response, served }: HandlerResult) => {
       const seconds = (performance.now() - begun) / 1000;
       if (served !== undefined) onServed({ ...served, family, seconds });
       return response;
@@ -180,8 +180,8 @@ export class DnsServer {
     const handled = handle(query, transport);
     if (!(handled instanceof Promise)) return tell(handled);
     const told = handled.then(tell);
-    this.#underWay.add(told);
-    void told.finally(() => this.#underWay.delete(told)).catch(() => undefined);
+    this.#inFlight.add(told);
+    void told.finally(() => this.#inFlight.delete(told)).catch(() => undefined);
     return told;
   }
 }

@@ -11,11 +11,11 @@ export interface TcpLimits {
   /** Milliseconds without a complete query, after which a connection is closed. */
   readonly idle: number;
   /** Queries of one connection that wait for others to answer. */
-  readonly waiting: number;
+  readonly pendingQueries: number;
 }
 
 /** So short as RFC 7766, 6.2.3 wants it; and no client has a use for more connections. */
-export const TCP_LIMITS: TcpLimits = { connections: 1000, idle: 10_000, waiting: 32 };
+export const TCP_LIMITS: TcpLimits = { connections: 1000, idle: 10_000, pendingQueries: 32 };
 
 /** The connections of all sockets that listen. */
 export class TcpConnections {
@@ -55,13 +55,13 @@ export class TcpConnections {
   }
 }
 
-const NOTHING = Buffer.alloc(0);
+const EMPTY = Buffer.alloc(0);
 /** Of one connection, before others have their turn. */
-const QUERIES_AT_ONCE = 50;
+const QUERIES_PER_SLICE = 50;
 /** Milliseconds, likewise: a query for a Service of thousands of pods takes long. */
-const TURN = 5;
+const TIME_SLICE = 5;
 /** Bytes of answers that are gathered for one write: a call of the kernel costs as much as several answers. */
-const GATHERED = 16 << 10;
+const WRITE_BATCH = 16 << 10;
 
 /**
  * One client. Nothing is read while it does not take its answers, or while many of its queries wait: what
@@ -73,11 +73,11 @@ class Connection {
   readonly #limits: TcpLimits;
   readonly #onQuery: () => void;
   readonly #idle: NodeJS.Timeout;
-  #received: Buffer = NOTHING;
+  #received: Buffer = EMPTY;
   /** Answers that are not written yet, and their bytes with the lengths before them. */
-  #gathered: Buffer[] = [];
-  #gatheredBytes = 0;
-  #waiting = 0;
+  #queued: Buffer[] = [];
+  #queuedBytes = 0;
+  #pendingQueries = 0;
   /** The client sends no more. */
   #hasEnded = false;
   /** Nothing more is read. */
@@ -91,12 +91,12 @@ class Connection {
     this.#idle = setTimeout(() => this.close(), limits.idle);
     socket.on('data', (chunk: Buffer) => {
       this.#received = this.#received.length === 0 ? chunk : Buffer.concat([this.#received, chunk]);
-      this.#proceed();
+      this.#processQueries();
     });
-    socket.on('drain', () => this.#proceed());
+    socket.on('drain', () => this.#processQueries());
     socket.on('end', () => {
       this.#hasEnded = true;
-      this.#proceed();
+      this.#processQueries();
     });
     // A client that resets its connection is its own affair.
     socket.on('error', () => this.close());
@@ -107,7 +107,7 @@ class Connection {
   finish(): Promise<unknown> {
     const closed = once(this.#socket, 'close');
     this.#isFinishing = true;
-    this.#proceed();
+    this.#processQueries();
     return closed;
   }
 
@@ -116,45 +116,45 @@ class Connection {
   }
 
   /** Answers what has come, as far as the client takes answers. */
-  #proceed(): void {
+  #processQueries(): void {
     const socket = this.#socket;
-    const end = performance.now() + TURN;
+    const end = performance.now() + TIME_SLICE;
     for (let count = 0; !socket.destroyed && !this.#isFull(); count++) {
-      if (count === QUERIES_AT_ONCE || performance.now() > end) {
+      if (count === QUERIES_PER_SLICE || performance.now() > end) {
         this.#flush();
         socket.pause();
-        setImmediate(() => this.#proceed());
+        setImmediate(() => this.#processQueries());
         return;
       }
-      const query = this.#take();
+      const query = this.#nextQuery();
       if (query === undefined) {
         // A copy of the piece that is left, or it would keep all that came with it.
         if (this.#received.length > 0) this.#received = Buffer.from(this.#received);
-        else this.#received = NOTHING;
+        else this.#received = EMPTY;
         break;
       }
       this.#onQuery();
       this.#idle.refresh();
       const response = this.#answer(query);
-      if (response instanceof Promise) this.#wait(response);
-      else this.#gather(response);
+      if (response instanceof Promise) this.#awaitResponse(response);
+      else this.#queueResponse(response);
     }
     this.#flush();
     if (socket.destroyed) return;
     if (this.#isFull()) socket.pause();
     else if (this.#isFinishing) {
       socket.pause();
-      if (this.#waiting === 0) socket.destroySoon();
-    } else if (this.#hasEnded && this.#waiting === 0) socket.end();
+      if (this.#pendingQueries === 0) socket.destroySoon();
+    } else if (this.#hasEnded && this.#pendingQueries === 0) socket.end();
     else socket.resume();
   }
 
   #isFull(): boolean {
-    return this.#socket.writableNeedDrain || this.#waiting >= this.#limits.waiting;
+    return this.#socket.writableNeedDrain || this.#pendingQueries >= this.#limits.pendingQueries;
   }
 
   /** The next query, when all of it is there. */
-  #take(): Buffer | undefined {
+  #nextQuery(): Buffer | undefined {
     const received = this.#received;
     if (received.length < 2) return undefined;
     const length = received.readUInt16BE(0);
@@ -169,34 +169,34 @@ class Connection {
     return received.subarray(2, end);
   }
 
-  #wait(response: Promise<Buffer | undefined>): void {
-    this.#waiting += 1;
+  #awaitResponse(response: Promise<Buffer | undefined>): void {
+    this.#pendingQueries += 1;
     const then = (bytes: Buffer | undefined) => {
-      this.#waiting -= 1;
-      this.#gather(bytes);
-      this.#proceed();
+      this.#pendingQueries -= 1;
+      this.#queueResponse(bytes);
+      this.#processQueries();
     };
     void response.then(then, () => this.close());
   }
 
-  #gather(response: Buffer | undefined): void {
+  #queueResponse(response: Buffer | undefined): void {
     if (response === undefined) return;
-    this.#gathered.push(response);
-    this.#gatheredBytes += 2 + response.length;
-    if (this.#gatheredBytes >= GATHERED) this.#flush();
+    this.#queued.push(response);
+    this.#queuedBytes += 2 + response.length;
+    if (this.#queuedBytes >= WRITE_BATCH) this.#flush();
   }
 
   #flush(): void {
-    if (this.#gathered.length === 0) return;
-    const bytes = Buffer.allocUnsafe(this.#gatheredBytes);
+    if (this.#queued.length === 0) return;
+    const bytes = Buffer.allocUnsafe(this.#queuedBytes);
     let at = 0;
-    for (const response of this.#gathered) {
+    for (const response of this.#queued) {
       bytes.writeUInt16BE(response.length, at);
       response.copy(bytes, at + 2);
       at += 2 + response.length;
     }
-    this.#gathered = [];
-    this.#gatheredBytes = 0;
+    this.#queued = [];
+    this.#queuedBytes = 0;
     if (!this.#socket.destroyed) this.#socket.write(bytes);
   }
 }

@@ -8,11 +8,11 @@ const POINTER = 0xc0;
 export const RECORD_HEAD_LENGTH = 10;
 
 /** Offsets of one record. */
-export interface RecordPlace {
+export interface RecordOffsets {
   /** Of its name. */
   readonly start: number;
   /** Of its type, which class, TTL and length of data follow. */
-  readonly head: number;
+  readonly typeOffset: number;
   readonly type: number;
   readonly class: number;
   readonly data: number;
@@ -36,12 +36,12 @@ export function endOfName(bytes: Buffer, start: number): number | undefined {
  * @param start where the first record begins.
  * @returns undefined when one of them goes past the end.
  */
-export function recordPlaces(
+export function recordOffsets(
   bytes: Buffer,
   start: number,
   count: number,
-): readonly RecordPlace[] | undefined {
-  const places: RecordPlace[] = [];
+): readonly RecordOffsets[] | undefined {
+  const places: RecordOffsets[] = [];
   let at = start;
   for (let index = 0; index < count; index++) {
     const head = endOfName(bytes, at);
@@ -50,7 +50,14 @@ export function recordPlaces(
     const end = data + bytes.readUInt16BE(head + 8);
     if (end > bytes.length) return undefined;
     const type = bytes.readUInt16BE(head);
-    places.push({ start: at, head, type, class: bytes.readUInt16BE(head + 2), data, end });
+    places.push({
+      start: at,
+      typeOffset: head,
+      type,
+      class: bytes.readUInt16BE(head + 2),
+      data,
+      end,
+    });
     at = end;
   }
   return places;
@@ -61,7 +68,7 @@ export function recordPlaces(
  * long as any part of it is used.
  * @returns a copy that shares memory with nothing else.
  */
-export function ownCopy(bytes: Buffer): Buffer {
+export function unpooledCopy(bytes: Buffer): Buffer {
   const copy = Buffer.allocUnsafeSlow(bytes.length);
   bytes.copy(copy);
   return copy;

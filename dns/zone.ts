@@ -1,7 +1,7 @@
 /** The records of the whole cluster, kept in step with its objects. */
 import type { InvalidObject } from '../api/errors.ts';
 import type { ApiObject, EndpointSlice, Kind, ObjectKey, Service } from '../api/objects.ts';
-import type { ObjectSink } from '../sources/store.ts';
+import type { ObjectSink } from '../sources/source.ts';
 import { REVERSE_DOMAINS } from './names.ts';
 import {
   compareRecords,
@@ -9,7 +9,7 @@ import {
   podRecords,
   SCHEMA_VERSION,
   type ServiceRecords,
-  saySame,
+  sameRecords,
   serviceRecords,
 } from './records.ts';
 
@@ -31,10 +31,10 @@ interface Entry extends ServiceRecords {
   readonly slices: readonly EndpointSlice[];
 }
 
-type Lists = ReadonlyMap<string, readonly DnsRecord[]>;
+type RecordsByName = ReadonlyMap<string, readonly DnsRecord[]>;
 
-const NONE: readonly DnsRecord[] = [];
-const NOTHING: Entry = { service: undefined, slices: [], records: new Map(), problems: [] };
+const NO_RECORDS: readonly DnsRecord[] = [];
+const EMPTY_ENTRY: Entry = { service: undefined, slices: [], records: new Map(), problems: [] };
 
 /**
  * The records of a cluster: those of the cluster domain, and the names of cluster IPs and headless
@@ -52,7 +52,7 @@ export class Zone implements ObjectSink {
   /** How many names that exist lie directly below one: it exists too, if only for them. */
   readonly #children = new Map<string, number>();
   /** What is there without any Service. */
-  readonly #standing: Lists;
+  readonly #staticRecords: RecordsByName;
   /** Names beyond which nothing here is known, or anybody's business. */
   readonly #apexes: ReadonlySet<string>;
   readonly #unsynced = new Set<Kind>(['Service', 'EndpointSlice']);
@@ -64,10 +64,10 @@ export class Zone implements ObjectSink {
     this.clusterDomain = clusterDomain;
     this.#apexes = new Set([clusterDomain, ...Object.values(REVERSE_DOMAINS)]);
     const version = `dns-version.${clusterDomain}`;
-    this.#standing = new Map<string, readonly DnsRecord[]>([
-      [clusterDomain, NONE],
-      [`svc.${clusterDomain}`, NONE],
-      [`pod.${clusterDomain}`, NONE],
+    this.#staticRecords = new Map<string, readonly DnsRecord[]>([
+      [clusterDomain, NO_RECORDS],
+      [`svc.${clusterDomain}`, NO_RECORDS],
+      [`pod.${clusterDomain}`, NO_RECORDS],
       [version, [{ name: version, type: 'TXT', data: SCHEMA_VERSION }]],
     ]);
   }
@@ -79,8 +79,8 @@ export class Zone implements ObjectSink {
   lookup(name: string): readonly DnsRecord[] | undefined {
     const records = this.#records.get(name);
     if (records !== undefined) return records;
-    if (this.#children.has(name)) return NONE;
-    return this.#standing.get(name) ?? podRecords(name, this.clusterDomain);
+    if (this.#children.has(name)) return NO_RECORDS;
+    return this.#staticRecords.get(name) ?? podRecords(name, this.clusterDomain);
   }
 
   /** All sources have listed; before that, a name that is not found may yet come. */
@@ -102,7 +102,7 @@ export class Zone implements ObjectSink {
       /** Names that have records. */
       names: this.#records.size,
       /** Names above those. */
-      above: this.#children.size,
+      emptyNonTerminals: this.#children.size,
     };
   }
 
@@ -145,14 +145,14 @@ export class Zone implements ObjectSink {
     const slices = entry.slices.filter((slice) => slice.key !== key).concat(by);
     // Endpoints of others have no records: theirs come and go all the time.
     if (entry.service?.headless === true) this.#update({ ...entry, slices }, owner);
-    else this.#keep({ ...entry, slices }, owner);
+    else this.#setEntry({ ...entry, slices }, owner);
   }
 
   #entry(key: ObjectKey): Entry {
-    return this.#entries.get(key) ?? NOTHING;
+    return this.#entries.get(key) ?? EMPTY_ENTRY;
   }
 
-  #keep(entry: Entry, key: ObjectKey): void {
+  #setEntry(entry: Entry, key: ObjectKey): void {
     if (entry.service === undefined && entry.slices.length === 0) this.#entries.delete(key);
     else this.#entries.set(key, entry);
   }
@@ -161,8 +161,11 @@ export class Zone implements ObjectSink {
   #update(entry: Entry, key: ObjectKey): void {
     const { service, slices } = entry;
     const { records, problems } =
-      service === undefined ? NOTHING : serviceRecords(service, slices, this.clusterDomain);
-    this.#keep({ service, slices, problems, records: this.#replace(entry.records, records) }, key);
+      service === undefined ? EMPTY_ENTRY : serviceRecords(service, slices, this.clusterDomain);
+    this.#setEntry(
+      { service, slices, problems, records: this.#replace(entry.records, records) },
+      key,
+    );
     const known = new Set(entry.problems.map(({ message }) => message));
     for (const problem of problems) {
       if (!known.has(problem.message)) this.#options.onProblem?.(problem);
@@ -170,12 +173,12 @@ export class Zone implements ObjectSink {
   }
 
   /** Puts one Service's lists in the place of others. @returns them, as they are to be kept. */
-  #replace(before: Lists, after: Lists): Lists {
+  #replace(before: RecordsByName, after: RecordsByName): RecordsByName {
     const kept = new Map<string, readonly DnsRecord[]>();
     let hasChanged = false;
     for (const [name, list] of after) {
-      const old = before.get(name) ?? NONE;
-      const isSame = saySame(old, list);
+      const old = before.get(name) ?? NO_RECORDS;
+      const isSame = sameRecords(old, list);
       kept.set(name, isSame ? old : list);
       if (isSame) continue;
       hasChanged = true;
@@ -184,7 +187,7 @@ export class Zone implements ObjectSink {
     for (const [name, old] of before) {
       if (after.has(name)) continue;
       hasChanged = true;
-      this.#replaceList(name, old, NONE);
+      this.#replaceList(name, old, NO_RECORDS);
     }
     if (hasChanged) this.#serial += 1;
     return kept;
@@ -193,25 +196,25 @@ export class Zone implements ObjectSink {
   #replaceList(name: string, before: readonly DnsRecord[], after: readonly DnsRecord[]): void {
     const all = this.#records.get(name);
     const isShared = all !== undefined && all !== before;
-    const others = isShared ? all.filter((record) => !before.includes(record)) : NONE;
+    const others = isShared ? all.filter((record) => !before.includes(record)) : NO_RECORDS;
     const merged = others.length === 0 ? after : [...others, ...after].sort(compareRecords);
     if (merged.length > 0) this.#records.set(name, merged);
     else this.#records.delete(name);
     if (this.#children.has(name)) return;
-    if (all === undefined) this.#appear(name);
-    if (merged.length === 0) this.#disappear(name);
+    if (all === undefined) this.#countInParent(name);
+    if (merged.length === 0) this.#uncountInParent(name);
   }
 
   /** Counts a name that did not exist with the one above it, which may come to exist so. */
-  #appear(name: string): void {
+  #countInParent(name: string): void {
     if (this.#apexes.has(name)) return;
     const parent = parentOf(name);
     const count = this.#children.get(parent) ?? 0;
     this.#children.set(parent, count + 1);
-    if (count === 0 && !this.#records.has(parent)) this.#appear(parent);
+    if (count === 0 && !this.#records.has(parent)) this.#countInParent(parent);
   }
 
-  #disappear(name: string): void {
+  #uncountInParent(name: string): void {
     if (this.#apexes.has(name)) return;
     const parent = parentOf(name);
     const count = this.#children.get(parent) ?? 0;
@@ -220,7 +223,7 @@ export class Zone implements ObjectSink {
       return;
     }
     this.#children.delete(parent);
-    if (!this.#records.has(parent)) this.#disappear(parent);
+    if (!this.#records.has(parent)) this.#uncountInParent(parent);
   }
 }
 

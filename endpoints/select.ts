@@ -17,7 +17,7 @@ export interface Endpoint {
 }
 
 /** Where this agent runs, for topology and traffic policies. */
-export interface NodePlace {
+export interface NodeTopology {
   readonly name: string;
   readonly zone: string | undefined;
 }
@@ -101,16 +101,16 @@ function keepBest(
 }
 
 function betterThan(a: SliceEndpoint, b: SliceEndpoint): boolean {
-  const difference = usefulness(a) - usefulness(b);
+  const difference = readiness(a) - readiness(b);
   return difference !== 0 ? difference > 0 : JSON.stringify(a) < JSON.stringify(b);
 }
 
-function usefulness(endpoint: SliceEndpoint): number {
+function readiness(endpoint: SliceEndpoint): number {
   if (endpoint.ready) return 2;
-  return drains(endpoint) ? 1 : 0;
+  return isDraining(endpoint) ? 1 : 0;
 }
 
-function drains(endpoint: SliceEndpoint): boolean {
+function isDraining(endpoint: SliceEndpoint): boolean {
   return endpoint.serving && endpoint.terminating;
 }
 
@@ -128,7 +128,7 @@ function sorted(found: ReadonlyMap<string, Candidate>): Candidate[] {
 export function selectEndpoints(
   candidates: readonly Candidate[],
   policy: EndpointPolicy,
-  node: NodePlace,
+  node: NodeTopology,
 ) {
   const isLocal = (endpoint: Candidate) => endpoint.nodeName === node.name;
   // One value for all lists that an endpoint is in: there are very many of them.
@@ -137,13 +137,13 @@ export function selectEndpoints(
   const ready = candidates.filter((endpoint) => endpoint.ready);
   const serve = (endpoints: readonly Candidate[]) => {
     const usable = endpoints.filter((endpoint) => endpoint.ready);
-    return usable.length > 0 ? usable : endpoints.filter(drains);
+    return usable.length > 0 ? usable : endpoints.filter(isDraining);
   };
 
   const near = ready.filter(topologyFilter(ready, policy.distribution, node));
   const cluster = near.length > 0 ? near : serve(candidates);
   const local = serve(candidates.filter(isLocal));
-  const isAlive = (endpoint: Candidate) => endpoint.ready || drains(endpoint);
+  const isAlive = (endpoint: Candidate) => endpoint.ready || isDraining(endpoint);
   const alive = candidates.filter(isAlive);
   const endpoints = cluster.map(plain);
   return {
@@ -160,7 +160,7 @@ export function selectEndpoints(
   };
 }
 
-function plainOf({ address, port, nodeName }: Candidate, node: NodePlace): Endpoint {
+function plainOf({ address, port, nodeName }: Candidate, node: NodeTopology): Endpoint {
   if (nodeName === undefined || nodeName === node.name) return { address, port };
   return { address, port, isRemote: true };
 }
@@ -172,7 +172,7 @@ function plainOf({ address, port, nodeName }: Candidate, node: NodePlace): Endpo
 function topologyFilter(
   ready: readonly Candidate[],
   distribution: TrafficDistribution | undefined,
-  node: NodePlace,
+  node: NodeTopology,
 ): (endpoint: Candidate) => boolean {
   // Hints are written by the EndpointSlice controller, to all endpoints or to none. Where no
   // controller ran (manifests), they are what it would have written for the Service's

@@ -25,7 +25,7 @@ export interface Occurrence {
   /** For people. */
   readonly note: string;
   /** `cluster`: every node reports the same, and all share one Event. `node`: it concerns this node only. */
-  readonly seenBy: 'node' | 'cluster';
+  readonly scope: 'node' | 'cluster';
 }
 
 /** An occurrence that came again. */
@@ -65,7 +65,7 @@ export function nodeRef(name: string): ObjectRef {
 }
 
 /** The `reportingInstance` of one node. */
-export function instanceOn(nodeName: string): string {
+export function reportingInstanceOf(nodeName: string): string {
   return `${CONTROLLER}-${nodeName}`.slice(0, MAX_INSTANCE);
 }
 
@@ -115,7 +115,7 @@ export function eventBody(
   { name, time }: { readonly name: string; readonly time: number },
   series: Series | undefined,
 ): object {
-  const { type, regarding, reason, action, note, seenBy } = occurrence;
+  const { type, regarding, reason, action, note, scope: seenBy } = occurrence;
   const { uid, ...reference } = regarding;
   return {
     apiVersion: 'events.k8s.io/v1',

@@ -1,12 +1,12 @@
 /** events/ tells operators what to know by Kubernetes Events: here they are queued, limited and written. */
-import { setLatest } from '../api/collections.ts';
+import { lruSet } from '../api/collections.ts';
 import { type Backoff, backoffMs } from '../sync/backoff.ts';
 import type { Timers } from '../sync/timers.ts';
-import { instanceOn, type ObjectRef, type Occurrence } from './event.ts';
-import { SERIES_END, SeriesCache, type SeriesEntry } from './series.ts';
-import { EARLY, lookDelay } from './sharing.ts';
-import { type BucketOptions, TokenBucket } from './token-bucket.ts';
-import { isPassing, type OpenWriteSession, type WriteSession, writeEntry } from './write.ts';
+import { type ObjectRef, type Occurrence, reportingInstanceOf } from './event.ts';
+import { SERIES_END_MS, SeriesCache, type SeriesEntry } from './series.ts';
+import { EARLY_WINDOW_MS, sharedEventDelay } from './shared-event-delay.ts';
+import { TokenBucket, type TokenBucketOptions } from './token-bucket.ts';
+import { isRetryable, type OpenWriteSession, type WriteSession, writeEntry } from './write.ts';
 
 /** Where to tell what an operator should see with `kubectl describe`. Never throws, never waits. */
 export interface Events {
@@ -39,9 +39,9 @@ export interface RecorderOptions {
 }
 
 /** Rate limit of writing Events. */
-const RATE: BucketOptions = { burst: 25, perSecond: 1 };
+const RATE: TokenBucketOptions = { burst: 25, perSecond: 1 };
 /** The same for Events about one object; client-go's (`EventSourceObjectSpamFilter`). */
-const OBJECT_RATE: BucketOptions = { burst: 25, perSecond: 1 / 300 };
+const OBJECT_RATE: TokenBucketOptions = { burst: 25, perSecond: 1 / 300 };
 /** Events that wait for their turn, or for the API server. */
 const MAX_QUEUED = 100;
 /** Of these, shared Events at which a node looks late. It leaves more to nodes that look early, for its looks take minutes. */
@@ -97,21 +97,21 @@ export class EventRecorder implements Events {
   constructor(options: RecorderOptions) {
     this.#options = options;
     this.#clock = options.clock ?? SYSTEM_CLOCK;
-    this.#instance = instanceOn(options.nodeName);
+    this.#instance = reportingInstanceOf(options.nodeName);
     this.#bucket = new TokenBucket(RATE, this.#clock.now());
     this.#offset = Math.floor(this.#clock.random() * NANOSECONDS);
   }
 
   normal(regarding: ObjectRef, reason: string, note: string, action = DEFAULT_ACTION): void {
-    this.#record({ type: 'Normal', regarding, reason, action, note, seenBy: 'node' });
+    this.#record({ type: 'Normal', regarding, reason, action, note, scope: 'node' });
   }
 
   warning(regarding: ObjectRef, reason: string, note: string, action = DEFAULT_ACTION): void {
-    this.#record({ type: 'Warning', regarding, reason, action, note, seenBy: 'node' });
+    this.#record({ type: 'Warning', regarding, reason, action, note, scope: 'node' });
   }
 
   sharedWarning(regarding: ObjectRef, reason: string, note: string, action = DEFAULT_ACTION): void {
-    this.#record({ type: 'Warning', regarding, reason, action, note, seenBy: 'cluster' });
+    this.#record({ type: 'Warning', regarding, reason, action, note, scope: 'cluster' });
   }
 
   /** Begins to write. */
@@ -140,9 +140,9 @@ export class EventRecorder implements Events {
     if (this.#review !== undefined || this.#series.size === 0) return;
     this.#review = this.#clock.set(() => {
       this.#review = undefined;
-      for (const entry of this.#series.review(this.#clock.now())) this.#schedule(entry);
+      for (const entry of this.#series.takeDue(this.#clock.now())) this.#schedule(entry);
       this.#reviewLater();
-    }, SERIES_END);
+    }, SERIES_END_MS);
   }
 
   #schedule(entry: SeriesEntry): void {
@@ -151,7 +151,7 @@ export class EventRecorder implements Events {
       this.#drop(entry, 'queue_full', undefined);
     } else if (!this.#mayTellOf(entry.occurrence.regarding)) {
       this.#drop(entry, 'object_limit', undefined);
-    } else if (entry.occurrence.seenBy === 'cluster') {
+    } else if (entry.occurrence.scope === 'cluster') {
       this.#lookLater(entry);
     } else {
       this.#enqueue(entry);
@@ -163,14 +163,14 @@ export class EventRecorder implements Events {
     const key = `${kind} ${namespace}/${name}`;
     const now = this.#clock.now();
     const bucket = this.#objectBuckets.get(key) ?? new TokenBucket(OBJECT_RATE, now);
-    setLatest(this.#objectBuckets, key, bucket, MAX_OBJECTS);
+    lruSet(this.#objectBuckets, key, bucket, MAX_OBJECTS);
     return bucket.take(now) === 0;
   }
 
   #lookLater(entry: SeriesEntry): void {
     const random = () => this.#clock.random();
-    const delay = lookDelay(this.#options.nodes(), this.#delayed.size + 1, random);
-    if (delay === undefined || (delay >= EARLY && this.#delayed.size >= MAX_LATE)) return;
+    const delay = sharedEventDelay(this.#options.nodes(), this.#delayed.size + 1, random);
+    if (delay === undefined || (delay >= EARLY_WINDOW_MS && this.#delayed.size >= MAX_LATE)) return;
     const enqueue = () => {
       this.#delayed.delete(entry);
       this.#enqueue(entry);
@@ -229,7 +229,7 @@ export class EventRecorder implements Events {
         return session;
       } catch (error) {
         if (signal.aborted) return session;
-        if (!isPassing(error)) {
+        if (!isRetryable(error)) {
           this.#drop(entry, 'rejected', error);
           return session;
         }
@@ -246,7 +246,7 @@ export class EventRecorder implements Events {
 
   #drop(entry: SeriesEntry, reason: DropReason, error: unknown): void {
     // If it comes again it is worth another try.
-    if (entry.written === 0) this.#series.forget(entry);
+    if (entry.writtenCount === 0) this.#series.delete(entry);
     this.#options.onDropped(reason);
     // Too many about one object say nothing of the others.
     if (this.#isFailing || reason === 'object_limit') return;

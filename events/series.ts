@@ -1,5 +1,5 @@
 /** Which occurrences are one Event, and when the API server hears of it. */
-import { setLatest } from '../api/collections.ts';
+import { lruSet } from '../api/collections.ts';
 import {
   eventName,
   type Occurrence,
@@ -17,7 +17,7 @@ export class SeriesEntry {
   count = 1;
   lastObserved: number;
   /** The count that the API server has; 0: it has no such Event. */
-  written = 0;
+  writtenCount = 0;
   writtenAt = 0;
 
   constructor(occurrence: Occurrence, name: string, time: number) {
@@ -34,7 +34,7 @@ export class SeriesEntry {
 }
 
 /** Milliseconds without another occurrence after which a series has ended; client-go's. */
-export const SERIES_END = 6 * 60_000;
+export const SERIES_END_MS = 6 * 60_000;
 /** Milliseconds after which the API server hears how a series goes on; client-go's. */
 const REFRESH = 30 * 60_000;
 /** Series that are remembered; of more, those that came last. */
@@ -66,7 +66,7 @@ export class SeriesCache {
     let entry = this.#entries.get(key);
     if (entry === undefined) {
       const name =
-        occurrence.seenBy === 'cluster'
+        occurrence.scope === 'cluster'
           ? sharedEventName(occurrence)
           : eventName(occurrence.regarding, now, offset);
       entry = new SeriesEntry(occurrence, name, now);
@@ -74,23 +74,23 @@ export class SeriesCache {
       entry.count += 1;
       entry.lastObserved = now;
     }
-    setLatest(this.#entries, key, entry, MAX_SERIES);
-    return { entry, isDue: entry.written <= 1 };
+    lruSet(this.#entries, key, entry, MAX_SERIES);
+    return { entry, isDue: entry.writtenCount <= 1 };
   }
 
   /** The next time it will be as new. */
-  forget(entry: SeriesEntry): void {
+  delete(entry: SeriesEntry): void {
     const key = occurrenceKey(entry.occurrence);
     if (this.#entries.get(key) === entry) this.#entries.delete(key);
   }
 
   /** Ends series that have ended. @returns those of which the API server is to hear. */
-  review(now: number): SeriesEntry[] {
+  takeDue(now: number): SeriesEntry[] {
     const due: SeriesEntry[] = [];
     for (const [key, entry] of this.#entries) {
-      const isOver = now - entry.lastObserved >= SERIES_END;
+      const isOver = now - entry.lastObserved >= SERIES_END_MS;
       if (isOver) this.#entries.delete(key);
-      const isNews = entry.written > 0 && entry.count > entry.written;
+      const isNews = entry.writtenCount > 0 && entry.count > entry.writtenCount;
       if (isNews && (isOver || now - entry.writtenAt >= REFRESH)) due.push(entry);
     }
     return due;

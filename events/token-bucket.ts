@@ -1,5 +1,5 @@
 /** The rate limit of Events. */
-export interface BucketOptions {
+export interface TokenBucketOptions {
   /** As many may go at once. */
   readonly burst: number;
   readonly perSecond: number;
@@ -7,12 +7,12 @@ export interface BucketOptions {
 
 /** Limits how often something is done. */
 export class TokenBucket {
-  readonly #options: BucketOptions;
+  readonly #options: TokenBucketOptions;
   #tokens: number;
   #at: number;
 
   /** @param now milliseconds. */
-  constructor(options: BucketOptions, now: number) {
+  constructor(options: TokenBucketOptions, now: number) {
     this.#options = options;
     this.#tokens = options.burst;
     this.#at = now;

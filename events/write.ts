@@ -36,7 +36,7 @@ export async function writeEntry(
 ): Promise<void> {
   const { count, series, occurrence } = entry;
   // What it came to was written with an earlier request.
-  if (count === entry.written) return;
+  if (count === entry.writtenCount) return;
   const namespace = encodeURIComponent(namespaceOf(occurrence.regarding));
   const path = `/apis/events.k8s.io/v1/namespaces/${namespace}/events`;
   /** @returns false if an Event of this name exists. */
@@ -75,13 +75,13 @@ export async function writeEntry(
       if (statusOf(error) !== 409) throw error;
     }
   };
-  const isNew = entry.written === 0 || series === undefined;
-  if (occurrence.seenBy === 'cluster') await share();
+  const isNew = entry.writtenCount === 0 || series === undefined;
+  if (occurrence.scope === 'cluster') await share();
   else if (isNew || (await patch(seriesPatch(series))) === undefined) {
     // If it exists, an earlier attempt created it and its answer was lost.
     await create();
   }
-  entry.written = count;
+  entry.writtenCount = count;
   entry.writtenAt = now;
 }
 
@@ -95,7 +95,7 @@ function lastTold(event: unknown): { count: number; time: number } | undefined {
 }
 
 /** Whether the same request may succeed later: the server was not reached, or was not well. */
-export function isPassing(error: unknown): boolean {
+export function isRetryable(error: unknown): boolean {
   const status = statusOf(error);
   // 401: credentials ran out; the next session has new ones.
   return status === undefined || status === 401 || status === 429 || status >= 500;

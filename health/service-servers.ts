@@ -3,18 +3,18 @@ import { isLinkLocal } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import type { Listener, ListenerOptions } from '../process/listener.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
-import { send, serviceAnswer } from './answer.ts';
+import { sendResponse, serviceResponse } from './response.ts';
 
 /** A server on one address. */
 type Closable = Pick<Listener, 'close'>;
 
 /** What a server of a health check node port is made with. */
-export type PortOptions = Omit<ListenerOptions, 'timers'>;
+export type HealthServerOptions = Omit<ListenerOptions, 'timers'>;
 
 interface ServiceServersOptions {
   readonly isProxyHealthy: () => boolean;
   /** Starts a server that tries to listen until it is closed. */
-  readonly listen: (options: PortOptions) => Closable;
+  readonly listen: (options: HealthServerOptions) => Closable;
   /** A health check node port cannot be bound on this address; called for each attempt. */
   readonly onBindFailure: (serviceKey: ObjectKey, port: number, error: Error, host: string) => void;
   /** It could in the end. */
@@ -24,12 +24,12 @@ interface ServiceServersOptions {
 }
 
 /** One Service in one family. */
-interface Served {
+interface ServedService {
   health: ServiceHealth;
   readonly servers: Map<string, Closable>;
 }
 
-const ANY: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6: '::' };
+const ANY_ADDRESS: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6: '::' };
 
 /**
  * The servers of health check node ports. Each family has sockets of its own and counts its own
@@ -38,7 +38,7 @@ const ANY: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6: '::' };
  */
 export class ServiceServers {
   readonly #options: ServiceServersOptions;
-  readonly #served: Readonly<Record<IpFamily, Map<ObjectKey, Served>>> = {
+  readonly #served: Readonly<Record<IpFamily, Map<ObjectKey, ServedService>>> = {
     IPv4: new Map(),
     IPv6: new Map(),
   };
@@ -52,7 +52,9 @@ export class ServiceServers {
   setAddresses(family: IpFamily, addresses: 'all' | readonly string[]): void {
     // A link-local address cannot be bound without its link, and no load balancer knows it.
     this.#hosts[family] =
-      addresses === 'all' ? [ANY[family]] : addresses.filter((address) => !isLinkLocal(address));
+      addresses === 'all'
+        ? [ANY_ADDRESS[family]]
+        : addresses.filter((address) => !isLinkLocal(address));
     for (const served of this.#served[family].values()) this.#listenOn(served);
   }
 
@@ -88,13 +90,13 @@ export class ServiceServers {
     }
   }
 
-  #end({ health: { serviceKey, port }, servers }: Served, host: string): void {
+  #end({ health: { serviceKey, port }, servers }: ServedService, host: string): void {
     servers.get(host)?.close();
     servers.delete(host);
     this.#options.onEnd(serviceKey, port, host);
   }
 
-  #listenOn(served: Served): void {
+  #listenOn(served: ServedService): void {
     const { serviceKey, family, port } = served.health;
     const hosts = this.#hosts[family];
     for (const host of [...served.servers.keys()]) {
@@ -108,7 +110,7 @@ export class ServiceServers {
         port,
         // Any path and any method, as kube-proxy.
         onRequest: (_request, response) =>
-          send(response, serviceAnswer(served.health, isProxyHealthy())),
+          sendResponse(response, serviceResponse(served.health, isProxyHealthy())),
         onFailure: (error) => onBindFailure(serviceKey, port, error, host),
         onRecovery: () => onBindRecovery(serviceKey, port, host),
       });

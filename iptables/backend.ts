@@ -1,12 +1,13 @@
 /** Mode iptables: this folder renders TrafficPlans as rules of iptables, and applies them. */
-import type { ApplyReport, Backend, NodeFacts } from '../proxier/backend.ts';
+import type { ApplyReport, Backend } from '../proxier/backend.ts';
+import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { type NodePortOptions, nodePortAddresses } from '../traffic/options.ts';
-import { type BaseOptions, iptablesStanding } from './base-rules.ts';
+import { type BaseOptions, iptablesStaticRules } from './base-rules.ts';
 import type { Table } from './chains.ts';
 import type { Iptables } from './commands.ts';
 import { Ruleset, type TableChange } from './ruleset.ts';
-import { rulesetWriter, rulesIn } from './writer.ts';
+import { rulesetWriter, writtenRuleCount } from './writer.ts';
 
 /** Options that hold for the life of the agent; the rest are facts about the node. */
 export interface IptablesOptions
@@ -17,7 +18,7 @@ export interface IptablesOptions
 }
 
 /** Options for a ruleset, from what is configured and what the node is like. */
-export function baseOptions(options: IptablesOptions, facts: NodeFacts): BaseOptions {
+export function baseOptions(options: IptablesOptions, facts: NodeAddresses): BaseOptions {
   return {
     ...options,
     nodeAddresses: facts.addresses,
@@ -27,7 +28,7 @@ export function baseOptions(options: IptablesOptions, facts: NodeFacts): BaseOpt
 
 /** The rules of the iptables mode, without a Route yet. */
 export function iptablesRuleset(options: BaseOptions): Ruleset {
-  return new Ruleset(options, iptablesStanding(options));
+  return new Ruleset(options, iptablesStaticRules(options));
 }
 
 /** The iptables mode in one family: hands Routes to a `Ruleset` and its changes to the commands. */
@@ -36,25 +37,25 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
   const writer = rulesetWriter(iptables, ruleset, options.onWarning);
   return {
     family: iptables.family,
-    setFacts: (facts) => {
+    setNodeAddresses: (facts) => {
       const base = baseOptions(options, facts);
-      ruleset.setOptions(base, iptablesStanding(base));
+      ruleset.setOptions(base, iptablesStaticRules(base));
     },
     update: (upserts: Iterable<Route>, removals: Iterable<string>) =>
       ruleset.update(upserts, removals),
     async apply(full): Promise<ApplyReport> {
       // Filter must not be ahead of nat: both come from one look at what is wanted.
-      const changes = inWritingOrder(full ? await writer.differences() : ruleset.pending());
+      const changes = inWritingOrder(full ? await writer.diff() : ruleset.pending());
       let written = 0;
       const rulesWritten = new Map<string, number>();
       for (const change of changes) {
         written += full ? await writer.writeTolerant(change) : await writer.write(change);
-        rulesWritten.set(change.table, rulesIn(change));
+        rulesWritten.set(change.table, writtenRuleCount(change));
       }
       return { written, rulesWritten };
     },
-    loss: () => writer.loss(),
-    numbers: () => ({ rules: ruleset.sizes }),
+    findDrift: () => writer.findDrift(),
+    stats: () => ({ rules: ruleset.ruleCounts }),
     close: async () => {},
   };
 }

@@ -4,7 +4,7 @@
  * that kube-proxy left are taken over as they stand.
  */
 import { PROTOCOLS } from '../api/objects.ts';
-import { LOOPBACK } from '../services/node-port-addresses.ts';
+import { LOOPBACK_CIDRS } from '../services/node-port-addresses.ts';
 import {
   CANARY,
   EXTERNAL_SERVICES,
@@ -21,10 +21,10 @@ import {
 } from './chains.ts';
 import { DEPTH } from './compile.ts';
 import { addressType, ctstate, hex, host, type RuleSpec, reject, ruleText } from './rule.ts';
-import type { CompileOptions } from './ruleset.ts';
+import type { IptablesCompileOptions } from './ruleset.ts';
 import type { TreeChain } from './vip-tree.ts';
 
-export interface BaseOptions extends CompileOptions {
+export interface BaseOptions extends IptablesCompileOptions {
   /** 0 to 31 (`--iptables-masquerade-bit`). */
   readonly masqueradeBit: number;
   /** `all`: every local address; otherwise these, which must be the node's (`--nodeport-addresses`). */
@@ -46,7 +46,7 @@ export interface SharedRule {
 }
 
 /** A chain that stands whatever Services there are. */
-export function standingChain(
+export function staticChain(
   table: Table,
   name: string,
   rules: readonly RuleSpec[],
@@ -71,23 +71,23 @@ function baseChains(options: BaseOptions): TreeChain[] {
   const mark = hex((1 << options.masqueradeBit) >>> 0);
   return [
     ...canaries(),
-    standingChain('nat', MARK_MASQ, [{ target: `MARK --set-xmark ${mark}/${mark}` }], DEPTH.mark),
-    standingChain('nat', POSTROUTING, [
+    staticChain('nat', MARK_MASQ, [{ target: `MARK --set-xmark ${mark}/${mark}` }], DEPTH.mark),
+    staticChain('nat', POSTROUTING, [
       { matches: [`-m mark ! --mark ${mark}/${mark}`], target: 'RETURN' },
       // Cleared, so that a packet that is encapsulated and comes by again is not masqueraded twice.
       { target: `MARK --set-xmark ${mark}/0x0` },
-      masquerade(options),
+      masqueradeRule(options),
     ]),
     ...resetChains(options),
-    standingChain('filter', FORWARD, [
+    staticChain('filter', FORWARD, [
       ...(options.dropInvalid ? [{ matches: [ctstate('INVALID')], target: 'DROP' }] : []),
-      ...forwarding(`-m mark --mark ${mark}/${mark}`),
+      ...forwardRules(`-m mark --mark ${mark}/${mark}`),
     ]),
   ];
 }
 
 /** Of what is marked for it. */
-export function masquerade({ randomFully }: Pick<BaseOptions, 'randomFully'>): RuleSpec {
+export function masqueradeRule({ randomFully }: Pick<BaseOptions, 'randomFully'>): RuleSpec {
   return {
     comment: 'kubernetes service traffic requiring SNAT',
     target: randomFully ? 'MASQUERADE --random-fully' : 'MASQUERADE',
@@ -95,7 +95,7 @@ export function masquerade({ randomFully }: Pick<BaseOptions, 'randomFully'>): R
 }
 
 /** Accepts, in FORWARD, what is to be masqueraded, and what belongs to a connection. */
-export function forwarding(...marked: readonly string[]): RuleSpec[] {
+export function forwardRules(...marked: readonly string[]): RuleSpec[] {
   return [
     ...marked.map((match) => ({
       comment: 'kubernetes forwarding rules',
@@ -115,11 +115,11 @@ export interface RootRules {
   readonly before?: readonly RuleSpec[];
   readonly after?: readonly RuleSpec[];
   /** The chain goes when it has no rules; default: it stays. */
-  readonly mayGo?: boolean;
+  readonly removeWhenEmpty?: boolean;
 }
 
 /** What stands on every node, whatever Services there are. */
-export interface StandingRules {
+export interface StaticRules {
   /** Chains without dispatch in them. */
   chains(): readonly TreeChain[];
   root(table: Table, root: string): RootRules;
@@ -128,12 +128,12 @@ export interface StandingRules {
 }
 
 /** Those of the iptables mode. */
-export function iptablesStanding(options: BaseOptions): StandingRules {
+export function iptablesStaticRules(options: BaseOptions): StaticRules {
   return {
     chains: () => baseChains(options),
     root: (table, root) => {
       if (table === 'nat' && root === SERVICES) return { after: nodePortJumps(options) };
-      if (table === 'filter' && root === PROXY_FIREWALL) return { after: portZeroDrops() };
+      if (table === 'filter' && root === PROXY_FIREWALL) return { after: dropPortZeroRules() };
       return {};
     },
     shared: () => sharedRules(options),
@@ -152,9 +152,7 @@ function resetChains({ family, resetsTcp }: BaseOptions): TreeChain[] {
     [RESET_OR_DROP, 'DROP'],
   ] as const;
   const reset = { matches: [midConnection], target: 'REJECT --reject-with tcp-reset' };
-  return ends.map(([name, target]) =>
-    standingChain('filter', name, [reset, { target }], DEPTH.mark),
-  );
+  return ends.map(([name, target]) => staticChain('filter', name, [reset, { target }], DEPTH.mark));
 }
 
 function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOptions): RuleSpec[] {
@@ -166,11 +164,11 @@ function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOp
   const local = { ...jump, matches: [addressType('dst', 'LOCAL')] };
   // The kernel does not route [::1] off the loopback device, whatever route_localnet says for IPv4.
   if (family === 'IPv4' && localhostNodePorts) return [local];
-  return [{ ...local, destination: { value: LOOPBACK[family], not: true } }];
+  return [{ ...local, destination: { value: LOOPBACK_CIDRS[family], not: true } }];
 }
 
 /** All-ports means 1 to 65535 (KEP-2610). No other Service translates to port 0 either. */
-function portZeroDrops(): RuleSpec[] {
+function dropPortZeroRules(): RuleSpec[] {
   return PROTOCOLS.map((protocol) => ({
     protocol,
     ports: { from: 0, to: 0 },

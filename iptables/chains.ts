@@ -46,7 +46,7 @@ const SERVICE_PREFIXES = [
   'KUBE-XLB-',
 ];
 
-const STANDING = [
+const STATIC_CHAINS = [
   SERVICES,
   NODE_PORTS,
   EXTERNAL_SERVICES,
@@ -77,8 +77,8 @@ export const TREE_PREFIX = {
 } as const;
 
 /** Whether a chain stands whatever Services there are; only built-in chains jump to those. */
-export function isStandingChain(name: string): boolean {
-  return STANDING.includes(name);
+export function isStaticChain(name: string): boolean {
+  return STATIC_CHAINS.includes(name);
 }
 
 /**
@@ -87,7 +87,7 @@ export function isStandingChain(name: string): boolean {
  * KUBE-KUBELET-CANARY are its own: those are never touched.
  */
 export function isOwnChain(name: string): boolean {
-  return isStandingChain(name) || SERVICE_PREFIXES.some((prefix) => name.startsWith(prefix));
+  return isStaticChain(name) || SERVICE_PREFIXES.some((prefix) => name.startsWith(prefix));
 }
 
 /** Chains of one Service port, named as kube-proxy names them. */
@@ -143,6 +143,6 @@ function hashedName(prefix: string, text: string): string {
 const BASE32 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567';
 
 /** Length of the prefix that means one host. */
-export function hostPrefix(family: IpFamily): number {
+export function hostPrefixLength(family: IpFamily): number {
   return family === 'IPv4' ? 32 : 128;
 }

@@ -1,18 +1,21 @@
 /** Runs iptables-save, iptables-restore and iptables. */
 import { Readable } from 'node:stream';
 import type { IpFamily } from '../api/objects.ts';
-import type { Variant } from '../config/mode-values.ts';
+import type { IptablesVariant } from '../config/mode-values.ts';
 import {
-  ANSWER_TIMEOUT,
   ProgramError,
   ProgramTimeoutError,
   readProgram,
   runProgram,
+  VERSION_TIMEOUT,
 } from '../process/run-program.ts';
 import type { Table } from './chains.ts';
 import { parseSaved } from './saved.ts';
 
-export { VARIANTS, type Variant } from '../config/mode-values.ts';
+export {
+  IPTABLES_VARIANTS as VARIANTS,
+  type IptablesVariant as Variant,
+} from '../config/mode-values.ts';
 
 /**
  * Waits for the xtables lock. Without a number of seconds, unlike kube-proxy: with one,
@@ -31,7 +34,7 @@ export const LOCK_WAIT = ['-w'];
 export const IPTABLES_TIMEOUTS = {
   read: 5 * 60_000,
   write: 10 * 60_000,
-  version: ANSWER_TIMEOUT,
+  version: VERSION_TIMEOUT,
 };
 
 /** A command of iptables failed; for a restore, with the line of the input that it named. */
@@ -47,7 +50,7 @@ export class IptablesError extends Error {
   constructor(
     command: string,
     stderr: string,
-    place: Partial<InputPlace> | undefined,
+    place: Partial<InputLine> | undefined,
     cause: unknown,
   ) {
     const at = place?.line === undefined ? '' : ` at "${place.line}"`;
@@ -60,7 +63,7 @@ export class IptablesError extends Error {
 }
 
 /** A line of the input for `iptables-restore`, and the table in whose part it stands. */
-export interface InputPlace {
+export interface InputLine {
   readonly line: string;
   readonly table: string;
 }
@@ -68,7 +71,7 @@ export interface InputPlace {
 export type Iptables = ReturnType<typeof iptablesCommands>;
 
 /** `iptables-nft` and the like. */
-export function iptablesCommand(family: IpFamily, variant: Variant): string {
+export function iptablesCommand(family: IpFamily, variant: IptablesVariant): string {
   return `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
 }
 
@@ -77,11 +80,15 @@ export function iptablesCommand(family: IpFamily, variant: Variant): string {
  * @param timeouts for tests; ProgramTimeoutError says which command took longer.
  * @throws (rejections) IptablesError, ProgramTimeoutError
  */
-export function iptablesCommands(family: IpFamily, variant: Variant, timeouts = IPTABLES_TIMEOUTS) {
+export function iptablesCommands(
+  family: IpFamily,
+  variant: IptablesVariant,
+  timeouts = IPTABLES_TIMEOUTS,
+) {
   const command = iptablesCommand(family, variant);
   const [saveName, restoreName] = [`${command}-save`, `${command}-restore`];
   const saveTable = (table: Table, discardsOutput = false) =>
-    named(
+    asIptablesErrors(
       saveName,
       runProgram(saveName, ['-t', table], { timeout: timeouts.read, discardsOutput }),
     );
@@ -89,14 +96,14 @@ export function iptablesCommands(family: IpFamily, variant: Variant, timeouts = 
     family,
     variant,
     /** Reads all tables in one go: each run of iptables-nft-save reads them all anyway. */
-    save: () => named(saveName, readProgram(saveName, [], timeouts.read, parseSaved)),
+    save: () => asIptablesErrors(saveName, readProgram(saveName, [], timeouts.read, parseSaved)),
     /** One table as `iptables-save` prints it. For one that is small. */
     saveTable: (table: Table) => saveTable(table),
     /** @throws IptablesError when the kernel has no such table. */
     probe: async (table: Table) => void (await saveTable(table, true)),
     /** Loads `input` without flushing the rest; all of a table or nothing of it. */
     async restore(input: Iterable<string>) {
-      await named(
+      await asIptablesErrors(
         restoreName,
         runProgram(restoreName, ['--noflush', ...LOCK_WAIT], {
           input: Readable.from(input),
@@ -106,7 +113,7 @@ export function iptablesCommands(family: IpFamily, variant: Variant, timeouts = 
       );
     },
     /** The first rule of `input`, made of `-C` lines, that is not there. */
-    async check(input: string): Promise<InputPlace | undefined> {
+    async check(input: string): Promise<InputLine | undefined> {
       try {
         await this.restore([input]);
         return undefined;
@@ -118,12 +125,16 @@ export function iptablesCommands(family: IpFamily, variant: Variant, timeouts = 
     },
     /** First line of `--version`. */
     version: () =>
-      named(command, runProgram(command, ['--version'], { timeout: timeouts.version })),
+      asIptablesErrors(command, runProgram(command, ['--version'], { timeout: timeouts.version })),
   };
 }
 
 /** Has a failure be an IptablesError. */
-async function named<T>(command: string, work: Promise<T>, input?: Iterable<string>): Promise<T> {
+async function asIptablesErrors<T>(
+  command: string,
+  work: Promise<T>,
+  input?: Iterable<string>,
+): Promise<T> {
   try {
     return await work;
   } catch (error) {
@@ -138,12 +149,12 @@ function asIptablesError(
 ): IptablesError {
   const stderr = error instanceof ProgramError ? String(error.stderr ?? '') : '';
   const number = /line:? (\d+)/i.exec(stderr)?.[1];
-  const place = number === undefined ? undefined : placeOf(input, Number(number));
+  const place = number === undefined ? undefined : locateLine(input, Number(number));
   return new IptablesError(command, stderr, place, error);
 }
 
 /** @param number of a line, counted from 1. */
-export function placeOf(input: Iterable<string>, number: number): InputPlace | undefined {
+export function locateLine(input: Iterable<string>, number: number): InputLine | undefined {
   let left = number;
   let rest = '';
   let table = '';

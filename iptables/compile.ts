@@ -18,7 +18,7 @@ import { socketAddress } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
-import type { EndpointSet, TrafficPlan, Verdict, VipPlan } from '../traffic/plan.ts';
+import type { EndpointSet, TrafficPlan, UntranslatedVerdict, VipPlan } from '../traffic/plan.ts';
 import {
   MARK_MASQ,
   RESET_OR_DROP,
@@ -29,7 +29,7 @@ import {
 import type { PortRule } from './port-tree.ts';
 import {
   addressType,
-  fromForeign,
+  fromNonPodClients,
   fromPods,
   host,
   oneIn,
@@ -86,7 +86,7 @@ export const DEPTH = {
 const SETS: readonly EndpointSet[] = ['cluster', 'local'];
 
 /** Compiles one plan; equal plans and options give equal text. */
-export function compilePlan(plan: TrafficPlan, options: TrafficOptions): CompiledRules {
+export function compileIptablesRules(plan: TrafficPlan, options: TrafficOptions): CompiledRules {
   const { name, match, vips, healthCheckNodePort } = plan;
   const names = serviceChains(name, match.kind === 'port' ? match.protocol : undefined);
   const chains = new Map<string, { rules: string[]; depth: number }>();
@@ -99,16 +99,16 @@ export function compilePlan(plan: TrafficPlan, options: TrafficOptions): Compile
     if (!chains.has(chain)) addChain(chain, DEPTH.endpoint, endpointRules(plan, chain, endpoint));
   }
   for (const set of SETS) {
-    const rules = spreadRules(plan, names, set);
+    const rules = loadBalancingRules(plan, names, set);
     if (rules.length === 0) continue;
-    addChain(names[set], DEPTH.service, [...foreignMasquerades(plan, set, options), ...rules]);
+    addChain(names[set], DEPTH.service, [...nonPodMasqueradeRules(plan, set, options), ...rules]);
   }
   addChain(names.external, DEPTH.external, externalRules(plan, names, options));
   addChain(names.firewall, DEPTH.firewall, firewallRules(plan, names));
 
   const existing = (chain: string) => (chains.has(chain) ? chain : undefined);
-  const chainOf = ({ kind, treatment, sources }: VipPlan) => {
-    if (kind === 'cluster IP') return existing(names[treatment.others.set]);
+  const chainOf = ({ kind, dispatch, sources }: VipPlan) => {
+    if (kind === 'cluster IP') return existing(names[dispatch.others.set]);
     return existing(sources === undefined ? names.external : names.firewall);
   };
   return {
@@ -133,9 +133,9 @@ function nodePortRules(
   options: TrafficOptions,
 ): Pick<CompiledRules, 'nodePort' | 'nodePortVerdict'> {
   if (nodePort === undefined) return { nodePort, nodePortVerdict: undefined };
-  const { protocol, port, treatment } = nodePort;
+  const { protocol, port, dispatch } = nodePort;
   const rule = { protocol, port, comment: name };
-  const verdict = verdictTarget(treatment.verdict, options);
+  const verdict = verdictTarget(dispatch.untranslatedVerdict, options);
   const matches = [addressType('dst', 'LOCAL')];
   return {
     nodePort: chain === undefined ? undefined : { ...rule, target: chain },
@@ -145,7 +145,7 @@ function nodePortRules(
 
 /** The target of packets that nobody translated. */
 function verdictTarget(
-  verdict: Verdict | undefined,
+  verdict: UntranslatedVerdict | undefined,
   { family, resetsTcp }: TrafficOptions,
 ): string | undefined {
   if (verdict === undefined) return undefined;
@@ -170,7 +170,7 @@ function endpointRules(
 }
 
 /** Affinity first; it is keyed on the client alone, so with all ports it holds across ports. */
-function spreadRules(
+function loadBalancingRules(
   { endpoints, affinitySeconds, family }: TrafficPlan,
   names: ServiceChains,
   set: EndpointSet,
@@ -188,15 +188,15 @@ function spreadRules(
 }
 
 /** Of the cluster IP that an endpoint set serves. */
-function foreignMasquerades(
+function nonPodMasqueradeRules(
   { name, family, vips }: TrafficPlan,
   set: EndpointSet,
   options: TrafficOptions,
 ): RuleSpec[] {
   const served = vips.filter(
-    ({ treatment }) => treatment.masquerade === 'foreign' && treatment.others.set === set,
+    ({ dispatch }) => dispatch.masquerade === 'foreign' && dispatch.others.set === set,
   );
-  return fromForeign(options).flatMap((from) =>
+  return fromNonPodClients(options).flatMap((from) =>
     served.map(({ vip, kind }) => ({
       ...from,
       destination: host(vip, family),
@@ -212,11 +212,11 @@ function externalRules(
   { localDetector }: TrafficOptions,
 ): RuleSpec[] {
   if (external === undefined) return [];
-  const { inside, others, masquerade } = external;
+  const { podsAndNode, others, masquerade } = external;
   const comment = `${name} external destinations`;
   const rules: RuleSpec[] = [];
-  if (inside !== undefined && inside.endpoints.length > 0) {
-    const target = names[inside.set];
+  if (podsAndNode !== undefined && podsAndNode.endpoints.length > 0) {
+    const target = names[podsAndNode.set];
     // Pods keep their address, the node's own traffic cannot.
     if (localDetector) rules.push({ ...fromPods(localDetector, false), comment, target });
     const node = { comment, matches: [addressType('src', 'LOCAL')] };
@@ -245,14 +245,14 @@ function firewallRules({ name, family, vips }: TrafficPlan, names: ServiceChains
 
 function vipEntries(
   { name, match, external }: TrafficPlan,
-  { vip, kind: what, treatment, sources, healthPort }: VipPlan,
+  { vip, kind: what, dispatch, sources, healthCheckPort }: VipPlan,
   chain: string | undefined,
   options: TrafficOptions,
 ): VipEntry[] {
   const firewall = sources !== undefined;
   const returns = firewall || external?.others.endpoints.length === 0;
   const comment = `${name} ${what}`;
-  const verdict = verdictTarget(treatment.verdict, options);
+  const verdict = verdictTarget(dispatch.untranslatedVerdict, options);
   const entry = { vip, comment, chain, returns, verdict, firewall };
   if (match.kind === 'port') {
     const { protocol, port } = match;
@@ -262,11 +262,11 @@ function vipEntries(
   const health: VipEntry = {
     ...outside,
     kind: 'health',
-    ports: { protocol: 'TCP', from: healthPort, to: healthPort },
+    ports: { protocol: 'TCP', from: healthCheckPort, to: healthCheckPort },
     comment: `${name} health check node port`,
     verdict: undefined,
   };
-  const kept = healthPort > 0 ? [health] : [];
+  const kept = healthCheckPort > 0 ? [health] : [];
   if (match.kind === 'all') return [{ ...entry, kind: 'all', ports: undefined }, ...kept];
   return [
     ...match.ranges.map((ports) => ({ ...entry, kind: 'range' as const, ports })),

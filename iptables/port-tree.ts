@@ -11,7 +11,7 @@ import { DEPTH } from './compile.ts';
 import { type RuleSpec, ruleText } from './rule.ts';
 import type { TreeChain, TreeRoot } from './vip-tree.ts';
 
-const BLOCK = 32;
+const BLOCK_SIZE = 32;
 
 /** A rule for one port. */
 export interface PortRule {
@@ -28,7 +28,7 @@ export class PortTree {
   readonly #prefix: string;
   /** Block name -> owner -> rule. */
   readonly #blocks = new Map<string, Map<string, PortRule>>();
-  readonly #touched = new Set<string>();
+  readonly #changedBlocks = new Set<string>();
 
   /** @param prefix of the names of its chains. */
   constructor(table: Table, root: string, prefix: string) {
@@ -44,20 +44,20 @@ export class PortTree {
       const block = this.#blocks.get(name);
       block?.delete(owner);
       if (block?.size === 0) this.#blocks.delete(name);
-      this.#touched.add(name);
+      this.#changedBlocks.add(name);
     }
     if (after !== undefined) {
       const name = blockName(after);
       getOrCreate(this.#blocks, name, () => new Map()).set(owner, after);
-      this.#touched.add(name);
+      this.#changedBlocks.add(name);
     }
   }
 
   /** The chains that changed since the last call, and then the root. */
   takeChanges(): { chains: TreeChain[]; roots: TreeRoot[] } {
-    if (this.#touched.size === 0) return { chains: [], roots: [] };
-    const chains = [...this.#touched].map((name) => this.#blockChain(name));
-    this.#touched.clear();
+    if (this.#changedBlocks.size === 0) return { chains: [], roots: [] };
+    const chains = [...this.#changedBlocks].map((name) => this.#blockChain(name));
+    this.#changedBlocks.clear();
     const jumps = [...this.#blocks]
       .sort(([a], [b]) => compareText(a, b))
       .flatMap(([name, block]) => {
@@ -77,16 +77,16 @@ export class PortTree {
 
   #jump(block: string, { protocol, port }: PortRule): RuleSpec {
     const from = blockStart(port);
-    const ports = { from, to: Math.min(from + BLOCK - 1, 65535) };
+    const ports = { from, to: Math.min(from + BLOCK_SIZE - 1, 65535) };
     return { protocol, ports, target: this.#prefix + block };
   }
 }
 
 function blockStart(port: number): number {
-  return port - (port % BLOCK);
+  return port - (port % BLOCK_SIZE);
 }
 
 /** Short, for chain names end at 28 characters: `T939` is the 940th block of TCP. */
 function blockName({ protocol, port }: PortRule): string {
-  return `${protocol.charAt(0)}${blockStart(port) / BLOCK}`;
+  return `${protocol.charAt(0)}${blockStart(port) / BLOCK_SIZE}`;
 }

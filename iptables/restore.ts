@@ -2,7 +2,7 @@
 import { compareText } from '../api/collections.ts';
 import { CANARY_RULE, type SharedRule } from './base-rules.ts';
 import type { Table } from './chains.ts';
-import type { Chain, TableChange } from './ruleset.ts';
+import type { RenderedChain, TableChange } from './ruleset.ts';
 
 /**
  * iptables-nft-restore searches its list of chains for each one of a transaction: 20,000 at once
@@ -17,7 +17,7 @@ export function isEmpty(change: TableChange): boolean {
 }
 
 /** Characters of one piece: some milliseconds to make. */
-const PIECE = 1 << 18;
+const CHUNK_LENGTH = 1 << 18;
 
 /**
  * Input for `iptables-restore --noflush` that makes one table as wanted. Naming a chain in the
@@ -28,27 +28,27 @@ const PIECE = 1 << 18;
  * @returns an empty string when there is nothing to do.
  */
 export function restoreInput(change: TableChange, chainsPerTransaction = Infinity): string {
-  return [...restorePieces(change, chainsPerTransaction)].join('');
+  return [...restoreChunks(change, chainsPerTransaction)].join('');
 }
 
 /**
  * `restoreInput` in pieces that are made as they are taken, so that the text of a big table, tens of
  * megabytes, neither holds up the event loop nor stands in memory whole. May be iterated again.
  */
-export function restorePieces(
+export function restoreChunks(
   change: TableChange,
   chainsPerTransaction = Infinity,
 ): Iterable<string> {
-  return { [Symbol.iterator]: () => pieces(restoreLines(change, chainsPerTransaction)) };
+  return { [Symbol.iterator]: () => joinIntoChunks(restoreLines(change, chainsPerTransaction)) };
 }
 
-function* pieces(lines: Iterable<string>): Generator<string> {
+function* joinIntoChunks(lines: Iterable<string>): Generator<string> {
   let piece: string[] = [];
   let length = 0;
   for (const line of lines) {
     piece.push(line, '\n');
     length += line.length;
-    if (length < PIECE) continue;
+    if (length < CHUNK_LENGTH) continue;
     yield piece.join('');
     piece = [];
     length = 0;
@@ -60,7 +60,7 @@ function* restoreLines(change: TableChange, chainsPerTransaction: number): Gener
   if (isEmpty(change)) return;
   const { table } = change;
   const chains = [...change.write]
-    .map((entry) => ({ entry, depth: entry[1].depth, key: shuffled(entry[0]) }))
+    .map((entry) => ({ entry, depth: entry[1].depth, key: shuffledKey(entry[0]) }))
     .sort((a, b) => b.depth - a.depth || compareText(a.key, b.key))
     .map(({ entry }) => entry);
   const removed = change.remove.toSorted(compareText);
@@ -70,16 +70,16 @@ function* restoreLines(change: TableChange, chainsPerTransaction: number): Gener
     yield* transaction(table, ...groups);
     return;
   }
-  const writes = inParts(chains, chainsPerTransaction);
+  const writes = inBatches(chains, chainsPerTransaction);
   for (const part of writes.slice(0, -1)) yield* transaction(table, chainLines(part));
   if (writes.length > 0 || shared.length > 0) {
     yield* transaction(table, chainLines(writes.at(-1) ?? []), shared);
   }
   // Flushed first, all of them: they jump to each other in any order.
-  for (const part of inParts(removed, chainsPerTransaction)) {
+  for (const part of inBatches(removed, chainsPerTransaction)) {
     yield* transaction(table, headers(part));
   }
-  for (const part of inParts(removed, chainsPerTransaction)) {
+  for (const part of inBatches(removed, chainsPerTransaction)) {
     yield* transaction(table, removals(part));
   }
 }
@@ -94,11 +94,11 @@ function* transaction(table: Table, ...groups: readonly Iterable<string>[]): Gen
  * Orders chains the same everywhere, but not by name: the kernel lists them in the order of their
  * making, and iptables-nft-save takes minutes to sort 20,000 that are sorted already.
  */
-function shuffled(name: string): string {
+function shuffledKey(name: string): string {
   return name.slice(-5) + name;
 }
 
-function inParts<Item>(items: readonly Item[], size: number): (readonly Item[])[] {
+function inBatches<Item>(items: readonly Item[], size: number): (readonly Item[])[] {
   if (items.length <= size) return items.length === 0 ? [] : [items];
   return Array.from({ length: Math.ceil(items.length / size) }, (_, index) =>
     items.slice(index * size, (index + 1) * size),
@@ -106,7 +106,7 @@ function inParts<Item>(items: readonly Item[], size: number): (readonly Item[])[
 }
 
 /** Headers, then each chain's rules at once. */
-function* chainLines(chains: readonly (readonly [string, Chain])[]): Generator<string> {
+function* chainLines(chains: readonly (readonly [string, RenderedChain])[]): Generator<string> {
   for (const [name] of chains) yield `:${name} - [0:0]`;
   for (const [, { text }] of chains) if (text !== '') yield text;
 }

@@ -1,7 +1,7 @@
 /** One rule as text, and the matches and targets that many rules have. */
 import type { IpFamily, Protocol } from '../api/objects.ts';
-import { foreignClients, type LocalDetector, type TrafficOptions } from '../traffic/options.ts';
-import { hostPrefix } from './chains.ts';
+import { type LocalDetector, nonPodClients, type TrafficOptions } from '../traffic/options.ts';
+import { hostPrefixLength } from './chains.ts';
 
 /** A condition that may be negated: `! -s 10.0.0.0/8`. */
 export interface Condition {
@@ -40,7 +40,7 @@ export function ruleText(chain: string, rule: RuleSpec): string {
   condition('-i', rule.inInterface);
   const protocol = rule.protocol?.toLowerCase();
   if (protocol !== undefined) parts.push(`-p ${protocol}`);
-  if (rule.comment !== undefined) parts.push(`-m comment --comment ${quoted(rule.comment)}`);
+  if (rule.comment !== undefined) parts.push(`-m comment --comment ${quoteComment(rule.comment)}`);
   if (protocol !== undefined && rule.ports !== undefined) {
     const { from, to } = rule.ports;
     parts.push(`-m ${protocol} --dport ${from === to ? from : `${from}:${to}`}`);
@@ -51,7 +51,7 @@ export function ruleText(chain: string, rule: RuleSpec): string {
 
 /** `10.0.0.1/32`: how rules match one address exactly. */
 export function host(address: string, family: IpFamily): Condition {
-  return { value: `${address}/${hostPrefix(family)}` };
+  return { value: `${address}/${hostPrefixLength(family)}` };
 }
 
 type ClientMatch = Pick<RuleSpec, 'source' | 'inInterface'>;
@@ -64,10 +64,10 @@ export function fromPods(detector: LocalDetector, not: boolean): ClientMatch {
 }
 
 /** Packets of `foreignClients`: at most one match, none for nobody. */
-export function fromForeign(
+export function fromNonPodClients(
   options: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>,
 ): ClientMatch[] {
-  const clients = foreignClients(options);
+  const clients = nonPodClients(options);
   if (clients === 'nobody') return [];
   return [clients === 'everybody' ? {} : fromPods(clients, true)];
 }
@@ -76,7 +76,7 @@ export function fromForeign(
  * A comment as iptables-restore reads it: quoted, at most 255 bytes. Names are checked when objects
  * are read; whatever else gets here still cannot leave its quotes or its line.
  */
-function quoted(text: string): string {
+function quoteComment(text: string): string {
   const safe = text.replaceAll(/[^\x20-\x7e]/g, '?').slice(0, 240);
   return `"${safe.replaceAll(/["\\]/g, '?')}"`;
 }

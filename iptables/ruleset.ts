@@ -2,17 +2,17 @@
 import type { Route } from '../services/route.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
-import { localnetRules, type SharedRule, type StandingRules } from './base-rules.ts';
+import { localnetRules, type SharedRule, type StaticRules } from './base-rules.ts';
 import {
   EXTERNAL_SERVICES,
-  isStandingChain,
+  isStaticChain,
   NODE_PORTS,
   PROXY_FIREWALL,
   SERVICES,
   type Table,
   TREE_PREFIX,
 } from './chains.ts';
-import { type CompiledRules, compilePlan, DEPTH } from './compile.ts';
+import { type CompiledRules, compileIptablesRules, DEPTH } from './compile.ts';
 import { PortTree } from './port-tree.ts';
 import { type RuleSpec, ruleText } from './rule.ts';
 import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
@@ -20,7 +20,7 @@ import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
 export const TABLES: readonly Table[] = ['mangle', 'nat', 'filter'];
 
 /** One chain as it should be: rules as text, joined by newlines. */
-export interface Chain {
+export interface RenderedChain {
   readonly text: string;
   readonly depth: number;
   /** How many rules the text has. */
@@ -30,7 +30,7 @@ export interface Chain {
 /** What must be written to one table. */
 export interface TableChange {
   readonly table: Table;
-  readonly write: ReadonlyMap<string, Chain>;
+  readonly write: ReadonlyMap<string, RenderedChain>;
   readonly remove: readonly string[];
   readonly shared: readonly SharedChange[];
 }
@@ -55,13 +55,13 @@ export interface SavedTable {
 }
 
 /** All but its chains, which live in the table they are in. */
-type RouteRecord = Omit<CompiledRules, 'chains'> & {
+type CompiledRoute = Omit<CompiledRules, 'chains'> & {
   readonly chains: readonly string[];
   /** Kept where it has to be compiled again for new facts about the node. */
   readonly route: Route | undefined;
 };
 
-const NO_ROUTE: RouteRecord = {
+const NO_ROUTE: CompiledRoute = {
   chains: [],
   vips: [],
   nodePort: undefined,
@@ -71,7 +71,7 @@ const NO_ROUTE: RouteRecord = {
 };
 
 /** What the rules of Routes depend on besides. */
-export interface CompileOptions extends TrafficOptions {
+export interface IptablesCompileOptions extends TrafficOptions {
   /** This node's own addresses of the family. */
   readonly nodeAddresses: readonly string[];
 }
@@ -82,9 +82,9 @@ export interface CompileOptions extends TrafficOptions {
  * Pure but for its memory: it touches no kernel.
  */
 export class Ruleset {
-  #options: CompileOptions;
-  #standing: StandingRules;
-  readonly #routes = new Map<string, RouteRecord>();
+  #options: IptablesCompileOptions;
+  #staticRules: StaticRules;
+  readonly #routes = new Map<string, CompiledRoute>();
   readonly #vips: VipTrees;
   readonly #ports = {
     nodePort: new PortTree('nat', NODE_PORTS, TREE_PREFIX.nodePorts),
@@ -94,9 +94,9 @@ export class Ruleset {
   readonly #jumps = new Map<string, TreeRoot>();
   readonly #tables = { mangle: new TableState(), nat: new TableState(), filter: new TableState() };
 
-  constructor(options: CompileOptions, standing: StandingRules) {
+  constructor(options: IptablesCompileOptions, standing: StaticRules) {
     this.#options = options;
-    this.#standing = standing;
+    this.#staticRules = standing;
     this.#vips = new VipTrees(options.family);
     for (const [table, name] of [
       ['nat', SERVICES],
@@ -108,14 +108,14 @@ export class Ruleset {
     ] as const) {
       this.#jumps.set(`${table} ${name}`, { table, name, jumps: [] });
     }
-    this.#writeBase();
+    this.#writeStaticChains();
   }
 
   /** New facts about the node: recompiles what depends on them. */
-  setOptions(options: CompileOptions, standing: StandingRules): void {
+  setOptions(options: IptablesCompileOptions, standing: StaticRules): void {
     this.#options = options;
-    this.#standing = standing;
-    this.#writeBase();
+    this.#staticRules = standing;
+    this.#writeStaticChains();
     const concerned = [...this.#routes.values()].flatMap(({ route }) => route ?? []);
     this.update(concerned, []);
   }
@@ -141,7 +141,7 @@ export class Ruleset {
     this.#writeTrees();
     return TABLES.map((table) => {
       const { chains, dirty } = this.#tables[table];
-      const write = new Map<string, Chain>();
+      const write = new Map<string, RenderedChain>();
       const remove: string[] = [];
       for (const name of dirty) {
         const chain = chains.get(name);
@@ -153,10 +153,10 @@ export class Ruleset {
   }
 
   /** What one table lacks, given what is in it; the rest counts as written from now on. */
-  difference(table: Table, saved: SavedTable): TableChange {
+  diff(table: Table, saved: SavedTable): TableChange {
     this.#writeTrees();
     const { chains, dirty } = this.#tables[table];
-    const write = new Map<string, Chain>();
+    const write = new Map<string, RenderedChain>();
     for (const [name, chain] of chains) {
       if (saved.chains.get(name) !== chain.text) write.set(name, chain);
     }
@@ -174,13 +174,13 @@ export class Ruleset {
   }
 
   /** How many rules each table should have in our own chains; kept up to date chain by chain. */
-  get sizes(): ReadonlyMap<Table, number> {
+  get ruleCounts(): ReadonlyMap<Table, number> {
     return new Map(TABLES.map((table) => [table, this.#tables[table].size]));
   }
 
   /** The rules in chains that are not ours alone. */
   shared(): readonly SharedRule[] {
-    return this.#standing.shared();
+    return this.#staticRules.shared();
   }
 
   #sharedChanges(table: Table, saved: SavedTable): SharedChange[] {
@@ -211,16 +211,20 @@ export class Ruleset {
 
   #compile(route: Route): CompiledRules {
     const plan = trafficPlan(route, allowsOwnVips(route, this.#options.nodeAddresses));
-    return compilePlan(plan, this.#options);
+    return compileIptablesRules(plan, this.#options);
   }
 
-  #writeBase(): void {
-    for (const chain of this.#standing.chains()) this.#write(chain, true);
+  #writeStaticChains(): void {
+    for (const chain of this.#staticRules.chains()) this.#write(chain, true);
     for (const root of this.#jumps.values()) this.#writeRoot(root);
   }
 
   #writeRoot({ table, name, jumps }: TreeRoot): void {
-    const { before = [], after = [], mayGo = false } = this.#standing.root(table, name);
+    const {
+      before = [],
+      after = [],
+      removeWhenEmpty: mayGo = false,
+    } = this.#staticRules.root(table, name);
     const texts = (rules: readonly RuleSpec[]) => rules.map((rule) => ruleText(name, rule));
     const rules = [...texts(before), ...jumps, ...texts(after)];
     // What is there for the tree alone goes with it.
@@ -236,13 +240,13 @@ export class Ruleset {
 
 /** What one table should have in our own chains. */
 class TableState {
-  readonly chains = new Map<string, Chain>();
+  readonly chains = new Map<string, RenderedChain>();
   /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
   readonly dirty = new Set<string>();
   /** Rules in the chains. */
   size = 0;
 
-  set(name: string, chain: Chain): void {
+  set(name: string, chain: RenderedChain): void {
     const before = this.chains.get(name);
     if (before?.text === chain.text) return;
     this.chains.set(name, chain);
@@ -260,7 +264,7 @@ class TableState {
 }
 
 /** A jump as kube-proxy and Portwide write it; with another condition it is somebody else's. */
-const PLAIN_JUMP =
+const KUBE_PROXY_JUMP =
   /^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING)(?: -m conntrack --ctstate NEW| -m comment --comment "kube(?:rnetes|-proxy) [^"]*"){1,2} -j (\S+)$/;
 
 /** Jumps of another mode, or of another version, from built-in chains to chains of ours. */
@@ -270,10 +274,10 @@ function staleJumps(
 ): ReadonlyMap<string, readonly string[]> {
   const rules = new Set(wanted.map(({ rule }) => rule));
   const stale = [...saved.foreign].filter((line) => {
-    const target = PLAIN_JUMP.exec(line)?.[2];
-    return target !== undefined && isStandingChain(target) && !rules.has(line);
+    const target = KUBE_PROXY_JUMP.exec(line)?.[2];
+    return target !== undefined && isStaticChain(target) && !rules.has(line);
   });
-  return Map.groupBy(stale, (line) => PLAIN_JUMP.exec(line)?.[1] ?? '');
+  return Map.groupBy(stale, (line) => KUBE_PROXY_JUMP.exec(line)?.[1] ?? '');
 }
 
 /**

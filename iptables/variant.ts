@@ -10,13 +10,13 @@ import { IPTABLES_TIMEOUTS, iptablesCommand, type Variant } from './commands.ts'
 import { TABLES } from './ruleset.ts';
 
 /** What the two variants hold now, as `iptables-save` text; undefined: unused or not installed. */
-export type VariantFacts = Readonly<Record<Variant, string | undefined>>;
+export type VariantRules = Readonly<Record<Variant, string | undefined>>;
 
 /**
  * The variant that the node uses, by the rules of iptables-wrapper: the kubelet's mark in table
  * mangle decides, then the greater number of rules. Rules in both would be ghosts to each other.
  */
-export function chooseVariant(mangle: VariantFacts, all: VariantFacts): Variant {
+export function chooseVariant(mangle: VariantRules, all: VariantRules): Variant {
   if (hasKubelet(mangle.nft ?? '')) return 'nft';
   if (hasKubelet(mangle.legacy ?? '')) return 'legacy';
   return countRules(all.legacy) > countRules(all.nft) ? 'legacy' : 'nft';

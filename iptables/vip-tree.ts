@@ -78,9 +78,9 @@ export class VipTrees {
   readonly #family: IpFamily;
   /** Last byte of the address -> VIP and owner -> entries. */
   readonly #leaves = new Map<number, Map<string, readonly VipEntry[]>>();
-  readonly #touched = new Set<number>();
+  readonly #changedLeaves = new Set<number>();
   /** Leaf chains that have rules, by tree root and table; what the branches jump to. */
-  readonly #filled = new Map<Tree, Set<number>>(TREES.map((tree) => [tree, new Set()]));
+  readonly #nonEmptyLeaves = new Map<Tree, Set<number>>(TREES.map((tree) => [tree, new Set()]));
 
   constructor(family: IpFamily) {
     this.#family = family;
@@ -90,12 +90,12 @@ export class VipTrees {
   replace(owner: string, before: readonly VipEntry[], after: readonly VipEntry[]): void {
     for (const { vip } of before) {
       const byte = lastByte(vip);
-      if (this.#leaves.get(byte)?.delete(`${vip} ${owner}`) === true) this.#touched.add(byte);
+      if (this.#leaves.get(byte)?.delete(`${vip} ${owner}`) === true) this.#changedLeaves.add(byte);
     }
     for (const [vip, entries] of Map.groupBy(after, (entry) => entry.vip)) {
       const byte = lastByte(vip);
       getOrCreate(this.#leaves, byte, () => new Map()).set(`${vip} ${owner}`, entries);
-      this.#touched.add(byte);
+      this.#changedLeaves.add(byte);
     }
   }
 
@@ -107,9 +107,9 @@ export class VipTrees {
     const chains: TreeChain[] = [];
     const roots: TreeRoot[] = [];
     for (const tree of TREES) {
-      const filled = this.#filled.get(tree) ?? new Set();
+      const filled = this.#nonEmptyLeaves.get(tree) ?? new Set();
       const moved = new Set<number>();
-      for (const byte of this.#touched) {
+      for (const byte of this.#changedLeaves) {
         const leaf = this.#leafChain(tree, byte);
         chains.push(leaf);
         if (filled.has(byte) === leaf.rules.length > 0) continue;
@@ -126,7 +126,7 @@ export class VipTrees {
         roots.push({ table: tree.table, name: tree.root, jumps: this.#rootJumps(tree, filled) });
       }
     }
-    this.#touched.clear();
+    this.#changedLeaves.clear();
     return { chains, roots };
   }
 
@@ -176,7 +176,7 @@ export class VipTrees {
  */
 function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): RuleSpec[] {
   const rules: RuleSpec[] = [];
-  const hasWide = entries.some(isWide);
+  const hasWide = entries.some(coversManyPorts);
   let widerActs = tree.table === 'nat' && hasWide;
   for (const entry of entries.toSorted(byPrecedence).reverse()) {
     const target = tree.target(entry);
@@ -191,13 +191,13 @@ function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): R
     }
     if (target !== undefined) {
       rules.push({ ...match, target });
-      if (isWide(entry)) widerActs = true;
+      if (coversManyPorts(entry)) widerActs = true;
     }
   }
   return rules.reverse();
 }
 
-function isWide({ kind }: VipEntry): boolean {
+function coversManyPorts({ kind }: VipEntry): boolean {
   return kind !== 'health' && kind !== 'port';
 }
 

@@ -1,10 +1,10 @@
 /** Brings a ruleset into the kernel, and finds out what the kernel lacks. */
 import { ProgramTimeoutError } from '../process/run-program.ts';
 import { isOwnChain } from './chains.ts';
-import type { InputPlace, Iptables } from './commands.ts';
+import type { InputLine, Iptables } from './commands.ts';
 import { IptablesError } from './commands.ts';
 import { DEPTH } from './compile.ts';
-import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restorePieces } from './restore.ts';
+import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restoreChunks } from './restore.ts';
 import { type Ruleset, TABLES, type TableChange } from './ruleset.ts';
 
 export type RulesetWriter = ReturnType<typeof rulesetWriter>;
@@ -20,7 +20,7 @@ export function rulesetWriter(
   /** @returns how much was written. @throws IptablesError; nothing was written then. */
   const write = async (change: TableChange): Promise<number> => {
     if (isEmpty(change)) return 0;
-    await iptables.restore(restorePieces(change, perTransaction));
+    await iptables.restore(restoreChunks(change, perTransaction));
     ruleset.markWritten(change);
     return change.write.size + change.remove.length + change.shared.length;
   };
@@ -29,7 +29,7 @@ export function rulesetWriter(
    * A rule of somebody else that jumps to a chain of ours keeps it from being removed. That must
    * not keep everything else from being written, nor other chains from being removed.
    */
-  const writeTolerant = async (change: TableChange): Promise<number> => {
+  const writeSkippingBlocked = async (change: TableChange): Promise<number> => {
     try {
       return await write(change);
     } catch (error) {
@@ -41,7 +41,7 @@ export function rulesetWriter(
       // Emptied all the same: it must not lead to pods that went, nor hold the chains it jumps to.
       const emptied = left.map((name) => [name, { text: '', depth: DEPTH.mark, size: 0 }] as const);
       const rest = { ...change, remove, write: new Map([...change.write, ...emptied]) };
-      const written = await writeTolerant(rest);
+      const written = await writeSkippingBlocked(rest);
       // Not before: where the rest fails too, the removals are not to blame.
       onWarning(`table ${change.table} keeps ${left.join(', ')}: ${String(error)}`);
       return written;
@@ -50,22 +50,22 @@ export function rulesetWriter(
 
   return {
     /** What the kernel lacks; all of it at once, for what is wanted may change meanwhile. */
-    async differences(): Promise<TableChange[]> {
+    async diff(): Promise<TableChange[]> {
       const saved = await iptables.save();
-      return [...saved].map(([table, rules]) => ruleset.difference(table, rules));
+      return [...saved].map(([table, rules]) => ruleset.diff(table, rules));
     },
     write,
-    writeTolerant,
+    writeTolerant: writeSkippingBlocked,
     /** Which canary or jump to our chains is missing, in words; undefined: none is. */
-    async loss(): Promise<string | undefined> {
+    async findDrift(): Promise<string | undefined> {
       const missing = await iptables.check(checkInput(TABLES, ruleset.shared()));
-      return missing === undefined ? undefined : lossText(missing);
+      return missing === undefined ? undefined : driftText(missing);
     },
   };
 }
 
 /** How many rules a change brings. */
-export function rulesIn({ write, shared }: TableChange): number {
+export function writtenRuleCount({ write, shared }: TableChange): number {
   let rules = 0;
   for (const { size } of write.values()) rules += size;
   for (const { insert, append } of shared) rules += insert.length + append.length;
@@ -73,7 +73,7 @@ export function rulesIn({ write, shared }: TableChange): number {
 }
 
 /** `chain KUBE-PROXY-CANARY of table nat`, `jump from INPUT to KUBE-SERVICES in table filter` */
-function lossText({ line, table }: InputPlace): string {
+function driftText({ line, table }: InputLine): string {
   const [, chain = '', target = ''] = /^-C (\S+).* -j (\S+)/.exec(line) ?? [];
   if (isOwnChain(chain)) return `chain ${chain} of table ${table}`;
   if (target.startsWith('KUBE-')) return `jump from ${chain} to ${target} in table ${table}`;

@@ -1,6 +1,7 @@
 /** Compares the kernel with what is wanted. */
 import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs/ipvs.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
+import type { DesiredItems } from './desired-items.ts';
 import {
   destinationText,
   type EntryItem,
@@ -16,10 +17,9 @@ import {
 import type { IpvsKernel } from './kernel.ts';
 import { isRanged, KernelPorts } from './port-ranges.ts';
 import { SET_NAMES } from './sets.ts';
-import type { Wanted } from './wanted.ts';
 
 /** What of the kernel's state is not to be touched. */
-export interface Bounds {
+export interface ComparisonScope {
   isExcluded(address: string): boolean;
   /** Services of other marks are somebody else's. */
   isOwnMark(mark: number): boolean;
@@ -31,14 +31,14 @@ type KernelState = Awaited<ReturnType<typeof readKernel>>;
 /** What the kernel lacks, and what it has that nobody wants. */
 export async function compareWithKernel(
   kernel: IpvsKernel,
-  wanted: Wanted,
-  bounds: Bounds,
+  wanted: DesiredItems,
+  bounds: ComparisonScope,
 ): Promise<{ adds: Item[]; removes: Item[] }> {
   const state = await readKernel(kernel, wanted, bounds);
   const slice = new TimeSlice();
   const adds: Item[] = [];
   for (const item of wanted.items()) {
-    if (!isThere(item, state)) adds.push(item);
+    if (!isInKernel(item, state)) adds.push(item);
     if (slice.isOver()) await slice.yield();
   }
   const removes: Item[] = [];
@@ -52,7 +52,7 @@ export async function compareWithKernel(
     if (slice.isOver()) await slice.yield();
   }
   for (const item of state.ports.items()) {
-    removes.push(...wanted.unwanted(item));
+    removes.push(...wanted.undesiredParts(item));
     if (slice.isOver()) await slice.yield();
   }
   for (const { service, state: destination } of state.destinations.values()) {
@@ -68,7 +68,7 @@ export async function compareWithKernel(
   return { adds, removes };
 }
 
-async function readKernel(kernel: IpvsKernel, wanted: Wanted, bounds: Bounds) {
+async function readKernel(kernel: IpvsKernel, wanted: DesiredItems, bounds: ComparisonScope) {
   const slice = new TimeSlice();
   const entries = new Map<string, EntryItem>();
   const ports = new KernelPorts();
@@ -96,7 +96,7 @@ async function readKernel(kernel: IpvsKernel, wanted: Wanted, bounds: Bounds) {
   return { entries, ports, services, destinations, addresses };
 }
 
-function isThere(item: Item, state: KernelState): boolean {
+function isInKernel(item: Item, state: KernelState): boolean {
   const key = itemKey(item);
   switch (item.kind) {
     case 'service': {

@@ -18,21 +18,21 @@ import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
-import type { SetEntry } from '../netlink/ipset/ipset.ts';
+import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
-import type { Match } from '../services/route.ts';
+import type { RouteMatch } from '../services/route.ts';
 import type {
+  Dispatch,
+  EndpointPool,
   EndpointSet,
   NodePortPlan,
-  Serving,
   TrafficPlan,
-  Treatment,
 } from '../traffic/plan.ts';
 import type { Item } from './items.ts';
 import type { VerdictMarks } from './marks.ts';
 import type { SetName } from './sets.ts';
 
-export interface CompileOptions {
+export interface IpvsCompileOptions {
   readonly family: IpFamily;
   /** `--ipvs-scheduler`. */
   readonly scheduler: string;
@@ -42,7 +42,7 @@ export interface CompileOptions {
   readonly nodePortAddresses: readonly string[];
   readonly verdicts: VerdictMarks;
   /** Whether a listed Route has this port of an address that is the node's own: node ports yield. */
-  isVip(ip: string, protocol: Protocol, port: number): boolean;
+  isVipPort(ip: string, protocol: Protocol, port: number): boolean;
   /** The mark of an owner, see `markOwner`; undefined when there is none left. */
   markOf(owner: string): number | undefined;
 }
@@ -59,21 +59,21 @@ export function markOwners(plan: TrafficPlan): string[] {
 
 /** All-ports plans have a mark for each endpoint set that some client gets. */
 function markedSets(plan: TrafficPlan): EndpointSet[] {
-  if (plan.match.kind === 'port') return isServedApart(plan) ? ['cluster'] : [];
-  const sets = plan.vips.flatMap(({ treatment: { inside, others } }) =>
-    inside === undefined ? [others.set] : [inside.set, others.set],
+  if (plan.match.kind === 'port') return hasDistinctInsideEndpoints(plan) ? ['cluster'] : [];
+  const sets = plan.vips.flatMap(({ dispatch: { podsAndNode, others } }) =>
+    podsAndNode === undefined ? [others.set] : [podsAndNode.set, others.set],
   );
   return [...new Set(sets)];
 }
 
 /** Whether clients inside reach other endpoints than those outside. */
-function isServedApart({ external }: TrafficPlan): boolean {
-  const inside = external?.inside?.endpoints ?? [];
+function hasDistinctInsideEndpoints({ external }: TrafficPlan): boolean {
+  const inside = external?.podsAndNode?.endpoints ?? [];
   return inside.length > 0 && !isDeepStrictEqual(inside, external?.others.endpoints);
 }
 
 /** Compiles one plan; equal plans and options give equal items. */
-export function compilePlan(plan: TrafficPlan, options: CompileOptions): Item[] {
+export function compileIpvsItems(plan: TrafficPlan, options: IpvsCompileOptions): Item[] {
   const { match, vips } = plan;
   const bound = vips.filter(({ vip }) => !options.nodeAddresses.includes(vip));
   return [
@@ -98,35 +98,38 @@ export function healthCheckItems({ healthCheckNodePort: port, vips }: TrafficPla
   ];
 }
 
-function entry(set: SetName, fields: SetEntry): Item {
+function entry(set: SetName, fields: IpsetEntry): Item {
   return { kind: 'entry', set, entry: fields };
 }
 
-type ListedPort = Required<Pick<SetEntry, 'ip' | 'port'>> & { readonly protocol: Protocol };
+type ListedPort = Required<Pick<IpsetEntry, 'ip' | 'port'>> & { readonly protocol: Protocol };
 
 function* listedItems(
   plan: TrafficPlan,
-  { protocol, port }: Extract<Match, { kind: 'port' }>,
-  options: CompileOptions,
+  { protocol, port }: Extract<RouteMatch, { kind: 'port' }>,
+  options: IpvsCompileOptions,
 ): Iterable<Item> {
   const { family, affinitySeconds, endpoints, nodePort } = plan;
   const owner = markOwner(plan, 'cluster');
-  const insideMark = isServedApart(plan) ? options.markOf(owner) : undefined;
-  const serve = (at: ListedPort, { others }: Treatment) => {
+  const insideMark = hasDistinctInsideEndpoints(plan) ? options.markOf(owner) : undefined;
+  const serve = (at: ListedPort, { others }: Dispatch) => {
     const key = { family, protocol, address: at.ip, port: at.port };
     return serviceItems({ kind: 'address', ...key }, affinitySeconds, others.endpoints, options);
   };
-  function* markOrDrop(at: ListedPort, { inside, verdict }: Treatment): Iterable<Item> {
-    const skbMark = inside && insideMark;
+  function* markOrDrop(
+    at: ListedPort,
+    { podsAndNode, untranslatedVerdict }: Dispatch,
+  ): Iterable<Item> {
+    const skbMark = podsAndNode && insideMark;
     if (skbMark !== undefined) {
       yield entry('KUBE-MARKS', { ip: at.ip, mark: skbMark, comment: owner });
       yield entry('KUBE-INSIDE-PORTS', { ...at, skbMark });
     }
-    if (verdict !== 'drop') return;
+    if (untranslatedVerdict !== 'drop') return;
     yield entry(skbMark === undefined ? 'KUBE-DROP' : 'KUBE-DROP-OUTSIDE', at);
   }
 
-  for (const { vip: ip, kind, treatment } of plan.vips) {
+  for (const { vip: ip, kind, dispatch: treatment } of plan.vips) {
     if (kind !== 'cluster IP') continue;
     const at = { ip, protocol, port };
     yield* serve(at, treatment);
@@ -140,10 +143,10 @@ function* listedItems(
     const service = { kind: 'mark', family, mark: insideMark } as const;
     yield* serviceItems(service, isMapped ? 0 : affinitySeconds, endpoints.cluster, options);
   }
-  for (const { vip: ip, kind, treatment, sources } of plan.vips) {
+  for (const { vip: ip, kind, dispatch: treatment, sources } of plan.vips) {
     if (kind === 'cluster IP') continue;
     const at = { ip, protocol, port };
-    const isLocal = treatment.inside !== undefined;
+    const isLocal = treatment.podsAndNode !== undefined;
     yield* serve(at, treatment);
     yield* markOrDrop(at, treatment);
     if (kind === 'external IP') {
@@ -164,9 +167,9 @@ function* listedItems(
     for (const set of sets) if (protocol !== 'SCTP') yield entry(set, { port: nodePort.port });
     for (const ip of options.nodePortAddresses) {
       const at = { ip, protocol, port: nodePort.port };
-      if (options.isVip(ip, protocol, nodePort.port)) continue;
-      yield* serve(at, nodePort.treatment);
-      yield* markOrDrop(at, nodePort.treatment);
+      if (options.isVipPort(ip, protocol, nodePort.port)) continue;
+      yield* serve(at, nodePort.dispatch);
+      yield* markOrDrop(at, nodePort.dispatch);
       for (const set of sets) if (protocol === 'SCTP') yield entry(set, at);
     }
   }
@@ -175,10 +178,10 @@ function* listedItems(
   }
 }
 
-function nodePortSets({ protocol, treatment }: NodePortPlan): SetName[] {
+function nodePortSets({ protocol, dispatch }: NodePortPlan): SetName[] {
   const end = protocol === 'SCTP' ? 'SCTP-HASH' : protocol;
   const all: SetName = `KUBE-NODE-PORT-${end}`;
-  return treatment.inside === undefined ? [all] : [all, `KUBE-NODE-PORT-LOCAL-${end}`];
+  return dispatch.podsAndNode === undefined ? [all] : [all, `KUBE-NODE-PORT-LOCAL-${end}`];
 }
 
 const ALL_PORTS_SETS = {
@@ -198,8 +201,8 @@ const ALL_PORTS_SETS = {
 
 function* allPortsItems(
   plan: TrafficPlan,
-  match: Exclude<Match, { kind: 'port' }>,
-  options: CompileOptions,
+  match: Exclude<RouteMatch, { kind: 'port' }>,
+  options: IpvsCompileOptions,
 ): Iterable<Item> {
   const { family, affinitySeconds, endpoints, vips } = plan;
   const { verdicts } = options;
@@ -222,18 +225,24 @@ function* allPortsItems(
   }
   const markOf = (set: EndpointSet) => marks.get(set) ?? verdicts.reject;
 
-  for (const { vip: ip, kind, treatment, sources } of vips) {
-    const { inside, others, verdict = 'reject' } = treatment;
-    const markFor = (serving: Serving) =>
-      serving.endpoints.length > 0 ? markOf(serving.set) : verdicts[verdict];
+  for (const { vip: ip, kind, dispatch, sources } of vips) {
+    const { podsAndNode, others, untranslatedVerdict = 'reject' } = dispatch;
+    const markFor = (serving: EndpointPool) =>
+      serving.endpoints.length > 0 ? markOf(serving.set) : verdicts[untranslatedVerdict];
     yield* marking(names.others, ip, markFor(others));
-    const owned = [others, ...(inside === undefined ? [] : [inside])].map(({ set }) => set);
+    const owned = [others, ...(podsAndNode === undefined ? [] : [podsAndNode])].map(
+      ({ set }) => set,
+    );
     const onVip = owned.map((set) => ({ ip, mark: markOf(set) }));
     for (const set of owned) {
       yield entry('KUBE-MARKS', { ip, mark: markOf(set), comment: markOwner(plan, set) });
     }
-    if (inside !== undefined) {
-      yield* marking(names.inside, ip, markFor(inside.endpoints.length > 0 ? inside : others));
+    if (podsAndNode !== undefined) {
+      yield* marking(
+        names.inside,
+        ip,
+        markFor(podsAndNode.endpoints.length > 0 ? podsAndNode : others),
+      );
     } else {
       const set = kind === 'cluster IP' ? 'KUBE-CLUSTER-IP-MARK' : 'KUBE-LOAD-BALANCER-MARK';
       for (const each of onVip) yield entry(set, each);
@@ -253,7 +262,7 @@ function serviceItems(
   service: IpvsServiceKey,
   persistenceSeconds: number,
   endpoints: readonly Endpoint[],
-  { scheduler }: CompileOptions,
+  { scheduler }: IpvsCompileOptions,
 ): Item[] {
   const config = { scheduler, schedulerFlags: schedulerFlags(scheduler), persistenceSeconds };
   const destinations = endpoints.map(
@@ -285,7 +294,7 @@ function allowedSources({ vips }: TrafficPlan): [vip: string, source: string][] 
   );
 }
 
-function rangeEntry({ protocol, from, to }: PortRange): SetEntry {
+function rangeEntry({ protocol, from, to }: PortRange): IpsetEntry {
   return { protocol, port: from, ...(from === to ? {} : { portTo: to }) };
 }
 

@@ -2,7 +2,7 @@
  * What the kernel should hold, in pieces that can be compared one by one. Items with the same key
  * are the same thing; one may differ from another in its value (a mark, a scheduler).
  */
-import type { SetEntry } from '../netlink/ipset/ipset.ts';
+import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type {
   IpvsDestinationKey,
   IpvsServiceConfig,
@@ -21,7 +21,7 @@ export type Item =
       readonly service: IpvsServiceKey;
       readonly destination: IpvsDestinationKey;
     }
-  | { readonly kind: 'entry'; readonly set: SetName; readonly entry: SetEntry }
+  | { readonly kind: 'entry'; readonly set: SetName; readonly entry: IpsetEntry }
   /** Bound to the agent's dummy device. */
   | { readonly kind: 'address'; readonly address: string };
 
@@ -125,7 +125,7 @@ export function destinationText(
   return `${serviceText(service)} > ${address}:${port}`;
 }
 
-export function entryText(set: SetName, entry: SetEntry): string {
+export function entryText(set: SetName, entry: IpsetEntry): string {
   const { ip = '', protocol = '', port = '', portTo = '', ip2 = '', mark = '' } = entry;
   return `${set} ${ip} ${protocol} ${port}-${portTo} ${ip2} ${mark}`;
 }
@@ -146,6 +146,6 @@ export function sameConfig(a: IpvsServiceConfig, b: IpvsServiceConfig): boolean 
 }
 
 /** What follows from the key needs no comparison. */
-export function sameEntry(a: SetEntry, b: SetEntry): boolean {
+export function sameEntry(a: IpsetEntry, b: IpsetEntry): boolean {
   return a.skbMark === b.skbMark && a.comment === b.comment;
 }

@@ -12,11 +12,11 @@ import {
   UnsupportedError,
 } from '../netlink/core/error.ts';
 import {
+  type IpsetChange,
+  type IpsetEntry,
+  type IpsetHeader,
+  type IpsetSpec,
   Ipsets,
-  type SetChange,
-  type SetEntry,
-  type SetHeader,
-  type SetSpec,
 } from '../netlink/ipset/ipset.ts';
 import {
   Ipvs,
@@ -33,20 +33,20 @@ import {
   listBoundAddresses,
 } from '../netlink/route/links.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
+import type { DesiredItems } from './desired-items.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
-import type { Wanted } from './wanted.ts';
 
 /** A change that the kernel refused: what it was about, and why. */
-export type Refused = readonly [what: string, error: NetlinkError];
+export type FailedChange = readonly [what: string, error: NetlinkError];
 
 /** Changes that the kernel refused; all others are done. */
-export class IpvsRefusedError extends AggregateError {
+export class IpvsApplyError extends AggregateError {
   override readonly name = 'IpvsRefusedError';
   declare readonly errors: NetlinkError[];
-  readonly refused: readonly Refused[];
+  readonly failures: readonly FailedChange[];
 
-  constructor(refused: readonly Refused[]) {
+  constructor(refused: readonly FailedChange[]) {
     const [first] = refused;
     const others = refused.length > 1 ? `, and ${refused.length - 1} more` : '';
     super(
@@ -54,7 +54,7 @@ export class IpvsRefusedError extends AggregateError {
       `the kernel refused ${first?.[0]}: ${first?.[1].message}${others}`,
       { cause: first?.[1] },
     );
-    this.refused = refused;
+    this.failures = refused;
   }
 }
 
@@ -72,7 +72,7 @@ export class SchedulerMissingError extends Error {
 const LINKS = { findLink, createDummy, changeAddresses, listBoundAddresses };
 
 /** The ways into the kernel; tests have one in memory. */
-export interface KernelParts {
+export interface KernelInterfaces {
   readonly ipvs: Pick<Ipvs, 'services' | 'destinations' | 'apply' | 'close'>;
   readonly sets: Pick<
     Ipsets,
@@ -84,13 +84,13 @@ export interface KernelParts {
 /** The IPVS table, the ipsets and the dummy device, as far as one family goes. */
 export class IpvsKernel {
   readonly family: IpFamily;
-  readonly #ipvs: KernelParts['ipvs'];
-  readonly #sets: KernelParts['sets'];
-  readonly #links: KernelParts['links'];
+  readonly #ipvs: KernelInterfaces['ipvs'];
+  readonly #sets: KernelInterfaces['sets'];
+  readonly #links: KernelInterfaces['links'];
   /** The device that was there when everything was compared last. */
-  #device: number | undefined;
+  #deviceIndex: number | undefined;
 
-  constructor(family: IpFamily, { ipvs, sets, links }: KernelParts) {
+  constructor(family: IpFamily, { ipvs, sets, links }: KernelInterfaces) {
     this.family = family;
     this.#ipvs = ipvs;
     this.#sets = sets;
@@ -162,7 +162,7 @@ export class IpvsKernel {
   }
 
   /** Each entry of a set, perhaps more than once; none of a set that does not exist. */
-  async visitEntries(set: SetName, visit: (entry: SetEntry) => void): Promise<void> {
+  async visitEntries(set: SetName, visit: (entry: IpsetEntry) => void): Promise<void> {
     try {
       await this.#sets.visitEntries(kernelName(set, this.family), visit);
     } catch (error) {
@@ -183,10 +183,10 @@ export class IpvsKernel {
    * words (`ipset KUBE-CLUSTER-IP`); undefined: nothing is missing.
    * @param hasEntries whether a set should.
    */
-  async loss(hasEntries: (set: SetName) => boolean): Promise<string | undefined> {
+  async findDrift(hasEntries: (set: SetName) => boolean): Promise<string | undefined> {
     // Another one than it was has, of this family, no addresses: whoever missed it first made it.
     const device = await this.#links.findLink(IPVS_DEVICE);
-    if (device === undefined || device !== this.#device) return `device ${IPVS_DEVICE}`;
+    if (device === undefined || device !== this.#deviceIndex) return `device ${IPVS_DEVICE}`;
     const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
     for (const set of SET_NAMES) {
       const name = kernelName(set, this.family);
@@ -202,11 +202,11 @@ export class IpvsKernel {
    * kube-proxy's, which hold fewer elements, is exchanged for one with the entries that are wanted.
    * @returns how many were made.
    */
-  async prepare(wanted: Pick<Wanted, 'countOf' | 'entriesOf'>): Promise<number> {
+  async prepare(wanted: Pick<DesiredItems, 'countOf' | 'entriesOf'>): Promise<number> {
     let made = 0;
-    this.#device = await this.#links.findLink(IPVS_DEVICE);
-    if (this.#device === undefined) {
-      this.#device = await this.#links.createDummy(IPVS_DEVICE).catch((error: unknown) => {
+    this.#deviceIndex = await this.#links.findLink(IPVS_DEVICE);
+    if (this.#deviceIndex === undefined) {
+      this.#deviceIndex = await this.#links.createDummy(IPVS_DEVICE).catch((error: unknown) => {
         // The other family may be about to.
         if (!hasErrno(error, EEXIST)) throw error;
         return this.#links.findLink(IPVS_DEVICE);
@@ -220,13 +220,17 @@ export class IpvsKernel {
       if (header !== undefined && isUsable(header, spec)) continue;
       made += 1;
       if (header === undefined) await this.#sets.create(spec);
-      else await this.#exchange(header, spec, wanted.entriesOf(set));
+      else await this.#swapSet(header, spec, wanted.entriesOf(set));
     }
     return made;
   }
 
   /** Puts another set, with its entries, in the place of one; rules never see it without. */
-  async #exchange(header: SetHeader, spec: SetSpec, entries: Iterable<SetEntry>): Promise<void> {
+  async #swapSet(
+    header: IpsetHeader,
+    spec: IpsetSpec,
+    entries: Iterable<IpsetEntry>,
+  ): Promise<void> {
     if (header.type !== spec.type || (header.family ?? spec.family) !== spec.family) {
       // Not a set that rules for this one could refer to; what does refer to it must go first.
       await this.#sets.destroy(spec.name);
@@ -247,7 +251,7 @@ export class IpvsKernel {
    * @throws IpvsRefusedError after all was tried.
    */
   async add(items: readonly Item[]): Promise<void> {
-    await this.#writeAll(await byStage(items), 'add');
+    await this.#writeAll(await groupByStage(items), 'add');
   }
 
   /**
@@ -255,7 +259,7 @@ export class IpvsKernel {
    * @throws IpvsRefusedError after all was tried.
    */
   async remove(items: readonly Item[]): Promise<void> {
-    await this.#writeAll((await byStage(items)).reverse(), 'remove');
+    await this.#writeAll((await groupByStage(items)).reverse(), 'remove');
   }
 
   /**
@@ -265,18 +269,18 @@ export class IpvsKernel {
    */
   async change(changes: readonly IpvsChange[]): Promise<void> {
     const refusals = await this.#changeIpvs(changes);
-    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+    if (refusals.length > 0) throw new IpvsApplyError(refusals);
   }
 
   async #writeAll(stages: readonly Item[][], op: 'add' | 'remove'): Promise<void> {
-    const refusals: Refused[] = [];
+    const refusals: FailedChange[] = [];
     for (const stage of stages) refusals.push(...(await this.#write(stage, op)));
-    if (refusals.length > 0) throw new IpvsRefusedError(refusals);
+    if (refusals.length > 0) throw new IpvsApplyError(refusals);
   }
 
-  async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<Refused[]> {
+  async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<FailedChange[]> {
     const table: IpvsChange[] = [];
-    const sets: SetChange[] = [];
+    const sets: IpsetChange[] = [];
     const addresses: string[] = [];
     const slice = new TimeSlice();
     for (const item of stage) {
@@ -299,7 +303,10 @@ export class IpvsKernel {
     return refusals;
   }
 
-  async #changeAddresses(op: 'add' | 'remove', addresses: readonly string[]): Promise<Refused[]> {
+  async #changeAddresses(
+    op: 'add' | 'remove',
+    addresses: readonly string[],
+  ): Promise<FailedChange[]> {
     const index = await this.#links.findLink(IPVS_DEVICE);
     // Somebody deleted it; `loss` will tell, and the next comparison makes it anew.
     if (index === undefined && op === 'remove') return [];
@@ -312,9 +319,9 @@ export class IpvsKernel {
     return refused.map(({ address, error }) => [`${address} on ${IPVS_DEVICE}`, error]);
   }
 
-  async #changeIpvs(changes: readonly IpvsChange[]): Promise<Refused[]> {
+  async #changeIpvs(changes: readonly IpvsChange[]): Promise<FailedChange[]> {
     if (changes.length === 0) return [];
-    const refusals: Refused[] = [];
+    const refusals: FailedChange[] = [];
     const edits: IpvsChange[] = [];
     for (const { change, error } of await this.#ipvs.apply(changes)) {
       const { errno } = error;
@@ -322,7 +329,7 @@ export class IpvsKernel {
         edits.push({ ...change, op: 'edit-service' });
       } else if (change.op === 'add-destination' && errno === EEXIST) {
         edits.push({ ...change, op: 'edit-destination' });
-      } else if (!endsSomething(change) || (errno !== ENOENT && errno !== ESRCH)) {
+      } else if (!isTeardown(change) || (errno !== ENOENT && errno !== ESRCH)) {
         refusals.push([changeText(change), error]);
       }
     }
@@ -335,7 +342,7 @@ export class IpvsKernel {
 }
 
 /** Whether a set can hold what is wanted; one that is bigger than need be is left as it is. */
-function isUsable(header: SetHeader, spec: SetSpec): boolean {
+function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
   return (
     header.type === spec.type &&
     (header.family ?? spec.family) === spec.family &&
@@ -354,7 +361,7 @@ function changeText(change: IpvsChange): string {
 }
 
 /** Whether what it concerns is to end, so that it may as well be gone. */
-function endsSomething(change: IpvsChange): boolean {
+function isTeardown(change: IpvsChange): boolean {
   if (change.op === 'edit-destination') return change.destination.weight === 0;
   return change.op === 'delete-service' || change.op === 'delete-destination';
 }
@@ -374,7 +381,7 @@ function tableChange(
     : { op: 'delete-destination', key, destination: item.destination };
 }
 
-async function byStage(items: readonly Item[]): Promise<Item[][]> {
+async function groupByStage(items: readonly Item[]): Promise<Item[][]> {
   const stages = Array.from({ length: STAGES }, (): Item[] => []);
   const slice = new TimeSlice();
   for (const item of items) {

@@ -12,7 +12,7 @@ const RESERVED = 2;
  * The AWS VPC CNI restores this bit from the mark of the connection, for packets of pods, behind the
  * rule that marks them; a mark that has it would lose it.
  */
-const RESTORED_BIT = 0x80;
+const AWS_CNI_MARK_BIT = 0x80;
 
 /** Marks with a meaning of their own, at the start of the range; they are given to nobody. */
 export function verdictMarks({ first }: MarkRange) {
@@ -29,13 +29,13 @@ export function verdictMarks({ first }: MarkRange) {
  * kernel is asked at the start who had which. Where an owner starts to look follows from its name,
  * so that nodes agree as a rule and a mark that was freed is hardly ever the next one to be given.
  */
-export class Marks {
+export class MarkAllocator {
   readonly #range: MarkRange;
-  readonly #byOwner = new Map<string, number>();
-  readonly #owners = new Map<number, string>();
-  readonly #taken: ReadonlySet<number>;
+  readonly #marksByOwner = new Map<string, number>();
+  readonly #ownersByMark = new Map<number, string>();
+  readonly #foreign: ReadonlySet<number>;
   /** All that ever were given: of services of these marks nobody else is the owner. */
-  readonly #ours = new Set<number>();
+  readonly #everAllocated = new Set<number>();
   /** Owners that went, the longest gone first. */
   readonly #released = new Set<string>();
 
@@ -49,67 +49,68 @@ export class Marks {
     foreign: Iterable<number>,
   ) {
     this.#range = range;
-    this.#taken = new Set(foreign);
+    this.#foreign = new Set(foreign);
     for (const [owner, mark] of known) {
-      this.#ours.add(mark);
+      this.#everAllocated.add(mark);
       if (mark < range.first + RESERVED || mark > range.last) continue;
-      if (this.#taken.has(mark) || this.#owners.has(mark) || this.#byOwner.has(owner)) continue;
-      this.#give(owner, mark);
+      if (this.#foreign.has(mark) || this.#ownersByMark.has(mark) || this.#marksByOwner.has(owner))
+        continue;
+      this.#assign(owner, mark);
       this.#released.add(owner);
     }
   }
 
   /** The mark of an owner. @returns undefined when the range is exhausted. */
-  take(owner: string): number | undefined {
+  allocate(owner: string): number | undefined {
     this.#released.delete(owner);
-    const known = this.#byOwner.get(owner);
+    const known = this.#marksByOwner.get(owner);
     if (known !== undefined) return known;
-    const mark = this.#free(owner) ?? this.#reclaim();
-    if (mark !== undefined) this.#give(owner, mark);
+    const mark = this.#findFree(owner) ?? this.#reuseReleased();
+    if (mark !== undefined) this.#assign(owner, mark);
     return mark;
   }
 
   /** How many owners have a mark now. */
   get inUse(): number {
-    return this.#byOwner.size - this.#released.size;
+    return this.#marksByOwner.size - this.#released.size;
   }
 
   /** Whether a mark is, or once was, given to a Service, out of whatever range. */
-  isOurs(mark: number): boolean {
-    return this.#ours.has(mark);
+  isOwn(mark: number): boolean {
+    return this.#everAllocated.has(mark);
   }
 
   /** The owner went; its mark stays its own until there is no other left. */
   release(owner: string): void {
-    if (!this.#byOwner.has(owner)) return;
+    if (!this.#marksByOwner.has(owner)) return;
     this.#released.delete(owner);
     this.#released.add(owner);
   }
 
-  #give(owner: string, mark: number): void {
-    this.#byOwner.set(owner, mark);
-    this.#owners.set(mark, owner);
-    this.#ours.add(mark);
+  #assign(owner: string, mark: number): void {
+    this.#marksByOwner.set(owner, mark);
+    this.#ownersByMark.set(mark, owner);
+    this.#everAllocated.add(mark);
   }
 
-  #free(owner: string): number | undefined {
+  #findFree(owner: string): number | undefined {
     const first = this.#range.first + RESERVED;
     const size = this.#range.last - first + 1;
     const start = hash('sha256', owner, 'buffer').readUInt32BE(0) % size;
     for (let step = 0; step < size; step++) {
       const mark = first + ((start + step) % size);
-      if ((mark & RESTORED_BIT) !== 0) continue;
-      if (!this.#owners.has(mark) && !this.#taken.has(mark)) return mark;
+      if ((mark & AWS_CNI_MARK_BIT) !== 0) continue;
+      if (!this.#ownersByMark.has(mark) && !this.#foreign.has(mark)) return mark;
     }
     return undefined;
   }
 
-  #reclaim(): number | undefined {
+  #reuseReleased(): number | undefined {
     const [owner] = this.#released;
     if (owner === undefined) return undefined;
-    const mark = this.#byOwner.get(owner);
+    const mark = this.#marksByOwner.get(owner);
     this.#released.delete(owner);
-    this.#byOwner.delete(owner);
+    this.#marksByOwner.delete(owner);
     return mark;
   }
 }

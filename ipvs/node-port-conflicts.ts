@@ -12,7 +12,7 @@ export class NodePortConflicts {
   /** By protocol and node port, which the API server gives once: the id of the Route. */
   readonly #routes = new Map<string, string>();
 
-  isVip(ip: string, protocol: Protocol, port: number): boolean {
+  isVipPort(ip: string, protocol: Protocol, port: number): boolean {
     return this.#vips.has(`${protocol} ${port} ${ip}`);
   }
 

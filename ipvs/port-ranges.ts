@@ -3,7 +3,7 @@
  * kernel, so that ranges which overlap must be told apart port by port.
  */
 import { getOrCreate } from '../api/collections.ts';
-import type { SetEntry } from '../netlink/ipset/ipset.ts';
+import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { EntryItem } from './items.ts';
 import type { SetName } from './sets.ts';
 
@@ -20,7 +20,7 @@ export function isRanged(set: SetName): boolean {
 
 /** Entries of the ranged sets, by all but their ports. */
 export class RangeIndex {
-  readonly #groups = new Map<string, Set<SetEntry>>();
+  readonly #groups = new Map<string, Set<IpsetEntry>>();
 
   add({ set, entry }: EntryItem): void {
     getOrCreate(this.#groups, groupOf(set, entry), () => new Set()).add(entry);
@@ -34,7 +34,7 @@ export class RangeIndex {
   }
 
   /** What of an entry no entry of the index covers: what may be deleted. */
-  uncovered({ set, entry }: EntryItem): SetEntry[] {
+  uncovered({ set, entry }: EntryItem): IpsetEntry[] {
     let rest = [bounds(entry)];
     for (const other of this.#groups.get(groupOf(set, entry)) ?? []) {
       const [from, to] = bounds(other);
@@ -50,7 +50,7 @@ export class RangeIndex {
 interface PortGroup {
   readonly set: SetName;
   /** All but its ports. */
-  readonly entry: SetEntry;
+  readonly entry: IpsetEntry;
   /** Ports, to their marks. Not entries: there may be millions. */
   readonly marks: Map<number, number | undefined>;
 }
@@ -59,7 +59,7 @@ interface PortGroup {
 export class KernelPorts {
   readonly #groups = new Map<string, PortGroup>();
 
-  add(set: SetName, { port = 0, skbMark, ...entry }: SetEntry): void {
+  add(set: SetName, { port = 0, skbMark, ...entry }: IpsetEntry): void {
     const text = groupOf(set, entry);
     const group = getOrCreate(this.#groups, text, () => ({ set, entry, marks: new Map() }));
     group.marks.set(port, skbMark);
@@ -89,10 +89,10 @@ export class KernelPorts {
   }
 }
 
-function bounds({ port = 0, portTo = port }: SetEntry): [from: number, to: number] {
+function bounds({ port = 0, portTo = port }: IpsetEntry): [from: number, to: number] {
   return [port, portTo];
 }
 
-function groupOf(set: SetName, { ip, protocol, ip2 }: SetEntry): string {
+function groupOf(set: SetName, { ip, protocol, ip2 }: IpsetEntry): string {
   return `${set} ${ip} ${protocol} ${ip2}`;
 }

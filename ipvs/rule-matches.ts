@@ -12,7 +12,7 @@ export interface RuleOptions extends Omit<TrafficOptions, 'resetsTcp'> {
 }
 
 /** Sets of VIP and port whose packets have a service of that very port. */
-export const LISTED: readonly SetName[] = [
+export const LISTED_PORT_SETS: readonly SetName[] = [
   'KUBE-CLUSTER-IP',
   'KUBE-LOAD-BALANCER',
   'KUBE-EXTERNAL-IP',
@@ -33,12 +33,12 @@ export function setMatches({ family }: RuleOptions) {
   };
 }
 
-export function mark(value: number): string {
+export function matchMark(value: number): string {
   return `-m mark --mark ${hex(value)}`;
 }
 
 /** The masquerade bit, as value and mask. `1 << 31` is negative in JavaScript; hex takes care. */
-export function bit({ masqueradeBit }: RuleOptions): string {
+export function masqueradeMark({ masqueradeBit }: RuleOptions): string {
   const text = hex(1 << masqueradeBit);
   return `${text}/${text}`;
 }

@@ -1,6 +1,6 @@
 /** Rules of table filter: what no Service has on a VIP is rejected. */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
-import { forwarding, standingChain } from '../iptables/base-rules.ts';
+import { forwardRules, staticChain } from '../iptables/base-rules.ts';
 import {
   ALL_PORTS,
   FORWARD,
@@ -12,12 +12,18 @@ import { DEPTH } from '../iptables/compile.ts';
 import { type RuleSpec, reject } from '../iptables/rule.ts';
 import type { TreeChain } from '../iptables/vip-tree.ts';
 import { verdictMarks } from './marks.ts';
-import { bit, LISTED, mark, type RuleOptions, setMatches } from './rule-matches.ts';
+import {
+  LISTED_PORT_SETS,
+  masqueradeMark,
+  matchMark,
+  type RuleOptions,
+  setMatches,
+} from './rule-matches.ts';
 
 export function filterChains(options: RuleOptions): TreeChain[] {
   const { inSet, notInSet, inSets } = setMatches(options);
   const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>
-    standingChain('filter', name, rules, depth);
+    staticChain('filter', name, rules, depth);
   const rejected = { target: reject(options.family) };
   const echo = echoRequest(options.family);
   const isAllPorts = inSet('KUBE-ALL-PORTS-IPS', 'dst');
@@ -32,7 +38,10 @@ export function filterChains(options: RuleOptions): TreeChain[] {
     // mode's, which marks packets.
     chain(
       FORWARD,
-      forwarding(`-m connmark --mark ${bit(options)}`, `-m mark --mark ${bit(options)}`),
+      forwardRules(
+        `-m connmark --mark ${masqueradeMark(options)}`,
+        `-m mark --mark ${masqueradeMark(options)}`,
+      ),
     ),
     chain(IPVS_NODE_PORT, [
       {
@@ -51,7 +60,7 @@ export function filterChains(options: RuleOptions): TreeChain[] {
         matches: [`-m ${protocol.toLowerCase()} --sport 20`],
         ...rejected,
       })),
-      ...inSets(LISTED, 'RETURN'),
+      ...inSets(LISTED_PORT_SETS, 'RETURN'),
       { matches: [isAllPorts], ...toAllPorts },
       { ...echo, target: 'RETURN' },
       rejected,
@@ -66,7 +75,7 @@ export function filterChains(options: RuleOptions): TreeChain[] {
     chain(
       ALL_PORTS,
       [
-        { matches: [mark(verdictMarks(options.markRange).reject)], ...rejected },
+        { matches: [matchMark(verdictMarks(options.markRange).reject)], ...rejected },
         // With its Service's very mark; IPVS schedules no packet whose mark somebody else changed since.
         ...PROTOCOLS.map((protocol) => ({ protocol, ...withMark })),
         // IPVS schedules no ping; the node answers for a VIP all of whose ports are served.

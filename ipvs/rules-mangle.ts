@@ -1,6 +1,6 @@
 /** Rules of table mangle: the marks of all-ports Services, and drops. */
 import { PROTOCOLS } from '../api/objects.ts';
-import { standingChain } from '../iptables/base-rules.ts';
+import { staticChain } from '../iptables/base-rules.ts';
 import {
   ALL_PORTS,
   ALL_PORTS_FIREWALL,
@@ -14,19 +14,19 @@ import { DEPTH } from '../iptables/compile.ts';
 import { fromPods, type RuleSpec } from '../iptables/rule.ts';
 import type { TreeChain } from '../iptables/vip-tree.ts';
 import { verdictMarks } from './marks.ts';
-import { LISTED, mark, type RuleOptions, setMatches } from './rule-matches.ts';
+import { LISTED_PORT_SETS, matchMark, type RuleOptions, setMatches } from './rule-matches.ts';
 import type { SetName } from './sets.ts';
 
 export function mangleChains(options: RuleOptions): TreeChain[] {
   const { localDetector } = options;
   const { inSet, notInSet, inSets, mapMark } = setMatches(options);
   const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>
-    standingChain('mangle', name, rules, depth);
+    staticChain('mangle', name, rules, depth);
   /** Lets on sources that one of these sets has. */
   const sources = (name: string, fields: string, ...sets: SetName[]) =>
     chain(name, [...inSets(sets, 'RETURN', fields), { target: 'DROP' }], DEPTH.branch);
   const toInside = { goto: true, target: ALL_PORTS_INSIDE };
-  const toListed = inSets([...LISTED, 'KUBE-HEALTH-CHECK-VIP'], 'RETURN');
+  const toListed = inSets([...LISTED_PORT_SETS, 'KUBE-HEALTH-CHECK-VIP'], 'RETURN');
   const allPortsVip = inSet('KUBE-ALL-PORTS-IPS', 'dst');
   return [
     // In PREROUTING. Not only what is new: IPVS may have forgotten a connection that conntrack knows.
@@ -76,7 +76,7 @@ export function mangleChains(options: RuleOptions): TreeChain[] {
         matches: ['-m addrtype ! --src-type LOCAL', inSet('KUBE-DROP-OUTSIDE')],
         target: 'DROP',
       },
-      { matches: [mark(verdictMarks(options.markRange).drop), allPortsVip], target: 'DROP' },
+      { matches: [matchMark(verdictMarks(options.markRange).drop), allPortsVip], target: 'DROP' },
       // All ports are 1 to 65535 (KEP-2610).
       ...PROTOCOLS.map((protocol) => ({
         protocol,

@@ -1,28 +1,28 @@
 /** Rules of table nat: which connections are masqueraded. IPVS translates, nat does not. */
 import { PROTOCOLS } from '../api/objects.ts';
-import { masquerade, standingChain } from '../iptables/base-rules.ts';
+import { masqueradeRule, staticChain } from '../iptables/base-rules.ts';
 import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ, POSTROUTING } from '../iptables/chains.ts';
 import { DEPTH } from '../iptables/compile.ts';
-import { addressType, fromForeign, type RuleSpec } from '../iptables/rule.ts';
+import { addressType, fromNonPodClients, type RuleSpec } from '../iptables/rule.ts';
 import type { TreeChain } from '../iptables/vip-tree.ts';
-import { LOOPBACK } from '../services/node-port-addresses.ts';
-import { bit, LISTED, type RuleOptions, setMatches } from './rule-matches.ts';
+import { LOOPBACK_CIDRS } from '../services/node-port-addresses.ts';
+import { LISTED_PORT_SETS, masqueradeMark, type RuleOptions, setMatches } from './rule-matches.ts';
 
 /** In PREROUTING and OUTPUT. */
-export function masquerades(options: RuleOptions): RuleSpec[] {
+export function masqueradeRules(options: RuleOptions): RuleSpec[] {
   const { inSet, notInSet, inSets } = setMatches(options);
   const toMasq = { target: MARK_MASQ };
   const isFromNode = addressType('src', 'LOCAL');
   return [
-    { source: { value: LOOPBACK[options.family] }, target: 'RETURN' },
+    { source: { value: LOOPBACK_CIDRS[options.family] }, target: 'RETURN' },
     {
       // Listed by another Service on the VIP, it is served.
-      matches: [inSet('KUBE-HEALTH-CHECK-VIP'), ...LISTED.map((set) => notInSet(set))],
+      matches: [inSet('KUBE-HEALTH-CHECK-VIP'), ...LISTED_PORT_SETS.map((set) => notInSet(set))],
       target: 'ACCEPT',
     },
     // A process of the node that calls a VIP has the VIP for its source, which leads nobody back.
     { matches: [inSet('KUBE-IPVS-IPS', 'src'), inSet('KUBE-IPVS-IPS', 'dst')], ...toMasq },
-    ...fromForeign(options).flatMap((from) => [
+    ...fromNonPodClients(options).flatMap((from) => [
       {
         ...from,
         comment: 'Kubernetes service cluster ip + port for masquerade purpose',
@@ -49,19 +49,19 @@ export function masquerades(options: RuleOptions): RuleSpec[] {
       matches: [addressType('dst', 'LOCAL'), notInSet('KUBE-IPVS-IPS', 'dst')],
       target: IPVS_NODE_PORT,
     },
-    ...inSets(LISTED, 'ACCEPT'),
+    ...inSets(LISTED_PORT_SETS, 'ACCEPT'),
   ];
 }
 
 /** Behind those: nobody else translates what goes to a VIP, which is a local address to them (hostPorts). */
-export function untranslated(options: RuleOptions): RuleSpec[] {
+export function acceptVipTraffic(options: RuleOptions): RuleSpec[] {
   return setMatches(options).inSets(['KUBE-IPVS-IPS'], 'ACCEPT', 'dst');
 }
 
 export function natChains(options: RuleOptions): TreeChain[] {
   const { inSet } = setMatches(options);
   const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>
-    standingChain('nat', name, rules, depth);
+    staticChain('nat', name, rules, depth);
   const local = inSet('KUBE-LOAD-BALANCER-LOCAL');
   const nodePorts = PROTOCOLS.flatMap((protocol) => {
     const [end, fields] =
@@ -95,7 +95,7 @@ export function natChains(options: RuleOptions): TreeChain[] {
   return [
     chain(LOAD_BALANCER, loadBalancers, DEPTH.branch),
     chain(IPVS_NODE_PORT, nodePorts, DEPTH.branch),
-    chain(MARK_MASQ, [{ target: `CONNMARK --set-xmark ${bit(options)}` }], DEPTH.mark),
+    chain(MARK_MASQ, [{ target: `CONNMARK --set-xmark ${masqueradeMark(options)}` }], DEPTH.mark),
     chain(POSTROUTING, [
       // Hairpins, see `needsHairpin`.
       {
@@ -104,8 +104,8 @@ export function natChains(options: RuleOptions): TreeChain[] {
         target: 'MASQUERADE',
       },
       { matches: [inSet('KUBE-ALL-PORTS-LOOP-BACK', 'dst,src')], target: 'MASQUERADE' },
-      { matches: [`-m connmark ! --mark ${bit(options)}`], target: 'RETURN' },
-      masquerade(options),
+      { matches: [`-m connmark ! --mark ${masqueradeMark(options)}`], target: 'RETURN' },
+      masqueradeRule(options),
     ]),
   ];
 }

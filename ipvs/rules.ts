@@ -7,7 +7,7 @@
  * (conntrack), where it disturbs no mark of a packet and cannot masquerade a packet a second time
  * once it is encapsulated.
  */
-import { canaries, jumpFrom, type SharedRule, type StandingRules } from '../iptables/base-rules.ts';
+import { canaries, jumpFrom, type SharedRule, type StaticRules } from '../iptables/base-rules.ts';
 import {
   ALL_PORTS,
   ALL_PORTS_INSIDE,
@@ -21,10 +21,10 @@ import {
   type Table,
 } from '../iptables/chains.ts';
 import { ctstate } from '../iptables/rule.ts';
-import { LISTED, type RuleOptions, setMatches } from './rule-matches.ts';
+import { LISTED_PORT_SETS, type RuleOptions, setMatches } from './rule-matches.ts';
 import { filterChains } from './rules-filter.ts';
 import { mangleChains } from './rules-mangle.ts';
-import { masquerades, natChains, untranslated } from './rules-nat.ts';
+import { acceptVipTraffic, masqueradeRules, natChains } from './rules-nat.ts';
 
 export type { RuleOptions } from './rule-matches.ts';
 
@@ -33,7 +33,7 @@ export type { RuleOptions } from './rule-matches.ts';
  * @param allPortsByRules all-ports Services have rules as in the iptables mode, which come in
  * between: behind what IPVS serves on a VIP that they share.
  */
-export function ipvsStanding(options: RuleOptions, allPortsByRules: boolean): StandingRules {
+export function ipvsStaticRules(options: RuleOptions, allPortsByRules: boolean): StaticRules {
   return {
     chains: () => [
       ...canaries(),
@@ -43,10 +43,10 @@ export function ipvsStanding(options: RuleOptions, allPortsByRules: boolean): St
     ],
     root: (table, root) => {
       if (table === 'nat' && root === SERVICES) {
-        return { before: masquerades(options), after: untranslated(options) };
+        return { before: masqueradeRules(options), after: acceptVipTraffic(options) };
       }
-      const before = setMatches(options).inSets(LISTED, 'RETURN');
-      return { before, mayGo: !allPortsByRules };
+      const before = setMatches(options).inSets(LISTED_PORT_SETS, 'RETURN');
+      return { before, removeWhenEmpty: !allPortsByRules };
     },
     shared: () => [...ipvsJumps(), ...(allPortsByRules ? verdictJumps() : [])],
   };

@@ -4,17 +4,17 @@
  * cluster of Services whose traffic policy is Local.
  */
 import type { IpFamily } from '../api/objects.ts';
-import type { SetSpec, SetType } from '../netlink/ipset/ipset.ts';
+import type { IpsetSpec, IpsetType } from '../netlink/ipset/ipset.ts';
 
-interface SetShape {
-  readonly type: SetType;
+interface SetDefinition {
+  readonly type: IpsetType;
   /** Entries give packets a mark. */
   readonly marks?: boolean;
   /** Entries say to whom they belong. */
   readonly comments?: boolean;
 }
 
-const SHAPES = {
+const SET_DEFINITIONS = {
   /** Endpoint, port, endpoint: a pod that is sent back to itself. */
   'KUBE-LOOP-BACK': { type: 'hash:ip,port,ip' },
   'KUBE-CLUSTER-IP': { type: 'hash:ip,port' },
@@ -66,44 +66,44 @@ const SHAPES = {
   'KUBE-ALL-PORTS-LOOP-BACK': { type: 'hash:net,net' },
   /** Load balancer VIP and healthCheckNodePort, which stay with the node. */
   'KUBE-HEALTH-CHECK-VIP': { type: 'hash:ip,port' },
-} as const satisfies Record<string, SetShape>;
+} as const satisfies Record<string, SetDefinition>;
 
-export type SetName = keyof typeof SHAPES;
-export const SET_NAMES = Object.keys(SHAPES) as readonly SetName[];
+export type SetName = keyof typeof SET_DEFINITIONS;
+export const SET_NAMES = Object.keys(SET_DEFINITIONS) as readonly SetName[];
 
 /**
  * The kernel's default, and kube-proxy's. kube-proxy creates its sets anew with every sync, and a set
  * that differs in this would keep it from ever taking over again.
  */
-const USUAL_ELEMENTS = 65_536;
+const DEFAULT_MAX_ELEMENTS = 65_536;
 /** Only a bound. Room is left for what comes before the next comparison. */
-const MANY_ELEMENTS = 1 << 24;
-const ROOM = 2;
+const LARGE_MAX_ELEMENTS = 1 << 24;
+const HEADROOM_FACTOR = 2;
 
 /** IPSET_MAXNAMELEN is 32 with the final zero; kube-proxy cuts its IPv6 names there. */
-const LONGEST_NAME = 31;
+const MAX_NAME_LENGTH = 31;
 
 /** Name in the kernel: kube-proxy's IPv6 sets have `KUBE-6-` for `KUBE-`. */
 export function kernelName(name: SetName, family: IpFamily): string {
   if (family === 'IPv4') return name;
-  return name.replace('KUBE-', 'KUBE-6-').slice(0, LONGEST_NAME);
+  return name.replace('KUBE-', 'KUBE-6-').slice(0, MAX_NAME_LENGTH);
 }
 
 /**
  * How the set is created.
  * @param entries how many it is to hold.
  */
-export function setSpec(name: SetName, family: IpFamily, entries = 0): SetSpec {
-  const shape: SetShape = SHAPES[name];
+export function setSpec(name: SetName, family: IpFamily, entries = 0): IpsetSpec {
+  const shape: SetDefinition = SET_DEFINITIONS[name];
   const isKubeProxys = SET_NAMES.indexOf(name) <= SET_NAMES.indexOf('KUBE-IPVS-IPS');
-  const isSmall = isKubeProxys && entries * ROOM <= USUAL_ELEMENTS;
+  const isSmall = isKubeProxys && entries * HEADROOM_FACTOR <= DEFAULT_MAX_ELEMENTS;
   return {
     name: kernelName(name, family),
     type: shape.type,
     family,
     skbinfo: shape.marks ?? false,
     comments: shape.comments ?? false,
-    maxElements: isSmall ? USUAL_ELEMENTS : MANY_ELEMENTS,
+    maxElements: isSmall ? DEFAULT_MAX_ELEMENTS : LARGE_MAX_ELEMENTS,
   };
 }
 

@@ -1,6 +1,6 @@
 /** Which endpoint a connection to a node port on localhost goes to. */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
-import type { Target } from './forward.ts';
+import type { EndpointAddress } from './forward.ts';
 
 /** A TCP node port as it is served on the loopback address in one family, for modes whose rules cannot (KEP-6032). */
 export interface LocalhostNodePort {
@@ -26,9 +26,9 @@ export class EndpointPicker {
   readonly #now: () => number;
   readonly #random: () => number;
   #endpoints: Endpoints['endpoints'] = [];
-  #affinity = 0;
-  #kept: Target | undefined;
-  #keptUntil = 0;
+  #affinityTimeout = 0;
+  #affinityEndpoint: EndpointAddress | undefined;
+  #affinityExpiresAt = 0;
 
   /** @param now milliseconds. @param random at least 0 and less than 1. */
   constructor(endpoints: Endpoints, now: () => number, random: () => number = Math.random) {
@@ -41,26 +41,29 @@ export class EndpointPicker {
   update({ endpoints, affinitySeconds }: Endpoints): void {
     if (endpoints.length === 0) throw new RangeError('no endpoint to choose from');
     this.#endpoints = endpoints;
-    this.#affinity = affinitySeconds * 1000;
+    this.#affinityTimeout = affinitySeconds * 1000;
   }
 
   /** The endpoint for a connection that is made now. */
-  pick(): Target {
+  pick(): EndpointAddress {
     const now = this.#now();
-    const kept = this.#affinity > 0 && now < this.#keptUntil ? this.#find(this.#kept) : undefined;
-    const chosen = kept ?? this.#draw();
-    this.#kept = chosen;
-    this.#keptUntil = now + this.#affinity;
+    const kept =
+      this.#affinityTimeout > 0 && now < this.#affinityExpiresAt
+        ? this.#find(this.#affinityEndpoint)
+        : undefined;
+    const chosen = kept ?? this.#pickRandom();
+    this.#affinityEndpoint = chosen;
+    this.#affinityExpiresAt = now + this.#affinityTimeout;
     return chosen;
   }
 
-  #find(target: Target | undefined): Target | undefined {
+  #find(target: EndpointAddress | undefined): EndpointAddress | undefined {
     return this.#endpoints.find(
       ({ address, port }) => address === target?.address && port === target.port,
     );
   }
 
-  #draw(): Target {
+  #pickRandom(): EndpointAddress {
     const index = Math.floor(this.#random() * this.#endpoints.length);
     const drawn = this.#endpoints[index];
     if (drawn === undefined) throw new RangeError(`no endpoint has number ${index}`);

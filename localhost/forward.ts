@@ -2,7 +2,7 @@
 import { connect, type Socket } from 'node:net';
 
 /** An endpoint that a connection is forwarded to. */
-export interface Target {
+export interface EndpointAddress {
   readonly address: string;
   readonly port: number;
 }
@@ -26,7 +26,7 @@ const OPTIONS = {
 export const SERVER_OPTIONS = { ...OPTIONS, pauseOnConnect: true };
 
 /** Node resets a socket that connects only once it has. */
-function breakOff(socket: Socket): void {
+function abort(socket: Socket): void {
   if (socket.connecting) socket.destroy();
   else socket.resetAndDestroy();
 }
@@ -36,7 +36,7 @@ function breakOff(socket: Socket): void {
  * the other does not read. When one side breaks off, the other is reset.
  * @returns whether the endpoint took the connection; never rejects.
  */
-export function forward(client: Socket, { address, port }: Target): Promise<boolean> {
+export function forward(client: Socket, { address, port }: EndpointAddress): Promise<boolean> {
   const endpoint = connect({ ...OPTIONS, host: address, port });
   return new Promise((resolve) => {
     const timer = setTimeout(() => endpoint.destroy(), CONNECT_TIMEOUT);
@@ -56,7 +56,7 @@ export function forward(client: Socket, { address, port }: Target): Promise<bool
       side.on('error', () => {});
       side.once('close', (hadError) => {
         clearTimeout(timer);
-        if (hadError || !side.readableEnded || !isConnected) breakOff(other);
+        if (hadError || !side.readableEnded || !isConnected) abort(other);
         resolve(isConnected);
       });
     }

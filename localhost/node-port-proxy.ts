@@ -21,7 +21,7 @@ export interface NodePortProxyOptions {
   readonly onConnection: (port: LocalhostNodePort, isForwarded: boolean) => void;
 }
 
-interface Served {
+interface ServedNodePort {
   nodePort: LocalhostNodePort;
   readonly picker: EndpointPicker;
   readonly server: RetryingServer;
@@ -34,9 +34,9 @@ interface Served {
  */
 export class NodePortProxy {
   readonly #options: NodePortProxyOptions;
-  readonly #served = new Map<string, Served>();
+  readonly #served = new Map<string, ServedNodePort>();
   readonly #failing = new Set<string>();
-  readonly #counts: Record<IpFamily, number> = { IPv4: 0, IPv6: 0 };
+  readonly #listenerCounts: Record<IpFamily, number> = { IPv4: 0, IPv6: 0 };
   readonly #connections = new Set<Socket>();
   #onIdle = () => {};
   #isDraining = false;
@@ -47,7 +47,7 @@ export class NodePortProxy {
 
   /** How many node ports are listened on, by family; only of families that are served. */
   listeners(): readonly (readonly [IpFamily, number])[] {
-    return this.#options.families.map((family) => [family, this.#counts[family]]);
+    return this.#options.families.map((family) => [family, this.#listenerCounts[family]]);
   }
 
   /** Takes what changed; port 0 ends a listener. Nothing is listened on any more after `drain`. */
@@ -110,14 +110,14 @@ export class NodePortProxy {
       timers,
     });
     this.#served.set(nodePort.id, { nodePort, picker, server });
-    this.#counts[nodePort.family] += 1;
+    this.#listenerCounts[nodePort.family] += 1;
   }
 
-  #end(id: string, { nodePort, server }: Served): void {
+  #end(id: string, { nodePort, server }: ServedNodePort): void {
     server.close();
     if (this.#failing.has(id)) this.#options.onBindAbandoned(nodePort);
     this.#setFailing(nodePort, false);
-    this.#counts[nodePort.family] -= 1;
+    this.#listenerCounts[nodePort.family] -= 1;
     this.#served.delete(id);
   }
 
@@ -125,7 +125,7 @@ export class NodePortProxy {
     if (isFailing === this.#failing.has(id)) return;
     if (isFailing) this.#failing.add(id);
     else this.#failing.delete(id);
-    this.#counts[family] += isFailing ? -1 : 1;
+    this.#listenerCounts[family] += isFailing ? -1 : 1;
   }
 
   async #accept(

@@ -1,12 +1,12 @@
 /** Metrics of the requests to the API server. */
 import type { SourceObserver } from '../sources/kubernetes/source.ts';
-import type { Define } from './define.ts';
+import type { MetricDefiner } from './define.ts';
 
 /** client-go's, for all Kubernetes components. */
 const REQUEST_BUCKETS = [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60];
 
 /** Turns what a source hears of the API server into metrics. `rest_client_*` are client-go's (component-base/metrics/prometheus/restclient). */
-export function apiServerMetrics({ counter, gauge, histogram }: Define): SourceObserver {
+export function apiServerMetrics({ counter, gauge, histogram }: MetricDefiner): SourceObserver {
   const requests = counter(
     'rest_client_requests_total',
     'Requests to the API server so far, by HTTP status, method and host',
@@ -28,7 +28,7 @@ export function apiServerMetrics({ counter, gauge, histogram }: Define): SourceO
     'When a watch last brought something, or the API server was asked and had nothing to bring',
     ['kind'],
   );
-  const deaf = counter(
+  const staleWatches = counter(
     'portwide_api_deaf_watches_total',
     'Times that objects had changed on the API server and an open watch did not tell',
     ['kind'],
@@ -42,7 +42,7 @@ export function apiServerMetrics({ counter, gauge, histogram }: Define): SourceO
     watching(kind, isOpen) {
       watches.set({ kind }, isOpen ? 1 : 0);
       // A counter that begins with 1 has not increased, as Prometheus sees it.
-      deaf.inc({ kind }, 0);
+      staleWatches.inc({ kind }, 0);
     },
     current(kind) {
       lastEvent.setToCurrentTime({ kind });
@@ -51,7 +51,7 @@ export function apiServerMetrics({ counter, gauge, histogram }: Define): SourceO
       for (const metric of [watches, lastEvent]) metric.remove({ kind });
     },
     deaf(kind) {
-      deaf.inc({ kind });
+      staleWatches.inc({ kind });
     },
   };
 }

@@ -2,12 +2,12 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 
 /** A count with the values of its labels. That of `ip_family` is in `family`. */
-type Count<Label extends string> = { readonly count: number } & Readonly<
+type LabelledCount<Label extends string> = { readonly count: number } & Readonly<
   Record<Label extends 'ip_family' ? 'family' : Label, string>
 >;
 
 /** Ways to define a metric in a registry, one for each way to feed it. */
-export type Define = ReturnType<typeof definer>;
+export type MetricDefiner = ReturnType<typeof metricDefiner>;
 
 /** Gauges with the name of a counter, and sums of others; `promtool check metrics` objects. */
 const UNWANTED_DEFAULTS = [
@@ -24,15 +24,15 @@ export function createRegistry(): Registry {
   return registry;
 }
 
-export function definer(registry: Registry) {
+export function metricDefiner(registry: Registry) {
   const registers = [registry];
   /** Counts that somebody else keeps. They must be cheap to get: a scrape walks over nothing. */
-  const asked = <Label extends string>(
+  const collected = <Label extends string>(
     type: 'gauge' | 'counter',
     name: string,
     help: string,
     labelNames: readonly Label[],
-    counts: () => Iterable<Count<Label>> | Promise<Iterable<Count<Label>>>,
+    counts: () => Iterable<LabelledCount<Label>> | Promise<Iterable<LabelledCount<Label>>>,
   ) => {
     const configuration = {
       name,
@@ -69,14 +69,14 @@ export function definer(registry: Registry) {
       buckets: readonly number[],
       labelNames: readonly Label[] = [],
     ) => new Histogram<Label>({ name, help, labelNames, buckets: [...buckets], registers }),
-    asked,
+    collected: collected,
     /** The same of one without labels. */
-    askedOne: (
+    collectedValue: (
       type: 'gauge' | 'counter',
       name: string,
       help: string,
       count: () => number | Promise<number>,
-    ) => asked(type, name, help, [], async () => [{ count: await count() }]),
+    ) => collected(type, name, help, [], async () => [{ count: await count() }]),
   };
 }
 

@@ -5,31 +5,31 @@
  */
 import { socketAddress } from '../api/addresses.ts';
 import type { NoAnswer, Resolver } from '../dns/exchange.ts';
-import type { CacheNumbers } from '../dns/forward-cache.ts';
-import type { Edns, Query } from '../dns/query.ts';
+import type { CacheStats } from '../dns/forward-cache.ts';
+import type { DnsQuery, Edns } from '../dns/query.ts';
 import { RCODES } from '../dns/query.ts';
-import type { Exchange } from '../dns/server.ts';
+import type { ServedQuery } from '../dns/server.ts';
 import { TYPE } from '../dns/types.ts';
 import { apiServerMetrics } from './api-server.ts';
-import { createRegistry, type Define, definer, exponential } from './define.ts';
+import { createRegistry, exponential, type MetricDefiner, metricDefiner } from './define.ts';
 import { processMetrics } from './portwide.ts';
 
 /** As much of an exchange as is counted. */
-export type ServedQuery = Omit<Exchange, 'query'> & {
+export type CountedQuery = Omit<ServedQuery, 'query'> & {
   readonly query:
-    | (Pick<Query, 'type'> & { readonly edns: Pick<Edns, 'dnssecOk'> | undefined })
+    | (Pick<DnsQuery, 'type'> & { readonly edns: Pick<Edns, 'dnssecOk'> | undefined })
     | undefined;
 };
 
 export type DnsMetrics = ReturnType<typeof createDnsMetrics>;
 
 /** Kept elsewhere, and asked for at each scrape. */
-interface DnsSources {
+interface DnsMetricSources {
   /** How many are open. */
   readonly tcpConnections: () => number;
   readonly resolvers: () => readonly { readonly resolver: Resolver; readonly isUp: boolean }[];
   /** undefined: nothing is forwarded. */
-  readonly cache: () => CacheNumbers | undefined;
+  readonly cache: () => CacheStats | undefined;
 }
 
 /** CoreDNS's: 0.25 ms, doubled up to 8 s. */
@@ -52,7 +52,7 @@ const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
  */
 export function createDnsMetrics(port: number, version: string) {
   const registry = createRegistry();
-  const define = definer(registry);
+  const define = metricDefiner(registry);
   const { counter, histogram } = define;
   const requests = counter(
     'coredns_dns_requests_total',
@@ -127,11 +127,14 @@ export function createDnsMetrics(port: number, version: string) {
     api: apiServerMetrics(define),
     ...processMetrics(define, version),
     /** Queries that the server itself failed on. */
-    mistakes: counter('coredns_panics_total', 'Queries so far that the server itself failed on'),
+    internalErrors: counter(
+      'coredns_panics_total',
+      'Queries so far that the server itself failed on',
+    ),
     /** @param seconds from the change of a headless Service's endpoints until its records say so. */
     programmed: (seconds: number) =>
       programmingSeconds.observe({ service_kind: 'headless_with_selector' }, seconds),
-    served(exchange: ServedQuery) {
+    served(exchange: CountedQuery) {
       const { transport: proto, family, zone: name, query, rcode, by, seconds } = exchange;
       const zone = name === undefined ? DROPPED : `${name}.`;
       const known = query && TYPES.get(query.type);
@@ -143,11 +146,11 @@ export function createDnsMetrics(port: number, version: string) {
       responseBytes.observe({ ...labels, proto }, exchange.responseLength);
       if (query?.edns?.dnssecOk) dnssecRequests.inc(labels);
       const plugin = by === undefined ? '' : PLUGINS[by];
-      responses.inc({ ...labels, rcode: nameOfCode(rcode), plugin });
+      responses.inc({ ...labels, rcode: rcodeName(rcode), plugin });
     },
     forwarding: {
       answered: (to: Resolver, rcode: number, seconds: number) =>
-        upstreamSeconds.observe({ ...proxy(to), rcode: nameOfCode(rcode) }, seconds),
+        upstreamSeconds.observe({ ...proxy(to), rcode: rcodeName(rcode) }, seconds),
       failed: (to: Resolver, code: NoAnswer['code']) =>
         failures.inc({ to: hostPort(to), reason: code.toLowerCase() }),
       rejected: () => rejected.inc(),
@@ -155,7 +158,7 @@ export function createDnsMetrics(port: number, version: string) {
       allDown: () => broken.inc(),
     },
     /** Has these numbers asked for from now on. Call it once, before anything is scraped. */
-    ask: (sources: DnsSources) => {
+    collectFrom: (sources: DnsMetricSources) => {
       serverMetrics(define, sources);
       cacheMetrics(define, common, sources.cache);
     },
@@ -163,8 +166,8 @@ export function createDnsMetrics(port: number, version: string) {
 }
 
 function serverMetrics(
-  { asked, askedOne }: Define,
-  { resolvers, tcpConnections }: DnsSources,
+  { collected: asked, collectedValue: askedOne }: MetricDefiner,
+  { resolvers, tcpConnections }: DnsMetricSources,
 ): void {
   asked('gauge', 'portwide_dns_resolver_up', '1 while queries are forwarded to it', ['to'], () =>
     resolvers().map(({ resolver, isUp }) => ({ to: hostPort(resolver), count: isUp ? 1 : 0 })),
@@ -179,9 +182,9 @@ function serverMetrics(
 
 /** CoreDNS's of its plugin *cache*. */
 function cacheMetrics(
-  { asked }: Define,
+  { collected: asked }: MetricDefiner,
   common: Readonly<Record<'server' | 'view', string>>,
-  numbers: DnsSources['cache'],
+  numbers: DnsMetricSources['cache'],
 ): void {
   const labels = { ...common, zones: '.' };
   const byType = (
@@ -199,7 +202,7 @@ function cacheMetrics(
         count: now[name][each],
       }));
     });
-  const total = (full: string, help: string, value: (now: CacheNumbers) => number) =>
+  const total = (full: string, help: string, value: (now: CacheStats) => number) =>
     asked('counter', full, help, ['server', 'zones', 'view'], () => {
       const now = numbers();
       return now === undefined ? [] : [{ ...labels, count: value(now) }];
@@ -233,7 +236,7 @@ function proxy(to: Resolver): { proxy_name: string; to: string } {
   return { proxy_name: 'forward', to: hostPort(to) };
 }
 
-function nameOfCode(rcode: number): string {
+function rcodeName(rcode: number): string {
   return CODES.get(rcode) ?? String(rcode);
 }
 

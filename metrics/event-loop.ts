@@ -16,7 +16,7 @@ type DelayMonitor = ReturnType<typeof monitorEventLoopDelay>;
 export function watchEventLoop(observe: (seconds: number) => void): () => void {
   const monitor = monitorEventLoopDelay({ resolution: RESOLUTION });
   monitor.enable();
-  const timer = setInterval(() => observe(takeLongest(monitor)), PERIOD).unref();
+  const timer = setInterval(() => observe(takeMaxStall(monitor)), PERIOD).unref();
   return () => {
     clearInterval(timer);
     monitor.disable();
@@ -24,7 +24,7 @@ export function watchEventLoop(observe: (seconds: number) => void): () => void {
 }
 
 /** @param monitor of nanoseconds. @returns seconds; the monitor begins anew. */
-export function takeLongest(monitor: Pick<DelayMonitor, 'max' | 'reset'>): number {
+export function takeMaxStall(monitor: Pick<DelayMonitor, 'max' | 'reset'>): number {
   // What it measures includes the wait itself. Before the first look it has no maximum.
   const longest = Math.max(0, monitor.max / 1e6 - RESOLUTION) / 1000;
   monitor.reset();

@@ -4,7 +4,7 @@
  * them, and of those that are left out.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
-import { type Define, linear, SYNC_BUCKETS } from './define.ts';
+import { linear, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
 /** Where the numbers are that are asked for at each scrape. */
 export interface KubeProxySources {
@@ -33,8 +33,8 @@ const NETWORK_BUCKETS = [
 const SYNC = 'kubeproxy_sync_proxy_rules';
 const FAMILY = ['ip_family'] as const;
 
-export function kubeProxyMetrics(define: Define, sources: KubeProxySources) {
-  const { counter, gauge, histogram, asked, askedOne } = define;
+export function kubeProxyMetrics(define: MetricDefiner, sources: KubeProxySources) {
+  const { counter, gauge, histogram, collected: asked, collectedValue: askedOne } = define;
   for (const [kind, word] of [
     ['EndpointSlice', 'endpoint'],
     ['Service', 'service'],

@@ -1,6 +1,6 @@
 /** Metrics `kubernetes_*` that all Kubernetes components have (component-base/metrics). */
 import { buildInfo } from '../process/version.ts';
-import type { Define } from './define.ts';
+import type { MetricDefiner } from './define.ts';
 
 /** A feature gate. */
 export interface Feature {
@@ -10,7 +10,7 @@ export interface Feature {
 }
 
 export function kubernetesInfo(
-  { gauge }: Define,
+  { gauge }: MetricDefiner,
   version: string,
   features: readonly Feature[],
 ): void {

@@ -1,7 +1,7 @@
 /** metrics/ has what this process tells Prometheus; here all metrics of the agent come together. */
 import type { IpFamily } from '../api/objects.ts';
 import { apiServerMetrics } from './api-server.ts';
-import { createRegistry, definer } from './define.ts';
+import { createRegistry, metricDefiner } from './define.ts';
 import { type KubeProxySources, kubeProxyMetrics } from './kube-proxy.ts';
 import { type Feature, kubernetesInfo } from './kubernetes-info.ts';
 import { type PortwideSources, portwideMetrics } from './portwide.ts';
@@ -22,7 +22,7 @@ export function createMetrics(
   features: readonly Feature[] = [],
 ) {
   const registry = createRegistry();
-  const define = definer(registry);
+  const define = metricDefiner(registry);
   kubernetesInfo(define, version, features);
   return {
     registry,
@@ -37,7 +37,7 @@ export function createMetrics(
  * Shows what happens rarely, and is better never seen, as 0 from the start: a first failure is an
  * increase then, which a query can find.
  */
-export function startFamily(metrics: Metrics, family: IpFamily): void {
+export function initFamily(metrics: Metrics, family: IpFamily): void {
   const { restoreFailures, partialRestoreFailures, nftSyncFailures, conntrackDeleted } = metrics;
   const rare = [restoreFailures, partialRestoreFailures, nftSyncFailures, conntrackDeleted];
   for (const counter of rare) {

@@ -1,7 +1,7 @@
 /** Metrics of network policy, of agents that enforce it; docs/metrics.md has a table of them. */
 import type { IpFamily, Kind } from '../api/objects.ts';
 import type { PolicyKind } from '../api/policy-objects.ts';
-import { type Define, exponential, SYNC_BUCKETS } from './define.ts';
+import { exponential, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
 export type PolicyMetrics = ReturnType<typeof policyMetrics>;
 
@@ -11,10 +11,10 @@ export interface PolicySources {
   policies(): Iterable<{ kind: PolicyKind; state: 'sound' | 'faulty'; count: number }>;
   /** Objects that cannot be read as they are now, of each kind that network policy reads. */
   unreadable(): Iterable<{ kind: Kind; count: number }>;
-  profiles(): Iterable<{ direction: string; count: number }>;
+  policySets(): Iterable<{ direction: string; count: number }>;
   elements(): Iterable<{ family: IpFamily; set: string; count: number }>;
   /** Of domain names: what is known, and what was seen of DNS. */
-  names(): NameNumbers;
+  names(): FqdnStats;
   /** Packets of DNS that the kernel did not hand over and dropped. */
   queueDrops(): Promise<number>;
   /** The kernel counts them. */
@@ -22,7 +22,7 @@ export interface PolicySources {
 }
 
 /** Since the start, but for what there is of names and addresses. */
-interface NameNumbers
+interface FqdnStats
   extends Readonly<
     Record<'names' | 'addresses' | 'evictions' | keyof typeof DNS_OUTCOMES, number>
   > {
@@ -45,11 +45,11 @@ const COMPILE_BUCKETS = exponential(0.0001, 2, 15);
 
 /** @param families that are enforced: what is rare shows as 0 for them from the start. */
 export function policyMetrics(
-  define: Define,
+  define: MetricDefiner,
   sources: PolicySources,
   families: readonly IpFamily[],
 ) {
-  const { counter, gauge, histogram, asked } = define;
+  const { counter, gauge, histogram, collected: asked } = define;
   asked(
     'gauge',
     'portwide_policies',
@@ -69,7 +69,7 @@ export function policyMetrics(
     'portwide_policy_profiles',
     'Different sets of policies that apply to pods of this node',
     ['direction'],
-    () => sources.profiles(),
+    () => sources.policySets(),
   );
   asked(
     'gauge',
@@ -85,19 +85,19 @@ export function policyMetrics(
     ['tier', 'direction', 'ip_family'],
     () => sources.denied(),
   );
-  defineNames(define, sources);
+  fqdnMetrics(define, sources);
   const applyFailures = counter(
     'portwide_policy_apply_failures_total',
     'Changes of network policy that could not be applied; each is tried again',
     ['ip_family'],
   );
-  const disturbances = counter(
+  const drifts = counter(
     'portwide_policy_disturbances_total',
     'How often the table of network policy was not as it should be: somebody else changed it, say',
     ['ip_family'],
   );
   for (const family of families) {
-    for (const rare of [applyFailures, disturbances]) rare.inc({ ip_family: family }, 0);
+    for (const rare of [applyFailures, drifts]) rare.inc({ ip_family: family }, 0);
   }
   const lastQueued = gauge(
     'portwide_policy_last_queued_timestamp_seconds',
@@ -126,13 +126,16 @@ export function policyMetrics(
       ['ip_family'],
     ),
     applyFailures,
-    disturbances,
+    drifts: drifts,
     lastQueued,
     lastApplied,
   };
 }
 
-function defineNames({ asked, askedOne }: Define, sources: PolicySources): void {
+function fqdnMetrics(
+  { collected: asked, collectedValue: askedOne }: MetricDefiner,
+  sources: PolicySources,
+): void {
   askedOne(
     'gauge',
     'portwide_policy_dns_unseen',

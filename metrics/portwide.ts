@@ -1,7 +1,7 @@
 /** Metrics of what kube-proxy has not got; docs/metrics.md has a table of them. */
 import { REFUSAL_REASONS, type RefusalReason } from '../api/all-ports.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
-import { type Define, SYNC_BUCKETS } from './define.ts';
+import { type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
 /** Changes of the configuration file since the start. */
 export interface ConfigChanges {
@@ -20,12 +20,12 @@ export const NO_CONFIG_CHANGES: ConfigChanges = {
 const LEFTOVERS = ['iptables', 'ipvs', 'nftables', 'network-policy'] as const;
 export type Leftover = (typeof LEFTOVERS)[number];
 /** Why it is still there: established connections need it, a sysctl must be set back first, or removing it failed. */
-const KEPT_REASONS = ['connections', 'sysctl', 'error'] as const;
+const REMAINING_REASONS = ['connections', 'sysctl', 'error'] as const;
 
 /** What is still on the node, and why. */
-export interface Kept {
+export interface RemainingState {
   readonly what: Leftover;
-  readonly reason: (typeof KEPT_REASONS)[number];
+  readonly reason: (typeof REMAINING_REASONS)[number];
   /** Established connections that need it. */
   readonly connections: number;
 }
@@ -35,17 +35,17 @@ export interface PortwideSources {
   /** Services refused now, as pairs of Service and reason. */
   refusals(): Iterable<{ serviceKey: ObjectKey; reason: RefusalReason }>;
   /** How many Services take a TCP port of the node's own. */
-  servicesOnNodePorts(): number;
+  servicesOnListenerPorts(): number;
   allPortsServices(): Readonly<Record<'all' | 'ranges', number>>;
   routes(): Iterable<{ family: IpFamily; kind: 'port' | 'ranges' | 'all'; count: number }>;
   /** Elements of nf_tables that Services have, by map; of mode nftables. */
   elements(): Iterable<{ family: IpFamily; map: string; count: number }>;
   /** Packet marks, of modes that have them. */
   marks(): Iterable<{ family: IpFamily; inUse: number; waiting: number }>;
-  lingeringVips(): Iterable<{ family: IpFamily; count: number }>;
+  drainingVips(): Iterable<{ family: IpFamily; count: number }>;
   configChanges(): ConfigChanges;
   /** What was to be taken over and is not yet removed. */
-  kept(): Iterable<Kept>;
+  remainingState(): Iterable<RemainingState>;
 }
 
 /** There were too many, the API server refused it, or was not there. */
@@ -53,7 +53,7 @@ const DROP_REASONS = ['queue_full', 'object_limit', 'rejected', 'unreachable'] a
 const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
 
 /** What every process of ours tells of itself. @param version of the package. */
-export function processMetrics({ gauge, histogram }: Define, version: string) {
+export function processMetrics({ gauge, histogram }: MetricDefiner, version: string) {
   gauge('portwide_build_info', 'Always 1; the label tells the version', ['version']).set(
     { version },
     1,
@@ -68,8 +68,8 @@ export function processMetrics({ gauge, histogram }: Define, version: string) {
 }
 
 /** @param version of the package. */
-export function portwideMetrics(define: Define, sources: PortwideSources, version: string) {
-  const { counter, gauge, histogram, asked, askedOne } = define;
+export function portwideMetrics(define: MetricDefiner, sources: PortwideSources, version: string) {
+  const { counter, gauge, histogram, collected: asked, collectedValue: askedOne } = define;
   const { stallSeconds } = processMetrics(define, version);
   asked(
     'gauge',
@@ -89,7 +89,7 @@ export function portwideMetrics(define: Define, sources: PortwideSources, versio
     'gauge',
     'portwide_services_on_own_ports',
     'Services that take a TCP port of this node itself: of ssh, the kubelet, /healthz or /metrics',
-    () => sources.servicesOnNodePorts(),
+    () => sources.servicesOnListenerPorts(),
   );
   asked(
     'gauge',
@@ -126,7 +126,7 @@ export function portwideMetrics(define: Define, sources: PortwideSources, versio
     'portwide_lingering_vips',
     'VIPs on which no Service is served and that stay bound while connections to them last (mode ipvs)',
     ['ip_family'],
-    () => sources.lingeringVips(),
+    () => sources.drainingVips(),
   );
   askedOne(
     'gauge',
@@ -147,13 +147,13 @@ export function portwideMetrics(define: Define, sources: PortwideSources, versio
     'portwide_takeover_kept',
     '1 while what another mode left is still on the node, by the reason why it is kept',
     ['what', 'reason'],
-    () => keptLeftovers([...sources.kept()]),
+    () => remainingStateCounts([...sources.remainingState()]),
   );
   askedOne(
     'gauge',
     'portwide_takeover_connections',
     'Established connections that need what another mode left',
-    () => [...sources.kept()].reduce((sum, { connections }) => sum + connections, 0),
+    () => [...sources.remainingState()].reduce((sum, { connections }) => sum + connections, 0),
   );
   const eventsDropped = counter(
     'portwide_events_dropped_total',
@@ -190,9 +190,9 @@ export function portwideMetrics(define: Define, sources: PortwideSources, versio
   };
 }
 
-function keptLeftovers(kept: readonly Kept[]) {
+function remainingStateCounts(kept: readonly RemainingState[]) {
   return LEFTOVERS.flatMap((what) =>
-    KEPT_REASONS.map((reason) => ({
+    REMAINING_REASONS.map((reason) => ({
       what,
       reason,
       count: kept.some((each) => each.what === what && each.reason === reason) ? 1 : 0,

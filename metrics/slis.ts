@@ -1,11 +1,11 @@
 /** The metrics of health checks, `/metrics/slis`. */
 import { Registry } from 'prom-client';
-import { definer } from './define.ts';
+import { metricDefiner } from './define.ts';
 
 /** Results of health checks (KEP-3466), which have a page of their own: component-base's metrics (metrics/prometheus/slis). */
 export function createSlis() {
   const registry = new Registry();
-  const { counter, gauge } = definer(registry);
+  const { counter, gauge } = metricDefiner(registry);
   const last = gauge('kubernetes_healthcheck', '1 when the health check last passed, otherwise 0', [
     'name',
     'type',

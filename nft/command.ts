@@ -20,7 +20,7 @@ export class NftError extends Error {
 export type NftCommand = ReturnType<typeof nftCommand>;
 
 /** More than that many do not wait to be heard of. */
-const MAX_PROCESS_IDS = 16;
+const MAX_REMEMBERED_PROCESS_IDS = 16;
 
 const processIds = new Set<number>();
 /** Of the last that this process ran: notifications of what they changed bear these. */
@@ -29,7 +29,7 @@ export const nftProcessIds: ReadonlySet<number> = processIds;
 function onStart(pid: number): void {
   processIds.add(pid);
   const [oldest = 0] = processIds;
-  if (processIds.size > MAX_PROCESS_IDS) processIds.delete(oldest);
+  if (processIds.size > MAX_REMEMBERED_PROCESS_IDS) processIds.delete(oldest);
 }
 
 /** Runs scripts of nft, each of which is one transaction. @param timeout milliseconds, for tests. */

@@ -1,16 +1,16 @@
 /** For tests: a table of nf_tables in memory that tells what is done to it, and refuses what the kernel would. */
 import type { IpFamily } from '../api/objects.ts';
 import { EEXIST, ENOENT, NetlinkError } from '../netlink/core/error.ts';
-import { NftRefusedError } from '../netlink/nftables/script.ts';
+import { NftRefusedError } from '../netlink/nftables/transaction-builder.ts';
 import {
   NFT_SET_FLAGS,
   type NftChainRules,
-  type NftChange,
   type NftElement,
-  type NftStep,
+  type NftElementChange,
+  type NftOperation,
 } from '../netlink/nftables/types.ts';
 import { type NftCommand, NftError } from './command.ts';
-import { dataText, keyText } from './element.ts';
+import { elementDataText, elementKeyText } from './element.ts';
 import type { RuleTable } from './table.ts';
 
 /** More chains than that are filled only where everything is written. */
@@ -30,16 +30,16 @@ export class FakeTables {
   /** One line for each transaction, such as `add service-ips 1, delete endpoints 2`. */
   log: string[] = [];
   /** Other tables of the family, which a transaction here may delete. */
-  beside: readonly FakeTables[] = [];
+  otherTables: readonly FakeTables[] = [];
   /** Called before a transaction that changes elements, and after it. */
-  before: (changes: readonly NftChange[]) => void = () => {};
-  after: () => void = () => {};
+  beforeCommit: (changes: readonly NftElementChange[]) => void = () => {};
+  afterCommit: () => void = () => {};
   /** Called when packets see what a transaction changed but in maps of ranges, and when in one more. */
-  amid: () => void = () => {};
+  midCommit: () => void = () => {};
   /** Milliseconds that an element has left. */
   expiresIn: (element: NftElement) => number | undefined = () => undefined;
   /** Called in the middle of the dump of a set; whether that has to be made again. */
-  onVisit: (set: string) => boolean = () => false;
+  onDump: (set: string) => boolean = () => false;
   readonly #intervals = new Set<string>();
 
   constructor(family: IpFamily = 'IPv4', name = 'portwide') {
@@ -57,13 +57,13 @@ export class FakeTables {
           for (const element of elements.values()) visit(this.#read(element));
         };
         visitAll();
-        if (!this.onVisit(set)) return;
+        if (!this.onDump(set)) return;
         restart?.();
         visitAll();
       },
-      chains: async () => this.#ifThere([...this.chains.keys()]),
+      chains: async () => this.#ifExists([...this.chains.keys()]),
       sets: async () =>
-        this.#ifThere(
+        this.#ifExists(
           [...this.sets.keys()].map((name) => ({
             name,
             flags: name.startsWith('__') ? NFT_SET_FLAGS.anonymous : 0,
@@ -73,7 +73,7 @@ export class FakeTables {
           })),
         ),
       counters: async () =>
-        this.#ifThere(
+        this.#ifExists(
           [...this.counters].map(([name, packets]) => ({ name, packets, bytes: packets })),
         ),
       remove: async (chains, sets, counters) => {
@@ -87,7 +87,7 @@ export class FakeTables {
         }
       },
       delete: async () => {
-        if (this.#ifThere(true)) this.log.push('delete table');
+        if (this.#ifExists(true)) this.log.push('delete table');
         this.clear();
       },
       close: async () => {},
@@ -123,8 +123,8 @@ export class FakeTables {
   }
 
   /** As packets do. */
-  put(map: string, ...elements: readonly NftElement[]): void {
-    for (const element of elements) this.sets.get(map)?.set(keyText(element), element);
+  putFromPacket(map: string, ...elements: readonly NftElement[]): void {
+    for (const element of elements) this.sets.get(map)?.set(elementKeyText(element), element);
   }
 
   #read(element: NftElement): NftElement {
@@ -132,25 +132,25 @@ export class FakeTables {
     return timeoutMs === undefined ? element : { ...element, timeoutMs };
   }
 
-  #ifThere<T>(value: T): T | undefined {
+  #ifExists<T>(value: T): T | undefined {
     return this.sets.size + this.chains.size > 0 ? value : undefined;
   }
 
-  #transact(steps: readonly NftStep[]): void {
+  #transact(steps: readonly NftOperation[]): void {
     const changes = steps.flatMap((step) => ('elements' in step ? [step] : []));
     const hasChanges = changes.some(({ elements }) => elements.length > 0);
-    const line = stepTexts(steps);
+    const line = operationTexts(steps);
     if (line.length === 0) return;
-    if (hasChanges) this.before(changes);
+    if (hasChanges) this.beforeCommit(changes);
     for (const step of steps) if (step.action === 'fill') this.#fill(step.chain);
     if (hasChanges) this.#change(changes);
     for (const step of steps) {
       if (step.action === 'remove') for (const chain of step.chains) this.chains.delete(chain);
       if (step.action === 'delete-table')
-        this.beside.find(({ name }) => name === step.table)?.clear();
+        this.otherTables.find(({ name }) => name === step.table)?.clear();
     }
     this.log.push(line.join(', '));
-    if (hasChanges) this.after();
+    if (hasChanges) this.afterCommit();
   }
 
   /** What rules look up or count in has to be there. */
@@ -167,26 +167,26 @@ export class FakeTables {
     this.chains.set(name, all.length);
   }
 
-  #change(changes: readonly NftChange[]): void {
+  #change(changes: readonly NftElementChange[]): void {
     const drafts = new Map([...this.sets].map(([name, elements]) => [name, new Map(elements)]));
     for (const change of changes) {
       const { action, set, elements } = change;
       if (elements.length === 0) continue;
       const draft = drafts.get(set);
-      if (draft === undefined) throw refused(ENOENT, change);
+      if (draft === undefined) throw rejection(ENOENT, change);
       for (const element of elements) {
-        const [key, there] = [keyText(element), draft.get(keyText(element))];
+        const [key, there] = [elementKeyText(element), draft.get(elementKeyText(element))];
         if (action === 'delete') {
-          if (!draft.delete(key)) throw refused(ENOENT, change, element);
+          if (!draft.delete(key)) throw rejection(ENOENT, change, element);
           continue;
         }
-        const isOther = there !== undefined && dataText(there) !== dataText(element);
+        const isOther = there !== undefined && elementDataText(there) !== elementDataText(element);
         const isBetween = there === undefined && this.#intervals.has(set);
         if (isOther || (isBetween && overlaps(draft.values(), element))) {
-          throw refused(EEXIST, change, element);
+          throw rejection(EEXIST, change, element);
         }
         const target = element.data !== undefined && 'chain' in element.data && element.data.chain;
-        if (target && !this.chains.has(target)) throw refused(ENOENT, change, element);
+        if (target && !this.chains.has(target)) throw rejection(ENOENT, change, element);
         draft.set(key, element);
       }
     }
@@ -194,14 +194,14 @@ export class FakeTables {
       for (const [name, elements] of drafts) {
         if (this.#intervals.has(name) !== isLate) continue;
         this.sets.set(name, elements);
-        if (isLate) this.amid();
+        if (isLate) this.midCommit();
       }
-      if (!isLate) this.amid();
+      if (!isLate) this.midCommit();
     }
   }
 }
 
-function stepTexts(steps: readonly NftStep[]): string[] {
+function operationTexts(steps: readonly NftOperation[]): string[] {
   const filled = steps.flatMap((step) => (step.action === 'fill' ? [step.chain.name] : []));
   const rules = filled.length > FEW_CHAINS ? 'all' : filled.join();
   return [
@@ -228,7 +228,7 @@ function overlaps(there: Iterable<NftElement>, element: NftElement): boolean {
   return [...there].some((other) => isIn(key, other) || isIn(keyEnd, other));
 }
 
-function refused(errno: number, change: NftChange, element?: NftElement): NftRefusedError {
+function rejection(errno: number, change: NftElementChange, element?: NftElement): NftRefusedError {
   return new NftRefusedError(new NetlinkError('transaction', errno), { change, element });
 }
 

@@ -6,33 +6,33 @@
  * people, and for `portwide render`.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
-import { u32 } from '../netlink/core/host.ts';
+import { u32 } from '../netlink/core/host-order.ts';
 import { protocolNumbers } from '../netlink/core/protocol.ts';
 import {
   bitwise,
-  CONNTRACK,
-  compare,
-  conntrack,
-  count,
-  DIRECTION,
-  destinationNat,
+  CT_DIRECTION,
+  CT_KEY,
+  cmp,
+  counterReference,
+  ct,
+  dnat,
+  dynsetUpdate,
   encodeRule,
+  fibSourceType,
   lookup,
-  lookupValue,
+  lookupData,
   lookupVerdict,
-  META,
-  masquerade as masqueradeExpression,
+  META_KEY,
+  masq as masqueradeExpression,
   meta,
   type NftExpression,
-  PAYLOAD,
+  numgenRandom,
+  PAYLOAD_BASE,
   payload,
   type Register,
-  randomNumber,
-  rejectByReset,
   reject as rejectExpression,
+  rejectTcpReset,
   setMark,
-  sourceAddressType,
-  update,
   verdict as verdictExpression,
 } from '../netlink/nftables/rule.ts';
 import type { NftVerdict } from '../netlink/nftables/types.ts';
@@ -40,21 +40,21 @@ import { verdictText } from './element.ts';
 import { cidrBounds } from './keys.ts';
 
 /** A part of a rule: a condition or a statement. */
-export interface Part {
+export interface RulePart {
   readonly text: string;
   readonly expressions: readonly NftExpression[];
 }
 
 /** Parts, from left to right; where a condition does not hold, the next rule is tried. */
-export type Rule = readonly Part[];
+export type RuleParts = readonly RulePart[];
 
 /** As nft writes it. */
-export function ruleText(rule: Rule): string {
+export function nftRuleText(rule: RuleParts): string {
   return rule.map(({ text }) => text).join(' ');
 }
 
 /** As the kernel has it. */
-export function ruleBytes(rule: Rule): Buffer {
+export function nftRuleBytes(rule: RuleParts): Buffer {
   return encodeRule(rule.flatMap(({ expressions }) => expressions));
 }
 
@@ -65,7 +65,7 @@ export interface KeyField {
   readonly registers: number;
   load(to: Register): NftExpression;
 }
-export type Key = readonly KeyField[];
+export type LookupKey = readonly KeyField[];
 
 /** RTN_LOCAL of linux/rtnetlink.h. */
 const RTN_LOCAL = 2;
@@ -80,7 +80,7 @@ export function nftFamily(family: IpFamily): 'ip' | 'ip6' {
   return family === 'IPv4' ? 'ip' : 'ip6';
 }
 
-export function partsOf(family: IpFamily) {
+export function rulePartsFor(family: IpFamily) {
   const ip = nftFamily(family);
   const width = family === 'IPv4' ? 4 : 16;
   const words = width / 4;
@@ -91,31 +91,31 @@ export function partsOf(family: IpFamily) {
   });
   const address = (text: string, load: KeyField['load']) => field(text, words, load);
   const inPacket = (offset: number) => (to: Register) =>
-    payload(to, PAYLOAD.network, offset, width);
+    payload(to, PAYLOAD_BASE.network, offset, width);
   const offset = SOURCE_OFFSET[family];
 
   const source = address(`${ip} saddr`, inPacket(offset));
   const destination = address(`${ip} daddr`, inPacket(offset + width));
-  const protocol = field('meta l4proto', 1, (to) => meta(to, META.protocol));
-  const port = field('th dport', 1, (to) => payload(to, PAYLOAD.transport, 2, 2));
+  const protocol = field('meta l4proto', 1, (to) => meta(to, META_KEY.protocol));
+  const port = field('th dport', 1, (to) => payload(to, PAYLOAD_BASE.transport, 2, 2));
   // From conntrack, for by then the packet has the endpoint's address and port.
   const originalVip = address(`ct original ${ip} daddr`, (to) =>
-    conntrack(to, CONNTRACK.destination[family], DIRECTION.original),
+    ct(to, CT_KEY.destination[family], CT_DIRECTION.original),
   );
   const originalPort = field('ct original proto-dst', 1, (to) =>
-    conntrack(to, CONNTRACK.destinationPort, DIRECTION.original),
+    ct(to, CT_KEY.destinationPort, CT_DIRECTION.original),
   );
   const endpoint = address(`ct reply ${ip} saddr`, (to) =>
-    conntrack(to, CONNTRACK.source[family], DIRECTION.reply),
+    ct(to, CT_KEY.source[family], CT_DIRECTION.reply),
   );
   const endpointPort = field('ct reply proto-src', 1, (to) =>
-    conntrack(to, CONNTRACK.sourcePort, DIRECTION.reply),
+    ct(to, CT_KEY.sourcePort, CT_DIRECTION.reply),
   );
   /** A number of `among`, counted from `first`. */
-  const lot = (among: number, first: number) =>
-    field(`numgen random mod ${among} offset ${first}`, 1, (to) => randomNumber(to, among, first));
+  const randomIndex = (among: number, first: number) =>
+    field(`numgen random mod ${among} offset ${first}`, 1, (to) => numgenRandom(to, among, first));
 
-  const isAddress = (of: KeyField, cidr: string, not: boolean): Part => {
+  const isAddress = (of: KeyField, cidr: string, not: boolean): RulePart => {
     const bits = Number(cidr.split('/')[1]);
     const mask = Buffer.alloc(width);
     for (let bit = 0; bit < bits; bit++)
@@ -125,7 +125,7 @@ export function partsOf(family: IpFamily) {
       expressions: [
         of.load(0),
         bitwise(0, mask, Buffer.alloc(width)),
-        compare(0, cidrBounds(cidr)[0], not),
+        cmp(0, cidrBounds(cidr)[0], not),
       ],
     };
   };
@@ -139,70 +139,70 @@ export function partsOf(family: IpFamily) {
     originalPort,
     endpoint,
     endpointPort,
-    lot,
+    lot: randomIndex,
     sourceIs: (cidr: string, not = false) => isAddress(source, cidr, not),
     destinationIs: (cidr: string) => isAddress(destination, cidr, false),
-    isIn: (key: Key, set: string): Part => ({
-      text: `${keyText(key)} @${set}`,
+    inSet: (key: LookupKey, set: string): RulePart => ({
+      text: `${lookupKeyText(key)} @${set}`,
       expressions: [...loadKey(key), lookup(set, 0)],
     }),
     /** Does what the map says. */
-    follow: (key: Key, map: string): Part => ({
-      text: `${keyText(key)} vmap @${map}`,
+    verdictMap: (key: LookupKey, map: string): RulePart => ({
+      text: `${lookupKeyText(key)} vmap @${map}`,
       expressions: [...loadKey(key), lookupVerdict(map, 0)],
     }),
     /** Translates to what the map says; `isPortKept`: to addresses alone. */
-    translate: (key: Key, map: string, isPortKept: boolean): Part => ({
-      text: `dnat ${isPortKept ? '' : `${ip} `}to ${keyText(key)} map @${map}`,
+    dnat: (key: LookupKey, map: string, isPortKept: boolean): RulePart => ({
+      text: `dnat ${isPortKept ? '' : `${ip} `}to ${lookupKeyText(key)} map @${map}`,
       expressions: [
         ...loadKey(key),
-        lookupValue(map, 0, 0),
-        destinationNat(family, 0, isPortKept ? undefined : words),
+        lookupData(map, 0, 0),
+        dnat(family, 0, isPortKept ? undefined : words),
       ],
     }),
     /** Has a map that packets write know an element, and know it longer. */
-    remember: (map: string, key: Key, data: Key, seconds: number): Part => {
+    updateMap: (map: string, key: LookupKey, data: LookupKey, seconds: number): RulePart => {
       const from = registersOf(key);
       return {
-        text: `update @${map} { ${keyText(key)} timeout ${seconds}s : ${keyText(data)} }`,
+        text: `update @${map} { ${lookupKeyText(key)} timeout ${seconds}s : ${lookupKeyText(data)} }`,
         expressions: [
           ...loadKey(key),
           ...loadKey(data, from),
-          update(map, 0, from, seconds * 1000),
+          dynsetUpdate(map, 0, from, seconds * 1000),
         ],
       };
     },
-    reject: { text: 'reject', expressions: [rejectExpression(family)] } satisfies Part,
+    reject: { text: 'reject', expressions: [rejectExpression(family)] } satisfies RulePart,
   };
 }
 
 /** Only packets that open a connection, or were not answered yet. */
-export const IS_NEW: Part = {
+export const IS_NEW: RulePart = {
   text: 'ct state new',
-  expressions: hasBit(conntrack(0, CONNTRACK.state), STATE_NEW),
+  expressions: hasBit(ct(0, CT_KEY.state), STATE_NEW),
 };
 
-export const IS_TRANSLATED: Part = {
+export const HAS_DNAT: RulePart = {
   text: 'ct status dnat',
-  expressions: hasBit(conntrack(0, CONNTRACK.status), STATUS_DNAT),
+  expressions: hasBit(ct(0, CT_KEY.status), STATUS_DNAT),
 };
 
 /** The source is an address of this node. */
-export const IS_FROM_NODE: Part = {
+export const IS_FROM_NODE: RulePart = {
   text: 'fib saddr type local',
-  expressions: [sourceAddressType(0), compare(0, u32(RTN_LOCAL))],
+  expressions: [fibSourceType(0), cmp(0, u32(RTN_LOCAL))],
 };
 
-export function protocolIs(protocol: Protocol): Part {
+export function protocolIs(protocol: Protocol): RulePart {
   return {
     text: `meta l4proto ${protocol.toLowerCase()}`,
-    expressions: [meta(0, META.protocol), compare(0, Buffer.from([protocolNumbers[protocol]]))],
+    expressions: [meta(0, META_KEY.protocol), cmp(0, Buffer.from([protocolNumbers[protocol]]))],
   };
 }
 
-export const PORT_IS_ZERO: Part = {
+export const PORT_IS_ZERO: RulePart = {
   text: 'th dport 0',
-  expressions: [payload(0, PAYLOAD.transport, 2, 2), compare(0, Buffer.alloc(2))],
+  expressions: [payload(0, PAYLOAD_BASE.transport, 2, 2), cmp(0, Buffer.alloc(2))],
 };
 
 /** TCP flags that a packet in the middle of a connection does not have. */
@@ -210,26 +210,29 @@ const TCP_FLAGS_OFFSET = 13;
 const SYN_OR_RST = 0x02 | 0x04;
 
 /** Of a TCP packet: it neither opens a connection nor resets one. */
-export const IS_MID_CONNECTION: Part = {
+export const IS_MID_CONNECTION: RulePart = {
   text: 'tcp flags & (syn | rst) == 0x0',
   expressions: [
-    payload(0, PAYLOAD.transport, TCP_FLAGS_OFFSET, 1),
+    payload(0, PAYLOAD_BASE.transport, TCP_FLAGS_OFFSET, 1),
     bitwise(0, Buffer.from([SYN_OR_RST]), Buffer.alloc(1)),
-    compare(0, Buffer.alloc(1)),
+    cmp(0, Buffer.alloc(1)),
   ],
 };
 
 /** Of a TCP packet. */
-export const RESET: Part = { text: 'reject with tcp reset', expressions: [rejectByReset()] };
+export const TCP_RESET: RulePart = {
+  text: 'reject with tcp reset',
+  expressions: [rejectTcpReset()],
+};
 
 /** @param name ends in an asterisk to stand for all names that begin so. */
-export function comesBy(name: string, not = false): Part {
+export function inputInterfaceIs(name: string, not = false): RulePart {
   const bytes = name.endsWith('*')
     ? Buffer.from(name.slice(0, -1))
     : Buffer.from(name.padEnd(IFNAMSIZ, '\0'));
   return {
     text: `iifname ${not ? '!= ' : ''}"${name}"`,
-    expressions: [meta(0, META.inputName), compare(0, bytes, not)],
+    expressions: [meta(0, META_KEY.inputName), cmp(0, bytes, not)],
   };
 }
 
@@ -246,47 +249,47 @@ function markBit(bit: number): {
 }
 
 /** Has the packet masqueraded when it leaves. */
-export function mark(bit: number): Part {
+export function setMarkBit(bit: number): RulePart {
   const { hex, value, others } = markBit(bit);
   return {
     text: `meta mark set meta mark | ${hex}`,
-    expressions: [meta(0, META.mark), bitwise(0, others, value), setMark(0)],
+    expressions: [meta(0, META_KEY.mark), bitwise(0, others, value), setMark(0)],
   };
 }
 
-export function isMarked(bit: number): Part {
+export function hasMarkBit(bit: number): RulePart {
   const { hex, value } = markBit(bit);
   const none = Buffer.alloc(4);
   return {
     text: `meta mark & ${hex} != 0`,
-    expressions: [meta(0, META.mark), bitwise(0, value, none), compare(0, none, true)],
+    expressions: [meta(0, META_KEY.mark), bitwise(0, value, none), cmp(0, none, true)],
   };
 }
 
 /** Of a packet that is marked. */
-export function unmark(bit: number): Part {
+export function clearMarkBit(bit: number): RulePart {
   const { hex, value } = markBit(bit);
   return {
     text: `meta mark set meta mark ^ ${hex}`,
-    expressions: [meta(0, META.mark), bitwise(0, u32(0xffffffff), value), setMark(0)],
+    expressions: [meta(0, META_KEY.mark), bitwise(0, u32(0xffffffff), value), setMark(0)],
   };
 }
 
 /** Counts the packet in a counter of the table. */
-export function countIn(counter: string): Part {
-  return { text: `counter name "${counter}"`, expressions: [count(counter)] };
+export function countPacket(counter: string): RulePart {
+  return { text: `counter name "${counter}"`, expressions: [counterReference(counter)] };
 }
 
-export const MASQUERADE: Part = {
+export const MASQUERADE: RulePart = {
   text: 'masquerade fully-random',
   expressions: [masqueradeExpression()],
 };
 
-export function verdict(what: NftVerdict): Part {
+export function verdict(what: NftVerdict): RulePart {
   return { text: verdictText(what), expressions: [verdictExpression(what)] };
 }
 
-export function goTo(chain: string): Part {
+export function goTo(chain: string): RulePart {
   return verdict({ kind: 'goto', chain });
 }
 
@@ -295,14 +298,14 @@ export const DROP = verdict({ kind: 'drop' });
 
 function hasBit(load: NftExpression, bit: number): NftExpression[] {
   const none = Buffer.alloc(4);
-  return [load, bitwise(0, u32(bit), none), compare(0, none, true)];
+  return [load, bitwise(0, u32(bit), none), cmp(0, none, true)];
 }
 
-function keyText(key: Key): string {
+function lookupKeyText(key: LookupKey): string {
   return key.map(({ text }) => text).join(' . ');
 }
 
-function loadKey(key: Key, first: Register = 0): NftExpression[] {
+function loadKey(key: LookupKey, first: Register = 0): NftExpression[] {
   let to = first;
   return key.map((field) => {
     const load = field.load(to);
@@ -311,6 +314,6 @@ function loadKey(key: Key, first: Register = 0): NftExpression[] {
   });
 }
 
-function registersOf(key: Key): number {
+function registersOf(key: LookupKey): number {
   return key.reduce((sum, { registers }) => sum + registers, 0);
 }

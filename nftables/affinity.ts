@@ -6,13 +6,13 @@
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
 import { portKey } from '../nft/keys.ts';
-import { type TrafficPlan, type Treatment, trafficPlan } from '../traffic/plan.ts';
-import { endpointBytes } from './keys.ts';
-import { AFFINITY, ipAffinity } from './maps.ts';
-import type { Placed } from './plan.ts';
+import { type Dispatch, type TrafficPlan, trafficPlan } from '../traffic/plan.ts';
+import { endpointData } from './keys.ts';
+import { AFFINITY_MAP, allPortsAffinityMap } from './maps.ts';
+import type { PlannedRoute } from './plan.ts';
 
 /** What may be remembered at a VIP (and port). */
-export interface Loyalty {
+export interface AffinityTargets {
   /** As maps have them, in latin1. */
   readonly endpoints: ReadonlySet<string>;
   /** Clients outside are led to some of them only. */
@@ -24,15 +24,15 @@ export interface Loyalty {
  * By affinity map, and by VIP (and port), the rest of its keys behind the client's address; of node
  * ports only the port, for the address is any of the node.
  */
-export type Loyalties = ReadonlyMap<string, ReadonlyMap<string, Loyalty>>;
+export type AffinityTargetIndex = ReadonlyMap<string, ReadonlyMap<string, AffinityTargets>>;
 
 /** What may stay remembered of these Routes. */
-export function loyaltiesOf(placed: Iterable<Placed>): Loyalties {
-  const loyalties = new Map<string, Map<string, Loyalty>>();
-  for (const { route, places } of placed) {
+export function affinityTargets(placed: Iterable<PlannedRoute>): AffinityTargetIndex {
+  const loyalties = new Map<string, Map<string, AffinityTargets>>();
+  for (const { route, sharing } of placed) {
     if (route.affinitySeconds === 0) continue;
-    for (const [map, key, loyalty] of keysOf(trafficPlan(route, false), places)) {
-      const inMap = loyalties.get(map) ?? new Map<string, Loyalty>();
+    for (const [map, key, loyalty] of affinityKeysOf(trafficPlan(route, false), sharing)) {
+      const inMap = loyalties.get(map) ?? new Map<string, AffinityTargets>();
       loyalties.set(map, inMap.set(key, loyalty));
     }
   }
@@ -43,14 +43,17 @@ export function loyaltiesOf(placed: Iterable<Placed>): Loyalties {
  * What of `before` some endpoint is gone from, with those that may stay. None may where clients
  * would be remembered for longer than they are to be by now, as in kube-proxy.
  */
-export function brokenLoyalties(before: Loyalties, after: Loyalties): Loyalties {
-  const broken = new Map<string, Map<string, Loyalty>>();
+export function changedAffinityTargets(
+  before: AffinityTargetIndex,
+  after: AffinityTargetIndex,
+): AffinityTargetIndex {
+  const broken = new Map<string, Map<string, AffinityTargets>>();
   for (const [map, keys] of before) {
     for (const [key, was] of keys) {
       const now = after.get(map)?.get(key);
       const mayStay = now && now.isLocal === was.isLocal && now.seconds >= was.seconds;
       if (mayStay && [...was.endpoints].every((endpoint) => now.endpoints.has(endpoint))) continue;
-      const inMap = broken.get(map) ?? new Map<string, Loyalty>();
+      const inMap = broken.get(map) ?? new Map<string, AffinityTargets>();
       broken.set(map, inMap.set(key, mayStay ? now : { ...was, endpoints: new Set() }));
     }
   }
@@ -58,9 +61,9 @@ export function brokenLoyalties(before: Loyalties, after: Loyalties): Loyalties 
 }
 
 /** Whether an element of an affinity map leads to where nobody should be led any more. */
-export function isBroken(
+export function isStaleAffinity(
   { key, data }: NftElement,
-  loyalties: ReadonlyMap<string, Loyalty>,
+  loyalties: ReadonlyMap<string, AffinityTargets>,
   addressLength: number,
   unknown: boolean,
 ): boolean {
@@ -70,27 +73,27 @@ export function isBroken(
   return !Buffer.isBuffer(data) || !left.endpoints.has(data.toString('latin1'));
 }
 
-function* keysOf(
+function* affinityKeysOf(
   { match, vips, nodePort, affinitySeconds: seconds }: TrafficPlan,
-  places: Placed['places'],
-): Iterable<readonly [map: string, key: string, loyalty: Loyalty]> {
-  const loyaltyTo = ({ inside, others }: Treatment): Loyalty => {
-    const endpoints = [...(inside?.endpoints ?? []), ...others.endpoints];
-    const texts = endpoints.map((endpoint) => endpointBytes(endpoint).toString('latin1'));
-    return { endpoints: new Set(texts), isLocal: inside !== undefined, seconds };
+  sharing: PlannedRoute['sharing'],
+): Iterable<readonly [map: string, key: string, loyalty: AffinityTargets]> {
+  const loyaltyTo = ({ podsAndNode, others }: Dispatch): AffinityTargets => {
+    const endpoints = [...(podsAndNode?.endpoints ?? []), ...others.endpoints];
+    const texts = endpoints.map((endpoint) => endpointData(endpoint).toString('latin1'));
+    return { endpoints: new Set(texts), isLocal: podsAndNode !== undefined, seconds };
   };
-  for (const { vip, treatment } of vips) {
+  for (const { vip, dispatch } of vips) {
     const address = addressBytes(vip);
-    const loyalty = loyaltyTo(treatment);
+    const loyalty = loyaltyTo(dispatch);
     if (match.kind === 'port') {
       const key = Buffer.concat([address, portKey(match.protocol, match.port)]);
-      yield [AFFINITY, key.toString('latin1'), loyalty];
+      yield [AFFINITY_MAP, key.toString('latin1'), loyalty];
     } else {
-      yield [ipAffinity(places.get(vip)?.slot ?? 0), address.toString('latin1'), loyalty];
+      yield [allPortsAffinityMap(sharing.get(vip)?.slot ?? 0), address.toString('latin1'), loyalty];
     }
   }
   if (nodePort !== undefined) {
     const key = portKey(nodePort.protocol, nodePort.port).toString('latin1');
-    yield [AFFINITY, key, loyaltyTo(nodePort.treatment)];
+    yield [AFFINITY_MAP, key, loyaltyTo(nodePort.dispatch)];
   }
 }

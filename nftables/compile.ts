@@ -1,5 +1,5 @@
 /**
- * A TrafficPlan to its elements, see `skeleton.ts` for what packets make of them. All-ports plans differ
+ * A TrafficPlan to its elements, see `static-chains.ts` for what packets make of them. All-ports plans differ
  * in that no key and no DNAT has a port, so that the packet keeps its own.
  */
 
@@ -8,45 +8,50 @@ import type { Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { cidrBounds, hostCidr, portField, portKey } from '../nft/keys.ts';
-import type { Match } from '../services/route.ts';
-import { needsHairpin, type TrafficPlan, type Treatment, type Verdict } from '../traffic/plan.ts';
+import type { RouteMatch } from '../services/route.ts';
 import {
-  ALLOWED,
-  allowedChain,
-  type Chain,
+  type Dispatch,
+  needsHairpin,
+  type TrafficPlan,
+  type UntranslatedVerdict,
+} from '../traffic/plan.ts';
+import {
+  affinityUpdateChain,
   type ChainOptions,
+  dispatchChain,
   firstIndex,
   type LookupKind,
-  REJECT,
-  RESET_OR_DROP,
-  rememberChain,
-  treatmentChain,
+  type NftChain,
+  REJECT_CHAIN,
+  RESET_OR_DROP_CHAIN,
+  SOURCE_RANGE_SETS,
+  sourceRangesChain,
 } from './chains.ts';
-import type { Element } from './element.ts';
-import { numberedEndpoints } from './keys.ts';
-import { localhostReject } from './localhost.ts';
+import type { MapElement } from './element.ts';
+import { endpointElements } from './keys.ts';
+import { localhostRejectElement } from './localhost.ts';
 import type { MapName } from './maps.ts';
 
 /** What of the others on a VIP the elements of a Route depend on. */
-export interface Place {
+export interface VipSharing {
   /** See `Choice.slot`. */
   readonly slot: number;
   /** An all-ports Service is beside it. */
-  readonly isBesideAllPorts: boolean;
+  readonly sharesWithAllPorts: boolean;
 }
 
-const ALONE: Place = { slot: 0, isBesideAllPorts: false };
+const NOT_SHARED: VipSharing = { slot: 0, sharesWithAllPorts: false };
 
 const ACCEPT: NftVerdict = { kind: 'accept' };
 const DROP: NftVerdict = { kind: 'drop' };
 
 /** Elements, and the chains that they lead to. Equal input gives equal output, in equal order. */
-export interface Compiled {
-  readonly elements: readonly Element[];
-  readonly chains: readonly Chain[];
+export interface CompiledNftPlan {
+  readonly elements: readonly MapElement[];
+  readonly chains: readonly NftChain[];
 }
 
-export const NOTHING: Compiled = { elements: [], chains: [] };
+export const EMPTY_NFT_PLAN: CompiledNftPlan = { elements: [], chains: [] };
 
 /** The maps that packets are looked up in: for what translates them, for who was served by whom, and if nobody translated. */
 const LOOKUPS = {
@@ -60,24 +65,24 @@ const LOOKUPS = {
   },
 } as const satisfies Readonly<Record<string, Readonly<Record<string, MapName>>>>;
 
-/** @param places by VIP, of those that are not alone there. */
-export function compilePlan(
+/** @param sharing by VIP, of those that are not alone there. */
+export function compileNftPlan(
   plan: TrafficPlan,
-  places: ReadonlyMap<string, Place>,
+  sharing: ReadonlyMap<string, VipSharing>,
   options: ChainOptions,
-): Compiled {
+): CompiledNftPlan {
   const { match, affinitySeconds, nodePort } = plan;
   const isSticky = affinitySeconds > 0;
-  const elements: Element[] = [];
-  const chains: Chain[] = [];
+  const elements: MapElement[] = [];
+  const chains: NftChain[] = [];
   const add = (map: MapName, element: NftElement, data?: NftVerdict) =>
     elements.push(data === undefined ? { map, ...element } : { map, ...element, data });
-  const goTo = (chain: Chain): NftVerdict => {
+  const goTo = (chain: NftChain): NftVerdict => {
     chains.push(chain);
     return { kind: 'goto', chain: chain.name };
   };
   const sticky = (kind: LookupKind, slot: number, isBeside: boolean): NftVerdict | undefined => {
-    if (isSticky) return goTo(rememberChain(kind, slot, affinitySeconds, options));
+    if (isSticky) return goTo(affinityUpdateChain(kind, slot, affinitySeconds, options));
     return isBeside ? ACCEPT : undefined;
   };
   const addLookups = (
@@ -94,10 +99,15 @@ export function compilePlan(
       if (remember) add(maps.sticky, key, remember);
     }
   };
-  const addEndpoints = (map: MapName, key: Buffer, slot: number, { inside, others }: Treatment) => {
-    for (const { set, endpoints } of inside === undefined ? [others] : [inside, others]) {
+  const addEndpoints = (
+    map: MapName,
+    key: Buffer,
+    slot: number,
+    { podsAndNode, others }: Dispatch,
+  ) => {
+    for (const { set, endpoints } of podsAndNode === undefined ? [others] : [podsAndNode, others]) {
       const first = firstIndex({ isLocal: set === 'local', slot });
-      for (const element of numberedEndpoints(key, first, endpoints)) add(map, element);
+      for (const element of endpointElements(key, first, endpoints)) add(map, element);
       for (const endpoint of endpoints) {
         if (!needsHairpin(plan, endpoint)) continue;
         const bytes = addressBytes(endpoint.address);
@@ -106,21 +116,21 @@ export function compilePlan(
     }
   };
 
-  for (const { vip, kind, treatment, sources, healthPort } of plan.vips) {
+  for (const { vip, kind, dispatch: treatment, sources, healthCheckPort } of plan.vips) {
     const address = addressBytes(vip);
-    const { slot, isBesideAllPorts } = places.get(vip) ?? ALONE;
+    const { slot, sharesWithAllPorts } = sharing.get(vip) ?? NOT_SHARED;
     const by = match.kind === 'port' ? 'port' : 'ip';
     const keys = keysOf(address, match);
-    const served = treatmentChain(treatment, { kind: by, slot, isSticky }, options);
-    const chain = served && sources ? allowedChain(served, match.kind, options) : served;
+    const served = dispatchChain(treatment, { kind: by, slot, isSticky }, options);
+    const chain = served && sources ? sourceRangesChain(served, match.kind, options) : served;
     // Whoever is not let in stays untranslated, too.
-    const verdict = sources ? DROP : nftVerdict(treatment.verdict, options);
+    const verdict = sources ? DROP : nftVerdict(treatment.untranslatedVerdict, options);
     addLookups(
       match.kind,
       keys,
       chain ? goTo(chain) : ACCEPT,
       verdict,
-      sticky(by, slot, isBesideAllPorts && match.kind !== 'all'),
+      sticky(by, slot, sharesWithAllPorts && match.kind !== 'all'),
     );
     if (match.kind === 'ranges') add('ranged-ips', { key: address });
     if (match.kind !== 'port') addEndpoints('endpoint-ips', address, slot, treatment);
@@ -130,32 +140,32 @@ export function compilePlan(
     for (const cidr of outermost([...ranges, ...ownVips.map(hostCidr)])) {
       const [first, last] = cidrBounds(cidr);
       for (const { key, keyEnd = key } of keys) {
-        add(ALLOWED[match.kind], {
+        add(SOURCE_RANGE_SETS[match.kind], {
           key: Buffer.concat([key, first]),
           keyEnd: Buffer.concat([keyEnd, last]),
         });
       }
     }
-    if (healthPort > 0) {
-      add('health-ports', { key: Buffer.concat([address, portField(healthPort)]) });
+    if (healthCheckPort > 0) {
+      add('health-ports', { key: Buffer.concat([address, portField(healthCheckPort)]) });
     }
   }
   if (nodePort !== undefined) {
-    const { protocol, port, treatment } = nodePort;
+    const { protocol, port, dispatch: treatment } = nodePort;
     const key = portKey(protocol, port);
-    const chain = treatmentChain(treatment, { kind: 'node-port', slot: 0, isSticky }, options);
-    const verdict = nftVerdict(treatment.verdict, options);
+    const chain = dispatchChain(treatment, { kind: 'node-port', slot: 0, isSticky }, options);
+    const verdict = nftVerdict(treatment.untranslatedVerdict, options);
     const translation = chain && goTo(chain);
     addLookups('node-port', [{ key }], translation, verdict, sticky('node-port', 0, false));
     addEndpoints('node-port-endpoints', key, 0, treatment);
-    const reject = options.rejectsOnLocalhost && localhostReject(plan.family, nodePort);
+    const reject = options.rejectsOnLocalhost && localhostRejectElement(plan.family, nodePort);
     if (reject) elements.push(reject);
   }
   return { elements, chains };
 }
 
 /** What packets to a VIP are looked up by. */
-function keysOf(address: Buffer, match: Match): NftElement[] {
+function keysOf(address: Buffer, match: RouteMatch): NftElement[] {
   if (match.kind === 'all') return [{ key: address }];
   const keyOf = (protocol: Protocol, port: number) =>
     Buffer.concat([address, portKey(protocol, port)]);
@@ -167,12 +177,12 @@ function keysOf(address: Buffer, match: Match): NftElement[] {
 }
 
 function nftVerdict(
-  verdict: Verdict | undefined,
+  verdict: UntranslatedVerdict | undefined,
   { resetsTcp }: ChainOptions,
 ): NftVerdict | undefined {
-  if (verdict === 'reject') return { kind: 'goto', chain: REJECT };
+  if (verdict === 'reject') return { kind: 'goto', chain: REJECT_CHAIN };
   if (verdict === undefined || !resetsTcp) return verdict && DROP;
-  return { kind: 'goto', chain: RESET_OR_DROP };
+  return { kind: 'goto', chain: RESET_OR_DROP_CHAIN };
 }
 
 /** Ranges in a set may not overlap. */

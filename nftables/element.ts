@@ -1,21 +1,21 @@
 /** Elements of the maps of table `portwide`. */
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
-import { keyText } from '../nft/element.ts';
+import { elementKeyText } from '../nft/element.ts';
 import { MAPS, type MapName, widthOf } from './maps.ts';
 
 /** An element of one of the maps. */
-export interface Element extends NftElement {
+export interface MapElement extends NftElement {
   readonly map: MapName;
 }
 
 /** What an element is known by, over all maps. */
-export function elementKey(element: Element): string {
-  return `${element.map} ${keyText(element)}`;
+export function elementId(element: MapElement): string {
+  return `${element.map} ${elementKeyText(element)}`;
 }
 
 /** The element that `keyText` was made from, as far as deleting it needs. */
-export function elementOf(map: MapName, text: string, family: IpFamily): Element {
+export function elementFromKeyText(map: MapName, text: string, family: IpFamily): MapElement {
   const { key: fields, isInterval } = MAPS[map];
   const length = fields.reduce((sum, field) => sum + widthOf(field, family), 0);
   const key = Buffer.from(text.slice(0, length), 'latin1');

@@ -6,7 +6,7 @@
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
-import type { Element } from './element.ts';
+import type { MapElement } from './element.ts';
 import { MAPS, type MapName, widthOf } from './maps.ts';
 
 export function isInterval(map: MapName): boolean {
@@ -15,14 +15,14 @@ export function isInterval(map: MapName): boolean {
 
 /** Those of `old` that cannot be in the kernel beside some of `fresh`. */
 export function overlapping(
-  old: Iterable<Element>,
-  fresh: Iterable<Element>,
+  old: Iterable<MapElement>,
+  fresh: Iterable<MapElement>,
   family: IpFamily,
-): Element[] {
+): MapElement[] {
   const addressLength = widthOf('address', family);
   // All begin with a VIP, which is one address.
-  const vipOf = ({ map, key }: Element) => `${map} ${key.toString('latin1', 0, addressLength)}`;
-  const byVip = new Map<string, Element[]>();
+  const vipOf = ({ map, key }: MapElement) => `${map} ${key.toString('latin1', 0, addressLength)}`;
+  const byVip = new Map<string, MapElement[]>();
   for (const element of fresh) {
     if (isInterval(element.map)) getOrCreate(byVip, vipOf(element), () => []).push(element);
   }
@@ -35,7 +35,7 @@ export function overlapping(
 }
 
 /** Whether there is a key in both of two elements of one map. */
-function overlap(a: Element, b: Element, family: IpFamily): boolean {
+function overlap(a: MapElement, b: MapElement, family: IpFamily): boolean {
   let start = 0;
   return MAPS[a.map].key.every((field) => {
     const end = start + widthOf(field, family);

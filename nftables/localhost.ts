@@ -6,21 +6,21 @@ import type { IpFamily, Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftCounter } from '../netlink/nftables/tables.ts';
 import { portKey } from '../nft/keys.ts';
-import { comesBy, countIn, goTo } from '../nft/rule.ts';
+import { countPacket, goTo, inputInterfaceIs } from '../nft/rule.ts';
 import { loopbackAddress } from '../services/node-port-addresses.ts';
 import type { NodePortPlan } from '../traffic/plan.ts';
-import { type Chain, REJECT } from './chains.ts';
-import type { Element } from './element.ts';
+import { type NftChain, REJECT_CHAIN } from './chains.ts';
+import type { MapElement } from './element.ts';
 
-const UNSERVED = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
+const UNPROXIED = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
 
 /** The chains that `localhostReject` leads to. */
-export function localhostChains(): Chain[] {
-  return UNSERVED.map((protocol) => ({
+export function localhostChains(): NftChain[] {
+  return UNPROXIED.map((protocol) => ({
     name: chainName(protocol),
     // Only on arrival, as the kernel refuses: a packet that is rejected on its way out is EPERM to its sender.
-    rules: [[comesBy('lo'), countIn(counterName(protocol)), goTo(REJECT)]],
-    leadsTo: [],
+    rules: [[inputInterfaceIs('lo'), countPacket(counterName(protocol)), goTo(REJECT_CHAIN)]],
+    jumpTargets: [],
     counter: counterName(protocol),
   }));
 }
@@ -29,10 +29,10 @@ export function localhostChains(): Chain[] {
  * What rejects packets to a node port on the loopback address; undefined for TCP. No VIP has this key, for none is a
  * loopback address.
  */
-export function localhostReject(
+export function localhostRejectElement(
   family: IpFamily,
   { protocol, port }: NodePortPlan,
-): Element | undefined {
+): MapElement | undefined {
   if (protocol === 'TCP') return undefined;
   return {
     map: 'port-fates',
@@ -42,10 +42,10 @@ export function localhostReject(
 }
 
 /** Packets rejected, by protocol, of the counters that are there. */
-export function localhostRejections(counters: readonly NftCounter[]): Map<Protocol, number> {
+export function rejectedPackets(counters: readonly NftCounter[]): Map<Protocol, number> {
   const packets = new Map(counters.map((counter) => [counter.name, Number(counter.packets)]));
   return new Map(
-    UNSERVED.flatMap((protocol) => {
+    UNPROXIED.flatMap((protocol) => {
       const count = packets.get(counterName(protocol));
       return count === undefined ? [] : [[protocol, count] as const];
     }),

@@ -7,12 +7,12 @@ import type { IpFamily } from '../api/objects.ts';
 import { nftFamily } from '../nft/rule.ts';
 
 /** A part of a key or a value; in the kernel each takes a multiple of four bytes. */
-export type Field = 'address' | 'protocol' | 'port' | 'index';
+export type MapField = 'address' | 'protocol' | 'port' | 'index';
 
 export interface MapSpec {
-  readonly key: readonly Field[];
+  readonly key: readonly MapField[];
   /** What it maps to; a set maps to nothing. */
-  readonly data?: 'verdict' | readonly Field[];
+  readonly data?: 'verdict' | readonly MapField[];
   /** Elements are ranges, of ports or of addresses. */
   readonly isInterval?: true;
 }
@@ -30,7 +30,7 @@ const DISPATCH = {
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
 /** What a packet is looked up in on its way from there. */
-const TARGETS = {
+const LOOKUP_MAPS = {
   /** By VIP, port and a number drawn by lot. */
   endpoints: { key: [...SERVICE_PORT, 'index'], data: ['address', 'port'] },
   /** Of all-ports Services: the packet keeps its port. */
@@ -50,7 +50,7 @@ const TARGETS = {
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
 /** For which VIPs and ports it is noted who was served by whom. */
-const NOTES = {
+const AFFINITY_DISPATCH = {
   'sticky-ports': { key: SERVICE_PORT, data: 'verdict' },
   'sticky-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
   'sticky-ips': { key: ['address'], data: 'verdict' },
@@ -58,7 +58,7 @@ const NOTES = {
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
 /** The fate of packets to a VIP that nobody translated. */
-const FATES = {
+const NO_ENDPOINT_MAPS = {
   'port-fates': { key: SERVICE_PORT, data: 'verdict' },
   'range-fates': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
   'ip-fates': { key: ['address'], data: 'verdict' },
@@ -71,46 +71,48 @@ const FATES = {
 
 /** Sources before what leads packets to them: the order in which elements come into being. */
 export const MAPS: Readonly<Record<MapName, MapSpec>> = {
-  ...TARGETS,
-  ...NOTES,
-  ...FATES,
+  ...LOOKUP_MAPS,
+  ...AFFINITY_DISPATCH,
+  ...NO_ENDPOINT_MAPS,
   ...DISPATCH,
 };
 export type MapName =
-  | keyof typeof TARGETS
-  | keyof typeof NOTES
-  | keyof typeof FATES
+  | keyof typeof LOOKUP_MAPS
+  | keyof typeof AFFINITY_DISPATCH
+  | keyof typeof NO_ENDPOINT_MAPS
   | keyof typeof DISPATCH;
 export const MAP_NAMES = Object.keys(MAPS) as readonly MapName[];
 
 /** Maps that lead packets on. What they lead to is there before them, and goes after them. */
-const LEADS: ReadonlySet<string> = new Set(Object.keys({ ...NOTES, ...FATES, ...DISPATCH }));
+const DISPATCH_MAPS: ReadonlySet<string> = new Set(
+  Object.keys({ ...AFFINITY_DISPATCH, ...NO_ENDPOINT_MAPS, ...DISPATCH }),
+);
 
-export function isLead(map: MapName): boolean {
-  return LEADS.has(map);
+export function isDispatchMap(map: MapName): boolean {
+  return DISPATCH_MAPS.has(map);
 }
 
 /**
  * Maps that only what nobody translated is looked up in. They go last: a packet that found no VIP to
  * be translated by may be under way to them, when that is there by now.
  */
-export function isFate(map: MapName): boolean {
-  return map in FATES;
+export function isNoEndpointMap(map: MapName): boolean {
+  return map in NO_ENDPOINT_MAPS;
 }
 
 /** Elements that several Services may ask for, and that stay as long as one does. */
-export function isShared(map: MapName): boolean {
-  return SHARED.has(map);
+export function isReferenceCounted(map: MapName): boolean {
+  return REFERENCE_COUNTED.has(map);
 }
 
-const SHARED: ReadonlySet<MapName> = new Set([
+const REFERENCE_COUNTED: ReadonlySet<MapName> = new Set([
   'hairpins',
   'health-ports',
   'ranged-ips',
   'cluster-ips',
 ]);
 
-const TYPES: Readonly<Record<Field, (ip: string) => string>> = {
+const TYPES: Readonly<Record<MapField, (ip: string) => string>> = {
   address: (ip) => `${ip} daddr`,
   protocol: () => 'meta l4proto',
   port: () => 'th dport',
@@ -118,16 +120,16 @@ const TYPES: Readonly<Record<Field, (ip: string) => string>> = {
 };
 
 /** Bytes of a field in the kernel. */
-export function widthOf(field: Field, family: IpFamily): number {
+export function widthOf(field: MapField, family: IpFamily): number {
   return field === 'address' && family === 'IPv6' ? 16 : 4;
 }
 
-function typeText(fields: readonly Field[], ip: string): string {
+function typeText(fields: readonly MapField[], ip: string): string {
   return fields.map((field) => TYPES[field](ip)).join(' . ');
 }
 
 /** A declaration for nft. A table that has it already takes it as well. */
-export function mapText(name: MapName, family: IpFamily): string {
+export function mapDeclaration(name: MapName, family: IpFamily): string {
   const { key, data, isInterval } = MAPS[name];
   const ip = nftFamily(family);
   const value = data === 'verdict' ? ' : verdict' : data && ` : ${typeText(data, ip)}`;
@@ -136,13 +138,13 @@ export function mapText(name: MapName, family: IpFamily): string {
 }
 
 /** Who was served by whom, of ordinary Services; packets write it. */
-export const AFFINITY = 'affinity';
+export const AFFINITY_MAP = 'affinity';
 
 /**
  * The same, of all-ports Services, whose clients stay with an endpoint across ports. One for each of
  * the Services that share a VIP, see `slot`.
  */
-export function ipAffinity(slot: number): string {
+export function allPortsAffinityMap(slot: number): string {
   return `affinity-ips-${slot}`;
 }
 
@@ -154,9 +156,9 @@ export function ipAffinity(slot: number): string {
 const MAX_CLIENTS = 131_072;
 
 /** A declaration of a map that packets write. */
-export function affinityText(name: string, family: IpFamily): string {
+export function affinityMapDeclaration(name: string, family: IpFamily): string {
   const ip = nftFamily(family);
-  const isByPort = name === AFFINITY;
+  const isByPort = name === AFFINITY_MAP;
   const key = typeText(
     ['address', 'address', ...(isByPort ? (['protocol', 'port'] as const) : [])],
     ip,

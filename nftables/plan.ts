@@ -2,39 +2,47 @@
 import { isDeepStrictEqual } from 'node:util';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { addressBytes } from '../netlink/core/address.ts';
-import { sameData } from '../nft/element.ts';
-import type { NodeFacts } from '../proxier/backend.ts';
-import { type Match, type Route, vipsOf } from '../services/route.ts';
-import { type NodePortOptions, namedNodePortAddresses } from '../traffic/options.ts';
+import { hasSameData } from '../nft/element.ts';
+import type { NodeAddresses } from '../services/node-port-addresses.ts';
+import { type Route, type RouteMatch, vipsOf } from '../services/route.ts';
+import { listedNodePortAddresses, type NodePortOptions } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
-import { type Chain, withNeeds } from './chains.ts';
-import { type Compiled, compilePlan, NOTHING, type Place } from './compile.ts';
-import { type Element, elementKey } from './element.ts';
+import { type NftChain, withJumpTargets } from './chains.ts';
+import {
+  type CompiledNftPlan,
+  compileNftPlan,
+  EMPTY_NFT_PLAN,
+  type VipSharing,
+} from './compile.ts';
+import { elementId, type MapElement } from './element.ts';
 import { overlapping } from './intervals.ts';
-import { isFate, isLead, isShared } from './maps.ts';
-import { type SkeletonOptions, standingChains } from './skeleton.ts';
+import { isDispatchMap, isNoEndpointMap, isReferenceCounted } from './maps.ts';
+import { type StaticChainOptions, staticServiceChains } from './static-chains.ts';
 
-export interface PlanOptions extends SkeletonOptions, NodePortOptions {}
+export interface NftPlanOptions extends StaticChainOptions, NodePortOptions {}
 
 /** A Route, and what of its surroundings its elements depend on. */
-export interface Placed {
+export interface PlannedRoute {
   readonly route: Route;
   /** By VIP, of those that it is not alone on. */
-  readonly places: ReadonlyMap<string, Place>;
+  readonly sharing: ReadonlyMap<string, VipSharing>;
   readonly allowsOwnVips: boolean;
 }
 
 /** What brings the kernel from what it was given last to what is wanted now. */
-export interface Difference {
+export interface PlanDiff {
   /** Chains that it does not have yet. */
-  readonly chains: readonly Chain[];
+  readonly chains: readonly NftChain[];
   /** What leads packets on, and what is in the way of the additions. See `steps.ts`. */
-  readonly deletes: readonly Element[];
-  readonly adds: readonly Element[];
+  readonly deletes: readonly MapElement[];
+  readonly adds: readonly MapElement[];
   /** What packets that are under way may still be looking for. */
-  readonly afterwards: readonly Element[];
+  readonly cleanup: readonly MapElement[];
   /** Routes that were and are, of those that changed, for what is to be forgotten of clients. */
-  readonly routes: readonly (readonly [before: Placed | undefined, after: Placed | undefined])[];
+  readonly routes: readonly (readonly [
+    before: PlannedRoute | undefined,
+    after: PlannedRoute | undefined,
+  ])[];
 }
 
 /**
@@ -42,29 +50,29 @@ export interface Difference {
  * Routes and compiles them again to tell what goes, for elements take ten times the memory.
  */
 export class NftPlan {
-  readonly #options: PlanOptions;
-  #facts: NodeFacts = { addresses: [], primary: [] };
-  readonly #wanted = new Map<string, Placed>();
+  readonly #options: NftPlanOptions;
+  #nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
+  readonly #desired = new Map<string, PlannedRoute>();
   /** What the kernel was given. */
-  #given = new Map<string, Placed>();
-  #givenNodePortIps: readonly string[] = [];
+  #applied = new Map<string, PlannedRoute>();
+  #appliedNodePortIps: readonly string[] = [];
   readonly #pending = new Set<string>();
   /** Ids of Routes by VIP. */
-  readonly #onVip = new Map<string, Set<string>>();
+  readonly #routesByVip = new Map<string, Set<string>>();
   /** Of these, the Routes of all ports or of ranges. */
-  readonly #wide = new Map<string, Map<string, Match['kind']>>();
+  readonly #allPortsByVip = new Map<string, Map<string, RouteMatch['kind']>>();
   /** How many given Routes ask for an element that several may ask for. */
-  #holders = new Map<string, number>();
-  #chains = new Map<string, Chain>();
+  #references = new Map<string, number>();
+  #chains = new Map<string, NftChain>();
 
-  constructor(options: PlanOptions) {
+  constructor(options: NftPlanOptions) {
     this.#options = options;
   }
 
-  setFacts(facts: NodeFacts): void {
-    this.#facts = facts;
-    for (const { route } of [...this.#wanted.values()]) {
-      if (dependsOnNodeAddresses(route)) this.#want(route);
+  setNodeAddresses(facts: NodeAddresses): void {
+    this.#nodeAddresses = facts;
+    for (const { route } of [...this.#desired.values()]) {
+      if (dependsOnNodeAddresses(route)) this.#setDesired(route);
     }
   }
 
@@ -73,32 +81,32 @@ export class NftPlan {
     const before = new Map<string, string>();
     const index = (route: Route | undefined, isThere: boolean) => {
       for (const vip of route === undefined ? [] : vipsOf(route)) {
-        if (!before.has(vip)) before.set(vip, this.#wideText(vip));
+        if (!before.has(vip)) before.set(vip, this.#allPortsText(vip));
         this.#index(vip, route as Route, isThere);
       }
     };
     for (const id of removals) {
-      index(this.#wanted.get(id)?.route, false);
-      this.#wanted.delete(id);
+      index(this.#desired.get(id)?.route, false);
+      this.#desired.delete(id);
       this.#pending.add(id);
     }
     for (const route of changed) {
-      index(this.#wanted.get(route.id)?.route, false);
+      index(this.#desired.get(route.id)?.route, false);
       index(route, true);
     }
-    for (const route of changed) this.#want(route);
+    for (const route of changed) this.#setDesired(route);
     for (const [vip, wide] of before) {
-      if (this.#wideText(vip) === wide) continue;
-      for (const id of this.#onVip.get(vip) ?? []) {
-        const neighbour = this.#wanted.get(id);
-        if (neighbour !== undefined) this.#want(neighbour.route);
+      if (this.#allPortsText(vip) === wide) continue;
+      for (const id of this.#routesByVip.get(vip) ?? []) {
+        const neighbour = this.#desired.get(id);
+        if (neighbour !== undefined) this.#setDesired(neighbour.route);
       }
     }
   }
 
   /** What changed since it was last taken. The caller brings it to the kernel or calls `takeAll`. */
-  take(): Difference {
-    const steps = this.taking();
+  diff(): PlanDiff {
+    const steps = this.diffSteps();
     for (;;) {
       const { done, value } = steps.next();
       if (done === true) return value;
@@ -109,26 +117,30 @@ export class NftPlan {
    * As `take`, Route by Route, so that the event loop may turn in between. What is wanted from then on
    * is for the next time.
    */
-  *taking(): Generator<undefined, Difference> {
+  *diffSteps(): Generator<undefined, PlanDiff> {
     const routes = [...this.#pending].map(
-      (id) => [this.#given.get(id), this.#wanted.get(id)] as const,
+      (id) => [this.#applied.get(id), this.#desired.get(id)] as const,
     );
     // All at once: what is wanted meanwhile is held against it.
     for (const id of this.#pending) {
-      const now = this.#wanted.get(id);
-      if (now === undefined) this.#given.delete(id);
-      else this.#given.set(id, now);
+      const now = this.#desired.get(id);
+      if (now === undefined) this.#applied.delete(id);
+      else this.#applied.set(id, now);
     }
     this.#pending.clear();
-    const chains: Chain[] = [];
-    const before = new Map<string, Element>();
-    const after = new Map<string, Element>();
-    const shared = new Map<string, { readonly element: Element; change: number }>();
-    const collect = (placed: Placed | undefined, into: Map<string, Element>, change: 1 | -1) => {
-      const compiled = placed === undefined ? NOTHING : this.#compile(placed);
+    const chains: NftChain[] = [];
+    const before = new Map<string, MapElement>();
+    const after = new Map<string, MapElement>();
+    const shared = new Map<string, { readonly element: MapElement; change: number }>();
+    const collect = (
+      placed: PlannedRoute | undefined,
+      into: Map<string, MapElement>,
+      change: 1 | -1,
+    ) => {
+      const compiled = placed === undefined ? EMPTY_NFT_PLAN : this.#compile(placed);
       for (const element of compiled.elements) {
-        const key = elementKey(element);
-        if (!isShared(element.map)) into.set(key, element);
+        const key = elementId(element);
+        if (!isReferenceCounted(element.map)) into.set(key, element);
         else getOrCreate(shared, key, () => ({ element, change: 0 })).change += change;
       }
       if (change === 1) chains.push(...compiled.chains);
@@ -138,77 +150,80 @@ export class NftPlan {
       collect(now, after, 1);
       yield undefined;
     }
-    const deletes: Element[] = [];
-    const gone: Element[] = [];
+    const deletes: MapElement[] = [];
+    const gone: MapElement[] = [];
     for (const [key, element] of before) {
       const now = after.get(key);
-      if (now !== undefined && sameData(element, now)) after.delete(key);
-      else if (now !== undefined || goesFirst(element)) deletes.push(element);
+      if (now !== undefined && hasSameData(element, now)) after.delete(key);
+      else if (now !== undefined || isRemovedFirst(element)) deletes.push(element);
       else gone.push(element);
     }
     const adds = [...after.values()];
     const inTheWay = new Set(overlapping(gone, adds, this.#options.family));
     deletes.push(...inTheWay);
-    const afterwards = gone.filter((element) => !inTheWay.has(element));
+    const cleanup = gone.filter((element) => !inTheWay.has(element));
     for (const [key, { element, change }] of shared) {
-      const held = this.#holders.get(key) ?? 0;
-      this.#hold(key, change);
+      const held = this.#references.get(key) ?? 0;
+      this.#addReferences(key, change);
       if (held === 0 && change > 0) adds.push(element);
       if (held > 0 && held + change === 0)
-        (goesFirst(element) ? deletes : afterwards).push(element);
+        (isRemovedFirst(element) ? deletes : cleanup).push(element);
     }
-    const ips = namedNodePortAddresses(this.#options, this.#facts);
-    const givenIps = this.#givenNodePortIps;
-    this.#givenNodePortIps = ips;
-    adds.push(...ips.filter((ip) => !givenIps.includes(ip)).map(nodePortIp));
-    deletes.push(...givenIps.filter((ip) => !ips.includes(ip)).map(nodePortIp));
-    return { chains: this.#takeNewChains(chains), deletes, adds, afterwards, routes };
+    const ips = listedNodePortAddresses(this.#options, this.#nodeAddresses);
+    const givenIps = this.#appliedNodePortIps;
+    this.#appliedNodePortIps = ips;
+    adds.push(...ips.filter((ip) => !givenIps.includes(ip)).map(nodePortIpElement));
+    deletes.push(...givenIps.filter((ip) => !ips.includes(ip)).map(nodePortIpElement));
+    return { chains: this.#registerChains(chains), deletes, adds, cleanup: cleanup, routes };
   }
 
   /**
    * All that is wanted, Route by Route; from now on that counts as given. Elements that several
    * Routes ask for come once.
    */
-  *takeAll(): Iterable<{ readonly elements: readonly Element[]; readonly placed?: Placed }> {
+  *snapshot(): Iterable<{
+    readonly elements: readonly MapElement[];
+    readonly placed?: PlannedRoute;
+  }> {
     this.#pending.clear();
-    this.#given = new Map(this.#wanted);
-    this.#holders = new Map();
-    this.#chains = new Map(this.#standing().map((chain) => [chain.name, chain]));
-    this.#givenNodePortIps = namedNodePortAddresses(this.#options, this.#facts);
-    yield { elements: this.#givenNodePortIps.map(nodePortIp) };
-    for (const placed of [...this.#given.values()]) {
+    this.#applied = new Map(this.#desired);
+    this.#references = new Map();
+    this.#chains = new Map(this.#staticChains().map((chain) => [chain.name, chain]));
+    this.#appliedNodePortIps = listedNodePortAddresses(this.#options, this.#nodeAddresses);
+    yield { elements: this.#appliedNodePortIps.map(nodePortIpElement) };
+    for (const placed of [...this.#applied.values()]) {
       const compiled = this.#compile(placed);
-      this.#takeNewChains(compiled.chains);
+      this.#registerChains(compiled.chains);
       const elements = compiled.elements.filter((element) => {
-        if (!isShared(element.map)) return true;
-        return this.#hold(elementKey(element), 1) === 1;
+        if (!isReferenceCounted(element.map)) return true;
+        return this.#addReferences(elementId(element), 1) === 1;
       });
       yield { elements, placed };
     }
   }
 
   /** All chains that the kernel should have once everything is taken. */
-  chains(): Iterable<Chain> {
+  chains(): Iterable<NftChain> {
     return this.#chains.values();
   }
 
   /** The Route that an element is of (`ns/name` or `ns/name:port`), as far as it is of one. */
-  nameOf(element: Element): string | undefined {
-    const key = elementKey(element);
-    for (const placed of this.#given.values()) {
+  servicePortOf(element: MapElement): string | undefined {
+    const key = elementId(element);
+    for (const placed of this.#applied.values()) {
       const { elements } = this.#compile(placed);
-      if (elements.some((each) => elementKey(each) === key)) return placed.route.name;
+      if (elements.some((each) => elementId(each) === key)) return placed.route.name;
     }
     return undefined;
   }
 
-  #standing(): Chain[] {
-    return standingChains(this.#options);
+  #staticChains(): NftChain[] {
+    return staticServiceChains(this.#options);
   }
 
-  #takeNewChains(chains: readonly Chain[]): Chain[] {
-    const fresh: Chain[] = [];
-    for (const chain of chains.flatMap(withNeeds)) {
+  #registerChains(chains: readonly NftChain[]): NftChain[] {
+    const fresh: NftChain[] = [];
+    for (const chain of chains.flatMap(withJumpTargets)) {
       if (this.#chains.has(chain.name)) continue;
       this.#chains.set(chain.name, chain);
       fresh.push(chain);
@@ -216,72 +231,77 @@ export class NftPlan {
     return fresh;
   }
 
-  #hold(key: string, change: number): number {
-    const held = (this.#holders.get(key) ?? 0) + change;
-    if (held === 0) this.#holders.delete(key);
-    else this.#holders.set(key, held);
+  #addReferences(key: string, change: number): number {
+    const held = (this.#references.get(key) ?? 0) + change;
+    if (held === 0) this.#references.delete(key);
+    else this.#references.set(key, held);
     return held;
   }
 
-  #compile({ route, places, allowsOwnVips }: Placed): Compiled {
-    return compilePlan(trafficPlan(route, allowsOwnVips), places, this.#options);
+  #compile({ route, sharing: places, allowsOwnVips }: PlannedRoute): CompiledNftPlan {
+    return compileNftPlan(trafficPlan(route, allowsOwnVips), places, this.#options);
   }
 
   /** Sees to it that a Route is wanted as its surroundings now demand. */
-  #want(route: Route): void {
-    const placed = this.#place(route);
-    this.#wanted.set(route.id, placed);
-    const given = this.#given.get(route.id);
+  #setDesired(route: Route): void {
+    const placed = this.#planned(route);
+    this.#desired.set(route.id, placed);
+    const given = this.#applied.get(route.id);
     if (given !== undefined && isDeepStrictEqual(given, placed)) this.#pending.delete(route.id);
     else this.#pending.add(route.id);
   }
 
-  #place(route: Route): Placed {
-    let places = NOWHERE;
+  #planned(route: Route): PlannedRoute {
+    let places = SHARES_NO_VIP;
     for (const vip of vipsOf(route)) {
-      const others = this.#wideOn(vip);
-      const ranges = others.filter((id) => this.#wide.get(vip)?.get(id) === 'ranges');
+      const others = this.#allPortsOn(vip);
+      const ranges = others.filter((id) => this.#allPortsByVip.get(vip)?.get(id) === 'ranges');
       const slot = ranges.indexOf(route.id) + 1;
-      const isBesideAllPorts = others.some((id) => id !== route.id);
-      if (slot === 0 && !isBesideAllPorts) continue;
-      places = new Map([...places, [vip, { slot, isBesideAllPorts }]]);
+      const sharesWithAllPorts = others.some((id) => id !== route.id);
+      if (slot === 0 && !sharesWithAllPorts) continue;
+      places = new Map([...places, [vip, { slot, sharesWithAllPorts: sharesWithAllPorts }]]);
     }
-    return { route, places, allowsOwnVips: allowsOwnVips(route, this.#facts.addresses) };
+    return {
+      route,
+      sharing: places,
+      allowsOwnVips: allowsOwnVips(route, this.#nodeAddresses.addresses),
+    };
   }
 
   /** Routes of all ports or of ranges on a VIP: ids, sorted, for slots must not depend on history. */
-  #wideOn(vip: string): string[] {
-    return [...(this.#wide.get(vip)?.keys() ?? [])].sort(compareText);
+  #allPortsOn(vip: string): string[] {
+    return [...(this.#allPortsByVip.get(vip)?.keys() ?? [])].sort(compareText);
   }
 
-  #wideText(vip: string): string {
-    return this.#wideOn(vip)
-      .map((id) => `${id} ${this.#wide.get(vip)?.get(id)}`)
+  #allPortsText(vip: string): string {
+    return this.#allPortsOn(vip)
+      .map((id) => `${id} ${this.#allPortsByVip.get(vip)?.get(id)}`)
       .join();
   }
 
   #index(vip: string, { id, match }: Route, isThere: boolean): void {
     if (isThere) {
-      getOrCreate(this.#onVip, vip, () => new Set()).add(id);
-      if (match.kind !== 'port') getOrCreate(this.#wide, vip, () => new Map()).set(id, match.kind);
+      getOrCreate(this.#routesByVip, vip, () => new Set()).add(id);
+      if (match.kind !== 'port')
+        getOrCreate(this.#allPortsByVip, vip, () => new Map()).set(id, match.kind);
       return;
     }
-    const [ids, wide] = [this.#onVip.get(vip), this.#wide.get(vip)];
+    const [ids, wide] = [this.#routesByVip.get(vip), this.#allPortsByVip.get(vip)];
     ids?.delete(id);
-    if (ids?.size === 0) this.#onVip.delete(vip);
+    if (ids?.size === 0) this.#routesByVip.delete(vip);
     wide?.delete(id);
-    if (wide?.size === 0) this.#wide.delete(vip);
+    if (wide?.size === 0) this.#allPortsByVip.delete(vip);
   }
 }
 
 /** Of Routes that have their VIPs to themselves: nearly all. */
-const NOWHERE: ReadonlyMap<string, Place> = new Map();
+const SHARES_NO_VIP: ReadonlyMap<string, VipSharing> = new Map();
 
 /** Nothing is to be led there any more. */
-function goesFirst({ map }: Element): boolean {
-  return isLead(map) && !isFate(map);
+function isRemovedFirst({ map }: MapElement): boolean {
+  return isDispatchMap(map) && !isNoEndpointMap(map);
 }
 
-function nodePortIp(address: string): Element {
+function nodePortIpElement(address: string): MapElement {
   return { map: 'node-port-ips', key: addressBytes(address) };
 }

@@ -21,7 +21,7 @@ export class Listener extends RetryingServer {
         server = createServer(onRequest);
         return server;
       },
-      endConnections: () => server?.closeAllConnections(),
+      closeConnections: () => server?.closeAllConnections(),
     });
   }
 }

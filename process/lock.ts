@@ -5,22 +5,22 @@ import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated-failures.ts';
 
 /** Abstract (unix(7)): belongs to the network namespace, and goes with the process that holds it. */
-const NAME = '\0portwide';
+const LOCK_ADDRESS = '\0portwide';
 const RETRY_MS = 500;
 
 /**
  * Two agents would undo each other's rules. Waits until no other runs on this node, which during
  * an upgrade the old one still does.
  */
-export async function takeLock(log: DebugLog): Promise<Server> {
+export async function acquireLock(log: DebugLog): Promise<Server> {
   const failures = new RepeatedFailures(log);
   for (;;) {
     const lock = await tryLock();
     if (lock !== undefined) {
-      failures.succeeded(NAME, {}, 'the other agent has ended');
+      failures.succeeded(LOCK_ADDRESS, {}, 'the other agent has ended');
       return lock;
     }
-    failures.failed(NAME, {}, 'another agent runs on this node; waiting until it ends');
+    failures.failed(LOCK_ADDRESS, {}, 'another agent runs on this node; waiting until it ends');
     await sleep(RETRY_MS);
   }
 }
@@ -36,6 +36,6 @@ export function tryLock(): Promise<Server | undefined> {
       if (error.code === 'EADDRINUSE') resolve(undefined);
       else reject(error);
     });
-    server.listen(NAME, () => resolve(server.unref()));
+    server.listen(LOCK_ADDRESS, () => resolve(server.unref()));
   });
 }

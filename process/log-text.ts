@@ -1,5 +1,5 @@
 /** `--logging-format=text`: time, level, message and `key=value` fields on one line of printable ASCII. Pure. */
-import { printable } from '../api/read-field.ts';
+import { printableAscii } from '../api/read-field.ts';
 
 const LEVELS: Readonly<Record<number, string>> = {
   10: 'TRACE',
@@ -20,9 +20,10 @@ export function textLine(json: string): string {
   const words = [
     new Date(Number(time)).toISOString(),
     LEVELS[Number(level)] ?? String(level),
-    printable(String(msg ?? '')),
+    printableAscii(String(msg ?? '')),
   ];
-  for (const [key, value] of Object.entries(fields)) words.push(...pairsOf(printable(key), value));
+  for (const [key, value] of Object.entries(fields))
+    words.push(...pairsOf(printableAscii(key), value));
   return `${words.join(' ')}\n`;
 }
 
@@ -45,7 +46,7 @@ function plain(value: unknown): string {
 
 /** As in logfmt: values that are empty or hold a space, quote, backslash or equals sign are quoted. */
 function quoted(text: string): string {
-  return /^[^\s"=\\]+$/.test(text) && printable(text) === text
+  return /^[^\s"=\\]+$/.test(text) && printableAscii(text) === text
     ? text
-    : printable(JSON.stringify(text));
+    : printableAscii(JSON.stringify(text));
 }

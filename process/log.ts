@@ -44,7 +44,7 @@ export function createLog(
   const options = {
     base: null,
     level: isVerbose ? 'debug' : 'info',
-    serializers: { err: isVerbose ? stdSerializers.err : shownError },
+    serializers: { err: isVerbose ? stdSerializers.err : serializeError },
   };
   const format = loggingFormat ?? (isTerminal ? 'text' : 'json');
   if (format === 'json') return pino(options, stream);
@@ -52,22 +52,22 @@ export function createLog(
 }
 
 /** Of the code's own mistakes, the stack is what tells most. */
-const MISTAKES = ['TypeError', 'RangeError', 'ReferenceError', 'AssertionError'];
+const BUG_TYPES = ['TypeError', 'RangeError', 'ReferenceError', 'AssertionError'];
 
 /**
  * An error as a log line has it. The stack is left out of those that say what happened: typed errors,
  * and those of the system. It would be most of the line, again each time that something is tried.
  */
-export function shownError(error: unknown): unknown {
-  if (!(error instanceof Error) || !isTelling(error)) return stdSerializers.err(error as Error);
+export function serializeError(error: unknown): unknown {
+  if (!(error instanceof Error) || !isDescriptive(error)) return stdSerializers.err(error as Error);
   const { name: type, message } = error;
   return 'code' in error ? { type, message, code: error.code } : { type, message };
 }
 
-function isTelling(error: Error): boolean {
+function isDescriptive(error: Error): boolean {
   if (error.name === 'Error' && !('syscall' in error)) return false;
   for (let each: unknown = error; each instanceof Error; each = each.cause) {
-    if (MISTAKES.includes(each.name)) return false;
+    if (BUG_TYPES.includes(each.name)) return false;
   }
   return true;
 }

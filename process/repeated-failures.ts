@@ -4,11 +4,11 @@ import type { DebugLog } from './log.ts';
 
 /** Milliseconds from the first log line of a failure to the next; doubled after each line, up to the maximum. */
 const FIRST_INTERVAL = 10_000;
-const LONGEST_INTERVAL = 600_000;
+const MAX_INTERVAL = 600_000;
 /** Milliseconds without success after which the level becomes error. */
-const LASTING = 60_000;
+const ERROR_AFTER = 60_000;
 /** A failure that returns within this many milliseconds after a success continues the old one, so flapping does not fill the log. */
-const RELAPSE = 60_000;
+const FLAP_INTERVAL = 60_000;
 /** Limit of remembered failures; the oldest are forgotten first. */
 const MAX_FAILURES = 1000;
 /** Limit of reasons per failure that are logged at once: a reason may contain something that always differs, such as a port. */
@@ -18,20 +18,20 @@ interface Failure {
   /** Time of the first failed attempt since the last success. */
   since: number;
   /** Time of the last success, or of `replaced`; undefined while it fails. */
-  over: number | undefined;
+  endedAt: number | undefined;
   /** Not over by a success: if the failure returns, it has lasted since `since`. */
-  isReplaced: boolean;
+  hasKeyChanged: boolean;
   readonly reasons: Set<string>;
   /** Failed attempts since the last success. */
   attempts: number;
   /** Failed attempts since the last line. */
-  untold: number;
+  suppressed: number;
   /** Milliseconds from the next line to the one after it. */
   interval: number;
   nextLine: number;
   isError: boolean;
   /** A failure line was logged and the line that ends it was not. */
-  isTold: boolean;
+  isLogged: boolean;
 }
 
 /**
@@ -67,24 +67,24 @@ export class RepeatedFailures {
     const now = this.#now();
     const failure = this.#current(key, now);
     failure.attempts += 1;
-    failure.untold += 1;
+    failure.suppressed += 1;
     const lasted = now - failure.since;
     const isNews = failure.reasons.size < MAX_REASONS && !failure.reasons.has(reason);
-    const becomesError = lasted >= LASTING && !failure.isError;
+    const becomesError = lasted >= ERROR_AFTER && !failure.isError;
     if (!isNews && !becomesError && now < failure.nextLine) {
       this.#log.debug(details, message);
       return isFirst;
     }
     if (isNews) failure.reasons.add(reason);
     failure.isError ||= becomesError;
-    const { untold, attempts, isError } = failure;
+    const { suppressed: untold, attempts, isError } = failure;
     const count =
       untold === 1 && attempts === 1 ? {} : { repeated: untold, seconds: inSeconds(lasted) };
     this.#log[isError ? 'error' : 'warn']({ ...details, ...count }, message);
-    failure.untold = 0;
-    failure.isTold = true;
+    failure.suppressed = 0;
+    failure.isLogged = true;
     failure.nextLine = now + failure.interval;
-    failure.interval = Math.min(2 * failure.interval, LONGEST_INTERVAL);
+    failure.interval = Math.min(2 * failure.interval, MAX_INTERVAL);
     return isFirst;
   }
 
@@ -92,50 +92,51 @@ export class RepeatedFailures {
   succeeded(key: string, details: object, message: string): void {
     const failure = this.#failures.get(key);
     if (failure === undefined) return;
-    failure.isReplaced = false;
-    if (failure.over !== undefined) return;
+    failure.hasKeyChanged = false;
+    if (failure.endedAt !== undefined) return;
     const now = this.#now();
-    failure.over = now;
-    if (!failure.isTold) return;
-    failure.isTold = false;
+    failure.endedAt = now;
+    if (!failure.isLogged) return;
+    failure.isLogged = false;
     const { attempts, since } = failure;
     this.#log.info({ ...details, failures: attempts, seconds: inSeconds(now - since) }, message);
   }
 
   /** Records that the operation fails as before, but under another key. Nothing is logged. */
-  replaced(key: string): void {
+  keyChanged(key: string): void {
     const failure = this.#failures.get(key);
-    if (failure === undefined || failure.over !== undefined) return;
-    failure.over = this.#now();
-    failure.isReplaced = true;
+    if (failure === undefined || failure.endedAt !== undefined) return;
+    failure.endedAt = this.#now();
+    failure.hasKeyChanged = true;
   }
 
   /** Whether the last attempt failed. */
   isFailing(key: string): boolean {
     const failure = this.#failures.get(key);
-    return failure !== undefined && failure.over === undefined;
+    return failure !== undefined && failure.endedAt === undefined;
   }
 
   /** The current failure, the last one if it ended recently, or a new one. */
   #current(key: string, now: number): Failure {
     const known = this.#failures.get(key);
-    if (known !== undefined && known.over === undefined) return known;
-    if (known !== undefined && now - (known.over ?? 0) < RELAPSE) {
-      if (known.isReplaced) return Object.assign(known, { over: undefined, isReplaced: false });
-      Object.assign(known, { since: now, over: undefined, attempts: 0, isError: false });
+    if (known !== undefined && known.endedAt === undefined) return known;
+    if (known !== undefined && now - (known.endedAt ?? 0) < FLAP_INTERVAL) {
+      if (known.hasKeyChanged)
+        return Object.assign(known, { endedAt: undefined, hasKeyChanged: false });
+      Object.assign(known, { since: now, endedAt: undefined, attempts: 0, isError: false });
       return known;
     }
     const fresh: Failure = {
       since: now,
-      over: undefined,
-      isReplaced: false,
+      endedAt: undefined,
+      hasKeyChanged: false,
       reasons: new Set(),
       attempts: 0,
-      untold: 0,
+      suppressed: 0,
       interval: FIRST_INTERVAL,
       nextLine: now,
       isError: false,
-      isTold: false,
+      isLogged: false,
     };
     // Reinsert at the end: the first entry is the one to forget.
     this.#failures.delete(key);

@@ -17,7 +17,7 @@ export interface RetryingServerOptions extends BindAddress {
   /** Makes the server for one attempt to listen. */
   readonly create: () => Server;
   /** Ends the connections that a server has when it closes; default: they go on. */
-  readonly endConnections?: () => void;
+  readonly closeConnections?: () => void;
   /** Called for each failed attempt. */
   readonly onFailure: (error: Error) => void;
   /** Called when it listens at last, after `onFailure`. */
@@ -83,6 +83,6 @@ export class RetryingServer {
     const server = this.#server;
     this.#server = undefined;
     server?.close();
-    this.#options.endConnections?.();
+    this.#options.closeConnections?.();
   }
 }

@@ -8,7 +8,7 @@ import { UserError } from './errors.ts';
 export { ExecaError as ProgramError } from 'execa';
 
 /** Milliseconds for what a program answers from itself, such as its version. */
-export const ANSWER_TIMEOUT = 30_000;
+export const VERSION_TIMEOUT = 30_000;
 
 /** A program did not end within its time limit. It was killed. */
 export class ProgramTimeoutError extends UserError {
@@ -53,7 +53,7 @@ export function runProgram(
   args: readonly string[],
   { timeout, input, maxBuffer, discardsOutput = false, onStart }: ProgramOptions,
 ): Promise<string> {
-  return inTime(program, args, timeout, () => {
+  return withTimeLimit(program, args, timeout, () => {
     const process = execa(program, args, {
       ...(input === undefined ? { stdin: 'ignore' } : { input }),
       ...(maxBuffer === undefined ? {} : { maxBuffer }),
@@ -74,7 +74,7 @@ export function readProgram<T>(
   timeout: number,
   read: (lines: AsyncIterable<string>) => Promise<T>,
 ): Promise<T> {
-  return inTime(program, args, timeout, () => {
+  return withTimeLimit(program, args, timeout, () => {
     const process = execa(program, args, { stdin: 'ignore', buffer: { stdout: false } });
     const result = Promise.all([read(process.iterable()), process]).then(([value]) => value);
     return { process, result };
@@ -87,7 +87,7 @@ export function readProgram<T>(
  */
 const stuck = new Set<string>();
 
-async function inTime<T>(
+async function withTimeLimit<T>(
   program: string,
   args: readonly string[],
   timeout: number,

@@ -4,7 +4,7 @@
  * Milliseconds after which a stopping process exits even if a part of it hangs. The kubelet kills it after
  * SIGTERM, but not when it stops by itself because its configuration file changed.
  */
-const LONGEST_STOP = 25_000;
+const STOP_TIMEOUT = 25_000;
 
 /** The first of these signals; whoever sends another does not want to wait. */
 export function stopSignal(): Promise<NodeJS.Signals> {
@@ -29,7 +29,7 @@ export class Shutdown {
   #isServing = false;
 
   /** Awaits a step of the start. A signal meanwhile ends the process with status 0. */
-  async unless<T>(step: Promise<T>): Promise<T> {
+  async exitOnSignal<T>(step: Promise<T>): Promise<T> {
     const signal = await Promise.race([step.then(() => undefined), this.signal]);
     if (signal !== undefined) process.exit(0);
     return step;
@@ -45,7 +45,7 @@ export class Shutdown {
   async requested(): Promise<number> {
     this.#isServing = true;
     const status = await Promise.race([this.#requested.promise, this.signal.then(() => 0)]);
-    setTimeout(() => process.exit(status), LONGEST_STOP).unref();
+    setTimeout(() => process.exit(status), STOP_TIMEOUT).unref();
     return status;
   }
 }

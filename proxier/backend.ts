@@ -1,17 +1,7 @@
 /** What a proxy mode is to the proxier: one backend for each family. */
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
+import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
-
-/** What a backend knows of the node besides Routes. */
-export interface NodeFacts {
-  /** All addresses of this node in the family, sorted. */
-  readonly addresses: readonly string[];
-  /**
-   * The one of them that the Node object names first in the family; all but loopback ones where there
-   * is no Node object.
-   */
-  readonly primary: readonly string[];
-}
 
 /** What one `apply` did, for logs and metrics. */
 export interface ApplyReport {
@@ -22,7 +12,7 @@ export interface ApplyReport {
 }
 
 /** What a backend has in use. It is asked at each scrape, so it is counted as it changes. */
-export interface BackendNumbers {
+export interface BackendStats {
   /** Rules of iptables that are ours, by table. */
   readonly rules?: ReadonlyMap<string, number>;
   /** Packet marks of all-ports Services. */
@@ -46,27 +36,27 @@ export interface BackendNumbers {
  */
 export interface Backend {
   readonly family: IpFamily;
-  setFacts(facts: NodeFacts): void;
+  setNodeAddresses(facts: NodeAddresses): void;
   update(upserts: Iterable<Route>, removals: Iterable<string>): void;
   /**
    * Services that came to be refused as a whole (true), or are no longer: they are served again or gone
    * (false). Called before the `update` with their Routes, in modes where the connections of a refused
    * Service need more than conntrack to live on.
    */
-  setRefused?(changes: ReadonlyMap<ObjectKey, boolean>): void;
+  setRefusedServices?(changes: ReadonlyMap<ObjectKey, boolean>): void;
   /** @param full compare with the kernel and mend whatever differs, stale rules included. */
   apply(full: boolean): Promise<ApplyReport>;
   /**
    * What somebody else took away, as far as a cheap look can tell, in words for the log (`chain
    * KUBE-PROXY-CANARY of table nat`); undefined: everything stands.
    */
-  loss(): Promise<string | undefined>;
+  findDrift(): Promise<string | undefined>;
   /** A mode that hears at once of what somebody took away has `loss` asked at once. */
-  onLoss?(callback: () => void): void;
+  onDrift?(callback: () => void): void;
   /** It hears by now of all that others do, so that there is little to find by comparing. */
-  readonly hearsOthers?: boolean;
+  readonly watchesChanges?: boolean;
   /** A mode tells the numbers that it has. */
-  numbers?(): BackendNumbers;
+  stats?(): BackendStats;
   /**
    * Packets to node ports on the loopback address that rules rejected since their table was made, of the protocols that
    * are rejected there; the kernel counts them.

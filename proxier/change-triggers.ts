@@ -23,7 +23,7 @@ export class ChangeTriggers {
   readonly #now: () => number;
   readonly #start: number;
   readonly #pending = new Map<ObjectKey, ChangeTrigger[]>();
-  #begun = false;
+  #isStarted = false;
 
   /** @param now milliseconds since 1970. */
   constructor(now: () => number) {
@@ -32,20 +32,20 @@ export class ChangeTriggers {
   }
 
   /** All slices that there were have been listed; from now on they change. */
-  begin(): void {
-    this.#begun = true;
+  start(): void {
+    this.#isStarted = true;
   }
 
   /** A slice came, or is no longer as it was `before`. */
-  note(slice: EndpointSlice, before: EndpointSlice | undefined): void {
+  record(slice: EndpointSlice, before: EndpointSlice | undefined): void {
     const { serviceKey, family, triggerTime: time } = slice;
-    if (!this.#begun || time === undefined || time === before?.triggerTime) return;
+    if (!this.#isStarted || time === undefined || time === before?.triggerTime) return;
     if (time <= this.#start || time > this.#now() + MAX_AHEAD) return;
     getOrCreate(this.#pending, serviceKey, () => []).push({ family, time });
   }
 
   /** A slice of the Service went. */
-  drop(serviceKey: ObjectKey): void {
+  discard(serviceKey: ObjectKey): void {
     this.#pending.delete(serviceKey);
   }
 

@@ -2,21 +2,22 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { LocalhostNodePort } from '../localhost/endpoint-picker.ts';
+import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { localhostNodePort } from '../traffic/localhost-node-port.ts';
-import type { Backend, NodeFacts } from './backend.ts';
-import { type Flow, FlowOwners, type Suspects } from './stale-flows.ts';
+import type { Backend } from './backend.ts';
+import { type CleanupScope, type FlowTuple, StaleFlowTracker } from './stale-flows.ts';
 
 /** The conntrack entries of one family. */
-export interface FlowTable {
+export interface ConntrackTable {
   /**
    * Deletes the entries of these protocols for which `isStale` says so.
    * @param origDst when given, only entries with this original destination are looked at.
    * @returns how many were deleted.
    */
-  forget(
-    isStale: (flow: Flow, protocol: Protocol) => boolean,
+  deleteStale(
+    isStale: (flow: FlowTuple, protocol: Protocol) => boolean,
     protocols: Iterable<Protocol>,
     origDst: string | undefined,
   ): Promise<number>;
@@ -66,21 +67,21 @@ export interface FamilyProxierOptions {
 export class FamilyProxier {
   readonly family: IpFamily;
   readonly backend: Backend;
-  readonly #flows: FlowTable;
+  readonly #conntrack: ConntrackTable;
   readonly #now: () => number;
-  readonly #owners: FlowOwners;
+  readonly #staleFlows: StaleFlowTracker;
   readonly #proxiesLocalhost: boolean;
   #health = new Map<ObjectKey, ServiceHealth>();
   /** By id of the Route. */
   #localhostNodePorts = new Map<string, LocalhostNodePort>();
-  #facts: NodeFacts = { addresses: [], primary: [] };
+  #nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
   #triggerTimes: readonly number[] = [];
   #dirty = true;
   #isFirst = true;
 
   constructor(
     backend: Backend,
-    flows: FlowTable,
+    flows: ConntrackTable,
     {
       resetsTcp = false,
       proxiesLocalhost = false,
@@ -89,10 +90,10 @@ export class FamilyProxier {
   ) {
     this.#now = now;
     this.#proxiesLocalhost = proxiesLocalhost;
-    this.#owners = new FlowOwners(resetsTcp);
+    this.#staleFlows = new StaleFlowTracker(resetsTcp);
     this.family = backend.family;
     this.backend = backend;
-    this.#flows = flows;
+    this.#conntrack = flows;
   }
 
   /** Something was handed over since the last sync that succeeded. */
@@ -101,18 +102,18 @@ export class FamilyProxier {
   }
 
   /** @returns whether they are other than before. */
-  setNodeFacts(facts: NodeFacts): boolean {
-    if (isDeepStrictEqual(facts, this.#facts)) return false;
-    this.#facts = facts;
-    this.backend.setFacts(facts);
+  setNodeAddresses(facts: NodeAddresses): boolean {
+    if (isDeepStrictEqual(facts, this.#nodeAddresses)) return false;
+    this.#nodeAddresses = facts;
+    this.backend.setNodeAddresses(facts);
     this.#dirty = true;
     return true;
   }
 
   /** See `Backend.setRefused`. */
-  setRefused(changes: ReadonlyMap<ObjectKey, boolean>): void {
-    if (changes.size === 0 || this.backend.setRefused === undefined) return;
-    this.backend.setRefused(changes);
+  setRefusedServices(changes: ReadonlyMap<ObjectKey, boolean>): void {
+    if (changes.size === 0 || this.backend.setRefusedServices === undefined) return;
+    this.backend.setRefusedServices(changes);
     this.#dirty = true;
   }
 
@@ -166,7 +167,7 @@ export class FamilyProxier {
     this.#dirty = false;
     // Taken before the rules are written: what is handed over meanwhile comes into force with the
     // next sync, and a flow that is forgotten before its rules changed would come back.
-    const suspects = this.#owners.takeSuspects();
+    const suspects = this.#staleFlows.takeCleanupScope();
     const health = this.#health;
     this.#health = new Map();
     const localhostNodePorts = this.#localhostNodePorts;
@@ -177,8 +178,8 @@ export class FamilyProxier {
       const applySeconds = (this.#now() - started) / 1000;
       // Rules that were not what they should be may have let any flow astray.
       const isUnknown = this.#isFirst || (full && written > 0);
-      const flows = await this.#forgetStaleFlows(
-        isUnknown ? this.#owners.everything(suspects) : suspects,
+      const flows = await this.#deleteStaleFlows(
+        isUnknown ? this.#staleFlows.fullCleanupScope(suspects) : suspects,
       );
       this.#isFirst = false;
       const seconds = (this.#now() - started) / 1000;
@@ -200,13 +201,13 @@ export class FamilyProxier {
       this.#localhostNodePorts = new Map([...localhostNodePorts, ...this.#localhostNodePorts]);
       this.#dirty ||= changed;
       this.#triggerTimes = [...triggerTimes, ...this.takeTriggers()];
-      if (suspects !== undefined) this.#owners.returnSuspects(suspects);
+      if (suspects !== undefined) this.#staleFlows.restoreCleanupScope(suspects);
       throw error;
     }
   }
 
   #replace(before: Route | undefined, after: Route | undefined): void {
-    this.#owners.replace(before, after);
+    this.#staleFlows.replace(before, after);
     if (this.#proxiesLocalhost) this.#replaceLocalhostNodePort(before, after);
   }
 
@@ -218,32 +219,32 @@ export class FamilyProxier {
     else if (known !== undefined) this.#localhostNodePorts.set(known.id, { ...known, port: 0 });
   }
 
-  async #forgetStaleFlows(
-    suspects: Suspects | undefined,
+  async #deleteStaleFlows(
+    suspects: CleanupScope | undefined,
   ): Promise<Pick<SyncReport, 'forgottenFlows' | 'flowError' | 'flowSeconds'>> {
     if (suspects === undefined || suspects.vips.size + suspects.nodePorts.size === 0) {
       return { forgottenFlows: 0, flowError: undefined, flowSeconds: undefined };
     }
     const started = this.#now();
     const flowSeconds = () => (this.#now() - started) / 1000;
-    const addresses = new Set(this.#facts.addresses);
+    const addresses = new Set(this.#nodeAddresses.addresses);
     const isNodeAddress = (address: string) => addresses.has(address);
     try {
-      const forgottenFlows = await this.#flows.forget(
-        (flow, protocol) => this.#owners.isStale(flow, protocol, suspects, isNodeAddress),
+      const forgottenFlows = await this.#conntrack.deleteStale(
+        (flow, protocol) => this.#staleFlows.isStale(flow, protocol, suspects, isNodeAddress),
         suspects.protocols,
         onlyVip(suspects),
       );
       return { forgottenFlows, flowError: undefined, flowSeconds: flowSeconds() };
     } catch (flowError) {
-      this.#owners.returnSuspects(suspects);
+      this.#staleFlows.restoreCleanupScope(suspects);
       return { forgottenFlows: 0, flowError, flowSeconds: flowSeconds() };
     }
   }
 }
 
 /** The kernel can look for one destination by itself; for several, one look at all is cheaper. */
-function onlyVip({ vips, nodePorts }: Suspects): string | undefined {
+function onlyVip({ vips, nodePorts }: CleanupScope): string | undefined {
   const [vip] = vips.keys();
   return vips.size === 1 && nodePorts.size === 0 ? vip : undefined;
 }

@@ -3,10 +3,10 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { familyOf, isLoopback } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
+import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import { Loop } from '../sync/loop.ts';
 import { SerialQueue } from '../sync/serial-queue.ts';
 import type { Timers } from '../sync/timers.ts';
-import type { NodeFacts } from './backend.ts';
 import type { FamilyProxier, SyncReport } from './family-proxier.ts';
 import type { RefusalChanges, RouteTable } from './route-table.ts';
 
@@ -27,7 +27,7 @@ export interface ProxierOptions {
 export interface ProxierObserver {
   refusals(changes: RefusalChanges): void;
   /** What is known of the node changed. */
-  nodeFacts(family: IpFamily, facts: NodeFacts): void;
+  nodeAddresses(family: IpFamily, facts: NodeAddresses): void;
   /** There may be something to write; told of once or several times until it is. */
   queued(family: IpFamily): void;
   /**
@@ -38,7 +38,7 @@ export interface ProxierObserver {
   synced(report: SyncReport): void;
   syncFailed(family: IpFamily, error: unknown, attempt: Pick<SyncReport, 'full' | 'seconds'>): void;
   /** Somebody else changed our rules; `what` says which. */
-  rulesLost(family: IpFamily, what: string): void;
+  driftDetected(family: IpFamily, what: string): void;
   /** It could not be told whether the rules still stand. */
   checkFailed(family: IpFamily, error: unknown): void;
   /** The check of the rules ran, whatever it found. */
@@ -58,7 +58,7 @@ export class Proxier {
   readonly #loops: ReadonlyMap<FamilyProxier, Loop>;
   /** Asked for a sync since their last one began. */
   readonly #queued = new Set<FamilyProxier>();
-  readonly #drains = new SerialQueue();
+  readonly #propagations = new SerialQueue();
   #addresses: readonly string[] | undefined;
 
   constructor(options: ProxierOptions) {
@@ -102,20 +102,20 @@ export class Proxier {
       minPeriod,
       backoff: BACKOFF,
       timers,
-      checks: {
+      driftCheck: {
         period,
-        look: () => backend.loss(),
-        hearsOthers: () => backend.hearsOthers === true,
-        looked: () => observer.checked(name),
+        findDrift: () => backend.findDrift(),
+        watchesChanges: () => backend.watchesChanges === true,
+        onChecked: () => observer.checked(name),
         // A full sync that is due is not queued: as far as is known, nothing waits for it.
-        lost: (what) => {
-          observer.rulesLost(name, what);
+        onDrift: (what) => {
+          observer.driftDetected(name, what);
           this.#queue(family);
         },
-        failed: (error) => observer.checkFailed(name, error),
+        onError: (error) => observer.checkFailed(name, error),
       },
     });
-    backend.onLoss?.(() => void loop.check());
+    backend.onDrift?.(() => void loop.checkDrift());
     return loop;
   }
 
@@ -139,7 +139,7 @@ export class Proxier {
     const started = timers.now();
     try {
       // One at a time, for each family asks for it.
-      await this.#drains.run(() => this.#drain());
+      await this.#propagations.run(() => this.#propagateChanges());
       let took: number | undefined;
       if (full || family.hasChanges) {
         const report = await family.sync(full);
@@ -159,7 +159,7 @@ export class Proxier {
   }
 
   /** Hands what changed to all families. */
-  async #drain(): Promise<void> {
+  async #propagateChanges(): Promise<void> {
     const { table, families, observer, nodeIp } = this.#options;
     const nodeIps = [...(nodeIp === undefined ? [] : [nodeIp]), ...(table.node?.addresses ?? [])];
     for (const family of families) {
@@ -171,14 +171,14 @@ export class Proxier {
           ? own(nodeIps).slice(0, 1)
           : addresses.filter((address) => !isLoopback(address));
       const facts = { addresses, primary };
-      if (family.setNodeFacts(facts)) observer.nodeFacts(family.family, facts);
+      if (family.setNodeAddresses(facts)) observer.nodeAddresses(family.family, facts);
     }
     while (table.hasChanges) {
       const { routes, refused, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);
       for (const family of families) {
         const own = <T extends { family: IpFamily }>(list: readonly T[]) =>
           list.filter((route) => route.family === family.family);
-        family.setRefused(refused);
+        family.setRefusedServices(refused);
         family.update(own(routes.upserts), own(routes.removals), routes.before);
         family.updateHealth(own(health));
         family.addTriggers(own(triggers).map(({ time }) => time));

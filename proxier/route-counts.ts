@@ -1,11 +1,11 @@
 /** Counts of Routes for metrics, kept as Routes change. */
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
-import type { Match, Route } from '../services/route.ts';
+import type { Route, RouteMatch } from '../services/route.ts';
 
 type TrafficSide = 'internal' | 'external';
 type AllPortsKind = 'all' | 'ranges';
 
-const KINDS: readonly Match['kind'][] = ['port', 'ranges', 'all'];
+const KINDS: readonly RouteMatch['kind'][] = ['port', 'ranges', 'all'];
 const SIDES: readonly TrafficSide[] = ['internal', 'external'];
 
 /** Counts Routes for metrics, as they come and go. */
@@ -43,13 +43,13 @@ export class RouteCounts {
     return { all: this.#services.all.size, ranges: this.#services.ranges.size };
   }
 
-  #get(family: IpFamily, what: Match['kind'] | TrafficSide): number {
+  #get(family: IpFamily, what: RouteMatch['kind'] | TrafficSide): number {
     return this.#counts.get(`${family} ${what}`) ?? 0;
   }
 
   #count(route: Route, step: 1 | -1): void {
     const { family, match } = route;
-    const add = (what: Match['kind'] | TrafficSide) =>
+    const add = (what: RouteMatch['kind'] | TrafficSide) =>
       this.#counts.set(`${family} ${what}`, this.#get(family, what) + step);
     add(match.kind);
     // As kube-proxy counts them: each port, and not where there is no endpoint anywhere.

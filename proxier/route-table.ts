@@ -1,6 +1,6 @@
 /** From objects to Routes: which Services a change touches, and what became different for them. */
 import { isDeepStrictEqual } from 'node:util';
-import type { Refusal } from '../api/all-ports.ts';
+import type { ServiceRefusal } from '../api/all-ports.ts';
 import {
   type ApiObject,
   type EndpointSlice,
@@ -10,7 +10,7 @@ import {
   SERVING_KINDS,
   type Service,
 } from '../api/objects.ts';
-import type { NodePlace } from '../endpoints/select.ts';
+import type { NodeTopology } from '../endpoints/select.ts';
 import { resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
@@ -22,15 +22,15 @@ import {
   nodeEndpointWarnings,
   type ServiceWarning,
 } from '../services/service-warnings.ts';
-import { VipLedger } from '../services/vip-ledger.ts';
-import type { ObjectSink } from '../sources/store.ts';
+import { VipConflicts } from '../services/vip-conflicts.ts';
+import type { ObjectSink } from '../sources/source.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { RouteCounts } from './route-counts.ts';
 
 /** Refusals and warnings that came or went, for logs and Events. */
 export interface RefusalChanges {
-  readonly raised: readonly Refusal[];
-  readonly cleared: readonly Refusal[];
+  readonly raised: readonly ServiceRefusal[];
+  readonly cleared: readonly ServiceRefusal[];
   /** New warnings; the end of a warning is not reported. */
   readonly warnings: readonly ServiceWarning[];
 }
@@ -62,7 +62,7 @@ interface Resolved {
   readonly routes: Map<string, Route>;
   /** The Service is refused as a whole. */
   readonly isRefused: boolean;
-  readonly refusals: readonly Refusal[];
+  readonly refusals: readonly ServiceRefusal[];
   readonly health: readonly ServiceHealth[];
 }
 
@@ -77,9 +77,9 @@ export class RouteTable implements ObjectSink {
   readonly #slices = new Map<ObjectKey, readonly EndpointSlice[]>();
   /** Which Service a slice belongs to, for when its label changes. */
   readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
-  readonly #ledger: VipLedger;
+  readonly #vipConflicts: VipConflicts;
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
-  readonly #refusals = new Map<ObjectKey, readonly Refusal[]>();
+  readonly #refusals = new Map<ObjectKey, readonly ServiceRefusal[]>();
   /** Services that are refused as a whole, and not for some of their VIPs. */
   readonly #refused = new Set<ObjectKey>();
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
@@ -98,11 +98,11 @@ export class RouteTable implements ObjectSink {
   /** Warnings in force. */
   readonly #warnings = new Map<ObjectKey, readonly ServiceWarning[]>();
   /** Services that take a port of the node's own. */
-  readonly #onNodePorts = new Set<ObjectKey>();
+  readonly #onListenerPorts = new Set<ObjectKey>();
 
   constructor(options: RouteTableOptions) {
     this.#options = options;
-    this.#ledger = new VipLedger(options.listeners?.map(({ port }) => port) ?? []);
+    this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
@@ -160,14 +160,14 @@ export class RouteTable implements ObjectSink {
 
   synced(kind: Kind): void {
     if (!this.#unsynced.delete(kind)) return;
-    if (kind === 'EndpointSlice') this.#triggers.begin();
+    if (kind === 'EndpointSlice') this.#triggers.start();
     this.#options.onChange();
   }
 
   /** Addresses of this node other than on the agent's own dummy device (contract, line 6). */
   setNodeAddresses(addresses: ReadonlySet<string>): void {
     this.#nodeAddresses = addresses;
-    for (const key of this.#ledger.setNodeAddresses(addresses)) this.#touched.add(key);
+    for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#touched.add(key);
     this.#options.onChange();
   }
 
@@ -177,13 +177,13 @@ export class RouteTable implements ObjectSink {
   }
 
   /** All refusals in force. */
-  *refusals(): Iterable<Refusal> {
+  *refusals(): Iterable<ServiceRefusal> {
     for (const refusals of this.#refusals.values()) yield* refusals;
   }
 
   /** How many Services take a port of the node's own. */
-  get onNodePorts(): number {
-    return this.#onNodePorts.size;
+  get servicesOnListenerPorts(): number {
+    return this.#onListenerPorts.size;
   }
 
   /** Some Service was touched and is not resolved yet. */
@@ -201,8 +201,8 @@ export class RouteTable implements ObjectSink {
     const removals: Route[] = [];
     const before = new Map<string, Route>();
     const refused = new Map<ObjectKey, boolean>();
-    const raised: Refusal[] = [];
-    const cleared: Refusal[] = [];
+    const raised: ServiceRefusal[] = [];
+    const cleared: ServiceRefusal[] = [];
     const health: ServiceHealth[] = [];
     const warnings: ServiceWarning[] = [];
     for (const key of [...this.#touched].slice(0, limit)) {
@@ -258,9 +258,9 @@ export class RouteTable implements ObjectSink {
     const routes = new Map<string, Route>();
     const state = this.#services.get(key);
     if (state === undefined) return { routes, isRefused: false, refusals: [], health: [] };
-    const refused = this.#ledger.refusals(key);
+    const refused = this.#vipConflicts.refusals(key);
     const slices = this.#slices.get(key) ?? [];
-    const place: NodePlace = { name: this.#options.nodeName, zone: this.#node?.zone };
+    const place: NodeTopology = { name: this.#options.nodeName, zone: this.#node?.zone };
     for (const port of state.served.ports) {
       const route = resolveRoute(state.service, port, refused, slices, place);
       if (route === undefined) continue;
@@ -280,8 +280,8 @@ export class RouteTable implements ObjectSink {
     const state = this.#services.get(serviceKey);
     const slices = this.#slices.get(serviceKey) ?? [];
     const onListeners = listenerWarnings(routes, listeners, this.#nodeAddresses, isLoopbackServed);
-    if (onListeners.length > 0) this.#onNodePorts.add(serviceKey);
-    else this.#onNodePorts.delete(serviceKey);
+    if (onListeners.length > 0) this.#onListenerPorts.add(serviceKey);
+    else this.#onListenerPorts.delete(serviceKey);
     const isRefused = state !== undefined && state.served.refusals.length > 0;
     const warnings = [
       ...(state?.served.warnings ?? []).map((message) => ({ serviceKey, message })),
@@ -305,16 +305,16 @@ export class RouteTable implements ObjectSink {
   #upsertService(service: Service): void {
     const served = servedPorts(service, this.#options.allPortsEnabled);
     this.#services.set(service.key, { service, served });
-    this.#claim(service.key, service.creationTimestamp, served);
+    this.#requestVips(service.key, service.creationTimestamp, served);
   }
 
   #removeService(key: ObjectKey): void {
     if (!this.#services.delete(key)) return;
-    this.#claim(key, '', undefined);
+    this.#requestVips(key, '', undefined);
   }
 
-  #claim(key: ObjectKey, creationTimestamp: string, served: ServedService | undefined): void {
-    const affected = this.#ledger.replace(key, creationTimestamp, served?.ports ?? []);
+  #requestVips(key: ObjectKey, creationTimestamp: string, served: ServedService | undefined): void {
+    const affected = this.#vipConflicts.replace(key, creationTimestamp, served?.ports ?? []);
     for (const other of affected) this.#touched.add(other);
     this.#touched.add(key);
   }
@@ -330,7 +330,7 @@ export class RouteTable implements ObjectSink {
     this.#sliceOwner.set(slice.key, slice.serviceKey);
     const slices = this.#slices.get(slice.serviceKey) ?? [];
     const before = slices.find(({ key }) => key === slice.key);
-    this.#triggers.note(slice, before);
+    this.#triggers.record(slice, before);
     this.#slices.set(slice.serviceKey, slices.filter((each) => each !== before).concat(slice));
     this.#touched.add(slice.serviceKey);
   }
@@ -342,7 +342,7 @@ export class RouteTable implements ObjectSink {
     const slices = (this.#slices.get(owner) ?? []).filter((slice) => slice.key !== key);
     if (slices.length > 0) this.#slices.set(owner, slices);
     else this.#slices.delete(owner);
-    this.#triggers.drop(owner);
+    this.#triggers.discard(owner);
     this.#touched.add(owner);
   }
 
@@ -354,7 +354,10 @@ export class RouteTable implements ObjectSink {
   }
 }
 
-function without(all: readonly Refusal[], known: readonly Refusal[]): Refusal[] {
+function without(
+  all: readonly ServiceRefusal[],
+  known: readonly ServiceRefusal[],
+): ServiceRefusal[] {
   return all.filter((refusal) => !known.some((other) => isDeepStrictEqual(refusal, other)));
 }
 

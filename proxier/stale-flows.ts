@@ -17,7 +17,7 @@ import type { Endpoint } from '../endpoints/select.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 
 /** One conntrack entry, as far as it matters here. Addresses are canonical. */
-export interface Flow {
+export interface FlowTuple {
   readonly origDst: string;
   readonly origDstPort: number;
   /** Who answers: the endpoint, or the original destination when nothing was translated. */
@@ -26,7 +26,7 @@ export interface Flow {
 }
 
 /** VIPs and node ports whose entries may be stale, with the addresses of the endpoints that they had. */
-export interface Suspects {
+export interface CleanupScope {
   /** Protocols whose entries are to be looked at. */
   readonly protocols: ReadonlySet<Protocol>;
   readonly vips: ReadonlyMap<string, ReadonlySet<string>>;
@@ -37,10 +37,10 @@ export interface Suspects {
 /** Protocols whose clients do not notice that their endpoint went. */
 const DATAGRAMS = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
 
-const NO_ENDPOINTS: ReadonlySet<string> = new Set();
+const NO_FORMER_ENDPOINTS: ReadonlySet<string> = new Set();
 
 /** Knows the Routes of one family by VIP, and which VIPs a change puts under suspicion. */
-export class FlowOwners {
+export class StaleFlowTracker {
   readonly #byVip = new Map<string, readonly Route[]>();
   readonly #byNodePort = new Map<string, Route>();
   readonly #resetsTcp: boolean;
@@ -55,21 +55,21 @@ export class FlowOwners {
 
   /** A Route came, changed or went. */
   replace(before: Route | undefined, after: Route | undefined): void {
-    if (before !== undefined) this.#forget(before);
-    if (after !== undefined) this.#learn(after);
+    if (before !== undefined) this.#removeRoute(before);
+    if (after !== undefined) this.#addRoute(after);
     const protocols = staleProtocols(before, after);
     if (this.#resetsTcp && losesEndpoint(before, after)) protocols.push('TCP');
     for (const protocol of protocols) this.#protocols.add(protocol);
     for (const route of [before, after]) {
       if (route === undefined || !protocols.some((protocol) => carries(route, protocol))) continue;
-      const former = before?.aliveEndpoints.map(({ address }) => address) ?? [];
+      const former = before?.servingEndpoints.map(({ address }) => address) ?? [];
       for (const vip of vipsOf(route)) addAll(this.#vips, vip, former);
       for (const key of nodePortKeys(route)) addAll(this.#nodePorts, key, former);
     }
   }
 
   /** The suspects so far; they are handed out once. */
-  takeSuspects(): Suspects | undefined {
+  takeCleanupScope(): CleanupScope | undefined {
     if (this.#vips.size === 0 && this.#nodePorts.size === 0) return undefined;
     const suspects = { protocols: this.#protocols, vips: this.#vips, nodePorts: this.#nodePorts };
     this.#protocols = new Set();
@@ -79,15 +79,15 @@ export class FlowOwners {
   }
 
   /** Everything there is, and `suspects`: for when it is unknown what happened. */
-  everything(suspects?: Suspects): Suspects {
+  fullCleanupScope(suspects?: CleanupScope): CleanupScope {
     const live = <Key>(keys: Iterable<Key>) =>
-      [...keys].map((key): [Key, ReadonlySet<string>] => [key, NO_ENDPOINTS]);
+      [...keys].map((key): [Key, ReadonlySet<string>] => [key, NO_FORMER_ENDPOINTS]);
     const protocols = new Set(suspects?.protocols);
     for (const routes of this.#byVip.values()) {
-      for (const route of routes) for (const each of this.#looksAt(route)) protocols.add(each);
+      for (const route of routes) for (const each of this.#protocolsOf(route)) protocols.add(each);
     }
     for (const route of this.#byNodePort.values()) {
-      for (const each of this.#looksAt(route)) protocols.add(each);
+      for (const each of this.#protocolsOf(route)) protocols.add(each);
     }
     return {
       protocols,
@@ -97,7 +97,7 @@ export class FlowOwners {
   }
 
   /** Puts suspects back whose entries could not be looked at. */
-  returnSuspects({ protocols, vips, nodePorts }: Suspects): void {
+  restoreCleanupScope({ protocols, vips, nodePorts }: CleanupScope): void {
     for (const protocol of protocols) this.#protocols.add(protocol);
     for (const [vip, former] of vips) addAll(this.#vips, vip, former);
     for (const [key, former] of nodePorts) addAll(this.#nodePorts, key, former);
@@ -108,9 +108,9 @@ export class FlowOwners {
    * traffic from traffic that merely uses the same port elsewhere.
    */
   isStale(
-    flow: Flow,
+    flow: FlowTuple,
     protocol: Protocol,
-    suspects: Suspects,
+    suspects: CleanupScope,
     isNodeAddress: (address: string) => boolean,
   ): boolean {
     const former = suspects.vips.get(flow.origDst);
@@ -126,26 +126,26 @@ export class FlowOwners {
       const others = vipOwner === undefined ? [] : routes;
       return [owner, ...others].every((route) => !hasEndpoint(route, flow.replySrc));
     }
-    if (vipOwner !== undefined) return !leadsTo(vipOwner, flow);
+    if (vipOwner !== undefined) return !hasServingEndpoint(vipOwner, flow);
     // Nobody serves this port now. A flow to an endpoint that stays is not cut (all ports turned
     // off); one to an endpoint that went is. Any other was never a Service's: the host may use
     // the address too, and others translate there.
     if (
       former?.has(flow.replySrc) === true &&
-      !routes.some((route) => isAlive(route, flow.replySrc))
+      !routes.some((route) => servesAt(route, flow.replySrc))
     ) {
       return true;
     }
-    if (portOwner !== undefined) return !leadsTo(portOwner, flow);
+    if (portOwner !== undefined) return !hasServingEndpoint(portOwner, flow);
     return formerOfPort?.has(flow.replySrc) === true;
   }
 
-  #looksAt(route: Route): Protocol[] {
+  #protocolsOf(route: Route): Protocol[] {
     const protocols: readonly Protocol[] = this.#resetsTcp ? [...DATAGRAMS, 'TCP'] : DATAGRAMS;
     return protocols.filter((protocol) => carries(route, protocol));
   }
 
-  #learn(route: Route): void {
+  #addRoute(route: Route): void {
     // Whatever their protocol: their endpoints are endpoints that stay.
     for (const vip of vipsOf(route)) {
       this.#byVip.set(vip, (this.#byVip.get(vip) ?? []).concat(route));
@@ -153,7 +153,7 @@ export class FlowOwners {
     for (const key of nodePortKeys(route)) this.#byNodePort.set(key, route);
   }
 
-  #forget(route: Route): void {
+  #removeRoute(route: Route): void {
     for (const vip of vipsOf(route)) {
       const others = (this.#byVip.get(vip) ?? []).filter(({ id }) => id !== route.id);
       if (others.length > 0) this.#byVip.set(vip, others);
@@ -194,9 +194,9 @@ function staleProtocols(before: Route | undefined, after: Route | undefined): Pr
   if (vipsOf(before).join() !== vipsOf(after).join() || before.nodePort !== after.nodePort) {
     return protocols;
   }
-  const alive = new Set(after.aliveEndpoints.map(({ address, port }) => `${address} ${port}`));
+  const alive = new Set(after.servingEndpoints.map(({ address, port }) => `${address} ${port}`));
   const isStale =
-    before.aliveEndpoints.some(({ address, port }) => !alive.has(`${address} ${port}`)) ||
+    before.servingEndpoints.some(({ address, port }) => !alive.has(`${address} ${port}`)) ||
     gainsFirst(before.clusterEndpoints, after.clusterEndpoints) ||
     gainsFirst(before.localEndpoints, after.localEndpoints);
   return isStale ? protocols : [];
@@ -228,15 +228,15 @@ function ownerOf(routes: readonly Route[], protocol: Protocol, port: number): Ro
   return exact ?? ranged ?? routes.find(({ match }) => match.kind === 'all');
 }
 
-function leadsTo(route: Route, flow: Flow): boolean {
-  return route.aliveEndpoints.some(
+function hasServingEndpoint(route: Route, flow: FlowTuple): boolean {
+  return route.servingEndpoints.some(
     ({ address, port }) =>
       address === flow.replySrc && (port ?? flow.origDstPort) === flow.replySrcPort,
   );
 }
 
-function isAlive(route: Route, address: string): boolean {
-  return route.aliveEndpoints.some((endpoint) => endpoint.address === address);
+function servesAt(route: Route, address: string): boolean {
+  return route.servingEndpoints.some((endpoint) => endpoint.address === address);
 }
 
 function hasEndpoint(route: Route, address: string): boolean {
@@ -244,6 +244,6 @@ function hasEndpoint(route: Route, address: string): boolean {
 }
 
 /** All endpoints that EndpointSlices have, also those that are not ready. */
-function endpointsOf({ aliveEndpoints, unreadyEndpoints }: Route): readonly Endpoint[] {
-  return [...aliveEndpoints, ...unreadyEndpoints];
+function endpointsOf({ servingEndpoints, notServingEndpoints }: Route): readonly Endpoint[] {
+  return [...servingEndpoints, ...notServingEndpoints];
 }

@@ -5,15 +5,16 @@ import type { IpFamily } from '../api/objects.ts';
 /** Any of `primary`, `localhost`, `all` and canonical CIDRs; none: every address. */
 export type NodePortSelection = readonly string[];
 
-/** Addresses of the node in one family, as far as node ports go by them. */
-export interface OwnAddresses {
+/** The addresses of this node in one IP family. */
+export interface NodeAddresses {
+  /** All, sorted. */
   readonly addresses: readonly string[];
-  /** What `primary` stands for. */
+  /** The first address of the Node object in this family; without a Node object, every address but loopback ones. */
   readonly primary: readonly string[];
 }
 
 /** The loopback addresses. */
-export const LOOPBACK: Readonly<Record<IpFamily, string>> = {
+export const LOOPBACK_CIDRS: Readonly<Record<IpFamily, string>> = {
   IPv4: '127.0.0.0/8',
   IPv6: '::1/128',
 };
@@ -25,7 +26,7 @@ export const LOOPBACK: Readonly<Record<IpFamily, string>> = {
 export function selectedAddresses(
   selection: NodePortSelection,
   family: IpFamily,
-  { addresses, primary }: OwnAddresses,
+  { addresses, primary }: NodeAddresses,
 ): 'all' | readonly string[] {
   const cidrs = cidrsOf(selection, family);
   const isPrimary = selection.includes('primary');
@@ -67,7 +68,7 @@ function cidrsOf(selection: NodePortSelection, family: IpFamily): string[] {
   return selection.flatMap((entry) => {
     if (entry === 'primary') return [];
     if (entry === 'all') return family === 'IPv4' ? ['0.0.0.0/0'] : ['::/0'];
-    if (entry === 'localhost') return [LOOPBACK[family]];
+    if (entry === 'localhost') return [LOOPBACK_CIDRS[family]];
     return familyOf(entry) === family ? [entry] : [];
   });
 }

@@ -1,15 +1,15 @@
 /** services/ makes Routes of Services; here what one asks for, was granted and has endpoints for is joined. */
-import { kept } from '../api/collections.ts';
+import { trimmedCopy } from '../api/collections.ts';
 import type { EndpointSlice, Service } from '../api/objects.ts';
 import {
   candidatesForAllPorts,
   candidatesForPort,
-  type NodePlace,
+  type NodeTopology,
   selectEndpoints,
 } from '../endpoints/select.ts';
 import type { Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
-import { grantKey, nodePortGrantKey } from './vip-ledger.ts';
+import { grantKey, nodePortGrantKey } from './vip-conflicts.ts';
 
 /**
  * Joins what a Service asks for, which VIPs it was granted and its endpoints into a Route.
@@ -21,7 +21,7 @@ export function resolveRoute(
   port: ServedPort,
   refused: ReadonlyMap<string, unknown>,
   slices: Iterable<EndpointSlice>,
-  node: NodePlace,
+  node: NodeTopology,
 ): Route | undefined {
   const granted = (vip: string) => !refused.has(grantKey(port.id, vip));
   const clusterIP = granted(port.clusterIP) ? port.clusterIP : undefined;
@@ -54,8 +54,8 @@ export function resolveRoute(
     family: port.family,
     match,
     clusterIP,
-    externalIPs: kept(externalIPs),
-    loadBalancerIPs: kept(loadBalancerIPs),
+    externalIPs: trimmedCopy(externalIPs),
+    loadBalancerIPs: trimmedCopy(loadBalancerIPs),
     nodePort,
     healthCheckNodePort: port.healthCheckNodePort,
     sourceRanges: port.sourceRanges,
@@ -65,7 +65,7 @@ export function resolveRoute(
     clusterEndpoints: endpoints.cluster,
     localEndpoints: endpoints.local,
     hasEndpointsAnywhere: endpoints.anywhere,
-    aliveEndpoints: endpoints.alive,
-    unreadyEndpoints: endpoints.unready,
+    servingEndpoints: endpoints.alive,
+    notServingEndpoints: endpoints.unready,
   };
 }

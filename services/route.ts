@@ -4,7 +4,7 @@ import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 
 /** What a Route answers to on its VIPs. */
-export type Match =
+export type RouteMatch =
   | { readonly kind: 'port'; readonly protocol: Protocol; readonly port: number }
   | { readonly kind: 'ranges'; readonly ranges: readonly PortRange[] }
   | { readonly kind: 'all' };
@@ -20,7 +20,7 @@ export interface Route {
   /** Service key and port name as kube-proxy writes them: `ns/name` or `ns/name:port`. */
   readonly name: string;
   readonly family: IpFamily;
-  readonly match: Match;
+  readonly match: RouteMatch;
 
   /** VIP for clients inside the cluster; undefined when it was refused. */
   readonly clusterIP: string | undefined;
@@ -48,9 +48,9 @@ export interface Route {
    * Endpoints that serve or still drain, chosen now or not: UDP flows to them are kept,
    * flows to anything else are stale.
    */
-  readonly aliveEndpoints: readonly Endpoint[];
+  readonly servingEndpoints: readonly Endpoint[];
   /** Endpoints that are there and do not serve: connections to them may live on. */
-  readonly unreadyEndpoints: readonly Endpoint[];
+  readonly notServingEndpoints: readonly Endpoint[];
 }
 
 /** All VIPs of a Route. */

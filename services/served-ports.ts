@@ -1,9 +1,14 @@
 /** What a Service asks to have served. */
 import { familyOf } from '../api/addresses.ts';
-import { PORTS_ANNOTATION, type PortScheme, portScheme, type Refusal } from '../api/all-ports.ts';
-import { kept } from '../api/collections.ts';
+import {
+  PORTS_ANNOTATION,
+  type PortScheme,
+  portScheme,
+  type ServiceRefusal,
+} from '../api/all-ports.ts';
+import { trimmedCopy } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type Service } from '../api/objects.ts';
-import type { Match } from './route.ts';
+import type { RouteMatch } from './route.ts';
 
 /**
  * What one Service asks to have served in one family, before VIPs are granted and endpoints are
@@ -16,7 +21,7 @@ export interface ServedPort {
   readonly name: string;
   readonly portName: string;
   readonly family: IpFamily;
-  readonly match: Match;
+  readonly match: RouteMatch;
   readonly clusterIP: string;
   readonly externalIPs: readonly string[];
   readonly loadBalancerIPs: readonly string[];
@@ -27,26 +32,26 @@ export interface ServedPort {
 
 export interface ServedService {
   readonly ports: readonly ServedPort[];
-  readonly refusals: readonly Refusal[];
+  readonly refusals: readonly ServiceRefusal[];
   /** Things worth a warning that are served all the same: `field: message`. */
   readonly warnings: readonly string[];
 }
 
-const NOTHING: ServedService = { ports: [], refusals: [], warnings: [] };
+const NOT_SERVED: ServedService = { ports: [], refusals: [], warnings: [] };
 
 /**
  * What of a Service is to be served. Services of other proxies and headless ones are left alone, as
  * kube-proxy does; a refused Service is not served at all, its placeholder port included.
  */
 export function servedPorts(service: Service, allPortsEnabled: boolean): ServedService {
-  if (service.otherProxy || service.headlessLabel) return NOTHING;
+  if (service.otherProxy || service.headlessLabel) return NOT_SERVED;
   const mistakes = annotationWarnings(service);
   const scheme = portScheme(service, allPortsEnabled);
   if (scheme.kind === 'refused') {
-    return { ...NOTHING, refusals: scheme.refusals, warnings: mistakes };
+    return { ...NOT_SERVED, refusals: scheme.refusals, warnings: mistakes };
   }
   if (service.type === 'ExternalName' || service.headless) {
-    return mistakes.length === 0 ? NOTHING : { ...NOTHING, warnings: mistakes };
+    return mistakes.length === 0 ? NOT_SERVED : { ...NOT_SERVED, warnings: mistakes };
   }
 
   const ports: ServedPort[] = [];
@@ -59,7 +64,11 @@ export function servedPorts(service: Service, allPortsEnabled: boolean): ServedS
     const warning = openFamilyWarning(service, family);
     if (warning !== undefined) warnings.push(warning);
   }
-  return { ports: kept(ports), refusals: NOTHING.refusals, warnings: kept(warnings) };
+  return {
+    ports: trimmedCopy(ports),
+    refusals: NOT_SERVED.refusals,
+    warnings: trimmedCopy(warnings),
+  };
 }
 
 function servedInFamily(
@@ -74,14 +83,14 @@ function servedInFamily(
   const common = {
     family,
     clusterIP,
-    externalIPs: kept(unique(ofFamily(service.externalIPs))),
-    loadBalancerIPs: kept(isLoadBalancer ? unique(ofFamily(vipIngress(service))) : []),
+    externalIPs: trimmedCopy(unique(ofFamily(service.externalIPs))),
+    loadBalancerIPs: trimmedCopy(isLoadBalancer ? unique(ofFamily(vipIngress(service))) : []),
     healthCheckNodePort:
       isLoadBalancer && service.externalTrafficPolicy === 'Local' ? service.healthCheckNodePort : 0,
     sourceRanges: isLoadBalancer ? sourceRanges(service, family) : undefined,
   };
   if (scheme.kind !== 'listed') {
-    const match: Match =
+    const match: RouteMatch =
       scheme.kind === 'ranges' ? { kind: 'ranges', ranges: scheme.ranges } : { kind: 'all' };
     const id = `${service.key}/${family}`;
     return [{ ...common, id, name: service.key, portName: '', match, nodePort: 0 }];
@@ -117,7 +126,7 @@ function sourceRanges(service: Service, family: IpFamily): readonly string[] | u
  */
 function annotationWarnings({ unknownAnnotations = [] }: Service): readonly string[] {
   const [field, ...others] = unknownAnnotations;
-  if (field === undefined) return NOTHING.warnings;
+  if (field === undefined) return NOT_SERVED.warnings;
   const more = others.length === 0 ? '' : ` (and ${others.length} more)`;
   return [
     `${field}${more}: is not known and means nothing; ports are given by ${PORTS_ANNOTATION}`,

@@ -2,7 +2,7 @@
 import { type EndpointSlice, IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import { countLocalReady } from '../endpoints/select.ts';
 import type { ServedPort } from './served-ports.ts';
-import { grantKey } from './vip-ledger.ts';
+import { grantKey } from './vip-conflicts.ts';
 
 /** What the health check node port of one Service has to say in one family. */
 export interface ServiceHealth {

@@ -3,7 +3,7 @@ import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { SERVICE_NAME_FIELD } from '../api/read-endpointslice.ts';
 import type { Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
-import { vipFields } from './vip-ledger.ts';
+import { vipFields } from './vip-conflicts.ts';
 
 export interface ServiceWarning {
   readonly serviceKey: ObjectKey;
@@ -24,7 +24,7 @@ export interface NodeListener {
 }
 
 /** Limit of ports listed in a message. */
-const MAX_SHOWN = 5;
+const MAX_LISTED_PORTS = 5;
 
 /**
  * Objects that do not fit together and so serve nothing. Only where all objects come at the same time, from
@@ -67,9 +67,9 @@ function portMismatch(service: Service, slice: EndpointSlice): ServiceWarning | 
   );
   if (isServed || slice.endpoints.length === 0) return undefined;
   const names = ports
-    .slice(0, MAX_SHOWN)
+    .slice(0, MAX_LISTED_PORTS)
     .map(({ name, protocol }) => (name === '' ? `unnamed ${protocol}` : `"${name}" ${protocol}`));
-  const wanted = `${names.join(', ')}${ports.length > MAX_SHOWN ? ', …' : ''}`;
+  const wanted = `${names.join(', ')}${ports.length > MAX_LISTED_PORTS ? ', …' : ''}`;
   const message = `ports: no port has a number and the name and protocol of a port of Service ${serviceKey} (${wanted}), so nothing is served from this slice; name the ports as the Service does`;
   return { serviceKey, sliceKey: slice.key, message };
 }

@@ -2,7 +2,7 @@
 import type { ApiObject } from '../api/objects.ts';
 import { UserError } from '../process/errors.ts';
 import type { ClusterOptions } from './kubernetes/config.ts';
-import { isFailure } from './kubernetes/errors.ts';
+import { isApiServerFailure } from './kubernetes/errors.ts';
 import { listOnce } from './kubernetes/list-once.ts';
 import type { Resource } from './kubernetes/resources.ts';
 import { loadManifestDirectory } from './manifests/directory.ts';
@@ -34,7 +34,7 @@ export async function readOnce(
     const onProblem = ({ message }: Error) => note(message);
     return await listOnce({ kubeconfig, master, resources, onProblem });
   } catch (error) {
-    if (!isFailure(error)) throw error;
+    if (!isApiServerFailure(error)) throw error;
     throw new UserError(error.message, { cause: error });
   }
 }

@@ -20,33 +20,33 @@ export interface LoopOptions {
   readonly backoff: Backoff;
   readonly timers: Timers;
   /** Default: a full run comes only when it is asked for. */
-  readonly checks?: Checks;
+  readonly driftCheck?: DriftCheck;
 }
 
 /** Looks whether what a loop has written still stands. A full run comes when it does not, and when one is due. */
-export interface Checks {
+export interface DriftCheck {
   /** Milliseconds from one look to the next. */
   readonly period: number;
   /** What others took away, as far as a cheap look can tell, in words for the log. */
-  look(): Promise<string | undefined>;
+  findDrift(): Promise<string | undefined>;
   /** Whether all that others do is heard of, so that there is little to find by comparing. */
-  hearsOthers(): boolean;
+  watchesChanges(): boolean;
   /** The look is over, whatever it found. */
-  looked(): void;
+  onChecked(): void;
   /** Something was found missing; a full run follows. */
-  lost(what: string): void;
-  failed(error: unknown): void;
+  onDrift(what: string): void;
+  onError(error: unknown): void;
 }
 
 /** kube-proxy's burst of syncs. */
 const BURST = 2;
 /** Milliseconds from a full run to the next, as in kube-proxy. */
-const FULL_PERIOD = 60 * 60 * 1000;
+const FULL_SYNC_PERIOD = 60 * 60 * 1000;
 /**
  * Less, as long as full runs take no more than one part in so many of the time, where what others do is
  * not heard of: changes have to wait meanwhile.
  */
-const FULL_SHARE = 100;
+const FULL_SYNC_SHARE = 100;
 /** Milliseconds between two resyncs, should somebody change what is ours over and over. */
 const RESYNC_PERIOD = 1000;
 
@@ -65,21 +65,21 @@ export class Loop {
   #urgent = false;
   #stopped = false;
   /** Runs that may start without a wait: grows by one a `minPeriod`, up to `BURST`. */
-  #credit = BURST;
-  #creditAt = -Infinity;
+  #tokens = BURST;
+  #tokensAt = -Infinity;
   /** Whether the next run is full. */
   #full = true;
   /** When a full run is due again; undefined before the first. */
   #nextFull: number | undefined;
-  #checkTimer: unknown;
-  #checking: Promise<void> | undefined;
+  #driftTimer: unknown;
+  #driftChecking: Promise<void> | undefined;
   #resyncTimer: unknown;
   #resyncedAt = -Infinity;
   #failures = 0;
 
   constructor(options: LoopOptions) {
     this.#options = options;
-    this.#scheduleCheck();
+    this.#scheduleDriftCheck();
   }
 
   /** @param options.urgent does not wait for `minPeriod`, nor for a backoff. */
@@ -106,20 +106,20 @@ export class Loop {
   }
 
   /** Looks at once whether everything stands; before the first full run that is not known. */
-  async check(): Promise<void> {
-    const { checks, timers } = this.#options;
+  async checkDrift(): Promise<void> {
+    const { driftCheck: checks, timers } = this.#options;
     if (checks === undefined || this.#nextFull === undefined || this.#stopped) return;
     try {
       if (timers.now() < this.#nextFull) {
-        const lost = await checks.look();
-        checks.looked();
+        const lost = await checks.findDrift();
+        checks.onChecked();
         if (lost === undefined) return;
-        checks.lost(lost);
+        checks.onDrift(lost);
       }
       this.#full = true;
       this.request();
     } catch (error) {
-      checks.failed(error);
+      checks.onError(error);
     }
   }
 
@@ -127,15 +127,15 @@ export class Loop {
   async stop(): Promise<void> {
     const { timers } = this.#options;
     this.#stopped = true;
-    for (const timer of [this.#timer, this.#checkTimer, this.#resyncTimer]) timers.clear(timer);
-    await Promise.all([this.#running, this.#checking]);
+    for (const timer of [this.#timer, this.#driftTimer, this.#resyncTimer]) timers.clear(timer);
+    await Promise.all([this.#running, this.#driftChecking]);
   }
 
   #schedule(): void {
     if (this.#stopped || this.#isRunning || this.#timer !== undefined) return;
     const { minPeriod, delay = 0, backoff, timers } = this.#options;
     const pause = Math.max(delay, backoffMs(this.#failures, backoff));
-    const wait = this.#urgent ? 0 : Math.max((1 - this.#creditNow()) * minPeriod, pause);
+    const wait = this.#urgent ? 0 : Math.max((1 - this.#availableTokens()) * minPeriod, pause);
     // Also without a wait by timer: what arrives in the same turn goes into the same run.
     this.#timer = timers.set(() => {
       this.#timer = undefined;
@@ -144,29 +144,31 @@ export class Loop {
     }, wait);
   }
 
-  #creditNow(): number {
+  #availableTokens(): number {
     const { minPeriod, timers } = this.#options;
     if (minPeriod === 0) return BURST;
-    return Math.min(BURST, this.#credit + (timers.now() - this.#creditAt) / minPeriod);
+    return Math.min(BURST, this.#tokens + (timers.now() - this.#tokensAt) / minPeriod);
   }
 
   async #runOnce(): Promise<void> {
-    const { run, checks, timers } = this.#options;
+    const { run, driftCheck: checks, timers } = this.#options;
     this.#requested = false;
     this.#urgent = false;
     const full = this.#full;
     this.#full = false;
-    const credit = this.#creditNow();
+    const credit = this.#availableTokens();
     const start = timers.now();
     // What was done before others are heard of is found by the full run after this.
-    const hearsOthers = checks?.hearsOthers() === true;
+    const hearsOthers = checks?.watchesChanges() === true;
     try {
       const took = await run(full);
       if (took === undefined) this.#full ||= full;
       else {
-        this.#credit = Math.max(credit - 1, 0);
-        this.#creditAt = start;
-        const rest = hearsOthers ? FULL_PERIOD : Math.min(took * FULL_SHARE, FULL_PERIOD);
+        this.#tokens = Math.max(credit - 1, 0);
+        this.#tokensAt = start;
+        const rest = hearsOthers
+          ? FULL_SYNC_PERIOD
+          : Math.min(took * FULL_SYNC_SHARE, FULL_SYNC_PERIOD);
         if (full) this.#nextFull = timers.now() + rest;
       }
       this.#failures = 0;
@@ -182,11 +184,11 @@ export class Loop {
   }
 
   /** By itself: where a command hangs, a look takes minutes. */
-  #scheduleCheck(): void {
-    const { checks, timers } = this.#options;
+  #scheduleDriftCheck(): void {
+    const { driftCheck: checks, timers } = this.#options;
     if (checks === undefined || this.#stopped) return;
-    this.#checkTimer = timers.set(() => {
-      this.#checking = this.check().then(() => this.#scheduleCheck());
+    this.#driftTimer = timers.set(() => {
+      this.#driftChecking = this.checkDrift().then(() => this.#scheduleDriftCheck());
     }, checks.period);
   }
 }

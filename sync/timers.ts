@@ -6,7 +6,7 @@ export interface Timers {
 }
 
 /** Largest delay that setTimeout takes, 24 days; it makes 1 ms of more, so that who sets it again would spin. */
-const LONGEST = 2 ** 31 - 1;
+const MAX_DELAY = 2 ** 31 - 1;
 
 /** A timer of more than 24 days comes early. */
 export const systemTimers: Timers = {
@@ -17,7 +17,7 @@ export const systemTimers: Timers = {
       const immediate = setImmediate(callback);
       return () => clearImmediate(immediate);
     }
-    const timer = setTimeout(callback, Math.min(milliseconds, LONGEST));
+    const timer = setTimeout(callback, Math.min(milliseconds, MAX_DELAY));
     return () => clearTimeout(timer);
   },
   clear: (handle) => (handle as (() => void) | undefined)?.(),

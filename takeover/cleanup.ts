@@ -1,18 +1,18 @@
 /** What `portwide cleanup` and `portwide run --cleanup` do: remove all leftovers, in one attempt. */
 import { asError } from '../api/errors.ts';
 import { IP_FAMILIES } from '../api/objects.ts';
+import { requireNetAdmin } from '../process/capabilities.ts';
 import { UserError } from '../process/errors.ts';
 import { tryLock } from '../process/lock.ts';
-import { requireNetAdmin } from '../process/rights.ts';
 import { ProgramError } from '../process/run-program.ts';
-import { Attempt, type Leftover } from './attempt.ts';
+import { CleanupAttempt, type CleanupStep } from './cleanup-attempt.ts';
 import { iptablesRules } from './iptables-rules.ts';
 import { ipvsDevice, ipvsServices } from './ipvs.ts';
 import { nftTables } from './nft-tables.ts';
 import { policyRules } from './policy-rules.ts';
 
 /** Rules, tables, sets, virtual servers and devices, whichever mode made them, in the order in which they go. */
-export function allLeftovers(excludeCidrs: readonly string[]): Leftover[] {
+export function allLeftovers(excludeCidrs: readonly string[]): CleanupStep[] {
   return [
     // First, or VIPs on it would reach the node's own listeners while their rules go.
     ipvsDevice(excludeCidrs),
@@ -36,7 +36,7 @@ export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise
       'an agent runs on this node and would write everything again; stop it first',
     );
   }
-  const attempt = new Attempt();
+  const attempt = new CleanupAttempt();
   for (const leftover of allLeftovers(excludeCidrs)) await leftover(attempt);
   lock.close();
   for (const { part, error } of attempt.failures) {

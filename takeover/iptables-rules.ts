@@ -11,14 +11,14 @@ import {
 import { NFT_CHAINS_PER_TRANSACTION, restoreInput, rulesInput } from '../iptables/restore.ts';
 import { iptablesTables, savedTable } from '../iptables/variant.ts';
 import { runProgram } from '../process/run-program.ts';
-import type { Leftover } from './attempt.ts';
-import { closeLocalnet, hasOwnFirewall } from './localnet.ts';
+import type { CleanupStep } from './cleanup-attempt.ts';
+import { disableRouteLocalnet, hasOwnFirewall } from './route-localnet.ts';
 
 /**
  * All chains of Portwide and kube-proxy, and what jumps to them, of both variants. The kubelet's own stay,
  * and so does KUBE-FIREWALL while there is a kubelet, or while route_localnet is 1: LocalnetOpenError.
  */
-export function iptablesRules(family: IpFamily): Leftover {
+export function iptablesRules(family: IpFamily): CleanupStep {
   return async (attempt) => {
     for (const variant of VARIANTS) {
       const command = iptablesCommand(family, variant);
@@ -48,7 +48,7 @@ async function cleanTable(
   const saved = await savedTable(family, variant, table);
   const hasFirewall = await hasOwnFirewall(family, variant, saved);
   // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558): it goes when that is off. IPv6 has none.
-  const open = hasFirewall && family === 'IPv4' ? await closeLocalnet() : undefined;
+  const open = hasFirewall && family === 'IPv4' ? await disableRouteLocalnet() : undefined;
   const perTransaction = variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
   const input = cleanupInput(table, saved, !hasFirewall || open !== undefined, perTransaction);
   if (input !== undefined) {

@@ -10,12 +10,12 @@ import { Ipsets } from '../netlink/ipset/ipset.ts';
 import { IpvsMissingError, type IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import { changeAddresses, deleteLink, findLink } from '../netlink/route/links.ts';
 import { listAddresses } from '../netlink/route/rtnetlink.ts';
-import { aggregate, type Leftover } from './attempt.ts';
+import { aggregateErrors, type CleanupStep } from './cleanup-attempt.ts';
 
 /** What it takes of the node; tests have one in memory. */
-const NODE = {
+const IPVS_ON_NODE = {
   hasDevice: async () => (await findLink(IPVS_DEVICE)) !== undefined,
-  retireServices,
+  retireServices: drainServices,
   clear: async (excludeCidrs: readonly string[]) => {
     await clearServices(excludeCidrs);
     await destroySets();
@@ -29,7 +29,7 @@ const NODE = {
  * established ones need, when these are over. Nothing on a node without the device.
  * @param excludeCidrs addresses whose services are somebody else's (`--ipvs-exclude-cidrs`).
  */
-export function ipvs(excludeCidrs: readonly string[], node = NODE): Leftover {
+export function ipvs(excludeCidrs: readonly string[], node = IPVS_ON_NODE): CleanupStep {
   // Services that had connections at the last look: the others take no new ones.
   let busy: readonly IpvsServiceKey[] | undefined;
   return (attempt) =>
@@ -47,12 +47,12 @@ export function ipvs(excludeCidrs: readonly string[], node = NODE): Leftover {
     });
 }
 
-export function ipvsDevice(excludeCidrs: readonly string[]): Leftover {
+export function ipvsDevice(excludeCidrs: readonly string[]): CleanupStep {
   return (attempt) => attempt.remove(`device ${IPVS_DEVICE}`, () => deleteDevice(excludeCidrs));
 }
 
 /** Services and sets, whoever uses them. When no rule names the sets any more. */
-export function ipvsServices(excludeCidrs: readonly string[]): Leftover {
+export function ipvsServices(excludeCidrs: readonly string[]): CleanupStep {
   return async (attempt) => {
     // The sets tell which marks are ours.
     await attempt.remove('IPVS', () => clearServices(excludeCidrs));
@@ -67,14 +67,14 @@ export function ipvsServices(excludeCidrs: readonly string[]): Leftover {
  * connections until now: the handshakes of the latest may be under way, and do not count as established yet.
  * @throws IpvsMissingError, UnsupportedError, NetlinkError
  */
-async function retireServices(
+async function drainServices(
   excludeCidrs: readonly string[],
   among?: readonly IpvsServiceKey[],
 ): Promise<{ connections: number; busy: readonly IpvsServiceKey[]; hasBegun: boolean }> {
   let connections = 0;
   let hasBegun = false;
   const busy: IpvsServiceKey[] = [];
-  await inEachFamily(async (kernel) => {
+  await forEachFamily(async (kernel) => {
     const { family } = kernel;
     const keys = among?.filter((key) => key.family === family);
     for (const key of keys ?? (await ownServices(kernel, excludeCidrs))) {
@@ -98,7 +98,7 @@ async function retireServices(
 /** Nothing where the kernel lacks what mode ipvs needs. */
 async function clearServices(excludeCidrs: readonly string[]): Promise<void> {
   try {
-    await inEachFamily(async (kernel) => {
+    await forEachFamily(async (kernel) => {
       const keys = await ownServices(kernel, excludeCidrs);
       await kernel.change(keys.map((key) => ({ op: 'delete-service', key })));
     });
@@ -107,7 +107,7 @@ async function clearServices(excludeCidrs: readonly string[]): Promise<void> {
   }
 }
 
-async function inEachFamily(work: (kernel: IpvsKernel) => Promise<void>): Promise<void> {
+async function forEachFamily(work: (kernel: IpvsKernel) => Promise<void>): Promise<void> {
   for (const family of IP_FAMILIES) {
     const kernel = await IpvsKernel.open(family);
     await work(kernel).finally(() => kernel.close());
@@ -161,5 +161,5 @@ async function destroySets(): Promise<void> {
   } finally {
     await sets.close();
   }
-  if (failures.length > 0) throw aggregate(failures);
+  if (failures.length > 0) throw aggregateErrors(failures);
 }

@@ -2,8 +2,8 @@
 import type { IpFamily } from '../api/objects.ts';
 import { addressFamily } from '../netlink/core/address.ts';
 import { deleteTable, listTables } from '../netlink/nftables/tables.ts';
-import { TABLE } from '../nftables/skeleton.ts';
-import type { Leftover } from './attempt.ts';
+import { TABLE } from '../nftables/static-chains.ts';
+import type { CleanupStep } from './cleanup-attempt.ts';
 
 /** The table of kube-proxy's nftables mode. */
 export const KUBE_PROXY_TABLE = 'kube-proxy';
@@ -12,7 +12,7 @@ export const KUBE_PROXY_TABLE = 'kube-proxy';
 export function nftTables(
   family: IpFamily,
   names: readonly string[] = [TABLE, KUBE_PROXY_TABLE],
-): Leftover {
+): CleanupStep {
   return (attempt) =>
     attempt.remove(`nf_tables, ${family}`, async () => {
       const tables = await deleteTables([family], names);

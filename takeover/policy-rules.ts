@@ -2,13 +2,13 @@
 import { IP_FAMILIES } from '../api/objects.ts';
 import { iptablesCommands, VARIANTS } from '../iptables/commands.ts';
 import { iptablesTables } from '../iptables/variant.ts';
-import { POLICY_TABLES } from '../policy/compile/skeleton.ts';
-import { removeDnsRules } from '../policy/fqdn/rules.ts';
-import type { Attempt } from './attempt.ts';
+import { POLICY_TABLES } from '../policy/compile/policy-table.ts';
+import { removeDnsRules } from '../policy/fqdn/dns-queue-rules.ts';
+import type { CleanupAttempt } from './cleanup-attempt.ts';
 import { deleteTables } from './nft-tables.ts';
 
 /** From then on nothing is denied. */
-export async function policyRules(attempt: Attempt): Promise<void> {
+export async function policyRules(attempt: CleanupAttempt): Promise<void> {
   let tables = 0;
   let hadQueues = false;
   await attempt.remove('network policy', async () => {

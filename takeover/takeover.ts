@@ -9,20 +9,20 @@
 import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
 import type { RunOptions } from '../config/settings.ts';
-import type { Kept, Leftover as LeftoverName } from '../metrics/portwide.ts';
-import { TABLE } from '../nftables/skeleton.ts';
+import type { Leftover as LeftoverName, RemainingState } from '../metrics/portwide.ts';
+import { TABLE } from '../nftables/static-chains.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import type { Timers } from '../sync/timers.ts';
-import { Attempt, aggregate, type Leftover } from './attempt.ts';
+import { aggregateErrors, CleanupAttempt, type CleanupStep } from './cleanup-attempt.ts';
 import { iptablesRules } from './iptables-rules.ts';
 import { ipvs } from './ipvs.ts';
-import { isLocalnetOpen, LocalnetOpenError } from './localnet.ts';
 import { KUBE_PROXY_TABLE, nftTables } from './nft-tables.ts';
 import { policyRules } from './policy-rules.ts';
+import { isRouteLocalnetEnabled, RouteLocalnetError } from './route-localnet.ts';
 
 /** What goes, in this order; and network policy, with an agent that does not enforce any. */
-interface Plan {
+interface TakeoverPlan {
   /** Tables of nf_tables in each family, after its first sync. */
   readonly tables: readonly string[];
   /** Rules of iptables, likewise. Of modes iptables and ipvs, the first sync itself replaces those of either. */
@@ -31,7 +31,7 @@ interface Plan {
   readonly hasIpvs: boolean;
 }
 
-const PLANS: Readonly<Record<ProxyMode, Plan>> = {
+const TAKEOVER_PLANS: Readonly<Record<ProxyMode, TakeoverPlan>> = {
   nftables: { tables: [KUBE_PROXY_TABLE], hasRules: true, hasIpvs: true },
   iptables: { tables: [TABLE, KUBE_PROXY_TABLE], hasRules: false, hasIpvs: true },
   ipvs: { tables: [TABLE, KUBE_PROXY_TABLE], hasRules: false, hasIpvs: false },
@@ -41,18 +41,18 @@ const PLANS: Readonly<Record<ProxyMode, Plan>> = {
  * Milliseconds between two looks whether connections have ended. What they needed is to be gone
  * within 60 s of the last one, the removal of thousands of VIPs included.
  */
-const LOOK_PERIOD = 15_000;
+const CONNECTION_CHECK_PERIOD = 15_000;
 /** Milliseconds in which handshakes that are under way are over, a SYN that was lost and sent again included. */
 const HANDSHAKE_PERIOD = 2000;
 /** Milliseconds from a failure to the next attempt; doubled with each one in a row, up to the longest. */
-const RETRY_PERIOD = 1000;
-const LONGEST_RETRY_PERIOD = 5 * 60_000;
+const MIN_RETRY_PERIOD = 1000;
+const MAX_RETRY_PERIOD = 5 * 60_000;
 
 /**
  * What an attempt that did not fail has left: something for so many established connections (0: for handshakes
  * that are under way), or KUBE-FIREWALL alone, while route_localnet is 1.
  */
-type Left = number | LocalnetOpenError | undefined;
+type Remaining = number | RouteLocalnetError | undefined;
 
 interface TakeoverOptions {
   readonly mode: ProxyMode;
@@ -63,22 +63,22 @@ interface TakeoverOptions {
   readonly timers: Timers;
 }
 
-const KINDS = { nftTables, iptablesRules, ipvs, policyRules };
+const CLEANUP_STEPS = { nftTables, iptablesRules, ipvs, policyRules };
 
 /** The taking over of a running agent. */
 export class Takeover {
   readonly #options: TakeoverOptions;
-  readonly #kinds: typeof KINDS;
+  readonly #steps: typeof CLEANUP_STEPS;
   readonly #unsynced: Set<IpFamily>;
-  readonly #rulesGone: Promise<void>[] = [];
-  readonly #kept = new Map<Leftover, Kept>();
-  readonly #waiting = new Set<unknown>();
+  readonly #rulesRemoved: Promise<void>[] = [];
+  readonly #remaining = new Map<CleanupStep, RemainingState>();
+  readonly #retryTimers = new Set<unknown>();
   #stopped = false;
 
   /** @param kinds for tests. */
-  constructor(options: TakeoverOptions, kinds = KINDS) {
+  constructor(options: TakeoverOptions, kinds = CLEANUP_STEPS) {
     this.#options = options;
-    this.#kinds = kinds;
+    this.#steps = kinds;
     this.#unsynced = new Set(options.families);
   }
 
@@ -88,86 +88,90 @@ export class Takeover {
    */
   async afterFirstSync(family: IpFamily): Promise<void> {
     const { mode, families, options } = this.#options;
-    const { tables, hasRules, hasIpvs } = PLANS[mode];
-    const { nftTables, iptablesRules, ipvs, policyRules } = this.#kinds;
+    const { tables, hasRules, hasIpvs } = TAKEOVER_PLANS[mode];
+    const { nftTables, iptablesRules, ipvs, policyRules } = this.#steps;
     const tablesGone = this.#remove('nftables', nftTables(family, tables));
-    if (hasRules) this.#rulesGone.push(this.#remove('iptables', iptablesRules(family)));
+    if (hasRules) this.#rulesRemoved.push(this.#remove('iptables', iptablesRules(family)));
     if (!options.networkPolicy && this.#unsynced.size === families.length) {
       void this.#remove('network-policy', policyRules);
     }
     this.#unsynced.delete(family);
     if (hasIpvs && this.#unsynced.size === 0) {
       const leftover = ipvs(options.ipvsExcludeCidrs);
-      void Promise.all(this.#rulesGone).then(() => this.#remove('ipvs', leftover));
+      void Promise.all(this.#rulesRemoved).then(() => this.#remove('ipvs', leftover));
     }
     await tablesGone;
   }
 
   /** What is still on the node, and why. */
-  kept(): Iterable<Kept> {
-    return this.#kept.values();
+  kept(): Iterable<RemainingState> {
+    return this.#remaining.values();
   }
 
   /** No attempt begins any more. What was not removed is found again by the next agent. */
   stop(): void {
     this.#stopped = true;
-    for (const handle of this.#waiting) this.#options.timers.clear(handle);
-    this.#waiting.clear();
+    for (const handle of this.#retryTimers) this.#options.timers.clear(handle);
+    this.#retryTimers.clear();
   }
 
   /** Resolves when all is gone but perhaps KUBE-FIREWALL; never after `stop()`. */
-  #remove(what: LeftoverName, leftover: Leftover): Promise<void> {
+  #remove(what: LeftoverName, leftover: CleanupStep): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
-    void this.#untilGone(what, leftover, resolve);
+    void this.#removeUntilDone(what, leftover, resolve);
     return promise;
   }
 
-  async #untilGone(what: LeftoverName, leftover: Leftover, onCleared: () => void): Promise<void> {
+  async #removeUntilDone(
+    what: LeftoverName,
+    leftover: CleanupStep,
+    onCleared: () => void,
+  ): Promise<void> {
     const { log, timers } = this.#options;
     const failures = new RepeatedFailures(log, () => timers.now());
     const succeeded = () => failures.succeeded(what, { what }, 'the removal succeeds again');
-    let retryPeriod = RETRY_PERIOD;
-    let left: Left;
+    let retryPeriod = MIN_RETRY_PERIOD;
+    let left: Remaining;
     for (;;) {
       try {
         left = await this.#attempt(what, leftover, left);
         if (typeof left !== 'number') onCleared();
         if (left === undefined) break;
         const connections = typeof left === 'number' ? left : 0;
-        if (connections > 0 && !this.#kept.get(leftover)?.connections) {
+        if (connections > 0 && !this.#remaining.get(leftover)?.connections) {
           log.info(
             { what, connections },
             `mode ${what} left established connections; what they need stays until they end`,
           );
         }
         const reason = typeof left === 'number' ? 'connections' : 'sysctl';
-        this.#kept.set(leftover, { what, reason, connections });
-        retryPeriod = RETRY_PERIOD;
+        this.#remaining.set(leftover, { what, reason, connections });
+        retryPeriod = MIN_RETRY_PERIOD;
         succeeded();
-        await this.#wait(left === 0 ? HANDSHAKE_PERIOD : LOOK_PERIOD);
+        await this.#wait(left === 0 ? HANDSHAKE_PERIOD : CONNECTION_CHECK_PERIOD);
       } catch (error) {
         failures.failed(what, { err: error }, `${failureOf(what)}; trying again`);
-        this.#kept.set(leftover, { what, reason: 'error', connections: 0 });
+        this.#remaining.set(leftover, { what, reason: 'error', connections: 0 });
         await this.#wait(retryPeriod);
-        retryPeriod = Math.min(2 * retryPeriod, LONGEST_RETRY_PERIOD);
+        retryPeriod = Math.min(2 * retryPeriod, MAX_RETRY_PERIOD);
       }
     }
-    this.#kept.delete(leftover);
+    this.#remaining.delete(leftover);
     succeeded();
   }
 
   /** @param last of the last attempt that did not fail. */
-  async #attempt(what: LeftoverName, leftover: Leftover, last: Left): Promise<Left> {
+  async #attempt(what: LeftoverName, leftover: CleanupStep, last: Remaining): Promise<Remaining> {
     const { log } = this.#options;
-    const waitedForLocalnet = last instanceof LocalnetOpenError;
-    if (waitedForLocalnet && (await isLocalnetOpen())) return last;
-    const attempt = new Attempt();
+    const waitedForLocalnet = last instanceof RouteLocalnetError;
+    if (waitedForLocalnet && (await isRouteLocalnetEnabled())) return last;
+    const attempt = new CleanupAttempt();
     await leftover(attempt);
     for (const details of attempt.removed) log.info(details, removedOf(what));
     const errors = attempt.failures.map(({ error }) => error);
-    const open = errors.find((error) => error instanceof LocalnetOpenError);
-    const failures = errors.filter((error) => !(error instanceof LocalnetOpenError));
-    if (failures.length > 0) throw failures.length === 1 ? failures[0] : aggregate(failures);
+    const open = errors.find((error) => error instanceof RouteLocalnetError);
+    const failures = errors.filter((error) => !(error instanceof RouteLocalnetError));
+    if (failures.length > 0) throw failures.length === 1 ? failures[0] : aggregateErrors(failures);
     if (!waitedForLocalnet) open?.warn(log);
     return attempt.connections ?? open;
   }
@@ -176,10 +180,10 @@ export class Takeover {
     const { promise, resolve } = Promise.withResolvers<void>();
     if (this.#stopped) return promise;
     const handle = this.#options.timers.set(() => {
-      this.#waiting.delete(handle);
+      this.#retryTimers.delete(handle);
       resolve();
     }, milliseconds);
-    this.#waiting.add(handle);
+    this.#retryTimers.add(handle);
     return promise;
   }
 }

@@ -15,13 +15,13 @@ export interface Child<F extends Functions> {
   stop(): Promise<void>;
 }
 
-interface Call {
+interface ChildCall {
   readonly call: number;
   readonly method: string;
   readonly args: readonly unknown[];
 }
 
-interface Answer {
+interface ChildReply {
   readonly call: number;
   readonly result?: unknown;
   readonly error?: string;
@@ -42,7 +42,7 @@ export async function startChild<F extends Functions>(
   const waiting = new Map<number, PromiseWithResolvers<unknown>>();
   let calls = 0;
   const started = Promise.withResolvers<void>();
-  child.on('message', (message: Answer) => {
+  child.on('message', (message: ChildReply) => {
     if (message.call === 0) started.resolve();
     const call = waiting.get(message.call);
     waiting.delete(message.call);
@@ -73,22 +73,22 @@ export async function startChild<F extends Functions>(
 }
 
 /** In the process: has its functions called, until its parent ends. */
-export function offer(functions: Functions): void {
+export function serveCalls(functions: Functions): void {
   process.on('disconnect', () => process.exit());
-  process.on('message', ({ call, method, args }: Call) => {
+  process.on('message', ({ call, method, args }: ChildCall) => {
     void (async () => {
       try {
         const work = functions[method] as (...values: readonly unknown[]) => unknown;
-        tell({ call, result: await work(...args) });
+        reply({ call, result: await work(...args) });
       } catch (error) {
-        tell({ call, error: error instanceof Error ? (error.stack ?? '') : String(error) });
+        reply({ call, error: error instanceof Error ? (error.stack ?? '') : String(error) });
       }
     })();
   });
-  tell({ call: 0 });
+  reply({ call: 0 });
 }
 
-function tell(answer: Answer): void {
+function reply(answer: ChildReply): void {
   process.send?.(answer);
 }
 

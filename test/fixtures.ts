@@ -107,8 +107,8 @@ export function route(fields: Partial<Route> = {}, addresses: readonly string[] 
     clusterEndpoints: endpoints,
     localEndpoints: [],
     hasEndpointsAnywhere: endpoints.length > 0,
-    aliveEndpoints: endpoints,
-    unreadyEndpoints: [],
+    servingEndpoints: endpoints,
+    notServingEndpoints: [],
     ...fields,
   };
 }

@@ -11,7 +11,7 @@ export function localhostNodePort(route: Route): LocalhostNodePort | undefined {
   const { id, serviceKey, family, affinitySeconds } = route;
   const { nodePort } = trafficPlan(route, false);
   if (nodePort?.protocol !== 'TCP') return undefined;
-  const endpoints = nodePort.treatment.others.endpoints.flatMap(({ address, port }) =>
+  const endpoints = nodePort.dispatch.others.endpoints.flatMap(({ address, port }) =>
     port === undefined ? [] : [{ address, port }],
   );
   if (endpoints.length === 0) return undefined;

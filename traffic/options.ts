@@ -3,8 +3,8 @@ import { familyOf, isLoopback } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NodeOptions } from '../config/settings.ts';
 import {
+  type NodeAddresses,
   type NodePortSelection,
-  type OwnAddresses,
   selectedAddresses,
 } from '../services/node-port-addresses.ts';
 
@@ -68,7 +68,7 @@ function localDetector(
 }
 
 /** Clients that count as no pods (`Treatment.masquerade`): everybody, nobody, or all but those that are detected. */
-export function foreignClients({
+export function nonPodClients({
   masqueradeAll,
   localDetector,
 }: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>):
@@ -85,7 +85,7 @@ export function foreignClients({
  */
 export function nodePortAddresses(
   { nodePortSelection, family }: NodePortOptions,
-  own: OwnAddresses,
+  own: NodeAddresses,
   servesLoopback: boolean,
 ): 'all' | readonly string[] {
   const selected = selectedAddresses(nodePortSelection, family, own);
@@ -95,9 +95,9 @@ export function nodePortAddresses(
 }
 
 /** The same in modes that name each address, none of loopback: the kernel routes no replies from there to elsewhere. */
-export function namedNodePortAddresses(
+export function listedNodePortAddresses(
   options: NodePortOptions,
-  own: OwnAddresses,
+  own: NodeAddresses,
 ): readonly string[] {
   const served = nodePortAddresses(options, own, false);
   return served === 'all' ? own.addresses.filter((address) => !isLoopback(address)) : served;

@@ -10,24 +10,24 @@ import type { Route } from '../services/route.ts';
 /** The endpoints for traffic policy Cluster, topology applied, or those for Local. */
 export type EndpointSet = 'cluster' | 'local';
 
-export interface Serving {
+export interface EndpointPool {
   readonly set: EndpointSet;
   /** Those of the set. Where there is none, this serves nobody. */
   readonly endpoints: readonly Endpoint[];
 }
 
 /** Rejected by ICMP, or dropped; see `TrafficOptions.resetsTcp` for connections that were established. */
-export type Verdict = 'reject' | 'drop';
+export type UntranslatedVerdict = 'reject' | 'drop';
 
 /** What a VIP or node port does with packets of sources that are let in. */
-export interface Treatment {
+export interface Dispatch {
   /**
    * Serves pods, as far as the local detector tells them, and the node itself where the external traffic policy is
    * Local: it does not bind them, for they do not come from outside. Where it serves nobody, they are served as all
    * others are. undefined: nobody is served apart.
    */
-  readonly inside: Serving | undefined;
-  readonly others: Serving;
+  readonly podsAndNode: EndpointPool | undefined;
+  readonly others: EndpointPool;
   /**
    * Whose source address becomes the node's, so that replies come back through it. `foreign`: clients that are no pods,
    * see `foreignClients`. `node`: the node's own traffic alone, as its source may be the VIP; with the policy Local
@@ -39,11 +39,11 @@ export interface Treatment {
    * node has none. A VIP that serves all ports or ranges rejects them though it has endpoints, for what escaped translation
    * must reach no listener of the host. undefined: they are none of the Service's.
    */
-  readonly verdict: Verdict | undefined;
+  readonly untranslatedVerdict: UntranslatedVerdict | undefined;
 }
 
 /** Who may use a VIP; packets of all others are dropped. */
-interface Sources {
+interface AllowedSources {
   /** CIDRs (`loadBalancerSourceRanges`). */
   readonly ranges: readonly string[];
   /** Addresses: load balancer VIPs of the Route itself, see `allowsOwnVips`. */
@@ -54,20 +54,20 @@ export interface VipPlan {
   readonly vip: string;
   /** In the words of kube-proxy's rules. */
   readonly kind: 'cluster IP' | 'external IP' | 'loadbalancer IP';
-  readonly treatment: Treatment;
+  readonly dispatch: Dispatch;
   /** undefined: everybody may use it. */
-  readonly sources: Sources | undefined;
+  readonly sources: AllowedSources | undefined;
   /**
    * TCP port that stays with the node although the match has it, since load balancers that pass packets through probe the
    * VIP itself; 0 for none.
    */
-  readonly healthPort: number;
+  readonly healthCheckPort: number;
 }
 
 export interface NodePortPlan {
   readonly protocol: Protocol;
   readonly port: number;
-  readonly treatment: Treatment;
+  readonly dispatch: Dispatch;
 }
 
 /** What a backend renders of a Route. */
@@ -81,7 +81,7 @@ export interface TrafficPlan
   readonly vips: readonly VipPlan[];
   readonly nodePort: NodePortPlan | undefined;
   /** Treatment of node port, external and load balancer IPs; undefined: there are none. */
-  readonly external: Treatment | undefined;
+  readonly external: Dispatch | undefined;
 }
 
 /** @param ownVips whether they are let in, see `allowsOwnVips`. */
@@ -89,33 +89,38 @@ export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
   const { serviceKey, name, family, match, affinitySeconds, healthCheckNodePort } = route;
   const { clusterIP, externalIPs, loadBalancerIPs, nodePort, sourceRanges } = route;
   const endpoints = { cluster: route.clusterEndpoints, local: route.localEndpoints };
-  const serving = (set: EndpointSet): Serving => ({ set, endpoints: endpoints[set] });
-  const treatment = (
-    inside: Serving | undefined,
-    others: Serving,
-    masquerade: Treatment['masquerade'],
-  ): Treatment => {
+  const serving = (set: EndpointSet): EndpointPool => ({ set, endpoints: endpoints[set] });
+  const dispatch = (
+    podsAndNode: EndpointPool | undefined,
+    others: EndpointPool,
+    masquerade: Dispatch['masquerade'],
+  ): Dispatch => {
     const served = match.kind === 'port' ? undefined : 'reject';
     const unserved = route.hasEndpointsAnywhere ? 'drop' : 'reject';
-    const verdict = others.endpoints.length > 0 ? served : unserved;
-    return { inside, others, masquerade, verdict };
+    const untranslatedVerdict = others.endpoints.length > 0 ? served : unserved;
+    return {
+      podsAndNode: podsAndNode,
+      others,
+      masquerade,
+      untranslatedVerdict: untranslatedVerdict,
+    };
   };
-  const internal = treatment(
+  const internal = dispatch(
     undefined,
     serving(route.internalLocal ? 'local' : 'cluster'),
     'foreign',
   );
   const external = route.externalLocal
-    ? treatment(serving('cluster'), serving('local'), 'node')
-    : treatment(undefined, serving('cluster'), 'everybody');
+    ? dispatch(serving('cluster'), serving('local'), 'node')
+    : dispatch(undefined, serving('cluster'), 'everybody');
 
-  const unrestricted = { sources: undefined, healthPort: 0 };
+  const unrestricted = { sources: undefined, healthCheckPort: 0 };
   const vips: VipPlan[] = [];
   if (clusterIP !== undefined) {
-    vips.push({ vip: clusterIP, kind: 'cluster IP', treatment: internal, ...unrestricted });
+    vips.push({ vip: clusterIP, kind: 'cluster IP', dispatch: internal, ...unrestricted });
   }
   for (const vip of externalIPs) {
-    vips.push({ vip, kind: 'external IP', treatment: external, ...unrestricted });
+    vips.push({ vip, kind: 'external IP', dispatch: external, ...unrestricted });
   }
   // Source ranges bind those whom some endpoint would serve; without one all are rejected alike.
   const isReachable = endpoints.cluster.length + endpoints.local.length > 0;
@@ -123,9 +128,15 @@ export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
     sourceRanges !== undefined && isReachable
       ? { ranges: sourceRanges, ownVips: ownVips ? loadBalancerIPs : [] }
       : undefined;
-  const healthPort = match.kind === 'port' ? 0 : healthCheckNodePort;
+  const healthCheckPort = match.kind === 'port' ? 0 : healthCheckNodePort;
   for (const vip of loadBalancerIPs) {
-    vips.push({ vip, kind: 'loadbalancer IP', treatment: external, sources, healthPort });
+    vips.push({
+      vip,
+      kind: 'loadbalancer IP',
+      dispatch: external,
+      sources,
+      healthCheckPort: healthCheckPort,
+    });
   }
   const hasNodePort = nodePort > 0 && match.kind === 'port';
   return {
@@ -138,9 +149,9 @@ export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
     endpoints,
     vips,
     nodePort: hasNodePort
-      ? { protocol: match.protocol, port: nodePort, treatment: external }
+      ? { protocol: match.protocol, port: nodePort, dispatch: external }
       : undefined,
-    external: hasNodePort || vips.some((vip) => vip.treatment === external) ? external : undefined,
+    external: hasNodePort || vips.some((vip) => vip.dispatch === external) ? external : undefined,
   };
 }
 
@@ -167,5 +178,5 @@ export function allowsOwnVips(
  * Where a rule of each endpoint says it, as in kube-proxy's modes, it may be said of all endpoints.
  */
 export function needsHairpin({ external }: TrafficPlan, { isRemote }: Endpoint): boolean {
-  return isRemote !== true || external?.inside !== undefined;
+  return isRemote !== true || external?.podsAndNode !== undefined;
 }

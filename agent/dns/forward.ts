@@ -5,7 +5,7 @@ import type { Resolver } from '../../dns/exchange.ts';
 import { Forwarder } from '../../dns/forward.ts';
 import { ForwardCache } from '../../dns/forward-cache.ts';
 import { formatResolver } from '../../dns/resolver-address.ts';
-import { LOOK_PERIOD, ResolverList } from '../../dns/resolver-list.ts';
+import { RELOAD_PERIOD, ResolverList } from '../../dns/resolver-list.ts';
 import type { DnsMetrics } from '../../metrics/dns.ts';
 import { UserError } from '../../process/errors.ts';
 
@@ -72,5 +72,5 @@ export async function createForwarding(
 
 /** For as long as the process lives. */
 function followFiles(list: ResolverList): void {
-  setTimeout(() => void list.look().finally(() => followFiles(list)), LOOK_PERIOD).unref();
+  setTimeout(() => void list.reload().finally(() => followFiles(list)), RELOAD_PERIOD).unref();
 }

@@ -3,8 +3,8 @@ import type { Logger } from 'pino';
 import { isUnspecified } from '../../api/addresses.ts';
 import { IPVS_DEVICE } from '../../api/vip-device.ts';
 import type { DnsOptions } from '../../config/dns-settings.ts';
+import { expandUnspecified, ListenAddresses } from '../../dns/listen-addresses.ts';
 import type { DnsServer } from '../../dns/server.ts';
-import { singleAddresses, WantedAddresses } from '../../dns/wanted-addresses.ts';
 import type { AddressWatch } from '../../netlink/route/address-watch.ts';
 import { UserError } from '../../process/errors.ts';
 
@@ -36,7 +36,7 @@ export async function listen(
   server: DnsServer,
   log: Logger,
 ): Promise<AddressWatch> {
-  const wanted = new WantedAddresses({
+  const wanted = new ListenAddresses({
     server,
     onFailure: (address, error) =>
       log.warn({ address, port, err: error }, 'cannot listen; trying again'),
@@ -49,7 +49,7 @@ export async function listen(
     const { watchAddresses } = await import('../../netlink/route/address-watch.ts');
     watch = await watchAddresses(
       (ofHost) => {
-        const addresses = singleAddresses(
+        const addresses = expandUnspecified(
           bindAddress,
           ofHost.map(({ address }) => address),
         );

@@ -10,9 +10,9 @@ import { Zone } from '../../dns/zone.ts';
 import { createDnsMetrics } from '../../metrics/dns.ts';
 import { dnsPages } from '../../metrics/dns-pages.ts';
 import { watchEventLoop } from '../../metrics/event-loop.ts';
+import { releaseFreeMemory } from '../../process/free-memory.ts';
 import { serve } from '../../process/serve.ts';
 import { stopSignal } from '../../process/shutdown.ts';
-import { giveSpareMemoryBack } from '../../process/spare-memory.ts';
 import { VERSION } from '../../process/version.ts';
 import { dnsResources } from '../../sources/kubernetes/resources.ts';
 import { checkSource, createSource } from '../source.ts';
@@ -60,8 +60,8 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
       random: Math.random,
     },
     forwarder,
-    onMistake: (error) => {
-      metrics.mistakes.inc();
+    onInternalError: (error) => {
+      metrics.internalErrors.inc();
       const now = performance.now();
       if (now - lastMistake < MISTAKE_PERIOD) return;
       lastMistake = now;
@@ -69,10 +69,10 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
     },
   });
   const server = new DnsServer({ port, handle, onServed: metrics.served, addresses });
-  metrics.ask({
+  metrics.collectFrom({
     tcpConnections: () => server.connections,
     resolvers: () => forwarder?.resolvers ?? [],
-    cache: () => cache?.numbers,
+    cache: () => cache?.stats,
   });
   const listening = await listen(options, server, log);
   let isStopping = false;
@@ -96,7 +96,7 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
   });
   const early = await Promise.race([source.start(), stopping]);
   // The first lists leave garbage of several times what is kept of them.
-  const stopMemory = early === undefined ? giveSpareMemoryBack() : undefined;
+  const stopMemory = early === undefined ? releaseFreeMemory() : undefined;
   if (early === undefined) log.info({ ...zone.sizes }, 'serving');
 
   const signal = await stopping;

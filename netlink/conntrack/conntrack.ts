@@ -1,6 +1,6 @@
 /** Connection tracking of the kernel: finding and deleting flows. */
 import type { IpFamily, Protocol } from '../../api/objects.ts';
-import { type Refused, sendAll } from '../core/batches.ts';
+import { type RefusedItem, sendAll } from '../core/batches.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { EINVAL, ENOENT, EOPNOTSUPP, hasErrno } from '../core/error.ts';
 import { NFNL_SUBSYS_CTNETLINK } from '../core/nfnetlink.ts';
@@ -32,7 +32,7 @@ export interface ConntrackQuery {
 class ConntrackDeleteError extends AggregateError {
   override readonly name = 'ConntrackDeleteError';
 
-  constructor(failures: readonly Refused<ConntrackEntry>[]) {
+  constructor(failures: readonly RefusedItem<ConntrackEntry>[]) {
     const errors = failures.map(({ error }) => error);
     super(errors, `${errors.length} flows not deleted, the first: ${errors[0]?.message}`, {
       cause: errors[0],

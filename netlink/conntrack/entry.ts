@@ -4,9 +4,9 @@ import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes, addressFamily, addressFormatter } from '../core/address.ts';
 import { type Attribute, encodeAttributes, walkAttributes } from '../core/attribute.ts';
 import { MalformedMessage } from '../core/error.ts';
-import { u32 } from '../core/host.ts';
-import { number, readNumber } from '../core/network.ts';
-import { NFGENMSG, nfgenmsg } from '../core/nfnetlink.ts';
+import { u32 } from '../core/host-order.ts';
+import { encodeNumber, readNumber } from '../core/network-order.ts';
+import { NFGENMSG_LENGTH, nfgenmsg } from '../core/nfnetlink.ts';
 import { emptyTuple, readTuple, type Tuple, tupleAttributes } from './tuple.ts';
 
 /** One flow as connection tracking knows it. Addresses are canonical text. */
@@ -98,9 +98,9 @@ export function deletePayload(entry: ConntrackEntry): Buffer {
   });
   const attributes: Attribute[] = [
     { type: CTA_TUPLE_ORIG, value: tuple },
-    { type: CTA_ID, value: number(entry.id, 4) },
+    { type: CTA_ID, value: encodeNumber(entry.id, 4) },
   ];
-  if (entry.zone !== 0) attributes.push({ type: CTA_ZONE, value: number(entry.zone, 2) });
+  if (entry.zone !== 0) attributes.push({ type: CTA_ZONE, value: encodeNumber(entry.zone, 2) });
   return encodeAttributes(attributes, nfgenmsg(addressFamily(entry.family)));
 }
 
@@ -113,13 +113,14 @@ export function entryReader(filter: EntryFilter): (payload: Buffer) => Conntrack
   const format = addressFormatter();
   const passes = byteFilter(filter);
   return (payload) => {
-    if (payload.length < NFGENMSG) throw new MalformedMessage('conntrack entry without a header');
+    if (payload.length < NFGENMSG_LENGTH)
+      throw new MalformedMessage('conntrack entry without a header');
     const orig = emptyTuple();
     const reply = emptyTuple();
     let id = 0;
     let status = 0;
     let zone: number | undefined;
-    walkAttributes(payload, NFGENMSG, payload.length, (type, start, end) => {
+    walkAttributes(payload, NFGENMSG_LENGTH, payload.length, (type, start, end) => {
       if (type === CTA_TUPLE_ORIG) readTuple(payload, start, end, orig);
       else if (type === CTA_TUPLE_REPLY) readTuple(payload, start, end, reply);
       else if (type === CTA_STATUS) status = readNumber(payload, start, end, 4);

@@ -1,7 +1,7 @@
 /** One direction of a flow on the wire. */
 import { addressBytes } from '../core/address.ts';
 import { type Attribute, walkAttributes } from '../core/attribute.ts';
-import { number, readNumber } from '../core/network.ts';
+import { encodeNumber, readNumber } from '../core/network-order.ts';
 
 /** linux/netfilter/nfnetlink_conntrack.h */
 const CTA_TUPLE_IP = 1;
@@ -99,7 +99,7 @@ export function tupleAttributes({ src, dst, protocol, ports }: TupleText): Attri
   if (dst !== undefined) addresses.push(addressAttribute(dst, CTA_IP_V4_DST, CTA_IP_V6_DST));
   if (addresses.length > 0) tuple.push({ type: CTA_TUPLE_IP, value: addresses });
   if (protocol !== undefined) {
-    const value: Attribute[] = [{ type: CTA_PROTO_NUM, value: number(protocol, 1) }];
+    const value: Attribute[] = [{ type: CTA_PROTO_NUM, value: encodeNumber(protocol, 1) }];
     if (ports !== undefined) value.push(...portAttributes(protocol, ports));
     tuple.push({ type: CTA_TUPLE_PROTO, value });
   }
@@ -115,13 +115,13 @@ function portAttributes(protocol: number, [src, dst]: readonly [number, number])
   const id = icmpIds.get(protocol);
   if (id === undefined) {
     return [
-      { type: CTA_PROTO_SRC_PORT, value: number(src, 2) },
-      { type: CTA_PROTO_DST_PORT, value: number(dst, 2) },
+      { type: CTA_PROTO_SRC_PORT, value: encodeNumber(src, 2) },
+      { type: CTA_PROTO_DST_PORT, value: encodeNumber(dst, 2) },
     ];
   }
   return [
-    { type: id, value: number(src, 2) },
-    { type: id + 1, value: number(dst >> 8, 1) },
-    { type: id + 2, value: number(dst & 0xff, 1) },
+    { type: id, value: encodeNumber(src, 2) },
+    { type: id + 1, value: encodeNumber(dst >> 8, 1) },
+    { type: id + 2, value: encodeNumber(dst & 0xff, 1) },
   ];
 }

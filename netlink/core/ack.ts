@@ -1,8 +1,8 @@
 /** What the kernel answers to a request that asks for no data, or at the end of a dump. */
 import { align, readAttributes } from './attribute.ts';
 import { type ExtendedAck, MalformedMessage } from './error.ts';
-import { readU32 } from './host.ts';
-import { MESSAGE_HEADER, type Message, NLMSG_ERROR } from './message.ts';
+import { readU32 } from './host-order.ts';
+import { type NetlinkMessage, NLMSG_ERROR, NLMSG_HDRLEN } from './message.ts';
 import { readText } from './text.ts';
 
 /** Flags of an NLMSG_ERROR (linux/netlink.h): the sent payload is left out; attributes follow. */
@@ -23,7 +23,7 @@ export interface Ack {
  * capped, attributes) or an NLMSG_DONE (int error, attributes; kernels may leave out the error).
  * @throws MalformedMessage
  */
-export function readAck({ type, flags, payload }: Message): Ack {
+export function readAck({ type, flags, payload }: NetlinkMessage): Ack {
   if (payload.length < 4) {
     if (type !== NLMSG_ERROR) return { errno: 0, extendedAck: undefined };
     throw new MalformedMessage('an error without an error number');
@@ -33,10 +33,9 @@ export function readAck({ type, flags, payload }: Message): Ack {
 
   let start = 4;
   if (type === NLMSG_ERROR) {
-    if (payload.length < 4 + MESSAGE_HEADER)
-      throw new MalformedMessage('an error without a header');
+    if (payload.length < 4 + NLMSG_HDRLEN) throw new MalformedMessage('an error without a header');
     const capped = (flags & NLM_F_CAPPED) !== 0;
-    start += capped ? MESSAGE_HEADER : Math.max(align(readU32(payload, 4)), MESSAGE_HEADER);
+    start += capped ? NLMSG_HDRLEN : Math.max(align(readU32(payload, 4)), NLMSG_HDRLEN);
   }
   const attributes = readAttributes(payload, start);
   const text = attributes.get(NLMSGERR_ATTR_MSG);

@@ -1,6 +1,6 @@
 /** Attributes for messages so many that an object for each, as `encodeAttributes` wants them, would cost too much. */
-import { ATTRIBUTE_HEADER, align, NLA_F_NESTED } from './attribute.ts';
-import { writeU16 } from './host.ts';
+import { align, NLA_F_NESTED, NLA_HDRLEN } from './attribute.ts';
+import { writeU16 } from './host-order.ts';
 
 const FIRST_CAPACITY = 2048;
 
@@ -21,7 +21,7 @@ export class AttributeWriter {
   open(type: number): number {
     const start = this.length;
     writeU16(this.bytes, type | NLA_F_NESTED, start + 2);
-    this.length += ATTRIBUTE_HEADER;
+    this.length += NLA_HDRLEN;
     return start;
   }
 
@@ -30,18 +30,18 @@ export class AttributeWriter {
   }
 
   value(type: number, value: Buffer): void {
-    writeU16(this.bytes, ATTRIBUTE_HEADER + value.length, this.length);
+    writeU16(this.bytes, NLA_HDRLEN + value.length, this.length);
     writeU16(this.bytes, type, this.length + 2);
-    this.length += ATTRIBUTE_HEADER;
+    this.length += NLA_HDRLEN;
     this.append(value);
   }
 
   /** In network order. */
   u32(type: number, value: number): void {
-    writeU16(this.bytes, ATTRIBUTE_HEADER + 4, this.length);
+    writeU16(this.bytes, NLA_HDRLEN + 4, this.length);
     writeU16(this.bytes, type, this.length + 2);
-    this.bytes.writeUInt32BE(value, this.length + ATTRIBUTE_HEADER);
-    this.length += ATTRIBUTE_HEADER + 4;
+    this.bytes.writeUInt32BE(value, this.length + NLA_HDRLEN);
+    this.length += NLA_HDRLEN + 4;
   }
 
   /** Bytes as they are, and zeros up to the next boundary. */

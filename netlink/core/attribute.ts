@@ -1,9 +1,9 @@
 /** Attributes, of which the payload of every message consists: writing and reading them. */
 import { MalformedMessage } from './error.ts';
-import { readU16, writeU16 } from './host.ts';
+import { readU16, writeU16 } from './host-order.ts';
 
 /** struct nlattr of linux/netlink.h: u16 length, u16 type, value, padding to 4 bytes. */
-export const ATTRIBUTE_HEADER = 4;
+export const NLA_HDRLEN = 4;
 export const NLA_F_NESTED = 0x8000;
 /** To be set in the type of a number in network order, where the protocol insists on it. */
 export const NLA_F_NET_BYTEORDER = 0x4000;
@@ -39,7 +39,7 @@ function encodedLength(attributes: readonly Attribute[]): number {
   let length = 0;
   for (const { value } of attributes) {
     const own = Buffer.isBuffer(value) ? value.length : encodedLength(value);
-    length += align(ATTRIBUTE_HEADER + own);
+    length += align(NLA_HDRLEN + own);
   }
   return length;
 }
@@ -48,7 +48,7 @@ function encodedLength(attributes: readonly Attribute[]): number {
 function writeAttributes(bytes: Buffer, start: number, attributes: readonly Attribute[]): number {
   let offset = start;
   for (const { type, value } of attributes) {
-    const from = offset + ATTRIBUTE_HEADER;
+    const from = offset + NLA_HDRLEN;
     const isPlain = Buffer.isBuffer(value);
     const end = isPlain ? from + value.copy(bytes, from) : writeAttributes(bytes, from, value);
     writeU16(bytes, end - offset, offset);
@@ -72,13 +72,13 @@ export function walkAttributes(
 ): void {
   if (end > bytes.length) throw new MalformedMessage('attributes beyond the message');
   let offset = start;
-  while (offset + ATTRIBUTE_HEADER <= end) {
+  while (offset + NLA_HDRLEN <= end) {
     const length = readU16(bytes, offset);
-    if (length < ATTRIBUTE_HEADER || offset + length > end) {
+    if (length < NLA_HDRLEN || offset + length > end) {
       throw new MalformedMessage(`attribute of ${length} bytes where ${end - offset} are left`);
     }
     const type = readU16(bytes, offset + 2) & NLA_TYPE_MASK;
-    visit(type, offset + ATTRIBUTE_HEADER, offset + length);
+    visit(type, offset + NLA_HDRLEN, offset + length);
     offset += align(length);
   }
 }
@@ -101,7 +101,7 @@ export function readAttributes(
  * @param protocol Whose attribute, for the error.
  * @throws MalformedMessage when it is missing, or has fewer bytes than `size`.
  */
-export function required(
+export function requiredAttribute(
   attributes: ReadonlyMap<number, Buffer>,
   protocol: string,
   type: number,

@@ -2,7 +2,7 @@
 import { TimeSlice } from '../../sync/time-slice.ts';
 import { align } from './attribute.ts';
 import type { NetlinkError } from './error.ts';
-import { MESSAGE_HEADER, type Request } from './message.ts';
+import { type NetlinkRequest, NLMSG_HDRLEN } from './message.ts';
 import type { NetlinkSocket } from './socket.ts';
 
 /**
@@ -13,7 +13,7 @@ const BYTES = 64 * 1024;
 const MESSAGES = 500;
 
 /** An item whose message the kernel refused. */
-export interface Refused<T> {
+export interface RefusedItem<T> {
   readonly item: T;
   readonly error: NetlinkError;
 }
@@ -30,11 +30,11 @@ export interface Refused<T> {
 export async function sendAll<T>(
   socket: Pick<NetlinkSocket, 'batch'>,
   items: readonly T[],
-  encode: (item: T) => Request,
+  encode: (item: T) => NetlinkRequest,
   weigh: { of: (item: T) => number; most: number } = { of: () => 1, most: MESSAGES },
   slice: Pick<TimeSlice, 'isOver' | 'restart'> = new TimeSlice(),
-): Promise<Refused<T>[]> {
-  const refused: Refused<T>[] = [];
+): Promise<RefusedItem<T>[]> {
+  const refused: RefusedItem<T>[] = [];
   let start = 0;
   for (const batch of batches(items, encode, weigh, slice)) {
     for (const { index, error } of await socket.batch(batch)) {
@@ -48,17 +48,17 @@ export async function sendAll<T>(
 
 function* batches<T>(
   items: readonly T[],
-  encode: (item: T) => Request,
+  encode: (item: T) => NetlinkRequest,
   weigh: { of: (item: T) => number; most: number },
   slice: Pick<TimeSlice, 'isOver' | 'restart'>,
-): Generator<Request[]> {
-  let batch: Request[] = [];
+): Generator<NetlinkRequest[]> {
+  let batch: NetlinkRequest[] = [];
   let bytes = 0;
   let weight = 0;
   for (const item of items) {
     const request = encode(item);
     const own = weigh.of(item);
-    const length = MESSAGE_HEADER + align(request.payload.length);
+    const length = NLMSG_HDRLEN + align(request.payload.length);
     const isFull = bytes + length > BYTES || weight + own > weigh.most || batch.length === MESSAGES;
     if ((isFull || slice.isOver()) && batch.length > 0) {
       yield batch;

@@ -1,10 +1,10 @@
 /** One receive of a netlink socket: where it puts what came, and the messages in it. */
 import { EINTR, EMSGSIZE, NetlinkError } from './error.ts';
-import { readU32 } from './host.ts';
-import { MESSAGE_PORT, type Message, readMessages } from './message.ts';
+import { readU32 } from './host-order.ts';
+import { type NetlinkMessage, NLMSG_PID_OFFSET, readMessages } from './message.ts';
 
 /** Where a receive puts what came. */
-export interface Datagram {
+export interface ReceiveBuffer {
   readonly bytes: Buffer;
   /** struct sockaddr_nl of the sender. */
   readonly sender: Buffer;
@@ -15,13 +15,13 @@ export interface Datagram {
 const CAPACITY = 256 * 1024;
 
 /** struct sockaddr_nl of linux/netlink.h: u16 family, u16 padding, u32 port, u32 groups. */
-export const ADDRESS_LENGTH = 12;
-export const ADDRESS_PORT = 4;
+export const SOCKADDR_NL_LENGTH = 12;
+export const SOCKADDR_NL_PORT_ID = 4;
 
-export function emptyDatagram(): Datagram {
+export function newReceiveBuffer(): ReceiveBuffer {
   return {
     bytes: Buffer.allocUnsafeSlow(CAPACITY),
-    sender: Buffer.alloc(ADDRESS_LENGTH),
+    sender: Buffer.alloc(SOCKADDR_NL_LENGTH),
     senderLength: Buffer.alloc(4),
   };
 }
@@ -31,17 +31,21 @@ export function emptyDatagram(): Datagram {
  * @param result Of the receive: the length of what came, or a negative errno.
  * @throws NetlinkError, MalformedMessage
  */
-export function readDatagram(operation: string, from: Datagram, result: number): Message[] {
+export function readDatagram(
+  operation: string,
+  from: ReceiveBuffer,
+  result: number,
+): NetlinkMessage[] {
   if (result === -EINTR) return [];
   if (result < 0) throw new NetlinkError(operation, -result);
   // MSG_TRUNC gives the true length.
   if (result > CAPACITY) throw new NetlinkError(`${operation}: ${result} bytes`, EMSGSIZE);
   // Other processes may send to this port, too; the kernel's own is 0.
-  if (readU32(from.sender, ADDRESS_PORT) !== 0) return [];
+  if (readU32(from.sender, SOCKADDR_NL_PORT_ID) !== 0) return [];
   return readMessages(from.bytes.subarray(0, result));
 }
 
 /** The port whose request caused the first message (nlmsg_pid), without reading more. */
-export function firstPort({ bytes }: Datagram): number {
-  return readU32(bytes, MESSAGE_PORT);
+export function firstPortId({ bytes }: ReceiveBuffer): number {
+  return readU32(bytes, NLMSG_PID_OFFSET);
 }

@@ -1,7 +1,7 @@
 /** Opening a netlink socket: its options, buffers and groups. */
-import { ADDRESS_LENGTH, ADDRESS_PORT } from './datagram.ts';
+import { SOCKADDR_NL_LENGTH, SOCKADDR_NL_PORT_ID } from './datagram.ts';
 import { NetlinkError } from './error.ts';
-import { readU32, u32, writeU16 } from './host.ts';
+import { readU32, u32, writeU16 } from './host-order.ts';
 import { libc } from './libc.ts';
 
 /** Protocols of linux/netlink.h. */
@@ -42,7 +42,7 @@ const NETLINK_EXT_ACK = 11;
  */
 export function openDescriptor(protocol: number, options: SocketOptions): number {
   const { receiveBuffer = 4 << 20, sendBuffer = 4 << 20 } = options;
-  const fd = check('socket', libc().socket(AF_NETLINK, SOCK_RAW_NONBLOCK_CLOEXEC, protocol));
+  const fd = checkResult('socket', libc().socket(AF_NETLINK, SOCK_RAW_NONBLOCK_CLOEXEC, protocol));
   try {
     setBuffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, receiveBuffer);
     setBuffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, sendBuffer);
@@ -50,11 +50,11 @@ export function openDescriptor(protocol: number, options: SocketOptions): number
     setOption(fd, SOL_NETLINK, NETLINK_EXT_ACK, 1);
     setOption(fd, SOL_NETLINK, NETLINK_CAP_ACK, 1);
     if (options.ignoreOverruns === true) {
-      check('NETLINK_NO_ENOBUFS', setOption(fd, SOL_NETLINK, NETLINK_NO_ENOBUFS, 1));
+      checkResult('NETLINK_NO_ENOBUFS', setOption(fd, SOL_NETLINK, NETLINK_NO_ENOBUFS, 1));
     }
-    const address = Buffer.alloc(ADDRESS_LENGTH);
+    const address = Buffer.alloc(SOCKADDR_NL_LENGTH);
     writeU16(address, AF_NETLINK, 0);
-    check('bind', libc().bind(fd, address));
+    checkResult('bind', libc().bind(fd, address));
     return fd;
   } catch (error) {
     libc().close(fd);
@@ -66,10 +66,10 @@ export function openDescriptor(protocol: number, options: SocketOptions): number
  * The port that the kernel gave a socket: its address among the netlink sockets of its namespace.
  * @throws NetlinkError
  */
-export function portOf(fd: number): number {
-  const address = Buffer.alloc(ADDRESS_LENGTH);
-  check('getsockname', libc().getsockname(fd, address));
-  return readU32(address, ADDRESS_PORT);
+export function portIdOf(fd: number): number {
+  const address = Buffer.alloc(SOCKADDR_NL_LENGTH);
+  checkResult('getsockname', libc().getsockname(fd, address));
+  return readU32(address, SOCKADDR_NL_PORT_ID);
 }
 
 /**
@@ -78,7 +78,7 @@ export function portOf(fd: number): number {
  */
 export function joinGroup(fd: number, group: number): void {
   const result = setOption(fd, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group);
-  check(`netlink group ${group}`, result);
+  checkResult(`netlink group ${group}`, result);
 }
 
 /** FORCE goes beyond net.core.rmem_max and wmem_max, but needs CAP_NET_ADMIN. */
@@ -91,7 +91,7 @@ function setOption(fd: number, level: number, name: number, value: number): numb
 }
 
 /** @throws NetlinkError when a result of libc is an error. */
-export function check(operation: string, result: number): number {
+export function checkResult(operation: string, result: number): number {
   if (result < 0) throw new NetlinkError(operation, -result);
   return result;
 }

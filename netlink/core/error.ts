@@ -37,21 +37,21 @@ export function hasErrno(error: unknown, ...errnos: readonly number[]): boolean 
 }
 
 /** The same error of an operation that tells more than the number of a message. */
-export function renamed(operation: string, cause: NetlinkError): NetlinkError {
+export function relabelError(operation: string, cause: NetlinkError): NetlinkError {
   return new NetlinkError(operation, cause.errno, cause.extendedAck, { cause });
 }
 
 /** Gives errors of the kernel the name of an operation, as `renamed` does. */
-export async function named<T>(operation: string, work: Promise<T>): Promise<T> {
+export async function labelErrors<T>(operation: string, work: Promise<T>): Promise<T> {
   try {
     return await work;
   } catch (error) {
-    throw error instanceof NetlinkError ? renamed(operation, error) : error;
+    throw error instanceof NetlinkError ? relabelError(operation, error) : error;
   }
 }
 
 /** @returns undefined when the kernel says by this number that there is no such thing. */
-export async function existing<T>(work: Promise<T>, errno: number): Promise<T | undefined> {
+export async function undefinedOnErrno<T>(work: Promise<T>, errno: number): Promise<T | undefined> {
   try {
     return await work;
   } catch (error) {
@@ -102,7 +102,7 @@ export const {
 } = constants.errno;
 
 /** The kernel has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg). */
-export const NO_SUBSYSTEM = [EPROTONOSUPPORT, EINVAL] as const;
+export const NO_SUBSYSTEM_ERRNOS = [EPROTONOSUPPORT, EINVAL] as const;
 
 /** ipset: the kernel lacks the type of set, or this revision of it. */
 export const IPSET_ERR_FIND_TYPE = 4098;

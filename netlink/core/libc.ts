@@ -1,9 +1,9 @@
 /** The few functions of libc that sockets need, over koffi. */
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
-import type { Datagram } from './datagram.ts';
-import { INSTRUCTION } from './filter.ts';
-import { u32, writeU32 } from './host.ts';
+import type { ReceiveBuffer } from './datagram.ts';
+import { u32, writeU32 } from './host-order.ts';
+import { INSTRUCTION_LENGTH } from './socket-filter.ts';
 
 /** As with system calls, a negative result is an errno. */
 export interface Libc {
@@ -19,9 +19,9 @@ export interface Libc {
   send(fd: number, bytes: Buffer): Promise<number>;
   /** For a request that is little work. */
   sendNow(fd: number, bytes: Buffer): number;
-  receive(fd: number, into: Datagram): number;
+  receive(fd: number, into: ReceiveBuffer): number;
   /** In libuv's thread pool: the kernel does the work of a dump inside recv. */
-  receivePooled(fd: number, into: Datagram): Promise<number>;
+  receivePooled(fd: number, into: ReceiveBuffer): Promise<number>;
   /** Calls back in a turn of the event loop of its own whenever the socket can be read or has failed. */
   watch(fd: number, onReadable: () => void): { close(): void };
 }
@@ -93,7 +93,7 @@ function load(): Libc {
     'uint32_t',
   ]);
 
-  function receiveArguments(fd: number, into: Datagram): (number | Buffer)[] {
+  function receiveArguments(fd: number, into: ReceiveBuffer): (number | Buffer)[] {
     writeU32(into.senderLength, into.sender.length, 0);
     const flags = MSG_DONTWAIT | MSG_TRUNC;
     return [fd, into.bytes, into.bytes.length, flags, into.sender, into.senderLength];
@@ -105,7 +105,7 @@ function load(): Libc {
     getsockname: (fd, address) => getsockname.now(fd, address, u32(address.length)),
     setsockopt: (fd, level, name, value) => setsockopt.now(fd, level, name, value, value.length),
     attachFilter(fd, program) {
-      const value = { length: program.length / INSTRUCTION, instructions: program };
+      const value = { length: program.length / INSTRUCTION_LENGTH, instructions: program };
       const size = koffi.sizeof(programType);
       const result = attachFilter(fd, SOL_SOCKET, SO_ATTACH_FILTER, value, size);
       return result < 0 ? -koffi.errno() : result;

@@ -1,12 +1,12 @@
 /** Messages of netlink: their header, several of them in one send, and those of one receive. */
 import { align } from './attribute.ts';
 import { MalformedMessage } from './error.ts';
-import { readU16, readU32, writeU16, writeU32 } from './host.ts';
+import { readU16, readU32, writeU16, writeU32 } from './host-order.ts';
 
 /** struct nlmsghdr of linux/netlink.h: u32 length, u16 type, u16 flags, u32 sequence, u32 port. */
-export const MESSAGE_HEADER = 16;
+export const NLMSG_HDRLEN = 16;
 /** Offset of the port. */
-export const MESSAGE_PORT = 12;
+export const NLMSG_PID_OFFSET = 12;
 
 /** Flags of linux/netlink.h, as far as they are used. */
 export const NLM_F_REQUEST = 0x01;
@@ -20,7 +20,7 @@ export const NLMSG_ERROR = 2;
 export const NLMSG_DONE = 3;
 
 /** A message to be sent; the payload starts with the header of its protocol (nfgenmsg, ifaddrmsg). */
-export interface Request {
+export interface NetlinkRequest {
   readonly type: number;
   /** Beyond NLM_F_REQUEST, which is always set. */
   readonly flags?: number;
@@ -28,13 +28,13 @@ export interface Request {
 }
 
 /** A message that was received. */
-export interface Message {
+export interface NetlinkMessage {
   readonly type: number;
   readonly flags: number;
   /** Of the request that it answers; of a notification, whatever its cause had. */
   readonly sequence: number;
   /** Of a notification, the port of the socket whose request caused it; 0 for the kernel itself. */
-  readonly port: number;
+  readonly portId: number;
   /** A view of the receive buffer: whoever keeps it beyond the callback must copy it. */
   readonly payload: Buffer;
 }
@@ -54,25 +54,25 @@ export function numberMessages({ bytes, starts }: PackedMessages, sequence: numb
 }
 
 /** Packs messages for one send, numbered upwards from `sequence`. */
-export function encodeMessages(requests: readonly Request[], sequence: number): Buffer {
+export function encodeMessages(requests: readonly NetlinkRequest[], sequence: number): Buffer {
   const packed = packMessages(requests);
   numberMessages(packed, sequence);
   return packed.bytes;
 }
 
 /** Packs messages for one send. */
-export function packMessages(requests: readonly Request[]): PackedMessages {
+export function packMessages(requests: readonly NetlinkRequest[]): PackedMessages {
   let length = 0;
-  for (const { payload } of requests) length += MESSAGE_HEADER + align(payload.length);
+  for (const { payload } of requests) length += NLMSG_HDRLEN + align(payload.length);
   const bytes = Buffer.alloc(length);
   const starts: number[] = [];
   let start = 0;
   for (const request of requests) {
     const { payload } = request;
-    writeHeader(bytes, start, request, MESSAGE_HEADER + payload.length);
-    payload.copy(bytes, start + MESSAGE_HEADER);
+    writeHeader(bytes, start, request, NLMSG_HDRLEN + payload.length);
+    payload.copy(bytes, start + NLMSG_HDRLEN);
     starts.push(start);
-    start += MESSAGE_HEADER + align(payload.length);
+    start += NLMSG_HDRLEN + align(payload.length);
   }
   return { bytes, starts };
 }
@@ -81,36 +81,36 @@ export function packMessages(requests: readonly Request[]): PackedMessages {
 export function writeHeader(
   bytes: Buffer,
   start: number,
-  { type, flags = 0 }: Pick<Request, 'type' | 'flags'>,
+  { type, flags = 0 }: Pick<NetlinkRequest, 'type' | 'flags'>,
   length: number,
 ): void {
   writeU32(bytes, length, start);
   writeU16(bytes, type, start + 4);
   writeU16(bytes, flags | NLM_F_REQUEST, start + 6);
   writeU32(bytes, 0, start + 8);
-  writeU32(bytes, 0, start + MESSAGE_PORT);
+  writeU32(bytes, 0, start + NLMSG_PID_OFFSET);
 }
 
 /**
  * Splits what one receive brought.
  * @throws MalformedMessage at a header or a length that reaches beyond the end.
  */
-export function readMessages(bytes: Buffer): Message[] {
-  const messages: Message[] = [];
+export function readMessages(bytes: Buffer): NetlinkMessage[] {
+  const messages: NetlinkMessage[] = [];
   let offset = 0;
   while (offset < bytes.length) {
     const left = bytes.length - offset;
-    if (left < MESSAGE_HEADER) throw new MalformedMessage(`${left} bytes where a header should be`);
+    if (left < NLMSG_HDRLEN) throw new MalformedMessage(`${left} bytes where a header should be`);
     const length = readU32(bytes, offset);
-    if (length < MESSAGE_HEADER || length > left) {
+    if (length < NLMSG_HDRLEN || length > left) {
       throw new MalformedMessage(`message of ${length} bytes where ${left} are left`);
     }
     messages.push({
       type: readU16(bytes, offset + 4),
       flags: readU16(bytes, offset + 6),
       sequence: readU32(bytes, offset + 8),
-      port: readU32(bytes, offset + MESSAGE_PORT),
-      payload: bytes.subarray(offset + MESSAGE_HEADER, offset + length),
+      portId: readU32(bytes, offset + NLMSG_PID_OFFSET),
+      payload: bytes.subarray(offset + NLMSG_HDRLEN, offset + length),
     });
     // Not align(): beyond 2^31 it would turn negative, and the loop would never end.
     offset += Math.ceil(length / 4) * 4;

@@ -1,6 +1,6 @@
 /** Messages of the subsystems of netfilter: linux/netfilter/nfnetlink.h. */
 import { type Attribute, encodeAttributes } from './attribute.ts';
-import type { Request } from './message.ts';
+import type { NetlinkRequest } from './message.ts';
 
 /** Upper byte of the type of a message. */
 export const NFNL_SUBSYS_CTNETLINK = 1 << 8;
@@ -9,7 +9,7 @@ export const NFNL_SUBSYS_IPSET = 6 << 8;
 export const NFNL_SUBSYS_NFTABLES = 10 << 8;
 
 /** Length of struct nfgenmsg: u8 family, u8 version, u16 resource in network order. */
-export const NFGENMSG = 4;
+export const NFGENMSG_LENGTH = 4;
 export const NFPROTO_UNSPEC = 0;
 
 /** The header that the payload of every message starts with. */
@@ -18,11 +18,11 @@ export function nfgenmsg(family: number, resource = 0): Buffer {
 }
 
 /** @param type Subsystem | message. @throws RangeError as `encodeAttributes`. */
-export function netfilterRequest(
+export function nfnetlinkRequest(
   type: number,
   family: number,
   attributes: readonly Attribute[],
   flags = 0,
-): Request {
+): NetlinkRequest {
   return { type, flags, payload: encodeAttributes(attributes, nfgenmsg(family)) };
 }

@@ -5,36 +5,42 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { type Ack, readAck } from './ack.ts';
-import { emptyDatagram, firstPort, readDatagram } from './datagram.ts';
-import { check, joinGroup, openDescriptor, portOf, type SocketOptions } from './descriptor.ts';
+import { firstPortId, newReceiveBuffer, readDatagram } from './datagram.ts';
+import {
+  checkResult,
+  joinGroup,
+  openDescriptor,
+  portIdOf,
+  type SocketOptions,
+} from './descriptor.ts';
 import { EAGAIN, ECANCELED, EINTR, ETIMEDOUT, MalformedMessage, NetlinkError } from './error.ts';
-import { portFilter } from './filter.ts';
-import { readU16 } from './host.ts';
+import { readU16 } from './host-order.ts';
 import { libc } from './libc.ts';
 import {
   encodeMessages,
-  MESSAGE_HEADER,
-  type Message,
+  type NetlinkMessage,
+  type NetlinkRequest,
   NLM_F_ACK,
   NLM_F_DUMP,
   NLM_F_DUMP_INTR,
   NLMSG_DONE,
   NLMSG_ERROR,
+  NLMSG_HDRLEN,
   numberMessages,
   type PackedMessages,
   packMessages,
-  type Request,
 } from './message.ts';
+import { portIdFilter } from './socket-filter.ts';
 
 /** A message of a batch that the kernel refused. */
-export interface Refusal {
+export interface RefusedMessage {
   /** Position in the batch. */
   readonly index: number;
   readonly error: NetlinkError;
 }
 
 /** What to keep of a message; undefined leaves it out. */
-type Pick<T> = (message: Message) => T | undefined;
+type MessagePicker<T> = (message: NetlinkMessage) => T | undefined;
 
 const DUMP_ATTEMPTS = 5;
 /** Milliseconds of work after which the event loop gets a turn. */
@@ -49,16 +55,16 @@ const SLICE = 8;
  */
 export class NetlinkSocket {
   /** Notifications of what this socket does bear it (nlmsg_pid). */
-  readonly port: number;
+  readonly portId: number;
   readonly #fd: number;
   readonly #timeout: number;
-  readonly #into = emptyDatagram();
+  readonly #buffer = newReceiveBuffer();
   readonly #closing = Promise.withResolvers<never>();
   #closed: Promise<void> | undefined;
   readonly #queue = new SerialQueue();
   #sequence = 0;
   /** An exchange ended early, so that answers to it may still come. */
-  #stale = false;
+  #hasPendingReplies = false;
   #sliceStart = 0;
   #watch: { close(): void } | undefined;
 
@@ -66,7 +72,7 @@ export class NetlinkSocket {
   constructor(protocol: number, options: SocketOptions = {}) {
     this.#timeout = options.timeout ?? 30_000;
     this.#fd = openDescriptor(protocol, options);
-    this.port = portOf(this.#fd);
+    this.portId = portIdOf(this.#fd);
     // Nobody need be waiting when it rejects.
     this.#closing.promise.catch(() => undefined);
   }
@@ -75,7 +81,7 @@ export class NetlinkSocket {
    * Sends one message and waits until the kernel has done what it says.
    * @throws NetlinkError
    */
-  async request(request: Request): Promise<void> {
+  async request(request: NetlinkRequest): Promise<void> {
     const [refusal] = await this.batch([request]);
     if (refusal !== undefined) throw refusal.error;
   }
@@ -87,7 +93,7 @@ export class NetlinkSocket {
    * @throws NetlinkError when the fate of the batch is not known (ENOBUFS, ETIMEDOUT) or nothing
    * was sent at all (EMSGSIZE).
    */
-  batch(requests: readonly Request[]): Promise<Refusal[]> {
+  batch(requests: readonly NetlinkRequest[]): Promise<RefusedMessage[]> {
     const last = requests.at(-1);
     if (last === undefined) return Promise.resolve([]);
     const acknowledged = { ...last, flags: (last.flags ?? 0) | NLM_F_ACK };
@@ -102,7 +108,7 @@ export class NetlinkSocket {
    * @returns those that were refused, in order; the opening one (0) stands for the whole.
    * @throws NetlinkError as `batch` does; whatever `pack` throws.
    */
-  transaction(pack: () => Promise<PackedMessages>): Promise<Refusal[]> {
+  transaction(pack: () => Promise<PackedMessages>): Promise<RefusedMessage[]> {
     // A refusal of the whole may be the only answer.
     return this.#send(pack, (index, count) => index === count - 2 || index === 0);
   }
@@ -112,10 +118,10 @@ export class NetlinkSocket {
    * @param pick Called with every message; again, from the start, when the dump is made again.
    * @throws NetlinkError, EINTR when the table would not keep still; whatever `pick` throws.
    */
-  dump<T>(request: Request, pick: Pick<T>): Promise<T[]> {
-    return this.#serialised(async () => {
+  dump<T>(request: NetlinkRequest, pick: MessagePicker<T>): Promise<T[]> {
+    return this.#enqueue(async () => {
       for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
-        const picked = await this.#gather(request, NLM_F_DUMP, pick);
+        const picked = await this.#collect(request, NLM_F_DUMP, pick);
         if (picked !== undefined) return picked;
       }
       throw new NetlinkError(`netlink dump ${request.type}, table changing all the time`, EINTR);
@@ -126,9 +132,9 @@ export class NetlinkSocket {
    * Asks for one thing, such as a link by its name; returns what `pick` made of the answer.
    * @throws NetlinkError; MalformedMessage when `pick` was content with nothing; what `pick` throws.
    */
-  async get<T>(request: Request, pick: Pick<T>): Promise<T> {
+  async get<T>(request: NetlinkRequest, pick: MessagePicker<T>): Promise<T> {
     // The acknowledgement, which comes after the answer, ends it.
-    const gathered = this.#serialised(() => this.#gather(request, NLM_F_ACK, pick));
+    const gathered = this.#enqueue(() => this.#collect(request, NLM_F_ACK, pick));
     const [answer] = (await gathered) ?? [];
     if (answer === undefined) throw new MalformedMessage(`message ${request.type} without answer`);
     return answer;
@@ -145,13 +151,15 @@ export class NetlinkSocket {
    */
   subscribe(
     groups: readonly number[],
-    onMessages: (messages: readonly Message[]) => void,
+    onMessages: (messages: readonly NetlinkMessage[]) => void,
     onOverrun: (error: Error) => void,
     isIgnored?: (port: number) => boolean,
   ): void {
     this.#checkOpen();
     for (const group of groups) joinGroup(this.#fd, group);
-    this.#watch = libc().watch(this.#fd, () => this.#hear(onMessages, onOverrun, isIgnored));
+    this.#watch = libc().watch(this.#fd, () =>
+      this.#receiveNotifications(onMessages, onOverrun, isIgnored),
+    );
   }
 
   /**
@@ -159,9 +167,9 @@ export class NetlinkSocket {
    * and it cannot overrun this socket.
    * @throws NetlinkError
    */
-  silence(ports: readonly number[]): void {
+  filterPortIds(ports: readonly number[]): void {
     this.#checkOpen();
-    check('SO_ATTACH_FILTER', libc().attachFilter(this.#fd, portFilter(ports)));
+    checkResult('SO_ATTACH_FILTER', libc().attachFilter(this.#fd, portIdFilter(ports)));
   }
 
   /** Fails what is under way with ECANCELED. Resolves when the descriptor is gone. */
@@ -178,7 +186,7 @@ export class NetlinkSocket {
     libc().close(this.#fd);
   }
 
-  #serialised<T>(work: () => Promise<T>): Promise<T> {
+  #enqueue<T>(work: () => Promise<T>): Promise<T> {
     return this.#queue.run(async () => {
       this.#checkOpen();
       if (this.#watch !== undefined) throw new TypeError('request on a socket that subscribed');
@@ -191,7 +199,7 @@ export class NetlinkSocket {
   }
 
   /** Takes sequence numbers; 0 is left to notifications. */
-  #number(count: number): number {
+  #takeSequenceNumbers(count: number): number {
     if (this.#sequence + count > 0xffffffff) this.#sequence = 0;
     const first = this.#sequence + 1;
     this.#sequence += count;
@@ -202,14 +210,14 @@ export class NetlinkSocket {
   #send(
     pack: () => Promise<PackedMessages>,
     isLast: (index: number, count: number) => boolean,
-  ): Promise<Refusal[]> {
-    return this.#serialised(async () => {
+  ): Promise<RefusedMessage[]> {
+    return this.#enqueue(async () => {
       const packed = await pack();
       const { bytes, starts } = packed;
-      const first = this.#number(starts.length);
+      const first = this.#takeSequenceNumbers(starts.length);
       numberMessages(packed, first);
       const operation = (start = 0) => `netlink message ${readU16(bytes, start + 4)}`;
-      const refusals: Refusal[] = [];
+      const refusals: RefusedMessage[] = [];
       await this.#exchange(operation(starts.at(-1)), bytes, false, (message) => {
         const index = (message.sequence - first) >>> 0;
         if (message.type !== NLMSG_ERROR || index >= starts.length) return false;
@@ -223,13 +231,17 @@ export class NetlinkSocket {
   }
 
   /** @returns undefined when the table changed meanwhile. */
-  async #gather<T>(request: Request, kind: number, pick: Pick<T>): Promise<T[] | undefined> {
+  async #collect<T>(
+    request: NetlinkRequest,
+    kind: number,
+    pick: MessagePicker<T>,
+  ): Promise<T[] | undefined> {
     const dump = kind === NLM_F_DUMP;
     const operation = `netlink ${dump ? 'dump' : 'message'} ${request.type}`;
     const picked: T[] = [];
     let interrupted = false;
     let thrown: { error: unknown } | undefined;
-    const sequence = this.#number(1);
+    const sequence = this.#takeSequenceNumbers(1);
     const flags = (request.flags ?? 0) | kind;
     const bytes = encodeMessages([{ ...request, flags }], sequence);
     await this.#exchange(operation, bytes, dump, (message) => {
@@ -259,26 +271,26 @@ export class NetlinkSocket {
     operation: string,
     bytes: Buffer,
     pooled: boolean,
-    isLast: (message: Message) => boolean,
+    isLast: (message: NetlinkMessage) => boolean,
   ): Promise<void> {
     // Of each answer: how many parts a dump has depends on the table, and they take the longer to
     // come the more there were (300,000 elements of nf_tables: seconds; half a million: half a minute).
     let deadline = performance.now() + this.#timeout;
     this.#sliceStart = performance.now();
-    if (this.#stale) await this.#drain(operation, deadline);
-    this.#stale = true;
-    check(operation, await libc().send(this.#fd, bytes));
+    if (this.#hasPendingReplies) await this.#drain(operation, deadline);
+    this.#hasPendingReplies = true;
+    checkResult(operation, await libc().send(this.#fd, bytes));
     for (let last = false; !last; ) {
       this.#checkOpen();
       const result = await this.#receive(pooled);
       if (result === -EAGAIN) await this.#readable(operation, deadline);
       else
-        for (const message of readDatagram(operation, this.#into, result))
+        for (const message of readDatagram(operation, this.#buffer, result))
           last = isLast(message) || last;
       if (!last) await this.#pause(operation, deadline);
       if (result !== -EAGAIN) deadline = performance.now() + this.#timeout;
     }
-    this.#stale = false;
+    this.#hasPendingReplies = false;
   }
 
   /** Receives what is left of an exchange that ended early; also ends a dump. */
@@ -291,8 +303,8 @@ export class NetlinkSocket {
 
   #receive(pooled: boolean): number | Promise<number> {
     return pooled
-      ? libc().receivePooled(this.#fd, this.#into)
-      : libc().receive(this.#fd, this.#into);
+      ? libc().receivePooled(this.#fd, this.#buffer)
+      : libc().receive(this.#fd, this.#buffer);
   }
 
   /** @throws NetlinkError ETIMEDOUT */
@@ -320,20 +332,20 @@ export class NetlinkSocket {
     }
   }
 
-  #hear(
-    onMessages: (messages: readonly Message[]) => void,
+  #receiveNotifications(
+    onMessages: (messages: readonly NetlinkMessage[]) => void,
     onOverrun: (error: Error) => void,
     isIgnored?: (port: number) => boolean,
   ): void {
     const start = performance.now();
     // What is left after the slice makes the socket readable in the next turn.
     while (this.#closed === undefined && performance.now() - start < SLICE) {
-      const result = libc().receive(this.#fd, this.#into);
+      const result = libc().receive(this.#fd, this.#buffer);
       if (result === -EAGAIN) return;
-      if (result >= MESSAGE_HEADER && isIgnored?.(firstPort(this.#into)) === true) continue;
-      let messages: Message[];
+      if (result >= NLMSG_HDRLEN && isIgnored?.(firstPortId(this.#buffer)) === true) continue;
+      let messages: NetlinkMessage[];
       try {
-        messages = readDatagram('netlink notifications', this.#into, result);
+        messages = readDatagram('netlink notifications', this.#buffer, result);
       } catch (error) {
         if (!(error instanceof NetlinkError || error instanceof MalformedMessage)) throw error;
         onOverrun(error);

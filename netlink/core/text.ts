@@ -1,7 +1,7 @@
 /** Text in attributes, which ends in a NUL. */
 
 /** With its NUL. */
-export function nulText(text: string): Buffer {
+export function nulTerminated(text: string): Buffer {
   return Buffer.from(`${text}\0`);
 }
 
@@ -11,7 +11,7 @@ export function nulText(text: string): Buffer {
  * @throws RangeError for one that the kernel would cut or refuse.
  */
 export function boundedName(what: string, name: string, limit: number): Buffer {
-  const bytes = nulText(name);
+  const bytes = nulTerminated(name);
   if (bytes.length < 2 || bytes.length > limit || name.includes('\0')) {
     throw new RangeError(`${what}: ${JSON.stringify(name)}`);
   }

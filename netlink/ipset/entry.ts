@@ -3,9 +3,9 @@ import { familyOf } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
 import { type AddressFormatter, addressBytes } from '../core/address.ts';
 import { type Attribute, NLA_F_NET_BYTEORDER, walkAttributes } from '../core/attribute.ts';
-import { number, readNumber } from '../core/network.ts';
+import { encodeNumber, readNumber } from '../core/network-order.ts';
 import { protocolNumbers, protocolOf } from '../core/protocol.ts';
-import { nulText, readText } from '../core/text.ts';
+import { nulTerminated, readText } from '../core/text.ts';
 
 /**
  * A member of a set. Which fields it has depends on the type of the set, and the kernel refuses
@@ -22,7 +22,7 @@ import { nulText, readText } from '../core/text.ts';
  * Addresses are canonical text. CIDRs are, too, in entries that come from the kernel, those of one
  * address included (`10.0.0.1/32`); to the kernel may go a bare address as well.
  */
-export interface SetEntry {
+export interface IpsetEntry {
   readonly ip?: string;
   /** A number when it is none that a Service can have: only an entry that others made has it. */
   readonly protocol?: Protocol | number;
@@ -65,35 +65,35 @@ const WHOLE_MARK = 0xffffffff;
  * @throws RangeError for a number or a prefix length out of range. 0 is: the kernel refuses it in
  * networks of all these types, so two halves must stand for it (`0.0.0.0/1` and `128.0.0.0/1`).
  */
-export function entryAttributes(entry: SetEntry, withExtensions: boolean): Attribute[] {
+export function entryAttributes(entry: IpsetEntry, withExtensions: boolean): Attribute[] {
   const { ip, protocol, port, portTo, ip2, mark, skbMark, comment } = entry;
   const attributes: Attribute[] = [];
   if (ip !== undefined) pushNet(attributes, ip, IPSET_ATTR_IP, IPSET_ATTR_CIDR);
-  if (port !== undefined) attributes.push(ordered(IPSET_ATTR_PORT, port, 2));
+  if (port !== undefined) attributes.push(networkOrderAttribute(IPSET_ATTR_PORT, port, 2));
   if (portTo !== undefined) {
     // The kernel would swap the two.
     if (port === undefined || portTo < port) throw new RangeError(`ports ${port} to ${portTo}`);
-    attributes.push(ordered(IPSET_ATTR_PORT_TO, portTo, 2));
+    attributes.push(networkOrderAttribute(IPSET_ATTR_PORT_TO, portTo, 2));
   }
   if (protocol !== undefined) {
     const value = typeof protocol === 'number' ? protocol : protocolNumbers[protocol];
-    attributes.push({ type: IPSET_ATTR_PROTO, value: number(value, 1) });
+    attributes.push({ type: IPSET_ATTR_PROTO, value: encodeNumber(value, 1) });
   }
   if (ip2 !== undefined) pushNet(attributes, ip2, IPSET_ATTR_IP2, IPSET_ATTR_CIDR2);
-  if (mark !== undefined) attributes.push(ordered(IPSET_ATTR_MARK, mark, 4));
+  if (mark !== undefined) attributes.push(networkOrderAttribute(IPSET_ATTR_MARK, mark, 4));
   if (comment !== undefined && withExtensions) {
-    attributes.push({ type: IPSET_ATTR_COMMENT, value: nulText(comment) });
+    attributes.push({ type: IPSET_ATTR_COMMENT, value: nulTerminated(comment) });
   }
   if (skbMark !== undefined && withExtensions) {
-    const value = Buffer.concat([number(skbMark, 4), number(WHOLE_MARK, 4)]);
+    const value = Buffer.concat([encodeNumber(skbMark, 4), encodeNumber(WHOLE_MARK, 4)]);
     attributes.push({ type: IPSET_ATTR_SKBMARK | NLA_F_NET_BYTEORDER, value });
   }
   return attributes;
 }
 
 /** A number for which ipset insists on the flag that tells its byte order (ip_set_attr_netorder). */
-export function ordered(type: number, value: number, size: 2 | 4): Attribute {
-  return { type: type | NLA_F_NET_BYTEORDER, value: number(value, size) };
+export function networkOrderAttribute(type: number, value: number, size: 2 | 4): Attribute {
+  return { type: type | NLA_F_NET_BYTEORDER, value: encodeNumber(value, size) };
 }
 
 function pushNet(attributes: Attribute[], text: string, type: number, cidrType: number): void {
@@ -107,15 +107,15 @@ function pushNet(attributes: Attribute[], text: string, type: number, cidrType: 
   if (!(Number.isInteger(length) && length > 0 && length <= bytes.length * 8)) {
     throw new RangeError(`prefix length of ${text}`);
   }
-  attributes.push({ type: cidrType, value: number(length, 1) });
+  attributes.push({ type: cidrType, value: encodeNumber(length, 1) });
 }
 
 /**
  * Reads the entries in the attributes of an IPSET_CMD_LIST, from `start` on.
  * @throws MalformedMessage
  */
-export function readEntries(bytes: Buffer, start: number, format: AddressFormatter): SetEntry[] {
-  const entries: SetEntry[] = [];
+export function readEntries(bytes: Buffer, start: number, format: AddressFormatter): IpsetEntry[] {
+  const entries: IpsetEntry[] = [];
   walkAttributes(bytes, start, bytes.length, (type, listStart, listEnd) => {
     if (type !== IPSET_ATTR_ADT) return;
     walkAttributes(bytes, listStart, listEnd, (inner, from, to) => {
@@ -125,8 +125,13 @@ export function readEntries(bytes: Buffer, start: number, format: AddressFormatt
   return entries;
 }
 
-function readEntry(bytes: Buffer, start: number, end: number, format: AddressFormatter): SetEntry {
-  const entry: { -readonly [K in keyof SetEntry]: SetEntry[K] } = {};
+function readEntry(
+  bytes: Buffer,
+  start: number,
+  end: number,
+  format: AddressFormatter,
+): IpsetEntry {
+  const entry: { -readonly [K in keyof IpsetEntry]: IpsetEntry[K] } = {};
   let cidr: number | undefined;
   let cidr2: number | undefined;
   walkAttributes(bytes, start, end, (type, from, to) => {

@@ -6,46 +6,46 @@ import { sendAll } from '../core/batches.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import {
   IPSET_ERR_FIND_TYPE,
+  labelErrors,
   type NetlinkError,
-  NO_SUBSYSTEM,
-  named,
+  NO_SUBSYSTEM_ERRNOS,
   orUnsupported,
-  renamed,
+  relabelError,
   UnsupportedError,
 } from '../core/error.ts';
-import type { Message, Request } from '../core/message.ts';
-import { NFGENMSG } from '../core/nfnetlink.ts';
+import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
+import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
 import { NetlinkSocket } from '../core/socket.ts';
-import { readEntries, type SetEntry } from './entry.ts';
+import { type IpsetEntry, readEntries } from './entry.ts';
 import {
   createRequest,
   destroyRequest,
   entriesRequest,
   entryRequest,
   headersRequest,
+  type IpsetHeader,
+  type IpsetSpec,
+  type IpsetType,
   protocolRequest,
   readHeader,
   readProtocol,
   readRevision,
-  type SetHeader,
-  type SetSpec,
-  type SetType,
   swapRequest,
   typeRequest,
 } from './message.ts';
 
-export type { SetEntry } from './entry.ts';
-export type { SetHeader, SetSpec, SetType } from './message.ts';
+export type { IpsetEntry } from './entry.ts';
+export type { IpsetHeader, IpsetSpec, IpsetType } from './message.ts';
 
-export interface SetChange {
+export interface IpsetChange {
   readonly op: 'add' | 'delete';
   readonly set: string;
-  readonly entry: SetEntry;
+  readonly entry: IpsetEntry;
 }
 
 /** A change that the kernel refused; of a range of ports, a part may have been done. */
-export interface RefusedChange {
-  readonly change: SetChange;
+export interface RefusedIpsetChange {
+  readonly change: IpsetChange;
   readonly error: NetlinkError;
 }
 
@@ -76,7 +76,7 @@ export class Ipsets {
       return new Ipsets(socket);
     } catch (error) {
       await socket?.close();
-      throw orUnsupported('ipset', error, ...NO_SUBSYSTEM);
+      throw orUnsupported('ipset', error, ...NO_SUBSYSTEM_ERRNOS);
     }
   }
 
@@ -84,8 +84,8 @@ export class Ipsets {
    * All sets, of types that are not known here too.
    * @throws NetlinkError
    */
-  list(): Promise<SetHeader[]> {
-    return named('ipset list', this.#socket.dump(headersRequest(), readPayload(readHeader)));
+  list(): Promise<IpsetHeader[]> {
+    return labelErrors('ipset list', this.#socket.dump(headersRequest(), readPayload(readHeader)));
   }
 
   /**
@@ -93,27 +93,27 @@ export class Ipsets {
    * meanwhile may be missing. What a SetEntry has no field for (timeouts, `nomatch`) is left out.
    * @throws NetlinkError: ENOENT when there is no such set.
    */
-  async entries(name: string): Promise<SetEntry[]> {
-    const entries: SetEntry[] = [];
+  async entries(name: string): Promise<IpsetEntry[]> {
+    const entries: IpsetEntry[] = [];
     await this.visitEntries(name, (entry) => entries.push(entry));
     return entries;
   }
 
   /** The same one by one, for sets that are too big to be held; each may be visited more than once. */
-  async visitEntries(name: string, visit: (entry: SetEntry) => void): Promise<void> {
+  async visitEntries(name: string, visit: (entry: IpsetEntry) => void): Promise<void> {
     const format = addressFormatter();
     const dump = this.#socket.dump(entriesRequest(name), ({ payload }) => {
-      for (const entry of readEntries(payload, NFGENMSG, format)) visit(entry);
+      for (const entry of readEntries(payload, NFGENMSG_LENGTH, format)) visit(entry);
       return undefined;
     });
-    await named(`ipset list ${name}`, dump);
+    await labelErrors(`ipset list ${name}`, dump);
   }
 
   /**
    * @throws UnsupportedError when the kernel lacks the type.
    * @throws NetlinkError: EEXIST when there is a set of that name.
    */
-  async create(spec: SetSpec): Promise<void> {
+  async create(spec: IpsetSpec): Promise<void> {
     const { name, type, family } = spec;
     const revision = await this.#revision(type, family);
     await this.#request(`ipset create ${name}`, createRequest(spec, revision));
@@ -141,16 +141,16 @@ export class Ipsets {
    * @throws RangeError for an entry that cannot be (see entryAttributes), before any is changed.
    * @throws NetlinkError when the fate of a send is not known; what follows it is not done.
    */
-  async change(changes: readonly SetChange[]): Promise<RefusedChange[]> {
+  async change(changes: readonly IpsetChange[]): Promise<RefusedIpsetChange[]> {
     const messages = await encode(changes);
-    const refused = new Map<number, RefusedChange>();
+    const refused = new Map<number, RefusedIpsetChange>();
     const weigh = { of: ({ weight }: EncodedChange) => weight, most: SEND_ELEMENTS };
     const sent = sendAll(this.#socket, messages, ({ request }) => request, weigh);
     for (const { item, error } of await sent) {
       const { position, change } = item;
       if (refused.has(position)) continue;
       const operation = `ipset ${change.op} ${change.set}`;
-      refused.set(position, { change, error: renamed(operation, error) });
+      refused.set(position, { change, error: relabelError(operation, error) });
     }
     return [...refused.values()];
   }
@@ -160,11 +160,11 @@ export class Ipsets {
     return this.#socket.close();
   }
 
-  #request(operation: string, request: Request): Promise<void> {
-    return named(operation, this.#socket.request(request));
+  #request(operation: string, request: NetlinkRequest): Promise<void> {
+    return labelErrors(operation, this.#socket.request(request));
   }
 
-  async #revision(type: SetType, family: IpFamily): Promise<number> {
+  async #revision(type: IpsetType, family: IpFamily): Promise<number> {
     const key = `${type} ${family}`;
     const known = this.#revisions.get(key);
     if (known !== undefined) return known;
@@ -180,16 +180,16 @@ export class Ipsets {
 }
 
 interface EncodedChange {
-  readonly change: SetChange;
+  readonly change: IpsetChange;
   /** Of the change among all. */
   readonly position: number;
-  readonly request: Request;
+  readonly request: NetlinkRequest;
   /** Elements. */
   readonly weight: number;
 }
 
 /** Of everything before anything is sent, so that what cannot be encoded changes nothing. */
-async function encode(changes: readonly SetChange[]): Promise<EncodedChange[]> {
+async function encode(changes: readonly IpsetChange[]): Promise<EncodedChange[]> {
   const messages: EncodedChange[] = [];
   const slice = new TimeSlice();
   for (const [position, change] of changes.entries()) {
@@ -203,16 +203,16 @@ async function encode(changes: readonly SetChange[]): Promise<EncodedChange[]> {
   return messages;
 }
 
-function splitRange(entry: SetEntry): SetEntry[] {
+function splitRange(entry: IpsetEntry): IpsetEntry[] {
   const { port, portTo } = entry;
   if (port === undefined || portTo === undefined || portTo - port < MAX_RANGE) return [entry];
-  const parts: SetEntry[] = [];
+  const parts: IpsetEntry[] = [];
   for (let first = port; first <= portTo; first += MAX_RANGE) {
     parts.push({ ...entry, port: first, portTo: Math.min(first + MAX_RANGE - 1, portTo) });
   }
   return parts;
 }
 
-function readPayload<T>(read: (payload: Buffer) => T): (message: Message) => T {
+function readPayload<T>(read: (payload: Buffer) => T): (message: NetlinkMessage) => T {
   return ({ payload }) => read(payload);
 }

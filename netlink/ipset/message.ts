@@ -1,24 +1,24 @@
 /** ipset on the wire: requests for sets, and what the kernel tells of them. */
 import type { IpFamily } from '../../api/objects.ts';
 import { AF_INET, addressFamily, ipFamilyOf } from '../core/address.ts';
-import { type Attribute, readAttributes, required } from '../core/attribute.ts';
-import type { Request } from '../core/message.ts';
-import { number, optionalNumber } from '../core/network.ts';
+import { type Attribute, readAttributes, requiredAttribute } from '../core/attribute.ts';
+import type { NetlinkRequest } from '../core/message.ts';
+import { encodeNumber, optionalNumber } from '../core/network-order.ts';
 import {
-  NFGENMSG,
+  NFGENMSG_LENGTH,
   NFNL_SUBSYS_IPSET,
   NFPROTO_UNSPEC,
-  netfilterRequest,
+  nfnetlinkRequest,
 } from '../core/nfnetlink.ts';
-import { boundedName, nulText, readText } from '../core/text.ts';
-import { entryAttributes, ordered, type SetEntry } from './entry.ts';
+import { boundedName, nulTerminated, readText } from '../core/text.ts';
+import { entryAttributes, type IpsetEntry, networkOrderAttribute } from './entry.ts';
 
 /**
  * The types that can be created, each with the highest revision whose meaning is known here: those
  * of Linux 6.18 (IPSET_TYPE_REV_MAX in net/netfilter/ipset/). A revision only adds attributes that
  * are optional, so requests are the same for all from that of skbinfo on, which Linux 3.18 has.
  */
-const revisions = {
+const MAX_REVISIONS = {
   'hash:ip': 6,
   'hash:ip,port': 7,
   'hash:ip,port,ip': 6,
@@ -28,13 +28,13 @@ const revisions = {
   'bitmap:port': 3,
 } as const;
 
-export type SetType = keyof typeof revisions;
+export type IpsetType = keyof typeof MAX_REVISIONS;
 
 /** A set to be created. */
-export interface SetSpec {
+export interface IpsetSpec {
   /** 1 to 31 bytes. */
   readonly name: string;
-  readonly type: SetType;
+  readonly type: IpsetType;
   /** bitmap:port has none, and holds ports of all protocols. */
   readonly family: IpFamily;
   /** Whether entries carry marks (`skbMark`). */
@@ -46,7 +46,7 @@ export interface SetSpec {
 }
 
 /** A set that there is, of whatever type. */
-export interface SetHeader {
+export interface IpsetHeader {
   readonly name: string;
   /** A SetType, or one that is not known here. */
   readonly type: string;
@@ -102,69 +102,74 @@ const IPSET_MAXNAMELEN = 32;
 const NLM_F_EXCL = 0x200;
 
 /** Asks which versions of the protocol the kernel speaks. */
-export function protocolRequest(): Request {
+export function protocolRequest(): NetlinkRequest {
   return command(IPSET_CMD_PROTOCOL, []);
 }
 
 /** Whether an answer to `protocolRequest` includes the version that is spoken here. */
 export function readProtocol(payload: Buffer): boolean {
-  const attributes = readAttributes(payload, NFGENMSG);
+  const attributes = readAttributes(payload, NFGENMSG_LENGTH);
   const newest = requiredNumber(attributes, IPSET_ATTR_PROTOCOL);
   const oldest = optionalNumber(attributes, IPSET_ATTR_PROTOCOL_MIN, 1) ?? newest;
   return oldest <= IPSET_PROTOCOL && newest >= IPSET_PROTOCOL;
 }
 
 /** Asks which revisions of a type the kernel has. */
-export function typeRequest(type: SetType, family: IpFamily): Request {
+export function typeRequest(type: IpsetType, family: IpFamily): NetlinkRequest {
   return command(IPSET_CMD_TYPE, [
-    { type: IPSET_ATTR_TYPENAME, value: nulText(type) },
-    { type: IPSET_ATTR_FAMILY, value: number(typeFamily(type, family), 1) },
+    { type: IPSET_ATTR_TYPENAME, value: nulTerminated(type) },
+    { type: IPSET_ATTR_FAMILY, value: encodeNumber(typeFamily(type, family), 1) },
   ]);
 }
 
 /** The highest revision that both the kernel, by its answer to `typeRequest`, and this side know. */
-export function readRevision(payload: Buffer, type: SetType): number {
-  const newest = requiredNumber(readAttributes(payload, NFGENMSG), IPSET_ATTR_REVISION);
-  return Math.min(newest, revisions[type]);
+export function readRevision(payload: Buffer, type: IpsetType): number {
+  const newest = requiredNumber(readAttributes(payload, NFGENMSG_LENGTH), IPSET_ATTR_REVISION);
+  return Math.min(newest, MAX_REVISIONS[type]);
 }
 
 /** @throws RangeError */
-export function createRequest(spec: SetSpec, revision: number): Request {
+export function createRequest(spec: IpsetSpec, revision: number): NetlinkRequest {
   const { name, type, family, skbinfo, comments = false, maxElements } = spec;
   const data =
     type === 'bitmap:port'
-      ? [ordered(IPSET_ATTR_PORT, 0, 2), ordered(IPSET_ATTR_PORT_TO, 0xffff, 2)]
-      : [ordered(IPSET_ATTR_MAXELEM, maxElements, 4)];
+      ? [
+          networkOrderAttribute(IPSET_ATTR_PORT, 0, 2),
+          networkOrderAttribute(IPSET_ATTR_PORT_TO, 0xffff, 2),
+        ]
+      : [networkOrderAttribute(IPSET_ATTR_MAXELEM, maxElements, 4)];
   const flags = (skbinfo ? IPSET_FLAG_WITH_SKBINFO : 0) | (comments ? IPSET_FLAG_WITH_COMMENT : 0);
-  if (flags !== 0) data.push(ordered(IPSET_ATTR_CADT_FLAGS, flags, 4));
+  if (flags !== 0) data.push(networkOrderAttribute(IPSET_ATTR_CADT_FLAGS, flags, 4));
   const attributes: Attribute[] = [
     setName(name),
-    { type: IPSET_ATTR_TYPENAME, value: nulText(type) },
-    { type: IPSET_ATTR_REVISION, value: number(revision, 1) },
-    { type: IPSET_ATTR_FAMILY, value: number(typeFamily(type, family), 1) },
+    { type: IPSET_ATTR_TYPENAME, value: nulTerminated(type) },
+    { type: IPSET_ATTR_REVISION, value: encodeNumber(revision, 1) },
+    { type: IPSET_ATTR_FAMILY, value: encodeNumber(typeFamily(type, family), 1) },
     { type: IPSET_ATTR_DATA, value: data },
   ];
   return command(IPSET_CMD_CREATE, attributes, NLM_F_EXCL);
 }
 
 /** @throws RangeError */
-export function destroyRequest(name: string): Request {
+export function destroyRequest(name: string): NetlinkRequest {
   // Kernels differ on whether a set that is not there is an error, unless told that it is.
   return command(IPSET_CMD_DESTROY, [setName(name)], NLM_F_EXCL);
 }
 
 /** @throws RangeError */
-export function swapRequest(from: string, to: string): Request {
+export function swapRequest(from: string, to: string): NetlinkRequest {
   return command(IPSET_CMD_SWAP, [setName(from), setName(to, IPSET_ATTR_SETNAME2)]);
 }
 
 /** Asks, as a dump, for the headers of all sets. */
-export function headersRequest(): Request {
-  return command(IPSET_CMD_LIST, [ordered(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_HEADER, 4)]);
+export function headersRequest(): NetlinkRequest {
+  return command(IPSET_CMD_LIST, [
+    networkOrderAttribute(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_HEADER, 4),
+  ]);
 }
 
 /** Asks, as a dump, for a set and its entries. @throws RangeError */
-export function entriesRequest(name: string): Request {
+export function entriesRequest(name: string): NetlinkRequest {
   return command(IPSET_CMD_LIST, [setName(name)]);
 }
 
@@ -172,7 +177,7 @@ export function entriesRequest(name: string): Request {
  * Adds an entry, or gives one that is there the extensions of this one; or deletes it.
  * @throws RangeError
  */
-export function entryRequest(op: 'add' | 'delete', set: string, entry: SetEntry): Request {
+export function entryRequest(op: 'add' | 'delete', set: string, entry: IpsetEntry): NetlinkRequest {
   const data = entryAttributes(entry, op === 'add');
   return command(op === 'add' ? IPSET_CMD_ADD : IPSET_CMD_DEL, [
     setName(set),
@@ -184,14 +189,14 @@ export function entryRequest(op: 'add' | 'delete', set: string, entry: SetEntry)
  * Reads a message that answers `headersRequest`.
  * @throws MalformedMessage
  */
-export function readHeader(payload: Buffer): SetHeader {
-  const attributes = readAttributes(payload, NFGENMSG);
+export function readHeader(payload: Buffer): IpsetHeader {
+  const attributes = readAttributes(payload, NFGENMSG_LENGTH);
   const bytes = attributes.get(IPSET_ATTR_DATA);
   const data = bytes === undefined ? new Map<number, Buffer>() : readAttributes(bytes, 0);
   const flags = optionalNumber(data, IPSET_ATTR_CADT_FLAGS, 4) ?? 0;
   return {
-    name: readText(required(attributes, 'ipset', IPSET_ATTR_SETNAME)),
-    type: readText(required(attributes, 'ipset', IPSET_ATTR_TYPENAME)),
+    name: readText(requiredAttribute(attributes, 'ipset', IPSET_ATTR_SETNAME)),
+    type: readText(requiredAttribute(attributes, 'ipset', IPSET_ATTR_TYPENAME)),
     family: ipFamilyOf(requiredNumber(attributes, IPSET_ATTR_FAMILY)),
     revision: requiredNumber(attributes, IPSET_ATTR_REVISION),
     skbinfo: (flags & IPSET_FLAG_WITH_SKBINFO) !== 0,
@@ -202,10 +207,10 @@ export function readHeader(payload: Buffer): SetHeader {
   };
 }
 
-function command(type: number, attributes: readonly Attribute[], flags = 0): Request {
-  const protocol = { type: IPSET_ATTR_PROTOCOL, value: number(IPSET_PROTOCOL, 1) };
+function command(type: number, attributes: readonly Attribute[], flags = 0): NetlinkRequest {
+  const protocol = { type: IPSET_ATTR_PROTOCOL, value: encodeNumber(IPSET_PROTOCOL, 1) };
   // The family may be any of the two.
-  return netfilterRequest(NFNL_SUBSYS_IPSET | type, AF_INET, [protocol, ...attributes], flags);
+  return nfnetlinkRequest(NFNL_SUBSYS_IPSET | type, AF_INET, [protocol, ...attributes], flags);
 }
 
 /** Never empty: destroying or flushing without a name would do it to all sets. */
@@ -213,10 +218,10 @@ function setName(name: string, type = IPSET_ATTR_SETNAME): Attribute {
   return { type, value: boundedName('name of a set', name, IPSET_MAXNAMELEN) };
 }
 
-function typeFamily(type: SetType, family: IpFamily): number {
+function typeFamily(type: IpsetType, family: IpFamily): number {
   return type === 'bitmap:port' ? NFPROTO_UNSPEC : addressFamily(family);
 }
 
 function requiredNumber(attributes: ReadonlyMap<number, Buffer>, type: number): number {
-  return required(attributes, 'ipset', type, 1).readUInt8();
+  return requiredAttribute(attributes, 'ipset', type, 1).readUInt8();
 }

@@ -5,7 +5,7 @@ import { sendAll } from '../core/batches.ts';
 import { NETLINK_GENERIC } from '../core/descriptor.ts';
 import type { NetlinkError } from '../core/error.ts';
 import { NetlinkSocket } from '../core/socket.ts';
-import { familyType } from './generic.ts';
+import { resolveFamilyId } from './genetlink.ts';
 import {
   changePayload,
   destinationsPayload,
@@ -34,7 +34,7 @@ export class IpvsMissingError extends Error {
 }
 
 /** A change that the kernel refused. */
-export interface IpvsRefusal {
+export interface RefusedIpvsChange {
   readonly change: IpvsChange;
   /**
    * EEXIST: what is to be added is there; ESRCH: there is no such service; ENOENT: no such
@@ -61,7 +61,7 @@ export class Ipvs {
   static async open(): Promise<Ipvs> {
     const socket = new NetlinkSocket(NETLINK_GENERIC);
     try {
-      const type = await familyType(socket, 'IPVS');
+      const type = await resolveFamilyId(socket, 'IPVS');
       if (type === undefined) throw new IpvsMissingError();
       return new Ipvs(socket, type);
     } catch (error) {
@@ -102,7 +102,7 @@ export class Ipvs {
    * @throws RangeError for a change that cannot be told to the kernel (`changePayload`); those far
    * ahead of it were made.
    */
-  async apply(changes: readonly IpvsChange[]): Promise<IpvsRefusal[]> {
+  async apply(changes: readonly IpvsChange[]): Promise<RefusedIpvsChange[]> {
     const refused = await sendAll(this.#socket, changes, (change) => {
       return { type: this.#type, payload: changePayload(change) };
     });

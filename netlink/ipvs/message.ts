@@ -2,13 +2,13 @@
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { type AddressFormatter, addressFamily, ipFamilyOf, writeAddress } from '../core/address.ts';
-import { type Attribute, readAttributes, required } from '../core/attribute.ts';
+import { type Attribute, readAttributes, requiredAttribute } from '../core/attribute.ts';
 import { MalformedMessage } from '../core/error.ts';
-import { readU16, readU32, u16, u32 } from '../core/host.ts';
-import { number } from '../core/network.ts';
+import { readU16, readU32, u16, u32 } from '../core/host-order.ts';
+import { encodeNumber } from '../core/network-order.ts';
 import { protocolNumbers, protocolOf } from '../core/protocol.ts';
-import { nulText, readText } from '../core/text.ts';
-import { genericPayload, readGeneric } from './generic.ts';
+import { nulTerminated, readText } from '../core/text.ts';
+import { genetlinkPayload, readGenetlink } from './genetlink.ts';
 import type {
   IpvsChange,
   IpvsDestination,
@@ -87,22 +87,22 @@ export function changePayload(change: IpvsChange): Buffer {
     }
     attributes.push({ type: IPVS_CMD_ATTR_DEST, value });
   }
-  return genericPayload(commands[change.op], attributes);
+  return genetlinkPayload(commands[change.op], attributes);
 }
 
 /** The payload of a dump of all services; the kernel has none of those of one family. */
 export function servicesPayload(): Buffer {
-  return genericPayload(IPVS_CMD_GET_SERVICE, []);
+  return genetlinkPayload(IPVS_CMD_GET_SERVICE, []);
 }
 
 /** The payload of a dump of the destinations of a service. @throws RangeError as `changePayload`. */
 export function destinationsPayload(key: IpvsServiceKey): Buffer {
   const attributes = [{ type: IPVS_CMD_ATTR_SERVICE, value: keyAttributes(key) }];
-  return genericPayload(IPVS_CMD_GET_DEST, attributes);
+  return genetlinkPayload(IPVS_CMD_GET_DEST, attributes);
 }
 
 export function setTimeoutsPayload({ tcp, tcpFin, udp }: IpvsTimeouts): Buffer {
-  return genericPayload(IPVS_CMD_SET_CONFIG, [
+  return genetlinkPayload(IPVS_CMD_SET_CONFIG, [
     { type: IPVS_CMD_ATTR_TIMEOUT_TCP, value: u32(tcp) },
     { type: IPVS_CMD_ATTR_TIMEOUT_TCP_FIN, value: u32(tcpFin) },
     { type: IPVS_CMD_ATTR_TIMEOUT_UDP, value: u32(udp) },
@@ -120,7 +120,7 @@ function keyAttributes(key: IpvsServiceKey): Attribute[] {
     family,
     { type: IPVS_SVC_ATTR_PROTOCOL, value: u16(protocolNumbers[key.protocol]) },
     { type: IPVS_SVC_ATTR_ADDR, value: unionAddress(key.family, key.address) },
-    { type: IPVS_SVC_ATTR_PORT, value: number(key.port, 2) },
+    { type: IPVS_SVC_ATTR_PORT, value: encodeNumber(key.port, 2) },
   ];
 }
 
@@ -128,9 +128,9 @@ function keyAttributes(key: IpvsServiceKey): Attribute[] {
 function configAttributes(family: IpFamily, config: IpvsServiceConfig): Attribute[] {
   const { scheduler, schedulerFlags, persistenceSeconds } = config;
   const persistent = persistenceSeconds === 0 ? 0 : IP_VS_SVC_F_PERSISTENT;
-  const flags = (withoutOwnFlags(schedulerFlags) | persistent) >>> 0;
+  const flags = (schedulerFlagsOf(schedulerFlags) | persistent) >>> 0;
   return [
-    { type: IPVS_SVC_ATTR_SCHED_NAME, value: nulText(scheduler) },
+    { type: IPVS_SVC_ATTR_SCHED_NAME, value: nulTerminated(scheduler) },
     // With a full mask, or an edited service would keep flags that it had before.
     { type: IPVS_SVC_ATTR_FLAGS, value: Buffer.concat([u32(flags), u32(0xffffffff)]) },
     { type: IPVS_SVC_ATTR_TIMEOUT, value: u32(persistenceSeconds) },
@@ -140,7 +140,7 @@ function configAttributes(family: IpFamily, config: IpvsServiceConfig): Attribut
 }
 
 /** Without those that are no choice of `schedulerFlags`. */
-function withoutOwnFlags(flags: number): number {
+function schedulerFlagsOf(flags: number): number {
   return (flags & ~(IP_VS_SVC_F_PERSISTENT | IP_VS_SVC_F_HASHED)) >>> 0;
 }
 
@@ -151,7 +151,7 @@ function destinationKeyAttributes(
   return [
     { type: IPVS_DEST_ATTR_ADDR_FAMILY, value: u16(addressFamily(family)) },
     { type: IPVS_DEST_ATTR_ADDR, value: unionAddress(family, address) },
-    { type: IPVS_DEST_ATTR_PORT, value: number(port, 2) },
+    { type: IPVS_DEST_ATTR_PORT, value: encodeNumber(port, 2) },
   ];
 }
 
@@ -188,7 +188,7 @@ export function readService(payload: Buffer, format: AddressFormatter): IpvsServ
   return {
     key,
     scheduler: readText(field(service, IPVS_SVC_ATTR_SCHED_NAME, 1)),
-    schedulerFlags: withoutOwnFlags(flags),
+    schedulerFlags: schedulerFlagsOf(flags),
     persistenceSeconds: (flags & IP_VS_SVC_F_PERSISTENT) === 0 ? 0 : timeout,
   };
 }
@@ -236,11 +236,11 @@ export function readDestination(
 }
 
 function nested(payload: Buffer, type: number): Map<number, Buffer> {
-  return readAttributes(field(readGeneric(payload), type, 0), 0);
+  return readAttributes(field(readGenetlink(payload), type, 0), 0);
 }
 
 function field(attributes: ReadonlyMap<number, Buffer>, type: number, size: number): Buffer {
-  return required(attributes, 'IPVS', type, size);
+  return requiredAttribute(attributes, 'IPVS', type, size);
 }
 
 function readFamily(bytes: Buffer): IpFamily {

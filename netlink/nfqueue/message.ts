@@ -1,21 +1,16 @@
 /** NFQUEUE on the wire: linux/netfilter/nfnetlink_queue.h. */
-import {
-  ATTRIBUTE_HEADER,
-  type Attribute,
-  encodeAttributes,
-  walkAttributes,
-} from '../core/attribute.ts';
+import { type Attribute, encodeAttributes, NLA_HDRLEN, walkAttributes } from '../core/attribute.ts';
 import { MalformedMessage } from '../core/error.ts';
-import { encodeMessages, MESSAGE_HEADER, type Message, NLM_F_ACK } from '../core/message.ts';
-import { number, readNumber } from '../core/network.ts';
-import { NFGENMSG, NFNL_SUBSYS_QUEUE, nfgenmsg } from '../core/nfnetlink.ts';
+import { encodeMessages, type NetlinkMessage, NLM_F_ACK, NLMSG_HDRLEN } from '../core/message.ts';
+import { encodeNumber, readNumber } from '../core/network-order.ts';
+import { NFGENMSG_LENGTH, NFNL_SUBSYS_QUEUE, nfgenmsg } from '../core/nfnetlink.ts';
 
 /** A packet that waits in a queue until it is accepted. */
 export interface QueuedPacket {
   /** The kernel counts the packets of a queue. */
   readonly id: number;
   /** Index of the link by which it came, the port of a bridge if it is known; 0: the node itself sends it. */
-  readonly link: number;
+  readonly ifindex: number;
   /** From the IP header on. A view of the receive buffer: valid during the callback only. */
   readonly bytes: Buffer;
 }
@@ -53,50 +48,50 @@ export function bindMessage(queue: number, maxLength: number, sequence: number):
     { type: NFQA_CFG_CMD, value: Buffer.from([NFQNL_CFG_CMD_BIND, 0, 0, 0]) },
     {
       type: NFQA_CFG_PARAMS,
-      value: Buffer.concat([number(COPY_RANGE, 4), number(NFQNL_COPY_PACKET, 1)]),
+      value: Buffer.concat([encodeNumber(COPY_RANGE, 4), encodeNumber(NFQNL_COPY_PACKET, 1)]),
     },
     lengthAttribute(maxLength),
-    { type: NFQA_CFG_MASK, value: number(NFQA_CFG_F_FAIL_OPEN, 4) },
-    { type: NFQA_CFG_FLAGS, value: number(NFQA_CFG_F_FAIL_OPEN, 4) },
+    { type: NFQA_CFG_MASK, value: encodeNumber(NFQA_CFG_F_FAIL_OPEN, 4) },
+    { type: NFQA_CFG_FLAGS, value: encodeNumber(NFQA_CFG_F_FAIL_OPEN, 4) },
   ];
   return encode(NFQNL_MSG_CONFIG, NLM_F_ACK, queue, attributes, sequence);
 }
 
 /** The message that makes a queue that is bound longer or shorter. */
-export function lengthMessage(queue: number, maxLength: number): Buffer {
+export function maxLengthMessage(queue: number, maxLength: number): Buffer {
   return encode(NFQNL_MSG_CONFIG, 0, queue, [lengthAttribute(maxLength)], 0);
 }
 
 function lengthAttribute(maxLength: number): Attribute {
-  return { type: NFQA_CFG_QUEUE_MAXLEN, value: number(maxLength, 4) };
+  return { type: NFQA_CFG_QUEUE_MAXLEN, value: encodeNumber(maxLength, 4) };
 }
 
-const VERDICT_ID = MESSAGE_HEADER + NFGENMSG + ATTRIBUTE_HEADER + 4;
+const VERDICT_ID = NLMSG_HDRLEN + NFGENMSG_LENGTH + NLA_HDRLEN + 4;
 
 /** The message that accepts packets of a queue, once `setPacket` has said which. */
 export function acceptMessage(queue: number): Buffer {
-  const verdict = Buffer.concat([number(NF_ACCEPT, 4), number(0, 4)]);
+  const verdict = Buffer.concat([encodeNumber(NF_ACCEPT, 4), encodeNumber(0, 4)]);
   return encode(NFQNL_MSG_VERDICT, 0, queue, [{ type: NFQA_VERDICT_HDR, value: verdict }], 0);
 }
 
-export function setPacket(message: Buffer, id: number): void {
+export function setPacketId(message: Buffer, id: number): void {
   message.writeUInt32BE(id, VERDICT_ID);
 }
 
 /** @throws MalformedMessage */
-export function readPacket({ payload }: Message): QueuedPacket {
+export function readPacket({ payload }: NetlinkMessage): QueuedPacket {
   let id: number | undefined;
   let device = 0;
   let port = 0;
   let bytes = payload.subarray(0, 0);
-  walkAttributes(payload, NFGENMSG, payload.length, (type, start, end) => {
+  walkAttributes(payload, NFGENMSG_LENGTH, payload.length, (type, start, end) => {
     if (type === NFQA_PACKET_HDR) id = readNumber(payload, start, end, 4);
     else if (type === NFQA_IFINDEX_INDEV) device = readNumber(payload, start, end, 4);
     else if (type === NFQA_IFINDEX_PHYSINDEV) port = readNumber(payload, start, end, 4);
     else if (type === NFQA_PAYLOAD) bytes = payload.subarray(start, end);
   });
   if (id === undefined) throw new MalformedMessage('queued packet without a number');
-  return { id, link: port === 0 ? device : port, bytes };
+  return { id, ifindex: port === 0 ? device : port, bytes };
 }
 
 function encode(

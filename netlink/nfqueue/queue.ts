@@ -1,8 +1,8 @@
 /** Queues of packets that the kernel hands to this process (NFQUEUE). */
 import { readFile } from 'node:fs/promises';
 import { readAck } from '../core/ack.ts';
-import { emptyDatagram, readDatagram } from '../core/datagram.ts';
-import { check, NETLINK_NETFILTER, openDescriptor } from '../core/descriptor.ts';
+import { newReceiveBuffer, readDatagram } from '../core/datagram.ts';
+import { checkResult, NETLINK_NETFILTER, openDescriptor } from '../core/descriptor.ts';
 import {
   EAGAIN,
   EINVAL,
@@ -12,15 +12,15 @@ import {
   UnsupportedError,
 } from '../core/error.ts';
 import { libc } from '../core/libc.ts';
-import type { Message } from '../core/message.ts';
+import type { NetlinkMessage } from '../core/message.ts';
 import {
   acceptMessage,
   bindMessage,
-  lengthMessage,
+  maxLengthMessage,
   NFQNL_MSG_PACKET,
   type QueuedPacket,
   readPacket,
-  setPacket,
+  setPacketId,
 } from './message.ts';
 
 export type { QueuedPacket } from './message.ts';
@@ -47,7 +47,7 @@ const BIND = 1;
 export class PacketQueue {
   readonly #number: number;
   readonly #fd: number;
-  readonly #into = emptyDatagram();
+  readonly #into = newReceiveBuffer();
   readonly #accept: Buffer;
   #watch: { close(): void } | undefined;
   #closed = false;
@@ -73,9 +73,9 @@ export class PacketQueue {
    * @throws UnsupportedError when the kernel has no NFQUEUE; NetlinkError: EPERM when somebody else
    * has bound the queue, or without CAP_NET_ADMIN.
    */
-  listen(maxLength: number, onPacket: (packet: QueuedPacket) => void): void {
+  bind(maxLength: number, onPacket: (packet: QueuedPacket) => void): void {
     const operation = `binding queue ${this.#number}`;
-    check(operation, libc().sendNow(this.#fd, bindMessage(this.#number, maxLength, BIND)));
+    checkResult(operation, libc().sendNow(this.#fd, bindMessage(this.#number, maxLength, BIND)));
     let errno: number | undefined;
     // The answer is there as soon as send returns, perhaps behind packets.
     while (errno === undefined) {
@@ -83,7 +83,7 @@ export class PacketQueue {
       if (messages === undefined) throw new NetlinkError(operation, EAGAIN);
       for (const message of messages) {
         if (message.sequence === BIND) errno = readAck(message).errno;
-        else hand(message, onPacket);
+        else deliver(message, onPacket);
       }
     }
     // nfnetlink does not know the subsystem (nfnetlink_rcv_msg).
@@ -94,16 +94,16 @@ export class PacketQueue {
       while (!this.#closed && performance.now() - start < SLICE) {
         const messages = this.#receive();
         if (messages === undefined) return;
-        for (const message of messages) hand(message, onPacket);
+        for (const message of messages) deliver(message, onPacket);
       }
     });
   }
 
   /** @param maxLength As for `listen`. What waits already stays. */
-  resize(maxLength: number): void {
+  setMaxLength(maxLength: number): void {
     if (this.#closed) return;
-    const message = lengthMessage(this.#number, maxLength);
-    check(`length of queue ${this.#number}`, libc().sendNow(this.#fd, message));
+    const message = maxLengthMessage(this.#number, maxLength);
+    checkResult(`length of queue ${this.#number}`, libc().sendNow(this.#fd, message));
   }
 
   /** Of its socket, as long as it is not closed. */
@@ -114,15 +114,15 @@ export class PacketQueue {
   /** Lets a packet go its way. It is no error when it has gone. */
   accept(id: number): void {
     if (this.#closed) return;
-    setPacket(this.#accept, id);
-    check(`verdict of queue ${this.#number}`, libc().sendNow(this.#fd, this.#accept));
+    setPacketId(this.#accept, id);
+    checkResult(`verdict of queue ${this.#number}`, libc().sendNow(this.#fd, this.#accept));
   }
 
   /** What was not read goes its way; what was handed over and not accepted is dropped by the kernel. */
   close(): void {
     if (this.#closed) return;
     for (let messages = this.#receive(); messages !== undefined; messages = this.#receive()) {
-      for (const message of messages) hand(message, ({ id }) => this.accept(id));
+      for (const message of messages) deliver(message, ({ id }) => this.accept(id));
     }
     this.#closed = true;
     this.#watch?.close();
@@ -130,7 +130,7 @@ export class PacketQueue {
   }
 
   /** @returns undefined when there is nothing. */
-  #receive(): Message[] | undefined {
+  #receive(): NetlinkMessage[] | undefined {
     const result = libc().receive(this.#fd, this.#into);
     if (result === -EAGAIN) return undefined;
     return readDatagram(`queue ${this.#number}`, this.#into, result);
@@ -141,7 +141,7 @@ export class PacketQueue {
  * Closes the queue of a thread that ended without doing so. Its descriptor is the process's: the queue would
  * stay bound, and packets would wait in it for ever.
  */
-export function closeLeftOver(descriptor: number): void {
+export function closeQueueDescriptor(descriptor: number): void {
   libc().close(descriptor);
 }
 
@@ -184,7 +184,7 @@ export function parseQueueStates(text: string): Map<number, QueueState> {
   return states;
 }
 
-function hand(message: Message, onPacket: (packet: QueuedPacket) => void): void {
+function deliver(message: NetlinkMessage, onPacket: (packet: QueuedPacket) => void): void {
   // Anything else is that a packet, to be accepted, has gone: ENOENT.
   if (message.type === NFQNL_MSG_PACKET) onPacket(readPacket(message));
 }

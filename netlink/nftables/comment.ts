@@ -9,12 +9,12 @@ const COMMENT = 0;
 const HEADER = 2;
 
 /** What nft takes for a comment, with the NUL. */
-const COMMENT_LIMIT = 128;
+const NFT_COMMENT_LIMIT = 128;
 /** What the kernel keeps with an element, with the NUL. */
-export const NOTE_LIMIT = 252;
+export const ELEMENT_COMMENT_LIMIT = 252;
 
 /** @param limit Bytes, with the NUL: the text is cut behind the last character that is whole. */
-export function commentData(text: string, limit = COMMENT_LIMIT): Buffer {
+export function encodeComment(text: string, limit = NFT_COMMENT_LIMIT): Buffer {
   const bytes = Buffer.from(text);
   let length = Math.min(bytes.length, limit - 1);
   while (isContinuation(bytes[length])) length -= 1;

@@ -1,9 +1,15 @@
 /** Named counters of nf_tables. */
-import { type Attribute, readAttributes, required } from '../core/attribute.ts';
-import type { Message, Request } from '../core/message.ts';
-import { number, optionalNumber } from '../core/network.ts';
-import { NFGENMSG } from '../core/nfnetlink.ts';
-import { inTable, isNew, NFTA_TABLE, nameAttribute, text } from './message.ts';
+import { type Attribute, readAttributes, requiredAttribute } from '../core/attribute.ts';
+import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
+import { encodeNumber, optionalNumber } from '../core/network-order.ts';
+import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
+import {
+  isNewMessage,
+  NFTA_TABLE,
+  nameAttribute,
+  tableRequestFor,
+  textAttribute,
+} from './message.ts';
 import type { NftTable } from './types.ts';
 
 /** linux/netfilter/nf_tables.h */
@@ -21,28 +27,31 @@ export interface NftCounter {
   readonly bytes: bigint;
 }
 
-const ofCounters: Attribute = { type: NFTA_OBJ_TYPE, value: number(NFT_OBJECT_COUNTER, 4) };
+const ofCounters: Attribute = { type: NFTA_OBJ_TYPE, value: encodeNumber(NFT_OBJECT_COUNTER, 4) };
 
 /** Asks, as a dump, for the counters of a table. @throws RangeError */
-export function countersRequest(table: NftTable): Request {
-  return inTable('GET', 'object', table, [ofCounters]);
+export function countersRequest(table: NftTable): NetlinkRequest {
+  return tableRequestFor('GET', 'object', table, [ofCounters]);
 }
 
 /** Deletes a counter that no rule names. @throws RangeError */
-export function deleteCounterRequest(table: NftTable, counter: string): Request {
-  return inTable('DEL', 'object', table, [ofCounters, nameAttribute(NFTA_OBJ_NAME, counter)]);
+export function deleteCounterRequest(table: NftTable, counter: string): NetlinkRequest {
+  return tableRequestFor('DEL', 'object', table, [
+    ofCounters,
+    nameAttribute(NFTA_OBJ_NAME, counter),
+  ]);
 }
 
 /** @returns undefined for something else, or a counter of another table. @throws MalformedMessage */
-export function readCounter(message: Message, table: string): NftCounter | undefined {
-  if (!isNew(message, 'object')) return undefined;
-  const attributes = readAttributes(message.payload, NFGENMSG);
-  if (text(attributes, NFTA_TABLE) !== table) return undefined;
+export function readCounter(message: NetlinkMessage, table: string): NftCounter | undefined {
+  if (!isNewMessage(message, 'object')) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
+  if (textAttribute(attributes, NFTA_TABLE) !== table) return undefined;
   if (optionalNumber(attributes, NFTA_OBJ_TYPE, 4) !== NFT_OBJECT_COUNTER) return undefined;
-  const data = readAttributes(required(attributes, 'nf_tables', NFTA_OBJ_DATA), 0);
-  const count = (type: number) => required(data, 'nf_tables', type, 8).readBigUInt64BE();
+  const data = readAttributes(requiredAttribute(attributes, 'nf_tables', NFTA_OBJ_DATA), 0);
+  const count = (type: number) => requiredAttribute(data, 'nf_tables', type, 8).readBigUInt64BE();
   return {
-    name: text(attributes, NFTA_OBJ_NAME),
+    name: textAttribute(attributes, NFTA_OBJ_NAME),
     packets: count(NFTA_COUNTER_PACKETS),
     bytes: count(NFTA_COUNTER_BYTES),
   };

@@ -2,11 +2,11 @@
 import { walkAttributes } from '../core/attribute.ts';
 import type { AttributeWriter } from '../core/attribute-writer.ts';
 import { MalformedMessage } from '../core/error.ts';
-import type { Message } from '../core/message.ts';
-import { number, readNumber } from '../core/network.ts';
-import { NFGENMSG } from '../core/nfnetlink.ts';
+import type { NetlinkMessage } from '../core/message.ts';
+import { encodeNumber, readNumber } from '../core/network-order.ts';
+import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
 import { readText } from '../core/text.ts';
-import type { NftChange, NftElement, NftVerdict } from './types.ts';
+import type { NftElement, NftElementChange, NftVerdict } from './types.ts';
 
 /** linux/netfilter/nf_tables.h. Numbers in attributes are in network order. */
 export const NFTA_SET_ELEM_LIST_ELEMENTS = 3;
@@ -51,7 +51,7 @@ export const ELEMENT_LIMIT = 1024;
  */
 export function writeElement(
   to: AttributeWriter,
-  action: NftChange['action'],
+  action: NftElementChange['action'],
   { key, keyEnd, data, timeoutMs, userdata }: NftElement,
   nameBytes: (name: string) => Buffer,
 ): void {
@@ -61,7 +61,7 @@ export function writeElement(
   if (action === 'add') {
     if (Buffer.isBuffer(data)) writeValue(to, NFTA_SET_ELEM_DATA, data);
     else if (data !== undefined) writeVerdict(to, data, nameBytes);
-    if (timeoutMs !== undefined) to.value(NFTA_SET_ELEM_TIMEOUT, number(timeoutMs, 8));
+    if (timeoutMs !== undefined) to.value(NFTA_SET_ELEM_TIMEOUT, encodeNumber(timeoutMs, 8));
     if (userdata !== undefined) {
       to.value(NFTA_SET_ELEM_USERDATA, bounded(userdata, USERDATA_LIMIT));
     }
@@ -98,9 +98,12 @@ function bounded(value: Buffer, limit: number): Buffer {
  * are copied, though not one by one.
  * @throws MalformedMessage; whatever `visit` throws.
  */
-export function visitElements({ payload }: Message, visit: (element: NftElement) => void): void {
+export function visitElements(
+  { payload }: NetlinkMessage,
+  visit: (element: NftElement) => void,
+): void {
   const bytes = Buffer.from(payload);
-  walkAttributes(bytes, NFGENMSG, bytes.length, (type, listStart, listEnd) => {
+  walkAttributes(bytes, NFGENMSG_LENGTH, bytes.length, (type, listStart, listEnd) => {
     if (type !== NFTA_SET_ELEM_LIST_ELEMENTS) return;
     walkAttributes(bytes, listStart, listEnd, (_, start, end) => {
       const element = readElement(bytes, start, end);

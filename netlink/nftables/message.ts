@@ -3,16 +3,16 @@ import {
   type Attribute,
   NLA_F_NESTED,
   readAttributes,
-  required,
+  requiredAttribute,
   walkAttributes,
 } from '../core/attribute.ts';
-import type { Message, Request } from '../core/message.ts';
-import { optionalNumber, readNumber } from '../core/network.ts';
+import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
+import { optionalNumber, readNumber } from '../core/network-order.ts';
 import {
-  NFGENMSG,
+  NFGENMSG_LENGTH,
   NFNL_SUBSYS_NFTABLES,
   NFPROTO_UNSPEC,
-  netfilterRequest,
+  nfnetlinkRequest,
 } from '../core/nfnetlink.ts';
 import { boundedName, readText } from '../core/text.ts';
 import {
@@ -82,64 +82,70 @@ export function nameAttribute(type: number, name: string): Attribute {
 }
 
 /** A request about a table or something in it. @throws RangeError for a name that cannot be. */
-export function inTable(
+export function tableRequestFor(
   verb: keyof typeof VERBS,
   kind: NftKind,
   { family, name }: NftTable,
   attributes: readonly Attribute[] = [],
   flags = 0,
-): Request {
+): NetlinkRequest {
   const all = [nameAttribute(NFTA_TABLE, name), ...attributes];
-  return netfilterRequest(messageType(verb, kind), family, all, flags);
+  return nfnetlinkRequest(messageType(verb, kind), family, all, flags);
 }
 
 /** Asks, as a dump, for the tables of all families. */
-export function tablesRequest(): Request {
-  return netfilterRequest(messageType('GET', 'table'), NFPROTO_UNSPEC, []);
+export function tablesRequest(): NetlinkRequest {
+  return nfnetlinkRequest(messageType('GET', 'table'), NFPROTO_UNSPEC, []);
 }
 
 /** Asks for one table. @throws RangeError */
-export function tableRequest(table: NftTable): Request {
-  return inTable('GET', 'table', table);
+export function tableRequest(table: NftTable): NetlinkRequest {
+  return tableRequestFor('GET', 'table', table);
 }
 
 /** Deletes a table with all that is in it; must be sent in a transaction. @throws RangeError */
-export function deleteTableRequest(table: NftTable): Request {
-  return inTable('DEL', 'table', table);
+export function deleteTableRequest(table: NftTable): NetlinkRequest {
+  return tableRequestFor('DEL', 'table', table);
 }
 
 /** Asks, as a dump, for the chains of all tables of a family. */
-export function chainsRequest(family: number): Request {
-  return netfilterRequest(messageType('GET', 'chain'), family, []);
+export function chainsRequest(family: number): NetlinkRequest {
+  return nfnetlinkRequest(messageType('GET', 'chain'), family, []);
 }
 
 /** Asks, as a dump, for the sets of a table. @throws RangeError */
-export function setsRequest(table: NftTable): Request {
-  return inTable('GET', 'set', table);
+export function setsRequest(table: NftTable): NetlinkRequest {
+  return tableRequestFor('GET', 'set', table);
 }
 
 /** Makes a chain that is not called by a hook, unless it is there. @throws RangeError */
-export function newChainRequest(table: NftTable, chain: string): Request {
-  return inTable('NEW', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)], NLM_F_CREATE);
+export function newChainRequest(table: NftTable, chain: string): NetlinkRequest {
+  return tableRequestFor(
+    'NEW',
+    'chain',
+    table,
+    [nameAttribute(NFTA_CHAIN_NAME, chain)],
+    NLM_F_CREATE,
+  );
 }
 
 /** @throws RangeError */
-export function deleteChainRequest(table: NftTable, chain: string): Request {
-  return inTable('DEL', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)]);
+export function deleteChainRequest(table: NftTable, chain: string): NetlinkRequest {
+  return tableRequestFor('DEL', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)]);
 }
 
 /** Deletes a set or a map. @throws RangeError */
-export function deleteSetRequest(table: NftTable, set: string): Request {
-  return inTable('DEL', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
+export function deleteSetRequest(table: NftTable, set: string): NetlinkRequest {
+  return tableRequestFor('DEL', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
 /** Deletes all rules of a chain. @throws RangeError */
-export function flushChainRequest(table: NftTable, chain: string): Request {
-  return inTable('DEL', 'rule', table, [nameAttribute(NFTA_RULE_CHAIN, chain)]);
+export function flushChainRequest(table: NftTable, chain: string): NetlinkRequest {
+  return tableRequestFor('DEL', 'rule', table, [nameAttribute(NFTA_RULE_CHAIN, chain)]);
 }
 
 /** Adds a rule at the end of a chain. @throws RangeError */
-export function newRuleRequest(table: NftTable, chain: string, rule: NftRule): Request {
+export function newRuleRequest(table: NftTable, chain: string, rule: NftRule): NetlinkRequest {
   const attributes = [
     nameAttribute(NFTA_RULE_CHAIN, chain),
     { type: NFTA_RULE_EXPRESSIONS | NLA_F_NESTED, value: rule.expressions },
@@ -147,42 +153,44 @@ export function newRuleRequest(table: NftTable, chain: string, rule: NftRule): R
   if (rule.userdata !== undefined) {
     attributes.push({ type: NFTA_RULE_USERDATA, value: rule.userdata });
   }
-  return inTable('NEW', 'rule', table, attributes, NLM_F_CREATE | NLM_F_APPEND);
+  return tableRequestFor('NEW', 'rule', table, attributes, NLM_F_CREATE | NLM_F_APPEND);
 }
 
 /** Asks for one set. @throws RangeError */
-export function setRequest(table: NftTable, set: string): Request {
-  return inTable('GET', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
+export function setRequest(table: NftTable, set: string): NetlinkRequest {
+  return tableRequestFor('GET', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
 /** Asks, as a dump, for the elements of a set. @throws RangeError */
-export function elementsRequest(table: NftTable, set: string): Request {
-  return inTable('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
+export function elementsRequest(table: NftTable, set: string): NetlinkRequest {
+  return tableRequestFor('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
 /** @returns undefined for a message of another kind. @throws MalformedMessage */
-export function readTable(message: Message): NftTable | undefined {
-  if (!isNew(message, 'table')) return undefined;
+export function readTable(message: NetlinkMessage): NftTable | undefined {
+  if (!isNewMessage(message, 'table')) return undefined;
   const { payload } = message;
   return {
     family: readNumber(payload, 0, payload.length, 1),
-    name: text(readAttributes(payload, NFGENMSG), NFTA_TABLE),
+    name: textAttribute(readAttributes(payload, NFGENMSG_LENGTH), NFTA_TABLE),
   };
 }
 
 /** @returns the name of a chain; undefined when it is in another table. @throws MalformedMessage */
-export function readChain(message: Message, table: string): string | undefined {
-  if (!isNew(message, 'chain')) return undefined;
-  const attributes = readAttributes(message.payload, NFGENMSG);
-  return text(attributes, NFTA_TABLE) === table ? text(attributes, NFTA_CHAIN_NAME) : undefined;
+export function readChain(message: NetlinkMessage, table: string): string | undefined {
+  if (!isNewMessage(message, 'chain')) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
+  return textAttribute(attributes, NFTA_TABLE) === table
+    ? textAttribute(attributes, NFTA_CHAIN_NAME)
+    : undefined;
 }
 
 /** The answer to `setsRequest` or `setRequest`. @throws MalformedMessage */
-export function readSet(message: Message): NftSet | undefined {
-  if (!isNew(message, 'set')) return undefined;
-  const attributes = readAttributes(message.payload, NFGENMSG);
+export function readSet(message: NetlinkMessage): NftSet | undefined {
+  if (!isNewMessage(message, 'set')) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
   return {
-    name: text(attributes, NFTA_SET_NAME),
+    name: textAttribute(attributes, NFTA_SET_NAME),
     flags: optionalNumber(attributes, NFTA_SET_FLAGS, 4) ?? 0,
   };
 }
@@ -191,14 +199,14 @@ export function readSet(message: Message): NftSet | undefined {
  * What a notification tells; undefined for one of another kind (a trace).
  * @throws MalformedMessage
  */
-export function readNotification(message: Message): NftNotification | undefined {
-  const { type, payload, port } = message;
+export function readNotification(message: NetlinkMessage): NftNotification | undefined {
+  const { type, payload, portId: port } = message;
   const told = notifications.get(type);
   if (told === undefined) return undefined;
   let table: string | undefined;
   // Of a generation, attribute 1 is its number.
   if (told.kind !== 'generation') {
-    walkAttributes(payload, NFGENMSG, payload.length, (attribute, start, end) => {
+    walkAttributes(payload, NFGENMSG_LENGTH, payload.length, (attribute, start, end) => {
       if (attribute === NFTA_TABLE) table = readText(payload, start, end);
     });
   }
@@ -206,8 +214,8 @@ export function readNotification(message: Message): NftNotification | undefined 
 }
 
 /** Whether a message answers `elementsRequest`. */
-export function isElements(message: Message): boolean {
-  return isNew(message, 'element');
+export function isElementsMessage(message: NetlinkMessage): boolean {
+  return isNewMessage(message, 'element');
 }
 
 /**
@@ -215,16 +223,16 @@ export function isElements(message: Message): boolean {
  * one: the kernel does not set NLM_F_DUMP_INTR there (seen on 6.18).
  * @throws MalformedMessage
  */
-export function generationOf({ payload }: Message): number {
+export function genidOf({ payload }: NetlinkMessage): number {
   return readNumber(payload, NFGENMSG_RESOURCE, payload.length, 2);
 }
 
 /** Whether a message tells of an object of this kind. */
-export function isNew(message: Message, kind: NftKind): boolean {
+export function isNewMessage(message: NetlinkMessage, kind: NftKind): boolean {
   return message.type === messageType('NEW', kind);
 }
 
 /** @throws MalformedMessage when it is missing. */
-export function text(attributes: ReadonlyMap<number, Buffer>, type: number): string {
-  return readText(required(attributes, 'nf_tables', type));
+export function textAttribute(attributes: ReadonlyMap<number, Buffer>, type: number): string {
+  return readText(requiredAttribute(attributes, 'nf_tables', type));
 }

@@ -2,7 +2,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../core/address.ts';
 import { type Attribute, encodeAttributes } from '../core/attribute.ts';
-import { number } from '../core/network.ts';
+import { encodeNumber } from '../core/network-order.ts';
 import { NFT_OBJECT_COUNTER } from './counter.ts';
 import {
   NFTA_DATA_VALUE,
@@ -29,11 +29,11 @@ const NFTA_EXPR_NAME = 1;
 const NFTA_EXPR_DATA = 2;
 
 /** Where in a packet. */
-export const PAYLOAD = { network: 1, transport: 2 } as const;
+export const PAYLOAD_BASE = { network: 1, transport: 2 } as const;
 /** enum nft_meta_keys */
-export const META = { mark: 3, inputName: 6, protocol: 16 } as const;
+export const META_KEY = { mark: 3, inputName: 6, protocol: 16 } as const;
 /** enum nft_ct_keys */
-export const CONNTRACK = {
+export const CT_KEY = {
   state: 0,
   status: 2,
   sourcePort: 11,
@@ -42,7 +42,7 @@ export const CONNTRACK = {
   destination: { IPv4: 20, IPv6: 22 },
 } as const;
 /** enum ip_conntrack_dir */
-export const DIRECTION = { original: 0, reply: 1 } as const;
+export const CT_DIRECTION = { original: 0, reply: 1 } as const;
 
 const CMP_EQ = 0;
 const CMP_NEQ = 1;
@@ -62,31 +62,31 @@ const PORT_UNREACHABLE: Readonly<Record<IpFamily, number>> = { IPv4: 3, IPv6: 4 
 /** Loads bytes of the packet. */
 export function payload(
   to: Register,
-  base: (typeof PAYLOAD)[keyof typeof PAYLOAD],
+  base: (typeof PAYLOAD_BASE)[keyof typeof PAYLOAD_BASE],
   offset: number,
   length: number,
 ): NftExpression {
-  return expression('payload', [register(1, to), u32(2, base), u32(3, offset), u32(4, length)]);
+  return expression('payload', [register(1, to), be32(2, base), be32(3, offset), be32(4, length)]);
 }
 
 /** Loads what the kernel knows of the packet. */
 export function meta(to: Register, key: number): NftExpression {
-  return expression('meta', [register(1, to), u32(2, key)]);
+  return expression('meta', [register(1, to), be32(2, key)]);
 }
 
 export function setMark(from: Register): NftExpression {
-  return expression('meta', [u32(2, META.mark), register(3, from)]);
+  return expression('meta', [be32(2, META_KEY.mark), register(3, from)]);
 }
 
 /** Loads what conntrack knows. */
-export function conntrack(to: Register, key: number, direction?: 0 | 1): NftExpression {
-  const way = direction === undefined ? [] : [{ type: 3, value: number(direction, 1) }];
-  return expression('ct', [register(1, to), u32(2, key), ...way]);
+export function ct(to: Register, key: number, direction?: 0 | 1): NftExpression {
+  const way = direction === undefined ? [] : [{ type: 3, value: encodeNumber(direction, 1) }];
+  return expression('ct', [register(1, to), be32(2, key), ...way]);
 }
 
 /** Ends the rule unless the register is, or is not, this. */
-export function compare(what: Register, value: Buffer, not = false): NftExpression {
-  return expression('cmp', [register(1, what), u32(2, not ? CMP_NEQ : CMP_EQ), data(3, value)]);
+export function cmp(what: Register, value: Buffer, not = false): NftExpression {
+  return expression('cmp', [register(1, what), be32(2, not ? CMP_NEQ : CMP_EQ), data(3, value)]);
 }
 
 /** `register = (register & mask) ^ xor` */
@@ -94,104 +94,104 @@ export function bitwise(what: Register, mask: Buffer, xor: Buffer): NftExpressio
   return expression('bitwise', [
     register(1, what),
     register(2, what),
-    u32(3, mask.length),
+    be32(3, mask.length),
     data(4, mask),
     data(5, xor),
   ]);
 }
 
 /** Ends the rule unless the register, as a number in network order, is between two, or is one of them. */
-export function within(what: Register, first: Buffer, last: Buffer): NftExpression {
+export function range(what: Register, first: Buffer, last: Buffer): NftExpression {
   return expression('range', [
     register(1, what),
-    u32(2, NFT_RANGE_EQ),
+    be32(2, NFT_RANGE_EQ),
     data(3, first),
     data(4, last),
   ]);
 }
 
 /** Loads a value of the rule's own, such as a part of a key. */
-export function constant(to: Register, value: Buffer): NftExpression {
+export function immediate(to: Register, value: Buffer): NftExpression {
   return expression('immediate', [register(1, to), data(2, value)]);
 }
 
 /** Counts the packet in a counter of the table. */
-export function count(counter: string): NftExpression {
-  return expression('objref', [u32(1, NFT_OBJECT_COUNTER), name(2, counter)]);
+export function counterReference(counter: string): NftExpression {
+  return expression('objref', [be32(1, NFT_OBJECT_COUNTER), name(2, counter)]);
 }
 
 /** Hands the packet's beginning to whoever listens to a group of nfnetlink_log. */
 export function log(group: number, prefix: string): NftExpression {
-  return expression('log', [{ type: 1, value: number(group, 2) }, name(2, prefix)]);
+  return expression('log', [{ type: 1, value: encodeNumber(group, 2) }, name(2, prefix)]);
 }
 
 /** Ends the rule unless a set has the key, or has it not. */
 export function lookup(set: string, key: Register, not = false): NftExpression {
-  const flags = not ? [u32(5, NFT_LOOKUP_F_INV)] : [];
+  const flags = not ? [be32(5, NFT_LOOKUP_F_INV)] : [];
   return expression('lookup', [name(1, set), register(2, key), ...flags]);
 }
 
 /** Loads what a map has for the key, ends the rule if that is nothing. */
-export function lookupValue(map: string, key: Register, to: Register): NftExpression {
+export function lookupData(map: string, key: Register, to: Register): NftExpression {
   return expression('lookup', [name(1, map), register(2, key), register(3, to)]);
 }
 
 /** Does what a map of verdicts has for the key. */
 export function lookupVerdict(map: string, key: Register): NftExpression {
-  return expression('lookup', [name(1, map), register(2, key), u32(3, VERDICT_REGISTER)]);
+  return expression('lookup', [name(1, map), register(2, key), be32(3, VERDICT_REGISTER)]);
 }
 
 /** Loads `first` to `first + among - 1`, in the byte order of the host. */
-export function randomNumber(to: Register, among: number, first: number): NftExpression {
-  const type = u32(3, NFT_NG_RANDOM);
-  return expression('numgen', [register(1, to), u32(2, among), type, u32(4, first)]);
+export function numgenRandom(to: Register, among: number, first: number): NftExpression {
+  const type = be32(3, NFT_NG_RANDOM);
+  return expression('numgen', [register(1, to), be32(2, among), type, be32(4, first)]);
 }
 
 export function verdict(what: NftVerdict): NftExpression {
-  const code = u32(NFTA_VERDICT_CODE, VERDICT_CODES[what.kind] >>> 0);
+  const code = be32(NFTA_VERDICT_CODE, VERDICT_CODES[what.kind] >>> 0);
   const chain = 'chain' in what ? [name(NFTA_VERDICT_CHAIN, what.chain)] : [];
   const value = [{ type: NFTA_DATA_VERDICT, value: [code, ...chain] }];
-  return expression('immediate', [u32(1, VERDICT_REGISTER), { type: 2, value }]);
+  return expression('immediate', [be32(1, VERDICT_REGISTER), { type: 2, value }]);
 }
 
 /** @param port undefined: the packet keeps its own. */
-export function destinationNat(
+export function dnat(
   family: IpFamily,
   address: Register,
   port: Register | undefined,
 ): NftExpression {
   const to = port === undefined ? [] : [register(5, port)];
-  const kind = [u32(1, NFT_NAT_DNAT), u32(2, addressFamily(family))];
+  const kind = [be32(1, NFT_NAT_DNAT), be32(2, addressFamily(family))];
   return expression('nat', [...kind, register(3, address), ...to]);
 }
 
 /** With a random source port, so that connections made at the same time do not meet. */
-export function masquerade(): NftExpression {
-  return expression('masq', [u32(1, NF_NAT_RANGE_PROTO_RANDOM_FULLY)]);
+export function masq(): NftExpression {
+  return expression('masq', [be32(1, NF_NAT_RANGE_PROTO_RANDOM_FULLY)]);
 }
 
 /** Answers that the port cannot be reached. */
 export function reject(family: IpFamily): NftExpression {
-  const code = { type: 2, value: number(PORT_UNREACHABLE[family], 1) };
-  return expression('reject', [u32(1, NFT_REJECT_ICMP_UNREACH), code]);
+  const code = { type: 2, value: encodeNumber(PORT_UNREACHABLE[family], 1) };
+  return expression('reject', [be32(1, NFT_REJECT_ICMP_UNREACH), code]);
 }
 
 /** Answers with a TCP reset; only for packets of TCP. */
-export function rejectByReset(): NftExpression {
-  return expression('reject', [u32(1, NFT_REJECT_TCP_RST)]);
+export function rejectTcpReset(): NftExpression {
+  return expression('reject', [be32(1, NFT_REJECT_TCP_RST)]);
 }
 
 /** Loads what kind of address the source is, as routing sees it (RTN_ of linux/rtnetlink.h). */
-export function sourceAddressType(to: Register): NftExpression {
+export function fibSourceType(to: Register): NftExpression {
   return expression('fib', [
     register(1, to),
-    u32(2, NFT_FIB_RESULT_ADDRTYPE),
-    u32(3, NFTA_FIB_F_SADDR),
+    be32(2, NFT_FIB_RESULT_ADDRTYPE),
+    be32(3, NFTA_FIB_F_SADDR),
   ]);
 }
 
 /** Adds an element to a map, or has one that is there live on. */
-export function update(
+export function dynsetUpdate(
   map: string,
   key: Register,
   data: Register,
@@ -199,10 +199,10 @@ export function update(
 ): NftExpression {
   return expression('dynset', [
     name(1, map),
-    u32(3, NFT_DYNSET_OP_UPDATE),
+    be32(3, NFT_DYNSET_OP_UPDATE),
     register(4, key),
     register(5, data),
-    { type: 6, value: number(milliseconds, 8) },
+    { type: 6, value: encodeNumber(milliseconds, 8) },
   ]);
 }
 
@@ -218,12 +218,12 @@ function expression(what: string, data: readonly Attribute[]): NftExpression {
   };
 }
 
-function u32(type: number, value: number): Attribute {
-  return { type, value: number(value, 4) };
+function be32(type: number, value: number): Attribute {
+  return { type, value: encodeNumber(value, 4) };
 }
 
 function register(type: number, which: Register): Attribute {
-  return u32(type, REGISTER_BASE + which);
+  return be32(type, REGISTER_BASE + which);
 }
 
 function data(type: number, value: Buffer): Attribute {

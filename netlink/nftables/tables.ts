@@ -6,13 +6,13 @@ import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import {
   EINTR,
   ENOENT,
-  existing,
   hasErrno,
+  labelErrors,
   NetlinkError,
-  NO_SUBSYSTEM,
-  named,
+  NO_SUBSYSTEM_ERRNOS,
+  undefinedOnErrno,
 } from '../core/error.ts';
-import type { Message, Request } from '../core/message.ts';
+import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { NetlinkSocket, withSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
 import { visitElements } from './element.ts';
@@ -23,8 +23,8 @@ import {
   deleteTableRequest,
   elementsRequest,
   flushChainRequest,
-  generationOf,
-  isElements,
+  genidOf,
+  isElementsMessage,
   readChain,
   readSet,
   readTable,
@@ -33,27 +33,27 @@ import {
   tableRequest,
   tablesRequest,
 } from './message.ts';
-import { NftRefusedError, Script } from './script.ts';
 import { TransactionWriter } from './transaction.ts';
+import { NftRefusedError, TransactionBuilder } from './transaction-builder.ts';
 import {
   NFT_SET_FLAGS,
   type NftElement,
+  type NftOperation,
   type NftSet,
-  type NftStep,
   type NftTable,
 } from './types.ts';
 
 export type { NftCounter } from './counter.ts';
-export { NftRefusedError } from './script.ts';
+export { NftRefusedError } from './transaction-builder.ts';
 export {
   NFT_SET_FLAGS,
   type NftChainRules,
-  type NftChange,
   type NftElement,
+  type NftElementChange,
   type NftNotification,
+  type NftOperation,
   type NftRule,
   type NftSet,
-  type NftStep,
   type NftTable,
   type NftVerdict,
 } from './types.ts';
@@ -65,9 +65,9 @@ export {
 const SEND_BUFFER = 256 << 20;
 const DUMP_ATTEMPTS = 5;
 
-const ports = new Set<number>();
+const portIds = new Set<number>();
 /** Of the sockets of all clients of this thread that are open: notifications of what they change bear these. */
-export const openPorts: ReadonlySet<number> = ports;
+export const openPortIds: ReadonlySet<number> = portIds;
 
 /**
  * What all clients of this thread do: a change by one, such as that of the other family, would interrupt
@@ -91,12 +91,12 @@ export class NfTables {
     this.#table = { family: addressFamily(family), name: table };
     tableRequest(this.#table);
     this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER });
-    ports.add(this.#socket.port);
+    portIds.add(this.#socket.portId);
   }
 
   /** Notifications of what is done here bear it. */
-  get port(): number {
-    return this.#socket.port;
+  get portId(): number {
+    return this.#socket.portId;
   }
 
   /**
@@ -112,16 +112,16 @@ export class NfTables {
    * @throws RangeError, before anything is sent, for a name or a value that cannot be.
    * @throws NetlinkError when it is not known whether it was done.
    */
-  async transact(steps: readonly NftStep[]): Promise<void> {
+  async transact(steps: readonly NftOperation[]): Promise<void> {
     if (steps.every(isNothing)) return;
     const { name } = this.#table;
-    const script = new Script(this.#table);
+    const script = new TransactionBuilder(this.#table);
     const pack = async () => {
       await script.write(steps);
       return script.writer.finish();
     };
     const [refusal] = await queue.run(() =>
-      named(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
+      labelErrors(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
     );
     if (refusal !== undefined) throw script.refused(refusal);
   }
@@ -150,7 +150,7 @@ export class NfTables {
     const operation = `elements of ${this.#table.name} ${set}`;
     for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
       if (attempt > 0) restart();
-      const visited = () => named(operation, this.#visit(set, visit, attempt > 0));
+      const visited = () => labelErrors(operation, this.#visit(set, visit, attempt > 0));
       if (await queue.run(visited)) return;
     }
     throw new NetlinkError(operation, EINTR);
@@ -173,7 +173,7 @@ export class NfTables {
   /** The table's named counters; undefined when there is no such table. @throws NetlinkError */
   counters(): Promise<NftCounter[] | undefined> {
     const { name } = this.#table;
-    const pick = (message: Message) => readCounter(message, name);
+    const pick = (message: NetlinkMessage) => readCounter(message, name);
     return this.#list('counters', countersRequest(this.#table), pick);
   }
 
@@ -210,20 +210,22 @@ export class NfTables {
     }
   }
 
-  async #send(requests: readonly Request[]): Promise<void> {
+  async #send(requests: readonly NetlinkRequest[]): Promise<void> {
     if (requests.length === 0) return;
     const { family, name } = this.#table;
     const writer = new TransactionWriter(family, name);
     for (const request of requests) writer.append(request);
     const send = () => this.#socket.transaction(async () => writer.finish());
-    const [refusal] = await queue.run(() => named(`nf_tables transaction in ${name}`, send()));
+    const [refusal] = await queue.run(() =>
+      labelErrors(`nf_tables transaction in ${name}`, send()),
+    );
     if (refusal !== undefined) throw new NftRefusedError(refusal.error);
   }
 
   /** Fails what is under way with ECANCELED. */
   async close(): Promise<void> {
     await this.#socket.close();
-    ports.delete(this.#socket.port);
+    portIds.delete(this.#socket.portId);
   }
 
   /**
@@ -236,9 +238,9 @@ export class NfTables {
     amidChanges: boolean,
   ): Promise<boolean> {
     const { flags } = await this.#socket.get(setRequest(this.#table, set), readSet);
-    const dump = (pick: (message: Message) => void) =>
+    const dump = (pick: (message: NetlinkMessage) => void) =>
       this.#socket.dump(elementsRequest(this.#table, set), (message) => {
-        if (isElements(message)) pick(message);
+        if (isElementsMessage(message)) pick(message);
       });
     if ((flags & NFT_SET_FLAGS.dynamic) !== 0) {
       await dump((message) => visitElements(message, visit));
@@ -248,8 +250,8 @@ export class NfTables {
     let generation: number | undefined;
     let settled = true;
     await dump((message) => {
-      generation ??= generationOf(message);
-      if (!amidChanges && generationOf(message) !== generation) settled = false;
+      generation ??= genidOf(message);
+      if (!amidChanges && genidOf(message) !== generation) settled = false;
       // What is left is received all the same.
       if (!settled) return;
       visitElements(message, (element) => {
@@ -264,15 +266,15 @@ export class NfTables {
 
   async #list<T>(
     what: string,
-    request: Request,
-    pick: (message: Message) => T | undefined,
+    request: NetlinkRequest,
+    pick: (message: NetlinkMessage) => T | undefined,
   ): Promise<T[] | undefined> {
     const { name } = this.#table;
     const table = this.#socket.get(tableRequest(this.#table), readTable);
-    const found = await existing(named(`table ${name}`, table), ENOENT);
+    const found = await undefinedOnErrno(labelErrors(`table ${name}`, table), ENOENT);
     if (found === undefined) return undefined;
-    const dump = () => named(`${what} of ${name}`, this.#socket.dump(request, pick));
-    return await existing(queue.run(dump), ENOENT);
+    const dump = () => labelErrors(`${what} of ${name}`, this.#socket.dump(request, pick));
+    return await undefinedOnErrno(queue.run(dump), ENOENT);
   }
 }
 
@@ -284,7 +286,7 @@ export async function listTables(): Promise<NftTable[]> {
   try {
     return await withSocket(NETLINK_NETFILTER, (socket) => socket.dump(tablesRequest(), readTable));
   } catch (error) {
-    if (hasErrno(error, ...NO_SUBSYSTEM)) return [];
+    if (hasErrno(error, ...NO_SUBSYSTEM_ERRNOS)) return [];
     throw error;
   }
 }
@@ -304,7 +306,7 @@ export async function deleteTable(table: NftTable): Promise<void> {
   }
 }
 
-function isNothing(step: NftStep): boolean {
+function isNothing(step: NftOperation): boolean {
   if ('elements' in step) return step.elements.length === 0;
   return step.action === 'remove' && step.chains.length === 0;
 }

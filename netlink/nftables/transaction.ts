@@ -1,18 +1,18 @@
 /** Transactions of nf_tables: many messages between two that frame them, written into one buffer. */
-import { ATTRIBUTE_HEADER, align, walkAttributes } from '../core/attribute.ts';
+import { align, NLA_HDRLEN, walkAttributes } from '../core/attribute.ts';
 import { AttributeWriter } from '../core/attribute-writer.ts';
-import { readU16, writeU16, writeU32 } from '../core/host.ts';
+import { readU16, writeU16, writeU32 } from '../core/host-order.ts';
 import {
-  MESSAGE_HEADER,
+  type NetlinkRequest,
   NLM_F_ACK,
+  NLMSG_HDRLEN,
   type PackedMessages,
-  type Request,
   writeHeader,
 } from '../core/message.ts';
-import { NFGENMSG, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../core/nfnetlink.ts';
+import { NFGENMSG_LENGTH, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../core/nfnetlink.ts';
 import { ELEMENT_LIMIT, NFTA_SET_ELEM_LIST_ELEMENTS, writeElement } from './element.ts';
 import { messageType, NFTA_SET_NAME, NFTA_TABLE, NLM_F_CREATE, nameBytes } from './message.ts';
-import type { NftChange, NftElement } from './types.ts';
+import type { NftElement, NftElementChange } from './types.ts';
 
 /** linux/netfilter/nfnetlink.h */
 const NFNL_MSG_BATCH_BEGIN = 16;
@@ -27,7 +27,7 @@ const LIST_LIMIT = 0xffff;
 interface ElementList {
   /** Position of its message among all. */
   readonly index: number;
-  readonly action: NftChange['action'];
+  readonly action: NftElementChange['action'];
   readonly set: string;
   /** Elements of the transaction before its first. */
   readonly before: number;
@@ -75,7 +75,7 @@ export class TransactionWriter {
   }
 
   /** @throws RangeError for a name that no set or chain can have, or a value that is too long. */
-  write(action: NftChange['action'], set: string, element: NftElement): void {
+  write(action: NftElementChange['action'], set: string, element: NftElement): void {
     this.#out.reserve(ELEMENT_LIMIT);
     const list = this.#list(action, set);
     writeElement(this.#out, action, element, this.#name);
@@ -84,9 +84,9 @@ export class TransactionWriter {
   }
 
   /** Adds a message that is no list of elements. */
-  append({ type, flags = 0, payload }: Request): void {
+  append({ type, flags = 0, payload }: NetlinkRequest): void {
     this.#finishMessage();
-    this.#out.reserve(MESSAGE_HEADER + align(payload.length));
+    this.#out.reserve(NLMSG_HDRLEN + align(payload.length));
     this.#message(type, flags, payload);
   }
 
@@ -96,7 +96,7 @@ export class TransactionWriter {
     const out = this.#out;
     const flags = (this.#starts.at(-1) ?? 0) + 6;
     writeU16(out.bytes, readU16(out.bytes, flags) | NLM_F_ACK, flags);
-    out.reserve(MESSAGE_HEADER + NFGENMSG);
+    out.reserve(NLMSG_HDRLEN + NFGENMSG_LENGTH);
     this.#message(NFNL_MSG_BATCH_END, 0, FRAME);
     this.#finishMessage();
     return { bytes: out.bytes.subarray(0, out.length), starts: this.#starts };
@@ -109,21 +109,21 @@ export class TransactionWriter {
    * unless the table or the set was refused.
    * @returns undefined for a message without elements.
    */
-  elementsOf(index: number, offset: number | undefined): RefusedElements | undefined {
+  refusedElements(index: number, offset: number | undefined): RefusedElements | undefined {
     const list = this.#lists.find((candidate) => candidate.index === index);
     if (list === undefined) return undefined;
     const at = (this.#starts[index] ?? 0) + (offset ?? 0);
     let position = list.before;
     let refused: number | undefined;
-    walkAttributes(this.#out.bytes, list.start + ATTRIBUTE_HEADER, list.end, (_, start, end) => {
-      if (start - ATTRIBUTE_HEADER <= at && at < end) refused = position;
+    walkAttributes(this.#out.bytes, list.start + NLA_HDRLEN, list.end, (_, start, end) => {
+      if (start - NLA_HDRLEN <= at && at < end) refused = position;
       position += 1;
     });
     return { first: list.before, refused };
   }
 
   /** The list that the next element goes to: the last one, unless it is another's or full. */
-  #list(action: NftChange['action'], set: string): ElementList {
+  #list(action: NftElementChange['action'], set: string): ElementList {
     const last = this.#lists.at(-1);
     if (
       last !== undefined &&
@@ -153,7 +153,7 @@ export class TransactionWriter {
     const out = this.#out;
     this.#starts.push(out.length);
     writeHeader(out.bytes, out.length, { type, flags }, 0);
-    out.length += MESSAGE_HEADER;
+    out.length += NLMSG_HDRLEN;
     out.append(payload);
   }
 

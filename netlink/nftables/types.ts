@@ -26,7 +26,7 @@ export interface NftElement {
 }
 
 /** Elements that are added to a set or a map, or deleted from it. */
-export interface NftChange {
+export interface NftElementChange {
   readonly action: 'add' | 'delete';
   readonly set: string;
   readonly elements: readonly NftElement[];
@@ -46,8 +46,8 @@ export interface NftChainRules {
 }
 
 /** What a transaction may do. */
-export type NftStep =
-  | NftChange
+export type NftOperation =
+  | NftElementChange
   /** A chain gets just these rules; one that is not there is made. */
   | { readonly action: 'fill'; readonly chain: NftChainRules }
   /** Chains go with their rules; nothing but each other may name them. */

@@ -1,7 +1,7 @@
 /** Notifications of nf_tables, as they come from the kernel. */
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { MalformedMessage } from '../core/error.ts';
-import type { Message } from '../core/message.ts';
+import type { NetlinkMessage } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
 import { readNotification } from './message.ts';
 import type { NftNotification } from './types.ts';
@@ -15,12 +15,12 @@ export interface NftWatchOptions {
    * Ports of sockets of our own that stay open as long as the watch (`NfTables.port`). The kernel
    * does not hand on what they cause.
    */
-  readonly silencedPorts?: readonly number[];
+  readonly filteredPortIds?: readonly number[];
   /**
    * Whether what another port causes is not told, asked for each datagram; such as that of an `nft` that
    * this process runs: its process id, unless it has several sockets.
    */
-  readonly isOwn?: (port: number) => boolean;
+  readonly isOwnPortId?: (port: number) => boolean;
 }
 
 /** linux/netfilter/nfnetlink.h */
@@ -38,9 +38,9 @@ const RECEIVE_BUFFER = 8 << 20;
  * @throws NetlinkError, such as EINVAL from a kernel without nf_tables.
  */
 export function watchNftables(options: NftWatchOptions): { close(): Promise<void> } {
-  const { onChange, onOverrun, silencedPorts = [], isOwn } = options;
+  const { onChange, onOverrun, filteredPortIds: silencedPorts = [], isOwnPortId: isOwn } = options;
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { receiveBuffer: RECEIVE_BUFFER });
-  const onMessages = (messages: readonly Message[]) => {
+  const onMessages = (messages: readonly NetlinkMessage[]) => {
     for (const message of messages) {
       const change = read(message);
       if (change instanceof MalformedMessage) onOverrun(change);
@@ -48,7 +48,7 @@ export function watchNftables(options: NftWatchOptions): { close(): Promise<void
     }
   };
   try {
-    if (silencedPorts.length > 0) socket.silence(silencedPorts);
+    if (silencedPorts.length > 0) socket.filterPortIds(silencedPorts);
     socket.subscribe([NFNLGRP_NFTABLES], onMessages, onOverrun, isOwn);
   } catch (error) {
     void socket.close();
@@ -57,7 +57,7 @@ export function watchNftables(options: NftWatchOptions): { close(): Promise<void
   return { close: () => socket.close() };
 }
 
-function read(message: Message): NftNotification | MalformedMessage | undefined {
+function read(message: NetlinkMessage): NftNotification | MalformedMessage | undefined {
   try {
     return readNotification(message);
   } catch (error) {

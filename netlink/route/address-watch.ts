@@ -3,9 +3,9 @@ import { MulticastGroups } from 'netlink/dist/rt/structs.js';
 import { Loop } from '../../sync/loop.ts';
 import { systemTimers } from '../../sync/timers.ts';
 import { NETLINK_ROUTE } from '../core/descriptor.ts';
-import type { Message } from '../core/message.ts';
+import type { NetlinkMessage } from '../core/message.ts';
 import { NetlinkSocket } from '../core/socket.ts';
-import { addressLink, listLinks, type NodeAddress, type NodeLinks } from './rtnetlink.ts';
+import { addressLinkIndex, listLinks, type NodeAddress, type NodeLinks } from './rtnetlink.ts';
 
 interface AddressWatchOptions {
   /**
@@ -78,8 +78,8 @@ export async function watchAddresses(
   try {
     const heard = () => loop.request();
     const groups = [MulticastGroups.LINK, MulticastGroups.IPV4_IFADDR, MulticastGroups.IPV6_IFADDR];
-    const isIgnored = (message: Message) =>
-      ignoredIndex !== undefined && addressLink(message) === ignoredIndex;
+    const isIgnored = (message: NetlinkMessage) =>
+      ignoredIndex !== undefined && addressLinkIndex(message) === ignoredIndex;
     notifications.subscribe(
       groups,
       (messages) => {

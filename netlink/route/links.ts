@@ -17,11 +17,11 @@ import {
   ENODEV,
   ENXIO,
   EOPNOTSUPP,
-  existing,
   NetlinkError,
   orUnsupported,
+  undefinedOnErrno,
 } from '../core/error.ts';
-import type { Request } from '../core/message.ts';
+import type { NetlinkRequest } from '../core/message.ts';
 import { type NetlinkSocket, withSocket } from '../core/socket.ts';
 import {
   addressRequest,
@@ -29,7 +29,7 @@ import {
   linkRequest,
   listLinkAddresses,
   readLink,
-  WITHOUT_STATISTICS,
+  SKIP_STATS,
 } from './rtnetlink.ts';
 
 /** An address that the kernel would not add or remove. */
@@ -45,7 +45,7 @@ const CREATE = 0x400 | 0x200;
 const REPLACE = 0x400 | 0x100;
 /** An address as `changeAddresses` binds it, and one that holds its place for a moment. */
 const HOST_PREFIX: Readonly<Record<IpFamily, number>> = { IPv4: 32, IPv6: 128 };
-const STAND_IN_PREFIX = 31;
+const PLACEHOLDER_PREFIX = 31;
 /** linux/if_link.h */
 const IFLA_INFO_KIND = 1;
 /**
@@ -97,7 +97,7 @@ export function deleteLink(name: string): Promise<boolean> {
   const request = linkRequest(MessageType.DELLINK, { ifname: name });
   return withSocket(NETLINK_ROUTE, async (socket) => {
     const deleted = socket.request(request).then(() => true);
-    return (await existing(deleted, ENODEV)) ?? false;
+    return (await undefinedOnErrno(deleted, ENODEV)) ?? false;
   });
 }
 
@@ -118,7 +118,7 @@ export async function listBoundAddresses(index: number): Promise<readonly BoundA
   return [...entries].flatMap(([address, own]) => {
     const [first] = own;
     if (first === undefined) return [];
-    const isAsBound = own.some(isHostAddress) && !own.some(isStandIn);
+    const isAsBound = own.some(isHostAddress) && !own.some(isPlaceholder);
     return [{ address, family: first.family, isAsBound }];
   });
 }
@@ -129,8 +129,8 @@ function isHostAddress({ family, prefixLength, scope, isDeprecated }: LinkAddres
 }
 
 /** See `rebind`. */
-function isStandIn({ family, prefixLength }: LinkAddress): boolean {
-  return family === 'IPv4' && prefixLength === STAND_IN_PREFIX;
+function isPlaceholder({ family, prefixLength }: LinkAddress): boolean {
+  return family === 'IPv4' && prefixLength === PLACEHOLDER_PREFIX;
 }
 
 /**
@@ -157,7 +157,7 @@ export async function changeAddresses(
     /** Of IPv4: an IPv6 address that is there was replaced. */
     const present: string[] = [];
     const request = ({ op, address }: (typeof changes)[number]) =>
-      op === 'add' ? bind(index, address) : unbind(index, address);
+      op === 'add' ? addRequest(index, address) : removeRequest(index, address);
     for (const { item, error } of await sendAll(socket, changes, request)) {
       const { op, address } = item;
       if (op === 'add' && error.errno === EEXIST) {
@@ -166,7 +166,7 @@ export async function changeAddresses(
     }
     // No two of a group share the prefix of their stand-ins: one would come to depend on the other.
     for (const group of Map.groupBy(present, isOdd).values()) {
-      refused.push(...(await rebind(socket, index, group)));
+      refused.push(...(await narrowScope(socket, index, group)));
     }
     return refused;
   });
@@ -178,7 +178,7 @@ export async function changeAddresses(
  * its prefix length, keeps it local: `fib_del_ifaddr` leaves the local route while the device has one.
  * An agent that is killed in between leaves that entry; a later call removes it.
  */
-async function rebind(
+async function narrowScope(
   socket: NetlinkSocket,
   index: number,
   addresses: readonly string[],
@@ -186,10 +186,10 @@ async function rebind(
   const refused: RefusedAddress[] = [];
   let left = addresses;
   for (const [request, accepted] of [
-    [bindStandIn, EEXIST],
-    [unbindExact, EADDRNOTAVAIL],
-    [bind, EEXIST],
-    [unbindStandIn, EADDRNOTAVAIL],
+    [addPlaceholder, EEXIST],
+    [removeExactRequest, EADDRNOTAVAIL],
+    [addRequest, EEXIST],
+    [removePlaceholder, EADDRNOTAVAIL],
   ] as const) {
     const failed = new Set<string>();
     for (const { item, error } of await sendAll(socket, left, (each) => request(index, each))) {
@@ -206,7 +206,7 @@ function isOdd(address: string): boolean {
   return ((addressBytes(address).at(-1) ?? 0) & 1) === 1;
 }
 
-function bind(index: number, address: string): Request {
+function addRequest(index: number, address: string): NetlinkRequest {
   const data = { prefixlen: HOST_PREFIX[familyOf(address)] };
   // Without duplicate address detection, which a link that is down cannot finish.
   const attrs = { ...both(address), flags: { nodad: true } as const };
@@ -217,24 +217,24 @@ function bind(index: number, address: string): Request {
 }
 
 /** An IPv4 address with whatever prefix length; of several entries, one. */
-function unbind(index: number, address: string): Request {
-  if (familyOf(address) === 'IPv6') return unbindExact(index, address);
+function removeRequest(index: number, address: string): NetlinkRequest {
+  if (familyOf(address) === 'IPv6') return removeExactRequest(index, address);
   return change(index, address, {}, { local: addressBytes(address) });
 }
 
-function unbindExact(index: number, address: string): Request {
+function removeExactRequest(index: number, address: string): NetlinkRequest {
   return change(index, address, { prefixlen: HOST_PREFIX[familyOf(address)] }, both(address));
 }
 
-function bindStandIn(index: number, address: string): Request {
-  const data = { prefixlen: STAND_IN_PREFIX, scope: RouteScope.HOST };
+function addPlaceholder(index: number, address: string): NetlinkRequest {
+  const data = { prefixlen: PLACEHOLDER_PREFIX, scope: RouteScope.HOST };
   // No route to the prefix, as there would be if somebody set the link up.
   const attrs = { ...both(address), flags: { noprefixroute: true } as const };
   return change(index, address, data, attrs, CREATE);
 }
 
-function unbindStandIn(index: number, address: string): Request {
-  return change(index, address, { prefixlen: STAND_IN_PREFIX }, both(address));
+function removePlaceholder(index: number, address: string): NetlinkRequest {
+  return change(index, address, { prefixlen: PLACEHOLDER_PREFIX }, both(address));
 }
 
 function both(address: string): AddressAttrs {
@@ -249,7 +249,7 @@ function change(
   data: Address,
   attrs: AddressAttrs,
   flags?: number,
-): Request {
+): NetlinkRequest {
   const type = flags === undefined ? MessageType.DELADDR : MessageType.NEWADDR;
   const family = addressFamily(familyOf(address));
   return addressRequest(type, { ...data, family, index }, attrs, flags);
@@ -261,8 +261,8 @@ function isGone({ errno }: NetlinkError): boolean {
 }
 
 function find(socket: NetlinkSocket, name: string): Promise<number | undefined> {
-  const request = linkRequest(MessageType.GETLINK, { ifname: name, ...WITHOUT_STATISTICS });
-  return existing(
+  const request = linkRequest(MessageType.GETLINK, { ifname: name, ...SKIP_STATS });
+  return undefinedOnErrno(
     socket.get(request, (message) => readLink(message)?.[0]),
     ENODEV,
   );

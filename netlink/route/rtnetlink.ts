@@ -23,7 +23,7 @@ import { type AddressFormatter, addressFormatter, ipFamilyOf } from '../core/add
 import { readAttributes } from '../core/attribute.ts';
 import { NETLINK_ROUTE } from '../core/descriptor.ts';
 import { MalformedMessage } from '../core/error.ts';
-import type { Message, Request } from '../core/message.ts';
+import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { type NetlinkSocket, withSocket } from '../core/socket.ts';
 import { readText } from '../core/text.ts';
 
@@ -56,7 +56,7 @@ export interface NodeLinks {
 /** linux/if_link.h, of a link's attributes. */
 const IFLA_IFNAME = 3;
 /** RTEXT_FILTER_SKIP_STATS: statistics are most of what a link has to say, and costly to gather. */
-export const WITHOUT_STATISTICS: LinkAttrs = { extMask: putU32(1 << 3) };
+export const SKIP_STATS: LinkAttrs = { extMask: putU32(1 << 3) };
 
 /**
  * All addresses of the node, on links that are up or down.
@@ -72,7 +72,7 @@ export function listLinks(): Promise<NodeLinks> {
     // Addresses first: one whose link is not there afterwards has gone with it.
     const found = await dumpAddresses(socket);
     const names = new Map(
-      await socket.dump(linkRequest(MessageType.GETLINK, WITHOUT_STATISTICS), readLink),
+      await socket.dump(linkRequest(MessageType.GETLINK, SKIP_STATS), readLink),
     );
     const addresses: NodeAddress[] = [];
     for (const { address, family, prefixLength, interfaceIndex } of found) {
@@ -80,7 +80,7 @@ export function listLinks(): Promise<NodeLinks> {
       if (interfaceName === undefined) continue;
       addresses.push({ address, family, prefixLength, interfaceIndex, interfaceName });
     }
-    return { names, addresses: addresses.sort(compare) };
+    return { names, addresses: addresses.sort(compareAddresses) };
   });
 }
 
@@ -98,7 +98,9 @@ type FoundAddress = LinkAddress & Pick<NodeAddress, 'interfaceIndex'>;
 function dumpAddresses(socket: NetlinkSocket, link?: number): Promise<FoundAddress[]> {
   const format = addressFormatter();
   return socket.dump(addressRequest(MessageType.GETADDR, {}, {}), (message) =>
-    link === undefined || addressLink(message) === link ? readAddress(message, format) : undefined,
+    link === undefined || addressLinkIndex(message) === link
+      ? readAddress(message, format)
+      : undefined,
   );
 }
 
@@ -108,7 +110,7 @@ export function addressRequest(
   data: Address,
   attrs: AddressAttrs,
   flags = 0,
-): Request {
+): NetlinkRequest {
   const out = new AttrStream();
   formatAddressMessage({ kind: 'address', data, attrs }, out);
   return { type, flags, payload: Buffer.concat(out.bufs) };
@@ -120,14 +122,14 @@ export function linkRequest(
   attrs: LinkAttrs,
   data: Link = {},
   flags = 0,
-): Request {
+): NetlinkRequest {
   const out = new AttrStream();
   formatLinkMessage({ kind: 'link', data, attrs }, out);
   return { type, flags, payload: Buffer.concat(out.bufs) };
 }
 
 /** The index of the link whose address a message is about; undefined for other messages. */
-export function addressLink({ type, payload }: Message): number | undefined {
+export function addressLinkIndex({ type, payload }: NetlinkMessage): number | undefined {
   const isOfAddress = type === MessageType.NEWADDR || type === MessageType.DELADDR;
   return isOfAddress
     ? parsed('address', () => parseAddress(payload.subarray(0, __LENGTH_Address)).index)
@@ -135,7 +137,7 @@ export function addressLink({ type, payload }: Message): number | undefined {
 }
 
 function readAddress(
-  { type, payload }: Message,
+  { type, payload }: NetlinkMessage,
   format: AddressFormatter,
 ): FoundAddress | undefined {
   if (type !== MessageType.NEWADDR) return undefined;
@@ -153,7 +155,7 @@ function readAddress(
 }
 
 /** @returns index and name. */
-export function readLink({ type, payload }: Message): [number, string] | undefined {
+export function readLink({ type, payload }: NetlinkMessage): [number, string] | undefined {
   if (type !== MessageType.NEWLINK) return undefined;
   // Of the attributes only the name: the package refuses those of a kernel that has more to say of one.
   const name = readAttributes(payload, __LENGTH_Link).get(IFLA_IFNAME);
@@ -170,7 +172,7 @@ function parsed<T>(what: string, parse: () => T): T {
   }
 }
 
-function compare(a: NodeAddress, b: NodeAddress): number {
+function compareAddresses(a: NodeAddress, b: NodeAddress): number {
   if (a.interfaceIndex !== b.interfaceIndex) return a.interfaceIndex - b.interfaceIndex;
   const [left, right] = [`${a.family} ${a.address}`, `${b.family} ${b.address}`];
   if (left === right) return a.prefixLength - b.prefixLength;

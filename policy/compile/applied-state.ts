@@ -5,14 +5,14 @@
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
-import { type AddressEntry, NO_ENTRY } from '../model/memberships.ts';
+import { type AddressEntry, EMPTY_ENTRY } from '../model/memberships.ts';
 import type { PolicyModel } from '../model/model.ts';
 import type { ListRanges } from '../model/networks.ts';
-import { addressText, missing, type Range } from '../model/ranges.ts';
-import type { ListNumber } from '../model/terms.ts';
-import { elementsOf } from './address-elements.ts';
+import { type AddressRange, addressText, rangesNotIn } from '../model/ranges.ts';
+import type { ListId } from '../model/terms.ts';
+import { addressElements } from './address-elements.ts';
 import type { PolicyChange, PolicyElement, PolicySetChain, PolicyState } from './change.ts';
-import { isSameChain, policySetChain } from './policy-set-chain.ts';
+import { isSamePolicySetChain, policySetChain } from './policy-set-chain.ts';
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] extends readonly (infer E)[] ? E[] : T[K] };
 
@@ -20,7 +20,7 @@ type Mutable<T> = { -readonly [K in keyof T]: T[K] extends readonly (infer E)[] 
 export class AppliedState {
   readonly #model: PolicyModel;
   readonly #families: readonly IpFamily[];
-  readonly #lists = new Map<ListNumber, ListRanges>();
+  readonly #lists = new Map<ListId, ListRanges>();
   readonly #entries = new Map<string, AddressEntry>();
   /** By number of the policy set. */
   readonly #chains = new Map<number, PolicySetChain>();
@@ -44,26 +44,26 @@ export class AppliedState {
     for (const [address, now] of entries) {
       const family = familyOf(address);
       const change = changes.find((each) => each.family === family);
-      const before = this.#entries.get(address) ?? NO_ENTRY;
+      const before = this.#entries.get(address) ?? EMPTY_ENTRY;
       if (change === undefined || before === now) continue;
-      for (const element of elementsOf(address, before, now)) {
+      for (const element of addressElements(address, before, now)) {
         const isDropped = 'list' in element && !this.#lists.has(element.list);
-        (isDropped ? change.discard : change.remove).push(element);
+        (isDropped ? change.cleanup : change.remove).push(element);
       }
-      change.add.push(...elementsOf(address, now, before));
-      if (now === NO_ENTRY) this.#entries.delete(address);
+      change.add.push(...addressElements(address, now, before));
+      if (now === EMPTY_ENTRY) this.#entries.delete(address);
       else this.#entries.set(address, now);
     }
     for (const [{ direction, number: profile }, rules] of policySets) {
       const before = this.#chains.get(profile);
       if (rules !== undefined) {
         const chain = policySetChain(direction, profile, rules);
-        if (before === undefined || !isSameChain(before, chain)) {
+        if (before === undefined || !isSamePolicySetChain(before, chain)) {
           for (const change of changes) change.chains.push(chain);
         }
         this.#chains.set(profile, chain);
       } else if (before !== undefined) {
-        for (const change of changes) change.discardChains.push({ direction, profile });
+        for (const change of changes) change.cleanupChains.push({ direction, profile });
         this.#chains.delete(profile);
       }
     }
@@ -74,21 +74,21 @@ export class AppliedState {
    * All that should be in the kernel as of the last `takeChanges()`. Later changes are not in it. To be read
    * before the next call.
    */
-  all(family: IpFamily): PolicyState {
+  snapshot(family: IpFamily): PolicyState {
     return { chains: [...this.#chains.values()], elements: this.#elements(family) };
   }
 
   *#elements(family: IpFamily): Iterable<PolicyElement> {
     for (const [number, ranges] of this.#lists) yield* rangeElements(number, ranges, family);
     for (const [address, entry] of this.#entries) {
-      if (familyOf(address) === family) yield* elementsOf(address, entry);
+      if (familyOf(address) === family) yield* addressElements(address, entry);
     }
   }
 }
 
 function changeList(
   change: Mutable<PolicyChange>,
-  number: ListNumber,
+  number: ListId,
   before: ListRanges | undefined,
   now: ListRanges | undefined,
 ): void {
@@ -98,16 +98,16 @@ function changeList(
     return;
   }
   if (now === undefined) {
-    change.discard.push(...rangeElements(number, before, family));
+    change.cleanup.push(...rangeElements(number, before, family));
     return;
   }
   const [old, fresh] = [before.networks[family], now.networks[family]];
-  change.remove.push(...networkElements(number, missing(old, fresh), family));
-  change.add.push(...networkElements(number, missing(fresh, old), family));
+  change.remove.push(...networkElements(number, rangesNotIn(old, fresh), family));
+  change.add.push(...networkElements(number, rangesNotIn(fresh, old), family));
 }
 
 function* rangeElements(
-  list: ListNumber,
+  list: ListId,
   { networks, ports }: ListRanges,
   family: IpFamily,
 ): Iterable<PolicyElement> {
@@ -118,8 +118,8 @@ function* rangeElements(
 }
 
 function* networkElements(
-  list: ListNumber,
-  ranges: readonly Range[],
+  list: ListId,
+  ranges: readonly AddressRange[],
   family: IpFamily,
 ): Iterable<PolicyElement> {
   for (const { first, last } of ranges) {
@@ -133,7 +133,7 @@ function* networkElements(
 }
 
 function noChange(family: IpFamily): Mutable<PolicyChange> {
-  return { family, prepare: [], remove: [], add: [], chains: [], discard: [], discardChains: [] };
+  return { family, prepare: [], remove: [], add: [], chains: [], cleanup: [], cleanupChains: [] };
 }
 
 function isChange({ family: _, ...parts }: PolicyChange): boolean {

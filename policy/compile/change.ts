@@ -9,15 +9,15 @@
  * numbers: a pod that comes, goes or is relabelled is some elements, and no rule.
  */
 import type { IpFamily } from '../../api/objects.ts';
-import type { Direction, ListNumber, Outcome, PeerSet, PortSet } from '../model/terms.ts';
+import type { Direction, ListId, PeerSetName, PortSetName, RuleVerdict } from '../model/terms.ts';
 
 /** What the kernel is told of a rule (`model/rules.ts`). */
-export interface ChainRule {
+export interface CompiledRule {
   /** undefined: whoever. Otherwise a peer is one of the list in any of the sets; no sets: nobody. */
-  readonly peers: { readonly number: ListNumber; readonly sets: readonly PeerSet[] } | undefined;
+  readonly peers: { readonly number: ListId; readonly sets: readonly PeerSetName[] } | undefined;
   /** undefined: all ports of all protocols. Otherwise a port in either of the sets. */
-  readonly ports: { readonly number: ListNumber; readonly sets: readonly PortSet[] } | undefined;
-  readonly outcome: Outcome;
+  readonly ports: { readonly number: ListId; readonly sets: readonly PortSetName[] } | undefined;
+  readonly outcome: RuleVerdict;
   /** `NetworkPolicy default/web spec.egress[0]`, for whoever lists the chain. */
   readonly comment: string;
 }
@@ -27,9 +27,9 @@ export interface PolicySetChain {
   readonly direction: Direction;
   readonly profile: number;
   /** The Admin tier; empty where none applies. What nothing matches goes on. */
-  readonly admin: readonly ChainRule[];
+  readonly admin: readonly CompiledRule[];
   /** NetworkPolicies or, where none isolates, the Baseline tier. What nothing matches is allowed. */
-  readonly rest: readonly ChainRule[];
+  readonly lowerTiers: readonly CompiledRule[];
 }
 
 /** Addresses are canonical text of the family that they are handed over for. */
@@ -38,18 +38,18 @@ export type PolicyElement =
   | { readonly set: `${Direction}-pods`; readonly address: string; readonly profile: number }
   /** A pod of this node, which may talk to itself (through a Service that leads back to it). */
   | { readonly set: 'own'; readonly address: string }
-  | { readonly set: 'peers'; readonly list: ListNumber; readonly address: string }
+  | { readonly set: 'peers'; readonly list: ListId; readonly address: string }
   /** Ranges of one list do not overlap. */
   | {
       readonly set: 'networks';
-      readonly list: ListNumber;
+      readonly list: ListId;
       readonly first: string;
       readonly last: string;
     }
   /** Of one list and protocol they do not overlap or touch. */
   | {
       readonly set: 'ports';
-      readonly list: ListNumber;
+      readonly list: ListId;
       /** As IP numbers it. */
       readonly protocol: number;
       readonly first: number;
@@ -58,16 +58,16 @@ export type PolicyElement =
   /** The destination, and the port that it gives the name. */
   | {
       readonly set: 'named-ports';
-      readonly list: ListNumber;
+      readonly list: ListId;
       readonly address: string;
       readonly protocol: number;
       readonly port: number;
     };
 
 /** An address that a domain name of a list has, for as long as the answer lives. */
-export interface LearnedElement {
+export interface FqdnElement {
   readonly set: 'learned';
-  readonly list: ListNumber;
+  readonly list: ListId;
   readonly address: string;
   readonly timeoutMs: number;
 }
@@ -81,8 +81,8 @@ export interface FqdnEntry {
 }
 
 /** Entries of the FQDN cache, and what follows from them for lists. */
-export interface Learned {
-  readonly elements: readonly LearnedElement[];
+export interface FqdnContent {
+  readonly elements: readonly FqdnElement[];
   readonly answers: readonly FqdnEntry[];
 }
 
@@ -101,8 +101,8 @@ export interface PolicyChange {
   /** Chains that are new, or have other rules than before. */
   readonly chains: readonly PolicySetChain[];
   /** Elements of lists, and chains, that nothing names any more. */
-  readonly discard: readonly PolicyElement[];
-  readonly discardChains: readonly { readonly direction: Direction; readonly profile: number }[];
+  readonly cleanup: readonly PolicyElement[];
+  readonly cleanupChains: readonly { readonly direction: Direction; readonly profile: number }[];
 }
 
 /** What one family has in force, for whoever compares it with the kernel. */

@@ -2,30 +2,34 @@
 import { createHash } from 'node:crypto';
 import type { IpFamily } from '../../api/objects.ts';
 import { type AddressFormatter, addressBytes } from '../../netlink/core/address.ts';
-import { number } from '../../netlink/core/network.ts';
-import { commentData, NOTE_LIMIT, readComment } from '../../netlink/nftables/comment.ts';
+import { encodeNumber } from '../../netlink/core/network-order.ts';
+import {
+  ELEMENT_COMMENT_LIMIT,
+  encodeComment,
+  readComment,
+} from '../../netlink/nftables/comment.ts';
 import type { NftElement } from '../../netlink/nftables/tables.ts';
 import type { Direction } from '../model/terms.ts';
 import { kernelChainNames } from './chains.ts';
-import type { FqdnEntry, LearnedElement, PolicyElement } from './change.ts';
-import type { SetName } from './skeleton.ts';
+import type { FqdnElement, FqdnEntry, PolicyElement } from './change.ts';
+import type { NftSetName } from './policy-table.ts';
 
 /** An element for the kernel, and what it was made of. */
 export interface KernelElement extends NftElement {
-  readonly origin: PolicyElement | LearnedElement | FqdnEntry;
+  readonly origin: PolicyElement | FqdnElement | FqdnEntry;
 }
 
 /** An element, and the set that it is in. */
-export interface Placed {
-  readonly set: SetName;
+export interface SetElement {
+  readonly set: NftSetName;
   readonly element: KernelElement;
 }
 
-export function placed(origin: PolicyElement | LearnedElement): Placed {
-  return { set: origin.set, element: { ...keyOf(origin), origin } };
+export function setElement(origin: PolicyElement | FqdnElement): SetElement {
+  return { set: origin.set, element: { ...nftElement(origin), origin } };
 }
 
-function keyOf(origin: PolicyElement | LearnedElement): NftElement {
+function nftElement(origin: PolicyElement | FqdnElement): NftElement {
   switch (origin.set) {
     case 'ingress-pods':
     case 'egress-pods': {
@@ -38,25 +42,25 @@ function keyOf(origin: PolicyElement | LearnedElement): NftElement {
       return { key: Buffer.concat([address, address]) };
     }
     case 'peers':
-      return { key: listed(origin.list, addressBytes(origin.address)) };
+      return { key: listKey(origin.list, addressBytes(origin.address)) };
     case 'learned':
       return {
-        key: listed(origin.list, addressBytes(origin.address)),
+        key: listKey(origin.list, addressBytes(origin.address)),
         timeoutMs: wholeMilliseconds(origin.timeoutMs),
       };
     case 'networks':
       return {
-        key: listed(origin.list, addressBytes(origin.first)),
-        keyEnd: listed(origin.list, addressBytes(origin.last)),
+        key: listKey(origin.list, addressBytes(origin.first)),
+        keyEnd: listKey(origin.list, addressBytes(origin.last)),
       };
     case 'ports':
       return {
-        key: listed(origin.list, portBytes(origin.protocol, origin.first)),
-        keyEnd: listed(origin.list, portBytes(origin.protocol, origin.last)),
+        key: listKey(origin.list, portBytes(origin.protocol, origin.first)),
+        keyEnd: listKey(origin.list, portBytes(origin.protocol, origin.last)),
       };
     case 'named-ports':
       return {
-        key: listed(
+        key: listKey(
           origin.list,
           addressBytes(origin.address),
           portBytes(origin.protocol, origin.port),
@@ -66,8 +70,8 @@ function keyOf(origin: PolicyElement | LearnedElement): NftElement {
 }
 
 /** As rules look it up. */
-function listed(list: number, ...fields: readonly Buffer[]): Buffer {
-  return Buffer.concat([number(list, 4), ...fields]);
+function listKey(list: number, ...fields: readonly Buffer[]): Buffer {
+  return Buffer.concat([encodeNumber(list, 4), ...fields]);
 }
 
 function portBytes(protocol: number, port: number): Buffer {
@@ -91,21 +95,21 @@ const NAME = /^[\x21\x23-\x5b\x5d-\x7e]+$/;
  * itself is the element's comment.
  * @returns undefined for a name that has no room there: it is not kept.
  */
-export function placedEntry(origin: FqdnEntry): Placed | undefined {
+export function fqdnEntryElement(origin: FqdnEntry): SetElement | undefined {
   const { name, address, timeoutMs } = origin;
-  if (name.length >= NOTE_LIMIT || !NAME.test(name)) return undefined;
+  if (name.length >= ELEMENT_COMMENT_LIMIT || !NAME.test(name)) return undefined;
   const hash = createHash('sha256').update(name).digest().subarray(0, HASH);
   const element = {
     key: Buffer.concat([addressBytes(address), hash]),
     timeoutMs: wholeMilliseconds(timeoutMs),
-    userdata: commentData(name, NOTE_LIMIT),
+    userdata: encodeComment(name, ELEMENT_COMMENT_LIMIT),
     origin,
   };
   return { set: 'answers', element };
 }
 
 /** @returns undefined for an element that is no answer, or no more. */
-export function readEntry(
+export function readFqdnEntry(
   { key, timeoutMs = 0, userdata }: NftElement,
   family: IpFamily,
   format: AddressFormatter,

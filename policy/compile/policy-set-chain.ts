@@ -1,9 +1,9 @@
 /** The chain of a policy set, with the default deny of a pod that NetworkPolicies isolate. */
 import type { PolicySetRules } from '../model/policy-sets.ts';
 import type { Direction } from '../model/terms.ts';
-import type { ChainRule, PolicySetChain } from './change.ts';
+import type { CompiledRule, PolicySetChain } from './change.ts';
 
-const DEFAULT_DENY: ChainRule = {
+const DEFAULT_DENY: CompiledRule = {
   peers: undefined,
   ports: undefined,
   outcome: 'deny-network-policy',
@@ -13,26 +13,26 @@ const DEFAULT_DENY: ChainRule = {
 export function policySetChain(
   direction: Direction,
   profile: number,
-  { admin, rest, isolatedBy }: PolicySetRules,
+  { admin, lowerTiers: rest, isolatedBy }: PolicySetRules,
 ): PolicySetChain {
   return {
     direction,
     profile,
     admin,
-    rest: isolatedBy.length > 0 ? [...rest, DEFAULT_DENY] : rest,
+    lowerTiers: isolatedBy.length > 0 ? [...rest, DEFAULT_DENY] : rest,
   };
 }
 
 /** Whether two chains are the same to the kernel. */
-export function isSameChain(a: PolicySetChain, b: PolicySetChain): boolean {
-  return areSameRules(a.admin, b.admin) && areSameRules(a.rest, b.rest);
+export function isSamePolicySetChain(a: PolicySetChain, b: PolicySetChain): boolean {
+  return areSameRules(a.admin, b.admin) && areSameRules(a.lowerTiers, b.lowerTiers);
 }
 
-function areSameRules(all: readonly ChainRule[], others: readonly ChainRule[]): boolean {
+function areSameRules(all: readonly CompiledRule[], others: readonly CompiledRule[]): boolean {
   return all.length === others.length && all.every((rule, at) => isSameRule(rule, others[at]));
 }
 
-function isSameRule(a: ChainRule, b: ChainRule | undefined): boolean {
+function isSameRule(a: CompiledRule, b: CompiledRule | undefined): boolean {
   return (
     a.peers?.number === b?.peers?.number &&
     a.ports?.number === b?.ports?.number &&

@@ -2,35 +2,44 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFormatter } from '../../netlink/core/address.ts';
 import { ENOENT, hasErrno } from '../../netlink/core/error.ts';
-import { type NftCounter, NftRefusedError, type NftStep } from '../../netlink/nftables/tables.ts';
+import {
+  type NftCounter,
+  type NftOperation,
+  NftRefusedError,
+} from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import { kernelChainNames, kernelChains } from '../compile/chains.ts';
 import type {
+  FqdnContent,
+  FqdnElement,
   FqdnEntry,
-  Learned,
-  LearnedElement,
   PolicyChange,
   PolicyElement,
   PolicySetChain,
   PolicyState,
 } from '../compile/change.ts';
-import { type KernelElement, placed, placedEntry, readEntry } from '../compile/element.ts';
 import {
-  DENIALS,
-  type Denial,
+  fqdnEntryElement,
+  type KernelElement,
+  readFqdnEntry,
+  setElement,
+} from '../compile/element.ts';
+import {
+  DENY_VERDICTS,
+  type DenyVerdict,
   denyChain,
-  SET_NAMES,
-  type SetName,
-  type SkeletonOptions,
-} from '../compile/skeleton.ts';
+  NFT_SET_NAMES,
+  type NftSetName,
+  type PolicyTableOptions,
+} from '../compile/policy-table.ts';
 import { DIRECTIONS, type Direction } from '../model/terms.ts';
-import { type Content, fill, inForce, type PolicyTables, rebuild } from './rebuild.ts';
-import { PolicyRefusedError } from './refusal.ts';
+import { PolicyRefusedError } from './policy-refused-error.ts';
+import { activeTable, fill, type PolicyTables, rebuild, type TableContent } from './rebuild.ts';
 import { SetTtls } from './set-ttls.ts';
 
-export interface PolicyBackendOptions extends SkeletonOptions {
+export interface PolicyBackendOptions extends PolicyTableOptions {
   /** What cannot be done, while the rest is. */
   readonly onWarning: (message: string) => void;
   /** Milliseconds, of a clock that only goes forward. */
@@ -38,8 +47,8 @@ export interface PolicyBackendOptions extends SkeletonOptions {
 }
 
 /** Packets that were denied, unless somebody else took the table away since. */
-export interface Denied {
-  readonly denial: Denial;
+export interface DeniedPackets {
+  readonly denial: DenyVerdict;
   readonly direction: Direction;
   readonly packets: number;
 }
@@ -48,8 +57,8 @@ export interface Denied {
 const LEARN_ATTEMPTS = 3;
 
 /** What waits to be learned, so that all of it becomes one transaction. */
-interface PendingLearn extends Learned {
-  readonly elements: LearnedElement[];
+interface PendingLearn extends FqdnContent {
+  readonly elements: FqdnElement[];
   readonly answers: FqdnEntry[];
   readonly done: Promise<void>;
 }
@@ -68,16 +77,16 @@ export class PolicyBackend {
   readonly #queue = new SerialQueue();
   #pending: PendingLearn | undefined;
   /** What the kernel has: not before `replaceAll`, nor after a failure or a change by others. */
-  #isKnown = false;
+  #isInSync = false;
   /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
-  #isOurs = false;
+  #hasWritten = false;
   /** From the call of `replaceAll` on until it is done. */
   #isReplacing = false;
-  #denied: readonly Denied[] = [];
-  #onLoss: (what: string) => void = () => {};
+  #denied: readonly DeniedPackets[] = [];
+  #onInvalidated: (what: string) => void = () => {};
   /** Names of profiles' chains. */
   #chains = new Set<string>();
-  #sizes = new Map<SetName, number>();
+  #sizes = new Map<NftSetName, number>();
   readonly #learned = new SetTtls('learned');
   readonly #answers = new SetTtls('answers');
 
@@ -90,21 +99,21 @@ export class PolicyBackend {
   }
 
   /** Elements in the kernel, by set. */
-  sizes(): ReadonlyMap<string, number> {
+  setSizes(): ReadonlyMap<string, number> {
     const { size: learned } = this.#learned;
     const { size: answers } = this.#answers;
     return new Map<string, number>([...this.#sizes, ['learned', learned], ['answers', answers]]);
   }
 
-  onLoss(callback: (what: string) => void): void {
-    this.#onLoss = callback;
+  onInvalidated(callback: (what: string) => void): void {
+    this.#onInvalidated = callback;
   }
 
   /** The table is not what it should be: somebody else changed it, say. @param what in words for the log. */
-  disturbed(what: string): void {
-    if (!this.#isKnown) return;
-    this.#isKnown = false;
-    this.#onLoss(what);
+  invalidate(what: string): void {
+    if (!this.#isInSync) return;
+    this.#isInSync = false;
+    this.#onInvalidated(what);
   }
 
   /**
@@ -117,7 +126,7 @@ export class PolicyBackend {
       try {
         await this.#apply(change);
       } catch (error) {
-        this.#isKnown = false;
+        this.#isInSync = false;
         throw this.#explained(error, change.chains);
       }
     });
@@ -131,17 +140,17 @@ export class PolicyBackend {
    * @returns the number of elements.
    * @throws NftError, PolicyRefusedError, NetlinkError
    */
-  replaceAll(state: PolicyState, learned: Learned): Promise<number> {
+  replaceAll(state: PolicyState, learned: FqdnContent): Promise<number> {
     this.#isReplacing = true;
     // What is learned from now on is not in `learned`: it must not join what is written before this.
     this.#pending = undefined;
     return this.#queue.run(async () => {
       // What others do from here on is for the next time.
-      this.#isKnown = true;
+      this.#isInSync = true;
       try {
         return await this.#replaceAll(state, learned);
       } catch (error) {
-        this.#isKnown = false;
+        this.#isInSync = false;
         throw this.#explained(error, state.chains);
       } finally {
         this.#isReplacing = false;
@@ -156,7 +165,7 @@ export class PolicyBackend {
    * @returns when packets may go there; while everything is written anew at once, and they may soon.
    * @throws PolicyRefusedError, NetlinkError
    */
-  async learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+  async learn(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
     // What is of the other family must not wait for this one.
     if (elements.length + answers.length === 0) return;
     const done = this.#learnInTurn(elements, answers);
@@ -166,7 +175,7 @@ export class PolicyBackend {
     done.catch(() => undefined);
   }
 
-  #learnInTurn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+  #learnInTurn(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
     const waiting = this.#pending;
     if (waiting !== undefined) {
       waiting.elements.push(...elements);
@@ -187,13 +196,13 @@ export class PolicyBackend {
    * count. What is learned after it is called is learned after it. As `learn`, before `replaceAll`.
    * @throws PolicyRefusedError, NetlinkError
    */
-  forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+  forget(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
     this.#pending = undefined;
     return this.#queue.run(() => this.#forget({ elements, answers }));
   }
 
   /** What is kept of answers, with the time that they have left; nothing without a table. */
-  answers(): Promise<FqdnEntry[]> {
+  fqdnEntries(): Promise<FqdnEntry[]> {
     return this.#queue.run(() => this.#readAnswers());
   }
 
@@ -201,7 +210,7 @@ export class PolicyBackend {
    * Zeros without a table. While the table is made anew, what was counted when somebody asked before: nothing
    * at first, for a zero would be a counter that was reset.
    */
-  async denied(): Promise<readonly Denied[]> {
+  async deniedPackets(): Promise<readonly DeniedPackets[]> {
     if (this.#isReplacing) return this.#denied;
     return await this.#queue.run(async () => {
       this.#denied = deniedBy((await this.#tables.main.counters()) ?? []);
@@ -210,7 +219,7 @@ export class PolicyBackend {
   }
 
   async #apply(change: PolicyChange): Promise<void> {
-    const { prepare, remove, add, chains, discard, discardChains } = change;
+    const { prepare, remove, add, chains, cleanup: discard, cleanupChains: discardChains } = change;
     const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     // A packet that is under way when the chain of its pod is another one sees that with the rules
     // which it had before: none, had it come into being in the same moment.
@@ -236,11 +245,11 @@ export class PolicyBackend {
     this.#count(discard, -1);
   }
 
-  async #replaceAll({ chains, elements }: PolicyState, learned: Learned): Promise<number> {
+  async #replaceAll({ chains, elements }: PolicyState, learned: FqdnContent): Promise<number> {
     const slice = new TimeSlice();
-    const bySet = new Map<SetName, KernelElement[]>(SET_NAMES.map((set) => [set, []]));
+    const bySet = new Map<NftSetName, KernelElement[]>(NFT_SET_NAMES.map((set) => [set, []]));
     for (const origin of elements) {
-      const { set, element } = placed(origin);
+      const { set, element } = setElement(origin);
       bySet.get(set)?.push(element);
       if (slice.isOver()) await slice.yield();
     }
@@ -249,21 +258,21 @@ export class PolicyBackend {
     const kept = await this.#readAnswers();
     this.#answers.clear();
     this.#learned.clear();
-    const answers = this.#answers.wanting(elementsOfAnswers([...kept, ...learned.answers]), now);
-    const names = this.#learned.wanting(elementsOfNames(learned.elements), now);
+    const answers = this.#answers.missing(elementsOfAnswers([...kept, ...learned.answers]), now);
+    const names = this.#learned.missing(elementsOfNames(learned.elements), now);
     bySet.set('answers', answers).set('learned', names);
     await this.#rebuild({ chains, elements: bySet });
     const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));
-    this.#learned.note(names, now);
-    this.#answers.note(answers, now);
+    this.#learned.recordWritten(names, now);
+    this.#answers.recordWritten(answers, now);
     this.#sizes = sizes;
-    this.#isOurs = true;
+    this.#hasWritten = true;
     return [...sizes.values()].reduce((sum, size) => sum + size, 0);
   }
 
   /** Without nflog where the kernel has none: that nobody hears of denials is better than none. */
-  async #rebuild(content: Content): Promise<void> {
+  async #rebuild(content: TableContent): Promise<void> {
     const { logGroup, onWarning } = this.#options;
     try {
       await rebuild(this.#tables, this.#nft, this.#options, content);
@@ -272,62 +281,62 @@ export class PolicyBackend {
         logGroup !== undefined &&
         error instanceof NftRefusedError &&
         error.rule !== undefined &&
-        DENIALS.some((denial) => error.chain?.startsWith(denial));
+        DENY_VERDICTS.some((denial) => error.chain?.startsWith(denial));
       if (!isLogging) throw error;
       onWarning(`denied packets cannot be logged to group ${logGroup}: ${error.message}`);
       await rebuild(this.#tables, this.#nft, { ...this.#options, logGroup: undefined }, content);
     }
   }
 
-  async #learn({ elements, answers }: Learned): Promise<void> {
-    if (!this.#isOurs) return;
+  async #learn({ elements, answers }: FqdnContent): Promise<void> {
+    if (!this.#hasWritten) return;
     for (let attempt = 1; ; attempt++) {
       const now = this.#now();
-      const names = this.#learned.wanting(elementsOfNames(elements), now);
-      const kept = this.#answers.wanting(elementsOfAnswers(answers), now);
+      const names = this.#learned.missing(elementsOfNames(elements), now);
+      const kept = this.#answers.missing(elementsOfAnswers(answers), now);
       try {
         await this.#tables.main.transact([
-          ...this.#learned.steps(names),
-          ...this.#answers.steps(kept),
+          ...this.#learned.refresh(names),
+          ...this.#answers.refresh(kept),
         ]);
-        this.#learned.note(names, now);
-        this.#answers.note(kept, now);
+        this.#learned.recordWritten(names, now);
+        this.#answers.recordWritten(kept, now);
         return;
       } catch (error) {
         const hasEnded = error instanceof NftRefusedError && error.action === 'delete';
         if (!hasEnded || attempt === LEARN_ATTEMPTS) {
-          this.disturbed(`cannot add to it: ${String(error)}`);
+          this.invalidate(`cannot add to it: ${String(error)}`);
           throw this.#explained(error, []);
         }
       }
     }
   }
 
-  async #forget({ elements, answers }: Learned): Promise<void> {
-    if (!this.#isOurs) return;
+  async #forget({ elements, answers }: FqdnContent): Promise<void> {
+    if (!this.#hasWritten) return;
     const names = elementsOfNames(elements);
     const kept = elementsOfAnswers(answers);
     try {
       await this.#tables.main.transact([
-        ...this.#learned.removal(names),
-        ...this.#answers.removal(kept),
+        ...this.#learned.remove(names),
+        ...this.#answers.remove(kept),
       ]);
     } catch (error) {
       throw this.#explained(error, []);
     }
-    this.#learned.drop(names);
-    this.#answers.drop(kept);
+    this.#learned.recordRemoved(names);
+    this.#answers.recordRemoved(kept);
   }
 
   async #readAnswers(): Promise<FqdnEntry[]> {
-    const tables = await inForce(this.#tables);
+    const tables = await activeTable(this.#tables);
     const format = addressFormatter();
     let answers: FqdnEntry[] = [];
     try {
       await tables.visitElements(
         'answers',
         (element) => {
-          const answer = readEntry(element, this.family, format);
+          const answer = readFqdnEntry(element, this.family, format);
           if (answer !== undefined) answers.push(answer);
         },
         () => {
@@ -351,9 +360,9 @@ export class PolicyBackend {
   }
 }
 
-function deniedBy(counters: readonly NftCounter[]): Denied[] {
+function deniedBy(counters: readonly NftCounter[]): DeniedPackets[] {
   const packets = new Map(counters.map((each) => [each.name, Number(each.packets)]));
-  return DENIALS.flatMap((denial) =>
+  return DENY_VERDICTS.flatMap((denial) =>
     DIRECTIONS.map((direction) => ({
       denial,
       direction,
@@ -363,8 +372,8 @@ function deniedBy(counters: readonly NftCounter[]): Denied[] {
 }
 
 /** Elements, set by set. */
-function steps(action: 'add' | 'delete', elements: readonly PolicyElement[]): NftStep[] {
-  const bySet = Map.groupBy(elements.map(placed), ({ set }) => set);
+function steps(action: 'add' | 'delete', elements: readonly PolicyElement[]): NftOperation[] {
+  const bySet = Map.groupBy(elements.map(setElement), ({ set }) => set);
   return [...bySet].map(([set, all]) => ({
     action,
     set,
@@ -375,7 +384,7 @@ function steps(action: 'add' | 'delete', elements: readonly PolicyElement[]): Nf
 /** Chains that are there, of profiles that are not, or have only one now. */
 function staleChains(
   chains: readonly PolicySetChain[],
-  discarded: PolicyChange['discardChains'],
+  discarded: PolicyChange['cleanupChains'],
   there: ReadonlySet<string>,
   family: IpFamily,
 ): string[] {
@@ -387,10 +396,10 @@ function staleChains(
     .filter((name) => there.has(name) && !wanted.has(name));
 }
 
-function elementsOfNames(elements: readonly LearnedElement[]): KernelElement[] {
-  return elements.map((origin) => placed(origin).element);
+function elementsOfNames(elements: readonly FqdnElement[]): KernelElement[] {
+  return elements.map((origin) => setElement(origin).element);
 }
 
 function elementsOfAnswers(answers: readonly FqdnEntry[]): KernelElement[] {
-  return answers.flatMap((answer) => placedEntry(answer)?.element ?? []);
+  return answers.flatMap((answer) => fqdnEntryElement(answer)?.element ?? []);
 }

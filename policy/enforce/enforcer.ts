@@ -1,10 +1,10 @@
 /** policy/enforce/ brings network policy into the kernel; this keeps it there, in all families. */
 import type { IpFamily } from '../../api/objects.ts';
-import type { Loaded, NftMonitor } from '../../nft/monitor.ts';
+import type { NftMonitor, ReportLoaded } from '../../nft/monitor.ts';
 import { Loop } from '../../sync/loop.ts';
 import type { Timers } from '../../sync/timers.ts';
-import type { Learned, PolicyChange, PolicyState } from '../compile/change.ts';
-import { POLICY_TABLE, POLICY_TABLES } from '../compile/skeleton.ts';
+import type { FqdnContent, PolicyChange, PolicyState } from '../compile/change.ts';
+import { POLICY_TABLE, POLICY_TABLES } from '../compile/policy-table.ts';
 import type { PolicyBackend } from './backend.ts';
 import type { FamilyKernel, PolicyKernel } from './kernel.ts';
 import { isComplete } from './rebuild.ts';
@@ -14,15 +14,15 @@ export interface PolicySource {
   /** What each family has to do since the last call. */
   takeChanges(): readonly PolicyChange[];
   /** All that is wanted, as of the last `takeChanges`; stays as it is until the next. */
-  all(family: IpFamily): PolicyState;
+  snapshot(family: IpFamily): PolicyState;
   /** What is known of domain names, when the whole table is written. */
-  learned(family: IpFamily): Learned;
+  fqdnContent(family: IpFamily): FqdnContent;
 }
 
 /** Is told what happens, for logs and metrics. */
 export interface EnforcerObserver {
   /** There may be something to do; `unchanged`, `applied` or `failed` follows. */
-  began(family: IpFamily): void;
+  started(family: IpFamily): void;
   /** There was nothing. */
   unchanged(family: IpFamily): void;
   /** Changes of objects were turned into changes of the kernel, of all families. */
@@ -32,9 +32,9 @@ export interface EnforcerObserver {
   /** It comes again by itself. */
   failed(family: IpFamily, error: unknown): void;
   /** Our table is not as it should be: somebody else changed it, say. It is written anew. */
-  disturbed(family: IpFamily, what: string): void;
+  driftDetected(family: IpFamily, what: string): void;
   /** Changes of others are not heard of, and so not mended. */
-  deaf(error: unknown): void;
+  watchFailed(error: unknown): void;
 }
 
 export interface EnforcerOptions {
@@ -48,7 +48,7 @@ export interface EnforcerOptions {
 const BACKOFF = { first: 100, max: 30_000 };
 
 /** One family. */
-interface Member extends FamilyKernel {
+interface FamilyEnforcer extends FamilyKernel {
   readonly loop: Loop;
   /** Taken from the source, and not applied yet. */
   readonly pending: PolicyChange[];
@@ -57,8 +57,8 @@ interface Member extends FamilyKernel {
 /** Nothing is written before `start`. Nothing is removed by `stop`: what was enforced is. */
 export class Enforcer {
   readonly #options: EnforcerOptions;
-  readonly #members = new Map<IpFamily, Member>();
-  readonly #loaded: Loaded;
+  readonly #families = new Map<IpFamily, FamilyEnforcer>();
+  readonly #loaded: ReportLoaded;
   #isStarted = false;
 
   /** @throws NetlinkError */
@@ -66,14 +66,14 @@ export class Enforcer {
     this.#options = options;
     const { families } = options.kernel;
     for (const [family, kernel] of families) {
-      this.#members.set(family, this.#member(family, kernel));
+      this.#families.set(family, this.#familyEnforcer(family, kernel));
     }
     this.#loaded = options.monitor.register({
       families: [...families.keys()],
       tables: POLICY_TABLES,
-      changed: (family, what) => this.#members.get(family)?.backend.disturbed(what),
-      listening: (family) => void this.#lookForTable(family),
-      deaf: (error) => options.observer.deaf(error),
+      onExternalChange: (family, what) => this.#families.get(family)?.backend.invalidate(what),
+      onWatchStarted: (family) => void this.#checkTable(family),
+      onWatchFailed: (error) => options.observer.watchFailed(error),
     });
   }
 
@@ -89,21 +89,21 @@ export class Enforcer {
   /** Something changed in the source. */
   changed(): void {
     if (!this.#isStarted) return;
-    for (const { loop } of this.#members.values()) loop.request();
+    for (const { loop } of this.#families.values()) loop.request();
   }
 
   async stop(): Promise<void> {
     this.#isStarted = false;
-    for (const { loop } of this.#members.values()) await loop.stop();
+    for (const { loop } of this.#families.values()) await loop.stop();
   }
 
-  #member(family: IpFamily, { tables, backend }: FamilyKernel): Member {
+  #familyEnforcer(family: IpFamily, { tables, backend }: FamilyKernel): FamilyEnforcer {
     const { observer, timers } = this.#options;
     const pending: PolicyChange[] = [];
     const run = (full: boolean) => this.#run(family, backend, pending, full);
     const loop = new Loop({ run, minPeriod: 0, backoff: BACKOFF, timers });
-    backend.onLoss((what) => {
-      observer.disturbed(family, what);
+    backend.onInvalidated((what) => {
+      observer.driftDetected(family, what);
       loop.resync();
     });
     return { tables, backend, loop, pending };
@@ -116,20 +116,20 @@ export class Enforcer {
     full: boolean,
   ): Promise<number | undefined> {
     const { observer, source, timers } = this.#options;
-    observer.began(family);
+    observer.started(family);
     try {
-      this.#take();
+      this.#takeChanges();
       if (!full && pending.length === 0) {
         observer.unchanged(family);
         return undefined;
       }
       const start = timers.now();
       if (full) {
-        const { chains, elements } = source.all(family);
+        const { chains, elements } = source.snapshot(family);
         // At once, for the other family may take changes meanwhile.
         const state = { chains, elements: [...elements] };
         pending.length = 0;
-        await backend.replaceAll(state, source.learned(family));
+        await backend.replaceAll(state, source.fqdnContent(family));
       } else {
         for (const change of pending.splice(0)) await backend.apply(change);
       }
@@ -145,7 +145,7 @@ export class Enforcer {
   }
 
   /** Has each family know what is to be done in it. Whoever told of changes has all of them look. */
-  #take(): void {
+  #takeChanges(): void {
     const { observer, source, timers } = this.#options;
     const start = timers.now();
     let changes: readonly PolicyChange[];
@@ -153,23 +153,23 @@ export class Enforcer {
       changes = source.takeChanges();
     } catch (error) {
       // Nobody knows how much of it was taken.
-      for (const { backend } of this.#members.values()) backend.disturbed(String(error));
+      for (const { backend } of this.#families.values()) backend.invalidate(String(error));
       throw error;
     }
     if (changes.length > 0) observer.compiled(timers.now() - start);
-    for (const change of changes) this.#members.get(change.family)?.pending.push(change);
+    for (const change of changes) this.#families.get(change.family)?.pending.push(change);
   }
 
   /** What others did before the monitor listened, such as `nft flush ruleset`. */
-  async #lookForTable(family: IpFamily): Promise<void> {
-    const member = this.#members.get(family);
+  async #checkTable(family: IpFamily): Promise<void> {
+    const member = this.#families.get(family);
     if (member === undefined) return;
     const { tables, backend } = member;
     try {
-      if (!(await isComplete(tables.main))) backend.disturbed(`no table ${POLICY_TABLE}`);
+      if (!(await isComplete(tables.main))) backend.invalidate(`no table ${POLICY_TABLE}`);
     } catch (error) {
       // Not of sockets that `stop` closed.
-      if (this.#isStarted) backend.disturbed(`cannot look for the table: ${String(error)}`);
+      if (this.#isStarted) backend.invalidate(`cannot look for the table: ${String(error)}`);
     }
   }
 }

@@ -2,8 +2,8 @@
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftCommand } from '../../nft/command.ts';
-import type { FqdnEntry, LearnedElement } from '../compile/change.ts';
-import { type Denied, PolicyBackend } from './backend.ts';
+import type { FqdnElement, FqdnEntry } from '../compile/change.ts';
+import { type DeniedPackets, PolicyBackend } from './backend.ts';
 import { openPolicyTables, type PolicyTables } from './rebuild.ts';
 
 export interface PolicyKernelOptions {
@@ -46,32 +46,32 @@ export class PolicyKernel {
   }
 
   /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
-  learn(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+  learn(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
     return this.#inFamilies('learn', elements, answers);
   }
 
   /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
-  forget(elements: readonly LearnedElement[], answers: readonly FqdnEntry[]): Promise<void> {
+  forget(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
     return this.#inFamilies('forget', elements, answers);
   }
 
   /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
-  async answers(): Promise<FqdnEntry[]> {
-    const all = [...this.families.values()].map(({ backend }) => backend.answers());
+  async fqdnEntries(): Promise<FqdnEntry[]> {
+    const all = [...this.families.values()].map(({ backend }) => backend.fqdnEntries());
     return (await Promise.all(all)).flat();
   }
 
   /** By family. @throws NetlinkError */
-  async denied(): Promise<ReadonlyMap<IpFamily, readonly Denied[]>> {
+  async deniedPackets(): Promise<ReadonlyMap<IpFamily, readonly DeniedPackets[]>> {
     const counts = [...this.families].map(
-      async ([family, { backend }]) => [family, await backend.denied()] as const,
+      async ([family, { backend }]) => [family, await backend.deniedPackets()] as const,
     );
     return new Map(await Promise.all(counts));
   }
 
   /** Elements in the kernel, by set. */
-  sizes(family: IpFamily): ReadonlyMap<string, number> {
-    return this.families.get(family)?.backend.sizes() ?? new Map();
+  setSizes(family: IpFamily): ReadonlyMap<string, number> {
+    return this.families.get(family)?.backend.setSizes() ?? new Map();
   }
 
   /** What was enforced is. */
@@ -83,7 +83,7 @@ export class PolicyKernel {
 
   async #inFamilies(
     what: 'learn' | 'forget',
-    elements: readonly LearnedElement[],
+    elements: readonly FqdnElement[],
     answers: readonly FqdnEntry[],
   ): Promise<void> {
     const all = [...this.families].map(([family, { backend }]) => {

@@ -12,24 +12,24 @@
  * hooks get their rules in a transaction of their own.
  */
 import type { IpFamily } from '../../api/objects.ts';
-import { NfTables, type NftStep } from '../../netlink/nftables/tables.ts';
+import { NfTables, type NftOperation } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
 import type { RuleTable } from '../../nft/table.ts';
 import { kernelChains } from '../compile/chains.ts';
 import type { PolicySetChain } from '../compile/change.ts';
 import type { KernelElement } from '../compile/element.ts';
 import {
-  COMPLETE,
-  type Counts,
-  chainRules,
-  GUARD_TABLE,
-  newTable,
+  COMMIT_MARKER,
+  type CounterValues,
+  type NftSetName,
+  nftChainRules,
   POLICY_TABLE,
-  type PolicyChain,
-  type SetName,
-  type SkeletonOptions,
-  standingChains,
-} from '../compile/skeleton.ts';
+  type PolicyTableOptions,
+  policyTableScript,
+  STAGING_TABLE,
+  staticChains,
+  type TableChain,
+} from '../compile/policy-table.ts';
 
 /** Of one family, by sockets of their own. */
 export interface PolicyTables {
@@ -40,23 +40,23 @@ export interface PolicyTables {
 }
 
 /** What the table is to hold. */
-export interface Content {
+export interface TableContent {
   readonly chains: readonly PolicySetChain[];
-  readonly elements: ReadonlyMap<SetName, readonly KernelElement[]>;
+  readonly elements: ReadonlyMap<NftSetName, readonly KernelElement[]>;
 }
 
-const NO_COUNTS: Counts = new Map();
+const NO_COUNTS: CounterValues = new Map();
 
 /** @throws NetlinkError */
 export function openPolicyTables(family: IpFamily): PolicyTables {
   return {
     main: new NfTables(family, POLICY_TABLE),
-    guard: new NfTables(family, GUARD_TABLE),
+    guard: new NfTables(family, STAGING_TABLE),
   };
 }
 
 /** The table that judges packets; the guard where an agent was killed beside it. @throws NetlinkError */
-export async function inForce({ main, guard }: PolicyTables): Promise<RuleTable> {
+export async function activeTable({ main, guard }: PolicyTables): Promise<RuleTable> {
   return !(await isComplete(main)) && (await isComplete(guard)) ? guard : main;
 }
 
@@ -68,21 +68,21 @@ export async function inForce({ main, guard }: PolicyTables): Promise<RuleTable>
 export async function rebuild(
   tables: PolicyTables,
   nft: NftCommand,
-  options: SkeletonOptions,
-  { chains, elements }: Content,
+  options: PolicyTableOptions,
+  { chains, elements }: TableContent,
 ): Promise<void> {
   const { family } = options;
   const made = {
-    main: { name: POLICY_TABLE, standing: standingChains(options) },
+    main: { name: POLICY_TABLE, standing: staticChains(options) },
     // Asked after the one that goes in the same moment, so that no packet that is under way then comes
     // by neither.
-    guard: { name: GUARD_TABLE, standing: standingChains(options, 1) },
+    guard: { name: STAGING_TABLE, standing: staticChains(options, 1) },
   };
-  const isBase = ({ hook }: PolicyChain) => hook !== undefined;
+  const isBase = ({ hook }: TableChain) => hook !== undefined;
   /** Makes a table that judges nothing yet. */
-  const make = async (which: keyof PolicyTables, counts: Counts) => {
+  const make = async (which: keyof PolicyTables, counts: CounterValues) => {
     const { name, standing } = made[which];
-    await nft.run(newTable(name, options, standing, counts));
+    await nft.run(policyTableScript(name, options, standing, counts));
     const profiles = chains.flatMap((chain) => kernelChains(chain, family));
     await tables[which].transact([
       ...[...standing.filter((each) => !isBase(each)), ...profiles].map(fill),
@@ -90,13 +90,13 @@ export async function rebuild(
     ]);
   };
   /** Has it judge. @param besides is done in the same moment. */
-  const judge = async (which: keyof PolicyTables, besides: readonly NftStep[] = []) => {
+  const judge = async (which: keyof PolicyTables, besides: readonly NftOperation[] = []) => {
     const hooks = made[which].standing.filter(isBase);
-    const complete = { name: COMPLETE, lines: [] };
+    const complete = { name: COMMIT_MARKER, lines: [] };
     await tables[which].transact([...[...hooks, complete].map(fill), ...besides]);
   };
 
-  const old = await inForce(tables);
+  const old = await activeTable(tables);
   const isReplaced = old === tables.main && (await old.chains()) !== undefined;
   if (isReplaced) await make('guard', NO_COUNTS);
   const counters = (await old.counters()) ?? [];
@@ -107,11 +107,11 @@ export async function rebuild(
 }
 
 /** Gives a chain just these rules. */
-export function fill(chain: PolicyChain): NftStep {
-  return { action: 'fill', chain: chainRules(chain) };
+export function fill(chain: TableChain): NftOperation {
+  return { action: 'fill', chain: nftChainRules(chain) };
 }
 
 /** Whether all that was wanted once was written to a table. @throws NetlinkError */
 export async function isComplete(tables: RuleTable): Promise<boolean> {
-  return (await tables.chains())?.includes(COMPLETE) === true;
+  return (await tables.chains())?.includes(COMMIT_MARKER) === true;
 }

@@ -2,9 +2,9 @@
  * TTLs of the elements that a set with timeouts was given. Resolvers answer from their caches: most of what is
  * learned is in the set already, for as long as it would be now.
  */
-import type { NftStep } from '../../netlink/nftables/tables.ts';
+import type { NftOperation } from '../../netlink/nftables/tables.ts';
 import type { KernelElement } from '../compile/element.ts';
-import type { SetName } from '../compile/skeleton.ts';
+import type { NftSetName } from '../compile/policy-table.ts';
 
 /** Milliseconds that an element may end too early, when to write it again would gain no more. */
 const SLACK = 1000;
@@ -15,33 +15,33 @@ const FIRST_PRUNING = 1024;
 const PASSING = 60_000;
 
 export class SetTtls {
-  readonly #set: SetName;
+  readonly #set: NftSetName;
   /** When elements end, by key. */
-  #ends = new Map<string, number>();
+  #expirations = new Map<string, number>();
   #pruneAt = FIRST_PRUNING;
 
-  constructor(set: SetName) {
+  constructor(set: NftSetName) {
     this.#set = set;
   }
 
   /** As far as is known: those that have ended since count until they are noticed. */
   get size(): number {
-    return this.#ends.size;
+    return this.#expirations.size;
   }
 
   /** The set is empty. */
   clear(): void {
-    this.#ends = new Map();
+    this.#expirations = new Map();
     this.#pruneAt = FIRST_PRUNING;
   }
 
   /** Those of these that are not there, or would be gone before their time; of each key the longest. */
-  wanting(elements: Iterable<KernelElement>, now: number): KernelElement[] {
+  missing(elements: Iterable<KernelElement>, now: number): KernelElement[] {
     const longest = new Map<string, KernelElement>();
     for (const element of elements) {
       const key = keyText(element);
       const { timeoutMs = 0 } = element;
-      const left = (this.#ends.get(key) ?? -Infinity) - now;
+      const left = (this.#expirations.get(key) ?? -Infinity) - now;
       if (left + Math.min(SLACK, timeoutMs / SLACK_SHARE) >= timeoutMs) continue;
       if ((longest.get(key)?.timeoutMs ?? 0) < timeoutMs) longest.set(key, element);
     }
@@ -53,9 +53,9 @@ export class SetTtls {
    * only, and before lets it keep its own. So it is deleted first; and added before that, for to
    * delete one that has just ended would be an error.
    */
-  steps(elements: readonly KernelElement[]): NftStep[] {
+  refresh(elements: readonly KernelElement[]): NftOperation[] {
     const set = this.#set;
-    const there = elements.filter((element) => this.#ends.has(keyText(element)));
+    const there = elements.filter((element) => this.#expirations.has(keyText(element)));
     return [
       { action: 'add', set, elements },
       { action: 'delete', set, elements: there },
@@ -67,7 +67,7 @@ export class SetTtls {
    * What removes elements, whether they are there or not: to delete one that has just ended would be an
    * error, to add one that is there is none.
    */
-  removal(elements: readonly KernelElement[]): NftStep[] {
+  remove(elements: readonly KernelElement[]): NftOperation[] {
     const set = this.#set;
     const unique = new Map(elements.map((element) => [keyText(element), element]));
     const passing = [...unique.values()].map((each) => ({ ...each, timeoutMs: PASSING }));
@@ -78,20 +78,20 @@ export class SetTtls {
   }
 
   /** They were removed. */
-  drop(elements: readonly KernelElement[]): void {
-    for (const element of elements) this.#ends.delete(keyText(element));
+  recordRemoved(elements: readonly KernelElement[]): void {
+    for (const element of elements) this.#expirations.delete(keyText(element));
   }
 
   /** They were written. */
-  note(elements: Iterable<KernelElement>, now: number): void {
+  recordWritten(elements: Iterable<KernelElement>, now: number): void {
     for (const element of elements) {
-      this.#ends.set(keyText(element), now + (element.timeoutMs ?? 0));
+      this.#expirations.set(keyText(element), now + (element.timeoutMs ?? 0));
     }
-    if (this.#ends.size < this.#pruneAt) return;
-    for (const [key, end] of this.#ends) {
-      if (end <= now) this.#ends.delete(key);
+    if (this.#expirations.size < this.#pruneAt) return;
+    for (const [key, end] of this.#expirations) {
+      if (end <= now) this.#expirations.delete(key);
     }
-    this.#pruneAt = Math.max(2 * this.#ends.size, FIRST_PRUNING);
+    this.#pruneAt = Math.max(2 * this.#expirations.size, FIRST_PRUNING);
   }
 }
 

@@ -1,8 +1,8 @@
 /** The FQDN cache: what names were resolved to, and which lists of peers get it. No I/O; the clock is handed in. */
 import { getOrCreate } from '../../api/collections.ts';
-import type { FqdnEntry, Learned, LearnedElement } from '../compile/change.ts';
-import { NamePatterns, plainName } from '../model/domain-names.ts';
-import type { ListNumber } from '../model/terms.ts';
+import type { FqdnContent, FqdnElement, FqdnEntry } from '../compile/change.ts';
+import { NamePatterns, normalizeName } from '../model/domain-names.ts';
+import type { ListId } from '../model/terms.ts';
 import type { ResolvedAddress } from './dns-message.ts';
 
 export type FqdnCacheOptions = Readonly<typeof FQDN_CACHE_DEFAULTS>;
@@ -34,9 +34,9 @@ const ROOM = 1 / 8;
 
 /** What an answer leads to in the kernel. */
 export interface CacheChange {
-  readonly learn: Learned;
+  readonly add: FqdnContent;
   /** To make room. Has no timeouts. */
-  readonly forget: Learned;
+  readonly remove: FqdnContent;
 }
 
 /** Until when a name has its addresses. */
@@ -45,10 +45,10 @@ type Addresses = Map<string, number>;
 export class FqdnCache {
   readonly #options: FqdnCacheOptions;
   #patterns = new NamePatterns<PatternLists>();
-  readonly #known = new Map<string, Addresses>();
+  readonly #addressesByName = new Map<string, Addresses>();
   /** Names by address. */
-  readonly #names = new Map<string, Set<string>>();
-  #addresses = 0;
+  readonly #namesByAddress = new Map<string, Set<string>>();
+  #addressCount = 0;
   #evictions = 0;
 
   constructor(options: FqdnCacheOptions = FQDN_CACHE_DEFAULTS) {
@@ -56,8 +56,12 @@ export class FqdnCache {
   }
 
   /** What has ended counts until `expire`. */
-  numbers(): { readonly names: number; readonly addresses: number; readonly evictions: number } {
-    return { names: this.#known.size, addresses: this.#addresses, evictions: this.#evictions };
+  stats(): { readonly names: number; readonly addresses: number; readonly evictions: number } {
+    return {
+      names: this.#addressesByName.size,
+      addresses: this.#addressCount,
+      evictions: this.#evictions,
+    };
   }
 
   /**
@@ -65,7 +69,7 @@ export class FqdnCache {
    * stays known until it ends.
    * @returns what lists get that did not have a pattern before.
    */
-  setNames(names: ReadonlyMap<string, ReadonlySet<ListNumber>>, now: number): LearnedElement[] {
+  setPatterns(names: ReadonlyMap<string, ReadonlySet<ListId>>, now: number): FqdnElement[] {
     const patterns = new NamePatterns<PatternLists>();
     const fresh = new NamePatterns<PatternLists>();
     for (const [pattern, lists] of names) {
@@ -79,11 +83,12 @@ export class FqdnCache {
   }
 
   /** The name got an answer. Nothing follows from one that no pattern matches. */
-  take(text: string, resolved: readonly ResolvedAddress[], now: number): CacheChange {
-    const name = plainName(text);
+  addAnswer(text: string, resolved: readonly ResolvedAddress[], now: number): CacheChange {
+    const name = normalizeName(text);
     const lists = listsOf(this.#patterns, name);
-    if (lists.size === 0 || resolved.length === 0) return { learn: NO_ENTRIES, forget: NO_ENTRIES };
-    const addresses = getOrCreate(this.#known, name, () => new Map());
+    if (lists.size === 0 || resolved.length === 0)
+      return { add: EMPTY_CONTENT, remove: EMPTY_CONTENT };
+    const addresses = getOrCreate(this.#addressesByName, name, () => new Map());
     const answers = new Map<string, FqdnEntry>();
     for (const { address, ttl } of resolved) {
       if (answers.size === this.#options.perName) break;
@@ -92,26 +97,29 @@ export class FqdnCache {
       const longest = Math.max(timeoutMs, answers.get(address)?.timeoutMs ?? 0);
       answers.set(address, { name, address, timeoutMs: longest });
     }
-    const evicted = [...this.#shrink(name, addresses, answers, now), ...this.#makeRoom(name, now)];
+    const evicted = [
+      ...this.#evictFromName(name, addresses, answers, now),
+      ...this.#evictNames(name, now),
+    ];
     this.#evictions += evicted.length;
     return {
-      learn: { elements: elementsOf(answers.values(), lists), answers: [...answers.values()] },
-      forget: { elements: this.#unused(evicted), answers: evicted },
+      add: { elements: elementsOf(answers.values(), lists), answers: [...answers.values()] },
+      remove: { elements: this.#unused(evicted), answers: evicted },
     };
   }
 
   /** What an earlier agent learned. */
   restore(answers: readonly FqdnEntry[], now: number): void {
     for (const { name, address, timeoutMs } of answers) {
-      const addresses = getOrCreate(this.#known, name, () => new Map());
+      const addresses = getOrCreate(this.#addressesByName, name, () => new Map());
       this.#add(name, addresses, address, now + timeoutMs);
     }
   }
 
   /** Everything that is known, with the time that it has left. */
-  all(now: number): Learned {
+  snapshot(now: number): FqdnContent {
     const answers: FqdnEntry[] = [];
-    for (const [name, addresses] of this.#known) {
+    for (const [name, addresses] of this.#addressesByName) {
       for (const [address, until] of addresses) {
         if (until > now) answers.push({ name, address, timeoutMs: until - now });
       }
@@ -121,7 +129,7 @@ export class FqdnCache {
 
   /** Forgets what has ended; the kernel has by itself. */
   expire(now: number): void {
-    for (const [name, addresses] of this.#known) this.#expireName(name, addresses, now);
+    for (const [name, addresses] of this.#addressesByName) this.#expireName(name, addresses, now);
   }
 
   #lifetime(ttl: number): number {
@@ -129,9 +137,9 @@ export class FqdnCache {
     return Math.min(Math.max(ttl * 1000, floor), cap) + ROUNDING;
   }
 
-  #elements(patterns: NamePatterns<PatternLists>, now: number): LearnedElement[] {
-    const elements: LearnedElement[] = [];
-    for (const [name, addresses] of this.#known) {
+  #elements(patterns: NamePatterns<PatternLists>, now: number): FqdnElement[] {
+    const elements: FqdnElement[] = [];
+    for (const [name, addresses] of this.#addressesByName) {
       const lists = listsOf(patterns, name);
       if (lists.size === 0) continue;
       for (const [address, until] of addresses) {
@@ -146,17 +154,17 @@ export class FqdnCache {
     const known = addresses.get(address);
     addresses.set(address, Math.max(until, known ?? 0));
     if (known !== undefined) return;
-    this.#addresses += 1;
-    getOrCreate(this.#names, address, () => new Set()).add(name);
+    this.#addressCount += 1;
+    getOrCreate(this.#namesByAddress, address, () => new Set()).add(name);
   }
 
   #drop(name: string, addresses: Addresses, address: string): void {
     if (!addresses.delete(address)) return;
-    this.#addresses -= 1;
-    if (addresses.size === 0) this.#known.delete(name);
-    const names = this.#names.get(address);
+    this.#addressCount -= 1;
+    if (addresses.size === 0) this.#addressesByName.delete(name);
+    const names = this.#namesByAddress.get(address);
     names?.delete(name);
-    if (names?.size === 0) this.#names.delete(address);
+    if (names?.size === 0) this.#namesByAddress.delete(address);
   }
 
   #expireName(name: string, addresses: Addresses, now: number): void {
@@ -166,7 +174,7 @@ export class FqdnCache {
   }
 
   /** Brings a name down to its limit; of what was not answered just now, what ends first goes first. */
-  #shrink(
+  #evictFromName(
     name: string,
     addresses: Addresses,
     answered: ReadonlyMap<string, unknown>,
@@ -186,14 +194,14 @@ export class FqdnCache {
    * Brings all names well below the limit. Names go that end first, but of the pattern that has most at
    * the moment: whoever has a domain of his own must not push out what others have learned.
    */
-  #makeRoom(current: string, now: number): FqdnEntry[] {
+  #evictNames(current: string, now: number): FqdnEntry[] {
     const { total } = this.#options;
-    if (this.#addresses <= total) return [];
+    if (this.#addressCount <= total) return [];
     this.expire(now);
-    if (this.#addresses <= total) return [];
+    if (this.#addressCount <= total) return [];
     const groups = this.#groups(current);
     const evicted: FqdnEntry[] = [];
-    while (this.#addresses > total * (1 - ROOM)) {
+    while (this.#addressCount > total * (1 - ROOM)) {
       let biggest: Group | undefined;
       for (const group of groups) {
         if (group.size > (biggest?.size ?? 0)) biggest = group;
@@ -211,7 +219,7 @@ export class FqdnCache {
   /** All names but one, by the pattern that matches them most closely. */
   #groups(except: string): readonly Group[] {
     const groups = new Map<string, Group>();
-    for (const [name, addresses] of this.#known) {
+    for (const [name, addresses] of this.#addressesByName) {
       if (name === except) continue;
       const [closest] = this.#patterns.match(name);
       const pattern = closest?.pattern ?? '';
@@ -229,10 +237,10 @@ export class FqdnCache {
   }
 
   /** Of what was evicted, the elements that no other name wants. */
-  #unused(evicted: readonly FqdnEntry[]): LearnedElement[] {
+  #unused(evicted: readonly FqdnEntry[]): FqdnElement[] {
     return evicted.flatMap((answer) => {
       const lists = new Set(listsOf(this.#patterns, answer.name));
-      for (const name of this.#names.get(answer.address) ?? []) {
+      for (const name of this.#namesByAddress.get(answer.address) ?? []) {
         for (const list of listsOf(this.#patterns, name)) lists.delete(list);
       }
       return elementsOf([answer], lists);
@@ -242,7 +250,7 @@ export class FqdnCache {
 
 interface PatternLists {
   readonly pattern: string;
-  readonly lists: ReadonlySet<ListNumber>;
+  readonly lists: ReadonlySet<ListId>;
 }
 
 interface Group {
@@ -252,10 +260,10 @@ interface Group {
   readonly names: { readonly name: string; readonly addresses: Addresses; readonly end: number }[];
 }
 
-const NO_ENTRIES: Learned = { elements: [], answers: [] };
+const EMPTY_CONTENT: FqdnContent = { elements: [], answers: [] };
 
-function listsOf(patterns: NamePatterns<PatternLists>, name: string): ReadonlySet<ListNumber> {
-  const all = new Set<ListNumber>();
+function listsOf(patterns: NamePatterns<PatternLists>, name: string): ReadonlySet<ListId> {
+  const all = new Set<ListId>();
   for (const { lists } of patterns.match(name)) {
     for (const list of lists) all.add(list);
   }
@@ -264,9 +272,9 @@ function listsOf(patterns: NamePatterns<PatternLists>, name: string): ReadonlySe
 
 function elementsOf(
   answers: Iterable<{ readonly address: string; readonly timeoutMs: number }>,
-  lists: ReadonlySet<ListNumber>,
-): LearnedElement[] {
-  const elements: LearnedElement[] = [];
+  lists: ReadonlySet<ListId>,
+): FqdnElement[] {
+  const elements: FqdnElement[] = [];
   for (const { address, timeoutMs } of answers) {
     for (const list of lists) elements.push({ set: 'learned', list, address, timeoutMs });
   }

@@ -68,7 +68,7 @@ export class DeferredVerdicts {
     const deferral = { number: this.#last, since: now, packets: [packet] };
     this.#deferrals.set(deferral.number, deferral);
     this.#waiting += 1;
-    if (this.#isLate) this.#passUnlearned(deferral);
+    if (this.#isLate) this.#acceptOverdue(deferral);
     return deferral;
   }
 
@@ -89,7 +89,7 @@ export class DeferredVerdicts {
       const deferral = this.#deferrals.get(number);
       if (deferral === undefined) continue;
       this.#deferrals.delete(number);
-      this.#pass(deferral);
+      this.#acceptPackets(deferral);
     }
   }
 
@@ -104,23 +104,23 @@ export class DeferredVerdicts {
   releaseAll(): void {
     this.#isLate = true;
     for (const deferral of this.#deferrals.values()) {
-      if (deferral.packets.length > 0) this.#passUnlearned(deferral);
+      if (deferral.packets.length > 0) this.#acceptOverdue(deferral);
     }
   }
 
   /** Lets all go on, for nobody wants to know any more what they tell. What comes later is held back as ever. */
-  drop(): void {
-    for (const deferral of this.#deferrals.values()) this.#pass(deferral);
+  acceptAll(): void {
+    for (const deferral of this.#deferrals.values()) this.#acceptPackets(deferral);
     this.#deferrals.clear();
     this.#isLate = false;
   }
 
-  #passUnlearned(deferral: Deferral): void {
+  #acceptOverdue(deferral: Deferral): void {
     this.#overdue += 1;
-    this.#pass(deferral);
+    this.#acceptPackets(deferral);
   }
 
-  #pass(deferral: Deferral): void {
+  #acceptPackets(deferral: Deferral): void {
     const { packets } = deferral;
     deferral.packets = [];
     this.#waiting -= packets.length;

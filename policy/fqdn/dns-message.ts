@@ -9,7 +9,7 @@
 import { addressFormatter } from '../../netlink/core/address.ts';
 
 /** What a message asks, or is the answer to. */
-export interface Question {
+export interface DnsQuestion {
   /** Of the message. */
   readonly id: number;
   /** Without the final dot; letters in lower case, bytes that host names do not have as `\123`. */
@@ -26,10 +26,10 @@ export interface ResolvedAddress {
 }
 
 export type DnsMessage =
-  | { readonly kind: 'query'; readonly question: Question }
+  | { readonly kind: 'query'; readonly question: DnsQuestion }
   | {
       readonly kind: 'answer';
-      readonly question: Question;
+      readonly question: DnsQuestion;
       /** Reads the addresses of the name, if it was asked for any. Valid as long as the bytes are. */
       readonly addresses: () => readonly ResolvedAddress[];
     };
@@ -142,7 +142,7 @@ class Reader {
   }
 
   /** @returns undefined when an answer is malformed. */
-  addresses({ name, type }: Question, start: number): ResolvedAddress[] | undefined {
+  addresses({ name, type }: DnsQuestion, start: number): ResolvedAddress[] | undefined {
     const length = ADDRESS_LENGTH.get(type);
     if (length === undefined) return [];
     const owners = this.#owners(start, type, length);

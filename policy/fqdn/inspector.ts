@@ -1,8 +1,8 @@
 /** Looks into the packets to and from resolvers. No I/O; the clock is handed in. */
 import { NamePatterns } from '../model/domain-names.ts';
 import { type DnsMessage, type ResolvedAddress, readDnsMessage } from './dns-message.ts';
-import { readSegment, type Segment, type SocketAddress } from './packet.ts';
-import { type Passage, Queries } from './queries.ts';
+import { readPacket, type SocketAddress, type TransportPayload } from './packet.ts';
+import { type ObservedMessage, PendingQueries } from './pending-queries.ts';
 import { type Stream, TcpStreams } from './tcp-streams.ts';
 
 /** What was answered to a query that was seen. */
@@ -12,7 +12,7 @@ export interface DnsObservation {
 }
 
 /** What a packet tells. */
-export interface Finding<Tag> {
+export interface InspectionResult<Tag> {
   /** Of names that matter. */
   readonly observations: readonly DnsObservation[];
   /** The TCP stream that it is part of, if it carries a part of it. */
@@ -30,13 +30,13 @@ export class Inspector<Tag> {
     /** Packets, or messages in TCP streams, that could not be read. */
     unreadable: 0,
   };
-  readonly #queries = new Queries();
+  readonly #queries = new PendingQueries();
   readonly #streams = new TcpStreams<Tag>();
   #patterns = new NamePatterns<true>();
 
   /** TCP streams that were given up. */
   get givenUp(): number {
-    return this.#streams.numbers().givenUp;
+    return this.#streams.stats().givenUp;
   }
 
   /** @param patterns Of names that matter. */
@@ -54,9 +54,9 @@ export class Inspector<Tag> {
    * @param link Index of the link by which it came; 0 for what the node itself sends.
    * @param now In milliseconds.
    */
-  inspect(packet: Buffer, link: number, now: number): Finding<Tag> {
+  inspect(packet: Buffer, link: number, now: number): InspectionResult<Tag> {
     const observations: DnsObservation[] = [];
-    const segment = readSegment(packet);
+    const segment = readPacket(packet);
     if (segment === undefined) {
       this.counts.unreadable += 1;
       return { observations, stream: undefined };
@@ -70,12 +70,12 @@ export class Inspector<Tag> {
       look(segment.data);
       return { observations, stream: undefined };
     }
-    const stream = this.#streams.take(segment, look);
+    const stream = this.#streams.addSegment(segment, look);
     return { observations, stream: segment.data.length === 0 ? undefined : stream };
   }
 
   #message(
-    { protocol, source, destination }: Segment,
+    { protocol, source, destination }: TransportPayload,
     message: DnsMessage | undefined,
     link: number,
     now: number,
@@ -85,15 +85,15 @@ export class Inspector<Tag> {
       return undefined;
     }
     const { kind, question } = message;
-    const passage = (client: SocketAddress, server: SocketAddress): Passage => {
+    const passage = (client: SocketAddress, server: SocketAddress): ObservedMessage => {
       return { protocol, client, server, link, question };
     };
     if (kind === 'query') {
       this.counts.queries += 1;
-      this.#queries.note(passage(source, destination), now);
+      this.#queries.addQuery(passage(source, destination), now);
       return undefined;
     }
-    if (!this.#queries.settle(passage(destination, source), now)) {
+    if (!this.#queries.matchAnswer(passage(destination, source), now)) {
       this.counts.unasked += 1;
       return undefined;
     }

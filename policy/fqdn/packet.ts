@@ -4,7 +4,7 @@
 export type SocketAddress = string;
 
 /** What a packet carries. `data` is a view of the packet. */
-export type Segment = Datagram | TcpSegment;
+export type TransportPayload = Datagram | TcpSegment;
 
 interface Payload {
   readonly source: SocketAddress;
@@ -37,7 +37,7 @@ const RST = 0x04;
  * has right checksums.
  * @returns undefined for anything but UDP and TCP, and when lengths do not add up.
  */
-export function readSegment(packet: Buffer): Segment | undefined {
+export function readPacket(packet: Buffer): TransportPayload | undefined {
   const version = (packet[0] ?? 0) >> 4;
   if (version === 4) return readIpv4(packet);
   return version === 6 ? readIpv6(packet) : undefined;
@@ -47,7 +47,7 @@ const IPV4_HEADER = 20;
 /** More fragments, or an offset. */
 const FRAGMENT = 0x3fff;
 
-function readIpv4(packet: Buffer): Segment | undefined {
+function readIpv4(packet: Buffer): TransportPayload | undefined {
   if (packet.length < IPV4_HEADER) return undefined;
   const header = (packet.readUInt8(0) & 0x0f) * 4;
   const total = packet.readUInt16BE(2);
@@ -61,7 +61,7 @@ const IPV6_HEADER = 40;
 /** Hop-by-hop and destination options, and routing, which all have the same form (RFC 8200). */
 const EXTENSIONS = new Set([0, 43, 60]);
 
-function readIpv6(packet: Buffer): Segment | undefined {
+function readIpv6(packet: Buffer): TransportPayload | undefined {
   if (packet.length < IPV6_HEADER) return undefined;
   const total = IPV6_HEADER + packet.readUInt16BE(4);
   if (total > packet.length) return undefined;
@@ -80,7 +80,7 @@ function readTransport(
   protocol: number,
   bytes: Buffer,
   addresses: { readonly source: string; readonly destination: string },
-): Segment | undefined {
+): TransportPayload | undefined {
   if (bytes.length < PORTS) return undefined;
   const source = addresses.source + latin1(bytes, 0, 2);
   const destination = addresses.destination + latin1(bytes, 2, 2);

@@ -1,9 +1,9 @@
 /** How long the queue should be: short, for as long as that does. */
 export interface QueueLengthLimits {
-  readonly least: number;
-  readonly most: number;
+  readonly min: number;
+  readonly max: number;
   /** Milliseconds after which a length that was not needed any more is given up. */
-  readonly calm: number;
+  readonly shrinkDelay: number;
 }
 
 /**
@@ -11,7 +11,7 @@ export interface QueueLengthLimits {
  * DNS depends on how many come: 128 are a second of a busy node's, and seconds of a quiet one's. But with
  * 2,000 lookups a second on a machine without a CPU to spare, 1,000 were waiting at times.
  */
-export const QUEUE_LENGTH_LIMITS: QueueLengthLimits = { least: 128, most: 4096, calm: 5000 };
+export const QUEUE_LENGTH_LIMITS: QueueLengthLimits = { min: 128, max: 4096, shrinkDelay: 5000 };
 
 /** Times as long as what waits. */
 const RESERVE = 4;
@@ -23,12 +23,12 @@ export class QueueLength {
 
   constructor(limits: QueueLengthLimits = QUEUE_LENGTH_LIMITS) {
     this.#limits = limits;
-    this.#length = limits.least;
+    this.#length = limits.min;
   }
 
   /** @param waiting Packets that are in the queue. */
   length(waiting: number, now: number): number {
-    const { least, most, calm } = this.#limits;
+    const { min: least, max: most, shrinkDelay: calm } = this.#limits;
     const roomy = 2 ** Math.ceil(Math.log2(Math.max(waiting, 1) * RESERVE));
     const needed = Math.min(Math.max(roomy, least), most);
     if (needed >= this.#length || now - this.#neededAt > calm) {

@@ -3,13 +3,13 @@
  * else that is to be done for the first name, so it is started before, and rests between names.
  */
 import { Worker } from 'node:worker_threads';
-import { closeLeftOver } from '../../netlink/nfqueue/queue.ts';
+import { closeQueueDescriptor } from '../../netlink/nfqueue/queue.ts';
 import type { Timers } from '../../sync/timers.ts';
 import {
-  COUNTS,
-  type Count,
+  COUNTER_NAMES,
+  type CounterName,
   type FromThread,
-  NONE,
+  NO_DESCRIPTOR,
   type ThreadOptions,
   type ToThread,
 } from './thread-messages.ts';
@@ -23,7 +23,7 @@ export interface QueueThreadOptions {
   readonly onFailure: (error: unknown) => void;
 }
 
-type Settings = Extract<ToThread, { readonly kind: 'settings' }>;
+type ThreadSettings = Extract<ToThread, { readonly kind: 'settings' }>;
 
 /** Milliseconds. While there is no thread, packets bypass the queue. */
 const BACKOFF = { first: 100, max: 30_000 };
@@ -37,14 +37,14 @@ const SCRIPT = new URL(
 );
 
 /** Of a thread that rests: it looks for nothing. */
-const AT_REST: Settings = { kind: 'settings', patterns: [], resolvers: [] };
+const IDLE: ThreadSettings = { kind: 'settings', patterns: [], resolvers: [] };
 
 export class QueueThread {
   readonly #options: QueueThreadOptions;
   readonly #counts = new Float64Array(
-    new SharedArrayBuffer(COUNTS.length * Float64Array.BYTES_PER_ELEMENT),
+    new SharedArrayBuffer(COUNTER_NAMES.length * Float64Array.BYTES_PER_ELEMENT),
   );
-  #settings: Settings | undefined;
+  #settings: ThreadSettings | undefined;
   #worker: Worker | undefined;
   /** Of the last one. */
   #ended: Promise<unknown> = Promise.resolve();
@@ -56,7 +56,7 @@ export class QueueThread {
   }
 
   /** Has it run, with these settings. */
-  run(settings: Omit<Settings, 'kind'>): void {
+  run(settings: Omit<ThreadSettings, 'kind'>): void {
     this.#set({ kind: 'settings', ...settings });
   }
 
@@ -64,8 +64,8 @@ export class QueueThread {
    * Has it be there, and look for nothing. If it cannot, as where the kernel has no queues, nobody is told
    * and it is not tried again before it is wanted.
    */
-  rest(): void {
-    this.#set(AT_REST);
+  idle(): void {
+    this.#set(IDLE);
   }
 
   /** Has it end. What it holds back goes on, and its packets bypass the queue from then on. */
@@ -81,11 +81,11 @@ export class QueueThread {
   }
 
   /** Since this object was made. */
-  count(what: Count): number {
-    return this.#counts[COUNTS.indexOf(what)] ?? 0;
+  count(what: CounterName): number {
+    return this.#counts[COUNTER_NAMES.indexOf(what)] ?? 0;
   }
 
-  #set(settings: Settings): void {
+  #set(settings: ThreadSettings): void {
     this.#settings = settings;
     if (this.#worker !== undefined) this.#worker.postMessage(settings);
     // One that is about to end has the queue still.
@@ -96,7 +96,7 @@ export class QueueThread {
     if (this.#settings === undefined || this.#worker !== undefined) return;
     const { queue, onMessage, onFailure, timers } = this.#options;
     const descriptor = new Int32Array(new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT)).fill(
-      NONE,
+      NO_DESCRIPTOR,
     );
     const workerData: ThreadOptions = { queue, counts: this.#counts, descriptor };
     const resourceLimits = { maxOldGenerationSizeMb: HEAP_MIB };
@@ -113,12 +113,12 @@ export class QueueThread {
     });
     this.#ended = new Promise<void>((resolve) => {
       worker.once('exit', (code) => {
-        const [left = NONE] = descriptor;
-        if (left !== NONE) closeLeftOver(left);
+        const [left = NO_DESCRIPTOR] = descriptor;
+        if (left !== NO_DESCRIPTOR) closeQueueDescriptor(left);
         resolve();
         if (this.#worker !== worker) return;
         this.#worker = undefined;
-        if (this.#settings === AT_REST) return;
+        if (this.#settings === IDLE) return;
         this.#timer = timers.set(() => {
           this.#timer = undefined;
           this.#start();

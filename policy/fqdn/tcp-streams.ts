@@ -30,7 +30,7 @@ const LENGTH = 2;
 const WINDOW = 1 << 20;
 const SMALLEST_BUFFER = 512;
 
-interface State<Tag> extends Stream<Tag> {
+interface StreamState<Tag> extends Stream<Tag> {
   /** Sequence number of the byte that comes next. */
   next: number;
   /** Begin of a message, of which `length` bytes are there. */
@@ -45,7 +45,7 @@ const EMPTY = Buffer.alloc(0);
 export class TcpStreams<Tag> {
   readonly #limits: StreamLimits;
   /** The one that was silent the longest comes first. */
-  readonly #streams = new Map<string, State<Tag>>();
+  readonly #streams = new Map<string, StreamState<Tag>>();
   #bytes = 0;
   #givenUp = 0;
 
@@ -53,7 +53,7 @@ export class TcpStreams<Tag> {
     this.#limits = limits;
   }
 
-  numbers(): { readonly streams: number; readonly bytes: number; readonly givenUp: number } {
+  stats(): { readonly streams: number; readonly bytes: number; readonly givenUp: number } {
     return { streams: this.#streams.size, bytes: this.#bytes, givenUp: this.#givenUp };
   }
 
@@ -62,7 +62,7 @@ export class TcpStreams<Tag> {
    * @param onMessage Has the messages that it completes, valid during the call.
    * @returns the stream; undefined for one that is not followed.
    */
-  take(segment: TcpSegment, onMessage: (message: Buffer) => void): Stream<Tag> | undefined {
+  addSegment(segment: TcpSegment, onMessage: (message: Buffer) => void): Stream<Tag> | undefined {
     const key = segment.source + segment.destination;
     const known = this.#streams.get(key);
     if (segment.rst) {
@@ -83,7 +83,11 @@ export class TcpStreams<Tag> {
     return state;
   }
 
-  #begin(key: string, { sequence }: TcpSegment, known: State<Tag> | undefined): State<Tag> {
+  #begin(
+    key: string,
+    { sequence }: TcpSegment,
+    known: StreamState<Tag> | undefined,
+  ): StreamState<Tag> {
     const next = (sequence + 1) >>> 0;
     // Sent once more, perhaps when data has come already.
     if (known !== undefined && known.next === next) return known;
@@ -93,13 +97,13 @@ export class TcpStreams<Tag> {
 
   /** @returns whether the stream can be followed further. */
   #follow(
-    state: State<Tag>,
+    state: StreamState<Tag>,
     { sequence, syn, data }: TcpSegment,
     onMessage: (message: Buffer) => void,
   ): boolean {
     const { early } = state;
     const start = syn ? (sequence + 1) >>> 0 : sequence;
-    if (distance(state.next, start) > 0) return this.#keep(state, start, data);
+    if (distance(state.next, start) > 0) return this.#queueOutOfOrder(state, start, data);
     let isSound = this.#append(state, start, data, onMessage);
     // What waited may come next now.
     for (;;) {
@@ -112,7 +116,7 @@ export class TcpStreams<Tag> {
   }
 
   /** Keeps a segment that comes too early. */
-  #keep({ early, next }: State<Tag>, start: number, data: Buffer): boolean {
+  #queueOutOfOrder({ early, next }: StreamState<Tag>, start: number, data: Buffer): boolean {
     if (data.length === 0 || distance(next, start) > WINDOW) return true;
     if (early.some((each) => each.start === start && each.data.length >= data.length)) return true;
     if (early.length >= this.#limits.early) return false;
@@ -123,7 +127,7 @@ export class TcpStreams<Tag> {
 
   /** Takes what is new of a segment that begins where the stream is, or before. */
   #append(
-    state: State<Tag>,
+    state: StreamState<Tag>,
     start: number,
     data: Buffer,
     onMessage: (message: Buffer) => void,
@@ -150,24 +154,24 @@ export class TcpStreams<Tag> {
     return isSound;
   }
 
-  #reserve(state: State<Tag>, length: number): void {
+  #reserve(state: StreamState<Tag>, length: number): void {
     if (length <= state.buffer.length) return;
     const bigger = Buffer.allocUnsafe(Math.max(length, 2 * state.buffer.length, SMALLEST_BUFFER));
     state.buffer.copy(bigger, 0, 0, state.length);
     this.#resize(state, bigger);
   }
 
-  #resize(state: State<Tag>, buffer: Buffer): void {
+  #resize(state: StreamState<Tag>, buffer: Buffer): void {
     this.#bytes += buffer.length - state.buffer.length;
     state.buffer = buffer;
   }
 
-  #giveUp(key: string, state: State<Tag>): void {
+  #giveUp(key: string, state: StreamState<Tag>): void {
     this.#givenUp += 1;
     this.#end(key, state);
   }
 
-  #end(key: string, state: State<Tag>): void {
+  #end(key: string, state: StreamState<Tag>): void {
     this.#resize(state, EMPTY);
     for (const { data } of state.early) this.#bytes -= data.length;
     state.early.length = 0;

@@ -1,5 +1,5 @@
 /** What the thread that looks into packets and the one that learns say to each other. */
-import type { Batch } from './intake.ts';
+import type { ObservationBatch } from './packet-handler.ts';
 
 /** What the thread is told when it starts. */
 export interface ThreadOptions {
@@ -10,10 +10,10 @@ export interface ThreadOptions {
   readonly descriptor: Int32Array<SharedArrayBuffer>;
 }
 
-export const NONE = -1;
+export const NO_DESCRIPTOR = -1;
 
 /** What is counted, in the order of its place. */
-export const COUNTS = [
+export const COUNTER_NAMES = [
   'queries',
   'answers',
   'unasked',
@@ -22,7 +22,7 @@ export const COUNTS = [
   'overdue',
 ] as const;
 
-export type Count = (typeof COUNTS)[number];
+export type CounterName = (typeof COUNTER_NAMES)[number];
 
 export type ToThread =
   /** Patterns of names that matter, and addresses of resolvers. */
@@ -38,6 +38,6 @@ export type ToThread =
 export type FromThread =
   /** The queue is bound. */
   | { readonly kind: 'ready' }
-  | ({ readonly kind: 'observations' } & Batch)
+  | ({ readonly kind: 'observations' } & ObservationBatch)
   /** A packet could not be looked into; it went on. */
   | { readonly kind: 'failed'; readonly error: string };

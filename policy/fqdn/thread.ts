@@ -4,12 +4,12 @@
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { PacketQueue, type QueuedPacket } from '../../netlink/nfqueue/queue.ts';
-import { Intake } from './intake.ts';
+import { PacketHandler } from './packet-handler.ts';
 import { QueueLength } from './queue-length.ts';
 import {
-  COUNTS,
+  COUNTER_NAMES,
   type FromThread,
-  NONE,
+  NO_DESCRIPTOR,
   type ThreadOptions,
   type ToThread,
 } from './thread-messages.ts';
@@ -17,7 +17,7 @@ import {
 const options = workerData as ThreadOptions;
 const queue = new PacketQueue(options.queue);
 options.descriptor[0] = queue.descriptor;
-const intake = new Intake((packet) => queue.accept(packet));
+const intake = new PacketHandler((packet) => queue.accept(packet));
 const queueLength = new QueueLength();
 /** By threads before this one. */
 const counted = Float64Array.from(options.counts);
@@ -35,7 +35,7 @@ function take(packet: QueuedPacket): void {
   if (taken === 0) queueMicrotask(settle);
   taken += 1;
   try {
-    intake.take(packet, performance.now());
+    intake.handle(packet, performance.now());
   } catch (error) {
     tell({ kind: 'failed', error: error instanceof Error ? (error.stack ?? '') : String(error) });
   }
@@ -44,11 +44,11 @@ function take(packet: QueuedPacket): void {
 function settle(): void {
   resize(queueLength.length(taken + intake.deferred.waiting, performance.now()));
   taken = 0;
-  const batch = intake.collect();
+  const batch = intake.takeBatch();
   if (batch !== undefined) tell({ kind: 'observations', ...batch });
   wait();
   const counts = intake.counts();
-  for (const [index, count] of COUNTS.entries()) {
+  for (const [index, count] of COUNTER_NAMES.entries()) {
     options.counts[index] = (counted[index] ?? 0) + counts[count];
   }
 }
@@ -56,7 +56,7 @@ function settle(): void {
 function resize(wanted: number): void {
   if (wanted === length) return;
   length = wanted;
-  queue.resize(length);
+  queue.setMaxLength(length);
 }
 
 /** Until somebody has waited for too long. */
@@ -84,12 +84,12 @@ function hear(message: ToThread): void {
     case 'stop':
       intake.deferred.releaseAll();
       queue.close();
-      options.descriptor[0] = NONE;
+      options.descriptor[0] = NO_DESCRIPTOR;
       clearTimeout(timer);
       parentPort?.close();
   }
 }
 
 parentPort?.on('message', hear);
-queue.listen(length, take);
+queue.bind(length, take);
 tell({ kind: 'ready' });

@@ -5,28 +5,28 @@
 import { compareText } from '../../api/collections.ts';
 
 /** A pod that has an address, or a newer owner of it. */
-export interface Claimant {
+export interface AddressCandidate {
   readonly pod: { readonly key: string; readonly creationTimestamp: string };
 }
 
-export class AddressOwners<T extends Claimant> {
+export class AddressOwners<T extends AddressCandidate> {
   readonly #owners = new Map<string, T>();
   /** All claimants of addresses that several claim, the owner last. */
-  readonly #contested = new Map<string, readonly T[]>();
+  readonly #candidates = new Map<string, readonly T[]>();
 
-  claim(address: string, claimant: T): void {
+  add(address: string, candidate: T): void {
     const owner = this.#owners.get(address);
-    if (owner === undefined) this.#owners.set(address, claimant);
-    else this.#settle(address, [...(this.#contested.get(address) ?? [owner]), claimant]);
+    if (owner === undefined) this.#owners.set(address, candidate);
+    else this.#electOwner(address, [...(this.#candidates.get(address) ?? [owner]), candidate]);
   }
 
-  release(address: string, claimant: T): void {
-    const claimants = this.#contested.get(address);
-    if (claimants === undefined) this.#owners.delete(address);
+  remove(address: string, candidate: T): void {
+    const candidates = this.#candidates.get(address);
+    if (candidates === undefined) this.#owners.delete(address);
     else
-      this.#settle(
+      this.#electOwner(
         address,
-        claimants.filter((each) => each !== claimant),
+        candidates.filter((each) => each !== candidate),
       );
   }
 
@@ -34,17 +34,17 @@ export class AddressOwners<T extends Claimant> {
     return this.#owners.get(address);
   }
 
-  #settle(address: string, claimants: readonly T[]): void {
-    const sorted = claimants.toSorted(
+  #electOwner(address: string, candidates: readonly T[]): void {
+    const sorted = candidates.toSorted(
       (a, b) => compareText(createdAt(a), createdAt(b)) || compareText(a.pod.key, b.pod.key),
     );
     this.#owners.set(address, sorted.at(-1) as T);
-    if (sorted.length > 1) this.#contested.set(address, sorted);
-    else this.#contested.delete(address);
+    if (sorted.length > 1) this.#candidates.set(address, sorted);
+    else this.#candidates.delete(address);
   }
 }
 
 /** A pod without a timestamp (a manifest) was never created by an API server: it is the youngest. */
-function createdAt({ pod }: Claimant): string {
+function createdAt({ pod }: AddressCandidate): string {
   return pod.creationTimestamp || '~';
 }

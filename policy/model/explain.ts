@@ -7,12 +7,12 @@ import { IP_FAMILIES, type IpFamily, type ObjectKey, type Protocol } from '../..
 import type { Pod, Policy } from '../../api/policy-objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
 import { NamePatterns } from './domain-names.ts';
-import type { PeerList, PortList } from './lists.ts';
 import type { PolicyModel } from './model.ts';
 import type { PolicySetRules } from './policy-sets.ts';
-import { isEverything } from './ranges.ts';
-import type { Rule } from './rules.ts';
-import type { Direction, ListNumber, Outcome } from './terms.ts';
+import { coversFamily } from './ranges.ts';
+import type { PeerList, PortList } from './rule-lists.ts';
+import type { PolicySetRule } from './rules.ts';
+import type { Direction, ListId, RuleVerdict } from './terms.ts';
 
 /** An end of a connection. An address that a pod has is that pod. */
 export type ConnectionEnd =
@@ -21,17 +21,17 @@ export type ConnectionEnd =
   /** With the address that it has, if that is known. */
   | { readonly name: string; readonly address?: string };
 
-export interface Question {
+export interface ConnectionQuery {
   readonly from: Exclude<ConnectionEnd, { readonly name: string }>;
   readonly to: ConnectionEnd;
   readonly port: number;
   readonly protocol: Protocol;
   /** Whether an address is in force for a domain name of a list. Without, nobody knows but of `to.name`. */
-  readonly learned?: (list: ListNumber, address: string) => boolean;
+  readonly isFqdnAddress?: (list: ListId, address: string) => boolean;
 }
 
 /** What policy says of one direction. */
-export interface Judgement {
+export interface DirectionVerdict {
   readonly direction: Direction;
   readonly verdict: 'allow' | 'deny';
   /** undefined: no policy decides. */
@@ -57,12 +57,12 @@ export interface Explanation {
   readonly to: string | undefined;
   /** Both directions have to allow. */
   readonly verdict: 'allow' | 'deny';
-  readonly egress: Judgement;
-  readonly ingress: Judgement;
+  readonly egress: DirectionVerdict;
+  readonly ingress: DirectionVerdict;
 }
 
 /** There is no such pod, or it has no address. */
-export class UnknownPod extends Error {
+export class UnknownPodError extends Error {
   override readonly name = 'UnknownPod';
 
   constructor(key: ObjectKey, reason: string) {
@@ -78,15 +78,15 @@ interface Connection {
   readonly name: string | undefined;
   readonly port: number;
   readonly protocol: number;
-  readonly learned: Question['learned'];
+  readonly isFqdnAddress: ConnectionQuery['isFqdnAddress'];
 }
 
 /**
  * @returns one explanation for each family that both ends have.
  * @throws UnknownPod when the pod is not there, or has no address of its own.
  */
-export function explain(model: PolicyModel, question: Question): Explanation[] {
-  const { port, to: target, learned } = question;
+export function explain(model: PolicyModel, question: ConnectionQuery): Explanation[] {
+  const { port, to: target, isFqdnAddress: learned } = question;
   const protocol = protocolNumbers[question.protocol];
   const name = 'name' in target ? target.name : undefined;
   const sources = addressesOf(model, question.from);
@@ -96,7 +96,7 @@ export function explain(model: PolicyModel, question: Question): Explanation[] {
     const to = targets.find((address) => familyOf(address) === family);
     const isNameOnly = name !== undefined && targets.length === 0;
     if (from === undefined || (to === undefined && !isNameOnly)) return [];
-    return explainOne(model, { family, from, to, name, port, protocol, learned });
+    return explainOne(model, { family, from, to, name, port, protocol, isFqdnAddress: learned });
   });
 }
 
@@ -105,63 +105,63 @@ function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly stri
   if ('address' in endpoint && endpoint.address !== undefined) return [endpoint.address];
   if (!('pod' in endpoint)) return [];
   const pod = model.pod(endpoint.pod);
-  if (pod === undefined) throw new UnknownPod(endpoint.pod, 'there is no such pod');
-  if (pod.finished) throw new UnknownPod(endpoint.pod, 'the pod has finished');
-  if (pod.addresses.length === 0) throw new UnknownPod(endpoint.pod, 'it has no address yet');
+  if (pod === undefined) throw new UnknownPodError(endpoint.pod, 'there is no such pod');
+  if (pod.finished) throw new UnknownPodError(endpoint.pod, 'the pod has finished');
+  if (pod.addresses.length === 0) throw new UnknownPodError(endpoint.pod, 'it has no address yet');
   const own = pod.addresses.filter((address) => pod.hostNetwork || model.podAt(address) === pod);
   if (own.length > 0) return own;
-  throw new UnknownPod(endpoint.pod, 'its address belongs to a newer pod now');
+  throw new UnknownPodError(endpoint.pod, 'its address belongs to a newer pod now');
 }
 
 function explainOne(model: PolicyModel, connection: Connection): Explanation {
   const { family, from, to } = connection;
-  const egress = judgeAt(model, 'egress', from, connection);
-  const ingress = judgeAt(model, 'ingress', to, connection);
+  const egress = evaluateAt(model, 'egress', from, connection);
+  const ingress = evaluateAt(model, 'ingress', to, connection);
   const isAllowed = egress.verdict === 'allow' && ingress.verdict === 'allow';
   return { family, from, to, verdict: isAllowed ? 'allow' : 'deny', egress, ingress };
 }
 
 /** @param end whose pod sends the connection, or gets it. */
-function judgeAt(
+function evaluateAt(
   model: PolicyModel,
   direction: Direction,
   end: string | undefined,
   connection: Connection,
-): Judgement {
+): DirectionVerdict {
   const { from, to } = connection;
   if (end === undefined)
-    return unjudged(direction, 'not checked, because the address of the name is unknown');
+    return notEvaluated(direction, 'not checked, because the address of the name is unknown');
   const pod = model.podAt(end);
-  if (pod === undefined) return unjudged(direction, `${end} is no pod, so no policy applies`);
-  if (from === to) return unjudged(direction, 'a pod may always connect to itself');
+  if (pod === undefined) return notEvaluated(direction, `${end} is no pod, so no policy applies`);
+  if (from === to) return notEvaluated(direction, 'a pod may always connect to itself');
   if (direction === 'ingress' && model.isNodeOf(pod, from))
-    return unjudged(direction, 'a node may always connect to its own pods');
-  return judge(model, pod, direction, connection);
+    return notEvaluated(direction, 'a node may always connect to its own pods');
+  return evaluate(model, pod, direction, connection);
 }
 
-function unjudged(direction: Direction, reason: string): Judgement {
+function notEvaluated(direction: Direction, reason: string): DirectionVerdict {
   const nobody = { tier: undefined, policies: [], rule: undefined, uncertain: [] };
   return { direction, verdict: 'allow', ...nobody, reason };
 }
 
-function judge(
+function evaluate(
   model: PolicyModel,
   pod: Pod,
   direction: Direction,
   connection: Connection,
-): Judgement {
+): DirectionVerdict {
   return model.withRules(pod, direction, (rules) => {
-    const uncertain: Rule[] = [];
-    const first = (some: readonly Rule[]) =>
+    const uncertain: PolicySetRule[] = [];
+    const first = (some: readonly PolicySetRule[]) =>
       some.find((each) => {
-        const fit = fits(model, each, direction, connection);
+        const fit = matchesRule(model, each, direction, connection);
         if (fit === 'maybe') uncertain.push(each);
         return fit === 'yes';
       });
     const admin = first(rules.admin);
     const passed = admin?.outcome === 'pass' ? `${admin.comment} passes it to the next tier; ` : '';
-    const decisive = admin === undefined || passed !== '' ? first(rules.rest) : admin;
-    const found = decisive === undefined ? byDefault(rules) : byRule(decisive);
+    const decisive = admin === undefined || passed !== '' ? first(rules.lowerTiers) : admin;
+    const found = decisive === undefined ? decidedByDefault(rules) : decidedByRule(decisive);
     return {
       direction,
       ...found,
@@ -173,9 +173,9 @@ function judge(
   });
 }
 
-type Found = Omit<Judgement, 'direction' | 'uncertain'>;
+type Decision = Omit<DirectionVerdict, 'direction' | 'uncertain'>;
 
-function byRule({ outcome, comment, policy, source }: Rule): Found {
+function decidedByRule({ outcome, comment, policy, source }: PolicySetRule): Decision {
   const policies = [nameOf(policy)];
   const decision = { tier: policy.tier, policies, rule: source.path };
   const verdict = verdictOf(outcome);
@@ -191,11 +191,11 @@ function byRule({ outcome, comment, policy, source }: Rule): Found {
   };
 }
 
-function verdictOf(outcome: Outcome): Judgement['verdict'] {
+function verdictOf(outcome: RuleVerdict): DirectionVerdict['verdict'] {
   return outcome === 'allow' ? 'allow' : 'deny';
 }
 
-function byDefault({ isolatedBy }: PolicySetRules): Found {
+function decidedByDefault({ isolatedBy }: PolicySetRules): Decision {
   const policies = isolatedBy.map(nameOf);
   if (policies.length === 0) {
     const reason = 'no rule matches, and no NetworkPolicy isolates the pod';
@@ -211,38 +211,38 @@ function nameOf({ kind, key }: Policy): string {
 }
 
 /** `maybe`: it depends on which address a name has, or which name the address. */
-function fits(
+function matchesRule(
   model: PolicyModel,
-  { peers, ports }: Rule,
+  { peers, ports }: PolicySetRule,
   direction: Direction,
   connection: Connection,
 ): 'yes' | 'no' | 'maybe' {
-  if (ports !== undefined && !hasPort(model, ports, connection)) return 'no';
+  if (ports !== undefined && !matchesPort(model, ports, connection)) return 'no';
   if (peers === undefined) return 'yes';
-  const { family, from, to, name, learned } = connection;
+  const { family, from, to, name, isFqdnAddress: learned } = connection;
   const other = direction === 'egress' ? to : from;
   const isNamed = direction === 'egress' && name !== undefined;
   if (isNamed && new NamePatterns(peers.names.map((each) => [each, each])).matches(name))
     return 'yes';
   if (other !== undefined) {
-    return model.hasPeer(peers, other, family) ? 'yes' : isLearned(peers, other, learned);
+    return model.hasPeer(peers, other, family) ? 'yes' : matchesFqdn(peers, other, learned);
   }
   const networks = model.networksOf(peers, family);
-  if (isEverything(networks, family)) return 'yes';
+  if (coversFamily(networks, family)) return 'yes';
   return networks.length > 0 ? 'maybe' : 'no';
 }
 
-function isLearned(
+function matchesFqdn(
   { sets, number }: PeerList,
   address: string,
-  learned: Connection['learned'],
+  learned: Connection['isFqdnAddress'],
 ): 'yes' | 'no' | 'maybe' {
   if (!sets.includes('learned')) return 'no';
   if (learned === undefined) return 'maybe';
   return learned(number, address) ? 'yes' : 'no';
 }
 
-function hasPort(
+function matchesPort(
   model: PolicyModel,
   { number, ranges }: PortList,
   { to, port, protocol }: Connection,

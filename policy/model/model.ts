@@ -10,14 +10,19 @@ import {
 } from '../../api/objects.ts';
 import type { Pod, PolicyObject } from '../../api/policy-objects.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
-import { type List, Lists, type PeerList } from './lists.ts';
-import { type AddressEntry, Memberships, type NamedMember, NO_ENTRY } from './memberships.ts';
+import {
+  type AddressEntry,
+  EMPTY_ENTRY,
+  Memberships,
+  type NamedPortMember,
+} from './memberships.ts';
 import { type ListRanges, Networks } from './networks.ts';
 import { Nodes } from './nodes.ts';
-import { type PodClass, Pods, type Touched } from './pods.ts';
+import { type PodChange, type PodClass, Pods } from './pods.ts';
 import { type PolicySet, type PolicySetRules, PolicySets } from './policy-sets.ts';
-import { addressNumber, contains, type Range } from './ranges.ts';
-import type { Direction, ListNumber } from './terms.ts';
+import { type AddressRange, addressNumber, rangesContain } from './ranges.ts';
+import { type PeerList, type RuleList, RuleLists } from './rule-lists.ts';
+import type { Direction, ListId } from './terms.ts';
 
 /** Objects that network policy depends on. Nodes are peers. */
 export type ModelObject = PolicyObject | Node;
@@ -35,7 +40,7 @@ export function isModelKind(kind: Kind): kind is ModelObject['kind'] {
 /** What may have changed since the last `takeChanges()`. */
 export interface ModelChanges {
   /** undefined: no rule names it any more. */
-  readonly lists: ReadonlyMap<ListNumber, ListRanges | undefined>;
+  readonly lists: ReadonlyMap<ListId, ListRanges | undefined>;
   readonly entries: ReadonlyMap<string, AddressEntry>;
   /** undefined: no pod is judged by it any more. */
   readonly policySets: ReadonlyMap<PolicySet, PolicySetRules | undefined>;
@@ -49,15 +54,15 @@ export class PolicyModel {
   readonly #pods: Pods;
   readonly #nodes = new Nodes();
   readonly #networks = new Networks();
-  readonly #lists = new Lists();
+  readonly #lists = new RuleLists();
   readonly #memberships = new Memberships();
   readonly #policySets = new PolicySets(this.#lists);
   readonly policies: Pick<PolicySets, 'get' | 'all'> = this.#policySets;
   /** Entries of this node's pods, computed so far. */
   readonly #localEntries = new WeakMap<PodClass, AddressEntry>();
-  readonly #touchedAddresses = new Set<string>();
-  readonly #touchedLists = new Map<ListNumber, List>();
-  readonly #touchedSets = new Set<PolicySet>();
+  readonly #dirtyAddresses = new Set<string>();
+  readonly #dirtyLists = new Map<ListId, RuleList>();
+  readonly #dirtyPolicySets = new Set<PolicySet>();
 
   constructor({ nodeName }: { readonly nodeName: string }) {
     this.#pods = new Pods(nodeName);
@@ -66,16 +71,16 @@ export class PolicyModel {
   upsert(object: ModelObject): void {
     switch (object.kind) {
       case 'Pod':
-        this.#touchPods(this.#pods.upsert(object));
+        this.#markPods(this.#pods.upsert(object));
         break;
       case 'Namespace':
-        this.#touchClasses(this.#pods.upsertNamespace(object));
+        this.#markClasses(this.#pods.upsertNamespace(object));
         break;
       case 'Node':
-        this.#touchAddresses(this.#nodes.upsert(object));
+        this.#markAddresses(this.#nodes.upsert(object));
         break;
       case 'CIDRGroup':
-        this.#touchLists(this.#networks.upsert(object));
+        this.#markLists(this.#networks.upsert(object));
         break;
       default:
         this.#policySets.upsert(object);
@@ -85,16 +90,16 @@ export class PolicyModel {
   remove(kind: ModelObject['kind'], key: ObjectKey): void {
     switch (kind) {
       case 'Pod':
-        this.#touchPods(this.#pods.remove(key));
+        this.#markPods(this.#pods.remove(key));
         break;
       case 'Namespace':
-        this.#touchClasses(this.#pods.removeNamespace(key));
+        this.#markClasses(this.#pods.removeNamespace(key));
         break;
       case 'Node':
-        this.#touchAddresses(this.#nodes.remove(key));
+        this.#markAddresses(this.#nodes.remove(key));
         break;
       case 'CIDRGroup':
-        this.#touchLists(this.#networks.remove(key));
+        this.#markLists(this.#networks.remove(key));
         break;
       default:
         this.#policySets.remove(kind, key);
@@ -105,8 +110,8 @@ export class PolicyModel {
    * Computes the membership of each class in time slices. Otherwise the first `takeChanges()` would block the
    * event loop for all pods of the cluster.
    */
-  async prepare(): Promise<void> {
-    this.#settle();
+  async precompute(): Promise<void> {
+    this.#update();
     const slice = new TimeSlice();
     for (const { classes } of this.#pods.namespaces()) {
       for (const pods of classes.values()) {
@@ -118,22 +123,22 @@ export class PolicyModel {
 
   /** What may have changed since the last call; everything at the first. */
   takeChanges(): ModelChanges {
-    this.#settle();
+    this.#update();
     const changes = {
       lists: new Map(
-        [...this.#touchedLists].map(([number, list]) => [
+        [...this.#dirtyLists].map(([number, list]) => [
           number,
           list.isLive ? this.#networks.rangesOf(list) : undefined,
         ]),
       ),
-      entries: new Map([...this.#touchedAddresses].map((each) => [each, this.#entryOf(each)])),
+      entries: new Map([...this.#dirtyAddresses].map((each) => [each, this.#entryOf(each)])),
       policySets: new Map(
-        [...this.#touchedSets].map((each) => [each, this.#policySets.rules(each)]),
+        [...this.#dirtyPolicySets].map((each) => [each, this.#policySets.rules(each)]),
       ),
     };
-    this.#touchedLists.clear();
-    this.#touchedAddresses.clear();
-    this.#touchedSets.clear();
+    this.#dirtyLists.clear();
+    this.#dirtyAddresses.clear();
+    this.#dirtyPolicySets.clear();
     return changes;
   }
 
@@ -141,9 +146,9 @@ export class PolicyModel {
    * Patterns of domain names that rules name, and the lists that each belongs to. Stays the same
    * map, which follows the changes that are taken.
    */
-  domainNames(): ReadonlyMap<string, ReadonlySet<ListNumber>> {
-    this.#settle();
-    return this.#lists.names;
+  listsByDomainName(): ReadonlyMap<string, ReadonlySet<ListId>> {
+    this.#update();
+    return this.#lists.listsByDomainName;
   }
 
   pod(key: ObjectKey): Pod | undefined {
@@ -165,12 +170,12 @@ export class PolicyModel {
    * @returns what `use` returns.
    */
   withRules<T>(pod: Pod, direction: Direction, use: (rules: PolicySetRules) => T): T {
-    this.#settle();
+    this.#update();
     const pods = this.#pods.get(pod.key)?.class;
     const set = pods && this.#policySets.acquire(pods, direction);
     if (set === undefined) return use(NO_RULES);
     try {
-      this.#settle();
+      this.#update();
       return use(this.#policySets.rules(set) ?? NO_RULES);
     } finally {
       this.#policySets.release(set);
@@ -181,42 +186,43 @@ export class PolicyModel {
   hasPeer(list: PeerList, address: string, family: IpFamily): boolean {
     return (
       this.#entryOf(address).peers.includes(list.number) ||
-      contains(this.networksOf(list, family), addressNumber(address))
+      rangesContain(this.networksOf(list, family), addressNumber(address))
     );
   }
 
   /** Addresses of networks and groups of a list, as a normal list (`ranges.ts`). */
-  networksOf(list: PeerList, family: IpFamily): readonly Range[] {
+  networksOf(list: PeerList, family: IpFamily): readonly AddressRange[] {
     return this.#networks.rangesOf(list).networks[family];
   }
 
   /** Ports that lists name of the pod that has an address. */
-  namedPortsAt(address: string): readonly NamedMember[] {
+  namedPortsAt(address: string): readonly NamedPortMember[] {
     const pods = this.#pods.owner(address)?.class;
     if (pods === undefined) return [];
-    return [...this.#memberships.of(pods).named, ...this.#memberships.localOf(pods)];
+    return [...this.#memberships.of(pods).namedPorts, ...this.#memberships.localNamedPorts(pods)];
   }
 
   /** Updates policy sets and lists. Entries of addresses are computed when they are read. */
-  #settle(): void {
-    const { classes, sets } = this.#policySets.settle();
-    for (const pods of classes) this.#touchEntries(pods);
-    for (const set of sets) this.#touchedSets.add(set);
-    const changes = this.#lists.settle();
-    if (changes.fresh.length + changes.dropped.length === 0) return;
-    this.#networks.change(changes);
-    this.#touchLists([...changes.fresh, ...changes.dropped]);
-    this.#touchAddresses(this.#nodes.change(changes));
+  #update(): void {
+    const { classes, sets } = this.#policySets.update();
+    for (const pods of classes) this.#markEntries(pods);
+    for (const set of sets) this.#dirtyPolicySets.add(set);
+    const changes = this.#lists.takeChanges();
+    if (changes.added.length + changes.removed.length === 0) return;
+    this.#networks.applyListChanges(changes);
+    this.#markLists([...changes.added, ...changes.removed]);
+    this.#markAddresses(this.#nodes.applyListChanges(changes));
     const namespaces = () => this.#pods.namespaces();
-    const locals = this.#policySets.locals();
-    for (const pods of this.#memberships.change(changes, namespaces, locals)) {
-      this.#touchEntries(pods);
+    const locals = this.#policySets.localClasses();
+    for (const pods of this.#memberships.applyListChanges(changes, namespaces, locals)) {
+      this.#markEntries(pods);
     }
   }
 
   #entryOf(address: string): AddressEntry {
     const owner = this.#pods.owner(address);
-    const entry = owner?.class === undefined ? NO_ENTRY : this.#entryOfPods(owner.pod, owner.class);
+    const entry =
+      owner?.class === undefined ? EMPTY_ENTRY : this.#entryOfPods(owner.pod, owner.class);
     const lists = this.#nodes.listsOf(address);
     if (lists.length === 0) return entry;
     return { ...entry, peers: [...new Set([...entry.peers, ...lists])] };
@@ -229,39 +235,39 @@ export class PolicyModel {
       const { ingress, egress } = this.#policySets.of(pods);
       return {
         peers: entry.peers,
-        named: [...entry.named, ...this.#memberships.localOf(pods)],
-        own: true,
+        namedPorts: [...entry.namedPorts, ...this.#memberships.localNamedPorts(pods)],
+        isLocalPod: true,
         policySets: { ingress: ingress?.number, egress: egress?.number },
       };
     });
   }
 
-  #touchPods({ addresses, classes }: Touched): void {
-    this.#touchAddresses(addresses);
-    for (const pods of classes) this.#policySets.touch(pods);
+  #markPods({ addresses, classes }: PodChange): void {
+    this.#markAddresses(addresses);
+    for (const pods of classes) this.#policySets.markDirty(pods);
   }
 
-  #touchAddresses(addresses: readonly string[]): void {
-    for (const address of addresses) this.#touchedAddresses.add(address);
+  #markAddresses(addresses: readonly string[]): void {
+    for (const address of addresses) this.#dirtyAddresses.add(address);
   }
 
   /** A relabelled namespace may change everything about its pods. */
-  #touchClasses(classes: Iterable<PodClass>): void {
+  #markClasses(classes: Iterable<PodClass>): void {
     for (const pods of classes) {
-      this.#memberships.forget(pods);
-      this.#touchEntries(pods);
-      if (pods.locals > 0) this.#policySets.touch(pods);
+      this.#memberships.invalidate(pods);
+      this.#markEntries(pods);
+      if (pods.localCount > 0) this.#policySets.markDirty(pods);
     }
   }
 
-  #touchEntries(pods: PodClass): void {
+  #markEntries(pods: PodClass): void {
     this.#localEntries.delete(pods);
-    for (const { pod } of pods.pods) this.#touchAddresses(pod.addresses);
+    for (const { pod } of pods.pods) this.#markAddresses(pod.addresses);
   }
 
-  #touchLists(lists: readonly List[]): void {
-    for (const list of lists) this.#touchedLists.set(list.number, list);
+  #markLists(lists: readonly RuleList[]): void {
+    for (const list of lists) this.#dirtyLists.set(list.number, list);
   }
 }
 
-const NO_RULES: PolicySetRules = { admin: [], rest: [], isolatedBy: [] };
+const NO_RULES: PolicySetRules = { admin: [], lowerTiers: [], isolatedBy: [] };

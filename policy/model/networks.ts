@@ -4,14 +4,14 @@ import { getOrCreate } from '../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../../api/objects.ts';
 import type { CidrGroup } from '../../api/policy-objects.ts';
 import type { PortRange } from '../../api/ports.ts';
-import type { List, ListChanges, PeerList } from './lists.ts';
-import { cidrRange, cutOut, normal, type Range } from './ranges.ts';
+import { type AddressRange, cidrRange, mergeRanges, subtractRanges } from './ranges.ts';
+import type { ListChanges, PeerList, RuleList } from './rule-lists.ts';
 import { matches } from './selectors.ts';
 
 /** Members of a list that are ranges. */
 export interface ListRanges {
   /** Normal lists of ranges (`ranges.ts`). */
-  readonly networks: Readonly<Record<IpFamily, readonly Range[]>>;
+  readonly networks: Readonly<Record<IpFamily, readonly AddressRange[]>>;
   readonly ports: readonly PortRange[];
 }
 
@@ -20,7 +20,7 @@ const NO_NETWORKS: ListRanges['networks'] = { IPv4: [], IPv6: [] };
 export class Networks {
   readonly #groups = new Map<ObjectKey, CidrGroup>();
   /** Lists that select groups. */
-  readonly #selecting = new Set<PeerList>();
+  readonly #listsWithGroups = new Set<PeerList>();
   /** Computed so far. */
   readonly #networks = new Map<PeerList, ListRanges['networks']>();
 
@@ -28,48 +28,51 @@ export class Networks {
   upsert(group: CidrGroup): readonly PeerList[] {
     const before = this.#groups.get(group.key);
     this.#groups.set(group.key, group);
-    return this.#forget([before, group]);
+    return this.#invalidate([before, group]);
   }
 
   /** @returns the lists that the group was in. */
   remove(key: ObjectKey): readonly PeerList[] {
     const before = this.#groups.get(key);
     this.#groups.delete(key);
-    return this.#forget([before]);
+    return this.#invalidate([before]);
   }
 
-  change({ fresh, dropped }: ListChanges): void {
+  applyListChanges({ added: fresh, removed: dropped }: ListChanges): void {
     for (const list of fresh) {
-      if (list.kind === 'peers' && list.groups.length > 0) this.#selecting.add(list);
+      if (list.kind === 'peers' && list.groups.length > 0) this.#listsWithGroups.add(list);
     }
     for (const list of dropped) {
       if (list.kind !== 'peers') continue;
-      this.#selecting.delete(list);
+      this.#listsWithGroups.delete(list);
       this.#networks.delete(list);
     }
   }
 
-  rangesOf(list: List): ListRanges {
+  rangesOf(list: RuleList): ListRanges {
     if (list.kind === 'ports') return { networks: NO_NETWORKS, ports: list.ranges };
     if (!list.sets.includes('networks')) return { networks: NO_NETWORKS, ports: [] };
-    return { networks: getOrCreate(this.#networks, list, () => this.#join(list)), ports: [] };
+    return {
+      networks: getOrCreate(this.#networks, list, () => this.#computeRanges(list)),
+      ports: [],
+    };
   }
 
-  #join({ networks, groups }: PeerList): ListRanges['networks'] {
-    const ranges: Record<IpFamily, Range[]> = { IPv4: [], IPv6: [] };
+  #computeRanges({ networks, groups }: PeerList): ListRanges['networks'] {
+    const ranges: Record<IpFamily, AddressRange[]> = { IPv4: [], IPv6: [] };
     for (const { cidr, except } of networks) {
-      ranges[familyOf(cidr)].push(...cutOut(cidrRange(cidr), except.map(cidrRange)));
+      ranges[familyOf(cidr)].push(...subtractRanges(cidrRange(cidr), except.map(cidrRange)));
     }
     for (const { labels, cidrs } of groups.length === 0 ? [] : this.#groups.values()) {
       if (!groups.some((selector) => matches(selector, labels))) continue;
       for (const cidr of cidrs) ranges[familyOf(cidr)].push(cidrRange(cidr));
     }
-    for (const family of IP_FAMILIES) ranges[family] = normal(ranges[family]);
+    for (const family of IP_FAMILIES) ranges[family] = mergeRanges(ranges[family]);
     return ranges;
   }
 
-  #forget(groups: readonly (CidrGroup | undefined)[]): PeerList[] {
-    const lists = [...this.#selecting].filter((list) =>
+  #invalidate(groups: readonly (CidrGroup | undefined)[]): PeerList[] {
+    const lists = [...this.#listsWithGroups].filter((list) =>
       list.groups.some((selector) =>
         groups.some((group) => group !== undefined && matches(selector, group.labels)),
       ),

@@ -2,9 +2,9 @@
 import { getOrCreate } from '../../api/collections.ts';
 import type { Node, ObjectKey } from '../../api/objects.ts';
 import type { Labels } from '../../api/policy-objects.ts';
-import type { ListChanges, PeerList } from './lists.ts';
+import type { ListChanges, PeerList } from './rule-lists.ts';
 import { matches } from './selectors.ts';
-import type { ListNumber } from './terms.ts';
+import type { ListId } from './terms.ts';
 
 export class Nodes {
   readonly #nodes = new Map<ObjectKey, Node>();
@@ -40,7 +40,7 @@ export class Nodes {
   }
 
   /** The lists that select a node that has the address. */
-  listsOf(address: string): readonly ListNumber[] {
+  listsOf(address: string): readonly ListId[] {
     const nodes = this.#byAddress.get(address);
     if (nodes === undefined) return [];
     return [...this.#lists]
@@ -49,7 +49,7 @@ export class Nodes {
   }
 
   /** @returns as `upsert`. */
-  change({ fresh, dropped }: ListChanges): readonly string[] {
+  applyListChanges({ added: fresh, removed: dropped }: ListChanges): readonly string[] {
     const changed = [...fresh, ...dropped].filter(
       (list): list is PeerList => list.kind === 'peers' && list.nodes.length > 0,
     );

@@ -9,7 +9,7 @@ export interface NamespaceState {
   readonly name: string;
   labels: Labels;
   /** A Namespace object says so. */
-  known: boolean;
+  hasObject: boolean;
   readonly classes: Map<string, PodClass>;
 }
 
@@ -24,7 +24,7 @@ export interface PodClass {
   readonly namedPorts: readonly NamedPort[];
   readonly pods: Set<PodState>;
   /** How many of them are of this node. */
-  locals: number;
+  localCount: number;
 }
 
 export interface PodState {
@@ -34,7 +34,7 @@ export interface PodState {
 }
 
 /** What a change concerns. */
-export interface Touched {
+export interface PodChange {
   readonly addresses: readonly string[];
   /** These have their first pod of this node, or have lost the last. */
   readonly classes: readonly PodClass[];
@@ -67,20 +67,20 @@ export class Pods {
     return pod.nodeName === this.#nodeName;
   }
 
-  upsert(pod: Pod): Touched {
+  upsert(pod: Pod): PodChange {
     const before = this.#pods.get(pod.key);
     const isSubject = !pod.hostNetwork && !pod.finished;
     const now = { pod, class: isSubject ? this.#classOf(pod) : undefined };
     this.#pods.set(pod.key, now);
     // The new one first: a class that loses its last pod is forgotten, with what was worked out.
-    const classes = [...this.#enter(now), ...this.#leave(before)];
+    const classes = [...this.#addToClass(now), ...this.#removeFromClass(before)];
     return { addresses: [...pod.addresses, ...(before?.pod.addresses ?? [])], classes };
   }
 
-  remove(key: ObjectKey): Touched {
+  remove(key: ObjectKey): PodChange {
     const before = this.#pods.get(key);
     this.#pods.delete(key);
-    return { addresses: before?.pod.addresses ?? [], classes: this.#leave(before) };
+    return { addresses: before?.pod.addresses ?? [], classes: this.#removeFromClass(before) };
   }
 
   /** @returns the classes in the namespace, if it has other labels than before. */
@@ -93,39 +93,39 @@ export class Pods {
     const namespace = this.#namespaces.get(name);
     if (namespace === undefined) return [];
     const touched = this.#relabel(namespace, {}, false);
-    this.#forget(namespace);
+    this.#dropIfUnused(namespace);
     return touched;
   }
 
   #relabel(namespace: NamespaceState, labels: Labels, known: boolean): Iterable<PodClass> {
     const before = textOf(namespace.labels);
     namespace.labels = { ...labels, [NAME_LABEL]: namespace.name };
-    namespace.known = known;
+    namespace.hasObject = known;
     return textOf(namespace.labels) === before ? [] : namespace.classes.values();
   }
 
-  #enter(state: PodState): PodClass[] {
+  #addToClass(state: PodState): PodClass[] {
     const { pod, class: own } = state;
     if (own === undefined) return [];
-    for (const address of pod.addresses) this.#owners.claim(address, state);
+    for (const address of pod.addresses) this.#owners.add(address, state);
     own.pods.add(state);
     if (!this.isLocal(pod)) return [];
-    own.locals += 1;
-    return own.locals === 1 ? [own] : [];
+    own.localCount += 1;
+    return own.localCount === 1 ? [own] : [];
   }
 
-  #leave(state: PodState | undefined): PodClass[] {
+  #removeFromClass(state: PodState | undefined): PodClass[] {
     if (state?.class === undefined) return [];
     const { pod, class: own } = state;
-    for (const address of pod.addresses) this.#owners.release(address, state);
+    for (const address of pod.addresses) this.#owners.remove(address, state);
     own.pods.delete(state);
     if (own.pods.size === 0) {
       own.namespace.classes.delete(own.key);
-      this.#forget(own.namespace);
+      this.#dropIfUnused(own.namespace);
     }
     if (!this.isLocal(pod)) return [];
-    own.locals -= 1;
-    return own.locals === 0 ? [own] : [];
+    own.localCount -= 1;
+    return own.localCount === 0 ? [own] : [];
   }
 
   #classOf({ namespace: name, labels, namedPorts }: Pod): PodClass {
@@ -137,7 +137,7 @@ export class Pods {
       labels,
       namedPorts,
       pods: new Set(),
-      locals: 0,
+      localCount: 0,
     }));
   }
 
@@ -145,13 +145,14 @@ export class Pods {
     return getOrCreate(this.#namespaces, name, () => ({
       name,
       labels: { [NAME_LABEL]: name },
-      known: false,
+      hasObject: false,
       classes: new Map(),
     }));
   }
 
-  #forget(namespace: NamespaceState): void {
-    if (!namespace.known && namespace.classes.size === 0) this.#namespaces.delete(namespace.name);
+  #dropIfUnused(namespace: NamespaceState): void {
+    if (!namespace.hasObject && namespace.classes.size === 0)
+      this.#namespaces.delete(namespace.name);
   }
 }
 

@@ -2,11 +2,11 @@
 import { compareText, getOrCreate } from '../../api/collections.ts';
 import type { ObjectKey } from '../../api/objects.ts';
 import type { Policy, PolicyKind } from '../../api/policy-objects.ts';
-import type { Lists } from './lists.ts';
 import { NamespaceIndex } from './namespace-index.ts';
 import type { PodClass } from './pods.ts';
-import { acquireRules, type Rule, releaseRules } from './rules.ts';
-import { selects } from './selectors.ts';
+import type { RuleLists } from './rule-lists.ts';
+import { acquireRules, type PolicySetRule, releaseRules } from './rules.ts';
+import { selectsPod } from './selectors.ts';
 import { DIRECTIONS, type Direction } from './terms.ts';
 
 /** Policies that together apply to a pod in one direction. Pods to which the same ones apply share it. */
@@ -25,15 +25,15 @@ interface StoredPolicy {
   policy: Policy | undefined;
   readonly sets: Set<PolicySet>;
   /** For directions in which a set contains it. */
-  readonly rules: Partial<Record<Direction, readonly Rule[]>>;
+  readonly rules: Partial<Record<Direction, readonly PolicySetRule[]>>;
 }
 
 /** The rules of a policy set, in the order in which they are judged. */
 export interface PolicySetRules {
   /** The Admin tier; empty where none applies. What nothing matches goes on. */
-  readonly admin: readonly Rule[];
+  readonly admin: readonly PolicySetRule[];
   /** NetworkPolicies or, where none isolates, the Baseline tier. */
-  readonly rest: readonly Rule[];
+  readonly lowerTiers: readonly PolicySetRule[];
   /** NetworkPolicies, if there are: what nothing in `rest` matches is denied. */
   readonly isolatedBy: readonly Policy[];
 }
@@ -43,19 +43,19 @@ type Assignment = Readonly<Record<Direction, PolicySet | undefined>>;
 const NO_POLICIES: Assignment = { ingress: undefined, egress: undefined };
 
 export class PolicySets {
-  readonly #lists: Lists;
+  readonly #lists: RuleLists;
   readonly #policies = new Map<string, StoredPolicy>();
   readonly #bySubject = new NamespaceIndex<StoredPolicy>();
   readonly #sets = new Map<string, PolicySet>();
   /** Sets of each class with pods of this node. */
   readonly #assigned = new Map<PodClass, Assignment>();
   /** Classes whose sets may have changed. */
-  readonly #unassigned = new Set<PodClass>();
-  readonly #stale = new Set<StoredPolicy>();
-  readonly #touched = new Set<PolicySet>();
-  #last = 0;
+  readonly #dirtyClasses = new Set<PodClass>();
+  readonly #changedPolicies = new Set<StoredPolicy>();
+  readonly #dirtySets = new Set<PolicySet>();
+  #lastId = 0;
 
-  constructor(lists: Lists) {
+  constructor(lists: RuleLists) {
     this.#lists = lists;
   }
 
@@ -79,8 +79,8 @@ export class PolicySets {
   }
 
   /** Finds the sets of a class anew: policies, labels, or whether it has pods of this node may have changed. */
-  touch(pods: PodClass): void {
-    this.#unassigned.add(pods);
+  markDirty(pods: PodClass): void {
+    this.#dirtyClasses.add(pods);
   }
 
   /** The sets that judge the pods of a class on this node. */
@@ -89,7 +89,7 @@ export class PolicySets {
   }
 
   /** Classes with pods of this node. */
-  locals(): Iterable<PodClass> {
+  localClasses(): Iterable<PodClass> {
     return this.#assigned.keys();
   }
 
@@ -100,9 +100,9 @@ export class PolicySets {
     const ids = policies.map(({ id }) => id).sort(compareText);
     const key = [direction, ...ids].join('\n');
     const set = getOrCreate(this.#sets, key, () => {
-      this.#last += 1;
-      const made = { number: this.#last, direction, key, policies, uses: 0 };
-      this.#touched.add(made);
+      this.#lastId += 1;
+      const made = { number: this.#lastId, direction, key, policies, uses: 0 };
+      this.#dirtySets.add(made);
       for (const stored of policies) {
         stored.sets.add(made);
         stored.rules[direction] ??= this.#rulesOf(stored, direction);
@@ -115,7 +115,7 @@ export class PolicySets {
 
   release(set: PolicySet): void {
     set.uses -= 1;
-    if (set.uses === 0) this.#touched.add(set);
+    if (set.uses === 0) this.#dirtySets.add(set);
   }
 
   /**
@@ -123,13 +123,13 @@ export class PolicySets {
    * policies that changed.
    * @returns classes that have other sets than before, and sets that came, went, or may have other rules.
    */
-  settle(): { readonly classes: readonly PodClass[]; readonly sets: readonly PolicySet[] } {
+  update(): { readonly classes: readonly PodClass[]; readonly sets: readonly PolicySet[] } {
     // First, so that sets that nobody needs after a change of policies are unused by now.
-    const classes = [...this.#unassigned].filter((pods) => this.#assign(pods));
-    this.#unassigned.clear();
-    for (const set of this.#touched) if (set.uses === 0) this.#drop(set);
-    for (const stored of this.#stale) {
-      for (const set of stored.sets) this.#touched.add(set);
+    const classes = [...this.#dirtyClasses].filter((pods) => this.#assign(pods));
+    this.#dirtyClasses.clear();
+    for (const set of this.#dirtySets) if (set.uses === 0) this.#drop(set);
+    for (const stored of this.#changedPolicies) {
+      for (const set of stored.sets) this.#dirtySets.add(set);
       for (const direction of DIRECTIONS) {
         const before = stored.rules[direction];
         if (before === undefined) continue;
@@ -139,16 +139,18 @@ export class PolicySets {
       }
       if (stored.policy === undefined) this.#policies.delete(stored.id);
     }
-    this.#stale.clear();
-    const sets = [...this.#touched];
-    this.#touched.clear();
+    this.#changedPolicies.clear();
+    const sets = [...this.#dirtySets];
+    this.#dirtySets.clear();
     return { classes, sets };
   }
 
   /** undefined: nothing is judged by it any more. */
   rules({ policies, direction, uses }: PolicySet): PolicySetRules | undefined {
     if (uses === 0) return undefined;
-    const inOrder = policies.toSorted((a, b) => compare(a.policy as Policy, b.policy as Policy));
+    const inOrder = policies.toSorted((a, b) =>
+      byPrecedence(a.policy as Policy, b.policy as Policy),
+    );
     const of = (tier: Policy['tier']) => inOrder.filter(({ policy }) => policy?.tier === tier);
     const rulesOf = (some: readonly StoredPolicy[]) =>
       some.flatMap(({ rules }) => rules[direction] ?? []);
@@ -156,7 +158,7 @@ export class PolicySets {
     const [isolating, baseline] = [of('NetworkPolicy'), of('Baseline')];
     return {
       admin: rulesOf(of('Admin')),
-      rest: rulesOf([...isolating, ...baseline]),
+      lowerTiers: rulesOf([...isolating, ...baseline]),
       isolatedBy: isolating.map(({ policy }) => policy as Policy),
     };
   }
@@ -164,7 +166,7 @@ export class PolicySets {
   /** @returns whether the pods have other sets than before. */
   #assign(pods: PodClass): boolean {
     const before = this.of(pods);
-    if (pods.locals === 0) this.#assigned.delete(pods);
+    if (pods.localCount === 0) this.#assigned.delete(pods);
     else {
       const ingress = this.acquire(pods, 'ingress');
       this.#assigned.set(pods, { ingress, egress: this.acquire(pods, 'egress') });
@@ -177,16 +179,16 @@ export class PolicySets {
   /** Policies that apply to pods of a class. The Baseline tier does not where a NetworkPolicy does. */
   #applying({ namespace, labels }: PodClass, direction: Direction): StoredPolicy[] {
     const applying: StoredPolicy[] = [];
-    for (const stored of this.#bySubject.near(namespace.name)) {
+    for (const stored of this.#bySubject.candidates(namespace.name)) {
       const { policy } = stored;
-      if (policy === undefined || !speaksOf(policy, direction)) continue;
-      if (selects(policy.subject, namespace, labels)) applying.push(stored);
+      if (policy === undefined || !appliesTo(policy, direction)) continue;
+      if (selectsPod(policy.subject, namespace, labels)) applying.push(stored);
     }
     const isIsolated = applying.some(({ policy }) => policy?.tier === 'NetworkPolicy');
     return isIsolated ? applying.filter(({ policy }) => policy?.tier !== 'Baseline') : applying;
   }
 
-  #rulesOf({ policy }: StoredPolicy, direction: Direction): readonly Rule[] {
+  #rulesOf({ policy }: StoredPolicy, direction: Direction): readonly PolicySetRule[] {
     return policy === undefined ? [] : acquireRules(policy, direction, this.#lists);
   }
 
@@ -206,13 +208,13 @@ export class PolicySets {
       if (each === undefined) continue;
       // A change of a policy concerns only pods that it selected before or selects now.
       for (const pods of this.#assigned.keys()) {
-        if (selects(each.subject, pods.namespace, pods.labels)) this.#unassigned.add(pods);
+        if (selectsPod(each.subject, pods.namespace, pods.labels)) this.#dirtyClasses.add(pods);
       }
     }
     if (stored.policy !== undefined) this.#bySubject.delete(stored, [stored.policy.subject]);
     if (policy !== undefined) this.#bySubject.add(stored, [policy.subject]);
     stored.policy = policy;
-    this.#stale.add(stored);
+    this.#changedPolicies.add(stored);
   }
 }
 
@@ -221,13 +223,13 @@ function idOf(kind: PolicyKind, key: ObjectKey): string {
 }
 
 /** A NetworkPolicy isolates pods even without rules; the others need a rule. */
-function speaksOf(policy: Policy, direction: Direction): boolean {
+function appliesTo(policy: Policy, direction: Direction): boolean {
   const rules = policy[direction];
   return rules !== undefined && (policy.tier === 'NetworkPolicy' || rules.length > 0);
 }
 
 /** The order of a tier. Upstream leaves it open among equals of priority, and among kinds. */
-function compare(a: Policy, b: Policy): number {
+function byPrecedence(a: Policy, b: Policy): number {
   return (
     priorityOf(a) - priorityOf(b) || compareText(a.name, b.name) || compareText(a.kind, b.kind)
   );

@@ -8,7 +8,7 @@ import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 
 /** Both ends are included. */
-export interface Range {
+export interface AddressRange {
   readonly first: bigint;
   readonly last: bigint;
 }
@@ -28,7 +28,7 @@ export function addressText(value: bigint, family: IpFamily): string {
 }
 
 /** @param cidr Canonical text. */
-export function cidrRange(cidr: string): Range {
+export function cidrRange(cidr: string): AddressRange {
   const [address = '', length] = cidr.split('/');
   const first = addressNumber(address);
   const size = 1n << BigInt(BITS[familyOf(cidr)] - Number(length));
@@ -36,7 +36,7 @@ export function cidrRange(cidr: string): Range {
 }
 
 /** Whether a normal list has all addresses of a family. */
-export function isEverything(ranges: readonly Range[], family: IpFamily): boolean {
+export function coversFamily(ranges: readonly AddressRange[], family: IpFamily): boolean {
   let next = 0n;
   for (const { first, last } of ranges) {
     if (first !== next) return false;
@@ -46,10 +46,13 @@ export function isEverything(ranges: readonly Range[], family: IpFamily): boolea
 }
 
 /** What is left of a range without others. */
-export function cutOut(range: Range, holes: readonly Range[]): Range[] {
-  const left: Range[] = [];
+export function subtractRanges(
+  range: AddressRange,
+  holes: readonly AddressRange[],
+): AddressRange[] {
+  const left: AddressRange[] = [];
   let { first } = range;
-  for (const hole of normal(holes)) {
+  for (const hole of mergeRanges(holes)) {
     if (hole.last < first) continue;
     if (hole.first > range.last) break;
     if (hole.first > first) left.push({ first, last: hole.first - 1n });
@@ -60,8 +63,8 @@ export function cutOut(range: Range, holes: readonly Range[]): Range[] {
 }
 
 /** A normal list of the same addresses, the same for the same ranges. */
-export function normal(ranges: readonly Range[]): Range[] {
-  const joined: Range[] = [];
+export function mergeRanges(ranges: readonly AddressRange[]): AddressRange[] {
+  const joined: AddressRange[] = [];
   for (const range of ranges.toSorted((a, b) => compare(a.first, b.first))) {
     const last = joined.at(-1);
     if (last === undefined || range.first > last.last) joined.push(range);
@@ -73,18 +76,21 @@ export function normal(ranges: readonly Range[]): Range[] {
 }
 
 /** Ranges of the normal list `a` that the normal list `b` has not got just so. */
-export function missing(a: readonly Range[], b: readonly Range[]): Range[] {
+export function rangesNotIn(
+  a: readonly AddressRange[],
+  b: readonly AddressRange[],
+): AddressRange[] {
   if (a === b) return [];
   const known = new Map(b.map(({ first, last }) => [first, last]));
   return a.filter(({ first, last }) => known.get(first) !== last);
 }
 
 /** Whether an address is in a normal list. */
-export function contains(ranges: readonly Range[], address: bigint): boolean {
+export function rangesContain(ranges: readonly AddressRange[], address: bigint): boolean {
   let [low, high] = [0, ranges.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    const range = ranges[middle] as Range;
+    const range = ranges[middle] as AddressRange;
     if (address > range.last) low = middle + 1;
     else if (address < range.first) high = middle;
     else return true;

@@ -1,5 +1,10 @@
 /** Label selectors (metav1.LabelSelector), and what they select. */
-import type { Labels, PodSelection, Requirement, Selector } from '../../api/policy-objects.ts';
+import type {
+  LabelSelector,
+  Labels,
+  PodSelection,
+  SelectorRequirement,
+} from '../../api/policy-objects.ts';
 
 /** A namespace as selectors see it. */
 export interface SelectableNamespace {
@@ -8,21 +13,21 @@ export interface SelectableNamespace {
 }
 
 /** Whether all requirements hold (metav1.LabelSelector). */
-export function matches(selector: Selector, labels: Labels): boolean {
-  return selector.every((requirement) => holds(requirement, labels));
+export function matches(selector: LabelSelector, labels: Labels): boolean {
+  return selector.every((requirement) => meetsRequirement(requirement, labels));
 }
 
 /** Whether a selection has pods with these labels in this namespace. */
-export function selects(
+export function selectsPod(
   { namespaces, pods }: PodSelection,
   namespace: SelectableNamespace,
   labels: Labels,
 ): boolean {
-  return reaches(namespaces, namespace) && matches(pods, labels);
+  return selectsNamespace(namespaces, namespace) && matches(pods, labels);
 }
 
 /** Whether a selection has, or might have, pods in this namespace. */
-export function reaches(
+export function selectsNamespace(
   namespaces: PodSelection['namespaces'],
   namespace: SelectableNamespace,
 ): boolean {
@@ -31,7 +36,7 @@ export function reaches(
     : matches(namespaces, namespace.labels);
 }
 
-function holds({ key, operator, values }: Requirement, labels: Labels): boolean {
+function meetsRequirement({ key, operator, values }: SelectorRequirement, labels: Labels): boolean {
   // Labels are parsed JSON: `labels.constructor` is there without anybody having set it.
   const value = Object.hasOwn(labels, key) ? labels[key] : undefined;
   switch (operator) {

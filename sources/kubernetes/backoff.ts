@@ -24,7 +24,7 @@ const BACKOFF: Backoff = { first: 800, max: 30_000 };
  * seconds, as client-go's reflector does, and up to twice that by chance, so that the nodes of a
  * cluster do not come back to a restarted API server all at once.
  */
-export function retryMs(failures: number, random: () => number): number {
+export function jitteredBackoffMs(failures: number, random: () => number): number {
   return Math.round(backoffMs(Math.max(1, failures), BACKOFF) * (1 + random()));
 }
 
@@ -32,8 +32,8 @@ export function retryMs(failures: number, random: () => number): number {
  * As `retryMs`, but at least what the server asks for (`Retry-After`), and up to half of that more
  * by chance: it may have asked many at once.
  */
-export function waitMs(failures: number, askedMs: number, random: () => number): number {
-  return Math.max(retryMs(failures, random), Math.round(askedMs * (1 + random() / 2)));
+export function retryDelayMs(failures: number, askedMs: number, random: () => number): number {
+  return Math.max(jitteredBackoffMs(failures, random), Math.round(askedMs * (1 + random() / 2)));
 }
 
 /**
@@ -41,6 +41,6 @@ export function waitMs(failures: number, askedMs: number, random: () => number):
  * server gets the watches of all nodes within a second; without this they would be renewed all at once, too, as
  * long as nothing changes.
  */
-export function silenceMs(leastMs: number, random: () => number): number {
+export function jitteredSilenceMs(leastMs: number, random: () => number): number {
   return Math.round(leastMs * (1 + random() / 2));
 }

@@ -52,7 +52,7 @@ export class CredentialSource {
   }
 
   /** The server did not take them: what a plugin gave is not to be used again. */
-  forget(): void {
+  invalidate(): void {
     this.#plugin = undefined;
   }
 

@@ -1,7 +1,7 @@
 /** Errors of the API server, and of the way to it. */
 import { isRecord } from '../../api/read-field.ts';
 import { UserError } from '../../process/errors.ts';
-import { explainConnection, plainCause, type Target } from './reasons.ts';
+import { explainConnection, type RequestTarget, withoutNodeAdvice } from './explain-failure.ts';
 
 /** The API server answered, with an error: a Kubernetes `Status`. */
 export class ApiError extends Error {
@@ -21,12 +21,12 @@ export class ApiError extends Error {
   }
 
   /** Nobody knows the path, or what is there: a CRD, or a version of it, may not be installed. */
-  get isMissing(): boolean {
+  get isNotFound(): boolean {
     return this.code === 404;
   }
 
   /** The version or the page is older than what the server remembers. */
-  get isGone(): boolean {
+  get isExpired(): boolean {
     return this.code === 410 || this.reason === 'Expired' || this.reason === 'Gone';
   }
 }
@@ -36,28 +36,28 @@ export class ConnectionError extends Error {
   override readonly name = 'ConnectionError';
 
   /** @param target undefined for what failed before any server was asked. */
-  constructor(cause: unknown, target?: Target) {
-    super(`API server: ${explainConnection(cause, target)}`, { cause: plainCause(cause) });
+  constructor(cause: unknown, target?: RequestTarget) {
+    super(`API server: ${explainConnection(cause, target)}`, { cause: withoutNodeAdvice(cause) });
   }
 }
 
 /** The API server said something that makes no sense. */
-export class MalformedAnswer extends Error {
+export class MalformedResponse extends Error {
   override readonly name = 'MalformedAnswer';
 }
 
 /** The server is at an older version than was seen before: it lags, or etcd was restored. */
-export class StaleAnswer extends Error {
+export class StaleResponse extends Error {
   override readonly name = 'StaleAnswer';
   /** Answers in a row, this one included. */
-  readonly times: number;
+  readonly consecutive: number;
 
   constructor(version: string, seen: string, times: number) {
     super(
       `API server: it is at version ${version}, and ${seen} was seen; ` +
         'if etcd was restored from a snapshot, everything is listed anew soon',
     );
-    this.times = times;
+    this.consecutive = times;
   }
 }
 
@@ -67,10 +67,10 @@ export class ClusterConfigError extends UserError {
 }
 
 /** What may go wrong with an API server, and is tried again. */
-export type Failure = ApiError | ConnectionError | MalformedAnswer | StaleAnswer;
+export type ApiServerFailure = ApiError | ConnectionError | MalformedResponse | StaleResponse;
 
-export function isFailure(error: unknown): error is Failure {
-  return [ApiError, ConnectionError, MalformedAnswer, StaleAnswer].some(
+export function isApiServerFailure(error: unknown): error is ApiServerFailure {
+  return [ApiError, ConnectionError, MalformedResponse, StaleResponse].some(
     (type) => error instanceof type,
   );
 }
@@ -79,7 +79,7 @@ export function isFailure(error: unknown): error is Failure {
  * What a failure has in common with those of other kinds of objects that have the same cause. There are few, whereas a
  * message may have something in it that always differs.
  */
-export function causeOf(failure: Failure): string {
+export function failureCause(failure: ApiServerFailure): string {
   const { name } = failure;
   if (failure instanceof ApiError) return `${name} ${failure.code} ${failure.reason}`;
   const { cause } = failure;

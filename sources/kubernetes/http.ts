@@ -39,10 +39,10 @@ export interface RequestOptions {
 }
 
 /** An answer that has begun. */
-export interface Exchange {
+export interface HttpResponse {
   readonly response: IncomingMessage;
   /** Puts the end off: so many milliseconds from now, or until it is closed. */
-  extend(timeoutMs: number | undefined): void;
+  setTimeout(timeoutMs: number | undefined): void;
   /** To be called when the answer has been read, or is of no interest any more. */
   close(): void;
 }
@@ -51,7 +51,7 @@ export interface Exchange {
  * Sends a request and waits for the head of its answer.
  * @throws Error of any kind; also from reading the response.
  */
-export async function exchange(url: URL, options: RequestOptions): Promise<Exchange> {
+export async function sendRequest(url: URL, options: RequestOptions): Promise<HttpResponse> {
   const { agent, method, headers, body, signal } = options;
   signal.throwIfAborted();
   const send = url.protocol === 'https:' ? tlsRequest : request;
@@ -83,7 +83,7 @@ export async function exchange(url: URL, options: RequestOptions): Promise<Excha
       finish();
       if (!response.readableEnded) response.destroy();
     };
-    return { response, extend, close };
+    return { response, setTimeout: extend, close };
   } catch (error) {
     finish();
     throw error;

@@ -5,7 +5,7 @@ import { StringDecoder } from 'node:string_decoder';
  * Whole lines of text that comes in pieces.
  * @throws Error for a line that has no end, which is half a line, and whatever `chunks` throws.
  */
-export async function* lines(chunks: AsyncIterable<Buffer>): AsyncGenerator<string> {
+export async function* readLines(chunks: AsyncIterable<Buffer>): AsyncGenerator<string> {
   const decoder = new StringDecoder('utf8');
   let rest: string[] = [];
   for await (const chunk of chunks) {

@@ -2,7 +2,7 @@
 import type { ApiObject } from '../../api/objects.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
 import { ApiError } from './errors.ts';
-import { KnownObjects, type OnProblem } from './known-objects.ts';
+import { InformerStore, type OnProblem } from './informer-store.ts';
 import { expectList } from './lister.ts';
 import type { Resource } from './resources.ts';
 import { createOpenSession, type Session, type Timeouts } from './session.ts';
@@ -42,7 +42,7 @@ async function listOf(
     try {
       return await listAt(session, path, resource, onProblem);
     } catch (error) {
-      const isMissing = error instanceof ApiError && error.isMissing;
+      const isMissing = error instanceof ApiError && error.isNotFound;
       if (resource.optional !== true || !isMissing) throw error;
     }
   }
@@ -57,10 +57,10 @@ async function listAt(
 ): Promise<ApiObject[]> {
   const found: ApiObject[] = [];
   const sink = { upsert: (object: ApiObject) => found.push(object), remove() {}, synced() {} };
-  const objects = new KnownObjects({ kind, sink, onProblem });
+  const objects = new InformerStore({ kind, sink, onProblem });
   // Without a limit there are no pages.
   for await (const part of session.list(path, selectors)) {
-    if ('item' in part) objects.putListed(part.item);
+    if ('item' in part) objects.putListItem(part.item);
     else expectList(kind, part.metadata);
   }
   return found;

@@ -1,6 +1,6 @@
 /** Reads a list of the API server item by item, as it arrives. */
 import { isRecord } from '../../api/read-field.ts';
-import { MalformedAnswer } from './errors.ts';
+import { MalformedResponse } from './errors.ts';
 
 /** What a list says of itself. */
 export interface ListMetadata {
@@ -94,7 +94,7 @@ export class ListSplitter {
    * @throws MalformedAnswer when it is no list.
    */
   end(): ListPart[] {
-    const frame = parse(textOf(this.#frame));
+    const frame = parseJson(textOf(this.#frame));
     const metadata = metadataOf(frame);
     // Of an empty list Go may write null.
     const hasItems = this.#items === 'ended' || (isRecord(frame) && frame.items === null);
@@ -109,7 +109,7 @@ export class ListSplitter {
     if (this.#items === 'ended') throw noList();
     this.#frame.push(text);
     this.#items = 'begun';
-    this.#metadata = metadataOf(parse(`${frame}]}`));
+    this.#metadata = metadataOf(parseJson(`${frame}]}`));
     if (this.#metadata !== undefined) parts.push({ metadata: this.#metadata });
     return true;
   }
@@ -119,7 +119,7 @@ export class ListSplitter {
     this.#item = [];
     const isEmptyList = this.#taken === 0 && text.trim() === '';
     if (isEmptyList) return;
-    (this.#metadata === undefined ? this.#early : parts).push({ item: parse(text) });
+    (this.#metadata === undefined ? this.#early : parts).push({ item: parseJson(text) });
   }
 }
 
@@ -137,15 +137,15 @@ function textOf(pieces: readonly Buffer[]): string {
   return (pieces.length === 1 && only !== undefined ? only : Buffer.concat(pieces)).toString();
 }
 
-function noList(): MalformedAnswer {
-  return new MalformedAnswer(`API server: the answer is no list; ${STRANGER}`);
+function noList(): MalformedResponse {
+  return new MalformedResponse(`API server: the answer is no list; ${STRANGER}`);
 }
 
 /** @throws MalformedAnswer for what is no JSON. */
-export function parse(text: string): unknown {
+export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch (cause) {
-    throw new MalformedAnswer(`API server: the answer is not JSON; ${STRANGER}`, { cause });
+    throw new MalformedResponse(`API server: the answer is not JSON; ${STRANGER}`, { cause });
   }
 }

@@ -1,33 +1,33 @@
 /** Lists of one resource, and the question whether one is needed. */
 import type { Kind, ObjectKey } from '../../api/objects.ts';
 import type { RetryClock } from './backoff.ts';
-import { ApiError, MalformedAnswer, StaleAnswer } from './errors.ts';
+import { ApiError, MalformedResponse, StaleResponse } from './errors.ts';
 import {
-  type History,
+  type EtcdHistory,
+  type HistoryPosition,
   isLastChange,
   type LastChange,
-  type Position,
-  type Present,
-} from './history.ts';
-import type { KnownObjects } from './known-objects.ts';
+  type ServerState,
+} from './etcd-history.ts';
+import type { InformerStore } from './informer-store.ts';
 import type { ListMetadata } from './list-splitter.ts';
-import { isOlder, versionOf } from './metadata.ts';
+import { isOlder, resourceVersionOf } from './metadata.ts';
 import type { Resource } from './resources.ts';
-import type { Query, Session } from './session.ts';
+import type { QueryParameters, Session } from './session.ts';
 
 export interface ListerOptions {
   readonly resource: Resource;
-  readonly objects: KnownObjects;
-  readonly history: History;
+  readonly objects: InformerStore;
+  readonly history: EtcdHistory;
   /** What is known is what the server has. */
-  readonly onCurrent: () => void;
+  readonly onUpToDate: () => void;
   /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
-  readonly onOtherHistory: () => void;
+  readonly onEtcdRestored: () => void;
 }
 
 interface ListRequest {
   readonly path: string;
-  readonly query: Query;
+  readonly query: QueryParameters;
   readonly form?: 'objects' | 'metadata';
 }
 
@@ -51,14 +51,18 @@ export class Lister {
    * @returns false when only a list can tell what there is.
    * @throws StaleAnswer for a server that is at an older version, until it is told often enough.
    */
-  async check(session: Session, path: string, scope: 'all' | 'last change'): Promise<boolean> {
-    const { history, onCurrent, onOtherHistory } = this.#options;
+  async checkHistory(
+    session: Session,
+    path: string,
+    scope: 'all' | 'last change',
+  ): Promise<boolean> {
+    const { history, onUpToDate: onCurrent, onEtcdRestored: onOtherHistory } = this.#options;
     const known = history.position;
     const present = await this.#look(session, path, known, scope);
-    const verdict = history.check(known, present);
+    const verdict = history.compare(known, present);
     // What has changed since is for the watch to bring; one that brings nothing must not count.
     if (verdict === 'same' && present.changed === undefined) onCurrent();
-    if (verdict === 'older' && !history.wentBack) throw this.#staleAnswer(present.version);
+    if (verdict === 'older' && !history.isRestored) throw this.#staleAnswer(present.version);
     if (verdict === 'other') onOtherHistory();
     return verdict === 'same' || verdict === 'gone';
   }
@@ -66,14 +70,14 @@ export class Lister {
   async #look(
     session: Session,
     path: string,
-    known: Position,
+    known: HistoryPosition,
     scope: 'all' | 'last change',
-  ): Promise<Present> {
+  ): Promise<ServerState> {
     const { resource, objects } = this.#options;
     const isAll = scope === 'all';
     const request = isAll
       ? { path, query: { ...resource.selectors, limit: PAGE_SIZE }, form: 'metadata' as const }
-      : checkRequest(path, resource.selectors, known.lastChange);
+      : historyCheckRequest(path, resource.selectors, known.lastChange);
     const present = new Set<ObjectKey>();
     let version = '';
     let lastChange: string | undefined;
@@ -84,15 +88,15 @@ export class Lister {
         return isAll;
       },
       item: (item) => {
-        const itemVersion = versionOf(item);
+        const itemVersion = resourceVersionOf(item);
         if (isLastChange(known.lastChange, item)) lastChange = itemVersion;
-        const key = objects.keyOfListed(item);
+        const key = objects.keyOfListItem(item);
         if (key === undefined) return;
         present.add(key);
         if (isOlder(known.version, itemVersion)) changed ??= key;
       },
     });
-    if (isAll) changed ??= objects.missingFrom(present);
+    if (isAll) changed ??= objects.firstMissingFrom(present);
     return { version, lastChange, changed };
   }
 
@@ -116,18 +120,18 @@ export class Lister {
             return true;
           },
           item: (item) => {
-            history.listed(item);
-            const key = objects.putListed(item);
+            history.recordListItem(item);
+            const key = objects.putListItem(item);
             if (key !== undefined) present.add(key);
           },
         },
       );
     } catch (error) {
       // The rest of the pages expired: too slow for pages, as client-go sees it.
-      if (error instanceof ApiError && error.isGone) this.#paged = false;
+      if (error instanceof ApiError && error.isExpired) this.#paged = false;
       throw error;
     }
-    objects.keepOnly(present);
+    objects.retainOnly(present);
     this.#paged = true;
     return version;
   }
@@ -158,21 +162,21 @@ export class Lister {
 
   /** Before anything of a list is taken. */
   #checkList(metadata: ListMetadata, isFirstPage: boolean): void {
-    const { history, onOtherHistory } = this.#options;
+    const { history, onEtcdRestored: onOtherHistory } = this.#options;
     const { resourceVersion } = metadata;
     const isStale = isOlder(resourceVersion, history.position.version);
-    if (isFirstPage || isStale) history.answered(isStale);
-    if (isStale && !history.wentBack) throw this.#staleAnswer(resourceVersion);
+    if (isFirstPage || isStale) history.recordResponse(isStale);
+    if (isStale && !history.isRestored) throw this.#staleAnswer(resourceVersion);
     if (isStale) {
-      history.forget();
+      history.reset();
       onOtherHistory();
     }
-    if (isFirstPage || isStale) history.beginList(resourceVersion);
+    if (isFirstPage || isStale) history.startList(resourceVersion);
   }
 
-  #staleAnswer(version: string): StaleAnswer {
-    const { position, olderAnswers } = this.#options.history;
-    return new StaleAnswer(version, position.version, olderAnswers);
+  #staleAnswer(version: string): StaleResponse {
+    const { position, staleResponses: olderAnswers } = this.#options.history;
+    return new StaleResponse(version, position.version, olderAnswers);
   }
 }
 
@@ -181,7 +185,7 @@ export function expectList(kind: Kind, metadata: ListMetadata, form?: ListReques
   // Some may not know how to leave out the rest of the objects.
   if (form === 'metadata' && metadata.kind === 'PartialObjectMetadataList') return;
   if (metadata.kind === `${kind}List`) return;
-  throw new MalformedAnswer(`API server: ${metadata.kind} is no ${kind}List`);
+  throw new MalformedResponse(`API server: ${metadata.kind} is no ${kind}List`);
 }
 
 /**
@@ -189,9 +193,9 @@ export function expectList(kind: Kind, metadata: ListMetadata, form?: ListReques
  * Without a `resourceVersion` the answer is as new as etcd. A single name in a single namespace is
  * one key to read, where a field selector over all namespaces would look at each object.
  */
-export function checkRequest(
+export function historyCheckRequest(
   path: string,
-  selectors: Query,
+  selectors: QueryParameters,
   lastChange: LastChange | undefined,
 ): ListRequest {
   if (lastChange === undefined) return { path, query: { ...selectors, limit: '1' } };
@@ -209,10 +213,10 @@ export function checkRequest(
 
 /** @param from the version after which changes are to be told. */
 export function watchQuery(
-  selectors: Query,
+  selectors: QueryParameters,
   from: string,
   { random }: Pick<RetryClock, 'random'>,
-): Query {
+): QueryParameters {
   return {
     ...selectors,
     watch: 'true',

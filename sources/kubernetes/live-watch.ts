@@ -47,7 +47,7 @@ export class LiveWatch {
   }
 
   /** It ended as soon as it was open, without any event: nobody can say that it worked. */
-  get tooShort(): boolean {
+  get endedAtOnce(): boolean {
     return this.#tooShort;
   }
 
@@ -57,7 +57,7 @@ export class LiveWatch {
   }
 
   /** Resolves with the next change of the state. */
-  get changed(): Promise<void> {
+  get stateChanged(): Promise<void> {
     return this.#changed.promise;
   }
 
@@ -65,13 +65,13 @@ export class LiveWatch {
    * Resolves when the watch is silent, or was ended by the server in due form.
    * @throws what made the watch end, or what `onEvent` threw.
    */
-  async quiet(): Promise<void> {
-    while (this.#state === 'live') await this.changed;
+  async untilSilentOrEnded(): Promise<void> {
+    while (this.#state === 'live') await this.stateChanged;
     if (this.#failure !== undefined) throw this.#failure;
   }
 
   /** Treats the watch as silent from now on until it brings something. */
-  suspect(): void {
+  markSilent(): void {
     if (this.#state === 'live') this.#become('silent');
   }
 
@@ -104,7 +104,7 @@ export class LiveWatch {
 
   #waitForSilence(): void {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.suspect(), this.#options.silenceMs());
+    this.#timer = setTimeout(() => this.markSilent(), this.#options.silenceMs());
   }
 
   #become(state: 'live' | 'silent' | 'ended'): void {

@@ -7,7 +7,7 @@ export function metadataOf(object: unknown): Record<string, unknown> {
 }
 
 /** The object's resource version; empty where there is none. */
-export function versionOf(object: unknown): string {
+export function resourceVersionOf(object: unknown): string {
   const { resourceVersion } = metadataOf(object);
   return typeof resourceVersion === 'string' ? resourceVersion : '';
 }

@@ -1,25 +1,25 @@
 /** Lists and watches one resource of the API server, and keeps a sink in step with it. */
 import type { Kind } from '../../api/objects.ts';
 import { isRecord } from '../../api/read-field.ts';
-import type { ObjectSink, SourceLog } from '../store.ts';
-import { type RetryClock, retryMs, silenceMs } from './backoff.ts';
+import type { ObjectSink, SourceLog } from '../source.ts';
+import { jitteredBackoffMs, jitteredSilenceMs, type RetryClock } from './backoff.ts';
 import {
   ApiError,
+  type ApiServerFailure,
   ConnectionError,
-  type Failure,
-  isFailure,
-  MalformedAnswer,
+  isApiServerFailure,
+  MalformedResponse,
   statusError,
 } from './errors.ts';
-import { Hearing } from './hearing.ts';
-import { History } from './history.ts';
-import { KnownObjects, type OnProblem } from './known-objects.ts';
+import { EtcdHistory } from './etcd-history.ts';
+import { InformerStore, type OnProblem } from './informer-store.ts';
 import { Lister, watchQuery } from './lister.ts';
 import { LiveWatch } from './live-watch.ts';
-import { isOlder, versionOf } from './metadata.ts';
-import { FIRST_TRY, nextStep, type Outcome, type Step } from './next-step.ts';
+import { isOlder, resourceVersionOf } from './metadata.ts';
 import type { Resource, ResourceObserver } from './resources.ts';
+import { type AttemptOutcome, INITIAL_RETRY_STATE, nextRetry, type RetryStep } from './retry.ts';
 import type { OpenSession, Session, Timeouts, WatchStream } from './session.ts';
+import { WatchDelivery } from './watch-delivery.ts';
 
 export interface ReflectorOptions {
   readonly resource: Resource;
@@ -28,7 +28,7 @@ export interface ReflectorOptions {
   readonly onProblem: OnProblem;
   readonly observer: ResourceObserver | undefined;
   /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
-  readonly onOtherHistory: () => void;
+  readonly onEtcdRestored: () => void;
   readonly log: SourceLog;
   readonly backoff: RetryClock;
   readonly timeouts: Pick<Timeouts, 'silence'>;
@@ -52,10 +52,10 @@ const UNTOLD_MS = 10_000;
  */
 export class Reflector {
   readonly #options: ReflectorOptions;
-  readonly #objects: KnownObjects;
-  readonly #history = new History();
+  readonly #objects: InformerStore;
+  readonly #history = new EtcdHistory();
   readonly #lister: Lister;
-  readonly #hearing: Hearing;
+  readonly #hearing: WatchDelivery;
   /** The resource version to watch from; undefined: list first. */
   #version: string | undefined;
   /** Of the resource's paths the one that is there, as far as is known. */
@@ -74,20 +74,28 @@ export class Reflector {
   readonly #synced = Promise.withResolvers<void>();
 
   constructor(options: ReflectorOptions) {
-    const { resource, sink, onProblem, onOtherHistory, observer, log, backoff } = options;
+    const {
+      resource,
+      sink,
+      onProblem,
+      onEtcdRestored: onOtherHistory,
+      observer,
+      log,
+      backoff,
+    } = options;
     const { kind, paths } = resource;
     this.#options = options;
     this.#path = paths[0];
-    this.#objects = new KnownObjects({ kind, sink, onProblem });
+    this.#objects = new InformerStore({ kind, sink, onProblem });
     this.#lister = new Lister({
       resource,
       objects: this.#objects,
       history: this.#history,
-      onCurrent: () => this.#tellCurrent(),
-      onOtherHistory,
+      onUpToDate: () => this.#tellCurrent(),
+      onEtcdRestored: onOtherHistory,
     });
     const onDeaf = () => observer?.deaf(kind);
-    this.#hearing = new Hearing({ kind, log, clock: backoff, onDeaf });
+    this.#hearing = new WatchDelivery({ kind, log, clock: backoff, onStalled: onDeaf });
     // Of what need not be installed, that nobody watches it is no news.
     if (resource.optional !== true) this.#tellWatching(false);
   }
@@ -112,7 +120,7 @@ export class Reflector {
    */
   renew(): void {
     this.#mustRenew = true;
-    this.#watch?.suspect();
+    this.#watch?.markSilent();
     this.#endWait();
   }
 
@@ -122,19 +130,20 @@ export class Reflector {
    */
   async run(signal: AbortSignal): Promise<void> {
     const { backoff } = this.#options;
-    let retry = FIRST_TRY;
+    let retry = INITIAL_RETRY_STATE;
     try {
       while (!signal.aborted) {
         const outcome = await this.#attempt(signal);
         if (signal.aborted) return;
         if (this.#isAbsent(outcome.failure)) {
-          retry = FIRST_TRY;
+          retry = INITIAL_RETRY_STATE;
           await this.#wait(absenceMs(this.#absences, backoff.random), signal);
           continue;
         }
-        const step = nextStep(retry, outcome, backoff.random);
-        retry = step.retry;
-        if (step.list || (outcome.silent && this.#isDoubtProven())) this.#version = undefined;
+        const step = nextRetry(retry, outcome, backoff.random);
+        retry = step.state;
+        if (step.mustRelist || (outcome.isSilent && this.#isDoubtProven()))
+          this.#version = undefined;
         this.#report(outcome, step);
         if (step.waitMs > 0) await this.#wait(step.waitMs, signal);
       }
@@ -144,10 +153,10 @@ export class Reflector {
   }
 
   /** Opens a watch unless one is live, and follows it until it is silent or has ended. */
-  async #attempt(signal: AbortSignal): Promise<Outcome> {
+  async #attempt(signal: AbortSignal): Promise<AttemptOutcome> {
     let answered = false;
     let watch: LiveWatch | undefined;
-    let failure: Failure | undefined;
+    let failure: ApiServerFailure | undefined;
     try {
       if (this.#watch?.state !== 'live' || this.#mustRenew) {
         await this.#renewWatch(signal, () => {
@@ -156,18 +165,18 @@ export class Reflector {
       }
       answered = true;
       watch = this.#watch;
-      await watch?.quiet();
+      await watch?.untilSilentOrEnded();
     } catch (error) {
-      if (!isFailure(error)) throw error;
+      if (!isApiServerFailure(error)) throw error;
       failure = error;
     }
     if (watch?.state === 'ended' && this.#watch === watch) this.#watch = undefined;
     return {
       failure,
-      silent: failure === undefined && watch?.state === 'silent',
-      answered,
-      progress: watch?.hasEvents === true,
-      tooShort: watch?.tooShort === true,
+      isSilent: failure === undefined && watch?.state === 'silent',
+      hasResponse: answered,
+      hasEvents: watch?.hasEvents === true,
+      watchEndedAtOnce: watch?.endedAtOnce === true,
     };
   }
 
@@ -193,7 +202,7 @@ export class Reflector {
       }
       this.#watch = this.#follow(session, stream, from);
       // What it was asked for in the meantime may have come after the check of the history.
-      if (this.#mustRenew) this.#watch.suspect();
+      if (this.#mustRenew) this.#watch.markSilent();
       before?.close();
       this.#tellWatching(true);
     } catch (error) {
@@ -202,10 +211,10 @@ export class Reflector {
       const left = this.#watch;
       if (left?.state === 'ended') {
         this.#watch = undefined;
-        if (left.failure !== undefined && !isFailure(left.failure)) throw left.failure;
+        if (left.failure !== undefined && !isApiServerFailure(left.failure)) throw left.failure;
       }
       // It spoke again, so there is no need for another.
-      if (left?.state === 'live' && !this.#mustRenew && isFailure(error)) return;
+      if (left?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
       // Nobody knows whether the API server is still behind a watch that is silent.
       if (left?.state !== 'live') this.#tellWatching(false);
       throw error;
@@ -235,7 +244,7 @@ export class Reflector {
         const query = watchQuery(this.#options.resource.selectors, from, this.#options.backoff);
         return { stream: await session.watch(this.#path, query), from };
       } catch (error) {
-        if (!(error instanceof ApiError && error.isMissing)) throw error;
+        if (!(error instanceof ApiError && error.isNotFound)) throw error;
         const next = others.shift();
         this.#path = next ?? paths[0];
         if (next === undefined) throw error;
@@ -253,17 +262,17 @@ export class Reflector {
     const watch: LiveWatch = new LiveWatch({
       stream,
       silenceMs: () => {
-        const { untold, inDoubt } = this.#history;
+        const { undeliveredChange: untold, hasUnconfirmedDeletion: inDoubt } = this.#history;
         if (untold !== undefined) return Math.min(UNTOLD_MS, timeouts.silence);
         if (inDoubt) return Math.min(DOUBT_MS, timeouts.silence);
-        return silenceMs(timeouts.silence, backoff.random);
+        return jitteredSilenceMs(timeouts.silence, backoff.random);
       },
       onEvent: (event) => {
         const { type, object } = isRecord(event) ? event : {};
         if (type === 'ERROR') throw statusError(object, 500);
-        const version = versionOf(object);
+        const version = resourceVersionOf(object);
         if (version === '') {
-          throw new MalformedAnswer('API server: an event without a resource version');
+          throw new MalformedResponse('API server: an event without a resource version');
         }
         // Events come in the order of versions.
         if (isOlder(version, last)) this.#leaveHistory(`${version}, after ${last}`);
@@ -272,7 +281,7 @@ export class Reflector {
         if (!isKnown) this.#takeEvent(type, object, version);
         // It may have been silent, and not counted as open.
         if (!this.#isWatching) this.#tellWatching(true);
-        this.#hearing.heard();
+        this.#hearing.recordDelivery();
         this.#tellCurrent();
       },
       onClose: () => {
@@ -288,18 +297,18 @@ export class Reflector {
     if (isOlder(version, seen)) this.#leaveHistory(`${version}, after ${seen}`);
     if (type === 'ADDED' || type === 'MODIFIED') this.#objects.put(object);
     else if (type === 'DELETED') this.#objects.remove(object);
-    else if (type !== 'BOOKMARK') throw new MalformedAnswer('API server: an unknown event');
+    else if (type !== 'BOOKMARK') throw new MalformedResponse('API server: an unknown event');
     this.#version = version;
-    const isOfHistory = this.#history.event(type, object, version);
+    const isOfHistory = this.#history.recordEvent(type, object, version);
     if (!isOfHistory) this.#leaveHistory(`${version}, and none that an object was deleted before`);
   }
 
   /** @param what the server told that cannot be of the history that was followed. */
   #leaveHistory(what: string): never {
-    this.#history.forget();
+    this.#history.reset();
     this.#version = undefined;
-    this.#options.onOtherHistory();
-    throw new MalformedAnswer(`API server: an event of version ${what}: etcd was restored`);
+    this.#options.onEtcdRestored();
+    throw new MalformedResponse(`API server: an event of version ${what}: etcd was restored`);
   }
 
   #tellWatching(isOpen: boolean): void {
@@ -325,9 +334,10 @@ export class Reflector {
 
   /** @returns false when only a list can tell what there is. */
   async #check(session: Session): Promise<boolean> {
-    const scope = this.#hearing.isDue ? 'all' : 'last change';
-    const isUsable = await this.#lister.check(session, this.#path, scope);
-    if (scope === 'all' && this.#history.untold === undefined) this.#hearing.compared();
+    const scope = this.#hearing.isComparisonDue ? 'all' : 'last change';
+    const isUsable = await this.#lister.checkHistory(session, this.#path, scope);
+    if (scope === 'all' && this.#history.undeliveredChange === undefined)
+      this.#hearing.recordComparison();
     return isUsable;
   }
 
@@ -335,8 +345,8 @@ export class Reflector {
   #isDoubtProven(): boolean {
     // Then it has not had its time.
     if (this.#mustRenew) return false;
-    const { untold, inDoubt } = this.#history;
-    if (untold !== undefined) this.#hearing.failed(untold);
+    const { undeliveredChange: untold, hasUnconfirmedDeletion: inDoubt } = this.#history;
+    if (untold !== undefined) this.#hearing.recordMissedChange(untold);
     return untold !== undefined || inDoubt;
   }
 
@@ -347,7 +357,7 @@ export class Reflector {
     this.#absences = 0;
     this.#options.log.info({ kind: this.kind, objects: this.#objects.size }, 'listed');
     this.#tellSynced();
-    this.#hearing.compared();
+    this.#hearing.recordComparison();
     this.#tellCurrent();
     return version;
   }
@@ -357,16 +367,16 @@ export class Reflector {
    * is starting, or a proxy before it, may not know a CRD for a moment: what is in force does not
    * go for one such answer.
    */
-  #isAbsent(failure: Failure | undefined): boolean {
+  #isAbsent(failure: ApiServerFailure | undefined): boolean {
     const { resource, log, observer } = this.#options;
-    const isMissing = failure instanceof ApiError && failure.isMissing;
+    const isMissing = failure instanceof ApiError && failure.isNotFound;
     this.#absences = resource.optional === true && isMissing ? this.#absences + 1 : 0;
     if (this.#absences === 0) return false;
     this.#version = undefined;
     const objects = this.#objects.size;
     if (objects > 0 && this.#absences < BELIEVE_ABSENCES) return false;
     const { kind } = resource;
-    this.#objects.keepOnly(new Set());
+    this.#objects.retainOnly(new Set());
     // Somebody may have upgraded a CRD to one without any version that is asked for.
     if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
     else if (!this.#absent) log.info({ kind }, 'not installed; looking for it now and then');
@@ -376,7 +386,7 @@ export class Reflector {
     return true;
   }
 
-  #report({ failure, silent }: Outcome, { failures, waitMs }: Step): void {
+  #report({ failure, isSilent: silent }: AttemptOutcome, { failures, waitMs }: RetryStep): void {
     const { log, resource } = this.#options;
     const details = { kind: resource.kind, failures, waitMs, err: failure };
     if (failure !== undefined) {
@@ -391,7 +401,7 @@ export class Reflector {
   async #wait(milliseconds: number, signal: AbortSignal): Promise<void> {
     const early = new AbortController();
     this.#endWait = () => early.abort();
-    void this.#watch?.changed.then(this.#endWait);
+    void this.#watch?.stateChanged.then(this.#endWait);
     await this.#options.backoff.delay(milliseconds, AbortSignal.any([signal, early.signal]));
     this.#endWait = () => {};
   }
@@ -399,6 +409,6 @@ export class Reflector {
 
 /** Until the next look; as after failures at first, then about once a minute. */
 function absenceMs(absences: number, random: () => number): number {
-  if (absences < BELIEVE_ABSENCES) return retryMs(absences, random);
+  if (absences < BELIEVE_ABSENCES) return jitteredBackoffMs(absences, random);
   return Math.round(ABSENT_MS * (0.5 + random()));
 }

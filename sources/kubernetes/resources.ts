@@ -1,7 +1,7 @@
 /** What is listed and watched of the API server for each use, and who hears how that goes. */
 import type { Kind } from '../../api/objects.ts';
 import { API_VERSIONS } from '../../api/read-object.ts';
-import type { Query } from './session.ts';
+import type { QueryParameters } from './session.ts';
 
 /** What to list and watch. */
 export interface Resource {
@@ -9,7 +9,7 @@ export interface Resource {
   /** The same objects, in versions that mean the same; that which is to be asked for first. */
   readonly paths: readonly [string, ...string[]];
   /** `labelSelector`, `fieldSelector`. */
-  readonly selectors: Query;
+  readonly selectors: QueryParameters;
   /** Of a CRD, which need not be installed: then there is nothing of it. */
   readonly optional?: boolean;
 }
@@ -27,7 +27,7 @@ export interface ResourceObserver {
 }
 
 /** All objects of a kind, or those that are selected. */
-function resource(kind: Kind, selectors: Query = {}): Resource {
+function resource(kind: Kind, selectors: QueryParameters = {}): Resource {
   // As Kubernetes makes the name of a resource from its kind (UnsafeGuessKindToResource).
   const name = `${kind.toLowerCase().replace(/y$/, 'ie')}s`;
   const pathIn = (apiVersion: string) =>

@@ -3,13 +3,13 @@ import { text } from 'node:stream/consumers';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { isRecord } from '../../api/read-field.ts';
 import { type ClusterConfig, CredentialSource, type Credentials } from './credentials.ts';
-import { ConnectionError, isFailure, statusError } from './errors.ts';
-import { createAgent, type Exchange, exchange } from './http.ts';
-import { lines } from './lines.ts';
-import { type ListPart, ListSplitter, parse } from './list-splitter.ts';
-import { adviceOn, adviceOnStranger } from './reasons.ts';
+import { ConnectionError, isApiServerFailure, statusError } from './errors.ts';
+import { nonStatusAdvice, statusAdvice } from './explain-failure.ts';
+import { createAgent, type HttpResponse, sendRequest } from './http.ts';
+import { readLines } from './lines.ts';
+import { type ListPart, ListSplitter, parseJson } from './list-splitter.ts';
 
-export type Query = Readonly<Record<string, string>>;
+export type QueryParameters = Readonly<Record<string, string>>;
 
 /** Requests with one set of credentials, over connections of their own. */
 export interface Session {
@@ -19,12 +19,16 @@ export interface Session {
    * do that answers with the objects.
    * @throws ApiError, ConnectionError, MalformedAnswer
    */
-  list(path: string, query: Query, form?: 'objects' | 'metadata'): AsyncIterable<ListPart>;
+  list(
+    path: string,
+    query: QueryParameters,
+    form?: 'objects' | 'metadata',
+  ): AsyncIterable<ListPart>;
   /**
    * Opens a watch: resolves once the server has begun to answer.
    * @throws ApiError, ConnectionError
    */
-  watch(path: string, query: Query): Promise<WatchStream>;
+  watch(path: string, query: QueryParameters): Promise<WatchStream>;
   /**
    * Creates an object, or changes one by a JSON merge patch (RFC 7396).
    * @returns the object in the answer; undefined if the answer is not JSON.
@@ -97,7 +101,7 @@ export function createOpenSession(
   const source = new CredentialSource(config);
   return async (signal) => {
     const credentials = await readCredentials(source, timeouts.credentials, signal);
-    const onUnauthorized = () => source.forget();
+    const onUnauthorized = () => source.invalidate();
     return createSession(config, credentials, { timeouts, observer, onUnauthorized, signal });
   };
 }
@@ -142,15 +146,15 @@ function createSession(
 ): Session {
   const target = { server, proxyUrl: cluster.proxyUrl };
   const failureOf = (error: unknown) =>
-    isFailure(error) ? error : new ConnectionError(error, target);
+    isApiServerFailure(error) ? error : new ConnectionError(error, target);
   const agent = createAgent(server, credentials, cluster.proxyUrl);
   const headers = { 'user-agent': 'portwide', ...credentials.headers };
 
   const request = async (
     path: string,
-    query: Query,
+    query: QueryParameters,
     { accept = JSON_TYPE, method = 'GET', body }: RequestForm = {},
-  ): Promise<Exchange> => {
+  ): Promise<HttpResponse> => {
     const url = new URL(server + path);
     for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
     const content = method !== 'GET' && { 'content-type': CONTENT_TYPES[method] };
@@ -159,7 +163,7 @@ function createSession(
       const seconds = (performance.now() - started) / 1000;
       observer?.request({ method, host: url.host, code, seconds });
     };
-    const answer = await exchange(url, {
+    const answer = await sendRequest(url, {
       agent,
       method,
       headers: { accept, ...headers, ...content },
@@ -178,8 +182,8 @@ function createSession(
       const told = await text(answer.response);
       const status = parseOrUndefined(told);
       const advice =
-        adviceOn(statusCode, told, { method, path, query }) ||
-        (isRecord(status) ? '' : adviceOnStranger(statusCode, told, answered.location));
+        statusAdvice(statusCode, told, { method, path, query }) ||
+        (isRecord(status) ? '' : nonStatusAdvice(statusCode, told, answered.location));
       throw statusError(status, statusCode, { retryAfter: answered['retry-after'], advice });
     } catch (error) {
       throw failureOf(error);
@@ -193,7 +197,7 @@ function createSession(
       const accept = form === 'metadata' ? METADATA_TYPE : JSON_TYPE;
       const answer = await request(path, query, { accept });
       try {
-        answer.extend(timeouts.list);
+        answer.setTimeout(timeouts.list);
         const splitter = new ListSplitter();
         for await (const chunk of chunks(answer.response)) yield* splitter.push(chunk);
         yield* splitter.end();
@@ -205,7 +209,7 @@ function createSession(
     },
     async watch(path, query) {
       const answer = await request(path, query);
-      answer.extend(undefined);
+      answer.setTimeout(undefined);
       return { events: eventsOf(answer, failureOf), close: answer.close };
     },
     async send(method, path, body) {
@@ -225,11 +229,11 @@ function createSession(
 
 /** @throws ConnectionError, MalformedAnswer */
 async function* eventsOf(
-  { response, close }: Exchange,
+  { response, close }: HttpResponse,
   failureOf: (error: unknown) => Error,
 ): AsyncGenerator<unknown> {
   try {
-    for await (const line of lines(chunks(response))) yield parse(line);
+    for await (const line of readLines(chunks(response))) yield parseJson(line);
   } catch (error) {
     throw failureOf(error);
   } finally {

@@ -1,10 +1,10 @@
 /** The API server as a source of objects. */
-import type { ObjectSink, Source, SourceLog } from '../store.ts';
+import type { ObjectSink, Source, SourceLog } from '../source.ts';
 import { RETRY_CLOCK, type RetryClock } from './backoff.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
-import { FollowedConfig } from './followed-config.ts';
-import type { OnProblem } from './known-objects.ts';
+import type { OnProblem } from './informer-store.ts';
 import { Reflector } from './reflector.ts';
+import { ReloadingConfig } from './reloading-config.ts';
 import type { Resource, ResourceObserver } from './resources.ts';
 import { type OpenSession, type RequestObserver, TIMEOUTS, type Timeouts } from './session.ts';
 
@@ -52,7 +52,7 @@ export class KubernetesSource implements Source {
     } = this.#options;
     const { sink, onProblem, log, resources, observer, onSessions } = this.#options;
     const context = { timeouts, observer, log };
-    const config = new FollowedConfig(
+    const config = new ReloadingConfig(
       this.#options,
       context,
       await loadClusterConfig(this.#options),
@@ -67,7 +67,7 @@ export class KubernetesSource implements Source {
         onProblem,
         observer,
         // What befell one resource has befallen all that are in the same etcd.
-        onOtherHistory: () => this.#renewAll(reflector),
+        onEtcdRestored: () => this.#renewAll(reflector),
         log,
         backoff,
         timeouts,

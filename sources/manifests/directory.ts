@@ -3,9 +3,9 @@ import { closeSync, constants, fstatSync, openSync, readdirSync, readFileSync } 
 import { join } from 'node:path';
 import { asError } from '../../api/errors.ts';
 import type { Kind } from '../../api/objects.ts';
-import { printable } from '../../api/read-field.ts';
+import { printableAscii } from '../../api/read-field.ts';
 import { UserError } from '../../process/errors.ts';
-import type { Duplicate } from './claims.ts';
+import type { DuplicateObject } from './file-precedence.ts';
 import { type ParsedManifest, type ParsedObject, parseManifest } from './parse.ts';
 import type { ManifestProblem, Problem } from './problem.ts';
 
@@ -52,9 +52,11 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
       const first = objects.get(name);
       if (first === undefined) objects.set(name, { object, line, file });
       else
-        problems.push(duplicateProblem(directory, { file, line, object: name, first: first.file }));
+        problems.push(
+          duplicateProblem(directory, { file, line, object: name, usedFile: first.file }),
+        );
     }
-    for (const [kind, count] of parsed.passedOver) {
+    for (const [kind, count] of parsed.skippedKinds) {
       passedOver.set(kind, (passedOver.get(kind) ?? 0) + count);
     }
   }
@@ -64,7 +66,7 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
 /** What is reported of an object that a file earlier in the order has as well. */
 export function duplicateProblem(
   directory: string,
-  { file, line, object, first }: Duplicate,
+  { file, line, object, usedFile: first }: DuplicateObject,
 ): ManifestProblem {
   const reason = `is not used: ${JSON.stringify(first)} has it too and comes first`;
   return { file: join(directory, file), line, object, reason };
@@ -114,12 +116,12 @@ export function readManifest(
     return { ...parseManifest(text, file, kinds), blank: text.trim() === '' };
   } catch (error) {
     const message = asError(error).message;
-    return holdsNothing([{ reason: `cannot be read: ${printable(message)}` }]);
+    return holdsNothing([{ reason: `cannot be read: ${printableAscii(message)}` }]);
   } finally {
     if (descriptor !== undefined) closeSync(descriptor);
   }
 }
 
 function holdsNothing(problems: readonly Problem[]): ManifestFile {
-  return { objects: [], problems, warnings: [], passedOver: new Map(), blank: false };
+  return { objects: [], problems, warnings: [], skippedKinds: new Map(), blank: false };
 }

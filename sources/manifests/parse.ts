@@ -2,10 +2,10 @@
 import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
 import { asError, InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind } from '../../api/objects.ts';
-import { whySliceIsUnused } from '../../api/read-endpointslice.ts';
-import { isRecord, printable, shown } from '../../api/read-field.ts';
+import { unusedSliceReason } from '../../api/read-endpointslice.ts';
+import { describeValue, isRecord, printableAscii } from '../../api/read-field.ts';
 import { API_VERSIONS, readObject } from '../../api/read-object.ts';
-import { jsonPositions } from './json.ts';
+import { jsonPositions } from './json-positions.ts';
 import type { Problem } from './problem.ts';
 
 export interface ParsedObject {
@@ -21,7 +21,7 @@ export interface ParsedManifest {
   /** Of objects that are written well and mean nothing. */
   readonly warnings: readonly Problem[];
   /** Kinds that were not asked for, as written, and how many objects of each were left out. */
-  readonly passedOver: ReadonlyMap<string, number>;
+  readonly skippedKinds: ReadonlyMap<string, number>;
 }
 
 /** One document of a file, parsed and not yet read. */
@@ -80,7 +80,7 @@ export function parseManifest(
     try {
       const object = readObject(value, kinds);
       if (object === undefined) {
-        warnings.push({ line, ...whySliceIsUnused(value) });
+        warnings.push({ line, ...unusedSliceReason(value) });
         continue;
       }
       const name = `${object.kind} ${object.key}`;
@@ -93,13 +93,13 @@ export function parseManifest(
     }
   }
   problems.sort((a, b) => (a.line ?? 0) - (b.line ?? 0));
-  return { objects: [...objects.values()], problems, warnings, passedOver };
+  return { objects: [...objects.values()], problems, warnings, skippedKinds: passedOver };
 }
 
 function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem[]): Candidate[] {
   const { value, line, itemLines } = document;
   if (!isRecord(value)) {
-    problems.push({ line, reason: `must be a Kubernetes object, not ${shown(value)}` });
+    problems.push({ line, reason: `must be a Kubernetes object, not ${describeValue(value)}` });
     return [];
   }
   const { apiVersion, kind, items } = value;
@@ -144,13 +144,16 @@ function jsonDocuments(text: string, problems: Problem[]): RawDocument[] {
     const value: unknown = JSON.parse(text);
     const { line, itemLines, duplicate } = jsonPositions(text);
     if (duplicate === undefined) return [{ value, line, itemLines }];
-    problems.push({ line: duplicate.line, reason: `holds the key ${shown(duplicate.key)} twice` });
+    problems.push({
+      line: duplicate.line,
+      reason: `holds the key ${describeValue(duplicate.key)} twice`,
+    });
   } catch (error) {
     const message = asError(error).message;
     const [, line] = /\(line (\d+) column \d+\)$/.exec(message) ?? [];
     // Without a place it is the end of the text that came too early.
     const lines = text.split('\n').length;
-    problems.push({ line: Number(line ?? lines), reason: printable(message) });
+    problems.push({ line: Number(line ?? lines), reason: printableAscii(message) });
   }
   return [];
 }
@@ -188,7 +191,7 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
 /** The parser recurses, and reports the end of its stack in the engine's words. */
 function yamlReason(error: Error): string {
   const isStack = error.message === 'Maximum call stack size exceeded';
-  return isStack ? 'is nested too deeply' : printable(error.message);
+  return isStack ? 'is nested too deeply' : printableAscii(error.message);
 }
 
 function lineOf(node: unknown, lineAt: (offset: number) => number): number | undefined {

@@ -1,5 +1,5 @@
 /** Problems of manifests, as they are reported. */
-import { printable } from '../../api/read-field.ts';
+import { printableAscii } from '../../api/read-field.ts';
 
 /** Something in a manifest that cannot be read or is not used. */
 export interface Problem {
@@ -22,6 +22,6 @@ export function formatProblem({ file, line, object, field, reason }: ManifestPro
   const place = line === undefined ? file : `${file}:${line}`;
   return [place, object, field, reason]
     .filter((part) => part !== undefined)
-    .map(printable)
+    .map(printableAscii)
     .join(': ');
 }

@@ -5,8 +5,7 @@ import { setImmediate as breathe } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { asError } from '../../api/errors.ts';
 import type { Kind } from '../../api/objects.ts';
-import type { ObjectSink, Source } from '../store.ts';
-import { Claims } from './claims.ts';
+import type { ObjectSink, Source } from '../source.ts';
 import {
   duplicateProblem,
   listManifests,
@@ -14,6 +13,7 @@ import {
   type ManifestFile,
   readManifest,
 } from './directory.ts';
+import { FilePrecedence } from './file-precedence.ts';
 import type { ParsedObject } from './parse.ts';
 import type { ManifestProblem } from './problem.ts';
 
@@ -68,7 +68,7 @@ const RACY_MS = 20;
  */
 export class ManifestSource implements Source {
   readonly #options: ManifestSourceOptions & { rescanMs: number };
-  readonly #claims = new Claims();
+  readonly #claims = new FilePrecedence();
   readonly #files = new Map<string, FileState>();
   #watcher: FSWatcher | undefined;
   /** Identity of the watched directory. */
@@ -193,7 +193,7 @@ export class ManifestSource implements Source {
     for (const [file, before] of this.#files) {
       if (present.has(file)) continue;
       this.#files.delete(file);
-      this.#claims.set(file, []);
+      this.#claims.setFile(file, []);
       if (before.problems.length > 0) this.#options.onRecovered?.(join(directory, file), true);
     }
     for (const file of present) {
@@ -225,7 +225,7 @@ export class ManifestSource implements Source {
     const wasGood = (good && !read.blank) || (before?.wasGood ?? false);
     const { warnings } = read;
     this.#files.set(file, { signature, wasGood, objects, problems, warnings });
-    this.#claims.set(file, objects);
+    this.#claims.setFile(file, objects);
     if (good && before !== undefined && before.problems.length > 0) {
       onRecovered?.(path, false);
     }
@@ -240,7 +240,7 @@ export class ManifestSource implements Source {
 
   #handOver(): void {
     const { directory, sink, onProblem } = this.#options;
-    const { removed, changed, duplicates } = this.#claims.settle();
+    const { removed, changed, duplicates } = this.#claims.apply();
     for (const { kind, key } of removed) sink.remove(kind, key);
     for (const object of changed) sink.upsert(object);
     for (const duplicate of duplicates) onProblem(duplicateProblem(directory, duplicate));

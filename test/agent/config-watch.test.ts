@@ -51,8 +51,8 @@ describe('config-watch: watching the configuration file', () => {
       onChange: () => {
         changes += 1;
       },
-      onUnusable: (reason) => unusable.push(reason),
-      onProblem: (reason) => problems.push(reason),
+      onInvalid: (reason) => unusable.push(reason),
+      onReadError: (reason) => problems.push(reason),
       settleMs: 5,
       pollMs,
     });
@@ -68,8 +68,8 @@ describe('config-watch: watching the configuration file', () => {
       onChange: () => {
         noticed = true;
       },
-      onUnusable: assert.fail,
-      onProblem: assert.fail,
+      onInvalid: assert.fail,
+      onReadError: assert.fail,
       settleMs: 20,
       pollMs: NEVER,
     });
@@ -188,8 +188,8 @@ describe('config-watch: watching the configuration file', () => {
       onChange: () => {
         ended = true;
       },
-      onUnusable: (reason) => unusable.push(reason),
-      onProblem: assert.fail,
+      onInvalid: (reason) => unusable.push(reason),
+      onReadError: assert.fail,
       pollMs: 5,
     });
     replace('f', 'b');
@@ -212,8 +212,8 @@ describe('config-watch: watching the configuration file', () => {
       onChange: () => {
         changes += 1;
       },
-      onUnusable: assert.fail,
-      onProblem: assert.fail,
+      onInvalid: assert.fail,
+      onReadError: assert.fail,
       pollMs: 5,
     });
     await waitFor('there are three', () => looks >= 3);
@@ -241,8 +241,8 @@ describe('config-watch: watching the configuration file', () => {
         onCancel: () => {
           cancelled += 1;
         },
-        onUnusable: (reason) => unusable.push(reason),
-        onProblem: (reason) => problems.push(reason),
+        onInvalid: (reason) => unusable.push(reason),
+        onReadError: (reason) => problems.push(reason),
         delayMs: () => 10_000,
         timers,
         settleMs: 5,
@@ -304,8 +304,8 @@ describe('config-watch: watching the configuration file', () => {
           changes += 1;
         },
         onWait: (milliseconds) => waits.push(milliseconds),
-        onUnusable: (reason) => unusable.push(reason),
-        onProblem: assert.fail,
+        onInvalid: (reason) => unusable.push(reason),
+        onReadError: assert.fail,
         delayMs: () => 10_000,
         timers,
         settleMs: 5,
@@ -335,8 +335,8 @@ describe('config-watch: watching the configuration file', () => {
       onChange: () => {
         other += 1;
       },
-      onUnusable: assert.fail,
-      onProblem: assert.fail,
+      onInvalid: assert.fail,
+      onReadError: assert.fail,
       settleMs: 5,
     });
     replace('f', 'e');

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import {
+  type ConntrackKernel,
+  configureConntrack,
   conntrackMax,
   conntrackSysctls,
-  type KernelSettings,
-  setUpConntrack,
 } from '../../agent/conntrack-settings.ts';
 import { DEFAULTS, type RunOptions } from '../../config/settings.ts';
 
@@ -17,7 +17,7 @@ const LEFT_ALONE: RunOptions = {
 /** Settings in memory; those that throw are given as errors. */
 function fakeKernel(sysctls: Record<string, string | Error>, hashsize: string | Error) {
   const written: string[] = [];
-  const kernel: KernelSettings = {
+  const kernel: ConntrackKernel = {
     async readSysctl(name) {
       const value = sysctls[name];
       return value instanceof Error ? 'unknown' : value;
@@ -45,7 +45,7 @@ function fakeKernel(sysctls: Record<string, string | Error>, hashsize: string | 
     },
   };
   const setUp = (options: RunOptions, cpuCount = 8) =>
-    setUpConntrack(options, log, kernel, cpuCount);
+    configureConntrack(options, log, kernel, cpuCount);
   return { setUp, written, warnings };
 }
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mayReuseConnections } from '../../agent/ipvs-mode.ts';
+import { keepsConnReuseMode } from '../../agent/ipvs-mode.ts';
 
 describe('ipvs-mode: conn_reuse_mode of IPVS', () => {
   for (const [release, may] of [
@@ -15,7 +15,7 @@ describe('ipvs-mode: conn_reuse_mode of IPVS', () => {
     ['10.0', true],
   ] as const) {
     it(`is ${may ? 'left alone' : 'switched off'} in Linux ${release}`, () => {
-      assert.equal(mayReuseConnections(release), may);
+      assert.equal(keepsConnReuseMode(release), may);
     });
   }
 });

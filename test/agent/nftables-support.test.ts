@@ -1,31 +1,36 @@
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
-import { nftablesSupport, oldKernel, oldNft, probeScript } from '../../agent/nftables-support.ts';
+import {
+  kernelTooOld,
+  nftablesProbeScript,
+  nftablesSupport,
+  nftTooOld,
+} from '../../agent/nftables-support.ts';
 import { nftCommand } from '../../nft/command.ts';
-import { ANSWER_TIMEOUT } from '../../process/run-program.ts';
+import { VERSION_TIMEOUT } from '../../process/run-program.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
 
 describe('nftables-support: what the nftables mode takes', () => {
   it('Linux 5.13 or later, as uname writes it', () => {
     for (const release of ['5.13.0-rc1', '5.14.0-570.el9.x86_64', '6.1.0-37-amd64', '10.0', '']) {
-      assert.equal(oldKernel(release), undefined, release);
+      assert.equal(kernelTooOld(release), undefined, release);
     }
     for (const release of ['5.12.19', '5.4.0-216-generic', '4.19.0', '5']) {
-      assert.equal(oldKernel(release), `Linux ${release} is too old: it takes 5.13`);
+      assert.equal(kernelTooOld(release), `Linux ${release} is too old: it takes 5.13`);
     }
   });
 
   it('nft 1.0.1 or later, as nft writes it', () => {
     for (const version of ['1.0.1', '1.0.6', '1.1', '2']) {
-      assert.equal(oldNft(`nftables v${version} (Lester Gooch #5)`), undefined, version);
+      assert.equal(nftTooOld(`nftables v${version} (Lester Gooch #5)`), undefined, version);
     }
-    assert.equal(oldNft('nftables v1.0.0 (Fearless)'), 'nft 1.0.0 is too old: it takes 1.0.1');
-    assert.equal(oldNft('nftables v0.9.8 (E.D.S.)'), 'nft 0.9.8 is too old: it takes 1.0.1');
-    assert.equal(oldNft('something else'), undefined);
+    assert.equal(nftTooOld('nftables v1.0.0 (Fearless)'), 'nft 1.0.0 is too old: it takes 1.0.1');
+    assert.equal(nftTooOld('nftables v0.9.8 (E.D.S.)'), 'nft 0.9.8 is too old: it takes 1.0.1');
+    assert.equal(nftTooOld('something else'), undefined);
   });
 
   it('is tried with a table of another name: the one that is there may be of another version', () => {
-    const script = probeScript('IPv6');
+    const script = nftablesProbeScript('IPv6');
     assert.match(script, /^table ip6 portwide-probe \{$/m);
     assert.doesNotMatch(script, / portwide\s/);
   });
@@ -42,7 +47,7 @@ describe('nftables-support: what the nftables mode takes', () => {
         globalThis,
         'setTimeout',
         (callback: () => void, milliseconds: number) =>
-          setTimeout(callback, milliseconds === ANSWER_TIMEOUT ? 200 : milliseconds),
+          setTimeout(callback, milliseconds === VERSION_TIMEOUT ? 200 : milliseconds),
       );
       try {
         await assert.rejects(nftablesSupport(nftCommand()), {

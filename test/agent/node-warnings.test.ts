@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import {
+  unsupportedReason,
   warnOfBridge,
   warnOfForwarding,
   warnOfOtherVariant,
   warnOfStrictConntrack,
-  whyNot,
 } from '../../agent/node-setup.ts';
 import type { Variant } from '../../iptables/commands.ts';
 import { ProgramTimeoutError } from '../../process/run-program.ts';
@@ -86,7 +86,7 @@ describe('node-warnings: warnings about the node', () => {
 
 describe('node-warnings: whether a family can be served', () => {
   it('is told by a command that fails, and not by one that hangs', async () => {
-    const probe = (error: Error) => whyNot('IPv4', () => Promise.reject(error));
+    const probe = (error: Error) => unsupportedReason('IPv4', () => Promise.reject(error));
     assert.equal(await probe(new Error('no such table')), 'no such table');
     await assert.rejects(probe(new ProgramTimeoutError('iptables-nft-save', 'x', 1)), {
       name: 'ProgramTimeoutError',

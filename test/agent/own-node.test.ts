@@ -27,7 +27,7 @@ function build({ isRequired = true, givesNodePorts = false } = {}) {
   const node = new OwnNode({
     name: 'node-a',
     isRequired,
-    givesNodePorts,
+    limitsNodePorts: givesNodePorts,
     log: {
       info: (_details, message) => informed.push(message),
       warn: (_details, message) => warned.push(message),

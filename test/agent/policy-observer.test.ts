@@ -4,14 +4,14 @@ import { Registry } from 'prom-client';
 import { countPolicies } from '../../agent/policy-metrics.ts';
 import {
   createPolicyObserver,
-  tellOfFaults,
-  tellOfUnreadable,
+  reportPolicyFaults,
+  reportUnreadable,
 } from '../../agent/policy-observer.ts';
 import { InvalidObject } from '../../api/errors.ts';
 import type { Policy, PolicyFault } from '../../api/policy-objects.ts';
 import { readObject } from '../../api/read-object.ts';
 import type { Events } from '../../events/recorder.ts';
-import { definer } from '../../metrics/define.ts';
+import { metricDefiner } from '../../metrics/define.ts';
 import { policyMetrics } from '../../metrics/policy.ts';
 import { networkPolicy } from '../e2e/policy-manifests.ts';
 import { Scrape } from '../metrics/scrape.ts';
@@ -38,11 +38,11 @@ function world() {
   };
   const registry = new Registry();
   const metrics = policyMetrics(
-    definer(registry),
+    metricDefiner(registry),
     {
       policies: () => [],
       unreadable: () => [],
-      profiles: () => [],
+      policySets: () => [],
       elements: () => [],
       names: () => ({
         names: 1,
@@ -71,7 +71,7 @@ function world() {
   });
   const told = new Map<string, Policy>();
   const upsert = (now: Policy) => {
-    tellOfFaults({ log: logger, events: recorder }, told.get(now.key), now);
+    reportPolicyFaults({ log: logger, events: recorder }, told.get(now.key), now);
     told.set(now.key, now);
   };
   const scrape = async () => new Scrape(await registry.metrics());
@@ -92,15 +92,15 @@ const PEER: PolicyFault = { field: 'spec.egress[0].to[0]', reason: 'is no peer' 
 describe('policy-observer: what an agent says of network policy', () => {
   it('that it enforces, once a family, and each failure; an Event when it begins to fail', async () => {
     const { observer, events, scrape, said } = world();
-    observer.began('IPv4');
+    observer.started('IPv4');
     observer.applied('IPv4', true, 20);
-    observer.began('IPv4');
+    observer.started('IPv4');
     observer.failed('IPv4', new Error('rule 7 is refused'));
-    observer.began('IPv4');
+    observer.started('IPv4');
     observer.failed('IPv4', new Error('rule 7 is refused'));
-    observer.began('IPv4');
+    observer.started('IPv4');
     observer.applied('IPv4', true, 20);
-    observer.began('IPv4');
+    observer.started('IPv4');
     observer.unchanged('IPv4');
     assert.deepEqual(said('info'), ['enforcing network policies', 'policies can be applied again']);
     assert.deepEqual(said('warn'), [
@@ -125,13 +125,13 @@ describe('policy-observer: what an agent says of network policy', () => {
         return (time('applied') ?? 0) < (time('queued') ?? 0);
       };
       assert.equal(await waits(), true, 'at the start');
-      observer.began('IPv4');
+      observer.started('IPv4');
       observer.applied('IPv4', true, 20);
       assert.equal(await waits(), false);
-      observer.began('IPv4');
+      observer.started('IPv4');
       observer.failed('IPv4', new Error('refused'));
       assert.equal(await waits(), true);
-      observer.began('IPv4');
+      observer.started('IPv4');
       observer.unchanged('IPv4');
       assert.equal(await waits(), false);
     } finally {
@@ -142,7 +142,7 @@ describe('policy-observer: what an agent says of network policy', () => {
   it('never is told by a time of 0, and what is rare is counted from 0', async () => {
     const { observer, scrape } = world();
     observer.applied('IPv6', true, 1);
-    observer.disturbed('IPv6', 'table deleted');
+    observer.driftDetected('IPv6', 'table deleted');
     const scraped = await scrape();
     const value = (name: string, ip_family: string) =>
       scraped.value(`portwide_policy_${name}`, { ip_family });
@@ -159,7 +159,7 @@ describe('policy-observer: what an agent says of network policy', () => {
     const { events, recorder, regarding } = world();
     const problem = new InvalidObject('AdminNetworkPolicy a', 'spec.subject', 'is required');
     const tell = (kind: 'AdminNetworkPolicy' | 'NetworkPolicy' | 'Service', key: string) =>
-      tellOfUnreadable(recorder, problem, { kind, key, uid: 'u' });
+      reportUnreadable(recorder, problem, { kind, key, uid: 'u' });
     tell('AdminNetworkPolicy', 'a');
     tell('NetworkPolicy', 'default/b');
     tell('Service', 'default/c');

@@ -4,10 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createSource } from '../../agent/source.ts';
 import { policyResources } from '../../sources/kubernetes/resources.ts';
-import type { Source } from '../../sources/store.ts';
+import type { Source } from '../../sources/source.ts';
 import { ApiServerDouble } from '../api-server/double.ts';
 import { waitFor } from '../lab/wait.ts';
-import { Recorder } from '../sources/recorder.ts';
+import { RecordingSink } from '../sources/recording-sink.ts';
 
 const GROUP = {
   apiVersion: 'policy.networking.k8s.io/v1alpha1',
@@ -38,7 +38,7 @@ describe('source: what a source tells of an object that cannot be read', () => {
     source = createSource({
       options: { manifests: undefined, kubeconfig: '', master: '', ...options },
       resources: policyResources(),
-      sink: new Recorder(),
+      sink: new RecordingSink(),
       log: {
         info: () => {},
         warn: (details) => warnings.push(details),
@@ -86,7 +86,7 @@ it('a source whose API server is not there says so once, for all kinds', async (
     // Nobody listens there.
     options: { manifests: undefined, kubeconfig: '', master: 'http://127.0.0.1:1' },
     resources: policyResources(),
-    sink: new Recorder(),
+    sink: new RecordingSink(),
     log: {
       info: () => {},
       warn: (details) => warnings.push(details),

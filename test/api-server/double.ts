@@ -20,7 +20,7 @@ import {
   type Verb,
 } from './faults.ts';
 import { type Request, requestOf } from './request.ts';
-import { type Selector, selectorOf, UnknownSelector } from './selectors.ts';
+import { type ObjectFilter, selectorOf, UnknownSelector } from './selectors.ts';
 import {
   type Change,
   keyOf,
@@ -44,7 +44,7 @@ export interface DoubleOptions {
 }
 
 /** A request as it came, for tests of what the agent asks and may ask. */
-export interface Recorded {
+export interface RecordedRequest {
   readonly verb: Verb;
   /** Empty for the core group. */
   readonly group: string;
@@ -59,12 +59,12 @@ export interface Recorded {
 }
 
 /** How open watches end or fail; `half` of an event comes before the end. */
-export type Breakage = 'end' | 'end half' | 'cut' | 'cut half' | 'expire' | 'silence';
+export type WatchBreakage = 'end' | 'end half' | 'cut' | 'cut half' | 'expire' | 'silence';
 
 interface Watcher {
   readonly response: ServerResponse;
   readonly type: ResourceType;
-  readonly selects: Selector;
+  readonly selects: ObjectFilter;
   /** Changes up to this version are not sent. */
   version: number;
   /** The connection looks alive and nothing comes any more. */
@@ -88,7 +88,7 @@ export class ApiServerDouble {
   readonly #pages = new Map<string, Pages>();
   readonly #sockets = new Set<Socket>();
   readonly #events = new EventStore();
-  readonly #requests: Recorded[] = [];
+  readonly #requests: RecordedRequest[] = [];
   /** The apiVersions that there are of a resource; by default all that the double knows. */
   readonly #served = new Map<string, readonly string[]>();
   #tokens: readonly string[] | undefined;
@@ -162,7 +162,7 @@ export class ApiServerDouble {
     return this.#store.version;
   }
 
-  requests(): readonly Recorded[] {
+  requests(): readonly RecordedRequest[] {
     return this.#requests;
   }
 
@@ -254,7 +254,7 @@ export class ApiServerDouble {
     for (const watcher of this.#watchers) watcher.version = this.#kept.version;
   }
 
-  breakWatches(how: Breakage, resource?: string): void {
+  breakWatches(how: WatchBreakage, resource?: string): void {
     for (const watcher of this.#watchers) {
       if (resource === undefined || watcher.type.name === resource) this.#break(watcher, how);
     }
@@ -437,7 +437,7 @@ export class ApiServerDouble {
     send(watcher, 'BOOKMARK', { kind: type.kind, apiVersion: type.apiVersion, metadata });
   }
 
-  #break(watcher: Watcher, how: Breakage): void {
+  #break(watcher: Watcher, how: WatchBreakage): void {
     const { response } = watcher;
     if (how === 'silence') {
       watcher.silent = true;

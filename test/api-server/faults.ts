@@ -45,7 +45,7 @@ export interface FaultRule {
 }
 
 /** What a request is as far as faults are concerned. */
-export interface Struck {
+export interface FaultableRequest {
   readonly verb: Verb;
   readonly resource: string;
   readonly query: Readonly<Record<string, string>>;
@@ -65,7 +65,7 @@ export class Faults {
   }
 
   /** @returns the fault for this request, which is then used up once. */
-  take({ verb, resource, query, metadataOnly }: Struck): Fault | undefined {
+  take({ verb, resource, query, metadataOnly }: FaultableRequest): Fault | undefined {
     const found = this.#rules.find(
       ({ rule }) =>
         (rule.verb ?? verb) === verb &&

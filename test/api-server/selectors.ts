@@ -1,7 +1,7 @@
 import type { Manifest } from '../e2e/manifests.ts';
 import { metadataOf } from './store.ts';
 
-export type Selector = (object: Manifest) => boolean;
+export type ObjectFilter = (object: Manifest) => boolean;
 
 /** A selector that the double cannot read; neither the agent nor kube-proxy is known to use such. */
 export class UnknownSelector extends Error {
@@ -13,7 +13,7 @@ export class UnknownSelector extends Error {
  * `metadata.name`, `spec.clusterIP` or `status.phase`, `=` and `!=`.
  * @throws UnknownSelector for all others.
  */
-export function selectorOf(query: Readonly<Record<string, string>>): Selector {
+export function selectorOf(query: Readonly<Record<string, string>>): ObjectFilter {
   const terms = [
     ...split(query.labelSelector).map(labelTerm),
     ...split(query.fieldSelector).map(fieldTerm),
@@ -25,7 +25,7 @@ function split(selector: string | undefined): string[] {
   return selector === undefined || selector === '' ? [] : selector.split(',');
 }
 
-function labelTerm(text: string): Selector {
+function labelTerm(text: string): ObjectFilter {
   const [, not, key = '', operator, value] =
     /^(!?)([a-zA-Z0-9./_-]+)(?:(=|==|!=)([a-zA-Z0-9._-]*))?$/.exec(text) ?? [];
   if (key === '' || (not === '!' && operator !== undefined)) {
@@ -36,7 +36,7 @@ function labelTerm(text: string): Selector {
   return (object) => (label(object) === value) === (operator !== '!=');
 }
 
-function fieldTerm(text: string): Selector {
+function fieldTerm(text: string): ObjectFilter {
   const [, part = '', field = '', operator, value] =
     /^(?=metadata\.name|spec\.clusterIP|status\.phase)(\w+)\.(\w+)(=|==|!=)([^=]+)$/.exec(text) ??
     [];

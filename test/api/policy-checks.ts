@@ -1,7 +1,12 @@
 /** What every object of network policy has to be, whatever it was read from. */
 import assert from 'node:assert/strict';
 import { canonicalAddress, canonicalCidr, cidrContains } from '../../api/addresses.ts';
-import type { Peer, PolicyObject, PolicyRule, Selector } from '../../api/policy-objects.ts';
+import type {
+  LabelSelector,
+  PolicyObject,
+  PolicyPeer,
+  PolicyRule,
+} from '../../api/policy-objects.ts';
 import { isPort, isProtocol } from '../../api/ports.ts';
 
 /** Everything that may reach a rule holds nothing but what it should. */
@@ -38,7 +43,7 @@ function checkRule({ action, peers, ports }: PolicyRule): void {
   }
 }
 
-function checkPeer(peer: Peer): void {
+function checkPeer(peer: PolicyPeer): void {
   if (peer.kind === 'network') {
     assert.equal(canonicalCidr(peer.cidr), peer.cidr);
     for (const part of peer.except) {
@@ -54,7 +59,7 @@ function checkPeer(peer: Peer): void {
   } else checkSelector(peer.selector);
 }
 
-function checkSelector(requirements: Selector): void {
+function checkSelector(requirements: LabelSelector): void {
   for (const { key, operator, values: each } of requirements) {
     assert.match(key, /^[A-Za-z0-9./_-]+$/);
     assert.equal(each.length > 0, operator === 'In' || operator === 'NotIn');

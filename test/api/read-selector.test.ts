@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { InvalidObject } from '../../api/errors.ts';
 import { rootField } from '../../api/read-field.ts';
-import { readLabels, readSelector, requiredSelector } from '../../api/read-selector.ts';
+import { readLabels, readRequiredSelector, readSelector } from '../../api/read-selector.ts';
 
 const read = (selector: unknown) => readSelector(rootField('Pod a', selector));
 const one = (key: string, operator: string, values: readonly string[] = []) => ({
@@ -126,8 +126,8 @@ describe('read-selector: reading a label selector', () => {
   }
 
   it('may have to be written', () => {
-    assert.deepEqual(requiredSelector(rootField('Pod a', {})), []);
-    assert.throws(() => requiredSelector(rootField('Pod a', undefined)), /is required/);
+    assert.deepEqual(readRequiredSelector(rootField('Pod a', {})), []);
+    assert.throws(() => readRequiredSelector(rootField('Pod a', undefined)), /is required/);
   });
 });
 

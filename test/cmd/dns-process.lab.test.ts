@@ -5,8 +5,8 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { execa } from 'execa';
+import { emptyAnswer } from '../dns/fake-resolver.ts';
 import { queryBytes } from '../dns/messages.ts';
-import { emptyAnswer } from '../dns/resolver.ts';
 import { waitFor } from '../lab/wait.ts';
 import { PORTWIDE } from '../portwide.ts';
 

@@ -296,7 +296,7 @@ describe('file: reading a configuration file', () => {
     }
 
     it('and keeps the default there', () => {
-      const { options, broken } = readConfigFile(`${HEAD}oomScoreAdj: x\n`, 'f');
+      const { options, invalid: broken } = readConfigFile(`${HEAD}oomScoreAdj: x\n`, 'f');
       assert.equal(options.oomScoreAdj, -999);
       assert.deepEqual([...broken], ['oomScoreAdj']);
     });

@@ -82,12 +82,12 @@ describe('reference: the tables of settings', () => {
 
   it('have defaults that could be given', () => {
     for (const name of OPTION_NAMES) {
-      const { kind, default: usual, keepsZero } = RUN_SETTINGS[name];
+      const { type: kind, default: usual, keepsZero } = RUN_SETTINGS[name];
       const written = kind.toFile(usual);
       if (written === null || (kind.isZero(written) && !keepsZero)) continue;
       assert.deepEqual(kind.fromFile(written, assert.fail), usual, name);
     }
-    for (const { kind, default: usual } of Object.values(COMMAND_SETTINGS)) {
+    for (const { type: kind, default: usual } of Object.values(COMMAND_SETTINGS)) {
       assert.deepEqual(kind.fromFlag(String(usual ?? '')), usual);
     }
   });

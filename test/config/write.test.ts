@@ -6,7 +6,7 @@ import { formatNotice } from '../../config/errors.ts';
 import { readConfigFile } from '../../config/file.ts';
 import { DETECT_LOCAL_MODES, PROXY_MODES } from '../../config/node-settings.ts';
 import { DEFAULTS, OPTION_NAMES, RUN_SETTINGS, type RunOptions } from '../../config/settings.ts';
-import { configurationText, toConfiguration, unwritable } from '../../config/write.ts';
+import { configurationText, toConfiguration, unwritableOptions } from '../../config/write.ts';
 
 const { constant, constantFrom, integer } = fc;
 const bool = fc.boolean();
@@ -145,7 +145,7 @@ describe('write: writing the configuration', () => {
         const content = configurationText(written);
         const read = configure({ config: 'f' }, { path: 'f', content });
         assert.deepEqual(read, { options: written, warnings: [] });
-        assert.deepEqual(unwritable(written), []);
+        assert.deepEqual(unwritableOptions(written), []);
       }),
       { seed: 5, numRuns: 200 },
     );
@@ -198,7 +198,7 @@ describe('write: writing the configuration', () => {
 
   it('says what flags can tell and a file cannot', () => {
     const { options } = configure({ iptablesMinSyncPeriod: '0', metricsBindAddress: '' });
-    assert.deepEqual(unwritable(options).map(formatNotice), [
+    assert.deepEqual(unwritableOptions(options).map(formatNotice), [
       'iptables.minSyncPeriod: a file cannot say "0s"; it is read as 1s',
       'metricsBindAddress: a file cannot say ""; it is read as 127.0.0.1:10249',
     ]);

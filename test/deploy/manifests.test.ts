@@ -197,7 +197,7 @@ describe('manifests: the component of network policy', () => {
       { op: 'test', path: `${container}/name`, value: pod.containers[0].name },
       { op: 'add', path: `${container}/args/-`, value: '--network-policy' },
     ]);
-    const { winsOverFile } = ALL_SETTINGS.networkPolicy;
+    const { overridesFile: winsOverFile } = ALL_SETTINGS.networkPolicy;
     assert.ok(winsOverFile, 'the DaemonSet has --config');
   });
 });

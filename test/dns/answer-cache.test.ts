@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { AnswerCache } from '../../dns/answer-cache.ts';
-import { type Query, readQuery } from '../../dns/query.ts';
+import { type DnsQuery, readQuery } from '../../dns/query.ts';
 import type { DnsRecord } from '../../dns/records.ts';
 import { encodeAnswer } from '../../dns/response.ts';
 import { a, queryBytes } from './messages.ts';
 
-function query(name: string, type = 'A'): Query {
+function query(name: string, type = 'A'): DnsQuery {
   const read = readQuery(queryBytes(name, type));
   assert.ok(read !== undefined && 'name' in read);
   return read;

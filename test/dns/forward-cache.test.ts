@@ -4,7 +4,7 @@ import { runInNewContext } from 'node:vm';
 import { encode, type Answer as PacketRecord } from 'dns-packet';
 import fc from 'fast-check';
 import { ForwardCache, type ForwardCacheOptions } from '../../dns/forward-cache.ts';
-import { HEADER_LENGTH, type Query, readQuery } from '../../dns/query.ts';
+import { type DnsQuery, HEADER_LENGTH, readQuery } from '../../dns/query.ts';
 import { waitFor } from '../lab/wait.ts';
 import { type QueryFields, queryBytes, readReply } from './messages.ts';
 
@@ -69,7 +69,7 @@ const OPT: PacketRecord = {
   options: [],
 };
 
-function readGood(bytes: Buffer): Query {
+function readGood(bytes: Buffer): DnsQuery {
   const query = readQuery(bytes);
   assert.ok(query !== undefined && 'name' in query);
   return query;
@@ -130,7 +130,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
       ] as const) {
         const { clock, get, set, made } = cache();
         set(ask(), { flags, authorities: [soa(ttl, minimum)] });
-        assert.equal(made.numbers.entries.denial, 1);
+        assert.equal(made.stats.entries.denial, 1);
         clock.now += 10;
         assert.match(get(ask())?.authorities[0] ?? '', /^example.com 20 SOA /);
         clock.now += 20;
@@ -146,7 +146,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
     assert.equal(get(ask()), undefined);
     set(ask(), { answers: [alias], authorities: [soa(60, 60)] });
     assert.equal(get(ask())?.answers.length, 1);
-    assert.equal(made.numbers.entries.denial, 1);
+    assert.equal(made.stats.entries.denial, 1);
   });
 
   for (const [what, said] of [
@@ -249,7 +249,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
       each.get(ask({}, names[0]));
       each.set(ask({}, names[3]), { answers: [address('192.0.2.1', 60, names[3])] });
       assert.deepEqual(found(each), [names[0], names[2], names[3]]);
-      assert.equal(each.made.numbers.evictions.success, 1);
+      assert.equal(each.made.stats.evictions.success, 1);
     }
   });
 
@@ -267,7 +267,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
       set(ask({}, name), { answers: [address('192.0.2.1', 60, name)] });
       for (let other = 0; other < 100; other++) Buffer.allocUnsafe(1000);
     }
-    assert.equal(made.numbers.entries.success, 200);
+    assert.equal(made.stats.entries.success, 200);
     // V8 frees it in the background.
     await waitFor('200 answers take less than a megabyte', () => used() - before < 1 << 20);
   });
@@ -278,7 +278,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
     set(ask(), { answers: [address('192.0.2.1')] });
     set(ask(), { answers: [address('192.0.2.2')] });
     get(ask());
-    const { hits, misses, entries } = made.numbers;
+    const { hits, misses, entries } = made.stats;
     assert.deepEqual(
       [hits, misses, entries],
       [{ success: 1, denial: 0 }, 1, { success: 1, denial: 0 }],

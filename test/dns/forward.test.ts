@@ -2,10 +2,15 @@ import assert from 'node:assert/strict';
 import { exchange, NoAnswer, type Resolver } from '../../dns/exchange.ts';
 import { Forwarder, type ForwarderOptions, rcodeOf } from '../../dns/forward.ts';
 import { ForwardCache } from '../../dns/forward-cache.ts';
-import { HEADER_LENGTH, type Query, readQuery } from '../../dns/query.ts';
+import { type DnsQuery, HEADER_LENGTH, readQuery } from '../../dns/query.ts';
 import { waitFor } from '../lab/wait.ts';
-import { line, queryBytes, readReply } from './messages.ts';
-import { emptyAnswer, type FakeResolver, type Says, startResolver } from './resolver.ts';
+import {
+  emptyAnswer,
+  type FakeResolver,
+  type FakeResponder,
+  startFakeResolver,
+} from './fake-resolver.ts';
+import { queryBytes, readReply, recordLine } from './messages.ts';
 
 /** Long enough that no answer of this machine is missed, and for what does not answer. */
 const PATIENCE = 20_000;
@@ -14,7 +19,7 @@ const QUERY = queryBytes('www.Example.com', 'A', { id: 1 });
 const QUESTION = QUERY.subarray(HEADER_LENGTH);
 const TRUNCATED = 0x8380;
 
-function read(bytes: Buffer): Query {
+function read(bytes: Buffer): DnsQuery {
   const query = readQuery(bytes);
   assert.ok(query !== undefined && 'name' in query);
   return query;
@@ -22,8 +27,8 @@ function read(bytes: Buffer): Query {
 
 const running: FakeResolver[] = [];
 
-async function resolver(says: Says): Promise<FakeResolver> {
-  const started = await startResolver(says);
+async function resolver(says: FakeResponder): Promise<FakeResolver> {
+  const started = await startFakeResolver(says);
   running.push(started);
   return started;
 }
@@ -43,7 +48,7 @@ const shown = (bytes: Buffer) => readReply(bytes).answers.map((text) => text.spl
 
 /** A port on which nothing is. */
 async function nobody(): Promise<Resolver> {
-  const { address, port, close } = await startResolver(() => undefined);
+  const { address, port, close } = await startFakeResolver(() => undefined);
   close();
   return { address, port };
 }
@@ -420,7 +425,7 @@ describe('forward: a forwarder', () => {
       });
       const { rcode, answers, authorities } = await forwarder([fake]).resolve('www.example.com', 1);
       assert.deepEqual(
-        [rcode, answers.map(line), authorities],
+        [rcode, answers.map(recordLine), authorities],
         ['NOERROR', ['www.example.com 60 A 192.0.2.9'], []],
       );
       const asked = readReply(fake.queries[0]?.bytes ?? Buffer.alloc(0));
@@ -435,7 +440,7 @@ describe('forward: a forwarder', () => {
         transport === 'udp' ? emptyAnswer(query, TRUNCATED) : withAddress(query, [192, 0, 2, 9]),
       );
       const { answers } = await forwarder([fake]).resolve('www.example.com', 1);
-      assert.deepEqual(answers.map(line), ['www.example.com 60 A 192.0.2.9']);
+      assert.deepEqual(answers.map(recordLine), ['www.example.com 60 A 192.0.2.9']);
       assert.deepEqual(
         fake.queries.map(({ transport }) => transport),
         ['udp', 'tcp'],
@@ -447,7 +452,7 @@ describe('forward: a forwarder', () => {
         transport === 'udp' ? withAddress(query, [192, 0, 2, 9], TRUNCATED) : undefined,
       );
       const { answers } = await forwarder([fake]).resolve('www.example.com', 1);
-      assert.deepEqual(answers.map(line), ['www.example.com 60 A 192.0.2.9']);
+      assert.deepEqual(answers.map(recordLine), ['www.example.com 60 A 192.0.2.9']);
     });
 
     it('takes as many records as a message has', async () => {

@@ -3,12 +3,12 @@ import assert from 'node:assert/strict';
 import { isIP } from 'node:net';
 import fc from 'fast-check';
 import { NoAnswer } from '../../dns/exchange.ts';
-import { createHandler, type Handled } from '../../dns/handler.ts';
-import { HEADER_LENGTH, type Query, readQuery } from '../../dns/query.ts';
+import { createHandler, type HandlerResult } from '../../dns/handler.ts';
+import { type DnsQuery, HEADER_LENGTH, readQuery } from '../../dns/query.ts';
 import type { DnsRecord } from '../../dns/records.ts';
-import { BadAnswer, type Resolution, readResolution } from '../../dns/resolution.ts';
 import { encodeAnswer, encodeResponse, FLAG } from '../../dns/response.ts';
-import { a, authority, cname, queryBytes, readReply, srv, tinyZone } from './messages.ts';
+import { BadAnswer, readUpstreamAnswer, type UpstreamAnswer } from '../../dns/upstream-answer.ts';
+import { a, authority, cname, fakeZone, queryBytes, readReply, srv } from './messages.ts';
 
 const RUNS = 3000;
 const RECORDS: readonly DnsRecord[] = [
@@ -21,11 +21,11 @@ const RECORDS: readonly DnsRecord[] = [
 const NAMES = [...new Set(RECORDS.map(({ name }) => name)), 'example.com', 'cluster.local', '.'];
 const TYPES = ['A', 'AAAA', 'SRV', 'CNAME', 'ANY', 'SOA', 'NS', 'PTR', 'AXFR', 'UNKNOWN_65'];
 
-const QUERY = readQuery(queryBytes('out.svc.cluster.local', 'A')) as Query;
+const QUERY = readQuery(queryBytes('out.svc.cluster.local', 'A')) as DnsQuery;
 
 const handle = createHandler({
-  authority: authority(tinyZone(RECORDS), { random: () => 0.5 }),
-  onMistake: (error) => {
+  authority: authority(fakeZone(RECORDS), { random: () => 0.5 }),
+  onInternalError: (error) => {
     throw error;
   },
   forwarder: {
@@ -88,7 +88,7 @@ function mutated([bytes, changes]: Mutation): Buffer {
 
 async function check(bytes: Buffer, transport: 'udp' | 'tcp'): Promise<void> {
   const before = Buffer.from(bytes);
-  const handled: Handled = await handle(bytes, transport);
+  const handled: HandlerResult = await handle(bytes, transport);
   assert.deepEqual(bytes, before, 'the query is left as it is');
   const { response, served } = handled;
   assert.equal(response === undefined, served === undefined);
@@ -157,9 +157,9 @@ describe('fuzz: what other servers answered', () => {
     fc.assert(
       fc.property(fc.oneof(answers, long), (bytes) => {
         fc.pre(bytes.length >= HEADER_LENGTH);
-        let resolution: Resolution;
+        let resolution: UpstreamAnswer;
         try {
-          resolution = readResolution(bytes);
+          resolution = readUpstreamAnswer(bytes);
         } catch (error) {
           assert.ok(error instanceof BadAnswer, String(error));
           return;

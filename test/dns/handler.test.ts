@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
-import type { Authority } from '../../dns/answer.ts';
 import { NoAnswer } from '../../dns/exchange.ts';
-import { createHandler, type Handled, type HandlerOptions } from '../../dns/handler.ts';
+import { createHandler, type HandlerOptions, type HandlerResult } from '../../dns/handler.ts';
 import { FLAG } from '../../dns/response.ts';
-import { a, authority, cname, line, queryBytes, readReply, tinyZone } from './messages.ts';
+import type { Authority } from '../../dns/zone-answer.ts';
+import { a, authority, cname, fakeZone, queryBytes, readReply, recordLine } from './messages.ts';
 
 const WEB = 'web.default.svc.cluster.local';
 const MANY = 'many.default.svc.cluster.local';
 const OUTSIDE = 'outside.default.svc.cluster.local';
-const ZONE = tinyZone([
+const ZONE = fakeZone([
   a(WEB, '10.96.0.1'),
   cname(OUTSIDE, 'www.example.com'),
   ...Array.from({ length: 200 }, (_, index) => a(MANY, `10.0.0.${index}`)),
@@ -19,12 +19,13 @@ function fail(error: unknown): never {
   throw error;
 }
 
-const DEFAULTS = { authority: authority(ZONE), onMistake: fail };
+const DEFAULTS = { authority: authority(ZONE), onInternalError: fail };
 
 function handler(options: Partial<HandlerOptions> = {}) {
   const handle = createHandler({ ...DEFAULTS, ...options });
-  return async (...[bytes, transport = 'udp']: [Buffer, ('udp' | 'tcp')?]): Promise<Handled> =>
-    await handle(bytes, transport);
+  return async (
+    ...[bytes, transport = 'udp']: [Buffer, ('udp' | 'tcp')?]
+  ): Promise<HandlerResult> => await handle(bytes, transport);
 }
 
 async function reply(
@@ -131,7 +132,10 @@ describe('handler: a handler', () => {
         throw error;
       },
     });
-    const options = { authority: broken, onMistake: (mistake: unknown) => mistakes.push(mistake) };
+    const options = {
+      authority: broken,
+      onInternalError: (mistake: unknown) => mistakes.push(mistake),
+    };
     const { rcode, served } = await reply(queryBytes(WEB, 'A'), options);
     assert.deepEqual([rcode, served.by, mistakes], [2, undefined, [error]]);
     const forwarder = upstream({ ask: () => Promise.reject(error) });
@@ -202,7 +206,7 @@ describe('handler: a handler', () => {
 
   it('has addresses in another order each time, remembered or not', async () => {
     const pods = ['10.0.0.1', '10.0.0.2', '10.0.0.3'];
-    const zone = tinyZone(pods.map((address) => a(WEB, address)));
+    const zone = fakeZone(pods.map((address) => a(WEB, address)));
     let random = 0;
     const ask = handler({ authority: authority(zone, { random: () => random }) });
     const firsts: (string | undefined)[] = [];
@@ -301,7 +305,7 @@ describe('handler: a handler', () => {
         },
       };
       const { answers, flags, served } = await reply(queryBytes(OUTSIDE, 'A'), { forwarder });
-      assert.deepEqual(answers, [`${OUTSIDE} 5 CNAME www.example.com`, line(address)]);
+      assert.deepEqual(answers, [`${OUTSIDE} 5 CNAME www.example.com`, recordLine(address)]);
       assert.deepEqual([flags, served.by, seen], ['qr aa rd ra', 'zone', [['www.example.com', 1]]]);
     });
 

@@ -12,7 +12,7 @@ import type {
 import { compareRecords, type DnsRecord, serviceRecords } from '../../dns/records.ts';
 import type { Zone } from '../../dns/zone.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
-import { linesOf, zoneOf } from './zone-of.ts';
+import { linesOf, zoneWith } from './zone-fixtures.ts';
 
 const DOMAIN = 'cluster.local';
 const APEXES = ['cluster.local', 'in-addr.arpa', 'ip6.arpa'];
@@ -179,7 +179,7 @@ describe('incremental: a zone kept up to date', () => {
   it('is what a new one would be, and its serial grows with every difference', () => {
     fc.assert(
       fc.property(fc.array(change, { minLength: 1, maxLength: 25 }), (steps) => {
-        const zone = zoneOf([]);
+        const zone = zoneWith([]);
         const model = new Model();
         const everSeen = new Set(['svc.cluster.local', 'dns-version.cluster.local']);
         for (const step of steps) {
@@ -199,10 +199,10 @@ describe('incremental: a zone kept up to date', () => {
           // Names that were, and are no more; the standing ones apart.
           const gone = [...everSeen].filter((name) => !names.has(name));
           for (const name of gone) {
-            assert.deepEqual(linesOf(zone, name), linesOf(zoneOf([]), name), name);
+            assert.deepEqual(linesOf(zone, name), linesOf(zoneWith([]), name), name);
           }
           // In another order.
-          const fresh = zoneOf([...model.objects.values()].reverse());
+          const fresh = zoneWith([...model.objects.values()].reverse());
           assert.deepEqual(after, answers(fresh, everSeen));
           assert.deepEqual(zone.sizes, fresh.sizes);
           const lists = [...names.values()];
@@ -219,7 +219,7 @@ describe('incremental: a zone kept up to date', () => {
         const model = new Model();
         for (const step of steps) model.apply(step);
         const objects = [...model.objects.values()];
-        const zone = zoneOf(objects);
+        const zone = zoneWith(objects);
         for (const object of objects) {
           if (object.kind !== 'Service' || object.type === 'ExternalName') continue;
           const own = `${object.name}.${object.namespace}.svc.cluster.local`;
@@ -250,7 +250,7 @@ describe('incremental: a zone kept up to date', () => {
   it('is empty when all has gone, in whatever order', () => {
     fc.assert(
       fc.property(fc.array(change, { maxLength: 30 }), fc.nat(), (steps, turn) => {
-        const zone = zoneOf([]);
+        const zone = zoneWith([]);
         const model = new Model();
         for (const step of steps) {
           apply(zone, step);
@@ -261,7 +261,7 @@ describe('incremental: a zone kept up to date', () => {
         for (const { kind, key } of [...left.slice(from), ...left.slice(0, from)]) {
           zone.remove(kind, key);
         }
-        assert.deepEqual(zone.sizes, { services: 0, slices: 0, names: 0, above: 0 });
+        assert.deepEqual(zone.sizes, { services: 0, slices: 0, names: 0, emptyNonTerminals: 0 });
       }),
       { seed: 2611, numRuns: 300 },
     );

@@ -6,8 +6,8 @@ import {
   type RecordClass,
   type RecordType,
 } from 'dns-packet';
-import type { Authority, ZoneView } from '../../dns/answer.ts';
 import type { DnsRecord } from '../../dns/records.ts';
+import type { Authority, ZoneView } from '../../dns/zone-answer.ts';
 
 export interface QueryFields {
   readonly id?: number;
@@ -46,7 +46,7 @@ export function queryBytes(name: string, type: string, fields: QueryFields = {})
 }
 
 /** A message of a server. */
-export interface Reply {
+export interface DnsReply {
   readonly id: number;
   readonly opcode: number;
   /** With the part in the OPT record. */
@@ -72,7 +72,7 @@ const FLAGS = [
 ] as const;
 
 /** @throws what dns-packet throws for bytes that are no message. */
-export function readReply(bytes: Buffer): Reply {
+export function readReply(bytes: Buffer): DnsReply {
   const { questions = [], answers = [], authorities = [], additionals = [] } = decode(bytes);
   const flags = bytes.readUInt16BE(2);
   const opt = additionals.find((record) => record.type === 'OPT');
@@ -85,15 +85,15 @@ export function readReply(bytes: Buffer): Reply {
       .map(([, name]) => name)
       .join(' '),
     question: questions[0] && `${questions[0].name} ${questions[0].type}`,
-    answers: answers.map(line),
-    authorities: authorities.map(line),
-    additionals: additionals.filter(({ type }) => type !== 'OPT').map(line),
+    answers: answers.map(recordLine),
+    authorities: authorities.map(recordLine),
+    additionals: additionals.filter(({ type }) => type !== 'OPT').map(recordLine),
     opt: opt?.type === 'OPT' ? { size: opt.udpPayloadSize, dnssecOk: opt.flag_do } : undefined,
   };
 }
 
 /** `web.default.svc.cluster.local 5 A 10.0.0.1`; data of several parts as JSON. */
-export function line(record: PacketRecord): string {
+export function recordLine(record: PacketRecord): string {
   if (record.type === 'OPT') return 'OPT';
   const { name, ttl, type, data } = record;
   const shown = Array.isArray(data) ? data.map(String).join(' ') : text(data);
@@ -105,7 +105,7 @@ function text(data: unknown): string {
 }
 
 /** A tiny zone: names and their records, and every name above them. */
-export function tinyZone(
+export function fakeZone(
   records: readonly DnsRecord[],
   { isSynced = true, clusterDomain = 'cluster.local' } = {},
 ): ZoneView {

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { decode } from 'dns-packet';
 import fc from 'fast-check';
-import { type Query, readQuery } from '../../dns/query.ts';
+import { type DnsQuery, readQuery } from '../../dns/query.ts';
 import { queryBytes } from './messages.ts';
 
-function good(bytes: Buffer): Query {
+function good(bytes: Buffer): DnsQuery {
   const query = readQuery(bytes);
   assert.ok(query !== undefined && 'name' in query);
   return query;

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import type { EndpointSlice, Service } from '../../api/objects.ts';
 import { podRecords, serviceRecords } from '../../dns/records.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
-import { line } from './zone-of.ts';
+import { recordLine } from './zone-fixtures.ts';
 
 const PLACEHOLDER = [servicePort({ name: 'placeholder', port: 1 })];
 const REVERSE_10 = '10.0.96.10.in-addr.arpa';
@@ -25,7 +25,7 @@ function lines(object: Service, given: Given = {}): string[] {
   return [...records].flatMap(([name, list]) =>
     list.map((record) => {
       assert.equal(record.name, name);
-      return `${name} ${line(record)}`;
+      return `${name} ${recordLine(record)}`;
     }),
   );
 }
@@ -265,7 +265,7 @@ describe('records: what makes no record', () => {
 
 describe('records: names of pods', () => {
   it('are addresses of either family, in any namespace', () => {
-    const answer = (name: string) => podRecords(name, 'cluster.local')?.map(line);
+    const answer = (name: string) => podRecords(name, 'cluster.local')?.map(recordLine);
     assert.deepEqual(answer('10-3-0-1.default.pod.cluster.local'), ['A 10.3.0.1']);
     assert.deepEqual(answer('2001-db8--1.x.pod.cluster.local'), ['AAAA 2001:db8::1']);
     assert.deepEqual(answer('default.pod.cluster.local'), []);

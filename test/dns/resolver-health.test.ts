@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { NoAnswer, type Resolver } from '../../dns/exchange.ts';
 import { type HealthOptions, MAX_FAILS, ResolverHealth } from '../../dns/resolver-health.ts';
 import { waitFor } from '../lab/wait.ts';
+import { emptyAnswer, startFakeResolver } from './fake-resolver.ts';
 import { readReply } from './messages.ts';
-import { emptyAnswer, startResolver } from './resolver.ts';
 
 const FIRST: Resolver = { address: '192.0.2.1', port: 53 };
 const SECOND: Resolver = { address: '192.0.2.1', port: 5353 };
@@ -39,7 +39,7 @@ describe('resolver-health: the health of resolvers', () => {
   it('is good until one is suspected, and good when that answers its first probe', async () => {
     const { heard, health: made } = health({ probe: probe(0) });
     assert.equal(made.isDown(FIRST), false);
-    made.suspect(FIRST);
+    made.startProbing(FIRST);
     assert.equal(made.isDown(FIRST), false);
     await waitFor('it was probed', () => heard.length > 0);
     assert.deepEqual(heard, ['53 answers']);
@@ -51,8 +51,8 @@ describe('resolver-health: the health of resolvers', () => {
       { probe: probe(MAX_FAILS + 2) },
       { probeFailed: (resolver) => wasDown.push(made.isDown(resolver)) },
     );
-    made.suspect(FIRST);
-    made.suspect(FIRST);
+    made.startProbing(FIRST);
+    made.startProbing(FIRST);
     await waitFor('it answers', () => heard.length > 0);
     assert.deepEqual(wasDown, [false, false, true, true]);
     assert.equal(made.isDown(FIRST), false);
@@ -60,22 +60,22 @@ describe('resolver-health: the health of resolvers', () => {
 
   it('is each resolver’s own, by address and port, and ends with it', async () => {
     const { heard, health: made } = health({ probe: probe(Number.POSITIVE_INFINITY) });
-    made.suspect(FIRST);
+    made.startProbing(FIRST);
     await waitFor('it is down', () => made.isDown(FIRST));
     assert.equal(made.isDown(SECOND), false);
     made.retain([SECOND]);
     assert.equal(made.isDown(FIRST), false);
     const before = heard.length;
-    made.suspect(SECOND);
+    made.startProbing(SECOND);
     await waitFor('the other is down', () => made.isDown(SECOND));
     assert.deepEqual([...new Set(heard.slice(before))], ['5353 fails']);
     made.retain([]);
   });
 
   it('is told by an answer of any kind to a question for the root', async () => {
-    const fake = await startResolver((query) => emptyAnswer(query, 0x8185));
+    const fake = await startFakeResolver((query) => emptyAnswer(query, 0x8185));
     const { heard, health: made } = health();
-    made.suspect(fake);
+    made.startProbing(fake);
     await waitFor('it answers', () => heard.length > 0);
     fake.close();
     assert.deepEqual(heard, [`${fake.port} answers`]);

@@ -18,7 +18,7 @@ function list(targets: readonly ForwardTarget[], first: string | Error) {
   });
   const write = async (text: string | Error) => {
     content = text;
-    await made.look();
+    await made.reload();
     return heard.splice(0);
   };
   return { made, write };

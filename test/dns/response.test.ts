@@ -1,18 +1,18 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import type { ResourceRecord } from '../../dns/answer.ts';
-import { type Query, readQuery } from '../../dns/query.ts';
+import { type DnsQuery, readQuery } from '../../dns/query.ts';
 import {
+  type AnswerSections,
   encodeAnswer,
   encodeError,
   encodeResponse,
   isTruncated,
-  type SaidAnswer,
 } from '../../dns/response.ts';
-import { line, type QueryFields, queryBytes, readReply } from './messages.ts';
+import type { ResourceRecord } from '../../dns/zone-answer.ts';
+import { type QueryFields, queryBytes, readReply, recordLine } from './messages.ts';
 
 const WEB = 'web.default.svc.cluster.local';
-const NOTHING: SaidAnswer = {
+const NOTHING: AnswerSections = {
   rcode: 'NOERROR',
   authoritative: true,
   answers: [],
@@ -21,7 +21,7 @@ const NOTHING: SaidAnswer = {
 };
 const OPTIONS = { recursionAvailable: false, limit: 65_535, random: () => 0 };
 
-function query(name: string, fields: QueryFields = {}): Query {
+function query(name: string, fields: QueryFields = {}): DnsQuery {
   const read = readQuery(queryBytes(name, 'A', fields));
   assert.ok(read !== undefined && 'name' in read);
   return read;
@@ -36,8 +36,8 @@ function addresses(name: string, count: number): ResourceRecord[] {
 }
 
 function write(
-  of: Query,
-  said: Partial<SaidAnswer>,
+  of: DnsQuery,
+  said: Partial<AnswerSections>,
   limit = 65_535,
   options: Partial<typeof OPTIONS> = {},
 ): Buffer {
@@ -108,7 +108,7 @@ describe('response: a response', () => {
     const target = 'db-0.db.default.svc.cluster.local';
     const pairs = [address(target, 1), address(target, 2), address(`x.${target}`, 3)];
     const bytes = write(query('example'), { additionals: pairs });
-    assert.deepEqual(readReply(bytes).additionals, pairs.map(line));
+    assert.deepEqual(readReply(bytes).additionals, pairs.map(recordLine));
     const inFull = target.length + 2;
     assert.equal(bytes.length, 12 + 13 + (inFull + 14) + (2 + 14) + (2 + 2 + 14));
   });
@@ -116,7 +116,7 @@ describe('response: a response', () => {
   it('points to names that begin anew and go on as others', () => {
     const pairs = [address(`x.y.${WEB}`, 1), address(`x.y.${WEB}`, 2), address(`y.${WEB}`, 3)];
     const bytes = write(query(WEB), { additionals: pairs });
-    assert.deepEqual(readReply(bytes).additionals, pairs.map(line));
+    assert.deepEqual(readReply(bytes).additionals, pairs.map(recordLine));
     assert.equal(bytes.length, 12 + WEB.length + 6 + (4 + 2 + 14) + (2 + 14) + (2 + 14));
   });
 
@@ -125,7 +125,7 @@ describe('response: a response', () => {
     const many = [...addresses('near.example', 1100), ...addresses(far, 2)];
     const bytes = write(query('q'), { answers: many });
     assert.ok(bytes.length > 0x4000 + 100);
-    assert.deepEqual(readReply(bytes).answers, many.map(line));
+    assert.deepEqual(readReply(bytes).answers, many.map(recordLine));
   });
 
   it('that is too long has as many answers as fit, and says so', () => {
@@ -137,7 +137,7 @@ describe('response: a response', () => {
       const bytes = write(query(WEB, fields), { answers: addresses(WEB, 200) }, limit);
       const reply = readReply(bytes);
       assert.equal(reply.flags, 'qr aa tc rd');
-      assert.deepEqual(reply.answers, addresses(WEB, count).map(line));
+      assert.deepEqual(reply.answers, addresses(WEB, count).map(recordLine));
       assert.equal(reply.opt === undefined, !('size' in fields));
       assert.ok(bytes.length <= limit && bytes.length + 16 > limit);
     }
@@ -165,14 +165,14 @@ describe('response: a response', () => {
     for (const fields of [{}, { size: 512 }]) {
       const bytes = write(query(WEB, fields), response, 512);
       const reply = readReply(bytes);
-      assert.deepEqual(reply.additionals, mixed.slice(0, 3).map(line));
+      assert.deepEqual(reply.additionals, mixed.slice(0, 3).map(recordLine));
       assert.equal(reply.flags, 'qr aa rd');
       assert.equal(reply.opt === undefined, !('size' in fields));
     }
     const other = { name: 'db-0.example', type: 'AAAA', ttl: 5, data: 'fd00::1' } as const;
     const both = { answers: addresses(WEB, 26), additionals: [address(other.name, 1), other] };
     const reply = readReply(write(query(WEB), both, 512));
-    assert.deepEqual(reply.additionals, both.additionals.slice(0, 1).map(line));
+    assert.deepEqual(reply.additionals, both.additionals.slice(0, 1).map(recordLine));
     // The same name and type may be in another section.
     const twice = { authorities: addresses('x', 2), additionals: addresses('x', 40) };
     const sections = readReply(write(query(WEB), twice, 512));
@@ -181,7 +181,7 @@ describe('response: a response', () => {
 
   describe('with several addresses', () => {
     const alias: ResourceRecord = { name: 'alias', type: 'CNAME', ttl: 5, data: WEB };
-    const all = addresses(WEB, 3).map(line);
+    const all = addresses(WEB, 3).map(recordLine);
     for (const [what, asked, before] of [
       ['under the name of the question', WEB, []],
       ['under that of an alias', 'alias', [alias]],
@@ -190,13 +190,13 @@ describe('response: a response', () => {
         const said = {
           answers: [...before, ...addresses(WEB, 3)],
           additionals: [address('x', 9)],
-          addresses: 3,
+          addressCount: 3,
         };
         const orders = [0, 0.34, 0.67, 0.99].map((random) => {
           const bytes = write(query(asked), said, 512, { random: () => random });
           const { answers, additionals } = readReply(bytes);
           assert.deepEqual(additionals, ['x 5 A 10.0.0.9']);
-          assert.deepEqual(answers.slice(0, before.length), before.map(line));
+          assert.deepEqual(answers.slice(0, before.length), before.map(recordLine));
           return answers.slice(before.length);
         });
         assert.deepEqual(orders[0], all);
@@ -207,7 +207,7 @@ describe('response: a response', () => {
     }
 
     it('of which some do not fit has any of them', () => {
-      const said = { answers: addresses(WEB, 100), addresses: 100 };
+      const said = { answers: addresses(WEB, 100), addressCount: 100 };
       const { answers } = readReply(write(query(WEB), said, 512, { random: () => 0.9 }));
       assert.equal(answers.length, 29);
       assert.equal(answers[0], `${WEB} 5 A 10.0.0.90`);
@@ -269,7 +269,7 @@ describe('response: a response', () => {
           assert.equal(reply.opt === undefined, of.edns === undefined);
           const lower = (lines: readonly string[]) => lines.map((text) => text.toLowerCase());
           const written = [reply.answers, reply.authorities, reply.additionals];
-          const wanted = [answers, authorities, additionals].map((all) => all.map(line));
+          const wanted = [answers, authorities, additionals].map((all) => all.map(recordLine));
           for (const [index, lines] of written.entries()) {
             assert.deepEqual(lower(lines), lower(wanted[index]?.slice(0, lines.length) ?? []));
           }

@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, Socket } from 'node:net';
-import type { Handle, Handled } from '../../dns/handler.ts';
-import { DnsServer, type Exchange } from '../../dns/server.ts';
+import type { HandlerResult, QueryHandler } from '../../dns/handler.ts';
+import { DnsServer, type ServedQuery } from '../../dns/server.ts';
 import { TCP_LIMITS, type TcpLimits } from '../../dns/tcp.ts';
 import { openRaw, sendRaw } from '../lab/raw.ts';
 import { waitFor } from '../lab/wait.ts';
+import { emptyAnswer, framed } from './fake-resolver.ts';
 import { queryBytes } from './messages.ts';
-import { emptyAnswer, framed } from './resolver.ts';
 
 const ADDRESS = '127.0.0.1';
 /** The number of the protocol. */
@@ -20,17 +20,21 @@ const datagrams: UdpSocket[] = [];
 const udpSockets: UdpSocket[] = [];
 
 /** Says of an answer what a handler says. */
-function handled(response: Buffer | undefined): Handled {
+function handled(response: Buffer | undefined): HandlerResult {
   if (response === undefined) return { response, served: undefined };
   const lengths = { requestLength: 0, responseLength: response.length };
   const served = { transport: 'udp', zone: '', query: undefined, rcode: 0, by: 'zone' } as const;
   return { response, served: { ...served, ...lengths } };
 }
 
-const echo: Handle = (bytes) => handled(emptyAnswer(bytes));
+const echo: QueryHandler = (bytes) => handled(emptyAnswer(bytes));
 
-async function start(handle: Handle = echo, limits: Partial<TcpLimits> = {}, address = ADDRESS) {
-  const heard: Exchange[] = [];
+async function start(
+  handle: QueryHandler = echo,
+  limits: Partial<TcpLimits> = {},
+  address = ADDRESS,
+) {
+  const heard: ServedQuery[] = [];
   for (;;) {
     const server = new DnsServer({
       port: 0,
@@ -136,7 +140,7 @@ describe('server: a DNS server', () => {
   });
 
   it('is not harmed by an answer that comes when it is closed', async () => {
-    const { promise, resolve } = Promise.withResolvers<Handled>();
+    const { promise, resolve } = Promise.withResolvers<HandlerResult>();
     const asked = Promise.withResolvers<void>();
     const { server, port } = await start(() => {
       asked.resolve();
@@ -186,7 +190,7 @@ describe('server: a DNS server that drains', () => {
   /** Answers when it is told to. */
   function slow() {
     const waiting: (() => void)[] = [];
-    const handle: Handle = (bytes) =>
+    const handle: QueryHandler = (bytes) =>
       new Promise((resolve) => waiting.push(() => resolve(handled(emptyAnswer(bytes)))));
     return { handle, waiting };
   }
@@ -283,7 +287,7 @@ describe('server: over TCP', () => {
   });
 
   it('whoever has to be waited for holds up nobody', async () => {
-    const { promise, resolve } = Promise.withResolvers<Handled>();
+    const { promise, resolve } = Promise.withResolvers<HandlerResult>();
     const { port } = await start((bytes) =>
       bytes.readUInt16BE(0) === 1 ? promise : echo(bytes, 'tcp'),
     );
@@ -299,7 +303,7 @@ describe('server: over TCP', () => {
     const waiting: (() => void)[] = [];
     const { port } = await start(
       (bytes) => new Promise((resolve) => waiting.push(() => resolve(handled(emptyAnswer(bytes))))),
-      { waiting: 2 },
+      { pendingQueries: 2 },
     );
     const { socket, ids } = await client(port);
     socket.write(Buffer.concat([1, 2, 3, 4].map((id) => framed(query(id)))));
@@ -313,7 +317,7 @@ describe('server: over TCP', () => {
   });
 
   it('a client that says no more gets its answers first', async () => {
-    const { promise, resolve } = Promise.withResolvers<Handled>();
+    const { promise, resolve } = Promise.withResolvers<HandlerResult>();
     const { port } = await start((bytes) =>
       bytes.readUInt16BE(0) === 1 ? promise : echo(bytes, 'tcp'),
     );

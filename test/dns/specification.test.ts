@@ -7,7 +7,7 @@ import assert from 'node:assert/strict';
 import type { ApiObject } from '../../api/objects.ts';
 import type { DnsRecord } from '../../dns/records.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
-import { ask, zoneOf } from './zone-of.ts';
+import { ask, zoneWith } from './zone-fixtures.ts';
 
 const HTTPS = [servicePort({ name: 'https', port: 443 })];
 const HTTPS_ENDPOINTS = [{ name: 'https', protocol: 'TCP', port: 443 }] as const;
@@ -223,7 +223,7 @@ const EXAMPLES: readonly Example[] = [
 
 describe('specification: the specification of DNS-based service discovery', () => {
   for (const { section, objects, question, answer } of EXAMPLES) {
-    it(section, () => assert.deepEqual(ask(zoneOf(objects), ...question), answer));
+    it(section, () => assert.deepEqual(ask(zoneWith(objects), ...question), answer));
   }
 
   it('2.4.2: N endpoints and M named ports make N times M SRV records', () => {
@@ -232,7 +232,7 @@ describe('specification: the specification of DNS-based service discovery', () =
       (name, index) => ({ name, protocol: 'UDP', port: 1000 + index }) as const,
     );
     const addresses = Array.from({ length: 5 }, (_, index) => endpoint(`10.3.0.${index}`));
-    const zone = zoneOf([headless, slice(addresses, { serviceKey: headless.key, ports })]);
+    const zone = zoneWith([headless, slice(addresses, { serviceKey: headless.key, ports })]);
     const records = names.flatMap((name) =>
       ask(zone, `_${name}._udp.headless.default.svc.cluster.local`, 'SRV'),
     );

@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict';
 import { Zone } from '../../dns/zone.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
-import { ask, linesOf, zoneOf } from './zone-of.ts';
+import { ask, linesOf, zoneWith } from './zone-fixtures.ts';
 
 const HTTP = servicePort({ name: 'http', port: 80 });
 const WEB = 'web.default.svc.cluster.local';
-const EMPTY = { services: 0, slices: 0, names: 0, above: 0 };
+const EMPTY = { services: 0, slices: 0, names: 0, emptyNonTerminals: 0 };
 
 describe('zone', () => {
   it('says that names above others exist, up to its own and to the reverse domains', () => {
-    const zone = zoneOf([service({ clusterIPs: ['10.96.0.10', 'fd00::a'], ports: [HTTP] })]);
+    const zone = zoneWith([service({ clusterIPs: ['10.96.0.10', 'fd00::a'], ports: [HTTP] })]);
     const above = [
       `_tcp.${WEB}`,
       'default.svc.cluster.local',
@@ -43,7 +43,7 @@ describe('zone', () => {
   });
 
   it('stands without any Service', () => {
-    const zone = zoneOf([]);
+    const zone = zoneWith([]);
     for (const name of ['cluster.local', 'svc.cluster.local', 'pod.cluster.local']) {
       assert.deepEqual(linesOf(zone, name), [], name);
     }
@@ -76,7 +76,7 @@ describe('zone', () => {
   });
 
   it('is synced when Services and EndpointSlices are', () => {
-    const zone = zoneOf([]);
+    const zone = zoneWith([]);
     assert.equal(zone.isSynced, false);
     zone.synced('Service');
     zone.synced('Node');
@@ -86,7 +86,7 @@ describe('zone', () => {
   });
 
   it('has SRV records come and go with all-ports, and nothing else', () => {
-    const zone = zoneOf([service({ ports: [HTTP] })]);
+    const zone = zoneWith([service({ ports: [HTTP] })]);
     const srv = () => ask(zone, `_http._tcp.${WEB}`, 'SRV');
     const others = () => [linesOf(zone, WEB), linesOf(zone, '10.0.96.10.in-addr.arpa')];
     const listed = [`SRV 0 100 80 ${WEB}`];
@@ -117,7 +117,7 @@ describe('zone', () => {
       service({ name, clusterIPs: [], headless: true, key: `default/${name}` });
     const of = (name: string) =>
       slice([endpoint('10.96.0.10', { hostname: 'h' })], { serviceKey: `default/${name}` });
-    const zone = zoneOf([of('b'), headless('b'), service(), headless('a'), of('a')]);
+    const zone = zoneWith([of('b'), headless('b'), service(), headless('a'), of('a')]);
     const pointers = () => ask(zone, '10.0.96.10.in-addr.arpa', 'PTR');
     const [a, b] = ['PTR h.a.default.svc.cluster.local', 'PTR h.b.default.svc.cluster.local'];
     assert.deepEqual(pointers(), [a, b, `PTR ${WEB}`]);
@@ -137,7 +137,7 @@ describe('zone', () => {
     const headless = (name: string) => service({ name, clusterIPs: [], headless: true });
     const owned = (name: string) =>
       slice([endpoint('10.1.0.1')], { name: 'moving', serviceKey: `default/${name}` });
-    const zone = zoneOf([headless('a'), headless('b'), owned('a')]);
+    const zone = zoneWith([headless('a'), headless('b'), owned('a')]);
     const answers = () =>
       ['a', 'b'].map((name) => ask(zone, `${name}.default.svc.cluster.local`, 'A'));
     assert.deepEqual(answers(), [['A 10.1.0.1'], 'NXDOMAIN']);
@@ -148,7 +148,7 @@ describe('zone', () => {
   });
 
   it('finds the slices that came before the Service, or before it was headless', () => {
-    const zone = zoneOf([slice([endpoint('10.1.0.1')])]);
+    const zone = zoneWith([slice([endpoint('10.1.0.1')])]);
     assert.equal(ask(zone, WEB, 'A'), 'NXDOMAIN');
     zone.upsert(service());
     assert.deepEqual(ask(zone, WEB, 'A'), ['A 10.96.0.10']);
@@ -160,7 +160,7 @@ describe('zone', () => {
   });
 
   it('counts changes of records, and of nothing else', () => {
-    const zone = zoneOf([]);
+    const zone = zoneWith([]);
     const grows = (act: () => void) => {
       const before = zone.serial;
       act();
@@ -207,7 +207,7 @@ describe('zone', () => {
   });
 
   it('passes over Nodes', () => {
-    const zone = zoneOf([
+    const zone = zoneWith([
       {
         kind: 'Node',
         key: 'web',
@@ -227,7 +227,7 @@ describe('zone', () => {
 
   it('reports what makes no record, once, and again when it comes back', () => {
     const problems: string[] = [];
-    const zone = zoneOf([service({ name: 'other' })], ({ message }) => problems.push(message));
+    const zone = zoneWith([service({ name: 'other' })], ({ message }) => problems.push(message));
     const external = (externalName: string | undefined, uid = '') =>
       service({ type: 'ExternalName', clusterIPs: [], externalName, uid });
     const bad = 'Service default/web: spec.externalName: must be a domain name, not "a b"';

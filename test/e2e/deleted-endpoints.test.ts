@@ -36,7 +36,7 @@ async function isReset(connection: HeldConnection): Promise<void> {
   });
 }
 
-async function goesOn(connection: HeldConnection): Promise<void> {
+async function staysOpen(connection: HeldConnection): Promise<void> {
   assert.match(await connection.exchange('still there?'), /still there/);
 }
 
@@ -82,10 +82,10 @@ describe('TCP connections to deleted endpoints', () => {
           assert.ok(one && two && remote && ofNode);
 
           await apply([[world.pod(0), DRAINING], [world.pod(1), NOT_READY], world.remote(0)]);
-          for (const connection of [one, two, remote, ofNode]) await goesOn(connection);
+          for (const connection of [one, two, remote, ofNode]) await staysOpen(connection);
           await apply([[world.pod(1), NOT_READY], world.remote(0)]);
           await Promise.all([isReset(one), isReset(ofNode)]);
-          for (const connection of [two, remote]) await goesOn(connection);
+          for (const connection of [two, remote]) await staysOpen(connection);
           await remote.close();
         });
 
@@ -158,7 +158,7 @@ describe('TCP connections to deleted endpoints', () => {
         assert.ok(gone);
         await agent.stop();
         agent.write('objects', [service, world.slice('web', [world.pod(1)], TCP)]);
-        await goesOn(gone);
+        await staysOpen(gone);
         await agent.start();
         await isReset(gone);
       });

@@ -67,7 +67,7 @@ export async function startDns(
 }
 
 /** What dig printed. */
-export interface Dug {
+export interface DigResult {
   readonly status: string;
   /** Such as `qr aa rd`. */
   readonly flags: string;
@@ -83,7 +83,7 @@ export interface Dug {
 }
 
 /** Asks with dig from a host; fails when there is no answer. @param query such as `@10.0.0.1 name A +tcp`. */
-export async function dig(host: Host, query: string): Promise<Dug> {
+export async function dig(host: Host, query: string): Promise<DigResult> {
   const args = query.split(' ');
   const { stdout } = await host.exec('dig', [
     '+tries=2',
@@ -99,7 +99,7 @@ const SHOWN = ['comments', 'question', 'answer', 'authority', 'additional', 'sta
   (each) => `+${each}`,
 );
 
-function readDig(text: string): Dug {
+function readDig(text: string): DigResult {
   const section = (name: string): string[] => {
     const [, lines = ''] =
       new RegExp(`^;; ${name} SECTION:\n((?:.+\n)*)`, 'm').exec(`${text}\n`) ?? [];

@@ -4,9 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { consoleCommands, fencedBlocks } from '../docs/page.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
-import { complaints } from '../metrics/complaints.ts';
+import { promtoolProblems } from '../metrics/promtool.ts';
 import { Scrape } from '../metrics/scrape.ts';
-import { type DnsProcess, type Dug, dig, startDns } from './dns-server.ts';
+import { type DigResult, type DnsProcess, dig, startDns } from './dns-server.ts';
 import { ApiFeed, ManifestFeed } from './feed.ts';
 import { ALL_PORTS, type Manifest, PLACEHOLDER, serviceManifest } from './manifests.ts';
 
@@ -127,7 +127,7 @@ describe('portwide dns', () => {
   });
 
   /** Asks the server on the node. */
-  const ask = (query: string, from: Host = lab.client): Promise<Dug> =>
+  const ask = (query: string, from: Host = lab.client): Promise<DigResult> =>
     dig(from, `@${lab.node.ipv4} ${query}`);
   const get = async (path: string, host: Host = lab.node, port = 9153) => {
     const script = `const answer = await fetch('http://127.0.0.1:${port}${path}');
@@ -465,7 +465,7 @@ describe('portwide dns', () => {
       assert.ok((scrape.value('coredns_cache_hits_total', kept) ?? 0) >= 1);
       assert.equal(scrape.value('portwide_dns_resolver_up', { to: '[2001:db8:51::10]:53' }), 1);
       assert.equal(scrape.value('coredns_panics_total'), 0);
-      assert.deepEqual(await complaints(body), []);
+      assert.deepEqual(await promtoolProblems(body), []);
       assert.deepEqual(
         server.log.filter(({ level }) => level > 40),
         [],

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import type { ResultPromise } from 'execa';
 import { RemoteDouble } from '../api-server/remote.ts';
 import { createLab, type Host, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
-import { complaints, KUBE_PROXYS } from '../metrics/complaints.ts';
+import { KUBE_PROXY_PROBLEMS, promtoolProblems } from '../metrics/promtool.ts';
 import { Scrape } from '../metrics/scrape.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent, IPTABLES_FLAGS } from './agent.ts';
@@ -122,7 +122,10 @@ for (const variant of ['nft', 'legacy'] as const) {
     });
 
     it('in a form that Prometheus takes', async () => {
-      assert.deepEqual((await complaints(await get(lab, '/metrics'))).sort(), KUBE_PROXYS);
+      assert.deepEqual(
+        (await promtoolProblems(await get(lab, '/metrics'))).sort(),
+        KUBE_PROXY_PROBLEMS,
+      );
     });
   });
 }
@@ -206,8 +209,8 @@ describe('what an agent on nftables says of itself', () => {
       assert.equal(scraped.value(name, { ip_family: 'IPv4' }), 0);
       assert.equal(scraped.value(name, { ip_family: 'IPv6' }), 0);
     }
-    const ofMode = KUBE_PROXYS.filter((line) => !line.includes('iptables'));
-    assert.deepEqual(await complaints(await get(lab, '/metrics')), ofMode);
+    const ofMode = KUBE_PROXY_PROBLEMS.filter((line) => !line.includes('iptables'));
+    assert.deepEqual(await promtoolProblems(await get(lab, '/metrics')), ofMode);
   });
 });
 

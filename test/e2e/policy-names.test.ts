@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import { POLICY_TABLE } from '../../policy/compile/skeleton.ts';
-import { DNS_QUEUE } from '../../policy/fqdn/learning.ts';
+import { POLICY_TABLE } from '../../policy/compile/policy-table.ts';
+import { DNS_QUEUE } from '../../policy/fqdn/dns-snooper.ts';
 import { type Child, startChild } from '../child.ts';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';

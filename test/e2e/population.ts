@@ -3,13 +3,13 @@ import { random } from '../lab/demo/random.ts';
 import { ALL_PORTS, type Manifest, type Pod, serviceManifest, sliceManifest } from './manifests.ts';
 
 /** What there is to write to an API server, in this order. */
-export interface Changes {
+export interface ObjectChanges {
   readonly put: readonly Manifest[];
   readonly remove: readonly Manifest[];
 }
 
 /** A Service as a client finds it. */
-export interface Served {
+export interface ReachableService {
   readonly vip: string;
   /** One that answers, whichever shape the Service has. */
   readonly port: number;
@@ -17,11 +17,11 @@ export interface Served {
 }
 
 /** One Service of the population, under a name that was never there before. */
-interface Member {
+interface ServiceObjects {
   readonly service: Manifest;
   readonly slices: readonly Manifest[];
   readonly pods: readonly Pod[];
-  readonly shape: Shape;
+  readonly template: ServiceTemplate;
 }
 
 const HTTP = { name: 'http', port: 80 };
@@ -31,24 +31,27 @@ const SLICE_PORTS = [
 ];
 
 /** What a Service looks like. */
-interface Shape {
+interface ServiceTemplate {
   /** One that answers, by TCP; undefined when the Service is refused. */
   readonly port: number | undefined;
   readonly annotations?: Readonly<Record<string, string>>;
   readonly spec?: Readonly<Record<string, unknown>>;
 }
 
-const SHAPES: readonly Shape[] = [
+const TEMPLATES: readonly ServiceTemplate[] = [
   { port: 80, spec: { ports: [HTTP] } },
   { port: 80, spec: { ports: [HTTP, { name: 'dns', protocol: 'UDP', port: 53 }] } },
   { port: 80, spec: { ports: [HTTP], sessionAffinity: 'ClientIP' } },
   { port: 4000, annotations: ALL_PORTS },
   { port: 5060, annotations: { 'portwide.dev/ports': '5060,20000-20100/UDP' } },
 ];
-const REFUSED: Shape = { port: undefined, annotations: { 'portwide.dev/ports': 'most' } };
+const REFUSED_TEMPLATE: ServiceTemplate = {
+  port: undefined,
+  annotations: { 'portwide.dev/ports': 'most' },
+};
 
 /** Endpoints of pods that nobody can reach, besides those that the lab has. */
-const ABSENT: readonly Pod[] = Array.from({ length: 50 }, (_, index) => ({
+const UNREACHABLE_PODS: readonly Pod[] = Array.from({ length: 50 }, (_, index) => ({
   name: `absent-${index}`,
   ipv4: `10.244.3.${index + 1}`,
   ipv6: `fd00:10:244:3::${(index + 1).toString(16)}`,
@@ -58,7 +61,7 @@ const ABSENT: readonly Pod[] = Array.from({ length: 50 }, (_, index) => ({
 export class Population {
   readonly #random: () => number;
   readonly #pods: readonly Pod[];
-  readonly #members: Member[];
+  readonly #members: ServiceObjects[];
   #names = 0;
 
   /** @param pods those that answer; every fourth Service has no others. */
@@ -73,12 +76,12 @@ export class Population {
   }
 
   /** Replaces some Services by others on the same VIPs, and changes the endpoints or ports of some. */
-  change(count: number): Changes {
+  change(count: number): ObjectChanges {
     const put: Manifest[] = [];
     const remove: Manifest[] = [];
     for (let change = 0; change < count; change++) {
       const slot = Math.floor(this.#random() * this.#members.length);
-      const before = this.#members[slot] as Member;
+      const before = this.#members[slot] as ServiceObjects;
       const kind = this.#random();
       const after = this.#member(slot, kind < 0.3 ? undefined : before, kind < 0.5);
       if (kind < 0.3) remove.push(...objectsOf(before));
@@ -91,8 +94,8 @@ export class Population {
   }
 
   /** Some Services, spread over the population, of which every endpoint answers. */
-  served(count: number): readonly Served[] {
-    const found = this.#members.flatMap(({ pods, shape }, slot) =>
+  served(count: number): readonly ReachableService[] {
+    const found = this.#members.flatMap(({ pods, template: shape }, slot) =>
       slot % 4 === 0 && shape.port !== undefined && pods.length > 0
         ? [{ vip: vip(slot, 4), port: shape.port, pods }]
         : [],
@@ -102,11 +105,11 @@ export class Population {
   }
 
   /** @param before keeps its name, and its shape too unless `reshaped`. */
-  #member(slot: number, before?: Member, reshaped = true): Member {
+  #member(slot: number, before?: ServiceObjects, reshaped = true): ServiceObjects {
     const name = before === undefined ? `service-${++this.#names}` : nameOf(before.service);
-    const shapes = slot % 50 === 7 ? [REFUSED] : SHAPES;
-    const shape = before === undefined || reshaped ? this.#oneOf(shapes) : before.shape;
-    const candidates = slot % 4 === 0 ? this.#pods : [...this.#pods, ...ABSENT];
+    const shapes = slot % 50 === 7 ? [REFUSED_TEMPLATE] : TEMPLATES;
+    const shape = before === undefined || reshaped ? this.#oneOf(shapes) : before.template;
+    const candidates = slot % 4 === 0 ? this.#pods : [...this.#pods, ...UNREACHABLE_PODS];
     const some = this.#oneOf([0, 1, 2, 3, 4]);
     const pods = [...new Set(Array.from({ length: some }, () => this.#oneOf(candidates)))];
     const families = slot % 10 === 0 ? ([4, 6] as const) : ([4] as const);
@@ -116,7 +119,7 @@ export class Population {
       service: serviceManifest(name, { annotations, spec: { ...spec, clusterIPs } }),
       slices: families.map((family) => sliceManifest(name, family, pods, { ports: SLICE_PORTS })),
       pods,
-      shape,
+      template: shape,
     };
   }
 
@@ -125,7 +128,7 @@ export class Population {
   }
 }
 
-function objectsOf({ service, slices }: Member): Manifest[] {
+function objectsOf({ service, slices }: ServiceObjects): Manifest[] {
   return [service, ...slices];
 }
 

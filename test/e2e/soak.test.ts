@@ -38,11 +38,11 @@ const status = (code: number, reason: string, retryAfter?: number): Fault => ({
   ...(retryAfter !== undefined && { retryAfter }),
 });
 
-type Act = (double: RemoteDouble, change: () => Promise<void>) => Promise<unknown>;
+type FaultInjection = (double: RemoteDouble, change: () => Promise<void>) => Promise<unknown>;
 
 /** Watches end, and the next request of each resource meets the fault. */
 const onNext =
-  (verb: 'list' | 'watch', fault: Fault): Act =>
+  (verb: 'list' | 'watch', fault: Fault): FaultInjection =>
   async (double, change) => {
     for (const name of WATCHED) await double.call('fail', { verb, resource: name, fault });
     await change();
@@ -50,7 +50,7 @@ const onNext =
   };
 
 /** What goes wrong; each has changes made in the middle of it. */
-const FAULTS: Readonly<Record<string, Act>> = {
+const FAULTS: Readonly<Record<string, FaultInjection>> = {
   'watches closed within a line': async (double, change) => {
     await change();
     await double.call('breakWatches', 'cut half');

@@ -1,6 +1,12 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { eventBody, eventName, instanceOn, nodeRef, serviceRef } from '../../events/event.ts';
+import {
+  eventBody,
+  eventName,
+  nodeRef,
+  reportingInstanceOf,
+  serviceRef,
+} from '../../events/event.ts';
 
 const TIME = { name: 'web.1', time: 0 };
 
@@ -13,9 +19,9 @@ describe('event: an Event', () => {
         reason: 'Starting',
         action: 'StartPortwide',
         note,
-        seenBy: 'node',
+        scope: 'node',
       },
-      instanceOn('node-a'),
+      reportingInstanceOf('node-a'),
       TIME,
       undefined,
     ) as { note: string; metadata: object; regarding: object };
@@ -66,7 +72,7 @@ describe('event: an Event', () => {
   });
 
   it('is reported by an instance whose name is not too long', () => {
-    const instance = instanceOn('n'.repeat(253));
+    const instance = reportingInstanceOf('n'.repeat(253));
     assert.match(instance, /^portwide-n+$/);
     assert.equal(instance.length, 128);
   });

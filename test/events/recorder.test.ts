@@ -7,7 +7,7 @@ import { loadClusterConfig } from '../../sources/kubernetes/config.ts';
 import { createOpenSession } from '../../sources/kubernetes/session.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
-import { EventServer } from './api-server.ts';
+import { EventServer } from './event-server.ts';
 
 const START = Date.UTC(2026, 0, 2, 3, 4, 5, 678);
 const WEB = serviceRef('default/web', 'uid-1');

@@ -9,7 +9,7 @@ describe('series: what is known of earlier Events', () => {
     reason: 'RefusedOverlap',
     action: 'ServeService',
     note,
-    seenBy: 'node',
+    scope: 'node',
   });
 
   it('is of a thousand, those that came last', () => {

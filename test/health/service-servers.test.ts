@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { IpFamily } from '../../api/objects.ts';
-import { type PortOptions, ServiceServers } from '../../health/service-servers.ts';
+import { type HealthServerOptions, ServiceServers } from '../../health/service-servers.ts';
 import type { ServiceHealth } from '../../services/service-health.ts';
 
 const health = (
@@ -15,7 +15,7 @@ const health = (
 /** Servers that only say that they were opened and closed, one line each. */
 function build() {
   const log: string[] = [];
-  const open = new Map<string, PortOptions>();
+  const open = new Map<string, HealthServerOptions>();
   const state = { isProxyHealthy: true };
   const failures: string[] = [];
   const ended: string[] = [];
@@ -147,7 +147,7 @@ describe('service-servers: servers of health check node ports', () => {
     });
 
     /** Serves what a server was made with, on a port of the kernel's choice. */
-    async function serve(options: PortOptions | undefined): Promise<string> {
+    async function serve(options: HealthServerOptions | undefined): Promise<string> {
       const server = createServer(options?.onRequest);
       running.push(server);
       await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));

@@ -183,7 +183,7 @@ describe('backend: the iptables backend', () => {
       const lines = kernel.lines().filter((line) => line.startsWith('-A '));
       const own = lines.filter((line) => /^-A KUBE-(?!FIREWALL)/.test(line));
       assert.equal(rulesWritten?.get(table), lines.length, table);
-      assert.equal(backend.numbers?.().rules?.get(table), own.length, table);
+      assert.equal(backend.stats?.().rules?.get(table), own.length, table);
     }
   });
 
@@ -195,14 +195,14 @@ describe('backend: the iptables backend', () => {
       onWarning: assert.fail,
     });
     await backend.apply(true);
-    assert.equal(await backend.loss(), undefined);
+    assert.equal(await backend.findDrift(), undefined);
     for (const [table, chain, said] of [
       ['nat', 'OUTPUT', 'jump from OUTPUT to KUBE-SERVICES in table nat'],
       ['filter', 'KUBE-FIREWALL', 'rule of chain KUBE-FIREWALL in table filter'],
       ['mangle', 'KUBE-PROXY-CANARY', 'chain KUBE-PROXY-CANARY of table mangle'],
     ] as const) {
       tables.get(table)?.restore(`*${table}\n:${chain} - [0:0]\nCOMMIT\n`);
-      assert.equal(await backend.loss(), said);
+      assert.equal(await backend.findDrift(), said);
       await backend.apply(true);
     }
   });

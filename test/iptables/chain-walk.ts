@@ -3,12 +3,12 @@
  * matches and targets that our rules use and throws at any other, so that a new one is not passed
  * over.
  */
-import { network, type Packet } from '../traffic/fate.ts';
+import { network, type Packet } from '../traffic/expected-outcome.ts';
 
-export type Chains = ReadonlyMap<string, readonly Rule[]>;
+export type Chains = ReadonlyMap<string, readonly ParsedRule[]>;
 
 /** A packet on its way; `destination` and `port` are those it has been translated to. */
-export interface State extends Packet {
+export interface PacketState extends Packet {
   readonly mark: number;
   /** Mark of its connection. */
   readonly connectionMark: number;
@@ -16,7 +16,7 @@ export interface State extends Packet {
   readonly masqueraded: boolean;
   readonly accepted: boolean;
   readonly markLeft: boolean;
-  readonly remembered: ReadonlySet<string>;
+  readonly addedEntries: ReadonlySet<string>;
   readonly local: ReadonlySet<string>;
   readonly sets: Sets | undefined;
 }
@@ -24,42 +24,55 @@ export interface State extends Packet {
 /** What rules ask ipsets. */
 export interface Sets {
   /** @param flags `dst,dst,src`: which side of the packet each part of an entry is compared with. */
-  has(set: string, flags: string, packet: State): boolean;
+  has(set: string, flags: string, packet: PacketState): boolean;
   /** The mark of the entry that matches; undefined when none does. */
-  markOf(set: string, flags: string, packet: State): number | undefined;
+  markOf(set: string, flags: string, packet: PacketState): number | undefined;
 }
 
 /** A packet before any rule saw it. */
-export function newState(packet: Packet, local: ReadonlySet<string>, sets?: Sets): State {
+export function newState(packet: Packet, local: ReadonlySet<string>, sets?: Sets): PacketState {
   const flags = { translated: false, masqueraded: false, accepted: false, markLeft: false };
   const remembered = new Set<string>();
-  return { ...packet, ...flags, mark: 0, connectionMark: 0, remembered, local, sets };
+  return {
+    ...packet,
+    ...flags,
+    mark: 0,
+    connectionMark: 0,
+    addedEntries: remembered,
+    local,
+    sets,
+  };
 }
 
-type Answer = boolean | 'either';
-type Match = (state: State) => Answer;
+type MatchResult = boolean | 'either';
+type PacketMatch = (state: PacketState) => MatchResult;
 
 /** What a rule makes of a packet that it matches; with neither, the next rule has it. */
-interface Step {
-  readonly state: State;
+interface RuleResult {
+  readonly state: PacketState;
   readonly verdict?: string;
   readonly jump?: string;
 }
 
-export interface Outcome {
-  readonly state: State;
+export interface ChainResult {
+  readonly state: PacketState;
   readonly verdict: string;
 }
 
-interface Rule {
-  readonly matches: Match;
-  readonly target: (state: State) => Step;
+interface ParsedRule {
+  readonly matches: PacketMatch;
+  readonly target: (state: PacketState) => RuleResult;
   /** The chain jumped to does not come back to this one (`-g`). */
   readonly goto: boolean;
 }
 
 /** Every way through a chain from one of its rules on; RETURN: at its end. */
-export function* walk(chains: Chains, chain: string, state: State, from = 0): Generator<Outcome> {
+export function* walk(
+  chains: Chains,
+  chain: string,
+  state: PacketState,
+  from = 0,
+): Generator<ChainResult> {
   const rules = chains.get(chain);
   if (rules === undefined) throw new Error(`no such chain: ${chain}`);
   for (let index = from; index < rules.length; index++) {
@@ -86,7 +99,7 @@ export function* walk(chains: Chains, chain: string, state: State, from = 0): Ge
 }
 
 export function parseChains(lines: readonly string[]): Chains {
-  const chains = new Map<string, Rule[]>();
+  const chains = new Map<string, ParsedRule[]>();
   for (const line of lines) {
     const [, declared, chain = '', rule = ''] = /^(?::(\S+)|-A (\S+) (.*))/.exec(line) ?? [];
     if (declared !== undefined) chains.set(declared, []);
@@ -95,9 +108,9 @@ export function parseChains(lines: readonly string[]): Chains {
   return chains;
 }
 
-function parseRule(line: string): Rule {
-  const matches: Match[] = [];
-  let learn: ((state: State) => string) | undefined;
+function parseRule(line: string): ParsedRule {
+  const matches: PacketMatch[] = [];
+  let learn: ((state: PacketState) => string) | undefined;
   let rest = line;
   const take = (pattern: RegExp) => {
     const found = pattern.exec(rest);
@@ -105,7 +118,7 @@ function parseRule(line: string): Rule {
     return found;
   };
   while (!/^-[jg] /.test(rest)) {
-    if (take(PASSED_OVER) !== null) continue;
+    if (take(IGNORED_MATCHES) !== null) continue;
     const set = take(SET);
     if (set !== null) {
       const [, not, name = '', flags = ''] = set;
@@ -122,15 +135,16 @@ function parseRule(line: string): Rule {
     const recent = take(RECENT);
     if (recent !== null) {
       const [, action, list, side] = recent;
-      const entry = (state: State) => `${list} ${state[side === 'd' ? 'destination' : 'source']}`;
+      const entry = (state: PacketState) =>
+        `${list} ${state[side === 'd' ? 'destination' : 'source']}`;
       if (action === 'set') learn = entry;
-      else matches.push((state) => state.memory?.has(entry(state)) ?? 'either');
+      else matches.push((state) => state.affinityEntries?.has(entry(state)) ?? 'either');
       continue;
     }
     const [, not, option = '', value = ''] = take(/^(! )?(-\S+) (\S+) /) ?? [];
     const match = OPTIONS[option]?.(value);
     if (match === undefined) throw new Error(`cannot match ${option || rest}: ${line}`);
-    matches.push(not === undefined ? match : (state) => opposite(match(state)));
+    matches.push(not === undefined ? match : (state) => negate(match(state)));
   }
   const target = parseTarget(rest.slice('-j '.length));
   const learned = learn;
@@ -141,12 +155,15 @@ function parseRule(line: string): Rule {
       learned === undefined
         ? target
         : (state) =>
-            target({ ...state, remembered: new Set([...state.remembered, learned(state)]) }),
+            target({
+              ...state,
+              addedEntries: new Set([...state.addedEntries, learned(state)]),
+            }),
   };
 }
 
-function all(matches: readonly Match[], state: State): Answer {
-  let answer: Answer = true;
+function all(matches: readonly PacketMatch[], state: PacketState): MatchResult {
+  let answer: MatchResult = true;
   for (const match of matches) {
     const each = match(state);
     if (each === false) return false;
@@ -155,12 +172,12 @@ function all(matches: readonly Match[], state: State): Answer {
   return answer;
 }
 
-function opposite(answer: Answer): Answer {
+function negate(answer: MatchResult): MatchResult {
   return answer === 'either' ? answer : !answer;
 }
 
 /** Comments, and the names of modules whose options follow. */
-const PASSED_OVER =
+const IGNORED_MATCHES =
   /^-m (comment --comment "[^"]*"|statistic --mode random|conntrack|addrtype|mark|tcp|udp|sctp|icmp6?) /;
 
 const RECENT =
@@ -169,7 +186,7 @@ const RECENT =
 const SET = /^-m set (! )?--match-set (\S+) (\S+) /;
 const CONNMARK = /^-m connmark (! )?--mark (\S+) /;
 
-const OPTIONS: Readonly<Record<string, (value: string) => Match | undefined>> = {
+const OPTIONS: Readonly<Record<string, (value: string) => PacketMatch | undefined>> = {
   '-s': (value) => inNetwork(value, 'source'),
   '-d': (value) => inNetwork(value, 'destination'),
   '-i': (value) => {
@@ -199,20 +216,20 @@ const OPTIONS: Readonly<Record<string, (value: string) => Match | undefined>> = 
 
 function hasMark(value: string, which: 'mark' | 'connectionMark') {
   const [mark = 0, mask = 0xffffffff] = value.split('/').map(Number);
-  return (state: State) => (state[which] & mask) >>> 0 === mark;
+  return (state: PacketState) => (state[which] & mask) >>> 0 === mark;
 }
 
-function setsOf({ sets }: State): Sets {
+function setsOf({ sets }: PacketState): Sets {
   if (sets === undefined) throw new Error('there are no sets');
   return sets;
 }
 
-function inNetwork(value: string, side: 'source' | 'destination'): Match {
+function inNetwork(value: string, side: 'source' | 'destination'): PacketMatch {
   const has = network(value);
   return (state) => has(state[side]);
 }
 
-function isLocal(type: string, side: 'source' | 'destination'): Match | undefined {
+function isLocal(type: string, side: 'source' | 'destination'): PacketMatch | undefined {
   return type === 'LOCAL' ? (state) => state.local.has(state[side]) : undefined;
 }
 
@@ -221,7 +238,7 @@ const TO_V4 = /^DNAT --to-destination ([\d.]+)(?::(\d+))?$/;
 const TO_V6 = /^DNAT --to-destination ([\da-f:]+)$/;
 const TO_V6_PORT = /^DNAT --to-destination \[([\da-f:]+)\]:(\d+)$/;
 
-function parseTarget(text: string): Rule['target'] {
+function parseTarget(text: string): ParsedRule['target'] {
   const [, whose, xor, mask] = /^(CONN)?MARK --set-xmark (\S+)\/(\S+)$/.exec(text) ?? [];
   if (xor !== undefined) {
     const which = whose === undefined ? 'mark' : 'connectionMark';

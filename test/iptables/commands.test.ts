@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { iptablesBackend } from '../../iptables/backend.ts';
-import { iptablesCommands, placeOf } from '../../iptables/commands.ts';
+import { iptablesCommands, locateLine } from '../../iptables/commands.ts';
 import { waitFor } from '../lab/lab.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
 import { options } from './options.ts';
@@ -20,7 +20,7 @@ describe('commands: the line of an input that a command names by its number', ()
     it(`${number}, wherever the pieces are cut`, () => {
       for (let cut = 0; cut <= INPUT.length; cut++) {
         const pieces = [INPUT.slice(0, cut), INPUT.slice(cut)];
-        assert.deepEqual(placeOf(pieces, number), expected);
+        assert.deepEqual(locateLine(pieces, number), expected);
       }
     });
   }

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import type { ApiObject, EndpointSlice, Kind, Service } from '../../api/objects.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 
-export type Change =
+export type ClusterChange =
   | { readonly upsert: ApiObject }
   | { readonly remove: { readonly kind: Kind; readonly key: string } }
   | { readonly nodeAddresses: readonly string[] };
@@ -85,7 +85,7 @@ const oneSlice: fc.Arbitrary<EndpointSlice> = fc
     );
   });
 
-export const change: fc.Arbitrary<Change> = fc.oneof(
+export const arbitraryChange: fc.Arbitrary<ClusterChange> = fc.oneof(
   { arbitrary: oneService.map((upsert) => ({ upsert })), weight: 4 },
   { arbitrary: oneSlice.map((upsert) => ({ upsert })), weight: 4 },
   {

@@ -3,12 +3,12 @@ import fc from 'fast-check';
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { iptablesRuleset } from '../../iptables/backend.ts';
-import { iptablesStanding } from '../../iptables/base-rules.ts';
+import { iptablesStaticRules } from '../../iptables/base-rules.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { type Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
-import { type Change, change } from './generated.ts';
+import { arbitraryChange, type ClusterChange } from './generated.ts';
 import { options } from './options.ts';
 import { SimulatedTable } from './restore-simulator.ts';
 
@@ -18,7 +18,7 @@ function newTable(): RouteTable {
   return new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
 }
 
-function feed(table: RouteTable, step: Change): void {
+function feed(table: RouteTable, step: ClusterChange): void {
   if ('upsert' in step) table.upsert(step.upsert);
   else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
   else table.setNodeAddresses(new Set(step.nodeAddresses));
@@ -41,7 +41,7 @@ class Machine {
     const own = addresses.filter((address) => familyOf(address) === this.family);
     this.ruleset.setOptions(
       options({ family: this.family, nodeAddresses: own }),
-      iptablesStanding(options({ family: this.family, nodeAddresses: own })),
+      iptablesStaticRules(options({ family: this.family, nodeAddresses: own })),
     );
     const { routes } = table.takeChanges();
     const ofFamily = <T extends { family: IpFamily }>(list: readonly T[]) =>
@@ -64,7 +64,7 @@ class Machine {
     for (const [table, kernel] of this.kernel) {
       const before = kernel.commits;
       kernel.restore(
-        restoreInput(this.ruleset.difference(table, await kernel.saved()), this.perTransaction),
+        restoreInput(this.ruleset.diff(table, await kernel.saved()), this.perTransaction),
       );
       written += kernel.commits - before;
     }
@@ -81,34 +81,37 @@ describe('incremental: syncing iptables rules step by step', () => {
     for (const perTransaction of [Infinity, 3]) {
       it(`ends where a fresh full sync ends (${family}, ${perTransaction} chains a commit)`, async () => {
         await fc.assert(
-          fc.asyncProperty(fc.array(change, { minLength: 1, maxLength: 12 }), async (steps) => {
-            const table = newTable();
-            const machine = new Machine(family, perTransaction);
-            await machine.syncFully();
-            let addresses: readonly string[] = [];
-            for (const step of steps) {
-              if ('nodeAddresses' in step) addresses = step.nodeAddresses;
-              feed(table, step);
-              machine.take(table, addresses);
-              machine.syncIncrementally();
-            }
+          fc.asyncProperty(
+            fc.array(arbitraryChange, { minLength: 1, maxLength: 12 }),
+            async (steps) => {
+              const table = newTable();
+              const machine = new Machine(family, perTransaction);
+              await machine.syncFully();
+              let addresses: readonly string[] = [];
+              for (const step of steps) {
+                if ('nodeAddresses' in step) addresses = step.nodeAddresses;
+                feed(table, step);
+                machine.take(table, addresses);
+                machine.syncIncrementally();
+              }
 
-            const fresh = new Machine(family, Infinity);
-            const freshTable = newTable();
-            for (const step of steps) feed(freshTable, step);
-            fresh.take(freshTable, addresses);
-            await fresh.syncFully();
-            assert.deepEqual(machine.lines(), fresh.lines());
-            for (const [rules, kernel] of machine.lines().entries()) {
-              const own = kernel.filter((line) => /^-A KUBE-(?!FIREWALL)/.test(line)).length;
-              assert.equal(machine.ruleset.sizes.get(TABLES[rules] ?? 'nat'), own);
-            }
-            for (const line of machine.lines().flat()) {
-              // XT_EXTENSION_MAXNAMELEN of the kernel, less the final zero.
-              if (line.startsWith(':')) assert.ok(line.indexOf(' ') <= 1 + 28, line);
-            }
-            assert.equal(await machine.syncFully(), 0, 'a full sync finds nothing to mend');
-          }),
+              const fresh = new Machine(family, Infinity);
+              const freshTable = newTable();
+              for (const step of steps) feed(freshTable, step);
+              fresh.take(freshTable, addresses);
+              await fresh.syncFully();
+              assert.deepEqual(machine.lines(), fresh.lines());
+              for (const [rules, kernel] of machine.lines().entries()) {
+                const own = kernel.filter((line) => /^-A KUBE-(?!FIREWALL)/.test(line)).length;
+                assert.equal(machine.ruleset.ruleCounts.get(TABLES[rules] ?? 'nat'), own);
+              }
+              for (const line of machine.lines().flat()) {
+                // XT_EXTENSION_MAXNAMELEN of the kernel, less the final zero.
+                if (line.startsWith(':')) assert.ok(line.indexOf(' ') <= 1 + 28, line);
+              }
+              assert.equal(await machine.syncFully(), 0, 'a full sync finds nothing to mend');
+            },
+          ),
           { seed: 42, numRuns: 150 },
         );
       });
@@ -116,7 +119,7 @@ describe('incremental: syncing iptables rules step by step', () => {
   }
 
   it('a full sync takes over whatever an earlier agent left, and leaves no stale chain', async () => {
-    const steps = fc.array(change, { minLength: 1, maxLength: 8 });
+    const steps = fc.array(arbitraryChange, { minLength: 1, maxLength: 8 });
     await fc.assert(
       fc.asyncProperty(steps, steps, async (earlier, later) => {
         const old = new Machine('IPv4', Infinity);
@@ -145,14 +148,14 @@ describe('incremental: syncing iptables rules step by step', () => {
 
   it('the order in which objects arrive does not matter', async () => {
     const objects = fc.array(
-      change.filter((step) => 'upsert' in step),
+      arbitraryChange.filter((step) => 'upsert' in step),
       { minLength: 2, maxLength: 10 },
     );
     await fc.assert(
       fc.asyncProperty(objects, async (steps) => {
         const byKey = [...Map.groupBy(steps, ({ upsert: { kind, key } }) => `${kind} ${key}`)];
         const last = byKey.flatMap(([, versions]) => versions.slice(-1));
-        const render = async (order: readonly Change[]) => {
+        const render = async (order: readonly ClusterChange[]) => {
           const table = newTable();
           for (const step of order) feed(table, step);
           const machine = new Machine('IPv4', Infinity);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { iptablesRuleset } from '../../iptables/backend.ts';
-import { iptablesStanding } from '../../iptables/base-rules.ts';
+import { iptablesStaticRules } from '../../iptables/base-rules.ts';
 import { isOwnChain, serviceChains } from '../../iptables/chains.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { oneIn, ruleText } from '../../iptables/rule.ts';
@@ -15,7 +15,7 @@ const NOTHING = { chains: new Map<string, string>(), foreign: new Set<string>() 
 function rulesFor(routes: Parameters<Ruleset['update']>[0], fields = {}): string[] {
   const ruleset = iptablesRuleset(options(fields));
   ruleset.update(routes, []);
-  return TABLES.flatMap((table) => restoreInput(ruleset.difference(table, NOTHING)).split('\n'));
+  return TABLES.flatMap((table) => restoreInput(ruleset.diff(table, NOTHING)).split('\n'));
 }
 
 const countRules = (lines: readonly string[]) =>
@@ -156,7 +156,7 @@ describe('rules that stand on every node', () => {
     foreign: new Set(foreign),
   });
   const filterLines = (foreign: readonly string[]) =>
-    restoreInput(iptablesRuleset(options()).difference('filter', saved(foreign))).split('\n');
+    restoreInput(iptablesRuleset(options()).diff('filter', saved(foreign))).split('\n');
 
   it('masquerade what is marked, and clear the mark', () => {
     assert.deepEqual(
@@ -230,8 +230,11 @@ describe('rules that stand on every node', () => {
       const ruleset = iptablesRuleset(options());
       ruleset.update([firewalled], []);
       // The node's addresses are heard of later than its Services.
-      ruleset.setOptions(options({ nodeAddresses }), iptablesStanding(options({ nodeAddresses })));
-      return restoreInput(ruleset.difference('nat', NOTHING))
+      ruleset.setOptions(
+        options({ nodeAddresses }),
+        iptablesStaticRules(options({ nodeAddresses })),
+      );
+      return restoreInput(ruleset.diff('nat', NOTHING))
         .split('\n')
         .flatMap((line) => /^-A KUBE-FW-\S+ -s (\S+)/.exec(line)?.[1] ?? []);
     };
@@ -254,7 +257,7 @@ describe('rules: input for iptables-restore', () => {
       ),
     );
     ruleset.update(many, []);
-    const change = ruleset.difference('nat', NOTHING);
+    const change = ruleset.diff('nat', NOTHING);
     assert.ok(change.write.size > 120_000);
     for (const size of [Infinity, 500]) {
       assert.ok(restoreInput(change, size).split('COMMIT').length > (size === 500 ? 200 : 1));

@@ -5,21 +5,21 @@ import { iptablesRuleset } from '../../iptables/backend.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { TABLES } from '../../iptables/ruleset.ts';
 import type { Route } from '../../services/route.ts';
-import { type Cluster, expectedFates, type Packet } from '../traffic/fate.ts';
-import { change } from './generated.ts';
+import { type Cluster, expectedOutcomes, type Packet } from '../traffic/expected-outcome.ts';
+import { arbitraryChange } from './generated.ts';
 import { options } from './options.ts';
 import { SimulatedTable } from './restore-simulator.ts';
-import { journeys, parseTables, type Tables, trace } from './tracer.ts';
 import {
+  ADDRESSES,
   clientPacket,
   clusterAfter,
   localDetectors,
   packets,
-  THERE,
+  REMOTE_ENDPOINT,
   VIP,
-  WORLD,
   wideRoute,
-} from './world.ts';
+} from './test-cluster.ts';
+import { packetPaths, parseTables, type Tables, trace } from './tracer.ts';
 
 const BUILTIN = ['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING'];
 
@@ -31,7 +31,7 @@ function tablesFor(routes: readonly Route[], local: ReadonlySet<string>, fields 
     TABLES.map((table) => {
       const kernel = new SimulatedTable(BUILTIN);
       const nothing = { chains: new Map<string, string>(), foreign: new Set<string>() };
-      kernel.restore(restoreInput(ruleset.difference(table, nothing)));
+      kernel.restore(restoreInput(ruleset.diff(table, nothing)));
       return [table, kernel.lines()];
     }),
   );
@@ -46,7 +46,7 @@ describe('trace: packets through the iptables rules', () => {
         localDetector: localDetectors(family),
         holdsVips: fc.boolean(),
       });
-      const steps = fc.array(change, { minLength: 10, maxLength: 40 });
+      const steps = fc.array(arbitraryChange, { minLength: 10, maxLength: 40 });
       fc.assert(
         fc.property(steps, settings, (each, { holdsVips, ...rest }) => {
           const cluster = clusterAfter(each, family, { holdsVips, ...rest });
@@ -61,22 +61,22 @@ describe('trace: packets through the iptables rules', () => {
 });
 
 function compare(tables: Tables, cluster: Cluster, packet: Packet): void {
-  const { fates, sticky } = expectedFates(cluster, packet);
-  const ways = journeys(tables, packet);
-  const met = new Set(ways.map(({ fate }) => fate));
+  const { outcomes, sticky } = expectedOutcomes(cluster, packet);
+  const ways = packetPaths(tables, packet);
+  const met = new Set(ways.map(({ outcome: fate }) => fate));
   const text = (set: ReadonlySet<string>) => [...set].sort().join('; ');
-  if (text(met) !== text(fates)) {
+  if (text(met) !== text(outcomes)) {
     const where = { packet, ...cluster, local: [...cluster.local] };
-    assert.equal(text(met), text(fates), JSON.stringify(where, null, 1));
+    assert.equal(text(met), text(outcomes), JSON.stringify(where, null, 1));
   }
   if (!sticky) return;
-  for (const { fate, remembered } of ways) {
-    assert.deepEqual([...trace(tables, { ...packet, memory: remembered })], [fate]);
+  for (const { outcome: fate, affinityEntries: remembered } of ways) {
+    assert.deepEqual([...trace(tables, { ...packet, affinityEntries: remembered })], [fate]);
   }
 }
 
 describe('trace: one packet', () => {
-  const NODE = WORLD.IPv4.node;
+  const NODE = ADDRESSES.IPv4.node;
   const local: ReadonlySet<string> = new Set([NODE]);
 
   const exact = (fields: Partial<Route> = {}) =>
@@ -100,25 +100,36 @@ describe('trace: one packet', () => {
   });
 
   it('a masqueraded packet is forwarded whatever the policy of FORWARD, and loses its mark', () => {
-    const routes = [wideRoute({ clusterEndpoints: [THERE] })];
+    const routes = [wideRoute({ clusterEndpoints: [REMOTE_ENDPOINT] })];
     assert.deepEqual(fates(routes, clientPacket()), ['10.244.0.3 port 80, masqueraded, accepted']);
   });
 
   it('affinity is keyed on the client alone: it holds across ports and VIPs, for no other client', () => {
     const tables = tablesFor([wideRoute({ affinitySeconds: 60 })], local);
-    const first = journeys(tables, clientPacket());
-    assert.equal(new Set(first.map(({ fate }) => fate)).size, 2);
-    for (const { fate, remembered: memory } of first) {
-      const again = trace(tables, clientPacket({ port: 5060, protocol: 'udp', memory }));
+    const first = packetPaths(tables, clientPacket());
+    assert.equal(new Set(first.map(({ outcome: fate }) => fate)).size, 2);
+    for (const { outcome: fate, affinityEntries: memory } of first) {
+      const again = trace(
+        tables,
+        clientPacket({ port: 5060, protocol: 'udp', affinityEntries: memory }),
+      );
       assert.deepEqual([...again], [fate.replace('port 80', 'port 5060')]);
-      const elsewhere = trace(tables, clientPacket({ destination: '10.96.0.10', memory }));
+      const elsewhere = trace(
+        tables,
+        clientPacket({ destination: '10.96.0.10', affinityEntries: memory }),
+      );
       assert.deepEqual([...elsewhere], [fate]);
-      assert.equal(trace(tables, clientPacket({ source: '192.0.2.51', memory })).size, 2);
+      assert.equal(
+        trace(tables, clientPacket({ source: '192.0.2.51', affinityEntries: memory })).size,
+        2,
+      );
     }
   });
 
   it('a node inside the source ranges may use its own VIP as source', () => {
-    const routes = [wideRoute({ sourceRanges: ['192.0.2.0/24'], clusterEndpoints: [THERE] })];
+    const routes = [
+      wideRoute({ sourceRanges: ['192.0.2.0/24'], clusterEndpoints: [REMOTE_ENDPOINT] }),
+    ];
     const sent = own({ source: VIP });
     const held = new Set([NODE, VIP]);
     assert.deepEqual(fates(routes, sent, held), ['10.244.0.3 port 80, masqueraded']);
@@ -152,7 +163,7 @@ describe('trace: one packet', () => {
   });
 
   it('port 0 of a Service with all ports is dropped, ping is not', () => {
-    const routes = [wideRoute({ clusterEndpoints: [THERE] })];
+    const routes = [wideRoute({ clusterEndpoints: [REMOTE_ENDPOINT] })];
     assert.deepEqual(fates(routes, clientPacket({ port: 0 })), ['DROP']);
     const ping = clientPacket({ port: 0, protocol: 'icmp' });
     assert.deepEqual(fates(routes, ping), ['10.244.0.3 port 0, masqueraded, accepted']);

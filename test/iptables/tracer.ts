@@ -3,13 +3,13 @@
  * go, as the kernel would: nat PREROUTING or OUTPUT, the chains of filter, nat POSTROUTING.
  */
 import type { Table } from '../../iptables/chains.ts';
-import { fateText, type Packet } from '../traffic/fate.ts';
-import { type Chains, newState, parseChains, type State, walk } from './chain-walk.ts';
+import { outcomeText, type Packet } from '../traffic/expected-outcome.ts';
+import { type Chains, newState, type PacketState, parseChains, walk } from './chain-walk.ts';
 
 /** One way a packet may go, and what the kernel remembers of it for affinity. */
-export interface Journey {
-  readonly fate: string;
-  readonly remembered: ReadonlySet<string>;
+export interface PacketPath {
+  readonly outcome: string;
+  readonly affinityEntries: ReadonlySet<string>;
 }
 
 /** Rules as values, and the addresses that the node holds. */
@@ -29,11 +29,11 @@ export function parseTables(
 
 /** The fates that a packet may meet, as `fateText` words them. */
 export function trace(tables: Tables, packet: Packet): Set<string> {
-  return new Set(journeys(tables, packet).map(({ fate }) => fate));
+  return new Set(packetPaths(tables, packet).map(({ outcome: fate }) => fate));
 }
 
 /** Every way that a packet may go. */
-export function journeys({ nat, filter, local }: Tables, packet: Packet): Journey[] {
+export function packetPaths({ nat, filter, local }: Tables, packet: Packet): PacketPath[] {
   const start = newState(packet, local);
   const isOwn = packet.inInterface === undefined;
   return [...walk(nat, isOwn ? 'OUTPUT' : 'PREROUTING', start)].flatMap(({ verdict, state }) => {
@@ -44,17 +44,17 @@ export function journeys({ nat, filter, local }: Tables, packet: Packet): Journe
   });
 }
 
-function finish(tables: Tables, way: readonly string[], state: State): Journey[] {
+function finish(tables: Tables, way: readonly string[], state: PacketState): PacketPath[] {
   const [chain, ...further] = way;
   if (chain === undefined) {
-    const { destination: address, port, remembered } = state;
+    const { destination: address, port, addedEntries: remembered } = state;
     const translated = state.translated ? { address, port } : undefined;
-    return [{ fate: fateText({ ...state, translated }), remembered }];
+    return [{ outcome: outcomeText({ ...state, translated }), affinityEntries: remembered }];
   }
   const chains = chain === 'POSTROUTING' ? tables.nat : tables.filter;
   return [...walk(chains, chain, state)].flatMap(({ verdict, state: after }) => {
     const passes = verdict === 'RETURN' || verdict === 'ACCEPT';
-    if (!passes) return [{ fate: verdict, remembered: after.remembered }];
+    if (!passes) return [{ outcome: verdict, affinityEntries: after.addedEntries }];
     const isLast = chain === 'INPUT' || chain === 'FORWARD';
     const accepted = after.accepted || (isLast && verdict === 'ACCEPT');
     const markLeft = after.markLeft || (chain === 'POSTROUTING' && after.mark !== 0);

@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { constants } from 'node:os';
 import { type IpvsOptions, ipvsBackend } from '../../ipvs/backend.ts';
-import { IpvsRefusedError } from '../../ipvs/kernel.ts';
+import { IpvsApplyError } from '../../ipvs/kernel.ts';
 import { EINVAL } from '../../netlink/core/error.ts';
 import type { IpvsChange } from '../../netlink/ipvs/ipvs.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 import { FakeKernel } from './fake-kernel.ts';
-import { ruleOptions } from './kernel.ts';
+import { ruleOptions } from './simulated-node.ts';
 
 const { ENOMEM } = constants.errno;
 const VIP = '10.96.0.10';
@@ -182,11 +182,11 @@ describe('backend: the IPVS backend', () => {
       // Neither a comparison nor the time that handshakes take is a reason to end it.
       await backend.apply(true);
       timers.advance(1000);
-      assert.equal(await backend.loss(), undefined);
+      assert.equal(await backend.findDrift(), undefined);
       assert.deepEqual(fake.take(), []);
       fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 0 });
       timers.advance(60_000);
-      await backend.loss();
+      await backend.findDrift();
       assert.deepEqual(fake.take(), [
         `delete-destination FWM ${MARK} > ${POD}:0`,
         `delete-service FWM ${MARK}`,
@@ -210,9 +210,9 @@ describe('backend: the IPVS backend', () => {
     /** One whose Service is refused while connections to its pod are active. */
     async function refusing(fake: FakeKernel, activeConnections = 1) {
       const backend = await serving(fake, [wide()]);
-      assert.equal(backend.numbers?.().lingeringVips, 0);
+      assert.equal(backend.stats?.().lingeringVips, 0);
       fake.set(service, `${POD}:0`, { activeConnections });
-      backend.setRefused?.(refuse);
+      backend.setRefusedServices?.(refuse);
       backend.update([], [id]);
       await backend.apply(false);
       return backend;
@@ -224,14 +224,14 @@ describe('backend: the IPVS backend', () => {
       assert.deepEqual(bound(fake), LINGERS);
       fake.take();
       for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
-      assert.equal(await backend.loss(), undefined);
-      assert.equal(backend.numbers?.().lingeringVips, 1);
+      assert.equal(await backend.findDrift(), undefined);
+      assert.equal(backend.stats?.().lingeringVips, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
       timers.advance(60_000);
-      await backend.loss();
+      await backend.findDrift();
       assert.deepEqual(bound(fake), GONE);
       assert.deepEqual([...fake.services.keys()], []);
-      assert.equal(backend.numbers?.().lingeringVips, 0);
+      assert.equal(backend.stats?.().lingeringVips, 0);
       fake.take();
       for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
       assert.deepEqual(fake.take(), []);
@@ -247,15 +247,15 @@ describe('backend: the IPVS backend', () => {
         const fake = new FakeKernel();
         const backend = await refusing(fake);
         fake.set(service, `${POD}:0`, { activeConnections: 0 });
-        fake.refusals.set(line, ENOMEM);
+        fake.errors.set(line, ENOMEM);
         for (let minute = 0; minute < 2; minute++) {
           timers.advance(60_000);
-          await backend.loss();
+          await backend.findDrift();
           assert.ok(fake.take().includes(line), `minute ${minute}`);
         }
-        fake.refusals.clear();
+        fake.errors.clear();
         timers.advance(60_000);
-        await backend.loss();
+        await backend.findDrift();
         assert.deepEqual(bound(fake), GONE);
         assert.deepEqual([...fake.services.keys()], []);
       });
@@ -266,7 +266,7 @@ describe('backend: the IPVS backend', () => {
       const backend = await refusing(fake);
       fake.services.clear();
       timers.advance(60_000);
-      await backend.loss();
+      await backend.findDrift();
       assert.deepEqual(bound(fake), GONE);
     });
 
@@ -274,15 +274,15 @@ describe('backend: the IPVS backend', () => {
       const fake = new FakeKernel();
       const backend = await refusing(fake);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
-      fake.refusals.set(`remove address ${VIP}`, ENOMEM);
+      fake.errors.set(`remove address ${VIP}`, ENOMEM);
       timers.advance(60_000);
-      await backend.loss();
-      fake.refusals.clear();
-      backend.setRefused?.(accept);
+      await backend.findDrift();
+      fake.errors.clear();
+      backend.setRefusedServices?.(accept);
       backend.update([wide()], []);
       await backend.apply(false);
       timers.advance(60_000);
-      await backend.loss();
+      await backend.findDrift();
       assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
     });
 
@@ -295,7 +295,7 @@ describe('backend: the IPVS backend', () => {
     it('unbinds it at once when the Service is deleted', async () => {
       const fake = new FakeKernel();
       const backend = await refusing(fake);
-      backend.setRefused?.(accept);
+      backend.setRefusedServices?.(accept);
       await backend.apply(false);
       assert.deepEqual(bound(fake), GONE);
       assert.deepEqual([...fake.services.keys()], [service], 'its services drain as ever');
@@ -305,13 +305,13 @@ describe('backend: the IPVS backend', () => {
       const fake = new FakeKernel();
       const backend = await refusing(fake);
       fake.take();
-      backend.setRefused?.(accept);
+      backend.setRefusedServices?.(accept);
       backend.update([wide()], []);
       await backend.apply(false);
       assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
       assert.ok(!fake.take().some((line) => / address /.test(line)));
       timers.advance(60_000);
-      await backend.loss();
+      await backend.findDrift();
       assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
     });
 
@@ -320,7 +320,7 @@ describe('backend: the IPVS backend', () => {
       const backend = await refusing(fake);
       backend.update([{ ...other, clusterIP: VIP }], []);
       await backend.apply(false);
-      backend.setRefused?.(accept);
+      backend.setRefusedServices?.(accept);
       await backend.apply(false);
       assert.deepEqual(bound(fake), LINGERS);
       backend.update([], ['other']);
@@ -331,7 +331,7 @@ describe('backend: the IPVS backend', () => {
     it('leaves it to the node that has it as an address of its own by now', async () => {
       const fake = new FakeKernel();
       const backend = await refusing(fake);
-      backend.setFacts({ addresses: [VIP], primary: [] });
+      backend.setNodeAddresses({ addresses: [VIP], primary: [] });
       await backend.apply(false);
       assert.deepEqual(bound(fake), GONE);
     });
@@ -340,19 +340,19 @@ describe('backend: the IPVS backend', () => {
       const fake = new FakeKernel();
       await refusing(fake);
       const { backend, warnings } = await agent(fake, [other]);
-      backend.setRefused?.(refuse);
+      backend.setRefusedServices?.(refuse);
       await backend.apply(true);
       assert.deepEqual([...fake.addresses].sort(), [VIP, '10.96.0.11']);
       // Whether the Service is refused or was deleted meanwhile, nobody can tell.
       assert.deepEqual(warnings, [
         `no Service is served on these VIPs; they stay bound to kube-ipvs0 while connections to them last: ${VIP}`,
       ]);
-      assert.equal(backend.numbers?.().lingeringVips, 1);
+      assert.equal(backend.stats?.().lingeringVips, 1);
       await backend.apply(true);
       assert.equal(warnings.length, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
       timers.advance(60_000);
-      await backend.loss();
+      await backend.findDrift();
       assert.deepEqual([...fake.addresses], ['10.96.0.11']);
     });
 
@@ -364,17 +364,17 @@ describe('backend: the IPVS backend', () => {
       backend.update([], ['other']);
       await backend.apply(false);
       // Handed over, and not applied yet, when what drains is looked at; or in a sync that fails.
-      backend.setRefused?.(refuse);
+      backend.setRefusedServices?.(refuse);
       backend.update([], [id]);
       timers.advance(60_000);
-      await backend.loss();
+      await backend.findDrift();
       assert.deepEqual([...fake.addresses], [VIP]);
-      fake.refusals.set(`delete KUBE-ALL-PORTS ${VIP} ${MARK}`, ENOMEM);
+      fake.errors.set(`delete KUBE-ALL-PORTS ${VIP} ${MARK}`, ENOMEM);
       await assert.rejects(backend.apply(false));
       timers.advance(60_000);
-      await backend.loss();
+      await backend.findDrift();
       assert.deepEqual([...fake.addresses], [VIP]);
-      fake.refusals.clear();
+      fake.errors.clear();
       await backend.apply(true);
       assert.deepEqual(bound(fake), LINGERS);
     });
@@ -402,10 +402,10 @@ describe('backend: the IPVS backend', () => {
     await backend.apply(false);
     assert.deepEqual(fake.take().slice(0, 1), [`edit-destination FWM ${MARK} > ${POD}:0 weight 0`]);
     timers.advance(1000);
-    await backend.loss();
+    await backend.findDrift();
     assert.deepEqual(fake.take(), []);
     timers.advance(1000);
-    await backend.loss();
+    await backend.findDrift();
     assert.deepEqual(fake.take(), [`delete-destination FWM ${MARK} > ${POD}:0`]);
   });
 
@@ -420,12 +420,12 @@ describe('backend: the IPVS backend', () => {
     backend.update([wide(pods.slice(2))], []);
     await backend.apply(false);
     timers.advance(10);
-    await backend.loss();
+    await backend.findDrift();
     const left = () => [...(fake.services.get(`FWM ${MARK}`)?.destinations.keys() ?? [])].length;
     assert.equal(left(), 3);
     for (const now of [1, 1]) {
       timers.advance(1000);
-      await backend.loss();
+      await backend.findDrift();
       assert.equal(left(), now);
     }
   });
@@ -434,13 +434,13 @@ describe('backend: the IPVS backend', () => {
     const fake = new FakeKernel();
     const backend = await serving(fake, [wide([POD, '10.244.0.2'])]);
     fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 1 });
-    fake.refusals.set(`edit-destination FWM ${MARK} > ${POD}:0 weight 0`, ENOMEM);
+    fake.errors.set(`edit-destination FWM ${MARK} > ${POD}:0 weight 0`, ENOMEM);
     backend.update([wide(['10.244.0.2'])], []);
-    await assert.rejects(backend.apply(false), IpvsRefusedError);
-    fake.refusals.clear();
+    await assert.rejects(backend.apply(false), IpvsApplyError);
+    fake.errors.clear();
     await backend.apply(true);
     timers.advance(1000);
-    await backend.loss();
+    await backend.findDrift();
     assert.equal(fake.services.get(`FWM ${MARK}`)?.destinations.get(`${POD}:0`)?.weight, 0);
   });
 
@@ -496,7 +496,7 @@ describe('backend: the IPVS backend', () => {
 
   it('warns once of what no kernel will take, and serves the rest', async () => {
     const fake = new FakeKernel();
-    fake.refusals.set(`add-destination FWM ${MARK} > 224.0.0.1:0 weight 1`, EINVAL);
+    fake.errors.set(`add-destination FWM ${MARK} > 224.0.0.1:0 weight 1`, EINVAL);
     const { backend, warnings } = await agent(fake, [wide(['224.0.0.1', POD])]);
     for (let round = 0; round < 3; round++) await backend.apply(true);
     assert.equal(warnings.length, 1);
@@ -512,12 +512,12 @@ describe('backend: the IPVS backend', () => {
     it(`fails when a kernel could but does not, with the rest done (full: ${full})`, async () => {
       const fake = new FakeKernel();
       const backend = await serving(fake, [other]);
-      fake.refusals.set(`add-destination FWM ${MARK} > ${POD}:0 weight 1`, ENOMEM);
+      fake.errors.set(`add-destination FWM ${MARK} > ${POD}:0 weight 1`, ENOMEM);
       backend.update([wide()], [other.id]);
-      await assert.rejects(backend.apply(full), IpvsRefusedError);
+      await assert.rejects(backend.apply(full), IpvsApplyError);
       assert.deepEqual([...fake.addresses], [VIP]);
       assert.deepEqual([...fake.services.keys()], [`FWM ${MARK}`]);
-      fake.refusals.clear();
+      fake.errors.clear();
       assert.deepEqual(await backend.apply(true), { written: 1 });
     });
   }
@@ -557,24 +557,24 @@ describe('backend: the IPVS backend', () => {
     it(`finds out that ${what}`, async () => {
       const fake = new FakeKernel();
       const backend = await serving(fake, [wide()]);
-      assert.equal(await backend.loss(), undefined);
+      assert.equal(await backend.findDrift(), undefined);
       lose(fake);
-      assert.equal(await backend.loss(), said);
+      assert.equal(await backend.findDrift(), said);
       await backend.apply(true);
-      assert.equal(await backend.loss(), undefined);
+      assert.equal(await backend.findDrift(), undefined);
     });
   }
 
   it('does not take for lost what no kernel takes', async () => {
     const fake = new FakeKernel();
-    fake.refusals.set(`add-destination FWM ${MARK} > 224.0.0.1:0 weight 1`, EINVAL);
+    fake.errors.set(`add-destination FWM ${MARK} > 224.0.0.1:0 weight 1`, EINVAL);
     const { backend } = await agent(fake, [wide(['224.0.0.1'])]);
     await backend.apply(true);
-    assert.equal(await backend.loss(), undefined);
+    assert.equal(await backend.findDrift(), undefined);
     backend.update([other], []);
     await backend.apply(false);
     fake.services.clear();
-    assert.match((await backend.loss()) ?? '', /^IPVS service TCP /);
+    assert.match((await backend.findDrift()) ?? '', /^IPVS service TCP /);
   });
 
   it('tells how many marks are in use, and how many Services wait for one', async () => {
@@ -589,16 +589,16 @@ describe('backend: the IPVS backend', () => {
       [POD],
     );
     const { backend } = await agent(new FakeKernel(), [wide(), late]);
-    assert.deepEqual(backend.numbers?.().marks, { inUse: 1, waiting: 1 });
+    assert.deepEqual(backend.stats?.().marks, { inUse: 1, waiting: 1 });
     backend.update([], [id]);
-    assert.deepEqual(backend.numbers?.().marks, { inUse: 1, waiting: 0 });
+    assert.deepEqual(backend.stats?.().marks, { inUse: 1, waiting: 0 });
     backend.update([], ['late']);
-    assert.deepEqual(backend.numbers?.().marks, { inUse: 0, waiting: 0 });
+    assert.deepEqual(backend.stats?.().marks, { inUse: 0, waiting: 0 });
   });
 
   it('does not take for lost what is still to be written', async () => {
     const backend = await serving(new FakeKernel(), []);
     backend.update([wide()], []);
-    assert.equal(await backend.loss(), undefined);
+    assert.equal(await backend.findDrift(), undefined);
   });
 });

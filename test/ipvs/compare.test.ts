@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { type Bounds, compareWithKernel } from '../../ipvs/compare.ts';
+import { type ComparisonScope, compareWithKernel } from '../../ipvs/compare.ts';
+import { DesiredItems } from '../../ipvs/desired-items.ts';
 import { type Item, itemKey } from '../../ipvs/items.ts';
 import type { SetName } from '../../ipvs/sets.ts';
-import { Wanted } from '../../ipvs/wanted.ts';
-import type { SetEntry } from '../../netlink/ipset/ipset.ts';
+import type { IpsetEntry } from '../../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
 import { FakeKernel } from './fake-kernel.ts';
 
@@ -21,7 +21,7 @@ const listed = (address: string): IpvsServiceKey => ({
   port: 80,
 });
 const SERVICE = marked(4098);
-const entry = (set: SetName, fields: SetEntry): Item => ({ kind: 'entry', set, entry: fields });
+const entry = (set: SetName, fields: IpsetEntry): Item => ({ kind: 'entry', set, entry: fields });
 const RANGE = { ip: VIP, protocol: 'UDP', port: 100, portTo: 102, skbMark: 4098 } as const;
 
 const WANTED: readonly Item[] = [
@@ -41,12 +41,12 @@ function text(item: Item): string {
 type Tamper = (fake: FakeKernel) => void;
 
 /** What is made of a kernel that has all that is wanted, after somebody else was there. */
-async function compared(tamper: Tamper, bounds: Partial<Bounds> = {}) {
+async function compared(tamper: Tamper, bounds: Partial<ComparisonScope> = {}) {
   const fake = new FakeKernel();
   const kernel = fake.open();
-  const wanted = new Wanted();
-  for (const item of WANTED) wanted.hold(item);
-  await kernel.prepare(new Wanted());
+  const wanted = new DesiredItems();
+  for (const item of WANTED) wanted.addReference(item);
+  await kernel.prepare(new DesiredItems());
   await kernel.add(WANTED);
   tamper(fake);
   const { adds, removes } = await compareWithKernel(kernel, wanted, {
@@ -59,7 +59,7 @@ async function compared(tamper: Tamper, bounds: Partial<Bounds> = {}) {
 }
 
 const addEntry =
-  (set: SetName, fields: SetEntry): Tamper =>
+  (set: SetName, fields: IpsetEntry): Tamper =>
   (fake) =>
     fake.write({ op: 'add', set, entry: fields });
 const editService =
@@ -133,9 +133,9 @@ describe('compare: a comparison with the kernel', () => {
     it(`binds anew an ${family} VIP that the kernel may choose as a source address`, async () => {
       const fake = new FakeKernel(family);
       const kernel = fake.open();
-      const wanted = new Wanted();
+      const wanted = new DesiredItems();
       const items: Item[] = [first, second].map((address) => ({ kind: 'address', address }));
-      for (const item of items) wanted.hold(item);
+      for (const item of items) wanted.addReference(item);
       await kernel.prepare(wanted);
       await kernel.add(items);
       fake.preferred.add(second);

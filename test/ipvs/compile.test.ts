@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES } from '../../api/objects.ts';
-import { compilePlan, markOwners } from '../../ipvs/compile.ts';
+import { compileIpvsItems, markOwners } from '../../ipvs/compile.ts';
 import { destinationText, entryText, type Item, serviceText } from '../../ipvs/items.ts';
 import type { Route } from '../../services/route.ts';
 import { allowsOwnVips, trafficPlan } from '../../traffic/plan.ts';
 import { route } from '../fixtures.ts';
-import { change } from '../iptables/generated.ts';
-import { clusterAfter } from '../iptables/world.ts';
-import { compileOptions } from './kernel.ts';
+import { arbitraryChange } from '../iptables/generated.ts';
+import { clusterAfter } from '../iptables/test-cluster.ts';
+import { compileOptions } from './simulated-node.ts';
 
 const NODE = '192.0.2.7';
 const VIP = '203.0.113.1';
@@ -29,7 +29,7 @@ function compile(from: Route, fields: Parameters<typeof compileOptions>[0] = {})
     ...fields,
   });
   const plan = trafficPlan(from, allowsOwnVips(from, options.nodeAddresses));
-  return compilePlan(plan, options).map(itemText);
+  return compileIpvsItems(plan, options).map(itemText);
 }
 
 /** One line an item; what it does not have is not there. */
@@ -279,7 +279,7 @@ describe('compile: Routes in the IPVS mode', () => {
     it(`give the same items each time, and ask for the marks that they own (${family})`, () => {
       const settings = { masqueradeAll: false, localDetector: undefined, holdsVips: false };
       fc.assert(
-        fc.property(fc.array(change, { minLength: 5, maxLength: 25 }), (steps) => {
+        fc.property(fc.array(arbitraryChange, { minLength: 5, maxLength: 25 }), (steps) => {
           const { routes, nodeAddresses } = clusterAfter(steps, family, settings);
           for (const each of routes) {
             const asked = new Set<string>();
@@ -289,10 +289,10 @@ describe('compile: Routes in the IPVS mode', () => {
               return options.markOf(owner);
             };
             const planned = (of: Route) => trafficPlan(of, allowsOwnVips(of, nodeAddresses));
-            const items = compilePlan(planned(each), { ...options, markOf });
-            assert.deepEqual(compilePlan(planned(structuredClone(each)), options), items);
+            const items = compileIpvsItems(planned(each), { ...options, markOf });
+            assert.deepEqual(compileIpvsItems(planned(structuredClone(each)), options), items);
             assert.deepEqual([...asked].sort(), markOwners(planned(each)).sort());
-            noStrangers(items);
+            checkReferences(items);
           }
         }),
         { seed: 42, numRuns: 100 },
@@ -302,7 +302,7 @@ describe('compile: Routes in the IPVS mode', () => {
 });
 
 /** Destinations have their service, entries of sets are no two at odds, marks are on record. */
-function noStrangers(items: readonly Item[]): void {
+function checkReferences(items: readonly Item[]): void {
   const services = new Set<string>();
   const recorded = new Set<number>();
   const marks = new Map<string, number | undefined>();

@@ -1,8 +1,8 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { destinationText, serviceText } from '../../ipvs/items.ts';
-import { IpvsKernel, type KernelParts } from '../../ipvs/kernel.ts';
+import { IpvsKernel, type KernelInterfaces } from '../../ipvs/kernel.ts';
 import { EEXIST, ENOENT, ESRCH, NetlinkError } from '../../netlink/core/error.ts';
-import type { SetChange, SetEntry, SetSpec } from '../../netlink/ipset/ipset.ts';
+import type { IpsetChange, IpsetEntry, IpsetSpec } from '../../netlink/ipset/ipset.ts';
 import type { IpvsChange, IpvsDestinationState, IpvsService } from '../../netlink/ipvs/ipvs.ts';
 import { simulatedIptables } from '../iptables/restore-simulator.ts';
 
@@ -15,9 +15,9 @@ interface FakeService {
 }
 
 interface FakeSet {
-  readonly spec: SetSpec;
+  readonly spec: IpsetSpec;
   /** By all that is not an extension, port by port. */
-  readonly entries: Map<string, SetEntry>;
+  readonly entries: Map<string, IpsetEntry>;
 }
 
 /** IPVS, ipsets, links and iptables in memory; what is written to them is told line by line. */
@@ -32,13 +32,15 @@ export class FakeKernel {
   hasDevice = false;
   deviceIndex = FIRST_INDEX;
   /** Lines that are refused, and why. */
-  readonly refusals = new Map<string, number>();
+  readonly errors = new Map<string, number>();
   /** Is told of each line before it is done. */
   onLine: (line: string) => void = () => {};
   readonly #family: IpFamily;
   readonly #lines: string[] = [];
   readonly rules = simulatedIptables((table, lines) => {
-    this.#tell(['restore', table, ...lines.filter((line) => line.startsWith('-X '))].join(' '));
+    this.#recordLine(
+      ['restore', table, ...lines.filter((line) => line.startsWith('-X '))].join(' '),
+    );
   });
 
   constructor(family: IpFamily = 'IPv4') {
@@ -64,37 +66,37 @@ export class FakeKernel {
   }
 
   /** Writes as somebody else would, untold. */
-  write(...changes: (IpvsChange | SetChange)[]): void {
+  write(...changes: (IpvsChange | IpsetChange)[]): void {
     for (const change of changes) {
       const errno = 'key' in change ? this.#changeTable(change) : this.#changeSet(change);
       if (errno !== undefined) throw new NetlinkError(lineOf(change), errno);
     }
   }
 
-  #tell(line: string): number | undefined {
+  #recordLine(line: string): number | undefined {
     this.#lines.push(line);
     this.onLine(line);
-    return this.refusals.get(line);
+    return this.errors.get(line);
   }
 
   #try(line: string, work: () => number | undefined): void {
-    const errno = this.#tell(line) ?? work();
+    const errno = this.#recordLine(line) ?? work();
     if (errno !== undefined) throw new NetlinkError(line, errno);
   }
 
   /** As netlink does: goes on after what is refused. */
-  #tryAll<Change extends IpvsChange | SetChange>(
+  #tryAll<Change extends IpvsChange | IpsetChange>(
     changes: readonly Change[],
     make: (change: Change) => number | undefined,
   ): { change: Change; error: NetlinkError }[] {
     return changes.flatMap((change) => {
       const line = lineOf(change);
-      const errno = this.#tell(line) ?? make(change);
+      const errno = this.#recordLine(line) ?? make(change);
       return errno === undefined ? [] : [{ change, error: new NetlinkError(line, errno) }];
     });
   }
 
-  readonly #ipvs: KernelParts['ipvs'] = {
+  readonly #ipvs: KernelInterfaces['ipvs'] = {
     services: async () => [...this.services.values()].map(({ service }) => service),
     destinations: async (key) => [
       ...(this.services.get(serviceText(key))?.destinations.values() ?? []),
@@ -119,7 +121,7 @@ export class FakeKernel {
     return undefined;
   }
 
-  readonly #ipsets: KernelParts['sets'] = {
+  readonly #ipsets: KernelInterfaces['sets'] = {
     list: async () => [...this.sets.values()].map(headerOf),
     visitEntries: async (name, visit) => {
       const set = this.sets.get(name);
@@ -146,7 +148,7 @@ export class FakeKernel {
     close: async () => {},
   };
 
-  #changeSet({ op, set, entry }: SetChange): number | undefined {
+  #changeSet({ op, set, entry }: IpsetChange): number | undefined {
     const entries = this.sets.get(set)?.entries;
     if (entries === undefined) return ENOENT;
     const { portTo = entry.port, ...first } = entry;
@@ -160,7 +162,7 @@ export class FakeKernel {
     }
   }
 
-  readonly #links: KernelParts['links'] = {
+  readonly #links: KernelInterfaces['links'] = {
     findLink: async () => (this.hasDevice ? this.deviceIndex : undefined),
     createDummy: async (name) => {
       this.#try(`link ${name}`, () => (this.hasDevice ? EEXIST : undefined));
@@ -181,7 +183,7 @@ export class FakeKernel {
 
   #changeAddress(op: 'add' | 'remove', address: string) {
     const line = `${op} address ${address}`;
-    const errno = this.#tell(line);
+    const errno = this.#recordLine(line);
     if (errno !== undefined) return [{ op, address, error: new NetlinkError(line, errno) }];
     this.addresses[op === 'add' ? 'add' : 'delete'](address);
     this.preferred.delete(address);
@@ -224,7 +226,7 @@ function headerOf({ spec, entries }: FakeSet) {
 }
 
 /** `add KUBE-CLUSTER-IP 10.96.0.10 TCP 80`, `edit-destination FWM 4098 > 10.244.0.1:0 weight 0` */
-function lineOf(change: IpvsChange | SetChange): string {
+function lineOf(change: IpvsChange | IpsetChange): string {
   if ('set' in change) {
     return [change.op, change.set, ...Object.values(change.entry)].join(' ');
   }

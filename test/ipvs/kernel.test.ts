@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { constants } from 'node:os';
+import { DesiredItems } from '../../ipvs/desired-items.ts';
 import type { Item } from '../../ipvs/items.ts';
-import { IpvsRefusedError } from '../../ipvs/kernel.ts';
+import { IpvsApplyError } from '../../ipvs/kernel.ts';
 import { type SetName, setSpec } from '../../ipvs/sets.ts';
-import { Wanted } from '../../ipvs/wanted.ts';
 import { EAFNOSUPPORT, EINVAL, ENOENT } from '../../netlink/core/error.ts';
-import type { SetSpec } from '../../netlink/ipset/ipset.ts';
+import type { IpsetSpec } from '../../netlink/ipset/ipset.ts';
 import { FakeKernel } from './fake-kernel.ts';
 
 const { ENOMEM } = constants.errno;
@@ -28,7 +28,7 @@ const bound = (address: string): Item => ({ kind: 'address', address });
 async function prepared() {
   const fake = new FakeKernel();
   const kernel = fake.open();
-  await kernel.prepare(new Wanted());
+  await kernel.prepare(new DesiredItems());
   fake.take();
   return { fake, kernel };
 }
@@ -91,12 +91,12 @@ describe('kernel: items on their way into the kernel', () => {
     await kernel.remove([destination(POD)]);
     await edit(0);
     assert.equal(fake.take().length, 6);
-    await assert.rejects(edit(1), IpvsRefusedError);
+    await assert.rejects(edit(1), IpvsApplyError);
   });
 
   it('are all tried, and those that were refused told at the end', async () => {
     const { fake, kernel } = await prepared();
-    fake.refusals
+    fake.errors
       .set('add-destination FWM 4098 > 10.244.0.1:0 weight 1', EINVAL)
       .set(`add KUBE-PORT-RANGES ${VIP} 80`, ENOMEM)
       .set(`add address ${VIP}`, ENOMEM);
@@ -107,9 +107,9 @@ describe('kernel: items on their way into the kernel', () => {
       ...[VIP, '10.96.0.11'].map(bound),
     ];
     const error: unknown = await kernel.add(items).catch((reason) => reason);
-    assert.ok(error instanceof IpvsRefusedError);
+    assert.ok(error instanceof IpvsApplyError);
     assert.deepEqual(
-      error.refused.map(([what, { errno }]) => [what, errno]),
+      error.failures.map(([what, { errno }]) => [what, errno]),
       [
         ['add-destination FWM 4098 > 10.244.0.1:0', EINVAL],
         [`${VIP} 80 in set KUBE-PORT-RANGES`, ENOMEM],
@@ -120,8 +120,8 @@ describe('kernel: items on their way into the kernel', () => {
     assert.equal(fake.sets.get('KUBE-PORT-RANGES')?.entries.size, 1);
     assert.deepEqual([...fake.addresses], ['10.96.0.11']);
 
-    fake.refusals.clear();
-    fake.refusals.set('edit-service FWM 4098', ENOMEM).set('delete-service FWM 4098', ENOMEM);
+    fake.errors.clear();
+    fake.errors.set('edit-service FWM 4098', ENOMEM).set('delete-service FWM 4098', ENOMEM);
     await assert.rejects(kernel.add(items), /edit-service FWM 4098/);
     await assert.rejects(kernel.remove([...items, entry('KUBE-MARKS')]), /delete-service FWM 4098/);
     assert.equal(fake.take().at(-1), `delete KUBE-MARKS ${VIP} 0`, 'the last stage');
@@ -146,12 +146,12 @@ describe('kernel: what items go into', () => {
   const WANTED = [{ ip: VIP }, { ip: '10.96.0.11' }];
 
   /** A kernel that is prepared with one of its sets made by somebody else, and holding something. */
-  async function withSet(name: SetName, fields: Partial<SetSpec>) {
+  async function withSet(name: SetName, fields: Partial<IpsetSpec>) {
     const { fake, kernel } = await prepared();
     const entries = new Map([['stale', { ip: '10.96.0.99' }]]);
     fake.sets.set(name, { spec: { ...setSpec(name, 'IPv4'), ...fields }, entries });
-    const wanted = new Wanted();
-    for (const entry of WANTED) wanted.hold({ kind: 'entry', set: name, entry });
+    const wanted = new DesiredItems();
+    for (const entry of WANTED) wanted.addReference({ kind: 'entry', set: name, entry });
     const prepare = () => kernel.prepare(wanted);
     const held = () => [...(fake.sets.get(name)?.entries.values() ?? [])].map(({ ip }) => ip);
     return { fake, prepare, held };
@@ -164,25 +164,28 @@ describe('kernel: what items go into', () => {
     ] as const) {
       const fake = new FakeKernel(family);
       const kernel = fake.open();
-      assert.equal(await kernel.loss(() => false), 'device kube-ipvs0');
-      assert.equal(await kernel.prepare(new Wanted()), fake.take().length);
+      assert.equal(await kernel.findDrift(() => false), 'device kube-ipvs0');
+      assert.equal(await kernel.prepare(new DesiredItems()), fake.take().length);
       assert.ok(fake.hasDevice && fake.sets.has(marks));
-      assert.equal(await kernel.prepare(new Wanted()), 0);
+      assert.equal(await kernel.prepare(new DesiredItems()), 0);
       assert.deepEqual(fake.take(), []);
-      assert.equal(await kernel.loss(() => false), undefined);
-      assert.equal(await kernel.loss((set) => set === 'KUBE-MARKS'), `entries of ipset ${marks}`);
+      assert.equal(await kernel.findDrift(() => false), undefined);
+      assert.equal(
+        await kernel.findDrift((set) => set === 'KUBE-MARKS'),
+        `entries of ipset ${marks}`,
+      );
     }
   });
 
   it('may be made by the other family at the same time, as far as it is the device', async () => {
     const fake = new FakeKernel();
-    fake.refusals.set('link kube-ipvs0', ENOMEM);
-    await assert.rejects(fake.open().prepare(new Wanted()), { errno: ENOMEM });
-    fake.refusals.clear();
+    fake.errors.set('link kube-ipvs0', ENOMEM);
+    await assert.rejects(fake.open().prepare(new DesiredItems()), { errno: ENOMEM });
+    fake.errors.clear();
     fake.onLine = () => {
       fake.hasDevice = true;
     };
-    await fake.open().prepare(new Wanted());
+    await fake.open().prepare(new DesiredItems());
   });
 
   for (const [title, name, fields] of [
@@ -211,7 +214,7 @@ describe('kernel: what items go into', () => {
 
   it('is left as it was when another cannot be filled', async () => {
     const { fake, prepare, held } = await withSet('KUBE-ALL-PORTS', { skbinfo: false });
-    fake.refusals.set('add KUBE-TMP 10.96.0.11', ENOMEM);
+    fake.errors.set('add KUBE-TMP 10.96.0.11', ENOMEM);
     await assert.rejects(prepare(), { errno: ENOMEM });
     assert.deepEqual(held(), ['10.96.0.99']);
   });
@@ -241,7 +244,7 @@ describe('kernel: what a kernel lacks', () => {
   ] as const) {
     it(`is told at the start: ${JSON.stringify(lacks)}`, async () => {
       const fake = new FakeKernel('IPv6');
-      fake.refusals.set('add-service TCP 2001:db8:::20000', errno);
+      fake.errors.set('add-service TCP 2001:db8:::20000', errno);
       await assert.rejects(fake.open().probe('mh'), lacks);
     });
   }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { Marks, verdictMarks } from '../../ipvs/marks.ts';
+import { MarkAllocator, verdictMarks } from '../../ipvs/marks.ts';
 
 const OWNERS = Array.from({ length: 12 }, (_, index) => `default/s${index} cluster`);
 /** Room for eight owners. */
@@ -57,10 +57,10 @@ describe('marks of all-ports Services', () => {
   it('are given to one owner each, kept beyond its end, and taken from the longest gone at last', () => {
     fc.assert(
       fc.property(known, foreign, steps, (records, others, each) => {
-        const marks = new Marks(RANGE, records, others);
+        const marks = new MarkAllocator(RANGE, records, others);
         const model = new Model(records, others);
         for (const { op, owner: name } of each) {
-          if (op === 'take') model.take(name, marks.take(name));
+          if (op === 'take') model.take(name, marks.allocate(name));
           else {
             marks.release(name);
             model.release(name);
@@ -68,7 +68,7 @@ describe('marks of all-ports Services', () => {
           assert.equal(new Set(model.marks.values()).size, model.marks.size);
           assert.equal(marks.inUse, model.marks.size - model.gone.length);
         }
-        for (const mark of [...model.marks.values()]) assert.ok(marks.isOurs(mark));
+        for (const mark of [...model.marks.values()]) assert.ok(marks.isOwn(mark));
       }),
       { seed: 42, numRuns: 1000 },
     );
@@ -76,34 +76,36 @@ describe('marks of all-ports Services', () => {
 
   it('are the same on every node that has room', () => {
     const wide = { first: 0x1000, last: 0x3fff };
-    const [here, there] = [new Marks(wide, [], []), new Marks(wide, [], [])];
-    const some = OWNERS.map((name) => [name, here.take(name)]);
-    const others = OWNERS.toReversed().map((name) => [name, there.take(name)]);
+    const [here, there] = [new MarkAllocator(wide, [], []), new MarkAllocator(wide, [], [])];
+    const some = OWNERS.map((name) => [name, here.allocate(name)]);
+    const others = OWNERS.toReversed().map((name) => [name, there.allocate(name)]);
     assert.deepEqual(some, others.toReversed());
   });
 
   it('have no bit that the AWS CNI takes from packets of pods', () => {
-    const marks = new Marks({ first: 0x1070, last: 0x1103 }, [], []);
-    const given = Array.from({ length: 17 }, (_, index) => marks.take(`default/s${index} cluster`));
+    const marks = new MarkAllocator({ first: 0x1070, last: 0x1103 }, [], []);
+    const given = Array.from({ length: 17 }, (_, index) =>
+      marks.allocate(`default/s${index} cluster`),
+    );
     for (const mark of given) assert.ok(mark !== undefined && (mark & 0x80) === 0);
   });
 
   it('survive the agent: who had which is on record in the kernel', () => {
-    const before = new Marks(RANGE, [], []);
-    const record = OWNERS.slice(0, 8).map((name) => [name, before.take(name) ?? 0] as const);
-    const after = new Marks(RANGE, record.toReversed(), []);
-    for (const [name, mark] of record) assert.equal(after.take(name), mark);
+    const before = new MarkAllocator(RANGE, [], []);
+    const record = OWNERS.slice(0, 8).map((name) => [name, before.allocate(name) ?? 0] as const);
+    const after = new MarkAllocator(RANGE, record.toReversed(), []);
+    for (const [name, mark] of record) assert.equal(after.allocate(name), mark);
   });
 
   it('of another range are on record as ours, but are not given again', () => {
-    const marks = new Marks(RANGE, [['default/s0 cluster', 0x9000]], []);
-    assert.ok(marks.isOurs(0x9000));
-    const mark = marks.take('default/s0 cluster') ?? 0;
+    const marks = new MarkAllocator(RANGE, [['default/s0 cluster', 0x9000]], []);
+    assert.ok(marks.isOwn(0x9000));
+    const mark = marks.allocate('default/s0 cluster') ?? 0;
     assert.ok(RANGE.first + 2 <= mark && mark <= RANGE.last);
   });
 
   it('of two that claim one mark, the first has it', () => {
-    const marks = new Marks(
+    const marks = new MarkAllocator(
       RANGE,
       [
         ['default/s0 cluster', 0x1004],
@@ -111,7 +113,7 @@ describe('marks of all-ports Services', () => {
       ],
       [],
     );
-    assert.equal(marks.take('default/s0 cluster'), 0x1004);
-    assert.notEqual(marks.take('default/s1 cluster'), 0x1004);
+    assert.equal(marks.allocate('default/s0 cluster'), 0x1004);
+    assert.notEqual(marks.allocate('default/s1 cluster'), 0x1004);
   });
 });

@@ -5,13 +5,13 @@ import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { TABLES } from '../../iptables/ruleset.ts';
 import { type Item, itemKey } from '../../ipvs/items.ts';
-import { Marks } from '../../ipvs/marks.ts';
+import { MarkAllocator } from '../../ipvs/marks.ts';
 import { IpvsPlan } from '../../ipvs/plan.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
-import { type Change, change } from '../iptables/generated.ts';
-import { plan, ruleOptions } from './kernel.ts';
+import { arbitraryChange, type ClusterChange } from '../iptables/generated.ts';
+import { plan, ruleOptions } from './simulated-node.ts';
 
 type Plan = ReturnType<typeof plan>;
 
@@ -19,7 +19,7 @@ function newTable(): RouteTable {
   return new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
 }
 
-function feed(table: RouteTable, step: Change): void {
+function feed(table: RouteTable, step: ClusterChange): void {
   if ('upsert' in step) table.upsert(step.upsert);
   else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
   else table.setNodeAddresses(new Set(step.nodeAddresses));
@@ -27,7 +27,7 @@ function feed(table: RouteTable, step: Change): void {
 
 function take(into: Plan, table: RouteTable, family: IpFamily, addresses: readonly string[]): void {
   const own = addresses.filter((address) => familyOf(address) === family);
-  into.setFacts({ addresses: own, primary: [] });
+  into.setNodeAddresses({ addresses: own, primary: [] });
   const { routes } = table.takeChanges();
   const ofFamily = <T extends { family: IpFamily }>(list: readonly T[]) =>
     list.filter((each) => each.family === family);
@@ -38,21 +38,21 @@ function take(into: Plan, table: RouteTable, family: IpFamily, addresses: readon
 }
 
 /** By key, without the order in which Routes came. */
-function itemsOf({ wanted }: Plan): readonly Item[] {
+function itemsOf({ desired: wanted }: Plan): readonly Item[] {
   return [...wanted.items()].sort((a, b) => (itemKey(a) < itemKey(b) ? -1 : 1));
 }
 
 /** What a first sync writes: rules as input of iptables-restore. */
 function rulesOf({ ruleset }: Plan): string {
   const nothing = { chains: new Map<string, string>(), foreign: new Set<string>() };
-  return TABLES.map((table) => restoreInput(ruleset.difference(table, nothing))).join('\n');
+  return TABLES.map((table) => restoreInput(ruleset.diff(table, nothing))).join('\n');
 }
 
 describe('plan: the plan of the IPVS mode', () => {
   for (const family of IP_FAMILIES) {
     for (const allPorts of ['fwmark', 'iptables'] as const) {
       it(`comes to the same step by step and at once (${family}, all ports by ${allPorts})`, () => {
-        const steps = fc.array(change, { minLength: 1, maxLength: 20 });
+        const steps = fc.array(arbitraryChange, { minLength: 1, maxLength: 20 });
         fc.assert(
           fc.property(steps, (each) => {
             const [table, freshTable] = [newTable(), newTable()];
@@ -76,7 +76,7 @@ describe('plan: the plan of the IPVS mode', () => {
 
   it('has rules of a constant number, whatever Routes there are', () => {
     fc.assert(
-      fc.property(fc.array(change, { maxLength: 20 }), (steps) => {
+      fc.property(fc.array(arbitraryChange, { maxLength: 20 }), (steps) => {
         const table = newTable();
         const full = plan({ family: 'IPv4' });
         for (const step of steps) feed(table, step);
@@ -104,9 +104,9 @@ describe('plan: the plan of the IPVS mode', () => {
       loadBalancerIPs: [NODE],
     });
     const both = plan({ family: 'IPv4' });
-    both.setFacts({ addresses: [NODE], primary: [] });
+    both.setNodeAddresses({ addresses: [NODE], primary: [] });
     const served = () =>
-      [...both.wanted.items()].flatMap((item) =>
+      [...both.desired.items()].flatMap((item) =>
         item.kind === 'destination' ? [itemKey(item)] : [],
       );
     both.update([a, b], []);
@@ -132,12 +132,12 @@ describe('plan: the plan of the IPVS mode', () => {
         allPorts: 'fwmark',
         onWarning: (message) => warnings.push(message),
       },
-      new Marks(markRange, [], []),
+      new MarkAllocator(markRange, [], []),
     );
     const wide = (name: string, clusterIP: string) =>
       route({ id: name, name, clusterIP, match: { kind: 'all' } }, ['10.244.0.1']);
     const marked = () =>
-      [...tiny.wanted.entriesOf('KUBE-ALL-PORTS')].map(({ ip, skbMark }) => [ip, skbMark]);
+      [...tiny.desired.entriesOf('KUBE-ALL-PORTS')].map(({ ip, skbMark }) => [ip, skbMark]);
     tiny.update([wide('default/a', '10.96.0.1'), wide('default/b', '10.96.0.2')], []);
     assert.deepEqual(marked(), [
       ['10.96.0.1', 0x1002],
@@ -145,15 +145,15 @@ describe('plan: the plan of the IPVS mode', () => {
     ]);
     // Bound and rejected: nothing of the node answers there.
     assert.deepEqual(
-      [...tiny.wanted.entriesOf('KUBE-IPVS-IPS')].map(({ ip }) => ip),
+      [...tiny.desired.entriesOf('KUBE-IPVS-IPS')].map(({ ip }) => ip),
       ['10.96.0.1', '10.96.0.2'],
     );
     tiny.update([wide('default/b', '10.96.0.2')], []);
-    assert.equal(tiny.waiting, 1);
+    assert.equal(tiny.waitingForMark, 1);
     assert.equal(warnings.length, 1);
     assert.match(warnings[0] ?? '', /default\/b.*--ipvs-fwmark-range/);
     tiny.update([], ['default/a']);
     assert.deepEqual(marked(), [['10.96.0.2', 0x1002]]);
-    assert.equal(tiny.waiting, 0);
+    assert.equal(tiny.waitingForMark, 0);
   });
 });

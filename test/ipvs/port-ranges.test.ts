@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { EntryItem } from '../../ipvs/items.ts';
 import { isRanged, KernelPorts, RangeIndex } from '../../ipvs/port-ranges.ts';
-import type { SetEntry } from '../../netlink/ipset/ipset.ts';
+import type { IpsetEntry } from '../../netlink/ipset/ipset.ts';
 
-const entry: fc.Arbitrary<SetEntry> = fc
+const entry: fc.Arbitrary<IpsetEntry> = fc
   .record({
     ip: fc.constantFrom('203.0.113.1', '203.0.113.17'),
     protocol: fc.constantFrom('TCP' as const, 'UDP' as const),
@@ -23,7 +23,7 @@ const item: fc.Arbitrary<EntryItem> = entry.map((each) => ({
 }));
 
 /** Entries port by port, as the kernel has them. */
-function portsOf({ ip, protocol, port = 0, portTo = port }: SetEntry): string[] {
+function portsOf({ ip, protocol, port = 0, portTo = port }: IpsetEntry): string[] {
   return Array.from({ length: portTo - port + 1 }, (_, step) => `${ip} ${protocol} ${port + step}`);
 }
 

@@ -5,7 +5,7 @@ import type { RuleOptions } from '../../ipvs/rules.ts';
 import { kernelName, SET_NAMES, setSpec } from '../../ipvs/sets.ts';
 import type { LocalDetector } from '../../traffic/options.ts';
 import { parseChains } from '../iptables/chain-walk.ts';
-import { ruleOptions, rulesOf } from './kernel.ts';
+import { ruleOptions, rulesOf } from './simulated-node.ts';
 
 const DETECTORS: readonly (readonly [string, LocalDetector | undefined])[] = [
   ['none', undefined],

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES } from '../../api/objects.ts';
-import { compilePlan } from '../../ipvs/compile.ts';
+import { compileIpvsItems } from '../../ipvs/compile.ts';
 import { itemKey } from '../../ipvs/items.ts';
 import type { Route } from '../../services/route.ts';
 import { trafficPlan } from '../../traffic/plan.ts';
-import { change } from '../iptables/generated.ts';
+import { arbitraryChange } from '../iptables/generated.ts';
 import {
   clientPacket,
   clusterAfter,
@@ -13,10 +13,10 @@ import {
   packets,
   VIP,
   wideRoute,
-} from '../iptables/world.ts';
-import { type Cluster, expectedFates, type Packet } from '../traffic/fate.ts';
-import { compileOptions, itemsOf, kernelWith } from './kernel.ts';
-import { journeys, type Kernel } from './tracer.ts';
+} from '../iptables/test-cluster.ts';
+import { type Cluster, expectedOutcomes, type Packet } from '../traffic/expected-outcome.ts';
+import { compileOptions, itemsOf, kernelWith } from './simulated-node.ts';
+import { type Kernel, packetPaths } from './tracer.ts';
 
 /** A packet, where it goes to, and what Routes say of it. */
 interface Case {
@@ -108,19 +108,19 @@ function inThisMode(fate: string, each: Case): string {
 
 function compare(kernel: Kernel, each: Case): void {
   const { cluster, packet } = each;
-  const { fates, sticky } = expectedFates(cluster, packet);
-  const expected = new Set([...fates].map((fate) => inThisMode(fate, each)));
-  const ways = journeys(kernel, packet);
-  const met = new Set(ways.map(({ fate }) => fate));
+  const { outcomes, sticky } = expectedOutcomes(cluster, packet);
+  const expected = new Set([...outcomes].map((fate) => inThisMode(fate, each)));
+  const ways = packetPaths(kernel, packet);
+  const met = new Set(ways.map(({ outcome: fate }) => fate));
   const text = (set: ReadonlySet<string>) => [...set].sort().join('; ');
   if (text(met) !== text(expected)) {
     const where = { packet, ...cluster, local: [...cluster.local] };
     assert.equal(text(met), text(expected), JSON.stringify(where, null, 1));
   }
   if (!sticky) return;
-  for (const { fate, remembered: memory } of ways) {
-    const again = journeys(kernel, { ...packet, memory });
-    assert.deepEqual([...new Set(again.map((way) => way.fate))], [fate]);
+  for (const { outcome: fate, affinityEntries: memory } of ways) {
+    const again = packetPaths(kernel, { ...packet, affinityEntries: memory });
+    assert.deepEqual([...new Set(again.map((way) => way.outcome))], [fate]);
   }
 }
 
@@ -153,7 +153,7 @@ describe('trace: one packet through the IPVS mode', () => {
   const POD = { source: '10.244.0.7', inInterface: 'cali7' };
   const OWN = { source: VIP, inInterface: undefined };
   const fates = (routes: readonly Route[], sent: Packet) => [
-    ...new Set(journeys(tablesFor(routes), sent).map(({ fate }) => fate)),
+    ...new Set(packetPaths(tablesFor(routes), sent).map(({ outcome: fate }) => fate)),
   ];
 
   it('a listed port of one Service is not in the range of another, for nobody', () => {
@@ -226,12 +226,12 @@ describe('trace: one packet through the IPVS mode', () => {
     const markOf = (owner: string) =>
       owner.startsWith('default/ranges') ? undefined : base.markOf(owner);
     const items = [ranges(), all()].flatMap((each) =>
-      compilePlan(trafficPlan(each, false), { ...base, markOf }),
+      compileIpvsItems(trafficPlan(each, false), { ...base, markOf }),
     );
     const unique = [...new Map(items.map((item) => [itemKey(item), item])).values()];
-    const ways = journeys(kernelWith(unique, [NODE], {}), clientPacket());
+    const ways = packetPaths(kernelWith(unique, [NODE], {}), clientPacket());
     assert.deepEqual(
-      ways.map(({ fate }) => fate),
+      ways.map(({ outcome: fate }) => fate),
       ['REJECT icmp-port-unreachable'],
     );
   });
@@ -279,14 +279,17 @@ describe('trace: one packet through the IPVS mode', () => {
 
   it('affinity of all ports holds across ports and protocols, for one client', () => {
     const kernel = tablesFor([all({ affinitySeconds: 60 })]);
-    for (const { fate, remembered: memory } of journeys(kernel, clientPacket())) {
-      const again = journeys(kernel, clientPacket({ port: 5060, protocol: 'udp', memory }));
+    for (const { outcome: fate, affinityEntries: memory } of packetPaths(kernel, clientPacket())) {
+      const again = packetPaths(
+        kernel,
+        clientPacket({ port: 5060, protocol: 'udp', affinityEntries: memory }),
+      );
       assert.deepEqual(
-        again.map((each) => each.fate),
+        again.map((each) => each.outcome),
         [fate.replace('port 80', 'port 5060')],
       );
-      const other = clientPacket({ source: '192.0.2.51', memory });
-      assert.equal(journeys(kernel, other).length, 2);
+      const other = clientPacket({ source: '192.0.2.51', affinityEntries: memory });
+      assert.equal(packetPaths(kernel, other).length, 2);
     }
   });
 
@@ -320,7 +323,7 @@ describe('trace: packets through the IPVS mode', () => {
         masqueradeAll: fc.boolean(),
         localDetector: localDetectors(family),
       });
-      const steps = fc.array(change, { minLength: 10, maxLength: 40 });
+      const steps = fc.array(arbitraryChange, { minLength: 10, maxLength: 40 });
       fc.assert(
         fc.property(steps, settings, (each, rest) => {
           const cluster = clusterAfter(each, family, { holdsVips: false, ...rest });

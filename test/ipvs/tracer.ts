@@ -7,9 +7,15 @@ import { getOrCreate } from '../../api/collections.ts';
 import type { Table } from '../../iptables/chains.ts';
 import { destinationText, type Item, serviceText } from '../../ipvs/items.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
-import { type Chains, newState, type Sets, type State, walk } from '../iptables/chain-walk.ts';
-import type { Journey } from '../iptables/tracer.ts';
-import { fateText, type Packet } from '../traffic/fate.ts';
+import {
+  type Chains,
+  newState,
+  type PacketState,
+  type Sets,
+  walk,
+} from '../iptables/chain-walk.ts';
+import type { PacketPath } from '../iptables/tracer.ts';
+import { outcomeText, type Packet } from '../traffic/expected-outcome.ts';
 
 interface Service {
   readonly key: IpvsServiceKey;
@@ -50,50 +56,68 @@ export function ipvsTable(items: Iterable<Item>): Kernel['services'] {
   return services;
 }
 
-type Stop = `${Table} ${string}` | 'route' | 'IPVS';
+type Hook = `${Table} ${string}` | 'route' | 'IPVS';
 
 /** The way behind IPVS: packets to endpoints leave as if the node had sent them. */
-const LEAVING: readonly Stop[] = ['mangle OUTPUT', 'filter OUTPUT', 'nat POSTROUTING'];
+const OUTPUT_HOOKS: readonly Hook[] = ['mangle OUTPUT', 'filter OUTPUT', 'nat POSTROUTING'];
 
 /** Every way that a packet may go. */
-export function journeys(kernel: Kernel, packet: Packet): Journey[] {
+export function packetPaths(kernel: Kernel, packet: Packet): PacketPath[] {
   const isOwn = packet.inInterface === undefined;
-  const way: readonly Stop[] = isOwn
+  const way: readonly Hook[] = isOwn
     ? ['mangle OUTPUT', 'nat OUTPUT', 'IPVS', 'filter OUTPUT', 'nat POSTROUTING', 'route']
     : ['mangle PREROUTING', 'nat PREROUTING', 'route'];
-  return go(kernel, way, newState(packet, kernel.local, kernel.sets), isOwn);
+  return follow(kernel, way, newState(packet, kernel.local, kernel.sets), isOwn);
 }
 
-function go(kernel: Kernel, way: readonly Stop[], state: State, isOwn: boolean): Journey[] {
+function follow(
+  kernel: Kernel,
+  way: readonly Hook[],
+  state: PacketState,
+  isOwn: boolean,
+): PacketPath[] {
   const [stop, ...further] = way;
   if (stop === undefined) {
-    const { translated, destination: address, port, masqueraded, accepted, remembered } = state;
+    const {
+      translated,
+      destination: address,
+      port,
+      masqueraded,
+      accepted,
+      addedEntries: remembered,
+    } = state;
     const fate = translated
       ? { translated: { address, port }, masqueraded }
       : { masqueraded, accepted };
-    return [{ fate: fateText(fate), remembered }];
+    return [{ outcome: outcomeText(fate), affinityEntries: remembered }];
   }
-  if (stop === 'route') return go(kernel, wayOn(kernel, state, isOwn), arrived(state), isOwn);
+  if (stop === 'route')
+    return follow(kernel, hooksAfterRouting(kernel, state, isOwn), arrived(state), isOwn);
   if (stop === 'IPVS') {
     return scheduled(kernel, state).flatMap((answer) => {
-      if (answer === 'nobody') return go(kernel, further, state, isOwn);
-      if (typeof answer === 'string') return [{ fate: answer, remembered: state.remembered }];
-      return go(kernel, LEAVING, answer, isOwn);
+      if (answer === 'nobody') return follow(kernel, further, state, isOwn);
+      if (typeof answer === 'string')
+        return [{ outcome: answer, affinityEntries: state.addedEntries }];
+      return follow(kernel, OUTPUT_HOOKS, answer, isOwn);
     });
   }
   const [table, chain = ''] = stop.split(' ') as [Table, string];
   return [...walk(kernel.chains[table], chain, state)].flatMap(({ verdict, state: after }) => {
     const passes = verdict === 'RETURN' || verdict === 'ACCEPT';
     if (!passes && table === 'nat') throw new Error('table nat cannot drop');
-    if (!passes) return [{ fate: verdict, remembered: after.remembered }];
+    if (!passes) return [{ outcome: verdict, affinityEntries: after.addedEntries }];
     const isLast = stop === 'filter INPUT' || stop === 'filter FORWARD';
     const accepted = after.accepted || (isLast && verdict === 'ACCEPT');
-    return go(kernel, further, { ...after, accepted }, isOwn);
+    return follow(kernel, further, { ...after, accepted }, isOwn);
   });
 }
 
 /** Behind routing. What the node sends to itself comes in again, but nat has seen it. */
-function wayOn({ local }: Kernel, { destination }: State, isOwn: boolean): readonly Stop[] {
+function hooksAfterRouting(
+  { local }: Kernel,
+  { destination }: PacketState,
+  isOwn: boolean,
+): readonly Hook[] {
   const arrives = local.has(destination);
   if (isOwn) return arrives ? ['mangle PREROUTING', 'filter INPUT', 'IPVS'] : [];
   return arrives
@@ -101,13 +125,16 @@ function wayOn({ local }: Kernel, { destination }: State, isOwn: boolean): reado
     : ['mangle FORWARD', 'filter FORWARD', 'nat POSTROUTING'];
 }
 
-function arrived(state: State): State {
+function arrived(state: PacketState): PacketState {
   return { ...state, inInterface: state.inInterface ?? 'lo' };
 }
 
 /** What IPVS makes of a packet: to a destination, or rejected, or not its own. */
-function scheduled(kernel: Kernel, state: State): (State | 'nobody' | `REJECT ${string}`)[] {
-  const { destination: vip, source, port, protocol, memory } = state;
+function scheduled(
+  kernel: Kernel,
+  state: PacketState,
+): (PacketState | 'nobody' | `REJECT ${string}`)[] {
+  const { destination: vip, source, port, protocol, affinityEntries: memory } = state;
   // ip_vs_schedule leaves clients at port 20 alone: FTP data comes from there.
   if (!kernel.local.has(vip) || protocol === 'icmp' || state.sourcePort === 20) return ['nobody'];
   const service =
@@ -129,8 +156,8 @@ function scheduled(kernel: Kernel, state: State): (State | 'nobody' | `REJECT ${
     // ip_vs_sched_persist: dport = dst_port; if (dport == svc->port && dest->port) dport = dest->port
     port: destination.port === 0 || (isPersistent && key.kind === 'mark') ? port : destination.port,
     translated: true,
-    remembered: isPersistent
-      ? new Set([...state.remembered, noteOf(destination)])
-      : state.remembered,
+    addedEntries: isPersistent
+      ? new Set([...state.addedEntries, noteOf(destination)])
+      : state.addedEntries,
   }));
 }

@@ -1,14 +1,15 @@
 /** Many probes at once, to see how they spread. */
-import type { Outcome, Tally } from './answers.ts';
+
 import type { BurstRequest, ProbeRequest } from './messages.ts';
+import type { BurstTally, ProbeOutcome } from './outcomes.ts';
 import { probeTcp } from './tcp.ts';
 import { probeUdp } from './udp.ts';
 
 /** Runs `count` probes, `concurrency` at a time, over the ports in turn. */
-export async function burst(request: BurstRequest): Promise<Tally> {
+export async function burst(request: BurstRequest): Promise<BurstTally> {
   const { protocol, address, ports, count, concurrency, timeoutMs, localAddress } = request;
   const probe = protocol === 'TCP' ? probeTcp : probeUdp;
-  const outcomes: Outcome[] = [];
+  const outcomes: ProbeOutcome[] = [];
   let started = 0;
   const lane = async () => {
     while (started < count) {
@@ -27,7 +28,7 @@ export async function burst(request: BurstRequest): Promise<Tally> {
   return tally(outcomes);
 }
 
-function tally(outcomes: readonly Outcome[]): Tally {
+function tally(outcomes: readonly ProbeOutcome[]): BurstTally {
   const answered: Record<string, number> = {};
   const errors: Record<string, number> = {};
   let refused = 0;

@@ -5,6 +5,9 @@
  */
 import { randomInt } from 'node:crypto';
 import { constants } from 'node:os';
+import { createEnvironment, type DemoEnvironment } from './demo/environment.ts';
+import { showRemoval } from './demo/removal.ts';
+import { showRules } from './demo/rules.ts';
 import {
   showName,
   showNetwork,
@@ -14,16 +17,13 @@ import {
   showRanges,
   showService,
   showSpread,
-} from './demo/acts.ts';
-import { showRemoval } from './demo/removal.ts';
-import { showRules } from './demo/rules.ts';
-import { type Stage, setStage } from './demo/stage.ts';
-import { headline, say } from './demo/text.ts';
+} from './demo/steps.ts';
+import { headline, print } from './demo/text.ts';
 import { LabError } from './errors.ts';
 
 const SEEDS = 2 ** 32;
 
-async function play(stage: Stage, seed: number): Promise<void> {
+async function play(stage: DemoEnvironment, seed: number): Promise<void> {
   showNetwork(stage);
   await stage.ready();
   showService(stage);
@@ -64,19 +64,19 @@ function watchForEnd() {
 const seed = chosenSeed();
 const end = watchForEnd();
 const begun = performance.now();
-let stage: Stage | undefined;
+let stage: DemoEnvironment | undefined;
 try {
   headline('Portwide: a Kubernetes Service on every port');
-  say(
+  print(
     'A Kubernetes Service lists its ports one by one. With Portwide in the place of kube-proxy, a',
     'Service can have every port, or ranges of ports. Here it is at work.',
   );
-  stage = await setStage();
+  stage = await createEnvironment();
   if (end.signal() !== undefined) await end.early;
   await Promise.race([play(stage, seed), stage.ended, end.early]);
   await stage.destroy();
   const seconds = ((performance.now() - begun) / 1000).toFixed(1);
-  say('');
+  print('');
   headline(
     `Everything above was seen on real packets, in ${seconds} s; the network is gone again.`,
   );

@@ -11,10 +11,10 @@
 import type { Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';
-import type { Family, Reply } from './answers.ts';
 import { LabError, messageOf } from './errors.ts';
 import { originalDestination } from './libc.ts';
 import type { HostIdentity } from './messages.ts';
+import type { Family, ServerReply } from './outcomes.ts';
 import { IPPROTO, plainAddress, transportPart, udpDatagram } from './packets.ts';
 import { openRaw, sendRaw } from './raw.ts';
 import { serveSctp, stopServingSctp } from './sctp.ts';
@@ -87,7 +87,7 @@ function serveUdp(host: string, family: Family, localAddress: string): UdpSocket
     const localPort = datagram.readUInt16BE(2);
     if (servesUdp(localPort)) return;
     const remoteAddress = plainAddress(address);
-    const reply: Reply = {
+    const reply: ServerReply = {
       host,
       protocol: 'UDP',
       localAddress,

@@ -1,18 +1,18 @@
 /** A host of the lab, as tests and demos see it. */
 import type { ResultPromise } from 'execa';
 import ipaddr from 'ipaddr.js';
-import type {
-  Family,
-  HttpAnswer,
-  IptablesVariant,
-  LookUp,
-  Outcome,
-  Protocol,
-  Reply,
-  Tally,
-} from './answers.ts';
 import { LabError } from './errors.ts';
 import type { ProbeRequest, ReachRequest } from './messages.ts';
+import type {
+  BurstTally,
+  Family,
+  HttpResult,
+  IptablesVariant,
+  LookupResult,
+  ProbeOutcome,
+  Protocol,
+  ServerReply,
+} from './outcomes.ts';
 import { type ExecOptions, type ExecResult, runIn, type SpawnOptions } from './processes.ts';
 import { everyPortRules, iptablesTool } from './rules.ts';
 import { type HostThread, startThread } from './thread.ts';
@@ -42,7 +42,7 @@ export interface ServeOptions {
 /** A long-lived TCP connection to a lab server. */
 export interface HeldConnection {
   /** What the server said when the connection was made. */
-  readonly reply: Reply;
+  readonly reply: ServerReply;
   /** The client's own port. */
   readonly localPort: number;
   /** False once either side has ended it; a path that drops silently does not show here. */
@@ -76,13 +76,13 @@ export interface Host {
     address: string,
     port: number,
     options?: ProbeOptions & { readonly keepOpen?: boolean },
-  ): Promise<Outcome>;
+  ): Promise<ProbeOutcome>;
   udp(
     address: string,
     port: number,
     options?: ProbeOptions & { readonly payload?: string },
-  ): Promise<Outcome>;
-  sctpProbe(address: string, port: number, options?: ProbeOptions): Promise<Outcome>;
+  ): Promise<ProbeOutcome>;
+  sctpProbe(address: string, port: number, options?: ProbeOptions): Promise<ProbeOutcome>;
   /** @throws LabError `CONNECTION` when it is not answered; the message tells the outcome */
   hold(address: string, port: number, options?: ProbeOptions): Promise<HeldConnection>;
   /** Probes many times over the ports in turn and counts who answered. */
@@ -95,7 +95,7 @@ export interface Host {
       /** Probes under way at a time; default 32. */
       readonly concurrency?: number;
     },
-  ): Promise<Tally>;
+  ): Promise<BurstTally>;
   /**
    * Opens a connection to each target at once; by target, whether it was answered. Silence is known
    * by what does come: once `awaited` answers are there, others have but `quietMs` more.
@@ -107,9 +107,9 @@ export interface Host {
     name: string,
     type: 'A' | 'AAAA' | 'SRV',
     timeoutMs?: number,
-  ): Promise<LookUp>;
+  ): Promise<LookupResult>;
   /** Asks an HTTP server, once; default of `timeoutMs`: 5000. */
-  httpGet(url: string, timeoutMs?: number): Promise<HttpAnswer>;
+  httpGet(url: string, timeoutMs?: number): Promise<HttpResult>;
   /** One echo request; whether it was answered within `timeoutMs` (default 1000). */
   ping(address: string, timeoutMs?: number): Promise<boolean>;
   /** @throws LabError `COMMAND_FAILED`, with execa's error as cause */
@@ -233,7 +233,7 @@ export function createHost(plan: HostPlan, podRules: IptablesVariant): OwnedHost
       };
       return call('burst', request, timeoutMs * Math.ceil(count / concurrency));
     },
-    reach: (request) => call('reach', request, request.patienceMs + request.quietMs),
+    reach: (request) => call('reach', request, request.timeoutMs + request.quietMs),
     resolve: (server, name, type, timeoutMs = DEFAULT_TIMEOUT_MS) =>
       call('resolve', { server, name, type, timeoutMs }, timeoutMs),
     httpGet: (url, timeoutMs = HTTP_TIMEOUT_MS) => call('httpGet', { url, timeoutMs }, timeoutMs),

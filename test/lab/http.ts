@@ -1,10 +1,10 @@
 /** HTTP requests of a host's thread. */
 import { get } from 'node:http';
-import type { HttpAnswer } from './answers.ts';
 import type { HttpRequest } from './messages.ts';
+import type { HttpResult } from './outcomes.ts';
 
 /** Asks once, on a connection of its own, which the thread opens in the host's namespace. */
-export function httpGet({ url, timeoutMs }: HttpRequest): Promise<HttpAnswer> {
+export function httpGet({ url, timeoutMs }: HttpRequest): Promise<HttpResult> {
   return new Promise((resolve) => {
     const fail = (error: NodeJS.ErrnoException) => resolve({ error: error.code ?? error.message });
     const timeout = Object.assign(new Error('timeout'), { code: 'ETIMEDOUT' });

@@ -1,4 +1,4 @@
-import type { Family } from './answers.ts';
+import type { Family } from './outcomes.ts';
 import { addressAt, familyOf, IPPROTO, transportPart } from './packets.ts';
 import { openRaw } from './raw.ts';
 

@@ -7,22 +7,22 @@
  * machine's own namespace is never touched. Needs root.
  */
 import { randomBytes } from 'node:crypto';
-import type { IptablesVariant } from './answers.ts';
 import { createHost, type Host, type OwnedHost } from './host.ts';
 import { buildNamespaces, guard, removeNamespaces } from './namespaces.ts';
+import type { IptablesVariant } from './outcomes.ts';
 import { planTopology } from './topology.ts';
 
-export type {
-  Family,
-  IptablesVariant,
-  LookUp,
-  Outcome,
-  Protocol,
-  Reply,
-  Tally,
-} from './answers.ts';
 export { LabError } from './errors.ts';
 export type { HeldConnection, Host, ProbeOptions, ServeOptions } from './host.ts';
+export type {
+  BurstTally as Tally,
+  Family,
+  IptablesVariant,
+  LookupResult as LookUp,
+  ProbeOutcome as Outcome,
+  Protocol,
+  ServerReply as Reply,
+} from './outcomes.ts';
 export type { ExecOptions, ExecResult, SpawnOptions } from './processes.ts';
 export { iptablesRules, removeRules, withoutCounters } from './rules.ts';
 export { PREFIXES } from './topology.ts';

@@ -2,8 +2,8 @@ import { closeSync, openSync } from 'node:fs';
 import { getSystemErrorName } from 'node:util';
 import ipaddr from 'ipaddr.js';
 import koffi from 'koffi';
-import type { Family } from './answers.ts';
 import { LabError } from './errors.ts';
+import type { Family } from './outcomes.ts';
 
 // Node has no API for these. Only worker threads call them, never the main thread.
 const libc = koffi.load('libc.so.6');

@@ -1,5 +1,12 @@
 /** What a host's thread and the main thread say to each other. */
-import type { Family, HttpAnswer, LookUp, Outcome, Protocol, Tally } from './answers.ts';
+import type {
+  BurstTally,
+  Family,
+  HttpResult,
+  LookupResult,
+  ProbeOutcome,
+  Protocol,
+} from './outcomes.ts';
 
 /** What a thread is told when it starts. */
 export interface HostIdentity {
@@ -48,7 +55,7 @@ export interface ReachRequest {
   /** How many answers are waited for. */
   readonly awaited: number;
   /** How long they are waited for. */
-  readonly patienceMs: number;
+  readonly timeoutMs: number;
   /** How long more answers are listened for after that. */
   readonly quietMs: number;
 }
@@ -66,7 +73,7 @@ export interface HttpRequest {
 }
 
 /** A thread's methods: what they take and what they give. */
-export interface Methods {
+export interface HostMethods {
   serve: { takes: ServeRequest; gives: undefined };
   stopServing: {
     takes: { readonly protocol?: Protocol; readonly ports?: readonly number[] };
@@ -75,32 +82,32 @@ export interface Methods {
   /** Gives the ports that TCP of each family is to be redirected to. */
   serveEveryPort: { takes: undefined; gives: Readonly<Record<Family, number>> };
   stopServingEveryPort: { takes: undefined; gives: undefined };
-  tcp: { takes: ProbeRequest; gives: Outcome };
-  udp: { takes: ProbeRequest; gives: Outcome };
-  sctp: { takes: ProbeRequest; gives: Outcome };
-  hold: { takes: ProbeRequest; gives: Outcome & { readonly connection?: number } };
+  tcp: { takes: ProbeRequest; gives: ProbeOutcome };
+  udp: { takes: ProbeRequest; gives: ProbeOutcome };
+  sctp: { takes: ProbeRequest; gives: ProbeOutcome };
+  hold: { takes: ProbeRequest; gives: ProbeOutcome & { readonly connection?: number } };
   exchange: {
     takes: { readonly connection: number; readonly text: string; readonly timeoutMs: number };
     gives: string;
   };
   release: { takes: { readonly connection: number }; gives: undefined };
-  burst: { takes: BurstRequest; gives: Tally };
+  burst: { takes: BurstRequest; gives: BurstTally };
   /** By target: whether it answered. */
   reach: { takes: ReachRequest; gives: readonly boolean[] };
-  resolve: { takes: ResolveRequest; gives: LookUp };
-  httpGet: { takes: HttpRequest; gives: HttpAnswer };
+  resolve: { takes: ResolveRequest; gives: LookupResult };
+  httpGet: { takes: HttpRequest; gives: HttpResult };
 }
 
-export type MethodName = keyof Methods;
+export type MethodName = keyof HostMethods;
 
-export interface Request<Name extends MethodName = MethodName> {
+export interface ThreadRequest<Name extends MethodName = MethodName> {
   readonly id: number;
   readonly method: Name;
-  readonly takes: Methods[Name]['takes'];
+  readonly takes: HostMethods[Name]['takes'];
 }
 
 /** From the thread: an answer to a request, or the end of a held connection. */
-export type Report =
+export type ThreadReport =
   | { readonly kind: 'ready' }
   | { readonly kind: 'result'; readonly id: number; readonly gives: unknown }
   | { readonly kind: 'failure'; readonly id: number; readonly message: string }

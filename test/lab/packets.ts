@@ -1,5 +1,5 @@
 import ipaddr from 'ipaddr.js';
-import type { Family } from './answers.ts';
+import type { Family } from './outcomes.ts';
 
 /** IP protocol numbers. */
 export const IPPROTO = { icmp: 1, tcp: 6, udp: 17, icmpv6: 58, sctp: 132 } as const;

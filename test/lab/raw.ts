@@ -1,6 +1,6 @@
 import { createSocket, type Socket } from 'node:dgram';
-import type { Family } from './answers.ts';
 import { bindSocket, openSocket, replaceDescriptor, SOCK_DGRAM, SOCK_RAW } from './libc.ts';
+import type { Family } from './outcomes.ts';
 
 /**
  * A raw socket as a dgram socket: 'message' gives one packet (IPv4 with, IPv6 without the IP

@@ -3,8 +3,8 @@ import { randomInt } from 'node:crypto';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { connect } from 'node:net';
-import type { Family } from './answers.ts';
 import type { ReachRequest, ReachTarget } from './messages.ts';
+import type { Family } from './outcomes.ts';
 import { familyOf, IPPROTO, plainAddress, transportPart } from './packets.ts';
 import { openRaw, sendRaw } from './raw.ts';
 import { formatInit, INIT, INIT_ACK, parseInit } from './sctp.ts';
@@ -18,7 +18,7 @@ type End = () => void;
 
 /** See Host. */
 export async function reach(request: ReachRequest): Promise<readonly boolean[]> {
-  const { targets, awaited, patienceMs, quietMs } = request;
+  const { targets, awaited, timeoutMs: patienceMs, quietMs } = request;
   const reached = targets.map(() => false);
   const enough = Promise.withResolvers<void>();
   let count = 0;

@@ -1,11 +1,11 @@
 /** DNS look-ups of a host's thread. */
 import type { SrvRecord } from 'node:dns';
 import { Resolver } from 'node:dns/promises';
-import type { LookUp } from './answers.ts';
 import type { ResolveRequest } from './messages.ts';
+import type { LookupResult } from './outcomes.ts';
 
 /** Asks one server, once. */
-export async function resolve(request: ResolveRequest): Promise<LookUp> {
+export async function resolve(request: ResolveRequest): Promise<LookupResult> {
   const { server, name, type, timeoutMs } = request;
   // c-ares opens its sockets in the thread that asks, so in the host's namespace.
   const resolver = new Resolver({ timeout: timeoutMs, tries: 1 });

@@ -1,6 +1,7 @@
 /** iptables in a host's namespace, by either variant of the tools. */
-import type { Family, IptablesVariant } from './answers.ts';
+
 import type { Host } from './host.ts';
+import type { Family, IptablesVariant } from './outcomes.ts';
 
 /** The name of an iptables tool, such as `ip6tables-nft-save`. */
 export function iptablesTool(

@@ -5,9 +5,9 @@
  */
 import { randomInt } from 'node:crypto';
 import type { Socket } from 'node:dgram';
-import type { Family, Outcome, Reply } from './answers.ts';
 import { isPortUnreachable, listenForErrors, onError } from './icmp.ts';
 import type { HostIdentity, ProbeRequest } from './messages.ts';
+import type { Family, ProbeOutcome, ServerReply } from './outcomes.ts';
 import { crc32c, familyOf, IPPROTO, plainAddress, transportPart } from './packets.ts';
 import { openRaw, sendRaw } from './raw.ts';
 
@@ -28,7 +28,7 @@ interface InitPacket {
 }
 
 /** Sends one INIT and waits for the INIT ACK. */
-export function probeSctp(request: ProbeRequest): Promise<Outcome> {
+export function probeSctp(request: ProbeRequest): Promise<ProbeOutcome> {
   const { address, port, timeoutMs, localAddress } = request;
   const family = familyOf(address);
   listenForErrors(family);
@@ -37,7 +37,7 @@ export function probeSctp(request: ProbeRequest): Promise<Outcome> {
   const initiateTag = randomInt(1, 2 ** 32 - 1);
   return new Promise((resolve) => {
     const socket = openRaw(family, IPPROTO.sctp, localAddress);
-    const finish = (outcome: Outcome) => {
+    const finish = (outcome: ProbeOutcome) => {
       clearTimeout(timer);
       forgetError();
       socket.close();
@@ -59,7 +59,7 @@ export function probeSctp(request: ProbeRequest): Promise<Outcome> {
       const packet = parseInit(transportPart(bytes, family));
       if (packet?.type !== INIT_ACK || packet.verificationTag !== initiateTag) return;
       if (plainAddress(sender) !== address || packet.sourcePort !== port) return;
-      finish({ outcome: 'answered', reply: JSON.parse(packet.cookie) as Reply, localPort });
+      finish({ outcome: 'answered', reply: JSON.parse(packet.cookie) as ServerReply, localPort });
     });
     const init = { type: INIT, sourcePort: localPort, port, verificationTag: 0, initiateTag };
     sendRaw(socket, formatInit({ ...init, cookie: '' }), IPPROTO.sctp, address);
@@ -96,7 +96,7 @@ function listen(host: string, family: Family, localAddress: string): Socket {
     const init = parseInit(transportPart(bytes, family));
     if (init?.type !== INIT || !(everyPort || servedPorts.has(init.port))) return;
     const remoteAddress = plainAddress(address);
-    const reply: Reply = {
+    const reply: ServerReply = {
       host,
       protocol: 'SCTP',
       localAddress,

@@ -2,9 +2,9 @@
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { createServer, type Socket } from 'node:net';
-import type { Protocol, Reply } from './answers.ts';
 import { LabError } from './errors.ts';
 import type { HostIdentity, ServeRequest } from './messages.ts';
+import type { Protocol, ServerReply } from './outcomes.ts';
 import { familyOf, plainAddress } from './packets.ts';
 import { serveSctp, stopServingSctp } from './sctp.ts';
 import { REPLY_MARK } from './udp.ts';
@@ -65,7 +65,7 @@ export function servesUdp(port: number): boolean {
 }
 
 /** Tells a TCP client who it met, and echoes what it says. */
-export function greet(socket: Socket, reply: Reply): void {
+export function greet(socket: Socket, reply: ServerReply): void {
   // The client's reset or its end by a node's rules is its own affair.
   socket.on('error', () => socket.destroy());
   socket.setNoDelay(true);
@@ -74,7 +74,7 @@ export function greet(socket: Socket, reply: Reply): void {
 }
 
 /** The answer to a datagram, or undefined for one that is an answer itself: echoes must not meet. */
-export function udpAnswer(reply: Reply, message: Buffer): Buffer | undefined {
+export function udpAnswer(reply: ServerReply, message: Buffer): Buffer | undefined {
   const payload = message.toString();
   return payload.startsWith(REPLY_MARK)
     ? undefined
@@ -101,7 +101,7 @@ async function serveUdp(host: string, port: number, address: string): Promise<vo
   const socket = createSocket(familyOf(address) === 4 ? 'udp4' : 'udp6');
   served.push({ protocol: 'UDP', port, close: () => socket.close() });
   socket.on('message', (message, { address: remoteAddress, port: remotePort }) => {
-    const reply: Reply = {
+    const reply: ServerReply = {
       host,
       protocol: 'UDP',
       localAddress: address,

@@ -1,13 +1,13 @@
 /** TCP of a host's thread: probes and held connections. */
 import { connect, type Socket } from 'node:net';
-import type { Outcome, Reply } from './answers.ts';
 import { LabError } from './errors.ts';
 import { isPortUnreachable, listenForErrors, onError } from './icmp.ts';
 import type { ProbeRequest } from './messages.ts';
+import type { ProbeOutcome, ServerReply } from './outcomes.ts';
 import { familyOf, IPPROTO } from './packets.ts';
 
 interface Connected {
-  readonly outcome: Outcome;
+  readonly outcome: ProbeOutcome;
   /** Only when answered. */
   readonly socket?: Socket;
 }
@@ -22,7 +22,7 @@ const leftOpen = new Set<Socket>();
 let lastConnection = 0;
 
 /** Connects, reads who answered, and closes. */
-export async function probeTcp(request: ProbeRequest): Promise<Outcome> {
+export async function probeTcp(request: ProbeRequest): Promise<ProbeOutcome> {
   const { outcome, socket } = await open(request);
   if (!socket) return outcome;
   if (request.keepOpen) {
@@ -41,7 +41,7 @@ export async function probeTcp(request: ProbeRequest): Promise<Outcome> {
 export async function hold(
   request: ProbeRequest,
   onClose: (connection: number) => void,
-): Promise<Outcome & { readonly connection?: number }> {
+): Promise<ProbeOutcome & { readonly connection?: number }> {
   const { outcome, socket } = await open(request);
   if (!socket) return outcome;
   lastConnection += 1;
@@ -87,7 +87,7 @@ function open(request: ProbeRequest): Promise<Connected> {
     });
     let connected = false;
     let forgetError = () => {};
-    const finish = (outcome: Outcome) => {
+    const finish = (outcome: ProbeOutcome) => {
       clearTimeout(timer);
       forgetError();
       if (outcome.outcome === 'answered') resolve({ outcome, socket });
@@ -143,9 +143,9 @@ function open(request: ProbeRequest): Promise<Connected> {
   });
 }
 
-function parseReply(line: string): Reply | undefined {
+function parseReply(line: string): ServerReply | undefined {
   try {
-    return JSON.parse(line) as Reply;
+    return JSON.parse(line) as ServerReply;
   } catch {
     return undefined;
   }

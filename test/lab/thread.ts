@@ -1,7 +1,13 @@
 /** The main thread's side of a host's thread. */
 import { Worker } from 'node:worker_threads';
 import { LabError } from './errors.ts';
-import type { HostIdentity, MethodName, Methods, Report, Request } from './messages.ts';
+import type {
+  HostIdentity,
+  HostMethods,
+  MethodName,
+  ThreadReport,
+  ThreadRequest,
+} from './messages.ts';
 
 /** A host's thread. */
 export interface HostThread {
@@ -12,9 +18,9 @@ export interface HostThread {
    */
   call<Name extends MethodName>(
     method: Name,
-    takes: Methods[Name]['takes'],
+    takes: HostMethods[Name]['takes'],
     deadlineMs: number,
-  ): Promise<Methods[Name]['gives']>;
+  ): Promise<HostMethods[Name]['gives']>;
   /** Ends the thread, its sockets with it. */
   stop(): Promise<void>;
 }
@@ -50,7 +56,7 @@ export function startThread(
     for (const { reject } of pending.values()) reject(error);
     pending.clear();
   };
-  worker.on('message', (report: Report) => {
+  worker.on('message', (report: ThreadReport) => {
     if (report.kind === 'closed') return onClosed(report.connection);
     if (report.kind === 'ready') {
       isReady = true;
@@ -80,14 +86,14 @@ export function startThread(
         resolve: (gives) => {
           clearTimeout(timer);
           // The thread's table of methods is typed by the same Methods.
-          resolve(gives as Methods[typeof method]['gives']);
+          resolve(gives as HostMethods[typeof method]['gives']);
         },
         reject: (error) => {
           clearTimeout(timer);
           reject(error);
         },
       });
-      const request: Request = { id, method, takes };
+      const request: ThreadRequest = { id, method, takes };
       worker.postMessage(request);
     });
 

@@ -36,8 +36,9 @@
  *   hear from it only when their node masquerades. It forwards nothing: what reaches it in
  *   error is lost.
  */
-import type { Family } from './answers.ts';
+
 import { LabError } from './errors.ts';
+import type { Family } from './outcomes.ts';
 
 /** Prefixes no host owns; Services take their addresses from them. */
 export const PREFIXES = {

@@ -1,15 +1,15 @@
 /** UDP probes of a host's thread. */
 import { createSocket } from 'node:dgram';
-import type { Outcome, Reply } from './answers.ts';
 import { isPortUnreachable, listenForErrors, onError } from './icmp.ts';
 import type { ProbeRequest } from './messages.ts';
+import type { ProbeOutcome, ServerReply } from './outcomes.ts';
 import { familyOf, IPPROTO } from './packets.ts';
 
 /** Every answer of a lab server begins so; servers never answer what does. */
 export const REPLY_MARK = '{"host":';
 
 /** Sends one datagram from a connected socket and waits for the answer. */
-export function probeUdp(request: ProbeRequest): Promise<Outcome> {
+export function probeUdp(request: ProbeRequest): Promise<ProbeOutcome> {
   const { address, port, timeoutMs, localPort, localAddress, payload = 'probe' } = request;
   const family = familyOf(address);
   listenForErrors(family);
@@ -18,7 +18,7 @@ export function probeUdp(request: ProbeRequest): Promise<Outcome> {
     const socket = createSocket(family === 4 ? 'udp4' : 'udp6');
     let forgetError = () => {};
     let done = false;
-    const finish = (outcome: Outcome) => {
+    const finish = (outcome: ProbeOutcome) => {
       if (done) return;
       done = true;
       clearTimeout(timer);
@@ -36,7 +36,7 @@ export function probeUdp(request: ProbeRequest): Promise<Outcome> {
     };
     socket.on('error', fail);
     socket.on('message', (message: Buffer) => {
-      const reply = JSON.parse(message.toString()) as Reply;
+      const reply = JSON.parse(message.toString()) as ServerReply;
       finish({ outcome: 'answered', reply, localPort: socket.address().port });
     });
     socket.bind({ port: localPort ?? 0, ...(localAddress ? { address: localAddress } : {}) });

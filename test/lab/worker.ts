@@ -5,7 +5,13 @@ import { LabError, messageOf } from './errors.ts';
 import { serveEveryPort, stopServingEveryPort } from './everyport.ts';
 import { httpGet } from './http.ts';
 import { enterNamespace } from './libc.ts';
-import type { HostIdentity, MethodName, Methods, Report, Request } from './messages.ts';
+import type {
+  HostIdentity,
+  HostMethods,
+  MethodName,
+  ThreadReport,
+  ThreadRequest,
+} from './messages.ts';
 import { reach } from './reach.ts';
 import { resolve } from './resolve.ts';
 import { probeSctp } from './sctp.ts';
@@ -15,14 +21,14 @@ import { probeUdp } from './udp.ts';
 
 type Handlers = {
   readonly [Name in MethodName]: (
-    takes: Methods[Name]['takes'],
-  ) => Methods[Name]['gives'] | Promise<Methods[Name]['gives']>;
+    takes: HostMethods[Name]['takes'],
+  ) => HostMethods[Name]['gives'] | Promise<HostMethods[Name]['gives']>;
 };
 
 if (!parentPort) throw new LabError('THREAD_FAILED', 'this module runs as a worker thread only');
 const port = parentPort;
 const host = workerData as HostIdentity;
-const report = (message: Report) => port.postMessage(message);
+const report = (message: ThreadReport) => port.postMessage(message);
 
 const handlers: Handlers = {
   serve: async (request) => {
@@ -53,7 +59,7 @@ const handlers: Handlers = {
   httpGet,
 };
 
-async function answer<Name extends MethodName>({ id, method, takes }: Request<Name>) {
+async function answer<Name extends MethodName>({ id, method, takes }: ThreadRequest<Name>) {
   try {
     report({ kind: 'result', id, gives: await handlers[method](takes) });
   } catch (error) {
@@ -63,7 +69,7 @@ async function answer<Name extends MethodName>({ id, method, takes }: Request<Na
 }
 
 enterNamespace(host.namespace);
-port.on('message', (request: Request) => {
+port.on('message', (request: ThreadRequest) => {
   void answer(request);
 });
 report({ kind: 'ready' });

@@ -1,11 +1,15 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { pino } from 'pino';
-import { createNumbers } from '../../agent/numbers.ts';
+import { createMetricSources } from '../../agent/metric-sources.ts';
 import { createObserver } from '../../agent/observer.ts';
 import type { IpFamily, Protocol } from '../../api/objects.ts';
-import { createMetrics, startFamily } from '../../metrics/metrics.ts';
-import { type ConfigChanges, type Kept, NO_CONFIG_CHANGES } from '../../metrics/portwide.ts';
-import type { ApplyReport, Backend, BackendNumbers } from '../../proxier/backend.ts';
+import { createMetrics, initFamily } from '../../metrics/metrics.ts';
+import {
+  type ConfigChanges,
+  NO_CONFIG_CHANGES,
+  type RemainingState,
+} from '../../metrics/portwide.ts';
+import type { ApplyReport, Backend, BackendStats } from '../../proxier/backend.ts';
 import { FamilyProxier } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
 import { type RefusalChanges, RouteTable } from '../../proxier/route-table.ts';
@@ -18,7 +22,7 @@ class FakeBackend implements Backend {
   report: ApplyReport = { written: 1 };
   error: Error | undefined;
   lost: string | undefined;
-  has: BackendNumbers = {};
+  has: BackendStats = {};
   rejections: readonly (readonly [Protocol, number])[] = [];
   /** Milliseconds that an `apply` takes. */
   takes = 0;
@@ -28,7 +32,7 @@ class FakeBackend implements Backend {
     this.family = family;
   }
 
-  setFacts(): void {}
+  setNodeAddresses(): void {}
   update(): void {}
 
   async apply(): Promise<ApplyReport> {
@@ -37,11 +41,11 @@ class FakeBackend implements Backend {
     return this.report;
   }
 
-  async loss(): Promise<string | undefined> {
+  async findDrift(): Promise<string | undefined> {
     return this.lost;
   }
 
-  numbers(): BackendNumbers {
+  stats(): BackendStats {
     return this.has;
   }
 
@@ -67,15 +71,15 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     allPortsEnabled: true,
     onChange: () => proxier.request(),
   });
-  const kept: Kept[] = [];
+  const kept: RemainingState[] = [];
   const config: { changes: ConfigChanges } = { changes: NO_CONFIG_CHANGES };
-  const numbers = createNumbers(table, { kept: () => kept }, () => config.changes);
+  const numbers = createMetricSources(table, { kept: () => kept }, () => config.changes);
   numbers.register(backends, { listeners: () => [['IPv4', 3]] });
   const metrics = createMetrics(numbers, '1.2.3', [
     { name: 'AllPorts', stage: 'BETA', isEnabled: true },
     { name: 'ComponentFlagz', stage: 'BETA', isEnabled: false },
   ]);
-  for (const { family } of backends) startFamily(metrics, family);
+  for (const { family } of backends) initFamily(metrics, family);
   const log: LogLine[] = [];
   const told: RefusalChanges[] = [];
   const families = backends.map((backend) => {
@@ -83,7 +87,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
       backend.clock += options.conntrackMs ?? 0;
       return options.forgotten ?? 0;
     };
-    return new FamilyProxier(backend, { forget }, { now: () => backend.clock });
+    return new FamilyProxier(backend, { deleteStale: forget }, { now: () => backend.clock });
   });
   const proxier = new Proxier({
     table,
@@ -101,7 +105,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
         setNodeFacts: () => {},
       },
       localhostNodePorts: { update: () => {} },
-      tell: (changes) => told.push(changes),
+      onRefusals: (changes) => told.push(changes),
       onFirstSync: () => {},
       now: () => timers.now(),
     }),

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { Registry } from 'prom-client';
 import { apiServerMetrics } from '../../metrics/api-server.ts';
-import { definer } from '../../metrics/define.ts';
+import { metricDefiner } from '../../metrics/define.ts';
 import { Scrape } from './scrape.ts';
 
 describe('api-server: metrics of the API server', () => {
   const registry = new Registry();
-  const metrics = apiServerMetrics(definer(registry));
+  const metrics = apiServerMetrics(metricDefiner(registry));
   const scrape = async () => new Scrape(await registry.metrics());
   const host = '10.96.0.1:443';
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { createDnsMetrics, type ServedQuery } from '../../metrics/dns.ts';
-import { complaints } from './complaints.ts';
+import { type CountedQuery, createDnsMetrics } from '../../metrics/dns.ts';
+import { promtoolProblems } from './promtool.ts';
 import { Scrape } from './scrape.ts';
 
 const TIME_BUCKETS = Array.from({ length: 16 }, (_, power) => 0.00025 * 2 ** power);
@@ -50,7 +50,7 @@ const ROWS: readonly (readonly [string, string, readonly string[], (readonly num
   ['portwide_api_watch_state', 'gauge', ['kind']],
 ];
 
-const QUERY: ServedQuery = {
+const QUERY: CountedQuery = {
   transport: 'udp',
   family: 'IPv4',
   zone: 'cluster.local',
@@ -66,7 +66,7 @@ const COMMON = { server: 'dns://:53', view: '' };
 function experienced() {
   const resolver = { address: '192.0.2.1', port: 5353 };
   const metrics = createDnsMetrics(53, '1.2.3');
-  metrics.ask({
+  metrics.collectFrom({
     tcpConnections: () => 4,
     resolvers: () => [{ resolver, isUp: false }],
     cache: () => ({
@@ -159,6 +159,6 @@ describe('dns: the metrics of the DNS server', () => {
   });
 
   it('are such as promtool likes', async () => {
-    assert.deepEqual(await complaints(await experienced().registry.metrics()), []);
+    assert.deepEqual(await promtoolProblems(await experienced().registry.metrics()), []);
   });
 });

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { takeLongest, watchEventLoop } from '../../metrics/event-loop.ts';
+import { takeMaxStall, watchEventLoop } from '../../metrics/event-loop.ts';
 import { waitFor } from '../lab/wait.ts';
 
 describe('event-loop: stalls of the event loop', () => {
@@ -12,7 +12,7 @@ describe('event-loop: stalls of the event loop', () => {
     ] as const) {
       let resets = 0;
       const monitor = { max, reset: () => (resets += 1) };
-      assert.equal(takeLongest(monitor), expected);
+      assert.equal(takeMaxStall(monitor), expected);
       assert.equal(resets, 1);
     }
   });

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { IptablesError } from '../../iptables/commands.ts';
-import { definer } from '../../metrics/define.ts';
+import { metricDefiner } from '../../metrics/define.ts';
 import { policyMetrics } from '../../metrics/policy.ts';
 import { METRIC_NAMES } from '../deploy/metric-names.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
@@ -178,11 +178,11 @@ async function experienced(): Promise<Scrape> {
   metrics.api.watching('Service', true);
   metrics.api.current('Service');
   const policy = policyMetrics(
-    definer(metrics.registry),
+    metricDefiner(metrics.registry),
     {
       policies: () => [{ kind: 'NetworkPolicy', state: 'sound', count: 1 }],
       unreadable: () => [{ kind: 'CIDRGroup', count: 1 }],
-      profiles: () => [{ direction: 'ingress', count: 1 }],
+      policySets: () => [{ direction: 'ingress', count: 1 }],
       elements: () => [{ family: 'IPv4', set: 'peers', count: 1 }],
       names: () => NAMES,
       queueDrops: async () => 1,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { service } from '../fixtures.ts';
 import { fakeAgent } from './agent.ts';
-import { complaints, KUBE_PROXYS } from './complaints.ts';
+import { KUBE_PROXY_PROBLEMS, promtoolProblems } from './promtool.ts';
 
 describe('promtool check metrics', () => {
   it('objects to nothing but names of kube-proxy', async () => {
@@ -11,10 +11,13 @@ describe('promtool check metrics', () => {
     await start();
     metrics.api.request({ method: 'GET', host: '[::1]:443', code: undefined, seconds: 0.1 });
     metrics.api.watching('Service', true);
-    assert.deepEqual((await complaints(await metrics.registry.metrics())).sort(), KUBE_PROXYS);
+    assert.deepEqual(
+      (await promtoolProblems(await metrics.registry.metrics())).sort(),
+      KUBE_PROXY_PROBLEMS,
+    );
   });
 
   it('would object', async () => {
-    assert.equal((await complaints('# TYPE wrong_total gauge\nwrong_total 1\n')).length, 2);
+    assert.equal((await promtoolProblems('# TYPE wrong_total gauge\nwrong_total 1\n')).length, 2);
   });
 });

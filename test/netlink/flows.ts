@@ -3,8 +3,8 @@ import { tupleAttributes } from '../../netlink/conntrack/tuple.ts';
 import { addressFamily } from '../../netlink/core/address.ts';
 import { type Attribute, encodeAttributes } from '../../netlink/core/attribute.ts';
 import { NETLINK_NETFILTER } from '../../netlink/core/descriptor.ts';
-import type { Request } from '../../netlink/core/message.ts';
-import { number } from '../../netlink/core/network.ts';
+import type { NetlinkRequest } from '../../netlink/core/message.ts';
+import { encodeNumber } from '../../netlink/core/network-order.ts';
 import { NetlinkSocket } from '../../netlink/core/socket.ts';
 
 /** Flows from one client address, of which each has a source port of its own, to one destination. */
@@ -34,7 +34,7 @@ export async function insertFlows(flows: Flows): Promise<void> {
   const { count, src, dst, dstPort, endpoint, protocol, firstSrcPort = 1024, zone = 0 } = flows;
   const header = Buffer.alloc(4);
   header.writeUInt8(addressFamily(familyOf(dst)));
-  const requests: Request[] = [];
+  const requests: NetlinkRequest[] = [];
   for (let index = 0; index < count; index++) {
     const port = firstSrcPort + index;
     const attributes: Attribute[] = [
@@ -51,10 +51,10 @@ export async function insertFlows(flows: Flows): Promise<void> {
           ports: replyPorts(flows, port),
         }),
       },
-      { type: CTA_STATUS, value: number(CONFIRMED_ASSURED_SEEN_REPLY, 4) },
-      { type: CTA_TIMEOUT, value: number(600, 4) },
+      { type: CTA_STATUS, value: encodeNumber(CONFIRMED_ASSURED_SEEN_REPLY, 4) },
+      { type: CTA_TIMEOUT, value: encodeNumber(600, 4) },
     ];
-    if (zone !== 0) attributes.push({ type: CTA_ZONE, value: number(zone, 2) });
+    if (zone !== 0) attributes.push({ type: CTA_ZONE, value: encodeNumber(zone, 2) });
     requests.push({
       type: IPCTNL_MSG_CT_NEW,
       flags: NLM_F_CREATE_EXCL,

@@ -20,13 +20,13 @@ import {
 import { listAddresses, type NodeAddress } from '../../netlink/route/rtnetlink.ts';
 import { nftMode } from '../nftables/inside.ts';
 import { churn } from '../policy/churn.ts';
-import { policy } from '../policy/inside.ts';
+import { policy } from '../policy/policy-functions.ts';
 import { insertFlows } from './flows.ts';
+import { ipsetCalls } from './ipset-calls.ts';
 import { nft } from './nftables/nft-elements.ts';
 import { scenarios } from './scenarios.ts';
-import { sets } from './sets.ts';
 
-export type Notice =
+export type NetnsEvent =
   | {
       readonly notice: 'addresses';
       readonly at: number;
@@ -51,7 +51,7 @@ export interface Dumped {
 
 let watch: AddressWatch | undefined;
 let subscription: NetlinkSocket | undefined;
-let hoard: number[] = [];
+let hoardedDescriptors: number[] = [];
 
 const methods = {
   listAddresses,
@@ -61,11 +61,11 @@ const methods = {
     watch = await watchAddresses(
       (addresses) => {
         if (failuresLeft-- > 0) throw Object.assign(new Error('listener'), { code: 'LISTENER' });
-        tell({ notice: 'addresses', at: Date.now(), addresses });
+        sendToParent({ notice: 'addresses', at: Date.now(), addresses });
       },
       {
         ...(ignoredLink === undefined ? {} : { ignoredLink }),
-        onError: (error) => tell({ notice: 'watch error', code: codeOf(error) }),
+        onError: (error) => sendToParent({ notice: 'watch error', code: codeOf(error) }),
       },
     );
   },
@@ -79,8 +79,8 @@ const methods = {
     subscription = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 4096 });
     subscription.subscribe(
       [5],
-      (messages) => tell({ notice: 'messages', count: messages.length }),
-      (error) => tell({ notice: 'overrun', code: codeOf(error) }),
+      (messages) => sendToParent({ notice: 'messages', count: messages.length }),
+      (error) => sendToParent({ notice: 'overrun', code: codeOf(error) }),
     );
   },
 
@@ -96,15 +96,15 @@ const methods = {
   /** Takes all file descriptors, so that no socket can be opened. */
   async hoardDescriptors(): Promise<number> {
     try {
-      for (;;) hoard.push(openSync('/dev/null', 'r'));
+      for (;;) hoardedDescriptors.push(openSync('/dev/null', 'r'));
     } catch {
-      return hoard.length;
+      return hoardedDescriptors.length;
     }
   },
 
   async freeDescriptors(): Promise<void> {
-    for (const fd of hoard) closeSync(fd);
-    hoard = [];
+    for (const fd of hoardedDescriptors) closeSync(fd);
+    hoardedDescriptors = [];
   },
 
   insertFlows,
@@ -147,7 +147,7 @@ const methods = {
     return refused.map(({ op, address, error }) => `${op} ${address}: ${error.code}`);
   },
 
-  ...sets,
+  ...ipsetCalls,
   ...nft,
   ...nftMode,
   ...policy,
@@ -157,7 +157,7 @@ const methods = {
 
 export type Methods = typeof methods;
 
-function tell(message: Notice | Reply): void {
+function sendToParent(message: NetnsEvent | Reply): void {
   process.send?.(message);
 }
 
@@ -168,11 +168,11 @@ function codeOf(error: unknown): string {
 async function answer(call: number, method: keyof Methods, args: unknown[]): Promise<void> {
   try {
     const work = methods[method] as (...values: unknown[]) => Promise<unknown>;
-    tell({ call, result: await work(...args) });
+    sendToParent({ call, result: await work(...args) });
   } catch (error) {
     if (!(error instanceof Error)) throw error;
     const code = 'code' in error ? error.code : undefined;
-    tell({ call, error: { name: error.name, message: error.message, code } });
+    sendToParent({ call, error: { name: error.name, message: error.message, code } });
   }
 }
 

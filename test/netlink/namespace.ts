@@ -3,9 +3,9 @@ import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
-import type { Methods, Notice, Reply } from './inhabitant.ts';
+import type { Methods, NetnsEvent, Reply } from './inhabitant.ts';
 
-const INHABITANT = fileURLToPath(new URL('inhabitant.ts', import.meta.url));
+const HELPER = fileURLToPath(new URL('inhabitant.ts', import.meta.url));
 
 /** A network namespace of the test's own, gone with everything in it when disposed of. */
 export interface Namespace extends AsyncDisposable {
@@ -13,25 +13,25 @@ export interface Namespace extends AsyncDisposable {
   /** Runs a command in it; its standard output. */
   run(command: string, ...args: string[]): Promise<string>;
   /** Starts a process in it that calls netlink/ on demand. */
-  inhabitant(...wrapper: string[]): Inhabitant;
+  helper(...wrapper: string[]): NetnsHelper;
 }
 
 export async function createNamespace(): Promise<Namespace> {
   const name = `pw-nl-${randomBytes(4).toString('hex')}`;
   await execa('ip', ['netns', 'add', name]);
-  const inhabitants: Inhabitant[] = [];
+  const helpers: NetnsHelper[] = [];
   const namespace: Namespace = {
     name,
     async run(command, ...args) {
       return (await execa('ip', ['netns', 'exec', name, command, ...args])).stdout;
     },
-    inhabitant(...wrapper) {
-      const inhabitant = startInhabitant(name, wrapper);
-      inhabitants.push(inhabitant);
-      return inhabitant;
+    helper(...wrapper) {
+      const helper = startNetnsHelper(name, wrapper);
+      helpers.push(helper);
+      return helper;
     },
     async [Symbol.asyncDispose]() {
-      await Promise.all(inhabitants.map((inhabitant) => inhabitant.stop()));
+      await Promise.all(helpers.map((inhabitant) => inhabitant.stop()));
       await execa('ip', ['netns', 'del', name]);
     },
   };
@@ -45,9 +45,9 @@ export async function createNamespace(): Promise<Namespace> {
 }
 
 /** A namespace and a process in it. */
-export interface Home {
+export interface NetnsFixture {
   readonly namespace: Namespace;
-  readonly inhabitant: Inhabitant;
+  readonly helper: NetnsHelper;
 }
 
 /**
@@ -57,8 +57,10 @@ export interface Home {
  * @param clean removes what a test left, after each that passed.
  * @returns gives the home; to be called before each test.
  */
-export function sharedHome(clean: (home: Home) => Promise<unknown>): () => Promise<Home> {
-  let home: Home | undefined;
+export function sharedNetns(
+  clean: (home: NetnsFixture) => Promise<unknown>,
+): () => Promise<NetnsFixture> {
+  let home: NetnsFixture | undefined;
   const leave = async () => {
     const { namespace } = home ?? {};
     home = undefined;
@@ -68,51 +70,51 @@ export function sharedHome(clean: (home: Home) => Promise<unknown>): () => Promi
     if (home === undefined) return;
     if (this.currentTest?.state !== 'passed') return leave();
     await clean(home);
-    home.inhabitant.forget();
+    home.helper.clearEvents();
   });
   after(leave);
   return async () => {
     if (home === undefined) {
       const namespace = await createNamespace();
-      home = { namespace, inhabitant: namespace.inhabitant() };
+      home = { namespace, helper: namespace.helper() };
     }
     return home;
   };
 }
 
-export interface Inhabitant {
+export interface NetnsHelper {
   call<K extends keyof Methods>(
     method: K,
     ...args: Parameters<Methods[K]>
   ): Promise<Awaited<ReturnType<Methods[K]>>>;
   /** What its watches have said so far. */
-  readonly notices: readonly Notice[];
+  readonly events: readonly NetnsEvent[];
   /** Drops what its watches have said so far. */
-  forget(): void;
+  clearEvents(): void;
   /** Waits for a notice that is not consumed by an earlier wait. */
-  until(what: string, wanted: (notice: Notice) => boolean): Promise<Notice>;
+  waitForEvent(what: string, wanted: (notice: NetnsEvent) => boolean): Promise<NetnsEvent>;
   stop(): Promise<void>;
 }
 
 /** Milliseconds until a wait gives up; nothing that works takes nearly as long. */
-const PATIENCE = 30_000;
+const WAIT_TIMEOUT = 30_000;
 
 /** Starts such a process in a namespace that somebody else made. */
-export function startInhabitant(namespace: string, wrapper: readonly string[] = []): Inhabitant {
-  const command = ['netns', 'exec', namespace, ...wrapper, process.execPath, INHABITANT];
+export function startNetnsHelper(namespace: string, wrapper: readonly string[] = []): NetnsHelper {
+  const command = ['netns', 'exec', namespace, ...wrapper, process.execPath, HELPER];
   const child = spawn('ip', command, {
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
     // JSON would turn an argument that is undefined into null.
     serialization: 'advanced',
   });
   const exited = once(child, 'exit');
-  const notices: Notice[] = [];
+  const notices: NetnsEvent[] = [];
   const waiting = new Map<number, PromiseWithResolvers<unknown>>();
   let wake: (() => void) | undefined;
   let seen = 0;
   let calls = 0;
 
-  child.on('message', (message: Reply | Notice) => {
+  child.on('message', (message: Reply | NetnsEvent) => {
     if (!('call' in message)) {
       notices.push(message);
       wake?.();
@@ -129,20 +131,20 @@ export function startInhabitant(namespace: string, wrapper: readonly string[] = 
   });
 
   return {
-    notices,
+    events: notices,
     call(method, ...args) {
       const result = Promise.withResolvers<unknown>();
       waiting.set(++calls, result);
       child.send({ call: calls, method, args });
       // The types of both ends are the same Methods.
-      return result.promise as ReturnType<Inhabitant['call']> as never;
+      return result.promise as ReturnType<NetnsHelper['call']> as never;
     },
-    forget() {
+    clearEvents() {
       notices.length = 0;
       seen = 0;
     },
-    async until(what, wanted) {
-      const deadline = performance.now() + PATIENCE;
+    async waitForEvent(what, wanted) {
+      const deadline = performance.now() + WAIT_TIMEOUT;
       for (;;) {
         for (let notice = notices[seen]; notice !== undefined; notice = notices[seen]) {
           seen++;

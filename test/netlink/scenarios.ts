@@ -8,7 +8,7 @@ import {
   NETLINK_ROUTE,
   type SocketOptions,
 } from '../../netlink/core/descriptor.ts';
-import type { Message, Request } from '../../netlink/core/message.ts';
+import type { NetlinkMessage, NetlinkRequest } from '../../netlink/core/message.ts';
 import { NetlinkSocket } from '../../netlink/core/socket.ts';
 import { linkRequest, readLink } from '../../netlink/route/rtnetlink.ts';
 
@@ -17,8 +17,8 @@ const RTM_GETADDR = 22;
 const IPCTNL_MSG_CT_GET = (1 << 8) | 1;
 const RTNLGRP_LINK = 1;
 
-const addresses: Request = { type: RTM_GETADDR, payload: Buffer.alloc(8) };
-const flows: Request = { type: IPCTNL_MSG_CT_GET, payload: Buffer.from([2, 0, 0, 0]) };
+const addresses: NetlinkRequest = { type: RTM_GETADDR, payload: Buffer.alloc(8) };
+const flows: NetlinkRequest = { type: IPCTNL_MSG_CT_GET, payload: Buffer.from([2, 0, 0, 0]) };
 const one = () => 1;
 
 async function withSocket<T>(
@@ -36,7 +36,7 @@ async function withSocket<T>(
 }
 
 /** A link of a type that does not exist: IFLA_LINKINFO 18 { IFLA_INFO_KIND 1 }. */
-function unknownLink(): Request {
+function unknownLink(): NetlinkRequest {
   const kind = { type: 1, value: Buffer.from('pwnope') };
   const attributes = encodeAttributes([{ type: 18, value: [kind] }]);
   return {
@@ -95,7 +95,7 @@ export const scenarios = {
   async changedDump(times: number): Promise<{ found: number; attempts: number }> {
     let attempts = 0;
     let sequence: number | undefined;
-    const pick = (message: Message) => {
+    const pick = (message: NetlinkMessage) => {
       if (message.sequence === sequence) return 1;
       sequence = message.sequence;
       if (attempts++ < times) {

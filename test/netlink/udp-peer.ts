@@ -1,7 +1,7 @@
 /** Runs inside a namespace of a test and talks to itself by UDP. */
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { offer } from '../child.ts';
+import { serveCalls } from '../child.ts';
 
 const PORT = 5000;
 const received: string[] = [];
@@ -27,4 +27,4 @@ const functions = {
 
 export type PeerFunctions = typeof functions;
 
-offer(functions);
+serveCalls(functions);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
-import type { NftStep } from '../../netlink/nftables/types.ts';
+import type { NftOperation } from '../../netlink/nftables/types.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
-import { countIn, partsOf, type Rule, ruleBytes } from '../../nft/rule.ts';
+import { countPacket, nftRuleBytes, type RuleParts, rulePartsFor } from '../../nft/rule.ts';
 
 const SCRIPT = `table ip portwide {
   map services { typeof ip daddr : verdict; }
@@ -12,11 +12,11 @@ const SCRIPT = `table ip portwide {
 }
 `;
 
-const fill = (...rules: Rule[]): NftStep => ({
+const fill = (...rules: RuleParts[]): NftOperation => ({
   action: 'fill',
-  chain: { name: 'forward', rules: rules.map((rule) => ({ expressions: ruleBytes(rule) })) },
+  chain: { name: 'forward', rules: rules.map((rule) => ({ expressions: nftRuleBytes(rule) })) },
 });
-const add = (set: string, key: number, data?: string, keyEnd?: number): NftStep => ({
+const add = (set: string, key: number, data?: string, keyEnd?: number): NftOperation => ({
   action: 'add',
   set,
   elements: [
@@ -29,11 +29,11 @@ const add = (set: string, key: number, data?: string, keyEnd?: number): NftStep 
 });
 
 describe('fake-tables: a table of nf_tables in memory', () => {
-  const { source, isIn, follow, remember } = partsOf('IPv4');
-  const known: Rule = [
-    follow([source], 'services'),
-    remember('clients', [source], [source], 60),
-    countIn('dropped'),
+  const { source, inSet, verdictMap, updateMap } = rulePartsFor('IPv4');
+  const known: RuleParts = [
+    verdictMap([source], 'services'),
+    updateMap('clients', [source], [source], 60),
+    countPacket('dropped'),
   ];
   let fake: FakeTables;
 
@@ -67,13 +67,13 @@ describe('fake-tables: a table of nf_tables in memory', () => {
   });
 
   for (const [what, steps, error] of [
-    ['rules that look up what is not there', [fill([isIn([source], 'nothing')])], /nothing/],
+    ['rules that look up what is not there', [fill([inSet([source], 'nothing')])], /nothing/],
     [
       'rules that remember where nothing is',
-      [fill([remember('no', [source], [source], 1)])],
+      [fill([updateMap('no', [source], [source], 1)])],
       /no,/,
     ],
-    ['rules that count in what is not there', [fill(known, [countIn('other')])], /other/],
+    ['rules that count in what is not there', [fill(known, [countPacket('other')])], /other/],
     ['elements of a set that is not there', [add('nothing', 1)], /add nothing: ENOENT/],
     ['elements that lead nowhere', [add('services', 1, 'gone')], /add services .*ENOENT/],
     [
@@ -91,7 +91,7 @@ describe('fake-tables: a table of nf_tables in memory', () => {
       [{ action: 'delete', set: 'ports', elements: [{ key: Buffer.alloc(4) }] }],
       /delete ports .*ENOENT/,
     ],
-  ] satisfies [string, NftStep[], RegExp][]) {
+  ] satisfies [string, NftOperation[], RegExp][]) {
     it(`refuses ${what}`, async () => {
       await assert.rejects(fake.tables.transact(steps), error);
       assert.equal(fake.sets.get('ports')?.size, 0);

@@ -25,9 +25,9 @@ function start(failure?: Error) {
   const owner = (...tables: string[]): TableOwner => ({
     families: IP_FAMILIES,
     tables,
-    changed: (family, what) => log.push(`${tables[0]} ${family}: ${what}`),
-    listening: (family) => log.push(`${tables[0]} ${family} listening`),
-    deaf: (error) => log.push(`${tables[0]} ${error}`),
+    onExternalChange: (family, what) => log.push(`${tables[0]} ${family}: ${what}`),
+    onWatchStarted: (family) => log.push(`${tables[0]} ${family} listening`),
+    onWatchFailed: (error) => log.push(`${tables[0]} ${error}`),
   });
   const change = (notification: Partial<NftNotification>) =>
     sockets[0]?.onChange({
@@ -46,7 +46,7 @@ describe('monitor: the monitor of nf_tables', () => {
     const { timers, sockets, monitor, log, owner } = start();
     const [a, b] = [monitor.register(owner('a')), monitor.register(owner('b'))];
     const other = Promise.withResolvers<void>();
-    monitor.waitFor(other.promise);
+    monitor.waitForLoad(other.promise);
     a('IPv4');
     a('IPv6');
     b('IPv4');
@@ -101,7 +101,7 @@ describe('monitor: the monitor of nf_tables', () => {
 
   it('never listens for what only loads', async () => {
     const { sockets, monitor } = start();
-    monitor.waitFor(Promise.resolve());
+    monitor.waitForLoad(Promise.resolve());
     await nextTurn();
     assert.equal(sockets.length, 0);
   });

@@ -1,10 +1,15 @@
 import assert from 'node:assert/strict';
 import { addressBytes } from '../../netlink/core/address.ts';
 import { portKey } from '../../nft/keys.ts';
-import { brokenLoyalties, isBroken, type Loyalty, loyaltiesOf } from '../../nftables/affinity.ts';
-import type { Place } from '../../nftables/compile.ts';
-import { endpointBytes } from '../../nftables/keys.ts';
-import type { Placed } from '../../nftables/plan.ts';
+import {
+  type AffinityTargets,
+  affinityTargets,
+  changedAffinityTargets,
+  isStaleAffinity,
+} from '../../nftables/affinity.ts';
+import type { VipSharing } from '../../nftables/compile.ts';
+import { endpointData } from '../../nftables/keys.ts';
+import type { PlannedRoute } from '../../nftables/plan.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 
@@ -14,22 +19,22 @@ const LB = '203.0.113.1';
 const CLIENT = '192.0.2.1';
 const NODE = '192.0.2.7';
 
-const placed = (of: Route, places: Readonly<Record<string, Place>> = {}): Placed => ({
+const placed = (of: Route, places: Readonly<Record<string, VipSharing>> = {}): PlannedRoute => ({
   route: of,
-  places: new Map(Object.entries(places)),
+  sharing: new Map(Object.entries(places)),
   allowsOwnVips: false,
 });
 const listed = (pods: readonly string[], fields: Partial<Route> = {}) =>
   placed(route({ affinitySeconds: 60, ...fields }, pods));
 const wide = (pods: readonly string[], slot = 0) =>
   placed(route({ affinitySeconds: 60, match: { kind: 'all' } }, pods), {
-    [VIP]: { slot, isBesideAllPorts: false },
+    [VIP]: { slot, sharesWithAllPorts: false },
   });
 
 /** What a packet noted: a client of this VIP (and port) was served by this pod. */
 const ofPort = (pod: string, vip = VIP, port = 80) => ({
   key: Buffer.concat([addressBytes(CLIENT), addressBytes(vip), portKey('TCP', port)]),
-  data: endpointBytes({ address: pod, port: 8080 }),
+  data: endpointData({ address: pod, port: 8080 }),
 });
 const ofVip = (pod: string, vip = VIP) => ({
   key: Buffer.concat([addressBytes(CLIENT), addressBytes(vip)]),
@@ -38,13 +43,15 @@ const ofVip = (pod: string, vip = VIP) => ({
 
 /** By map: whether clients of these pods are to forget them. */
 function broken(
-  before: readonly Placed[],
-  after: readonly Placed[],
+  before: readonly PlannedRoute[],
+  after: readonly PlannedRoute[],
   map: string,
   element: ReturnType<typeof ofVip>,
 ): boolean {
-  const loyalties = brokenLoyalties(loyaltiesOf(before), loyaltiesOf(after)).get(map);
-  return loyalties !== undefined && isBroken(element, loyalties, 4, false);
+  const loyalties = changedAffinityTargets(affinityTargets(before), affinityTargets(after)).get(
+    map,
+  );
+  return loyalties !== undefined && isStaleAffinity(element, loyalties, 4, false);
 }
 
 describe('affinity: what clients are to forget', () => {
@@ -54,10 +61,16 @@ describe('affinity: what clients are to forget', () => {
       listed([A, B, C]),
       listed([A, B], { affinitySeconds: 61 }),
     ]) {
-      assert.equal(brokenLoyalties(loyaltiesOf([listed([A, B])]), loyaltiesOf([after])).size, 0);
+      assert.equal(
+        changedAffinityTargets(affinityTargets([listed([A, B])]), affinityTargets([after])).size,
+        0,
+      );
     }
-    assert.equal(loyaltiesOf([placed(route({}, [A]))]).size, 0);
-    assert.equal(brokenLoyalties(loyaltiesOf([]), loyaltiesOf([listed([A])])).size, 0);
+    assert.equal(affinityTargets([placed(route({}, [A]))]).size, 0);
+    assert.equal(
+      changedAffinityTargets(affinityTargets([]), affinityTargets([listed([A])])).size,
+      0,
+    );
   });
 
   it('is the endpoint that went, of that VIP and port', () => {
@@ -130,10 +143,11 @@ describe('affinity: what clients are to forget', () => {
   });
 
   it('is what nobody knows, when everything is compared', () => {
-    const known = loyaltiesOf([listed([A])]).get('affinity') ?? new Map<string, Loyalty>();
-    assert.ok(!isBroken(ofPort(A), known, 4, true));
-    assert.ok(isBroken(ofPort(A, LB), known, 4, true));
-    assert.ok(!isBroken(ofPort(A, LB), known, 4, false));
-    assert.ok(isBroken({ key: ofPort(A).key }, known, 4, false), 'what leads nowhere');
+    const known =
+      affinityTargets([listed([A])]).get('affinity') ?? new Map<string, AffinityTargets>();
+    assert.ok(!isStaleAffinity(ofPort(A), known, 4, true));
+    assert.ok(isStaleAffinity(ofPort(A, LB), known, 4, true));
+    assert.ok(!isStaleAffinity(ofPort(A, LB), known, 4, false));
+    assert.ok(isStaleAffinity({ key: ofPort(A).key }, known, 4, false), 'what leads nowhere');
   });
 });

@@ -6,11 +6,11 @@ import { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
 import { portKey } from '../../nft/keys.ts';
 import { NftBackend, RefusedElementError } from '../../nftables/backend.ts';
-import { endpointBytes } from '../../nftables/keys.ts';
+import { endpointData } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
-import type { Match, Route } from '../../services/route.ts';
+import type { Route, RouteMatch } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
-import type { Change } from '../iptables/generated.ts';
+import type { ClusterChange } from '../iptables/generated.ts';
 import { rangeElement, textsIn } from './elements.ts';
 import { change } from './generated.ts';
 import { modeOptions } from './options.ts';
@@ -38,7 +38,7 @@ async function serving(fake: FakeTables, routes: readonly Route[]): Promise<NftB
 /** A client whom this pod served at this VIP and port. */
 const noted = (pod: string, client = '192.0.2.1', vip = VIP) => ({
   key: Buffer.concat([addressBytes(client), addressBytes(vip), portKey('TCP', 80)]),
-  data: endpointBytes({ address: pod, port: 8080 }),
+  data: endpointData({ address: pod, port: 8080 }),
 });
 
 describe('backend: the nftables backend', () => {
@@ -114,11 +114,16 @@ describe('backend: the nftables backend', () => {
   it('has clients forget an endpoint in the moment in which it goes, and once more', async () => {
     const fake = new FakeTables();
     const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
-    fake.put('affinity', noted(A), noted(B, '192.0.2.2'), noted(A, '192.0.2.3', '10.96.0.99'));
+    fake.putFromPacket(
+      'affinity',
+      noted(A),
+      noted(B, '192.0.2.2'),
+      noted(A, '192.0.2.3', '10.96.0.99'),
+    );
     const late = noted(A, '192.0.2.4');
-    fake.after = () => {
-      fake.after = () => {};
-      fake.put('affinity', late);
+    fake.afterCommit = () => {
+      fake.afterCommit = () => {};
+      fake.putFromPacket('affinity', late);
     };
     backend.update([route({ affinitySeconds: 60 }, [B])], []);
     await backend.apply(false);
@@ -135,13 +140,13 @@ describe('backend: the nftables backend', () => {
     for (const moments of [1, 2]) {
       const fake = new FakeTables();
       const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
-      fake.put('affinity', noted(A));
+      fake.putFromPacket('affinity', noted(A));
       let left = moments;
-      fake.before = (changes) => {
+      fake.beforeCommit = (changes) => {
         if (!changes.some(({ set, elements }) => set === 'affinity' && elements.length > 0)) return;
         fake.sets.get('affinity')?.clear();
         left -= 1;
-        if (left > 0) fake.put('affinity', noted(A, '192.0.2.9'));
+        if (left > 0) fake.putFromPacket('affinity', noted(A, '192.0.2.9'));
       };
       backend.update([route({ affinitySeconds: 60 }, [B])], []);
       await backend.apply(false);
@@ -157,9 +162,13 @@ describe('backend: the nftables backend', () => {
       const fake = new FakeTables();
       const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
       const clients = Array.from({ length: 60 }, (_, index) => `192.0.2.${index}`);
-      fake.put('affinity', ...clients.map((client) => noted(A, client)), noted(B, '192.0.2.99'));
+      fake.putFromPacket(
+        'affinity',
+        ...clients.map((client) => noted(A, client)),
+        noted(B, '192.0.2.99'),
+      );
       // One of all those that are to go together, however few.
-      fake.before = (changes) => {
+      fake.beforeCommit = (changes) => {
         const { elements = [] } = changes.find(({ set }) => set === 'affinity') ?? {};
         const [element] = elements;
         if (element === undefined || elements.length < 2) return;
@@ -175,10 +184,10 @@ describe('backend: the nftables backend', () => {
     const [ending, again] = [noted(A), noted(A, '192.0.2.2')];
     const fake = new FakeTables();
     const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
-    fake.put('affinity', ending, again);
+    fake.putFromPacket('affinity', ending, again);
     fake.expiresIn = () => 5;
     let dumps = 0;
-    fake.onVisit = (set) => {
+    fake.onDump = (set) => {
       if (set === 'affinity' && ++dumps === 2) {
         fake.sets.get('affinity')?.delete(ending.key.toString('latin1'));
         fake.expiresIn = () => 60_000;
@@ -195,7 +204,12 @@ describe('backend: the nftables backend', () => {
   it('has clients forget what nobody knows when everything is compared', async () => {
     const fake = new FakeTables();
     await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
-    fake.put('affinity', noted(A), noted(C, '192.0.2.2'), noted(A, '192.0.2.3', '10.96.0.99'));
+    fake.putFromPacket(
+      'affinity',
+      noted(A),
+      noted(C, '192.0.2.2'),
+      noted(A, '192.0.2.3', '10.96.0.99'),
+    );
     const { backend } = start(fake, [route({ affinitySeconds: 60 }, [A, B])]);
     assert.deepEqual(await backend.apply(true), { written: 2 });
     assert.deepEqual([...(fake.sets.get('affinity')?.values() ?? [])], [noted(A)]);
@@ -205,8 +219,8 @@ describe('backend: the nftables backend', () => {
     const fake = new FakeTables();
     await serving(fake, [route({}, [A])]);
     const { backend } = start(fake, [route({}, [A])]);
-    fake.onVisit = (set) => {
-      fake.onVisit = (other) => other !== set && fake.onVisit === undefined;
+    fake.onDump = (set) => {
+      fake.onDump = (other) => other !== set && fake.onDump === undefined;
       fake.sets.get(set)?.clear();
       return true;
     };
@@ -227,7 +241,7 @@ describe('backend: the nftables backend', () => {
       'delete allowed-ports 1',
     ]);
     const other = rangeElement('service-ranges', VIP, { from: 50, to: 150 });
-    fake.put('service-ranges', { ...other, data: { kind: 'drop' } });
+    fake.putFromPacket('service-ranges', { ...other, data: { kind: 'drop' } });
     fake.log = [];
     const ranges = [{ protocol: 'TCP' as const, from: 100, to: 200 }];
     backend.update([route({ id: 'ranges', match: { kind: 'ranges', ranges } }, [A])], []);
@@ -246,7 +260,7 @@ describe('backend: the nftables backend', () => {
     const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning });
     backend.update([route({}, [A])], []);
     await backend.apply(true);
-    assert.equal(backend.numbers().cleanupFailures, 1);
+    assert.equal(backend.stats().cleanupFailures, 1);
     assert.match(warnings.join(), /^cannot remove what is not ours .*EEXIST$/);
   });
 
@@ -311,7 +325,7 @@ describe('backend: the nftables backend', () => {
     const fake = new FakeTables();
     const backend = await serving(fake, []);
     const foreign = { key: Buffer.concat([addressBytes(VIP), portKey('TCP', 80)]) };
-    fake.put('service-ports', { ...foreign, data: { kind: 'drop' } });
+    fake.putFromPacket('service-ports', { ...foreign, data: { kind: 'drop' } });
     backend.update([route({}, [A])], []);
     await assert.rejects(backend.apply(false), (error: unknown) => {
       assert.ok(error instanceof RefusedElementError);
@@ -327,29 +341,29 @@ describe('backend: the nftables backend', () => {
     const fake = new FakeTables();
     const backend = await serving(fake, []);
     let told = 0;
-    backend.onLoss(() => {
+    backend.onDrift(() => {
       told += 1;
     });
-    assert.equal(await backend.loss(), undefined);
-    backend.disturbed('one');
-    backend.disturbed('other');
+    assert.equal(await backend.findDrift(), undefined);
+    backend.onExternalChange('one');
+    backend.onExternalChange('other');
     assert.equal(told, 1);
     await backend.apply(false);
-    assert.equal(await backend.loss(), 'one');
-    fake.onVisit = (set) => {
-      if (set === 'service-ports') backend.disturbed('while it compares');
+    assert.equal(await backend.findDrift(), 'one');
+    fake.onDump = (set) => {
+      if (set === 'service-ports') backend.onExternalChange('while it compares');
       return false;
     };
     await backend.apply(true);
-    assert.equal(await backend.loss(), 'while it compares');
+    assert.equal(await backend.findDrift(), 'while it compares');
     assert.equal(told, 2);
   });
 
   it('writes with the next sync what changes while it compares', async () => {
     const fake = new FakeTables();
     const { backend } = start(fake, [route({}, [A])]);
-    fake.before = () => {
-      fake.before = () => {};
+    fake.beforeCommit = () => {
+      fake.beforeCommit = () => {};
       backend.update([route({ id: 'other', clusterIP: '10.96.0.11' }, [B])], [route().id]);
     };
     await backend.apply(true);
@@ -397,7 +411,7 @@ describe('backend: a packet under way', () => {
         async (steps, restart) => {
           const fake = new FakeTables();
           let last = new Map<string, { count: number; first: number; map: string }>();
-          fake.after = () => {
+          fake.afterCommit = () => {
             const now = pools(fake);
             for (const [id, { count, first, map }] of now) {
               const key = id.slice(0, id.lastIndexOf(' '));
@@ -442,7 +456,7 @@ describe('backend: a packet under way', () => {
 
   it('finds the old way or the new one when a Service changes its ports', async () => {
     const tcp = (from: number, to: number) => ({ protocol: 'TCP', from, to }) as const;
-    const matches: readonly Match[] = [
+    const matches: readonly RouteMatch[] = [
       { kind: 'port', protocol: 'TCP', port: 80 },
       { kind: 'ranges', ranges: [tcp(80, 80), tcp(8000, 8100)] },
       { kind: 'ranges', ranges: [tcp(79, 81)] },
@@ -472,7 +486,7 @@ describe('backend: a packet under way', () => {
     };
     for (const sourceRanges of [undefined, ['0.0.0.0/1']]) {
       for (const [before, after] of matches.flatMap((a) => matches.map((b) => [a, b] as const))) {
-        const of = (match: Match) => {
+        const of = (match: RouteMatch) => {
           const vips =
             sourceRanges === undefined ? {} : { clusterIP: undefined, loadBalancerIPs: [VIP] };
           return route({ id: match.kind, match, ...vips, sourceRanges }, [A, B]);
@@ -481,7 +495,7 @@ describe('backend: a packet under way', () => {
         const { backend } = start(fake, [of(before)]);
         await backend.apply(true);
         assert.ok(isServed(fake));
-        fake.amid = () => {
+        fake.midCommit = () => {
           assert.ok(isServed(fake), `${JSON.stringify(before)} to ${JSON.stringify(after)}`);
         };
         backend.update([of(after)], before.kind === after.kind ? [] : [before.kind]);
@@ -491,7 +505,7 @@ describe('backend: a packet under way', () => {
   });
 });
 
-function feed(table: RouteTable, step: Change): void {
+function feed(table: RouteTable, step: ClusterChange): void {
   if ('upsert' in step) table.upsert(step.upsert);
   else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
   else table.setNodeAddresses(new Set(step.nodeAddresses));

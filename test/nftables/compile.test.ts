@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import type { Protocol } from '../../api/objects.ts';
-import { ruleText } from '../../nft/rule.ts';
-import { withNeeds } from '../../nftables/chains.ts';
-import { compilePlan, type Place } from '../../nftables/compile.ts';
-import type { PlanOptions } from '../../nftables/plan.ts';
-import type { Match, Route } from '../../services/route.ts';
+import { nftRuleText } from '../../nft/rule.ts';
+import { withJumpTargets } from '../../nftables/chains.ts';
+import { compileNftPlan, type VipSharing } from '../../nftables/compile.ts';
+import type { NftPlanOptions } from '../../nftables/plan.ts';
+import type { Route, RouteMatch } from '../../services/route.ts';
 import { trafficPlan } from '../../traffic/plan.ts';
 import { route } from '../fixtures.ts';
 import { textsOf } from './elements.ts';
@@ -13,8 +13,8 @@ import { modeOptions } from './options.ts';
 const VIP = '10.96.0.10';
 const LB = '203.0.113.1';
 const PODS = ['10.244.0.1', '10.244.0.2'];
-const ALL: Match = { kind: 'all' };
-const RANGES: Match = {
+const ALL: RouteMatch = { kind: 'all' };
+const RANGES: RouteMatch = {
   kind: 'ranges',
   ranges: [
     { protocol: 'UDP', from: 5060, to: 5060 },
@@ -23,9 +23,9 @@ const RANGES: Match = {
 };
 
 interface Surroundings {
-  readonly places?: Readonly<Record<string, Place>>;
+  readonly places?: Readonly<Record<string, VipSharing>>;
   readonly allowsOwnVips?: boolean;
-  readonly options?: Partial<PlanOptions>;
+  readonly options?: Partial<NftPlanOptions>;
 }
 
 /** Elements by map, and the rules of chains by name. */
@@ -33,13 +33,13 @@ function compiled(
   of: Route,
   { places = {}, allowsOwnVips = false, options = {} }: Surroundings = {},
 ) {
-  const { elements, chains } = compilePlan(
+  const { elements, chains } = compileNftPlan(
     trafficPlan(of, allowsOwnVips),
     new Map(Object.entries(places)),
     modeOptions({ family: of.family, ...options }),
   );
   const named = new Map(
-    chains.flatMap(withNeeds).map(({ name, rules }) => [name, rules.map(ruleText)]),
+    chains.flatMap(withJumpTargets).map(({ name, rules }) => [name, rules.map(nftRuleText)]),
   );
   const targets = elements.flatMap(({ data }) =>
     data !== undefined && 'chain' in data && !data.chain.startsWith('reject-') ? [data.chain] : [],
@@ -104,7 +104,7 @@ describe('compile: a Route as nftables has it', () => {
 
   it('of ranges: each is an element, the rest of the VIP is rejected', () => {
     const got = compiled(route({ match: RANGES }, PODS), {
-      places: { [VIP]: { slot: 2, isBesideAllPorts: false } },
+      places: { [VIP]: { slot: 2, sharesWithAllPorts: false } },
     });
     assert.deepEqual(got['service-ranges'], [
       `${VIP} . udp . 5060 : goto internal-ip-2-slot2`,
@@ -261,7 +261,7 @@ describe('compile: a Route as nftables has it', () => {
       ['IPv6', 'fd00::10', '::1'],
     ] as const) {
       const rejected = (protocol: Protocol, fields: Partial<Route> = {}, on = options) => {
-        const match: Match = { kind: 'port', protocol, port: 53 };
+        const match: RouteMatch = { kind: 'port', protocol, port: 53 };
         const fates = compiled(
           route({ family, clusterIP, match, nodePort: 30_053, ...fields }, []),
           { options: on },
@@ -319,7 +319,7 @@ describe('compile: a Route as nftables has it', () => {
       all.chains['internal-ip-2-sticky']?.[1],
       'dnat to ip saddr . ip daddr map @affinity-ips-0',
     );
-    const place = { slot: 2, isBesideAllPorts: false };
+    const place = { slot: 2, sharesWithAllPorts: false };
     const ranges = compiled(route({ match: RANGES, affinitySeconds: 5 }, PODS), {
       places: { [VIP]: place },
     });
@@ -337,11 +337,11 @@ describe('compile: a Route as nftables has it', () => {
   });
 
   it('affinity of an all-ports Service on the VIP is not that of a port beside it', () => {
-    const beside = { places: { [VIP]: { slot: 0, isBesideAllPorts: true } } };
+    const beside = { places: { [VIP]: { slot: 0, sharesWithAllPorts: true } } };
     assert.deepEqual(compiled(route({}, PODS), beside)['sticky-ports'], [
       `${VIP} . tcp . 80 : accept`,
     ]);
-    const slot = { places: { [VIP]: { slot: 1, isBesideAllPorts: true } } };
+    const slot = { places: { [VIP]: { slot: 1, sharesWithAllPorts: true } } };
     assert.deepEqual(compiled(route({ match: RANGES }, PODS), slot)['sticky-ranges'], [
       `${VIP} . udp . 5060 : accept`,
       `${VIP} . tcp . 8000-8100 : accept`,
@@ -353,7 +353,7 @@ describe('compile: a Route as nftables has it', () => {
   });
 
   it('masquerades as it is told', () => {
-    const first = (options: Partial<PlanOptions>) =>
+    const first = (options: Partial<NftPlanOptions>) =>
       compiled(route({}, PODS), { options }).chains['internal-port-2']?.[0];
     assert.equal(
       first({ masqueradeAll: true, masqueradeBit: 31 }),

@@ -1,18 +1,18 @@
 import assert from 'node:assert/strict';
 import type { NftVerdict } from '../../netlink/nftables/tables.ts';
-import { dataText, keyText, sameData } from '../../nft/element.ts';
+import { elementDataText, elementKeyText, hasSameData } from '../../nft/element.ts';
 import { cidrBounds, hostCidr, portField, portKey } from '../../nft/keys.ts';
-import { type Element, elementKey, elementOf } from '../../nftables/element.ts';
+import { elementFromKeyText, elementId, type MapElement } from '../../nftables/element.ts';
 import { overlapping } from '../../nftables/intervals.ts';
-import { endpointBytes, numberedEndpoints } from '../../nftables/keys.ts';
+import { endpointData, endpointElements } from '../../nftables/keys.ts';
 import {
-  affinityText,
-  ipAffinity,
-  isLead,
-  isShared,
+  affinityMapDeclaration,
+  allPortsAffinityMap,
+  isDispatchMap,
+  isReferenceCounted,
   MAP_NAMES,
   MAPS,
-  mapText,
+  mapDeclaration,
 } from '../../nftables/maps.ts';
 import { rangeElement } from './elements.ts';
 
@@ -25,16 +25,16 @@ describe('element: keys of nftables', () => {
     assert.equal(portKey('SCTP', 0).toString('hex'), '8400000000000000');
     assert.equal(portField(30_080).toString('hex'), '75800000');
     const endpoint = { address: '10.244.0.1', port: 8080, isLocal: true };
-    const numbered = numberedEndpoints(portKey('TCP', 80), 2 ** 21, [endpoint, endpoint]);
+    const numbered = endpointElements(portKey('TCP', 80), 2 ** 21, [endpoint, endpoint]);
     assert.deepEqual(
       numbered.map(({ key, data }) => [key.toString('hex'), data.toString('hex')]),
       ['00002000', '01002000'].map((index) => [`0600000000500000${index}`, '0af400011f900000']),
     );
     assert.deepEqual(
       hex(
-        endpointBytes({ address: '10.244.0.1', port: 8080 }),
-        endpointBytes({ address: '10.244.0.1', port: undefined }),
-        endpointBytes({ address: 'fd00::1', port: 80 }),
+        endpointData({ address: '10.244.0.1', port: 8080 }),
+        endpointData({ address: '10.244.0.1', port: undefined }),
+        endpointData({ address: 'fd00::1', port: 80 }),
       ),
       ['0af400011f900000', '0af40001', 'fd00000000000000000000000000000100500000'],
     );
@@ -52,18 +52,18 @@ describe('element: keys of nftables', () => {
 });
 
 describe('elements of nftables', () => {
-  const one: Element = { map: 'hairpins', key: Buffer.from('0af400010af40001', 'hex') };
+  const one: MapElement = { map: 'hairpins', key: Buffer.from('0af400010af40001', 'hex') };
 
   it('are told apart by map, key and end', () => {
     const wide = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/8');
     const narrow = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/16');
-    const keys = [one, { ...one, map: 'cluster-ips' as const }, wide, narrow].map(elementKey);
+    const keys = [one, { ...one, map: 'cluster-ips' as const }, wide, narrow].map(elementId);
     assert.equal(new Set(keys).size, 4);
-    assert.equal(keyText({ ...one, keyEnd: Buffer.from(one.key) }), keyText(one));
+    assert.equal(elementKeyText({ ...one, keyEnd: Buffer.from(one.key) }), elementKeyText(one));
   });
 
   it('come back from their text, whatever bytes they have', () => {
-    const elements: Element[] = [
+    const elements: MapElement[] = [
       one,
       { map: 'service-ips', key: Buffer.from('2d2d2d2d', 'hex') },
       rangeElement('service-ranges', '45.45.45.45', { from: 45, to: 11_565 }),
@@ -71,32 +71,32 @@ describe('elements of nftables', () => {
       rangeElement('allowed-ports', '10.0.0.45', { from: 1, to: 2 }, '45.0.0.0/8'),
     ];
     for (const element of elements) {
-      const again = elementOf(element.map, keyText(element), 'IPv4');
+      const again = elementFromKeyText(element.map, elementKeyText(element), 'IPv4');
       assert.equal(again.key.toString('hex'), element.key.toString('hex'));
       const ends = [again.keyEnd, MAPS[element.map].isInterval ? element.keyEnd : undefined];
       assert.deepEqual(ends[0]?.toString('hex'), ends[1]?.toString('hex'));
     }
     const six = rangeElement('allowed-ips', 'fd00::1', '2001:db8::/32');
-    const again = elementOf('allowed-ips', keyText(six), 'IPv6');
+    const again = elementFromKeyText('allowed-ips', elementKeyText(six), 'IPv6');
     assert.deepEqual(again, six);
   });
 
   it('map to verdicts or bytes, which are compared', () => {
     const to = (data: Buffer | NftVerdict) => ({ ...one, data });
-    assert.equal(dataText(one), '');
-    assert.equal(dataText(to({ kind: 'goto', chain: 'pick' })), 'goto pick');
-    assert.equal(dataText(to({ kind: 'drop' })), 'drop');
-    assert.ok(sameData(to(Buffer.from('ab')), to(Buffer.from('ab'))));
-    assert.ok(!sameData(to(Buffer.from('ab')), to(Buffer.from('ac'))));
-    assert.ok(!sameData(to({ kind: 'goto', chain: 'a' }), to({ kind: 'goto', chain: 'b' })));
-    assert.ok(!sameData(to({ kind: 'goto', chain: 'a' }), to({ kind: 'jump', chain: 'a' })));
+    assert.equal(elementDataText(one), '');
+    assert.equal(elementDataText(to({ kind: 'goto', chain: 'pick' })), 'goto pick');
+    assert.equal(elementDataText(to({ kind: 'drop' })), 'drop');
+    assert.ok(hasSameData(to(Buffer.from('ab')), to(Buffer.from('ab'))));
+    assert.ok(!hasSameData(to(Buffer.from('ab')), to(Buffer.from('ac'))));
+    assert.ok(!hasSameData(to({ kind: 'goto', chain: 'a' }), to({ kind: 'goto', chain: 'b' })));
+    assert.ok(!hasSameData(to({ kind: 'goto', chain: 'a' }), to({ kind: 'jump', chain: 'a' })));
   });
 });
 
 describe('element: ranges that overlap', () => {
   const ports = (from: number, to: number, vip = '203.0.113.1') =>
     rangeElement('service-ranges', vip, { from, to });
-  const found = (old: readonly Element[], fresh: readonly Element[]) =>
+  const found = (old: readonly MapElement[], fresh: readonly MapElement[]) =>
     overlapping(old, fresh, 'IPv4').map((element) => old.indexOf(element));
 
   it('are those that share a port of a VIP', () => {
@@ -119,7 +119,7 @@ describe('element: ranges that overlap', () => {
   });
 
   it('are none where elements are no ranges', () => {
-    const element: Element = { map: 'cluster-ips', key: Buffer.from('0a600001', 'hex') };
+    const element: MapElement = { map: 'cluster-ips', key: Buffer.from('0a600001', 'hex') };
     assert.deepEqual(found([element], [element]), []);
   });
 });
@@ -127,37 +127,37 @@ describe('element: ranges that overlap', () => {
 describe('element: the maps of nftables', () => {
   it('are declared for nft', () => {
     assert.equal(
-      mapText('endpoints', 'IPv4'),
+      mapDeclaration('endpoints', 'IPv4'),
       'map endpoints { typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport; }',
     );
     assert.equal(
-      mapText('service-ranges', 'IPv6'),
+      mapDeclaration('service-ranges', 'IPv6'),
       'map service-ranges { typeof ip6 daddr . meta l4proto . th dport : verdict; flags interval; }',
     );
-    assert.equal(mapText('cluster-ips', 'IPv4'), 'set cluster-ips { typeof ip daddr; }');
+    assert.equal(mapDeclaration('cluster-ips', 'IPv4'), 'set cluster-ips { typeof ip daddr; }');
     assert.match(
-      affinityText('affinity', 'IPv4'),
+      affinityMapDeclaration('affinity', 'IPv4'),
       /^map affinity \{ typeof ip daddr \. ip daddr \. meta l4proto \. th dport : ip daddr \. th dport; flags dynamic,timeout; size \d+; timeout 3h; \}$/,
     );
     assert.match(
-      affinityText(ipAffinity(2), 'IPv6'),
+      affinityMapDeclaration(allPortsAffinityMap(2), 'IPv6'),
       /^map affinity-ips-2 \{ typeof ip6 daddr \. ip6 daddr : ip6 daddr; /,
     );
   });
 
   it('that hold verdicts lead on, and what packets look for later is listed before', () => {
     for (const name of MAP_NAMES) {
-      if (MAPS[name].data === 'verdict') assert.ok(isLead(name), name);
+      if (MAPS[name].data === 'verdict') assert.ok(isDispatchMap(name), name);
     }
-    const [first] = MAP_NAMES.map((name, index) => (isLead(name) ? index : Infinity)).sort(
+    const [first] = MAP_NAMES.map((name, index) => (isDispatchMap(name) ? index : Infinity)).sort(
       (a, b) => a - b,
     );
-    assert.ok(MAP_NAMES.slice(first).every(isLead));
+    assert.ok(MAP_NAMES.slice(first).every(isDispatchMap));
     for (const name of ['health-ports', 'ranged-ips', 'cluster-ips'] as const)
-      assert.ok(isLead(name));
+      assert.ok(isDispatchMap(name));
     for (const name of ['endpoints', 'hairpins', 'node-port-ips'] as const)
-      assert.ok(!isLead(name));
-    assert.deepEqual(MAP_NAMES.filter(isShared).sort(), [
+      assert.ok(!isDispatchMap(name));
+    assert.deepEqual(MAP_NAMES.filter(isReferenceCounted).sort(), [
       'cluster-ips',
       'hairpins',
       'health-ports',

@@ -2,16 +2,16 @@ import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
 import type { FakeTables } from '../../nft/fake-tables.ts';
 import { cidrBounds, portKey } from '../../nft/keys.ts';
-import type { Element } from '../../nftables/element.ts';
+import type { MapElement } from '../../nftables/element.ts';
 import type { MapName } from '../../nftables/maps.ts';
-import { tableScript } from '../../nftables/text.ts';
+import { tableScript } from '../../nftables/table-script.ts';
 
 /** An element of ranges behind a VIP: of TCP ports, of sources, or both. */
 export function rangeElement(
   map: MapName,
   vip: string,
   ...fields: readonly (string | { readonly from: number; readonly to: number })[]
-): Element {
+): MapElement {
   const bounds = fields.map((field) =>
     typeof field === 'string'
       ? cidrBounds(field)
@@ -27,7 +27,7 @@ export function rangeElement(
 
 /** Elements as nft writes them, by map: `10.96.0.10 . tcp . 80 : goto …`. */
 export function textsOf(
-  elements: Iterable<Element>,
+  elements: Iterable<MapElement>,
   family: IpFamily = 'IPv4',
 ): Readonly<Partial<Record<MapName, readonly string[]>>> {
   const script = tableScript([], elements, family);

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { nftFamily } from '../../nft/rule.ts';
-import { declarations } from '../../nftables/skeleton.ts';
-import { tableScript } from '../../nftables/text.ts';
+import { tableDeclarations } from '../../nftables/static-chains.ts';
+import { tableScript } from '../../nftables/table-script.ts';
 import type { LocalDetector } from '../../traffic/options.ts';
-import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
+import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/namespace.ts';
 import { allChains, type ModeOptions } from './options.ts';
 
 /** nft turns the byte of a protocol around before it looks it up in ranges, which changes nothing. */
@@ -37,24 +37,24 @@ function word(register: string): number {
 
 describe('forms: a rule as nft writes it and as the agent gives it to the kernel', () => {
   let namespace: Namespace;
-  let inhabitant: Inhabitant;
+  let helper: NetnsHelper;
   beforeEach(async () => {
     namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+    helper = namespace.helper();
   });
   afterEach(() => namespace[Symbol.asyncDispose]());
 
-  const load = (script: string) => inhabitant.call('hold', script, 'nft', '-f', '-');
+  const load = (script: string) => helper.call('hold', script, 'nft', '-f', '-');
 
   async function check(options: ModeOptions, sticky: boolean): Promise<void> {
     const { family } = options;
     const chains = allChains(options, sticky);
     await load(tableScript(chains, [], family));
-    const fromText = rulesOnly(await inhabitant.call('modeState', family));
+    const fromText = rulesOnly(await helper.call('modeState', family));
     await namespace.run('nft', 'delete', 'table', nftFamily(family), 'portwide');
-    await load(declarations(chains, family));
-    await inhabitant.call('modeRules', options, sticky);
-    const fromBytes = rulesOnly(await inhabitant.call('modeState', family));
+    await load(tableDeclarations(chains, family));
+    await helper.call('modeRules', options, sticky);
+    const fromBytes = rulesOnly(await helper.call('modeState', family));
     assert.equal(fromBytes.length, chains.length);
     assert.deepEqual(fromBytes, fromText);
   }

@@ -4,8 +4,8 @@ import fc from 'fast-check';
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
-import type { Change } from '../iptables/generated.ts';
-import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
+import type { ClusterChange } from '../iptables/generated.ts';
+import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/namespace.ts';
 import { change } from './generated.ts';
 import { Node } from './node.ts';
 
@@ -48,7 +48,7 @@ const range = fc
   .tuple(fc.constantFrom(...PORTS), fc.constantFrom(...PORTS), fc.constantFrom('', '/TCP', '/SCTP'))
   .map(([a, b, protocol]) => `${Math.min(a, b)}-${Math.max(a, b)}${protocol}`);
 
-function oneService(family: IpFamily): fc.Arbitrary<Change> {
+function oneService(family: IpFamily): fc.Arbitrary<ClusterChange> {
   const addresses = fc.subarray([...ADDRESSES[family]], { maxLength: 3 });
   return fc
     .record({
@@ -82,7 +82,7 @@ function oneService(family: IpFamily): fc.Arbitrary<Change> {
     }));
 }
 
-function oneSlice(family: IpFamily): fc.Arbitrary<Change> {
+function oneSlice(family: IpFamily): fc.Arbitrary<ClusterChange> {
   const many = Array.from({ length: 300 }, (_, index) =>
     family === 'IPv4'
       ? `10.245.${index >> 8}.${index & 255}`
@@ -117,17 +117,17 @@ function oneSlice(family: IpFamily): fc.Arbitrary<Change> {
 
 describe('fuzz: the kernel takes whatever a cluster may have, in nftables', () => {
   let namespace: Namespace;
-  let inhabitant: Inhabitant;
+  let helper: NetnsHelper;
   beforeEach(async () => {
     namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+    helper = namespace.helper();
   });
   afterEach(() => namespace[Symbol.asyncDispose]());
 
   for (const family of IP_FAMILIES) {
     it(`${family}, and holds what is wanted`, async function () {
       this.timeout(180_000);
-      const step: fc.Arbitrary<Change> = fc.oneof(
+      const step: fc.Arbitrary<ClusterChange> = fc.oneof(
         { weight: 4, arbitrary: oneService(family) },
         { weight: 4, arbitrary: oneSlice(family) },
         { weight: 2, arbitrary: change },
@@ -140,8 +140,8 @@ describe('fuzz: the kernel takes whatever a cluster may have, in nftables', () =
       );
       await fc.assert(
         fc.asyncProperty(fc.array(step, { minLength: 4, maxLength: 16 }), async (steps) => {
-          await inhabitant.call('hold', 'flush ruleset', 'nft', '-f', '-');
-          const node = await Node.start(family, inhabitant);
+          await helper.call('hold', 'flush ruleset', 'nft', '-f', '-');
+          const node = await Node.start(family, helper);
           await node.apply(true);
           for (const one of steps) {
             await node.feed([one]);

@@ -1,6 +1,6 @@
 /** Generated clusters whose ranges of ports and of sources overlap, enclose and touch each other. */
 import fc from 'fast-check';
-import { type Change, change as plainChange } from '../iptables/generated.ts';
+import { type ClusterChange, arbitraryChange as plainChange } from '../iptables/generated.ts';
 
 const CIDRS = [
   ...['10.0.0.0/8', '10.1.0.0/16', '10.1.2.0/24', '10.1.3.0/24', '10.1.2.3/32', '192.0.2.0/24'],
@@ -19,7 +19,7 @@ const hostile = fc.record({
 });
 
 /** Like those of the iptables mode's tests, with more of what the kernel is particular about. */
-export const change: fc.Arbitrary<Change> = fc
+export const change: fc.Arbitrary<ClusterChange> = fc
   .tuple(plainChange, hostile)
   .map(([step, { ranges: portsAnnotation, cidrs }]) => {
     if (!('upsert' in step) || step.upsert.kind !== 'Service') return step;

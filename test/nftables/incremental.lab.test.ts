@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
-import type { Change } from '../iptables/generated.ts';
-import { createNamespace, type Inhabitant, type Namespace } from '../netlink/namespace.ts';
+import type { ClusterChange } from '../iptables/generated.ts';
+import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/namespace.ts';
 import { change } from './generated.ts';
 import { Node } from './node.ts';
 
@@ -52,12 +52,12 @@ const steps = fc.array(change, { minLength: 1, maxLength: 12 });
 
 describe('incremental: syncing nftables step by step', () => {
   let namespaces: Namespace[];
-  let here: Inhabitant;
-  let there: Inhabitant;
+  let here: NetnsHelper;
+  let there: NetnsHelper;
 
   beforeEach(async () => {
     namespaces = await Promise.all([createNamespace(), createNamespace()]);
-    const [one, other] = namespaces.map((namespace) => namespace.inhabitant());
+    const [one, other] = namespaces.map((namespace) => namespace.helper());
     assert.ok(one && other);
     [here, there] = [one, other];
   });
@@ -66,7 +66,7 @@ describe('incremental: syncing nftables step by step', () => {
   });
 
   /** What a fresh agent makes of all that in a fresh namespace. */
-  async function fresh(family: IpFamily, all: readonly Change[]) {
+  async function fresh(family: IpFamily, all: readonly ClusterChange[]) {
     await there.call('hold', 'flush ruleset', 'nft', '-f', '-');
     const node = await Node.start(family, there);
     await node.feed(all);

@@ -4,11 +4,11 @@ import { spawnSync } from 'node:child_process';
 import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftElement } from '../../netlink/nftables/tables.ts';
 import { type NftCommand, nftCommand } from '../../nft/command.ts';
-import { dataText, keyText } from '../../nft/element.ts';
+import { elementDataText, elementKeyText } from '../../nft/element.ts';
 import { NftBackend } from '../../nftables/backend.ts';
 import { MAP_NAMES } from '../../nftables/maps.ts';
-import { fills, TABLE } from '../../nftables/skeleton.ts';
-import type { NodeFacts } from '../../proxier/backend.ts';
+import { chainFills, TABLE } from '../../nftables/static-chains.ts';
+import type { NodeAddresses } from '../../services/node-port-addresses.ts';
 import type { Route } from '../../services/route.ts';
 import { allChains, type ModeOptions, modeOptions } from './options.ts';
 import { dumpRules } from './rule-dump.ts';
@@ -60,7 +60,7 @@ export const nftMode = {
       onWarning: (message) => warnings.push(message),
     });
     const losses: string[] = [];
-    backend.onLoss(() => losses.push('lost'));
+    backend.onDrift(() => losses.push('lost'));
     agents.set(name, { tables, backend, warnings, losses });
   },
 
@@ -73,10 +73,10 @@ export const nftMode = {
     name: string,
     upserts: readonly Route[],
     removals: readonly string[],
-    facts?: NodeFacts,
+    facts?: NodeAddresses,
   ): Promise<void> {
     const { backend } = agent(name);
-    if (facts !== undefined) backend.setFacts(facts);
+    if (facts !== undefined) backend.setNodeAddresses(facts);
     backend.update(upserts, removals);
   },
 
@@ -103,7 +103,7 @@ export const nftMode = {
         const elements: string[] = [];
         await tables.visitElements(name, (element) =>
           elements.push(
-            `${Buffer.from(keyText(element), 'latin1').toString('hex')} : ${hexData(element)}`,
+            `${Buffer.from(elementKeyText(element), 'latin1').toString('hex')} : ${hexData(element)}`,
           ),
         );
         state[`set ${name}`] = elements.sort();
@@ -137,11 +137,13 @@ export const nftMode = {
 
   /** Gives the kernel the rules of all kinds of chains, as the agent does. */
   async modeRules(options: ModeOptions, sticky: boolean): Promise<void> {
-    await withTable(options.family, (tables) => tables.transact(fills(allChains(options, sticky))));
+    await withTable(options.family, (tables) =>
+      tables.transact(chainFills(allChains(options, sticky))),
+    );
   },
 };
 
-function hexData(element: Parameters<typeof dataText>[0]): string {
+function hexData(element: Parameters<typeof elementDataText>[0]): string {
   const { data } = element;
-  return Buffer.isBuffer(data) ? data.toString('hex') : dataText(element);
+  return Buffer.isBuffer(data) ? data.toString('hex') : elementDataText(element);
 }

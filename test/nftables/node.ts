@@ -2,14 +2,14 @@
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
-import type { Change } from '../iptables/generated.ts';
-import type { Inhabitant } from '../netlink/namespace.ts';
+import type { ClusterChange } from '../iptables/generated.ts';
+import type { NetnsHelper } from '../netlink/namespace.ts';
 
 let agents = 0;
 
 export class Node {
   readonly #family: IpFamily;
-  readonly #inhabitant: Inhabitant;
+  readonly #helper: NetnsHelper;
   readonly #name = `agent ${agents++}`;
   readonly #table = new RouteTable({
     nodeName: 'node-a',
@@ -18,15 +18,15 @@ export class Node {
   });
   #addresses: readonly string[] = [];
 
-  private constructor(family: IpFamily, inhabitant: Inhabitant) {
+  private constructor(family: IpFamily, helper: NetnsHelper) {
     this.#family = family;
-    this.#inhabitant = inhabitant;
+    this.#helper = helper;
   }
 
   /** Its agent has not written anything yet. */
-  static async start(family: IpFamily, inhabitant: Inhabitant): Promise<Node> {
-    const node = new Node(family, inhabitant);
-    await inhabitant.call('modeStart', node.#name, {
+  static async start(family: IpFamily, helper: NetnsHelper): Promise<Node> {
+    const node = new Node(family, helper);
+    await helper.call('modeStart', node.#name, {
       family,
       nodePortSelection: ['all'],
       rejectsOnLocalhost: true,
@@ -34,7 +34,7 @@ export class Node {
     return node;
   }
 
-  async feed(steps: readonly Change[]): Promise<void> {
+  async feed(steps: readonly ClusterChange[]): Promise<void> {
     for (const step of steps) {
       if ('upsert' in step) this.#table.upsert(step.upsert);
       else if ('remove' in step) this.#table.remove(step.remove.kind, step.remove.key);
@@ -46,7 +46,7 @@ export class Node {
     const { upserts, removals } = this.#table.takeChanges().routes;
     const isOurs = (route: { readonly family: IpFamily }) => route.family === this.#family;
     const addresses = this.#addresses.filter((address) => familyOf(address) === this.#family);
-    await this.#inhabitant.call(
+    await this.#helper.call(
       'modeUpdate',
       this.#name,
       upserts.filter(isOurs),
@@ -56,18 +56,18 @@ export class Node {
   }
 
   apply(full: boolean): Promise<number> {
-    return this.#inhabitant.call('modeApply', this.#name, full);
+    return this.#helper.call('modeApply', this.#name, full);
   }
 
   state(): Promise<Readonly<Record<string, readonly string[]>>> {
-    return this.#inhabitant.call('modeState', this.#family);
+    return this.#helper.call('modeState', this.#family);
   }
 
   warnings(): Promise<readonly string[]> {
-    return this.#inhabitant.call('modeWarnings', this.#name);
+    return this.#helper.call('modeWarnings', this.#name);
   }
 
   stop(): Promise<void> {
-    return this.#inhabitant.call('modeStop', this.#name);
+    return this.#helper.call('modeStop', this.#name);
   }
 }

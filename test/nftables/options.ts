@@ -1,21 +1,21 @@
 import type { IpFamily } from '../../api/objects.ts';
 import {
-  allowedChain,
-  type Chain,
-  type Choice,
-  drawChain,
-  localChain,
-  rememberChain,
-  withNeeds,
+  affinityUpdateChain,
+  type EndpointSelection,
+  localPolicyChain,
+  type NftChain,
+  selectionChain,
+  sourceRangesChain,
+  withJumpTargets,
 } from '../../nftables/chains.ts';
-import type { PlanOptions } from '../../nftables/plan.ts';
-import { standingChains } from '../../nftables/skeleton.ts';
+import type { NftPlanOptions } from '../../nftables/plan.ts';
+import { staticServiceChains } from '../../nftables/static-chains.ts';
 import { options as iptablesOptions } from '../iptables/options.ts';
 
-export type ModeOptions = Partial<PlanOptions> & { readonly family: IpFamily };
+export type ModeOptions = Partial<NftPlanOptions> & { readonly family: IpFamily };
 
 /** What `portwide run --proxy-mode nftables --cluster-cidr … --service-cidrs …` compiles with. */
-export function modeOptions(fields: Partial<PlanOptions> = {}): PlanOptions {
+export function modeOptions(fields: Partial<NftPlanOptions> = {}): NftPlanOptions {
   const { masqueradeAll, masqueradeBit, localDetector, family } = iptablesOptions(fields);
   return {
     family,
@@ -31,34 +31,46 @@ export function modeOptions(fields: Partial<PlanOptions> = {}): PlanOptions {
 }
 
 /** A choice among two endpoints of an ordinary VIP, unless it is said otherwise. */
-function choice(fields: Partial<Choice> = {}): Choice {
+function choice(fields: Partial<EndpointSelection> = {}): EndpointSelection {
   return { kind: 'port', count: 2, isLocal: false, slot: 0, isSticky: false, ...fields };
 }
 
 /** Chains of all kinds, the standing ones first. @param sticky with session affinity. */
-export function allChains(fields: ModeOptions, sticky: boolean): Chain[] {
+export function allChains(fields: ModeOptions, sticky: boolean): NftChain[] {
   const options = modeOptions(fields);
-  const some: Chain[] = [];
+  const some: NftChain[] = [];
   for (const kind of ['port', 'ip', 'node-port'] as const) {
     for (const isSticky of sticky ? [false, true] : [false]) {
       for (const count of [1, 2, 300]) {
         const cluster = choice({ kind, count, isSticky });
         const local = choice({ kind, count: 1, isSticky, isLocal: true });
-        some.push(drawChain(cluster, 'foreign', options), drawChain(cluster, 'everybody', options));
-        some.push(drawChain(local, 'foreign', options), drawChain(cluster, 'node', options));
-        some.push(localChain(cluster, local, options), localChain(cluster, undefined, options));
-        some.push(localChain(undefined, local, options));
+        some.push(
+          selectionChain(cluster, 'foreign', options),
+          selectionChain(cluster, 'everybody', options),
+        );
+        some.push(
+          selectionChain(local, 'foreign', options),
+          selectionChain(cluster, 'node', options),
+        );
+        some.push(
+          localPolicyChain(cluster, local, options),
+          localPolicyChain(cluster, undefined, options),
+        );
+        some.push(localPolicyChain(undefined, local, options));
         for (const by of ['port', 'ranges', 'all'] as const) {
-          some.push(allowedChain(drawChain(cluster, 'everybody', options), by, options));
+          some.push(sourceRangesChain(selectionChain(cluster, 'everybody', options), by, options));
         }
       }
-      if (kind === 'ip') some.push(drawChain(choice({ kind, isSticky, slot: 3 }), 'node', options));
+      if (kind === 'ip')
+        some.push(selectionChain(choice({ kind, isSticky, slot: 3 }), 'node', options));
     }
-    if (sticky) some.push(rememberChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
-    if (sticky) some.push(rememberChain(kind, 0, 1, options));
+    if (sticky) some.push(affinityUpdateChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
+    if (sticky) some.push(affinityUpdateChain(kind, 0, 1, options));
   }
   const unique = new Map(
-    [...standingChains(options), ...some].flatMap(withNeeds).map((chain) => [chain.name, chain]),
+    [...staticServiceChains(options), ...some]
+      .flatMap(withJumpTargets)
+      .map((chain) => [chain.name, chain]),
   );
   return [...unique.values()];
 }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
-import type { Element } from '../../nftables/element.ts';
-import { type Difference, NftPlan, type PlanOptions } from '../../nftables/plan.ts';
-import type { Match, Route } from '../../services/route.ts';
+import type { MapElement } from '../../nftables/element.ts';
+import { NftPlan, type NftPlanOptions, type PlanDiff } from '../../nftables/plan.ts';
+import type { Route, RouteMatch } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import { textsOf } from './elements.ts';
 import { modeOptions } from './options.ts';
@@ -9,27 +9,27 @@ import { modeOptions } from './options.ts';
 const [A, B, C] = ['10.244.0.1', '10.244.0.2', '10.244.0.3'] as const;
 const VIP = '10.96.0.10';
 const LB = '203.0.113.1';
-const ALL: Match = { kind: 'all' };
-const ranges = (from: number, to: number): Match => ({
+const ALL: RouteMatch = { kind: 'all' };
+const ranges = (from: number, to: number): RouteMatch => ({
   kind: 'ranges',
   ranges: [{ protocol: 'TCP', from, to }],
 });
 
-const newPlan = (fields: Partial<PlanOptions> = {}) => new NftPlan(modeOptions(fields));
+const newPlan = (fields: Partial<NftPlanOptions> = {}) => new NftPlan(modeOptions(fields));
 /** As text, `map: element`, sorted. */
-const texts = (elements: Iterable<Element>) =>
+const texts = (elements: Iterable<MapElement>) =>
   Object.entries(textsOf(elements))
     .flatMap(([map, all]) => all.map((text) => `${map}: ${text}`))
     .sort();
-const difference = ({ chains, deletes, adds, afterwards }: Difference) => ({
+const difference = ({ chains, deletes, adds, cleanup }: PlanDiff) => ({
   chains: chains.map(({ name }) => name),
   deletes: texts(deletes),
   adds: texts(adds),
-  afterwards: texts(afterwards),
+  afterwards: texts(cleanup),
 });
 const NONE = { chains: [], deletes: [], adds: [], afterwards: [] };
 const everything = (plan: NftPlan) =>
-  texts([...plan.takeAll()].flatMap(({ elements }) => elements));
+  texts([...plan.snapshot()].flatMap(({ elements }) => elements));
 
 /** A plan whose Routes the kernel was given. */
 function given(...routes: readonly Route[]): NftPlan {
@@ -40,7 +40,7 @@ function given(...routes: readonly Route[]): NftPlan {
 }
 function step(plan: NftPlan, upserts: readonly Route[], removals: readonly string[] = []) {
   plan.update(upserts, removals);
-  return difference(plan.take());
+  return difference(plan.diff());
 }
 
 describe('plan: what changes in the maps of nftables', () => {
@@ -100,9 +100,9 @@ describe('plan: what changes in the maps of nftables', () => {
     assert.deepEqual(step(plan, [route({}, [A])]), NONE);
     plan.update([route({}, [A, B])], []);
     plan.update([route({}, [A])], []);
-    assert.deepEqual(difference(plan.take()), NONE);
+    assert.deepEqual(difference(plan.diff()), NONE);
     // Endpoints that only tell of flows are nothing to the maps.
-    const alive = route({ aliveEndpoints: [] }, [A]);
+    const alive = route({ servingEndpoints: [] }, [A]);
     assert.deepEqual(step(plan, [alive]), NONE);
   });
 
@@ -112,7 +112,7 @@ describe('plan: what changes in the maps of nftables', () => {
     plan.update([other], []);
     plan.update([], ['other', route().id]);
     plan.update([route({}, [A])], []);
-    assert.deepEqual(difference(plan.take()), NONE);
+    assert.deepEqual(difference(plan.diff()), NONE);
     assert.deepEqual(step(plan, [], ['never there']), NONE);
   });
 
@@ -121,13 +121,13 @@ describe('plan: what changes in the maps of nftables', () => {
     plan.update([route({}, [A, B])], []);
     plan.update([route({}, [A, B, C])], []);
     plan.update([route({}, [C])], []);
-    assert.deepEqual(difference(plan.take()), {
+    assert.deepEqual(difference(plan.diff()), {
       chains: [],
       deletes: [`endpoints: ${VIP} . tcp . 80 . 0 : ${A} . 8080`],
       adds: [`endpoints: ${VIP} . tcp . 80 . 0 : ${C} . 8080`, `hairpins: ${C} . ${C}`],
       afterwards: [`hairpins: ${A} . ${A}`],
     });
-    assert.deepEqual(difference(plan.take()), NONE);
+    assert.deepEqual(difference(plan.diff()), NONE);
   });
 
   it('is for the next time if it comes while the rest is taken', () => {
@@ -135,7 +135,7 @@ describe('plan: what changes in the maps of nftables', () => {
       route({ id: 'other', clusterIP: '10.96.0.11' }, addresses);
     const plan = given(route({}, [A]), other(A));
     plan.update([route({}, [B]), other(B)], []);
-    const steps = plan.taking();
+    const steps = plan.diffSteps();
     steps.next();
     // Back to what the kernel had, of which it is being given another.
     plan.update([route({}, [A]), other(A)], []);
@@ -149,8 +149,8 @@ describe('plan: what changes in the maps of nftables', () => {
         `hairpins: ${B} . ${B}`,
       ].sort(),
     );
-    assert.equal(difference(plan.take()).adds.length, 3);
-    assert.deepEqual(difference(plan.take()), NONE);
+    assert.equal(difference(plan.diff()).adds.length, 3);
+    assert.deepEqual(difference(plan.diff()), NONE);
   });
 
   it('has a VIP that moves between Services move in one go', () => {
@@ -188,7 +188,7 @@ describe('plan: what changes in the maps of nftables', () => {
     // In one update, too: the one that goes has what the one that comes needs.
     const swapped = given(first);
     swapped.update([second], [first.id]);
-    const { adds, deletes, afterwards } = difference(swapped.take());
+    const { adds, deletes, afterwards } = difference(swapped.diff());
     assert.ok(
       ![...adds, ...deletes, ...afterwards].some((text) => /hairpins|cluster-ips/.test(text)),
     );
@@ -223,7 +223,7 @@ describe('plan: what changes in the maps of nftables', () => {
   it('tells which Routes it is of, as they were and are', () => {
     const plan = given(route({}, [A]));
     plan.update([route({}, [B]), route({ id: 'new' }, [C])], []);
-    const { routes } = plan.take();
+    const { routes } = plan.diff();
     assert.deepEqual(
       routes.map((pair) => pair.map((placed) => placed?.route.clusterEndpoints[0]?.address)),
       [
@@ -231,7 +231,7 @@ describe('plan: what changes in the maps of nftables', () => {
         [undefined, C],
       ],
     );
-    assert.deepEqual(plan.take().routes, []);
+    assert.deepEqual(plan.diff().routes, []);
   });
 
   it('has each chain once, with those that it leads to, before', () => {
@@ -252,24 +252,24 @@ describe('plan: what changes in the maps of nftables', () => {
       chains,
     );
     plan.update([], ['b', route().id]);
-    plan.take();
+    plan.diff();
     everything(plan);
     assert.equal([...plan.chains()].length, standing.size, 'what nothing leads to is not kept');
   });
 
   it('names the Service of an element', () => {
     const plan = given(route({ name: 'default/web:http' }, [A]));
-    const [{ elements = [] } = {}] = [...plan.takeAll()].slice(1);
+    const [{ elements = [] } = {}] = [...plan.snapshot()].slice(1);
     assert.ok(elements.length > 0);
-    for (const element of elements) assert.equal(plan.nameOf(element), 'default/web:http');
-    assert.equal(plan.nameOf({ map: 'cluster-ips', key: Buffer.alloc(4) }), undefined);
+    for (const element of elements) assert.equal(plan.servicePortOf(element), 'default/web:http');
+    assert.equal(plan.servicePortOf({ map: 'cluster-ips', key: Buffer.alloc(4) }), undefined);
   });
 });
 
 describe('plan: Services on one VIP, in nftables', () => {
-  const shared = (id: string, match: Match, fields: Partial<Route> = {}) =>
+  const shared = (id: string, match: RouteMatch, fields: Partial<Route> = {}) =>
     route({ id, match, clusterIP: undefined, loadBalancerIPs: [LB], ...fields }, [A]);
-  const port = (number: number): Match => ({ kind: 'port', protocol: 'TCP', port: number });
+  const port = (number: number): RouteMatch => ({ kind: 'port', protocol: 'TCP', port: number });
 
   it('ranges are told apart by slots, which history does not decide', () => {
     const all = [
@@ -307,15 +307,15 @@ describe('plan: Services on one VIP, in nftables', () => {
     ]);
     // In one update, in whatever order, and when it stops to be of all ports.
     plan.update([shared('wide', ranges(1, 9)), one], []);
-    plan.take();
+    plan.diff();
     assert.equal(notes(plan).length, 1);
     plan.update([shared('wide', port(81))], []);
-    plan.take();
+    plan.diff();
     assert.deepEqual(notes(plan), []);
     // Nor does a Service that leaves the VIP stay its neighbour.
     plan.update([shared('wide', ALL)], []);
     plan.update([shared('wide', ALL, { loadBalancerIPs: ['203.0.113.2'] })], []);
-    plan.take();
+    plan.diff();
     assert.deepEqual(notes(plan), []);
   });
 
@@ -336,7 +336,7 @@ describe('plan: Services on one VIP, in nftables', () => {
     const elsewhere = route({ id: 'elsewhere', clusterIP: '10.96.0.99' }, [A]);
     const plan = given(shared('one', port(80)), elsewhere);
     plan.update([shared('wide', ALL)], []);
-    const ids = plan.take().routes.map(([, after]) => after?.route.id);
+    const ids = plan.diff().routes.map(([, after]) => after?.route.id);
     assert.deepEqual(ids.sort(), ['one', 'wide']);
   });
 });
@@ -345,9 +345,9 @@ describe('plan: what nftables know of the node', () => {
   const facts = { addresses: ['192.0.2.7', '192.0.2.8'], primary: ['192.0.2.8'] };
 
   it('node ports are served on its first address, or those that are asked for', () => {
-    const ips = (fields: Partial<PlanOptions>) => {
+    const ips = (fields: Partial<NftPlanOptions>) => {
       const plan = newPlan(fields);
-      plan.setFacts({ ...facts, addresses: ['127.0.0.1', ...facts.addresses] });
+      plan.setNodeAddresses({ ...facts, addresses: ['127.0.0.1', ...facts.addresses] });
       return everything(plan);
     };
     assert.deepEqual(ips({}), ['node-port-ips: 192.0.2.8']);
@@ -362,19 +362,19 @@ describe('plan: what nftables know of the node', () => {
   it('addresses come and go', () => {
     const plan = newPlan({ nodePortSelection: ['all'] });
     everything(plan);
-    assert.deepEqual(difference(plan.take()), NONE);
-    plan.setFacts(facts);
-    assert.deepEqual(difference(plan.take()).adds, [
+    assert.deepEqual(difference(plan.diff()), NONE);
+    plan.setNodeAddresses(facts);
+    assert.deepEqual(difference(plan.diff()).adds, [
       'node-port-ips: 192.0.2.7',
       'node-port-ips: 192.0.2.8',
     ]);
-    plan.setFacts({ addresses: ['192.0.2.8', '192.0.2.9'], primary: [] });
-    assert.deepEqual(difference(plan.take()), {
+    plan.setNodeAddresses({ addresses: ['192.0.2.8', '192.0.2.9'], primary: [] });
+    assert.deepEqual(difference(plan.diff()), {
       ...NONE,
       deletes: ['node-port-ips: 192.0.2.7'],
       adds: ['node-port-ips: 192.0.2.9'],
     });
-    assert.deepEqual(difference(plan.take()), NONE);
+    assert.deepEqual(difference(plan.diff()), NONE);
   });
 
   it('source ranges that have it inside let in the VIPs', () => {
@@ -382,10 +382,10 @@ describe('plan: what nftables know of the node', () => {
     const sourceRanges = ['192.0.2.0/25'];
     plan.update([route({ clusterIP: undefined, loadBalancerIPs: [LB], sourceRanges }, [A])], []);
     everything(plan);
-    plan.setFacts(facts);
+    plan.setNodeAddresses(facts);
     const own = `allowed-ports: ${LB} . tcp . 80 . ${LB}`;
-    assert.deepEqual(difference(plan.take()).adds, [own, 'node-port-ips: 192.0.2.8']);
-    plan.setFacts({ addresses: ['198.51.100.1'], primary: ['192.0.2.8'] });
-    assert.deepEqual(difference(plan.take()).afterwards, [own]);
+    assert.deepEqual(difference(plan.diff()).adds, [own, 'node-port-ips: 192.0.2.8']);
+    plan.setNodeAddresses({ addresses: ['198.51.100.1'], primary: ['192.0.2.8'] });
+    assert.deepEqual(difference(plan.diff()).afterwards, [own]);
   });
 });

@@ -3,8 +3,8 @@ import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../../netlink/core/address.ts';
 import { readAttributes, walkAttributes } from '../../netlink/core/attribute.ts';
 import { NETLINK_NETFILTER } from '../../netlink/core/descriptor.ts';
-import type { Message } from '../../netlink/core/message.ts';
-import { NFGENMSG, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../../netlink/core/nfnetlink.ts';
+import type { NetlinkMessage } from '../../netlink/core/message.ts';
+import { NFGENMSG_LENGTH, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../../netlink/core/nfnetlink.ts';
 import { NetlinkSocket } from '../../netlink/core/socket.ts';
 
 const NFT_MSG_NEWRULE = 6;
@@ -35,9 +35,9 @@ export async function dumpRules(family: IpFamily, table: string): Promise<Dumped
   }
 }
 
-function readRule({ type, payload }: Message, table: string): DumpedRule | undefined {
+function readRule({ type, payload }: NetlinkMessage, table: string): DumpedRule | undefined {
   if (type !== (NFNL_SUBSYS_NFTABLES | NFT_MSG_NEWRULE)) return undefined;
-  const attributes = readAttributes(payload, NFGENMSG);
+  const attributes = readAttributes(payload, NFGENMSG_LENGTH);
   if (text(attributes.get(NFTA_RULE_TABLE)) !== table) return undefined;
   const expressions: string[] = [];
   const list = attributes.get(NFTA_RULE_EXPRESSIONS) ?? Buffer.alloc(0);

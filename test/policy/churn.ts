@@ -2,13 +2,13 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import type {
+  LabelSelector,
   Labels,
-  Peer,
   Pod,
   Policy,
+  PolicyPeer,
   PolicyRule,
   PortMatch,
-  Selector,
 } from '../../api/policy-objects.ts';
 import { nftCommand } from '../../nft/command.ts';
 import { NftMonitor } from '../../nft/monitor.ts';
@@ -117,7 +117,7 @@ class Cluster {
     });
   }
 
-  #selector(): Selector {
+  #selector(): LabelSelector {
     const all = this.#labels();
     const { app = '', tier = '' } = all;
     return this.#random.pick([[], labelled({ app }), labelled({ tier }), labelled(all)]);
@@ -156,10 +156,10 @@ class Cluster {
     };
   }
 
-  #peer(own: string): Peer {
+  #peer(own: string): PolicyPeer {
     const random = this.#random;
     const namespaces = random.pick([own, [], labelled({ team: random.pick(['x', 'y', 'z']) })]);
-    return random.pick<Peer>([
+    return random.pick<PolicyPeer>([
       { kind: 'pods', selection: { namespaces, pods: this.#selector() } },
       { kind: 'network', cidr: this.#cidr(), except: [] },
       { kind: 'cidrGroups', selector: this.#selector() },
@@ -219,19 +219,19 @@ export const churn = {
       kernel,
       source: {
         takeChanges: () => applied.takeChanges(),
-        all: (family) => applied.all(family),
-        learned: () => ({ elements: [], answers: [] }),
+        snapshot: (family) => applied.snapshot(family),
+        fqdnContent: () => ({ elements: [], answers: [] }),
       },
       timers: systemTimers,
       monitor,
       observer: {
-        began: (family) => begun.add(family),
+        started: (family) => begun.add(family),
         unchanged: end,
         compiled: () => {},
         applied: end,
         failed: (family, error) => log.push(`${family} failed ${String(error)}`),
-        disturbed: (family, what) => log.push(`${family} disturbed ${what}`),
-        deaf: (error) => log.push(`deaf ${String(error)}`),
+        driftDetected: (family, what) => log.push(`${family} disturbed ${what}`),
+        watchFailed: (error) => log.push(`deaf ${String(error)}`),
       },
     });
     for (const object of objects) feed({ upsert: object });

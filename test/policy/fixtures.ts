@@ -1,8 +1,8 @@
 import type { IpFamily } from '../../api/objects.ts';
-import type { ChainRule, PolicyChange, PolicySetChain } from '../../policy/compile/change.ts';
-import type { Direction, PeerSet } from '../../policy/model/terms.ts';
+import type { CompiledRule, PolicyChange, PolicySetChain } from '../../policy/compile/change.ts';
+import type { Direction, PeerSetName } from '../../policy/model/terms.ts';
 
-export function chainRule(fields: Partial<ChainRule> = {}): ChainRule {
+export function chainRule(fields: Partial<CompiledRule> = {}): CompiledRule {
   return { peers: undefined, ports: undefined, outcome: 'allow', comment: 'a rule', ...fields };
 }
 
@@ -12,10 +12,10 @@ export const DENY_REST = chainRule({ outcome: 'deny-network-policy', comment: 'i
 export function policySetChain(
   direction: Direction,
   profile: number,
-  rest: readonly ChainRule[],
-  admin: readonly ChainRule[] = [],
+  rest: readonly CompiledRule[],
+  admin: readonly CompiledRule[] = [],
 ): PolicySetChain {
-  return { direction, profile, admin, rest };
+  return { direction, profile, admin, lowerTiers: rest };
 }
 
 export function policyChange(family: IpFamily, fields: Partial<PolicyChange> = {}): PolicyChange {
@@ -25,14 +25,14 @@ export function policyChange(family: IpFamily, fields: Partial<PolicyChange> = {
     remove: [],
     add: [],
     chains: [],
-    discard: [],
-    discardChains: [],
+    cleanup: [],
+    cleanupChains: [],
     ...fields,
   };
 }
 
 /** Peers of a list. */
-export function peers(list: number, ...sets: readonly PeerSet[]) {
+export function peers(list: number, ...sets: readonly PeerSetName[]) {
   return { number: list, sets: sets.length === 0 ? (['peers'] as const) : sets };
 }
 

@@ -5,15 +5,15 @@
 import fc, { type Arbitrary } from 'fast-check';
 import { cidrContains } from '../../api/addresses.ts';
 import type {
+  LabelSelector,
   Labels,
   NamedPort,
-  Peer,
   Pod,
   PodSelection,
   Policy,
+  PolicyPeer,
   PolicyRule,
   PortMatch,
-  Selector,
 } from '../../api/policy-objects.ts';
 import { group, HERE, namespace, node, pod, type TestObject, THERE } from './objects.ts';
 import type { Flow } from './oracle.ts';
@@ -84,11 +84,11 @@ const requirement = fc.oneof(
   }),
 );
 
-const selector: Arbitrary<Selector> = fc.array(requirement, { maxLength: 2, size: 'xsmall' });
+const selector: Arbitrary<LabelSelector> = fc.array(requirement, { maxLength: 2, size: 'xsmall' });
 
 const space = fc.constantFrom('blue', 'red');
 
-const namespaceSelector: Arbitrary<Selector> = fc.oneof(
+const namespaceSelector: Arbitrary<LabelSelector> = fc.oneof(
   selector,
   space.map((name) => [
     { key: 'kubernetes.io/metadata.name', operator: 'In' as const, values: [name] },
@@ -105,7 +105,7 @@ const anywhere: Arbitrary<PodSelection> = fc.record({
   pods: selector,
 });
 
-const network: Arbitrary<Peer> = fc.constantFrom(...CIDRS).chain((cidr) => {
+const network: Arbitrary<PolicyPeer> = fc.constantFrom(...CIDRS).chain((cidr) => {
   const inside = CIDRS.filter((other) => {
     const [address = '', length] = other.split('/');
     return cidrContains(cidr, address) && Number(length) >= Number(cidr.split('/')[1]);
@@ -120,9 +120,9 @@ const network: Arbitrary<Peer> = fc.constantFrom(...CIDRS).chain((cidr) => {
   });
 });
 
-const pods = somewhere.map((selection): Peer => ({ kind: 'pods', selection }));
+const pods = somewhere.map((selection): PolicyPeer => ({ kind: 'pods', selection }));
 
-const peer: Arbitrary<Peer> = fc.oneof(
+const peer: Arbitrary<PolicyPeer> = fc.oneof(
   { arbitrary: pods, weight: 4 },
   { arbitrary: network, weight: 2 },
   fc.record({ kind: fc.constant('cidrGroups' as const), selector }),
@@ -148,7 +148,7 @@ const port: Arbitrary<PortMatch> = fc.oneof(
 
 function rules(
   actions: readonly PolicyRule['action'][],
-  peers: Arbitrary<Peer>,
+  peers: Arbitrary<PolicyPeer>,
 ): Arbitrary<readonly Omit<PolicyRule, 'path'>[]> {
   return fc.array(
     fc.record({

@@ -3,16 +3,16 @@ import assert from 'node:assert/strict';
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { AppliedState } from '../../policy/compile/applied-state.ts';
-import type { ChainRule, PolicyChange, PolicyElement } from '../../policy/compile/change.ts';
+import type { CompiledRule, PolicyChange, PolicyElement } from '../../policy/compile/change.ts';
 import { explain } from '../../policy/model/explain.ts';
 import { PolicyModel } from '../../policy/model/model.ts';
-import { elementKey, Interpreter, type Surroundings } from './interpreter.ts';
+import { elementKey, Interpreter, type PacketContext } from './interpreter.ts';
 import { HERE, type TestObject } from './objects.ts';
 import { type Flow, type Verdict, verdict } from './oracle.ts';
 
-export type Names = ReadonlyMap<string, readonly string[]>;
+export type ResolvedNames = ReadonlyMap<string, readonly string[]>;
 
-export class Agent {
+export class ModelHarness {
   readonly objects = new Map<string, TestObject>();
   readonly model = new PolicyModel({ nodeName: HERE });
   readonly applied = new AppliedState(this.model);
@@ -20,9 +20,9 @@ export class Agent {
     IPv4: new Interpreter('IPv4'),
     IPv6: new Interpreter('IPv6'),
   };
-  readonly names: Names;
+  readonly names: ResolvedNames;
 
-  constructor(objects: Iterable<TestObject> = [], names: Names = new Map()) {
+  constructor(objects: Iterable<TestObject> = [], names: ResolvedNames = new Map()) {
     this.names = names;
     for (const object of objects) this.upsert(object);
   }
@@ -55,7 +55,7 @@ export class Agent {
     return verdict(enforcing === undefined ? world : { ...world, enforcing }, flow);
   }
 
-  surroundings(): Surroundings {
+  surroundings(): PacketContext {
     const node = this.objects.get(`Node ${HERE}`);
     const nodeAddresses = node?.kind === 'Node' ? node.addresses : [];
     const learned = learnedIn(this.model, this.names);
@@ -70,7 +70,7 @@ export class Agent {
       port: flow.port,
       protocol: flow.protocol,
       // Asked anew each time: for pods of other nodes there are lists only while they are explained.
-      learned: (list, address) => learnedIn(this.model, this.names).has(`${list} ${address}`),
+      isFqdnAddress: (list, address) => learnedIn(this.model, this.names).has(`${list} ${address}`),
     });
     assert.ok(one !== undefined && others.length === 0);
     return one.verdict;
@@ -78,9 +78,9 @@ export class Agent {
 }
 
 /** Members of the set `learned`: `list address`. */
-function learnedIn(model: PolicyModel, names: Names): Set<string> {
+function learnedIn(model: PolicyModel, names: ResolvedNames): Set<string> {
   const learned = new Set<string>();
-  for (const [pattern, lists] of model.domainNames()) {
+  for (const [pattern, lists] of model.listsByDomainName()) {
     for (const [name, addresses] of names) {
       if (pattern !== name && !(pattern.startsWith('*.') && name.endsWith(pattern.slice(1))))
         continue;
@@ -94,8 +94,12 @@ function learnedIn(model: PolicyModel, names: Names): Set<string> {
  * What becomes of a connection on a node that has these objects, on which the model, the oracle and
  * the explanation have to agree.
  */
-export function fate(objects: Iterable<TestObject>, flow: Flow, names: Names = new Map()): Verdict {
-  const agent = new Agent(objects, names);
+export function checkedVerdict(
+  objects: Iterable<TestObject>,
+  flow: Flow,
+  names: ResolvedNames = new Map(),
+): Verdict {
+  const agent = new ModelHarness(objects, names);
   agent.sync();
   const expected = agent.expected(flow, [HERE]);
   assert.equal(agent.judge(flow), expected, 'the rules, and the oracle');
@@ -106,8 +110,8 @@ export function fate(objects: Iterable<TestObject>, flow: Flow, names: Names = n
 }
 
 /** All that is in force, with what lists and profiles have in place of their numbers. */
-export function contentOf({ model, applied }: Agent, family: IpFamily): readonly string[] {
-  const { chains, elements } = applied.all(family);
+export function contentOf({ model, applied }: ModelHarness, family: IpFamily): readonly string[] {
+  const { chains, elements } = applied.snapshot(family);
   const all = [...elements];
   const members = new Map<number, string[]>();
   for (const element of all) {
@@ -116,19 +120,19 @@ export function contentOf({ model, applied }: Agent, family: IpFamily): readonly
     const key = elementKey(rest as PolicyElement);
     members.set(list, [...(members.get(list) ?? []), key]);
   }
-  for (const [pattern, lists] of model.domainNames()) {
+  for (const [pattern, lists] of model.listsByDomainName()) {
     for (const list of lists) members.set(list, [...(members.get(list) ?? []), pattern]);
   }
-  const listText = (part: ChainRule['peers'] | ChainRule['ports']) =>
+  const listText = (part: CompiledRule['peers'] | CompiledRule['ports']) =>
     part && [part.sets, (members.get(part.number) ?? []).sort()];
-  const ruleText = ({ peers, ports, outcome, comment }: ChainRule) => [
+  const ruleText = ({ peers, ports, outcome, comment }: CompiledRule) => [
     listText(peers),
     listText(ports),
     outcome,
     comment,
   ];
   const chainText = new Map(
-    chains.map(({ direction, profile, admin, rest }) => [
+    chains.map(({ direction, profile, admin, lowerTiers: rest }) => [
       profile,
       JSON.stringify([direction, admin.map(ruleText), rest.map(ruleText)]),
     ]),
@@ -144,22 +148,26 @@ export function contentOf({ model, applied }: Agent, family: IpFamily): readonly
 }
 
 /** The interpreters have what the model says is in force. */
-export function assertInForce({ applied, kernels }: Agent): void {
+export function assertApplied({ applied, kernels }: ModelHarness): void {
   for (const family of IP_FAMILIES) {
-    const { chains, elements } = applied.all(family);
+    const { chains, elements } = applied.snapshot(family);
     const byKey = (some: Iterable<PolicyElement>) =>
       [...some].map((each) => JSON.stringify([elementKey(each), each])).sort();
     assert.deepEqual(byKey(kernels[family].elements.values()), byKey(elements));
     const byProfile = (some: Iterable<(typeof chains)[number]>) =>
       [...some]
         .toSorted((a, b) => a.profile - b.profile)
-        .map((each) => ({ ...each, admin: each.admin.map(plain), rest: each.rest.map(plain) }));
+        .map((each) => ({
+          ...each,
+          admin: each.admin.map(plain),
+          lowerTiers: each.lowerTiers.map(plain),
+        }));
     assert.deepEqual(byProfile(kernels[family].chains.values()), byProfile(chains));
   }
 }
 
 /** A rule as the kernel has it: rules of the model say besides where they come from. */
-function plain({ peers, ports, outcome, comment }: ChainRule): ChainRule {
+function plain({ peers, ports, outcome, comment }: CompiledRule): CompiledRule {
   return {
     peers: peers && { number: peers.number, sets: peers.sets },
     ports: ports && { number: ports.number, sets: ports.sets },

@@ -7,12 +7,12 @@ import assert from 'node:assert/strict';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
 import type {
-  ChainRule,
+  CompiledRule,
   PolicyChange,
   PolicyElement,
   PolicySetChain,
 } from '../../policy/compile/change.ts';
-import type { Direction, ListNumber, Outcome } from '../../policy/model/terms.ts';
+import type { Direction, ListId, RuleVerdict } from '../../policy/model/terms.ts';
 import type { Flow, Verdict } from './oracle.ts';
 
 const PROTOCOLS = { TCP: 6, UDP: 17, SCTP: 132, ICMP: 1 } as const;
@@ -20,10 +20,10 @@ const PROTOCOLS = { TCP: 6, UDP: 17, SCTP: 132, ICMP: 1 } as const;
 type RangeElement = Extract<PolicyElement, { set: 'networks' | 'ports' }>;
 
 /** What is neither in the table's sets of the model nor in the packet. */
-export interface Surroundings {
+export interface PacketContext {
   readonly nodeAddresses: readonly string[];
   /** Whether an address is in the set `learned`. */
-  readonly learned: (list: ListNumber, address: string) => boolean;
+  readonly learned: (list: ListId, address: string) => boolean;
 }
 
 export class Interpreter {
@@ -70,7 +70,7 @@ export class Interpreter {
     this.#checkReferences();
   }
 
-  discard({ discard, discardChains }: PolicyChange): void {
+  discard({ cleanup: discard, cleanupChains: discardChains }: PolicyChange): void {
     for (const chain of discardChains) {
       assert.ok(this.chains.delete(chainKey(chain)), `no chain ${chainKey(chain)}`);
       this.#discarded.profiles.add(chain.profile);
@@ -87,7 +87,7 @@ export class Interpreter {
     }
   }
 
-  judge(flow: Flow, surroundings: Surroundings): Verdict {
+  judge(flow: Flow, surroundings: PacketContext): Verdict {
     const { from, to } = flow;
     // Packets of the node itself are looked at nowhere.
     if (surroundings.nodeAddresses.includes(from)) return 'allow';
@@ -105,21 +105,22 @@ export class Interpreter {
     return 'allow';
   }
 
-  #walk(chain: PolicySetChain, flow: Flow, surroundings: Surroundings): Verdict {
-    const matches = (rule: ChainRule) => this.#matches(rule, chain.direction, flow, surroundings);
-    const outcome: Outcome = chain.admin.find(matches)?.outcome ?? 'pass';
+  #walk(chain: PolicySetChain, flow: Flow, surroundings: PacketContext): Verdict {
+    const matches = (rule: CompiledRule) =>
+      this.#matches(rule, chain.direction, flow, surroundings);
+    const outcome: RuleVerdict = chain.admin.find(matches)?.outcome ?? 'pass';
     if (outcome === 'allow') return 'allow';
     if (outcome !== 'pass') return 'deny';
-    const rest = chain.rest.find(matches)?.outcome ?? 'allow';
+    const rest = chain.lowerTiers.find(matches)?.outcome ?? 'allow';
     assert.notEqual(rest, 'pass', 'there is nothing to pass on to');
     return rest === 'allow' ? 'allow' : 'deny';
   }
 
   #matches(
-    { peers, ports }: ChainRule,
+    { peers, ports }: CompiledRule,
     direction: Direction,
     { from, to, port, protocol: name }: Flow,
-    { learned }: Surroundings,
+    { learned }: PacketContext,
   ): boolean {
     const address = direction === 'egress' ? to : from;
     const isPeer = peers?.sets.some((set) => {
@@ -178,9 +179,9 @@ export class Interpreter {
     );
   }
 
-  #namedLists(): Set<ListNumber> {
-    const named = new Set<ListNumber>();
-    for (const { admin, rest } of this.chains.values()) {
+  #namedLists(): Set<ListId> {
+    const named = new Set<ListId>();
+    for (const { admin, lowerTiers: rest } of this.chains.values()) {
       for (const { peers, ports } of [...admin, ...rest]) {
         if (peers !== undefined) named.add(peers.number);
         if (ports !== undefined) named.add(ports.number);

@@ -10,7 +10,7 @@ import {
   policySetChain,
   ports,
 } from './fixtures.ts';
-import type { State } from './inside.ts';
+import type { TableState } from './policy-functions.ts';
 
 /** Whom a pod's policies are about. */
 export interface Churn {
@@ -31,7 +31,7 @@ const UDP = 17;
 const FILLING = 300;
 
 /** What is wanted in a step. Numbers are other ones than in any step before. */
-export function stateOf(step: number, churn: Churn): State {
+export function stateOf(step: number, churn: Churn): TableState {
   const list = numberOf(step);
   const { family, pod, always, network } = churn;
   const admin = [
@@ -89,8 +89,8 @@ export function changeTo(step: number, churn: Churn): PolicyChange {
     remove: isSame ? [] : before.elements.filter(isPod),
     add: isSame ? [] : now.elements.filter(isPod),
     chains: now.chains,
-    discard: before.elements.filter((each) => !isPod(each)),
-    discardChains: isSame ? [] : [{ direction: 'egress', profile: profileOf(step - 1) }],
+    cleanup: before.elements.filter((each) => !isPod(each)),
+    cleanupChains: isSame ? [] : [{ direction: 'egress', profile: profileOf(step - 1) }],
   });
 }
 

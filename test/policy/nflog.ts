@@ -3,12 +3,12 @@
  * `ready`, and a line with the prefix of each packet.
  */
 import { encodeAttributes, readAttributes } from '../../netlink/core/attribute.ts';
-import { emptyDatagram, readDatagram } from '../../netlink/core/datagram.ts';
-import { check, NETLINK_NETFILTER, openDescriptor } from '../../netlink/core/descriptor.ts';
+import { newReceiveBuffer, readDatagram } from '../../netlink/core/datagram.ts';
+import { checkResult, NETLINK_NETFILTER, openDescriptor } from '../../netlink/core/descriptor.ts';
 import { EAGAIN } from '../../netlink/core/error.ts';
 import { libc } from '../../netlink/core/libc.ts';
-import { encodeMessages, type Request } from '../../netlink/core/message.ts';
-import { number } from '../../netlink/core/network.ts';
+import { encodeMessages, type NetlinkRequest } from '../../netlink/core/message.ts';
+import { encodeNumber } from '../../netlink/core/network-order.ts';
 
 /** linux/netfilter/nfnetlink.h, nfnetlink_log.h */
 const NFNL_SUBSYS_ULOG = 4;
@@ -22,9 +22,9 @@ const NFGENMSG = 4;
 
 const group = Number(process.argv[2]);
 const fd = openDescriptor(NETLINK_NETFILTER, {});
-const into = emptyDatagram();
+const into = newReceiveBuffer();
 
-function configure(type: number, value: Buffer): Request {
+function configure(type: number, value: Buffer): NetlinkRequest {
   const header = Buffer.from([0, 0, group >> 8, group & 0xff]);
   return {
     type: (NFNL_SUBSYS_ULOG << 8) | NFULNL_MSG_CONFIG,
@@ -47,7 +47,7 @@ function receive(): void {
 libc().watch(fd, receive);
 const requests = [
   configure(NFULA_CFG_CMD, Buffer.from([NFULNL_CFG_CMD_BIND])),
-  configure(NFULA_CFG_QTHRESH, number(1, 4)),
+  configure(NFULA_CFG_QTHRESH, encodeNumber(1, 4)),
 ];
-check('nflog', await libc().send(fd, encodeMessages(requests, 1)));
+checkResult('nflog', await libc().send(fd, encodeMessages(requests, 1)));
 console.log('ready');

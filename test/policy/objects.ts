@@ -2,16 +2,16 @@
 import type { Node } from '../../api/objects.ts';
 import type {
   CidrGroup,
+  LabelSelector,
   Labels,
   Namespace,
-  Peer,
   Pod,
   Policy,
   PolicyObject,
+  PolicyPeer,
   PolicyRule,
   PortMatch,
-  Requirement,
-  Selector,
+  SelectorRequirement,
 } from '../../api/policy-objects.ts';
 
 export type TestObject = PolicyObject | Node;
@@ -60,23 +60,26 @@ export function node(name: string, addresses: readonly string[], labels: Labels 
 }
 
 /** `matchLabels`. */
-export function labelled(labels: Labels): Selector {
+export function labelled(labels: Labels): LabelSelector {
   return Object.entries(labels).map(([key, value]) => requirement(key, 'In', value));
 }
 
 export function requirement(
   key: string,
-  operator: Requirement['operator'],
+  operator: SelectorRequirement['operator'],
   ...values: string[]
-): Requirement {
+): SelectorRequirement {
   return { key, operator, values };
 }
 
-export function peerPods(pods: Selector, namespaces: string | Selector = 'default'): Peer {
+export function peerPods(
+  pods: LabelSelector,
+  namespaces: string | LabelSelector = 'default',
+): PolicyPeer {
   return { kind: 'pods', selection: { namespaces, pods } };
 }
 
-export function network(cidr: string, ...except: string[]): Peer {
+export function network(cidr: string, ...except: string[]): PolicyPeer {
   return { kind: 'network', cidr, except };
 }
 

@@ -7,20 +7,20 @@ import { cidrContains } from '../../api/addresses.ts';
 import type { Node, Protocol } from '../../api/objects.ts';
 import type {
   CidrGroup,
+  LabelSelector,
   Labels,
   Namespace,
-  Peer,
   Pod,
   PodSelection,
   Policy,
+  PolicyPeer,
   PolicyRule,
   PortMatch,
-  Selector,
 } from '../../api/policy-objects.ts';
 import type { TestObject } from './objects.ts';
 
 /** A cluster. */
-export interface World {
+export interface ClusterState {
   readonly objects: readonly TestObject[];
   /** Addresses that were learned for domain names, in lower case and without the final dot. */
   readonly names?: ReadonlyMap<string, readonly string[]>;
@@ -39,7 +39,7 @@ export interface Flow {
 
 export type Verdict = 'allow' | 'deny';
 
-export function verdict(world: World, flow: Flow): Verdict {
+export function verdict(world: ClusterState, flow: Flow): Verdict {
   const source = podAt(world, flow.from);
   const target = podAt(world, flow.to);
   if (source !== undefined && flow.from === flow.to && enforces(world, source)) return 'allow';
@@ -53,7 +53,7 @@ export function verdict(world: World, flow: Flow): Verdict {
 }
 
 function judge(
-  world: World,
+  world: ClusterState,
   direction: 'ingress' | 'egress',
   subject: Pod,
   other: string,
@@ -93,11 +93,11 @@ function goesBefore(a: Policy, b: Policy): number {
   return a.kind < b.kind ? -1 : 1;
 }
 
-function matchesPeer(world: World, { peers }: PolicyRule, other: string): boolean {
+function matchesPeer(world: ClusterState, { peers }: PolicyRule, other: string): boolean {
   return peers === undefined || peers.some((peer) => isPeer(world, peer, other));
 }
 
-function isPeer(world: World, peer: Peer, other: string): boolean {
+function isPeer(world: ClusterState, peer: PolicyPeer, other: string): boolean {
   switch (peer.kind) {
     case 'pods': {
       const pod = podAt(world, other);
@@ -110,11 +110,12 @@ function isPeer(world: World, peer: Peer, other: string): boolean {
     case 'cidrGroups':
       return kind<CidrGroup>(world, ['CIDRGroup']).some(
         ({ labels, cidrs }) =>
-          fits(peer.selector, labels) && cidrs.some((cidr) => cidrContains(cidr, other)),
+          matchesLabels(peer.selector, labels) && cidrs.some((cidr) => cidrContains(cidr, other)),
       );
     case 'nodes':
       return kind<Node>(world, ['Node']).some(
-        ({ labels, addresses }) => fits(peer.selector, labels) && addresses.includes(other),
+        ({ labels, addresses }) =>
+          matchesLabels(peer.selector, labels) && addresses.includes(other),
       );
     case 'domainName':
       return [...(world.names ?? [])].some(
@@ -123,13 +124,13 @@ function isPeer(world: World, peer: Peer, other: string): boolean {
   }
 }
 
-function matchesPort(world: World, { ports }: PolicyRule, flow: Flow): boolean {
+function matchesPort(world: ClusterState, { ports }: PolicyRule, flow: Flow): boolean {
   if (ports === undefined) return true;
   if (flow.protocol === 'ICMP') return false;
   return ports.some((match) => isPort(world, match, flow));
 }
 
-function isPort(world: World, match: PortMatch, { to, port, protocol }: Flow): boolean {
+function isPort(world: ClusterState, match: PortMatch, { to, port, protocol }: Flow): boolean {
   if ('first' in match) {
     return match.protocol === protocol && match.first <= port && port <= match.last;
   }
@@ -151,7 +152,7 @@ function isNamedBy(pattern: string, name: string): boolean {
 }
 
 /** The pod that has an address; of several the one that was created last. */
-function podAt(world: World, address: string): Pod | undefined {
+function podAt(world: ClusterState, address: string): Pod | undefined {
   let holder: Pod | undefined;
   for (const pod of kind<Pod>(world, ['Pod'])) {
     if (pod.hostNetwork || pod.finished || !pod.addresses.includes(address)) continue;
@@ -169,20 +170,20 @@ function isYounger(a: Pod, b: Pod): boolean {
   return a.key > b.key;
 }
 
-function isSelected(world: World, { namespaces, pods }: PodSelection, pod: Pod): boolean {
+function isSelected(world: ClusterState, { namespaces, pods }: PodSelection, pod: Pod): boolean {
   if (typeof namespaces === 'string') {
     if (namespaces !== pod.namespace) return false;
-  } else if (!fits(namespaces, namespaceLabels(world, pod.namespace))) return false;
-  return fits(pods, pod.labels);
+  } else if (!matchesLabels(namespaces, namespaceLabels(world, pod.namespace))) return false;
+  return matchesLabels(pods, pod.labels);
 }
 
 /** With the one that the API server gives every namespace. */
-function namespaceLabels(world: World, name: string): Labels {
+function namespaceLabels(world: ClusterState, name: string): Labels {
   const object = kind<Namespace>(world, ['Namespace']).find((each) => each.name === name);
   return { ...object?.labels, 'kubernetes.io/metadata.name': name };
 }
 
-function fits(selector: Selector, labels: Labels): boolean {
+function matchesLabels(selector: LabelSelector, labels: Labels): boolean {
   const given = new Map(Object.entries(labels));
   for (const { key, operator, values } of selector) {
     const value = given.get(key);
@@ -194,15 +195,15 @@ function fits(selector: Selector, labels: Labels): boolean {
   return true;
 }
 
-function enforces({ enforcing }: World, { nodeName }: Pod): boolean {
+function enforces({ enforcing }: ClusterState, { nodeName }: Pod): boolean {
   return enforcing === undefined || (nodeName !== undefined && enforcing.includes(nodeName));
 }
 
-function isNodeOf(world: World, { nodeName }: Pod, address: string): boolean {
+function isNodeOf(world: ClusterState, { nodeName }: Pod, address: string): boolean {
   const node = kind<Node>(world, ['Node']).find(({ name }) => name === nodeName);
   return node?.addresses.includes(address) === true;
 }
 
-function kind<T extends TestObject>({ objects }: World, kinds: readonly T['kind'][]): T[] {
+function kind<T extends TestObject>({ objects }: ClusterState, kinds: readonly T['kind'][]): T[] {
   return objects.filter((object): object is T => kinds.includes(object.kind));
 }

@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { IptablesError } from '../../iptables/commands.ts';
-import { shownError } from '../../process/log.ts';
+import { serializeError } from '../../process/log.ts';
 import { ConnectionError } from '../../sources/kubernetes/errors.ts';
 
-const hasStack = (error: unknown) => (shownError(error) as { stack?: string }).stack !== undefined;
+const hasStack = (error: unknown) =>
+  (serializeError(error) as { stack?: string }).stack !== undefined;
 const refused = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:1'), {
   code: 'ECONNREFUSED',
   syscall: 'connect',
@@ -11,17 +12,17 @@ const refused = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:1'), {
 
 describe('log: errors in the log', () => {
   it('that say what happened are short, and say it once', () => {
-    assert.deepEqual(shownError(new ConnectionError(refused)), {
+    assert.deepEqual(serializeError(new ConnectionError(refused)), {
       type: 'ConnectionError',
       message: 'API server: connect ECONNREFUSED 127.0.0.1:1',
     });
-    assert.deepEqual(shownError(refused), {
+    assert.deepEqual(serializeError(refused), {
       type: 'Error',
       message: 'connect ECONNREFUSED 127.0.0.1:1',
       code: 'ECONNREFUSED',
     });
     const place = { line: '-A X -j Y', table: 'nat' };
-    assert.deepEqual(shownError(new IptablesError('iptables-restore', 'no', place, refused)), {
+    assert.deepEqual(serializeError(new IptablesError('iptables-restore', 'no', place, refused)), {
       type: 'IptablesError',
       message: 'iptables-restore failed at "-A X -j Y": no',
     });

@@ -2,10 +2,11 @@ import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpFamily, Kind } from '../../api/objects.ts';
 import { readNode } from '../../api/read-node.ts';
-import type { Backend, NodeFacts } from '../../proxier/backend.ts';
+import type { Backend } from '../../proxier/backend.ts';
 import { FamilyProxier, type SyncReport } from '../../proxier/family-proxier.ts';
 import { Proxier } from '../../proxier/proxier.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
+import type { NodeAddresses } from '../../services/node-port-addresses.ts';
 import type { Route } from '../../services/route.ts';
 import { endpoint, route, service, slice } from '../fixtures.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
@@ -14,12 +15,12 @@ import { FakeTimers } from '../sync/fake-timers.ts';
 class FakeBackend implements Backend {
   readonly family: IpFamily;
   readonly wanted = new Map<string, Route>();
-  facts: NodeFacts | undefined;
+  facts: NodeAddresses | undefined;
   applied: { full: boolean; routes: string[] }[] = [];
   failures = 0;
   lost: string | undefined;
   closed = 0;
-  hearsOthers = false;
+  watchesChanges = false;
   /** Milliseconds that an `apply` takes, and those that all took. */
   takes = 0;
   clock = 0;
@@ -28,7 +29,7 @@ class FakeBackend implements Backend {
     this.family = family;
   }
 
-  setFacts(facts: NodeFacts): void {
+  setNodeAddresses(facts: NodeAddresses): void {
     this.facts = facts;
   }
 
@@ -47,7 +48,7 @@ class FakeBackend implements Backend {
     return Promise.resolve({ written: 1 });
   }
 
-  loss() {
+  findDrift() {
     return Promise.resolve(this.lost);
   }
 
@@ -67,21 +68,21 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
   const heard: string[] = [];
   /** Trigger times that came into force, without a sync. */
   const quiet: number[] = [];
-  const heardFacts: [IpFamily, NodeFacts][] = [];
+  const heardFacts: [IpFamily, NodeAddresses][] = [];
   const table = new RouteTable({
     nodeName: 'node-a',
     allPortsEnabled: true,
     onChange: () => proxier.request(),
     ...(options.wallClock === undefined ? {} : { now: options.wallClock }),
   });
-  const flows = {
-    forget: () =>
+  const conntrack = {
+    deleteStale: () =>
       options.flowsFail === true ? Promise.reject(new Error('no conntrack')) : Promise.resolve(0),
   };
   const proxier = new Proxier({
     table,
     families: backends.map(
-      (backend) => new FamilyProxier(backend, flows, { now: () => backend.clock }),
+      (backend) => new FamilyProxier(backend, conntrack, { now: () => backend.clock }),
     ),
     nodeIp: options.nodeIp,
     minSyncPeriod: 1000,
@@ -89,7 +90,7 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
     timers,
     observer: {
       refusals: () => {},
-      nodeFacts: (family, facts) => heardFacts.push([family, facts]),
+      nodeAddresses: (family, facts) => heardFacts.push([family, facts]),
       queued: (family) => heard.push(`${family} queued`),
       unchanged: (family, times) => {
         heard.push(`${family} unchanged`);
@@ -103,7 +104,7 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
         heard.push(`${family} failed${full ? ' full' : ''}`);
         failures.push(family);
       },
-      rulesLost: (family, what) => lost.push([family, what]),
+      driftDetected: (family, what) => lost.push([family, what]),
       checkFailed: (family) => failures.push(family),
       checked: () => {},
     },
@@ -146,7 +147,7 @@ describe('proxier: a family', () => {
       return { written: 1 };
     };
     const family = new FamilyProxier(backend, {
-      forget: (isStale) => {
+      deleteStale: (isStale) => {
         const flow = { origDstPort: 53, replySrc: '10.0.0.1', replySrcPort: 53 };
         const stale = ['10.96.0.1', '10.96.0.2'].filter((vip) =>
           isStale({ ...flow, origDst: vip }, 'UDP'),
@@ -178,7 +179,7 @@ describe('proxier: health check node ports in one family', () => {
     ({ serviceKey, family: 'IPv4', port: 30_001, localEndpoints }) as const;
   const setUp = () => {
     const backend = new FakeBackend('IPv4');
-    const family = new FamilyProxier(backend, { forget: () => Promise.resolve(0) });
+    const family = new FamilyProxier(backend, { deleteStale: () => Promise.resolve(0) });
     return { backend, family };
   };
 
@@ -216,17 +217,17 @@ describe('proxier: health check node ports in one family', () => {
 describe('proxier: node ports on localhost in one family', () => {
   const served = (nodePort: number, addresses: readonly string[]) =>
     route({ id: 'a/b', serviceKey: 'a/b', nodePort }, addresses);
-  const noFlows = { forget: () => Promise.resolve(0) };
+  const emptyConntrack = { deleteStale: () => Promise.resolve(0) };
 
   it('cost nothing where rules serve them, or nobody does', async () => {
-    const family = new FamilyProxier(new FakeBackend('IPv4'), noFlows);
+    const family = new FamilyProxier(new FakeBackend('IPv4'), emptyConntrack);
     family.update([served(30_080, ['10.0.0.1'])], [], new Map());
     assert.deepEqual((await family.sync(true)).localhostNodePorts, []);
   });
 
   it('are told of where they changed, once the rules are in force', async () => {
     const backend = new FakeBackend('IPv4');
-    const family = new FamilyProxier(backend, noFlows, { proxiesLocalhost: true });
+    const family = new FamilyProxier(backend, emptyConntrack, { proxiesLocalhost: true });
     const told = async () =>
       (await family.sync(false)).localhostNodePorts.map(({ port, endpoints }) => [
         port,
@@ -377,7 +378,7 @@ describe('proxier: the proxier', () => {
     sync('Service', 'EndpointSlice', 'Node');
     proxier.setNodeAddresses(ADDRESSES);
     await pass(0);
-    v4.hearsOthers = true;
+    v4.watchesChanges = true;
     const compared = () => v4.applied.filter(({ full }) => full).length;
     for (let period = 0; period < 9; period++) await pass(30_000);
     assert.equal(compared(), 2);
@@ -428,7 +429,7 @@ describe('proxier: the proxier', () => {
     proxier.setNodeAddresses(ADDRESSES);
     await pass(0);
     const hung = Promise.withResolvers<string | undefined>();
-    v4.loss = () => hung.promise;
+    v4.findDrift = () => hung.promise;
     await pass(30_000);
     await pass(30_000);
     v6.lost = 'chain KUBE-PROXY-CANARY of table nat';

@@ -343,19 +343,19 @@ describe('route-table: the route table', () => {
         ['default/n22', undefined, message('22', 'ssh')],
         ['default/n10249', undefined, message('10249', 'metrics')],
       ]);
-      assert.equal(of.onNodePorts, 2);
+      assert.equal(of.servicesOnListenerPorts, 2);
       assert.ok(
         [...of.routes()].some(({ nodePort: port }) => port === 22),
         'it is served',
       );
       of.remove('Service', 'default/n22');
-      assert.deepEqual([told(of), of.onNodePorts], [[], 1]);
+      assert.deepEqual([told(of), of.servicesOnListenerPorts], [[], 1]);
     });
 
     it('but none of the loopback address where node ports are not served there', () => {
       const of = table(false);
       of.upsert(service(nodePort(10249)));
-      assert.deepEqual([told(of), of.onNodePorts], [[], 0]);
+      assert.deepEqual([told(of), of.servicesOnListenerPorts], [[], 0]);
     });
 
     it('a VIP that is, or becomes, an address of the node', () => {
@@ -370,7 +370,7 @@ describe('route-table: the route table', () => {
       of.setNodeAddresses(new Set(['192.0.2.1', '192.0.2.2']));
       assert.deepEqual(told(of), [['default/web', true, message('192.0.2.2')]]);
       of.setNodeAddresses(new Set());
-      assert.deepEqual([told(of), of.onNodePorts], [[], 0]);
+      assert.deepEqual([told(of), of.servicesOnListenerPorts], [[], 0]);
     });
   });
 

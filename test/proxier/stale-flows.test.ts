@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { Protocol } from '../../api/objects.ts';
-import { FlowOwners } from '../../proxier/stale-flows.ts';
+import { StaleFlowTracker } from '../../proxier/stale-flows.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 
@@ -27,13 +27,13 @@ function judgeTcp(...versions: (Route | undefined)[]) {
 }
 
 function judgeWith(resetsTcp: boolean, versions: readonly (Route | undefined)[]) {
-  const owners = new FlowOwners(resetsTcp);
+  const owners = new StaleFlowTracker(resetsTcp);
   let before: Route | undefined;
-  let suspects = owners.takeSuspects();
+  let suspects = owners.takeCleanupScope();
   for (const after of versions) {
-    owners.takeSuspects();
+    owners.takeCleanupScope();
     owners.replace(before, after);
-    suspects = owners.takeSuspects();
+    suspects = owners.takeCleanupScope();
     before = after;
   }
   return {
@@ -75,9 +75,12 @@ describe('stale-flows: stale conntrack entries', () => {
 
   it('draining endpoints keep theirs', () => {
     const before = udp({}, ['10.0.0.1', '10.0.0.2']);
-    const { aliveEndpoints } = before;
-    const drained = udp({ aliveEndpoints }, ['10.0.0.2']);
-    assert.equal(judge(before, { ...drained, aliveEndpoints }).suspects, undefined);
+    const { servingEndpoints } = before;
+    const drained = udp({ servingEndpoints: servingEndpoints }, ['10.0.0.2']);
+    assert.equal(
+      judge(before, { ...drained, servingEndpoints: servingEndpoints }).suspects,
+      undefined,
+    );
   });
 
   it('all ports: on any port of the VIP, to the port that the packet had', () => {
@@ -90,14 +93,14 @@ describe('stale-flows: stale conntrack entries', () => {
   });
 
   it('all ports turned off: flows to pods that stay live on, listed ports belong to their port', () => {
-    const owners = new FlowOwners();
+    const owners = new StaleFlowTracker();
     const wide = all({}, ['10.0.0.1', '10.0.0.2']);
     const listed = udp({}, ['10.0.0.1']);
     owners.replace(undefined, wide);
-    owners.takeSuspects();
+    owners.takeCleanupScope();
     owners.replace(wide, undefined);
     owners.replace(undefined, listed);
-    const suspects = owners.takeSuspects();
+    const suspects = owners.takeCleanupScope();
     assert.ok(suspects !== undefined);
     const isStale = (candidate: ReturnType<typeof flow>) =>
       owners.isStale(candidate, 'UDP', suspects, () => false);
@@ -108,13 +111,13 @@ describe('stale-flows: stale conntrack entries', () => {
   });
 
   it('all ports turned into TCP ports alone: flows to pods that stay live on', () => {
-    const owners = new FlowOwners();
+    const owners = new StaleFlowTracker();
     const wide = all({}, ['10.0.0.1', '10.0.0.2']);
     owners.replace(undefined, wide);
-    owners.takeSuspects();
+    owners.takeCleanupScope();
     owners.replace(wide, undefined);
     owners.replace(undefined, route({}, ['10.0.0.1']));
-    const suspects = owners.takeSuspects();
+    const suspects = owners.takeCleanupScope();
     assert.ok(suspects !== undefined);
     assert.equal(
       owners.isStale(flow(7000, '10.0.0.1'), 'UDP', suspects, () => false),
@@ -127,15 +130,15 @@ describe('stale-flows: stale conntrack entries', () => {
   });
 
   it('a VIP that is a node address: node ports and what others translate there stay', () => {
-    const owners = new FlowOwners();
+    const owners = new StaleFlowTracker();
     const nodeIP = '192.0.2.1';
     const lb = (addresses: readonly string[]) =>
       udp({ id: 'lb', clusterIP: '10.96.0.11', loadBalancerIPs: [nodeIP] }, addresses);
     owners.replace(undefined, udp({ id: 'np', nodePort: 30_053 }, ['10.0.0.9']));
     owners.replace(undefined, lb(['10.0.0.1', '10.0.0.2']));
-    owners.takeSuspects();
+    owners.takeCleanupScope();
     owners.replace(lb(['10.0.0.1', '10.0.0.2']), lb(['10.0.0.2']));
-    for (const suspects of [owners.takeSuspects(), owners.everything()]) {
+    for (const suspects of [owners.takeCleanupScope(), owners.fullCleanupScope()]) {
       assert.ok(suspects !== undefined);
       const isStale = (port: number, replySrc: string, replyPort = 8080) =>
         owners.isStale(
@@ -153,13 +156,13 @@ describe('stale-flows: stale conntrack entries', () => {
   });
 
   it('on a shared VIP a flow is held against the Service that its port belongs to', () => {
-    const owners = new FlowOwners();
+    const owners = new StaleFlowTracker();
     const wide = all({ id: 'wide' }, ['10.0.0.1']);
     owners.replace(undefined, udp({ id: 'exact' }, ['10.0.0.2']));
     owners.replace(undefined, wide);
-    owners.takeSuspects();
+    owners.takeCleanupScope();
     owners.replace(wide, all({ id: 'wide' }, []));
-    const suspects = owners.takeSuspects();
+    const suspects = owners.takeCleanupScope();
     assert.ok(suspects !== undefined);
     assert.equal(
       owners.isStale(flow(53, '10.0.0.2', 8080), 'UDP', suspects, () => false),
@@ -191,7 +194,7 @@ describe('stale-flows: stale conntrack entries', () => {
   });
 
   it('UDP and SCTP node ports of one number are told apart', () => {
-    const owners = new FlowOwners();
+    const owners = new StaleFlowTracker();
     const port = (protocol: Protocol, addresses: readonly string[]) =>
       route(
         { id: protocol, nodePort: 30_053, match: { kind: 'port', protocol, port: 53 } },
@@ -199,9 +202,9 @@ describe('stale-flows: stale conntrack entries', () => {
       );
     owners.replace(undefined, port('UDP', ['10.0.0.9']));
     owners.replace(undefined, port('SCTP', ['10.0.0.1']));
-    owners.takeSuspects();
+    owners.takeCleanupScope();
     owners.replace(port('SCTP', ['10.0.0.1']), port('SCTP', ['10.0.0.2']));
-    const suspects = owners.takeSuspects();
+    const suspects = owners.takeCleanupScope();
     assert.ok(suspects !== undefined);
     const toNode = (replySrc: string) => ({
       ...flow(30_053, replySrc, 8080),
@@ -234,9 +237,9 @@ describe('stale-flows: stale conntrack entries', () => {
     it('are none while the endpoint drains, is not ready, or only changes its port', () => {
       const before = tcp({}, ['10.0.0.1', '10.0.0.2']);
       for (const after of [
-        tcp({ aliveEndpoints: [one, two] }, ['10.0.0.2']),
-        tcp({ aliveEndpoints: [two], unreadyEndpoints: [one] }, ['10.0.0.2']),
-        tcp({ aliveEndpoints: [{ ...one, port: 9090 }, two] }, ['10.0.0.2']),
+        tcp({ servingEndpoints: [one, two] }, ['10.0.0.2']),
+        tcp({ servingEndpoints: [two], notServingEndpoints: [one] }, ['10.0.0.2']),
+        tcp({ servingEndpoints: [{ ...one, port: 9090 }, two] }, ['10.0.0.2']),
       ]) {
         assert.equal(judgeTcp(before, after).suspects, undefined);
       }
@@ -247,7 +250,7 @@ describe('stale-flows: stale conntrack entries', () => {
     });
 
     it('an endpoint that leaves while it is not ready counts, too', () => {
-      const before = tcp({ aliveEndpoints: [], unreadyEndpoints: [one] }, []);
+      const before = tcp({ servingEndpoints: [], notServingEndpoints: [one] }, []);
       const { isStale } = judgeTcp(before, tcp({}, []));
       assert.equal(isStale(flow(80, '10.0.0.1', 8080), 'TCP'), true);
     });
@@ -257,9 +260,9 @@ describe('stale-flows: stale conntrack entries', () => {
     });
 
     it('after a restart they are those that lead to no endpoint', () => {
-      const owners = new FlowOwners(true);
+      const owners = new StaleFlowTracker(true);
       owners.replace(undefined, tcp({}, ['10.0.0.2']));
-      const suspects = owners.everything();
+      const suspects = owners.fullCleanupScope();
       const isStale = (replySrc: string) =>
         owners.isStale(flow(80, replySrc, 8080), 'TCP', suspects, () => false);
       assert.equal(isStale('10.0.0.1'), true);

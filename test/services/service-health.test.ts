@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import type { EndpointSlice, Service } from '../../api/objects.ts';
 import { servedPorts } from '../../services/served-ports.ts';
 import { serviceHealth } from '../../services/service-health.ts';
-import { grantKey } from '../../services/vip-ledger.ts';
+import { grantKey } from '../../services/vip-conflicts.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 
 const VIPS = [

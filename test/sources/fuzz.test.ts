@@ -21,9 +21,9 @@ import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
 import { ManifestSource } from '../../sources/manifests/source.ts';
 import { ALL_PORTS, type Manifest, nodeManifest, serviceManifest } from '../e2e/manifests.ts';
-import { everyHarm, hostileGroup } from './hostile.ts';
-import { PATIENT, RESOURCE, World } from './kubernetes/world.ts';
-import { Recorder, until } from './recorder.ts';
+import { PATIENT, RESOURCE, SourceFixture } from './kubernetes/source-fixture.ts';
+import { everyMutation, mutatedGroup } from './mutations.ts';
+import { RecordingSink, until } from './recording-sink.ts';
 
 const slice = (service: string, address: string, ports: readonly object[]): Manifest => ({
   apiVersion: 'discovery.k8s.io/v1',
@@ -123,7 +123,7 @@ function numbered(group: readonly unknown[], number: number): unknown[] {
 }
 
 /** Hands objects on as the agent does. */
-class Table extends Recorder {
+class Table extends RecordingSink {
   readonly #table = new RouteTable({
     nodeName: 'node-1',
     allPortsEnabled: true,
@@ -184,8 +184,8 @@ function checkRoute(route: Route): void {
   const endpoints = [
     ...route.clusterEndpoints,
     ...route.localEndpoints,
-    ...route.aliveEndpoints,
-    ...route.unreadyEndpoints,
+    ...route.servingEndpoints,
+    ...route.notServingEndpoints,
   ];
   for (const address of [...addresses, ...endpoints.map((endpoint) => endpoint.address)]) {
     checkAddress(address, route.family);
@@ -234,7 +234,7 @@ async function throughApi(
   asBytes: (text: string) => string | Buffer = (text) => text,
 ): Promise<void> {
   const sink = new Table();
-  const world = new World({ timeouts: PATIENT, sink });
+  const world = new SourceFixture({ timeouts: PATIENT, sink });
   const { double } = world;
   await double.listen();
   for (const [kind, resource] of Object.entries(RESOURCE)) {
@@ -345,14 +345,15 @@ for (const [source, through] of SOURCES) {
     it('generated ones', () =>
       fc.assert(
         fc.asyncProperty(
-          fc.array(hostileGroup(GROUPS), { minLength: 40, maxLength: 40 }),
+          fc.array(mutatedGroup(GROUPS), { minLength: 40, maxLength: 40 }),
           (groups) => through([...groups.flatMap(numbered), ...GOOD]),
         ),
         { seed: 50, numRuns: 50, endOnFailure: true },
       ));
 
     it('every odd value in every place', async () => {
-      for (const group of GROUPS) await through([...GOOD, ...everyHarm(group).flatMap(numbered)]);
+      for (const group of GROUPS)
+        await through([...GOOD, ...everyMutation(group).flatMap(numbered)]);
     });
 
     for (const [what, object] of Object.entries(EXTREMES)) {

@@ -14,9 +14,9 @@ import { policyResources } from '../../sources/kubernetes/resources.ts';
 import { ManifestSource } from '../../sources/manifests/source.ts';
 import { checkPolicyObject } from '../api/policy-checks.ts';
 import type { Manifest } from '../e2e/manifests.ts';
-import { everyHarm, hostileGroup } from './hostile.ts';
-import { lastPart, PATIENT, World } from './kubernetes/world.ts';
-import { Recorder, until } from './recorder.ts';
+import { lastPart, PATIENT, SourceFixture } from './kubernetes/source-fixture.ts';
+import { everyMutation, mutatedGroup } from './mutations.ts';
+import { RecordingSink, until } from './recording-sink.ts';
 
 const RESOURCES = policyResources().filter(({ kind }) => kind !== 'Node');
 const ADMIN = 'policy.networking.k8s.io/v1alpha1';
@@ -128,7 +128,7 @@ const LAST = POLICY_KINDS.map((kind) => {
   return { ...like, metadata: { name: 'last', namespace: 'default' } } as Manifest;
 });
 
-class Store extends Recorder {
+class Store extends RecordingSink {
   check(): void {
     for (const each of this.objects.values()) {
       assert.ok((POLICY_KINDS as readonly string[]).includes(each.kind));
@@ -163,7 +163,7 @@ const MANY = 150;
 /** Lists all objects, then tells of some again as events. */
 async function throughApi(objects: readonly unknown[]): Promise<void> {
   const sink = new Store();
-  const world = new World({ timeouts: PATIENT, sink, resources: RESOURCES });
+  const world = new SourceFixture({ timeouts: PATIENT, sink, resources: RESOURCES });
   const { double } = world;
   await double.listen();
   const pathOf = new Map(RESOURCES.map(({ kind, paths: [path] }) => [kind, lastPart(path)]));
@@ -276,14 +276,14 @@ for (const [source, through] of [
     it('generated ones', () =>
       fc.assert(
         fc.asyncProperty(
-          fc.array(hostileGroup(GROUPS), { minLength: 40, maxLength: 40 }),
+          fc.array(mutatedGroup(GROUPS), { minLength: 40, maxLength: 40 }),
           (groups) => through([...groups.flatMap(numbered), GOOD]),
         ),
         { seed: 50, numRuns: 25, endOnFailure: true },
       ));
 
     it('every odd value in every place', async () => {
-      for (const group of GROUPS) await through([GOOD, ...everyHarm(group).flatMap(numbered)]);
+      for (const group of GROUPS) await through([GOOD, ...everyMutation(group).flatMap(numbered)]);
     });
 
     for (const [what, extreme] of Object.entries(EXTREMES)) {

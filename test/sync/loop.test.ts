@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { type Checks, Loop } from '../../sync/loop.ts';
+import { type DriftCheck, Loop } from '../../sync/loop.ts';
 import { FakeTimers } from './fake-timers.ts';
 
 /** A loop whose runs the test ends by hand. */
-function start(options: { minPeriod?: number; delay?: number; checks?: Checks } = {}) {
+function start(options: { minPeriod?: number; delay?: number; checks?: DriftCheck } = {}) {
   const timers = new FakeTimers();
   const starts: number[] = [];
   const full: boolean[] = [];
@@ -22,7 +22,7 @@ function start(options: { minPeriod?: number; delay?: number; checks?: Checks } 
     delay,
     backoff: { first: 500, max: 4000 },
     timers,
-    ...(checks && { checks }),
+    ...(checks && { driftCheck: checks }),
   });
   /** @param outcome milliseconds that it took, or `NOTHING`. */
   const end = async (outcome: number | typeof NOTHING | Error = 1) => {
@@ -217,16 +217,16 @@ describe('loop: the loop', () => {
     function looking(options: { took: number; hears?: boolean }) {
       const log: string[] = [];
       const state = { lost: undefined as string | undefined, hears: options.hears ?? false };
-      const checks: Checks = {
+      const checks: DriftCheck = {
         period: 1000,
-        look: async () => {
+        findDrift: async () => {
           if (state.lost === 'unknown') throw new Error('cannot look');
           return state.lost;
         },
-        hearsOthers: () => state.hears,
-        looked: () => log.push('looked'),
-        lost: (what) => log.push(`lost ${what}`),
-        failed: (error) => log.push(String(error)),
+        watchesChanges: () => state.hears,
+        onChecked: () => log.push('looked'),
+        onDrift: (what) => log.push(`lost ${what}`),
+        onError: (error) => log.push(String(error)),
       };
       const test = start({ minPeriod: 0, checks });
       const pass = async (milliseconds: number) => {
@@ -241,7 +241,7 @@ describe('loop: the loop', () => {
     it('knows nothing before the first full run', async () => {
       const { log, pass, loop } = looking({ took: 100 });
       await pass(5000);
-      await loop.check();
+      await loop.checkDrift();
       assert.deepEqual(log, []);
     });
 
@@ -260,7 +260,7 @@ describe('loop: the loop', () => {
           ['looked', 'looked', 'lost a chain'],
         ],
       );
-      void loop.check();
+      void loop.checkDrift();
       await pass(0);
       assert.deepEqual(full, [true, true, true]);
     });
@@ -297,11 +297,11 @@ describe('loop: the loop', () => {
         minPeriod: 0,
         checks: {
           period: 1000,
-          look: () => new Promise(() => {}),
-          hearsOthers: () => false,
-          looked: () => {},
-          lost: () => {},
-          failed: () => {},
+          findDrift: () => new Promise(() => {}),
+          watchesChanges: () => false,
+          onChecked: () => {},
+          onDrift: () => {},
+          onError: () => {},
         },
       });
       loop.request();

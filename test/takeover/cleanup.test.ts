@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { Attempt } from '../../takeover/attempt.ts';
 import { allLeftovers } from '../../takeover/cleanup.ts';
+import { CleanupAttempt } from '../../takeover/cleanup-attempt.ts';
 
 /** Hears of parts, and removes none. */
-class Listing extends Attempt {
+class Listing extends CleanupAttempt {
   readonly parts: string[] = [];
 
   override async remove(part: string): Promise<void> {

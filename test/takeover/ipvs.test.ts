@@ -4,7 +4,7 @@ import type { IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
 import { ipvs } from '../../takeover/ipvs.ts';
 import { Takeover } from '../../takeover/takeover.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
-import { NOTHING_LEFT } from './nothing-left.ts';
+import { NO_LEFTOVERS } from './no-leftovers.ts';
 
 const service = (address: string): IpvsServiceKey => ({
   kind: 'address',
@@ -40,7 +40,7 @@ function node() {
   const options = { ipvsExcludeCidrs: [], networkPolicy: true };
   const takeover = new Takeover(
     { mode: 'iptables', families: ['IPv4'], options, log, timers },
-    { ...NOTHING_LEFT, ipvs: () => leftover },
+    { ...NO_LEFTOVERS, ipvs: () => leftover },
   );
   void takeover.afterFirstSync('IPv4');
   return {

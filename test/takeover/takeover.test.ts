@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpFamily } from '../../api/objects.ts';
 import type { ProxyMode } from '../../config/node-settings.ts';
-import type { Attempt, Leftover } from '../../takeover/attempt.ts';
+import type { CleanupAttempt, CleanupStep } from '../../takeover/cleanup-attempt.ts';
 import { Takeover } from '../../takeover/takeover.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
-import { NOTHING_LEFT } from './nothing-left.ts';
+import { NO_LEFTOVERS } from './no-leftovers.ts';
 
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
@@ -24,7 +24,7 @@ function agent(
   const begun: string[] = [];
   const failing = new Set<string>();
   const noting =
-    (what: string): Leftover =>
+    (what: string): CleanupStep =>
     (attempt) =>
       attempt.remove(what, async () => {
         begun.push(what);
@@ -126,7 +126,7 @@ function removing(nextEnd: () => number | Error) {
     },
   };
   let attempts = 0;
-  const leftover = (attempt: Attempt) =>
+  const leftover = (attempt: CleanupAttempt) =>
     attempt.remove('IPVS', async () => {
       attempts += 1;
       const end = nextEnd();
@@ -136,7 +136,7 @@ function removing(nextEnd: () => number | Error) {
   const options = { ipvsExcludeCidrs: [], networkPolicy: true };
   const takeover = new Takeover(
     { mode: 'iptables', families: ['IPv4'], options, log, timers },
-    { ...NOTHING_LEFT, ipvs: () => leftover },
+    { ...NO_LEFTOVERS, ipvs: () => leftover },
   );
   void takeover.afterFirstSync('IPv4');
   const kept = () => [...takeover.kept()];

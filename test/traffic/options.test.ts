@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import type { IpFamily } from '../../api/objects.ts';
 import { DEFAULTS, type RunOptions } from '../../config/settings.ts';
 import {
-  foreignClients,
-  namedNodePortAddresses,
+  listedNodePortAddresses,
   nodePortAddresses,
+  nonPodClients,
   trafficOptions,
 } from '../../traffic/options.ts';
 
@@ -37,7 +37,7 @@ describe('options: traffic options', () => {
 
   it('clients that are no pods are all of --masquerade-all, and nobody if pods cannot be told', () => {
     const of = (masqueradeAll: boolean, localDetector: typeof CIDR | undefined) =>
-      foreignClients({ masqueradeAll, localDetector });
+      nonPodClients({ masqueradeAll, localDetector });
     assert.equal(of(false, undefined), 'nobody');
     assert.equal(of(false, CIDR), CIDR);
     assert.equal(of(true, CIDR), 'everybody');
@@ -52,7 +52,7 @@ describe('options: traffic options', () => {
     const served = (family: IpFamily, selection: readonly string[], servesLoopback: boolean) =>
       nodePortAddresses({ family, nodePortSelection: selection }, own[family], servesLoopback);
     const named = (family: IpFamily, selection: readonly string[]) =>
-      namedNodePortAddresses({ family, nodePortSelection: selection }, own[family]);
+      listedNodePortAddresses({ family, nodePortSelection: selection }, own[family]);
     assert.equal(served('IPv4', [], false), 'all');
     assert.deepEqual(served('IPv4', ['primary', 'localhost'], true), ['127.0.0.1', '192.0.2.1']);
     assert.deepEqual(served('IPv4', ['primary', 'localhost'], false), ['192.0.2.1']);

@@ -1,17 +1,17 @@
 import assert from 'node:assert/strict';
 import type { Endpoint } from '../../endpoints/select.ts';
-import type { Match, Route } from '../../services/route.ts';
-import { foreignClients } from '../../traffic/options.ts';
+import type { Route, RouteMatch } from '../../services/route.ts';
+import { nonPodClients } from '../../traffic/options.ts';
 import {
   allowsOwnVips,
+  type Dispatch,
   dependsOnNodeAddresses,
   needsHairpin,
   type TrafficPlan,
-  type Treatment,
   trafficPlan,
 } from '../../traffic/plan.ts';
 import { route } from '../fixtures.ts';
-import { type Cluster, expectedFates, fateText, type Packet } from './fate.ts';
+import { type Cluster, expectedOutcomes, outcomeText, type Packet } from './expected-outcome.ts';
 
 const CLUSTER_IP = '10.96.0.10';
 const EXTERNAL_IP = '198.51.100.1';
@@ -24,7 +24,7 @@ const POD_CIDR = '10.244.0.0/16';
 const NODE_PORT = 30_080;
 const HEALTH_PORT = 32_000;
 
-const MATCHES: Readonly<Record<Match['kind'], Match>> = {
+const MATCHES: Readonly<Record<RouteMatch['kind'], RouteMatch>> = {
   port: { kind: 'port', protocol: 'TCP', port: 80 },
   ranges: { kind: 'ranges', ranges: [{ protocol: 'TCP', from: 80, to: 32_767 }] },
   all: { kind: 'all' },
@@ -44,7 +44,7 @@ const ENDPOINTS = {
 type Endpoints = keyof typeof ENDPOINTS;
 
 /** A Route with a VIP of each kind and, if it lists a port, a node port. */
-function served(where: Endpoints, match: Match['kind'], fields: Partial<Route> = {}): Route {
+function served(where: Endpoints, match: RouteMatch['kind'], fields: Partial<Route> = {}): Route {
   const [cluster, local, anywhere] = ENDPOINTS[where];
   const endpoint = (address: string): Endpoint => ({
     address,
@@ -117,28 +117,28 @@ function plannedFates(plan: TrafficPlan, cluster: Cluster, flags: Flags, packet:
   const isPod = cluster.isPod(packet);
   if (vip === undefined) {
     assert.equal(plan.nodePort?.port, port);
-    return servedBy(plan, plan.nodePort.treatment);
+    return servedBy(plan, plan.nodePort.dispatch);
   }
-  if (vip.healthPort === port) return [fateText({})];
+  if (vip.healthCheckPort === port) return [outcomeText({})];
   const { match } = plan;
-  if (match.kind === 'port' && match.port !== port) return [fateText({})];
+  if (match.kind === 'port' && match.port !== port) return [outcomeText({})];
   if (match.kind === 'ranges' && port < 80) return ['REJECT icmp-port-unreachable'];
   const { sources } = vip;
   if (sources !== undefined) {
     const isIn = sources.ranges.some((cidr) => source.startsWith(cidr.replace(/0\/24$/, '')));
     if (!isIn && !sources.ownVips.includes(source)) return ['DROP'];
   }
-  return servedBy(plan, vip.treatment);
+  return servedBy(plan, vip.dispatch);
 
-  function servedBy({ affinitySeconds }: TrafficPlan, treatment: Treatment): string[] {
+  function servedBy({ affinitySeconds }: TrafficPlan, treatment: Dispatch): string[] {
     assert.equal(affinitySeconds, cluster.routes[0]?.affinitySeconds);
     const isNode = packet.inInterface === undefined;
-    const isApart = (isPod || isNode) && (treatment.inside?.endpoints.length ?? 0) > 0;
-    const { endpoints } = (isApart ? treatment.inside : undefined) ?? treatment.others;
+    const isApart = (isPod || isNode) && (treatment.podsAndNode?.endpoints.length ?? 0) > 0;
+    const { endpoints } = (isApart ? treatment.podsAndNode : undefined) ?? treatment.others;
     if (endpoints.length === 0) {
-      return [treatment.verdict === 'drop' ? 'DROP' : 'REJECT icmp-port-unreachable'];
+      return [treatment.untranslatedVerdict === 'drop' ? 'DROP' : 'REJECT icmp-port-unreachable'];
     }
-    const foreign = foreignClients(flags);
+    const foreign = nonPodClients(flags);
     const isMasqueraded = {
       everybody: true,
       foreign: foreign === 'everybody' || (foreign !== 'nobody' && !isPod),
@@ -147,7 +147,7 @@ function plannedFates(plan: TrafficPlan, cluster: Cluster, flags: Flags, packet:
     return endpoints.map((endpoint) => {
       const isHairpin = endpoint.address === source && needsHairpin(plan, endpoint);
       const translated = { address: endpoint.address, port: endpoint.port ?? port };
-      return fateText({ translated, masqueraded: isMasqueraded || isHairpin });
+      return outcomeText({ translated, masqueraded: isMasqueraded || isHairpin });
     });
   }
 }
@@ -172,11 +172,11 @@ describe('plan: a TrafficPlan', () => {
               const cluster = clusterOf(of, flags);
               const plan = trafficPlan(of, allowsOwnVips(of, cluster.nodeAddresses));
               for (const packet of packetsTo(of)) {
-                const { fates, sticky } = expectedFates(cluster, packet);
+                const { outcomes, sticky } = expectedOutcomes(cluster, packet);
                 assert.deepEqual(
                   new Set(plannedFates(plan, cluster, flags, packet)),
                   // Whether a rule has to let it pass is not for a plan to say.
-                  new Set([...fates].map((fate) => fate.replace(', accepted', ''))),
+                  new Set([...outcomes].map((fate) => fate.replace(', accepted', ''))),
                   JSON.stringify({ where, flags, of, packet }),
                 );
                 if (sticky) assert.equal(plan.affinitySeconds, 60);
@@ -230,14 +230,20 @@ describe('plan: a TrafficPlan', () => {
         };
         const plan = trafficPlan(served(where, 'port', policies), false);
         const treatments = isInternal
-          ? plan.vips.slice(0, 1).map(({ treatment }) => treatment)
-          : [...plan.vips.slice(1), plan.nodePort].map((each) => each?.treatment);
+          ? plan.vips.slice(0, 1).map(({ dispatch: treatment }) => treatment)
+          : [...plan.vips.slice(1), plan.nodePort].map((each) => each?.dispatch);
         assert.equal(treatments.length, isInternal ? 1 : 4);
         for (const treatment of treatments) {
           assert.ok(treatment !== undefined);
-          const { inside, others, masquerade, verdict = 'none' } = treatment;
-          const apart = inside !== undefined && inside.endpoints.length > 0 ? inside : others;
-          const text = ({ set, endpoints }: Treatment['others'], isMasqueraded: boolean) =>
+          const {
+            podsAndNode,
+            others,
+            masquerade,
+            untranslatedVerdict: verdict = 'none',
+          } = treatment;
+          const apart =
+            podsAndNode !== undefined && podsAndNode.endpoints.length > 0 ? podsAndNode : others;
+          const text = ({ set, endpoints }: Dispatch['others'], isMasqueraded: boolean) =>
             endpoints.length === 0 ? '-' : `${set}${isMasqueraded ? '*' : ''}`;
           assert.deepEqual(
             [
@@ -257,7 +263,7 @@ describe('plan: a TrafficPlan', () => {
     for (const match of ['ranges', 'all'] as const) {
       const { vips } = trafficPlan(served('one here', match), false);
       assert.deepEqual(
-        vips.map(({ treatment }) => treatment.verdict),
+        vips.map(({ dispatch: treatment }) => treatment.untranslatedVerdict),
         ['reject', 'reject', 'reject', 'reject'],
       );
     }
@@ -310,18 +316,18 @@ describe('plan: a TrafficPlan', () => {
   });
 
   it('the health check port stays with the node on load balancer IPs whose match has it', () => {
-    const portsOf = (match: Match['kind']) =>
+    const portsOf = (match: RouteMatch['kind']) =>
       trafficPlan(served('one here', match, { healthCheckNodePort: HEALTH_PORT }), false);
     for (const match of ['ranges', 'all'] as const) {
       const { vips, healthCheckNodePort } = portsOf(match);
       assert.deepEqual(
-        vips.map(({ healthPort }) => healthPort),
+        vips.map(({ healthCheckPort: healthPort }) => healthPort),
         [0, 0, HEALTH_PORT, HEALTH_PORT],
       );
       assert.equal(healthCheckNodePort, HEALTH_PORT);
     }
     assert.deepEqual(
-      portsOf('port').vips.map(({ healthPort }) => healthPort),
+      portsOf('port').vips.map(({ healthCheckPort: healthPort }) => healthPort),
       [0, 0, 0, 0],
     );
   });

@@ -38,7 +38,7 @@ export interface Uml {
   /** What a file of the kernel's directory has by now; empty where there is no such file. */
   read(name: string): string;
   /** The last lines of the console and of the command's output. */
-  said(): string;
+  output(): string;
   /** Kills the kernel if it still runs, and removes the directory. */
   stop(): Promise<void>;
 }
@@ -71,7 +71,7 @@ export function bootUml({ command, files = {}, timeoutSeconds, init = INIT }: Bo
       return ended;
     },
     read,
-    said: () => ['console', 'output'].map((name) => tail(name, read(name))).join('\n'),
+    output: () => ['console', 'output'].map((name) => tail(name, read(name))).join('\n'),
     stop: async () => {
       keeper.stdin.end();
       await gone;

@@ -6,7 +6,7 @@ import { execa } from 'execa';
 import { waitFor } from '../lab/lab.ts';
 import { type Run, runInside } from './run.ts';
 
-const FATES = new URL('./fixtures/fates.uml.ts', import.meta.url).pathname;
+const FATES = new URL('./fixtures/outcomes.uml.ts', import.meta.url).pathname;
 const BOOT = new URL('./boot.ts', import.meta.url).href;
 
 /** Processes that name a directory in their command line. */

@@ -2,9 +2,9 @@
 import { execa } from 'execa';
 import type {
   IpvsDestination,
-  IpvsRefusal,
   IpvsServiceConfig,
   IpvsServiceKey,
+  RefusedIpvsChange,
 } from '../../netlink/ipvs/ipvs.ts';
 
 export const rr: IpvsServiceConfig = { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds: 0 };
@@ -14,7 +14,7 @@ export const mark4: IpvsServiceKey = { family: 'IPv4', kind: 'mark', mark: 0x400
 export const mark6: IpvsServiceKey = { family: 'IPv6', kind: 'mark', mark: 7 };
 
 /** The lines of `ipvsadm -Sn`, sorted. */
-export async function saved(): Promise<string[]> {
+export async function ipvsadmSave(): Promise<string[]> {
   const { stdout } = await execa('ipvsadm', ['-Sn']);
   return stdout
     .split('\n')
@@ -23,7 +23,7 @@ export async function saved(): Promise<string[]> {
     .sort();
 }
 
-export function told({ change, error }: IpvsRefusal): string {
+export function formatRefusal({ change, error }: RefusedIpvsChange): string {
   return `${change.op}: ${error.code}`;
 }
 

@@ -59,7 +59,7 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
   const inVain = (what: string): Error => {
     const hooks = results().filter(({ kind }) => kind === 'failed hook');
     // Once is enough: a kernel that died fails every spec after.
-    const said = quoted ? 'What it said stands at the first failure.' : kernel.said();
+    const said = quoted ? 'What it said stands at the first failure.' : kernel.output();
     quoted = true;
     return new Error(
       [

@@ -27,13 +27,13 @@ export class World {
   readonly lab: Lab;
   readonly agent: Agent;
   /** How many times longer than on a machine something may take where it has a time limit. */
-  readonly patience: number;
+  readonly timeoutFactor: number;
 
   constructor(lab: Lab, agent: Agent, family: Family, patience = 1) {
     this.lab = lab;
     this.agent = agent;
     this.family = family;
-    this.patience = patience;
+    this.timeoutFactor = patience;
   }
 
   get node(): Host {

@@ -116,7 +116,7 @@ export const sharedVipScenarios: readonly Scenario[] = [
       };
       await node.exec('ip', ['address', 'add', `${vip}${prefix}`, 'dev', 'eth0', ...nodad]);
       try {
-        const second = 1000 * world.patience;
+        const second = 1000 * world.timeoutFactor;
         await waitFor('the node answers itself', async () => (await who()) === 'node', second);
         assert.equal(answered(await client.tcp(world.clusterIP(50), 22)).host, 'pod-1');
       } finally {

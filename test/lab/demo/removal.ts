@@ -1,12 +1,12 @@
 /** The act in which a pod leaves. */
 import assert from 'node:assert/strict';
 import { type Host, waitFor } from '../lab.ts';
+import { DEADLINE_MS, type DemoEnvironment, replyOf } from './environment.ts';
 import { randomPorts } from './random.ts';
-import { answer, DEADLINE_MS, type Stage } from './stage.ts';
-import { grouped, heading, say } from './text.ts';
+import { grouped, heading, print } from './text.ts';
 
 /** A pod leaves while connections come in. */
-export async function showRemoval(stage: Stage, seed: number): Promise<void> {
+export async function showRemoval(stage: DemoEnvironment, seed: number): Promise<void> {
   const { lab, pods, allPorts } = stage;
   const [vip] = allPorts.vips;
   const held = await lab.client.hold(vip, 5222);
@@ -38,7 +38,7 @@ export async function showRemoval(stage: Stage, seed: number): Promise<void> {
   await held.close();
 
   heading(`${leaver.name} leaves the Service while the client keeps opening connections`);
-  say(
+  print(
     `The file was replaced by one without ${leaver.name} in its EndpointSlices.`,
     `The last new connection that reached ${leaver.name} was opened ${Math.ceil(delay)} ms after that.`,
     `Of 200 more, ${rest.map(({ name }, index) => `${late[index]} went to ${name}`).join(', ')}.`,
@@ -57,7 +57,7 @@ function startTraffic(client: Host, address: string, ports: readonly number[]) {
       const port = ports[next % ports.length] ?? 1;
       next += 1;
       const opened = performance.now();
-      seen.push({ opened, by: answer(await client.tcp(address, port)).host });
+      seen.push({ opened, by: replyOf(await client.tcp(address, port)).host });
     }
   };
   const lanes = Promise.all([lane(), lane(), lane(), lane()]);

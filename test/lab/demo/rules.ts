@@ -1,10 +1,10 @@
 /** The act that shows rules. */
 import assert from 'node:assert/strict';
-import type { Stage } from './stage.ts';
-import { heading, say } from './text.ts';
+import type { DemoEnvironment } from './environment.ts';
+import { heading, print } from './text.ts';
 
 /** What is in the node's kernel for one cluster IP. */
-export async function showRules({ lab, pods, allPorts }: Stage): Promise<void> {
+export async function showRules({ lab, pods, allPorts }: DemoEnvironment): Promise<void> {
   const [vip] = allPorts.vips;
   const list = async (kind: 'map' | 'chain', name: string) => {
     const { stdout } = await lab.node.exec('nft', ['list', kind, 'ip', 'portwide', name]);
@@ -36,20 +36,20 @@ export async function showRules({ lab, pods, allPorts }: Stage): Promise<void> {
   assert.deepEqual(endpoints.toSorted(), expected.toSorted(), 'an element for each pod');
 
   heading(`What is in the kernel of the node for ${vip}`);
-  const show = (...lines: readonly string[]) => say(...lines.map((line) => `  ${line}`));
-  say('A rule that all Services share looks up where a packet goes by its address alone:');
+  const show = (...lines: readonly string[]) => print(...lines.map((line) => `  ${line}`));
+  print('A rule that all Services share looks up where a packet goes by its address alone:');
   show(...lookup);
-  say('Whatever is sent to this one, at any port, by any protocol, finds:');
+  print('Whatever is sent to this one, at any port, by any protocol, finds:');
   show(...leads);
-  say(
+  print(
     `That chain is for every Service on all ports that has ${pods.length} pods. If the sender is no pod, the`,
     'node will stand in for it, so that answers come back this way:',
   );
   show(fromOutside);
-  say('Then a pod is drawn by lot. No port is named here, so the packet keeps its own:');
+  print('Then a pod is drawn by lot. No port is named here, so the packet keeps its own:');
   show(draw);
-  say('And those are the pods:');
+  print('And those are the pods:');
   show(...endpoints);
   const count = leads.length + endpoints.length;
-  say(`These ${count} elements serve every port. No rule is this Service's own.`);
+  print(`These ${count} elements serve every port. No rule is this Service's own.`);
 }

@@ -7,14 +7,14 @@ const INDENT = '   ';
 let headings = 0;
 
 /** Prints lines below the current heading. */
-export function say(...lines: readonly string[]): void {
+export function print(...lines: readonly string[]): void {
   for (const line of lines) process.stdout.write(line === '' ? '\n' : `${INDENT}${line}\n`);
 }
 
 /** Prints the next numbered heading. */
 export function heading(title: string): void {
   headings += 1;
-  say('');
+  print('');
   headline(`${headings}. ${title}`);
 }
 
@@ -34,7 +34,7 @@ export function table(rows: readonly (readonly string[])[]): void {
     }
   }
   for (const row of rows) {
-    say(
+    print(
       row
         .map((cell, column) => cell.padEnd(widths[column] ?? 0))
         .join('   ')

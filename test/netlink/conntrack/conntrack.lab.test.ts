@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { ConntrackEntry } from '../../../netlink/conntrack/conntrack.ts';
-import { type Inhabitant, type Namespace, sharedHome } from '../namespace.ts';
+import { type Namespace, type NetnsHelper, sharedNetns } from '../namespace.ts';
 
 const UDP = 17;
 const toVip = {
@@ -20,24 +20,24 @@ const toVip6 = {
 
 describe('conntrack', () => {
   let namespace: Namespace;
-  let inhabitant: Inhabitant;
+  let helper: NetnsHelper;
 
-  const home = sharedHome(({ inhabitant: { call } }) => call('hold', '', 'conntrack', '-F'));
+  const netns = sharedNetns(({ helper: { call } }) => call('hold', '', 'conntrack', '-F'));
   beforeEach(async () => {
-    ({ namespace, inhabitant } = await home());
+    ({ namespace, helper: helper } = await netns());
   });
 
   const dump = async (...args: Parameters<typeof dumpCall>) => (await dumpCall(...args)).entries;
   const dumpCall = (query: object, keepSourcePort?: number) =>
-    inhabitant.call('dump', { family: 'IPv4', ...query }, keepSourcePort);
+    helper.call('dump', { family: 'IPv4', ...query }, keepSourcePort);
 
   for (const kernelFilter of [true, false]) {
     describe(kernelFilter ? 'filtered by the kernel' : 'filtered here', () => {
       it('dumps flows by family, protocol and destination', async () => {
-        await inhabitant.call('insertFlows', { ...toVip, count: 3 });
-        await inhabitant.call('insertFlows', { ...toOther, count: 2 });
-        await inhabitant.call('insertFlows', { ...toVip, count: 1, protocol: 132 });
-        await inhabitant.call('insertFlows', { ...toVip6, count: 2 });
+        await helper.call('insertFlows', { ...toVip, count: 3 });
+        await helper.call('insertFlows', { ...toOther, count: 2 });
+        await helper.call('insertFlows', { ...toVip, count: 1, protocol: 132 });
+        await helper.call('insertFlows', { ...toVip6, count: 2 });
         const count = async (query: object) => (await dump({ kernelFilter, ...query })).length;
         assert.equal(await count({}), 6);
         assert.equal(await count({ protocol: 'UDP' }), 5);
@@ -50,7 +50,7 @@ describe('conntrack', () => {
       });
 
       it('reads what a flow is', async () => {
-        await inhabitant.call('insertFlows', { ...toVip6, count: 1, zone: 7 });
+        await helper.call('insertFlows', { ...toVip6, count: 1, zone: 7 });
         const [entry] = await dump({ kernelFilter, family: 'IPv6', protocol: 'UDP' });
         assert(entry !== undefined);
         const { id, status, ...rest } = entry;
@@ -72,7 +72,7 @@ describe('conntrack', () => {
       });
 
       it('asks the caller which flows to keep', async () => {
-        await inhabitant.call('insertFlows', { ...toVip, count: 1000 });
+        await helper.call('insertFlows', { ...toVip, count: 1000 });
         const kept = await dump({ kernelFilter, protocol: 'UDP' }, 1500);
         assert.deepEqual(
           kept.map(({ origSrcPort }) => origSrcPort),
@@ -90,45 +90,45 @@ describe('conntrack', () => {
     const [entry] = await dump({ protocol: 'UDP', origDst: '10.96.0.10' });
     assert(entry !== undefined);
     assert.equal(`${entry.replySrc}:${entry.replySrcPort}`, '127.0.0.1:5353');
-    assert.equal(await inhabitant.call('deleteConntrack', [entry]), 1);
+    assert.equal(await helper.call('deleteConntrack', [entry]), 1);
     assert.deepEqual(await dump({ protocol: 'UDP' }), []);
   });
 
   it('deletes exactly the chosen flows', async () => {
-    await inhabitant.call('insertFlows', { ...toVip, count: 1200 });
-    await inhabitant.call('insertFlows', { ...toVip6, count: 10 });
+    await helper.call('insertFlows', { ...toVip, count: 1200 });
+    await helper.call('insertFlows', { ...toVip6, count: 10 });
     const all = await dump({ protocol: 'UDP' });
     const chosen = all.filter(({ origSrcPort }) => origSrcPort % 2 === 0);
-    assert.equal(await inhabitant.call('deleteConntrack', chosen), 600);
+    assert.equal(await helper.call('deleteConntrack', chosen), 600);
     const left = await dump({ protocol: 'UDP' });
     assert.equal(left.length, 600);
     assert(left.every(({ origSrcPort }) => origSrcPort % 2 === 1));
     const six = await dump({ family: 'IPv6' });
-    assert.equal(await inhabitant.call('deleteConntrack', six.slice(0, 4)), 4);
+    assert.equal(await helper.call('deleteConntrack', six.slice(0, 4)), 4);
     assert.equal((await dump({ family: 'IPv6' })).length, 6);
   });
 
   it('tolerates flows that are gone', async () => {
-    await inhabitant.call('insertFlows', { ...toVip, count: 2000 });
+    await helper.call('insertFlows', { ...toVip, count: 2000 });
     const entries = await dump({ protocol: 'UDP' });
-    assert.equal(await inhabitant.call('deleteConntrack', entries.slice(0, 1500)), 1500);
-    assert.equal(await inhabitant.call('deleteConntrack', entries), 500);
+    assert.equal(await helper.call('deleteConntrack', entries.slice(0, 1500)), 1500);
+    assert.equal(await helper.call('deleteConntrack', entries), 500);
   });
 
   it('does not delete another flow with the same tuple', async () => {
-    await inhabitant.call('insertFlows', { ...toVip, count: 1 });
+    await helper.call('insertFlows', { ...toVip, count: 1 });
     const [entry] = await dump({ protocol: 'UDP' });
     assert(entry !== undefined);
     const stale = { ...entry, id: (entry.id ^ 1) >>> 0 };
-    assert.equal(await inhabitant.call('deleteConntrack', [stale]), 0);
+    assert.equal(await helper.call('deleteConntrack', [stale]), 0);
     assert.equal((await dump({ protocol: 'UDP' })).length, 1);
   });
 
   it('deletes in the zone of the entry only', async () => {
-    await inhabitant.call('insertFlows', { ...toVip, count: 1 });
-    await inhabitant.call('insertFlows', { ...toVip, count: 1, zone: 7 });
+    await helper.call('insertFlows', { ...toVip, count: 1 });
+    await helper.call('insertFlows', { ...toVip, count: 1, zone: 7 });
     const inZone = (await dump({})).filter(({ zone }) => zone === 7);
-    assert.equal(await inhabitant.call('deleteConntrack', inZone), 1);
+    assert.equal(await helper.call('deleteConntrack', inZone), 1);
     assert.deepEqual(
       (await dump({})).map(({ zone }) => zone),
       [0],
@@ -136,18 +136,18 @@ describe('conntrack', () => {
   });
 
   it('deletes flows of ICMP', async () => {
-    await inhabitant.call('insertFlows', { ...toVip, count: 2, protocol: 1, dstPort: 0x0800 });
+    await helper.call('insertFlows', { ...toVip, count: 2, protocol: 1, dstPort: 0x0800 });
     const pings = await dump({ origDst: '10.96.0.10' });
     assert.equal(pings[0]?.origDstPort, 0x0800);
-    assert.equal(await inhabitant.call('deleteConntrack', pings), 2);
+    assert.equal(await helper.call('deleteConntrack', pings), 2);
   });
 
   it('tells once of what it could not delete, after trying all', async () => {
-    await inhabitant.call('insertFlows', { ...toVip, count: 2 });
+    await helper.call('insertFlows', { ...toVip, count: 2 });
     const [first, second] = await dump({});
     assert(first !== undefined && second !== undefined);
     const odd = { ...first, family: 'IPv6' } as const;
-    const failing = inhabitant.call('deleteConntrack', [odd, odd, second]);
+    const failing = helper.call('deleteConntrack', [odd, odd, second]);
     await assert.rejects(failing, {
       name: 'ConntrackDeleteError',
       message: /^2 flows not deleted, the first: netlink message 258: EINVAL/,
@@ -156,8 +156,8 @@ describe('conntrack', () => {
   });
 
   it('passes on what the caller throws, and can dump again', async () => {
-    await inhabitant.call('insertFlows', { ...toVip, count: 2000 });
-    await assert.rejects(inhabitant.call('dumpThrowing', { family: 'IPv4' }), { code: 'KEEP' });
+    await helper.call('insertFlows', { ...toVip, count: 2000 });
+    await assert.rejects(helper.call('dumpThrowing', { family: 'IPv4' }), { code: 'KEEP' });
     assert.equal((await dump({})).length, 2000);
   });
 
@@ -166,7 +166,7 @@ describe('conntrack', () => {
   });
 
   it('leaves the event loop to others while it reads many flows', async () => {
-    await inhabitant.call('insertFlows', { ...toVip, count: 20_000 });
+    await helper.call('insertFlows', { ...toVip, count: 20_000 });
     const { entries, turns } = await dumpCall({ protocol: 'UDP', kernelFilter: false });
     assert.equal(entries.length, 20_000);
     // At most 32 KiB, some 200 flows, between two turns.

@@ -11,7 +11,7 @@ import { tupleAttributes } from '../../../netlink/conntrack/tuple.ts';
 import { addressBytes, addressFormatter } from '../../../netlink/core/address.ts';
 import { encodeAttributes, readAttributes } from '../../../netlink/core/attribute.ts';
 import { MalformedMessage } from '../../../netlink/core/error.ts';
-import { check } from '../property.ts';
+import { checkProperty } from '../property.ts';
 
 const CTA_TUPLE_ORIG = 1;
 const CTA_TUPLE_REPLY = 2;
@@ -53,7 +53,7 @@ const entries: fc.Arbitrary<ConntrackEntry> = fc
 
 describe('entry: conntrack entries', () => {
   it('are read as they were written', () => {
-    check(
+    checkProperty(
       fc.property(entries, (entry) => {
         assert.deepEqual(entryReader({ family: entry.family })(encoded(entry)), entry);
       }),
@@ -61,7 +61,7 @@ describe('entry: conntrack entries', () => {
   });
 
   it('pass the filter that they fit, and no other', () => {
-    check(
+    checkProperty(
       fc.property(entries, (entry) => {
         const { family, protocol, origDst } = entry;
         const bytes = encoded(entry);
@@ -89,7 +89,7 @@ describe('entry: conntrack entries', () => {
         return bytes.subarray(0, cut % (bytes.length + 1));
       });
     const random = fc.uint8Array({ maxLength: 100 }).map((array) => Buffer.from(array));
-    check(
+    checkProperty(
       fc.property(fc.oneof(truncated, random), (bytes) => {
         try {
           read(bytes);
@@ -101,7 +101,7 @@ describe('entry: conntrack entries', () => {
   });
 
   it('are deleted by tuple and id, and by zone if it is not the default', () => {
-    check(
+    checkProperty(
       fc.property(entries, (entry) => {
         const attributes = readAttributes(deletePayload(entry), 4);
         const zone = entry.zone === 0 ? [] : [CTA_ZONE];
@@ -129,7 +129,7 @@ describe('entry: conntrack entries', () => {
 describe('entry: addresses on the wire', () => {
   it('become the canonical text they were made from', () => {
     const format = addressFormatter();
-    check(
+    checkProperty(
       fc.property(fc.oneof(addresses.IPv4, addresses.IPv6), (text) => {
         const bytes = addressBytes(text);
         assert.equal(format(bytes, 0, bytes.length), text);

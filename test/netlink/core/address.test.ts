@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import ipaddr from 'ipaddr.js';
 import { canonicalAddress } from '../../../api/addresses.ts';
 import { addressBytes, addressFormatter, writeAddress } from '../../../netlink/core/address.ts';
-import { check } from '../property.ts';
+import { checkProperty } from '../property.ts';
 
 const address = fc
   .oneof(fc.ipV4(), fc.ipV6())
@@ -12,7 +12,7 @@ const address = fc
 
 describe('addresses in network order', () => {
   it('are what ipaddr.js reads', () => {
-    check(
+    checkProperty(
       fc.property(address, (text) => {
         assert.deepEqual([...addressBytes(text)], ipaddr.parse(text).toByteArray());
       }),
@@ -20,7 +20,7 @@ describe('addresses in network order', () => {
   });
 
   it('are written where they belong, and nowhere else', () => {
-    check(
+    checkProperty(
       fc.property(address, (text) => {
         const bytes = Buffer.alloc(24, 0xee);
         const end = writeAddress(bytes, text, 3);

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { align, encodeAttributes, readAttributes } from '../../../netlink/core/attribute.ts';
 import { MalformedMessage } from '../../../netlink/core/error.ts';
-import { readU16 } from '../../../netlink/core/host.ts';
-import { check } from '../property.ts';
+import { readU16 } from '../../../netlink/core/host-order.ts';
+import { checkProperty } from '../property.ts';
 
 const flat = fc.uniqueArray(
   fc.record({
@@ -15,7 +15,7 @@ const flat = fc.uniqueArray(
 
 describe('attribute: netlink attributes', () => {
   it('are read as they were written', () => {
-    check(
+    checkProperty(
       fc.property(flat, (attributes) => {
         const read = readAttributes(encodeAttributes(attributes), 0);
         assert.deepEqual(
@@ -27,7 +27,7 @@ describe('attribute: netlink attributes', () => {
   });
 
   it('nest, marked as nested and padded', () => {
-    check(
+    checkProperty(
       fc.property(flat, flat, (inner, outer) => {
         const encoded = encodeAttributes([{ type: 5, value: inner }, ...outer]);
         assert.equal(encoded.length, align(encoded.length));
@@ -40,7 +40,7 @@ describe('attribute: netlink attributes', () => {
   });
 
   it('never fail to be read but with MalformedMessage', () => {
-    check(
+    checkProperty(
       fc.property(fc.uint8Array({ maxLength: 100 }), fc.nat(120), (random, end) => {
         try {
           readAttributes(Buffer.from(random), 0, end);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { sendAll } from '../../../netlink/core/batches.ts';
 import { NetlinkError } from '../../../netlink/core/error.ts';
-import { MESSAGE_HEADER, type Request } from '../../../netlink/core/message.ts';
+import { type NetlinkRequest, NLMSG_HDRLEN } from '../../../netlink/core/message.ts';
 
 const WORK = 1000;
 /** Marks a message that is refused. */
@@ -19,7 +19,7 @@ const messages = fc.array(
   { maxLength: 40 },
 );
 
-type Item = { readonly request: Request; readonly weight: number };
+type Item = { readonly request: NetlinkRequest; readonly weight: number };
 const encode = ({ request }: Item) => request;
 const weightOf = ({ weight }: Item) => weight;
 
@@ -28,10 +28,10 @@ const ENDLESS = { isOver: () => false, restart: () => {} };
 
 /** Records what is sent, and refuses what is marked. */
 function recorder() {
-  const batches: Request[][] = [];
+  const batches: NetlinkRequest[][] = [];
   return {
     batches,
-    async batch(requests: readonly Request[]) {
+    async batch(requests: readonly NetlinkRequest[]) {
       batches.push([...requests]);
       return requests.flatMap(({ type }, index) =>
         type === REFUSED ? [{ index, error: new NetlinkError('test', 1) }] : [],
@@ -80,7 +80,7 @@ function fits(list: readonly { request: { payload: Buffer }; weight: number }[])
   let bytes = 0;
   let weight = 0;
   for (const message of list) {
-    bytes += MESSAGE_HEADER + Math.ceil(message.request.payload.length / 4) * 4;
+    bytes += NLMSG_HDRLEN + Math.ceil(message.request.payload.length / 4) * 4;
     weight += message.weight;
   }
   return bytes <= 64 * 1024 && weight <= WORK;

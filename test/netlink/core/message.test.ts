@@ -3,16 +3,16 @@ import fc from 'fast-check';
 import { readAck } from '../../../netlink/core/ack.ts';
 import { encodeAttributes } from '../../../netlink/core/attribute.ts';
 import { MalformedMessage, NetlinkError } from '../../../netlink/core/error.ts';
-import { u32 } from '../../../netlink/core/host.ts';
+import { u32 } from '../../../netlink/core/host-order.ts';
 import {
   encodeMessages,
-  type Message,
+  type NetlinkMessage,
   NLM_F_REQUEST,
   NLMSG_DONE,
   NLMSG_ERROR,
   readMessages,
 } from '../../../netlink/core/message.ts';
-import { check } from '../property.ts';
+import { checkProperty } from '../property.ts';
 
 const bytes = fc.uint8Array({ maxLength: 64 }).map((array) => Buffer.from(array));
 const request = fc.record({
@@ -23,7 +23,7 @@ const request = fc.record({
 
 describe('message: netlink messages', () => {
   it('are read as they were written', () => {
-    check(
+    checkProperty(
       fc.property(fc.array(request), fc.integer({ min: 0, max: 0xffffffff }), (requests, first) => {
         assert.deepEqual(
           readMessages(encodeMessages(requests, first)),
@@ -31,7 +31,7 @@ describe('message: netlink messages', () => {
             type,
             flags: flags | NLM_F_REQUEST,
             sequence: (first + index) % 2 ** 32,
-            port: 0,
+            portId: 0,
             payload,
           })),
         );
@@ -47,7 +47,7 @@ describe('message: netlink messages', () => {
   });
 
   it('never fail to be read but with MalformedMessage', () => {
-    check(
+    checkProperty(
       fc.property(fc.uint8Array({ maxLength: 200 }), (random) => {
         orMalformed(() => readMessages(Buffer.from(random)));
       }),
@@ -55,7 +55,7 @@ describe('message: netlink messages', () => {
   });
 
   it('are never misread when truncated', () => {
-    check(
+    checkProperty(
       fc.property(fc.array(request, { minLength: 1 }), fc.nat(), (requests, cut) => {
         const whole = encodeMessages(requests, 1);
         const part = whole.subarray(0, cut % whole.length);
@@ -80,11 +80,11 @@ describe('message: acknowledgements', () => {
     { type: 2, value: u32(24) },
   ]);
   const minusOne = u32(2 ** 32 - 1);
-  const message = (type: number, flags: number, ...payload: Buffer[]): Message => ({
+  const message = (type: number, flags: number, ...payload: Buffer[]): NetlinkMessage => ({
     type,
     flags,
     sequence: 1,
-    port: 0,
+    portId: 0,
     payload: Buffer.concat(payload),
   });
 
@@ -110,7 +110,7 @@ describe('message: acknowledgements', () => {
 
   it('never fail to be read but with MalformedMessage', () => {
     const types = fc.constantFrom(NLMSG_ERROR, NLMSG_DONE);
-    check(
+    checkProperty(
       fc.property(types, fc.nat(0xffff), bytes, (type, flags, payload) => {
         orMalformed(() => readAck(message(type, flags, payload)));
       }),

@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict';
 import type { IpFamily, Protocol } from '../../../api/objects.ts';
 import type {
-  SetChange,
-  SetEntry,
-  SetHeader,
-  SetSpec,
-  SetType,
+  IpsetChange,
+  IpsetEntry,
+  IpsetHeader,
+  IpsetSpec,
+  IpsetType,
 } from '../../../netlink/ipset/ipset.ts';
-import { type Inhabitant, type Namespace, sharedHome } from '../namespace.ts';
-import { entryText, savedEntries } from '../set-text.ts';
+import { entryText, savedEntries } from '../ipset-save.ts';
+import { type Namespace, type NetnsHelper, sharedNetns } from '../namespace.ts';
 
-const spec: SetSpec = {
+const spec: IpsetSpec = {
   name: 'pw',
   type: 'hash:ip',
   family: 'IPv4',
@@ -24,7 +24,7 @@ const addresses: Record<IpFamily, { ip: string; other: string; net: string; host
 const protocols: readonly Protocol[] = ['TCP', 'UDP', 'SCTP'];
 
 /** The two other types, which not every kernel has, are tested in test/uml/. */
-const types: readonly { type: SetType; entries: (family: IpFamily) => SetEntry[] }[] = [
+const types: readonly { type: IpsetType; entries: (family: IpFamily) => IpsetEntry[] }[] = [
   {
     type: 'hash:ip',
     entries: (family) => {
@@ -60,28 +60,27 @@ const types: readonly { type: SetType; entries: (family: IpFamily) => SetEntry[]
 
 describe('ipset', () => {
   let namespace: Namespace;
-  let inhabitant: Inhabitant;
+  let helper: NetnsHelper;
 
-  const home = sharedHome(({ inhabitant: { call } }) =>
+  const netns = sharedNetns(({ helper: { call } }) =>
     call('hold', 'flush\ndestroy\n', 'ipset', 'restore'),
   );
   beforeEach(async () => {
-    ({ namespace, inhabitant } = await home());
+    ({ namespace, helper: helper } = await netns());
   });
 
   const ipset = (...args: string[]) => namespace.run('ipset', ...args);
   const saved = async (set = spec.name) => savedEntries(await ipset('save', set), set);
   const listed = async (set = spec.name) => {
-    const entries = await inhabitant.call('setEntries', set);
+    const entries = await helper.call('setEntries', set);
     return entries.map(entryText).sort();
   };
-  const change = (op: SetChange['op'], ...entries: SetEntry[]) =>
-    inhabitant.call(
+  const change = (op: IpsetChange['op'], ...entries: IpsetEntry[]) =>
+    helper.call(
       'changeSets',
       entries.map((entry) => ({ op, set: spec.name, entry })),
     );
-  const create = (more: Partial<SetSpec> = {}) =>
-    inhabitant.call('createSet', { ...spec, ...more });
+  const create = (more: Partial<IpsetSpec> = {}) => helper.call('createSet', { ...spec, ...more });
 
   for (const { type, entries } of types) {
     for (const family of type === 'bitmap:port'
@@ -96,7 +95,7 @@ describe('ipset', () => {
           await create({ type, family, skbinfo });
           assert.deepEqual(await change('add', ...wanted), []);
           assert.deepEqual(await saved(), texts);
-          assert.deepEqual(sorted(await inhabitant.call('setEntries', 'pw')), sorted(wanted));
+          assert.deepEqual(sorted(await helper.call('setEntries', 'pw')), sorted(wanted));
 
           const [first, ...others] = wanted;
           assert(first !== undefined);
@@ -104,10 +103,10 @@ describe('ipset', () => {
           assert.deepEqual(await saved(), [entryText(first)]);
 
           const lines = ['flush pw\n', ...wanted.map((entry) => `add pw ${entryText(entry)}\n`)];
-          await inhabitant.call('hold', lines.join(''), 'ipset', 'restore');
+          await helper.call('hold', lines.join(''), 'ipset', 'restore');
           assert.deepEqual(await listed(), texts);
 
-          const headers = await inhabitant.call('listSets');
+          const headers = await helper.call('listSets');
           assert.deepEqual(
             headers.map(({ revision, ...header }) => header),
             [
@@ -121,7 +120,7 @@ describe('ipset', () => {
                 elements: wanted.length,
                 references: 0,
               },
-            ] satisfies Omit<SetHeader, 'revision'>[],
+            ] satisfies Omit<IpsetHeader, 'revision'>[],
           );
           const [, revision] = /^Revision: (\d+)$/m.exec(await ipset('list', '-t', 'pw')) ?? [];
           assert.equal(headers[0]?.revision, Number(revision));
@@ -138,7 +137,7 @@ describe('ipset', () => {
       // Fails if it is there and is not the same.
       await ipset('create', 'ours', type, ...shape, 'skbinfo', '-exist');
       await ipset('create', 'theirs', type, ...shape, 'skbinfo');
-      const [ours, theirs] = await inhabitant.call('listSets');
+      const [ours, theirs] = await helper.call('listSets');
       assert.deepEqual({ ...ours, name: 'theirs' }, theirs);
       await ipset('destroy');
     }
@@ -154,7 +153,7 @@ describe('ipset', () => {
     await create({ type: 'hash:ip,port' });
     const range = { ip: '10.0.0.1', protocol: 'UDP', port: 20_000, portTo: 50_000 } as const;
     assert.deepEqual(await change('add', { ...range, skbMark: 7 }), []);
-    const entries = await inhabitant.call('setEntries', 'pw');
+    const entries = await helper.call('setEntries', 'pw');
     const ports = entries.map(({ port = 0 }) => port).sort((a, b) => a - b);
     assert.deepEqual(
       ports,
@@ -168,8 +167,8 @@ describe('ipset', () => {
 
     await create({ name: 'bits', type: 'bitmap:port', skbinfo: false });
     const all = { op: 'add', set: 'bits', entry: { port: 0, portTo: 65535 } } as const;
-    assert.deepEqual(await inhabitant.call('changeSets', [all]), []);
-    assert.equal((await inhabitant.call('setEntries', 'bits')).length, 65_536);
+    assert.deepEqual(await helper.call('changeSets', [all]), []);
+    assert.equal((await helper.call('setEntries', 'bits')).length, 65_536);
   });
 
   for (const type of ['hash:ip,port', 'bitmap:port'] as const) {
@@ -193,22 +192,22 @@ describe('ipset', () => {
 
   it('lists 20,000 entries, and changes them in order without holding the event loop', async () => {
     await create();
-    const turns = await inhabitant.call('turnsOfAdds', 'pw', 20_000);
+    const turns = await helper.call('turnsOfAdds', 'pw', 20_000);
     assert(turns >= 40, `${turns} turns`);
-    const entries = await inhabitant.call('setEntries', 'pw');
+    const entries = await helper.call('setEntries', 'pw');
     assert.equal(new Set(entries.map(({ ip }) => ip)).size, 20_000);
     // The last word on each counts.
-    const churn = Array.from({ length: 1500 }, (_, index): SetChange => {
+    const churn = Array.from({ length: 1500 }, (_, index): IpsetChange => {
       return { op: index % 2 === 0 ? 'add' : 'delete', set: 'pw', entry: { ip: '192.0.2.1' } };
     });
-    assert.deepEqual(await inhabitant.call('changeSets', churn), []);
-    assert.equal((await inhabitant.call('setEntries', 'pw')).length, 20_000);
+    assert.deepEqual(await helper.call('changeSets', churn), []);
+    assert.equal((await helper.call('setEntries', 'pw')).length, 20_000);
   });
 
   it('tells which changes were refused, and does the others', async () => {
     await create({ maxElements: 3, skbinfo: false });
     await create({ name: 'ports', type: 'hash:ip,port', skbinfo: false });
-    const wrong: readonly [SetChange, string][] = [
+    const wrong: readonly [IpsetChange, string][] = [
       [{ op: 'add', set: 'nope', entry: { ip: '10.0.0.1' } }, 'ipset add nope: ENOENT'],
       [{ op: 'delete', set: 'nope', entry: { ip: '10.0.0.1' } }, 'ipset delete nope: ENOENT'],
       [{ op: 'add', set: 'pw', entry: { ip: 'fd00::1' } }, 'ipset add pw: IPSET_ERR_PROTOCOL'],
@@ -230,11 +229,11 @@ describe('ipset', () => {
         'ipset add nope: ENOENT',
       ],
     ];
-    const right = (last: number): SetChange => {
+    const right = (last: number): IpsetChange => {
       return { op: 'add', set: 'pw', entry: { ip: `10.0.0.${last}` } };
     };
     const full = right(4);
-    const refused = await inhabitant.call('changeSets', [
+    const refused = await helper.call('changeSets', [
       right(1),
       ...wrong.map(([refusal]) => refusal),
       right(2),
@@ -271,7 +270,7 @@ describe('ipset', () => {
     await ipset('create', 'union', 'list:set');
     await ipset('add', 'union', 'pw');
     assert.deepEqual(
-      (await inhabitant.call('listSets')).map(({ revision, ...header }) => header),
+      (await helper.call('listSets')).map(({ revision, ...header }) => header),
       [
         ['pw', 'hash:ip', 'IPv4', false, 100_000, 0, 1],
         ['bits', 'bitmap:ip', 'IPv4', false, undefined, 0, 0],
@@ -284,10 +283,10 @@ describe('ipset', () => {
   });
 
   it('lists hundreds of sets, and none', async () => {
-    assert.deepEqual(await inhabitant.call('listSets'), []);
+    assert.deepEqual(await helper.call('listSets'), []);
     const lines = Array.from({ length: 300 }, (_, index) => `create s${index} hash:ip\n`);
-    await inhabitant.call('hold', lines.join(''), 'ipset', 'restore');
-    const names = (await inhabitant.call('listSets')).map(({ name }) => name);
+    await helper.call('hold', lines.join(''), 'ipset', 'restore');
+    const names = (await helper.call('listSets')).map(({ name }) => name);
     assert.deepEqual(
       names,
       lines.map((_, index) => `s${index}`),
@@ -297,7 +296,7 @@ describe('ipset', () => {
   it('reads what others put into a set', async () => {
     await create({ type: 'hash:ip,port' });
     await ipset('add', 'pw', '10.0.0.1,icmp:8/0', 'skbmark', '0x5/0xff');
-    const entries = await inhabitant.call('setEntries', 'pw');
+    const entries = await helper.call('setEntries', 'pw');
     assert.deepEqual(entries, [{ ip: '10.0.0.1', protocol: 1, port: 0x0800 }]);
     assert.deepEqual(await change('delete', ...entries), []);
     assert.deepEqual(await saved(), []);
@@ -308,35 +307,33 @@ describe('ipset', () => {
     await create({ name: 'spare' });
     await create({ name: 'ports', type: 'hash:ip,port' });
     await change('add', { ip: '10.0.0.1' });
-    await inhabitant.call('swapSets', 'pw', 'spare');
+    await helper.call('swapSets', 'pw', 'spare');
     assert.deepEqual(await saved('spare'), ['10.0.0.1']);
-    await inhabitant.call('destroySet', 'spare');
+    await helper.call('destroySet', 'spare');
 
     const refusals = {
-      'ipset destroy spare: ENOENT': () => inhabitant.call('destroySet', 'spare'),
-      'ipset list spare: ENOENT': () => inhabitant.call('setEntries', 'spare'),
-      'ipset swap spare pw: ENOENT': () => inhabitant.call('swapSets', 'spare', 'pw'),
-      'ipset swap pw spare: IPSET_ERR_EXIST_SETNAME2': () =>
-        inhabitant.call('swapSets', 'pw', 'spare'),
-      'ipset swap pw ports: IPSET_ERR_TYPE_MISMATCH': () =>
-        inhabitant.call('swapSets', 'pw', 'ports'),
+      'ipset destroy spare: ENOENT': () => helper.call('destroySet', 'spare'),
+      'ipset list spare: ENOENT': () => helper.call('setEntries', 'spare'),
+      'ipset swap spare pw: ENOENT': () => helper.call('swapSets', 'spare', 'pw'),
+      'ipset swap pw spare: IPSET_ERR_EXIST_SETNAME2': () => helper.call('swapSets', 'pw', 'spare'),
+      'ipset swap pw ports: IPSET_ERR_TYPE_MISMATCH': () => helper.call('swapSets', 'pw', 'ports'),
     };
     for (const [message, refusal] of Object.entries(refusals)) {
       await assert.rejects(refusal(), { name: 'NetlinkError', message });
     }
-    await assert.rejects(inhabitant.call('destroySet', ''), { name: 'RangeError' });
-    assert.equal((await inhabitant.call('listSets')).length, 2);
+    await assert.rejects(helper.call('destroySet', ''), { name: 'RangeError' });
+    assert.equal((await helper.call('listSets')).length, 2);
   });
 
   it('destroys no set that is used', async () => {
     await create();
     await ipset('create', 'union', 'list:set');
     await ipset('add', 'union', 'pw');
-    await assert.rejects(inhabitant.call('destroySet', 'pw'), { code: 'IPSET_ERR_BUSY' });
+    await assert.rejects(helper.call('destroySet', 'pw'), { code: 'IPSET_ERR_BUSY' });
   });
 });
 
 /** In an order that both sides can be brought into. */
-function sorted(entries: readonly SetEntry[]): SetEntry[] {
+function sorted(entries: readonly IpsetEntry[]): IpsetEntry[] {
   return [...entries].sort((a, b) => (entryText(a) < entryText(b) ? -1 : 1));
 }

@@ -4,24 +4,24 @@ import { canonicalAddress, canonicalCidr } from '../../../api/addresses.ts';
 import { addressFormatter } from '../../../netlink/core/address.ts';
 import { encodeAttributes } from '../../../netlink/core/attribute.ts';
 import { MalformedMessage } from '../../../netlink/core/error.ts';
-import type { Request } from '../../../netlink/core/message.ts';
-import { number } from '../../../netlink/core/network.ts';
-import { entryAttributes, readEntries, type SetEntry } from '../../../netlink/ipset/entry.ts';
+import type { NetlinkRequest } from '../../../netlink/core/message.ts';
+import { encodeNumber } from '../../../netlink/core/network-order.ts';
+import { entryAttributes, type IpsetEntry, readEntries } from '../../../netlink/ipset/entry.ts';
 import {
   createRequest,
   destroyRequest,
   entriesRequest,
   entryRequest,
   headersRequest,
+  type IpsetSpec,
   protocolRequest,
   readHeader,
   readProtocol,
   readRevision,
-  type SetSpec,
   swapRequest,
   typeRequest,
 } from '../../../netlink/ipset/message.ts';
-import { check } from '../property.ts';
+import { checkProperty } from '../property.ts';
 
 const DATA = 7;
 const ADT = 8;
@@ -41,7 +41,7 @@ const cidr = fc
 const net = fc.oneof(address, cidr);
 const port = fc.nat(0xffff);
 const protocol = fc.constantFrom('TCP' as const, 'UDP' as const, 'SCTP' as const, 1, 255);
-const entries: fc.Arbitrary<SetEntry> = fc.record(
+const entries: fc.Arbitrary<IpsetEntry> = fc.record(
   {
     ip: net,
     protocol,
@@ -65,7 +65,7 @@ const named = hex(bare, '0600020061000000');
 
 const lists = fc.array(entries, { maxLength: 20 });
 
-const spec: SetSpec = {
+const spec: IpsetSpec = {
   name: 'a',
   type: 'hash:ip,port',
   family: 'IPv6',
@@ -75,7 +75,7 @@ const spec: SetSpec = {
 
 describe('message: entries of an ipset', () => {
   it('are read as they were written', () => {
-    check(
+    checkProperty(
       fc.property(lists, (list) => {
         assert.deepEqual(readEntries(listed(list), 4, addressFormatter()), list);
       }),
@@ -91,7 +91,7 @@ describe('message: entries of an ipset', () => {
         return bytes.subarray(0, cut % (bytes.length + 1));
       });
     const random = fc.uint8Array({ maxLength: 100 }).map((array) => Buffer.from(array));
-    check(
+    checkProperty(
       fc.property(fc.oneof(truncated, random), (bytes) => {
         for (const read of [
           () => readEntries(bytes, 4, addressFormatter()),
@@ -204,7 +204,7 @@ describe('message: commands of ipset', () => {
   });
 
   it('create a bitmap of all ports, whatever its family is', () => {
-    const bitmap: SetSpec = { ...spec, type: 'bitmap:port', skbinfo: false };
+    const bitmap: IpsetSpec = { ...spec, type: 'bitmap:port', skbinfo: false };
     assert.equal(
       wire(createRequest(bitmap, 3)).payload,
       hex(
@@ -241,7 +241,7 @@ describe('message: commands of ipset', () => {
 
   it('use the highest revision that both sides know', () => {
     const answer = (revision: number) => {
-      const attribute = { type: 4, value: number(revision, 1) };
+      const attribute = { type: 4, value: encodeNumber(revision, 1) };
       return Buffer.concat([Buffer.alloc(4), encodeAttributes([attribute])]);
     };
     assert.equal(readRevision(answer(4), 'hash:ip'), 4);
@@ -252,8 +252,8 @@ describe('message: commands of ipset', () => {
 
   it('need a kernel that speaks version 6', () => {
     const answer = (newest: number, oldest?: number) => {
-      const attributes = [{ type: 1, value: number(newest, 1) }];
-      if (oldest !== undefined) attributes.push({ type: 10, value: number(oldest, 1) });
+      const attributes = [{ type: 1, value: encodeNumber(newest, 1) }];
+      if (oldest !== undefined) attributes.push({ type: 10, value: encodeNumber(oldest, 1) });
       return Buffer.concat([Buffer.alloc(4), encodeAttributes(attributes)]);
     };
     assert.equal(readProtocol(answer(7, 6)), true);
@@ -263,7 +263,7 @@ describe('message: commands of ipset', () => {
   });
 });
 
-function wire({ type, flags = 0, payload }: Request): Wire {
+function wire({ type, flags = 0, payload }: NetlinkRequest): Wire {
   return { type, flags, payload: payload.toString('hex') };
 }
 
@@ -273,7 +273,7 @@ function hex(...parts: readonly string[]): string {
 }
 
 /** The payload with which the kernel would tell of entries, but for what surrounds the list. */
-function listed(list: readonly SetEntry[]): Buffer {
+function listed(list: readonly IpsetEntry[]): Buffer {
   const value = list.map((entry) => ({ type: DATA, value: entryAttributes(entry, true) }));
   return Buffer.concat([Buffer.alloc(4), encodeAttributes([{ type: ADT, value }])]);
 }

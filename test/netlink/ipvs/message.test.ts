@@ -5,8 +5,8 @@ import { IP_FAMILIES, type IpFamily, PROTOCOLS } from '../../../api/objects.ts';
 import { addressFormatter } from '../../../netlink/core/address.ts';
 import { readAttributes } from '../../../netlink/core/attribute.ts';
 import { MalformedMessage } from '../../../netlink/core/error.ts';
-import { readU16, u16, u32 } from '../../../netlink/core/host.ts';
-import { genericPayload } from '../../../netlink/ipvs/generic.ts';
+import { readU16, u16, u32 } from '../../../netlink/core/host-order.ts';
+import { genetlinkPayload } from '../../../netlink/ipvs/genetlink.ts';
 import type {
   IpvsDestinationState,
   IpvsService,
@@ -21,7 +21,7 @@ import {
   servicesPayload,
   setTimeoutsPayload,
 } from '../../../netlink/ipvs/message.ts';
-import { check } from '../property.ts';
+import { checkProperty } from '../property.ts';
 
 /** linux/ip_vs.h */
 const IPVS_CMD_ATTR_SERVICE = 1;
@@ -101,7 +101,7 @@ const destinations = families.chain((family) =>
 
 describe('message: IPVS services', () => {
   it('are read as they were written', () => {
-    check(
+    checkProperty(
       fc.property(services, (service) => {
         assert.deepEqual(readService(written(service), addressFormatter()), service);
       }),
@@ -204,7 +204,7 @@ describe('message: IPVS services', () => {
 
   it('never fail to be read but with MalformedMessage', () => {
     const payloads = services.map(written);
-    check(
+    checkProperty(
       fc.property(damaged(payloads), (payload) => {
         orMalformed(() => readService(payload, addressFormatter()));
       }),
@@ -230,7 +230,7 @@ describe('message: IPVS services', () => {
 
 describe('message: IPVS destinations', () => {
   it('are read as they were written', () => {
-    check(
+    checkProperty(
       fc.property(destinations, ({ family, state }) => {
         const payload = dumped(family, state);
         assert.deepEqual(readDestination(payload, family, addressFormatter()), state);
@@ -310,7 +310,7 @@ describe('message: IPVS destinations', () => {
     const attributes = nested(dumped('IPv4', state), IPVS_CMD_ATTR_DEST);
     attributes.delete(IPVS_DEST_ATTR_ADDR_FAMILY);
     const value = [...attributes].map(([type, value]) => ({ type, value }));
-    const payload = genericPayload(5, [{ type: IPVS_CMD_ATTR_DEST, value }]);
+    const payload = genetlinkPayload(5, [{ type: IPVS_CMD_ATTR_DEST, value }]);
     assert.deepEqual(readDestination(payload, 'IPv4', addressFormatter()), state);
   });
 
@@ -324,7 +324,7 @@ describe('message: IPVS destinations', () => {
 
   it('never fail to be read but with MalformedMessage', () => {
     const payloads = destinations.map(({ family, state }) => dumped(family, state));
-    check(
+    checkProperty(
       fc.property(damaged(payloads), families, (payload, family) => {
         orMalformed(() => readDestination(payload, family, addressFormatter()));
       }),
@@ -374,7 +374,7 @@ function rewritten(
   const attributes = nested(payload, type);
   for (const other of others) attributes.set(other.type, other.value);
   const value = [...attributes].map(([type, value]) => ({ type, value }));
-  return genericPayload(payload.readUInt8(0), [{ type, value }]);
+  return genetlinkPayload(payload.readUInt8(0), [{ type, value }]);
 }
 
 function nested(payload: Buffer, type: number): Map<number, Buffer> {

@@ -4,15 +4,15 @@ import { readMessages } from '../../../netlink/core/message.ts';
 import {
   acceptMessage,
   bindMessage,
-  lengthMessage,
+  maxLengthMessage,
   readPacket,
-  setPacket,
+  setPacketId,
 } from '../../../netlink/nfqueue/message.ts';
 import { parseQueueStates } from '../../../netlink/nfqueue/queue.ts';
 import { type Child, type Functions, startChild } from '../../child.ts';
 import { waitFor } from '../../lab/wait.ts';
 import { createNamespace, type Namespace } from '../namespace.ts';
-import type { HolderFunctions } from '../queue-holder.ts';
+import type { QueueProcessFunctions } from '../queue-process.ts';
 import type { PeerFunctions } from '../udp-peer.ts';
 
 const QUEUE = 7;
@@ -40,15 +40,15 @@ describe('queue: messages of NFQUEUE', () => {
   });
 
   it('makes it longer', () => {
-    assert.equal(payload(lengthMessage(QUEUE, 4096)), '000000070800030000001000');
+    assert.equal(payload(maxLengthMessage(QUEUE, 4096)), '000000070800030000001000');
   });
 
   it('accepts one packet after the other', () => {
     const message = acceptMessage(QUEUE);
-    setPacket(message, 0xfffffffe);
+    setPacketId(message, 0xfffffffe);
     assert.equal(payload(message), '000000070c00020000000001fffffffe');
     assert.equal(readMessages(message)[0]?.type, 0x301);
-    setPacket(message, 3);
+    setPacketId(message, 3);
     assert.equal(payload(message), '000000070c0002000000000100000003');
   });
 
@@ -58,7 +58,7 @@ describe('queue: messages of NFQUEUE', () => {
         type: 0x300,
         flags: 0,
         sequence: 0,
-        port: 0,
+        portId: 0,
         payload: Buffer.from(hex.replaceAll(' ', ''), 'hex'),
       });
     const header = '02000007 0b00 0100 00000005 0800 02 00';
@@ -72,7 +72,7 @@ describe('queue: messages of NFQUEUE', () => {
     });
 
     it('comes by a port of a bridge', () => {
-      assert.equal(read(`${header} 08000500 00000003 08000700 00000004`).link, 4);
+      assert.equal(read(`${header} 08000500 00000003 08000700 00000004`).ifindex, 4);
     });
 
     it('is nothing without a number', () => {
@@ -99,7 +99,7 @@ describe('queue: messages of NFQUEUE', () => {
 describe('queue: a queue of packets', () => {
   let namespace: Namespace;
   let peer: Child<PeerFunctions>;
-  let holder: Child<HolderFunctions>;
+  let holder: Child<QueueProcessFunctions>;
   let children: Child<Functions>[] = [];
 
   const start = async <F extends Functions>(script: string) => {
@@ -120,7 +120,7 @@ describe('queue: a queue of packets', () => {
     await namespace.run('iptables-nft', '-A', ...rule.split(' '));
     [peer, holder] = await Promise.all([
       start<PeerFunctions>('../udp-peer.ts'),
-      start<HolderFunctions>('../queue-holder.ts'),
+      start<QueueProcessFunctions>('../queue-holder.ts'),
     ]);
   });
   afterEach(async () => {
@@ -221,7 +221,7 @@ describe('queue: a queue of packets', () => {
   });
 
   it('belongs to one process at a time', async () => {
-    const other = await start<HolderFunctions>('../queue-holder.ts');
+    const other = await start<QueueProcessFunctions>('../queue-holder.ts');
     await holder.call('listen', QUEUE, 8, true);
     await assert.rejects(other.call('listen', QUEUE, 8, true), /binding queue 7: EPERM/);
     await holder.call('close');

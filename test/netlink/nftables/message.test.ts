@@ -1,22 +1,22 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { MalformedMessage } from '../../../netlink/core/error.ts';
-import { portFilter } from '../../../netlink/core/filter.ts';
-import { u32 } from '../../../netlink/core/host.ts';
+import { u32 } from '../../../netlink/core/host-order.ts';
 import {
-  type Message,
+  type NetlinkMessage,
   NLM_F_ACK,
   numberMessages,
   type PackedMessages,
   readMessages,
 } from '../../../netlink/core/message.ts';
+import { portIdFilter } from '../../../netlink/core/socket-filter.ts';
 import { visitElements } from '../../../netlink/nftables/element.ts';
 import {
   chainsRequest,
   deleteTableRequest,
   elementsRequest,
-  generationOf,
-  isElements,
+  genidOf,
+  isElementsMessage,
   readChain,
   readNotification,
   readSet,
@@ -27,7 +27,7 @@ import {
 } from '../../../netlink/nftables/message.ts';
 import { TransactionWriter } from '../../../netlink/nftables/transaction.ts';
 import type { NftElement, NftVerdict } from '../../../netlink/nftables/types.ts';
-import { check } from '../property.ts';
+import { checkProperty } from '../property.ts';
 
 const AF_INET = 2;
 /** NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM, NFT_MSG_DELSETELEM. */
@@ -65,7 +65,7 @@ function write(list: readonly Written[]): { writer: TransactionWriter; packed: P
   return { writer, packed: writer.finish() };
 }
 
-function elementsOf(message: Message): NftElement[] {
+function elementsOf(message: NetlinkMessage): NftElement[] {
   const elements: NftElement[] = [];
   visitElements(message, (element) => elements.push(element));
   return elements;
@@ -109,7 +109,7 @@ describe('message: a transaction of nf_tables', () => {
   });
 
   it('has what was written, in order', () => {
-    check(
+    checkProperty(
       fc.property(transactions, (list) => {
         const messages = readMessages(write(list).packed.bytes);
         const [begin, ...inner] = messages;
@@ -141,7 +141,7 @@ describe('message: a transaction of nf_tables', () => {
   });
 
   it('knows which element an offset is in', () => {
-    check(
+    checkProperty(
       fc.property(transactions, (list) => {
         const { writer, packed } = write(list);
         let position = 0;
@@ -150,17 +150,17 @@ describe('message: a transaction of nf_tables', () => {
           const isFrame = index === 0 || index === packed.starts.length - 1;
           const count = isFrame ? 0 : elementsIn(message);
           if (count === 0) {
-            assert.equal(writer.elementsOf(index, 0), undefined);
+            assert.equal(writer.refusedElements(index, 0), undefined);
             continue;
           }
-          assert.deepEqual(writer.elementsOf(index, undefined), {
+          assert.deepEqual(writer.refusedElements(index, undefined), {
             first: position,
             refused: undefined,
           });
           for (let offset = 0; offset < message.length; offset++) {
             const started = count - elementsIn(message, offset);
             const refused = started === 0 ? undefined : position + started - 1;
-            assert.deepEqual(writer.elementsOf(index, offset), { first: position, refused });
+            assert.deepEqual(writer.refusedElements(index, offset), { first: position, refused });
           }
           position += count;
         }
@@ -220,8 +220,8 @@ describe('messages of nf_tables', () => {
   });
 
   it('are told from others', () => {
-    const message = { type: 3, flags: 0, sequence: 1, port: 0, payload: Buffer.alloc(0) };
-    assert.equal(isElements(message), false);
+    const message = { type: 3, flags: 0, sequence: 1, portId: 0, payload: Buffer.alloc(0) };
+    assert.equal(isElementsMessage(message), false);
     for (const read of [readTable, readSet, readNotification]) {
       assert.equal(read(message), undefined);
     }
@@ -241,12 +241,12 @@ describe('messages of nf_tables', () => {
       });
     const random = fc.uint8Array({ maxLength: 100 }).map((array) => Buffer.from(array));
     const types = fc.constantFrom(0, 3, 6, 9, 12, 14, 15).map((type) => 0xa00 | type);
-    check(
+    checkProperty(
       fc.property(types, fc.oneof(broken, random), (type, payload) => {
-        const message: Message = { type, flags: 0, sequence: 1, port: 0, payload };
+        const message: NetlinkMessage = { type, flags: 0, sequence: 1, portId: 0, payload };
         for (const read of [
           () => elementsOf(message),
-          () => generationOf(message),
+          () => genidOf(message),
           () => readTable(message),
           () => readChain(message, 'pw'),
           () => readSet(message),
@@ -266,18 +266,18 @@ describe('messages of nf_tables', () => {
 describe('message: a filter of ports', () => {
   it('drops what was caused from them', () => {
     const ports = fc.array(fc.nat(0xffffffff), { maxLength: 255 });
-    check(
+    checkProperty(
       fc.property(ports, fc.nat(0xffffffff), fc.nat(), (list, other, pick) => {
         const port = list[pick % (list.length + 1)] ?? other;
         const datagram = Buffer.alloc(16);
         u32(port).copy(datagram, 12);
-        assert.equal(run(portFilter(list), datagram) > 0, !list.includes(port));
+        assert.equal(run(portIdFilter(list), datagram) > 0, !list.includes(port));
       }),
     );
   });
 
   it('has a limit', () => {
-    assert.throws(() => portFilter(Array(256).fill(1)), RangeError);
+    assert.throws(() => portIdFilter(Array(256).fill(1)), RangeError);
   });
 });
 

@@ -3,16 +3,16 @@ import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
 import type { IpFamily } from '../../../api/objects.ts';
-import { u32 } from '../../../netlink/core/host.ts';
+import { u32 } from '../../../netlink/core/host-order.ts';
 import {
   deleteTable,
   listTables,
   NfTables,
-  type NftChange,
   type NftElement,
+  type NftElementChange,
   type NftNotification,
+  type NftOperation,
   NftRefusedError,
-  type NftStep,
 } from '../../../netlink/nftables/tables.ts';
 import { watchNftables } from '../../../netlink/nftables/watch.ts';
 
@@ -58,7 +58,7 @@ export const nft = {
 
   /** @returns the refusal, if it is refused. */
   nftChange: async (
-    changes: readonly NftChange[],
+    changes: readonly NftElementChange[],
     family: IpFamily = 'IPv4',
   ): Promise<RefusedTransaction | undefined> =>
     withTable(family, 'pw', async (table) => {
@@ -67,7 +67,7 @@ export const nft = {
     }).catch(refusal),
 
   /** @returns the refusal, if it is refused. */
-  nftTransact: async (steps: readonly NftStep[]): Promise<RefusedTransaction | undefined> =>
+  nftTransact: async (steps: readonly NftOperation[]): Promise<RefusedTransaction | undefined> =>
     withTable('IPv4', 'pw', async (table) => {
       await table.transact(steps);
       return undefined;
@@ -91,7 +91,7 @@ export const nft = {
     }),
 
   /** Several transactions that are asked for at once, on one client. */
-  nftChangesAtOnce: async (transactions: readonly (readonly NftChange[])[]): Promise<void> =>
+  nftChangesAtOnce: async (transactions: readonly (readonly NftElementChange[])[]): Promise<void> =>
     withTable('IPv4', 'pw', async (table) => {
       await Promise.all(transactions.map((changes) => table.transact(changes)));
     }),
@@ -164,7 +164,7 @@ export const nft = {
   },
 
   /** What a dump visits, when another client makes a change as soon as it can meanwhile. */
-  async nftDumpBesideChange(set: string, changes: readonly NftChange[]) {
+  async nftDumpBesideChange(set: string, changes: readonly NftElementChange[]) {
     let visits = 0;
     let restarts = 0;
     const other = new NfTables('IPv4', 'pw');
@@ -220,18 +220,18 @@ export const nft = {
   },
 
   /** Watches, and makes changes of its own, with one client that is silenced and one that is not. */
-  async nftWatch(ignored: 'silenced' | 'own' | 'none', changes: readonly NftChange[]) {
+  async nftWatch(ignored: 'silenced' | 'own' | 'none', changes: readonly NftElementChange[]) {
     const tell = (change: NftNotification) => process.send?.({ notice: 'nft', change });
     const table = new NfTables('IPv4', 'pw');
-    const ports = [1, table.port, 0xffffffff];
+    const ports = [1, table.portId, 0xffffffff];
     watch = watchNftables({
       onChange: tell,
       onOverrun: (error) => process.send?.({ notice: 'overrun', code: error.message }),
-      ...(ignored === 'silenced' ? { silencedPorts: ports } : {}),
-      ...(ignored === 'own' ? { isOwn: (port: number) => ports.includes(port) } : {}),
+      ...(ignored === 'silenced' ? { filteredPortIds: ports } : {}),
+      ...(ignored === 'own' ? { isOwnPortId: (port: number) => ports.includes(port) } : {}),
     });
     await table.transact(changes);
-    const { port } = table;
+    const { portId: port } = table;
     await table.close();
     return port;
   },

@@ -1,17 +1,17 @@
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../../api/objects.ts';
 import { addressBytes } from '../../../netlink/core/address.ts';
-import { u32 } from '../../../netlink/core/host.ts';
-import { commentData } from '../../../netlink/nftables/comment.ts';
+import { u32 } from '../../../netlink/core/host-order.ts';
+import { encodeComment } from '../../../netlink/nftables/comment.ts';
 import { encodeRule, lookup, verdict } from '../../../netlink/nftables/rule.ts';
 import {
   NFT_SET_FLAGS,
-  type NftChange,
   type NftElement,
-  type NftStep,
+  type NftElementChange,
+  type NftOperation,
   type NftVerdict,
 } from '../../../netlink/nftables/tables.ts';
-import { type Inhabitant, type Namespace, sharedHome } from '../namespace.ts';
+import { type Namespace, type NetnsHelper, sharedNetns } from '../namespace.ts';
 
 const EEXIST = 17;
 const EINVAL = 22;
@@ -59,12 +59,12 @@ const service = (number: number, data: NftVerdict = { kind: 'accept' }): NftElem
   key: serviceKey(vip, number),
   data,
 });
-const add = (set: string, ...elements: NftElement[]): NftChange => ({
+const add = (set: string, ...elements: NftElement[]): NftElementChange => ({
   action: 'add',
   set,
   elements,
 });
-const remove = (set: string, ...elements: NftElement[]): NftChange => ({
+const remove = (set: string, ...elements: NftElement[]): NftElementChange => ({
   action: 'delete',
   set,
   elements,
@@ -72,20 +72,20 @@ const remove = (set: string, ...elements: NftElement[]): NftChange => ({
 
 describe('tables: nf_tables', () => {
   let namespace: Namespace;
-  let inhabitant: Inhabitant;
+  let helper: NetnsHelper;
 
-  const home = sharedHome(async ({ inhabitant: { call } }) => {
+  const netns = sharedNetns(async ({ helper: { call } }) => {
     await call('closeNftWatch');
     await call('hold', 'flush ruleset', 'nft', '-f', '-');
   });
   beforeEach(async () => {
-    ({ namespace, inhabitant } = await home());
+    ({ namespace, helper: helper } = await netns());
   });
 
-  const load = (text: string) => inhabitant.call('hold', text, 'nft', '-f', '-');
-  const change = (...changes: NftChange[]) => inhabitant.call('nftChange', changes);
+  const load = (text: string) => helper.call('hold', text, 'nft', '-f', '-');
+  const change = (...changes: NftElementChange[]) => helper.call('nftChange', changes);
   const elements = async (set: string, family: IpFamily = 'IPv4') =>
-    sorted(await inhabitant.call('nftElements', set, family));
+    sorted(await helper.call('nftElements', set, family));
   /** The elements of a set as `nft` prints them, in its order. */
   async function printed(set: string, family: IpFamily = 'IPv4'): Promise<string[]> {
     const text = await namespace.run('nft', 'list', 'map', families[family].nft, 'pw', set);
@@ -125,7 +125,7 @@ describe('tables: nf_tables', () => {
           add('endpoints', ...endpoints),
           add('ranges', ...ranges),
         ];
-        assert.equal(await inhabitant.call('nftChange', changes, family), undefined);
+        assert.equal(await helper.call('nftChange', changes, family), undefined);
 
         assert.deepEqual((await printed('services', family)).sort(), [
           `${vip} . tcp . 80 : goto pick-2`,
@@ -157,7 +157,7 @@ describe('tables: nf_tables', () => {
           remove('endpoints', ...endpoints),
           remove('ranges', ...ranges),
         ];
-        assert.equal(await inhabitant.call('nftChange', all, family), undefined);
+        assert.equal(await helper.call('nftChange', all, family), undefined);
         for (const set of ['services', 'endpoints', 'ranges']) {
           assert.deepEqual(await elements(set, family), []);
         }
@@ -167,33 +167,33 @@ describe('tables: nf_tables', () => {
         // Of the same name, but another family.
         await load('table inet pw { chain other {}; set others { type mark; }; }');
         await load(`table ${nft} pw2 { chain other {}; set others { type mark; }; }`);
-        assert.deepEqual(await inhabitant.call('nftChains', family), ['pick-2', 'output']);
+        assert.deepEqual(await helper.call('nftChains', family), ['pick-2', 'output']);
         const { map, interval, concatenation } = NFT_SET_FLAGS;
-        assert.deepEqual((await inhabitant.call('nftSets', family))?.map(Object.values), [
+        assert.deepEqual((await helper.call('nftSets', family))?.map(Object.values), [
           ['services', map],
           ['endpoints', map],
           ['ranges', map | interval | concatenation],
           ['numbers', 0],
         ]);
         const other = family === 'IPv4' ? 'IPv6' : 'IPv4';
-        assert.equal(await inhabitant.call('nftChains', other), undefined);
-        assert.equal(await inhabitant.call('nftSets', other), undefined);
+        assert.equal(await helper.call('nftChains', other), undefined);
+        assert.equal(await helper.call('nftSets', other), undefined);
       });
     });
   }
 
   it('lists and deletes tables of all families', async () => {
-    assert.deepEqual(await inhabitant.call('listTables'), []);
+    assert.deepEqual(await helper.call('listTables'), []);
     await load('table ip a { set s { type mark; elements = { 1 }; }; }; table inet a; table ip6 b');
-    assert.deepEqual(await inhabitant.call('listTables'), [
+    assert.deepEqual(await helper.call('listTables'), [
       { family: 2, name: 'a' },
       { family: 1, name: 'a' },
       { family: 10, name: 'b' },
     ]);
-    await inhabitant.call('deleteTable', { family: 2, name: 'a' });
-    await inhabitant.call('deleteTable', { family: 2, name: 'a' });
-    await inhabitant.call('deleteTable', { family: 2, name: 'b' });
-    assert.deepEqual(await inhabitant.call('listTables'), [
+    await helper.call('deleteTable', { family: 2, name: 'a' });
+    await helper.call('deleteTable', { family: 2, name: 'a' });
+    await helper.call('deleteTable', { family: 2, name: 'b' });
+    assert.deepEqual(await helper.call('listTables'), [
       { family: 1, name: 'a' },
       { family: 10, name: 'b' },
     ]);
@@ -240,18 +240,34 @@ describe('tables: nf_tables', () => {
       await change(add('services', service(1)), add('ranges', range(10, 20, { kind: 'drop' })));
       const bad = service(9).key;
       const data = endpoint(pod, 80);
-      const wrong: readonly [NftChange, errno: number, message: string, element?: Buffer][] = [
-        [remove('services', service(8)), ENOENT, 'delete services', service(8).key],
-        [remove('services', { key: bad.subarray(4) }), EINVAL, 'delete services', bad.subarray(4)],
-        [add('nope', service(9)), ENOENT, 'add nope'],
-        [remove('nope', service(9)), ENOENT, 'delete nope'],
-        [add('services', { key: bad }), EINVAL, 'add services', bad],
-        [add('services', { key: bad, data }), EINVAL, 'add services', bad],
-        [add('services', service(9, { kind: 'goto', chain: 'nope' })), ENOENT, 'add services', bad],
-        [add('endpoints', { key: bad, data }), EINVAL, 'add endpoints', bad],
-        [add('numbers', { key: u32(1), data }), EINVAL, 'add numbers', u32(1)],
-        [add('ranges', range(15, 25, { kind: 'drop' })), EEXIST, 'add ranges', serviceKey(vip, 15)],
-      ];
+      const wrong: readonly [NftElementChange, errno: number, message: string, element?: Buffer][] =
+        [
+          [remove('services', service(8)), ENOENT, 'delete services', service(8).key],
+          [
+            remove('services', { key: bad.subarray(4) }),
+            EINVAL,
+            'delete services',
+            bad.subarray(4),
+          ],
+          [add('nope', service(9)), ENOENT, 'add nope'],
+          [remove('nope', service(9)), ENOENT, 'delete nope'],
+          [add('services', { key: bad }), EINVAL, 'add services', bad],
+          [add('services', { key: bad, data }), EINVAL, 'add services', bad],
+          [
+            add('services', service(9, { kind: 'goto', chain: 'nope' })),
+            ENOENT,
+            'add services',
+            bad,
+          ],
+          [add('endpoints', { key: bad, data }), EINVAL, 'add endpoints', bad],
+          [add('numbers', { key: u32(1), data }), EINVAL, 'add numbers', u32(1)],
+          [
+            add('ranges', range(15, 25, { kind: 'drop' })),
+            EEXIST,
+            'add ranges',
+            serviceKey(vip, 15),
+          ],
+        ];
       for (const [refused, errno, operation, element] of wrong) {
         const refusal = await change(
           remove('services', service(1)),
@@ -320,7 +336,7 @@ describe('tables: nf_tables', () => {
 
     it('is made in the order of calls, big or small', async () => {
       const keys = Array.from({ length: 30_000 }, (_, index) => ({ key: u32(index) }));
-      await inhabitant.call('nftChangesAtOnce', [
+      await helper.call('nftChangesAtOnce', [
         [add('numbers', ...keys)],
         [remove('numbers', ...keys.slice(1))],
         [add('numbers', { key: u32(5) })],
@@ -329,7 +345,7 @@ describe('tables: nf_tables', () => {
     });
 
     it('loads 120,000 elements without holding the event loop', async () => {
-      const { turns, ...counts } = await inhabitant.call('nftLoad', 'numbers', 120_000);
+      const { turns, ...counts } = await helper.call('nftLoad', 'numbers', 120_000);
       assert.deepEqual(counts, { found: 120_000, distinct: 120_000 });
       assert(turns.encoding > 1, `${turns.encoding} turns while encoded`);
       assert(turns.dump > 20, `${turns.dump} turns while dumped`);
@@ -350,7 +366,7 @@ describe('tables: nf_tables', () => {
 
     it('is dumped again when nf_tables changes, but not for ever', async () => {
       for (const times of [1, 100]) {
-        const { attempts, keys } = await inhabitant.call('nftChangedDump', 'many', times, other);
+        const { attempts, keys } = await helper.call('nftChangedDump', 'many', times, other);
         assert.equal(attempts, 2);
         assert.equal(keys.length, COUNT);
         assert.equal(new Set(keys).size, COUNT);
@@ -361,14 +377,14 @@ describe('tables: nf_tables', () => {
       await load(`add set ip pw learnt { type mark; size ${COUNT}; flags dynamic, timeout; }`);
       const keys = Array.from({ length: COUNT }, (_, index) => ({ key: u32(index) }));
       assert.equal(await change(add('learnt', ...keys)), undefined);
-      const dump = await inhabitant.call('nftChangedDump', 'learnt', 1, other);
+      const dump = await helper.call('nftChangedDump', 'learnt', 1, other);
       assert.equal(dump.attempts, 1);
       assert(dump.keys.length > COUNT / 2, `${dump.keys.length} keys`);
     });
 
     it('is not interrupted by our own changes', async () => {
       const changes = [add('services', service(80))];
-      const { visits, restarts } = await inhabitant.call('nftDumpBesideChange', 'many', changes);
+      const { visits, restarts } = await helper.call('nftDumpBesideChange', 'many', changes);
       assert.deepEqual({ visits, restarts }, { visits: COUNT, restarts: 0 });
       assert.deepEqual(await elements('services'), [service(80)]);
     });
@@ -376,20 +392,20 @@ describe('tables: nf_tables', () => {
     it('takes its turn, and so do lists of chains and sets, and rules', async () => {
       const size = 100_000;
       await load(`add set ip pw more { type mark; size ${size}; }`);
-      const [first, ...others] = await inhabitant.call('nftBesideChange', 'more', size);
+      const [first, ...others] = await helper.call('nftBesideChange', 'more', size);
       assert.equal(first, 'change');
       assert.deepEqual(others.sort(), ['chains', 'rules', 'sets']);
     });
 
     it('may have no such set or table', async () => {
       const message = 'elements of pw nope: ENOENT';
-      await assert.rejects(inhabitant.call('nftElements', 'nope'), { message, code: 'ENOENT' });
+      await assert.rejects(helper.call('nftElements', 'nope'), { message, code: 'ENOENT' });
       await load('delete table ip pw');
-      await assert.rejects(inhabitant.call('nftElements', 'nope'), { message, code: 'ENOENT' });
+      await assert.rejects(helper.call('nftElements', 'nope'), { message, code: 'ENOENT' });
     });
 
     it('survives a visitor that throws', async () => {
-      assert.equal(await inhabitant.call('nftThrowingVisit', 'many'), 5);
+      assert.equal(await helper.call('nftThrowingVisit', 'many'), 5);
     });
 
     it('leaves out what it has no words for', async () => {
@@ -421,7 +437,7 @@ describe('tables: nf_tables', () => {
       ),
     );
     assert.equal(refusal, undefined);
-    const answers = await inhabitant.call('whoAnswers', vip, 80, 8080, 40);
+    const answers = await helper.call('whoAnswers', vip, 80, 8080, 40);
     assert.deepEqual([...new Set(answers)].sort(), pods);
   });
 
@@ -443,7 +459,7 @@ describe('tables: nf_tables', () => {
     const dumped = await elements('affinity');
     assert.deepEqual(dumped.map(untimed), sorted(learnt));
     for (const { timeoutMs = 0 } of dumped) assert.ok(timeoutMs > 200_000 && timeoutMs <= 300_000);
-    const sets = await inhabitant.call('nftSets', 'IPv4');
+    const sets = await helper.call('nftSets', 'IPv4');
     const { map, timeout, dynamic, concatenation } = NFT_SET_FLAGS;
     assert.equal((sets?.[0]?.flags ?? 0) & ~concatenation, map | timeout | dynamic);
 
@@ -458,7 +474,7 @@ describe('tables: nf_tables', () => {
   it('keeps elements for a time, and what was noted of them', async () => {
     await load('table ip pw { set timed { type mark; flags timeout; }; }');
     const key = u32(5);
-    const userdata = commentData('www.example.com');
+    const userdata = encodeComment('www.example.com');
     const element = { key, timeoutMs: 5_000_000_000, userdata };
     assert.equal(await change(add('timed', element)), undefined);
     const [found] = await elements('timed');
@@ -481,63 +497,59 @@ describe('tables: nf_tables', () => {
     assert.equal(await change(add('a', { key: u32(1) }, { key: u32(2) })), undefined);
     const drop = { expressions: encodeRule([verdict({ kind: 'drop' })]) };
     const jump = encodeRule([verdict({ kind: 'goto', chain: 'second' })]);
-    const steps: NftStep[] = [
+    const steps: NftOperation[] = [
       remove('a', { key: u32(1) }),
       add('a', { key: u32(3) }),
       { action: 'fill', chain: { name: 'kept', rules: [] } },
       add('m', { key: u32(3), data: { kind: 'jump', chain: 'first' } }),
       {
         action: 'fill',
-        chain: { name: 'first', rules: [{ expressions: jump, userdata: commentData('on') }] },
+        chain: { name: 'first', rules: [{ expressions: jump, userdata: encodeComment('on') }] },
       },
       { action: 'fill', chain: { name: 'second', rules: [drop, drop] } },
       { action: 'remove', chains: ['old', 'older'] },
     ];
     const before = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
     const bad = { expressions: encodeRule([lookup('nowhere', 0)]) };
-    const more: NftStep = { action: 'fill', chain: { name: 'first', rules: [drop, bad] } };
-    const refusal = await inhabitant.call('nftTransact', [...steps, more]);
+    const more: NftOperation = { action: 'fill', chain: { name: 'first', rules: [drop, bad] } };
+    const refusal = await helper.call('nftTransact', [...steps, more]);
     assert.deepEqual([refusal?.chain, refusal?.rule, refusal?.errno], ['first', 1, ENOENT]);
     assert.equal(refusal?.message, 'rule 1 of first: ENOENT');
     assert.equal(await namespace.run('nft', 'list', 'table', 'ip', 'pw'), before);
 
-    assert.equal(await inhabitant.call('nftTransact', steps), undefined);
+    assert.equal(await helper.call('nftTransact', steps), undefined);
     assert.deepEqual(await elements('a'), sorted([{ key: u32(2) }, { key: u32(3) }]));
-    assert.deepEqual((await inhabitant.call('nftChains', 'IPv4'))?.sort(), [
-      'first',
-      'kept',
-      'second',
-    ]);
+    assert.deepEqual((await helper.call('nftChains', 'IPv4'))?.sort(), ['first', 'kept', 'second']);
     const text = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
     assert.match(text, /chain kept \{\s*\}/);
     assert.match(text, /chain first \{\s*goto second comment "on"\s*\}/);
     assert.match(text, /chain second \{\s*drop\s*drop\s*\}/);
 
-    const gone = await inhabitant.call('nftTransact', [{ action: 'remove', chains: ['gone'] }]);
+    const gone = await helper.call('nftTransact', [{ action: 'remove', chains: ['gone'] }]);
     assert.deepEqual([gone?.chain, gone?.rule, gone?.errno], ['gone', undefined, ENOENT]);
-    const nothing: NftStep[] = [add('a'), { action: 'remove', chains: [] }];
-    assert.equal(await inhabitant.call('nftTransact', nothing), undefined);
+    const nothing: NftOperation[] = [add('a'), { action: 'remove', chains: [] }];
+    assert.equal(await helper.call('nftTransact', nothing), undefined);
   });
 
   it('deletes a table, by itself or as another takes over', async () => {
     await load(
       'table ip pw { chain c { }; }\ntable ip old { set s { type mark; }; }\ntable ip6 old { }',
     );
-    const take: NftStep[] = [
+    const take: NftOperation[] = [
       { action: 'fill', chain: { name: 'c', rules: [] } },
       { action: 'delete-table', table: 'old' },
     ];
-    assert.equal(await inhabitant.call('nftTransact', take), undefined);
+    assert.equal(await helper.call('nftTransact', take), undefined);
     const tables = async () => (await namespace.run('nft', 'list', 'tables')).split('\n').sort();
     assert.deepEqual(await tables(), ['table ip pw', 'table ip6 old']);
-    assert.equal((await inhabitant.call('nftTransact', take))?.errno, ENOENT);
-    await inhabitant.call('nftDelete');
-    await inhabitant.call('nftDelete');
+    assert.equal((await helper.call('nftTransact', take))?.errno, ENOENT);
+    await helper.call('nftDelete');
+    await helper.call('nftDelete');
     assert.deepEqual(await tables(), ['table ip6 old']);
   });
 
   it('reads named counters of a table', async () => {
-    assert.equal(await inhabitant.call('nftCounters'), undefined);
+    assert.equal(await helper.call('nftCounters'), undefined);
     await load(`table ip other {
       counter mine { packets 9 bytes 9; }
     }
@@ -547,7 +559,7 @@ describe('tables: nf_tables', () => {
       quota q { over 5 mbytes; }
     }`);
     assert.deepEqual(
-      (await inhabitant.call('nftCounters'))?.toSorted((a, b) => (a.name < b.name ? -1 : 1)),
+      (await helper.call('nftCounters'))?.toSorted((a, b) => (a.name < b.name ? -1 : 1)),
       [
         { name: 'none', packets: 0n, bytes: 0n },
         { name: 'some', packets: 5_000_000_000n, bytes: 1n },
@@ -559,16 +571,16 @@ describe('tables: nf_tables', () => {
     beforeEach(() => load(skeleton('IPv4')));
 
     async function untilTable(table: string) {
-      await inhabitant.until(
+      await helper.waitForEvent(
         `a change of ${table}`,
         (notice) => notice.notice === 'nft' && notice.change.table === table,
       );
     }
     const heard = () =>
-      inhabitant.notices.flatMap((notice) => (notice.notice === 'nft' ? [notice.change] : []));
+      helper.events.flatMap((notice) => (notice.notice === 'nft' ? [notice.change] : []));
 
     it('tells what others change', async () => {
-      await inhabitant.call('nftWatch', 'silenced', []);
+      await helper.call('nftWatch', 'silenced', []);
       await load('delete chain ip pw output ; add element ip pw numbers { 1 }');
       await load(
         'table inet other { counter c {}; chain a { accept; }; }; delete table inet other',
@@ -610,7 +622,7 @@ describe('tables: nf_tables', () => {
     for (const ignored of ['silenced', 'own'] as const) {
       it(`tells nothing of what is ours: ${ignored}`, async () => {
         const changes = [add('services', service(80))];
-        const port = await inhabitant.call('nftWatch', ignored, changes);
+        const port = await helper.call('nftWatch', ignored, changes);
         await load('table ip last');
         await untilTable('last');
         assert.deepEqual(
@@ -623,7 +635,7 @@ describe('tables: nf_tables', () => {
 
     it('tells whose change it was', async () => {
       const changes = [add('services', service(80), service(81))];
-      const port = await inhabitant.call('nftWatch', 'none', changes);
+      const port = await helper.call('nftWatch', 'none', changes);
       await load('table ip last');
       await untilTable('last');
       const own = heard().filter(({ portId }) => portId === port);
@@ -634,12 +646,12 @@ describe('tables: nf_tables', () => {
     });
 
     it('tells nothing once closed', async () => {
-      await inhabitant.call('nftWatch', 'none', []);
+      await helper.call('nftWatch', 'none', []);
       await load('table ip one');
       await untilTable('one');
-      await inhabitant.call('closeNftWatch');
+      await helper.call('closeNftWatch');
       await load('table ip two');
-      await inhabitant.call('listTables');
+      await helper.call('listTables');
       assert.equal(
         heard().some(({ table }) => table === 'two'),
         false,

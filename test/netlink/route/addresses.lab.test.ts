@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict';
 import { canonicalAddress } from '../../../api/addresses.ts';
 import type { NodeAddress } from '../../../netlink/route/rtnetlink.ts';
-import type { Notice } from '../inhabitant.ts';
-import { createNamespace, type Inhabitant, type Namespace } from '../namespace.ts';
+import type { NetnsEvent } from '../inhabitant.ts';
+import { createNamespace, type Namespace, type NetnsHelper } from '../namespace.ts';
 
 describe('addresses of a node', () => {
   let namespace: Namespace;
-  let inhabitant: Inhabitant;
+  let helper: NetnsHelper;
 
   beforeEach(async () => {
     namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+    helper = namespace.helper();
     await namespace.run('ip', 'link', 'add', 'pw0', 'type', 'veth', 'peer', 'name', 'pw1');
   });
   afterEach(() => namespace[Symbol.asyncDispose]());
@@ -19,7 +19,7 @@ describe('addresses of a node', () => {
     namespace.run('ip', 'address', 'add', address, 'dev', 'pw0', ...more);
 
   async function untilAddresses(what: string, wanted: (texts: string[]) => boolean) {
-    const notice = await inhabitant.until(
+    const notice = await helper.waitForEvent(
       what,
       (heard) => heard.notice === 'addresses' && wanted(texts(heard.addresses)),
     );
@@ -32,7 +32,7 @@ describe('addresses of a node', () => {
     await add('2001:DB8:0:0:1:0:0:1/64', 'nodad');
     await add('10.9.0.1', 'peer', '10.9.0.2/32');
     await add('2001:db8:1::1', 'peer', '2001:db8:1::2/128', 'nodad');
-    const listed = await inhabitant.call('listAddresses');
+    const listed = await helper.call('listAddresses');
     assert.deepEqual(texts(listed), [
       'lo 127.0.0.1/8',
       'lo ::1/128',
@@ -54,13 +54,11 @@ describe('addresses of a node', () => {
   it('leave out an IPv4-mapped one, which has no canonical text', async () => {
     await add('::ffff:192.0.2.9/128', 'nodad');
     await add('2001:db8::5/128', 'nodad');
-    assert.deepEqual(texts(await inhabitant.call('listAddresses')).slice(2), [
-      'pw0 2001:db8::5/128',
-    ]);
+    assert.deepEqual(texts(await helper.call('listAddresses')).slice(2), ['pw0 2001:db8::5/128']);
   });
 
   it('are told first, then after each change of an address', async () => {
-    await inhabitant.call('watch');
+    await helper.call('watch');
     await untilAddresses('the first list', (list) => list.includes('lo 127.0.0.1/8'));
     await add('192.0.2.7/24');
     await untilAddresses('a new address', (list) => list.includes('pw0 192.0.2.7/24'));
@@ -72,7 +70,7 @@ describe('addresses of a node', () => {
 
   it('are told after a rename and after the end of a link', async () => {
     await add('192.0.2.7/24');
-    await inhabitant.call('watch');
+    await helper.call('watch');
     await untilAddresses('the first list', (list) => list.includes('pw0 192.0.2.7/24'));
     await namespace.run('ip', 'link', 'set', 'pw0', 'name', 'pw9');
     await untilAddresses('the new name', (list) => list.includes('pw9 192.0.2.7/24'));
@@ -81,7 +79,7 @@ describe('addresses of a node', () => {
   });
 
   it('are told again when a link without addresses comes', async () => {
-    await inhabitant.call('watch');
+    await helper.call('watch');
     await untilAddresses('the first list', () => true);
     await namespace.run('ip', 'link', 'add', 'pw2', 'type', 'veth', 'peer', 'name', 'pw3');
     await untilAddresses('a call', (list) => list.length === 2);
@@ -89,58 +87,58 @@ describe('addresses of a node', () => {
 
   it('are told without those of an ignored link', async () => {
     await add('192.0.2.7/24');
-    await inhabitant.call('watch', 0, 'pw0');
+    await helper.call('watch', 0, 'pw0');
     await untilAddresses('the first list', (list) => list.length === 2);
     await add('192.0.2.8/24');
     await add('192.0.2.9/24', 'noprefixroute');
     await namespace.run('ip', 'address', 'add', '192.0.2.10/32', 'dev', 'lo');
     await untilAddresses('another', (list) => list.length === 3);
-    assert.equal(inhabitant.notices.length, 2);
+    assert.equal(helper.events.length, 2);
   });
 
   it('are told in few calls when many change at once', async () => {
-    await inhabitant.call('watch');
+    await helper.call('watch');
     await untilAddresses('the first list', () => true);
-    await inhabitant.call('hold', batchOf(500), 'ip', '-batch', '-');
+    await helper.call('hold', batchOf(500), 'ip', '-batch', '-');
     await untilAddresses('all', (list) => list.length === 502);
-    assert(inhabitant.notices.length <= 4, `${inhabitant.notices.length} calls`);
+    assert(helper.events.length <= 4, `${helper.events.length} calls`);
   });
 
   it('are right after notifications were lost', async () => {
-    await inhabitant.call('watch');
+    await helper.call('watch');
     await untilAddresses('the first list', () => true);
-    await inhabitant.call('hold', batchOf(5000), 'ip', '-batch', '-');
+    await helper.call('hold', batchOf(5000), 'ip', '-batch', '-');
     await untilAddresses('all', (list) => list.length === 5002);
     await add('192.0.2.7/24');
     await untilAddresses('one more', (list) => list.includes('pw0 192.0.2.7/24'));
   });
 
   it('are right in the end when they change while they are looked at', async () => {
-    await inhabitant.call('watch');
+    await helper.call('watch');
     const commands = `echo '${batchOf(3000)}' | while read -r line; do echo "$line"; done`;
     await namespace.run('bash', '-c', `${commands} | ip -batch -`);
     await untilAddresses('all', (list) => list.length === 3002);
   });
 
   it('tell of an overrun, and go on', async () => {
-    await inhabitant.call('subscribe');
-    await inhabitant.call('hold', batchOf(500), 'ip', '-batch', '-');
-    const overrun = await inhabitant.until('overrun', ({ notice }) => notice === 'overrun');
-    assert.deepEqual(overrun, { notice: 'overrun', code: 'ENOBUFS' } satisfies Notice);
+    await helper.call('subscribe');
+    await helper.call('hold', batchOf(500), 'ip', '-batch', '-');
+    const overrun = await helper.waitForEvent('overrun', ({ notice }) => notice === 'overrun');
+    assert.deepEqual(overrun, { notice: 'overrun', code: 'ENOBUFS' } satisfies NetnsEvent);
     await add('192.0.2.7/24');
-    await inhabitant.until('messages', ({ notice }) => notice === 'messages');
-    await inhabitant.call('unsubscribe');
+    await helper.waitForEvent('messages', ({ notice }) => notice === 'messages');
+    await helper.call('unsubscribe');
   });
 
   it('are looked at again after a failure, which is told', async () => {
-    const poor = namespace.inhabitant('sh', '-c', 'ulimit -n 128; exec "$0" "$@"');
+    const poor = namespace.helper('sh', '-c', 'ulimit -n 128; exec "$0" "$@"');
     await poor.call('watch');
     assert((await poor.call('hoardDescriptors')) > 0);
     await add('192.0.2.7/24');
-    const failure = await poor.until('failure', ({ notice }) => notice === 'watch error');
-    assert.deepEqual(failure, { notice: 'watch error', code: 'EMFILE' } satisfies Notice);
+    const failure = await poor.waitForEvent('failure', ({ notice }) => notice === 'watch error');
+    assert.deepEqual(failure, { notice: 'watch error', code: 'EMFILE' } satisfies NetnsEvent);
     await poor.call('freeDescriptors');
-    await poor.until(
+    await poor.waitForEvent(
       'recovery',
       (heard) =>
         heard.notice === 'addresses' && texts(heard.addresses).includes('pw0 192.0.2.7/24'),
@@ -148,23 +146,26 @@ describe('addresses of a node', () => {
   });
 
   it('go on being told when the listener throws', async () => {
-    await inhabitant.call('watch', 1);
-    const failure = await inhabitant.until('its error', ({ notice }) => notice === 'watch error');
-    assert.deepEqual(failure, { notice: 'watch error', code: 'LISTENER' } satisfies Notice);
+    await helper.call('watch', 1);
+    const failure = await helper.waitForEvent(
+      'its error',
+      ({ notice }) => notice === 'watch error',
+    );
+    assert.deepEqual(failure, { notice: 'watch error', code: 'LISTENER' } satisfies NetnsEvent);
     await add('192.0.2.7/24');
     await untilAddresses('an address', (list) => list.includes('pw0 192.0.2.7/24'));
   });
 
   it('are told no more after close', async () => {
-    await inhabitant.call('watch');
+    await helper.call('watch');
     await untilAddresses('the first list', () => true);
     // The change is heard, but close comes before the burst is over.
-    await inhabitant.call('hold', batchOf(1), 'ip', '-batch', '-');
-    await inhabitant.call('closeWatch');
-    const told = inhabitant.notices.length;
+    await helper.call('hold', batchOf(1), 'ip', '-batch', '-');
+    await helper.call('closeWatch');
+    const told = helper.events.length;
     await add('192.0.2.7/24');
-    await inhabitant.call('listAddresses');
-    assert.equal(inhabitant.notices.length, told);
+    await helper.call('listAddresses');
+    assert.equal(helper.events.length, told);
   });
 });
 

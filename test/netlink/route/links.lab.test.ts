@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { execa } from 'execa';
 import { waitFor } from '../../lab/wait.ts';
-import { createNamespace, type Inhabitant, type Namespace } from '../namespace.ts';
+import { createNamespace, type Namespace, type NetnsHelper } from '../namespace.ts';
 
 interface IpAddress {
   readonly local: string;
@@ -43,21 +43,21 @@ async function routeMonitor(namespace: Namespace) {
 /** On a veth, as not every kernel has dummy links; those are tested in test/uml/. */
 describe('links: addresses of a link', () => {
   let namespace: Namespace;
-  let inhabitant: Inhabitant;
+  let helper: NetnsHelper;
   let index: number;
 
   beforeEach(async () => {
     namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+    helper = namespace.helper();
     await namespace.run('ip', 'link', 'add', 'pw0', 'type', 'veth', 'peer', 'name', 'pw1');
-    index = (await inhabitant.call('findLink', 'pw0')) ?? 0;
+    index = (await helper.call('findLink', 'pw0')) ?? 0;
   });
   afterEach(() => namespace[Symbol.asyncDispose]());
 
   const change = (adds: string[], removes: string[], link = index) =>
-    inhabitant.call('changeAddresses', link, adds, removes);
+    helper.call('changeAddresses', link, adds, removes);
   const onLink = async () => {
-    const all = await inhabitant.call('listAddresses');
+    const all = await helper.call('listAddresses');
     return all
       .filter(({ interfaceName }) => interfaceName === 'pw0')
       .map(({ address, prefixLength }) => `${address}/${prefixLength}`);
@@ -106,7 +106,7 @@ describe('links: addresses of a link', () => {
       await bind(`${second}/31`);
       await bind(`${second}/32`);
       assert.deepEqual(
-        (await inhabitant.call('listBoundAddresses', index)).filter(({ isAsBound }) => isAsBound),
+        (await helper.call('listBoundAddresses', index)).filter(({ isAsBound }) => isAsBound),
         [{ address: 'fd00::1', family: 'IPv6', isAsBound: true }],
       );
       for (let time = 0; time < 2; time++) assert.deepEqual(await change([...SHARED], []), []);
@@ -140,17 +140,17 @@ describe('links: addresses of a link', () => {
 
   it('go with it', async () => {
     assert.deepEqual(await change(['10.0.0.1'], []), []);
-    assert.equal(await inhabitant.call('deleteLink', 'pw0'), true);
-    assert.equal(await inhabitant.call('findLink', 'pw0'), undefined);
-    assert.equal(await inhabitant.call('findLink', 'pw1'), undefined);
-    assert.equal(await inhabitant.call('deleteLink', 'pw0'), false);
+    assert.equal(await helper.call('deleteLink', 'pw0'), true);
+    assert.equal(await helper.call('findLink', 'pw0'), undefined);
+    assert.equal(await helper.call('findLink', 'pw1'), undefined);
+    assert.equal(await helper.call('deleteLink', 'pw0'), false);
     assert.deepEqual(await onLink(), []);
   });
 
   it('need the index of the link, which its name gives', async () => {
     const [link] = JSON.parse(await namespace.run('ip', '-j', 'link', 'show', 'pw0'));
     assert.equal(index, link.ifindex);
-    assert.equal(await inhabitant.call('findLink', 'nope'), undefined);
-    await assert.rejects(inhabitant.call('findLink', 'x'.repeat(200)), { code: 'ERANGE' });
+    assert.equal(await helper.call('findLink', 'nope'), undefined);
+    await assert.rejects(helper.call('findLink', 'x'.repeat(200)), { code: 'ERANGE' });
   });
 });

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../../api/objects.ts';
 import { readComment } from '../../../netlink/nftables/comment.ts';
-import { ruleText } from '../../../nft/rule.ts';
+import { nftRuleText } from '../../../nft/rule.ts';
 import { kernelChains } from '../../../policy/compile/chains.ts';
 import type { PolicySetChain } from '../../../policy/compile/change.ts';
-import { chainRules } from '../../../policy/compile/skeleton.ts';
+import { nftChainRules } from '../../../policy/compile/policy-table.ts';
 import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
 
 /** Rules by chain. */
@@ -12,7 +12,7 @@ function compiled(chain: PolicySetChain, family: IpFamily = 'IPv4'): Record<stri
   return Object.fromEntries(
     kernelChains(chain, family).map(({ name, lines }) => [
       name,
-      [...lines].map(({ rule }) => ruleText(rule)),
+      [...lines].map(({ rule }) => nftRuleText(rule)),
     ]),
   );
 }
@@ -148,7 +148,7 @@ describe('chains: the chains of a policy set', () => {
     ]);
     const [part] = kernelChains(chain, 'IPv4');
     assert.ok(part !== undefined);
-    const [rule] = [...chainRules(part).rules];
+    const [rule] = [...nftChainRules(part).rules];
     const comment = readComment(rule?.userdata ?? Buffer.alloc(0)) ?? '';
     assert.match(comment, /^say \?no\? \? \?x+$/);
     assert.equal(comment.length, 127);

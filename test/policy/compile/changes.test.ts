@@ -4,7 +4,7 @@ import type { CidrGroup, Pod, PolicyRule, PortMatch } from '../../../api/policy-
 import { AppliedState } from '../../../policy/compile/applied-state.ts';
 import type { PolicyChange, PolicyElement } from '../../../policy/compile/change.ts';
 import { PolicyModel } from '../../../policy/model/model.ts';
-import { Agent, contentOf } from '../harness.ts';
+import { contentOf, ModelHarness } from '../harness.ts';
 import {
   adminPolicy,
   baselinePolicy,
@@ -35,14 +35,14 @@ const fromDb = rule({ peers: [peerPods(labelled({ app: 'db' }))], ports: [tcp(80
 const POLICY = networkPolicy('p', { subject: WEB_ONLY, ingress: [fromDb] });
 
 /** An agent in which everything is in force. */
-function settled(...objects: TestObject[]): Agent {
-  const agent = new Agent(objects);
+function settled(...objects: TestObject[]): ModelHarness {
+  const agent = new ModelHarness(objects);
   agent.sync();
   return agent;
 }
 
 /** The one change that IPv4 has; the other family has none. */
-function onlyChange(agent: Agent): PolicyChange {
+function onlyChange(agent: ModelHarness): PolicyChange {
   const changes = agent.sync();
   assert.deepEqual(
     changes.map(({ family }) => family),
@@ -51,7 +51,7 @@ function onlyChange(agent: Agent): PolicyChange {
   return changes[0] as PolicyChange;
 }
 
-const none = { prepare: [], remove: [], add: [], chains: [], discard: [], discardChains: [] };
+const none = { prepare: [], remove: [], add: [], chains: [], cleanup: [], cleanupChains: [] };
 
 /** Elements as text, without the numbers of lists and profiles. */
 function texts(elements: Iterable<PolicyElement>): string[] {
@@ -63,14 +63,14 @@ function texts(elements: Iterable<PolicyElement>): string[] {
     .sort();
 }
 
-function inForce(agent: Agent, set?: PolicyElement['set']): PolicyElement[] {
-  const elements = [...agent.applied.all('IPv4').elements];
+function inForce(agent: ModelHarness, set?: PolicyElement['set']): PolicyElement[] {
+  const elements = [...agent.applied.snapshot('IPv4').elements];
   return set === undefined ? elements : elements.filter((element) => element.set === set);
 }
 
 describe('changes of network policy', () => {
   it('are everything at first, and then nothing', () => {
-    const agent = new Agent([POLICY, web(1), db(1)]);
+    const agent = new ModelHarness([POLICY, web(1), db(1)]);
     const [first] = agent.sync();
     assert.deepEqual(texts(first?.prepare ?? []), ['ports 6 80 80']);
     assert.deepEqual(texts(first?.add ?? []), [
@@ -83,7 +83,7 @@ describe('changes of network policy', () => {
       first?.chains.map(({ direction }) => direction),
       ['ingress'],
     );
-    assert.deepEqual([first?.remove, first?.discard, first?.discardChains], [[], [], []]);
+    assert.deepEqual([first?.remove, first?.cleanup, first?.cleanupChains], [[], [], []]);
     assert.deepEqual(agent.sync(), []);
   });
 
@@ -95,8 +95,8 @@ describe('changes of network policy', () => {
       db(1, { labels: { app: 'web' } }),
       db(3),
     ];
-    const agent = new Agent(objects);
-    const ahead = agent.model.prepare();
+    const agent = new ModelHarness(objects);
+    const ahead = agent.model.precompute();
     for (const object of late) agent.upsert(object);
     agent.remove('Pod', 'default/db-2');
     await ahead;
@@ -173,14 +173,14 @@ describe('changes of network policy', () => {
       }),
     );
     agent.upsert(networkPolicy('q', { subject: WEB_ONLY, ingress: [fromDb] }));
-    const { prepare, remove, add, discard } = onlyOf(agent.sync(), 'IPv4');
+    const { prepare, remove, add, cleanup: discard } = onlyOf(agent.sync(), 'IPv4');
     assert.deepEqual([prepare, discard], [[], []]);
     assert.deepEqual(
       [texts(remove), texts(add)],
       [['ingress-pods 10.0.0.1'], ['ingress-pods 10.0.0.1']],
     );
     agent.remove('NetworkPolicy', 'default/q');
-    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').discard), [
+    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').cleanup), [
       'peers 10.0.1.1',
       'ports 6 80 80',
     ]);
@@ -188,7 +188,7 @@ describe('changes of network policy', () => {
 
   it('a pod has a profile before it has an address', () => {
     const agent = settled(POLICY, db(1), web(1, { addresses: [] }));
-    assert.equal(agent.applied.all('IPv4').chains.length, 1);
+    assert.equal(agent.applied.snapshot('IPv4').chains.length, 1);
     agent.upsert(web(1));
     const change = onlyChange(agent);
     assert.deepEqual(texts(change.add), ['ingress-pods 10.0.0.1', 'own 10.0.0.1']);
@@ -196,7 +196,7 @@ describe('changes of network policy', () => {
   });
 
   describe('profiles', () => {
-    const profiles = (agent: Agent) =>
+    const profiles = (agent: ModelHarness) =>
       new Map(
         inForce(agent).flatMap((each) =>
           'profile' in each ? [[`${each.set} ${each.address}`, each.profile] as const] : [],
@@ -214,7 +214,7 @@ describe('changes of network policy', () => {
       const at = profiles(agent);
       assert.equal(at.get('ingress-pods 10.0.0.1'), at.get('ingress-pods 10.0.0.2'));
       assert.notEqual(at.get('ingress-pods 10.0.0.1'), at.get('ingress-pods 10.0.1.1'));
-      assert.equal(agent.applied.all('IPv4').chains.length, 2);
+      assert.equal(agent.applied.snapshot('IPv4').chains.length, 2);
     });
 
     it('have the number as long as the policies are the same, whatever these say', () => {
@@ -238,7 +238,7 @@ describe('changes of network policy', () => {
       const agent = settled(POLICY, web(1), db(1));
       const [before] = profiles(agent).values();
       agent.upsert(networkPolicy('q', { subject: WEB_ONLY, ingress: [] }));
-      const { remove, add, chains, discardChains } = onlyOf(agent.sync(), 'IPv4');
+      const { remove, add, chains, cleanupChains: discardChains } = onlyOf(agent.sync(), 'IPv4');
       assert.deepEqual(
         [texts(remove), texts(add)],
         [['ingress-pods 10.0.0.1'], ['ingress-pods 10.0.0.1']],
@@ -288,15 +288,15 @@ describe('changes of network policy', () => {
       const agent = settled(networkPolicy('p', { ingress: [fromDb] }), web(1));
       agent.upsert(networkPolicy('p', { ingress: [nothing, fromDb] }));
       const { chains } = onlyOf(agent.sync(), 'IPv4');
-      assert.equal(chains[0]?.rest[0]?.comment, 'NetworkPolicy default/p spec.ingress[1]');
+      assert.equal(chains[0]?.lowerTiers[0]?.comment, 'NetworkPolicy default/p spec.ingress[1]');
     });
 
     it('are not there for policies without rules, but of NetworkPolicies', () => {
       const agent = settled(adminPolicy('a', { ingress: [], egress: [] }), web(1));
-      assert.deepEqual(agent.applied.all('IPv4').chains, []);
+      assert.deepEqual(agent.applied.snapshot('IPv4').chains, []);
       agent.upsert(networkPolicy('p', { ingress: [] }));
       agent.sync();
-      assert.equal(agent.applied.all('IPv4').chains.length, 1);
+      assert.equal(agent.applied.snapshot('IPv4').chains.length, 1);
     });
 
     it('do not have Baseline policies behind NetworkPolicies', () => {
@@ -313,9 +313,9 @@ describe('changes of network policy', () => {
         adminPolicy('a', { ingress: [rule({ action: 'Deny', ports: [tcp(1)] }), rule()] }),
         web(1),
       );
-      const [chain] = agent.applied.all('IPv4').chains;
+      const [chain] = agent.applied.snapshot('IPv4').chains;
       assert.deepEqual(
-        [chain?.admin, chain?.rest].map((rules) => rules?.map(({ comment }) => comment)),
+        [chain?.admin, chain?.lowerTiers].map((rules) => rules?.map(({ comment }) => comment)),
         [
           ['AdminNetworkPolicy a spec.ingress[0]', 'AdminNetworkPolicy a spec.ingress[1]'],
           ['NetworkPolicy default/p spec.ingress[0]', 'isolated by NetworkPolicy'],
@@ -334,8 +334,10 @@ describe('changes of network policy', () => {
       );
       assert.deepEqual(
         agent.applied
-          .all('IPv4')
-          .chains.map(({ admin, rest }) => [...admin, ...rest].map(({ outcome }) => outcome).join())
+          .snapshot('IPv4')
+          .chains.map(({ admin, lowerTiers: rest }) =>
+            [...admin, ...rest].map(({ outcome }) => outcome).join(),
+          )
           .sort(),
         ['deny-admin,deny-baseline', 'deny-admin,deny-network-policy'],
       );
@@ -345,14 +347,16 @@ describe('changes of network policy', () => {
       const rules = [rule({ peers: [] }), rule({ ports: [] })];
       const agent = settled(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
       assert.deepEqual(
-        agent.applied.all('IPv4').chains.map(({ rest }) => rest.map(({ outcome }) => outcome)),
+        agent.applied
+          .snapshot('IPv4')
+          .chains.map(({ lowerTiers: rest }) => rest.map(({ outcome }) => outcome)),
         [['deny-network-policy'], ['deny-network-policy']],
       );
     });
   });
 
   describe('lists', () => {
-    const lists = (agent: Agent) =>
+    const lists = (agent: ModelHarness) =>
       new Set(inForce(agent).flatMap((each) => ('list' in each ? [each.list] : [])));
 
     it('are shared by rules that say the same, in whichever order', () => {
@@ -375,8 +379,8 @@ describe('changes of network policy', () => {
         web(1),
         db(1),
       );
-      const [chain] = agent.applied.all('IPv4').chains;
-      const [one, other] = chain?.rest ?? [];
+      const [chain] = agent.applied.snapshot('IPv4').chains;
+      const [one, other] = chain?.lowerTiers ?? [];
       assert.ok(one?.peers !== undefined);
       assert.deepEqual([one.peers, one.ports], [other?.peers, other?.ports]);
       assert.equal(lists(agent).size, 2);
@@ -434,7 +438,7 @@ describe('changes of network policy', () => {
     ] as const satisfies readonly (readonly [string, Partial<PolicyRule>, Partial<PolicyRule>])[]) {
       it(`are not shared by rules with other ${title}`, () => {
         const agent = settled(networkPolicy('p', { egress: [rule(one), rule(other)] }), web(1));
-        const [first, second] = agent.applied.all('IPv4').chains[0]?.rest ?? [];
+        const [first, second] = agent.applied.snapshot('IPv4').chains[0]?.lowerTiers ?? [];
         const part = 'ports' in one ? 'ports' : 'peers';
         assert.ok(first?.[part] !== undefined && second?.[part] !== undefined);
         assert.notEqual(first[part].number, second[part].number);
@@ -443,8 +447,8 @@ describe('changes of network policy', () => {
 
     it('are not there for pods of other nodes', () => {
       const agent = settled(POLICY, web(1, { nodeName: THERE }), db(1, { nodeName: THERE }));
-      assert.deepEqual([...agent.applied.all('IPv4').elements], []);
-      assert.deepEqual(agent.applied.all('IPv4').chains, []);
+      assert.deepEqual([...agent.applied.snapshot('IPv4').elements], []);
+      assert.deepEqual(agent.applied.snapshot('IPv4').chains, []);
     });
 
     it('are prepared before rules name them, and discarded when none does any more', () => {
@@ -459,13 +463,13 @@ describe('changes of network policy', () => {
       agent.remove('NetworkPolicy', policy.key);
       const gone = onlyOf(agent.sync(), 'IPv4');
       assert.deepEqual(texts(gone.remove), ['egress-pods 10.0.0.1']);
-      assert.deepEqual(texts(gone.discard), [
+      assert.deepEqual(texts(gone.cleanup), [
         'networks 10.9.0.0 10.9.255.255',
         'peers 10.0.0.1',
         'ports 6 443 443',
       ]);
       assert.deepEqual(
-        gone.discardChains,
+        gone.cleanupChains,
         come.chains.map(({ direction, profile }) => ({ direction, profile })),
       );
     });
@@ -487,7 +491,7 @@ describe('changes of network policy', () => {
       const agent = settled(POLICY, networkPolicy('q', { ingress: [fromDb] }), web(1), db(1));
       agent.remove('NetworkPolicy', 'default/q');
       const change = onlyOf(agent.sync(), 'IPv4');
-      assert.deepEqual([change.prepare, change.discard], [[], []]);
+      assert.deepEqual([change.prepare, change.cleanup], [[], []]);
       assert.equal(inForce(agent, 'peers').length, 1);
     });
 
@@ -496,7 +500,7 @@ describe('changes of network policy', () => {
       agent.upsert(
         networkPolicy('p', { subject: WEB_ONLY, ingress: [fromDb, rule({ ports: [tcp(1)] })] }),
       );
-      const { prepare, remove, add, discard } = onlyOf(agent.sync(), 'IPv4');
+      const { prepare, remove, add, cleanup: discard } = onlyOf(agent.sync(), 'IPv4');
       assert.deepEqual(texts(prepare), ['ports 6 1 1']);
       assert.deepEqual([remove, add, discard], [[], [], []]);
     });
@@ -509,7 +513,7 @@ describe('changes of network policy', () => {
     const two = group('two', { env: 'a' }, ['198.51.100.0/24']);
 
     /** What a group's change does, in IPv4. */
-    function effect(agent: Agent, ...groups: CidrGroup[]) {
+    function effect(agent: ModelHarness, ...groups: CidrGroup[]) {
       for (const each of groups) agent.upsert(each);
       const { remove, add, ...rest } = onlyChange(agent);
       assert.deepEqual({ ...rest, remove: [], add: [] }, { family: 'IPv4', ...none });
@@ -705,7 +709,7 @@ describe('changes of network policy', () => {
     assert.notDeepEqual(contentOf(agent, 'IPv4'), before);
     agent.upsert(POLICY);
     agent.remove('Pod', 'default/web-2');
-    const between = [...agent.applied.all('IPv4').elements];
+    const between = [...agent.applied.snapshot('IPv4').elements];
     assert.deepEqual(texts(between), ['own 10.0.0.1', 'own 10.0.0.2', 'own 10.0.1.1']);
   });
 
@@ -716,16 +720,16 @@ describe('changes of network policy', () => {
       adminPolicy('p', { egress: [names('example.com', '*.example.org')] }),
       adminPolicy('q', { egress: [names('example.com')] }),
     );
-    assert.equal(agent.model.domainNames().size, 0, 'no pod needs them');
+    assert.equal(agent.model.listsByDomainName().size, 0, 'no pod needs them');
     agent.upsert(web(1));
     agent.sync();
-    const domainNames = agent.model.domainNames();
+    const domainNames = agent.model.listsByDomainName();
     assert.deepEqual([...domainNames].map(([pattern, lists]) => [pattern, lists.size]).sort(), [
       ['*.example.org', 1],
       ['example.com', 2],
     ]);
     const named = agent.applied
-      .all('IPv4')
+      .snapshot('IPv4')
       .chains.flatMap(({ admin }) => admin.map(({ peers }) => peers));
     assert.deepEqual(
       named.map((peers) => peers?.sets),

@@ -13,7 +13,7 @@ describe('churn: 1,000 policies and 200 pods that change', () => {
   const create = async () => {
     const namespace = await createNamespace();
     namespaces.push(namespace);
-    return { namespace, inhabitant: namespace.inhabitant() };
+    return { namespace, helper: namespace.helper() };
   };
   const content = async ({ run }: Namespace, family: string) =>
     contentOfTable(await run('nft', '-j', 'list', 'table', family, 'portwide-policy'));
@@ -21,9 +21,9 @@ describe('churn: 1,000 policies and 200 pods that change', () => {
   it('leave in the kernel what an agent writes that finds them so', async function () {
     this.timeout(180_000);
     const [churned, fresh] = [await create(), await create()];
-    const objects = await churned.inhabitant.call('churnAll', 11, SIZE, CHANGES);
-    await fresh.inhabitant.call('churnStart', objects.toReversed());
-    for (const { inhabitant } of [churned, fresh]) {
+    const objects = await churned.helper.call('churnAll', 11, SIZE, CHANGES);
+    await fresh.helper.call('churnStart', objects.toReversed());
+    for (const { helper: inhabitant } of [churned, fresh]) {
       assert.deepEqual(await inhabitant.call('churnLog'), []);
     }
     for (const family of ['ip', 'ip6']) {

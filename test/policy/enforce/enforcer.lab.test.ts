@@ -4,11 +4,11 @@ import type { IpFamily } from '../../../api/objects.ts';
 import { FakeTables } from '../../../nft/fake-tables.ts';
 import { PolicyBackend } from '../../../policy/enforce/backend.ts';
 import { waitFor } from '../../lab/wait.ts';
-import { type Inhabitant, type Namespace, sharedHome } from '../../netlink/namespace.ts';
+import { type Namespace, type NetnsHelper, sharedNetns } from '../../netlink/namespace.ts';
 import { address, chainRule, DENY_REST, peers, policyChange, policySetChain } from '../fixtures.ts';
-import type { State } from '../inside.ts';
+import type { TableState } from '../policy-functions.ts';
 
-function stateOf(family: IpFamily, peer = 2): State {
+function stateOf(family: IpFamily, peer = 2): TableState {
   return {
     chains: [
       policySetChain('egress', 1, [
@@ -26,34 +26,34 @@ function stateOf(family: IpFamily, peer = 2): State {
 
 describe('enforcer: enforcing network policy', () => {
   let namespace: Namespace;
-  let inhabitant: Inhabitant;
+  let helper: NetnsHelper;
 
-  const home = sharedHome(async ({ inhabitant: { call } }) => {
+  const netns = sharedNetns(async ({ helper: { call } }) => {
     await call('enforcerBreak', false);
     await call('enforcerStop');
     await call('hold', 'flush ruleset', 'nft', '-f', '-');
   });
   beforeEach(async () => {
-    ({ namespace, inhabitant } = await home());
+    ({ namespace, helper: helper } = await netns());
   });
 
   const states = { IPv4: stateOf('IPv4'), IPv6: stateOf('IPv6') };
-  const nft = (script: string) => inhabitant.call('hold', script, 'nft', '-f', '-');
-  const log = () => inhabitant.call('enforcerLog');
+  const nft = (script: string) => helper.call('hold', script, 'nft', '-f', '-');
+  const log = () => helper.call('enforcerLog');
   const count = async (line: string | RegExp) =>
     (await log()).filter((each) => (typeof line === 'string' ? each === line : line.test(each)))
       .length;
   const until = (line: string, times = 1) =>
     waitFor(`${times} times ${line}`, async () => (await count(line)) >= times);
   const start = async (waits = false) => {
-    await inhabitant.call('enforcerStart', states, waits);
+    await helper.call('enforcerStart', states, waits);
     await Promise.all([until('IPv4 all'), until('IPv6 all')]);
   };
-  const equal = async (family: IpFamily, wanted: State) => {
-    const now = await inhabitant.call('policyState', family);
-    await inhabitant.call('policyStart', family, { family });
-    assert.equal(await inhabitant.call('policyAll', family, wanted), undefined);
-    assert.deepEqual(await inhabitant.call('policyState', family), now);
+  const equal = async (family: IpFamily, wanted: TableState) => {
+    const now = await helper.call('policyState', family);
+    await helper.call('policyStart', family, { family });
+    assert.equal(await helper.call('policyAll', family, wanted), undefined);
+    assert.deepEqual(await helper.call('policyState', family), now);
   };
 
   it('writes everything, then what changes, family by family', async () => {
@@ -63,10 +63,10 @@ describe('enforcer: enforcing network policy', () => {
       add: [{ set: 'peers', list: 1, address: address('IPv4', 3) }],
     });
     const now = stateOf('IPv4', 3);
-    await inhabitant.call('enforcerWant', { IPv4: now }, [change]);
+    await helper.call('enforcerWant', { IPv4: now }, [change]);
     await until('IPv4 change');
     assert.deepEqual((await log()).toSorted(), ['IPv4 all', 'IPv4 change', 'IPv6 all']);
-    await inhabitant.call('enforcerStop');
+    await helper.call('enforcerStop');
     await equal('IPv4', now);
     await equal('IPv6', states.IPv6);
   });
@@ -101,8 +101,8 @@ describe('enforcer: enforcing network policy', () => {
       assert.ok((await count(/^IPv4 disturbed/)) >= 1);
       if (script !== 'flush ruleset') assert.equal(await count(/^IPv6/), 1);
       else await until('IPv6 all', 2);
-      await inhabitant.call('enforcerStop');
-      const state = await inhabitant.call('policyState', 'IPv4');
+      await helper.call('enforcerStop');
+      const state = await helper.call('policyState', 'IPv4');
       assert.ok((state['chain forward']?.length ?? 0) > 0);
       await equal('IPv4', states.IPv4);
       await equal('IPv6', states.IPv6);
@@ -112,9 +112,9 @@ describe('enforcer: enforcing network policy', () => {
   it('mends what others did before it listened', async () => {
     await start(true);
     await nft('flush ruleset');
-    await inhabitant.call('enforcerLoaded');
+    await helper.call('enforcerLoaded');
     await Promise.all([until('IPv4 all', 2), until('IPv6 all', 2)]);
-    await inhabitant.call('enforcerStop');
+    await helper.call('enforcerStop');
     await equal('IPv4', states.IPv4);
   });
 
@@ -122,12 +122,12 @@ describe('enforcer: enforcing network policy', () => {
     await start();
     await nft('add table ip other');
     await nft('add table inet portwide-policy');
-    await inhabitant.call(
+    await helper.call(
       'enforcerLearn',
       [{ set: 'learned', list: 1, address: address('IPv4', 9), timeoutMs: 60_000 }],
       [{ name: 'a.example', address: address('IPv4', 9), timeoutMs: 60_000 }],
     );
-    await inhabitant.call('enforcerWant', {}, [
+    await helper.call('enforcerWant', {}, [
       policyChange('IPv4', { add: [{ set: 'own', address: address('IPv4', 1) }] }),
     ]);
     await until('IPv4 change');
@@ -144,10 +144,10 @@ describe('enforcer: enforcing network policy', () => {
       elements: [{ set: 'learned', list: 1, address: address('IPv4', 9), timeoutMs: 60_000 }],
       answers: [{ name: 'a.example', address: address('IPv4', 9), timeoutMs: 60_000 }],
     } as const;
-    await inhabitant.call('enforcerWant', {}, [], learned);
+    await helper.call('enforcerWant', {}, [], learned);
     await nft('flush ruleset');
     await until('IPv4 all', 2);
-    const state = await inhabitant.call('policyState', 'IPv4');
+    const state = await helper.call('policyState', 'IPv4');
     assert.deepEqual([state['set learned']?.length, state['set answers']?.length], [1, 1]);
   });
 
@@ -160,7 +160,7 @@ describe('enforcer: enforcing network policy', () => {
       await namespace.run('sh', '-c', disturb);
     }
     await waitFor('the last is mended', async () => {
-      const state = await inhabitant.call('policyState', 'IPv4');
+      const state = await helper.call('policyState', 'IPv4');
       return 'chain forward' in state && !('chain strange' in state);
     });
     const mended = (await count('IPv4 all')) - 1;
@@ -174,18 +174,18 @@ describe('enforcer: enforcing network policy', () => {
       remove: [{ set: 'peers', list: 9, address: address('IPv4', 2) }],
     });
     const now = stateOf('IPv4', 3);
-    await inhabitant.call('enforcerWant', { IPv4: now }, [impossible]);
+    await helper.call('enforcerWant', { IPv4: now }, [impossible]);
     await until('IPv4 all', 2);
     assert.equal(await count(/^IPv4 failed PolicyRefusedError/), 1);
-    await inhabitant.call('enforcerStop');
+    await helper.call('enforcerStop');
     await equal('IPv4', now);
   });
 
   it('tells when it cannot find out what is wanted, and tries again', async () => {
     await start();
-    await inhabitant.call('enforcerBreak', true);
+    await helper.call('enforcerBreak', true);
     await waitFor('both are told', async () => (await count(/failed Error: broken/)) >= 2);
-    await inhabitant.call('enforcerBreak', false);
+    await helper.call('enforcerBreak', false);
     // What was taken by then is not known.
     for (const family of ['IPv4', 'IPv6'] as const) await until(`${family} all`, 2);
   });
@@ -194,32 +194,32 @@ describe('enforcer: enforcing network policy', () => {
     await start();
     const element = { set: 'learned', list: 1, address: address('IPv4', 9) } as const;
     // More milliseconds than the kernel can count.
-    const impossible = inhabitant.call('enforcerLearn', [{ ...element, timeoutMs: 2 ** 63 }], []);
+    const impossible = helper.call('enforcerLearn', [{ ...element, timeoutMs: 2 ** 63 }], []);
     await assert.rejects(impossible, /PolicyRefusedError/);
     await until('IPv4 all', 2);
     assert.equal(await count('IPv6 all'), 1);
   });
 
   it('goes on with one family while the other fails', async () => {
-    const bad: State = {
+    const bad: TableState = {
       chains: [],
       elements: [{ set: 'egress-pods', address: address('IPv6', 1), profile: 404 }],
     };
-    await inhabitant.call('enforcerStart', { ...states, IPv6: bad });
+    await helper.call('enforcerStart', { ...states, IPv6: bad });
     await until('IPv4 all');
     await waitFor('IPv6 fails', async () => (await count(/^IPv6 failed/)) >= 2);
     for (const number of [3, 4]) {
       const change = policyChange('IPv4', {
         add: [{ set: 'peers', list: 1, address: address('IPv4', number) }],
       });
-      await inhabitant.call('enforcerWant', {}, [change]);
+      await helper.call('enforcerWant', {}, [change]);
       await until('IPv4 change', number - 2);
     }
     await nft('delete table ip portwide-policy');
     await until('IPv4 all', 2);
-    await inhabitant.call('enforcerWant', { IPv6: states.IPv6 }, [policyChange('IPv6')]);
+    await helper.call('enforcerWant', { IPv6: states.IPv6 }, [policyChange('IPv6')]);
     await until('IPv6 all');
-    await inhabitant.call('enforcerStop');
+    await helper.call('enforcerStop');
     await equal('IPv6', states.IPv6);
   });
 
@@ -231,7 +231,7 @@ describe('enforcer: enforcing network policy', () => {
       family: 'IPv6',
       onWarning: () => {},
     });
-    void backend.answers();
+    void backend.fqdnEntries();
     const learned = await Promise.race([
       backend.learn([], []).then(() => 'learned'),
       nextTurn('waiting'),
@@ -241,8 +241,8 @@ describe('enforcer: enforcing network policy', () => {
 
   it('leaves everything in force when it stops', async () => {
     await start();
-    const before = await inhabitant.call('policyState', 'IPv4');
-    await inhabitant.call('enforcerStop');
-    assert.deepEqual(await inhabitant.call('policyState', 'IPv4'), before);
+    const before = await helper.call('policyState', 'IPv4');
+    await helper.call('enforcerStop');
+    assert.deepEqual(await helper.call('policyState', 'IPv4'), before);
   });
 });

@@ -4,7 +4,7 @@ import type { NftWatchOptions } from '../../../netlink/nftables/watch.ts';
 import { FakeTables } from '../../../nft/fake-tables.ts';
 import { NftMonitor } from '../../../nft/monitor.ts';
 import type { PolicyChange, PolicyState } from '../../../policy/compile/change.ts';
-import { GUARD_TABLE, POLICY_TABLE } from '../../../policy/compile/skeleton.ts';
+import { POLICY_TABLE, STAGING_TABLE } from '../../../policy/compile/policy-table.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../../../policy/enforce/kernel.ts';
 import { FakeTimers } from '../../sync/fake-timers.ts';
@@ -21,8 +21,11 @@ const STATE: PolicyState = {
 /** An enforcer of one family on tables in memory. */
 function start() {
   const timers = new FakeTimers();
-  const [main, guard] = [new FakeTables(FAMILY, POLICY_TABLE), new FakeTables(FAMILY, GUARD_TABLE)];
-  guard.beside = [main];
+  const [main, guard] = [
+    new FakeTables(FAMILY, POLICY_TABLE),
+    new FakeTables(FAMILY, STAGING_TABLE),
+  ];
+  guard.otherTables = [main];
   const sockets: NftWatchOptions[] = [];
   const monitor = new NftMonitor(timers, (options) => {
     sockets.push(options);
@@ -34,7 +37,7 @@ function start() {
     families: [FAMILY],
     nft: {
       check: async () => {},
-      run: (script) => (script.includes(`${GUARD_TABLE} {`) ? guard : main).nft.run(script),
+      run: (script) => (script.includes(`${STAGING_TABLE} {`) ? guard : main).nft.run(script),
     },
     onWarning: (_, message) => log.push(message),
     open: () => ({ main: main.tables, guard: guard.tables }),
@@ -43,17 +46,17 @@ function start() {
     kernel,
     source: {
       takeChanges: () => changes.splice(0),
-      all: () => STATE,
-      learned: () => ({ elements: [], answers: [] }),
+      snapshot: () => STATE,
+      fqdnContent: () => ({ elements: [], answers: [] }),
     },
     observer: {
-      began: () => {},
+      started: () => {},
       unchanged: () => log.push('unchanged'),
       compiled: () => {},
       applied: (_, isFull) => log.push(isFull ? 'all' : 'change'),
       failed: (_, error) => log.push(String(error)),
-      disturbed: (_, what) => log.push(what),
-      deaf: (error) => log.push(String(error)),
+      driftDetected: (_, what) => log.push(what),
+      watchFailed: (error) => log.push(String(error)),
     },
     timers,
     monitor,
@@ -132,7 +135,7 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
   it('writes everything again when the table went before the monitor listened', async () => {
     const { enforcer, monitor, main, log, pass, isWhole } = start();
     const load = Promise.withResolvers<void>();
-    monitor.waitFor(load.promise);
+    monitor.waitForLoad(load.promise);
     enforcer.start();
     await pass(0);
     main.clear();

@@ -6,10 +6,10 @@ import { compareText } from '../../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
 import { nftFamily } from '../../../nft/rule.ts';
 import type { PolicyElement, PolicySetChain } from '../../../policy/compile/change.ts';
-import type { PeerSet } from '../../../policy/model/terms.ts';
-import { createNamespace, type Inhabitant, type Namespace } from '../../netlink/namespace.ts';
+import type { PeerSetName } from '../../../policy/model/terms.ts';
+import { createNamespace, type Namespace, type NetnsHelper } from '../../netlink/namespace.ts';
 import { address, chainRule, policyChange, policySetChain } from '../fixtures.ts';
-import type { State } from '../inside.ts';
+import type { TableState } from '../policy-functions.ts';
 
 const PROTOCOLS = [
   [6, 'tcp'],
@@ -34,7 +34,7 @@ function apart(bounds: readonly number[]): [first: number, last: number][] {
   return ranges;
 }
 
-function stateOf(family: IpFamily): fc.Arbitrary<State> {
+function stateOf(family: IpFamily): fc.Arbitrary<TableState> {
   const at = (index: number) => address(family, index);
   const many = <T>(each: fc.Arbitrary<T>) => fc.array(each, { maxLength: 12 });
   const pod = (direction: 'ingress' | 'egress') =>
@@ -105,7 +105,7 @@ function stateOf(family: IpFamily): fc.Arbitrary<State> {
 function chainsOf(profile: number): fc.Arbitrary<PolicySetChain>[] {
   const peers = fc.record({
     number: list,
-    sets: fc.subarray<PeerSet>(['peers', 'networks', 'learned']),
+    sets: fc.subarray<PeerSetName>(['peers', 'networks', 'learned']),
   });
   const ports = fc.record({
     number: list,
@@ -180,10 +180,10 @@ function lastOf(first: string, length: number, family: IpFamily): string {
 
 describe('fuzz: nft lists what is wanted of network policy', () => {
   let namespace: Namespace;
-  let inhabitant: Inhabitant;
+  let helper: NetnsHelper;
   beforeEach(async () => {
     namespace = await createNamespace();
-    inhabitant = namespace.inhabitant();
+    helper = namespace.helper();
   });
   afterEach(() => namespace[Symbol.asyncDispose]());
 
@@ -203,15 +203,15 @@ describe('fuzz: nft lists what is wanted of network policy', () => {
           )
           .sort(compareText);
       };
-      const texts = ({ elements }: State) => elements.map(textOf).sort(compareText);
+      const texts = ({ elements }: TableState) => elements.map(textOf).sort(compareText);
       await fc.assert(
         fc.asyncProperty(
           fc.array(stateOf(family), { minLength: 2, maxLength: 4 }),
           async (states) => {
-            await inhabitant.call('policyStart', 'agent', { family });
+            await helper.call('policyStart', 'agent', { family });
             const [first, ...others] = states;
             assert.ok(first !== undefined);
-            assert.equal(await inhabitant.call('policyAll', 'agent', first), undefined);
+            assert.equal(await helper.call('policyAll', 'agent', first), undefined);
             assert.deepEqual(await listed(), texts(first));
             let now = first;
             for (const next of others) {
@@ -221,14 +221,14 @@ describe('fuzz: nft lists what is wanted of network policy', () => {
                 add: next.elements.filter((each) => !had.has(textOf(each))),
                 chains: next.chains,
               });
-              assert.equal(await inhabitant.call('policyApply', 'agent', change), undefined);
+              assert.equal(await helper.call('policyApply', 'agent', change), undefined);
               assert.deepEqual(await listed(), texts(next));
               now = next;
             }
-            const stepwise = await inhabitant.call('policyState', family);
-            assert.equal(await inhabitant.call('policyAll', 'agent', now), undefined);
-            assert.deepEqual(await inhabitant.call('policyState', family), stepwise);
-            await inhabitant.call('policyStop', 'agent');
+            const stepwise = await helper.call('policyState', family);
+            assert.equal(await helper.call('policyAll', 'agent', now), undefined);
+            assert.deepEqual(await helper.call('policyState', family), stepwise);
+            await helper.call('policyStop', 'agent');
           },
         ),
         { seed: 21, numRuns: 12 },

@@ -2,12 +2,12 @@
 import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
 import { IP_FAMILIES } from '../../../api/objects.ts';
-import type { ChainRule, PolicyElement } from '../../../policy/compile/change.ts';
+import type { CompiledRule, PolicyElement } from '../../../policy/compile/change.ts';
 import type { Direction } from '../../../policy/model/terms.ts';
 import { type Host, waitFor } from '../../lab/lab.ts';
 import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
+import { type FamilyLab, PolicyLab } from '../policy-lab.ts';
 import { send } from '../raw.ts';
-import { type FamilyWorld, World } from '../world.ts';
 
 const PROTOCOLS = { TCP: 6, UDP: 17, SCTP: 132 } as const;
 const ICMPV6 = 58;
@@ -19,12 +19,12 @@ const NFLOG = fileURLToPath(new URL('../nflog.ts', import.meta.url));
 
 describe('odd packets under network policy', function () {
   this.timeout(120_000);
-  let world: World;
+  let world: PolicyLab;
   let pod: Host;
   let other: Host;
   let remote: Host;
   before(async () => {
-    world = await World.create(GROUP);
+    world = await PolicyLab.create(GROUP);
     pod = world.pod(1);
     other = world.pod(2);
     remote = world.remote(1);
@@ -33,7 +33,7 @@ describe('odd packets under network policy', function () {
 
   for (const family of IP_FAMILIES) {
     describe(family, () => {
-      let here: FamilyWorld;
+      let here: FamilyLab;
       before(() => {
         here = world.in(family);
       });
@@ -41,9 +41,9 @@ describe('odd packets under network policy', function () {
 
       const judge = (
         direction: Direction,
-        rest: readonly ChainRule[],
+        rest: readonly CompiledRule[],
         elements: readonly PolicyElement[] = [],
-        admin: readonly ChainRule[] = [],
+        admin: readonly CompiledRule[] = [],
       ) => {
         const subject = direction === 'egress' ? pod : other;
         const pods: PolicyElement = {
@@ -182,7 +182,7 @@ describe('odd packets under network policy', function () {
   }
 
   describe('neighbour discovery', () => {
-    let here: FamilyWorld;
+    let here: FamilyLab;
     before(() => {
       here = world.in('IPv6');
     });

@@ -1,13 +1,13 @@
 /** What becomes of packets under hand-made policy. */
 import assert from 'node:assert/strict';
 import { IP_FAMILIES } from '../../../api/objects.ts';
-import type { ChainRule, PolicyElement } from '../../../policy/compile/change.ts';
+import type { CompiledRule, PolicyElement } from '../../../policy/compile/change.ts';
 import type { Direction } from '../../../policy/model/terms.ts';
 import type { Host } from '../../lab/lab.ts';
 import { udpDatagram } from '../../lab/packets.ts';
 import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
+import { type FamilyLab, HOST_PORT, PolicyLab } from '../policy-lab.ts';
 import { send } from '../raw.ts';
-import { type FamilyWorld, HOST_PORT, World } from '../world.ts';
 
 const TCP = 6;
 const UDP = 17;
@@ -15,15 +15,15 @@ const SCTP = 132;
 
 describe('packets under network policy', function () {
   this.timeout(120_000);
-  let world: World;
+  let world: PolicyLab;
   before(async () => {
-    world = await World.create();
+    world = await PolicyLab.create();
   });
   after(async () => world?.destroy());
 
   for (const family of IP_FAMILIES) {
     describe(family, () => {
-      let here: FamilyWorld;
+      let here: FamilyLab;
       /** On the node that judges, the first as subject; on the other node. */
       let pod: Host;
       let other: Host;
@@ -66,9 +66,9 @@ describe('packets under network policy', function () {
       /** Pod 1 is judged by these rules in one direction. */
       const judge = (
         direction: Direction,
-        rest: readonly ChainRule[],
+        rest: readonly CompiledRule[],
         elements: readonly PolicyElement[] = [],
-        admin: readonly ChainRule[] = [],
+        admin: readonly CompiledRule[] = [],
       ) =>
         here.enforce({
           chains: [policySetChain(direction, 1, rest, admin)],

@@ -10,13 +10,13 @@ import { NfTables } from '../../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../../nft/command.ts';
 import { NftMonitor } from '../../../nft/monitor.ts';
 import type { FqdnEntry, PolicyElement } from '../../../policy/compile/change.ts';
-import { POLICY_TABLE } from '../../../policy/compile/skeleton.ts';
+import { POLICY_TABLE } from '../../../policy/compile/policy-table.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../../../policy/enforce/kernel.ts';
 import type { FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
-import { DNS_QUEUE, DnsLearning, type DnsNumbers } from '../../../policy/fqdn/learning.ts';
+import { DNS_QUEUE, DnsSnooper, type DnsSnooperStats } from '../../../policy/fqdn/dns-snooper.ts';
 import { systemTimers } from '../../../sync/timers.ts';
-import { offer } from '../../child.ts';
+import { serveCalls } from '../../child.ts';
 import { chainRule, DENY_REST, peers, policySetChain } from '../fixtures.ts';
 
 export interface AgentOptions {
@@ -36,7 +36,7 @@ const LISTS = [1, 2];
 const monitor = new NftMonitor(systemTimers);
 let kernel: PolicyKernel;
 let enforcer: Enforcer;
-let learning: DnsLearning;
+let learning: DnsSnooper;
 let applied = 0;
 let failing = false;
 let sticking = false;
@@ -70,27 +70,27 @@ const functions = {
       kernel,
       source: {
         takeChanges: () => [],
-        all: (family) => ({
+        snapshot: (family) => ({
           chains: [policySetChain('egress', 1, rules)],
           elements: elements((address) => address.includes(':') === (family === 'IPv6')),
         }),
-        learned: (family) => learning.learned(family),
+        fqdnContent: (family) => learning.fqdnContent(family),
       },
       observer: {
-        began: () => {},
+        started: () => {},
         unchanged: () => {},
         compiled: () => {},
         applied: () => {
           applied += 1;
         },
         failed: (family, error) => say(`failed ${family}`)(error),
-        disturbed: say('disturbed'),
-        deaf: say('deaf'),
+        driftDetected: say('disturbed'),
+        watchFailed: say('deaf'),
       },
       timers: systemTimers,
       monitor,
     });
-    learning = new DnsLearning({
+    learning = new DnsSnooper({
       store: {
         learn: async (...args) => {
           if (failing) throw new Error('told to');
@@ -108,28 +108,28 @@ const functions = {
         return { ...commands, saveTable };
       }),
       observer: {
-        notLearned: say('not learned'),
-        notForgotten: say('not forgotten'),
+        addFailed: say('not learned'),
+        removeFailed: say('not forgotten'),
         rulesFailed: (family, error) => say(`rules ${family}`)(error),
         threadFailed: say('thread'),
       },
       timers: systemTimers,
       cache: options.learner,
     });
-    learning.prepare();
-    learning.restore(await kernel.answers());
+    learning.prestart();
+    learning.restore(await kernel.fqdnEntries());
     learning.setResolvers(new Set(options.resolvers));
     enforcer.start();
   },
 
   setNames: (names: Names): Promise<void> =>
-    learning.setNames(new Map(names.map(([pattern, lists]) => [pattern, new Set(lists)]))),
+    learning.setPatterns(new Map(names.map(([pattern, lists]) => [pattern, new Set(lists)]))),
   setResolvers: (resolvers: readonly string[]): void => learning.setResolvers(new Set(resolvers)),
-  mend: (): void => learning.mend(),
-  numbers: (): DnsNumbers => learning.numbers(),
+  mend: (): void => learning.resyncRules(),
+  numbers: (): DnsSnooperStats => learning.stats(),
   applied: (): number => applied,
   log: (): readonly string[] => log.splice(0),
-  answers: (): Promise<FqdnEntry[]> => kernel.answers(),
+  answers: (): Promise<FqdnEntry[]> => kernel.fqdnEntries(),
   queue: () => queueState(DNS_QUEUE),
 
   /** Has the kernel learn nothing. */
@@ -149,13 +149,13 @@ const functions = {
 
   /** Packets that were denied. */
   async denied(): Promise<number> {
-    const all = [...(await kernel.denied()).values()].flat();
+    const all = [...(await kernel.deniedPackets()).values()].flat();
     return all.reduce((sum, { packets }) => sum + packets, 0);
   },
 
   /** Addresses that a name is kept with. */
   async kept(name: string): Promise<number> {
-    return (await kernel.answers()).filter((each) => each.name === name).length;
+    return (await kernel.fqdnEntries()).filter((each) => each.name === name).length;
   },
 
   /** Addresses that a list has learned. */
@@ -174,7 +174,7 @@ const functions = {
 
   /** Elements of both families. */
   size(set: string): number {
-    return IP_FAMILIES.reduce((sum, family) => sum + (kernel.sizes(family).get(set) ?? 0), 0);
+    return IP_FAMILIES.reduce((sum, family) => sum + (kernel.setSizes(family).get(set) ?? 0), 0);
   },
 
   /** From now on the main thread does nothing else most of the time, for so many milliseconds at once. */
@@ -208,4 +208,4 @@ const functions = {
 
 export type AgentFunctions = typeof functions;
 
-offer(functions);
+serveCalls(functions);

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { DEFAULTS } from '../../../config/settings.ts';
-import type { FqdnEntry, LearnedElement } from '../../../policy/compile/change.ts';
+import type { FqdnElement, FqdnEntry } from '../../../policy/compile/change.ts';
 import { FQDN_CACHE_DEFAULTS, FqdnCache } from '../../../policy/fqdn/cache.ts';
 import { NamePatterns } from '../../../policy/model/domain-names.ts';
-import { check } from '../../netlink/property.ts';
+import { checkProperty } from '../../netlink/property.ts';
 
 const OPTIONS = { floor: 30_000, cap: 3_600_000, perName: 1000, total: 100_000 };
 /** A second for what is lost by rounding. */
@@ -19,7 +19,7 @@ function resolved(...addresses: readonly string[]) {
 }
 
 /** `1 192.0.2.1 61000` */
-function elements(all: readonly LearnedElement[]): string[] {
+function elements(all: readonly FqdnElement[]): string[] {
   return all.map(({ list, address, timeoutMs }) => `${list} ${address} ${timeoutMs}`).sort();
 }
 
@@ -33,11 +33,11 @@ describe('cache: the FQDN cache', () => {
     cache = new FqdnCache(OPTIONS);
   });
   const take = (name: string, ...addresses: readonly string[]) =>
-    cache.take(name, resolved(...addresses), 0);
+    cache.addAnswer(name, resolved(...addresses), 0);
 
   it('gives every list whose patterns match the addresses, and keeps the answer', () => {
-    cache.setNames(names({ '*.example.com': [1, 2], 'www.example.com': [2, 3], other: [4] }), 0);
-    const { learn, forget } = take('WWW.example.com.', '192.0.2.1', '2001:db8::1');
+    cache.setPatterns(names({ '*.example.com': [1, 2], 'www.example.com': [2, 3], other: [4] }), 0);
+    const { add: learn, remove: forget } = take('WWW.example.com.', '192.0.2.1', '2001:db8::1');
     assert.deepEqual(elements(learn.elements), [
       `1 192.0.2.1 ${60_000 + MORE}`,
       `1 2001:db8::1 ${60_000 + MORE}`,
@@ -54,10 +54,10 @@ describe('cache: the FQDN cache', () => {
   });
 
   it('learns nothing of names that do not matter', () => {
-    cache.setNames(names({ '*.example.com': [1] }), 0);
-    assert.deepEqual(take('example.com', '192.0.2.1').learn, { elements: [], answers: [] });
-    assert.deepEqual(take('www.example.com').learn, { elements: [], answers: [] });
-    assert.deepEqual(cache.numbers(), { names: 0, addresses: 0, evictions: 0 });
+    cache.setPatterns(names({ '*.example.com': [1] }), 0);
+    assert.deepEqual(take('example.com', '192.0.2.1').add, { elements: [], answers: [] });
+    assert.deepEqual(take('www.example.com').add, { elements: [], answers: [] });
+    assert.deepEqual(cache.stats(), { names: 0, addresses: 0, evictions: 0 });
   });
 
   it('has the floor and the cap that settings have by default', () => {
@@ -67,15 +67,15 @@ describe('cache: the FQDN cache', () => {
 
   it('honours every TTL with a floor of 0', () => {
     const cache = new FqdnCache({ ...OPTIONS, floor: 0 });
-    cache.setNames(new Map([['a.test', new Set([1])]]), 0);
+    cache.setPatterns(new Map([['a.test', new Set([1])]]), 0);
     const timeout = (ttl: number) =>
-      cache.take('a.test', [{ address: '192.0.2.1', ttl }], 0).learn.answers[0]?.timeoutMs;
+      cache.addAnswer('a.test', [{ address: '192.0.2.1', ttl }], 0).add.answers[0]?.timeoutMs;
     // A second more, for TTLs are cut to whole ones.
     assert.deepEqual([timeout(0), timeout(7)], [1000, 8000]);
   });
 
   it('has no TTL below the floor or above the cap', () => {
-    cache.setNames(names({ a: [1] }), 0);
+    cache.setPatterns(names({ a: [1] }), 0);
     for (const [ttl, seconds] of [
       [0, 30],
       [29, 30],
@@ -84,34 +84,34 @@ describe('cache: the FQDN cache', () => {
       [3601, 3600],
       [0x7fffffff, 3600],
     ] as const) {
-      const { learn } = cache.take('a', [{ address: '192.0.2.1', ttl }], 0);
+      const { add: learn } = cache.addAnswer('a', [{ address: '192.0.2.1', ttl }], 0);
       assert.equal(learn.elements[0]?.timeoutMs, seconds * 1000 + MORE, String(ttl));
     }
     const capped = new FqdnCache({ ...OPTIONS, floor: 9000, cap: 5000 });
-    capped.setNames(names({ a: [1] }), 0);
-    const { learn } = capped.take('a', [{ address: '192.0.2.1', ttl: 1 }], 0);
+    capped.setPatterns(names({ a: [1] }), 0);
+    const { add: learn } = capped.addAnswer('a', [{ address: '192.0.2.1', ttl: 1 }], 0);
     assert.equal(learn.elements[0]?.timeoutMs, 5000 + MORE);
   });
 
   it('gives a new list what is known, with the time that it has left', () => {
-    cache.setNames(names({ 'www.example.com': [1] }), 0);
+    cache.setPatterns(names({ 'www.example.com': [1] }), 0);
     take('www.example.com', '192.0.2.1');
-    cache.take('www.example.com', [{ address: '192.0.2.2', ttl: 40 }], 0);
+    cache.addAnswer('www.example.com', [{ address: '192.0.2.2', ttl: 40 }], 0);
     const more = names({ 'www.example.com': [1, 2], '*.com': [3] });
-    assert.deepEqual(elements(cache.setNames(more, 41_000)), [
+    assert.deepEqual(elements(cache.setPatterns(more, 41_000)), [
       `2 192.0.2.1 ${20_000}`,
       `3 192.0.2.1 ${20_000}`,
     ]);
-    assert.deepEqual(cache.setNames(more, 41_000), []);
+    assert.deepEqual(cache.setPatterns(more, 41_000), []);
   });
 
   it('knows what it learned for as long as that lives, be the pattern gone meanwhile', () => {
-    cache.setNames(names({ a: [1], b: [2] }), 0);
+    cache.setPatterns(names({ a: [1], b: [2] }), 0);
     take('a', '192.0.2.1');
-    assert.deepEqual(cache.setNames(names({ b: [2] }), 0), []);
-    assert.deepEqual(take('a', '192.0.2.2').learn.elements, []);
-    assert.deepEqual(elements(cache.all(1000).elements), []);
-    assert.deepEqual(elements(cache.setNames(names({ a: [3] }), 1000)), ['3 192.0.2.1 60000']);
+    assert.deepEqual(cache.setPatterns(names({ b: [2] }), 0), []);
+    assert.deepEqual(take('a', '192.0.2.2').add.elements, []);
+    assert.deepEqual(elements(cache.snapshot(1000).elements), []);
+    assert.deepEqual(elements(cache.setPatterns(names({ a: [3] }), 1000)), ['3 192.0.2.1 60000']);
   });
 
   it('goes on with what an earlier agent has learned', () => {
@@ -123,37 +123,37 @@ describe('cache: the FQDN cache', () => {
       ],
       100,
     );
-    assert.deepEqual(elements(cache.setNames(names({ a: [1] }), 100)), [
+    assert.deepEqual(elements(cache.setPatterns(names({ a: [1] }), 100)), [
       '1 192.0.2.1 5000',
       '1 192.0.2.2 50000',
     ]);
-    const all = cache.all(6100);
+    const all = cache.snapshot(6100);
     assert.deepEqual(elements(all.elements), ['1 192.0.2.2 44000']);
     assert.deepEqual(answers(all.answers), ['a 192.0.2.2 44000', 'b 192.0.2.3 44000']);
   });
 
   it('forgets what has ended', () => {
-    cache.setNames(names({ '*.a': [1] }), 0);
+    cache.setPatterns(names({ '*.a': [1] }), 0);
     take('x.a', '192.0.2.1');
-    cache.take('x.a', [{ address: '192.0.2.2', ttl: 90 }], 0);
+    cache.addAnswer('x.a', [{ address: '192.0.2.2', ttl: 90 }], 0);
     take('y.a', '192.0.2.1');
-    assert.deepEqual(cache.numbers(), { names: 2, addresses: 3, evictions: 0 });
+    assert.deepEqual(cache.stats(), { names: 2, addresses: 3, evictions: 0 });
     cache.expire(60_999);
-    assert.equal(cache.numbers().addresses, 3);
+    assert.equal(cache.stats().addresses, 3);
     cache.expire(61_000);
-    assert.deepEqual(cache.numbers(), { names: 1, addresses: 1, evictions: 0 });
+    assert.deepEqual(cache.stats(), { names: 1, addresses: 1, evictions: 0 });
   });
 
   it('is never shorter of an address that it was given for longer', () => {
-    cache.setNames(names({ a: [1] }), 0);
-    cache.take('a', [{ address: '192.0.2.1', ttl: 90 }], 0);
-    cache.take('a', [{ address: '192.0.2.1', ttl: 40 }], 0);
-    assert.deepEqual(elements(cache.all(0).elements), [`1 192.0.2.1 ${90_000 + MORE}`]);
+    cache.setPatterns(names({ a: [1] }), 0);
+    cache.addAnswer('a', [{ address: '192.0.2.1', ttl: 90 }], 0);
+    cache.addAnswer('a', [{ address: '192.0.2.1', ttl: 40 }], 0);
+    assert.deepEqual(elements(cache.snapshot(0).elements), [`1 192.0.2.1 ${90_000 + MORE}`]);
     const twice = [
       { address: '192.0.2.9', ttl: 90 },
       { address: '192.0.2.9', ttl: 40 },
     ];
-    assert.deepEqual(elements(cache.take('a', twice, 0).learn.elements), [
+    assert.deepEqual(elements(cache.addAnswer('a', twice, 0).add.elements), [
       `1 192.0.2.9 ${90_000 + MORE}`,
     ]);
   });
@@ -169,11 +169,11 @@ describe('cache: the FQDN cache', () => {
 
     it('of one name: what ends first goes', () => {
       cache = new FqdnCache({ ...OPTIONS, perName: 10 });
-      cache.setNames(names({ '*.a': [1, 2], 'y.a': [3] }), 0);
-      cache.take('y.a', [{ address: address(4), ttl: 100 }], 0);
-      cache.take('x.a', some(0, 5, 50), 0);
-      cache.take('x.a', some(5, 5, 100), 0);
-      const { learn, forget } = cache.take('x.a', some(10, 3, 40), 0);
+      cache.setPatterns(names({ '*.a': [1, 2], 'y.a': [3] }), 0);
+      cache.addAnswer('y.a', [{ address: address(4), ttl: 100 }], 0);
+      cache.addAnswer('x.a', some(0, 5, 50), 0);
+      cache.addAnswer('x.a', some(5, 5, 100), 0);
+      const { add: learn, remove: forget } = cache.addAnswer('x.a', some(10, 3, 40), 0);
       assert.equal(learn.elements.length, 6);
       assert.deepEqual(
         forget.answers.map((answer) => answer.address),
@@ -188,46 +188,46 @@ describe('cache: the FQDN cache', () => {
         `2 ${address(2)} 0`,
       ]);
       // What another name has stays where both lead.
-      const next = cache.take('x.a', some(13, 2, 40), 0);
+      const next = cache.addAnswer('x.a', some(13, 2, 40), 0);
       assert.deepEqual(
-        next.forget.answers.map((answer) => answer.address),
+        next.remove.answers.map((answer) => answer.address),
         [address(10), address(11)],
       );
-      const last = cache.take('x.a', some(20, 9, 45), 0).forget;
+      const last = cache.addAnswer('x.a', some(20, 9, 45), 0).remove;
       assert.ok(last.answers.some((answer) => answer.address === address(4)));
       assert.ok(!last.elements.some((element) => element.address === address(4)));
-      assert.deepEqual(cache.numbers(), { names: 2, addresses: 11, evictions: 14 });
+      assert.deepEqual(cache.stats(), { names: 2, addresses: 11, evictions: 14 });
     });
 
     it('of one answer', () => {
       cache = new FqdnCache({ ...OPTIONS, perName: 10 });
-      cache.setNames(names({ a: [1] }), 0);
-      cache.take('a', some(100, 5, 500), 0);
-      const { learn, forget } = cache.take('a', some(0, 12, 50), 0);
+      cache.setPatterns(names({ a: [1] }), 0);
+      cache.addAnswer('a', some(100, 5, 500), 0);
+      const { add: learn, remove: forget } = cache.addAnswer('a', some(0, 12, 50), 0);
       assert.equal(learn.answers.length, 10);
       assert.equal(forget.answers.length, 5);
     });
 
     it('not of what has ended', () => {
       cache = new FqdnCache({ ...OPTIONS, perName: 10, total: 10 });
-      cache.setNames(names({ a: [1] }), 0);
-      cache.take('a', some(0, 10, 50), 0);
-      const { forget } = cache.take('a', some(10, 10, 50), 51_000);
+      cache.setPatterns(names({ a: [1] }), 0);
+      cache.addAnswer('a', some(0, 10, 50), 0);
+      const { remove: forget } = cache.addAnswer('a', some(10, 10, 50), 51_000);
       assert.deepEqual(forget.answers, []);
-      assert.deepEqual(cache.numbers(), { names: 1, addresses: 10, evictions: 0 });
+      assert.deepEqual(cache.stats(), { names: 1, addresses: 10, evictions: 0 });
     });
 
     it('of all names: of the pattern that has most', () => {
       cache = new FqdnCache({ ...OPTIONS, total: 80 });
-      cache.setNames(names({ '*.flood': [1], '*.quiet': [2] }), 0);
+      cache.setPatterns(names({ '*.flood': [1], '*.quiet': [2] }), 0);
       for (let index = 0; index < 20; index++) {
-        cache.take(`n${index}.quiet`, some(1000 + index, 1, 40), 0);
+        cache.addAnswer(`n${index}.quiet`, some(1000 + index, 1, 40), 0);
       }
       for (let index = 0; index < 60; index++) {
-        cache.take(`n${index}.flood`, some(index, 1, 100 + index), 0);
+        cache.addAnswer(`n${index}.flood`, some(index, 1, 100 + index), 0);
       }
-      assert.equal(cache.numbers().evictions, 0);
-      const { forget } = cache.take('last.flood', some(200, 1, 30), 0);
+      assert.equal(cache.stats().evictions, 0);
+      const { remove: forget } = cache.addAnswer('last.flood', some(200, 1, 30), 0);
       // An eighth, and the ones that end first.
       assert.deepEqual(
         forget.answers.map(({ name }) => name),
@@ -237,35 +237,35 @@ describe('cache: the FQDN cache', () => {
         elements(forget.elements),
         Array.from({ length: 11 }, (_, index) => `1 ${address(index)} 0`).sort(),
       );
-      assert.deepEqual(cache.numbers(), { names: 70, addresses: 70, evictions: 11 });
+      assert.deepEqual(cache.stats(), { names: 70, addresses: 70, evictions: 11 });
     });
 
     it('of all names: of several patterns that have as many', () => {
       cache = new FqdnCache({ ...OPTIONS, total: 80 });
-      cache.setNames(names({ '*.one': [1], '*.two': [2] }), 0);
+      cache.setPatterns(names({ '*.one': [1], '*.two': [2] }), 0);
       for (let index = 0; index < 40; index++) {
-        cache.take(`n${index}.one`, some(index, 1, 100), 0);
-        cache.take(`n${index}.two`, some(1000 + index, 1, 1000), 0);
+        cache.addAnswer(`n${index}.one`, some(index, 1, 100), 0);
+        cache.addAnswer(`n${index}.two`, some(1000 + index, 1, 1000), 0);
       }
-      const { forget } = cache.take('last.one', some(200, 1, 30), 0);
+      const { remove: forget } = cache.addAnswer('last.one', some(200, 1, 30), 0);
       const evicted = Object.groupBy(forget.elements, ({ list }) => list);
       assert.deepEqual([evicted[1]?.length, evicted[2]?.length], [6, 5]);
     });
 
     it('of all names, but not of what has ended', () => {
       cache = new FqdnCache({ ...OPTIONS, total: 10 });
-      cache.setNames(names({ '*.a': [1] }), 0);
-      cache.take('x.a', some(0, 6, 50), 0);
-      cache.take('y.a', some(10, 4, 500), 0);
-      assert.deepEqual(cache.take('z.a', some(20, 4, 500), 51_000).forget.answers, []);
-      assert.deepEqual(cache.numbers(), { names: 2, addresses: 8, evictions: 0 });
+      cache.setPatterns(names({ '*.a': [1] }), 0);
+      cache.addAnswer('x.a', some(0, 6, 50), 0);
+      cache.addAnswer('y.a', some(10, 4, 500), 0);
+      assert.deepEqual(cache.addAnswer('z.a', some(20, 4, 500), 51_000).remove.answers, []);
+      assert.deepEqual(cache.stats(), { names: 2, addresses: 8, evictions: 0 });
     });
 
     it('that keep the name which was answered just now', () => {
       cache = new FqdnCache({ ...OPTIONS, total: 10 });
-      cache.setNames(names({ a: [1] }), 0);
-      assert.deepEqual(cache.take('a', some(0, 20, 60), 0).forget.answers, []);
-      assert.equal(cache.numbers().addresses, 20);
+      cache.setPatterns(names({ a: [1] }), 0);
+      assert.deepEqual(cache.addAnswer('a', some(0, 20, 60), 0).remove.answers, []);
+      assert.equal(cache.stats().addresses, 20);
     });
   });
 
@@ -283,17 +283,17 @@ describe('cache: the FQDN cache', () => {
       found: fc.array(found, { maxLength: 3 }),
       lists: fc.option(chosen, { freq: 5 }),
     });
-    check(
+    checkProperty(
       fc.property(fc.array(step, { maxLength: 12 }), (steps) => {
         const subject = new FqdnCache(OPTIONS);
         let now = 0;
         let wanted: Partial<typeof LISTS> = LISTS;
-        subject.setNames(names(LISTS), now);
+        subject.setPatterns(names(LISTS), now);
         /** Everything that was ever learned. */
         const history: { name: string; address: string; until: number }[] = [];
         /** What the kernel has been given: the last end of each element. */
         const given = new Map<string, number>();
-        const give = (all: readonly LearnedElement[]) => {
+        const give = (all: readonly FqdnElement[]) => {
           for (const { list, address, timeoutMs } of all) {
             const key = `${list} ${address}`;
             given.set(key, Math.max(given.get(key) ?? 0, now + timeoutMs));
@@ -309,9 +309,9 @@ describe('cache: the FQDN cache', () => {
           now += pause;
           if (lists !== null) {
             wanted = Object.fromEntries(lists.map((pattern) => [pattern, LISTS[pattern]]));
-            give(subject.setNames(names(wanted as typeof LISTS), now));
+            give(subject.setPatterns(names(wanted as typeof LISTS), now));
           }
-          give(subject.take(asked, all, now).learn.elements);
+          give(subject.addAnswer(asked, all, now).add.elements);
           if (patterns().matches(asked)) {
             for (const { address, ttl } of all) {
               const until = now + Math.max(ttl * 1000, 30_000) + MORE;
@@ -330,7 +330,7 @@ describe('cache: the FQDN cache', () => {
             }
           }
           const told = new Map<string, number>();
-          for (const { list, address, timeoutMs } of subject.all(now).elements) {
+          for (const { list, address, timeoutMs } of subject.snapshot(now).elements) {
             const key = `${list} ${address}`;
             told.set(key, Math.max(told.get(key) ?? 0, now + timeoutMs));
           }

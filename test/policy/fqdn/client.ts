@@ -3,7 +3,7 @@ import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import packet, { type StringAnswer } from 'dns-packet';
-import { offer } from '../../child.ts';
+import { serveCalls } from '../../child.ts';
 
 export interface LookupsOptions {
   readonly resolver: string;
@@ -127,4 +127,4 @@ const functions = {
 };
 
 export type ClientFunctions = typeof functions;
-offer(functions);
+serveCalls(functions);

@@ -50,7 +50,7 @@ describe('deferred-verdicts: packets that are held back', () => {
     const first = deferred.defer(11, 0);
     assert.ok(first);
     deferred.join(first, 12);
-    deferred.drop();
+    deferred.acceptAll();
     deferred.join(first, 13);
     assert.deepEqual([accepted, deferred.waiting, deferred.overdue], [[11, 12, 13], 0, 0]);
     assert.equal(deferred.defer(14, 1)?.number, 2);

@@ -7,7 +7,7 @@ import {
   TYPE_A,
   TYPE_AAAA,
 } from '../../../policy/fqdn/dns-message.ts';
-import { check } from '../../netlink/property.ts';
+import { checkProperty } from '../../netlink/property.ts';
 
 const NAME = 'www.example.com';
 
@@ -321,7 +321,7 @@ describe('DNS messages', () => {
     const name = fc.array(label, { minLength: 1, maxLength: 5 }).map((all) => all.join('.'));
     const ttl = fc.integer({ min: 0, max: 100_000 });
     const address = fc.ipV4();
-    check(
+    checkProperty(
       fc.property(
         fc.array(name, { minLength: 1, maxLength: 4 }),
         fc.array(fc.tuple(address, ttl), { maxLength: 5 }),
@@ -354,7 +354,7 @@ describe('DNS messages', () => {
       const message = readDnsMessage(bytes);
       if (message?.kind === 'answer') message.addresses();
     };
-    check(
+    checkProperty(
       fc.property(
         fc.array(change, { maxLength: 6 }),
         fc.nat({ max: seed.length }),

@@ -5,7 +5,7 @@ import { createSocket, type RemoteInfo } from 'node:dgram';
 import { once } from 'node:events';
 import { createServer, type Socket } from 'node:net';
 import packet, { type Answer, type Packet } from 'dns-packet';
-import { offer } from '../../child.ts';
+import { serveCalls } from '../../child.ts';
 
 /** Addresses that names get, all of the host `elsewhere`. */
 export function addressOf(number: number, type: 'A' | 'AAAA'): string {
@@ -127,4 +127,4 @@ const functions = {
   asked: (): readonly Asked[] => asked,
 };
 export type ServerFunctions = typeof functions;
-if (process.send !== undefined && import.meta.main) offer(functions);
+if (process.send !== undefined && import.meta.main) serveCalls(functions);

@@ -3,7 +3,7 @@ import packet, { type Answer } from 'dns-packet';
 import fc from 'fast-check';
 import { addressBytes } from '../../../netlink/core/address.ts';
 import { Inspector } from '../../../policy/fqdn/inspector.ts';
-import { check } from '../../netlink/property.ts';
+import { checkProperty } from '../../netlink/property.ts';
 import { type Flow, framed, reversed, tcpPacket, udpPacket } from './packets.ts';
 
 const FLOW: Flow = { from: '10.244.1.11', fromPort: 40_000, to: '10.244.2.11', toPort: 53 };
@@ -125,7 +125,7 @@ describe('inspector: the inspection of packets', () => {
       fc.record({ syn: fc.boolean(), rst: fc.constant(false) }),
       fc.uint8Array({ maxLength: 3 }),
     );
-    check(
+    checkProperty(
       fc.property(fc.array(step, { maxLength: 20 }), (steps) => {
         for (const [bytes, isBack, isTcp, sequence, flags, damage] of steps) {
           const flow = isBack ? reversed(FLOW) : FLOW;

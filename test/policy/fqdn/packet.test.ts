@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { readSegment } from '../../../policy/fqdn/packet.ts';
-import { check } from '../../netlink/property.ts';
+import { readPacket } from '../../../policy/fqdn/packet.ts';
+import { checkProperty } from '../../netlink/property.ts';
 import { endpoint, type Flow, ipPacket, tcpPacket, udpPacket } from './packets.ts';
 
 const FLOWS: readonly Flow[] = [
@@ -17,18 +17,18 @@ for (const flow of FLOWS) {
     const datagram = { protocol: 'UDP', source, destination, data: DATA };
 
     it('of UDP', () => {
-      assert.deepEqual(readSegment(udpPacket(flow, DATA)), datagram);
+      assert.deepEqual(readPacket(udpPacket(flow, DATA)), datagram);
     });
 
     it('of TCP', () => {
       const segment = { protocol: 'TCP', source, destination, data: DATA };
-      assert.deepEqual(readSegment(tcpPacket(flow, 0xfffffff0, DATA)), {
+      assert.deepEqual(readPacket(tcpPacket(flow, 0xfffffff0, DATA)), {
         ...segment,
         sequence: 0xfffffff0,
         syn: false,
         rst: false,
       });
-      assert.deepEqual(readSegment(tcpPacket(flow, 7, DATA, { syn: true, rst: true })), {
+      assert.deepEqual(readPacket(tcpPacket(flow, 7, DATA, { syn: true, rst: true })), {
         ...segment,
         sequence: 7,
         syn: true,
@@ -39,17 +39,17 @@ for (const flow of FLOWS) {
     it('with something behind them', () => {
       // Padding of a short frame.
       const padded = Buffer.concat([udpPacket(flow, DATA), Buffer.alloc(20)]);
-      assert.deepEqual(readSegment(padded), datagram);
+      assert.deepEqual(readPacket(padded), datagram);
     });
 
     it('of other protocols are nothing', () => {
-      assert.equal(readSegment(ipPacket(flow, 132, DATA)), undefined);
+      assert.equal(readPacket(ipPacket(flow, 132, DATA)), undefined);
     });
 
     it('that are cut are nothing', () => {
       for (const packet of [udpPacket(flow, DATA), tcpPacket(flow, 7, DATA)]) {
         for (let length = 0; length < packet.length; length++) {
-          assert.equal(readSegment(packet.subarray(0, length)), undefined, String(length));
+          assert.equal(readPacket(packet.subarray(0, length)), undefined, String(length));
         }
       }
     });
@@ -59,25 +59,25 @@ for (const flow of FLOWS) {
       for (const length of [7, 8 + DATA.length + 1]) {
         const packet = udpPacket(flow, DATA);
         packet.writeUInt16BE(length, transport + 4);
-        assert.equal(readSegment(packet), undefined);
+        assert.equal(readPacket(packet), undefined);
       }
       for (const words of [4, 15]) {
         const packet = tcpPacket(flow, 7, DATA);
         packet.writeUInt8(words << 4, transport + 12);
-        assert.equal(readSegment(packet), undefined);
+        assert.equal(readPacket(packet), undefined);
       }
     });
 
     it('are read whatever bytes there are', () => {
-      check(
+      checkProperty(
         fc.property(fc.uint8Array({ maxLength: 120 }), fc.boolean(), (bytes, isTcp) => {
           const packet = isTcp ? tcpPacket(flow, 1, DATA) : udpPacket(flow, DATA);
           const mixed = Buffer.from(packet);
           for (const [index, byte] of bytes.entries()) {
             if (byte < 64) mixed[(index * 7 + byte) % mixed.length] = byte;
           }
-          readSegment(mixed);
-          readSegment(Buffer.from(bytes));
+          readPacket(mixed);
+          readPacket(Buffer.from(bytes));
         }),
       );
     });
@@ -92,9 +92,9 @@ describe('packets of IPv4', () => {
     const longer = Buffer.concat([packet.subarray(0, 20), Buffer.alloc(8), packet.subarray(20)]);
     longer.writeUInt8(0x47, 0);
     longer.writeUInt16BE(longer.length, 2);
-    assert.deepEqual(readSegment(longer), readSegment(packet));
+    assert.deepEqual(readPacket(longer), readPacket(packet));
     longer.writeUInt8(0x44, 0);
-    assert.equal(readSegment(longer), undefined);
+    assert.equal(readPacket(longer), undefined);
   });
 
   it('that are fragments are not read; ones that only say that they must not be fragmented are', () => {
@@ -105,7 +105,7 @@ describe('packets of IPv4', () => {
     ] as const) {
       const packet = udpPacket(flow, DATA);
       packet.writeUInt16BE(field, 6);
-      assert.equal(readSegment(packet) !== undefined, isWhole);
+      assert.equal(readPacket(packet) !== undefined, isWhole);
     }
   });
 });
@@ -119,21 +119,21 @@ describe('packets of IPv6', () => {
 
   it('may have headers in between', () => {
     const packet = ipPacket(flow, 0, Buffer.concat([options(60, 0), options(17, 2), udp]));
-    assert.deepEqual(readSegment(packet), readSegment(udpPacket(flow, DATA)));
+    assert.deepEqual(readPacket(packet), readPacket(udpPacket(flow, DATA)));
   });
 
   it('that end in them are nothing', () => {
-    assert.equal(readSegment(ipPacket(flow, 0, options(17, 0))), undefined);
-    assert.equal(readSegment(ipPacket(flow, 0, options(0, 0))), undefined);
-    assert.equal(readSegment(ipPacket(flow, 0, options(17, 3).subarray(0, 16))), undefined);
+    assert.equal(readPacket(ipPacket(flow, 0, options(17, 0))), undefined);
+    assert.equal(readPacket(ipPacket(flow, 0, options(0, 0))), undefined);
+    assert.equal(readPacket(ipPacket(flow, 0, options(17, 3).subarray(0, 16))), undefined);
   });
 
   it('that are fragments are not read', () => {
-    assert.equal(readSegment(ipPacket(flow, 44, Buffer.concat([options(17, 0), udp]))), undefined);
+    assert.equal(readPacket(ipPacket(flow, 44, Buffer.concat([options(17, 0), udp]))), undefined);
   });
 });
 
 it('what is of no known version is nothing', () => {
-  assert.equal(readSegment(Buffer.alloc(0)), undefined);
-  assert.equal(readSegment(Buffer.alloc(60, 0x55)), undefined);
+  assert.equal(readPacket(Buffer.alloc(0)), undefined);
+  assert.equal(readPacket(Buffer.alloc(60, 0x55)), undefined);
 });

@@ -1,15 +1,15 @@
 /** Runs inside a namespace of a test and writes rules there. */
 import type { IpFamily } from '../../../api/objects.ts';
 import { iptablesCommands, type Variant } from '../../../iptables/commands.ts';
-import { removeDnsRules, writeDnsRules } from '../../../policy/fqdn/rules.ts';
-import { offer } from '../../child.ts';
+import { removeDnsRules, syncDnsRules } from '../../../policy/fqdn/dns-queue-rules.ts';
+import { serveCalls } from '../../child.ts';
 
 const functions = {
   write: (variant: Variant, family: IpFamily, resolvers: readonly string[], queue: number) =>
-    writeDnsRules(iptablesCommands(family, variant), resolvers, queue),
+    syncDnsRules(iptablesCommands(family, variant), resolvers, queue),
   remove: (variant: Variant, family: IpFamily) => removeDnsRules(iptablesCommands(family, variant)),
 };
 
 export type WriterFunctions = typeof functions;
 
-offer(functions);
+serveCalls(functions);

@@ -1,7 +1,7 @@
 /** Sends datagrams over IPv4 in whosever name it is told to. */
 import { readFileSync } from 'node:fs';
 import koffi from 'koffi';
-import { offer } from '../../child.ts';
+import { serveCalls } from '../../child.ts';
 import { type Flow, udpPacket } from './packets.ts';
 
 const AF_INET = 2;
@@ -57,4 +57,4 @@ const functions = {
 
 export type SpooferFunctions = typeof functions;
 
-offer(functions);
+serveCalls(functions);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { TcpSegment } from '../../../policy/fqdn/packet.ts';
 import { type StreamLimits, TcpStreams } from '../../../policy/fqdn/tcp-streams.ts';
-import { check } from '../../netlink/property.ts';
+import { checkProperty } from '../../netlink/property.ts';
 import { framed } from './packets.ts';
 
 const LIMITS: StreamLimits = { streams: 8, bytes: 1 << 20, early: 16 };
@@ -22,7 +22,7 @@ function listener(limits = LIMITS) {
       rst: false,
       ...fields,
     };
-    return streams.take(segment, (message) => messages.push(message.toString('latin1')));
+    return streams.addSegment(segment, (message) => messages.push(message.toString('latin1')));
   };
   return { streams, messages, take };
 }
@@ -77,14 +77,14 @@ describe('tcp-streams: messages in TCP streams', () => {
       buffer.fill(0);
     }
     take({ sequence: 103, data: ONE.subarray(3) });
-    assert.equal(streams.numbers().givenUp, 0);
+    assert.equal(streams.stats().givenUp, 0);
     take({ sequence: 100, data: ONE.subarray(0, 3) });
     assert.deepEqual(messages, ['first']);
   });
 
   it('are the same however the stream is cut', () => {
     const message = fc.string({ minLength: 1, maxLength: 40, unit: 'grapheme-ascii' });
-    check(
+    checkProperty(
       fc.property(
         fc.array(message, { minLength: 1, maxLength: 6 }),
         fc.array(fc.tuple(fc.nat({ max: 260 }), fc.nat({ max: 60 })), { maxLength: 12 }),
@@ -108,7 +108,7 @@ describe('tcp-streams: messages in TCP streams', () => {
             take({ sequence: (start + 1 + at) >>> 0, data });
           }
           assert.deepEqual(messages, texts);
-          assert.deepEqual(streams.numbers(), { streams: 1, bytes: 0, givenUp: 0 });
+          assert.deepEqual(streams.stats(), { streams: 1, bytes: 0, givenUp: 0 });
         },
       ),
     );
@@ -127,7 +127,7 @@ describe('tcp-streams: messages in TCP streams', () => {
     take({ syn: true, sequence: 99 });
     take({ syn: true, sequence: 99, destination: 'other' });
     take({ syn: true, sequence: 99, source: 'client', destination: 'server' });
-    assert.equal(streams.numbers().streams, 3);
+    assert.equal(streams.stats().streams, 3);
     take({ sequence: 100, data: ONE.subarray(0, 4) });
     take({ sequence: 104, data: ONE.subarray(4), destination: 'other' });
     take({ sequence: 104, data: ONE.subarray(4), source: 'client', destination: 'server' });
@@ -160,7 +160,7 @@ describe('tcp-streams: messages in TCP streams', () => {
     take({ syn: true, sequence: 99 });
     take({ sequence: 100, data: ONE.subarray(0, 4) });
     assert.equal(take({ rst: true, sequence: 104 }), undefined);
-    assert.deepEqual(streams.numbers(), { streams: 0, bytes: 0, givenUp: 0 });
+    assert.deepEqual(streams.stats(), { streams: 0, bytes: 0, givenUp: 0 });
     take({ sequence: 104, data: ONE.subarray(4) });
     assert.deepEqual(messages, []);
   });
@@ -171,7 +171,7 @@ describe('tcp-streams: messages in TCP streams', () => {
       take({ syn: true, sequence: 99 });
       take({ sequence: 100, data: Buffer.concat([ONE, Buffer.alloc(2), TWO]) });
       assert.deepEqual(messages, ['first']);
-      assert.deepEqual(streams.numbers(), { streams: 0, bytes: 0, givenUp: 1 });
+      assert.deepEqual(streams.stats(), { streams: 0, bytes: 0, givenUp: 1 });
     });
 
     it('when too much came too early', () => {
@@ -179,12 +179,12 @@ describe('tcp-streams: messages in TCP streams', () => {
       take({ syn: true, sequence: 99 });
       take({ sequence: 101, data: ONE.subarray(1, 2) });
       take({ sequence: 103, data: ONE.subarray(3, 4) });
-      assert.equal(streams.numbers().bytes, 2);
+      assert.equal(streams.stats().bytes, 2);
       // What is far from where the stream is was never sent.
       take({ sequence: 100 + (1 << 21), data: ONE });
-      assert.equal(streams.numbers().bytes, 2);
+      assert.equal(streams.stats().bytes, 2);
       take({ sequence: 105, data: ONE.subarray(5, 6) });
-      assert.deepEqual(streams.numbers(), { streams: 0, bytes: 0, givenUp: 1 });
+      assert.deepEqual(streams.stats(), { streams: 0, bytes: 0, givenUp: 1 });
       take({ sequence: 100, data: ONE });
       assert.deepEqual(messages, []);
     });
@@ -200,7 +200,7 @@ describe('tcp-streams: messages in TCP streams', () => {
       take({ sequence: 107, data: TWO, source: 'a' });
       take({ sequence: 100, data: ONE, source: 'c' });
       assert.deepEqual(messages, ['first', 'second', 'first']);
-      assert.equal(streams.numbers().givenUp, 1);
+      assert.equal(streams.stats().givenUp, 1);
     });
 
     it('when too many bytes wait', () => {
@@ -210,10 +210,10 @@ describe('tcp-streams: messages in TCP streams', () => {
         take({ syn: true, sequence: 99, source });
         for (let at = 0; at < 5000; at += 1000) {
           take({ sequence: 100 + at, data: long.subarray(at, at + 1000), source });
-          assert.ok(streams.numbers().bytes <= 8192);
+          assert.ok(streams.stats().bytes <= 8192);
         }
       }
-      assert.deepEqual([streams.numbers().streams, streams.numbers().givenUp], [1, 1]);
+      assert.deepEqual([streams.stats().streams, streams.stats().givenUp], [1, 1]);
       take({ sequence: 5100, data: long.subarray(5000), source: 'b' });
       assert.equal(messages[0]?.length, 6000);
     });
@@ -228,17 +228,17 @@ describe('tcp-streams: messages in TCP streams', () => {
       syn: fc.boolean(),
       rst: fc.integer({ min: 0, max: 9 }).map((number) => number === 0),
     });
-    check(
+    checkProperty(
       fc.property(fc.array(segment, { maxLength: 40 }), (segments) => {
         const { take, streams } = listener(limits);
         for (const each of segments) {
           take(each);
-          const numbers = streams.numbers();
+          const numbers = streams.stats();
           assert.ok(numbers.streams <= limits.streams && numbers.bytes <= limits.bytes);
           assert.ok(numbers.bytes >= 0);
         }
         for (const source of ['a', 'b', 'c', 'd', 'e', 'f']) take({ rst: true, source });
-        assert.deepEqual([streams.numbers().streams, streams.numbers().bytes], [0, 0]);
+        assert.deepEqual([streams.stats().streams, streams.stats().bytes], [0, 0]);
       }),
     );
   });

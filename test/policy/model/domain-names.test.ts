@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { NamePatterns, plainName } from '../../../policy/model/domain-names.ts';
-import { check } from '../../netlink/property.ts';
+import { NamePatterns, normalizeName } from '../../../policy/model/domain-names.ts';
+import { checkProperty } from '../../netlink/property.ts';
 
 function patterns(...all: readonly string[]): NamePatterns<string> {
   const made = new NamePatterns<string>();
@@ -46,7 +46,7 @@ describe('domain-names: patterns of domain names', () => {
 
   it('fold no letters but those of ASCII', () => {
     assert.equal('\u212a'.toLowerCase(), 'k');
-    assert.equal(plainName('\u212aubernetes.IO'), '\u212aubernetes.io');
+    assert.equal(normalizeName('\u212aubernetes.IO'), '\u212aubernetes.io');
     assert.equal(patterns('kubernetes.io').matches('\u212aubernetes.io'), false);
   });
 
@@ -68,10 +68,10 @@ describe('domain-names: patterns of domain names', () => {
       .tuple(fc.array(label, { minLength: 1, maxLength: 5 }), fc.constantFrom('', '.'))
       .map(([labels, end]) => labels.join('.') + end);
     const pattern = fc.tuple(fc.constantFrom('', '*.'), name).map((parts) => parts.join(''));
-    check(
+    checkProperty(
       fc.property(fc.uniqueArray(pattern, { maxLength: 8 }), name, (all, each) => {
-        const expected = new Set(all.filter((one) => isMatch(one, each)).map(plainName));
-        assert.deepEqual(new Set([...patterns(...all).match(each)].map(plainName)), expected);
+        const expected = new Set(all.filter((one) => isMatch(one, each)).map(normalizeName));
+        assert.deepEqual(new Set([...patterns(...all).match(each)].map(normalizeName)), expected);
       }),
     );
   });

@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { AppliedState } from '../../../policy/compile/applied-state.ts';
 import {
   type ConnectionEnd,
+  type ConnectionQuery,
   type Explanation,
   explain,
-  type Question,
 } from '../../../policy/model/explain.ts';
 import { PolicyModel } from '../../../policy/model/model.ts';
 import {
@@ -42,9 +42,9 @@ function modelOf(objects: readonly TestObject[]): PolicyModel {
 
 function ask(
   objects: readonly TestObject[],
-  from: Question['from'],
+  from: ConnectionQuery['from'],
   to: ConnectionEnd,
-  fields: Partial<Question> = {},
+  fields: Partial<ConnectionQuery> = {},
 ): Explanation[] {
   return explain(modelOf(objects), { from, to, port: 80, protocol: 'TCP', ...fields });
 }
@@ -158,7 +158,7 @@ describe('explaining policy', () => {
     const model = modelOf(objects);
     const applied = new AppliedState(model);
     applied.takeChanges();
-    const to = (from: Question['from'], port: number) =>
+    const to = (from: ConnectionQuery['from'], port: number) =>
       explain(model, { from, to: db, port, protocol: 'TCP' }).map(({ verdict }) => verdict);
     assert.deepEqual(to(web, 5432), ['allow']);
     assert.deepEqual(to(web, 80), ['deny']);
@@ -290,18 +290,18 @@ describe('explaining policy', () => {
         asked.push(`${list} ${address}`);
         return true;
       };
-      assert.equal(askOne(objects, web, to, { port, learned }).verdict, 'allow');
+      assert.equal(askOne(objects, web, to, { port, isFqdnAddress: learned }).verdict, 'allow');
       assert.equal(asked.length, 1);
-      assert.equal(askOne(objects, web, to, { learned }).verdict, 'deny');
+      assert.equal(askOne(objects, web, to, { isFqdnAddress: learned }).verdict, 'deny');
       assert.equal(asked.length, 1, 'other lists have no names');
     });
 
     it('tells of rules that depend on the names of an address, if it is not told these', () => {
-      const at = (address: string, fields: Partial<Question> = {}) =>
+      const at = (address: string, fields: Partial<ConnectionQuery> = {}) =>
         askOne(objects, web, { address }, { port: 443, ...fields }).egress;
       const { verdict, uncertain } = at('203.0.113.9');
       assert.deepEqual([verdict, uncertain], ['deny', ['AdminNetworkPolicy a spec.egress[0]']]);
-      assert.deepEqual(at('203.0.113.9', { learned: () => false }).uncertain, []);
+      assert.deepEqual(at('203.0.113.9', { isFqdnAddress: () => false }).uncertain, []);
       assert.deepEqual(at('203.0.113.9', { port: 80 }).uncertain, []);
       assert.deepEqual(at('2001:db8::9').uncertain, ['AdminNetworkPolicy a spec.egress[0]']);
     });

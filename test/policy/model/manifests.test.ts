@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { parse } from 'yaml';
 import { POLICY_KINDS } from '../../../api/objects.ts';
 import { readObject } from '../../../api/read-object.ts';
-import { fate } from '../harness.ts';
+import { checkedVerdict } from '../harness.ts';
 import type { TestObject } from '../objects.ts';
 import type { Flow, Verdict } from '../oracle.ts';
 
@@ -61,7 +61,11 @@ function sentence(title: string, objects: readonly TestObject[], cases: readonly
     for (const [from, to, expected, port = 80, protocol = 'TCP'] of cases) {
       const flow = { from: ADDRESSES[from], to: ADDRESSES[to], port, protocol };
       const names = new Map([['www.example.com', [ADDRESSES.outside]]]);
-      assert.equal(fate([...PODS, ...objects], flow, names), expected, `${from} to ${to} ${port}`);
+      assert.equal(
+        checkedVerdict([...PODS, ...objects], flow, names),
+        expected,
+        `${from} to ${to} ${port}`,
+      );
     }
   });
 }

@@ -4,7 +4,7 @@ import { familyOf } from '../../../api/addresses.ts';
 import { IP_FAMILIES } from '../../../api/objects.ts';
 import type { PolicyChange } from '../../../policy/compile/change.ts';
 import { type Change, change, cluster, FLOWS, NAMES } from '../generated.ts';
-import { Agent, assertInForce, contentOf } from '../harness.ts';
+import { assertApplied, contentOf, ModelHarness } from '../harness.ts';
 import { HERE, type TestObject } from '../objects.ts';
 import type { Flow, Verdict } from '../oracle.ts';
 
@@ -14,7 +14,7 @@ const history = fc.array(fc.array(change, { minLength: 1, maxLength: 4 }), {
   size: 'max',
 });
 
-function feed(agent: Agent, step: Change): void {
+function feed(agent: ModelHarness, step: Change): void {
   if ('upsert' in step) agent.upsert(step.upsert);
   else agent.remove(step.remove.kind, step.remove.key);
 }
@@ -22,7 +22,7 @@ function feed(agent: Agent, step: Change): void {
 type Verdicts = readonly Verdict[];
 
 /** What the rules do with all connections, given what is learned and who is a node in the end. */
-function verdictsOf(agent: Agent): Verdicts {
+function verdictsOf(agent: ModelHarness): Verdicts {
   const surroundings = agent.surroundings();
   return FLOWS.map((flow) => agent.kernels[familyOf(flow.to)].judge(flow, surroundings));
 }
@@ -38,7 +38,7 @@ function assertSame(actual: Verdicts, expected: Verdicts, when: string): void {
 }
 
 /** Applies changes phase by phase, and looks at what packets meet in between. */
-function syncStepwise(agent: Agent): PolicyChange[] {
+function syncStepwise(agent: ModelHarness): PolicyChange[] {
   const changes = agent.applied.takeChanges();
   const each = (phase: 'prepare' | 'switchOver' | 'discard') => {
     for (const part of changes) agent.kernels[part.family][phase](part);
@@ -59,7 +59,7 @@ function syncStepwise(agent: Agent): PolicyChange[] {
 
 /** Interval sets follow the rest a moment later, so that a change must not need both at once. */
 function assertNoMixture(changes: readonly PolicyChange[]): void {
-  for (const { prepare, remove, add, chains, discard } of changes) {
+  for (const { prepare, remove, add, chains, cleanup: discard } of changes) {
     const [ranges, others] = [[...remove, ...add].filter(({ set }) => set === 'networks'), chains];
     if (ranges.length === 0) continue;
     assert.equal(ranges.length, remove.length + add.length);
@@ -71,14 +71,14 @@ describe('model.property: the policy model', () => {
   it('brings rules into force that do what the API says, whatever changes', () => {
     fc.assert(
       fc.property(cluster, history, (objects: readonly TestObject[], steps) => {
-        const agent = new Agent(objects, NAMES);
+        const agent = new ModelHarness(objects, NAMES);
         syncStepwise(agent);
         for (const step of steps) {
           for (const part of step) feed(agent, part);
           const changes = syncStepwise(agent);
           if (step.length === 1) assertNoMixture(changes);
         }
-        assertInForce(agent);
+        assertApplied(agent);
       }),
       { seed: 7, numRuns: 60 },
     );
@@ -87,14 +87,14 @@ describe('model.property: the policy model', () => {
   it('has in the end what a new model has', () => {
     fc.assert(
       fc.property(cluster, history, (objects, steps) => {
-        const agent = new Agent(objects, NAMES);
+        const agent = new ModelHarness(objects, NAMES);
         for (const step of steps) {
           agent.sync();
           for (const part of step) feed(agent, part);
         }
         agent.sync();
-        assertInForce(agent);
-        const fresh = new Agent([...agent.objects.values()].reverse(), NAMES);
+        assertApplied(agent);
+        const fresh = new ModelHarness([...agent.objects.values()].reverse(), NAMES);
         fresh.sync();
         for (const family of IP_FAMILIES) {
           assert.deepEqual(contentOf(agent, family), contentOf(fresh, family));
@@ -108,7 +108,7 @@ describe('model.property: the policy model', () => {
   it('explains what the API says, for pods of all nodes', () => {
     fc.assert(
       fc.property(cluster, history, (objects, steps) => {
-        const agent = new Agent(objects, NAMES);
+        const agent = new ModelHarness(objects, NAMES);
         for (const step of steps) {
           agent.sync();
           for (const part of step) feed(agent, part);
@@ -118,7 +118,7 @@ describe('model.property: the policy model', () => {
           assert.equal(agent.explained(flow), agent.expected(flow), textOf(flow));
         }
         // Having looked leaves no trace.
-        const asked = new Agent(agent.objects.values(), NAMES);
+        const asked = new ModelHarness(agent.objects.values(), NAMES);
         asked.sync();
         agent.sync();
         for (const family of IP_FAMILIES) {

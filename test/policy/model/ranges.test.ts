@@ -2,34 +2,36 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES } from '../../../api/objects.ts';
 import {
+  type AddressRange,
   addressNumber,
   addressText,
   cidrRange,
-  contains,
-  cutOut,
-  isEverything,
-  missing,
-  normal,
-  type Range,
+  coversFamily,
+  mergeRanges,
+  rangesContain,
+  rangesNotIn,
+  subtractRanges,
 } from '../../../policy/model/ranges.ts';
 
 /** Numbers below this are all that there is. */
 const END = 40;
 
-const range: fc.Arbitrary<Range> = fc.tuple(fc.nat(END - 1), fc.nat(8)).map(([first, more]) => ({
-  first: BigInt(first),
-  last: BigInt(Math.min(first + more, END - 1)),
-}));
+const range: fc.Arbitrary<AddressRange> = fc
+  .tuple(fc.nat(END - 1), fc.nat(8))
+  .map(([first, more]) => ({
+    first: BigInt(first),
+    last: BigInt(Math.min(first + more, END - 1)),
+  }));
 const ranges = fc.array(range, { maxLength: 8, size: 'max' });
 
 /** The numbers in some ranges, one by one. */
-function members(some: readonly Range[]): number[] {
+function members(some: readonly AddressRange[]): number[] {
   return Array.from({ length: END }, (_, each) => each).filter((each) =>
     some.some(({ first, last }) => first <= each && each <= last),
   );
 }
 
-function assertNormal(some: readonly Range[]): void {
+function assertNormal(some: readonly AddressRange[]): void {
   for (const [at, { first, last }] of some.entries()) {
     assert.ok(first <= last);
     const before = some[at - 1];
@@ -41,8 +43,8 @@ describe('ranges of addresses', () => {
   it('become normal without losing or gaining any', () => {
     fc.assert(
       fc.property(ranges, (some) => {
-        assertNormal(normal(some));
-        assert.deepEqual(members(normal(some)), members(some));
+        assertNormal(mergeRanges(some));
+        assert.deepEqual(members(mergeRanges(some)), members(some));
       }),
       { seed: 1, numRuns: 1000 },
     );
@@ -51,7 +53,7 @@ describe('ranges of addresses', () => {
   it('lose holes and nothing else', () => {
     fc.assert(
       fc.property(range, ranges, (whole, holes) => {
-        const left = cutOut(whole, holes);
+        const left = subtractRanges(whole, holes);
         assertNormal(left);
         const gone = new Set(members(holes));
         assert.deepEqual(
@@ -68,7 +70,7 @@ describe('ranges of addresses', () => {
       fc.property(ranges, (some) => {
         const inside = new Set(members(some));
         for (let each = 0; each < END; each++) {
-          assert.equal(contains(normal(some), BigInt(each)), inside.has(each));
+          assert.equal(rangesContain(mergeRanges(some), BigInt(each)), inside.has(each));
         }
       }),
       { seed: 3, numRuns: 500 },
@@ -78,11 +80,11 @@ describe('ranges of addresses', () => {
   it('differ by what one has and the other has not', () => {
     fc.assert(
       fc.property(ranges, ranges, (a, b) => {
-        const [before, after] = [normal(a), normal(b)];
-        const text = ({ first, last }: Range) => `${first}-${last}`;
+        const [before, after] = [mergeRanges(a), mergeRanges(b)];
+        const text = ({ first, last }: AddressRange) => `${first}-${last}`;
         const kept = new Set(before.map(text));
-        for (const gone of missing(before, after)) kept.delete(text(gone));
-        for (const come of missing(after, before)) {
+        for (const gone of rangesNotIn(before, after)) kept.delete(text(gone));
+        for (const come of rangesNotIn(after, before)) {
           assert.ok(!kept.has(text(come)));
           kept.add(text(come));
         }
@@ -109,15 +111,15 @@ describe('ranges of addresses', () => {
         [first, last],
       );
       assert.deepEqual([addressNumber(first), addressNumber(last)], [whole.first, whole.last]);
-      assert.equal(isEverything([whole], family), cidr.endsWith('/0'));
+      assert.equal(coversFamily([whole], family), cidr.endsWith('/0'));
     });
   }
 
   it('everything may be made of parts, and a part is not everything', () => {
-    const halves = normal(['0.0.0.0/1', '128.0.0.0/1'].map(cidrRange));
-    assert.equal(isEverything(halves, 'IPv4'), true);
-    assert.equal(isEverything(halves, 'IPv6'), false);
-    for (const family of IP_FAMILIES) assert.equal(isEverything([], family), false);
-    assert.equal(isEverything([cidrRange('128.0.0.0/1')], 'IPv4'), false);
+    const halves = mergeRanges(['0.0.0.0/1', '128.0.0.0/1'].map(cidrRange));
+    assert.equal(coversFamily(halves, 'IPv4'), true);
+    assert.equal(coversFamily(halves, 'IPv6'), false);
+    for (const family of IP_FAMILIES) assert.equal(coversFamily([], family), false);
+    assert.equal(coversFamily([cidrRange('128.0.0.0/1')], 'IPv4'), false);
   });
 });

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import type { Selector } from '../../../api/policy-objects.ts';
-import { matches, selects } from '../../../policy/model/selectors.ts';
+import type { LabelSelector } from '../../../api/policy-objects.ts';
+import { matches, selectsPod } from '../../../policy/model/selectors.ts';
 import { labelled, requirement } from '../objects.ts';
 
 describe('selectors', () => {
@@ -21,7 +21,7 @@ describe('selectors', () => {
     ['all have to hold', [...labelled({ app: 'web' }), ...labelled({ tier: 'back' })], false],
     ['all do hold', labelled(labels), true],
     ['a label that every object of JavaScript has', [requirement('constructor', 'Exists')], false],
-  ] as const satisfies readonly (readonly [string, Selector, boolean])[]) {
+  ] as const satisfies readonly (readonly [string, LabelSelector, boolean])[]) {
     it(title, () => assert.equal(matches(selector, labels), expected));
   }
 
@@ -33,10 +33,10 @@ describe('selectors', () => {
   it('pods are selected by namespace and labels together', () => {
     const blue = { name: 'blue', labels: { team: 'a' } };
     const pods = labelled({ app: 'web' });
-    assert.equal(selects({ namespaces: 'blue', pods }, blue, labels), true);
-    assert.equal(selects({ namespaces: 'red', pods }, blue, labels), false);
-    assert.equal(selects({ namespaces: labelled({ team: 'a' }), pods }, blue, labels), true);
-    assert.equal(selects({ namespaces: labelled({ team: 'b' }), pods }, blue, labels), false);
-    assert.equal(selects({ namespaces: 'blue', pods }, blue, { app: 'db' }), false);
+    assert.equal(selectsPod({ namespaces: 'blue', pods }, blue, labels), true);
+    assert.equal(selectsPod({ namespaces: 'red', pods }, blue, labels), false);
+    assert.equal(selectsPod({ namespaces: labelled({ team: 'a' }), pods }, blue, labels), true);
+    assert.equal(selectsPod({ namespaces: labelled({ team: 'b' }), pods }, blue, labels), false);
+    assert.equal(selectsPod({ namespaces: 'blue', pods }, blue, { app: 'db' }), false);
   });
 });

@@ -1,7 +1,7 @@
 /** Each sentence of what policy means, held by the rules, the oracle and the explanation alike. */
 import assert from 'node:assert/strict';
-import type { Peer, Policy, PortMatch } from '../../../api/policy-objects.ts';
-import { fate } from '../harness.ts';
+import type { Policy, PolicyPeer, PortMatch } from '../../../api/policy-objects.ts';
+import { checkedVerdict } from '../harness.ts';
 import {
   adminPolicy,
   baselinePolicy,
@@ -79,7 +79,7 @@ function connects(
   ]);
   const verdicts = ([0, 1] as const).map((family) => {
     const flow = { from: ADDRESSES[from][family], to: ADDRESSES[to][family], port, protocol };
-    return fate(all.values(), flow, names);
+    return checkedVerdict(all.values(), flow, names);
   });
   assert.equal(verdicts[0], verdicts[1], 'the families');
   return verdicts[0] as Verdict;
@@ -107,8 +107,8 @@ function sentence(title: string, objects: readonly TestObject[], cases: readonly
 }
 
 const only = (app: string) => ({ namespaces: 'default', pods: labelled({ app }) });
-const fromPeers = (...peers: Peer[]) => networkPolicy('p', { ingress: [rule({ peers })] });
-const toPeers = (...peers: Peer[]) => networkPolicy('p', { egress: [rule({ peers })] });
+const fromPeers = (...peers: PolicyPeer[]) => networkPolicy('p', { ingress: [rule({ peers })] });
+const toPeers = (...peers: PolicyPeer[]) => networkPolicy('p', { egress: [rule({ peers })] });
 const onPorts = (...ports: PortMatch[]) => networkPolicy('p', { ingress: [rule({ ports })] });
 const deny = (fields: Partial<Policy> = {}) => ({
   subject: only('web'),
@@ -192,7 +192,7 @@ describe('semantics: what network policy means', () => {
     it('pods of another node are judged there, and not here', () => {
       const isolated = networkPolicy('p', { subject: only('far'), ingress: [], egress: [] });
       const flow = { from: '10.0.0.1', to: '10.0.1.3', port: 80, protocol: 'TCP' as const };
-      assert.equal(fate([...CLUSTER, isolated], flow), 'allow');
+      assert.equal(checkedVerdict([...CLUSTER, isolated], flow), 'allow');
     });
   });
 
@@ -268,9 +268,9 @@ describe('semantics: what network policy means', () => {
       const peers = [peerPods([], labelled({ 'kubernetes.io/metadata.name': 'red' }))];
       const policy = networkPolicy('p', { ingress: [rule({ peers })] });
       const flow = { from: '10.0.0.4', to: '10.0.0.1', port: 80, protocol: 'TCP' as const };
-      assert.equal(fate([WEB, RED, policy], flow), 'allow');
-      assert.equal(fate([WEB, RED, namespace('red'), policy], flow), 'allow');
-      assert.equal(fate([WEB, { ...RED, namespace: 'green' }, policy], flow), 'deny');
+      assert.equal(checkedVerdict([WEB, RED, policy], flow), 'allow');
+      assert.equal(checkedVerdict([WEB, RED, namespace('red'), policy], flow), 'allow');
+      assert.equal(checkedVerdict([WEB, { ...RED, namespace: 'green' }, policy], flow), 'deny');
     });
     sentence(
       'an ipBlock has what is in it and not in its exceptions',
@@ -309,8 +309,14 @@ describe('semantics: what network policy means', () => {
     it('a block of one family has nobody in the other', () => {
       const policy = toPeers(network('0.0.0.0/0'));
       const flow = { port: 80, protocol: 'TCP' as const };
-      assert.equal(fate([WEB, policy], { from: '10.0.0.1', to: '203.0.113.5', ...flow }), 'allow');
-      assert.equal(fate([WEB, policy], { from: 'fd00::1', to: '2001:db8::5', ...flow }), 'deny');
+      assert.equal(
+        checkedVerdict([WEB, policy], { from: '10.0.0.1', to: '203.0.113.5', ...flow }),
+        'allow',
+      );
+      assert.equal(
+        checkedVerdict([WEB, policy], { from: 'fd00::1', to: '2001:db8::5', ...flow }),
+        'deny',
+      );
     });
     sentence(
       'nodes are their addresses, not the pods on them',
@@ -355,7 +361,7 @@ describe('semantics: what network policy means', () => {
       group('a', { env: 'cloud-1' }, ['203.0.113.0/25', '2001:db8::/48']),
       group('b', { env: 'cloud-2' }, ['203.0.113.128/25', '2001:db8:2::/48']),
     ];
-    const allowed = (selector: Extract<Peer, { kind: 'cidrGroups' }>['selector']) =>
+    const allowed = (selector: Extract<PolicyPeer, { kind: 'cidrGroups' }>['selector']) =>
       adminPolicy('a', {
         egress: [rule({ peers: [{ kind: 'cidrGroups', selector }] }), rule({ action: 'Deny' })],
       });

@@ -1,19 +1,23 @@
 import assert from 'node:assert/strict';
-import { RETRY_CLOCK, retryMs, waitMs } from '../../../sources/kubernetes/backoff.ts';
+import {
+  jitteredBackoffMs,
+  RETRY_CLOCK,
+  retryDelayMs,
+} from '../../../sources/kubernetes/backoff.ts';
 
 describe('backoff', () => {
   it('doubles from 0.8 s to 30 s, and up to twice that by chance', () => {
-    const waits = [1, 2, 3, 6, 7, 1000].map((failures) => retryMs(failures, () => 0));
+    const waits = [1, 2, 3, 6, 7, 1000].map((failures) => jitteredBackoffMs(failures, () => 0));
     assert.deepEqual(waits, [800, 1600, 3200, 25600, 30000, 30000]);
     assert.equal(
-      retryMs(1, () => 0.999),
+      jitteredBackoffMs(1, () => 0.999),
       1599,
     );
   });
 
   it('is no shorter than what the server asks for, and a little longer by chance', () => {
     const wait = (failures: number, askedMs: number, chance: number) =>
-      waitMs(failures, askedMs, () => chance);
+      retryDelayMs(failures, askedMs, () => chance);
     assert.equal(wait(1, 0, 0.5), 1200);
     assert.equal(wait(1, 10_000, 0), 10_000);
     assert.equal(wait(1, 10_000, 0.999), 14_995);

@@ -168,7 +168,7 @@ describe('credentials', () => {
       await source.read();
       assert.equal(calls().length, 1);
       plugin({ token: 'two', expirationTimestamp: '2001-01-01T00:00:00Z' });
-      source.forget();
+      source.invalidate();
       assert.equal((await source.read()).headers.authorization, 'Bearer two');
       plugin({ token: 'three' });
       assert.equal((await source.read()).headers.authorization, 'Bearer three');

@@ -2,8 +2,14 @@
 import assert from 'node:assert/strict';
 import type { Fault } from '../../api-server/faults.ts';
 import { nodeManifest, sliceManifest } from '../../e2e/manifests.ts';
-import { until } from '../recorder.ts';
-import { IMPATIENT, PATIENT, service, World, type WorldOptions } from './world.ts';
+import { until } from '../recording-sink.ts';
+import {
+  IMPATIENT,
+  PATIENT,
+  SourceFixture,
+  type SourceFixtureOptions,
+  service,
+} from './source-fixture.ts';
 
 const HTML = '<html><head><title>502 Bad Gateway</title></head></html>\n';
 const status = (code: number, reason: string, retryAfter?: number | string) =>
@@ -38,9 +44,9 @@ const CASES: readonly Case[] = [
 ];
 
 describe('faults of an API server', () => {
-  let world: World;
-  const open = async (options: WorldOptions) => {
-    world = new World(options);
+  let world: SourceFixture;
+  const open = async (options: SourceFixtureOptions) => {
+    world = new SourceFixture(options);
     await world.double.listen();
     world.double.put(service('a', 1), service('b', 1));
   };

@@ -3,7 +3,7 @@ import {
   ApiError,
   ClusterConfigError,
   ConnectionError,
-  MalformedAnswer,
+  MalformedResponse,
 } from '../../../sources/kubernetes/errors.ts';
 import { listOnce } from '../../../sources/kubernetes/list-once.ts';
 import type { Resource } from '../../../sources/kubernetes/resources.ts';
@@ -11,7 +11,7 @@ import { policyResources } from '../../../sources/kubernetes/resources.ts';
 import { ApiServerDouble } from '../../api-server/double.ts';
 import { sliceManifest } from '../../e2e/manifests.ts';
 import { adminPolicy, namespaceManifest, networkPolicy } from '../../e2e/policy-manifests.ts';
-import { IMPATIENT, service } from './world.ts';
+import { IMPATIENT, service } from './source-fixture.ts';
 
 /** Of whoever serves them. */
 const SERVICES = { kind: 'Service', paths: ['/api/v1/services'], selectors: {} } as const;
@@ -139,12 +139,12 @@ describe('list-once: a list of all objects', () => {
     ['hangs up', { kind: 'refuse' }, ConnectionError],
     ['says nothing', { kind: 'silence' }, ConnectionError],
     ['breaks off', { kind: 'cut' }, ConnectionError],
-    ['ends half-way', { kind: 'truncate' }, MalformedAnswer],
-    ['speaks HTML', { kind: 'text', text: '<html>' }, MalformedAnswer],
+    ['ends half-way', { kind: 'truncate' }, MalformedResponse],
+    ['speaks HTML', { kind: 'text', text: '<html>' }, MalformedResponse],
     [
       'lists something else',
       { kind: 'text', text: '{"kind":"PodList","metadata":{"resourceVersion":"1"},"items":[{}]}' },
-      MalformedAnswer,
+      MalformedResponse,
     ],
   ] as const) {
     it(`fails, and is not asked for again, when the server ${what}`, async () => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { MalformedAnswer } from '../../../sources/kubernetes/errors.ts';
+import { MalformedResponse } from '../../../sources/kubernetes/errors.ts';
 import { type ListPart, ListSplitter } from '../../../sources/kubernetes/list-splitter.ts';
 
 /** @param sizes how many bytes come at a time, over and over. */
@@ -82,7 +82,7 @@ describe('list-splitter: splitting a list', () => {
     ['no version', list('[]').replace('"7"', '7')],
     ['an empty version', list('[]').replace('"7"', '""')],
   ] as const) {
-    it(`refuses ${what}`, () => assert.throws(() => split(text, [3]), MalformedAnswer));
+    it(`refuses ${what}`, () => assert.throws(() => split(text, [3]), MalformedResponse));
   }
 
   it('never throws anything else', () => {
@@ -93,7 +93,7 @@ describe('list-splitter: splitting a list', () => {
         try {
           split(isList ? list(text) : text, [2]);
         } catch (error) {
-          assert.ok(error instanceof MalformedAnswer);
+          assert.ok(error instanceof MalformedResponse);
         }
       }),
       { seed: 8, numRuns: 2000 },

@@ -11,11 +11,11 @@ import fc from 'fast-check';
 import { type ApiObject, type Kind, type ObjectKey, SERVING_KINDS } from '../../../api/objects.ts';
 import { readObject } from '../../../api/read-object.ts';
 import type { Timeouts } from '../../../sources/kubernetes/session.ts';
-import type { Breakage } from '../../api-server/double.ts';
+import type { WatchBreakage } from '../../api-server/double.ts';
 import type { Fault } from '../../api-server/faults.ts';
 import { nodeManifest, sliceManifest } from '../../e2e/manifests.ts';
-import { Recorder, until } from '../recorder.ts';
-import { PATIENT, RESOURCE, service, World } from './world.ts';
+import { RecordingSink, until } from '../recording-sink.ts';
+import { PATIENT, RESOURCE, SourceFixture, service } from './source-fixture.ts';
 
 const NAMES = ['a', 'b', 'c'];
 const OTHER_PROXY = { 'service.kubernetes.io/service-proxy-name': 'other' };
@@ -23,7 +23,7 @@ const OTHER_PROXY = { 'service.kubernetes.io/service-proxy-name': 'other' };
 type Action =
   | { readonly do: 'put' | 'hide' | 'delete' | 'put slice' | 'delete slice'; readonly name: string }
   | { readonly do: 'fail'; readonly verb: 'list' | 'watch'; readonly fault: Fault }
-  | { readonly do: 'break'; readonly how: Breakage }
+  | { readonly do: 'break'; readonly how: WatchBreakage }
   | { readonly do: 'rest'; readonly turns: number }
   | { readonly do: 'compact' | 'bookmark' | 'rotate token' | 'away' }
   | { readonly do: 'skip' | 'keep' | 'stale list' | 'restore' | 'restore behind watches' };
@@ -63,7 +63,14 @@ const wrong = fc.oneof(
   }),
   fc.record({
     do: fc.constant('break' as const),
-    how: fc.constantFrom<Breakage[]>('end', 'end half', 'cut', 'cut half', 'expire', 'silence'),
+    how: fc.constantFrom<WatchBreakage[]>(
+      'end',
+      'end half',
+      'cut',
+      'cut half',
+      'expire',
+      'silence',
+    ),
   }),
   fc.constantFrom<Action[]>(
     { do: 'compact' },
@@ -122,7 +129,7 @@ class History {
 }
 
 /** Refuses also what goes back in time, and the removal of what was never deleted. */
-class StrictRecorder extends Recorder {
+class StrictRecorder extends RecordingSink {
   readonly #history: History;
 
   constructor(history: History) {
@@ -148,14 +155,14 @@ class StrictRecorder extends Recorder {
 class Cluster {
   readonly #directory = mkdtempSync(join(tmpdir(), 'portwide-model-'));
   readonly #history = new History();
-  readonly world: World;
+  readonly world: SourceFixture;
   #tokens = 0;
 
   constructor(timeouts: Timeouts) {
     const kubeconfig = join(this.#directory, 'kubeconfig');
     const sink = new StrictRecorder(this.#history);
     const cluster = { kubeconfig };
-    this.world = new World({ timeouts, sink, cluster, bookmarkMs: 20 });
+    this.world = new SourceFixture({ timeouts, sink, cluster, bookmarkMs: 20 });
   }
 
   async start(): Promise<void> {

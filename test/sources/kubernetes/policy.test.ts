@@ -6,8 +6,8 @@ import { readObject } from '../../../api/read-object.ts';
 import { servingAndPolicyResources } from '../../../sources/kubernetes/resources.ts';
 import type { Manifest } from '../../e2e/manifests.ts';
 import { nodeManifest } from '../../e2e/manifests.ts';
-import { until } from '../recorder.ts';
-import { IMPATIENT, lastPart, World } from './world.ts';
+import { until } from '../recording-sink.ts';
+import { IMPATIENT, lastPart, SourceFixture } from './source-fixture.ts';
 
 const RESOURCES = servingAndPolicyResources('node-1');
 const CRDS = [
@@ -32,9 +32,9 @@ const pod = (name: string, phase: string): Manifest => ({
 });
 
 describe('policy: the kubernetes source for network policy', () => {
-  let world: World;
+  let world: SourceFixture;
   beforeEach(async () => {
-    world = new World({ resources: RESOURCES });
+    world = new SourceFixture({ resources: RESOURCES });
     await world.double.listen();
   });
   afterEach(() => world.stop());
@@ -421,7 +421,10 @@ const action: fc.Arbitrary<Action> = fc.oneof(
 );
 
 async function run(actions: readonly Action[]): Promise<void> {
-  const world = new World({ resources: RESOURCES, timeouts: { ...IMPATIENT, silence: 1000 } });
+  const world = new SourceFixture({
+    resources: RESOURCES,
+    timeouts: { ...IMPATIENT, silence: 1000 },
+  });
   const { double, sink } = world;
   await double.listen();
   const isInstalled = { now: true };

@@ -3,8 +3,8 @@ import { dnsResources } from '../../../sources/kubernetes/resources.ts';
 import { KubernetesSource } from '../../../sources/kubernetes/source.ts';
 import { ApiServerDouble } from '../../api-server/double.ts';
 import { nodeManifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
-import { Recorder } from '../recorder.ts';
-import { PATIENT } from './world.ts';
+import { RecordingSink } from '../recording-sink.ts';
+import { PATIENT } from './source-fixture.ts';
 
 describe('resources for DNS', () => {
   it('are all Services and EndpointSlices, also those that kube-proxy passes over', async () => {
@@ -29,7 +29,7 @@ describe('resources for DNS', () => {
       },
       nodeManifest(['192.0.2.1']),
     );
-    const sink = new Recorder();
+    const sink = new RecordingSink();
     const source = new KubernetesSource({
       master: double.url,
       resources: dnsResources(),

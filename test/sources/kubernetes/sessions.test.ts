@@ -7,9 +7,9 @@ import { join } from 'node:path';
 import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Session } from '../../../sources/kubernetes/session.ts';
 import { KubernetesSource, type SourceObserver } from '../../../sources/kubernetes/source.ts';
-import type { Source } from '../../../sources/store.ts';
+import type { Source } from '../../../sources/source.ts';
 import { waitFor } from '../../lab/wait.ts';
-import { Recorder } from '../recorder.ts';
+import { RecordingSink } from '../recording-sink.ts';
 
 type Answer = (request: IncomingMessage, response: ServerResponse) => void;
 
@@ -92,7 +92,7 @@ describe('sessions with the API server', () => {
     source = new KubernetesSource({
       kubeconfig,
       resources: servingResources('node-a'),
-      sink: new Recorder(),
+      sink: new RecordingSink(),
       onProblem: assert.fail,
       log: { info: () => {}, warn: () => {} },
       observer,

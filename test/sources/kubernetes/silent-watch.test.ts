@@ -1,14 +1,14 @@
 /** Watches without any event, as a kube-apiserver has them of kinds that do not change. */
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
-import { until } from '../recorder.ts';
-import { PATIENT, service, World } from './world.ts';
+import { until } from '../recording-sink.ts';
+import { PATIENT, SourceFixture, service } from './source-fixture.ts';
 
 describe('silent-watch: a silent watch', () => {
-  let world: World;
+  let world: SourceFixture;
   /** Soon renewed; of Services everything else is. */
   const settle = async () => {
-    world = new World({ timeouts: { ...PATIENT, silence: 200 } });
+    world = new SourceFixture({ timeouts: { ...PATIENT, silence: 200 } });
     await world.double.listen();
     world.double.put(service('a', 1));
     await world.settle();
@@ -100,7 +100,7 @@ describe('silent-watch: a silent watch', () => {
   it('is renewed at a time that differs by chance from node to node', async () => {
     const { mock: timers } = mock.method(globalThis, 'setTimeout');
     try {
-      world = new World({ timeouts: { ...PATIENT, silence: 20_000 } });
+      world = new SourceFixture({ timeouts: { ...PATIENT, silence: 20_000 } });
       await world.double.listen();
       await world.settle();
       await until('all are watched', () => world.watched.size === 3);
@@ -134,7 +134,7 @@ describe('silent-watch: a silent watch', () => {
 
   it('that speaks while its renewal fails needs none, and no word of it', async () => {
     const timeouts = { ...PATIENT, silence: 200 };
-    world = new World({ timeouts });
+    world = new SourceFixture({ timeouts });
     await world.double.listen();
     await world.settle();
     const logged = [...world.logged];

@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { nodeManifest, sliceManifest } from '../../e2e/manifests.ts';
-import { until } from '../recorder.ts';
-import { service, World } from './world.ts';
+import { until } from '../recording-sink.ts';
+import { SourceFixture, service } from './source-fixture.ts';
 
 const SERVICES = '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name';
 
 describe('source: kubernetes source', () => {
-  let world: World;
+  let world: SourceFixture;
   beforeEach(async () => {
-    world = new World();
+    world = new SourceFixture();
     await world.double.listen();
   });
   afterEach(() => world.stop());

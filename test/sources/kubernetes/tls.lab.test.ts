@@ -8,7 +8,7 @@ import { loadClusterConfig } from '../../../sources/kubernetes/config.ts';
 import { createOpenSession, TIMEOUTS } from '../../../sources/kubernetes/session.ts';
 import { Authority, type Certificate, pemOf } from '../../api-server/certificates.ts';
 import { ApiServerDouble } from '../../api-server/double.ts';
-import { service } from './world.ts';
+import { service } from './source-fixture.ts';
 
 describe('tls: HTTPS to the API server', () => {
   let ca: Authority;

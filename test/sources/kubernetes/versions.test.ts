@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { policyResources } from '../../../sources/kubernetes/resources.ts';
 import { adminPolicy } from '../../e2e/policy-manifests.ts';
-import { until } from '../recorder.ts';
-import { PATIENT, World } from './world.ts';
+import { until } from '../recording-sink.ts';
+import { PATIENT, SourceFixture } from './source-fixture.ts';
 
 const RESOURCES = policyResources().filter(({ kind }) => kind === 'ClusterNetworkPolicy');
 const NAME = 'clusternetworkpolicies';
@@ -23,7 +23,7 @@ const policy = (name: string, priority = 1) =>
 
 /** A world where these versions are served, and what the source makes of it. */
 class Upgrade {
-  readonly world = new World({ resources: RESOURCES, timeouts: PATIENT });
+  readonly world = new SourceFixture({ resources: RESOURCES, timeouts: PATIENT });
 
   async begin(...versions: Version[]): Promise<void> {
     await this.world.double.listen();
@@ -64,7 +64,7 @@ class Upgrade {
 
 describe('versions: a resource that has two versions', () => {
   let upgrade: Upgrade;
-  let world: World;
+  let world: SourceFixture;
   beforeEach(() => {
     upgrade = new Upgrade();
     world = upgrade.world;

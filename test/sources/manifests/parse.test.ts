@@ -61,7 +61,7 @@ describe('parse: manifests of a kind that is read in two versions', () => {
 
 describe('parse: what is left out of a manifest', () => {
   const left = (text: string) =>
-    Object.fromEntries(parseManifest(text, 'm.yaml', SERVING_KINDS).passedOver);
+    Object.fromEntries(parseManifest(text, 'm.yaml', SERVING_KINDS).skippedKinds);
 
   it('is counted by kind', () => {
     const items =

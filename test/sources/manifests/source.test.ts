@@ -19,8 +19,8 @@ import {
 } from '../../../sources/manifests/directory.ts';
 import { formatProblem, type ManifestProblem } from '../../../sources/manifests/problem.ts';
 import { ManifestSource, type ManifestSourceOptions } from '../../../sources/manifests/source.ts';
-import type { Source } from '../../../sources/store.ts';
-import { Recorder, until } from '../recorder.ts';
+import type { Source } from '../../../sources/source.ts';
+import { RecordingSink, until } from '../recording-sink.ts';
 
 const service = (name: string, port: number) =>
   `apiVersion: v1\nkind: Service\nmetadata:\n  name: ${name}\nspec:\n  clusterIP: 10.0.0.1\n  ports: [{name: p, port: ${port}}]\n`;
@@ -30,7 +30,7 @@ const BROKEN = 'kind: [\n';
 describe('source: manifest source', () => {
   let root: string;
   let directory: string;
-  let sink: Recorder;
+  let sink: RecordingSink;
   let problems: ManifestProblem[];
   let source: Source | undefined;
 
@@ -63,7 +63,7 @@ describe('source: manifest source', () => {
     root = mkdtempSync(join(tmpdir(), 'portwide-manifests-'));
     directory = join(root, 'd');
     mkdirSync(directory);
-    sink = new Recorder();
+    sink = new RecordingSink();
     problems = [];
   });
   afterEach(async () => {
@@ -261,7 +261,7 @@ describe('source: manifest source', () => {
     await source?.stop();
     const before = sink.calls.length;
     write('a.yaml', service('a', 2));
-    const other = new Recorder();
+    const other = new RecordingSink();
     const next = new ManifestSource({
       directory,
       kinds,

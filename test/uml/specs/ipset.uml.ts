@@ -2,44 +2,47 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { execa } from 'execa';
 import type { IpFamily } from '../../../api/objects.ts';
-import { Ipsets, type SetEntry, type SetType } from '../../../netlink/ipset/ipset.ts';
-import { entryText, savedEntries } from '../../netlink/set-text.ts';
+import { type IpsetEntry, Ipsets, type IpsetType } from '../../../netlink/ipset/ipset.ts';
+import { entryText, savedEntries } from '../../netlink/ipset-save.ts';
 
 const MODPROBE = '/proc/sys/kernel/modprobe';
 const NAME = 'pw';
 
 /** Those that test/netlink/ipset/ipset.lab.test.ts leaves out. */
-const types: readonly { type: SetType; revision: number; entries: Record<IpFamily, SetEntry[]> }[] =
-  [
-    {
-      type: 'hash:net,net',
-      revision: 3,
-      entries: {
-        IPv4: [
-          { ip: '10.0.0.0/8', ip2: '192.0.2.1/32' },
-          { ip: '0.0.0.0/1', ip2: '128.0.0.0/1' },
-        ],
-        IPv6: [
-          { ip: 'fd00::/8', ip2: '2001:db8::1/128' },
-          { ip: '::/1', ip2: '8000::/1' },
-        ],
-      },
+const types: readonly {
+  type: IpsetType;
+  revision: number;
+  entries: Record<IpFamily, IpsetEntry[]>;
+}[] = [
+  {
+    type: 'hash:net,net',
+    revision: 3,
+    entries: {
+      IPv4: [
+        { ip: '10.0.0.0/8', ip2: '192.0.2.1/32' },
+        { ip: '0.0.0.0/1', ip2: '128.0.0.0/1' },
+      ],
+      IPv6: [
+        { ip: 'fd00::/8', ip2: '2001:db8::1/128' },
+        { ip: '::/1', ip2: '8000::/1' },
+      ],
     },
-    {
-      type: 'hash:ip,mark',
-      revision: 3,
-      entries: {
-        IPv4: [
-          { ip: '10.0.0.1', mark: 1 },
-          { ip: '10.0.0.1', mark: 0xffffffff },
-        ],
-        IPv6: [
-          { ip: 'fd00::1', mark: 1 },
-          { ip: 'fd00::1', mark: 0x4000 },
-        ],
-      },
+  },
+  {
+    type: 'hash:ip,mark',
+    revision: 3,
+    entries: {
+      IPv4: [
+        { ip: '10.0.0.1', mark: 1 },
+        { ip: '10.0.0.1', mark: 0xffffffff },
+      ],
+      IPv6: [
+        { ip: 'fd00::1', mark: 1 },
+        { ip: 'fd00::1', mark: 0x4000 },
+      ],
     },
-  ];
+  },
+];
 
 /** Runs in user-mode-linux, in the namespace of its pid 1. */
 describe('ipset of Linux 6.1', () => {
@@ -94,7 +97,7 @@ describe('ipset of Linux 6.1', () => {
           const wanted = entries[family].map((entry, index) => ({ ...entry, skbMark: index }));
           const texts = wanted.map(entryText).sort();
           await sets.create({ name: NAME, type, family, skbinfo: true, maxElements: 100 });
-          const add = (list: readonly SetEntry[]) =>
+          const add = (list: readonly IpsetEntry[]) =>
             sets.change(list.map((entry) => ({ op: 'add', set: NAME, entry })));
           assert.deepEqual(await add(wanted), []);
           assert.deepEqual(await saved(), texts);

@@ -31,9 +31,9 @@ const OPTIONS: IpvsOptions = {
 };
 
 const PODS = ['10.244.1.11', '10.244.1.12', '10.244.1.13'] as const;
-type Shape = Pick<Route, 'match'> & Partial<Route>;
+type RouteFields = Pick<Route, 'match'> & Partial<Route>;
 
-function service(number: number, pods: readonly string[], fields: Shape): Route {
+function service(number: number, pods: readonly string[], fields: RouteFields): Route {
   const name = `default/service-${number}`;
   const clusterIP = `10.96.0.${number}`;
   return route({ id: `${name} IPv4`, serviceKey: name, name, clusterIP, ...fields }, pods);
@@ -41,7 +41,7 @@ function service(number: number, pods: readonly string[], fields: Shape): Route 
 
 const ALL = { match: { kind: 'all' } } as const;
 const LISTED = { match: { kind: 'port', protocol: 'TCP', port: 80 } } as const;
-const ranges = (from: number, to: number): Shape => ({
+const ranges = (from: number, to: number): RouteFields => ({
   match: { kind: 'ranges', ranges: [{ protocol: 'TCP', from, to }] },
 });
 
@@ -71,7 +71,7 @@ const AFTER = [
 ];
 
 /** One way from the Routes in the kernel to others. */
-interface Journey {
+interface UpdateCase {
   readonly title: string;
   /** What the kernel has before; undefined: nothing. */
   readonly from: readonly Route[] | undefined;
@@ -81,7 +81,7 @@ interface Journey {
 }
 
 /** Each begins where the one before ended: to bring the kernel elsewhere takes as long as a journey. */
-const JOURNEYS: readonly Journey[] = [
+const JOURNEYS: readonly UpdateCase[] = [
   { title: 'the first sync', from: undefined, to: AFTER, restart: true },
   { title: 'the change back', from: AFTER, to: BEFORE, restart: false },
   { title: 'a change', from: BEFORE, to: AFTER, restart: false },
@@ -110,7 +110,7 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
   /** What the kernel has, and the agent that wrote it; undefined: unknown. */
   let present: { readonly routes: readonly Route[]; readonly backend: Backend } | undefined;
   const right = new Map<readonly Route[], readonly string[]>();
-  const messages = new Map<Journey, number>();
+  const messages = new Map<UpdateCase, number>();
 
   before(async () => {
     NetlinkSocket.prototype.batch = async function (this: NetlinkSocket, requests) {
@@ -173,12 +173,12 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
   };
 
   /** Brings the kernel to where the journey begins. */
-  const prepare = async ({ from }: Journey) => {
+  const prepare = async ({ from }: UpdateCase) => {
     if (from === undefined) await clear();
     else if (present?.routes !== from) await start(from);
   };
 
-  const travel = async ({ from = [], to, restart }: Journey) => {
+  const travel = async ({ from = [], to, restart }: UpdateCase) => {
     if (restart || present === undefined) return await start(to);
     const { backend } = present;
     present = undefined;

@@ -15,13 +15,13 @@ import { waitFor } from '../../lab/lab.ts';
 import {
   addressKey,
   destinationOf,
+  formatRefusal,
+  ipvsadmSave,
   mark4,
   mark6,
   rr,
-  saved,
   sorted,
   tcp4,
-  told,
   udp6,
 } from '../ipvs-table.ts';
 
@@ -55,7 +55,7 @@ describe('IPVS over netlink', () => {
         config: { scheduler: 'mh', schedulerFlags: 0x18, persistenceSeconds: 0 },
       },
     ]);
-    assert.deepEqual(await saved(), [
+    assert.deepEqual(await ipvsadmSave(), [
       '-A --sctp-service 10.96.0.10:80 -s rr',
       '-A -f 16391 -s rr -p 10800',
       '-A -f 7 -6 -s rr -p 60',
@@ -94,7 +94,7 @@ describe('IPVS over netlink', () => {
     for (const { key, ...config } of await listed()) {
       assert.deepEqual(config, { ...rr, scheduler: 'wrr' }, JSON.stringify(key));
     }
-    const services = (await saved()).filter((line) => line.startsWith('-A'));
+    const services = (await ipvsadmSave()).filter((line) => line.startsWith('-A'));
     assert.ok(services.every((line) => line.endsWith('-s wrr')));
   });
 
@@ -106,7 +106,7 @@ describe('IPVS over netlink', () => {
       ]);
     }
     await applyAll(keys.map((key) => ({ op: 'delete-service', key })));
-    assert.deepEqual(await saved(), []);
+    assert.deepEqual(await ipvsadmSave(), []);
     assert.deepEqual(await listed(), []);
   });
 
@@ -134,7 +134,7 @@ describe('IPVS over netlink', () => {
       ]);
     }
     assert.deepEqual(
-      (await saved()).filter((line) => line.startsWith('-a')),
+      (await ipvsadmSave()).filter((line) => line.startsWith('-a')),
       [
         '-a -f 16391 -r 10.1.0.1:0 -m -w 1',
         '-a -f 16391 -r 10.1.0.2:0 -m -w 0',
@@ -168,7 +168,7 @@ describe('IPVS over netlink', () => {
       { op: 'add-service', key: mark4, config: rr },
       { op: 'delete-service', key: mark6 },
     ]);
-    assert.deepEqual(refusals.map(told), [
+    assert.deepEqual(refusals.map(formatRefusal), [
       'add-service: EEXIST',
       'add-destination: EEXIST',
       'edit-destination: ENOENT',
@@ -181,7 +181,7 @@ describe('IPVS over netlink', () => {
       'delete-service: ESRCH',
     ]);
     assert.equal(refusals[0]?.change, add);
-    assert.deepEqual(await saved(), [
+    assert.deepEqual(await ipvsadmSave(), [
       '-A -f 16391 -s rr',
       '-A -t 10.96.0.10:80 -s rr',
       '-a -t 10.96.0.10:80 -r 10.1.0.1:8080 -m -w 1',
@@ -196,12 +196,12 @@ describe('IPVS over netlink', () => {
       { op: 'edit-service', key: mark4, config },
       { op: 'add-service', key: mark6, config: { ...rr, scheduler: 'a-name-of-over-15' } },
     ]);
-    assert.deepEqual(refusals.map(told), [
+    assert.deepEqual(refusals.map(formatRefusal), [
       'add-service: ENOENT',
       'edit-service: ENOENT',
       'add-service: EINVAL',
     ]);
-    assert.deepEqual(await saved(), ['-A -f 16391 -s rr']);
+    assert.deepEqual(await ipvsadmSave(), ['-A -f 16391 -s rr']);
   });
 
   it('is refused destinations that no packet can be sent to', async () => {
@@ -317,7 +317,7 @@ describe('IPVS over netlink', () => {
       },
       { op: 'edit-service', key: mark4, config: rr },
     ]);
-    assert.deepEqual(await saved(), [
+    assert.deepEqual(await ipvsadmSave(), [
       '-A -f 16391 -s rr',
       '-A -t 10.96.0.10:80 -s rr -p 60',
       '-a -t 10.96.0.10:80 -r 10.1.0.1:80 -m -w 1',
@@ -355,7 +355,7 @@ describe('IPVS over netlink', () => {
         [1, 2, 3].map((index) => destinationOf(key, index)),
       );
     }
-    const witnessed = await saved();
+    const witnessed = await ipvsadmSave();
     assert.equal(witnessed.filter((line) => line.startsWith('-A')).length, 2000);
     assert.equal(witnessed.filter((line) => line.startsWith('-a')).length, 6000);
 
@@ -410,7 +410,7 @@ describe('IPVS over netlink', () => {
       await (await Ipvs.open()).close();
       await assert.rejects(ipvs.services('IPv4'), { code: 'ENOENT' });
       assert.deepEqual(
-        (await ipvs.apply([{ op: 'add-service', key: tcp4, config: rr }])).map(told),
+        (await ipvs.apply([{ op: 'add-service', key: tcp4, config: rr }])).map(formatRefusal),
         ['add-service: ENOENT'],
       );
     });

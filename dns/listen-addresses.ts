@@ -1,0 +1,105 @@
+/** Which addresses the server listens on, and trying again where it cannot. */
+import { familyOf, isLinkLocal, isUnspecified } from '../api/addresses.ts';
+import { asError } from '../api/errors.ts';
+import type { DnsServer } from './server.ts';
+
+interface ListenAddressesOptions {
+  readonly server: Pick<DnsServer, 'addresses' | 'listen' | 'close'>;
+  /** An address cannot be listened on; it is tried again. Hears of the first of several failures. */
+  readonly onFailure: (address: string, error: Error) => void;
+  /** It can, after `onFailure`. */
+  readonly onRecovery: (address: string) => void;
+  /** Milliseconds between attempts. */
+  readonly retryMs?: number;
+}
+
+/** A new IPv6 address cannot be bound for a second or two, while others may claim it (RFC 4862). */
+const RETRY_MS = 1000;
+
+/** Keeps a server listening on the addresses that are wanted, which may change. */
+export class ListenAddresses {
+  readonly #options: Required<ListenAddressesOptions>;
+  readonly #failing = new Map<string, Error>();
+  #desired: ReadonlySet<string> = new Set();
+  #reconciling: Promise<void> | undefined;
+  #isDirty = false;
+  #timer: NodeJS.Timeout | undefined;
+  #isClosed = false;
+
+  constructor(options: ListenAddressesOptions) {
+    this.#options = { retryMs: RETRY_MS, ...options };
+  }
+
+  /** Addresses that are wanted and cannot be listened on, and why. */
+  get failing(): ReadonlyMap<string, Error> {
+    return this.#failing;
+  }
+
+  /** Resolves when each of them was tried. */
+  async set(addresses: readonly string[]): Promise<void> {
+    this.#desired = new Set(addresses);
+    await this.#reconcile();
+  }
+
+  /** No attempt follows; the server goes on with what it has. */
+  close(): void {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+  }
+
+  #reconcile(): Promise<void> {
+    this.#isDirty = true;
+    this.#reconciling ??= this.#reconcileAll().finally(() => {
+      this.#reconciling = undefined;
+    });
+    return this.#reconciling;
+  }
+
+  async #reconcileAll(): Promise<void> {
+    const { server, retryMs } = this.#options;
+    clearTimeout(this.#timer);
+    while (this.#isDirty) {
+      this.#isDirty = false;
+      for (const address of server.addresses) {
+        if (!this.#desired.has(address)) server.close(address);
+      }
+      for (const address of this.#failing.keys()) {
+        if (!this.#desired.has(address)) this.#failing.delete(address);
+      }
+      for (const address of this.#desired) {
+        if (this.#isClosed) return;
+        if (!server.addresses.includes(address)) await this.#try(address);
+      }
+    }
+    if (this.#failing.size === 0 || this.#isClosed) return;
+    this.#timer = setTimeout(() => void this.#reconcile(), retryMs).unref();
+  }
+
+  async #try(address: string): Promise<void> {
+    const { server, onFailure, onRecovery } = this.#options;
+    try {
+      await server.listen(address);
+      if (this.#failing.delete(address)) onRecovery(address);
+    } catch (error) {
+      const reason = asError(error);
+      if (!this.#failing.has(address)) onFailure(address, reason);
+      this.#failing.set(address, reason);
+    }
+  }
+}
+
+/**
+ * The single addresses that are meant: for `0.0.0.0` and `::`, those of the host in that family.
+ * Link-local ones are not among them, for each would need its link named.
+ */
+export function expandUnspecified(
+  given: readonly string[],
+  ofHost: readonly string[],
+): readonly string[] {
+  const single = given.flatMap((address) => {
+    if (!isUnspecified(address)) return [address];
+    const family = familyOf(address);
+    return ofHost.filter((each) => familyOf(each) === family && !isLinkLocal(each));
+  });
+  return [...new Set(single)];
+}

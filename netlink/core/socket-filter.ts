@@ -1,0 +1,36 @@
+/** A filter in the kernel, by which a socket does not hear what some ports cause. */
+import { u32, writeU16, writeU32 } from './host-order.ts';
+import { NLMSG_PID_OFFSET } from './message.ts';
+
+/** Classic BPF, linux/bpf_common.h. struct sock_filter: u16 code, u8 jt, u8 jf, u32 k. */
+export const INSTRUCTION_LENGTH = 8;
+const LOAD_WORD = 0x20;
+const JUMP_IF_EQUAL = 0x15;
+const RETURN = 0x06;
+const WHOLE = 0xffffffff;
+
+/**
+ * A filter for a netlink socket that drops datagrams whose first message was caused from one of
+ * some ports. One datagram never has notifications of two causes.
+ * @param ports At most 255.
+ */
+export function portIdFilter(ports: readonly number[]): Buffer {
+  if (ports.length > 255) throw new RangeError(`${ports.length} ports in a filter`);
+  const program: (readonly [code: number, jumpIfTrue: number, k: number])[] = [
+    [LOAD_WORD, 0, NLMSG_PID_OFFSET],
+    // Words are loaded in network order, and the header has the machine's. To the last instruction.
+    ...ports.map((port, index): [number, number, number] => {
+      return [JUMP_IF_EQUAL, ports.length - index, u32(port).readUInt32BE()];
+    }),
+    [RETURN, 0, WHOLE],
+    [RETURN, 0, 0],
+  ];
+  const bytes = Buffer.alloc(program.length * INSTRUCTION_LENGTH);
+  for (const [index, [code, jumpIfTrue, k]] of program.entries()) {
+    const offset = index * INSTRUCTION_LENGTH;
+    writeU16(bytes, code, offset);
+    bytes.writeUInt8(jumpIfTrue, offset + 2);
+    writeU32(bytes, k, offset + 4);
+  }
+  return bytes;
+}

@@ -1,0 +1,199 @@
+import assert from 'node:assert/strict';
+import { aggregateFailures } from '../../agent/source-failures.ts';
+import type { Kind } from '../../api/objects.ts';
+import { ApiError, ConnectionError, StaleResponse } from '../../sources/kubernetes/errors.ts';
+import { policyResources, servingResources } from '../../sources/kubernetes/resources.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
+
+const connectionError = (message: string, code: string) =>
+  new ConnectionError(Object.assign(new Error(message), { code }));
+const REFUSED = connectionError('refuses connections', 'ECONNREFUSED');
+const RESET = connectionError('closed the connection', 'ECONNRESET');
+const ALL = ['Service', 'EndpointSlice', 'Node'] as const;
+const forbidden = (resource: string) =>
+  new ApiError(
+    403,
+    'Forbidden',
+    `${resource} is forbidden: the right to list ${resource} is missing`,
+  );
+
+describe('source-log: what the log says of lists and watches', () => {
+  const world = () => {
+    const lines: string[] = [];
+    const heard: unknown[] = [];
+    const timers = new FakeTimers();
+    const say = (level: string) => (details: Record<string, unknown>, message: string) => {
+      const { kind, kinds, err, repeated, failures } = details;
+      const words = [level, kinds ?? kind, message, (err as Error | undefined)?.message];
+      const counts = [repeated, failures].filter((count) => count !== undefined);
+      lines.push([...words, ...counts].filter((word) => word !== undefined).join(' '));
+    };
+    const { log, observer } = aggregateFailures(
+      { debug: () => {}, info: say('info'), warn: say('warn'), error: say('error') },
+      {
+        request: (request) => heard.push(request),
+        watching: (...watch) => heard.push(watch),
+        current: (resource) => heard.push(resource),
+        absent: (resource) => heard.push(resource),
+        deaf: (resource) => heard.push(resource),
+      },
+      [...servingResources('node'), ...policyResources()],
+      timers,
+    );
+    const fail = (kind: string, err: Error = REFUSED) => log.warn({ kind, err }, 'failed');
+    const failAll = (err: Error = REFUSED) => {
+      for (const kind of ['Node', 'Service', 'EndpointSlice']) fail(kind, err);
+    };
+    const works = (...kinds: Kind[]) => {
+      for (const kind of kinds) observer.watching(kind, true);
+    };
+    return { lines, heard, log, observer, fail, failAll, works, timers };
+  };
+
+  it('is one line for a cause, with all kinds that it concerns', () => {
+    const { lines, fail, timers } = world();
+    fail('Node');
+    timers.advance(400);
+    fail('Service');
+    timers.advance(500);
+    fail('EndpointSlice');
+    assert.deepEqual(lines, []);
+    timers.advance(100);
+    assert.deepEqual(lines, [`warn Service,EndpointSlice,Node failed ${REFUSED.message}`]);
+  });
+
+  it('is one line with a count when it repeats, an error when it lasts, and one when it is over', () => {
+    const { lines, failAll, works, timers } = world();
+    for (let second = 0; second < 70; second++) {
+      failAll();
+      timers.advance(1000);
+    }
+    works(...ALL);
+    works(...ALL);
+    const kinds = 'Service,EndpointSlice,Node';
+    const levels = lines.map((line) => line.split(' ').slice(0, 3).join(' '));
+    assert.deepEqual(levels, [
+      `warn ${kinds} failed`,
+      `warn ${kinds} failed`,
+      `warn ${kinds} failed`,
+      `error ${kinds} failed`,
+      `info ${kinds} list`,
+    ]);
+    assert.match(lines.at(-1) ?? '', / list and watch work again 210$/);
+  });
+
+  it('names the kind that alone is refused', () => {
+    const { lines, fail, failAll, works, timers } = world();
+    fail('Node', forbidden('nodes'));
+    timers.advance(1000);
+    const node = `warn Node failed ${forbidden('nodes').message}`;
+    assert.deepEqual(lines, [node]);
+    // The API server goes, and comes back.
+    failAll();
+    timers.advance(1000);
+    works('Service', 'EndpointSlice');
+    fail('Node', forbidden('nodes'));
+    assert.deepEqual(lines.slice(1), [
+      `warn Service,EndpointSlice,Node failed ${REFUSED.message}`,
+      'info Service,EndpointSlice list and watch work again 3',
+    ]);
+  });
+
+  it('is one line where every kind is refused, or is at an older version, in words of its own', () => {
+    const { lines, fail, timers } = world();
+    fail('Service', forbidden('services'));
+    fail('Node', forbidden('nodes'));
+    timers.advance(1000);
+    assert.equal(lines.length, 1);
+    assert.match(lines[0] ?? '', /^warn Service,Node failed/);
+    fail('Service', new StaleResponse('5', '9', 1));
+    fail('Node', new StaleResponse('6', '8', 1));
+    timers.advance(1000);
+    assert.equal(lines.length, 2);
+  });
+
+  it('tells causes apart by the code of a broken connection', () => {
+    const { lines, fail, timers } = world();
+    fail('Node', RESET);
+    fail('Service');
+    timers.advance(1000);
+    assert.deepEqual(lines, [
+      `warn Node failed ${RESET.message}`,
+      `warn Service failed ${REFUSED.message}`,
+    ]);
+  });
+
+  it('is few lines where its message always differs', () => {
+    const { lines, failAll, timers } = world();
+    for (let port = 0; port < 300; port++) {
+      failAll(new ConnectionError(new Error(`the plugin failed: ${port}`)));
+      timers.advance(1000);
+    }
+    assert.ok(lines.length <= 10, `${lines.length} lines`);
+  });
+
+  it('is over once, however many causes there were', () => {
+    const { lines, failAll, works, timers } = world();
+    for (const cause of [RESET, REFUSED, new ApiError(503, 'ServiceUnavailable', 'starting')]) {
+      failAll(cause);
+      timers.advance(1000);
+    }
+    works(...ALL);
+    const kinds = 'Service,EndpointSlice,Node';
+    assert.deepEqual(
+      lines.map((line) => line.split(' ').slice(0, 2).join(' ')),
+      [`warn ${kinds}`, `warn ${kinds}`, `warn ${kinds}`, `info ${kinds}`],
+    );
+    assert.match(lines.at(-1) ?? '', / 3$/, 'attempts of the last cause');
+  });
+
+  it('becomes an error also where two causes take turns, and few lines', () => {
+    const { lines, failAll, timers } = world();
+    for (let second = 0; second < 120; second += 2) {
+      failAll(second % 4 === 0 ? RESET : REFUSED);
+      timers.advance(2000);
+    }
+    assert.ok(lines.some((line) => line.startsWith('error')));
+    assert.ok(lines.length <= 12, lines.join('\n'));
+  });
+
+  it('of a failure that is over within a second is a line, too', () => {
+    const { lines, fail, works, timers } = world();
+    fail('Service');
+    works('Service');
+    timers.advance(10_000);
+    assert.deepEqual(lines, [
+      `warn Service failed ${REFUSED.message}`,
+      'info Service list and watch work again 1',
+    ]);
+  });
+
+  it('leaves no timer behind', () => {
+    const { failAll, works, timers } = world();
+    failAll();
+    failAll(RESET);
+    works(...ALL);
+    assert.equal(timers.pending, 0);
+  });
+
+  it('ends with a CRD that is not installed, too', () => {
+    const { lines, observer, fail } = world();
+    fail('CIDRGroup');
+    observer.absent('CIDRGroup');
+    assert.deepEqual(lines, [
+      `warn CIDRGroup failed ${REFUSED.message}`,
+      'info CIDRGroup list and watch work again 1',
+    ]);
+  });
+
+  it('passes on what is no failed attempt, and all that metrics hear', () => {
+    const { lines, heard, log, observer } = world();
+    for (let time = 0; time < 2; time++) log.warn({ kind: 'CIDRGroup', objects: 3 }, 'gone');
+    log.info({}, 'stopped');
+    assert.deepEqual(lines, ['warn CIDRGroup gone', 'warn CIDRGroup gone', 'info stopped']);
+    observer.watching('Service', false);
+    observer.current('Node');
+    observer.deaf('Node');
+    assert.deepEqual(heard, [['Service', false], 'Node', 'Node']);
+  });
+});

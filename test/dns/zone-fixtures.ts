@@ -1,0 +1,34 @@
+/** A Zone with objects in it, and its answers as lines of text. */
+import type { InvalidObject } from '../../api/errors.ts';
+import type { ApiObject } from '../../api/objects.ts';
+import type { DnsRecord } from '../../dns/records.ts';
+import { Zone } from '../../dns/zone.ts';
+
+export function zoneWith(
+  objects: readonly ApiObject[],
+  onProblem: (problem: InvalidObject) => void = () => {},
+): Zone {
+  const zone = new Zone({ clusterDomain: 'cluster.local', onProblem });
+  for (const object of objects) zone.upsert(object);
+  return zone;
+}
+
+/** `A 10.3.0.1`, `SRV 0 100 443 web.default.svc.cluster.local`. */
+export function recordLine(record: DnsRecord): string {
+  if (record.type !== 'SRV') return `${record.type} ${record.data}`;
+  const { priority, weight, port, target } = record.data;
+  return `SRV ${priority} ${weight} ${port} ${target}`;
+}
+
+/** What a server answers with: NXDOMAIN, NODATA, or the records of the type, or the CNAME instead. */
+export function ask(zone: Zone, name: string, type: DnsRecord['type']): readonly string[] | string {
+  const records = zone.lookup(name);
+  if (records === undefined) return 'NXDOMAIN';
+  const answer = records.filter((record) => record.type === type || record.type === 'CNAME');
+  return answer.length === 0 ? 'NODATA' : answer.map(recordLine);
+}
+
+/** All records of a name as lines; undefined where there is no such name. */
+export function linesOf(zone: Zone, name: string): readonly string[] | undefined {
+  return zone.lookup(name)?.map(recordLine);
+}

@@ -1,0 +1,177 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { DesiredItems } from '../../ipvs/desired-items.ts';
+import { type Item, itemKey } from '../../ipvs/items.ts';
+import { isRanged } from '../../ipvs/port-ranges.ts';
+
+const VIP = '203.0.113.1';
+const PORTS = 10;
+
+/** What one Service asks for. */
+interface Asked {
+  readonly mark: number;
+  /** For each port: whether it is this Service's. */
+  readonly ports: readonly boolean[];
+  readonly hasAll: boolean;
+  readonly persistenceSeconds: number;
+  readonly endpoints: readonly string[];
+}
+
+function itemsOf({ mark, ports, hasAll, persistenceSeconds, endpoints }: Asked): Item[] {
+  const service = { kind: 'mark', family: 'IPv4', mark } as const;
+  const config = { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds };
+  return [
+    { kind: 'service', service, config },
+    ...endpoints.map(
+      (address): Item => ({ kind: 'destination', service, destination: { address, port: 0 } }),
+    ),
+    ...(hasAll
+      ? [{ kind: 'entry', set: 'KUBE-ALL-PORTS', entry: { ip: VIP, skbMark: mark } } as const]
+      : []),
+    ...rangesOf(ports).map(
+      ([port, portTo]): Item => ({
+        kind: 'entry',
+        set: 'KUBE-PORT-RANGES',
+        entry: { ip: VIP, protocol: 'TCP', port, portTo, skbMark: mark },
+      }),
+    ),
+    { kind: 'address', address: VIP },
+  ];
+}
+
+/** Runs of ports, and each of those halved once more: ranges of one Service may overlap. */
+function rangesOf(ports: readonly boolean[]): [from: number, to: number][] {
+  const runs: [number, number][] = [];
+  for (const [port, isOwn] of ports.entries()) {
+    if (!isOwn) continue;
+    const last = runs.at(-1);
+    if (last?.[1] === port - 1) last[1] = port;
+    else runs.push([port, port]);
+  }
+  return runs.flatMap(([from, to]) => [
+    [from, to],
+    ...(to > from + 1 ? [[from + 1, to] as [number, number]] : []),
+  ]);
+}
+
+/** Follows the changes as the backend applies them. */
+class SimulatedKernel {
+  readonly #state = new Map<string, string>();
+
+  follow(wanted: DesiredItems): void {
+    const differences = wanted.takeChanges();
+    for (const { after } of differences) if (after !== undefined) this.write(after);
+    for (const { before, after } of differences) {
+      if (before === undefined || after !== undefined) continue;
+      const gone = before.kind === 'entry' ? wanted.undesiredParts(before) : [before];
+      for (const item of gone.flatMap(single)) this.#state.delete(itemKey(item));
+    }
+  }
+
+  write(item: Item): void {
+    for (const each of single(item)) this.#state.set(itemKey(each), textOf(each));
+  }
+
+  get sorted(): readonly (readonly [string, string])[] {
+    return [...this.#state].sort(([a], [b]) => (a < b ? -1 : 1));
+  }
+}
+
+/** As the kernel has it: port by port. */
+function single(item: Item): Item[] {
+  if (item.kind !== 'entry' || !isRanged(item.set)) return [item];
+  const { port = 0, portTo = port, ...rest } = item.entry;
+  return Array.from({ length: portTo - port + 1 }, (_, step) => ({
+    ...item,
+    entry: { ...rest, port: port + step },
+  }));
+}
+
+function textOf(item: Item): string {
+  if (item.kind === 'service') return JSON.stringify(item.config);
+  return item.kind === 'entry' ? `${item.entry.skbMark}` : '';
+}
+
+const asked = fc.record({
+  persistenceSeconds: fc.constantFrom(0, 60),
+  endpoints: fc.subarray(['10.244.0.1', '10.244.0.2']),
+});
+
+/** Two Services share a VIP; each port, and all the others, is of one of them or of nobody. */
+const state = fc
+  .record({
+    owners: fc.array(fc.constantFrom(undefined, 0, 1), { minLength: PORTS, maxLength: PORTS }),
+    allOf: fc.constantFrom(undefined, 0, 1),
+    marks: fc.constantFrom([0x1002, 0x1003], [0x1003, 0x1002], [0x1004, 0x1005]),
+    services: fc.tuple(asked, asked),
+    exist: fc.tuple(fc.boolean(), fc.boolean()),
+  })
+  .map(({ owners, allOf, marks, services, exist }) =>
+    services.map((each, index): Asked | undefined =>
+      exist[index] === true
+        ? {
+            ...each,
+            mark: marks[index] ?? 0,
+            ports: owners.map((owner) => owner === index),
+            hasAll: allOf === index,
+          }
+        : undefined,
+    ),
+  );
+
+describe('wanted: what the kernel should hold', () => {
+  it('is what it holds, whichever Service changes first, once the changes are made', () => {
+    const steps = fc.array(fc.record({ state, first: fc.nat(1), isApplied: fc.boolean() }), {
+      minLength: 1,
+      maxLength: 8,
+    });
+    fc.assert(
+      fc.property(steps, (each) => {
+        const wanted = new DesiredItems();
+        const kernel = new SimulatedKernel();
+        const held: Item[][] = [[], []];
+        for (const { state: services, first, isApplied } of [
+          ...each,
+          { state: [undefined, undefined], first: 0, isApplied: true },
+        ]) {
+          for (const index of [first, 1 - first]) {
+            const service = services[index];
+            const items = service === undefined ? [] : itemsOf(service);
+            for (const item of items) wanted.addReference(item);
+            for (const item of held[index] ?? []) wanted.removeReference(item);
+            held[index] = items;
+          }
+          if (!isApplied) continue;
+          kernel.follow(wanted);
+          const fresh = new SimulatedKernel();
+          for (const item of held.flat()) fresh.write(item);
+          assert.deepEqual(kernel.sorted, fresh.sorted);
+          assert.deepEqual(wanted.takeChanges(), []);
+        }
+        assert.deepEqual([...wanted.items()], []);
+      }),
+      { seed: 42, numRuns: 2000 },
+    );
+  });
+
+  it('is not released by an owner that does not hold it', () => {
+    assert.throws(
+      () => new DesiredItems().removeReference({ kind: 'address', address: VIP }),
+      TypeError,
+    );
+  });
+
+  it('does not change when something comes and goes in between', () => {
+    const wanted = new DesiredItems();
+    const item: Item = { kind: 'address', address: VIP };
+    wanted.addReference(item);
+    wanted.removeReference(item);
+    assert.deepEqual(wanted.takeChanges(), []);
+    wanted.addReference(item);
+    wanted.takeChanges();
+    wanted.removeReference(item);
+    wanted.addReference(item);
+    assert.deepEqual(wanted.takeChanges(), []);
+    assert.deepEqual([...wanted.items()], [item]);
+  });
+});

@@ -1,0 +1,169 @@
+/** What the demo plays on: a lab, the agent on its node, and the manifests that the agent watches. */
+import assert from 'node:assert/strict';
+import {
+  copyFileSync,
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { ExecaError } from 'execa';
+import { isMap, isSeq, parseAllDocuments } from 'yaml';
+import { createLab, type Host, type Lab, type Outcome, type Reply, waitFor } from '../lab.ts';
+
+/** How long anything is waited for; a machine under load may be slow. */
+export const DEADLINE_MS = 20_000;
+
+const ROOT = join(import.meta.dirname, '../../..');
+
+/** An example: the name of its file, its text, and name and addresses of the Service in it. */
+export interface Example {
+  readonly file: string;
+  readonly text: string;
+  /** In DNS. */
+  readonly name: string;
+  /** IPv4, IPv6. */
+  readonly vips: readonly [string, string];
+}
+
+export interface DemoEnvironment {
+  readonly lab: Lab;
+  readonly pods: readonly Host[];
+  readonly allPorts: Example;
+  readonly portRanges: Example;
+  /** The agent's command line, and the DNS server's, the directory put as DIR. */
+  readonly command: string;
+  readonly dnsCommand: string;
+  /** Where the DNS server is asked. */
+  readonly dnsServer: string;
+  /** What both said so far, on both of their streams. */
+  log(): string;
+  /** Rejects when one of them ends before its time. */
+  readonly ended: Promise<never>;
+  /** Has the pods serve every port, and waits until both Services and the DNS server answer. */
+  ready(): Promise<void>;
+  /**
+   * Replaces an example in the agent's directory by itself with these pods only, in one step.
+   *
+   * @returns when, by performance.now().
+   */
+  keepEndpoints(example: Example, pods: readonly Host[]): number;
+  /** Ends the agent and the lab, removes the directory, and makes sure that all of it is gone. */
+  destroy(): Promise<void>;
+}
+
+/** Builds a lab and starts the agent in it, on the examples as they are. */
+export async function createEnvironment(): Promise<DemoEnvironment> {
+  const allPorts = readExample('all-ports.yaml');
+  const portRanges = readExample('port-ranges.yaml');
+  const lab = await createLab({ pods: 3, remotePods: 1 });
+  const directory = mkdtempSync(join(tmpdir(), 'portwide-demo-'));
+  for (const { file } of [allPorts, portRanges]) {
+    copyFileSync(join(ROOT, 'examples', file), join(directory, file));
+  }
+
+  const flags = ['--hostname-override=node', '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48'];
+  const dnsServer = lab.node.ipv4;
+  const dnsFlags = [`--bind-address=${dnsServer}`];
+  let log = '';
+  const start = (command: string, its: readonly string[]): Promise<never> => {
+    const args = [command, '--manifests', directory, ...its];
+    const process = lab.node.spawn(join(ROOT, 'portwide'), args);
+    for (const stream of [process.stdout, process.stderr]) {
+      stream?.setEncoding('utf8').on('data', (chunk: string) => {
+        log += chunk;
+      });
+    }
+    const name = `portwide ${command}`;
+    return process.then(
+      () => Promise.reject(new Error(`${name} ended`)),
+      (error: ExecaError) => Promise.reject(new Error(`${name} ended: ${error.shortMessage}`)),
+    );
+  };
+  const ended = Promise.race([start('run', flags), start('dns', dnsFlags)]);
+  // Whoever does not wait for it is not to be disturbed by it.
+  ended.catch(() => undefined);
+
+  const pods = [...lab.pods, ...lab.remotePods];
+  return {
+    lab,
+    pods,
+    allPorts,
+    portRanges,
+    command: `./portwide run --manifests DIR ${flags.join(' ')}`,
+    dnsCommand: `./portwide dns --manifests DIR ${dnsFlags.join(' ')}`,
+    dnsServer,
+    log: () => log,
+    ended,
+    ready: async () => {
+      await Promise.all(pods.map((pod) => pod.serveEveryPort()));
+      for (const vip of [...allPorts.vips, ...portRanges.vips]) {
+        await waitFor(
+          `${vip} is served`,
+          async () => {
+            const { outcome } = await lab.client.udp(vip, 5060, { timeoutMs: 100 });
+            return outcome === 'answered';
+          },
+          DEADLINE_MS,
+        );
+      }
+      await waitFor(
+        `${allPorts.name} is known`,
+        async () => 'answers' in (await lab.client.resolve(dnsServer, allPorts.name, 'A', 100)),
+        DEADLINE_MS,
+      );
+    },
+    keepEndpoints: (example, kept) => {
+      const draft = join(directory, `.${example.file}`);
+      writeFileSync(draft, withEndpoints(example.text, kept));
+      const when = performance.now();
+      renameSync(draft, join(directory, example.file));
+      return when;
+    },
+    destroy: async () => {
+      try {
+        await lab.destroy();
+      } finally {
+        rmSync(directory, { recursive: true, force: true });
+      }
+      const left = [directory, ...lab.hosts.map(({ namespace }) => `/run/netns/${namespace}`)];
+      assert.deepEqual(left.filter(existsSync), [], 'nothing is left of the lab');
+    },
+  };
+}
+
+/** What a pod said of a connection; fails when none did. */
+export function replyOf(outcome: Outcome): Reply {
+  if (outcome.outcome === 'answered') return outcome.reply;
+  throw new Error(`expected an answer, got ${JSON.stringify(outcome)}`);
+}
+
+function readExample(file: string): Example {
+  const text = readFileSync(join(ROOT, 'examples', file), 'utf8');
+  for (const document of parseAllDocuments(text)) {
+    const ipv4 = document.getIn(['spec', 'clusterIPs', 0]);
+    const ipv6 = document.getIn(['spec', 'clusterIPs', 1]);
+    if (typeof ipv4 === 'string' && typeof ipv6 === 'string') {
+      const name = `${document.getIn(['metadata', 'name'])}.default.svc.cluster.local`;
+      return { file, text, name, vips: [ipv4, ipv6] };
+    }
+  }
+  throw new Error(`examples/${file} has no Service with two cluster IPs`);
+}
+
+function withEndpoints(text: string, pods: readonly Host[]): string {
+  const kept = new Set(pods.flatMap(({ ipv4, ipv6 }) => [ipv4, ipv6]));
+  const documents = parseAllDocuments(text);
+  for (const document of documents) {
+    const endpoints = document.get('endpoints');
+    if (!isSeq(endpoints)) continue;
+    endpoints.items = endpoints.items.filter(
+      (item) => isMap(item) && kept.has(String(item.getIn(['addresses', 0]))),
+    );
+  }
+  return documents.map(String).join('');
+}

@@ -1,0 +1,17 @@
+import { execa } from 'execa';
+
+/** What `promtool check metrics` has to say about a scrape, line by line. */
+export async function promtoolProblems(text: string): Promise<string[]> {
+  const { stdout, stderr } = await execa('promtool', ['check', 'metrics'], {
+    input: text.endsWith('\n') ? text : `${text}\n`,
+    reject: false,
+  });
+  return `${stdout}\n${stderr}`.split('\n').filter((line) => line !== '');
+}
+
+const SUFFIX = 'non-counter metrics should not have "_total" suffix';
+/** Gauges that kube-proxy gave the name of a counter; whoever asks for them knows them so. */
+export const KUBE_PROXY_PROBLEMS = [
+  `kubeproxy_sync_proxy_rules_iptables_total ${SUFFIX}`,
+  `kubeproxy_sync_proxy_rules_no_local_endpoints_total ${SUFFIX}`,
+];

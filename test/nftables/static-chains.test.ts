@@ -1,0 +1,89 @@
+import assert from 'node:assert/strict';
+import { nftRuleText } from '../../nft/rule.ts';
+import { staticServiceChains } from '../../nftables/static-chains.ts';
+import { modeOptions } from './options.ts';
+
+describe('skeleton: what stands in nftables whatever Services there are', () => {
+  const chains = staticServiceChains(modeOptions());
+  const rules = (name: string) => {
+    const chain = chains.find((each) => each.name === name);
+    assert.ok(chain !== undefined, name);
+    return chain.rules.map(nftRuleText);
+  };
+  /** Which maps are looked at, in order, and what rules do without one. */
+  const lookups = (name: string) =>
+    rules(name).map(
+      (rule) => /@\S+/.exec(rule)?.[0].slice(1) ?? rule.split(' ').slice(-2).join(' '),
+    );
+
+  it('finds the most specific first', () => {
+    const thrice = (name: string) => Array<string>(3).fill(name);
+    assert.deepEqual(lookups('services'), [
+      'health-ports',
+      'service-ports',
+      'service-ranges',
+      'service-ips',
+      'node-port-ips',
+    ]);
+    assert.deepEqual(lookups('untranslated'), [
+      'health-ports',
+      'port-fates',
+      'range-fates',
+      'ip-fates',
+      'ranged-ips',
+      'node-port-ips',
+    ]);
+    assert.deepEqual(lookups('untranslated-elsewhere'), [
+      'jump untranslated',
+      'cluster-ips',
+      '10.96.0.0/16 drop',
+    ]);
+    assert.deepEqual(lookups('served'), [
+      ...thrice('sticky-ports'),
+      ...thrice('sticky-ranges'),
+      'sticky-ips',
+      ...thrice('node-port-ips'),
+    ]);
+    assert.deepEqual(
+      rules('translated'),
+      ['tcp', 'udp', 'sctp'].map((protocol) => `meta l4proto ${protocol} th dport 0 drop`),
+    );
+  });
+
+  it('leaves the health check port to the node in either place, TCP only', () => {
+    for (const name of ['services', 'untranslated']) {
+      assert.equal(rules(name)[0], 'meta l4proto tcp ip daddr . th dport @health-ports accept');
+    }
+  });
+
+  it('rejects and counts on arrival what localhost does not serve, where it is to', () => {
+    assert.ok(!chains.some(({ name }) => name.startsWith('reject-localhost-')));
+    const more = staticServiceChains(modeOptions({ rejectsOnLocalhost: true }));
+    assert.deepEqual(
+      more.filter(({ counter }) => counter).map((chain) => chain.rules.map(nftRuleText)),
+      ['udp', 'sctp'].map((protocol) => [
+        `iifname "lo" counter name "localhost-nodeport-rejected-${protocol}" goto reject-packet`,
+      ]),
+    );
+  });
+
+  it('is called where packets come by', () => {
+    const hooks = chains.flatMap(({ name, hook }) =>
+      hook === undefined ? [] : [`${name}: ${hook} ${rules(name).join('; ')}`],
+    );
+    const untranslated = (name: string) =>
+      `ct state new ct status dnat goto translated; ct state new goto ${name}`;
+    assert.deepEqual(hooks, [
+      'nat-prerouting: type nat hook prerouting priority dstnat; policy accept; jump services',
+      'nat-output: type nat hook output priority -100; policy accept; jump services',
+      'nat-input-served: type nat hook input priority 99; policy accept; ct status dnat goto served',
+      'nat-postrouting-served: type nat hook postrouting priority 99; policy accept; ct status dnat goto served',
+      'nat-postrouting: type nat hook postrouting priority srcnat; policy accept; ' +
+        'ct status dnat ip saddr . ip daddr @hairpins masquerade fully-random; ' +
+        'meta mark & 0x4000 != 0 meta mark set meta mark ^ 0x4000 masquerade fully-random',
+      `filter-input: type filter hook input priority filter; policy accept; ${untranslated('untranslated')}`,
+      `filter-forward: type filter hook forward priority filter; policy accept; ${untranslated('untranslated-elsewhere')}`,
+      `filter-output: type filter hook output priority filter; policy accept; ${untranslated('untranslated-elsewhere')}`,
+    ]);
+  });
+});

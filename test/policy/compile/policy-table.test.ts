@@ -1,0 +1,53 @@
+import assert from 'node:assert/strict';
+import type { IpFamily } from '../../../api/objects.ts';
+import { nftRuleText } from '../../../nft/rule.ts';
+import { staticChains } from '../../../policy/compile/policy-table.ts';
+
+describe('skeleton: what stands in the table of network policy', () => {
+  const chains = (family: IpFamily, logGroup?: number) =>
+    new Map(
+      staticChains({ family, logGroup }).map(({ name, hook, lines }) => [
+        name,
+        { hook, rules: [...lines].map(({ rule }) => nftRuleText(rule)) },
+      ]),
+    );
+
+  it('is called where connections begin, after translation', () => {
+    const judged = [
+      'ip saddr . ip daddr @own accept',
+      'ip saddr vmap @egress-pods',
+      'ip daddr vmap @ingress-pods',
+    ];
+    const known = 'ct state established,related accept';
+    const hooks = [...chains('IPv4')].filter(([, { hook }]) => hook !== undefined);
+    assert.deepEqual(Object.fromEntries(hooks), {
+      forward: {
+        hook: 'type filter hook forward priority 10; policy accept;',
+        rules: [known, ...judged],
+      },
+      input: {
+        hook: 'type filter hook input priority 110; policy accept;',
+        rules: [known, 'ip saddr vmap @egress-pods'],
+      },
+      output: {
+        hook: 'type filter hook output priority 10; policy accept;',
+        rules: [known, 'fib saddr type local accept', ...judged],
+      },
+    });
+  });
+
+  it('does not judge neighbour discovery', () => {
+    const discovery = 'meta l4proto ipv6-icmp ip6 hoplimit 255 icmpv6 type 133-137 accept';
+    for (const name of ['forward', 'input']) {
+      assert.equal(chains('IPv6').get(name)?.rules[1], discovery);
+    }
+  });
+
+  it('counts what it drops, and hands it to nflog if it is told', () => {
+    const name = 'deny-network-policy-egress';
+    assert.deepEqual(chains('IPv4').get(name)?.rules, [`counter name "${name}" drop`]);
+    assert.deepEqual(chains('IPv4', 5).get(name)?.rules, [
+      `counter name "${name}" log prefix "portwide deny network-policy egress " group 5 drop`,
+    ]);
+  });
+});

@@ -1,0 +1,136 @@
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { constants, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { execa } from 'execa';
+import { cannotListen } from '../../agent/dns/listen.ts';
+import { noMarksMessage } from '../../cmd/ipvs-marks.ts';
+import { ConfigurationError } from '../../config/errors.ts';
+import { NetlinkError, UnsupportedError } from '../../netlink/core/error.ts';
+import { hasNetAdmin } from '../../process/capabilities.ts';
+import { userMessage } from '../../process/user-message.ts';
+import { PORTWIDE } from '../portwide.ts';
+
+describe('for-people: what a user can put right', () => {
+  it('is told in a sentence, with what to do', () => {
+    assert.equal(
+      userMessage(new NetlinkError('dump of sets', constants.errno.EPERM)),
+      'the kernel refuses it (dump of sets: EPERM): run it as root, or in a pod with NET_ADMIN in securityContext.capabilities.add',
+    );
+    assert.match(
+      userMessage(new UnsupportedError('ipset')) ?? '',
+      /^the kernel has no ipset: .*modprobe/,
+    );
+  });
+
+  it('is a configuration, whose warnings are marked as such', () => {
+    const error = new ConfigurationError([{ subject: '/f: mode', message: 'must be x' }], {
+      warnings: [{ subject: '/f: a', message: 'unknown field' }],
+    });
+    assert.equal(userMessage(error), '/f: mode: must be x\nwarning: /f: a: unknown field');
+  });
+
+  describe('is a port of the DNS server that', () => {
+    const withoutRights = ['setpriv', '--bounding-set=-all', '--inh-caps=-all'];
+    for (const [title, flags, wrapper, expected] of [
+      [
+        'needs a right',
+        ['--bind-address=127.0.0.1', '--port=53'],
+        withoutRights,
+        /^portwide: cannot listen on 127\.0\.0\.1, port 53 \(EACCES\): ports below \d+ need CAP_NET_BIND_SERVICE: .*securityContext\.capabilities\.add.*--port/,
+      ],
+      [
+        'is on an address that the host does not have',
+        ['--bind-address=192.0.2.1', '--port=5300'],
+        [],
+        /^portwide: cannot listen on 192\.0\.2\.1, port 5300 \(EADDRNOTAVAIL\): .*no address of this host.*--bind-address/,
+      ],
+    ] as const) {
+      it(title, async () => {
+        const directory = mkdtempSync(join(tmpdir(), 'portwide-dns-'));
+        try {
+          const command = [...wrapper, PORTWIDE, 'dns', `--manifests=${directory}`, ...flags];
+          const up = ['--net', 'sh', '-c', 'ip link set lo up && exec "$@"', '-'];
+          const { exitCode, stderr } = await execa('unshare', [...up, ...command], {
+            reject: false,
+          });
+          assert.match(stderr, expected);
+          assert.notEqual(exitCode, undefined);
+        } finally {
+          rmSync(directory, { recursive: true, force: true });
+        }
+      });
+    }
+  });
+
+  it('is a port that another process has', () => {
+    const error = Object.assign(new Error('bind EADDRINUSE'), { code: 'EADDRINUSE' });
+    assert.equal(
+      cannotListen('127.0.0.1', 53, error),
+      'cannot listen on 127.0.0.1, port 53 (EADDRINUSE): another process has this port (`ss -lnp sport = :53` shows it); end it, or choose another --port or --bind-address',
+    );
+  });
+
+  it('is a node without marks, which `ipvs marks` says instead of an empty table', async () => {
+    const { exitCode, stdout } = await execa('unshare', ['--net', PORTWIDE, 'ipvs', 'marks']);
+    assert.equal(exitCode, 0);
+    assert.match(stdout, /^no packet marks of Portwide: the ipset KUBE-MARKS does not exist.*ipvs/);
+    assert.equal(
+      noMarksMessage({ hasIpvs: false, hasRecord: false }),
+      'no packet marks of Portwide: the ipset KUBE-MARKS does not exist, and IPVS is not loaded on this node (no /proc/net/ip_vs). Only --proxy-mode=ipvs makes marks.\n',
+    );
+    assert.equal(
+      noMarksMessage({ hasIpvs: true, hasRecord: true }),
+      'no packet marks of Portwide: no Service has one. All-ports Services have, and those with listed ports and a traffic policy Local.\n',
+    );
+  });
+
+  it('is no mistake of the code', () => {
+    for (const error of [
+      new TypeError('x'),
+      new Error('y'),
+      new NetlinkError('dump', constants.errno.EINVAL),
+    ]) {
+      assert.equal(userMessage(error), undefined);
+    }
+  });
+
+  it('is the capability, as /proc has it', () => {
+    assert.equal(hasNetAdmin('Name:\tx\nCapEff:\t0000000000001000\n'), true);
+    assert.equal(hasNetAdmin('CapEff:\t000001fffeffefff\n'), false);
+    assert.equal(hasNetAdmin('CapEff:\t0000000000000000\n'), false);
+    assert.equal(hasNetAdmin('Name:\tx\n'), true, 'nothing is said of it');
+  });
+
+  describe('without CAP_NET_ADMIN', () => {
+    let directory: string;
+    before(() => {
+      directory = mkdtempSync(join(tmpdir(), 'portwide-rights-'));
+    });
+    after(() => rmSync(directory, { recursive: true, force: true }));
+
+    for (const [command, what] of [
+      [['run'], 'portwide run'],
+      [['run', '--init-only'], '--init-only'],
+      [['run', '--cleanup'], 'removing rules'],
+      [['cleanup'], 'removing rules'],
+      [['ipvs', 'marks'], 'reading packet marks'],
+    ] as const) {
+      it(`is one sentence of: portwide ${command.join(' ')}`, async () => {
+        const flags = command[0] === 'run' ? [`--manifests=${directory}`] : [];
+        // In a network namespace of its own: it must not do what it is tried for.
+        const dropped = ['--net', 'setpriv', '--bounding-set=-all', '--inh-caps=-all'];
+        const { exitCode, stderr } = await execa(
+          'unshare',
+          [...dropped, PORTWIDE, ...command, ...flags],
+          { reject: false },
+        );
+        assert.equal(exitCode, 1);
+        assert.equal(
+          stderr,
+          `portwide: ${what} needs CAP_NET_ADMIN, which this process does not have: run it as root, or in a pod with NET_ADMIN in securityContext.capabilities.add`,
+        );
+      });
+    }
+  });
+});

@@ -1,0 +1,46 @@
+import assert from 'node:assert/strict';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { ApiObject, Kind, ObjectKey } from '../../api/objects.ts';
+import type { ObjectSink } from '../../sources/source.ts';
+
+/** A sink that writes down what it is told, and refuses what no source may do. */
+export class RecordingSink implements ObjectSink {
+  readonly objects = new Map<string, ApiObject>();
+  /** `+ Service default/web`, `- Service default/web`, `synced Service`. */
+  readonly calls: string[] = [];
+  readonly syncedKinds = new Set<Kind>();
+
+  upsert(object: ApiObject): void {
+    const name = `${object.kind} ${object.key}`;
+    assert.notDeepEqual(this.objects.get(name), object, `${name} came again unchanged`);
+    this.objects.set(name, object);
+    this.calls.push(`+ ${name}`);
+  }
+
+  remove(kind: Kind, key: ObjectKey): void {
+    const name = `${kind} ${key}`;
+    assert.ok(this.objects.delete(name), `${name} was removed and is not there`);
+    this.calls.push(`- ${name}`);
+  }
+
+  synced(kind: Kind): void {
+    assert.ok(!this.syncedKinds.has(kind), `${kind} was synced twice`);
+    this.syncedKinds.add(kind);
+    this.calls.push(`synced ${kind}`);
+  }
+
+  /** The port of a Service's first port, or undefined when there is no such Service. */
+  port(name: string): number | undefined {
+    const object = this.objects.get(`Service default/${name}`);
+    return object?.kind === 'Service' ? object.ports[0]?.port : undefined;
+  }
+}
+
+/** Waits until the check is true. */
+export async function until(what: string, check: () => boolean): Promise<void> {
+  const deadline = performance.now() + 10_000;
+  while (!check()) {
+    assert.ok(performance.now() < deadline, `timed out waiting until ${what}`);
+    await sleep(2);
+  }
+}
