@@ -45,7 +45,7 @@ describe('run-program: a program that is run', () => {
       programs.write(name, script);
       const expected = {
         name: 'ProgramTimeoutError',
-        message: `"${name} -t nat" did not end within its time limit of 0.1 s and was killed`,
+        message: `"${name} -t nat" exceeded its time limit of 0.1 s and was killed`,
         program: name,
         timeout: SHORT,
       };
@@ -74,7 +74,7 @@ describe('run-program: a program that is run', () => {
     await assert.rejects(runProgram('stuck', [], { timeout: LONG }), {
       name: 'ProgramTimeoutError',
       message:
-        'stuck was killed at the end of a time limit and still has not ended; "stuck" was not started',
+        '"stuck" was not started: stuck exceeded a time limit, was killed and has not exited',
     });
     process.kill(pid, 'SIGKILL');
     programs.write('stuck', 'echo well');

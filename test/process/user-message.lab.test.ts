@@ -15,7 +15,7 @@ describe('for-people: what a user can put right', () => {
   it('is told in a sentence, with what to do', () => {
     assert.equal(
       userMessage(new NetlinkError('dump of sets', constants.errno.EPERM)),
-      'the kernel refuses it (dump of sets: EPERM): run it as root, or in a pod with NET_ADMIN in securityContext.capabilities.add',
+      'permission denied by the kernel (dump of sets: EPERM): run as root, or in a pod with NET_ADMIN in securityContext.capabilities.add',
     );
     assert.match(
       userMessage(new UnsupportedError('ipset')) ?? '',
@@ -128,7 +128,7 @@ describe('for-people: what a user can put right', () => {
         assert.equal(exitCode, 1);
         assert.equal(
           stderr,
-          `portwide: ${what} needs CAP_NET_ADMIN, which this process does not have: run it as root, or in a pod with NET_ADMIN in securityContext.capabilities.add`,
+          `portwide: ${what} needs CAP_NET_ADMIN, which this process lacks: run as root, or in a pod with NET_ADMIN in securityContext.capabilities.add`,
         );
       });
     }

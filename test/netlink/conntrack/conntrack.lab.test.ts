@@ -24,7 +24,7 @@ describe('conntrack', () => {
 
   const netns = sharedNetns(({ helper: { call } }) => call('hold', '', 'conntrack', '-F'));
   beforeEach(async () => {
-    ({ namespace, helper: helper } = await netns());
+    ({ namespace, helper } = await netns());
   });
 
   const dump = async (...args: Parameters<typeof dumpCall>) => (await dumpCall(...args)).entries;
@@ -150,7 +150,7 @@ describe('conntrack', () => {
     const failing = helper.call('deleteConntrack', [odd, odd, second]);
     await assert.rejects(failing, {
       name: 'ConntrackDeleteError',
-      message: /^2 flows not deleted, the first: netlink message 258: EINVAL/,
+      message: /^cannot delete 2 conntrack entries; first error: netlink message 258: EINVAL/,
     });
     assert.deepEqual(await dump({}), [first]);
   });

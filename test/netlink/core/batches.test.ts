@@ -45,7 +45,7 @@ describe('batches: many messages', () => {
     const generated = fc.sample(messages, { numRuns: 200, seed: 20 });
     for (const list of generated) {
       const socket = recorder();
-      const refused = await sendAll(socket, list, encode, { of: weightOf, most: WORK }, ENDLESS);
+      const refused = await sendAll(socket, list, encode, { of: weightOf, max: WORK }, ENDLESS);
       assert.deepEqual(
         socket.batches.flat(),
         list.map(({ request }) => request),

@@ -7,7 +7,7 @@ describe('socket: a netlink socket', () => {
 
   const netns = sharedNetns(({ helper: { call } }) => call('hold', '', 'conntrack', '-F'));
   beforeEach(async () => {
-    ({ namespace, helper: helper } = await netns());
+    ({ namespace, helper } = await netns());
   });
 
   const insertFlows = () =>
@@ -40,7 +40,7 @@ describe('socket: a netlink socket', () => {
 
   it('cannot join a group that the kernel lacks', async () => {
     await assert.rejects(helper.call('unknownGroup'), {
-      message: 'netlink group 100000: EINVAL',
+      message: 'join netlink multicast group 100000: EINVAL',
     });
   });
 
@@ -50,7 +50,7 @@ describe('socket: a netlink socket', () => {
 
   it('gets one answer', async () => {
     assert.deepEqual(await helper.call('get'), {
-      failure: 'MalformedMessage: message 18 without answer',
+      failure: 'MalformedMessage: netlink message 18: empty reply',
       refusal: 'ENODEV',
       name: 'lo',
     });

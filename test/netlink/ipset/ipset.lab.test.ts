@@ -66,7 +66,7 @@ describe('ipset', () => {
     call('hold', 'flush\ndestroy\n', 'ipset', 'restore'),
   );
   beforeEach(async () => {
-    ({ namespace, helper: helper } = await netns());
+    ({ namespace, helper } = await netns());
   });
 
   const ipset = (...args: string[]) => namespace.run('ipset', ...args);
@@ -259,7 +259,10 @@ describe('ipset', () => {
   it('changes nothing when an entry cannot be', async () => {
     await create();
     const impossible = change('add', { ip: '10.0.0.1' }, { ip: '0.0.0.0/0' });
-    await assert.rejects(impossible, { name: 'RangeError', message: 'prefix length of 0.0.0.0/0' });
+    await assert.rejects(impossible, {
+      name: 'RangeError',
+      message: 'invalid prefix length in 0.0.0.0/0',
+    });
     assert.deepEqual(await saved(), []);
   });
 

@@ -223,7 +223,7 @@ describe('message: IPVS services', () => {
     const payload = rewritten(written({ key: v4, ...rr }), IPVS_CMD_ATTR_SERVICE, short);
     assert.throws(() => read(payload), {
       name: 'MalformedMessage',
-      message: 'IPVS attribute 4 of 1 bytes, not 2',
+      message: 'IPVS attribute 4 has 1 bytes; must have 2',
     });
   });
 });
@@ -318,7 +318,7 @@ describe('message: IPVS destinations', () => {
     const destination = { address: 'fd01::5', port: 80, weight: 1 };
     assert.throws(
       () => changePayload({ op: 'add-destination', key: mark, destination }),
-      new RangeError('fd01::5 is not of family IPv4'),
+      new RangeError('fd01::5 is not an IPv4 address'),
     );
   });
 

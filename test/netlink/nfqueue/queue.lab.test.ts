@@ -223,7 +223,7 @@ describe('queue: a queue of packets', () => {
   it('belongs to one process at a time', async () => {
     const other = await start<QueueProcessFunctions>('../queue-holder.ts');
     await holder.call('listen', QUEUE, 8, true);
-    await assert.rejects(other.call('listen', QUEUE, 8, true), /binding queue 7: EPERM/);
+    await assert.rejects(other.call('listen', QUEUE, 8, true), /bind NFQUEUE 7: EPERM/);
     await holder.call('close');
     await other.call('listen', QUEUE, 8, true);
     await peer.call('send', 1, 0);

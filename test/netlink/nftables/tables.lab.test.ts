@@ -79,7 +79,7 @@ describe('tables: nf_tables', () => {
     await call('hold', 'flush ruleset', 'nft', '-f', '-');
   });
   beforeEach(async () => {
-    ({ namespace, helper: helper } = await netns());
+    ({ namespace, helper } = await netns());
   });
 
   const load = (text: string) => helper.call('hold', text, 'nft', '-f', '-');
@@ -311,7 +311,7 @@ describe('tables: nf_tables', () => {
     it('is refused without a table', async () => {
       await load('delete table ip pw');
       const refusal = await change(add('services', service(80)));
-      assert.equal(refusal?.message, 'add services: ENOENT');
+      assert.equal(refusal?.message, 'add elements in set services: ENOENT');
     });
 
     it('sends nothing when there is nothing to change', async () => {
@@ -398,7 +398,7 @@ describe('tables: nf_tables', () => {
     });
 
     it('may have no such set or table', async () => {
-      const message = 'elements of pw nope: ENOENT';
+      const message = 'dump of nf_tables set pw nope: ENOENT';
       await assert.rejects(helper.call('nftElements', 'nope'), { message, code: 'ENOENT' });
       await load('delete table ip pw');
       await assert.rejects(helper.call('nftElements', 'nope'), { message, code: 'ENOENT' });
@@ -514,7 +514,7 @@ describe('tables: nf_tables', () => {
     const more: NftOperation = { action: 'fill', chain: { name: 'first', rules: [drop, bad] } };
     const refusal = await helper.call('nftTransact', [...steps, more]);
     assert.deepEqual([refusal?.chain, refusal?.rule, refusal?.errno], ['first', 1, ENOENT]);
-    assert.equal(refusal?.message, 'rule 1 of first: ENOENT');
+    assert.equal(refusal?.message, 'rule 1 of chain first: ENOENT');
     assert.equal(await namespace.run('nft', 'list', 'table', 'ip', 'pw'), before);
 
     assert.equal(await helper.call('nftTransact', steps), undefined);
