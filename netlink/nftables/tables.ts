@@ -116,12 +116,12 @@ export class NfTables {
    * @throws RangeError, before anything is sent, for an invalid name or value.
    * @throws NetlinkError if the outcome is unknown.
    */
-  async transact(steps: readonly NftOperation[]): Promise<void> {
-    if (steps.every(isEmpty)) return;
+  async transact(operations: readonly NftOperation[]): Promise<void> {
+    if (operations.every(isEmpty)) return;
     const { name } = this.#table;
     const builder = new TransactionBuilder(this.#table);
     const pack = async () => {
-      await builder.write(steps);
+      await builder.write(operations);
       return builder.writer.finish();
     };
     const [refusal] = await queue.run(() =>
@@ -320,7 +320,7 @@ export async function deleteTable(table: NftTable): Promise<void> {
   }
 }
 
-function isEmpty(step: NftOperation): boolean {
-  if ('elements' in step) return step.elements.length === 0;
-  return step.action === 'remove' && step.chains.length === 0;
+function isEmpty(operation: NftOperation): boolean {
+  if ('elements' in operation) return operation.elements.length === 0;
+  return operation.action === 'remove' && operation.chains.length === 0;
 }

@@ -81,26 +81,26 @@ export class TransactionBuilder {
   }
 
   /** Encodes the operations. Yields to the event loop. */
-  async write(steps: readonly NftOperation[]): Promise<void> {
+  async write(operations: readonly NftOperation[]): Promise<void> {
     const table = this.#table;
     const slice = new TimeSlice();
-    for (const step of steps) {
-      if (step.action !== 'fill') continue;
-      const chain = step.chain.name;
+    for (const operation of operations) {
+      if (operation.action !== 'fill') continue;
+      const chain = operation.chain.name;
       this.#append(newChainRequest(table, chain), { chain });
     }
-    for (const step of steps) {
-      switch (step.action) {
+    for (const operation of operations) {
+      switch (operation.action) {
         case 'add':
         case 'delete':
-          this.#changes.push(step);
-          for (const element of step.elements) {
-            this.writer.write(step.action, step.set, element);
+          this.#changes.push(operation);
+          for (const element of operation.elements) {
+            this.writer.write(operation.action, operation.set, element);
             if (slice.isOver()) await slice.yield();
           }
           break;
         case 'fill': {
-          const { name: chain, rules } = step.chain;
+          const { name: chain, rules } = operation.chain;
           this.#append(flushChainRequest(table, chain), { chain });
           let rule = 0;
           for (const each of rules) {
@@ -111,12 +111,13 @@ export class TransactionBuilder {
           break;
         }
         case 'remove':
-          for (const chain of step.chains) this.#append(flushChainRequest(table, chain), { chain });
-          for (const chain of step.chains)
+          for (const chain of operation.chains)
+            this.#append(flushChainRequest(table, chain), { chain });
+          for (const chain of operation.chains)
             this.#append(deleteChainRequest(table, chain), { chain });
           break;
         case 'delete-table':
-          this.#append(deleteTableRequest({ ...table, name: step.table }), {});
+          this.#append(deleteTableRequest({ ...table, name: operation.table }), {});
           break;
       }
     }

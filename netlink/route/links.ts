@@ -111,7 +111,7 @@ export interface BoundAddress {
    * Has the scope, lifetime and prefix length that `changeAddresses` sets. Otherwise adding it
    * again corrects them.
    */
-  readonly isAsBound: boolean;
+  readonly isUpToDate: boolean;
 }
 
 /**
@@ -123,8 +123,8 @@ export async function listBoundAddresses(index: number): Promise<readonly BoundA
   return [...entries].flatMap(([address, own]) => {
     const [first] = own;
     if (first === undefined) return [];
-    const isAsBound = own.some(isHostAddress) && !own.some(isPlaceholder);
-    return [{ address, family: first.family, isAsBound }];
+    const isUpToDate = own.some(isHostAddress) && !own.some(isPlaceholder);
+    return [{ address, family: first.family, isUpToDate }];
   });
 }
 
