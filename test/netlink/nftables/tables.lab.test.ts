@@ -240,35 +240,19 @@ describe('tables: an nf_tables table', () => {
       await change(add('services', service(1)), add('ranges', range(10, 20, { kind: 'drop' })));
       const bad = service(9).key;
       const data = endpoint(pod, 80);
-      const wrong: readonly [NftElementChange, errno: number, message: string, element?: Buffer][] =
-        [
-          [remove('services', service(8)), ENOENT, 'delete services', service(8).key],
-          [
-            remove('services', { key: bad.subarray(4) }),
-            EINVAL,
-            'delete services',
-            bad.subarray(4),
-          ],
-          [add('nope', service(9)), ENOENT, 'add nope'],
-          [remove('nope', service(9)), ENOENT, 'delete nope'],
-          [add('services', { key: bad }), EINVAL, 'add services', bad],
-          [add('services', { key: bad, data }), EINVAL, 'add services', bad],
-          [
-            add('services', service(9, { kind: 'goto', chain: 'nope' })),
-            ENOENT,
-            'add services',
-            bad,
-          ],
-          [add('endpoints', { key: bad, data }), EINVAL, 'add endpoints', bad],
-          [add('numbers', { key: u32(1), data }), EINVAL, 'add numbers', u32(1)],
-          [
-            add('ranges', range(15, 25, { kind: 'drop' })),
-            EEXIST,
-            'add ranges',
-            serviceKey(vip, 15),
-          ],
-        ];
-      for (const [refused, errno, operation, element] of wrong) {
+      const wrong: readonly [NftElementChange, errno: number, element?: Buffer][] = [
+        [remove('services', service(8)), ENOENT, service(8).key],
+        [remove('services', { key: bad.subarray(4) }), EINVAL, bad.subarray(4)],
+        [add('nope', service(9)), ENOENT],
+        [remove('nope', service(9)), ENOENT],
+        [add('services', { key: bad }), EINVAL, bad],
+        [add('services', { key: bad, data }), EINVAL, bad],
+        [add('services', service(9, { kind: 'goto', chain: 'nope' })), ENOENT, bad],
+        [add('endpoints', { key: bad, data }), EINVAL, bad],
+        [add('numbers', { key: u32(1), data }), EINVAL, u32(1)],
+        [add('ranges', range(15, 25, { kind: 'drop' })), EEXIST, serviceKey(vip, 15)],
+      ];
+      for (const [refused, errno, element] of wrong) {
         const refusal = await change(
           remove('services', service(1)),
           add('services', service(2)),
@@ -276,13 +260,15 @@ describe('tables: an nf_tables table', () => {
           refused,
           add('services', service(3)),
         );
+        const { set, action } = refused;
         const key = element?.toString('hex');
+        const what = key === undefined ? 'elements' : `element ${key}`;
         assert.deepEqual(
           { ...refusal, message: refusal?.message.replace(/: E[A-Z]+$/, '') },
           {
-            message: key === undefined ? operation : `${operation} ${key}`,
-            set: refused.set,
-            action: refused.action,
+            message: `${action} ${what} in set ${set}`,
+            set,
+            action,
             key,
             errno,
           },
