@@ -1,4 +1,4 @@
-/** The HTTP servers for health checks and metrics. */
+/** Starts the HTTP servers that flags configure, such as health checks and metrics. */
 import type { RequestListener } from 'node:http';
 import { isUnspecified } from '../api/addresses.ts';
 import { systemTimers } from '../sync/timers.ts';

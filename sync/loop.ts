@@ -49,7 +49,7 @@ export interface DriftCheck {
    * find.
    */
   watchesChanges(): boolean;
-  /** Called after each check, whatever its result. */
+  /** Called after each completed check, with or without drift. */
   onChecked(): void;
   /** Called when the check found drift. A full sync follows. */
   onDrift(drift: string): void;
@@ -128,7 +128,10 @@ export class Loop {
     }, wait);
   }
 
-  /** Checks for drift now. Before the first full sync nothing is known, so there is no check. */
+  /**
+   * Checks for drift now, and requests a full sync if there is any or a periodic one is due. Does
+   * nothing before the first full sync.
+   */
   async checkDrift(): Promise<void> {
     const { driftCheck, timers } = this.#options;
     if (driftCheck === undefined || this.#nextFull === undefined || this.#stopped) return;

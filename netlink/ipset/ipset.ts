@@ -74,8 +74,8 @@ export class Ipsets {
     let socket: NetlinkSocket | undefined;
     try {
       socket = new NetlinkSocket(NETLINK_NETFILTER);
-      const spoken = await socket.get(protocolRequest(), readPayload(readProtocol));
-      if (!spoken) throw new UnsupportedError('ipset protocol version 6');
+      const isSupported = await socket.get(protocolRequest(), readPayload(readProtocol));
+      if (!isSupported) throw new UnsupportedError('ipset protocol version 6');
       return new Ipsets(socket);
     } catch (error) {
       await socket?.close();

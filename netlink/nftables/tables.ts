@@ -138,8 +138,8 @@ export class NfTables {
    *
    * The kernel dumps a set in parts and continues by counting. If any table of the network
    * namespace changes between two parts, the dump is repeated once. If changes continue, the second
-   * dump counts. Most likely they concern other sets, and on a busy node they never pause for as
-   * long as the dump of a large set takes. If the kernel resizes a hash table, elements are
+   * dump counts. Most likely the changes concern other sets, and on a busy node changes never pause
+   * for as long as a large dump takes. If the kernel resizes a hash table, elements are
    * duplicated and as many are missing, so the dump is repeated up to five times. Neither check
    * applies to a set that packets add to: some elements may be missing or duplicated.
    * @param restart Called before a dump is repeated: discard the elements visited so far.

@@ -15,7 +15,7 @@ import {
 import { TransactionWriter } from './transaction.ts';
 import type { NftElement, NftElementChange, NftOperation, NftTable } from './types.ts';
 
-/** The kernel refused a transaction. Nothing of it was applied. */
+/** The kernel refused a transaction. Nothing was applied. */
 export class NftRefusedError extends Error {
   override readonly name = 'NftRefusedError';
   /**
@@ -73,7 +73,7 @@ export class TransactionBuilder {
   readonly #table: NftTable;
   readonly #changes: NftElementChange[] = [];
   /** The parts by message index, except messages with elements. */
-  readonly #about = new Map<number, RefusedPart>();
+  readonly #parts = new Map<number, RefusedPart>();
 
   constructor(table: NftTable) {
     this.#table = table;
@@ -126,7 +126,7 @@ export class TransactionBuilder {
   /** Converts the first refused message to an error. Later refusals may be a consequence of it. */
   refusedError({ index, error }: RefusedMessage): NftRefusedError {
     const elements = this.writer.refusedElements(index, error.extendedAck?.offset);
-    if (elements === undefined) return new NftRefusedError(error, this.#about.get(index));
+    if (elements === undefined) return new NftRefusedError(error, this.#parts.get(index));
     let before = 0;
     const position = elements.refused ?? elements.first;
     for (const change of this.#changes) {
@@ -140,8 +140,8 @@ export class TransactionBuilder {
     return new NftRefusedError(error);
   }
 
-  #append(request: NetlinkRequest, about: RefusedPart): void {
-    this.#about.set(this.writer.messages, about);
+  #append(request: NetlinkRequest, part: RefusedPart): void {
+    this.#parts.set(this.writer.messages, part);
     this.writer.append(request);
   }
 }

@@ -52,7 +52,7 @@ export type NftOperation =
   | NftElementChange
   /** Replaces the rules of a chain, and creates the chain if needed. */
   | { readonly action: 'fill'; readonly chain: NftChainRules }
-  /** Deletes chains with their rules. Only these chains may refer to each other. */
+  /** Deletes chains with their rules. Only chains of the same list may refer to them. */
   | { readonly action: 'remove'; readonly chains: readonly string[] }
   /** Deletes another table of the family with its content. */
   | { readonly action: 'delete-table'; readonly table: string };

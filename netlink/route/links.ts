@@ -58,8 +58,8 @@ const IFLA_INFO_KIND = 1;
 const DEPRECATED = { ifaPrefered: 0, ifaValid: 0xffffffff };
 
 /**
- * Returns the index of a network interface.
- * @returns undefined if no interface has this name.
+ * Finds a network interface by name.
+ * @returns its index; undefined if no interface has this name.
  * @throws NetlinkError
  */
 export function findLink(name: string): Promise<number | undefined> {
@@ -120,17 +120,17 @@ export interface BoundAddress {
  */
 export async function listBoundAddresses(index: number): Promise<readonly BoundAddress[]> {
   const entries = Map.groupBy(await listLinkAddresses(index), ({ address }) => address);
-  return [...entries].flatMap(([address, own]) => {
-    const [first] = own;
+  return [...entries].flatMap(([address, duplicates]) => {
+    const [first] = duplicates;
     if (first === undefined) return [];
-    const isUpToDate = own.some(isHostAddress) && !own.some(isPlaceholder);
+    const isUpToDate = duplicates.some(isHostAddress) && !duplicates.some(isPlaceholder);
     return [{ address, family: first.family, isUpToDate }];
   });
 }
 
 function isHostAddress({ family, prefixLength, scope, isDeprecated }: LinkAddress): boolean {
-  const isNoSource = family === 'IPv4' ? scope === RouteScope.HOST : isDeprecated;
-  return isNoSource && prefixLength === HOST_PREFIX[family];
+  const isExcludedAsSource = family === 'IPv4' ? scope === RouteScope.HOST : isDeprecated;
+  return isExcludedAsSource && prefixLength === HOST_PREFIX[family];
 }
 
 /** See `narrowScope`. */
@@ -160,18 +160,18 @@ export async function changeAddresses(
   return await withSocket(NETLINK_ROUTE, async (socket) => {
     const refused: RefusedAddress[] = [];
     /** Existing IPv4 addresses. Existing IPv6 addresses were replaced. */
-    const present: string[] = [];
+    const existing: string[] = [];
     const request = ({ op, address }: (typeof changes)[number]) =>
       op === 'add' ? addRequest(index, address) : removeRequest(index, address);
     for (const { item, error } of await sendAll(socket, changes, request)) {
       const { op, address } = item;
       if (op === 'add' && error.errno === EEXIST) {
-        if (familyOf(address) === 'IPv4') present.push(address);
-      } else if (op === 'add' || !isGone(error)) refused.push({ ...item, error });
+        if (familyOf(address) === 'IPv4') existing.push(address);
+      } else if (op === 'add' || !isMissing(error)) refused.push({ ...item, error });
     }
     // Placeholders of the same /31 must not exist together: one would become a secondary address of
     // the other.
-    for (const group of Map.groupBy(present, isOdd).values()) {
+    for (const group of Map.groupBy(existing, isOdd).values()) {
       refused.push(...(await narrowScope(socket, index, group)));
     }
     return refused;
@@ -191,7 +191,7 @@ async function narrowScope(
   addresses: readonly string[],
 ): Promise<RefusedAddress[]> {
   const refused: RefusedAddress[] = [];
-  let left = addresses;
+  let remaining = addresses;
   for (const [request, accepted] of [
     [addPlaceholder, EEXIST],
     [removeExactRequest, EADDRNOTAVAIL],
@@ -199,12 +199,14 @@ async function narrowScope(
     [removePlaceholder, EADDRNOTAVAIL],
   ] as const) {
     const failed = new Set<string>();
-    for (const { item, error } of await sendAll(socket, left, (each) => request(index, each))) {
+    for (const { item, error } of await sendAll(socket, remaining, (each) =>
+      request(index, each),
+    )) {
       if (error.errno === accepted) continue;
       failed.add(item);
       refused.push({ op: 'add', address: item, error });
     }
-    left = left.filter((address) => !failed.has(address));
+    remaining = remaining.filter((address) => !failed.has(address));
   }
   return refused;
 }
@@ -216,7 +218,7 @@ function isOdd(address: string): boolean {
 function addRequest(index: number, address: string): NetlinkRequest {
   const data = { prefixlen: HOST_PREFIX[familyOf(address)] };
   // No duplicate address detection: it would never finish on an interface that is down.
-  const attrs = { ...both(address), flags: { nodad: true } as const };
+  const attrs = { ...localAndPeer(address), flags: { nodad: true } as const };
   // For an existing IPv4 address see `narrowScope`.
   return familyOf(address) === 'IPv4'
     ? change(index, address, { ...data, scope: RouteScope.HOST }, attrs, CREATE)
@@ -230,21 +232,26 @@ function removeRequest(index: number, address: string): NetlinkRequest {
 }
 
 function removeExactRequest(index: number, address: string): NetlinkRequest {
-  return change(index, address, { prefixlen: HOST_PREFIX[familyOf(address)] }, both(address));
+  return change(
+    index,
+    address,
+    { prefixlen: HOST_PREFIX[familyOf(address)] },
+    localAndPeer(address),
+  );
 }
 
 function addPlaceholder(index: number, address: string): NetlinkRequest {
   const data = { prefixlen: PLACEHOLDER_PREFIX, scope: RouteScope.HOST };
   // No route to the prefix; there would be one if another program set the interface up.
-  const attrs = { ...both(address), flags: { noprefixroute: true } as const };
+  const attrs = { ...localAndPeer(address), flags: { noprefixroute: true } as const };
   return change(index, address, data, attrs, CREATE);
 }
 
 function removePlaceholder(index: number, address: string): NetlinkRequest {
-  return change(index, address, { prefixlen: PLACEHOLDER_PREFIX }, both(address));
+  return change(index, address, { prefixlen: PLACEHOLDER_PREFIX }, localAndPeer(address));
 }
 
-function both(address: string): AddressAttrs {
+function localAndPeer(address: string): AddressAttrs {
   const bytes = addressBytes(address);
   return { local: bytes, address: bytes };
 }
@@ -266,7 +273,7 @@ function change(
  * Whether an address to remove is already missing. The interface or the kernel may lack IPv6
  * altogether.
  */
-function isGone({ errno }: NetlinkError): boolean {
+function isMissing({ errno }: NetlinkError): boolean {
   return errno === EADDRNOTAVAIL || errno === ENXIO || errno === EOPNOTSUPP;
 }
 

@@ -244,7 +244,7 @@ describe('ipset: ipsets of the kernel', () => {
       { op: 'add', set: 'ports', entry: { ip: '10.0.0.1', protocol: 'TCP', port: 5 } },
     ]);
     assert.deepEqual(
-      refused.map(({ change: told, error }) => [told, error]),
+      refused.map(({ change, error }) => [change, error]),
       [...wrong, [full, 'ipset add pw: IPSET_ERR_HASH_FULL']],
     );
     assert.deepEqual(await saved(), ['10.0.0.1', '10.0.0.2', '10.0.0.3']);

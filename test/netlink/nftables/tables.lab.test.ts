@@ -478,7 +478,7 @@ describe('tables: an nf_tables table', () => {
       map m { type mark : verdict; }
       chain older { }
       chain old { goto older; }
-      chain kept { accept; }
+      chain flushed { accept; }
     }`);
     assert.equal(await change(add('a', { key: u32(1) }, { key: u32(2) })), undefined);
     const drop = { expressions: encodeRule([verdict({ kind: 'drop' })]) };
@@ -486,7 +486,7 @@ describe('tables: an nf_tables table', () => {
     const operations: NftOperation[] = [
       remove('a', { key: u32(1) }),
       add('a', { key: u32(3) }),
-      { action: 'fill', chain: { name: 'kept', rules: [] } },
+      { action: 'fill', chain: { name: 'flushed', rules: [] } },
       add('m', { key: u32(3), data: { kind: 'jump', chain: 'first' } }),
       {
         action: 'fill',
@@ -505,14 +505,21 @@ describe('tables: an nf_tables table', () => {
 
     assert.equal(await helper.call('nftTransact', operations), undefined);
     assert.deepEqual(await elements('a'), sorted([{ key: u32(2) }, { key: u32(3) }]));
-    assert.deepEqual((await helper.call('nftChains', 'IPv4'))?.sort(), ['first', 'kept', 'second']);
+    assert.deepEqual((await helper.call('nftChains', 'IPv4'))?.sort(), [
+      'first',
+      'flushed',
+      'second',
+    ]);
     const text = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
-    assert.match(text, /chain kept \{\s*\}/);
+    assert.match(text, /chain flushed \{\s*\}/);
     assert.match(text, /chain first \{\s*goto second comment "on"\s*\}/);
     assert.match(text, /chain second \{\s*drop\s*drop\s*\}/);
 
-    const missing = await helper.call('nftTransact', [{ action: 'remove', chains: ['gone'] }]);
-    assert.deepEqual([missing?.chain, missing?.rule, missing?.errno], ['gone', undefined, ENOENT]);
+    const missing = await helper.call('nftTransact', [{ action: 'remove', chains: ['missing'] }]);
+    assert.deepEqual(
+      [missing?.chain, missing?.rule, missing?.errno],
+      ['missing', undefined, ENOENT],
+    );
     const nothing: NftOperation[] = [add('a'), { action: 'remove', chains: [] }];
     assert.equal(await helper.call('nftTransact', nothing), undefined);
   });
