@@ -114,6 +114,6 @@ function isInKernel(item: Item, state: KernelState): boolean {
     }
     case 'address':
       // kube-proxy binds VIPs so that the kernel may choose them as sources.
-      return state.addresses.get(item.address)?.isAsBound === true;
+      return state.addresses.get(item.address)?.isUpToDate === true;
   }
 }

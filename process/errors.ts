@@ -1,10 +1,10 @@
-/** Errors that the user can put right: shown without a stack. */
+/** Errors that the user can fix. They are shown without a stack trace. */
 
-/** Something the user can put right; shown as its text alone. */
+/** An error that the user can fix. Only `text` is shown, never the stack. */
 export class UserError extends Error {
   override readonly name: string = 'UserError';
 
-  /** What is shown, in one line or several. */
+  /** The text to show; one line or several. */
   get text(): string {
     return this.message;
   }

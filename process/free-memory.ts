@@ -1,41 +1,46 @@
-/** When memory is given back to the machine. */
+/** Returns free heap memory to the operating system. */
 import { trimHeap } from '../netlink/core/malloc.ts';
 import { systemTimers } from '../sync/timers.ts';
 
-/** Milliseconds between two looks. */
+/** Milliseconds between two checks. */
 export const CHECK_PERIOD = 30_000;
-/** Bytes more than after the last time. Less is not worth the pause. */
+/** Bytes of growth since the last collection that justify another. Less is not worth the pause. */
 export const MIN_GROWTH = 8 << 20;
-/** Share of one CPU. Above it many queries would wait for the collector, and the memory would be needed again. */
+/**
+ * Share of one CPU. Above it, queries would wait for the garbage collector, and the memory would
+ * soon be needed again.
+ */
 export const IDLE_CPU_SHARE = 0.05;
 
 /**
- * Gives memory back now, and after each burst of work once that is over. V8 lets a heap grow to twice of what is in use and
- * more, and collects nothing while nothing is allocated; libc's allocator keeps what is free between blocks. A collection
- * stops the process: 0.2 s were seen with 5,000 Services on a busy machine. So there is one after each burst and no more, for a server that
- * answers a few hundred queries a second without a rest would be stopped again and again for the same memory.
- * @returns what ends it.
+ * Releases free memory now, and again after each burst of work. V8 lets the heap grow to more than
+ * twice the memory in use, and does not collect garbage while nothing is allocated. The allocator
+ * of libc keeps free memory between used blocks.
+ * A garbage collection pauses the process: 0.2 s was measured with 5,000 Services on a busy
+ * machine. Therefore there is one collection per burst. A server that constantly answers a few
+ * hundred queries a second would otherwise pause repeatedly for the same memory.
+ * @returns a function that stops the checks.
  */
 export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
-  const { rss, cpu, release: giveBack, timers } = probe;
-  let least = 0;
+  const { rss, cpu, release, timers } = probe;
+  let lowest = 0;
   let hadBurst = false;
   const collect = () => {
-    giveBack();
-    least = rss();
+    release();
+    lowest = rss();
     hadBurst = false;
   };
   collect();
   let timer: unknown;
   const wait = () => {
     const cpuBefore = cpu();
-    const begun = timers.now();
+    const start = timers.now();
     timer = timers.set(() => {
-      const isQuiet = cpu() - cpuBefore < (timers.now() - begun) * IDLE_CPU_SHARE;
+      const isQuiet = cpu() - cpuBefore < (timers.now() - start) * IDLE_CPU_SHARE;
       const size = rss();
-      least = Math.min(least, size);
+      lowest = Math.min(lowest, size);
       if (!isQuiet) hadBurst = true;
-      else if (hadBurst && size - least >= MIN_GROWTH) collect();
+      else if (hadBurst && size - lowest >= MIN_GROWTH) collect();
       wait();
     }, CHECK_PERIOD);
   };
@@ -43,17 +48,18 @@ export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
   return () => timers.clear(timer);
 }
 
-/** What decides whether memory is to be given back. */
+/** The measurements and the action, replaced by tests. */
 const PROCESS_PROBE = {
-  /** Bytes that the process has of the machine's memory. */
+  /** Resident set size in bytes. */
   rss: () => process.memoryUsage.rss(),
-  /** Milliseconds of CPU so far. */
+  /** Milliseconds of CPU time used so far. */
   cpu: () => {
     const { user, system } = process.cpuUsage();
     return (user + system) / 1000;
   },
   release: () => {
-    // Without --expose-gc, which ./portwide gives, V8 decides by itself. Only a collection of this kind compacts the heap.
+    // Without --expose-gc, which ./portwide sets, V8 decides on its own. Only a `last-resort`
+    // collection compacts the heap.
     globalThis.gc?.({ type: 'major', flavor: 'last-resort' });
     trimHeap();
   },

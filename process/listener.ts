@@ -1,17 +1,20 @@
-/** An HTTP server that keeps trying to listen. */
+/** An HTTP server that retries until it can listen. */
 import type { RequestListener, Server } from 'node:http';
 import { RetryingServer, type RetryingServerOptions } from './retrying-server.ts';
 
 export { ANY_FAMILY } from './retrying-server.ts';
 
-// As in sources/kubernetes/http.ts: an import would load undici.
+// As in sources/kubernetes/http.ts: an import statement would also load undici.
 const { createServer } = process.getBuiltinModule('node:http');
 
 export interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 'endConnections'> {
   readonly onRequest: RequestListener;
 }
 
-/** An HTTP server that tries to listen until it can, from when it is made until it is closed; that ends open connections. */
+/**
+ * An HTTP server. It retries until it listens, from construction until `close`, which also closes
+ * open connections.
+ */
 export class Listener extends RetryingServer {
   constructor({ onRequest, ...options }: ListenerOptions) {
     let server: Server | undefined;

@@ -1,33 +1,41 @@
-/** One agent per node: the lock that the running agent holds. */
+/** The node lock: at most one agent runs on a node. */
 import { createServer, type Server } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated-failures.ts';
 
-/** Abstract (unix(7)): belongs to the network namespace, and goes with the process that holds it. */
+/**
+ * Abstract Unix socket (unix(7)): scoped to the network namespace, and released when the process
+ * exits.
+ */
 const LOCK_ADDRESS = '\0portwide';
 const RETRY_MS = 500;
 
 /**
- * Two agents would undo each other's rules. Waits until no other runs on this node, which during
- * an upgrade the old one still does.
+ * Acquires the node lock, and waits while another agent holds it. Two agents would undo each
+ * other's rules. During an upgrade the old agent may still be running.
  */
 export async function acquireLock(log: DebugLog): Promise<Server> {
   const failures = new RepeatedFailures(log);
   for (;;) {
     const lock = await tryLock();
     if (lock !== undefined) {
-      failures.succeeded(LOCK_ADDRESS, {}, 'the other agent has ended');
+      failures.succeeded(LOCK_ADDRESS, {}, 'acquired the node lock');
       return lock;
     }
-    failures.failed(LOCK_ADDRESS, {}, 'another agent runs on this node; waiting until it ends');
+    failures.failed(
+      LOCK_ADDRESS,
+      {},
+      'another agent is running on this node; waiting for the node lock',
+    );
     await sleep(RETRY_MS);
   }
 }
 
 /**
- * @returns undefined when somebody has it.
- * @throws Error when it fails for another reason.
+ * Acquires the node lock without waiting.
+ * @returns undefined if another agent holds it.
+ * @throws Error if listening on the socket fails for any other reason.
  */
 export function tryLock(): Promise<Server | undefined> {
   return new Promise((resolve, reject) => {

@@ -1,4 +1,7 @@
-/** `--logging-format=text`: time, level, message and `key=value` fields on one line of printable ASCII. Pure. */
+/**
+ * `--logging-format=text`: time, level, message and `key=value` fields on one line of printable
+ * ASCII. Pure.
+ */
 import { printableAscii } from '../api/read-field.ts';
 
 const LEVELS: Readonly<Record<number, string>> = {
@@ -11,9 +14,9 @@ const LEVELS: Readonly<Record<number, string>> = {
 };
 
 /**
- * Converts a JSON line of pino, for example to
- * `2026-01-01T00:00:00.000Z WARN sync failed family=IPv4 err="no such chain"`. Control characters are escaped, so
- * that a name cannot start a new line or move a terminal's cursor.
+ * Converts a JSON line of pino, for example to `2026-01-01T00:00:00.000Z WARN sync failed
+ * family=IPv4 err="no such chain"`. Escapes control characters, so that a name cannot start a new
+ * line or move the cursor of a terminal.
  */
 export function textLine(json: string): string {
   const { level, time, msg, ...fields } = JSON.parse(json) as Record<string, unknown>;
@@ -33,7 +36,7 @@ function pairsOf(key: string, value: unknown): string[] {
   return [`${key}=${quoted(message)}`, ...(stack === undefined ? [] : [`stack=${quoted(stack)}`])];
 }
 
-/** An error as the serializers of process/log.ts write it. */
+/** Whether a value is an error as the serializers of process/log.ts write it. */
 function isError(value: unknown): value is { message: string; stack?: string } {
   return typeof value === 'object' && value !== null && 'type' in value && 'message' in value;
 }
@@ -44,7 +47,9 @@ function plain(value: unknown): string {
   return isFlat ? value.join(',') : JSON.stringify(value);
 }
 
-/** As in logfmt: values that are empty or hold a space, quote, backslash or equals sign are quoted. */
+/**
+ * Quotes as logfmt does: empty values, and values with a space, quote, backslash or equals sign.
+ */
 function quoted(text: string): string {
   return /^[^\s"=\\]+$/.test(text) && printableAscii(text) === text
     ? text

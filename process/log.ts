@@ -1,15 +1,15 @@
-/** The log. */
+/** The structured log of the agent and of the DNS server. */
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
 import { textLine } from './log-text.ts';
 
-/** As much of a logger as small parts need; pino's is one. */
+/** The part of pino's logger that most modules need. */
 export interface Log {
   info(details: object, message: string): void;
   warn(details: object, message: string): void;
   error(details: object, message: string): void;
 }
 
-/** A log with level debug, which only `-v 3` shows. */
+/** A log that also has level debug, which `-v 3` enables. */
 export interface DebugLog extends Log {
   debug(details: object, message: string): void;
 }
@@ -17,25 +17,25 @@ export interface DebugLog extends Log {
 export type LogFormat = 'text' | 'json';
 
 interface LogOptions {
-  /** Verbosity (`-v`). From 3 on, errors include their stacks and level debug is logged. */
+  /** Verbosity (`-v`). At 3 and above, level debug is logged and every error includes its stack. */
   readonly v: number;
-  /** Undefined: text on a terminal, JSON elsewhere. */
+  /** undefined: text on a terminal, otherwise JSON. */
   readonly loggingFormat: LogFormat | undefined;
 }
 
-/** Destination of log lines. */
+/** Where log lines are written. */
 interface LogOutput {
   readonly stream: DestinationStream;
   readonly isTerminal: boolean;
 }
 
-/** Synchronous, so that no line is lost when the process exits. */
+/** Writes are synchronous, so that no line is lost when the process exits. */
 const standardOutput = (): LogOutput => ({
   stream: pino.destination({ dest: 1, sync: true }),
   isTerminal: process.stdout.isTTY === true,
 });
 
-/** The log of `run` and `dns`: one line per entry on standard output. */
+/** Creates the log of `portwide run` and `portwide dns`: one line per entry on standard output. */
 export function createLog(
   { v, loggingFormat }: LogOptions,
   { stream, isTerminal }: LogOutput = standardOutput(),
@@ -51,12 +51,12 @@ export function createLog(
   return pino(options, { write: (line) => stream.write(textLine(line)) });
 }
 
-/** Of the code's own mistakes, the stack is what tells most. */
+/** Errors that indicate a bug in this program. Their stack is the most useful part. */
 const BUG_TYPES = ['TypeError', 'RangeError', 'ReferenceError', 'AssertionError'];
 
 /**
- * An error as a log line has it. The stack is left out of those that say what happened: typed errors,
- * and those of the system. It would be most of the line, again each time that something is tried.
+ * Serializes the `err` field of a log line. Omits the stack of typed errors and system errors,
+ * whose message says what happened. The stack would be most of the line, repeated with each retry.
  */
 export function serializeError(error: unknown): unknown {
   if (!(error instanceof Error) || !isDescriptive(error)) return stdSerializers.err(error as Error);

@@ -1,50 +1,63 @@
-/** Logging what is tried again and again. */
+/** Rate-limited logging of operations that are retried. */
 import { asError } from '../api/errors.ts';
 import type { DebugLog } from './log.ts';
 
-/** Milliseconds from the first log line of a failure to the next; doubled after each line, up to the maximum. */
+/**
+ * Milliseconds between the first two log lines of a failure. The interval doubles after each line,
+ * up to MAX_INTERVAL.
+ */
 const FIRST_INTERVAL = 10_000;
 const MAX_INTERVAL = 600_000;
-/** Milliseconds without success after which the level becomes error. */
+/** Milliseconds of failure after which lines are logged at level error. */
 const ERROR_AFTER = 60_000;
-/** A failure that returns within this many milliseconds after a success continues the old one, so flapping does not fill the log. */
+/**
+ * A failure that returns within this many milliseconds after a success continues the previous
+ * failure. Otherwise a flapping operation would fill the log.
+ */
 const FLAP_INTERVAL = 60_000;
-/** Limit of remembered failures; the oldest are forgotten first. */
+/** Upper bound on remembered failures; the oldest is dropped first. */
 const MAX_FAILURES = 1000;
-/** Limit of reasons per failure that are logged at once: a reason may contain something that always differs, such as a port. */
+/**
+ * Upper bound on the reasons of one failure that are logged immediately. A reason may contain a
+ * value that always differs, such as a port.
+ */
 const MAX_REASONS = 5;
 
 interface Failure {
   /** Time of the first failed attempt since the last success. */
   since: number;
-  /** Time of the last success, or of `replaced`; undefined while it fails. */
+  /** Time of the last success or of the last `keyChanged`; undefined while the operation fails. */
   endedAt: number | undefined;
-  /** Not over by a success: if the failure returns, it has lasted since `since`. */
+  /**
+   * Ended by `keyChanged`, not by a success. If the failure returns, its duration still counts from
+   * `since`.
+   */
   hasKeyChanged: boolean;
   readonly reasons: Set<string>;
   /** Failed attempts since the last success. */
   attempts: number;
-  /** Failed attempts since the last line. */
+  /** Failed attempts since the last log line. */
   suppressed: number;
-  /** Milliseconds from the next line to the one after it. */
+  /** Milliseconds between the next line and the one after it. */
   interval: number;
   nextLine: number;
   isError: boolean;
-  /** A failure line was logged and the line that ends it was not. */
+  /** A failure line was logged, but no recovery line yet. */
   isLogged: boolean;
 }
 
 /**
- * Logs retried operations without filling the log. The first failure is a warning at once. Repeats are summed
- * up in one line with a count, in growing intervals, and become an error after a minute. The end of the failure is
- * one info line. A new reason is logged at once. Suppressed attempts are logged at level debug.
+ * Logs retried operations without filling the log. The first failure is logged at level warn.
+ * Repetitions are summed up in one line with a count, at growing intervals, and become level error
+ * after a minute. Recovery is logged once at level info. A new reason is logged immediately.
+ * Suppressed attempts are logged at level debug.
  */
 export class RepeatedFailures {
   readonly #log: DebugLog;
   readonly #now: () => number;
   readonly #failures = new Map<string, Failure>();
 
-  /** @param now monotonic clock in milliseconds. */
+  /** @param now Monotonic clock in milliseconds. */
   constructor(log: DebugLog, now: () => number = () => performance.now()) {
     this.#log = log;
     this.#now = now;
@@ -52,10 +65,10 @@ export class RepeatedFailures {
 
   /**
    * Records a failed attempt.
-   * @param key identifies the operation.
-   * @param details fields of the log line; `err` is the reason.
-   * @param reason tells reasons apart; by default the message of `err`.
-   * @returns whether it is the first since the last success.
+   * @param key Identifies the operation.
+   * @param details Fields of the log line; `err` is the reason.
+   * @param reason Distinguishes reasons; default: the message of `err`.
+   * @returns whether this is the first failure since the last success.
    */
   failed(
     key: string,
@@ -68,18 +81,20 @@ export class RepeatedFailures {
     const failure = this.#current(key, now);
     failure.attempts += 1;
     failure.suppressed += 1;
-    const lasted = now - failure.since;
-    const isNews = failure.reasons.size < MAX_REASONS && !failure.reasons.has(reason);
-    const becomesError = lasted >= ERROR_AFTER && !failure.isError;
-    if (!isNews && !becomesError && now < failure.nextLine) {
+    const duration = now - failure.since;
+    const isNewReason = failure.reasons.size < MAX_REASONS && !failure.reasons.has(reason);
+    const becomesError = duration >= ERROR_AFTER && !failure.isError;
+    if (!isNewReason && !becomesError && now < failure.nextLine) {
       this.#log.debug(details, message);
       return isFirst;
     }
-    if (isNews) failure.reasons.add(reason);
+    if (isNewReason) failure.reasons.add(reason);
     failure.isError ||= becomesError;
-    const { suppressed: untold, attempts, isError } = failure;
+    const { suppressed, attempts, isError } = failure;
     const count =
-      untold === 1 && attempts === 1 ? {} : { repeated: untold, seconds: inSeconds(lasted) };
+      suppressed === 1 && attempts === 1
+        ? {}
+        : { repeated: suppressed, seconds: inSeconds(duration) };
     this.#log[isError ? 'error' : 'warn']({ ...details, ...count }, message);
     failure.suppressed = 0;
     failure.isLogged = true;
@@ -88,7 +103,10 @@ export class RepeatedFailures {
     return isFirst;
   }
 
-  /** Records a success, or that the operation is no longer tried. @param message logged if it was failing. */
+  /**
+   * Records a success, or that the operation is no longer tried.
+   * @param message Logged if the operation was failing.
+   */
   succeeded(key: string, details: object, message: string): void {
     const failure = this.#failures.get(key);
     if (failure === undefined) return;
@@ -102,7 +120,7 @@ export class RepeatedFailures {
     this.#log.info({ ...details, failures: attempts, seconds: inSeconds(now - since) }, message);
   }
 
-  /** Records that the operation fails as before, but under another key. Nothing is logged. */
+  /** Records that the operation still fails, but under another key. Logs nothing. */
   keyChanged(key: string): void {
     const failure = this.#failures.get(key);
     if (failure === undefined || failure.endedAt !== undefined) return;
@@ -110,13 +128,13 @@ export class RepeatedFailures {
     failure.hasKeyChanged = true;
   }
 
-  /** Whether the last attempt failed. */
+  /** Whether the last attempt of the operation failed. */
   isFailing(key: string): boolean {
     const failure = this.#failures.get(key);
     return failure !== undefined && failure.endedAt === undefined;
   }
 
-  /** The current failure, the last one if it ended recently, or a new one. */
+  /** The current failure, a failure that ended recently, or a new one. */
   #current(key: string, now: number): Failure {
     const known = this.#failures.get(key);
     if (known !== undefined && known.endedAt === undefined) return known;
@@ -138,7 +156,7 @@ export class RepeatedFailures {
       isError: false,
       isLogged: false,
     };
-    // Reinsert at the end: the first entry is the one to forget.
+    // Reinsert at the end, so that the first entry is the oldest.
     this.#failures.delete(key);
     this.#failures.set(key, fresh);
     const [oldest] = this.#failures.keys();

@@ -1,34 +1,36 @@
-/** A server that keeps trying to listen. */
+/** A server that retries until it can listen. */
 import { type AddressInfo, isIPv6, type Server } from 'node:net';
 import { backoffMs } from '../sync/backoff.ts';
 import type { Timers } from '../sync/timers.ts';
 
-/** Where to listen. */
+/** The address and port to listen on. */
 export interface BindAddress {
-  /** An IP address; the `0.0.0.0` of IPv4 and the `::` of IPv6 alone, each without the other. */
+  /**
+   * An IP address. `0.0.0.0` listens on all IPv4 addresses only, `::` on all IPv6 addresses only.
+   */
   readonly host: string;
   readonly port: number;
 }
 
-/** Both families at once, as what Go makes of any unspecified address. */
+/** All addresses of both families, as Go treats every unspecified address. */
 export const ANY_FAMILY = '';
 
 export interface RetryingServerOptions extends BindAddress {
-  /** Makes the server for one attempt to listen. */
+  /** Creates the server for one attempt to listen. */
   readonly create: () => Server;
-  /** Ends the connections that a server has when it closes; default: they go on. */
+  /** Closes the open connections when the server closes. Default: connections stay open. */
   readonly closeConnections?: () => void;
-  /** Called for each failed attempt. */
+  /** Called after each failed attempt. */
   readonly onFailure: (error: Error) => void;
-  /** Called when it listens at last, after `onFailure`. */
+  /** Called when the server listens after at least one `onFailure`. */
   readonly onRecovery: () => void;
   readonly timers: Timers;
 }
 
-/** Milliseconds. A port is most often held by a process that is about to end. */
+/** Milliseconds. Usually another process holds the port and is about to exit. */
 const BACKOFF = { first: 500, max: 10_000 };
 
-/** A server that tries to listen until it can, from when it is made until it is closed. */
+/** A server that retries until it listens, from construction until `close`. */
 export class RetryingServer {
   readonly #options: RetryingServerOptions;
   #server: Server | undefined;
@@ -41,14 +43,14 @@ export class RetryingServer {
     this.#open();
   }
 
-  /** Where it listens; undefined while it does not. */
+  /** The address that it listens on; undefined while it does not listen. */
   get address(): AddressInfo | undefined {
     return (this.#server?.address() as AddressInfo | null | undefined) ?? undefined;
   }
 
   /**
-   * The port is free when it returns: Node closes a socket that listens at once (and tells later), and
-   * gives up one that does not listen yet.
+   * Stops listening and retrying. The port is free on return: Node closes a listening socket
+   * immediately and reports that later. It abandons a socket that does not listen yet.
    */
   close(): void {
     this.#closed = true;

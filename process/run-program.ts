@@ -1,29 +1,31 @@
-/** Running other programs, each with a time limit: one that hangs must not stop its caller for good. */
+/**
+ * Runs external programs with a time limit, so that a program that hangs cannot block its caller
+ * forever.
+ */
 import type { ChildProcess } from 'node:child_process';
 import type { Readable } from 'node:stream';
 import { execa } from 'execa';
 import { UserError } from './errors.ts';
 
-/** A program that failed (`exitCode`, `stderr`), or that is not there (`code` ENOENT). */
+/** The program failed (`exitCode`, `stderr`) or does not exist (`code` ENOENT). */
 export { ExecaError as ProgramError } from 'execa';
 
-/** Milliseconds for what a program answers from itself, such as its version. */
+/** Milliseconds for commands that only print information about the program, such as its version. */
 export const VERSION_TIMEOUT = 30_000;
 
-/** A program did not end within its time limit. It was killed. */
+/** The program exceeded its time limit and was killed. */
 export class ProgramTimeoutError extends UserError {
   override readonly name = 'ProgramTimeoutError';
   readonly program: string;
   /** Milliseconds. */
   readonly timeout: number;
 
-  /** @param what the program and its arguments. */
+  /** @param what The program and its arguments. */
   constructor(program: string, what: string, timeout: number, isStuck = false) {
-    const limit = `its time limit of ${timeout / 1000} s`;
     super(
       isStuck
-        ? `${program} was killed at the end of a time limit and still has not ended; "${what}" was not started`
-        : `"${what}" did not end within ${limit} and was killed`,
+        ? `"${what}" was not started: ${program} exceeded a time limit, was killed and has not exited`
+        : `"${what}" exceeded its time limit of ${timeout / 1000} s and was killed`,
     );
     this.program = program;
     this.timeout = timeout;
@@ -33,20 +35,20 @@ export class ProgramTimeoutError extends UserError {
 interface ProgramOptions {
   /** Milliseconds. */
   readonly timeout: number;
-  /** For its standard input; default: nothing. */
+  /** Standard input; default: none. */
   readonly input?: string | Readable;
-  /** Bytes of output; default: execa's, 100 MB. */
+  /** Upper bound on the output in bytes; default: 100 MB, as in execa. */
   readonly maxBuffer?: number;
-  /** The output is of no interest, however long it is, and not returned. */
+  /** Discards standard output, whatever its length, and returns an empty string. */
   readonly discardsOutput?: boolean;
-  /** Is told the process id. */
+  /** Called with the process ID after the start. */
   readonly onStart?: (pid: number) => void;
 }
 
 /**
  * Runs a program without a shell.
  * @returns its standard output.
- * @throws ProgramTimeoutError; ProgramError when it fails or does not exist (code ENOENT).
+ * @throws ProgramTimeoutError; ProgramError if the program fails or does not exist (code ENOENT).
  */
 export function runProgram(
   program: string,
@@ -65,8 +67,8 @@ export function runProgram(
 }
 
 /**
- * Runs a program without a shell and has its standard output read line by line.
- * @throws as `runProgram`, and what `read` throws.
+ * Runs a program without a shell and reads its standard output line by line.
+ * @throws as `runProgram`, and whatever `read` throws.
  */
 export function readProgram<T>(
   program: string,
@@ -82,8 +84,8 @@ export function readProgram<T>(
 }
 
 /**
- * Programs that were killed and have not ended: their work in the kernel cannot be interrupted. To start
- * them again and again would fill the node with processes.
+ * Programs that were killed but have not exited, because a system call cannot be interrupted. They
+ * are not started again: repeated starts would fill the node with processes.
  */
 const stuck = new Set<string>();
 
@@ -98,14 +100,16 @@ async function withTimeLimit<T>(
   const { process, result } = start();
   const { promise: late, reject } = Promise.withResolvers<never>();
   const timer = setTimeout(() => {
-    // One that has ended, and left children that hold its output, does not end again.
+    // A process that already exited emits no second exit event. Its children may still hold its
+    // output open.
     if (process.exitCode === null && process.signalCode === null) {
       stuck.add(program);
       process.once('exit', () => stuck.delete(program));
     }
-    // It is not asked first (SIGTERM): what hangs may not answer, and nothing that is run here tidies up.
+    // SIGKILL without SIGTERM: a hung process may ignore SIGTERM, and no program run here cleans up
+    // on exit.
     process.kill('SIGKILL');
-    // Children of it may live on and hold these open.
+    // Surviving children may hold these pipes open.
     for (const stream of [process.stdin, process.stdout, process.stderr]) stream?.destroy();
     reject(new ProgramTimeoutError(program, what, timeout));
   }, timeout);

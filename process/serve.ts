@@ -1,4 +1,4 @@
-/** The HTTP servers that settings ask for. */
+/** Starts the HTTP servers that flags configure, such as health checks and metrics. */
 import type { RequestListener } from 'node:http';
 import { isUnspecified } from '../api/addresses.ts';
 import { systemTimers } from '../sync/timers.ts';
@@ -7,17 +7,18 @@ import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated-failures.ts';
 
 export interface ServeOptions {
-  /** Whether to end instead of trying again (`--bind-address-hard-fail`). */
+  /** Exit instead of retrying (`--bind-address-hard-fail`). */
   readonly hardFail: boolean;
   readonly log: DebugLog;
-  /** Hears of the first of several failures in a row. */
+  /** Called for the first of several consecutive failures. */
   readonly onFailure: (error: Error) => void;
 }
 
 /**
- * Serves pages of the agent's own. A port that is taken does not keep Services from being served: it
- * is tried again until it is free, unless `--bind-address-hard-fail` says to end.
- * @param flag that says where; named in the log.
+ * Starts an HTTP server of the agent. A port in use does not stop the agent from serving Services:
+ * listening is retried until the port is free. With `--bind-address-hard-fail` the process exits
+ * instead.
+ * @param flag The flag that sets the address; a field of the log lines.
  */
 export function serve(
   flag: string,
@@ -27,19 +28,19 @@ export function serve(
 ): Listener {
   const failures = new RepeatedFailures(log);
   return new Listener({
-    // To Go, and so to those who configured kube-proxy, both are every address.
+    // Go, and therefore kube-proxy, listens on both families for either unspecified address.
     host: isUnspecified(host) ? ANY_FAMILY : host,
     port,
     onRequest,
     onFailure: (error) => {
       if (hardFail) {
-        log.error({ flag, err: error }, 'cannot listen; ending');
+        log.error({ flag, err: error }, 'cannot listen; exiting');
         process.exit(1);
       }
-      const isFirst = failures.failed(flag, { flag, err: error }, 'cannot listen; trying again');
+      const isFirst = failures.failed(flag, { flag, err: error }, 'cannot listen; retrying');
       if (isFirst) onFailure(error);
     },
-    onRecovery: () => failures.succeeded(flag, { flag }, 'the server listens now'),
+    onRecovery: () => failures.succeeded(flag, { flag }, 'listening again'),
     timers: systemTimers,
   });
 }

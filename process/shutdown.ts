@@ -1,12 +1,16 @@
-/** How a process that runs on is told to end. process/ has what any process of ours needs, whatever it serves. */
+/**
+ * Graceful shutdown of a long-running process.
+ * The folder process/ has what any long-running process needs: log, lock, signals, servers,
+ * external programs.
+ */
 
 /**
- * Milliseconds after which a stopping process exits even if a part of it hangs. The kubelet kills it after
- * SIGTERM, but not when it stops by itself because its configuration file changed.
+ * Milliseconds until a stopping process exits even if a part of it hangs. After SIGTERM the kubelet
+ * would kill it. After a change of its configuration file, only this timeout ends it.
  */
 const STOP_TIMEOUT = 25_000;
 
-/** The first of these signals; whoever sends another does not want to wait. */
+/** Resolves with the first SIGTERM or SIGINT. A second signal exits the process immediately. */
 export function stopSignal(): Promise<NodeJS.Signals> {
   return new Promise((resolve) => {
     let isStopping = false;
@@ -15,33 +19,36 @@ export function stopSignal(): Promise<NodeJS.Signals> {
       isStopping = true;
       resolve(signal);
     };
-    // Not once(): while a command runs, execa's signal-exit listens too, and where it finds nobody
-    // else listening it has the signal end this process.
+    // Not `once`: while an external program runs, signal-exit of execa listens too. If it finds no
+    // other listener, it kills this process with the signal.
     process.on('SIGTERM', stop);
     process.on('SIGINT', stop);
   });
 }
 
-/** A start that a signal ends at once, and a stop that waits for the parts of the process. */
+/** Exits immediately on a signal during startup, and stops gracefully afterwards. */
 export class Shutdown {
   readonly signal = stopSignal();
   readonly #requested = Promise.withResolvers<number>();
   #isServing = false;
 
-  /** Awaits a step of the start. A signal meanwhile ends the process with status 0. */
+  /** Awaits a step of the startup. A signal during the step exits the process with status 0. */
   async exitOnSignal<T>(step: Promise<T>): Promise<T> {
     const signal = await Promise.race([step.then(() => undefined), this.signal]);
     if (signal !== undefined) process.exit(0);
     return step;
   }
 
-  /** Ends the process: at once while it starts, and by way of `requested` when it serves. */
+  /** Requests an exit: immediate during startup, graceful afterwards through `requested`. */
   readonly request = (status: number): void => {
     if (!this.#isServing) process.exit(status);
     this.#requested.resolve(status);
   };
 
-  /** Call it when the start is over. @returns the exit status, once the parts are to stop. */
+  /**
+   * Marks the startup as complete, and waits for an exit request or a signal.
+   * @returns the exit status.
+   */
   async requested(): Promise<number> {
     this.#isServing = true;
     const status = await Promise.race([this.#requested.promise, this.signal.then(() => 0)]);

@@ -1,75 +1,95 @@
 /**
- * sync/ has what brings the kernel to the desired state step by step: loop, serial queue, timers, time slices.
- * This is the one loop; Services, network policy and the rules of the DNS queue are instances of it.
+ * The rate-limited sync loop of each proxy mode and IP family, of network policy, and of the rules
+ * for the DNS queue.
+ * The folder sync/ has what reconciles the kernel with the desired state: loop, serial queue,
+ * timers, time slices.
  */
 import { type Backoff, backoffMs } from './backoff.ts';
 import type { Timers } from './timers.ts';
 
 export interface LoopOptions {
   /**
-   * One run; a rejection makes the next one come after a backoff, and be full.
-   * @param full compare everything with the kernel: nobody knows what it has, or that is due.
-   * @returns milliseconds that it took; undefined when there was nothing to do: then the run does not count for
-   * `minPeriod`, and if it was to be full, the next one is.
+   * Runs one sync. If it rejects, the next run is a full sync after the backoff.
+   * @param full Compare everything with the kernel: its state is unknown, or a periodic full sync
+   * is due.
+   * @returns duration in milliseconds, or undefined if there was nothing to do. Such a run does not
+   * count against `minPeriod`, and a full sync remains due.
    */
   readonly run: (full: boolean) => Promise<number | undefined>;
-  /** The rate limit: milliseconds a run, on average; two may follow each other at once, as in kube-proxy. */
+  /**
+   * The rate limit: average milliseconds between runs. As in kube-proxy, two runs may follow each
+   * other immediately.
+   */
   readonly minPeriod: number;
-  /** Milliseconds that a request waits for others, so that a burst of them is one run; default: none. */
+  /** Milliseconds to wait for further requests, so that a burst causes one run. Default: 0. */
   readonly delay?: number;
   readonly backoff: Backoff;
   readonly timers: Timers;
-  /** Default: a full run comes only when it is asked for. */
+  /**
+   * Default: no drift check. Full syncs are then the first run, the run after a failure, and the
+   * run after `resync`.
+   */
   readonly driftCheck?: DriftCheck;
 }
 
-/** Looks whether what a loop has written still stands. A full run comes when it does not, and when one is due. */
+/**
+ * Looks for drift: rules of the agent that another program removed or changed. Drift triggers a
+ * full sync.
+ */
 export interface DriftCheck {
-  /** Milliseconds from one look to the next. */
+  /** Milliseconds between two driftCheck. */
   readonly period: number;
-  /** What others took away, as far as a cheap look can tell, in words for the log. */
+  /**
+   * Finds missing rules as far as a cheap check can.
+   * @returns a description for the log, or undefined without drift.
+   */
   findDrift(): Promise<string | undefined>;
-  /** Whether all that others do is heard of, so that there is little to find by comparing. */
+  /**
+   * Whether notifications report all external changes. A periodic full sync then has little to
+   * find.
+   */
   watchesChanges(): boolean;
-  /** The look is over, whatever it found. */
+  /** Called after each completed check, with or without drift. */
   onChecked(): void;
-  /** Something was found missing; a full run follows. */
-  onDrift(what: string): void;
+  /** Called when the check found drift. A full sync follows. */
+  onDrift(drift: string): void;
   onError(error: unknown): void;
 }
 
-/** kube-proxy's burst of syncs. */
+/** Runs that may follow each other immediately, as in kube-proxy. */
 const BURST = 2;
-/** Milliseconds from a full run to the next, as in kube-proxy. */
+/** Milliseconds between two periodic full syncs, as in kube-proxy. */
 const FULL_SYNC_PERIOD = 60 * 60 * 1000;
 /**
- * Less, as long as full runs take no more than one part in so many of the time, where what others do is
- * not heard of: changes have to wait meanwhile.
+ * Without change notifications, full syncs run more often than that, as long as they take less than
+ * 1/FULL_SYNC_SHARE of the time. Other changes wait while a full sync runs.
  */
 const FULL_SYNC_SHARE = 100;
-/** Milliseconds between two resyncs, should somebody change what is ours over and over. */
+/**
+ * Minimum milliseconds between two resyncs, in case another program changes the rules repeatedly.
+ */
 const RESYNC_PERIOD = 1000;
 
 /**
- * Runs one thing at a time, when asked: at once when it rested, about once a `minPeriod` under a
- * storm, and again by itself after a failure. A request is never lost: one that comes in the middle
- * of a run makes another follow.
+ * Runs one sync at a time, on request. An idle loop runs immediately; under load it runs about once
+ * per `minPeriod`. After a failure it retries with backoff. A request during a run causes another
+ * run, so no request is lost. Works like kube-proxy's BoundedFrequencyRunner.
  */
 export class Loop {
   readonly #options: LoopOptions;
   #timer: unknown;
   #running: Promise<void> | undefined;
-  /** Before `#running` is known: a run may ask for the next one before it waits for anything. */
+  /** Set before `#running`: a run may request the next one synchronously. */
   #isRunning = false;
   #requested = false;
   #urgent = false;
   #stopped = false;
-  /** Runs that may start without a wait: grows by one a `minPeriod`, up to `BURST`. */
+  /** Tokens of the rate limiter: one is added per `minPeriod`, up to `BURST`. */
   #tokens = BURST;
   #tokensAt = -Infinity;
-  /** Whether the next run is full. */
+  /** Whether the next run is a full sync. */
   #full = true;
-  /** When a full run is due again; undefined before the first. */
+  /** Time of the next periodic full sync; undefined before the first full sync. */
   #nextFull: number | undefined;
   #driftTimer: unknown;
   #driftChecking: Promise<void> | undefined;
@@ -82,7 +102,7 @@ export class Loop {
     this.#scheduleDriftCheck();
   }
 
-  /** @param options.urgent does not wait for `minPeriod`, nor for a backoff. */
+  /** Requests a run. @param options.urgent Ignore `minPeriod` and the backoff. */
   request(options: { urgent?: boolean } = {}): void {
     this.#requested = true;
     if (options.urgent === true) {
@@ -93,7 +113,10 @@ export class Loop {
     this.#schedule();
   }
 
-  /** Others changed what was written: a full and urgent run follows at once, unless one just did. */
+  /**
+   * Reacts to an external change of the rules: an urgent full sync runs now, or RESYNC_PERIOD after
+   * the last resync.
+   */
   resync(): void {
     const { timers } = this.#options;
     this.#full = true;
@@ -105,25 +128,28 @@ export class Loop {
     }, wait);
   }
 
-  /** Looks at once whether everything stands; before the first full run that is not known. */
+  /**
+   * Checks for drift now, and requests a full sync if there is any or a periodic one is due. Does
+   * nothing before the first full sync.
+   */
   async checkDrift(): Promise<void> {
-    const { driftCheck: checks, timers } = this.#options;
-    if (checks === undefined || this.#nextFull === undefined || this.#stopped) return;
+    const { driftCheck, timers } = this.#options;
+    if (driftCheck === undefined || this.#nextFull === undefined || this.#stopped) return;
     try {
       if (timers.now() < this.#nextFull) {
-        const lost = await checks.findDrift();
-        checks.onChecked();
-        if (lost === undefined) return;
-        checks.onDrift(lost);
+        const drift = await driftCheck.findDrift();
+        driftCheck.onChecked();
+        if (drift === undefined) return;
+        driftCheck.onDrift(drift);
       }
       this.#full = true;
       this.request();
     } catch (error) {
-      checks.onError(error);
+      driftCheck.onError(error);
     }
   }
 
-  /** No run starts any more; resolves when the current one has ended. */
+  /** Prevents further runs. Resolves when the current run has ended. */
   async stop(): Promise<void> {
     const { timers } = this.#options;
     this.#stopped = true;
@@ -136,7 +162,8 @@ export class Loop {
     const { minPeriod, delay = 0, backoff, timers } = this.#options;
     const pause = Math.max(delay, backoffMs(this.#failures, backoff));
     const wait = this.#urgent ? 0 : Math.max((1 - this.#availableTokens()) * minPeriod, pause);
-    // Also without a wait by timer: what arrives in the same turn goes into the same run.
+    // Always a timer, even without a wait, so that requests of the same event loop turn share a
+    // run.
     this.#timer = timers.set(() => {
       this.#timer = undefined;
       this.#isRunning = true;
@@ -151,29 +178,29 @@ export class Loop {
   }
 
   async #runOnce(): Promise<void> {
-    const { run, driftCheck: checks, timers } = this.#options;
+    const { run, driftCheck, timers } = this.#options;
     this.#requested = false;
     this.#urgent = false;
     const full = this.#full;
     this.#full = false;
-    const credit = this.#availableTokens();
+    const tokens = this.#availableTokens();
     const start = timers.now();
-    // What was done before others are heard of is found by the full run after this.
-    const hearsOthers = checks?.watchesChanges() === true;
+    // Read before the run: changes made before the subscription are found by the next full sync.
+    const watchesChanges = driftCheck?.watchesChanges() === true;
     try {
-      const took = await run(full);
-      if (took === undefined) this.#full ||= full;
+      const duration = await run(full);
+      if (duration === undefined) this.#full ||= full;
       else {
-        this.#tokens = Math.max(credit - 1, 0);
+        this.#tokens = Math.max(tokens - 1, 0);
         this.#tokensAt = start;
-        const rest = hearsOthers
+        const rest = watchesChanges
           ? FULL_SYNC_PERIOD
-          : Math.min(took * FULL_SYNC_SHARE, FULL_SYNC_PERIOD);
+          : Math.min(duration * FULL_SYNC_SHARE, FULL_SYNC_PERIOD);
         if (full) this.#nextFull = timers.now() + rest;
       }
       this.#failures = 0;
     } catch {
-      // `run` has reported it; what is left to do here is to come again.
+      // `run` has reported the error. Only schedule the retry.
       this.#failures += 1;
       this.#full = true;
       this.#requested = true;
@@ -183,12 +210,12 @@ export class Loop {
     if (this.#requested) this.#schedule();
   }
 
-  /** By itself: where a command hangs, a look takes minutes. */
+  /** Checks run separately from syncs, because a check takes minutes if a command hangs. */
   #scheduleDriftCheck(): void {
-    const { driftCheck: checks, timers } = this.#options;
-    if (checks === undefined || this.#stopped) return;
+    const { driftCheck, timers } = this.#options;
+    if (driftCheck === undefined || this.#stopped) return;
     this.#driftTimer = timers.set(() => {
       this.#driftChecking = this.checkDrift().then(() => this.#scheduleDriftCheck());
-    }, checks.period);
+    }, driftCheck.period);
   }
 }

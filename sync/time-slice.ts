@@ -1,26 +1,26 @@
-/** Keeps work of many small steps from holding the event loop. */
+/** Cooperative yielding: keeps long computations from blocking the event loop. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
-/** Milliseconds of work after which the event loop gets a turn. */
+/** Milliseconds of work before the event loop gets a turn. */
 const SLICE = 8;
 /**
- * Steps for which the clock is asked once. Where that is a system call it costs more than a step
- * does: 20 µs in user-mode-linux, and some virtual machines have no better clock.
+ * Steps between two reads of the clock. Where reading the clock is a system call it costs more than
+ * a step: 20 µs in user-mode-linux. Some virtual machines have no faster clock.
  */
 const STEPS_PER_CLOCK_READ = 16;
 
-/** To be asked after each step: `if (slice.isOver()) await slice.yield();` */
+/** A time slice. Call after each step: `if (slice.isOver()) await slice.yield();` */
 export class TimeSlice {
   #start = performance.now();
   #steps = 0;
 
-  /** One step is done. @returns whether the event loop should get a turn. */
+  /** Counts one step. @returns whether the event loop should get a turn. */
   isOver(): boolean {
     this.#steps += 1;
     return this.#steps % STEPS_PER_CLOCK_READ === 0 && performance.now() - this.#start > SLICE;
   }
 
-  /** The next slice begins. */
+  /** Starts the next slice. */
   restart(): void {
     this.#start = performance.now();
   }

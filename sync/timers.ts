@@ -1,18 +1,21 @@
-/** Clock and timers, injected so that tests can be their master. */
+/** Clock and timers, injected so that tests can control time. */
 export interface Timers {
   now(): number;
   set(callback: () => void, milliseconds: number): unknown;
   clear(handle: unknown): void;
 }
 
-/** Largest delay that setTimeout takes, 24 days; it makes 1 ms of more, so that who sets it again would spin. */
+/**
+ * Largest delay that setTimeout accepts, about 24 days. Node treats larger values as 1 ms, so a
+ * caller that re-arms the timer would spin.
+ */
 const MAX_DELAY = 2 ** 31 - 1;
 
-/** A timer of more than 24 days comes early. */
+/** The timers of Node. A timer of more than 24 days fires early. */
 export const systemTimers: Timers = {
   now: () => performance.now(),
   set: (callback, milliseconds) => {
-    // A timer waits for a millisecond at least.
+    // setTimeout waits for at least a millisecond.
     if (milliseconds <= 0) {
       const immediate = setImmediate(callback);
       return () => clearImmediate(immediate);
@@ -23,7 +26,7 @@ export const systemTimers: Timers = {
   clear: (handle) => (handle as (() => void) | undefined)?.(),
 };
 
-/** Calls back each `period` milliseconds. @returns what ends that. */
+/** Calls `callback` every `period` milliseconds. @returns a function that stops it. */
 export function every(timers: Timers, period: number, callback: () => void): () => void {
   let handle: unknown;
   const next = () => {

@@ -1,4 +1,4 @@
-/** Connection tracking of the kernel: finding and deleting flows. */
+/** Dumps and deletes conntrack entries of the kernel. */
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { type RefusedItem, sendAll } from '../core/batches.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
@@ -18,25 +18,29 @@ export type { ConntrackEntry } from './entry.ts';
 
 export interface ConntrackQuery {
   readonly family: IpFamily;
-  /** Default: every protocol. */
+  /** Default: all protocols. */
   readonly protocol?: Protocol;
-  /** Canonical text of the destination that the first packet had. */
+  /** Original destination address, canonical text. */
   readonly origDst?: string;
-  /** Of the entries that fit so far, which to return; may be asked about an entry more than once. */
+  /** Selects among the matching entries. May be called more than once for an entry. */
   readonly keep?: (entry: ConntrackEntry) => boolean;
-  /** false: all entries come to this process and are filtered here, as on kernels before 5.8. */
+  /** false: dump all entries and filter them here, as happens on kernels before 5.8. */
   readonly kernelFilter?: boolean;
 }
 
-/** Some flows could not be deleted; all others are. */
+/** Some conntrack entries could not be deleted; all others were. */
 class ConntrackDeleteError extends AggregateError {
   override readonly name = 'ConntrackDeleteError';
 
   constructor(failures: readonly RefusedItem<ConntrackEntry>[]) {
     const errors = failures.map(({ error }) => error);
-    super(errors, `${errors.length} flows not deleted, the first: ${errors[0]?.message}`, {
-      cause: errors[0],
-    });
+    super(
+      errors,
+      `cannot delete ${errors.length} conntrack entries; first error: ${errors[0]?.message}`,
+      {
+        cause: errors[0],
+      },
+    );
   }
 }
 
@@ -45,10 +49,10 @@ const IPCTNL_MSG_CT_GET = NFNL_SUBSYS_CTNETLINK | 1;
 const IPCTNL_MSG_CT_DELETE = NFNL_SUBSYS_CTNETLINK | 2;
 
 /**
- * The flows that fit a query. The kernel filters by protocol and destination if it can (5.8 and
- * later), and what it sends is checked here again, since older kernels ignore that they are asked.
- * Flows that come or go meanwhile may be missing, or be there twice.
- * @throws NetlinkError; RangeError for a destination of the other family; what `keep` throws.
+ * Dumps the conntrack entries that match a query. The kernel filters by protocol and destination
+ * from Linux 5.8 on. Older kernels ignore the filter, so every entry is checked here again. Entries
+ * that are created or deleted during the dump may be missing or duplicated.
+ * @throws NetlinkError; RangeError for a destination of the other family; whatever `keep` throws.
  */
 export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEntry[]> {
   const { family, origDst, keep, kernelFilter = true } = query;
@@ -65,7 +69,7 @@ export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEnt
     const unfiltered = dumpPayload(filter, false);
     const payload = kernelFilter ? dumpPayload(filter, true) : unfiltered;
     return await dump(payload).catch((error: unknown) => {
-      // A kernel that knows filters but not this one.
+      // The kernel supports filters but not this one.
       if (payload.equals(unfiltered) || !hasErrno(error, EINVAL, EOPNOTSUPP)) throw error;
       return dump(unfiltered);
     });
@@ -73,10 +77,10 @@ export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEnt
 }
 
 /**
- * Deletes flows, each only as long as it is the very one that was dumped. Flows that are gone
- * are no error.
- * @returns how many there still were.
- * @throws ConntrackDeleteError after all were tried; NetlinkError when the kernel's answers were lost.
+ * Deletes conntrack entries, each only if it is still the dumped one. An entry that no longer
+ * exists is not an error.
+ * @returns the number of entries deleted.
+ * @throws ConntrackDeleteError after all entries were tried; NetlinkError if replies were lost.
  */
 export async function deleteConntrack(entries: readonly ConntrackEntry[]): Promise<number> {
   if (entries.length === 0) return 0;

@@ -1,4 +1,4 @@
-/** Flows on the wire: the messages that ask for and delete them, and the reader of a dump. */
+/** Encodes and decodes conntrack entries: dump requests, delete requests and dump replies. */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes, addressFamily, addressFormatter } from '../core/address.ts';
@@ -9,7 +9,7 @@ import { encodeNumber, readNumber } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH, nfgenmsg } from '../core/nfnetlink.ts';
 import { emptyTuple, readTuple, type Tuple, tupleAttributes } from './tuple.ts';
 
-/** One flow as connection tracking knows it. Addresses are canonical text. */
+/** A conntrack entry. Addresses are canonical text. */
 export interface ConntrackEntry {
   readonly family: IpFamily;
   /** IP protocol number. */
@@ -17,8 +17,8 @@ export interface ConntrackEntry {
   readonly origSrc: string;
   readonly origDst: string;
   /**
-   * Ports; 0 for protocols that have none. For ICMP and ICMPv6, as in the kernel's own tuple,
-   * the source port is the id and the destination port is type * 256 + code.
+   * Ports; 0 for protocols without ports. As in the kernel's tuple, for ICMP and ICMPv6 the source
+   * port is the ID and the destination port is type * 256 + code.
    */
   readonly origSrcPort: number;
   readonly origDstPort: number;
@@ -27,22 +27,22 @@ export interface ConntrackEntry {
   readonly replySrcPort: number;
   readonly replyDstPort: number;
   /**
-   * The kernel's, opaque: tells this flow from a later one with the same tuple, unless the later
-   * one happens to lie at the same place in the kernel's memory.
+   * Opaque ID from the kernel. Distinguishes this entry from a later one with the same tuple,
+   * unless the kernel placed the later one at the same memory address.
    */
   readonly id: number;
-  /** Of the original direction; 0 is the default zone. */
+  /** Zone of the original direction; 0 is the default zone. */
   readonly zone: number;
   /** IPS_ bits of linux/netfilter/nf_conntrack_common.h. */
   readonly status: number;
 }
 
-/** What an entry must have; undefined leaves it open. */
+/** Conditions on an entry; undefined matches everything. */
 export interface EntryFilter {
   readonly family: IpFamily;
   /** IP protocol number. */
   readonly protocol?: number | undefined;
-  /** Canonical text, of the same family. */
+  /** Canonical text of the same family. */
   readonly origDst?: string | undefined;
 }
 
@@ -55,14 +55,14 @@ const CTA_ZONE = 18;
 const CTA_FILTER = 25;
 const CTA_FILTER_ORIG_FLAGS = 1;
 const CTA_FILTER_REPLY_FLAGS = 2;
-/** Bits of CTA_FILTER_ORIG_FLAGS: net/netfilter/nf_internals.h of the kernel's sources. */
+/** Bits of CTA_FILTER_ORIG_FLAGS: net/netfilter/nf_internals.h of the kernel source. */
 const FILTER_IP_DST = 2;
 const FILTER_PROTO_NUM = 8;
 
 /**
- * The payload of a dump; with a kernel filter where the filter asks for more than the family.
- * IPv6 destinations are left to the reader: the kernel compares them the wrong way round, and
- * would send all flows but those (ctnetlink_filter_match_tuple, from 5.8 to at least 6.18).
+ * The payload of a dump request, with a kernel filter if the filter has more than the family. IPv6
+ * destinations are filtered only when reading: the kernel inverts the comparison and would return
+ * all other entries (ctnetlink_filter_match_tuple, from 5.8 to at least 6.18).
  */
 export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer {
   const { family, protocol } = filter;
@@ -86,8 +86,8 @@ export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer 
 }
 
 /**
- * The payload that deletes one flow. It always carries a tuple: without one, the kernel would
- * delete the whole table.
+ * The payload that deletes one entry. It always has a tuple: without one, the kernel would flush
+ * the whole table.
  */
 export function deletePayload(entry: ConntrackEntry): Buffer {
   const tuple = tupleAttributes({
@@ -105,8 +105,9 @@ export function deletePayload(entry: ConntrackEntry): Buffer {
 }
 
 /**
- * A reader for the entries of one dump. Only of those that pass the filter is text made.
- * @returns (the reader) undefined for an entry that does not pass.
+ * Returns a reader for the entries of one dump. It formats addresses only of entries that match the
+ * filter.
+ * @returns (the reader) undefined for an entry that does not match.
  * @throws MalformedMessage (the reader)
  */
 export function entryReader(filter: EntryFilter): (payload: Buffer) => ConntrackEntry | undefined {
@@ -146,19 +147,19 @@ export function entryReader(filter: EntryFilter): (payload: Buffer) => Conntrack
   };
 }
 
-/** Compares bytes, which costs a tenth of making text of them. */
+/** Compares bytes, at a tenth of the cost of formatting them. */
 function byteFilter({
   family,
   protocol,
   origDst,
 }: EntryFilter): (bytes: Buffer, orig: Tuple) => boolean {
   if (origDst !== undefined && familyOf(origDst) !== family) {
-    throw new RangeError(`${origDst} is not of family ${family}`);
+    throw new RangeError(`${origDst} is not an ${family} address`);
   }
-  const wanted = origDst === undefined ? undefined : addressBytes(origDst);
+  const expected = origDst === undefined ? undefined : addressBytes(origDst);
   const af = addressFamily(family);
   return (bytes, orig) =>
     bytes[0] === af &&
     (protocol === undefined || orig.protocol === protocol) &&
-    (wanted === undefined || wanted.equals(bytes.subarray(orig.dstStart, orig.dstEnd)));
+    (expected === undefined || expected.equals(bytes.subarray(orig.dstStart, orig.dstEnd)));
 }

@@ -1,4 +1,4 @@
-/** One direction of a flow on the wire. */
+/** Encodes and decodes conntrack tuples. A tuple is one direction of a connection. */
 import { addressBytes } from '../core/address.ts';
 import { type Attribute, walkAttributes } from '../core/attribute.ts';
 import { encodeNumber, readNumber } from '../core/network-order.ts';
@@ -19,15 +19,15 @@ const CTA_PROTO_ICMPV6_CODE = 9;
 
 const IPPROTO_ICMP = 1;
 const IPPROTO_ICMPV6 = 58;
-/** The attribute of the id; type and code are the next two. */
+/** The attribute of the ICMP ID. Type and code are the next two. */
 const icmpIds = new Map([
   [IPPROTO_ICMP, CTA_PROTO_ICMP_ID],
   [IPPROTO_ICMPV6, 7],
 ]);
 
 /**
- * One direction of a flow as it was received, the addresses as offsets. As in the kernel's struct
- * nf_conntrack_tuple, ICMP's id stands in the source port, type and code in the destination port.
+ * A received tuple, with addresses as offsets. As in struct nf_conntrack_tuple of the kernel, the
+ * ICMP ID is in the source port, type and code are in the destination port.
  */
 export type Tuple = ReturnType<typeof emptyTuple>;
 
@@ -36,7 +36,7 @@ export function emptyTuple() {
     srcStart: 0,
     srcEnd: 0,
     dstStart: 0,
-    /** 0 when there is no address. */
+    /** 0 if the tuple has no address. */
     dstEnd: 0,
     protocol: 0,
     srcPort: 0,
@@ -45,7 +45,7 @@ export function emptyTuple() {
   };
 }
 
-/** One direction of a flow to be sent; what is undefined is left out, as filters may. */
+/** A tuple to send. Undefined fields are omitted, as a filter may do. */
 interface TupleText {
   readonly src: string | undefined;
   readonly dst: string | undefined;
@@ -54,7 +54,7 @@ interface TupleText {
 }
 
 /**
- * Reads a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY into a tuple that may have been used before.
+ * Reads a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY into `tuple`, which may be reused.
  * @throws MalformedMessage
  */
 export function readTuple(bytes: Buffer, start: number, end: number, tuple: Tuple): void {
@@ -91,7 +91,7 @@ function readProtocol(bytes: Buffer, start: number, end: number, tuple: Tuple): 
   });
 }
 
-/** The content of a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. */
+/** The nested attributes of a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. */
 export function tupleAttributes({ src, dst, protocol, ports }: TupleText): Attribute[] {
   const tuple: Attribute[] = [];
   const addresses: Attribute[] = [];

@@ -1,11 +1,14 @@
-/** What the kernel answers to a request that asks for no data, or at the end of a dump. */
+/** Decodes acks and extended acks: the reply to a request without data, and the end of a dump. */
 import { align, readAttributes } from './attribute.ts';
 import { type ExtendedAck, MalformedMessage } from './error.ts';
 import { readU32 } from './host-order.ts';
 import { type NetlinkMessage, NLMSG_ERROR, NLMSG_HDRLEN } from './message.ts';
 import { readText } from './text.ts';
 
-/** Flags of an NLMSG_ERROR (linux/netlink.h): the sent payload is left out; attributes follow. */
+/**
+ * Flags of an NLMSG_ERROR (linux/netlink.h): the payload of the request is omitted; attributes
+ * follow.
+ */
 const NLM_F_CAPPED = 0x100;
 const NLM_F_ACK_TLVS = 0x200;
 
@@ -20,20 +23,22 @@ export interface Ack {
 
 /**
  * Reads an NLMSG_ERROR (struct nlmsgerr: int error, the header of the request, its payload unless
- * capped, attributes) or an NLMSG_DONE (int error, attributes; kernels may leave out the error).
+ * capped, attributes) or an NLMSG_DONE (int error, attributes). Some kernels omit the error number
+ * of an NLMSG_DONE.
  * @throws MalformedMessage
  */
 export function readAck({ type, flags, payload }: NetlinkMessage): Ack {
   if (payload.length < 4) {
     if (type !== NLMSG_ERROR) return { errno: 0, extendedAck: undefined };
-    throw new MalformedMessage('an error without an error number');
+    throw new MalformedMessage('NLMSG_ERROR without an error number');
   }
   const errno = Math.abs(readU32(payload, 0) | 0);
   if ((flags & NLM_F_ACK_TLVS) === 0) return { errno, extendedAck: undefined };
 
   let start = 4;
   if (type === NLMSG_ERROR) {
-    if (payload.length < 4 + NLMSG_HDRLEN) throw new MalformedMessage('an error without a header');
+    if (payload.length < 4 + NLMSG_HDRLEN)
+      throw new MalformedMessage('NLMSG_ERROR without the header of the request');
     const capped = (flags & NLM_F_CAPPED) !== 0;
     start += capped ? NLMSG_HDRLEN : Math.max(align(readU32(payload, 4)), NLMSG_HDRLEN);
   }

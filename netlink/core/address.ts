@@ -1,10 +1,10 @@
-/** Addresses as netlink has them, in bytes of network order, and the numbers of their families. */
+/** IP addresses as bytes in network order, and address family numbers. */
 import ipaddr from 'ipaddr.js';
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { MalformedMessage } from './error.ts';
 
-/** Linux's numbers (sys/socket.h). */
+/** Address family numbers of Linux (sys/socket.h). */
 export const AF_INET = 2;
 const AF_INET6 = 10;
 
@@ -12,13 +12,13 @@ export function addressFamily(family: IpFamily): number {
   return family === 'IPv4' ? AF_INET : AF_INET6;
 }
 
-/** @returns undefined for another number than those of IP. */
+/** @returns undefined for a number other than AF_INET and AF_INET6. */
 export function ipFamilyOf(number: number | undefined): IpFamily | undefined {
   if (number === AF_INET) return 'IPv4';
   return number === AF_INET6 ? 'IPv6' : undefined;
 }
 
-/** Network order. @param address Canonical text. */
+/** The bytes of an address in network order. @param address Canonical text. */
 export function addressBytes(address: string): Buffer {
   const bytes = Buffer.allocUnsafe(familyOf(address) === 'IPv4' ? 4 : 16);
   writeAddress(bytes, address, 0);
@@ -29,10 +29,10 @@ const DOT = 0x2e;
 const ZERO = 0x30;
 
 /**
- * Writes an address in network order. IPv4 is read here: a load has 100,000 of them, and ipaddr.js
- * takes a microsecond for each.
+ * Writes an address in network order. IPv4 is parsed here, because a full sync has 100,000
+ * addresses and ipaddr.js takes a microsecond for each.
  * @param address Canonical text.
- * @returns where it ends.
+ * @returns the offset after the address.
  */
 export function writeAddress(bytes: Buffer, address: string, start: number): number {
   if (familyOf(address) === 'IPv6') {
@@ -52,13 +52,15 @@ export function writeAddress(bytes: Buffer, address: string, start: number): num
   return at;
 }
 
-/** @returns text as `canonicalAddress` gives it, but for IPv4-mapped IPv6, which that refuses. */
+/**
+ * @returns text as from `canonicalAddress`. Unlike that function it also formats IPv4-mapped IPv6.
+ */
 export type AddressFormatter = (bytes: Buffer, start: number, end: number) => string;
 
 /**
- * A formatter for one dump. IPv6 text costs microseconds and dumps repeat their addresses, so it
- * remembers them.
- * @throws MalformedMessage (the formatter) when there are neither 4 nor 16 bytes.
+ * Returns a formatter for one dump. Formatting IPv6 takes microseconds and dumps repeat their
+ * addresses, so the formatter caches its results.
+ * @throws MalformedMessage (the formatter) for a length other than 4 or 16 bytes.
  */
 export function addressFormatter(): AddressFormatter {
   const known = new Map<string, string>();
@@ -66,7 +68,8 @@ export function addressFormatter(): AddressFormatter {
     if (end - start === 4) {
       return `${bytes[start]}.${bytes[start + 1]}.${bytes[start + 2]}.${bytes[start + 3]}`;
     }
-    if (end - start !== 16) throw new MalformedMessage(`address of ${end - start} bytes`);
+    if (end - start !== 16)
+      throw new MalformedMessage(`IP address has ${end - start} bytes; must have 4 or 16`);
     const key = bytes.toString('latin1', start, end);
     let text = known.get(key);
     if (text === undefined) {

@@ -1,23 +1,26 @@
-/** Attributes for messages so many that an object for each, as `encodeAttributes` wants them, would cost too much. */
+/**
+ * Writes attributes directly into a growing buffer. For large batches, the object per attribute
+ * that `encodeAttributes` needs would cost too much.
+ */
 import { align, NLA_F_NESTED, NLA_HDRLEN } from './attribute.ts';
 import { writeU16 } from './host-order.ts';
 
 const FIRST_CAPACITY = 2048;
 
-/** Plain writes into a buffer that grows; room must be reserved before. */
+/** Writes without bounds checks. Call `reserve` first. */
 export class AttributeWriter {
   bytes = Buffer.allocUnsafe(FIRST_CAPACITY);
   length = 0;
 
   reserve(more: number): void {
-    const wanted = this.length + more;
-    if (wanted <= this.bytes.length) return;
-    const bigger = Buffer.allocUnsafe(Math.max(wanted, this.bytes.length * 2));
+    const needed = this.length + more;
+    if (needed <= this.bytes.length) return;
+    const bigger = Buffer.allocUnsafe(Math.max(needed, this.bytes.length * 2));
     this.bytes.copy(bigger, 0, 0, this.length);
     this.bytes = bigger;
   }
 
-  /** Starts an attribute that has others in it. @returns its start, for `close`. */
+  /** Starts a nested attribute. @returns its offset, for `close`. */
   open(type: number): number {
     const start = this.length;
     writeU16(this.bytes, type | NLA_F_NESTED, start + 2);
@@ -36,7 +39,7 @@ export class AttributeWriter {
     this.append(value);
   }
 
-  /** In network order. */
+  /** Writes a u32 attribute in network order. */
   u32(type: number, value: number): void {
     writeU16(this.bytes, NLA_HDRLEN + 4, this.length);
     writeU16(this.bytes, type, this.length + 2);
@@ -44,7 +47,7 @@ export class AttributeWriter {
     this.length += NLA_HDRLEN + 4;
   }
 
-  /** Bytes as they are, and zeros up to the next boundary. */
+  /** Copies bytes and pads them with zeros to the next 4-byte boundary. */
   append(bytes: Buffer): void {
     bytes.copy(this.bytes, this.length);
     const end = this.length + bytes.length;

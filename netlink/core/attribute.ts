@@ -1,22 +1,25 @@
-/** Attributes, of which the payload of every message consists: writing and reading them. */
+/**
+ * Encodes and decodes netlink attributes (struct nlattr), the content of every message after its
+ * headers.
+ */
 import { MalformedMessage } from './error.ts';
 import { readU16, writeU16 } from './host-order.ts';
 
 /** struct nlattr of linux/netlink.h: u16 length, u16 type, value, padding to 4 bytes. */
 export const NLA_HDRLEN = 4;
 export const NLA_F_NESTED = 0x8000;
-/** To be set in the type of a number in network order, where the protocol insists on it. */
+/** Flag in the type of a number in network order. Set it where the protocol requires it. */
 export const NLA_F_NET_BYTEORDER = 0x4000;
-/** Without NLA_F_NESTED and NLA_F_NET_BYTEORDER. */
+/** Masks out NLA_F_NESTED and NLA_F_NET_BYTEORDER. */
 const NLA_TYPE_MASK = 0x3fff;
 
-/** An attribute to be sent: bytes, or attributes nested in it. */
+/** An attribute to send: bytes, or nested attributes. */
 export interface Attribute {
   readonly type: number;
   readonly value: Buffer | readonly Attribute[];
 }
 
-/** Rounds up to the boundary on which messages and attributes start (NLMSG_ALIGNTO, NLA_ALIGNTO). */
+/** Rounds up to the alignment of messages and attributes (NLMSG_ALIGNTO, NLA_ALIGNTO). */
 export function align(length: number): number {
   return (length + 3) & ~3;
 }
@@ -24,11 +27,12 @@ export function align(length: number): number {
 const NO_HEADER: Buffer = Buffer.alloc(0);
 
 /**
- * @param header Of the protocol, in front of the attributes; a multiple of 4 bytes.
- * @throws RangeError when an attribute does not fit into its 16-bit length.
+ * Encodes attributes as the payload of a message.
+ * @param header Header of the protocol, before the attributes; a multiple of 4 bytes.
+ * @throws RangeError if an attribute does not fit its 16-bit length.
  */
 export function encodeAttributes(attributes: readonly Attribute[], header = NO_HEADER): Buffer {
-  // Not `alloc`, which gives every message memory of its own; gaps must not tell what was there.
+  // `alloc` would give every message its own memory. Padding must not leak earlier buffer content.
   const bytes = Buffer.allocUnsafe(header.length + encodedLength(attributes)).fill(0);
   header.copy(bytes);
   writeAttributes(bytes, header.length, attributes);
@@ -44,7 +48,7 @@ function encodedLength(attributes: readonly Attribute[]): number {
   return length;
 }
 
-/** @returns where they end. */
+/** @returns the offset after the attributes. */
 function writeAttributes(bytes: Buffer, start: number, attributes: readonly Attribute[]): number {
   let offset = start;
   for (const { type, value } of attributes) {
@@ -59,10 +63,10 @@ function writeAttributes(bytes: Buffer, start: number, attributes: readonly Attr
 }
 
 /**
- * Visits the attributes between two offsets, in order. Values are given as offsets, because
- * a dump of 50,000 entries has a million attributes and a Buffer for each would cost more than
- * the rest of the work.
- * @throws MalformedMessage at an attribute that reaches beyond the end.
+ * Visits the attributes between two offsets in order. Passes values as offsets: a dump of 50,000
+ * entries has a million attributes, and creating a Buffer for each would cost more than everything
+ * else.
+ * @throws MalformedMessage if an attribute extends beyond `end`.
  */
 export function walkAttributes(
   bytes: Buffer,
@@ -70,12 +74,12 @@ export function walkAttributes(
   end: number,
   visit: (type: number, start: number, end: number) => void,
 ): void {
-  if (end > bytes.length) throw new MalformedMessage('attributes beyond the message');
+  if (end > bytes.length) throw new MalformedMessage('attributes extend beyond the message');
   let offset = start;
   while (offset + NLA_HDRLEN <= end) {
     const length = readU16(bytes, offset);
     if (length < NLA_HDRLEN || offset + length > end) {
-      throw new MalformedMessage(`attribute of ${length} bytes where ${end - offset} are left`);
+      throw new MalformedMessage(`attribute length ${length} but ${end - offset} bytes remain`);
     }
     const type = readU16(bytes, offset + 2) & NLA_TYPE_MASK;
     visit(type, offset + NLA_HDRLEN, offset + length);
@@ -83,7 +87,10 @@ export function walkAttributes(
   }
 }
 
-/** The attributes between two offsets by type; the last of a type wins, as in the kernel. */
+/**
+ * Reads the attributes between two offsets, by type. The last attribute of a type wins, as in the
+ * kernel.
+ */
 export function readAttributes(
   bytes: Buffer,
   start: number,
@@ -97,9 +104,9 @@ export function readAttributes(
 }
 
 /**
- * An attribute that a message must have.
- * @param protocol Whose attribute, for the error.
- * @throws MalformedMessage when it is missing, or has fewer bytes than `size`.
+ * Returns a mandatory attribute.
+ * @param protocol Name of the protocol, for the error message.
+ * @throws MalformedMessage if the attribute is missing or shorter than `size` bytes.
  */
 export function requiredAttribute(
   attributes: ReadonlyMap<number, Buffer>,
@@ -110,8 +117,8 @@ export function requiredAttribute(
   const value = attributes.get(type);
   if (value === undefined) throw new MalformedMessage(`${protocol} attribute ${type} is missing`);
   if (value.length < size) {
-    const found = `${protocol} attribute ${type} of ${value.length} bytes`;
-    throw new MalformedMessage(`${found}, not ${size}`);
+    const found = `${protocol} attribute ${type} has ${value.length} bytes`;
+    throw new MalformedMessage(`${found}; must have ${size}`);
   }
   return value;
 }

@@ -1,4 +1,4 @@
-/** Many requests in bounded sends. */
+/** Sends many requests in batches of bounded size. */
 import { TimeSlice } from '../../sync/time-slice.ts';
 import { align } from './attribute.ts';
 import type { NetlinkError } from './error.ts';
@@ -6,11 +6,12 @@ import { type NetlinkRequest, NLMSG_HDRLEN } from './message.ts';
 import type { NetlinkSocket } from './socket.ts';
 
 /**
- * Bounds of one send. Beyond 128 KiB some kernels have no buffer in one piece (user-mode-linux:
- * EMSGSIZE); and all messages of one may be refused without overrunning the socket.
+ * Limits of one batch. Beyond 128 KiB some kernels cannot allocate a contiguous buffer
+ * (user-mode-linux: EMSGSIZE). Even if the kernel refuses every message, the error replies fit the
+ * receive buffer.
  */
-const BYTES = 64 * 1024;
-const MESSAGES = 500;
+const MAX_BYTES = 64 * 1024;
+const MAX_MESSAGES = 500;
 
 /** An item whose message the kernel refused. */
 export interface RefusedItem<T> {
@@ -19,19 +20,20 @@ export interface RefusedItem<T> {
 }
 
 /**
- * Sends a message for each item in order, in as many sends as it takes. They are encoded as they are
- * needed; the event loop goes round between two sends, each of which runs in the thread pool, and
- * to make the messages of one may not hold it for long (500 of IPVS took 5 ms in user-mode-linux, 230 ms when cold).
- * @param weigh How much work the message of an item is for the kernel, and how much one send may be.
- * @param slice ends a send, too; for tests.
- * @returns those that were refused, in order; the others are done all the same.
- * @throws NetlinkError when the fate of a send is not known; what follows it is not sent.
+ * Sends one message per item, in order, in as many batches as needed. Each batch is sent from the
+ * thread pool, and the event loop gets a turn between batches. Messages are encoded just before
+ * they are sent, and encoding yields too: 500 IPVS messages took 5 ms in user-mode-linux, 230 ms
+ * with cold code.
+ * @param weigh How much work an item is for the kernel, and the maximum per batch.
+ * @param slice Also ends a batch; replaced by tests.
+ * @returns the refused items, in order. All other items were applied.
+ * @throws NetlinkError if the outcome of a batch is unknown. Later batches are not sent.
  */
 export async function sendAll<T>(
   socket: Pick<NetlinkSocket, 'batch'>,
   items: readonly T[],
   encode: (item: T) => NetlinkRequest,
-  weigh: { of: (item: T) => number; most: number } = { of: () => 1, most: MESSAGES },
+  weigh: { of: (item: T) => number; max: number } = { of: () => 1, max: MAX_MESSAGES },
   slice: Pick<TimeSlice, 'isOver' | 'restart'> = new TimeSlice(),
 ): Promise<RefusedItem<T>[]> {
   const refused: RefusedItem<T>[] = [];
@@ -49,7 +51,7 @@ export async function sendAll<T>(
 function* batches<T>(
   items: readonly T[],
   encode: (item: T) => NetlinkRequest,
-  weigh: { of: (item: T) => number; most: number },
+  weigh: { of: (item: T) => number; max: number },
   slice: Pick<TimeSlice, 'isOver' | 'restart'>,
 ): Generator<NetlinkRequest[]> {
   let batch: NetlinkRequest[] = [];
@@ -59,7 +61,8 @@ function* batches<T>(
     const request = encode(item);
     const own = weigh.of(item);
     const length = NLMSG_HDRLEN + align(request.payload.length);
-    const isFull = bytes + length > BYTES || weight + own > weigh.most || batch.length === MESSAGES;
+    const isFull =
+      bytes + length > MAX_BYTES || weight + own > weigh.max || batch.length === MAX_MESSAGES;
     if ((isFull || slice.isOver()) && batch.length > 0) {
       yield batch;
       batch = [];

@@ -1,9 +1,9 @@
-/** One receive of a netlink socket: where it puts what came, and the messages in it. */
+/** Receives one datagram from a netlink socket and splits it into messages. */
 import { EINTR, EMSGSIZE, NetlinkError } from './error.ts';
 import { readU32 } from './host-order.ts';
 import { type NetlinkMessage, NLMSG_PID_OFFSET, readMessages } from './message.ts';
 
-/** Where a receive puts what came. */
+/** Buffers for one receive call. */
 export interface ReceiveBuffer {
   readonly bytes: Buffer;
   /** struct sockaddr_nl of the sender. */
@@ -11,10 +11,13 @@ export interface ReceiveBuffer {
   readonly senderLength: Buffer;
 }
 
-/** Dumps come in pieces of at most 32 KiB; a single message (a link with many VFs) may be bigger. */
+/**
+ * The kernel sends dumps in parts of at most 32 KiB. A single message can be larger, such as a link
+ * with many SR-IOV VFs.
+ */
 const CAPACITY = 256 * 1024;
 
-/** struct sockaddr_nl of linux/netlink.h: u16 family, u16 padding, u32 port, u32 groups. */
+/** struct sockaddr_nl of linux/netlink.h: u16 family, u16 padding, u32 port ID, u32 groups. */
 export const SOCKADDR_NL_LENGTH = 12;
 export const SOCKADDR_NL_PORT_ID = 4;
 
@@ -27,8 +30,8 @@ export function newReceiveBuffer(): ReceiveBuffer {
 }
 
 /**
- * The messages that a receive brought, as views; none when it was interrupted.
- * @param result Of the receive: the length of what came, or a negative errno.
+ * Reads the messages of a datagram, as views of the buffer; none if the call was interrupted.
+ * @param result Result of the receive call: the length of the datagram or a negative errno.
  * @throws NetlinkError, MalformedMessage
  */
 export function readDatagram(
@@ -38,14 +41,17 @@ export function readDatagram(
 ): NetlinkMessage[] {
   if (result === -EINTR) return [];
   if (result < 0) throw new NetlinkError(operation, -result);
-  // MSG_TRUNC gives the true length.
-  if (result > CAPACITY) throw new NetlinkError(`${operation}: ${result} bytes`, EMSGSIZE);
-  // Other processes may send to this port, too; the kernel's own is 0.
+  // With MSG_TRUNC the result is the true length.
+  if (result > CAPACITY)
+    throw new NetlinkError(`${operation}: datagram of ${result} bytes`, EMSGSIZE);
+  // Other processes may also send to this socket. The port ID of the kernel is 0.
   if (readU32(from.sender, SOCKADDR_NL_PORT_ID) !== 0) return [];
   return readMessages(from.bytes.subarray(0, result));
 }
 
-/** The port whose request caused the first message (nlmsg_pid), without reading more. */
+/**
+ * The port ID of the socket whose request caused the first message (nlmsg_pid). Reads nothing else.
+ */
 export function firstPortId({ bytes }: ReceiveBuffer): number {
   return readU32(bytes, NLMSG_PID_OFFSET);
 }

@@ -1,22 +1,25 @@
-/** Opening a netlink socket: its options, buffers and groups. */
+/** Opens netlink sockets: socket options, buffer sizes and multicast groups. */
 import { SOCKADDR_NL_LENGTH, SOCKADDR_NL_PORT_ID } from './datagram.ts';
 import { NetlinkError } from './error.ts';
 import { readU32, u32, writeU16 } from './host-order.ts';
 import { libc } from './libc.ts';
 
-/** Protocols of linux/netlink.h. */
+/** Netlink protocols (linux/netlink.h). */
 export const NETLINK_ROUTE = 0;
 export const NETLINK_NETFILTER = 12;
 export const NETLINK_GENERIC = 16;
 
 export interface SocketOptions {
-  /** Bytes the kernel may queue for this socket. */
+  /** Size of the receive buffer in bytes. */
   readonly receiveBuffer?: number;
-  /** Bytes of the biggest batch. */
+  /** Size of the largest batch in bytes. */
   readonly sendBuffer?: number;
-  /** Milliseconds that one request, batch or part of a dump may take. */
+  /** Milliseconds until a request, a batch or one part of a dump fails. */
   readonly timeout?: number;
-  /** NETLINK_NO_ENOBUFS: lose messages silently; for those to whom a loss means nothing. */
+  /**
+   * NETLINK_NO_ENOBUFS: drop messages without an error, for sockets where a lost message does no
+   * harm.
+   */
   readonly ignoreOverruns?: boolean;
 }
 
@@ -37,7 +40,7 @@ const NETLINK_CAP_ACK = 10;
 const NETLINK_EXT_ACK = 11;
 
 /**
- * Opens a socket that does not block.
+ * Opens a nonblocking netlink socket.
  * @throws NetlinkError
  */
 export function openDescriptor(protocol: number, options: SocketOptions): number {
@@ -46,7 +49,8 @@ export function openDescriptor(protocol: number, options: SocketOptions): number
   try {
     setBuffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, receiveBuffer);
     setBuffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, sendBuffer);
-    // Kernels before 4.12 and 4.3 lack these; errors are then less telling.
+    // Kernels before 4.12 (extended ack) and 4.3 (capped ack) lack these options. Errors then have
+    // less detail.
     setOption(fd, SOL_NETLINK, NETLINK_EXT_ACK, 1);
     setOption(fd, SOL_NETLINK, NETLINK_CAP_ACK, 1);
     if (options.ignoreOverruns === true) {
@@ -63,7 +67,8 @@ export function openDescriptor(protocol: number, options: SocketOptions): number
 }
 
 /**
- * The port that the kernel gave a socket: its address among the netlink sockets of its namespace.
+ * The port ID that the kernel assigned: the address of the socket among the netlink sockets of its
+ * network namespace.
  * @throws NetlinkError
  */
 export function portIdOf(fd: number): number {
@@ -73,15 +78,15 @@ export function portIdOf(fd: number): number {
 }
 
 /**
- * Joins a multicast group, which may have a number beyond the 32 that bind knows.
+ * Joins a multicast group. Unlike bind, this also supports group numbers above 32.
  * @throws NetlinkError
  */
 export function joinGroup(fd: number, group: number): void {
   const result = setOption(fd, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group);
-  checkResult(`netlink group ${group}`, result);
+  checkResult(`join netlink multicast group ${group}`, result);
 }
 
-/** FORCE goes beyond net.core.rmem_max and wmem_max, but needs CAP_NET_ADMIN. */
+/** The FORCE variant exceeds net.core.rmem_max and wmem_max, but needs CAP_NET_ADMIN. */
 function setBuffer(fd: number, force: number, plain: number, bytes: number): void {
   if (setOption(fd, SOL_SOCKET, force, bytes) < 0) setOption(fd, SOL_SOCKET, plain, bytes);
 }
@@ -90,7 +95,7 @@ function setOption(fd: number, level: number, name: number, value: number): numb
   return libc().setsockopt(fd, level, name, u32(value));
 }
 
-/** @throws NetlinkError when a result of libc is an error. */
+/** @throws NetlinkError if the result of a libc call is an error. */
 export function checkResult(operation: string, result: number): number {
   if (result < 0) throw new NetlinkError(operation, -result);
   return result;

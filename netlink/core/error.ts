@@ -1,29 +1,34 @@
-/** What can go wrong: errors of the kernel with their names, what it lacks, and messages that cannot be read. */
+/**
+ * Netlink errors: kernel error numbers with their names, missing kernel features, malformed
+ * messages.
+ */
 import { constants } from 'node:os';
 
-/** What the kernel adds to an error number when NETLINK_EXT_ACK is set. */
+/** Details that the kernel adds to an error number if NETLINK_EXT_ACK is set. */
 export interface ExtendedAck {
-  /** The kernel's own words; undefined when it has none. */
+  /** Message text of the kernel, if any. */
   readonly message: string | undefined;
-  /** Byte offset of the offending attribute from the start of the message that was sent. */
+  /** Byte offset of the offending attribute from the start of the sent message. */
   readonly offset: number | undefined;
 }
 
-/** A netlink operation that failed, in the kernel or on the way to it. */
+/** A failed netlink operation: the kernel refused it, or it did not reach the kernel. */
 export class NetlinkError extends Error {
   override readonly name = 'NetlinkError';
-  /** Positive, as in errno.h; ipset has more (linux/netfilter/ipset/ip_set.h). */
+  /** Positive error number from errno.h, or of ipset (linux/netfilter/ipset/ip_set.h). */
   readonly errno: number;
-  /** Its name, such as `ENOENT` or `IPSET_ERR_HASH_FULL`. */
+  /** The name of the error number, such as `ENOENT` or `IPSET_ERR_HASH_FULL`. */
   readonly code: string;
   readonly extendedAck: ExtendedAck | undefined;
 
-  /** @param operation What was attempted, as the subject of the message: `bind`, `dump of type 22`. */
+  /**
+   * @param operation The failed operation, subject of the error message: `bind`, `netlink dump 22`.
+   */
   constructor(operation: string, errno: number, extendedAck?: ExtendedAck, options?: ErrorOptions) {
     const code = errnoName(errno);
-    const words = extendedAck?.message;
+    const text = extendedAck?.message;
     super(
-      words === undefined ? `${operation}: ${code}` : `${operation}: ${code} (${words})`,
+      text === undefined ? `${operation}: ${code}` : `${operation}: ${code} (${text})`,
       options,
     );
     this.errno = errno;
@@ -36,12 +41,12 @@ export function hasErrno(error: unknown, ...errnos: readonly number[]): boolean 
   return error instanceof NetlinkError && errnos.includes(error.errno);
 }
 
-/** The same error of an operation that tells more than the number of a message. */
+/** The same error with a more specific operation than the number of a message type. */
 export function relabelError(operation: string, cause: NetlinkError): NetlinkError {
   return new NetlinkError(operation, cause.errno, cause.extendedAck, { cause });
 }
 
-/** Gives errors of the kernel the name of an operation, as `renamed` does. */
+/** Replaces the operation of a NetlinkError, as `relabelError` does. */
 export async function labelErrors<T>(operation: string, work: Promise<T>): Promise<T> {
   try {
     return await work;
@@ -50,7 +55,7 @@ export async function labelErrors<T>(operation: string, work: Promise<T>): Promi
   }
 }
 
-/** @returns undefined when the kernel says by this number that there is no such thing. */
+/** Maps one error number to undefined, such as ENOENT for an object that does not exist. */
 export async function undefinedOnErrno<T>(work: Promise<T>, errno: number): Promise<T | undefined> {
   try {
     return await work;
@@ -60,15 +65,15 @@ export async function undefinedOnErrno<T>(work: Promise<T>, errno: number): Prom
   }
 }
 
-/** Bytes from the kernel that do not hold what their lengths promise. */
+/** A message from the kernel whose content does not match its declared lengths. */
 export class MalformedMessage extends Error {
   override readonly name = 'MalformedMessage';
 }
 
-/** The kernel lacks a feature, and no module that has it can be loaded. */
+/** The kernel lacks a feature and cannot load a module that provides it. */
 export class UnsupportedError extends Error {
   override readonly name = 'UnsupportedError';
-  /** Such as `ipset`. */
+  /** The missing feature, for example `ipset`. */
   readonly feature: string;
 
   constructor(feature: string, options?: ErrorOptions) {
@@ -77,12 +82,14 @@ export class UnsupportedError extends Error {
   }
 }
 
-/** What to throw for an error: UnsupportedError if it is one of the numbers by which the kernel says so. */
+/** Converts the given error numbers to an UnsupportedError. @returns the error to throw. */
 export function orUnsupported(feature: string, error: unknown, ...errnos: number[]): unknown {
   return hasErrno(error, ...errnos) ? new UnsupportedError(feature, { cause: error }) : error;
 }
 
-/** Numbers of this machine (they differ between architectures); always present on Linux. */
+/**
+ * Error numbers of this architecture (they differ between architectures). Always defined on Linux.
+ */
 export const {
   EADDRNOTAVAIL,
   EAFNOSUPPORT,
@@ -101,24 +108,25 @@ export const {
   ETIMEDOUT,
 } = constants.errno;
 
-/** The kernel has no nfnetlink, or that does not know the subsystem (nfnetlink_rcv_msg). */
+/** The kernel has no nfnetlink, or nfnetlink does not know the subsystem (nfnetlink_rcv_msg). */
 export const NO_SUBSYSTEM_ERRNOS = [EPROTONOSUPPORT, EINVAL] as const;
 
-/** ipset: the kernel lacks the type of set, or this revision of it. */
+/** The kernel lacks the type of the ipset or the requested revision. */
 export const IPSET_ERR_FIND_TYPE = 4098;
 
-/** Second names for the same number: the kernel's sources use the other one. */
+/** Aliases of the same number. The kernel sources use the other name. */
 const aliases = new Set(['EWOULDBLOCK', 'ENOTSUP']);
 
 const names = new Map<number, string>([
-  // Kernel-internal, or unknown to Node; nf_tables (stale generation) and generic netlink send them.
+  // Internal to the kernel or unknown to Node. nf_tables (stale generation) and generic netlink
+  // return them.
   [85, 'ERESTART'],
   [524, 'ENOTSUPP'],
 ]);
 /**
- * Numbers beyond MAX_ERRNO (4095) are ipset's own. Those from 4352 on depend on the type of the set:
- * these are the hash types' (ip_set_hash.h). The others use them for ranges outside of a set, which
- * a bitmap of all ports does not have, and for lists of sets.
+ * Numbers above MAX_ERRNO (4095) are ipset's own. Those from 4352 on depend on the type of the set.
+ * The names here apply to the hash types (ip_set_hash.h). Bitmap types use them for values out of
+ * range, which a bitmap of all ports cannot have. list:set uses them too.
  */
 const ipsetErrors: readonly [first: number, names: readonly string[]][] = [
   [

@@ -1,6 +1,6 @@
 /**
- * Integers in the byte order of this machine, which netlink uses for its own headers, rtnetlink and generic
- * netlink. Netfilter's attributes are in network order, see network.ts.
+ * Integers in host byte order, for the netlink header, rtnetlink and generic netlink. Netfilter
+ * attributes are in network order: see network-order.ts.
  */
 import { endianness } from 'node:os';
 
@@ -24,14 +24,14 @@ export function writeU32(bytes: Buffer, value: number, offset: number): void {
   else bytes.writeUInt32BE(value, offset);
 }
 
-/** A value of its own in host order, such as that of an attribute. `alloc` would cost thrice that. */
+/** A u16 in host order, such as an attribute value. `alloc` would cost three times as much. */
 export function u16(value: number): Buffer {
   const bytes = Buffer.allocUnsafe(2);
   writeU16(bytes, value, 0);
   return bytes;
 }
 
-/** A value of its own in host order, such as an option of a socket. */
+/** A u32 in host order, such as a socket option. */
 export function u32(value: number): Buffer {
   const bytes = Buffer.allocUnsafe(4);
   writeU32(bytes, value, 0);

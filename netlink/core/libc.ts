@@ -1,28 +1,28 @@
-/** The few functions of libc that sockets need, over koffi. */
+/** The libc functions that netlink sockets need, called through koffi. */
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 import type { ReceiveBuffer } from './datagram.ts';
 import { u32, writeU32 } from './host-order.ts';
 import { INSTRUCTION_LENGTH } from './socket-filter.ts';
 
-/** As with system calls, a negative result is an errno. */
+/** As in the kernel's system call ABI, a negative result is a negated errno. */
 export interface Libc {
   socket(domain: number, type: number, protocol: number): number;
   bind(fd: number, address: Buffer): number;
-  /** Fills in the address that the socket is bound to. */
+  /** Writes the address of the socket into the buffer. */
   getsockname(fd: number, address: Buffer): number;
   setsockopt(fd: number, level: number, name: number, value: Buffer): number;
-  /** setsockopt SO_ATTACH_FILTER. @param program Instructions of classic BPF. */
+  /** setsockopt SO_ATTACH_FILTER. @param program Classic BPF instructions. */
   attachFilter(fd: number, program: Buffer): number;
   close(fd: number): number;
-  /** In libuv's thread pool: the kernel does the work of a request inside send. */
+  /** Runs in the libuv thread pool, because the kernel executes a request inside send. */
   send(fd: number, bytes: Buffer): Promise<number>;
-  /** For a request that is little work. */
+  /** Runs synchronously, for requests that take the kernel little time. */
   sendNow(fd: number, bytes: Buffer): number;
-  receive(fd: number, into: ReceiveBuffer): number;
-  /** In libuv's thread pool: the kernel does the work of a dump inside recv. */
-  receivePooled(fd: number, into: ReceiveBuffer): Promise<number>;
-  /** Calls back in a turn of the event loop of its own whenever the socket can be read or has failed. */
+  receive(fd: number, buffer: ReceiveBuffer): number;
+  /** Runs in the libuv thread pool, because the kernel executes a dump inside recv. */
+  receivePooled(fd: number, buffer: ReceiveBuffer): Promise<number>;
+  /** Calls back in a separate event loop turn whenever the socket is readable or has failed. */
   watch(fd: number, onReadable: () => void): { close(): void };
 }
 
@@ -38,7 +38,10 @@ type AsyncCall = (...values: (number | Buffer)[]) => Promise<number>;
 
 let loaded: Libc | undefined;
 
-/** Loaded at first use, so that commands without sockets need neither koffi's binary nor its 8 ms. */
+/**
+ * Loads koffi on first use, so that commands without sockets do not pay for its binary and its 8
+ * ms.
+ */
 export function libc(): Libc {
   loaded ??= load();
   return loaded;
@@ -46,10 +49,14 @@ export function libc(): Libc {
 
 function load(): Libc {
   const koffi = createRequire(import.meta.url)('koffi') as typeof Koffi;
-  // The symbols of the process itself: its own libc, glibc or musl, whatever the file is called.
+  // Resolves symbols of the process itself: its own libc, glibc or musl, whatever the file is
+  // called.
   const library = koffi.load(null);
 
-  /** koffi does not keep what a call reads and writes: the collector must not free it meanwhile. */
+  /**
+   * koffi holds no references to the arguments. Keeps them from being garbage-collected during the
+   * call.
+   */
   const inPool = new Set<(number | Buffer)[]>();
 
   function bind(definition: string): { now: Call; pooled: AsyncCall } {
@@ -61,7 +68,7 @@ function load(): Libc {
         inPool.add(values);
         const called = new Promise<number>((resolve, reject) => {
           native.async(...values, (error: Error | null, result: number) => {
-            // errno is that of the pool's thread, handed over for the length of this callback only.
+            // errno of the pool thread, available only during this callback.
             if (error === null) resolve(checked(result));
             else reject(error);
           });
@@ -93,10 +100,10 @@ function load(): Libc {
     'uint32_t',
   ]);
 
-  function receiveArguments(fd: number, into: ReceiveBuffer): (number | Buffer)[] {
-    writeU32(into.senderLength, into.sender.length, 0);
+  function receiveArguments(fd: number, buffer: ReceiveBuffer): (number | Buffer)[] {
+    writeU32(buffer.senderLength, buffer.sender.length, 0);
     const flags = MSG_DONTWAIT | MSG_TRUNC;
-    return [fd, into.bytes, into.bytes.length, flags, into.sender, into.senderLength];
+    return [fd, buffer.bytes, buffer.bytes.length, flags, buffer.sender, buffer.senderLength];
   }
 
   return {
@@ -113,25 +120,25 @@ function load(): Libc {
     close: close.now,
     send: (fd, bytes) => send.pooled(fd, bytes, bytes.length, 0),
     sendNow: (fd, bytes) => send.now(fd, bytes, bytes.length, 0),
-    receive: (fd, into) => recvfrom.now(...receiveArguments(fd, into)),
-    receivePooled: (fd, into) => recvfrom.pooled(...receiveArguments(fd, into)),
+    receive: (fd, buffer) => recvfrom.now(...receiveArguments(fd, buffer)),
+    receivePooled: (fd, buffer) => recvfrom.pooled(...receiveArguments(fd, buffer)),
     watch: (fd, onReadable) => watch(koffi, fd, onReadable),
   };
 }
 
 /**
- * Readiness comes from libuv itself (uv_poll, through koffi): nothing runs while nothing happens,
- * an event is heard at once, no thread of the pool waits, and a process can exit at any time.
- * (Measured: 0.2 ms from a change to the callback, under 1 ms of CPU in 10 s of idling.) A recv or
- * a poll(2) that waits in the pool has none of these, be it sliced or not.
+ * Waits for readiness with libuv itself (uv_poll, through koffi). An idle socket uses no CPU, a
+ * change is reported immediately, no pool thread waits, and the process can exit at any time.
+ * Measured: 0.2 ms from a change to the callback, under 1 ms of CPU in 10 s of idling. A recv or
+ * poll(2) that waits in the pool lacks all of that, with a timeout or without.
  *
- * Two things need care. libuv reports a socket error, such as an overrun, as EBADF and stops
- * the handle, so it is started again. And koffi calls back outside of Node's callback scope: an
- * exception would be lost and promises would not go on, hence the step through setImmediate.
+ * Two quirks need care. libuv reports a socket error, such as an overrun, as EBADF and stops the
+ * handle, so it must be restarted. koffi calls back outside of Node's callback scope: an exception
+ * would be lost and promises would not resume. Therefore the callback goes through setImmediate.
  */
 function watch(koffi: typeof Koffi, fd: number, onReadable: () => void): { close(): void } {
   let closed = false;
-  // Called with (status, events), whatever the declared type says.
+  // Called with (status, events), although the declared type has no parameters.
   const onPoll = (...[status]: unknown[]) => {
     setImmediate(() => {
       if (closed) return;

@@ -1,11 +1,11 @@
-/** The allocator of libc. */
+/** The heap of libc's allocator. */
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 
 /**
- * Gives pages back to the kernel that libc's allocator keeps for later: after a burst of queries most of its heap is free,
- * but not at its end. Costs a millisecond.
- * @returns false where libc has no such function (musl).
+ * Returns free pages of libc's heap to the kernel (malloc_trim). After a burst of queries most of
+ * the heap is free, but not at its end. Takes a millisecond.
+ * @returns false if libc lacks the function (musl).
  */
 export function trimHeap(): boolean {
   trim ??= load();

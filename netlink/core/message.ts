@@ -1,59 +1,68 @@
-/** Messages of netlink: their header, several of them in one send, and those of one receive. */
+/**
+ * Encodes and decodes netlink messages: the header, batches for one send, and the messages of one
+ * datagram.
+ */
 import { align } from './attribute.ts';
 import { MalformedMessage } from './error.ts';
 import { readU16, readU32, writeU16, writeU32 } from './host-order.ts';
 
-/** struct nlmsghdr of linux/netlink.h: u32 length, u16 type, u16 flags, u32 sequence, u32 port. */
+/**
+ * Length of struct nlmsghdr (linux/netlink.h): u32 length, u16 type, u16 flags, u32 sequence, u32
+ * port ID.
+ */
 export const NLMSG_HDRLEN = 16;
-/** Offset of the port. */
+/** Offset of the port ID (nlmsg_pid). */
 export const NLMSG_PID_OFFSET = 12;
 
-/** Flags of linux/netlink.h, as far as they are used. */
+/** Flags of linux/netlink.h that are used here. */
 export const NLM_F_REQUEST = 0x01;
 export const NLM_F_ACK = 0x04;
-/** The kernel's table changed while it was dumped: entries may be missing or come twice. */
+/** The table changed during the dump: entries may be missing or duplicated. */
 export const NLM_F_DUMP_INTR = 0x10;
 export const NLM_F_DUMP = 0x300;
 
-/** Message types that every netlink protocol shares. */
+/** Message types common to all netlink protocols. */
 export const NLMSG_ERROR = 2;
 export const NLMSG_DONE = 3;
 
-/** A message to be sent; the payload starts with the header of its protocol (nfgenmsg, ifaddrmsg). */
+/** A message to send. The payload starts with the header of its protocol (nfgenmsg, ifaddrmsg). */
 export interface NetlinkRequest {
   readonly type: number;
-  /** Beyond NLM_F_REQUEST, which is always set. */
+  /** Flags in addition to NLM_F_REQUEST, which is always set. */
   readonly flags?: number;
   readonly payload: Buffer;
 }
 
-/** A message that was received. */
+/** A received message. */
 export interface NetlinkMessage {
   readonly type: number;
   readonly flags: number;
-  /** Of the request that it answers; of a notification, whatever its cause had. */
+  /**
+   * The sequence number of the request that this message answers. For a notification: that of the
+   * request that caused it.
+   */
   readonly sequence: number;
-  /** Of a notification, the port of the socket whose request caused it; 0 for the kernel itself. */
+  /** For a notification: port ID of the socket whose request caused it, 0 for the kernel itself. */
   readonly portId: number;
-  /** A view of the receive buffer: whoever keeps it beyond the callback must copy it. */
+  /** A view of the receive buffer. Copy it to keep it beyond the callback. */
   readonly payload: Buffer;
 }
 
-/** Messages that are packed for one send, not numbered yet. */
+/** Messages packed for one send, without sequence numbers. */
 export interface PackedMessages {
   readonly bytes: Buffer;
-  /** Where each message starts. */
+  /** Offset of each message. */
   readonly starts: readonly number[];
 }
 
-/** Numbers packed messages upwards from `sequence` (modulo 2^32), in place. */
+/** Assigns ascending sequence numbers from `sequence` (modulo 2^32), in place. */
 export function numberMessages({ bytes, starts }: PackedMessages, sequence: number): void {
   for (const [index, start] of starts.entries()) {
     writeU32(bytes, (sequence + index) >>> 0, start + 8);
   }
 }
 
-/** Packs messages for one send, numbered upwards from `sequence`. */
+/** Packs messages for one send, with ascending sequence numbers from `sequence`. */
 export function encodeMessages(requests: readonly NetlinkRequest[], sequence: number): Buffer {
   const packed = packMessages(requests);
   numberMessages(packed, sequence);
@@ -77,7 +86,10 @@ export function packMessages(requests: readonly NetlinkRequest[]): PackedMessage
   return { bytes, starts };
 }
 
-/** The sequence number follows with `numberMessages`; the port is left to the kernel. */
+/**
+ * Writes a header without a sequence number, which `numberMessages` assigns. The kernel sets the
+ * port ID.
+ */
 export function writeHeader(
   bytes: Buffer,
   start: number,
@@ -92,18 +104,19 @@ export function writeHeader(
 }
 
 /**
- * Splits what one receive brought.
- * @throws MalformedMessage at a header or a length that reaches beyond the end.
+ * Splits a datagram into messages.
+ * @throws MalformedMessage if a header or a message extends beyond the end.
  */
 export function readMessages(bytes: Buffer): NetlinkMessage[] {
   const messages: NetlinkMessage[] = [];
   let offset = 0;
   while (offset < bytes.length) {
     const left = bytes.length - offset;
-    if (left < NLMSG_HDRLEN) throw new MalformedMessage(`${left} bytes where a header should be`);
+    if (left < NLMSG_HDRLEN)
+      throw new MalformedMessage(`netlink header expected but ${left} bytes remain`);
     const length = readU32(bytes, offset);
     if (length < NLMSG_HDRLEN || length > left) {
-      throw new MalformedMessage(`message of ${length} bytes where ${left} are left`);
+      throw new MalformedMessage(`netlink message length ${length} but ${left} bytes remain`);
     }
     messages.push({
       type: readU16(bytes, offset + 4),
@@ -112,7 +125,7 @@ export function readMessages(bytes: Buffer): NetlinkMessage[] {
       portId: readU32(bytes, offset + NLMSG_PID_OFFSET),
       payload: bytes.subarray(offset + NLMSG_HDRLEN, offset + length),
     });
-    // Not align(): beyond 2^31 it would turn negative, and the loop would never end.
+    // Not `align`: above 2^31 its result would be negative, and the loop would never end.
     offset += Math.ceil(length / 4) * 4;
   }
   return messages;

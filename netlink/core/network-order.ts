@@ -1,14 +1,21 @@
-/** Integers in network order, as netfilter's attributes hold them; see host.ts for the others. */
+/**
+ * Integers in network byte order, as in netfilter attributes. For the host byte order see
+ * host-order.ts.
+ */
 import { MalformedMessage } from './error.ts';
 
-/** @throws MalformedMessage when there are fewer bytes than the number has. */
+/** @throws MalformedMessage if the value has fewer than `size` bytes. */
 export function readNumber(bytes: Buffer, start: number, end: number, size: 1 | 2 | 4): number {
-  if (end - start < size) throw new MalformedMessage(`number of ${end - start} bytes, not ${size}`);
+  if (end - start < size)
+    throw new MalformedMessage(`number has ${end - start} bytes; must have ${size}`);
   if (size === 4) return bytes.readUInt32BE(start);
   return size === 2 ? bytes.readUInt16BE(start) : bytes.readUInt8(start);
 }
 
-/** The number in an attribute; undefined when there is none. @throws MalformedMessage as `readNumber`. */
+/**
+ * The number in an attribute; undefined if the attribute is missing.
+ * @throws MalformedMessage as `readNumber`.
+ */
 export function optionalNumber(
   attributes: ReadonlyMap<number, Buffer>,
   type: number,
@@ -18,7 +25,7 @@ export function optionalNumber(
   return bytes && readNumber(bytes, 0, bytes.length, size);
 }
 
-/** @throws RangeError when the value does not fit. */
+/** Encodes a number in network order. @throws RangeError if the value does not fit `size` bytes. */
 export function encodeNumber(value: number, size: 1 | 2 | 4 | 8): Buffer {
   const bytes = Buffer.allocUnsafe(size);
   if (size === 8) bytes.writeBigUInt64BE(BigInt(value));

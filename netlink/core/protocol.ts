@@ -1,11 +1,11 @@
-/** Numbers of IP protocols (netinet/in.h). */
+/** IP protocol numbers (netinet/in.h). */
 import { PROTOCOLS, type Protocol } from '../../api/objects.ts';
 
 export const protocolNumbers: Readonly<Record<Protocol, number>> = { TCP: 6, UDP: 17, SCTP: 132 };
 
 const protocols = new Map(PROTOCOLS.map((protocol) => [protocolNumbers[protocol], protocol]));
 
-/** @returns undefined for a protocol that Services cannot have. */
+/** @returns undefined for a protocol that a Service cannot have. */
 export function protocolOf(number: number): Protocol | undefined {
   return protocols.get(number);
 }

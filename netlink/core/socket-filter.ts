@@ -1,4 +1,4 @@
-/** A filter in the kernel, by which a socket does not hear what some ports cause. */
+/** A BPF socket filter that drops notifications caused by given netlink port IDs. */
 import { u32, writeU16, writeU32 } from './host-order.ts';
 import { NLMSG_PID_OFFSET } from './message.ts';
 
@@ -10,15 +10,18 @@ const RETURN = 0x06;
 const WHOLE = 0xffffffff;
 
 /**
- * A filter for a netlink socket that drops datagrams whose first message was caused from one of
- * some ports. One datagram never has notifications of two causes.
- * @param ports At most 255.
+ * Builds a filter that drops a datagram if a listed port ID caused its first message. A datagram
+ * never mixes notifications of two requests.
+ * @param ports At most 255 port IDs.
+ * @throws RangeError for more than 255.
  */
 export function portIdFilter(ports: readonly number[]): Buffer {
-  if (ports.length > 255) throw new RangeError(`${ports.length} ports in a filter`);
+  if (ports.length > 255)
+    throw new RangeError(`netlink filter of ${ports.length} port IDs; maximum 255`);
   const program: (readonly [code: number, jumpIfTrue: number, k: number])[] = [
     [LOAD_WORD, 0, NLMSG_PID_OFFSET],
-    // Words are loaded in network order, and the header has the machine's. To the last instruction.
+    // BPF loads words in network order, and the header is in host order. Jump to the last
+    // instruction.
     ...ports.map((port, index): [number, number, number] => {
       return [JUMP_IF_EQUAL, ports.length - index, u32(port).readUInt32BE()];
     }),

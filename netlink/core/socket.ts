@@ -1,6 +1,7 @@
 /**
- * The folder netlink/ speaks netlink with the kernel: sockets and what all protocols share in core/, the messages of
- * each protocol in a folder of its own. This is the socket.
+ * The netlink socket: requests, batches, transactions, dumps and multicast subscriptions.
+ * The folder netlink/ talks netlink to the kernel. core/ has what all protocols share; each
+ * protocol has a folder of its own.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { SerialQueue } from '../../sync/serial-queue.ts';
@@ -34,27 +35,28 @@ import { portIdFilter } from './socket-filter.ts';
 
 /** A message of a batch that the kernel refused. */
 export interface RefusedMessage {
-  /** Position in the batch. */
+  /** Index of the message in the batch. */
   readonly index: number;
   readonly error: NetlinkError;
 }
 
-/** What to keep of a message; undefined leaves it out. */
+/** Converts a message to a result; undefined omits it. */
 type MessagePicker<T> = (message: NetlinkMessage) => T | undefined;
 
 const DUMP_ATTEMPTS = 5;
-/** Milliseconds of work after which the event loop gets a turn. */
-const SLICE = 8;
+/** Milliseconds of work before the event loop gets a turn. */
+const TIME_SLICE = 8;
 
 /**
- * One netlink socket, in the network namespace of the thread that opens it. It serves requests,
- * one after the other, or a subscription, not both: an overrun by notifications would lose answers.
+ * A netlink socket in the network namespace of the thread that opens it. It either serves requests,
+ * one at a time, or a subscription. Not both: an overrun by notifications would lose replies.
  *
- * The kernel works inside send (requests, batches) and recv (dumps), for as long as the table
- * demands, so these run in the thread pool. Neither ever waits there: the socket does not block.
+ * The kernel executes requests and batches inside send, and dumps inside recv, for as long as the
+ * table takes. Both calls therefore run in the thread pool. The socket is nonblocking, so neither
+ * ever waits there.
  */
 export class NetlinkSocket {
-  /** Notifications of what this socket does bear it (nlmsg_pid). */
+  /** The port ID of the socket. Notifications caused by its requests carry it (nlmsg_pid). */
   readonly portId: number;
   readonly #fd: number;
   readonly #timeout: number;
@@ -63,22 +65,22 @@ export class NetlinkSocket {
   #closed: Promise<void> | undefined;
   readonly #queue = new SerialQueue();
   #sequence = 0;
-  /** An exchange ended early, so that answers to it may still come. */
+  /** The previous exchange ended early, so replies to it may still arrive. */
   #hasPendingReplies = false;
   #sliceStart = 0;
   #watch: { close(): void } | undefined;
 
-  /** @throws NetlinkError when the kernel lacks the protocol or refuses the socket. */
+  /** @throws NetlinkError if the kernel lacks the protocol or refuses the socket. */
   constructor(protocol: number, options: SocketOptions = {}) {
     this.#timeout = options.timeout ?? 30_000;
     this.#fd = openDescriptor(protocol, options);
     this.portId = portIdOf(this.#fd);
-    // Nobody need be waiting when it rejects.
+    // Avoids an unhandled rejection if nothing awaits it.
     this.#closing.promise.catch(() => undefined);
   }
 
   /**
-   * Sends one message and waits until the kernel has done what it says.
+   * Sends one message and waits for its ack.
    * @throws NetlinkError
    */
   async request(request: NetlinkRequest): Promise<void> {
@@ -87,11 +89,12 @@ export class NetlinkSocket {
   }
 
   /**
-   * Sends messages in one go. The kernel takes them one by one, unless their protocol makes
-   * a transaction of them, and goes on after one that it refuses. Only the last is acknowledged.
-   * @returns those that were refused, in order.
-   * @throws NetlinkError when the fate of the batch is not known (ENOBUFS, ETIMEDOUT) or nothing
-   * was sent at all (EMSGSIZE).
+   * Sends several messages in one send. The kernel executes them one by one and continues after an
+   * error, unless the protocol makes the batch a transaction. Only the last message requests an
+   * ack.
+   * @returns the refused messages, in order.
+   * @throws NetlinkError if the outcome is unknown (ENOBUFS, ETIMEDOUT) or nothing was sent
+   * (EMSGSIZE).
    */
   batch(requests: readonly NetlinkRequest[]): Promise<RefusedMessage[]> {
     const last = requests.at(-1);
@@ -102,21 +105,24 @@ export class NetlinkSocket {
   }
 
   /**
-   * Sends messages framed by two others, which the kernel makes a transaction of: all are done,
-   * or none. The last but the closing one must ask for an acknowledgement.
-   * @param pack Called when the turn has come, so that transactions are made in the order of calls.
-   * @returns those that were refused, in order; the opening one (0) stands for the whole.
-   * @throws NetlinkError as `batch` does; whatever `pack` throws.
+   * Sends a transaction: messages between a batch begin and a batch end, which the kernel applies
+   * all or none. The last message before the batch end must request an ack.
+   * @param pack Called when earlier operations are done, so that transactions are applied in the
+   * order of calls.
+   * @returns the refused messages, in order. Index 0, the batch begin, stands for the whole
+   * transaction.
+   * @throws NetlinkError as `batch`; whatever `pack` throws.
    */
   transaction(pack: () => Promise<PackedMessages>): Promise<RefusedMessage[]> {
-    // A refusal of the whole may be the only answer.
+    // If the kernel refuses the whole transaction, that may be the only reply.
     return this.#send(pack, (index, count) => index === count - 2 || index === 0);
   }
 
   /**
-   * Dumps a table. A dump during which the table changed is made again, up to five times.
-   * @param pick Called with every message; again, from the start, when the dump is made again.
-   * @throws NetlinkError, EINTR when the table would not keep still; whatever `pick` throws.
+   * Dumps a table. Repeats a dump that was interrupted by a change (NLM_F_DUMP_INTR), up to five
+   * attempts.
+   * @param pick Called with every message, and again from the start when the dump is repeated.
+   * @throws NetlinkError: EINTR if every attempt was interrupted; whatever `pick` throws.
    */
   dump<T>(request: NetlinkRequest, pick: MessagePicker<T>): Promise<T[]> {
     return this.#enqueue(async () => {
@@ -124,30 +130,36 @@ export class NetlinkSocket {
         const picked = await this.#collect(request, NLM_F_DUMP, pick);
         if (picked !== undefined) return picked;
       }
-      throw new NetlinkError(`netlink dump ${request.type}, table changing all the time`, EINTR);
+      throw new NetlinkError(
+        `netlink dump ${request.type}: table changed during every attempt`,
+        EINTR,
+      );
     });
   }
 
   /**
-   * Asks for one thing, such as a link by its name; returns what `pick` made of the answer.
-   * @throws NetlinkError; MalformedMessage when `pick` was content with nothing; what `pick` throws.
+   * Requests a single object, such as a link by name.
+   * @returns the result of `pick` for the reply.
+   * @throws NetlinkError; MalformedMessage if `pick` returns only undefined; whatever `pick`
+   * throws.
    */
   async get<T>(request: NetlinkRequest, pick: MessagePicker<T>): Promise<T> {
-    // The acknowledgement, which comes after the answer, ends it.
-    const gathered = this.#enqueue(() => this.#collect(request, NLM_F_ACK, pick));
-    const [answer] = (await gathered) ?? [];
-    if (answer === undefined) throw new MalformedMessage(`message ${request.type} without answer`);
+    // The ack follows the reply and ends the exchange.
+    const collected = this.#enqueue(() => this.#collect(request, NLM_F_ACK, pick));
+    const [answer] = (await collected) ?? [];
+    if (answer === undefined)
+      throw new MalformedMessage(`netlink message ${request.type}: empty reply`);
     return answer;
   }
 
   /**
-   * Joins multicast groups (RTNLGRP_ and NFNLGRP_ numbers) and listens until the socket is
-   * closed; the process stays alive as long. The callbacks run in turns of the event loop of
-   * their own; what they throw is an uncaught exception.
-   * @param onMessages The messages are valid during the call only.
-   * @param onOverrun Notifications were lost (ENOBUFS), or could not be read: look at the table anew.
-   * @param isIgnored Whether those caused from a port are left unread; asked once for a datagram.
-   * @throws NetlinkError when the kernel does not know a group.
+   * Joins multicast groups (RTNLGRP_ and NFNLGRP_ numbers) and listens until the socket is closed.
+   * The process stays alive until then. Callbacks run in separate event loop turns; what they throw
+   * is an uncaught exception.
+   * @param onMessages The messages are valid only during the call.
+   * @param onOverrun Notifications were lost (ENOBUFS) or could not be read: dump the table again.
+   * @param isIgnored Whether to skip datagrams caused by a port ID; called once per datagram.
+   * @throws NetlinkError if the kernel does not know a group.
    */
   subscribe(
     groups: readonly number[],
@@ -163,8 +175,8 @@ export class NetlinkSocket {
   }
 
   /**
-   * Has the kernel hand on nothing that is caused from some ports: at less cost than `isIgnored`,
-   * and it cannot overrun this socket.
+   * Attaches a BPF filter that drops notifications caused by these port IDs. It costs less than
+   * `isIgnored`, and the dropped messages cannot overrun the socket.
    * @throws NetlinkError
    */
   filterPortIds(ports: readonly number[]): void {
@@ -172,7 +184,7 @@ export class NetlinkSocket {
     checkResult('SO_ATTACH_FILTER', libc().attachFilter(this.#fd, portIdFilter(ports)));
   }
 
-  /** Fails what is under way with ECANCELED. Resolves when the descriptor is gone. */
+  /** Fails pending operations with ECANCELED. Resolves when the descriptor is closed. */
   close(): Promise<void> {
     this.#closed ??= this.#close();
     return this.#closed;
@@ -181,7 +193,8 @@ export class NetlinkSocket {
   async #close(): Promise<void> {
     this.#watch?.close();
     this.#closing.reject(new NetlinkError('netlink socket closed', ECANCELED));
-    // A call in the pool may still use the descriptor, whose number is free for others once closed.
+    // A call in the thread pool may still use the descriptor. After close the kernel may reuse its
+    // number.
     await this.#queue.idle();
     libc().close(this.#fd);
   }
@@ -189,7 +202,8 @@ export class NetlinkSocket {
   #enqueue<T>(work: () => Promise<T>): Promise<T> {
     return this.#queue.run(async () => {
       this.#checkOpen();
-      if (this.#watch !== undefined) throw new TypeError('request on a socket that subscribed');
+      if (this.#watch !== undefined)
+        throw new TypeError('request on a netlink socket with a subscription');
       return await work();
     });
   }
@@ -198,7 +212,7 @@ export class NetlinkSocket {
     if (this.#closed !== undefined) throw new NetlinkError('netlink socket closed', ECANCELED);
   }
 
-  /** Takes sequence numbers; 0 is left to notifications. */
+  /** Allocates sequence numbers. 0 is reserved for notifications. */
   #takeSequenceNumbers(count: number): number {
     if (this.#sequence + count > 0xffffffff) this.#sequence = 0;
     const first = this.#sequence + 1;
@@ -206,7 +220,7 @@ export class NetlinkSocket {
     return first;
   }
 
-  /** Sends messages, and collects refusals up to the last answer. */
+  /** Sends messages and collects refusals until the last reply. */
   #send(
     pack: () => Promise<PackedMessages>,
     isLast: (index: number, count: number) => boolean,
@@ -230,7 +244,7 @@ export class NetlinkSocket {
     });
   }
 
-  /** @returns undefined when the table changed meanwhile. */
+  /** @returns undefined if the table changed during the dump. */
   async #collect<T>(
     request: NetlinkRequest,
     kind: number,
@@ -252,7 +266,7 @@ export class NetlinkSocket {
         if (ack.errno !== 0) thrown ??= { error: refused(operation, ack) };
         return true;
       }
-      // After a failure the rest is received all the same, or the socket could not dump again.
+      // After an error, still receive the rest: otherwise the socket could not dump again.
       if (thrown !== undefined) return false;
       try {
         const value = pick(message);
@@ -266,15 +280,15 @@ export class NetlinkSocket {
     return interrupted ? undefined : picked;
   }
 
-  /** Sends, then receives until `isLast` says so. */
+  /** Sends, then receives until `isLast` returns true. */
   async #exchange(
     operation: string,
     bytes: Buffer,
     pooled: boolean,
     isLast: (message: NetlinkMessage) => boolean,
   ): Promise<void> {
-    // Of each answer: how many parts a dump has depends on the table, and they take the longer to
-    // come the more there were (300,000 elements of nf_tables: seconds; half a million: half a minute).
+    // Deadline of each reply. The number of parts of a dump depends on the table, and later parts
+    // take longer: for 300,000 nf_tables elements seconds, for half a million half a minute.
     let deadline = performance.now() + this.#timeout;
     this.#sliceStart = performance.now();
     if (this.#hasPendingReplies) await this.#drain(operation, deadline);
@@ -293,7 +307,7 @@ export class NetlinkSocket {
     this.#hasPendingReplies = false;
   }
 
-  /** Receives what is left of an exchange that ended early; also ends a dump. */
+  /** Discards the pending replies of an exchange that ended early. This also ends a dump. */
   async #drain(operation: string, deadline: number): Promise<void> {
     while ((await this.#receive(true)) !== -EAGAIN) {
       this.#checkOpen();
@@ -311,12 +325,15 @@ export class NetlinkSocket {
   async #pause(operation: string, deadline: number): Promise<void> {
     const now = performance.now();
     if (now > deadline) throw new NetlinkError(operation, ETIMEDOUT);
-    if (now - this.#sliceStart < SLICE) return;
+    if (now - this.#sliceStart < TIME_SLICE) return;
     await nextTurn();
     this.#sliceStart = performance.now();
   }
 
-  /** Rare: the answer is there as soon as send returns, except from a protocol that answers later. */
+  /**
+   * Rarely needed: the reply is available as soon as send returns, unless the protocol replies
+   * later.
+   */
   async #readable(operation: string, deadline: number): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const watch = libc().watch(this.#fd, resolve);
@@ -338,8 +355,8 @@ export class NetlinkSocket {
     isIgnored?: (port: number) => boolean,
   ): void {
     const start = performance.now();
-    // What is left after the slice makes the socket readable in the next turn.
-    while (this.#closed === undefined && performance.now() - start < SLICE) {
+    // Data left after this time slice makes the socket readable in the next turn.
+    while (this.#closed === undefined && performance.now() - start < TIME_SLICE) {
       const result = libc().receive(this.#fd, this.#buffer);
       if (result === -EAGAIN) return;
       if (result >= NLMSG_HDRLEN && isIgnored?.(firstPortId(this.#buffer)) === true) continue;
@@ -356,7 +373,10 @@ export class NetlinkSocket {
   }
 }
 
-/** Runs with a socket that is closed afterwards. @throws NetlinkError; whatever `use` throws. */
+/**
+ * Runs `use` with a socket and closes it afterwards.
+ * @throws NetlinkError; whatever `use` throws.
+ */
 export async function withSocket<T>(
   protocol: number,
   use: (socket: NetlinkSocket) => Promise<T>,

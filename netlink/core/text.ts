@@ -1,24 +1,27 @@
-/** Text in attributes, which ends in a NUL. */
+/** NUL-terminated strings in attributes. */
 
-/** With its NUL. */
+/** The bytes of a string with a terminating NUL. */
 export function nulTerminated(text: string): Buffer {
   return Buffer.from(`${text}\0`);
 }
 
 /**
- * A name with its NUL. Never empty: some requests without a name are about all there is.
- * @param limit Bytes that the kernel has for it.
- * @throws RangeError for one that the kernel would cut or refuse.
+ * The bytes of a name with a terminating NUL. Rejects the empty name: for some requests a missing
+ * name means all objects.
+ * @param limit Maximum length in bytes, including the NUL.
+ * @throws RangeError for a name that the kernel would truncate or refuse.
  */
 export function boundedName(what: string, name: string, limit: number): Buffer {
   const bytes = nulTerminated(name);
   if (bytes.length < 2 || bytes.length > limit || name.includes('\0')) {
-    throw new RangeError(`${what}: ${JSON.stringify(name)}`);
+    throw new RangeError(
+      `invalid ${what} ${JSON.stringify(name)}: must have 1 to ${limit - 1} bytes without NUL`,
+    );
   }
   return bytes;
 }
 
-/** Up to the NUL, if there is one. */
+/** Reads a string up to the first NUL or the end. */
 export function readText(bytes: Buffer, start = 0, end = bytes.length): string {
   const nul = bytes.indexOf(0, start);
   return bytes.toString('utf8', start, nul < 0 || nul > end ? end : nul);

@@ -1,4 +1,4 @@
-/** Members of sets on the wire. */
+/** Encodes and decodes ipset entries. */
 import { familyOf } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
 import { type AddressFormatter, addressBytes } from '../core/address.ts';
@@ -8,8 +8,8 @@ import { protocolNumbers, protocolOf } from '../core/protocol.ts';
 import { nulTerminated, readText } from '../core/text.ts';
 
 /**
- * A member of a set. Which fields it has depends on the type of the set, and the kernel refuses
- * what does not fit (`IPSET_ERR_PROTOCOL`):
+ * An entry of an ipset. Its fields depend on the type of the set; the kernel refuses other
+ * combinations (`IPSET_ERR_PROTOCOL`):
  *
  *     hash:ip            ip
  *     hash:ip,port       ip  protocol port
@@ -19,25 +19,30 @@ import { nulTerminated, readText } from '../core/text.ts';
  *     hash:ip,mark       ip  mark
  *     bitmap:port        port
  *
- * Addresses are canonical text. CIDRs are, too, in entries that come from the kernel, those of one
- * address included (`10.0.0.1/32`); to the kernel may go a bare address as well.
+ * Addresses are canonical text. A CIDR read from the kernel is canonical too, and has a prefix
+ * length even for one address (`10.0.0.1/32`). A CIDR to send may be a bare address.
  */
 export interface IpsetEntry {
   readonly ip?: string;
-  /** A number when it is none that a Service can have: only an entry that others made has it. */
+  /**
+   * A number for a protocol that a Service cannot have. Only another program adds such an entry.
+   */
   readonly protocol?: Protocol | number;
   readonly port?: number;
-  /** The last port of a range, of which the kernel makes entries of their own. Never from the kernel. */
+  /**
+   * Last port of a range to add or delete. The kernel creates an entry for each port, so entries
+   * that are read never have it.
+   */
   readonly portTo?: number;
   readonly ip2?: string;
-  /** 32 bits. */
+  /** 32-bit packet mark. */
   readonly mark?: number;
   /**
-   * The mark, all 32 bits of it, that `SET --map-mark` gives a packet; needs a set with skbinfo.
-   * undefined for one that leaves some bits alone.
+   * The mark that `SET --map-mark` sets on a packet, with a full 32-bit mask. Needs a set with
+   * skbinfo. undefined if the entry has another mask.
    */
   readonly skbMark?: number;
-  /** At most 255 bytes; needs a set with comments. */
+  /** At most 255 bytes. Needs a set with comments. */
   readonly comment?: string;
 }
 
@@ -53,7 +58,7 @@ const IPSET_ATTR_MARK = 10;
 const IPSET_ATTR_IP2 = 20;
 const IPSET_ATTR_CIDR2 = 21;
 const IPSET_ATTR_COMMENT = 26;
-/** 64 bits: the mark, then the mask of the bits that it sets. */
+/** 64 bits: the mark, then its mask. */
 const IPSET_ATTR_SKBMARK = 27;
 const IPSET_ATTR_IPADDR_IPV4 = 1;
 const IPSET_ATTR_IPADDR_IPV6 = 2;
@@ -61,9 +66,10 @@ const IPSET_ATTR_IPADDR_IPV6 = 2;
 const WHOLE_MARK = 0xffffffff;
 
 /**
- * The content of an IPSET_ATTR_DATA that adds or deletes an entry.
- * @throws RangeError for a number or a prefix length out of range. 0 is: the kernel refuses it in
- * networks of all these types, so two halves must stand for it (`0.0.0.0/1` and `128.0.0.0/1`).
+ * The nested attributes of an IPSET_ATTR_DATA that adds or deletes an entry.
+ * @throws RangeError for a number or prefix length out of range. Prefix length 0 is out of range,
+ * because the kernel refuses it in all these types. Use two halves instead: `0.0.0.0/1` and
+ * `128.0.0.0/1`.
  */
 export function entryAttributes(entry: IpsetEntry, withExtensions: boolean): Attribute[] {
   const { ip, protocol, port, portTo, ip2, mark, skbMark, comment } = entry;
@@ -71,8 +77,9 @@ export function entryAttributes(entry: IpsetEntry, withExtensions: boolean): Att
   if (ip !== undefined) pushNet(attributes, ip, IPSET_ATTR_IP, IPSET_ATTR_CIDR);
   if (port !== undefined) attributes.push(networkOrderAttribute(IPSET_ATTR_PORT, port, 2));
   if (portTo !== undefined) {
-    // The kernel would swap the two.
-    if (port === undefined || portTo < port) throw new RangeError(`ports ${port} to ${portTo}`);
+    // The kernel would swap the two ports.
+    if (port === undefined || portTo < port)
+      throw new RangeError(`invalid port range ${port}-${portTo}`);
     attributes.push(networkOrderAttribute(IPSET_ATTR_PORT_TO, portTo, 2));
   }
   if (protocol !== undefined) {
@@ -91,7 +98,7 @@ export function entryAttributes(entry: IpsetEntry, withExtensions: boolean): Att
   return attributes;
 }
 
-/** A number for which ipset insists on the flag that tells its byte order (ip_set_attr_netorder). */
+/** A number for which ipset requires the NLA_F_NET_BYTEORDER flag (ip_set_attr_netorder). */
 export function networkOrderAttribute(type: number, value: number, size: 2 | 4): Attribute {
   return { type: type | NLA_F_NET_BYTEORDER, value: encodeNumber(value, size) };
 }
@@ -105,13 +112,13 @@ function pushNet(attributes: Attribute[], text: string, type: number, cidrType: 
   if (slash < 0) return;
   const length = Number(text.slice(slash + 1));
   if (!(Number.isInteger(length) && length > 0 && length <= bytes.length * 8)) {
-    throw new RangeError(`prefix length of ${text}`);
+    throw new RangeError(`invalid prefix length in ${text}`);
   }
   attributes.push({ type: cidrType, value: encodeNumber(length, 1) });
 }
 
 /**
- * Reads the entries in the attributes of an IPSET_CMD_LIST, from `start` on.
+ * Reads the entries from the attributes of an IPSET_CMD_LIST, starting at `start`.
  * @throws MalformedMessage
  */
 export function readEntries(bytes: Buffer, start: number, format: AddressFormatter): IpsetEntry[] {

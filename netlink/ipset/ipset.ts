@@ -1,4 +1,4 @@
-/** The sets of ipset in the kernel. */
+/** Lists, creates and changes ipsets over netlink. */
 import type { IpFamily } from '../../api/objects.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import { addressFormatter } from '../core/address.ts';
@@ -43,18 +43,21 @@ export interface IpsetChange {
   readonly entry: IpsetEntry;
 }
 
-/** A change that the kernel refused; of a range of ports, a part may have been done. */
+/** A change that the kernel refused. Part of a port range may have been applied. */
 export interface RefusedIpsetChange {
   readonly change: IpsetChange;
   readonly error: NetlinkError;
 }
 
-/** IPSET_MAX_RANGE: kernels from 5.16 to early 6.1 refuse bigger ranges with ERANGE. */
+/** IPSET_MAX_RANGE: kernels from 5.16 to early 6.1 refuse larger ranges with ERANGE. */
 const MAX_RANGE = 1 << 14;
-/** Elements of one send: some 15 ms of the kernel, for which other users of ipset wait. */
-const SEND_ELEMENTS = 4 * MAX_RANGE;
+/**
+ * Maximum elements of one send. The kernel takes about 15 ms for them, while other users of ipset
+ * wait.
+ */
+const MAX_ELEMENTS_PER_SEND = 4 * MAX_RANGE;
 
-/** The sets of the network namespace in which it was opened. */
+/** The ipsets of the network namespace in which the socket was opened. */
 export class Ipsets {
   readonly #socket: NetlinkSocket;
   readonly #revisions = new Map<string, number>();
@@ -64,15 +67,15 @@ export class Ipsets {
   }
 
   /**
-   * The kernel loads its modules by itself if it can.
-   * @throws UnsupportedError when the kernel has no ipset; NetlinkError, such as EPERM.
+   * Opens the socket. The kernel loads its ipset modules on demand.
+   * @throws UnsupportedError if the kernel has no ipset; NetlinkError, such as EPERM.
    */
   static async open(): Promise<Ipsets> {
     let socket: NetlinkSocket | undefined;
     try {
       socket = new NetlinkSocket(NETLINK_NETFILTER);
-      const spoken = await socket.get(protocolRequest(), readPayload(readProtocol));
-      if (!spoken) throw new UnsupportedError('ipset of protocol version 6');
+      const isSupported = await socket.get(protocolRequest(), readPayload(readProtocol));
+      if (!isSupported) throw new UnsupportedError('ipset protocol version 6');
       return new Ipsets(socket);
     } catch (error) {
       await socket?.close();
@@ -81,7 +84,7 @@ export class Ipsets {
   }
 
   /**
-   * All sets, of types that are not known here too.
+   * Lists all sets, including sets of unsupported types.
    * @throws NetlinkError
    */
   list(): Promise<IpsetHeader[]> {
@@ -89,9 +92,9 @@ export class Ipsets {
   }
 
   /**
-   * The entries of a set of one of the types of SetType, in no order. Those that come or go
-   * meanwhile may be missing. What a SetEntry has no field for (timeouts, `nomatch`) is left out.
-   * @throws NetlinkError: ENOENT when there is no such set.
+   * Lists the entries of a set of a supported type, in no order. Entries added or deleted meanwhile
+   * may be missing. Omits what an IpsetEntry has no field for (timeouts, `nomatch`).
+   * @throws NetlinkError: ENOENT if the set does not exist.
    */
   async entries(name: string): Promise<IpsetEntry[]> {
     const entries: IpsetEntry[] = [];
@@ -99,7 +102,10 @@ export class Ipsets {
     return entries;
   }
 
-  /** The same one by one, for sets that are too big to be held; each may be visited more than once. */
+  /**
+   * Like `entries`, one by one, for sets too large for memory. An entry may be visited more than
+   * once.
+   */
   async visitEntries(name: string, visit: (entry: IpsetEntry) => void): Promise<void> {
     const format = addressFormatter();
     const dump = this.#socket.dump(entriesRequest(name), ({ payload }) => {
@@ -110,8 +116,9 @@ export class Ipsets {
   }
 
   /**
-   * @throws UnsupportedError when the kernel lacks the type.
-   * @throws NetlinkError: EEXIST when there is a set of that name.
+   * Creates a set.
+   * @throws UnsupportedError if the kernel lacks the type.
+   * @throws NetlinkError: EEXIST if a set of that name exists.
    */
   async create(spec: IpsetSpec): Promise<void> {
     const { name, type, family } = spec;
@@ -119,14 +126,17 @@ export class Ipsets {
     await this.#request(`ipset create ${name}`, createRequest(spec, revision));
   }
 
-  /** @throws NetlinkError: ENOENT; IPSET_ERR_BUSY when rules or lists refer to it. */
+  /**
+   * Destroys a set.
+   * @throws NetlinkError: ENOENT; IPSET_ERR_BUSY if rules or list sets refer to it.
+   */
   async destroy(name: string): Promise<void> {
     await this.#request(`ipset destroy ${name}`, destroyRequest(name));
   }
 
   /**
-   * Exchanges two sets at once, for rules that refer to them too.
-   * @throws NetlinkError: ENOENT; IPSET_ERR_EXIST_SETNAME2 when there is no second one;
+   * Swaps the content of two sets atomically; rules that refer to them see the change at once.
+   * @throws NetlinkError: ENOENT; IPSET_ERR_EXIST_SETNAME2 if the second set does not exist;
    * IPSET_ERR_TYPE_MISMATCH.
    */
   async swap(a: string, b: string): Promise<void> {
@@ -134,17 +144,17 @@ export class Ipsets {
   }
 
   /**
-   * Adds and deletes entries in order, and goes on after one that the kernel refuses. To add an
-   * entry that is there gives it the new extensions (its skbMark, or none); to delete one that is
-   * not there is no error.
-   * @returns the refused ones, in order: ENOENT for no such set, IPSET_ERR_HASH_FULL, ...
-   * @throws RangeError for an entry that cannot be (see entryAttributes), before any is changed.
-   * @throws NetlinkError when the fate of a send is not known; what follows it is not done.
+   * Adds and deletes entries in order, and continues after one that the kernel refuses. Adding an
+   * existing entry replaces its extensions (its skbMark). Deleting a missing entry is not an error.
+   * @returns the refused changes, in order: ENOENT if the set does not exist, IPSET_ERR_HASH_FULL,
+   * ...
+   * @throws RangeError for an invalid entry (see entryAttributes), before anything is changed.
+   * @throws NetlinkError if the outcome of a send is unknown. Later changes are not sent.
    */
   async change(changes: readonly IpsetChange[]): Promise<RefusedIpsetChange[]> {
     const messages = await encode(changes);
     const refused = new Map<number, RefusedIpsetChange>();
-    const weigh = { of: ({ weight }: EncodedChange) => weight, most: SEND_ELEMENTS };
+    const weigh = { of: ({ weight }: EncodedChange) => weight, max: MAX_ELEMENTS_PER_SEND };
     const sent = sendAll(this.#socket, messages, ({ request }) => request, weigh);
     for (const { item, error } of await sent) {
       const { position, change } = item;
@@ -155,7 +165,7 @@ export class Ipsets {
     return [...refused.values()];
   }
 
-  /** Fails what is under way with ECANCELED. */
+  /** Fails pending operations with ECANCELED. */
   close(): Promise<void> {
     return this.#socket.close();
   }
@@ -181,14 +191,14 @@ export class Ipsets {
 
 interface EncodedChange {
   readonly change: IpsetChange;
-  /** Of the change among all. */
+  /** Index of the change in the call. */
   readonly position: number;
   readonly request: NetlinkRequest;
-  /** Elements. */
+  /** Number of elements in the kernel. */
   readonly weight: number;
 }
 
-/** Of everything before anything is sent, so that what cannot be encoded changes nothing. */
+/** Encodes all changes before the first is sent, so that an invalid one changes nothing. */
 async function encode(changes: readonly IpsetChange[]): Promise<EncodedChange[]> {
   const messages: EncodedChange[] = [];
   const slice = new TimeSlice();

@@ -1,4 +1,4 @@
-/** ipset on the wire: requests for sets, and what the kernel tells of them. */
+/** Encodes and decodes ipset messages. */
 import type { IpFamily } from '../../api/objects.ts';
 import { AF_INET, addressFamily, ipFamilyOf } from '../core/address.ts';
 import { type Attribute, readAttributes, requiredAttribute } from '../core/attribute.ts';
@@ -14,9 +14,9 @@ import { boundedName, nulTerminated, readText } from '../core/text.ts';
 import { entryAttributes, type IpsetEntry, networkOrderAttribute } from './entry.ts';
 
 /**
- * The types that can be created, each with the highest revision whose meaning is known here: those
- * of Linux 6.18 (IPSET_TYPE_REV_MAX in net/netfilter/ipset/). A revision only adds attributes that
- * are optional, so requests are the same for all from that of skbinfo on, which Linux 3.18 has.
+ * The supported types, each with the highest revision known here, from Linux 6.18
+ * (IPSET_TYPE_REV_MAX in net/netfilter/ipset/). A revision only adds optional attributes. Requests
+ * are therefore the same for all revisions since skbinfo, which Linux 3.18 has.
  */
 const MAX_REVISIONS = {
   'hash:ip': 6,
@@ -30,39 +30,41 @@ const MAX_REVISIONS = {
 
 export type IpsetType = keyof typeof MAX_REVISIONS;
 
-/** A set to be created. */
+/** Parameters of a set to create. */
 export interface IpsetSpec {
   /** 1 to 31 bytes. */
   readonly name: string;
   readonly type: IpsetType;
-  /** bitmap:port has none, and holds ports of all protocols. */
+  /** Ignored for bitmap:port, which holds ports of all protocols. */
   readonly family: IpFamily;
-  /** Whether entries carry marks (`skbMark`). */
+  /** Whether entries can have a mark (`skbMark`). */
   readonly skbinfo: boolean;
-  /** Whether entries carry a comment; default: no. */
+  /** Whether entries can have a comment. Default: false. */
   readonly comments?: boolean;
-  /** bitmap:port always has room for all ports. */
+  /** Ignored for bitmap:port, which always has room for all ports. */
   readonly maxElements: number;
 }
 
-/** A set that there is, of whatever type. */
+/** Header of an existing set, of any type. */
 export interface IpsetHeader {
   readonly name: string;
-  /** A SetType, or one that is not known here. */
+  /** An IpsetType or an unsupported type. */
   readonly type: string;
-  /** undefined for types that have none. */
+  /** undefined for types without a family. */
   readonly family: IpFamily | undefined;
   readonly revision: number;
   readonly skbinfo: boolean;
   readonly comments: boolean;
-  /** undefined for bitmaps and lists. */
+  /** undefined for bitmap and list types. */
   readonly maxElements: number | undefined;
   readonly elements: number;
-  /** Rules and lists that refer to it: as long as there are any, it cannot be destroyed. */
+  /**
+   * Number of rules and list sets that refer to the set. A set with references cannot be destroyed.
+   */
   readonly references: number;
 }
 
-/** linux/netfilter/ipset/ip_set.h. Version 6 of the protocol is what all kernels speak. */
+/** linux/netfilter/ipset/ip_set.h. All kernels support version 6 of the protocol. */
 const IPSET_PROTOCOL = 6;
 const IPSET_CMD_PROTOCOL = 1;
 const IPSET_CMD_CREATE = 2;
@@ -82,7 +84,7 @@ const IPSET_ATTR_FAMILY = 5;
 const IPSET_ATTR_FLAGS = 6;
 const IPSET_ATTR_DATA = 7;
 const IPSET_ATTR_PROTOCOL_MIN = 10;
-/** Inside IPSET_ATTR_DATA. */
+/** Attributes inside IPSET_ATTR_DATA. */
 const IPSET_ATTR_PORT = 4;
 const IPSET_ATTR_PORT_TO = 5;
 const IPSET_ATTR_CADT_FLAGS = 8;
@@ -96,17 +98,17 @@ const IPSET_FLAG_WITH_SKBINFO = 1 << 6;
 const IPSET_MAXNAMELEN = 32;
 
 /**
- * Without it the kernel sets IPSET_FLAG_EXIST: to create a set that is there, and to add an entry
- * that is there or delete one that is not, is no error (flag_exist in ip_set_core.c).
+ * Without this flag the kernel sets IPSET_FLAG_EXIST (flag_exist in ip_set_core.c). Then creating
+ * an existing set, adding an existing entry and deleting a missing entry are not errors.
  */
 const NLM_F_EXCL = 0x200;
 
-/** Asks which versions of the protocol the kernel speaks. */
+/** Requests the supported protocol versions. */
 export function protocolRequest(): NetlinkRequest {
   return command(IPSET_CMD_PROTOCOL, []);
 }
 
-/** Whether an answer to `protocolRequest` includes the version that is spoken here. */
+/** Whether the reply to `protocolRequest` includes the version used here. */
 export function readProtocol(payload: Buffer): boolean {
   const attributes = readAttributes(payload, NFGENMSG_LENGTH);
   const newest = requiredNumber(attributes, IPSET_ATTR_PROTOCOL);
@@ -114,7 +116,7 @@ export function readProtocol(payload: Buffer): boolean {
   return oldest <= IPSET_PROTOCOL && newest >= IPSET_PROTOCOL;
 }
 
-/** Asks which revisions of a type the kernel has. */
+/** Requests the supported revisions of a type. */
 export function typeRequest(type: IpsetType, family: IpFamily): NetlinkRequest {
   return command(IPSET_CMD_TYPE, [
     { type: IPSET_ATTR_TYPENAME, value: nulTerminated(type) },
@@ -122,7 +124,10 @@ export function typeRequest(type: IpsetType, family: IpFamily): NetlinkRequest {
   ]);
 }
 
-/** The highest revision that both the kernel, by its answer to `typeRequest`, and this side know. */
+/**
+ * The highest revision that both the kernel and this module support, from the reply to
+ * `typeRequest`.
+ */
 export function readRevision(payload: Buffer, type: IpsetType): number {
   const newest = requiredNumber(readAttributes(payload, NFGENMSG_LENGTH), IPSET_ATTR_REVISION);
   return Math.min(newest, MAX_REVISIONS[type]);
@@ -152,7 +157,7 @@ export function createRequest(spec: IpsetSpec, revision: number): NetlinkRequest
 
 /** @throws RangeError */
 export function destroyRequest(name: string): NetlinkRequest {
-  // Kernels differ on whether a set that is not there is an error, unless told that it is.
+  // Without NLM_F_EXCL, kernels differ on whether a missing set is an error.
   return command(IPSET_CMD_DESTROY, [setName(name)], NLM_F_EXCL);
 }
 
@@ -161,20 +166,20 @@ export function swapRequest(from: string, to: string): NetlinkRequest {
   return command(IPSET_CMD_SWAP, [setName(from), setName(to, IPSET_ATTR_SETNAME2)]);
 }
 
-/** Asks, as a dump, for the headers of all sets. */
+/** Requests a dump of the headers of all sets. */
 export function headersRequest(): NetlinkRequest {
   return command(IPSET_CMD_LIST, [
     networkOrderAttribute(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_HEADER, 4),
   ]);
 }
 
-/** Asks, as a dump, for a set and its entries. @throws RangeError */
+/** Requests a dump of a set with its entries. @throws RangeError */
 export function entriesRequest(name: string): NetlinkRequest {
   return command(IPSET_CMD_LIST, [setName(name)]);
 }
 
 /**
- * Adds an entry, or gives one that is there the extensions of this one; or deletes it.
+ * Adds an entry, or replaces the extensions of an existing one; or deletes an entry.
  * @throws RangeError
  */
 export function entryRequest(op: 'add' | 'delete', set: string, entry: IpsetEntry): NetlinkRequest {
@@ -186,7 +191,7 @@ export function entryRequest(op: 'add' | 'delete', set: string, entry: IpsetEntr
 }
 
 /**
- * Reads a message that answers `headersRequest`.
+ * Reads the header of a set from a reply to `headersRequest`.
  * @throws MalformedMessage
  */
 export function readHeader(payload: Buffer): IpsetHeader {
@@ -209,13 +214,13 @@ export function readHeader(payload: Buffer): IpsetHeader {
 
 function command(type: number, attributes: readonly Attribute[], flags = 0): NetlinkRequest {
   const protocol = { type: IPSET_ATTR_PROTOCOL, value: encodeNumber(IPSET_PROTOCOL, 1) };
-  // The family may be any of the two.
+  // The kernel accepts either IP family here.
   return nfnetlinkRequest(NFNL_SUBSYS_IPSET | type, AF_INET, [protocol, ...attributes], flags);
 }
 
-/** Never empty: destroying or flushing without a name would do it to all sets. */
+/** Rejects an empty name: destroy or flush without a name would apply to all sets. */
 function setName(name: string, type = IPSET_ATTR_SETNAME): Attribute {
-  return { type, value: boundedName('name of a set', name, IPSET_MAXNAMELEN) };
+  return { type, value: boundedName('ipset name', name, IPSET_MAXNAMELEN) };
 }
 
 function typeFamily(type: IpsetType, family: IpFamily): number {

@@ -1,4 +1,4 @@
-/** Generic netlink, under which IPVS is one family of many. */
+/** Generic netlink, which carries the IPVS protocol. */
 import {
   type Attribute,
   encodeAttributes,
@@ -12,36 +12,37 @@ import { nulTerminated } from '../core/text.ts';
 
 /** struct genlmsghdr of linux/genetlink.h: u8 command, u8 version, u16 reserved. */
 const GENL_HDRLEN = 4;
-/** Of the controller as of IPVS; the kernel does not look at it. */
+/** Version for the controller and for IPVS. The kernel ignores it. */
 const VERSION = 1;
 
-/** linux/genetlink.h: the controller, which is the one family with a number known beforehand. */
+/** linux/genetlink.h: the controller is the only family with a fixed ID. */
 const GENL_ID_CTRL = 0x10;
 const CTRL_CMD_GETFAMILY = 3;
 const CTRL_ATTR_FAMILY_ID = 1;
 const CTRL_ATTR_FAMILY_NAME = 2;
 
-/** The payload of a message of generic netlink. */
+/** The payload of a generic netlink message. */
 export function genetlinkPayload(command: number, attributes: readonly Attribute[]): Buffer {
   return encodeAttributes(attributes, Buffer.from([command, VERSION, 0, 0]));
 }
 
 /**
- * The attributes of a message of generic netlink, by type.
+ * Reads the attributes of a generic netlink message, by type.
  * @throws MalformedMessage
  */
 export function readGenetlink(payload: Buffer): Map<number, Buffer> {
-  if (payload.length < GENL_HDRLEN) throw new MalformedMessage('generic message without a header');
+  if (payload.length < GENL_HDRLEN)
+    throw new MalformedMessage('generic netlink message without a header');
   return readAttributes(payload, GENL_HDRLEN);
 }
 
 /**
- * The message type under which the kernel serves a family. It is asked by name, and not for
- * a dump of all, because only so does it load the module that has the family
- * (`net-pf-16-proto-16-family-<name>`, ctrl_getfamily in net/netlink/genetlink.c). The number is
- * another one when the module was removed and came back.
- * @param socket Of NETLINK_GENERIC.
- * @returns undefined when the kernel has no such family.
+ * Resolves the family ID, which is the message type of the family. Requests the family by name
+ * instead of dumping all: only then does the kernel load its module
+ * (`net-pf-16-proto-16-family-<name>`, ctrl_getfamily in net/netlink/genetlink.c). The ID changes
+ * if the module is removed and loaded again.
+ * @param socket A NETLINK_GENERIC socket.
+ * @returns undefined if the kernel does not have the family.
  * @throws NetlinkError, MalformedMessage
  */
 export function resolveFamilyId(socket: NetlinkSocket, name: string): Promise<number | undefined> {

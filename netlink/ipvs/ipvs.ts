@@ -1,4 +1,4 @@
-/** The table of IPVS in the kernel. */
+/** Reads and changes the IPVS table of the kernel. */
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFormatter } from '../core/address.ts';
 import { sendAll } from '../core/batches.ts';
@@ -24,12 +24,12 @@ import type {
 
 export type * from './objects.ts';
 
-/** The kernel has no IPVS, neither built in nor as a module that it could load. */
+/** The kernel has no IPVS: neither built in nor as a loadable module. */
 export class IpvsMissingError extends Error {
   override readonly name = 'IpvsMissingError';
 
   constructor() {
-    super('the kernel has no IPVS (no module ip_vs)');
+    super('the kernel has no IPVS: module ip_vs is not available');
   }
 }
 
@@ -37,16 +37,17 @@ export class IpvsMissingError extends Error {
 export interface RefusedIpvsChange {
   readonly change: IpvsChange;
   /**
-   * EEXIST: what is to be added is there; ESRCH: there is no such service; ENOENT: no such
-   * destination, or no such scheduler; EINVAL: no destination can have this address, or no
-   * scheduler this name; EAFNOSUPPORT: this IPVS was built without IPv6.
+   * EEXIST: the service or destination already exists. ESRCH: the service does not exist. ENOENT:
+   * the destination or scheduler does not exist. EINVAL: invalid destination address or scheduler
+   * name. EAFNOSUPPORT: IPVS was built without IPv6.
    */
   readonly error: NetlinkError;
 }
 
 /**
  * The IPVS table of the network namespace of the thread that opens it. All calls need CAP_NET_ADMIN
- * in it. They fail with ENOENT once the module was removed, even after it came back: open another.
+ * there. After the module is removed they fail with ENOENT, even if it is loaded again; open a new
+ * instance.
  */
 export class Ipvs {
   readonly #socket: NetlinkSocket;
@@ -57,7 +58,7 @@ export class Ipvs {
     this.#type = type;
   }
 
-  /** Loads the module if need be. @throws IpvsMissingError, NetlinkError */
+  /** Opens the table and loads the module if needed. @throws IpvsMissingError, NetlinkError */
   static async open(): Promise<Ipvs> {
     const socket = new NetlinkSocket(NETLINK_GENERIC);
     try {
@@ -71,8 +72,9 @@ export class Ipvs {
   }
 
   /**
-   * The services of a family, in no order, whoever made them. While others change the table, some
-   * may be missing or come twice: the kernel counts its way through and does not tell.
+   * Lists the services of a family, in no order, including services of other programs. Services may
+   * be missing or duplicated if the table changes meanwhile: the kernel continues a dump by
+   * counting, and does not report the change.
    * @throws NetlinkError, MalformedMessage
    */
   services(family: IpFamily): Promise<IpvsService[]> {
@@ -84,7 +86,7 @@ export class Ipvs {
   }
 
   /**
-   * The destinations of a service, the latest first; none when there is no such service.
+   * Lists the destinations of a service, newest first; none if the service does not exist.
    * @throws NetlinkError, MalformedMessage
    */
   destinations(key: IpvsServiceKey): Promise<IpvsDestinationState[]> {
@@ -95,12 +97,13 @@ export class Ipvs {
   }
 
   /**
-   * Makes changes in their order, and goes on after one that the kernel refuses. The event loop
-   * gets turns meanwhile; changes of two calls at the same time may mix.
-   * @returns those that were refused, in order.
-   * @throws NetlinkError when some may have been made and others not; list what there is.
-   * @throws RangeError for a change that cannot be told to the kernel (`changePayload`); those far
-   * ahead of it were made.
+   * Applies changes in order, and continues after one that the kernel refuses. Yields to the event
+   * loop; changes of concurrent calls may interleave.
+   * @returns the refused changes, in order.
+   * @throws NetlinkError if some changes may have been applied and others not. List the table to
+   * find out.
+   * @throws RangeError for a change that cannot be encoded (see `changePayload`). Changes of
+   * earlier batches were applied.
    */
   async apply(changes: readonly IpvsChange[]): Promise<RefusedIpvsChange[]> {
     const refused = await sendAll(this.#socket, changes, (change) => {
@@ -109,12 +112,16 @@ export class Ipvs {
     return refused.map(({ item, error }) => ({ change: item, error }));
   }
 
-  /** @param timeouts Seconds; 0 leaves one as it is. @throws NetlinkError */
+  /**
+   * Sets the timeouts of idle connections.
+   * @param timeouts Seconds; 0 keeps the current value.
+   * @throws NetlinkError
+   */
   setTimeouts(timeouts: IpvsTimeouts): Promise<void> {
     return this.#socket.request({ type: this.#type, payload: setTimeoutsPayload(timeouts) });
   }
 
-  /** Fails what is under way with ECANCELED. */
+  /** Fails pending operations with ECANCELED. */
   close(): Promise<void> {
     return this.#socket.close();
   }

@@ -1,4 +1,4 @@
-/** IPVS on the wire. */
+/** Encodes and decodes IPVS messages. */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { type AddressFormatter, addressFamily, ipFamilyOf, writeAddress } from '../core/address.ts';
@@ -20,7 +20,7 @@ import type {
   IpvsTimeouts,
 } from './objects.ts';
 
-/** linux/ip_vs.h, as all that follows. */
+/** linux/ip_vs.h, as are all constants below. */
 const IPVS_CMD_GET_SERVICE = 4;
 const IPVS_CMD_GET_DEST = 8;
 const IPVS_CMD_SET_CONFIG = 12;
@@ -51,7 +51,9 @@ const IPVS_SVC_ATTR_TIMEOUT = 8;
 const IPVS_SVC_ATTR_NETMASK = 9;
 
 const IP_VS_SVC_F_PERSISTENT = 1;
-/** The kernel's own: a service that is sent with it is not hashed, never found and never freed. */
+/**
+ * Internal to the kernel. A service sent with this flag is not hashed, never found and never freed.
+ */
 const IP_VS_SVC_F_HASHED = 2;
 
 const IPVS_DEST_ATTR_ADDR = 1;
@@ -67,13 +69,13 @@ const IPVS_DEST_ATTR_ADDR_FAMILY = 11;
 
 const IP_VS_CONN_F_MASQ = 0;
 
-/** union nf_inet_addr of linux/netfilter.h: 16 bytes, of which IPv4 uses the first 4. */
+/** union nf_inet_addr of linux/netfilter.h: 16 bytes. IPv4 uses the first 4. */
 const ADDRESS = 16;
 
 /**
- * The payload that makes a change.
- * @throws RangeError for a mark of 0, an address of another family than the service, or a number
- * that its field cannot hold.
+ * The payload of a change.
+ * @throws RangeError for mark 0, an address of another family than the service, or a number out of
+ * range.
  */
 export function changePayload(change: IpvsChange): Buffer {
   const { key } = change;
@@ -90,12 +92,15 @@ export function changePayload(change: IpvsChange): Buffer {
   return genetlinkPayload(commands[change.op], attributes);
 }
 
-/** The payload of a dump of all services; the kernel has none of those of one family. */
+/** The payload of a dump of all services. The kernel cannot dump a single family. */
 export function servicesPayload(): Buffer {
   return genetlinkPayload(IPVS_CMD_GET_SERVICE, []);
 }
 
-/** The payload of a dump of the destinations of a service. @throws RangeError as `changePayload`. */
+/**
+ * The payload of a dump of the destinations of a service.
+ * @throws RangeError as `changePayload`.
+ */
 export function destinationsPayload(key: IpvsServiceKey): Buffer {
   const attributes = [{ type: IPVS_CMD_ATTR_SERVICE, value: keyAttributes(key) }];
   return genetlinkPayload(IPVS_CMD_GET_DEST, attributes);
@@ -112,8 +117,8 @@ export function setTimeoutsPayload({ tcp, tcpFin, udp }: IpvsTimeouts): Buffer {
 function keyAttributes(key: IpvsServiceKey): Attribute[] {
   const family = { type: IPVS_SVC_ATTR_AF, value: u16(addressFamily(key.family)) };
   if (key.kind === 'mark') {
-    // Mark 0 is none to the kernel, which would make a service of TCP port 0 of address 0 of it.
-    if (key.mark === 0) throw new RangeError('no service can have the mark 0');
+    // The kernel treats mark 0 as no mark, and would create a service on TCP port 0 of address 0.
+    if (key.mark === 0) throw new RangeError('the mark of an IPVS service must not be 0');
     return [family, { type: IPVS_SVC_ATTR_FWMARK, value: u32(key.mark) }];
   }
   return [
@@ -124,22 +129,23 @@ function keyAttributes(key: IpvsServiceKey): Attribute[] {
   ];
 }
 
-/** All of them are mandatory (ip_vs_genl_parse_service in net/netfilter/ipvs/ip_vs_ctl.c). */
+/** All attributes are mandatory (ip_vs_genl_parse_service in net/netfilter/ipvs/ip_vs_ctl.c). */
 function configAttributes(family: IpFamily, config: IpvsServiceConfig): Attribute[] {
   const { scheduler, schedulerFlags, persistenceSeconds } = config;
   const persistent = persistenceSeconds === 0 ? 0 : IP_VS_SVC_F_PERSISTENT;
   const flags = (schedulerFlagsOf(schedulerFlags) | persistent) >>> 0;
   return [
     { type: IPVS_SVC_ATTR_SCHED_NAME, value: nulTerminated(scheduler) },
-    // With a full mask, or an edited service would keep flags that it had before.
+    // Full mask: otherwise an edited service would keep its old flags.
     { type: IPVS_SVC_ATTR_FLAGS, value: Buffer.concat([u32(flags), u32(0xffffffff)]) },
     { type: IPVS_SVC_ATTR_TIMEOUT, value: u32(persistenceSeconds) },
-    // A mask for IPv4, in network order if it were not all ones; a prefix length for IPv6.
+    // IPv4: a netmask, which would be in network order if it were not all ones. IPv6: a prefix
+    // length.
     { type: IPVS_SVC_ATTR_NETMASK, value: u32(family === 'IPv4' ? 0xffffffff : 128) },
   ];
 }
 
-/** Without those that are no choice of `schedulerFlags`. */
+/** Removes the flags that `schedulerFlags` cannot set. */
 function schedulerFlagsOf(flags: number): number {
   return (flags & ~(IP_VS_SVC_F_PERSISTENT | IP_VS_SVC_F_HASHED)) >>> 0;
 }
@@ -155,7 +161,7 @@ function destinationKeyAttributes(
   ];
 }
 
-/** Mandatory, too (ip_vs_genl_parse_dest). Thresholds of 0 are none. */
+/** These attributes are mandatory too (ip_vs_genl_parse_dest). A threshold of 0 means none. */
 function destinationAttributes({ weight }: IpvsDestination): Attribute[] {
   return [
     { type: IPVS_DEST_ATTR_FWD_METHOD, value: u32(IP_VS_CONN_F_MASQ) },
@@ -166,17 +172,16 @@ function destinationAttributes({ weight }: IpvsDestination): Attribute[] {
 }
 
 function unionAddress(family: IpFamily, address: string): Buffer {
-  // The kernel would take the first 4 bytes of an IPv6 address for an IPv4 one.
-  if (familyOf(address) !== family) throw new RangeError(`${address} is not of family ${family}`);
+  // The kernel would read the first 4 bytes of an IPv6 address as an IPv4 address.
+  if (familyOf(address) !== family) throw new RangeError(`${address} is not an ${family} address`);
   const bytes = Buffer.allocUnsafe(ADDRESS).fill(0);
   writeAddress(bytes, address, 0);
   return bytes;
 }
 
 /**
- * A service of a dump. Statistics, persistence engines and the netmask of persistence are not
- * looked at.
- * @returns undefined for one of another protocol than TCP, UDP and SCTP.
+ * Reads a service of a dump. Ignores statistics, persistence engines and the persistence netmask.
+ * @returns undefined for a protocol other than TCP, UDP and SCTP.
  * @throws MalformedMessage
  */
 export function readService(payload: Buffer, format: AddressFormatter): IpvsService | undefined {
@@ -210,8 +215,9 @@ function readKey(
 }
 
 /**
- * A destination of a dump.
- * @param family Of its service; a tunnel's destination may be of the other one, and says so.
+ * Reads a destination of a dump.
+ * @param family Family of the service. The destination of a tunnel may have the other family, and
+ * then has an attribute that says so.
  * @throws MalformedMessage
  */
 export function readDestination(
@@ -221,7 +227,7 @@ export function readDestination(
 ): IpvsDestinationState {
   const destination = nested(payload, IPVS_CMD_ATTR_DEST);
   const number = (type: number) => readU32(field(destination, type, 4), 0);
-  // Kernels before 3.18 do not have it.
+  // Kernels before 3.18 do not send this attribute.
   const own = destination.get(IPVS_DEST_ATTR_ADDR_FAMILY);
   const bytes = field(destination, IPVS_DEST_ATTR_ADDR, ADDRESS);
   return {
@@ -246,7 +252,7 @@ function field(attributes: ReadonlyMap<number, Buffer>, type: number, size: numb
 function readFamily(bytes: Buffer): IpFamily {
   const number = bytes.length < 2 ? 0 : readU16(bytes, 0);
   const family = ipFamilyOf(number);
-  if (family === undefined) throw new MalformedMessage(`IPVS address of family ${number}`);
+  if (family === undefined) throw new MalformedMessage(`IPVS address has unknown family ${number}`);
   return family;
 }
 

@@ -1,31 +1,34 @@
-/** Services and destinations of IPVS, and changes of them. */
+/** IPVS virtual services and destinations (real servers), and changes to them. */
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 
-/** What a service is known by. */
+/** Identifies a virtual service. */
 export type IpvsServiceKey = { readonly family: IpFamily } & (
   | {
       readonly kind: 'address';
       readonly protocol: Protocol;
-      /** Canonical text, of the same family. */
+      /** Canonical text of the same family. */
       readonly address: string;
       readonly port: number;
     }
   | {
       readonly kind: 'mark';
-      /** The whole mark of the packets, 32 bits; never 0. */
+      /** The full 32-bit packet mark (fwmark); never 0. */
       readonly mark: number;
     }
 );
 
 export interface IpvsServiceConfig {
-  /** As in the name of its module, `ip_vs_<scheduler>`; at most 15 characters. */
+  /** Name of the scheduler, as in its module `ip_vs_<scheduler>`; at most 15 characters. */
   readonly scheduler: string;
   /**
-   * IP_VS_SVC_F_SCHED1 to 3 (8, 16, 32), whose meaning is the scheduler's; 0 for none. As it is
-   * listed, a service that another program made may have IP_VS_SVC_F_ONEPACKET (4) here.
+   * IP_VS_SVC_F_SCHED1 to 3 (8, 16, 32), whose meaning depends on the scheduler; 0 for none. A
+   * listed service of another program may have IP_VS_SVC_F_ONEPACKET (4).
    */
   readonly schedulerFlags: number;
-  /** How long a client stays on its destination; 0 for no persistence. Every address is a client. */
+  /**
+   * Seconds that a client stays on its destination (session affinity); 0 for none. A client is one
+   * address.
+   */
   readonly persistenceSeconds: number;
 }
 
@@ -33,11 +36,11 @@ export interface IpvsService extends IpvsServiceConfig {
   readonly key: IpvsServiceKey;
 }
 
-/** What a destination is known by within its service. */
+/** Identifies a destination within its service. */
 export interface IpvsDestinationKey {
-  /** Canonical text, of the family of the service. */
+  /** Canonical text of the family of the service. */
   readonly address: string;
-  /** 0: packets keep theirs. */
+  /** 0: packets keep their destination port. */
   readonly port: number;
 }
 
@@ -47,15 +50,15 @@ export interface IpvsDestination extends IpvsDestinationKey {
 }
 
 export interface IpvsDestinationState extends IpvsDestination {
-  /** The forwarding method is NAT, which is the only one that `IpvsChange` makes. */
+  /** The forwarding method is NAT. `IpvsChange` supports no other method. */
   readonly masquerade: boolean;
   readonly activeConnections: number;
   readonly inactiveConnections: number;
-  /** Templates of persistence, by which clients are still bound to it. */
+  /** Persistence templates, which bind clients to this destination. */
   readonly persistentConnections: number;
 }
 
-/** One change of the table. To edit is to replace all that is not of the key. */
+/** A change of the table. An edit replaces all fields except the key. */
 export type IpvsChange =
   | {
       readonly op: 'add-service' | 'edit-service';
@@ -74,7 +77,7 @@ export type IpvsChange =
       readonly destination: IpvsDestinationKey;
     };
 
-/** Seconds after which idle connections are forgotten. */
+/** Timeouts of idle connections in seconds. */
 export interface IpvsTimeouts {
   readonly tcp: number;
   /** After a FIN. */

@@ -1,17 +1,21 @@
-/** NFQUEUE on the wire: linux/netfilter/nfnetlink_queue.h. */
+/** Encodes and decodes NFQUEUE messages (linux/netfilter/nfnetlink_queue.h). */
 import { type Attribute, encodeAttributes, NLA_HDRLEN, walkAttributes } from '../core/attribute.ts';
 import { MalformedMessage } from '../core/error.ts';
 import { encodeMessages, type NetlinkMessage, NLM_F_ACK, NLMSG_HDRLEN } from '../core/message.ts';
 import { encodeNumber, readNumber } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH, NFNL_SUBSYS_QUEUE, nfgenmsg } from '../core/nfnetlink.ts';
 
-/** A packet that waits in a queue until it is accepted. */
+/** A packet that waits in a queue for a verdict. */
 export interface QueuedPacket {
-  /** The kernel counts the packets of a queue. */
+  /** Packet ID: the kernel numbers the packets of a queue. */
   readonly id: number;
-  /** Index of the link by which it came, the port of a bridge if it is known; 0: the node itself sends it. */
+  /**
+   * Index of the input interface: the bridge port if known. 0 for a packet sent by the node itself.
+   */
   readonly ifindex: number;
-  /** From the IP header on. A view of the receive buffer: valid during the callback only. */
+  /**
+   * The packet from the IP header on. A view of the receive buffer, valid only during the callback.
+   */
   readonly bytes: Buffer;
 }
 
@@ -27,7 +31,7 @@ const NFQA_CFG_FLAGS = 5;
 const NFQNL_CFG_CMD_BIND = 1;
 const NFQNL_COPY_PACKET = 2;
 const NFQA_CFG_F_FAIL_OPEN = 1;
-/** Bytes that are copied: all, but for four that an attribute has no room for. */
+/** Bytes to copy of each packet: all but four, for which an attribute has no room. */
 const COPY_RANGE = 0xffff;
 
 const NFQA_PACKET_HDR = 1;
@@ -38,13 +42,13 @@ const NFQA_PAYLOAD = 10;
 const NF_ACCEPT = 1;
 
 /**
- * The message that binds a queue, to be acknowledged. With everything that the queue is to be, for a
- * packet that meets one without a copy mode is dropped.
- * @param maxLength Packets that wait; those beyond go by unseen.
+ * Binds a queue and requests an ack. One message sets all parameters: the kernel drops a packet
+ * that arrives at a queue without a copy mode.
+ * @param maxLength Maximum number of waiting packets. Further packets bypass the queue.
  */
 export function bindMessage(queue: number, maxLength: number, sequence: number): Buffer {
   const attributes: Attribute[] = [
-    // u8 command, u8 padding, u16 family, which is not looked at since 3.8.
+    // u8 command, u8 padding, u16 family. The kernel ignores the family since 3.8.
     { type: NFQA_CFG_CMD, value: Buffer.from([NFQNL_CFG_CMD_BIND, 0, 0, 0]) },
     {
       type: NFQA_CFG_PARAMS,
@@ -57,7 +61,7 @@ export function bindMessage(queue: number, maxLength: number, sequence: number):
   return encode(NFQNL_MSG_CONFIG, NLM_F_ACK, queue, attributes, sequence);
 }
 
-/** The message that makes a queue that is bound longer or shorter. */
+/** Changes the maximum length of a bound queue. */
 export function maxLengthMessage(queue: number, maxLength: number): Buffer {
   return encode(NFQNL_MSG_CONFIG, 0, queue, [lengthAttribute(maxLength)], 0);
 }
@@ -68,7 +72,7 @@ function lengthAttribute(maxLength: number): Attribute {
 
 const VERDICT_ID = NLMSG_HDRLEN + NFGENMSG_LENGTH + NLA_HDRLEN + 4;
 
-/** The message that accepts packets of a queue, once `setPacket` has said which. */
+/** A verdict that accepts a packet. Set the packet ID with `setPacketId` before sending. */
 export function acceptMessage(queue: number): Buffer {
   const verdict = Buffer.concat([encodeNumber(NF_ACCEPT, 4), encodeNumber(0, 4)]);
   return encode(NFQNL_MSG_VERDICT, 0, queue, [{ type: NFQA_VERDICT_HDR, value: verdict }], 0);
@@ -78,7 +82,7 @@ export function setPacketId(message: Buffer, id: number): void {
   message.writeUInt32BE(id, VERDICT_ID);
 }
 
-/** @throws MalformedMessage */
+/** Reads a queued packet. @throws MalformedMessage */
 export function readPacket({ payload }: NetlinkMessage): QueuedPacket {
   let id: number | undefined;
   let device = 0;
@@ -90,7 +94,7 @@ export function readPacket({ payload }: NetlinkMessage): QueuedPacket {
     else if (type === NFQA_IFINDEX_PHYSINDEV) port = readNumber(payload, start, end, 4);
     else if (type === NFQA_PAYLOAD) bytes = payload.subarray(start, end);
   });
-  if (id === undefined) throw new MalformedMessage('queued packet without a number');
+  if (id === undefined) throw new MalformedMessage('NFQUEUE packet without a packet ID');
   return { id, ifindex: port === 0 ? device : port, bytes };
 }
 

@@ -1,4 +1,4 @@
-/** Queues of packets that the kernel hands to this process (NFQUEUE). */
+/** Receives packets from the kernel through NFQUEUE and returns verdicts. */
 import { readFile } from 'node:fs/promises';
 import { readAck } from '../core/ack.ts';
 import { newReceiveBuffer, readDatagram } from '../core/datagram.ts';
@@ -26,38 +26,38 @@ import {
 export type { QueuedPacket } from './message.ts';
 
 /**
- * Bytes that the kernel holds for the socket: thousands of packets of ordinary size, or a hundred of the
- * biggest. What does not fit goes by unseen, as does what does not fit into the queue.
+ * Receive buffer in bytes: thousands of packets of ordinary size, or a hundred of the largest.
+ * Packets that do not fit bypass the queue, like those beyond its maximum length.
  */
 const RECEIVE_BUFFER = 8 << 20;
-/** Milliseconds for which packets are read before the event loop gets a turn. */
-const SLICE = 8;
-/** Sequence number of the message that binds. Packets have 0. */
+/** Milliseconds of reading before the event loop gets a turn. */
+const TIME_SLICE = 8;
+/** Sequence number of the bind request. Packets have sequence number 0. */
 const BIND = 1;
 
 /**
- * Packets that wait, in a queue of the network namespace of the thread that opens it, until they are
- * accepted. The rule that sends them there should say `--queue-bypass`, so that they go by where
- * nobody has bound the queue.
+ * A queue of packets in the network namespace of the thread that opens it. Each packet waits until
+ * it is accepted. The rule should use `--queue-bypass`, so that packets continue while no process
+ * has bound the queue.
  *
- * When more wait than the queue is long, or the socket's buffer is full, packets go by unseen
- * (NFQA_CFG_F_FAIL_OPEN), which the kernel counts nowhere. A process that hangs holds up as many
- * packets as the queue is long, and no more; those that wait when it ends are dropped.
+ * Packets bypass the queue while it is full or the socket buffer is full (NFQA_CFG_F_FAIL_OPEN).
+ * The kernel does not count them. A process that hangs delays at most as many packets as the queue
+ * holds. Packets that wait when the process exits are dropped.
  */
 export class PacketQueue {
   readonly #number: number;
   readonly #fd: number;
-  readonly #into = newReceiveBuffer();
+  readonly #buffer = newReceiveBuffer();
   readonly #accept: Buffer;
   #watch: { close(): void } | undefined;
   #closed = false;
 
-  /** @throws UnsupportedError when the kernel has no nfnetlink; NetlinkError. */
+  /** Opens the socket. @throws UnsupportedError if the kernel has no nfnetlink; NetlinkError. */
   constructor(number: number) {
     this.#number = number;
     this.#accept = acceptMessage(number);
     try {
-      // Nobody could do anything about an overrun.
+      // Nothing useful can be done about an overrun.
       const options = { receiveBuffer: RECEIVE_BUFFER, ignoreOverruns: true };
       this.#fd = openDescriptor(NETLINK_NETFILTER, options);
     } catch (error) {
@@ -66,18 +66,18 @@ export class PacketQueue {
   }
 
   /**
-   * Binds the queue. The process stays alive until it is closed.
-   * @param maxLength Packets that wait at most, those that were handed over included.
-   * @param onPacket Has the packets in the order of their coming, those that are there in one turn of
-   * the event loop; the first perhaps before this returns. What it throws later is an uncaught exception.
-   * @throws UnsupportedError when the kernel has no NFQUEUE; NetlinkError: EPERM when somebody else
+   * Binds the queue. The process stays alive until the queue is closed.
+   * @param maxLength Maximum number of waiting packets, including those passed to `onPacket`.
+   * @param onPacket Receives packets in order of arrival; available packets in one event loop turn,
+   * the first possibly before this returns. What it throws after that is an uncaught exception.
+   * @throws UnsupportedError if the kernel has no NFQUEUE; NetlinkError: EPERM if another socket
    * has bound the queue, or without CAP_NET_ADMIN.
    */
   bind(maxLength: number, onPacket: (packet: QueuedPacket) => void): void {
-    const operation = `binding queue ${this.#number}`;
+    const operation = `bind NFQUEUE ${this.#number}`;
     checkResult(operation, libc().sendNow(this.#fd, bindMessage(this.#number, maxLength, BIND)));
     let errno: number | undefined;
-    // The answer is there as soon as send returns, perhaps behind packets.
+    // The ack is available as soon as send returns, possibly behind packets.
     while (errno === undefined) {
       const messages = this.#receive();
       if (messages === undefined) throw new NetlinkError(operation, EAGAIN);
@@ -86,12 +86,12 @@ export class PacketQueue {
         else deliver(message, onPacket);
       }
     }
-    // nfnetlink does not know the subsystem (nfnetlink_rcv_msg).
+    // EINVAL: nfnetlink does not know the subsystem (nfnetlink_rcv_msg).
     if (errno === EINVAL) throw new UnsupportedError('NFQUEUE');
     if (errno !== 0) throw new NetlinkError(operation, errno);
     this.#watch = libc().watch(this.#fd, () => {
       const start = performance.now();
-      while (!this.#closed && performance.now() - start < SLICE) {
+      while (!this.#closed && performance.now() - start < TIME_SLICE) {
         const messages = this.#receive();
         if (messages === undefined) return;
         for (const message of messages) deliver(message, onPacket);
@@ -99,26 +99,29 @@ export class PacketQueue {
     });
   }
 
-  /** @param maxLength As for `listen`. What waits already stays. */
+  /** Changes the maximum length. Packets already waiting stay. @param maxLength As for `bind`. */
   setMaxLength(maxLength: number): void {
     if (this.#closed) return;
     const message = maxLengthMessage(this.#number, maxLength);
-    checkResult(`length of queue ${this.#number}`, libc().sendNow(this.#fd, message));
+    checkResult(`set length of NFQUEUE ${this.#number}`, libc().sendNow(this.#fd, message));
   }
 
-  /** Of its socket, as long as it is not closed. */
+  /** File descriptor of the socket, valid until it is closed. */
   get descriptor(): number {
     return this.#fd;
   }
 
-  /** Lets a packet go its way. It is no error when it has gone. */
+  /** Accepts a packet. Does nothing if the packet is no longer in the queue. */
   accept(id: number): void {
     if (this.#closed) return;
     setPacketId(this.#accept, id);
-    checkResult(`verdict of queue ${this.#number}`, libc().sendNow(this.#fd, this.#accept));
+    checkResult(`send verdict to NFQUEUE ${this.#number}`, libc().sendNow(this.#fd, this.#accept));
   }
 
-  /** What was not read goes its way; what was handed over and not accepted is dropped by the kernel. */
+  /**
+   * Closes the queue. Accepts unread packets. The kernel drops packets that were delivered but not
+   * accepted.
+   */
   close(): void {
     if (this.#closed) return;
     for (let messages = this.#receive(); messages !== undefined; messages = this.#receive()) {
@@ -129,34 +132,37 @@ export class PacketQueue {
     libc().close(this.#fd);
   }
 
-  /** @returns undefined when there is nothing. */
+  /** @returns undefined if there is nothing to read. */
   #receive(): NetlinkMessage[] | undefined {
-    const result = libc().receive(this.#fd, this.#into);
+    const result = libc().receive(this.#fd, this.#buffer);
     if (result === -EAGAIN) return undefined;
-    return readDatagram(`queue ${this.#number}`, this.#into, result);
+    return readDatagram(`receive from NFQUEUE ${this.#number}`, this.#buffer, result);
   }
 }
 
 /**
- * Closes the queue of a thread that ended without doing so. Its descriptor is the process's: the queue would
- * stay bound, and packets would wait in it for ever.
+ * Closes the queue of a thread that ended without closing it. The descriptor belongs to the
+ * process, so the queue would stay bound and packets would wait in it forever.
  */
 export function closeQueueDescriptor(descriptor: number): void {
   libc().close(descriptor);
 }
 
-/** A queue as /proc/net/netfilter/nfnetlink_queue has it. */
+/** State of a queue from /proc/net/netfilter/nfnetlink_queue. */
 interface QueueState {
   readonly waiting: number;
-  /** Packets that were dropped: none did not fit, for those go by unseen. */
+  /**
+   * Packets that the kernel dropped. Does not include packets that did not fit, which bypass the
+   * queue.
+   */
   readonly dropped: number;
-  /** Packets that could not be handed over, and were dropped. */
+  /** Packets dropped because they could not be delivered to the socket. */
   readonly userDropped: number;
-  /** The number of the last packet; 32 bits wide. */
+  /** ID of the last packet, 32 bits. */
   readonly last: number;
 }
 
-/** @returns undefined when nobody has bound the queue, or the kernel has none. */
+/** @returns undefined if the queue is not bound or the kernel has no NFQUEUE. */
 export async function queueState(number: number): Promise<QueueState | undefined> {
   let text: string;
   try {
@@ -169,8 +175,8 @@ export async function queueState(number: number): Promise<QueueState | undefined
 }
 
 /**
- * Each line: queue, port of the socket, packets waiting, copy mode, copy range, dropped, dropped on
- * the way to the socket, number of the last packet, 1 (seq_show in nfnetlink_queue.c).
+ * Each line: queue, port ID, packets waiting, copy mode, copy range, dropped, dropped on the way to
+ * the socket, ID of the last packet, 1 (seq_show in nfnetlink_queue.c).
  */
 export function parseQueueStates(text: string): Map<number, QueueState> {
   const states = new Map<number, QueueState>();
@@ -185,6 +191,6 @@ export function parseQueueStates(text: string): Map<number, QueueState> {
 }
 
 function deliver(message: NetlinkMessage, onPacket: (packet: QueuedPacket) => void): void {
-  // Anything else is that a packet, to be accepted, has gone: ENOENT.
+  // Other messages are errors of verdicts: ENOENT, because the packet is no longer in the queue.
   if (message.type === NFQNL_MSG_PACKET) onPacket(readPacket(message));
 }

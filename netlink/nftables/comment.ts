@@ -1,6 +1,6 @@
 /**
- * Comments, which nf_tables keeps with rules and elements without looking at them, in the form in which
- * nft shows them (libnftnl/udata.h): u8 type, u8 length, text with its NUL.
+ * Comments of rules and elements. nf_tables stores them as opaque user data, in the TLV format that
+ * nft displays (libnftnl/udata.h): u8 type, u8 length, text with a NUL.
  */
 import { readText } from '../core/text.ts';
 
@@ -8,12 +8,15 @@ import { readText } from '../core/text.ts';
 const COMMENT = 0;
 const HEADER = 2;
 
-/** What nft takes for a comment, with the NUL. */
+/** Longest comment that nft accepts, with the NUL. */
 const NFT_COMMENT_LIMIT = 128;
-/** What the kernel keeps with an element, with the NUL. */
+/** Longest comment that the kernel stores with an element, with the NUL. */
 export const ELEMENT_COMMENT_LIMIT = 252;
 
-/** @param limit Bytes, with the NUL: the text is cut behind the last character that is whole. */
+/**
+ * Encodes a comment as user data.
+ * @param limit Bytes, with the NUL; longer text is cut after the last complete character.
+ */
 export function encodeComment(text: string, limit = NFT_COMMENT_LIMIT): Buffer {
   const bytes = Buffer.from(text);
   let length = Math.min(bytes.length, limit - 1);
@@ -25,7 +28,7 @@ export function encodeComment(text: string, limit = NFT_COMMENT_LIMIT): Buffer {
   return data;
 }
 
-/** The comment in what is kept with a rule or an element; undefined: none. */
+/** The comment in the user data of a rule or an element; undefined without one. */
 export function readComment(data: Buffer): string | undefined {
   let start = 0;
   while (start + HEADER <= data.length) {
@@ -37,7 +40,7 @@ export function readComment(data: Buffer): string | undefined {
   return undefined;
 }
 
-/** Whether a byte is not the first of its character in UTF-8. */
+/** Whether a byte continues a UTF-8 character. */
 function isContinuation(byte: number | undefined): boolean {
   return byte !== undefined && (byte & 0xc0) === 0x80;
 }

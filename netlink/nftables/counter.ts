@@ -20,7 +20,7 @@ const NFTA_OBJ_DATA = 4;
 const NFTA_COUNTER_BYTES = 1;
 const NFTA_COUNTER_PACKETS = 2;
 
-/** A counter of a table. */
+/** A named counter of a table. */
 export interface NftCounter {
   readonly name: string;
   readonly packets: bigint;
@@ -29,12 +29,12 @@ export interface NftCounter {
 
 const ofCounters: Attribute = { type: NFTA_OBJ_TYPE, value: encodeNumber(NFT_OBJECT_COUNTER, 4) };
 
-/** Asks, as a dump, for the counters of a table. @throws RangeError */
+/** Requests a dump of the counters of a table. @throws RangeError */
 export function countersRequest(table: NftTable): NetlinkRequest {
   return tableRequestFor('GET', 'object', table, [ofCounters]);
 }
 
-/** Deletes a counter that no rule names. @throws RangeError */
+/** Deletes a counter that no rule refers to. @throws RangeError */
 export function deleteCounterRequest(table: NftTable, counter: string): NetlinkRequest {
   return tableRequestFor('DEL', 'object', table, [
     ofCounters,
@@ -42,7 +42,10 @@ export function deleteCounterRequest(table: NftTable, counter: string): NetlinkR
   ]);
 }
 
-/** @returns undefined for something else, or a counter of another table. @throws MalformedMessage */
+/**
+ * @returns undefined for another kind of object, or a counter of another table.
+ * @throws MalformedMessage
+ */
 export function readCounter(message: NetlinkMessage, table: string): NftCounter | undefined {
   if (!isNewMessage(message, 'object')) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);

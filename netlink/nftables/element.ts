@@ -1,4 +1,4 @@
-/** Elements of sets and maps on the wire. */
+/** Encodes and decodes set elements and map elements. */
 import { walkAttributes } from '../core/attribute.ts';
 import type { AttributeWriter } from '../core/attribute-writer.ts';
 import { MalformedMessage } from '../core/error.ts';
@@ -35,18 +35,22 @@ for (const kind of ['drop', 'accept', 'jump', 'goto', 'return'] as const) {
   verdictKinds.set(VERDICT_CODES[kind], kind);
 }
 
-/** NFT_DATA_VALUE_MAXLEN: of a key, and of what it maps to. */
+/** NFT_DATA_VALUE_MAXLEN: maximum bytes of a key or of map data. */
 const VALUE_LIMIT = 64;
 /**
- * Of what is noted with an element. NFT_USERDATA_MAXLEN is 256, but of 255 bytes the kernel says EINVAL, and
- * 256 it takes and does not keep (seen on 6.18).
+ * Maximum bytes of the user data of an element. NFT_USERDATA_MAXLEN is 256, but the kernel refuses
+ * 255 bytes with EINVAL, and accepts 256 without storing them (seen on 6.18).
  */
 const USERDATA_LIMIT = 254;
-/** Of an element (two values, the name of a chain, what is noted), with the start of a message for it. */
+/**
+ * Upper bound on an encoded element (two values, a chain name, user data) plus the start of its
+ * message.
+ */
 export const ELEMENT_LIMIT = 1024;
 
 /**
- * @param nameBytes The name of a chain with its NUL.
+ * Encodes an element.
+ * @param nameBytes Encodes a chain name with its NUL.
  * @throws RangeError for a value that is too long; whatever `nameBytes` throws.
  */
 export function writeElement(
@@ -89,13 +93,14 @@ function writeVerdict(
 }
 
 function bounded(value: Buffer, limit: number): Buffer {
-  if (value.length > limit) throw new RangeError(`value of ${value.length} bytes`);
+  if (value.length > limit)
+    throw new RangeError(`nf_tables value of ${value.length} bytes; maximum ${limit}`);
   return value;
 }
 
 /**
- * Visits the elements in a message that answers `elementsRequest`. They may be kept: their bytes
- * are copied, though not one by one.
+ * Visits the elements in a reply to `elementsRequest`. The caller may keep them: the message is
+ * copied once, not per element.
  * @throws MalformedMessage; whatever `visit` throws.
  */
 export function visitElements(
@@ -112,7 +117,7 @@ export function visitElements(
   });
 }
 
-/** The catch-all element of a set has no key. */
+/** @returns undefined for the catch-all element, which has no key. */
 function readElement(bytes: Buffer, start: number, end: number): NftElement | undefined {
   let key: Buffer | undefined;
   const rest: { -readonly [K in Exclude<keyof NftElement, 'key'>]?: NonNullable<NftElement[K]> } =
@@ -134,7 +139,7 @@ function readValue(bytes: Buffer, start: number, end: number): Buffer {
   walkAttributes(bytes, start, end, (type, from, to) => {
     if (type === NFTA_DATA_VALUE) value = bytes.subarray(from, to);
   });
-  if (value === undefined) throw new MalformedMessage('element with a key that has no value');
+  if (value === undefined) throw new MalformedMessage('nf_tables element key without a value');
   return value;
 }
 
@@ -152,7 +157,7 @@ function readMilliseconds(bytes: Buffer, start: number, end: number): number {
   return high * 2 ** 32 + readNumber(bytes, start + 4, end, 4);
 }
 
-/** @returns undefined for a verdict of a kind that only others use. */
+/** @returns undefined for a verdict that NftVerdict does not have; only other programs use it. */
 function readVerdict(bytes: Buffer, start: number, end: number): NftVerdict | undefined {
   let kind: NftVerdict['kind'] | undefined;
   let chain = '';

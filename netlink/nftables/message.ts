@@ -1,4 +1,4 @@
-/** nf_tables on the wire: requests for tables, chains, rules and sets, and what the kernel tells of them. */
+/** Encodes and decodes nf_tables messages about tables, chains, rules and sets. */
 import {
   type Attribute,
   NLA_F_NESTED,
@@ -24,16 +24,17 @@ import {
   type NftTable,
 } from './types.ts';
 
-/** Of struct nfgenmsg: the generation. */
+/** Offset of the resource ID in struct nfgenmsg, which holds the generation ID. */
 const NFGENMSG_RESOURCE = 2;
 
-/** linux/netlink.h: without it the kernel may take an added element for one to be updated. */
+/** linux/netlink.h. Without this flag the kernel may treat an added element as an update. */
 export const NLM_F_CREATE = 0x400;
 const NLM_F_APPEND = 0x800;
 
 /**
- * linux/netfilter/nf_tables.h has three messages in a row for each kind of object: these are the first ones,
- * NFT_MSG_NEWTABLE, NFT_MSG_NEWCHAIN and so on. Numbers in attributes are in network order.
+ * linux/netfilter/nf_tables.h has three consecutive messages for each kind of object. These are the
+ * first of each: NFT_MSG_NEWTABLE, NFT_MSG_NEWCHAIN and so on. Numbers in attributes are in network
+ * order.
  */
 const NFT_MSG: Readonly<Record<NftKind, number>> = {
   table: 0,
@@ -47,19 +48,22 @@ const NFT_MSG: Readonly<Record<NftKind, number>> = {
 };
 const VERBS = { NEW: 0, GET: 1, DEL: 2 } as const;
 
-/** The type of a message. */
+/** The message type of an operation on a kind of object. */
 export function messageType(verb: keyof typeof VERBS, kind: NftKind): number {
   return NFNL_SUBSYS_NFTABLES | (NFT_MSG[kind] + VERBS[verb]);
 }
 
-/** Messages that notifications are, with what they tell. */
+/** Message types of notifications, with the change that each reports. */
 const notifications = new Map<number, Pick<NftNotification, 'kind' | 'isNew'>>();
 for (const kind of NFT_KINDS) {
   notifications.set(messageType('NEW', kind), { kind, isNew: true });
   if (kind !== 'generation') notifications.set(messageType('DEL', kind), { kind, isNew: false });
 }
 
-/** The name of the table is attribute 1 of everything, that of a set attribute 2 of sets and lists of elements. */
+/**
+ * Attribute 1 is the table name in all messages. Attribute 2 is the set name in messages about sets
+ * and elements.
+ */
 export const NFTA_TABLE = 1;
 export const NFTA_SET_NAME = 2;
 const NFTA_CHAIN_NAME = 3;
@@ -71,9 +75,12 @@ const NFTA_SET_FLAGS = 3;
 /** NFT_NAME_MAXLEN, with the NUL. */
 const NAME_LENGTH = 256;
 
-/** A name with its NUL. @throws RangeError for one that the kernel would cut or refuse. */
+/**
+ * Encodes a name with its NUL.
+ * @throws RangeError for a name that the kernel would truncate or refuse.
+ */
 export function nameBytes(name: string): Buffer {
-  return boundedName('name in nf_tables', name, NAME_LENGTH);
+  return boundedName('nf_tables name', name, NAME_LENGTH);
 }
 
 /** @throws RangeError as `nameBytes`. */
@@ -81,7 +88,7 @@ export function nameAttribute(type: number, name: string): Attribute {
   return { type, value: nameBytes(name) };
 }
 
-/** A request about a table or something in it. @throws RangeError for a name that cannot be. */
+/** A request about a table or an object in a table. @throws RangeError for an invalid name. */
 export function tableRequestFor(
   verb: keyof typeof VERBS,
   kind: NftKind,
@@ -93,32 +100,32 @@ export function tableRequestFor(
   return nfnetlinkRequest(messageType(verb, kind), family, all, flags);
 }
 
-/** Asks, as a dump, for the tables of all families. */
+/** Requests a dump of the tables of all families. */
 export function tablesRequest(): NetlinkRequest {
   return nfnetlinkRequest(messageType('GET', 'table'), NFPROTO_UNSPEC, []);
 }
 
-/** Asks for one table. @throws RangeError */
+/** Requests one table. @throws RangeError */
 export function tableRequest(table: NftTable): NetlinkRequest {
   return tableRequestFor('GET', 'table', table);
 }
 
-/** Deletes a table with all that is in it; must be sent in a transaction. @throws RangeError */
+/** Deletes a table with its content; must be sent in a transaction. @throws RangeError */
 export function deleteTableRequest(table: NftTable): NetlinkRequest {
   return tableRequestFor('DEL', 'table', table);
 }
 
-/** Asks, as a dump, for the chains of all tables of a family. */
+/** Requests a dump of the chains of all tables of a family. */
 export function chainsRequest(family: number): NetlinkRequest {
   return nfnetlinkRequest(messageType('GET', 'chain'), family, []);
 }
 
-/** Asks, as a dump, for the sets of a table. @throws RangeError */
+/** Requests a dump of the sets of a table. @throws RangeError */
 export function setsRequest(table: NftTable): NetlinkRequest {
   return tableRequestFor('GET', 'set', table);
 }
 
-/** Makes a chain that is not called by a hook, unless it is there. @throws RangeError */
+/** Creates a regular (non-base) chain if it does not exist. @throws RangeError */
 export function newChainRequest(table: NftTable, chain: string): NetlinkRequest {
   return tableRequestFor(
     'NEW',
@@ -139,12 +146,12 @@ export function deleteSetRequest(table: NftTable, set: string): NetlinkRequest {
   return tableRequestFor('DEL', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
-/** Deletes all rules of a chain. @throws RangeError */
+/** Flushes a chain: deletes all its rules. @throws RangeError */
 export function flushChainRequest(table: NftTable, chain: string): NetlinkRequest {
   return tableRequestFor('DEL', 'rule', table, [nameAttribute(NFTA_RULE_CHAIN, chain)]);
 }
 
-/** Adds a rule at the end of a chain. @throws RangeError */
+/** Appends a rule to a chain. @throws RangeError */
 export function newRuleRequest(table: NftTable, chain: string, rule: NftRule): NetlinkRequest {
   const attributes = [
     nameAttribute(NFTA_RULE_CHAIN, chain),
@@ -156,17 +163,17 @@ export function newRuleRequest(table: NftTable, chain: string, rule: NftRule): N
   return tableRequestFor('NEW', 'rule', table, attributes, NLM_F_CREATE | NLM_F_APPEND);
 }
 
-/** Asks for one set. @throws RangeError */
+/** Requests one set. @throws RangeError */
 export function setRequest(table: NftTable, set: string): NetlinkRequest {
   return tableRequestFor('GET', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
-/** Asks, as a dump, for the elements of a set. @throws RangeError */
+/** Requests a dump of the elements of a set. @throws RangeError */
 export function elementsRequest(table: NftTable, set: string): NetlinkRequest {
   return tableRequestFor('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
-/** @returns undefined for a message of another kind. @throws MalformedMessage */
+/** @returns undefined for another kind of message. @throws MalformedMessage */
 export function readTable(message: NetlinkMessage): NftTable | undefined {
   if (!isNewMessage(message, 'table')) return undefined;
   const { payload } = message;
@@ -176,7 +183,10 @@ export function readTable(message: NetlinkMessage): NftTable | undefined {
   };
 }
 
-/** @returns the name of a chain; undefined when it is in another table. @throws MalformedMessage */
+/**
+ * @returns the name of a chain; undefined if it belongs to another table.
+ * @throws MalformedMessage
+ */
 export function readChain(message: NetlinkMessage, table: string): string | undefined {
   if (!isNewMessage(message, 'chain')) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
@@ -185,7 +195,7 @@ export function readChain(message: NetlinkMessage, table: string): string | unde
     : undefined;
 }
 
-/** The answer to `setsRequest` or `setRequest`. @throws MalformedMessage */
+/** Reads a reply to `setsRequest` or `setRequest`. @throws MalformedMessage */
 export function readSet(message: NetlinkMessage): NftSet | undefined {
   if (!isNewMessage(message, 'set')) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
@@ -196,43 +206,43 @@ export function readSet(message: NetlinkMessage): NftSet | undefined {
 }
 
 /**
- * What a notification tells; undefined for one of another kind (a trace).
+ * Decodes a notification; undefined for another kind of message, such as a trace.
  * @throws MalformedMessage
  */
 export function readNotification(message: NetlinkMessage): NftNotification | undefined {
-  const { type, payload, portId: port } = message;
-  const told = notifications.get(type);
-  if (told === undefined) return undefined;
+  const { type, payload, portId } = message;
+  const notification = notifications.get(type);
+  if (notification === undefined) return undefined;
   let table: string | undefined;
-  // Of a generation, attribute 1 is its number.
-  if (told.kind !== 'generation') {
+  // In a generation message, attribute 1 is the generation ID.
+  if (notification.kind !== 'generation') {
     walkAttributes(payload, NFGENMSG_LENGTH, payload.length, (attribute, start, end) => {
       if (attribute === NFTA_TABLE) table = readText(payload, start, end);
     });
   }
-  return { family: readNumber(payload, 0, payload.length, 1), table, ...told, portId: port };
+  return { family: readNumber(payload, 0, payload.length, 1), table, ...notification, portId };
 }
 
-/** Whether a message answers `elementsRequest`. */
+/** Whether a message is a reply to `elementsRequest`. */
 export function isElementsMessage(message: NetlinkMessage): boolean {
   return isNewMessage(message, 'element');
 }
 
 /**
- * The generation, modulo 2^16, in which a message was made. Of a dump of elements all must have
- * one: the kernel does not set NLM_F_DUMP_INTR there (seen on 6.18).
+ * The generation ID, modulo 2^16, when the kernel created a message. It must be the same in all
+ * messages of an element dump: the kernel does not set NLM_F_DUMP_INTR there (seen on 6.18).
  * @throws MalformedMessage
  */
 export function genidOf({ payload }: NetlinkMessage): number {
   return readNumber(payload, NFGENMSG_RESOURCE, payload.length, 2);
 }
 
-/** Whether a message tells of an object of this kind. */
+/** Whether a message describes an existing or new object of this kind. */
 export function isNewMessage(message: NetlinkMessage, kind: NftKind): boolean {
   return message.type === messageType('NEW', kind);
 }
 
-/** @throws MalformedMessage when it is missing. */
+/** @throws MalformedMessage if the attribute is missing. */
 export function textAttribute(attributes: ReadonlyMap<number, Buffer>, type: number): string {
   return readText(requiredAttribute(attributes, 'nf_tables', type));
 }

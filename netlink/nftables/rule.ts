@@ -1,4 +1,4 @@
-/** Rules of nf_tables: expressions as linux/netfilter/nf_tables.h has them, in the kernel's attributes. */
+/** Encodes rules of nf_tables from expressions, named as in linux/netfilter/nf_tables.h. */
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../core/address.ts';
 import { type Attribute, encodeAttributes } from '../core/attribute.ts';
@@ -15,10 +15,10 @@ import {
 import { nameAttribute as name } from './message.ts';
 import type { NftVerdict } from './types.ts';
 
-/** One expression of a rule, encoded. */
+/** An encoded expression of a rule. */
 export type NftExpression = Attribute;
 
-/** A register of four bytes, 0 to 15; values that are longer take those that follow, too. */
+/** A 4-byte register, 0 to 15. Longer values also occupy the following registers. */
 export type Register = number;
 
 /** NFT_REG32_00. */
@@ -28,7 +28,7 @@ const VERDICT_REGISTER = 0;
 const NFTA_EXPR_NAME = 1;
 const NFTA_EXPR_DATA = 2;
 
-/** Where in a packet. */
+/** enum nft_payload_bases: the header that offsets are relative to. */
 export const PAYLOAD_BASE = { network: 1, transport: 2 } as const;
 /** enum nft_meta_keys */
 export const META_KEY = { mark: 3, inputName: 6, protocol: 16 } as const;
@@ -59,7 +59,7 @@ const NFT_REJECT_TCP_RST = 1;
 /** ICMP_PORT_UNREACH, ICMPV6_PORT_UNREACH */
 const PORT_UNREACHABLE: Readonly<Record<IpFamily, number>> = { IPv4: 3, IPv6: 4 };
 
-/** Loads bytes of the packet. */
+/** payload: loads bytes of the packet into a register. */
 export function payload(
   to: Register,
   base: (typeof PAYLOAD_BASE)[keyof typeof PAYLOAD_BASE],
@@ -69,7 +69,7 @@ export function payload(
   return expression('payload', [register(1, to), be32(2, base), be32(3, offset), be32(4, length)]);
 }
 
-/** Loads what the kernel knows of the packet. */
+/** meta: loads metadata of the packet. */
 export function meta(to: Register, key: number): NftExpression {
   return expression('meta', [register(1, to), be32(2, key)]);
 }
@@ -78,70 +78,74 @@ export function setMark(from: Register): NftExpression {
   return expression('meta', [be32(2, META_KEY.mark), register(3, from)]);
 }
 
-/** Loads what conntrack knows. */
+/** ct: loads a field of the conntrack entry. */
 export function ct(to: Register, key: number, direction?: 0 | 1): NftExpression {
-  const way = direction === undefined ? [] : [{ type: 3, value: encodeNumber(direction, 1) }];
-  return expression('ct', [register(1, to), be32(2, key), ...way]);
+  const directionAttribute =
+    direction === undefined ? [] : [{ type: 3, value: encodeNumber(direction, 1) }];
+  return expression('ct', [register(1, to), be32(2, key), ...directionAttribute]);
 }
 
-/** Ends the rule unless the register is, or is not, this. */
-export function cmp(what: Register, value: Buffer, not = false): NftExpression {
-  return expression('cmp', [register(1, what), be32(2, not ? CMP_NEQ : CMP_EQ), data(3, value)]);
+/** cmp: continues the rule only if the register equals (or does not equal) the value. */
+export function cmp(source: Register, value: Buffer, not = false): NftExpression {
+  return expression('cmp', [register(1, source), be32(2, not ? CMP_NEQ : CMP_EQ), data(3, value)]);
 }
 
-/** `register = (register & mask) ^ xor` */
-export function bitwise(what: Register, mask: Buffer, xor: Buffer): NftExpression {
+/** bitwise: `register = (register & mask) ^ xor` */
+export function bitwise(source: Register, mask: Buffer, xor: Buffer): NftExpression {
   return expression('bitwise', [
-    register(1, what),
-    register(2, what),
+    register(1, source),
+    register(2, source),
     be32(3, mask.length),
     data(4, mask),
     data(5, xor),
   ]);
 }
 
-/** Ends the rule unless the register, as a number in network order, is between two, or is one of them. */
-export function range(what: Register, first: Buffer, last: Buffer): NftExpression {
+/**
+ * range: continues the rule only if the register, in network order, is between `first` and `last`,
+ * inclusive.
+ */
+export function range(source: Register, first: Buffer, last: Buffer): NftExpression {
   return expression('range', [
-    register(1, what),
+    register(1, source),
     be32(2, NFT_RANGE_EQ),
     data(3, first),
     data(4, last),
   ]);
 }
 
-/** Loads a value of the rule's own, such as a part of a key. */
+/** immediate: loads a constant, such as a part of a key. */
 export function immediate(to: Register, value: Buffer): NftExpression {
   return expression('immediate', [register(1, to), data(2, value)]);
 }
 
-/** Counts the packet in a counter of the table. */
+/** objref: counts the packet in a named counter of the table. */
 export function counterReference(counter: string): NftExpression {
   return expression('objref', [be32(1, NFT_OBJECT_COUNTER), name(2, counter)]);
 }
 
-/** Hands the packet's beginning to whoever listens to a group of nfnetlink_log. */
+/** log: sends the start of the packet to the listeners of an nfnetlink_log group. */
 export function log(group: number, prefix: string): NftExpression {
   return expression('log', [{ type: 1, value: encodeNumber(group, 2) }, name(2, prefix)]);
 }
 
-/** Ends the rule unless a set has the key, or has it not. */
+/** lookup: continues the rule only if the set contains (or does not contain) the key. */
 export function lookup(set: string, key: Register, not = false): NftExpression {
   const flags = not ? [be32(5, NFT_LOOKUP_F_INV)] : [];
   return expression('lookup', [name(1, set), register(2, key), ...flags]);
 }
 
-/** Loads what a map has for the key, ends the rule if that is nothing. */
+/** lookup: loads the map data of the key; ends the rule if the map has no such key. */
 export function lookupData(map: string, key: Register, to: Register): NftExpression {
   return expression('lookup', [name(1, map), register(2, key), register(3, to)]);
 }
 
-/** Does what a map of verdicts has for the key. */
+/** lookup: executes the verdict that a verdict map has for the key. */
 export function lookupVerdict(map: string, key: Register): NftExpression {
   return expression('lookup', [name(1, map), register(2, key), be32(3, VERDICT_REGISTER)]);
 }
 
-/** Loads `first` to `first + among - 1`, in the byte order of the host. */
+/** numgen: loads a random number from `first` to `first + among - 1`, in host byte order. */
 export function numgenRandom(to: Register, among: number, first: number): NftExpression {
   const type = be32(3, NFT_NG_RANDOM);
   return expression('numgen', [register(1, to), be32(2, among), type, be32(4, first)]);
@@ -154,7 +158,10 @@ export function verdict(what: NftVerdict): NftExpression {
   return expression('immediate', [be32(1, VERDICT_REGISTER), { type: 2, value }]);
 }
 
-/** @param port undefined: the packet keeps its own. */
+/**
+ * nat: DNAT to an address.
+ * @param port Register of the port; undefined keeps the port of the packet.
+ */
 export function dnat(
   family: IpFamily,
   address: Register,
@@ -165,23 +172,26 @@ export function dnat(
   return expression('nat', [...kind, register(3, address), ...to]);
 }
 
-/** With a random source port, so that connections made at the same time do not meet. */
+/** masq: masquerades with a random source port, so that concurrent connections do not collide. */
 export function masq(): NftExpression {
   return expression('masq', [be32(1, NF_NAT_RANGE_PROTO_RANDOM_FULLY)]);
 }
 
-/** Answers that the port cannot be reached. */
+/** reject: replies with ICMP port unreachable. */
 export function reject(family: IpFamily): NftExpression {
   const code = { type: 2, value: encodeNumber(PORT_UNREACHABLE[family], 1) };
   return expression('reject', [be32(1, NFT_REJECT_ICMP_UNREACH), code]);
 }
 
-/** Answers with a TCP reset; only for packets of TCP. */
+/** reject: replies with a TCP reset; only for TCP packets. */
 export function rejectTcpReset(): NftExpression {
   return expression('reject', [be32(1, NFT_REJECT_TCP_RST)]);
 }
 
-/** Loads what kind of address the source is, as routing sees it (RTN_ of linux/rtnetlink.h). */
+/**
+ * fib: loads the address type of the source address from the routing table (RTN_ of
+ * linux/rtnetlink.h).
+ */
 export function fibSourceType(to: Register): NftExpression {
   return expression('fib', [
     register(1, to),
@@ -190,7 +200,7 @@ export function fibSourceType(to: Register): NftExpression {
   ]);
 }
 
-/** Adds an element to a map, or has one that is there live on. */
+/** dynset: adds an element to a map or restarts the timeout of an existing one. */
 export function dynsetUpdate(
   map: string,
   key: Register,
@@ -206,15 +216,15 @@ export function dynsetUpdate(
   ]);
 }
 
-/** The bytes of a rule's expressions. */
+/** Encodes the expressions of a rule. */
 export function encodeRule(expressions: readonly NftExpression[]): Buffer {
   return encodeAttributes(expressions);
 }
 
-function expression(what: string, data: readonly Attribute[]): NftExpression {
+function expression(exprName: string, data: readonly Attribute[]): NftExpression {
   return {
     type: NFTA_LIST_ELEM,
-    value: [name(NFTA_EXPR_NAME, what), { type: NFTA_EXPR_DATA, value: data }],
+    value: [name(NFTA_EXPR_NAME, exprName), { type: NFTA_EXPR_DATA, value: data }],
   };
 }
 

@@ -1,4 +1,4 @@
-/** Reads and changes tables of nf_tables, one transaction at a time. */
+/** Reads and changes nf_tables tables, one transaction at a time. */
 import type { IpFamily } from '../../api/objects.ts';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { addressFamily } from '../core/address.ts';
@@ -59,33 +59,37 @@ export {
 } from './types.ts';
 
 /**
- * Bytes of the biggest transaction, some 40 to 100 for an element. A limit, not memory that is
- * held; the kernel doubles it.
+ * Maximum bytes of a transaction; an element takes about 40 to 100. This is a limit, not allocated
+ * memory. The kernel doubles it.
  */
 const SEND_BUFFER = 256 << 20;
 const DUMP_ATTEMPTS = 5;
 
 const portIds = new Set<number>();
-/** Of the sockets of all clients of this thread that are open: notifications of what they change bear these. */
+/**
+ * Port IDs of the open sockets of all NfTables of this thread. Notifications of their changes carry
+ * them.
+ */
 export const openPortIds: ReadonlySet<number> = portIds;
 
 /**
- * What all clients of this thread do: a change by one, such as that of the other family, would interrupt
- * what another dumps. The kernel takes the transactions of a namespace one after the other in any case.
+ * Serializes the transactions and dumps of this thread. A change by another client, such as that of
+ * the other IP family, would interrupt a dump. The kernel serializes the transactions of a network
+ * namespace anyway.
  */
 const queue = new SerialQueue();
 
 /**
- * The elements of the sets and maps of one table, in the network namespace of the thread that
- * opens it. All calls need CAP_NET_ADMIN there. What is asked for is done in the order of calls.
+ * A table in the network namespace of the thread that opens it. All calls need CAP_NET_ADMIN there,
+ * and run in the order of calls.
  */
 export class NfTables {
   readonly #socket: NetlinkSocket;
   readonly #table: NftTable;
 
   /**
-   * The table need not be there yet.
-   * @throws RangeError for a name that no table can have; NetlinkError.
+   * Opens a socket. The table need not exist yet.
+   * @throws RangeError for an invalid table name; NetlinkError.
    */
   constructor(family: IpFamily, table: string) {
     this.#table = { family: addressFamily(family), name: table };
@@ -94,52 +98,53 @@ export class NfTables {
     portIds.add(this.#socket.portId);
   }
 
-  /** Notifications of what is done here bear it. */
+  /** Notifications of changes made here carry this port ID. */
   get portId(): number {
     return this.#socket.portId;
   }
 
   /**
-   * One atomic transaction: packets see all of it or nothing. Steps are made in their order, so
-   * that an element can be deleted and added with other data; but chains that are to be filled are made
-   * before anything else is done, so that rules and elements may name them. To add an element that is
-   * there with the same data is no error; to delete one that is not there is. The event loop gets turns
-   * while it is encoded; the arrays must not be changed before the promise is settled.
+   * Applies operations in one atomic transaction: packets see all of them or none. They apply in
+   * order, so an element can be deleted and added with other data. Exception: chains to fill are
+   * created first, so that rules and elements may refer to them. Adding an existing element with
+   * the same data is not an error; deleting a missing element is. Encoding yields to the event
+   * loop, so do not change the arrays until the promise settles.
    *
-   * The kernel does not take much care of concatenated intervals (seen on 6.18): it deletes the one
-   * in which the key lies, whatever its ends, and it adds one that encloses another.
-   * @throws NftRefusedError when nothing was done.
-   * @throws RangeError, before anything is sent, for a name or a value that cannot be.
-   * @throws NetlinkError when it is not known whether it was done.
+   * The kernel checks concatenated intervals loosely (seen on 6.18). It deletes the interval that
+   * contains the key, whatever its ends, and it adds an interval that encloses another.
+   * @throws NftRefusedError if the kernel refused the transaction; nothing was applied.
+   * @throws RangeError, before anything is sent, for an invalid name or value.
+   * @throws NetlinkError if the outcome is unknown.
    */
-  async transact(steps: readonly NftOperation[]): Promise<void> {
-    if (steps.every(isNothing)) return;
+  async transact(operations: readonly NftOperation[]): Promise<void> {
+    if (operations.every(isEmpty)) return;
     const { name } = this.#table;
-    const script = new TransactionBuilder(this.#table);
+    const builder = new TransactionBuilder(this.#table);
     const pack = async () => {
-      await script.write(steps);
-      return script.writer.finish();
+      await builder.write(operations);
+      return builder.writer.finish();
     };
     const [refusal] = await queue.run(() =>
       labelErrors(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
     );
-    if (refusal !== undefined) throw script.refused(refusal);
+    if (refusal !== undefined) throw builder.refusedError(refusal);
   }
 
   /**
-   * Visits each element of a set or a map that is in force, in no order; those that packets added
-   * too. Elements that have expired are left out, and so is a catch-all element. `data` is missing
-   * where it is a verdict that NftVerdict does not have. Only for hash sets and sets of concatenated
-   * intervals: other intervals are not one element to the kernel.
+   * Visits the elements of a set or map, in no order, including elements that packets added. Omits
+   * expired elements and the catch-all element. `data` is missing for a verdict that NftVerdict
+   * does not have. Supports hash sets and sets of concatenated intervals. In other interval sets an
+   * interval is not one element in the kernel.
    *
-   * The kernel hands out a set in parts, and continues by counting. When others change nf_tables
-   * between two parts, in whatever table of the namespace, the dump is made again once; if they go
-   * on, what it brings counts, for it is most likely not this set that they change, and on a busy
-   * node they never pause for as long as the dump of a big set takes. When the kernel rearranges a
-   * growing hash table (then elements come twice, and as many are left out), it is made again up to
-   * five times. To a set that packets add to neither counts: some elements may be missing or come twice.
-   * @param restart Called before a dump is made again: what `visit` has heard does not count.
-   * @throws NetlinkError: ENOENT for no such table or set; EINTR when it was rearranged all the time.
+   * The kernel dumps a set in parts and continues by counting. If any table of the network
+   * namespace changes between two parts, the dump is repeated once. If changes continue, the second
+   * dump counts. Most likely the changes concern other sets, and on a busy node changes never pause
+   * for as long as a large dump takes. If the kernel resizes a hash table, elements are
+   * duplicated and as many are missing, so the dump is repeated up to five times. Neither check
+   * applies to a set that packets add to: some elements may be missing or duplicated.
+   * @param restart Called before a dump is repeated: discard the elements visited so far.
+   * @throws NetlinkError: ENOENT if the table or set does not exist; EINTR if every dump was
+   * inconsistent.
    * @throws whatever `visit` throws.
    */
   async visitElements(
@@ -147,7 +152,7 @@ export class NfTables {
     visit: (element: NftElement) => void,
     restart: () => void = () => undefined,
   ): Promise<void> {
-    const operation = `elements of ${this.#table.name} ${set}`;
+    const operation = `dump of nf_tables set ${this.#table.name} ${set}`;
     for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
       if (attempt > 0) restart();
       const visited = () => labelErrors(operation, this.#visit(set, visit, attempt > 0));
@@ -156,21 +161,28 @@ export class NfTables {
     throw new NetlinkError(operation, EINTR);
   }
 
-  /** The names of the table's chains; undefined when there is no such table. @throws NetlinkError */
+  /**
+   * Lists the chain names of the table; undefined if the table does not exist.
+   * @throws NetlinkError
+   */
   chains(): Promise<string[] | undefined> {
     const { family, name } = this.#table;
     return this.#list('chains', chainsRequest(family), (message) => readChain(message, name));
   }
 
   /**
-   * The table's sets and maps, anonymous ones included; undefined when there is no such table.
+   * Lists the sets and maps of the table, including anonymous ones; undefined if the table does not
+   * exist.
    * @throws NetlinkError
    */
   sets(): Promise<NftSet[] | undefined> {
     return this.#list('sets', setsRequest(this.#table), readSet);
   }
 
-  /** The table's named counters; undefined when there is no such table. @throws NetlinkError */
+  /**
+   * Lists the named counters of the table; undefined if the table does not exist.
+   * @throws NetlinkError
+   */
   counters(): Promise<NftCounter[] | undefined> {
     const { name } = this.#table;
     const pick = (message: NetlinkMessage) => readCounter(message, name);
@@ -178,9 +190,10 @@ export class NfTables {
   }
 
   /**
-   * Deletes chains with their rules, sets and counters. Nothing else may name them. In two transactions:
-   * before 6.2 the kernel does not let go of a chain in the one that takes away a map to it.
-   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
+   * Deletes chains with their rules, sets and counters; nothing else may refer to them. Uses two
+   * transactions: before Linux 6.2 a chain cannot be deleted in the transaction that deletes a map
+   * referring to it.
+   * @throws NftRefusedError; NetlinkError if the outcome is unknown.
    */
   async remove(
     chains: readonly string[],
@@ -199,8 +212,8 @@ export class NfTables {
   }
 
   /**
-   * Deletes the table with all that is in it; one that is not there is no error.
-   * @throws NftRefusedError; NetlinkError when it is not known whether it was done.
+   * Deletes the table with its content. A missing table is not an error.
+   * @throws NftRefusedError; NetlinkError if the outcome is unknown.
    */
   async delete(): Promise<void> {
     try {
@@ -222,20 +235,20 @@ export class NfTables {
     if (refusal !== undefined) throw new NftRefusedError(refusal.error);
   }
 
-  /** Fails what is under way with ECANCELED. */
+  /** Fails pending operations with ECANCELED. */
   async close(): Promise<void> {
     await this.#socket.close();
     portIds.delete(this.#socket.portId);
   }
 
   /**
-   * @param amidChanges go on when others change nf_tables meanwhile.
-   * @returns whether all elements were visited, as far as the kernel lets know.
+   * @param ignoreOtherChanges Continue even if other tables change during the dump.
+   * @returns whether the dump was consistent, as far as this can be detected.
    */
   async #visit(
     set: string,
     visit: (element: NftElement) => void,
-    amidChanges: boolean,
+    ignoreOtherChanges: boolean,
   ): Promise<boolean> {
     const { flags } = await this.#socket.get(setRequest(this.#table, set), readSet);
     const dump = (pick: (message: NetlinkMessage) => void) =>
@@ -248,20 +261,20 @@ export class NfTables {
     }
     const keys = new Set<string>();
     let generation: number | undefined;
-    let settled = true;
+    let consistent = true;
     await dump((message) => {
       generation ??= genidOf(message);
-      if (!amidChanges && genidOf(message) !== generation) settled = false;
-      // What is left is received all the same.
-      if (!settled) return;
+      if (!ignoreOtherChanges && genidOf(message) !== generation) consistent = false;
+      // Still receive the remaining messages.
+      if (!consistent) return;
       visitElements(message, (element) => {
         const key = element.key.toString('latin1');
-        if (keys.has(key)) settled = false;
+        if (keys.has(key)) consistent = false;
         keys.add(key);
         visit(element);
       });
     });
-    return settled;
+    return consistent;
   }
 
   async #list<T>(
@@ -271,15 +284,16 @@ export class NfTables {
   ): Promise<T[] | undefined> {
     const { name } = this.#table;
     const table = this.#socket.get(tableRequest(this.#table), readTable);
-    const found = await undefinedOnErrno(labelErrors(`table ${name}`, table), ENOENT);
+    const found = await undefinedOnErrno(labelErrors(`nf_tables table ${name}`, table), ENOENT);
     if (found === undefined) return undefined;
-    const dump = () => labelErrors(`${what} of ${name}`, this.#socket.dump(request, pick));
+    const dump = () =>
+      labelErrors(`dump of nf_tables ${what} in ${name}`, this.#socket.dump(request, pick));
     return await undefinedOnErrno(queue.run(dump), ENOENT);
   }
 }
 
 /**
- * The tables of all families; none where the kernel has no nf_tables.
+ * Lists the tables of all families; none if the kernel has no nf_tables.
  * @throws NetlinkError
  */
 export async function listTables(): Promise<NftTable[]> {
@@ -292,8 +306,8 @@ export async function listTables(): Promise<NftTable[]> {
 }
 
 /**
- * Deletes a table with all that is in it; one that is not there is no error.
- * @throws NftRefusedError, such as EPERM for a table that a process owns; NetlinkError.
+ * Deletes a table with its content. A missing table is not an error.
+ * @throws NftRefusedError, such as EPERM for a table owned by another process; NetlinkError.
  */
 export async function deleteTable(table: NftTable): Promise<void> {
   const writer = new TransactionWriter(table.family, table.name);
@@ -306,7 +320,7 @@ export async function deleteTable(table: NftTable): Promise<void> {
   }
 }
 
-function isNothing(step: NftOperation): boolean {
-  if ('elements' in step) return step.elements.length === 0;
-  return step.action === 'remove' && step.chains.length === 0;
+function isEmpty(operation: NftOperation): boolean {
+  if ('elements' in operation) return operation.elements.length === 0;
+  return operation.action === 'remove' && operation.chains.length === 0;
 }

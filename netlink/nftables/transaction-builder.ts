@@ -1,4 +1,6 @@
-/** A transaction of many steps, and what a refusal of it is about. */
+/**
+ * Builds a transaction from operations, and maps an error of the kernel back to the refused part.
+ */
 import { TimeSlice } from '../../sync/time-slice.ts';
 import type { NetlinkError } from '../core/error.ts';
 import type { NetlinkRequest } from '../core/message.ts';
@@ -13,21 +15,26 @@ import {
 import { TransactionWriter } from './transaction.ts';
 import type { NftElement, NftElementChange, NftOperation, NftTable } from './types.ts';
 
-/** A transaction that the kernel refused; nothing of it was done. */
+/** The kernel refused a transaction. Nothing was applied. */
 export class NftRefusedError extends Error {
   override readonly name = 'NftRefusedError';
-  /** Where the refusal was met first; undefined when the transaction was refused as a whole. */
+  /**
+   * The set of the first refused message; undefined if the transaction was refused as a whole or a
+   * chain was refused.
+   */
   readonly set: string | undefined;
   readonly action: NftElementChange['action'] | undefined;
-  /** The refused one, if the kernel named it: a set or a table that is not there has none. */
+  /**
+   * The refused element if the kernel identified it; undefined if the set or table does not exist.
+   */
   readonly element: NftElement | undefined;
-  /** The chain that was refused, or whose rule was. */
+  /** The chain that was refused, or whose rule was refused. */
   readonly chain: string | undefined;
-  /** Which of its rules, counted from 0. */
+  /** Index of the refused rule in the chain. */
   readonly rule: number | undefined;
   /**
-   * ENOENT: no such table, set, chain or, to delete, element; EEXIST, EBUSY: the key is there with
-   * other data; EINVAL: not of the set's kind; ENFILE: the set is full.
+   * ENOENT: table, set, chain or element to delete does not exist. EEXIST, EBUSY: the key exists
+   * with other data. EINVAL: the element does not match the set. ENFILE: the set is full.
    */
   readonly errno: number;
   declare readonly cause: NetlinkError;
@@ -44,7 +51,7 @@ export class NftRefusedError extends Error {
   }
 }
 
-/** What a refusal is about. */
+/** The part of a transaction that the kernel refused. */
 interface RefusedPart {
   readonly change?: NftElementChange | undefined;
   readonly element?: NftElement | undefined;
@@ -54,46 +61,46 @@ interface RefusedPart {
 
 function refusedText({ change, element, chain, rule }: RefusedPart): string {
   if (chain !== undefined)
-    return rule === undefined ? `chain ${chain}` : `rule ${rule} of ${chain}`;
+    return rule === undefined ? `chain ${chain}` : `rule ${rule} of chain ${chain}`;
   if (change === undefined) return 'nf_tables transaction';
-  const key = element === undefined ? '' : ` ${element.key.toString('hex')}`;
-  return `${change.action} ${change.set}${key}`;
+  const what = element === undefined ? 'elements' : `element ${element.key.toString('hex')}`;
+  return `${change.action} ${what} in set ${change.set}`;
 }
 
-/** A transaction while it is made up, which remembers what its messages are about. */
+/** A transaction under construction. Records which part each message belongs to. */
 export class TransactionBuilder {
   readonly writer: TransactionWriter;
   readonly #table: NftTable;
   readonly #changes: NftElementChange[] = [];
-  /** Of messages that are no lists of elements. */
-  readonly #about = new Map<number, RefusedPart>();
+  /** The parts by message index, except messages with elements. */
+  readonly #parts = new Map<number, RefusedPart>();
 
   constructor(table: NftTable) {
     this.#table = table;
     this.writer = new TransactionWriter(table.family, table.name);
   }
 
-  /** The event loop gets turns meanwhile. */
-  async write(steps: readonly NftOperation[]): Promise<void> {
+  /** Encodes the operations. Yields to the event loop. */
+  async write(operations: readonly NftOperation[]): Promise<void> {
     const table = this.#table;
     const slice = new TimeSlice();
-    for (const step of steps) {
-      if (step.action !== 'fill') continue;
-      const chain = step.chain.name;
+    for (const operation of operations) {
+      if (operation.action !== 'fill') continue;
+      const chain = operation.chain.name;
       this.#append(newChainRequest(table, chain), { chain });
     }
-    for (const step of steps) {
-      switch (step.action) {
+    for (const operation of operations) {
+      switch (operation.action) {
         case 'add':
         case 'delete':
-          this.#changes.push(step);
-          for (const element of step.elements) {
-            this.writer.write(step.action, step.set, element);
+          this.#changes.push(operation);
+          for (const element of operation.elements) {
+            this.writer.write(operation.action, operation.set, element);
             if (slice.isOver()) await slice.yield();
           }
           break;
         case 'fill': {
-          const { name: chain, rules } = step.chain;
+          const { name: chain, rules } = operation.chain;
           this.#append(flushChainRequest(table, chain), { chain });
           let rule = 0;
           for (const each of rules) {
@@ -104,21 +111,22 @@ export class TransactionBuilder {
           break;
         }
         case 'remove':
-          for (const chain of step.chains) this.#append(flushChainRequest(table, chain), { chain });
-          for (const chain of step.chains)
+          for (const chain of operation.chains)
+            this.#append(flushChainRequest(table, chain), { chain });
+          for (const chain of operation.chains)
             this.#append(deleteChainRequest(table, chain), { chain });
           break;
         case 'delete-table':
-          this.#append(deleteTableRequest({ ...table, name: step.table }), {});
+          this.#append(deleteTableRequest({ ...table, name: operation.table }), {});
           break;
       }
     }
   }
 
-  /** Of the refusals the first: others may be due to it. */
-  refused({ index, error }: RefusedMessage): NftRefusedError {
+  /** Converts the first refused message to an error. Later refusals may be a consequence of it. */
+  refusedError({ index, error }: RefusedMessage): NftRefusedError {
     const elements = this.writer.refusedElements(index, error.extendedAck?.offset);
-    if (elements === undefined) return new NftRefusedError(error, this.#about.get(index));
+    if (elements === undefined) return new NftRefusedError(error, this.#parts.get(index));
     let before = 0;
     const position = elements.refused ?? elements.first;
     for (const change of this.#changes) {
@@ -132,8 +140,8 @@ export class TransactionBuilder {
     return new NftRefusedError(error);
   }
 
-  #append(request: NetlinkRequest, about: RefusedPart): void {
-    this.#about.set(this.writer.messages, about);
+  #append(request: NetlinkRequest, part: RefusedPart): void {
+    this.#parts.set(this.writer.messages, part);
     this.writer.append(request);
   }
 }

@@ -1,4 +1,7 @@
-/** Transactions of nf_tables: many messages between two that frame them, written into one buffer. */
+/**
+ * Encodes nf_tables transactions: messages between a batch begin and a batch end, written into one
+ * buffer.
+ */
 import { align, NLA_HDRLEN, walkAttributes } from '../core/attribute.ts';
 import { AttributeWriter } from '../core/attribute-writer.ts';
 import { readU16, writeU16, writeU32 } from '../core/host-order.ts';
@@ -17,41 +20,41 @@ import type { NftElement, NftElementChange } from './types.ts';
 /** linux/netfilter/nfnetlink.h */
 const NFNL_MSG_BATCH_BEGIN = 16;
 const NFNL_MSG_BATCH_END = 17;
-/** The header of both. */
+/** struct nfgenmsg of both. */
 const FRAME = nfgenmsg(0, NFNL_SUBSYS_NFTABLES >> 8);
 
-/** The most that fits into the 16-bit length of a list of elements. */
+/** Maximum length of an element list, whose length field has 16 bits. */
 const LIST_LIMIT = 0xffff;
 
-/** A list of elements in a message. */
+/** An element list in a message. */
 interface ElementList {
-  /** Position of its message among all. */
+  /** Index of the message in the transaction. */
   readonly index: number;
   readonly action: NftElementChange['action'];
   readonly set: string;
-  /** Elements of the transaction before its first. */
+  /** Number of elements of the transaction before this list. */
   readonly before: number;
-  /** Of the attribute. */
+  /** Offset of the attribute. */
   readonly start: number;
   end: number;
 }
 
-/** What a refused message was about. */
+/** The elements of a refused message. */
 interface RefusedElements {
-  /** The first element of the message, counted over the transaction. */
+  /** Index in the transaction of the first element of the message. */
   readonly first: number;
-  /** The one that was refused, if that is known. */
+  /** Index in the transaction of the refused element, if known. */
   readonly refused: number | undefined;
 }
 
 /**
- * Writes a transaction of nf_tables into one buffer, element by element:
+ * Encodes a transaction of nf_tables into one buffer, element by element:
  *
  *     BATCH_BEGIN
- *     NEWSETELEM or DELSETELEM { table, set, { { key, key end, data }, ... } }, as many as it takes
+ *     NEWSETELEM or DELSETELEM { table, set, { { key, key end, data }, ... } }, as many as needed
  *     BATCH_END
  *
- * Loads have 100,000 elements: `encodeAttributes` would cost several times as much.
+ * A full sync has 100,000 elements, for which `encodeAttributes` would cost several times as much.
  */
 export class TransactionWriter {
   readonly #family: number;
@@ -62,19 +65,22 @@ export class TransactionWriter {
   readonly #out = new AttributeWriter();
   #elements = 0;
 
-  /** @throws RangeError for a name that no table can have. */
+  /** @throws RangeError for an invalid table name. */
   constructor(family: number, table: string) {
     this.#family = family;
     this.#table = nameBytes(table);
     this.#message(NFNL_MSG_BATCH_BEGIN, 0, FRAME);
   }
 
-  /** Messages so far, of which the first opens the transaction. */
+  /** Number of messages so far, including the batch begin. */
   get messages(): number {
     return this.#starts.length;
   }
 
-  /** @throws RangeError for a name that no set or chain can have, or a value that is too long. */
+  /**
+   * Adds an element to a list.
+   * @throws RangeError for an invalid set or chain name, or a value that is too long.
+   */
   write(action: NftElementChange['action'], set: string, element: NftElement): void {
     this.#out.reserve(ELEMENT_LIMIT);
     const list = this.#list(action, set);
@@ -83,14 +89,17 @@ export class TransactionWriter {
     this.#elements += 1;
   }
 
-  /** Adds a message that is no list of elements. */
+  /** Adds a message other than an element list. */
   append({ type, flags = 0, payload }: NetlinkRequest): void {
     this.#finishMessage();
     this.#out.reserve(NLMSG_HDRLEN + align(payload.length));
     this.#message(type, flags, payload);
   }
 
-  /** The last message asks for the acknowledgement: before Linux 6.7 BATCH_END cannot. */
+  /**
+   * Ends the batch. The last message before the batch end requests the ack, because BATCH_END
+   * cannot before Linux 6.7.
+   */
   finish(): PackedMessages {
     this.#finishMessage();
     const out = this.#out;
@@ -103,10 +112,10 @@ export class TransactionWriter {
   }
 
   /**
-   * What a refused message was about.
-   * @param index Of the message among all.
-   * @param offset The extended ack's, from the start of the message; it is inside of an element
-   * unless the table or the set was refused.
+   * Finds the elements of a refused message.
+   * @param index Index of the message in the transaction.
+   * @param offset Offset from the extended ack, relative to the message. It is inside an element,
+   * unless the table or set was refused.
    * @returns undefined for a message without elements.
    */
   refusedElements(index: number, offset: number | undefined): RefusedElements | undefined {
@@ -122,7 +131,9 @@ export class TransactionWriter {
     return { first: list.before, refused };
   }
 
-  /** The list that the next element goes to: the last one, unless it is another's or full. */
+  /**
+   * The list for the next element: the current one, unless its set or action differs or it is full.
+   */
   #list(action: NftElementChange['action'], set: string): ElementList {
     const last = this.#lists.at(-1);
     if (
@@ -148,7 +159,7 @@ export class TransactionWriter {
     return list;
   }
 
-  /** Its length is not known yet; the sequence number is given to it when it is sent. */
+  /** Writes a message without its length and sequence number, which are set later. */
   #message(type: number, flags: number, payload: Buffer): void {
     const out = this.#out;
     this.#starts.push(out.length);
@@ -157,7 +168,7 @@ export class TransactionWriter {
     out.append(payload);
   }
 
-  /** Writes the lengths of the last message and of its list, now that they are known. */
+  /** Writes the lengths of the last message and of its element list. */
   #finishMessage(): void {
     const start = this.#starts.at(-1) ?? 0;
     writeU32(this.#out.bytes, this.#out.length - start, start);

@@ -1,64 +1,66 @@
-/** What there is in nf_tables, and what can be done to it, as far as it is used here. */
+/** The nf_tables objects that the agent uses, and the operations on them. */
 
-/** What becomes of a packet that meets an element of a verdict map. */
+/** A verdict, as the data of a verdict map or in a rule. */
 export type NftVerdict =
   | { readonly kind: 'accept' | 'drop' | 'return' }
   | { readonly kind: 'goto' | 'jump'; readonly chain: string };
 
 /**
- * An element of a set or a map. Bytes are as the kernel has them: the fields of a concatenation one
- * after the other, each padded with zeros to 4 bytes; addresses and ports in network order, what
- * `numgen` yields in the order of the machine.
+ * An element of a set or map, with bytes as in the kernel. Fields of a concatenation follow each
+ * other, each padded with zeros to 4 bytes. Addresses and ports are in network order, results of
+ * `numgen` in host order.
  */
 export interface NftElement {
   readonly key: Buffer;
   /**
-   * Upper end, inclusive, of an interval in a set of concatenated intervals, field by field. Such
-   * a set wants it of every element: a field that is one value has it in both.
+   * Inclusive upper end of an interval, field by field, in a set of concatenated intervals. Such a
+   * set requires it in every element; a field with a single value has it at both ends.
    */
   readonly keyEnd?: Buffer;
-  /** What a map maps to; a set has none. */
+  /** Map data; undefined in a set. */
   readonly data?: Buffer | NftVerdict;
-  /** Milliseconds after which it goes by itself, in a set with timeouts; read, what is left of them. */
+  /**
+   * Timeout in milliseconds, in a set with timeouts. In an element that was read: the time left.
+   */
   readonly timeoutMs?: number;
-  /** What whoever added it noted, 254 bytes at most; see `commentData`. */
+  /** Opaque user data, at most 254 bytes; see `encodeComment`. */
   readonly userdata?: Buffer;
 }
 
-/** Elements that are added to a set or a map, or deleted from it. */
+/** Elements to add to or delete from a set or map. */
 export interface NftElementChange {
   readonly action: 'add' | 'delete';
   readonly set: string;
   readonly elements: readonly NftElement[];
 }
 
-/** A rule: its expressions encoded, and what whoever added it noted, see `commentData`. */
+/** A rule: encoded expressions and user data (see `encodeComment`). */
 export interface NftRule {
   readonly expressions: Buffer;
   readonly userdata?: Buffer | undefined;
 }
 
-/** A chain, and its rules. */
+/** A chain with its rules. */
 export interface NftChainRules {
   readonly name: string;
-  /** Asked for once, while the transaction is made up. */
+  /** Iterated once, while the transaction is built. */
   readonly rules: Iterable<NftRule>;
 }
 
-/** What a transaction may do. */
+/** An operation of a transaction. */
 export type NftOperation =
   | NftElementChange
-  /** A chain gets just these rules; one that is not there is made. */
+  /** Replaces the rules of a chain, and creates the chain if needed. */
   | { readonly action: 'fill'; readonly chain: NftChainRules }
-  /** Chains go with their rules; nothing but each other may name them. */
+  /** Deletes chains with their rules. Only chains of the same list may refer to them. */
   | { readonly action: 'remove'; readonly chains: readonly string[] }
-  /** Another table of the family goes, with all that is in it. */
+  /** Deletes another table of the family with its content. */
   | { readonly action: 'delete-table'; readonly table: string };
 
-/** A set or a map that there is. */
+/** An existing set or map. */
 export interface NftSet {
   readonly name: string;
-  /** NFT_SET_ of linux/netfilter/nf_tables.h: see `NFT_SET_FLAGS`. */
+  /** NFT_SET_ bits of linux/netfilter/nf_tables.h: see `NFT_SET_FLAGS`. */
   readonly flags: number;
 }
 
@@ -73,14 +75,14 @@ export const NFT_SET_FLAGS = {
   concatenation: 0x80,
 } as const;
 
-/** A table, of whatever family. */
+/** A table of any family. */
 export interface NftTable {
   /** NFPROTO_: 1 inet, 2 ip, 3 arp, 5 netdev, 7 bridge, 10 ip6. */
   readonly family: number;
   readonly name: string;
 }
 
-/** Kinds of objects; 'object' is a counter or the like. */
+/** Kinds of objects. 'object' is a stateful object such as a named counter. */
 export const NFT_KINDS = [
   'table',
   'chain',
@@ -93,16 +95,16 @@ export const NFT_KINDS = [
 ] as const;
 export type NftKind = (typeof NFT_KINDS)[number];
 
-/** What a notification tells of a change. */
+/** A change reported by a notification. */
 export interface NftNotification {
-  /** Of the table, as in NftTable; 0 for a generation. */
+  /** Family of the table, as in NftTable; 0 for a generation. */
   readonly family: number;
   /** undefined for a generation. */
   readonly table: string | undefined;
-  /** A transaction ends with its generation. */
+  /** The generation notification is the last of a transaction. */
   readonly kind: NftKind;
-  /** Whether it was made or changed; otherwise it was deleted. */
+  /** Whether the object was created or changed; false: it was deleted. */
   readonly isNew: boolean;
-  /** The port of the socket from which it was changed. */
+  /** Port ID of the socket whose request caused the change. */
   readonly portId: number;
 }

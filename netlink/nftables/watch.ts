@@ -1,4 +1,4 @@
-/** Notifications of nf_tables, as they come from the kernel. */
+/** Subscribes to notifications of nf_tables. */
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { MalformedMessage } from '../core/error.ts';
 import type { NetlinkMessage } from '../core/message.ts';
@@ -7,20 +7,20 @@ import { readNotification } from './message.ts';
 import type { NftNotification } from './types.ts';
 
 export interface NftWatchOptions {
-  /** Hears of one change, after it was made. In a turn of the event loop of its own. */
+  /** Called for each change, in a separate event loop turn. */
   readonly onChange: (change: NftNotification) => void;
   /** Notifications were lost: anything may have changed. */
   readonly onOverrun: (error: Error) => void;
   /**
-   * Ports of sockets of our own that stay open as long as the watch (`NfTables.port`). The kernel
-   * does not hand on what they cause.
+   * Port IDs of sockets of this process that stay open as long as the watch (`NfTables.portId`).
+   * The kernel drops notifications of their changes.
    */
   readonly filteredPortIds?: readonly number[];
   /**
-   * Whether what another port causes is not told, asked for each datagram; such as that of an `nft` that
-   * this process runs: its process id, unless it has several sockets.
+   * Whether to ignore changes caused by a port ID; called once per datagram. Used for an `nft` that
+   * this process runs: its port ID is its process ID, unless it opens several sockets.
    */
-  readonly isOwnPortId?: (port: number) => boolean;
+  readonly isOwnPortId?: (portId: number) => boolean;
 }
 
 /** linux/netfilter/nfnetlink.h */
@@ -28,17 +28,17 @@ const NFNLGRP_NFTABLES = 7;
 const RECEIVE_BUFFER = 8 << 20;
 
 /**
- * Hears of all changes of nf_tables in the network namespace of this thread, but for elements that
- * packets add or that expire. The process stays alive until it is closed.
+ * Watches all nf_tables changes in the network namespace of this thread, except elements that
+ * packets add or that expire. The process stays alive until the watch is closed.
  *
- * That somebody listens is not free for those who make changes: the kernel makes a notification of
- * 4 KiB for each element, rule and so on, and holds them all until the transaction is done. Loading
- * 110,000 elements took twice as long (and 480 MB more in the kernel meanwhile), one element as long as ever.
- * So for a big load the watch is better closed.
- * @throws NetlinkError, such as EINVAL from a kernel without nf_tables.
+ * A subscription makes changes more expensive for other programs. The kernel creates a notification
+ * of 4 KiB per element, rule and so on, and holds them until the transaction is done. Loading
+ * 110,000 elements took twice as long, and 480 MB more kernel memory meanwhile; a single element
+ * took no longer. Close the watch during a large full sync.
+ * @throws NetlinkError, such as EINVAL if the kernel has no nf_tables.
  */
 export function watchNftables(options: NftWatchOptions): { close(): Promise<void> } {
-  const { onChange, onOverrun, filteredPortIds: silencedPorts = [], isOwnPortId: isOwn } = options;
+  const { onChange, onOverrun, filteredPortIds = [], isOwnPortId } = options;
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { receiveBuffer: RECEIVE_BUFFER });
   const onMessages = (messages: readonly NetlinkMessage[]) => {
     for (const message of messages) {
@@ -48,8 +48,8 @@ export function watchNftables(options: NftWatchOptions): { close(): Promise<void
     }
   };
   try {
-    if (silencedPorts.length > 0) socket.filterPortIds(silencedPorts);
-    socket.subscribe([NFNLGRP_NFTABLES], onMessages, onOverrun, isOwn);
+    if (filteredPortIds.length > 0) socket.filterPortIds(filteredPortIds);
+    socket.subscribe([NFNLGRP_NFTABLES], onMessages, onOverrun, isOwnPortId);
   } catch (error) {
     void socket.close();
     throw error;

@@ -1,4 +1,4 @@
-/** Follows the addresses of the node, by notifications of rtnetlink and fresh dumps. */
+/** Watches the IP addresses of the node: rtnetlink notifications trigger a new dump. */
 import { MulticastGroups } from 'netlink/dist/rt/structs.js';
 import { Loop } from '../../sync/loop.ts';
 import { systemTimers } from '../../sync/timers.ts';
@@ -9,29 +9,30 @@ import { addressLinkIndex, listLinks, type NodeAddress, type NodeLinks } from '.
 
 interface AddressWatchOptions {
   /**
-   * Name of a link whose addresses do not count: nothing is listed when one of thousands that this
-   * process keeps there comes or goes.
+   * Name of an interface to ignore. Changes to the thousands of VIPs that this process keeps there
+   * do not trigger a dump.
    */
   readonly ignoredLink?: string;
-  /** Hears of a failed look at the addresses, which is tried again, and of what `onChange` threw. */
+  /** Called when a dump failed (it is retried) and with whatever `onChange` throws. */
   readonly onError: (error: unknown) => void;
 }
 
 export interface AddressWatch {
-  /** No call follows. Resolves when the socket is closed. */
+  /** Stops the callbacks. Resolves when the socket is closed. */
   close(): Promise<void>;
 }
 
-/** Milliseconds. One `ip link del` makes a handful of notifications, a CNI plugin dozens. */
+/** Milliseconds. An `ip link del` causes several notifications, a CNI plugin dozens. */
 const COALESCE = 50;
 const BACKOFF = { first: 100, max: 10_000 };
 
 /**
- * Follows the addresses of the node, of both families. Notifications only say that something
- * has changed; the list is always a fresh dump, so that losing some does no harm.
+ * Watches the addresses of the node, of both families. Notifications only signal a change; the list
+ * always comes from a new dump, so lost notifications do no harm.
  * @param onChange Called with the full list before the promise resolves, and after every change of
- * an address or of a link (new, renamed, gone), bursts coalesced for 50 ms.
- * @throws NetlinkError when it cannot start. The process stays alive until it is closed.
+ * an address or interface (added, renamed, deleted). Bursts are coalesced for 50 ms.
+ * @throws NetlinkError if the watch cannot start. The process stays alive until the watch is
+ * closed.
  */
 export async function watchAddresses(
   onChange: (addresses: readonly NodeAddress[]) => void,
@@ -76,18 +77,18 @@ export async function watchAddresses(
   }
 
   try {
-    const heard = () => loop.request();
+    const requestDump = () => loop.request();
     const groups = [MulticastGroups.LINK, MulticastGroups.IPV4_IFADDR, MulticastGroups.IPV6_IFADDR];
     const isIgnored = (message: NetlinkMessage) =>
       ignoredIndex !== undefined && addressLinkIndex(message) === ignoredIndex;
     notifications.subscribe(
       groups,
       (messages) => {
-        if (!messages.every(isIgnored)) heard();
+        if (!messages.every(isIgnored)) requestDump();
       },
-      heard,
+      requestDump,
     );
-    // After the subscription, or a change between the two would go unheard.
+    // Dump after subscribing: otherwise a change between the two would be missed.
     report(await listLinks());
   } catch (error) {
     await close();
@@ -96,7 +97,7 @@ export async function watchAddresses(
   return { close };
 }
 
-/** Links too, so that a link without addresses that comes or goes counts as a change. */
+/** Includes interfaces, so that adding or deleting one without addresses counts as a change. */
 function fingerprint({ names, addresses }: NodeLinks): string {
   return JSON.stringify([[...names].sort(([a], [b]) => a - b), addresses]);
 }

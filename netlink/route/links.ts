@@ -1,4 +1,4 @@
-/** Links and their addresses: finding, creating and deleting them. */
+/** Creates, deletes and finds network interfaces (links), and changes their addresses. */
 import {
   type Address,
   type AddressAttrs,
@@ -32,7 +32,7 @@ import {
   SKIP_STATS,
 } from './rtnetlink.ts';
 
-/** An address that the kernel would not add or remove. */
+/** An address that the kernel refused to add or remove. */
 interface RefusedAddress {
   readonly op: 'add' | 'remove';
   readonly address: string;
@@ -43,33 +43,34 @@ interface RefusedAddress {
 const CREATE = 0x400 | 0x200;
 /** NLM_F_CREATE | NLM_F_REPLACE */
 const REPLACE = 0x400 | 0x100;
-/** An address as `changeAddresses` binds it, and one that holds its place for a moment. */
+/** Prefix lengths of an address that `changeAddresses` adds, and of its temporary placeholder. */
 const HOST_PREFIX: Readonly<Record<IpFamily, number>> = { IPv4: 32, IPv6: 128 };
 const PLACEHOLDER_PREFIX = 31;
 /** linux/if_link.h */
 const IFLA_INFO_KIND = 1;
 /**
- * Lifetimes that keep an IPv6 address from being a source (RFC 6724, rule 3). An outgoing device without
- * an address of its own, such as the node's end of a pod's link, would otherwise have the kernel
- * choose by the longest common prefix (rule 8) among the addresses of all devices. IPv4 has no such
- * rule: the kernel takes the first address of the first device whose scope is wide enough
- * (inet_select_addr), so VIPs get the narrowest one.
+ * Lifetimes that prevent an IPv6 address from being chosen as a source address (RFC 6724, rule 3).
+ * Otherwise, if the outgoing interface has no address, the kernel chooses by longest common prefix
+ * (rule 8) among the addresses of all interfaces. The host end of a pod's veth pair has no address.
+ * IPv4 has no such rule: the kernel takes the first address of the first interface with a
+ * sufficient scope (inet_select_addr), so VIPs get the narrowest scope.
  */
 const DEPRECATED = { ifaPrefered: 0, ifaValid: 0xffffffff };
 
 /**
- * The index of a link.
- * @returns undefined when there is none of that name. @throws NetlinkError
+ * Finds a network interface by name.
+ * @returns its index; undefined if no interface has this name.
+ * @throws NetlinkError
  */
 export function findLink(name: string): Promise<number | undefined> {
   return withSocket(NETLINK_ROUTE, (socket) => find(socket, name));
 }
 
 /**
- * Creates a dummy link and leaves it down: the addresses on it are local all the same, and nothing
- * is ever sent through it. It answers no ARP (NOARP).
+ * Creates a dummy interface and leaves it down: its addresses are local nevertheless, and nothing
+ * is ever sent through it. It does not answer ARP (NOARP).
  * @returns its index.
- * @throws UnsupportedError when the kernel has no dummy links; NetlinkError, such as EEXIST.
+ * @throws UnsupportedError if the kernel has no dummy interfaces; NetlinkError, such as EEXIST.
  */
 export function createDummy(name: string): Promise<number> {
   const linkinfo = encodeAttributes([{ type: IFLA_INFO_KIND, value: Buffer.from('dummy') }]);
@@ -84,14 +85,15 @@ export function createDummy(name: string): Promise<number> {
       throw orUnsupported('dummy links', error, EOPNOTSUPP);
     });
     const index = await find(socket, name);
-    if (index === undefined) throw new NetlinkError(`link ${name}`, ENODEV);
+    if (index === undefined) throw new NetlinkError(`network interface ${name}`, ENODEV);
     return index;
   });
 }
 
 /**
- * Deletes a link of any kind that can be deleted, with its addresses.
- * @returns whether there was one of that name. @throws NetlinkError
+ * Deletes a virtual network interface with its addresses.
+ * @returns whether it existed.
+ * @throws NetlinkError
  */
 export function deleteLink(name: string): Promise<boolean> {
   const request = linkRequest(MessageType.DELLINK, { ifname: name });
@@ -101,47 +103,50 @@ export function deleteLink(name: string): Promise<boolean> {
   });
 }
 
-/** An address that a link has. */
+/** An address of an interface. */
 export interface BoundAddress {
   readonly address: string;
   readonly family: IpFamily;
-  /** Just as `changeAddresses` binds it; to add it would mend it otherwise. */
-  readonly isAsBound: boolean;
+  /**
+   * Has the scope, lifetime and prefix length that `changeAddresses` sets. Otherwise adding it
+   * again corrects them.
+   */
+  readonly isUpToDate: boolean;
 }
 
 /**
- * The addresses of a link, each once; none when there is no link of this index.
+ * Lists the addresses of an interface without duplicates; none if the index does not exist.
  * @throws NetlinkError
  */
 export async function listBoundAddresses(index: number): Promise<readonly BoundAddress[]> {
   const entries = Map.groupBy(await listLinkAddresses(index), ({ address }) => address);
-  return [...entries].flatMap(([address, own]) => {
-    const [first] = own;
+  return [...entries].flatMap(([address, duplicates]) => {
+    const [first] = duplicates;
     if (first === undefined) return [];
-    const isAsBound = own.some(isHostAddress) && !own.some(isPlaceholder);
-    return [{ address, family: first.family, isAsBound }];
+    const isUpToDate = duplicates.some(isHostAddress) && !duplicates.some(isPlaceholder);
+    return [{ address, family: first.family, isUpToDate }];
   });
 }
 
 function isHostAddress({ family, prefixLength, scope, isDeprecated }: LinkAddress): boolean {
-  const isNoSource = family === 'IPv4' ? scope === RouteScope.HOST : isDeprecated;
-  return isNoSource && prefixLength === HOST_PREFIX[family];
+  const isExcludedAsSource = family === 'IPv4' ? scope === RouteScope.HOST : isDeprecated;
+  return isExcludedAsSource && prefixLength === HOST_PREFIX[family];
 }
 
-/** See `rebind`. */
+/** See `narrowScope`. */
 function isPlaceholder({ family, prefixLength }: LinkAddress): boolean {
   return family === 'IPv4' && prefixLength === PLACEHOLDER_PREFIX;
 }
 
 /**
- * Adds, then removes host addresses (/32, /128) of a link, for packets that arrive: the kernel does not
- * choose them as source addresses of the node. To add one that the link has, or to remove one that
- * it has not, is no error. One that the link has is made so too, and packets to it are not lost meanwhile.
+ * Adds, then removes host addresses (/32, /128) of an interface, for incoming packets: the kernel
+ * does not choose them as source addresses of the node. Adding an existing address corrects its
+ * scope or lifetime without losing packets. Removing a missing address is not an error.
  * @param adds Canonical text.
  * @param removes Canonical text.
- * @returns the refused ones; the others are done. ENODEV: there is no such link;
- * EACCES, EOPNOTSUPP: IPv6 is disabled on it, or missing.
- * @throws NetlinkError when the fate of a send is not known.
+ * @returns the refused addresses; all others were applied. ENODEV: the interface does not exist.
+ * EACCES, EOPNOTSUPP: IPv6 is disabled on the interface or missing in the kernel.
+ * @throws NetlinkError if the outcome of a send is unknown.
  */
 export async function changeAddresses(
   index: number,
@@ -154,18 +159,19 @@ export async function changeAddresses(
   ];
   return await withSocket(NETLINK_ROUTE, async (socket) => {
     const refused: RefusedAddress[] = [];
-    /** Of IPv4: an IPv6 address that is there was replaced. */
-    const present: string[] = [];
+    /** Existing IPv4 addresses. Existing IPv6 addresses were replaced. */
+    const existing: string[] = [];
     const request = ({ op, address }: (typeof changes)[number]) =>
       op === 'add' ? addRequest(index, address) : removeRequest(index, address);
     for (const { item, error } of await sendAll(socket, changes, request)) {
       const { op, address } = item;
       if (op === 'add' && error.errno === EEXIST) {
-        if (familyOf(address) === 'IPv4') present.push(address);
-      } else if (op === 'add' || !isGone(error)) refused.push({ ...item, error });
+        if (familyOf(address) === 'IPv4') existing.push(address);
+      } else if (op === 'add' || !isMissing(error)) refused.push({ ...item, error });
     }
-    // No two of a group share the prefix of their stand-ins: one would come to depend on the other.
-    for (const group of Map.groupBy(present, isOdd).values()) {
+    // Placeholders of the same /31 must not exist together: one would become a secondary address of
+    // the other.
+    for (const group of Map.groupBy(existing, isOdd).values()) {
       refused.push(...(await narrowScope(socket, index, group)));
     }
     return refused;
@@ -173,10 +179,11 @@ export async function changeAddresses(
 }
 
 /**
- * Gives IPv4 addresses that a link has the narrow scope. The kernel replaces everything of an address but the scope
- * (`inet_rtm_newaddr`), so each is removed and added. Meanwhile another entry of the same address, told apart by
- * its prefix length, keeps it local: `fib_del_ifaddr` leaves the local route while the device has one.
- * An agent that is killed in between leaves that entry; a later call removes it.
+ * Sets the narrow scope on existing IPv4 addresses. The kernel can replace every property of an
+ * address except the scope (`inet_rtm_newaddr`), so the address is removed and added. Meanwhile a
+ * placeholder, the same address with another prefix length, keeps it local: `fib_del_ifaddr` keeps
+ * the local route while the interface has such an address. If the agent is killed in between, a
+ * later call removes the placeholder.
  */
 async function narrowScope(
   socket: NetlinkSocket,
@@ -184,7 +191,7 @@ async function narrowScope(
   addresses: readonly string[],
 ): Promise<RefusedAddress[]> {
   const refused: RefusedAddress[] = [];
-  let left = addresses;
+  let remaining = addresses;
   for (const [request, accepted] of [
     [addPlaceholder, EEXIST],
     [removeExactRequest, EADDRNOTAVAIL],
@@ -192,12 +199,14 @@ async function narrowScope(
     [removePlaceholder, EADDRNOTAVAIL],
   ] as const) {
     const failed = new Set<string>();
-    for (const { item, error } of await sendAll(socket, left, (each) => request(index, each))) {
+    for (const { item, error } of await sendAll(socket, remaining, (each) =>
+      request(index, each),
+    )) {
       if (error.errno === accepted) continue;
       failed.add(item);
       refused.push({ op: 'add', address: item, error });
     }
-    left = left.filter((address) => !failed.has(address));
+    remaining = remaining.filter((address) => !failed.has(address));
   }
   return refused;
 }
@@ -208,41 +217,46 @@ function isOdd(address: string): boolean {
 
 function addRequest(index: number, address: string): NetlinkRequest {
   const data = { prefixlen: HOST_PREFIX[familyOf(address)] };
-  // Without duplicate address detection, which a link that is down cannot finish.
-  const attrs = { ...both(address), flags: { nodad: true } as const };
-  // See `rebind` for an IPv4 address that is there.
+  // No duplicate address detection: it would never finish on an interface that is down.
+  const attrs = { ...localAndPeer(address), flags: { nodad: true } as const };
+  // For an existing IPv4 address see `narrowScope`.
   return familyOf(address) === 'IPv4'
     ? change(index, address, { ...data, scope: RouteScope.HOST }, attrs, CREATE)
     : change(index, address, data, { ...attrs, cacheInfo: DEPRECATED }, REPLACE);
 }
 
-/** An IPv4 address with whatever prefix length; of several entries, one. */
+/** Removes an IPv4 address with any prefix length; if there are several, only one of them. */
 function removeRequest(index: number, address: string): NetlinkRequest {
   if (familyOf(address) === 'IPv6') return removeExactRequest(index, address);
   return change(index, address, {}, { local: addressBytes(address) });
 }
 
 function removeExactRequest(index: number, address: string): NetlinkRequest {
-  return change(index, address, { prefixlen: HOST_PREFIX[familyOf(address)] }, both(address));
+  return change(
+    index,
+    address,
+    { prefixlen: HOST_PREFIX[familyOf(address)] },
+    localAndPeer(address),
+  );
 }
 
 function addPlaceholder(index: number, address: string): NetlinkRequest {
   const data = { prefixlen: PLACEHOLDER_PREFIX, scope: RouteScope.HOST };
-  // No route to the prefix, as there would be if somebody set the link up.
-  const attrs = { ...both(address), flags: { noprefixroute: true } as const };
+  // No route to the prefix; there would be one if another program set the interface up.
+  const attrs = { ...localAndPeer(address), flags: { noprefixroute: true } as const };
   return change(index, address, data, attrs, CREATE);
 }
 
 function removePlaceholder(index: number, address: string): NetlinkRequest {
-  return change(index, address, { prefixlen: PLACEHOLDER_PREFIX }, both(address));
+  return change(index, address, { prefixlen: PLACEHOLDER_PREFIX }, localAndPeer(address));
 }
 
-function both(address: string): AddressAttrs {
+function localAndPeer(address: string): AddressAttrs {
   const bytes = addressBytes(address);
   return { local: bytes, address: bytes };
 }
 
-/** @param flags to add or replace; default: the address is removed. */
+/** @param flags To add or replace the address. Default: remove it. */
 function change(
   index: number,
   address: string,
@@ -255,8 +269,11 @@ function change(
   return addressRequest(type, { ...data, family, index }, attrs, flags);
 }
 
-/** Whether an address that is to be removed is not there: the link, or the kernel, may have no IPv6 at all. */
-function isGone({ errno }: NetlinkError): boolean {
+/**
+ * Whether an address to remove is already missing. The interface or the kernel may lack IPv6
+ * altogether.
+ */
+function isMissing({ errno }: NetlinkError): boolean {
   return errno === EADDRNOTAVAIL || errno === ENXIO || errno === EOPNOTSUPP;
 }
 

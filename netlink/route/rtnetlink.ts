@@ -1,6 +1,7 @@
 /**
- * Addresses and links of the node, over rtnetlink. Messages, structs and attributes are those of the package `netlink`;
- * its socket, which aborts the process on an overrun, is not used.
+ * Addresses and network interfaces (links) of the node, over rtnetlink. Uses the messages, structs
+ * and attributes of the npm package `netlink`, but not its socket, which aborts the process on an
+ * overrun.
  */
 import ipaddr from 'ipaddr.js';
 import type { LinkAttrs } from 'netlink/dist/rt/ifla.js';
@@ -27,9 +28,9 @@ import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { type NetlinkSocket, withSocket } from '../core/socket.ts';
 import { readText } from '../core/text.ts';
 
-/** An address that the node has. */
+/** An IP address of the node. */
 export interface NodeAddress {
-  /** As `canonicalAddress` of api/addresses.ts gives it. */
+  /** Canonical text, as from `canonicalAddress` of api/addresses.ts. */
   readonly address: string;
   readonly family: IpFamily;
   readonly prefixLength: number;
@@ -37,39 +38,42 @@ export interface NodeAddress {
   readonly interfaceName: string;
 }
 
-/** An address of one link. */
+/** An IP address of one interface. */
 export interface LinkAddress extends Pick<NodeAddress, 'address' | 'family' | 'prefixLength'> {
   /** RT_SCOPE_HOST and others. */
   readonly scope: number;
-  /** Its preferred lifetime is over (IFA_F_DEPRECATED): IPv6 prefers any other as a source address. */
+  /**
+   * The preferred lifetime is over (IFA_F_DEPRECATED). IPv6 prefers any other address as source
+   * address.
+   */
   readonly isDeprecated: boolean;
 }
 
-/** The state of links and addresses, at one time as far as the kernel allows. */
+/** Interfaces and addresses of the node, consistent as far as the kernel allows. */
 export interface NodeLinks {
-  /** Names by index. */
+  /** Interface names by index. */
   readonly names: ReadonlyMap<number, string>;
   /** Sorted by interface, family and text. */
   readonly addresses: readonly NodeAddress[];
 }
 
-/** linux/if_link.h, of a link's attributes. */
+/** Attribute of a link (linux/if_link.h). */
 const IFLA_IFNAME = 3;
-/** RTEXT_FILTER_SKIP_STATS: statistics are most of what a link has to say, and costly to gather. */
+/** RTEXT_FILTER_SKIP_STATS: statistics are most of a link message and expensive to collect. */
 export const SKIP_STATS: LinkAttrs = { extMask: putU32(1 << 3) };
 
 /**
- * All addresses of the node, on links that are up or down.
+ * Lists all addresses of the node, on interfaces that are up or down.
  * @throws NetlinkError
  */
 export async function listAddresses(): Promise<readonly NodeAddress[]> {
   return (await listLinks()).addresses;
 }
 
-/** @throws NetlinkError */
+/** Lists interfaces and addresses of the node. @throws NetlinkError */
 export function listLinks(): Promise<NodeLinks> {
   return withSocket(NETLINK_ROUTE, async (socket) => {
-    // Addresses first: one whose link is not there afterwards has gone with it.
+    // Dump addresses first: if an interface is then missing, it was deleted with its addresses.
     const found = await dumpAddresses(socket);
     const names = new Map(
       await socket.dump(linkRequest(MessageType.GETLINK, SKIP_STATS), readLink),
@@ -85,7 +89,7 @@ export function listLinks(): Promise<NodeLinks> {
 }
 
 /**
- * The addresses of one link; none when there is no link of this index.
+ * Lists the addresses of one interface; none if the index does not exist.
  * @throws NetlinkError
  */
 export function listLinkAddresses(index: number): Promise<readonly LinkAddress[]> {
@@ -94,7 +98,7 @@ export function listLinkAddresses(index: number): Promise<readonly LinkAddress[]
 
 type FoundAddress = LinkAddress & Pick<NodeAddress, 'interfaceIndex'>;
 
-/** @param link index; default: of all links. */
+/** @param link Interface index. Default: all interfaces. */
 function dumpAddresses(socket: NetlinkSocket, link?: number): Promise<FoundAddress[]> {
   const format = addressFormatter();
   return socket.dump(addressRequest(MessageType.GETADDR, {}, {}), (message) =>
@@ -104,7 +108,7 @@ function dumpAddresses(socket: NetlinkSocket, link?: number): Promise<FoundAddre
   );
 }
 
-/** A request about addresses. */
+/** Encodes an address request. */
 export function addressRequest(
   type: MessageType,
   data: Address,
@@ -116,7 +120,7 @@ export function addressRequest(
   return { type, flags, payload: Buffer.concat(out.bufs) };
 }
 
-/** A request about a link. */
+/** Encodes a link request. */
 export function linkRequest(
   type: MessageType,
   attrs: LinkAttrs,
@@ -128,7 +132,7 @@ export function linkRequest(
   return { type, flags, payload: Buffer.concat(out.bufs) };
 }
 
-/** The index of the link whose address a message is about; undefined for other messages. */
+/** The interface index in an address message; undefined for other messages. */
 export function addressLinkIndex({ type, payload }: NetlinkMessage): number | undefined {
   const isOfAddress = type === MessageType.NEWADDR || type === MessageType.DELADDR;
   return isOfAddress
@@ -143,32 +147,34 @@ function readAddress(
   if (type !== MessageType.NEWADDR) return undefined;
   const { data, attrs } = parsed('address', () => parseAddressMessage(payload));
   const family = ipFamilyOf(data.family);
-  // On a point-to-point link `address` is the other end; IPv6 elsewhere has no `local`.
+  // On a point-to-point link `address` is the peer. On other links IPv6 has no `local`.
   const bytes = attrs.local ?? attrs.address;
   if (family === undefined || bytes === undefined) return undefined;
   const address = format(bytes, 0, bytes.length);
-  // No canonical text exists for it, so no VIP can be meant by it.
+  // An IPv4-mapped address has no canonical text, so it cannot be a VIP.
   if (family === 'IPv6' && ipaddr.IPv6.parse(address).isIPv4MappedAddress()) return undefined;
   const { prefixlen: prefixLength = 0, index: interfaceIndex = 0, scope = 0 } = data;
   const isDeprecated = data.flags?.deprecated === true;
   return { address, family, prefixLength, interfaceIndex, scope, isDeprecated };
 }
 
-/** @returns index and name. */
+/** @returns interface index and name. */
 export function readLink({ type, payload }: NetlinkMessage): [number, string] | undefined {
   if (type !== MessageType.NEWLINK) return undefined;
-  // Of the attributes only the name: the package refuses those of a kernel that has more to say of one.
+  // Parses only the name: the package fails on attributes that a newer kernel extended.
   const name = readAttributes(payload, __LENGTH_Link).get(IFLA_IFNAME);
   const { index = 0 } = parsed('link', () => parseLink(payload.subarray(0, __LENGTH_Link)));
   return name && [index, readText(name)];
 }
 
-/** The package throws errors of no type of their own. @throws MalformedMessage */
+/** Converts the untyped errors of the package. @throws MalformedMessage */
 function parsed<T>(what: string, parse: () => T): T {
   try {
     return parse();
   } catch (error) {
-    throw new MalformedMessage(`${what}: ${(error as Error).message}`, { cause: error });
+    throw new MalformedMessage(`rtnetlink ${what} message: ${(error as Error).message}`, {
+      cause: error,
+    });
   }
 }
 

@@ -52,7 +52,7 @@ describe('nftables-support: what the nftables mode takes', () => {
       try {
         await assert.rejects(nftablesSupport(nftCommand()), {
           name: 'ProgramTimeoutError',
-          message: '"nft --version" did not end within its time limit of 30 s and was killed',
+          message: '"nft --version" exceeded its time limit of 30 s and was killed',
         });
       } finally {
         timers.restore();
@@ -66,7 +66,7 @@ describe('nftables-support: what the nftables mode takes', () => {
       );
       await assert.rejects(nftablesSupport(nftCommand(200)), {
         name: 'ProgramTimeoutError',
-        message: '"nft --check -f -" did not end within its time limit of 0.2 s and was killed',
+        message: '"nft --check -f -" exceeded its time limit of 0.2 s and was killed',
       });
     });
   });

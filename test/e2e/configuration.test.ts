@@ -442,13 +442,13 @@ describe('the configuration of an agent', () => {
 
     const agent = start();
     await agent.serves();
-    assert.equal(agent.logged('cannot listen; trying again').length, 1);
+    assert.equal(agent.logged('cannot listen; retrying').length, 1);
     agent.child.kill('SIGTERM');
     assert.equal(await agent.ended(), 0);
 
     const without = start('--metrics-port=0');
     await without.serves();
-    assert.equal(without.logged('cannot listen; trying again').length, 0);
+    assert.equal(without.logged('cannot listen; retrying').length, 0);
     without.child.kill('SIGTERM');
     assert.equal(await without.ended(), 0);
     taker.kill();

@@ -41,7 +41,7 @@ describe('commands: the iptables commands', () => {
     const [saves, restores] = [hung('iptables-nft-save'), hung('iptables-nft-restore')];
     await assert.rejects(iptables.version(), {
       ...hung('iptables-nft'),
-      message: '"iptables-nft --version" did not end within its time limit of 0.3 s and was killed',
+      message: '"iptables-nft --version" exceeded its time limit of 0.3 s and was killed',
     });
     for (const [work, expected] of [
       [() => iptables.save(), saves],

@@ -177,7 +177,7 @@ export class FakeKernel {
       ['fe80::1', ...this.addresses].map((address) => ({
         address,
         family: address.includes(':') ? 'IPv6' : 'IPv4',
-        isAsBound: !this.preferred.has(address),
+        isUpToDate: !this.preferred.has(address),
       })),
   };
 

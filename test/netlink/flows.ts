@@ -7,13 +7,13 @@ import type { NetlinkRequest } from '../../netlink/core/message.ts';
 import { encodeNumber } from '../../netlink/core/network-order.ts';
 import { NetlinkSocket } from '../../netlink/core/socket.ts';
 
-/** Flows from one client address, of which each has a source port of its own, to one destination. */
+/** Conntrack entries from one client address, each with its own source port, to one destination. */
 export interface Flows {
   readonly count: number;
   readonly src: string;
   readonly dst: string;
   readonly dstPort: number;
-  /** Where they were sent to. */
+  /** Address of the endpoint after DNAT. */
   readonly endpoint: string;
   readonly protocol: number;
   readonly firstSrcPort?: number;
@@ -29,7 +29,7 @@ const CTA_TIMEOUT = 7;
 const CTA_ZONE = 18;
 const CONFIRMED_ASSURED_SEEN_REPLY = 0x0e;
 
-/** Puts flows into connection tracking without any packets. */
+/** Creates conntrack entries without sending packets. */
 export async function insertFlows(flows: Flows): Promise<void> {
   const { count, src, dst, dstPort, endpoint, protocol, firstSrcPort = 1024, zone = 0 } = flows;
   const header = Buffer.alloc(4);
@@ -72,7 +72,7 @@ export async function insertFlows(flows: Flows): Promise<void> {
   }
 }
 
-/** An echo request (type 8) of ICMP is answered by type 0 with the same id. */
+/** The reply to an ICMP echo request (type 8) has type 0 and the same ID. */
 function replyPorts({ protocol, dstPort }: Flows, srcPort: number): [number, number] {
   return protocol === 1 ? [srcPort, 0] : [dstPort, srcPort];
 }

@@ -1,7 +1,7 @@
-/** What is done with ipset inside a namespace of a test. */
+/** ipset calls that tests run inside a network namespace. */
 import { type IpsetChange, type IpsetSpec, Ipsets } from '../../netlink/ipset/ipset.ts';
 
-/** A refused change as text: errors do not pass from process to process whole. */
+/** A refused change with its error as text: IPC does not transfer error objects completely. */
 export interface RefusedIpsetText {
   readonly change: IpsetChange;
   readonly error: string;
@@ -29,7 +29,7 @@ export const ipsetCalls = {
       return refused.map(({ change, error }) => ({ change, error: error.message }));
     }),
 
-  /** How often the event loop got round during so many adds of entries of hash:ip. */
+  /** Adds `count` entries to a hash:ip set. @returns the number of event loop turns meanwhile. */
   async turnsOfAdds(set: string, count: number): Promise<number> {
     let turns = 0;
     let turning = true;

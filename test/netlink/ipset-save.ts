@@ -1,6 +1,6 @@
 import type { IpsetEntry } from '../../netlink/ipset/ipset.ts';
 
-/** An entry as `ipset save` writes it, without the name of the set. */
+/** An entry in the format of `ipset save`, without the set name. */
 export function entryText({ ip, protocol, port, ip2, mark, skbMark }: IpsetEntry): string {
   const parts: string[] = [];
   if (ip !== undefined) parts.push(bare(ip));
@@ -13,14 +13,14 @@ export function entryText({ ip, protocol, port, ip2, mark, skbMark }: IpsetEntry
   return parts.join(',').concat(skbMark === undefined ? '' : ` skbmark ${hex(skbMark)}`);
 }
 
-/** The entries of a set in the output of `ipset save`, sorted. */
+/** The entries of a set from the output of `ipset save`, sorted. */
 export function savedEntries(saved: string, set: string): string[] {
   const start = `add ${set} `;
   const lines = saved.split('\n').filter((line) => line.startsWith(start));
   return lines.map((line) => line.slice(start.length).trim()).sort();
 }
 
-/** Networks of one address are written as addresses. */
+/** ipset prints a network of one address without prefix length. */
 function bare(net: string): string {
   return net.replace(net.includes(':') ? /\/128$/ : /\/32$/, '');
 }

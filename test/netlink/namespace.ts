@@ -3,16 +3,16 @@ import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
-import type { Methods, NetnsEvent, Reply } from './inhabitant.ts';
+import type { Methods, NetnsEvent, Reply } from './netns-helper.ts';
 
-const HELPER = fileURLToPath(new URL('inhabitant.ts', import.meta.url));
+const HELPER = fileURLToPath(new URL('netns-helper.ts', import.meta.url));
 
-/** A network namespace of the test's own, gone with everything in it when disposed of. */
+/** A network namespace for a test. Disposing deletes it with its content. */
 export interface Namespace extends AsyncDisposable {
   readonly name: string;
-  /** Runs a command in it; its standard output. */
+  /** Runs a command in the namespace. @returns its standard output. */
   run(command: string, ...args: string[]): Promise<string>;
-  /** Starts a process in it that calls netlink/ on demand. */
+  /** Starts a process in the namespace that calls netlink/ on demand. */
   helper(...wrapper: string[]): NetnsHelper;
 }
 
@@ -31,7 +31,7 @@ export async function createNamespace(): Promise<Namespace> {
       return helper;
     },
     async [Symbol.asyncDispose]() {
-      await Promise.all(helpers.map((inhabitant) => inhabitant.stop()));
+      await Promise.all(helpers.map((helper) => helper.stop()));
       await execa('ip', ['netns', 'del', name]);
     },
   };
@@ -44,41 +44,41 @@ export async function createNamespace(): Promise<Namespace> {
   }
 }
 
-/** A namespace and a process in it. */
+/** A namespace with a helper process. */
 export interface NetnsFixture {
   readonly namespace: Namespace;
   readonly helper: NetnsHelper;
 }
 
 /**
- * One namespace, and one process in it, for all tests of the suite that calls this: the start of a process takes
- * longer than most tests. A test that fails leaves nothing behind: the next one has a namespace of its own.
+ * Shares one namespace and one helper process among the tests of a suite, because starting a
+ * process takes longer than most tests. After a failed test the next one gets a new namespace.
  *
- * @param clean removes what a test left, after each that passed.
- * @returns gives the home; to be called before each test.
+ * @param clean Removes what a test left behind; called after each test that passed.
+ * @returns a function that returns the fixture; call it before each test.
  */
 export function sharedNetns(
-  clean: (home: NetnsFixture) => Promise<unknown>,
+  clean: (fixture: NetnsFixture) => Promise<unknown>,
 ): () => Promise<NetnsFixture> {
-  let home: NetnsFixture | undefined;
-  const leave = async () => {
-    const { namespace } = home ?? {};
-    home = undefined;
+  let fixture: NetnsFixture | undefined;
+  const dispose = async () => {
+    const { namespace } = fixture ?? {};
+    fixture = undefined;
     await namespace?.[Symbol.asyncDispose]();
   };
   afterEach(async function () {
-    if (home === undefined) return;
-    if (this.currentTest?.state !== 'passed') return leave();
-    await clean(home);
-    home.helper.clearEvents();
+    if (fixture === undefined) return;
+    if (this.currentTest?.state !== 'passed') return dispose();
+    await clean(fixture);
+    fixture.helper.clearEvents();
   });
-  after(leave);
+  after(dispose);
   return async () => {
-    if (home === undefined) {
+    if (fixture === undefined) {
       const namespace = await createNamespace();
-      home = { namespace, helper: namespace.helper() };
+      fixture = { namespace, helper: namespace.helper() };
     }
-    return home;
+    return fixture;
   };
 }
 
@@ -87,36 +87,36 @@ export interface NetnsHelper {
     method: K,
     ...args: Parameters<Methods[K]>
   ): Promise<Awaited<ReturnType<Methods[K]>>>;
-  /** What its watches have said so far. */
+  /** Events of its watches so far. */
   readonly events: readonly NetnsEvent[];
-  /** Drops what its watches have said so far. */
+  /** Discards the events so far. */
   clearEvents(): void;
-  /** Waits for a notice that is not consumed by an earlier wait. */
-  waitForEvent(what: string, wanted: (notice: NetnsEvent) => boolean): Promise<NetnsEvent>;
+  /** Waits for an event that no earlier wait consumed. */
+  waitForEvent(what: string, matches: (event: NetnsEvent) => boolean): Promise<NetnsEvent>;
   stop(): Promise<void>;
 }
 
-/** Milliseconds until a wait gives up; nothing that works takes nearly as long. */
+/** Milliseconds until a wait fails, far longer than a working test takes. */
 const WAIT_TIMEOUT = 30_000;
 
-/** Starts such a process in a namespace that somebody else made. */
+/** Starts a helper process in an existing namespace. */
 export function startNetnsHelper(namespace: string, wrapper: readonly string[] = []): NetnsHelper {
   const command = ['netns', 'exec', namespace, ...wrapper, process.execPath, HELPER];
   const child = spawn('ip', command, {
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
-    // JSON would turn an argument that is undefined into null.
+    // JSON would turn an undefined argument into null.
     serialization: 'advanced',
   });
   const exited = once(child, 'exit');
-  const notices: NetnsEvent[] = [];
+  const events: NetnsEvent[] = [];
   const waiting = new Map<number, PromiseWithResolvers<unknown>>();
   let wake: (() => void) | undefined;
-  let seen = 0;
+  let consumed = 0;
   let calls = 0;
 
   child.on('message', (message: Reply | NetnsEvent) => {
     if (!('call' in message)) {
-      notices.push(message);
+      events.push(message);
       wake?.();
       return;
     }
@@ -127,32 +127,32 @@ export function startNetnsHelper(namespace: string, wrapper: readonly string[] =
   });
   child.on('exit', (code, signal) => {
     for (const call of waiting.values())
-      call.reject(new Error(`inhabitant died: ${code ?? signal}`));
+      call.reject(new Error(`namespace helper exited: ${code ?? signal}`));
   });
 
   return {
-    events: notices,
+    events,
     call(method, ...args) {
       const result = Promise.withResolvers<unknown>();
       waiting.set(++calls, result);
       child.send({ call: calls, method, args });
-      // The types of both ends are the same Methods.
+      // Both ends use the same Methods type.
       return result.promise as ReturnType<NetnsHelper['call']> as never;
     },
     clearEvents() {
-      notices.length = 0;
-      seen = 0;
+      events.length = 0;
+      consumed = 0;
     },
-    async waitForEvent(what, wanted) {
+    async waitForEvent(what, matches) {
       const deadline = performance.now() + WAIT_TIMEOUT;
       for (;;) {
-        for (let notice = notices[seen]; notice !== undefined; notice = notices[seen]) {
-          seen++;
-          if (wanted(notice)) return notice;
+        for (let event = events[consumed]; event !== undefined; event = events[consumed]) {
+          consumed++;
+          if (matches(event)) return event;
         }
         const left = deadline - performance.now();
-        const last = JSON.stringify(notices.at(-1));
-        if (left <= 0) throw new Error(`waited in vain for ${what}; last heard: ${last}`);
+        const last = JSON.stringify(events.at(-1));
+        if (left <= 0) throw new Error(`timed out waiting for ${what}; last event: ${last}`);
         await new Promise<void>((resolve) => {
           const timer = setTimeout(resolve, left);
           wake = () => {

@@ -1,18 +1,20 @@
-/** Runs inside a namespace of a test and has a queue there. */
+/**
+ * A process in the network namespace of a test. It binds an NFQUEUE and accepts packets on request.
+ */
 import { readFileSync } from 'node:fs';
 import { PacketQueue, parseQueueStates, queueState } from '../../netlink/nfqueue/queue.ts';
 import { serveCalls } from '../child.ts';
 
 let queue: PacketQueue | undefined;
-const packets: { readonly id: number; readonly link: number; readonly hex: string }[] = [];
+const packets: { readonly id: number; readonly ifindex: number; readonly hex: string }[] = [];
 
 const functions = {
-  /** @param accepts Whether packets go on at once. */
+  /** @param accepts Whether to accept packets immediately. */
   listen(number: number, maxLength: number, accepts: boolean): void {
     const opened = new PacketQueue(number);
     try {
-      opened.bind(maxLength, ({ id, ifindex: link, bytes }) => {
-        packets.push({ id, link, hex: bytes.toString('hex') });
+      opened.bind(maxLength, ({ id, ifindex, bytes }) => {
+        packets.push({ id, ifindex, hex: bytes.toString('hex') });
         if (accepts) opened.accept(id);
       });
       queue = opened;
@@ -29,13 +31,13 @@ const functions = {
   state: (number: number) => queueState(number),
   close: (): void => queue?.close(),
 
-  /** Reads nothing until so many packets wait, and closes the queue then. */
+  /** Reads nothing until `waiting` packets are queued, then closes the queue. */
   listenAndClose(number: number, waiting: number): void {
     functions.listen(number, 8, true);
     const text = () => readFileSync('/proc/net/netfilter/nfnetlink_queue', 'utf8');
     const deadline = performance.now() + 10_000;
     while (parseQueueStates(text()).get(number)?.waiting !== waiting) {
-      if (performance.now() > deadline) throw new Error('waited in vain');
+      if (performance.now() > deadline) throw new Error('timed out');
     }
     queue?.close();
   },

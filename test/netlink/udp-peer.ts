@@ -1,4 +1,4 @@
-/** Runs inside a namespace of a test and talks to itself by UDP. */
+/** A process in the network namespace of a test. It sends UDP datagrams to itself. */
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { serveCalls } from '../child.ts';
@@ -12,7 +12,7 @@ receiver.bind(PORT, '127.0.0.1');
 await once(receiver, 'listening');
 
 const functions = {
-  /** Datagrams of a length, numbered from `first` on by their first byte. */
+  /** Sends datagrams numbered from `first` in their first byte. */
   async send(count: number, first: number, length = 100): Promise<void> {
     for (let index = 0; index < count; index++) {
       const bytes = Buffer.alloc(length, first + index);
@@ -21,7 +21,7 @@ const functions = {
       });
     }
   },
-  /** What came: the first byte and the length of each. */
+  /** First byte and length of each received datagram. */
   received: (): readonly string[] => received,
 };
 

@@ -74,8 +74,16 @@ describe('fake-tables: a table of nf_tables in memory', () => {
       /no,/,
     ],
     ['rules that count in what is not there', [fill(known, [countPacket('other')])], /other/],
-    ['elements of a set that is not there', [add('nothing', 1)], /add nothing: ENOENT/],
-    ['elements that lead nowhere', [add('services', 1, 'gone')], /add services .*ENOENT/],
+    [
+      'elements of a set that is not there',
+      [add('nothing', 1)],
+      /add elements in set nothing: ENOENT/,
+    ],
+    [
+      'elements that lead nowhere',
+      [add('services', 1, 'gone')],
+      /add element .* in set services: ENOENT/,
+    ],
     [
       'another value for a key',
       [fill(), add('services', 1, 'forward'), add('services', 1)],
@@ -89,7 +97,7 @@ describe('fake-tables: a table of nf_tables in memory', () => {
     [
       'to delete what is not there',
       [{ action: 'delete', set: 'ports', elements: [{ key: Buffer.alloc(4) }] }],
-      /delete ports .*ENOENT/,
+      /delete element .* in set ports: ENOENT/,
     ],
   ] satisfies [string, NftOperation[], RegExp][]) {
     it(`refuses ${what}`, async () => {

@@ -2,7 +2,7 @@ import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** Programs of a test, which this process finds before those of the machine. */
+/** Fake programs for a test, placed first in PATH. */
 export class FakePrograms {
   #directory = '';
   #path: string | undefined;
@@ -18,15 +18,15 @@ export class FakePrograms {
     rmSync(this.#directory, { recursive: true, force: true });
   }
 
-  /** A file that a program wrote beside itself (`$0`). */
+  /** Reads a file that a program wrote next to itself (`$0`). */
   read(name: string): string {
     return readFileSync(join(this.#directory, name), 'utf8');
   }
 
-  /** @param script of sh. */
+  /** @param script A script for sh. */
   write(name: string, script: string): void {
     const file = join(this.#directory, name);
-    // Not over a file that runs, which the kernel refuses.
+    // The kernel refuses to overwrite a running executable, so remove it first.
     rmSync(file, { force: true });
     writeFileSync(file, `#!/bin/sh\n${script}\n`);
     chmodSync(file, 0o755);

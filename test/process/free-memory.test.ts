@@ -7,7 +7,7 @@ import {
 } from '../../process/free-memory.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
-describe('spare memory of the DNS server', () => {
+describe('free-memory: releaseFreeMemory', () => {
   const timers = new FakeTimers();
   let size = 0;
   let used = 0;
@@ -31,27 +31,27 @@ describe('spare memory of the DNS server', () => {
     collections = 0;
   });
 
-  /** @param share of a CPU that the process took meanwhile. */
+  /** @param share CPU share of the process during the period. */
   const wait = (share: number) => {
     cpu += share * CHECK_PERIOD;
     timers.advance(CHECK_PERIOD);
   };
 
-  it('is given back at the start, and again after a burst of queries, once that is over', () => {
+  it('releases memory at the start, and again after a burst of queries', () => {
     const stop = begin();
     assert.equal(collections, 1);
     size += 2 * MIN_GROWTH;
     wait(0.5);
-    assert.equal(collections, 1, 'no query waits for the collector');
+    assert.equal(collections, 1, 'no collection during the burst');
     wait(IDLE_CPU_SHARE / 2);
     assert.equal(collections, 2);
     wait(0);
-    assert.equal(collections, 2, 'nothing has come since');
+    assert.equal(collections, 2, 'no growth since the collection');
     stop();
     assert.equal(timers.pending, 0);
   });
 
-  it('is let be while it is little', () => {
+  it('does nothing while growth is small', () => {
     const stop = begin();
     size += MIN_GROWTH - 1;
     wait(1);
@@ -60,7 +60,7 @@ describe('spare memory of the DNS server', () => {
     stop();
   });
 
-  it('is let be under a light load that never rests, but for once after each burst', () => {
+  it('releases memory once per burst under constant light load', () => {
     const stop = begin();
     for (const share of [0, 1, 0, 1]) {
       wait(share);
@@ -73,7 +73,7 @@ describe('spare memory of the DNS server', () => {
     stop();
   });
 
-  it('is what came since there was least, whatever has made it less', () => {
+  it('measures growth from the lowest size so far', () => {
     const stop = begin();
     size -= MIN_GROWTH;
     wait(1);
@@ -83,7 +83,7 @@ describe('spare memory of the DNS server', () => {
     stop();
   });
 
-  it('is of the process itself by default', () => {
+  it('measures this process by default', () => {
     releaseFreeMemory()();
   });
 });

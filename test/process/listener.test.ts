@@ -8,32 +8,32 @@ import { ANY_FAMILY, Listener } from '../../process/listener.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
-describe('listener: a listener', () => {
+describe('listener: an HTTP server that retries', () => {
   const open: Listener[] = [];
   const holders: Server[] = [];
   const clients: Socket[] = [];
   const timers = new FakeTimers();
 
-  /** What a listener said, and the listener. */
+  /** Starts a listener and records its callbacks. */
   function listen(host: string, port: number, onRequest?: RequestListener) {
-    const heard: string[] = [];
+    const events: string[] = [];
     const listener = new Listener({
       host,
       port,
       onRequest: onRequest ?? ((_request, response) => response.end('here')),
-      onFailure: (error) => heard.push((error as NodeJS.ErrnoException).code ?? error.message),
-      onRecovery: () => heard.push('recovered'),
+      onFailure: (error) => events.push((error as NodeJS.ErrnoException).code ?? error.message),
+      onRecovery: () => events.push('recovered'),
       timers,
     });
     open.push(listener);
-    return { listener, heard };
+    return { listener, events };
   }
 
   const listening = async (listener: Listener) =>
-    (await waitFor('it listens', () => listener.address)).port;
+    (await waitFor('the server to listen', () => listener.address)).port;
 
-  /** A port that somebody else has. */
-  async function held(host: string): Promise<number> {
+  /** A port in use by another server. */
+  async function occupiedPort(host: string): Promise<number> {
     const server = createServer();
     holders.push(server);
     server.listen({ host, port: 0, ipv6Only: host === '::' });
@@ -41,7 +41,7 @@ describe('listener: a listener', () => {
     return (server.address() as AddressInfo).port;
   }
 
-  const free = async () => {
+  const releasePorts = async () => {
     for (const server of holders.splice(0)) {
       server.close();
       await once(server, 'close');
@@ -56,27 +56,27 @@ describe('listener: a listener', () => {
   afterEach(async () => {
     for (const client of clients.splice(0)) client.destroy();
     for (const listener of open.splice(0)) listener.close();
-    await free();
+    await releasePorts();
   });
 
-  it('on any family answers over both', async () => {
+  it('serves both families on ANY_FAMILY', async () => {
     const { listener } = listen(ANY_FAMILY, 0);
     const port = await listening(listener);
     for (const host of ['127.0.0.1', '[::1]']) assert.equal((await get(host, port)).body, 'here');
   });
 
-  it('of each family stands beside that of the other on one port', async () => {
+  it('shares a port between an IPv4 and an IPv6 server', async () => {
     const { listener: four } = listen('0.0.0.0', 0);
     const port = await listening(four);
     await assert.rejects(get('[::1]', port));
-    const { listener: six, heard } = listen('::', port, (_request, response) => response.end('6'));
+    const { listener: six, events } = listen('::', port, (_request, response) => response.end('6'));
     await listening(six);
-    assert.deepEqual(heard, []);
+    assert.deepEqual(events, []);
     assert.equal((await get('[::1]', port)).body, '6');
     assert.equal((await get('127.0.0.1', port)).body, 'here');
   });
 
-  it('frees its port at once, open connections and all', async () => {
+  it('frees its port and closes connections on close', async () => {
     const { listener } = listen('127.0.0.1', 0);
     const port = await listening(listener);
     const client = connect(port, '127.0.0.1');
@@ -85,53 +85,53 @@ describe('listener: a listener', () => {
     const ended = once(client, 'close');
     client.resume();
     listener.close();
-    const { listener: next, heard } = listen('127.0.0.1', port);
+    const { listener: next, events } = listen('127.0.0.1', port);
     await Promise.all([listening(next), ended]);
-    assert.deepEqual(heard, []);
+    assert.deepEqual(events, []);
   });
 
-  it('closed before it listens never does', async () => {
-    const port = await held('127.0.0.1');
-    await free();
+  it('never listens when closed before it listened', async () => {
+    const port = await occupiedPort('127.0.0.1');
+    await releasePorts();
     const { listener } = listen('127.0.0.1', port);
     listener.close();
-    const { listener: next, heard } = listen('127.0.0.1', port);
+    const { listener: next, events } = listen('127.0.0.1', port);
     await listening(next);
-    assert.deepEqual([heard, listener.address], [[], undefined]);
+    assert.deepEqual([events, listener.address], [[], undefined]);
   });
 
-  it('tells of each attempt at a port that is taken, and tries again later and later', async () => {
-    const port = await held('127.0.0.1');
-    const { listener, heard } = listen('127.0.0.1', port);
-    await waitFor('it failed', () => heard.length);
-    assert.deepEqual(heard, ['EADDRINUSE']);
-    // Each try fails again after this long: half a second, doubled up to ten.
+  it('reports each failed attempt and retries with backoff while the port is in use', async () => {
+    const port = await occupiedPort('127.0.0.1');
+    const { listener, events } = listen('127.0.0.1', port);
+    await waitFor('a failed attempt', () => events.length);
+    assert.deepEqual(events, ['EADDRINUSE']);
+    // Waits between attempts: half a second, doubled up to ten seconds.
     const waits = [500, 1000, 2000, 4000, 8000, 10_000, 10_000];
     for (const wait of waits) {
       timers.advance(wait - 1);
       assert.equal(timers.pending, 1);
       timers.advance(1);
       assert.equal(timers.pending, 0);
-      await waitFor('it failed again', () => timers.pending);
+      await waitFor('another failed attempt', () => timers.pending);
     }
     const failures = Array(1 + waits.length).fill('EADDRINUSE');
-    assert.deepEqual([heard, listener.address], [failures, undefined]);
-    await free();
+    assert.deepEqual([events, listener.address], [failures, undefined]);
+    await releasePorts();
     timers.advance(10_000);
     assert.equal(await listening(listener), port);
-    await waitFor('it tells', () => heard.at(-1) === 'recovered');
-    assert.deepEqual(heard, [...failures, 'recovered']);
+    await waitFor('the recovery callback', () => events.at(-1) === 'recovered');
+    assert.deepEqual(events, [...failures, 'recovered']);
   });
 
-  it('closed while it waits does not come back', async () => {
-    const port = await held('127.0.0.1');
-    const { listener, heard } = listen('127.0.0.1', port);
-    await waitFor('it failed', () => heard.length);
+  it('does not retry after close', async () => {
+    const port = await occupiedPort('127.0.0.1');
+    const { listener, events } = listen('127.0.0.1', port);
+    await waitFor('a failed attempt', () => events.length);
     listener.close();
     assert.equal(timers.pending, 0);
   });
 
-  it('serves /healthz and /livez, counts them, and nothing else', async () => {
+  it('serves and counts /healthz and /livez only', async () => {
     const inputs = { needsNode: false, missingInputs: () => [] };
     const health = new ProxyHealth({ timeout: 1000, clock: systemClock, ...inputs });
     const counted: string[] = [];

@@ -16,7 +16,7 @@ const line = (fields: object) =>
   );
 
 describe('log-text: the log as text', () => {
-  it('has time, level, message and fields in a stable form', () => {
+  it('has time, level, message and fields in a stable format', () => {
     assert.equal(
       line({ family: 'IPv4', err: { type: 'NftError', message: 'no such chain' } }),
       '2026-01-01T00:00:00.000Z WARN sync failed family=IPv4 err="no such chain"\n',
@@ -32,7 +32,7 @@ describe('log-text: the log as text', () => {
     assert.deepEqual(levels, ['DEBUG', 'INFO', 'WARN', 'ERROR']);
   });
 
-  it('puts in quotes what would be unclear without', () => {
+  it('quotes ambiguous values', () => {
     for (const [value, expected] of [
       ['', '""'],
       ['a b', '"a b"'],
@@ -45,7 +45,7 @@ describe('log-text: the log as text', () => {
     }
   });
 
-  it('is one line of printable characters, whatever names and messages hold', () => {
+  it('writes one line of printable ASCII for any name and message', () => {
     const evil = 'x\n2026-01-01T00:00:00.000Z ERROR forged\r\u001b[2J\u0085\u2028\u202e\u007f';
     const text = line({
       msg: evil,
@@ -58,7 +58,7 @@ describe('log-text: the log as text', () => {
     assert.ok(text.includes('service="x\\n2026'), text);
   });
 
-  it('has the stack of an error that bears one', () => {
+  it('includes the stack of an error if it has one', () => {
     const text = line({
       err: { type: 'TypeError', message: 'm', stack: 'TypeError: m\n    at x' },
     });
@@ -66,17 +66,20 @@ describe('log-text: the log as text', () => {
   });
 });
 
-describe('log-text: the form of the log', () => {
-  it('is what flag and file say', async () => {
+describe('log-text: the log format', () => {
+  it('follows flag and configuration file', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'portwide-log-'));
     try {
       const config = join(directory, 'config.conf');
       writeFileSync(config, `${HEAD}logging: {format: text}\n`);
       const write = [`--config=${config}`, `--write-config-to=${join(directory, 'written')}`];
-      const told = async (...flags: readonly string[]) =>
+      const outputOf = async (...flags: readonly string[]) =>
         (await execa(PORTWIDE, ['run', ...write, ...flags])).stdout;
-      assert.match(await told(), /^\S+Z INFO wrote the configuration file=\S+$/);
-      assert.match(await told('--logging-format=json'), /^\{.*"msg":"wrote the configuration"\}$/);
+      assert.match(await outputOf(), /^\S+Z INFO wrote the configuration file=\S+$/);
+      assert.match(
+        await outputOf('--logging-format=json'),
+        /^\{.*"msg":"wrote the configuration"\}$/,
+      );
     } finally {
       rmSync(directory, { recursive: true });
     }
@@ -90,13 +93,13 @@ describe('log-text: the form of the log', () => {
         done();
       },
     });
-    createLog({ v: 0, loggingFormat: format }, { stream, isTerminal }).warn({ a: 1 }, 'said');
+    createLog({ v: 0, loggingFormat: format }, { stream, isTerminal }).warn({ a: 1 }, 'message');
     return output;
   };
-  const TEXT = /^\d{4}-\d\d-\d\dT[\d:.]+Z WARN said a=1\n$/;
-  const JSON_LINE = /^\{"level":40,"time":\d+,"a":1,"msg":"said"\}\n$/;
+  const TEXT = /^\d{4}-\d\d-\d\dT[\d:.]+Z WARN message a=1\n$/;
+  const JSON_LINE = /^\{"level":40,"time":\d+,"a":1,"msg":"message"\}\n$/;
 
-  it('is text on a terminal and JSON elsewhere, unless it is named', () => {
+  it('defaults to text on a terminal and to JSON elsewhere', () => {
     assert.match(written(undefined, true), TEXT);
     assert.match(written(undefined, false), JSON_LINE);
     assert.match(written('text', false), TEXT);

@@ -10,8 +10,8 @@ const refused = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:1'), {
   syscall: 'connect',
 });
 
-describe('log: errors in the log', () => {
-  it('that say what happened are short, and say it once', () => {
+describe('log: serialized errors', () => {
+  it('omits the stack of typed and system errors', () => {
     assert.deepEqual(serializeError(new ConnectionError(refused)), {
       type: 'ConnectionError',
       message: 'API server: connect ECONNREFUSED 127.0.0.1:1',
@@ -28,7 +28,7 @@ describe('log: errors in the log', () => {
     });
   });
 
-  it('that are mistakes of the code, or have one for a cause, keep the stack', () => {
+  it('keeps the stack of bugs, also as the cause of another error', () => {
     assert.ok(hasStack(new TypeError('x is undefined')));
     assert.ok(hasStack(new Error('what')));
     assert.ok(hasStack(new ConnectionError(new TypeError('x is undefined'))));

@@ -3,7 +3,7 @@ import { RepeatedFailures } from '../../process/repeated-failures.ts';
 
 const MESSAGE = 'sync failed';
 
-describe('repeated-failures: a failure that repeats', () => {
+describe('repeated-failures: a repeated failure', () => {
   let now = 0;
   let lines: [level: string, message: string, details: Record<string, unknown>][];
   let failures: RepeatedFailures;
@@ -18,25 +18,25 @@ describe('repeated-failures: a failure that repeats', () => {
   });
   const fail = (reason = 'no', key = 'a') =>
     failures.failed(key, { key, err: new Error(reason) }, MESSAGE);
-  /** One attempt a second. */
+  /** One failed attempt per second. */
   const failFor = (seconds: number) => {
     for (let second = 0; second < seconds; second++) {
       fail();
       now += 1000;
     }
   };
-  /** Without what only `-v 3` shows. */
-  const told = () => lines.filter(([level]) => level !== 'debug');
+  /** Lines above level debug. */
+  const loggedLines = () => lines.filter(([level]) => level !== 'debug');
 
-  it('is a warning at once', () => {
+  it('logs the first failure as a warning', () => {
     fail();
-    assert.deepEqual(told(), [['warn', MESSAGE, { key: 'a', err: new Error('no') }]]);
+    assert.deepEqual(loggedLines(), [['warn', MESSAGE, { key: 'a', err: new Error('no') }]]);
   });
 
-  it('is one line with a count in intervals that grow, and an error after a minute', () => {
+  it('logs a count at growing intervals, and level error after a minute', () => {
     failFor(300);
     assert.deepEqual(
-      told().map(([level, , { repeated, seconds }]) => [level, repeated, seconds]),
+      loggedLines().map(([level, , { repeated, seconds }]) => [level, repeated, seconds]),
       [
         ['warn', undefined, undefined],
         ['warn', 10, 10],
@@ -47,7 +47,7 @@ describe('repeated-failures: a failure that repeats', () => {
     );
   });
 
-  it('shows each attempt below info', () => {
+  it('logs suppressed attempts at level debug', () => {
     failFor(5);
     assert.deepEqual(
       lines.map(([level, message]) => [level, message]),
@@ -55,53 +55,55 @@ describe('repeated-failures: a failure that repeats', () => {
     );
   });
 
-  it('is told at once when its reason is a new one, unless there are too many', () => {
+  it('logs a new reason immediately, up to a limit', () => {
     fail('refused');
     fail('403');
     assert.deepEqual(
-      told().map(([, , { err }]) => (err as Error).message),
+      loggedLines().map(([, , { err }]) => (err as Error).message),
       ['refused', '403'],
     );
     for (let port = 0; port < 100; port++) fail(`from port ${port}`);
-    assert.equal(told().length, 5);
+    assert.equal(loggedLines().length, 5);
   });
 
-  it('is over with one line, and no line when nothing had failed', () => {
+  it('logs one line on recovery, and none without a failure', () => {
     failures.succeeded('a', { key: 'a' }, 'again');
     failFor(3);
     failures.succeeded('a', { key: 'a' }, 'again');
     failures.succeeded('a', { key: 'a' }, 'again');
-    assert.deepEqual(told().slice(1), [['info', 'again', { key: 'a', failures: 3, seconds: 3 }]]);
+    assert.deepEqual(loggedLines().slice(1), [
+      ['info', 'again', { key: 'a', failures: 3, seconds: 3 }],
+    ]);
   });
 
-  it('that comes and goes is told as rarely, and is no error', () => {
+  it('limits the lines of a flapping failure, without level error', () => {
     for (let second = 0; second < 120; second++) {
       fail();
       failures.succeeded('a', {}, 'again');
       now += 1000;
     }
-    assert.ok(told().length <= 10, `${told().length} lines`);
+    assert.ok(loggedLines().length <= 10, `${loggedLines().length} lines`);
     assert.deepEqual(
-      told().filter(([level]) => level === 'error'),
+      loggedLines().filter(([level]) => level === 'error'),
       [],
     );
-    assert.equal(told().at(-1)?.[0], 'info', 'and the last line says that it is over');
+    assert.equal(loggedLines().at(-1)?.[0], 'info', 'the last line is the recovery');
   });
 
-  it('that comes again later is a new one', () => {
+  it('treats a failure after a minute of success as new', () => {
     failFor(100);
     failures.succeeded('a', {}, 'again');
     now += 61_000;
     fail();
-    assert.equal(told().at(-1)?.[0], 'warn');
-    assert.equal(told().at(-1)?.[2].repeated, undefined);
+    assert.equal(loggedLines().at(-1)?.[0], 'warn');
+    assert.equal(loggedLines().at(-1)?.[2].repeated, undefined);
   });
 
-  it('of one thing says nothing of another', () => {
+  it('tracks each key separately', () => {
     fail('no', 'a');
     fail('no', 'b');
     failures.succeeded('a', {}, 'again');
     assert.deepEqual([failures.isFailing('a'), failures.isFailing('b')], [false, true]);
-    assert.equal(told().length, 3);
+    assert.equal(loggedLines().length, 3);
   });
 });

@@ -6,28 +6,28 @@ import { readProgram, runProgram } from '../../process/run-program.ts';
 import { waitFor } from '../lab/lab.ts';
 import { FakePrograms } from './fake-programs.ts';
 
-/** Of a program that hangs: nothing waits for it to do anything. */
+/** Time limit for a program that hangs; the test waits for nothing else. */
 const SHORT = 100;
-/** Of one that ends. */
+/** Time limit for a program that ends. */
 const LONG = 60_000;
 
-describe('run-program: a program that is run', () => {
+describe('run-program: an external program', () => {
   const programs = new FakePrograms();
   beforeEach(() => programs.install());
   afterEach(() => programs.remove());
 
-  it('gets its input, and gives its output', async () => {
+  it('returns the output for an input', async () => {
     programs.write('upper', 'tr a-z A-Z');
     assert.equal(await runProgram('upper', [], { timeout: LONG, input: 'abc' }), 'ABC');
   });
 
-  it('is read line by line', async () => {
+  it('reads the output line by line', async () => {
     programs.write('lines', 'printf "a\\nb\\n"');
     const lines = await readProgram('lines', [], LONG, collected);
     assert.deepEqual(lines, ['a', 'b']);
   });
 
-  it('fails with what it said', async () => {
+  it('throws with exit code and standard error', async () => {
     programs.write('fails', 'echo no >&2; exit 3');
     await assert.rejects(runProgram('fails', [], { timeout: LONG }), (error) => {
       return error instanceof ExecaError && error.exitCode === 3 && error.stderr === 'no';
@@ -36,16 +36,16 @@ describe('run-program: a program that is run', () => {
   });
 
   for (const [how, name, script] of [
-    ['waits for ever', 'waits', 'exec sleep 1000'],
-    ['does not end when it is asked to', 'ignores', "trap '' TERM; sleep 30; sleep 30"],
-    ['has children that hold its output', 'forks', 'sleep 30 & wait'],
-    ['ends before children that hold its output', 'leaves', 'sleep 30 &'],
+    ['waits forever', 'waits', 'exec sleep 1000'],
+    ['ignores SIGTERM', 'ignores', "trap '' TERM; sleep 30; sleep 30"],
+    ['has children that hold its output open', 'forks', 'sleep 30 & wait'],
+    ['exits before children that hold its output open', 'leaves', 'sleep 30 &'],
   ] as const) {
-    it(`that ${how} is killed at the end of its time, and can be run again`, async () => {
+    it(`kills a program that ${how} after its time limit, and can run it again`, async () => {
       programs.write(name, script);
       const expected = {
         name: 'ProgramTimeoutError',
-        message: `"${name} -t nat" did not end within its time limit of 0.1 s and was killed`,
+        message: `"${name} -t nat" exceeded its time limit of 0.1 s and was killed`,
         program: name,
         timeout: SHORT,
       };
@@ -54,12 +54,12 @@ describe('run-program: a program that is run', () => {
         pid = started;
       };
       await assert.rejects(runProgram(name, ['-t', 'nat'], { timeout: SHORT, onStart }), expected);
-      await waitFor('the process has ended', () => !isAlive(pid));
+      await waitFor('the process to exit', () => !isAlive(pid));
       await assert.rejects(readProgram(name, ['-t', 'nat'], SHORT, collected), expected);
     });
   }
 
-  it('is not started again while it cannot be killed', async () => {
+  it('does not start a program again while it cannot be killed', async () => {
     programs.write('stuck', 'exec sleep 1000');
     let pid = 0;
     const kill = mock.method(ChildProcess.prototype, 'kill', () => true);
@@ -74,11 +74,11 @@ describe('run-program: a program that is run', () => {
     await assert.rejects(runProgram('stuck', [], { timeout: LONG }), {
       name: 'ProgramTimeoutError',
       message:
-        'stuck was killed at the end of a time limit and still has not ended; "stuck" was not started',
+        '"stuck" was not started: stuck exceeded a time limit, was killed and has not exited',
     });
     process.kill(pid, 'SIGKILL');
     programs.write('stuck', 'echo well');
-    await waitFor('it can be run', async () => {
+    await waitFor('the program to run again', async () => {
       return (await runProgram('stuck', [], { timeout: LONG }).catch(() => '')) === 'well';
     });
   });

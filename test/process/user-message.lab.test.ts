@@ -11,11 +11,11 @@ import { hasNetAdmin } from '../../process/capabilities.ts';
 import { userMessage } from '../../process/user-message.ts';
 import { PORTWIDE } from '../portwide.ts';
 
-describe('for-people: what a user can put right', () => {
-  it('is told in a sentence, with what to do', () => {
+describe('user-message: errors that a user can fix', () => {
+  it('says what is wrong and what to do', () => {
     assert.equal(
       userMessage(new NetlinkError('dump of sets', constants.errno.EPERM)),
-      'the kernel refuses it (dump of sets: EPERM): run it as root, or in a pod with NET_ADMIN in securityContext.capabilities.add',
+      'permission denied by the kernel (dump of sets: EPERM): run as root, or in a pod with NET_ADMIN in securityContext.capabilities.add',
     );
     assert.match(
       userMessage(new UnsupportedError('ipset')) ?? '',
@@ -23,24 +23,24 @@ describe('for-people: what a user can put right', () => {
     );
   });
 
-  it('is a configuration, whose warnings are marked as such', () => {
+  it('lists configuration errors and warnings', () => {
     const error = new ConfigurationError([{ subject: '/f: mode', message: 'must be x' }], {
       warnings: [{ subject: '/f: a', message: 'unknown field' }],
     });
     assert.equal(userMessage(error), '/f: mode: must be x\nwarning: /f: a: unknown field');
   });
 
-  describe('is a port of the DNS server that', () => {
+  describe('when the DNS server cannot listen', () => {
     const withoutRights = ['setpriv', '--bounding-set=-all', '--inh-caps=-all'];
     for (const [title, flags, wrapper, expected] of [
       [
-        'needs a right',
+        'names the missing capability',
         ['--bind-address=127.0.0.1', '--port=53'],
         withoutRights,
         /^portwide: cannot listen on 127\.0\.0\.1, port 53 \(EACCES\): ports below \d+ need CAP_NET_BIND_SERVICE: .*securityContext\.capabilities\.add.*--port/,
       ],
       [
-        'is on an address that the host does not have',
+        'says that the address is not local',
         ['--bind-address=192.0.2.1', '--port=5300'],
         [],
         /^portwide: cannot listen on 192\.0\.2\.1, port 5300 \(EADDRNOTAVAIL\): .*no address of this host.*--bind-address/,
@@ -63,7 +63,7 @@ describe('for-people: what a user can put right', () => {
     }
   });
 
-  it('is a port that another process has', () => {
+  it('says that another process uses the port', () => {
     const error = Object.assign(new Error('bind EADDRINUSE'), { code: 'EADDRINUSE' });
     assert.equal(
       cannotListen('127.0.0.1', 53, error),
@@ -71,7 +71,7 @@ describe('for-people: what a user can put right', () => {
     );
   });
 
-  it('is a node without marks, which `ipvs marks` says instead of an empty table', async () => {
+  it('says why `ipvs marks` has nothing to list', async () => {
     const { exitCode, stdout } = await execa('unshare', ['--net', PORTWIDE, 'ipvs', 'marks']);
     assert.equal(exitCode, 0);
     assert.match(stdout, /^no packet marks of Portwide: the ipset KUBE-MARKS does not exist.*ipvs/);
@@ -85,7 +85,7 @@ describe('for-people: what a user can put right', () => {
     );
   });
 
-  it('is no mistake of the code', () => {
+  it('returns undefined for other errors', () => {
     for (const error of [
       new TypeError('x'),
       new Error('y'),
@@ -95,11 +95,11 @@ describe('for-people: what a user can put right', () => {
     }
   });
 
-  it('is the capability, as /proc has it', () => {
+  it('reads CAP_NET_ADMIN from /proc/PID/status', () => {
     assert.equal(hasNetAdmin('Name:\tx\nCapEff:\t0000000000001000\n'), true);
     assert.equal(hasNetAdmin('CapEff:\t000001fffeffefff\n'), false);
     assert.equal(hasNetAdmin('CapEff:\t0000000000000000\n'), false);
-    assert.equal(hasNetAdmin('Name:\tx\n'), true, 'nothing is said of it');
+    assert.equal(hasNetAdmin('Name:\tx\n'), true, 'no CapEff line');
   });
 
   describe('without CAP_NET_ADMIN', () => {
@@ -116,9 +116,9 @@ describe('for-people: what a user can put right', () => {
       [['cleanup'], 'removing rules'],
       [['ipvs', 'marks'], 'reading packet marks'],
     ] as const) {
-      it(`is one sentence of: portwide ${command.join(' ')}`, async () => {
+      it(`prints one sentence: portwide ${command.join(' ')}`, async () => {
         const flags = command[0] === 'run' ? [`--manifests=${directory}`] : [];
-        // In a network namespace of its own: it must not do what it is tried for.
+        // In a separate network namespace, in case the command runs anyway.
         const dropped = ['--net', 'setpriv', '--bounding-set=-all', '--inh-caps=-all'];
         const { exitCode, stderr } = await execa(
           'unshare',
@@ -128,7 +128,7 @@ describe('for-people: what a user can put right', () => {
         assert.equal(exitCode, 1);
         assert.equal(
           stderr,
-          `portwide: ${what} needs CAP_NET_ADMIN, which this process does not have: run it as root, or in a pod with NET_ADMIN in securityContext.capabilities.add`,
+          `portwide: ${what} needs CAP_NET_ADMIN, which this process lacks: run as root, or in a pod with NET_ADMIN in securityContext.capabilities.add`,
         );
       });
     }

@@ -1,6 +1,6 @@
 import type { Timers } from '../../sync/timers.ts';
 
-/** Timers whose time passes only when told. */
+/** Timers whose clock only `advance` moves. */
 export class FakeTimers implements Timers {
   #now = 0;
   #last = 0;
@@ -10,7 +10,7 @@ export class FakeTimers implements Timers {
     return this.#now;
   }
 
-  /** How many wait. */
+  /** Number of pending timers. */
   get pending(): number {
     return this.#pending.size;
   }
@@ -25,7 +25,7 @@ export class FakeTimers implements Timers {
     this.#pending.delete(handle as number);
   }
 
-  /** Lets time pass; what is due fires in its order. */
+  /** Advances the clock and fires due timers in order. */
   advance(milliseconds: number): void {
     const end = this.#now + milliseconds;
     for (;;) {

@@ -3,13 +3,13 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type DriftCheck, Loop } from '../../sync/loop.ts';
 import { FakeTimers } from './fake-timers.ts';
 
-/** A loop whose runs the test ends by hand. */
-function start(options: { minPeriod?: number; delay?: number; checks?: DriftCheck } = {}) {
+/** A loop whose runs the test completes by hand. */
+function start(options: { minPeriod?: number; delay?: number; driftCheck?: DriftCheck } = {}) {
   const timers = new FakeTimers();
   const starts: number[] = [];
   const full: boolean[] = [];
   const ends: ((outcome: number | undefined | Error) => void)[] = [];
-  const { minPeriod = 1000, delay = 0, checks } = options;
+  const { minPeriod = 1000, delay = 0, driftCheck } = options;
   const loop = new Loop({
     run: (isFull) => {
       starts.push(timers.now());
@@ -22,9 +22,9 @@ function start(options: { minPeriod?: number; delay?: number; checks?: DriftChec
     delay,
     backoff: { first: 500, max: 4000 },
     timers,
-    ...(checks && { driftCheck: checks }),
+    ...(driftCheck && { driftCheck }),
   });
-  /** @param outcome milliseconds that it took, or `NOTHING`. */
+  /** @param outcome Duration in milliseconds, `NOTHING` or an error. */
   const end = async (outcome: number | typeof NOTHING | Error = 1) => {
     ends.shift()?.(outcome === NOTHING ? undefined : outcome);
     await nextTurn();
@@ -32,10 +32,10 @@ function start(options: { minPeriod?: number; delay?: number; checks?: DriftChec
   return { timers, starts, full, loop, end };
 }
 
-const NOTHING = 'nothing to do';
+const NOTHING = 'no work';
 
-describe('loop: the loop', () => {
-  it('runs at once at rest, twice if need be, then no oftener than the least period', async () => {
+describe('loop: the sync loop', () => {
+  it('runs immediately up to the burst, then once per minPeriod', async () => {
     const { timers, starts, loop, end } = start();
     loop.request();
     loop.request();
@@ -54,14 +54,14 @@ describe('loop: the loop', () => {
     assert.deepEqual(starts, [0, 0, 1000]);
   });
 
-  it('does not run twice at a time when a run asks for the next one before it waits', async () => {
+  it('does not run concurrently when a run requests the next synchronously', async () => {
     const timers = new FakeTimers();
-    let [running, most, runs] = [0, 0, 0];
+    let [running, maxRunning, runs] = [0, 0, 0];
     const loop = new Loop({
       run: async () => {
         running += 1;
         runs += 1;
-        most = Math.max(most, running);
+        maxRunning = Math.max(maxRunning, running);
         if (runs < 3) loop.request();
         timers.advance(0);
         await nextTurn();
@@ -77,10 +77,10 @@ describe('loop: the loop', () => {
       timers.advance(0);
       await nextTurn();
     }
-    assert.deepEqual([runs, most], [3, 1]);
+    assert.deepEqual([runs, maxRunning], [3, 1]);
   });
 
-  it('runs again when asked in the middle of a run, and never two at a time', async () => {
+  it('runs again after a request during a run, never concurrently', async () => {
     const { timers, starts, loop, end } = start({ minPeriod: 0 });
     loop.request();
     timers.advance(0);
@@ -92,7 +92,7 @@ describe('loop: the loop', () => {
     assert.equal(starts.length, 2);
   });
 
-  it('comes again after a failure, ever later, and not before', async () => {
+  it('retries with backoff after a failure', async () => {
     const { timers, starts, loop, end } = start({ minPeriod: 0 });
     loop.request();
     timers.advance(0);
@@ -108,7 +108,7 @@ describe('loop: the loop', () => {
     assert.equal(starts.length, 6);
   });
 
-  it('does not wait when it is urgent', async () => {
+  it('runs an urgent request immediately', async () => {
     const { timers, starts, loop, end } = start();
     loop.request();
     timers.advance(0);
@@ -123,7 +123,7 @@ describe('loop: the loop', () => {
     assert.deepEqual(starts, [0, 0, 10]);
   });
 
-  it('a run that had nothing to do does not hold up the next', async () => {
+  it('does not count a run without work against minPeriod', async () => {
     const { timers, starts, loop, end } = start();
     loop.request();
     timers.advance(0);
@@ -134,7 +134,7 @@ describe('loop: the loop', () => {
     assert.deepEqual(starts, [0, 5]);
   });
 
-  it('puts a burst of requests together, and comes no sooner after one in the middle', async () => {
+  it('coalesces a burst of requests during the delay', async () => {
     const { timers, starts, loop, end } = start({ minPeriod: 0, delay: 50 });
     loop.request();
     timers.advance(40);
@@ -151,7 +151,7 @@ describe('loop: the loop', () => {
     assert.deepEqual(starts, [50, 100, 600]);
   });
 
-  it('stops for good, after the run that is under way', async () => {
+  it('stops after the current run', async () => {
     const { timers, starts, loop, end } = start();
     loop.request();
     timers.advance(0);
@@ -163,24 +163,24 @@ describe('loop: the loop', () => {
     assert.deepEqual(starts, [0]);
   });
 
-  it('is full at first, after a failure, and until there was something to do', async () => {
+  it('runs a full sync first, after a failure, and until one had work to do', async () => {
     const { timers, full, loop, end } = start({ minPeriod: 0 });
-    const round = async (outcome: Parameters<typeof end>[0]) => {
+    const runOnce = async (outcome: Parameters<typeof end>[0]) => {
       loop.request();
       timers.advance(4000);
       await end(outcome);
     };
-    await round(NOTHING);
-    await round(1);
-    await round(1);
-    await round(new Error('no'));
-    await round(1);
-    await round(NOTHING);
+    await runOnce(NOTHING);
+    await runOnce(1);
+    await runOnce(1);
+    await runOnce(new Error('no'));
+    await runOnce(1);
+    await runOnce(NOTHING);
     assert.deepEqual(full, [true, true, false, false, true, false]);
   });
 
-  describe('when somebody changed what it wrote', () => {
-    it('makes a full run at once, whatever it waits for, and one a second in a storm', async () => {
+  describe('resync after an external change', () => {
+    it('runs a full sync immediately, and at most one per second', async () => {
       const { timers, starts, full, loop, end } = start({ minPeriod: 60_000 });
       for (const outcome of [1, 1, new Error('no')]) {
         loop.request({ urgent: true });
@@ -197,7 +197,7 @@ describe('loop: the loop', () => {
       assert.deepEqual(full, [true, false, false, true, true, true, true]);
     });
 
-    it('makes one more where that was in the middle of a run', async () => {
+    it('runs another full sync when requested during a run', async () => {
       const { timers, full, loop, end } = start({ minPeriod: 0 });
       loop.request();
       timers.advance(0);
@@ -211,91 +211,91 @@ describe('loop: the loop', () => {
     });
   });
 
-  describe('that looks after what it wrote', () => {
+  describe('drift check', () => {
     const HOUR = 3_600_000;
 
-    function looking(options: { took: number; hears?: boolean }) {
+    function startWithDriftCheck(options: { duration: number; watches?: boolean }) {
       const log: string[] = [];
-      const state = { lost: undefined as string | undefined, hears: options.hears ?? false };
-      const checks: DriftCheck = {
+      const state = { drift: undefined as string | undefined, watches: options.watches ?? false };
+      const driftCheck: DriftCheck = {
         period: 1000,
         findDrift: async () => {
-          if (state.lost === 'unknown') throw new Error('cannot look');
-          return state.lost;
+          if (state.drift === 'unknown') throw new Error('check failed');
+          return state.drift;
         },
-        watchesChanges: () => state.hears,
-        onChecked: () => log.push('looked'),
-        onDrift: (what) => log.push(`lost ${what}`),
+        watchesChanges: () => state.watches,
+        onChecked: () => log.push('checked'),
+        onDrift: (drift) => log.push(`drift: ${drift}`),
         onError: (error) => log.push(String(error)),
       };
-      const test = start({ minPeriod: 0, checks });
-      const pass = async (milliseconds: number) => {
+      const test = start({ minPeriod: 0, driftCheck });
+      const advance = async (milliseconds: number) => {
         test.timers.advance(milliseconds);
         await nextTurn();
         test.timers.advance(0);
-        await test.end(options.took);
+        await test.end(options.duration);
       };
-      return { ...test, log, state, pass };
+      return { ...test, log, state, advance };
     }
 
-    it('knows nothing before the first full run', async () => {
-      const { log, pass, loop } = looking({ took: 100 });
-      await pass(5000);
+    it('does not check before the first full sync', async () => {
+      const { log, advance, loop } = startWithDriftCheck({ duration: 100 });
+      await advance(5000);
       await loop.checkDrift();
       assert.deepEqual(log, []);
     });
 
-    it('runs in full when something is lost, found each period or when told to look', async () => {
-      const { full, log, state, pass, loop } = looking({ took: 100_000 });
+    it('runs a full sync when a periodic or requested check finds drift', async () => {
+      const { full, log, state, advance, loop } = startWithDriftCheck({ duration: 100_000 });
       loop.request();
-      await pass(0);
-      await pass(1000);
-      assert.deepEqual([full, log], [[true], ['looked']]);
-      state.lost = 'a chain';
-      await pass(1000);
+      await advance(0);
+      await advance(1000);
+      assert.deepEqual([full, log], [[true], ['checked']]);
+      state.drift = 'a chain';
+      await advance(1000);
       assert.deepEqual(
         [full, log],
         [
           [true, true],
-          ['looked', 'looked', 'lost a chain'],
+          ['checked', 'checked', 'drift: a chain'],
         ],
       );
       void loop.checkDrift();
-      await pass(0);
+      await advance(0);
       assert.deepEqual(full, [true, true, true]);
     });
 
-    it('tells of a look that failed, and looks again', async () => {
-      const { full, log, state, pass, loop } = looking({ took: 100_000 });
+    it('reports a failed check and checks again', async () => {
+      const { full, log, state, advance, loop } = startWithDriftCheck({ duration: 100_000 });
       loop.request();
-      await pass(0);
-      state.lost = 'unknown';
-      await pass(1000);
-      await pass(1000);
-      assert.deepEqual(log, ['Error: cannot look', 'Error: cannot look']);
+      await advance(0);
+      state.drift = 'unknown';
+      await advance(1000);
+      await advance(1000);
+      assert.deepEqual(log, ['Error: check failed', 'Error: check failed']);
       assert.deepEqual(full, [true]);
     });
 
-    for (const [took, hears, period, what] of [
-      [5, false, 1000, 'each period while that is cheap'],
-      [50, false, 5000, 'for one part in a hundred of the time when it is not'],
-      [HOUR, false, HOUR, 'each hour at least'],
-      [5, true, HOUR, 'each hour where it hears of what others do'],
+    for (const [duration, watches, period, what] of [
+      [5, false, 1000, 'each period while full syncs are fast'],
+      [50, false, 5000, 'for at most 1/100 of the time when full syncs are slow'],
+      [HOUR, false, HOUR, 'at least once an hour'],
+      [5, true, HOUR, 'once an hour when external changes are watched'],
     ] as const) {
-      it(`runs in full ${what}`, async () => {
-        const { starts, full, pass, loop } = looking({ took, hears });
+      it(`runs a full sync ${what}`, async () => {
+        const { starts, full, advance, loop } = startWithDriftCheck({ duration, watches });
         loop.request();
-        await pass(0);
-        for (let at = 0; at < 2 * period; at += 1000) await pass(1000);
+        await advance(0);
+        for (let at = 0; at < 2 * period; at += 1000) await advance(1000);
         assert.deepEqual(full, [true, true, true]);
         assert.deepEqual(starts, [0, period, 2 * period]);
       });
     }
 
-    it('does not wait for a look that hangs to run, and looks no more once stopped', async () => {
+    it('runs while a check hangs, and does not check after stop', async () => {
       const { timers, starts, loop, end } = start({
         minPeriod: 0,
-        checks: {
+        driftCheck: {
           period: 1000,
           findDrift: () => new Promise(() => {}),
           watchesChanges: () => false,

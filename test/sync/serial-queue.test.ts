@@ -3,7 +3,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 
 describe('serial-queue: a serial queue', () => {
-  it('does one piece of work at a time, in the order of calls', async () => {
+  it('runs one task at a time, in the order of calls', async () => {
     const queue = new SerialQueue();
     const log: string[] = [];
     const work = (name: string) => async () => {
@@ -18,7 +18,7 @@ describe('serial-queue: a serial queue', () => {
     assert.deepEqual(log, ['a begins', 'a ends', 'b begins', 'b ends', 'c begins', 'c ends']);
   });
 
-  it('tells a failure to its caller alone, and goes on', async () => {
+  it('rejects only the failed task and runs the next', async () => {
     const queue = new SerialQueue();
     const failing = queue.run(() => Promise.reject(new Error('no')));
     const throwing = queue.run(() => {
@@ -30,7 +30,7 @@ describe('serial-queue: a serial queue', () => {
     assert.equal(await next, 'next');
   });
 
-  it('is idle when all that was asked for is done, whatever became of it', async () => {
+  it('is idle when all tasks have completed or failed', async () => {
     const queue = new SerialQueue();
     await queue.idle();
     const { promise, resolve } = Promise.withResolvers<void>();

@@ -3,22 +3,22 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { every, systemTimers } from '../../sync/timers.ts';
 import { FakeTimers } from './fake-timers.ts';
 
-describe('timers: the timers of the system', () => {
-  it('take a thousand hours for long', async () => {
+describe('timers: systemTimers', () => {
+  it('accepts a delay of a thousand hours without a warning', async () => {
     const warnings: string[] = [];
-    const hear = ({ name }: Error) => warnings.push(name);
-    process.on('warning', hear);
-    // Node warns where it makes a millisecond of it.
+    const record = ({ name }: Error) => warnings.push(name);
+    process.on('warning', record);
+    // Node warns when it replaces a delay by 1 ms.
     const timer = systemTimers.set(() => {}, 1000 * 3_600_000);
     await nextTurn();
-    process.off('warning', hear);
+    process.off('warning', record);
     systemTimers.clear(timer);
     assert.deepEqual(warnings, []);
   });
 });
 
-describe('timers: a period', () => {
-  it('calls back each time it is over, until it is ended', () => {
+describe('timers: every', () => {
+  it('calls back each period until stopped', () => {
     const timers = new FakeTimers();
     const calls: number[] = [];
     const end = every(timers, 100, () => calls.push(timers.now()));
@@ -29,7 +29,7 @@ describe('timers: a period', () => {
     assert.equal(timers.pending, 0);
   });
 
-  it('can be ended by what it calls', () => {
+  it('can be stopped by its callback', () => {
     const timers = new FakeTimers();
     const end = every(timers, 100, () => end());
     timers.advance(100);

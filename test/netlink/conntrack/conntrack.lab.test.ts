@@ -18,13 +18,13 @@ const toVip6 = {
   endpoint: 'fd00:1::5',
 };
 
-describe('conntrack', () => {
+describe('conntrack: conntrack entries of the kernel', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;
 
   const netns = sharedNetns(({ helper: { call } }) => call('hold', '', 'conntrack', '-F'));
   beforeEach(async () => {
-    ({ namespace, helper: helper } = await netns());
+    ({ namespace, helper } = await netns());
   });
 
   const dump = async (...args: Parameters<typeof dumpCall>) => (await dumpCall(...args)).entries;
@@ -32,8 +32,8 @@ describe('conntrack', () => {
     helper.call('dump', { family: 'IPv4', ...query }, keepSourcePort);
 
   for (const kernelFilter of [true, false]) {
-    describe(kernelFilter ? 'filtered by the kernel' : 'filtered here', () => {
-      it('dumps flows by family, protocol and destination', async () => {
+    describe(kernelFilter ? 'filtered by the kernel' : 'filtered in this process', () => {
+      it('dumps entries by family, protocol and destination', async () => {
         await helper.call('insertFlows', { ...toVip, count: 3 });
         await helper.call('insertFlows', { ...toOther, count: 2 });
         await helper.call('insertFlows', { ...toVip, count: 1, protocol: 132 });
@@ -49,7 +49,7 @@ describe('conntrack', () => {
         assert.equal(await count({ family: 'IPv6', origDst: 'fd00:96::11' }), 0);
       });
 
-      it('reads what a flow is', async () => {
+      it('reads all fields of an entry', async () => {
         await helper.call('insertFlows', { ...toVip6, count: 1, zone: 7 });
         const [entry] = await dump({ kernelFilter, family: 'IPv6', protocol: 'UDP' });
         assert(entry !== undefined);
@@ -71,7 +71,7 @@ describe('conntrack', () => {
         assert.equal(status & 0x0e, 0x0e);
       });
 
-      it('asks the caller which flows to keep', async () => {
+      it('returns only the entries that `keep` selects', async () => {
         await helper.call('insertFlows', { ...toVip, count: 1000 });
         const kept = await dump({ kernelFilter, protocol: 'UDP' }, 1500);
         assert.deepEqual(
@@ -82,7 +82,7 @@ describe('conntrack', () => {
     });
   }
 
-  it('sees real flows through NAT, with the endpoint as the source of replies', async () => {
+  it('reads entries of DNATed connections, with the endpoint as reply source', async () => {
     const dnat = 'OUTPUT -d 10.96.0.10 -p udp --dport 53 -j DNAT --to-destination 127.0.0.1:5353';
     await namespace.run('ip', 'route', 'add', 'local', '10.96.0.10', 'dev', 'lo');
     await namespace.run('iptables', '-t', 'nat', '-A', ...dnat.split(' '));
@@ -94,7 +94,7 @@ describe('conntrack', () => {
     assert.deepEqual(await dump({ protocol: 'UDP' }), []);
   });
 
-  it('deletes exactly the chosen flows', async () => {
+  it('deletes exactly the given entries', async () => {
     await helper.call('insertFlows', { ...toVip, count: 1200 });
     await helper.call('insertFlows', { ...toVip6, count: 10 });
     const all = await dump({ protocol: 'UDP' });
@@ -108,14 +108,14 @@ describe('conntrack', () => {
     assert.equal((await dump({ family: 'IPv6' })).length, 6);
   });
 
-  it('tolerates flows that are gone', async () => {
+  it('ignores entries that no longer exist', async () => {
     await helper.call('insertFlows', { ...toVip, count: 2000 });
     const entries = await dump({ protocol: 'UDP' });
     assert.equal(await helper.call('deleteConntrack', entries.slice(0, 1500)), 1500);
     assert.equal(await helper.call('deleteConntrack', entries), 500);
   });
 
-  it('does not delete another flow with the same tuple', async () => {
+  it('does not delete a newer entry with the same tuple', async () => {
     await helper.call('insertFlows', { ...toVip, count: 1 });
     const [entry] = await dump({ protocol: 'UDP' });
     assert(entry !== undefined);
@@ -124,7 +124,7 @@ describe('conntrack', () => {
     assert.equal((await dump({ protocol: 'UDP' })).length, 1);
   });
 
-  it('deletes in the zone of the entry only', async () => {
+  it('deletes an entry only in its zone', async () => {
     await helper.call('insertFlows', { ...toVip, count: 1 });
     await helper.call('insertFlows', { ...toVip, count: 1, zone: 7 });
     const inZone = (await dump({})).filter(({ zone }) => zone === 7);
@@ -135,14 +135,14 @@ describe('conntrack', () => {
     );
   });
 
-  it('deletes flows of ICMP', async () => {
+  it('deletes ICMP entries', async () => {
     await helper.call('insertFlows', { ...toVip, count: 2, protocol: 1, dstPort: 0x0800 });
     const pings = await dump({ origDst: '10.96.0.10' });
     assert.equal(pings[0]?.origDstPort, 0x0800);
     assert.equal(await helper.call('deleteConntrack', pings), 2);
   });
 
-  it('tells once of what it could not delete, after trying all', async () => {
+  it('throws one error for all failed deletes, after trying every entry', async () => {
     await helper.call('insertFlows', { ...toVip, count: 2 });
     const [first, second] = await dump({});
     assert(first !== undefined && second !== undefined);
@@ -150,26 +150,26 @@ describe('conntrack', () => {
     const failing = helper.call('deleteConntrack', [odd, odd, second]);
     await assert.rejects(failing, {
       name: 'ConntrackDeleteError',
-      message: /^2 flows not deleted, the first: netlink message 258: EINVAL/,
+      message: /^cannot delete 2 conntrack entries; first error: netlink message 258: EINVAL/,
     });
     assert.deepEqual(await dump({}), [first]);
   });
 
-  it('passes on what the caller throws, and can dump again', async () => {
+  it('rethrows an error of `keep`, and can dump again', async () => {
     await helper.call('insertFlows', { ...toVip, count: 2000 });
     await assert.rejects(helper.call('dumpThrowing', { family: 'IPv4' }), { code: 'KEEP' });
     assert.equal((await dump({})).length, 2000);
   });
 
-  it('refuses a destination of the other family', async () => {
+  it('throws for a destination of the other family', async () => {
     await assert.rejects(dump({ origDst: 'fd00::1' }), { name: 'RangeError' });
   });
 
-  it('leaves the event loop to others while it reads many flows', async () => {
+  it('yields to the event loop during a large dump', async () => {
     await helper.call('insertFlows', { ...toVip, count: 20_000 });
     const { entries, turns } = await dumpCall({ protocol: 'UDP', kernelFilter: false });
     assert.equal(entries.length, 20_000);
-    // At most 32 KiB, some 200 flows, between two turns.
+    // At most 32 KiB, about 200 entries, between two turns.
     assert(turns >= 100, `${turns} turns`);
   });
 });

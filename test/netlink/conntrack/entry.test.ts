@@ -22,7 +22,7 @@ const CTA_FILTER = 25;
 const port = fc.nat(0xffff);
 const addresses = {
   IPv4: fc.ipV4(),
-  // Without IPv4-mapped ones, which are not canonical.
+  // Without IPv4-mapped addresses, which are not canonical.
   IPv6: fc
     .ipV6()
     .map(canonicalAddress)
@@ -52,7 +52,7 @@ const entries: fc.Arbitrary<ConntrackEntry> = fc
   );
 
 describe('entry: conntrack entries', () => {
-  it('are read as they were written', () => {
+  it('decodes what it encoded', () => {
     checkProperty(
       fc.property(entries, (entry) => {
         assert.deepEqual(entryReader({ family: entry.family })(encoded(entry)), entry);
@@ -60,7 +60,7 @@ describe('entry: conntrack entries', () => {
     );
   });
 
-  it('pass the filter that they fit, and no other', () => {
+  it('matches a filter with the same fields, and no other filter', () => {
     checkProperty(
       fc.property(entries, (entry) => {
         const { family, protocol, origDst } = entry;
@@ -79,7 +79,7 @@ describe('entry: conntrack entries', () => {
     );
   });
 
-  it('never fail to be read but with MalformedMessage', () => {
+  it('throws only MalformedMessage for invalid bytes', () => {
     const read = entryReader({ family: 'IPv6' });
     const truncated = fc
       .tuple(entries, fc.nat(), fc.nat(), fc.nat(255))
@@ -100,7 +100,7 @@ describe('entry: conntrack entries', () => {
     );
   });
 
-  it('are deleted by tuple and id, and by zone if it is not the default', () => {
+  it('deletes by tuple and ID, and by zone unless it is the default zone', () => {
     checkProperty(
       fc.property(entries, (entry) => {
         const attributes = readAttributes(deletePayload(entry), 4);
@@ -111,7 +111,7 @@ describe('entry: conntrack entries', () => {
     );
   });
 
-  it('are filtered by the kernel, but for IPv6 destinations, which it gets wrong', () => {
+  it('filters in the kernel, except by IPv6 destination, which kernels invert', () => {
     const flags = (payload: Buffer) => {
       const filter = readAttributes(payload, 4).get(CTA_FILTER);
       return filter === undefined ? 0 : readAttributes(filter, 0).get(1)?.readUInt8();
@@ -126,8 +126,8 @@ describe('entry: conntrack entries', () => {
   });
 });
 
-describe('entry: addresses on the wire', () => {
-  it('become the canonical text they were made from', () => {
+describe('entry: addresses of conntrack entries', () => {
+  it('formats an address as the canonical text it was encoded from', () => {
     const format = addressFormatter();
     checkProperty(
       fc.property(fc.oneof(addresses.IPv4, addresses.IPv6), (text) => {
@@ -137,12 +137,12 @@ describe('entry: addresses on the wire', () => {
     );
   });
 
-  it('of an odd length are malformed', () => {
+  it('throws MalformedMessage for an address of 5 bytes', () => {
     assert.throws(() => addressFormatter()(Buffer.alloc(8), 0, 5), MalformedMessage);
   });
 });
 
-/** The payload with which the kernel would tell of an entry. */
+/** The payload of the entry as the kernel sends it in a dump. */
 function encoded(entry: ConntrackEntry): Buffer {
   const reply = tupleAttributes({
     src: entry.replySrc,

@@ -10,8 +10,8 @@ const address = fc
   .map(canonicalAddress)
   .filter((text) => text !== undefined);
 
-describe('addresses in network order', () => {
-  it('are what ipaddr.js reads', () => {
+describe('address: IP addresses in network order', () => {
+  it('encodes the same bytes as ipaddr.js', () => {
     checkProperty(
       fc.property(address, (text) => {
         assert.deepEqual([...addressBytes(text)], ipaddr.parse(text).toByteArray());
@@ -19,7 +19,7 @@ describe('addresses in network order', () => {
     );
   });
 
-  it('are written where they belong, and nowhere else', () => {
+  it('writes only the bytes of the address', () => {
     checkProperty(
       fc.property(address, (text) => {
         const bytes = Buffer.alloc(24, 0xee);

@@ -14,7 +14,7 @@ const flat = fc.uniqueArray(
 );
 
 describe('attribute: netlink attributes', () => {
-  it('are read as they were written', () => {
+  it('decodes what it encoded', () => {
     checkProperty(
       fc.property(flat, (attributes) => {
         const read = readAttributes(encodeAttributes(attributes), 0);
@@ -26,7 +26,7 @@ describe('attribute: netlink attributes', () => {
     );
   });
 
-  it('nest, marked as nested and padded', () => {
+  it('pads nested attributes and sets NLA_F_NESTED', () => {
     checkProperty(
       fc.property(flat, flat, (inner, outer) => {
         const encoded = encodeAttributes([{ type: 5, value: inner }, ...outer]);
@@ -39,7 +39,7 @@ describe('attribute: netlink attributes', () => {
     );
   });
 
-  it('never fail to be read but with MalformedMessage', () => {
+  it('throws only MalformedMessage for invalid bytes', () => {
     checkProperty(
       fc.property(fc.uint8Array({ maxLength: 100 }), fc.nat(120), (random, end) => {
         try {
@@ -51,7 +51,7 @@ describe('attribute: netlink attributes', () => {
     );
   });
 
-  it('that do not fit into their length are refused', () => {
+  it('throws for an attribute longer than 16 bits allow', () => {
     const big = { type: 1, value: Buffer.alloc(0x10000) };
     assert.throws(() => encodeAttributes([big]), RangeError);
   });

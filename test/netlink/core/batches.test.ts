@@ -5,7 +5,7 @@ import { NetlinkError } from '../../../netlink/core/error.ts';
 import { type NetlinkRequest, NLMSG_HDRLEN } from '../../../netlink/core/message.ts';
 
 const WORK = 1000;
-/** Marks a message that is refused. */
+/** Message type that the fake socket refuses. */
 const REFUSED = 99;
 
 const messages = fc.array(
@@ -23,10 +23,10 @@ type Item = { readonly request: NetlinkRequest; readonly weight: number };
 const encode = ({ request }: Item) => request;
 const weightOf = ({ weight }: Item) => weight;
 
-/** A machine that is slow at the moment does not end a send. */
+/** Never ends a batch, even on a slow machine. */
 const ENDLESS = { isOver: () => false, restart: () => {} };
 
-/** Records what is sent, and refuses what is marked. */
+/** A fake socket that records batches and refuses messages of type REFUSED. */
 function recorder() {
   const batches: NetlinkRequest[][] = [];
   return {
@@ -40,12 +40,12 @@ function recorder() {
   };
 }
 
-describe('batches: many messages', () => {
-  it('are sent once, in order, in bounded batches that are as big as can be', async () => {
+describe('batches: sendAll', () => {
+  it('sends each message once, in order, in the largest batches within the limits', async () => {
     const generated = fc.sample(messages, { numRuns: 200, seed: 20 });
     for (const list of generated) {
       const socket = recorder();
-      const refused = await sendAll(socket, list, encode, { of: weightOf, most: WORK }, ENDLESS);
+      const refused = await sendAll(socket, list, encode, { of: weightOf, max: WORK }, ENDLESS);
       assert.deepEqual(
         socket.batches.flat(),
         list.map(({ request }) => request),
@@ -64,7 +64,7 @@ describe('batches: many messages', () => {
     }
   });
 
-  it('are at most 500 of a send', async () => {
+  it('sends at most 500 messages per batch', async () => {
     const socket = recorder();
     const request = { type: 1, payload: Buffer.alloc(4) };
     const items = Array<Item>(1201).fill({ request, weight: 0 });

@@ -22,7 +22,7 @@ const request = fc.record({
 });
 
 describe('message: netlink messages', () => {
-  it('are read as they were written', () => {
+  it('decodes what it encoded', () => {
     checkProperty(
       fc.property(fc.array(request), fc.integer({ min: 0, max: 0xffffffff }), (requests, first) => {
         assert.deepEqual(
@@ -39,14 +39,14 @@ describe('message: netlink messages', () => {
     );
   });
 
-  it('are laid out as the kernel wants them', () => {
+  it('encodes the layout that the kernel expects', () => {
     const encoded = encodeMessages([{ type: 0x102, flags: 0x300, payload: Buffer.from([7]) }], 9);
-    // Written for little-endian machines; elsewhere the round trip must do.
+    // The expected bytes are little-endian. Big-endian machines only run the round trip.
     if (u32(1)[0] !== 1) return;
     assert.equal(encoded.toString('hex'), '1100000002010103090000000000000007000000');
   });
 
-  it('never fail to be read but with MalformedMessage', () => {
+  it('throws only MalformedMessage for invalid bytes', () => {
     checkProperty(
       fc.property(fc.uint8Array({ maxLength: 200 }), (random) => {
         orMalformed(() => readMessages(Buffer.from(random)));
@@ -54,7 +54,7 @@ describe('message: netlink messages', () => {
     );
   });
 
-  it('are never misread when truncated', () => {
+  it('decodes only complete messages of a truncated datagram', () => {
     checkProperty(
       fc.property(fc.array(request, { minLength: 1 }), fc.nat(), (requests, cut) => {
         const whole = encodeMessages(requests, 1);
@@ -65,14 +65,14 @@ describe('message: netlink messages', () => {
     );
   });
 
-  it('of a length near 2^32 do not make the reader turn in circles', () => {
+  it('terminates for a message length near 2^32', () => {
     const encoded = encodeMessages([{ type: 1, payload: Buffer.alloc(0) }], 1);
     u32(0xfffffffe).copy(encoded);
     assert.throws(() => readMessages(encoded), MalformedMessage);
   });
 });
 
-describe('message: acknowledgements', () => {
+describe('message: acks', () => {
   const original = Buffer.alloc(16);
   u32(36).copy(original);
   const words = encodeAttributes([
@@ -88,12 +88,12 @@ describe('message: acknowledgements', () => {
     payload: Buffer.concat(payload),
   });
 
-  it('of success have errno 0', () => {
+  it('has errno 0 on success', () => {
     const ack = readAck(message(NLMSG_ERROR, 0x100, u32(0), original));
     assert.deepEqual(ack, { errno: 0, extendedAck: undefined });
   });
 
-  it('of failure have the words and the offset of the kernel, request capped or not', () => {
+  it('has the extended ack of the kernel, with the request capped or not', () => {
     const expected = {
       errno: 1,
       extendedAck: { message: 'Device does not exist', offset: 24 },
@@ -104,11 +104,11 @@ describe('message: acknowledgements', () => {
     for (const each of [capped, whole, done]) assert.deepEqual(readAck(each), expected);
   });
 
-  it('may end a dump without an error number', () => {
+  it('accepts NLMSG_DONE without an error number', () => {
     assert.equal(readAck(message(NLMSG_DONE, 2)).errno, 0);
   });
 
-  it('never fail to be read but with MalformedMessage', () => {
+  it('throws only MalformedMessage for an invalid ack', () => {
     const types = fc.constantFrom(NLMSG_ERROR, NLMSG_DONE);
     checkProperty(
       fc.property(types, fc.nat(0xffff), bytes, (type, flags, payload) => {
@@ -117,7 +117,7 @@ describe('message: acknowledgements', () => {
     );
   });
 
-  it('become errors with a name, a number and the words', () => {
+  it('becomes a NetlinkError with name, number and message text', () => {
     const ack = { message: 'Device does not exist', offset: undefined };
     const error = new NetlinkError('netlink message 16', 19, ack);
     assert.equal(error.message, 'netlink message 16: ENODEV (Device does not exist)');
@@ -130,7 +130,7 @@ describe('message: acknowledgements', () => {
   });
 });
 
-/** What `read` returns; undefined when it throws a MalformedMessage. */
+/** The result of `read`; undefined if it throws a MalformedMessage. */
 function orMalformed<T>(read: () => T): T | undefined {
   try {
     return read();

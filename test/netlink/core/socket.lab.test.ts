@@ -7,7 +7,7 @@ describe('socket: a netlink socket', () => {
 
   const netns = sharedNetns(({ helper: { call } }) => call('hold', '', 'conntrack', '-F'));
   beforeEach(async () => {
-    ({ namespace, helper: helper } = await netns());
+    ({ namespace, helper } = await netns());
   });
 
   const insertFlows = () =>
@@ -20,7 +20,7 @@ describe('socket: a netlink socket', () => {
       protocol: 17,
     });
 
-  it('says why the kernel refused, in its words', async () => {
+  it('throws an error with the extended ack text of the kernel', async () => {
     await assert.rejects(helper.call('refusal'), {
       name: 'NetlinkError',
       message: 'netlink message 16: EOPNOTSUPP (Unknown device type)',
@@ -28,39 +28,39 @@ describe('socket: a netlink socket', () => {
     });
   });
 
-  it('tells which messages of a batch were refused, however many', async () => {
+  it('returns the index of each refused message of a batch', async () => {
     const refused = await helper.call('refusals', 500);
     assert.deepEqual(refused, [...Array(500).keys()]);
     assert.deepEqual(await helper.call('refusals', 0), []);
   });
 
-  it('cannot be opened for a protocol that the kernel lacks', async () => {
+  it('throws EPROTONOSUPPORT for a protocol that the kernel lacks', async () => {
     await assert.rejects(helper.call('unknownProtocol'), { code: 'EPROTONOSUPPORT' });
   });
 
-  it('cannot join a group that the kernel lacks', async () => {
+  it('throws when it joins an unknown multicast group', async () => {
     await assert.rejects(helper.call('unknownGroup'), {
-      message: 'netlink group 100000: EINVAL',
+      message: 'join netlink multicast group 100000: EINVAL',
     });
   });
 
-  it('takes no requests beside a subscription', async () => {
+  it('throws for a request on a socket with a subscription', async () => {
     await assert.rejects(helper.call('requestOnSubscription'), { name: 'TypeError' });
   });
 
-  it('gets one answer', async () => {
+  it('returns the reply to a request for one object', async () => {
     assert.deepEqual(await helper.call('get'), {
-      failure: 'MalformedMessage: message 18 without answer',
+      failure: 'MalformedMessage: netlink message 18: empty reply',
       refusal: 'ENODEV',
       name: 'lo',
     });
   });
 
-  it('serves requests one after the other', async () => {
+  it('serves concurrent requests one at a time', async () => {
     assert.deepEqual(await helper.call('concurrentDumps', 5), [2, 2, 2, 2, 2]);
   });
 
-  describe('dumping a table that changes', () => {
+  describe('when the table changes during a dump', () => {
     beforeEach(async () => {
       await namespace.run('ip', 'link', 'add', 'pw0', 'type', 'veth', 'peer', 'name', 'pw1');
       let lines = '';
@@ -71,43 +71,43 @@ describe('socket: a netlink socket', () => {
     });
     afterEach(() => namespace.run('ip', 'link', 'del', 'pw0'));
 
-    it('dumps it again', async () => {
+    it('repeats the dump', async () => {
       const { found, attempts } = await helper.call('changedDump', 2);
       assert.deepEqual({ found, attempts }, { found: 1504, attempts: 3 });
     });
 
-    it('gives up in the end', async () => {
+    it('throws EINTR after several attempts', async () => {
       await assert.rejects(helper.call('changedDump', 100), { code: 'EINTR' });
     });
   });
 
-  it('keeps a deadline, and works again afterwards', async () => {
+  it('throws ETIMEDOUT after the timeout, and can dump again', async () => {
     await insertFlows();
     const { failure, found } = await helper.call('slowDump');
     assert.deepEqual({ failure, found }, { failure: 'ETIMEDOUT', found: 2000 });
   });
 
-  it('waits for a big dump as long as some of it comes', async () => {
+  it('does not time out while parts of a large dump arrive', async () => {
     await insertFlows();
     assert.deepEqual(await helper.call('steadyDump'), { found: 2000, ahead: 40_000 });
   });
 
-  it('tells that answers were lost, and works again afterwards', async () => {
+  it('throws ENOBUFS after an overrun, and can dump again', async () => {
     const { failure, found } = await helper.call('overrun');
     assert.deepEqual({ failure, found }, { failure: 'ENOBUFS', found: 2 });
   });
 
-  it('waits for lost answers in vain if it is told to ignore overruns', async () => {
+  it('times out after an overrun when overruns are ignored', async () => {
     assert.equal(await helper.call('ignoredOverrun'), 'ETIMEDOUT');
   });
 
-  it('fails what is under way when it is closed', async () => {
+  it('fails running and queued dumps with ECANCELED when closed', async () => {
     await insertFlows();
     const outcomes = await helper.call('closeWhileDumping');
     assert.deepEqual(outcomes, ['ECANCELED', 'ECANCELED', 'ECANCELED', 'ECANCELED']);
   });
 
-  it('fails what waits for an answer when it is closed', async () => {
+  it('fails a request that waits for a reply with ECANCELED when closed', async () => {
     assert.equal(await helper.call('closeWhileWaiting'), 'ECANCELED');
   });
 });

@@ -23,7 +23,7 @@ const addresses: Record<IpFamily, { ip: string; other: string; net: string; host
 };
 const protocols: readonly Protocol[] = ['TCP', 'UDP', 'SCTP'];
 
-/** The two other types, which not every kernel has, are tested in test/uml/. */
+/** The two other types are tested in test/uml/, because not every kernel has them. */
 const types: readonly { type: IpsetType; entries: (family: IpFamily) => IpsetEntry[] }[] = [
   {
     type: 'hash:ip',
@@ -58,7 +58,7 @@ const types: readonly { type: IpsetType; entries: (family: IpFamily) => IpsetEnt
   { type: 'bitmap:port', entries: () => [{ port: 0 }, { port: 80 }, { port: 65535 }] },
 ];
 
-describe('ipset', () => {
+describe('ipset: ipsets of the kernel', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;
 
@@ -66,7 +66,7 @@ describe('ipset', () => {
     call('hold', 'flush\ndestroy\n', 'ipset', 'restore'),
   );
   beforeEach(async () => {
-    ({ namespace, helper: helper } = await netns());
+    ({ namespace, helper } = await netns());
   });
 
   const ipset = (...args: string[]) => namespace.run('ipset', ...args);
@@ -129,12 +129,12 @@ describe('ipset', () => {
     }
   }
 
-  it('creates the same set as the ipset tool does', async () => {
+  it('creates the same set as the ipset command', async () => {
     for (const { type } of types) {
       await create({ name: 'ours', type, maxElements: 4711 });
       const shape =
         type === 'bitmap:port' ? ['range', '0-65535'] : ['family', 'inet', 'maxelem', '4711'];
-      // Fails if it is there and is not the same.
+      // Fails if the set exists with other parameters.
       await ipset('create', 'ours', type, ...shape, 'skbinfo', '-exist');
       await ipset('create', 'theirs', type, ...shape, 'skbinfo');
       const [ours, theirs] = await helper.call('listSets');
@@ -143,13 +143,13 @@ describe('ipset', () => {
     }
   });
 
-  it('creates no second set of the same name', async () => {
+  it('throws EEXIST for a set whose name exists', async () => {
     await create();
     const exists = { code: 'EEXIST', message: 'ipset create pw: EEXIST' };
     await assert.rejects(create(), exists);
   });
 
-  it('adds and deletes ranges of ports, however long', async () => {
+  it('adds and deletes port ranges of any length', async () => {
     await create({ type: 'hash:ip,port' });
     const range = { ip: '10.0.0.1', protocol: 'UDP', port: 20_000, portTo: 50_000 } as const;
     assert.deepEqual(await change('add', { ...range, skbMark: 7 }), []);
@@ -172,7 +172,7 @@ describe('ipset', () => {
   });
 
   for (const type of ['hash:ip,port', 'bitmap:port'] as const) {
-    it(`${type}: gives an entry that is there the mark of the last add`, async () => {
+    it(`${type}: replaces the mark when an existing entry is added`, async () => {
       await create({ type });
       const entry =
         type === 'bitmap:port'
@@ -190,13 +190,13 @@ describe('ipset', () => {
     });
   }
 
-  it('lists 20,000 entries, and changes them in order without holding the event loop', async () => {
+  it('changes 20,000 entries in order and yields to the event loop', async () => {
     await create();
     const turns = await helper.call('turnsOfAdds', 'pw', 20_000);
     assert(turns >= 40, `${turns} turns`);
     const entries = await helper.call('setEntries', 'pw');
     assert.equal(new Set(entries.map(({ ip }) => ip)).size, 20_000);
-    // The last word on each counts.
+    // The last change of an entry wins.
     const churn = Array.from({ length: 1500 }, (_, index): IpsetChange => {
       return { op: index % 2 === 0 ? 'add' : 'delete', set: 'pw', entry: { ip: '192.0.2.1' } };
     });
@@ -204,7 +204,7 @@ describe('ipset', () => {
     assert.equal((await helper.call('setEntries', 'pw')).length, 20_000);
   });
 
-  it('tells which changes were refused, and does the others', async () => {
+  it('returns the refused changes and applies the others', async () => {
     await create({ maxElements: 3, skbinfo: false });
     await create({ name: 'ports', type: 'hash:ip,port', skbinfo: false });
     const wrong: readonly [IpsetChange, string][] = [
@@ -244,26 +244,29 @@ describe('ipset', () => {
       { op: 'add', set: 'ports', entry: { ip: '10.0.0.1', protocol: 'TCP', port: 5 } },
     ]);
     assert.deepEqual(
-      refused.map(({ change: told, error }) => [told, error]),
+      refused.map(({ change, error }) => [change, error]),
       [...wrong, [full, 'ipset add pw: IPSET_ERR_HASH_FULL']],
     );
     assert.deepEqual(await saved(), ['10.0.0.1', '10.0.0.2', '10.0.0.3']);
     assert.deepEqual(await saved('ports'), ['10.0.0.1,tcp:5']);
   });
 
-  it('survives that every one of many changes is refused', async () => {
+  it('returns all of 5,000 refused changes', async () => {
     const entries = Array.from({ length: 5000 }, (_, index) => ({ ip: '10.0.0.1', port: index }));
     assert.equal((await change('add', ...entries)).length, 5000);
   });
 
-  it('changes nothing when an entry cannot be', async () => {
+  it('changes nothing when one entry is invalid', async () => {
     await create();
     const impossible = change('add', { ip: '10.0.0.1' }, { ip: '0.0.0.0/0' });
-    await assert.rejects(impossible, { name: 'RangeError', message: 'prefix length of 0.0.0.0/0' });
+    await assert.rejects(impossible, {
+      name: 'RangeError',
+      message: 'invalid prefix length in 0.0.0.0/0',
+    });
     assert.deepEqual(await saved(), []);
   });
 
-  it('lists sets of types that it does not know', async () => {
+  it('lists sets of unsupported types', async () => {
     await create({ skbinfo: false });
     await ipset('create', 'bits', 'bitmap:ip', 'range', '192.0.2.0/24', 'timeout', '60');
     await ipset('create', 'nets', 'hash:net', 'family', 'inet6', 'maxelem', '9', 'skbinfo');
@@ -282,7 +285,7 @@ describe('ipset', () => {
     );
   });
 
-  it('lists hundreds of sets, and none', async () => {
+  it('lists no sets, and 300 sets', async () => {
     assert.deepEqual(await helper.call('listSets'), []);
     const lines = Array.from({ length: 300 }, (_, index) => `create s${index} hash:ip\n`);
     await helper.call('hold', lines.join(''), 'ipset', 'restore');
@@ -293,7 +296,7 @@ describe('ipset', () => {
     );
   });
 
-  it('reads what others put into a set', async () => {
+  it('reads entries that another program added', async () => {
     await create({ type: 'hash:ip,port' });
     await ipset('add', 'pw', '10.0.0.1,icmp:8/0', 'skbmark', '0x5/0xff');
     const entries = await helper.call('setEntries', 'pw');
@@ -302,7 +305,7 @@ describe('ipset', () => {
     assert.deepEqual(await saved(), []);
   });
 
-  it('swaps and destroys', async () => {
+  it('swaps and destroys sets', async () => {
     await create();
     await create({ name: 'spare' });
     await create({ name: 'ports', type: 'hash:ip,port' });
@@ -325,7 +328,7 @@ describe('ipset', () => {
     assert.equal((await helper.call('listSets')).length, 2);
   });
 
-  it('destroys no set that is used', async () => {
+  it('throws IPSET_ERR_BUSY for a set in use', async () => {
     await create();
     await ipset('create', 'union', 'list:set');
     await ipset('add', 'union', 'pw');
@@ -333,7 +336,7 @@ describe('ipset', () => {
   });
 });
 
-/** In an order that both sides can be brought into. */
+/** The order of entries is arbitrary, so compare them sorted. */
 function sorted(entries: readonly IpsetEntry[]): IpsetEntry[] {
   return [...entries].sort((a, b) => (entryText(a) < entryText(b) ? -1 : 1));
 }

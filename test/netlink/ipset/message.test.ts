@@ -28,7 +28,7 @@ const ADT = 8;
 
 const address = fc.oneof(
   fc.ipV4(),
-  // Without IPv4-mapped ones, which are not canonical.
+  // Without IPv4-mapped addresses, which are not canonical.
   fc
     .ipV6()
     .map(canonicalAddress)
@@ -74,7 +74,7 @@ const spec: IpsetSpec = {
 };
 
 describe('message: entries of an ipset', () => {
-  it('are read as they were written', () => {
+  it('decodes what it encoded', () => {
     checkProperty(
       fc.property(lists, (list) => {
         assert.deepEqual(readEntries(listed(list), 4, addressFormatter()), list);
@@ -82,7 +82,7 @@ describe('message: entries of an ipset', () => {
     );
   });
 
-  it('never fail to be read but with MalformedMessage', () => {
+  it('throws only MalformedMessage for invalid bytes', () => {
     const truncated = fc
       .tuple(lists, fc.nat(), fc.nat(), fc.nat(255))
       .map(([list, cut, at, value]) => {
@@ -109,7 +109,7 @@ describe('message: entries of an ipset', () => {
     );
   });
 
-  it('cannot be read from numbers and addresses that are too short', () => {
+  it('throws MalformedMessage for truncated numbers and addresses', () => {
     const read = (...attributes: { type: number; value: Buffer }[]) => {
       const list = { type: ADT, value: [{ type: DATA, value: attributes }] };
       return readEntries(encodeAttributes([list]), 0, addressFormatter());
@@ -123,13 +123,13 @@ describe('message: entries of an ipset', () => {
     );
   });
 
-  it('have no mark that sets a part of the bits only', () => {
+  it('ignores a mark with a partial mask', () => {
     const mark = { type: 27, value: Buffer.from('00000005000000ff', 'hex') };
     const bytes = encodeAttributes([{ type: ADT, value: [{ type: DATA, value: [mark] }] }]);
     assert.deepEqual(readEntries(bytes, 0, addressFormatter()), [{}]);
   });
 
-  it('are written as the ipset tool does', () => {
+  it('encodes an entry like the ipset command', () => {
     const request = entryRequest('add', 'a', {
       ip: '10.0.0.1',
       protocol: 'TCP',
@@ -147,7 +147,7 @@ describe('message: entries of an ipset', () => {
     });
   });
 
-  it('are deleted without regard to their marks', () => {
+  it('deletes an entry without its mark', () => {
     const entry = {
       ip: '10.0.0.0/8',
       ip2: '2001:db8::/32',
@@ -167,7 +167,7 @@ describe('message: entries of an ipset', () => {
     });
   });
 
-  it('that cannot be are refused', () => {
+  it('throws for an invalid entry', () => {
     for (const entry of [
       { ip: '0.0.0.0/0' },
       { ip2: '::/0' },
@@ -189,8 +189,8 @@ describe('message: entries of an ipset', () => {
   });
 });
 
-describe('message: commands of ipset', () => {
-  it('create a hash with family, size and marks', () => {
+describe('message: ipset commands', () => {
+  it('creates a hash set with family, size and skbinfo', () => {
     const create = wire(createRequest(spec, 5));
     assert.deepEqual(create, {
       type: 0x0602,
@@ -203,7 +203,7 @@ describe('message: commands of ipset', () => {
     });
   });
 
-  it('create a bitmap of all ports, whatever its family is', () => {
+  it('creates a bitmap of all ports for any family', () => {
     const bitmap: IpsetSpec = { ...spec, type: 'bitmap:port', skbinfo: false };
     assert.equal(
       wire(createRequest(bitmap, 3)).payload,
@@ -215,7 +215,7 @@ describe('message: commands of ipset', () => {
     );
   });
 
-  it('name a set, as without a name they would mean all', () => {
+  it('throws for an invalid set name; an empty one would mean all sets', () => {
     assert.deepEqual(wire(destroyRequest('a')), { type: 0x0603, flags: 0x200, payload: named });
     assert.deepEqual(wire(entriesRequest('a')), { type: 0x0607, flags: 0, payload: named });
     const swap = { type: 0x0606, flags: 0, payload: hex(named, '0600030062000000') };
@@ -230,7 +230,7 @@ describe('message: commands of ipset', () => {
     assert.doesNotThrow(() => destroyRequest('x'.repeat(31)));
   });
 
-  it('ask for headers, versions and revisions', () => {
+  it('requests headers, protocol versions and type revisions', () => {
     assert.equal(wire(headersRequest()).payload, hex(bare, '0800064000000004'));
     assert.equal(wire(protocolRequest()).payload, bare);
     assert.equal(
@@ -239,7 +239,7 @@ describe('message: commands of ipset', () => {
     );
   });
 
-  it('use the highest revision that both sides know', () => {
+  it('uses the highest revision that both sides support', () => {
     const answer = (revision: number) => {
       const attribute = { type: 4, value: encodeNumber(revision, 1) };
       return Buffer.concat([Buffer.alloc(4), encodeAttributes([attribute])]);
@@ -250,7 +250,7 @@ describe('message: commands of ipset', () => {
     assert.throws(() => readRevision(Buffer.alloc(4), 'hash:ip'), MalformedMessage);
   });
 
-  it('need a kernel that speaks version 6', () => {
+  it('requires protocol version 6', () => {
     const answer = (newest: number, oldest?: number) => {
       const attributes = [{ type: 1, value: encodeNumber(newest, 1) }];
       if (oldest !== undefined) attributes.push({ type: 10, value: encodeNumber(oldest, 1) });
@@ -267,12 +267,14 @@ function wire({ type, flags = 0, payload }: NetlinkRequest): Wire {
   return { type, flags, payload: payload.toString('hex') };
 }
 
-/** Bytes in hexadecimal; the blanks are for the eye. */
+/** Joins hexadecimal parts; spaces are only for readability. */
 function hex(...parts: readonly string[]): string {
   return parts.join('').replaceAll(' ', '');
 }
 
-/** The payload with which the kernel would tell of entries, but for what surrounds the list. */
+/**
+ * The entries as the kernel sends them in a dump, with only the attributes that the reader needs.
+ */
 function listed(list: readonly IpsetEntry[]): Buffer {
   const value = list.map((entry) => ({ type: DATA, value: entryAttributes(entry, true) }));
   return Buffer.concat([Buffer.alloc(4), encodeAttributes([{ type: ADT, value }])]);

@@ -8,7 +8,7 @@ import {
   resolveFamilyId,
 } from '../../../netlink/ipvs/genetlink.ts';
 
-describe('generic netlink', () => {
+describe('genetlink: generic netlink', () => {
   let socket: NetlinkSocket;
 
   beforeEach(() => {
@@ -16,24 +16,24 @@ describe('generic netlink', () => {
   });
   afterEach(() => socket.close());
 
-  it('tells the number of a family', async () => {
-    // The controller itself, the one family whose number never changes.
+  it('resolves the ID of a family', async () => {
+    // The controller is the only family with a fixed ID.
     assert.equal(await resolveFamilyId(socket, 'nlctrl'), 0x10);
   });
 
-  it('tells that there is no such family, and goes on', async () => {
+  it('returns undefined for a missing family, and can resolve another', async () => {
     assert.equal(await resolveFamilyId(socket, 'nosuch'), undefined);
     assert.equal(await resolveFamilyId(socket, 'nlctrl'), 0x10);
   });
 
-  it('fails other questions that are refused', async () => {
+  it('throws other errors of the kernel', async () => {
     await assert.rejects(resolveFamilyId(socket, 'a-name-of-over-15'), {
       name: 'NetlinkError',
       code: 'EINVAL',
     });
   });
 
-  it('passes on what the reader of an answer throws', async () => {
+  it('rethrows an error of the reader, and can be used again', async () => {
     const family = [{ type: 2, value: Buffer.from('nlctrl\0') }];
     const request = { type: 0x10, payload: genetlinkPayload(3, family) };
     const thrown = new Error('thrown');
@@ -46,7 +46,7 @@ describe('generic netlink', () => {
     assert.equal(await socket.get(request, () => 'answer'), 'answer');
   });
 
-  it('has messages with a header', () => {
+  it('encodes and decodes messages with a genlmsghdr', () => {
     const payload = genetlinkPayload(7, [{ type: 2, value: Buffer.from([1, 2, 3, 4]) }]);
     assert.equal(payload.subarray(0, 4).toString('hex'), '07010000');
     assert.deepEqual([...readGenetlink(payload)], [[2, Buffer.from([1, 2, 3, 4])]]);

@@ -54,7 +54,7 @@ const port = fc.nat(0xffff);
 const number = fc.nat(0xffffffff);
 const addresses = {
   IPv4: fc.ipV4(),
-  // Without IPv4-mapped ones, which are not canonical.
+  // Without IPv4-mapped addresses, which are not canonical.
   IPv6: fc
     .ipV6()
     .map(canonicalAddress)
@@ -100,7 +100,7 @@ const destinations = families.chain((family) =>
 );
 
 describe('message: IPVS services', () => {
-  it('are read as they were written', () => {
+  it('decodes what it encoded', () => {
     checkProperty(
       fc.property(services, (service) => {
         assert.deepEqual(readService(written(service), addressFormatter()), service);
@@ -108,7 +108,7 @@ describe('message: IPVS services', () => {
     );
   });
 
-  it('are laid out as the kernel wants them', () => {
+  it('encodes the layout that the kernel expects', () => {
     golden(
       changePayload({ op: 'add-service', key: v4, config: sticky }),
       '01010000',
@@ -119,8 +119,8 @@ describe('message: IPVS services', () => {
       '0600040000350000', // port, in network order
       '070006006d680000', // scheduler
       '0c00070009000000ffffffff', // flags and their mask
-      '08000800302a0000', // seconds of persistence
-      '08000900ffffffff', // its netmask
+      '08000800302a0000', // persistence timeout
+      '08000900ffffffff', // persistence netmask
     );
     golden(
       changePayload({ op: 'edit-service', key: v6, config: rr }),
@@ -133,7 +133,7 @@ describe('message: IPVS services', () => {
       '0700060072720000',
       '0c00070000000000ffffffff',
       '0800080000000000',
-      '0800090080000000', // its prefix length
+      '0800090080000000', // persistence prefix length
     );
     golden(
       changePayload({ op: 'add-service', key: mark, config: rr }),
@@ -148,7 +148,7 @@ describe('message: IPVS services', () => {
     );
   });
 
-  it('are deleted and asked about by their key alone', () => {
+  it('deletes and requests a service by its key only', () => {
     const key = [
       '30000180',
       '060001000a000000',
@@ -161,12 +161,12 @@ describe('message: IPVS services', () => {
     golden(servicesPayload(), '04010000');
   });
 
-  it('of other programs are read, too', () => {
+  it('decodes a service of another program', () => {
     const flags = Buffer.concat([u32(0x80000007), u32(0xffffffff)]);
     const payload = rewritten(written({ key: v4, ...rr }), IPVS_CMD_ATTR_SERVICE, [
       { type: IPVS_SVC_ATTR_FLAGS, value: flags },
       { type: 8, value: u32(300) },
-      { type: 11, value: Buffer.from('sip\0') }, // a persistence engine
+      { type: 11, value: Buffer.from('sip\0') }, // persistence engine
       { type: 99, value: Buffer.alloc(3) },
     ]);
     assert.deepEqual(readService(payload, addressFormatter()), {
@@ -177,20 +177,20 @@ describe('message: IPVS services', () => {
     });
   });
 
-  it('of protocols without a name are left out', () => {
+  it('ignores a service of a protocol that Services cannot have', () => {
     const esp = [{ type: IPVS_SVC_ATTR_PROTOCOL, value: u16(50) }];
     const payload = rewritten(written({ key: v4, ...rr }), IPVS_CMD_ATTR_SERVICE, esp);
     assert.equal(readService(payload, addressFormatter()), undefined);
   });
 
-  it('never have flags that are the kernel’s own', () => {
+  it('never sends flags that are internal to the kernel', () => {
     const config = { ...rr, schedulerFlags: 0xb };
     const payload = changePayload({ op: 'add-service', key: v4, config });
     const flags = nested(payload, IPVS_CMD_ATTR_SERVICE).get(IPVS_SVC_ATTR_FLAGS);
     assert.deepEqual(flags, Buffer.concat([u32(8), u32(0xffffffff)]));
   });
 
-  it('have no mark 0, no address of another family and no number too big', () => {
+  it('throws for mark 0, an address of the other family and a number out of range', () => {
     for (const key of [
       { ...mark, mark: 0 },
       { ...mark, mark: 2 ** 32 },
@@ -202,7 +202,7 @@ describe('message: IPVS services', () => {
     }
   });
 
-  it('never fail to be read but with MalformedMessage', () => {
+  it('throws only MalformedMessage for invalid bytes', () => {
     const payloads = services.map(written);
     checkProperty(
       fc.property(damaged(payloads), (payload) => {
@@ -211,7 +211,7 @@ describe('message: IPVS services', () => {
     );
   });
 
-  it('are malformed without what makes them', () => {
+  it('throws MalformedMessage without a mandatory attribute', () => {
     const read = (...attributes: Buffer[]) =>
       readService(Buffer.concat(attributes), addressFormatter());
     assert.throws(() => read(Buffer.alloc(3)), MalformedMessage);
@@ -223,13 +223,13 @@ describe('message: IPVS services', () => {
     const payload = rewritten(written({ key: v4, ...rr }), IPVS_CMD_ATTR_SERVICE, short);
     assert.throws(() => read(payload), {
       name: 'MalformedMessage',
-      message: 'IPVS attribute 4 of 1 bytes, not 2',
+      message: 'IPVS attribute 4 has 1 bytes; must have 2',
     });
   });
 });
 
 describe('message: IPVS destinations', () => {
-  it('are read as they were written', () => {
+  it('decodes what it encoded', () => {
     checkProperty(
       fc.property(destinations, ({ family, state }) => {
         const payload = dumped(family, state);
@@ -238,7 +238,7 @@ describe('message: IPVS destinations', () => {
     );
   });
 
-  it('are laid out as the kernel wants them', () => {
+  it('encodes the layout that the kernel expects', () => {
     const ofMark = ['14000180', '0600010002000000', '0800050007400000'];
     golden(
       changePayload({
@@ -293,10 +293,10 @@ describe('message: IPVS destinations', () => {
     );
   });
 
-  it('of other programs are read, too', () => {
+  it('decodes a destination of another program', () => {
     const state = { address: 'fd01::5', port: 80, weight: 1, ...idle };
     const payload = rewritten(dumped('IPv6', state), IPVS_CMD_ATTR_DEST, [
-      { type: IPVS_DEST_ATTR_FWD_METHOD, value: u32(2) }, // a tunnel
+      { type: IPVS_DEST_ATTR_FWD_METHOD, value: u32(2) }, // tunnel
       { type: 13, value: Buffer.alloc(1) },
     ]);
     assert.deepEqual(readDestination(payload, 'IPv4', addressFormatter()), {
@@ -305,7 +305,7 @@ describe('message: IPVS destinations', () => {
     });
   });
 
-  it('of old kernels are of the family of their service', () => {
+  it('assumes the family of the service if an old kernel sends none', () => {
     const state = { address: '10.1.0.5', port: 80, weight: 1, ...idle };
     const attributes = nested(dumped('IPv4', state), IPVS_CMD_ATTR_DEST);
     attributes.delete(IPVS_DEST_ATTR_ADDR_FAMILY);
@@ -314,15 +314,15 @@ describe('message: IPVS destinations', () => {
     assert.deepEqual(readDestination(payload, 'IPv4', addressFormatter()), state);
   });
 
-  it('are of the family of their service when they are added', () => {
+  it('throws when a destination has another family than its service', () => {
     const destination = { address: 'fd01::5', port: 80, weight: 1 };
     assert.throws(
       () => changePayload({ op: 'add-destination', key: mark, destination }),
-      new RangeError('fd01::5 is not of family IPv4'),
+      new RangeError('fd01::5 is not an IPv4 address'),
     );
   });
 
-  it('never fail to be read but with MalformedMessage', () => {
+  it('throws only MalformedMessage for invalid bytes', () => {
     const payloads = destinations.map(({ family, state }) => dumped(family, state));
     checkProperty(
       fc.property(damaged(payloads), families, (payload, family) => {
@@ -332,7 +332,7 @@ describe('message: IPVS destinations', () => {
   });
 });
 
-it('IPVS timeouts are laid out as the kernel wants them', () => {
+it('message: encodes IPVS timeouts in the layout that the kernel expects', () => {
   golden(
     setTimeoutsPayload({ tcp: 900, tcpFin: 120, udp: 300 }),
     '0c010000',
@@ -349,12 +349,12 @@ const idle = {
   persistentConnections: 0,
 };
 
-/** The payload with which the kernel would tell of a service, which is that of adding it. */
+/** The service as the kernel sends it in a dump: the same attributes as in an add request. */
 function written({ key, ...config }: IpvsService): Buffer {
   return changePayload({ op: 'add-service', key, config });
 }
 
-/** The payload with which the kernel would tell of a destination. */
+/** The destination as the kernel sends it in a dump. */
 function dumped(family: IpFamily, state: IpvsDestinationState): Buffer {
   const key = { family, kind: 'mark', mark: 1 } as const;
   const payload = changePayload({ op: 'add-destination', key, destination: state });
@@ -365,7 +365,7 @@ function dumped(family: IpFamily, state: IpvsDestinationState): Buffer {
   ]);
 }
 
-/** A payload of one nested attribute alone, with other attributes in it, and more of them. */
+/** Replaces and adds attributes inside the only nested attribute of a payload. */
 function rewritten(
   payload: Buffer,
   type: number,
@@ -381,12 +381,12 @@ function nested(payload: Buffer, type: number): Map<number, Buffer> {
   return readAttributes(readAttributes(payload, 4).get(type) ?? Buffer.alloc(0), 0);
 }
 
-/** Written for little-endian machines; elsewhere the round trips must do. */
+/** The expected bytes are little-endian. Big-endian machines only run the round trips. */
 function golden(payload: Buffer, ...parts: readonly string[]): void {
   if (readU16(Buffer.from([1, 0]), 0) === 1) assert.equal(payload.toString('hex'), parts.join(''));
 }
 
-/** Payloads cut off, or with a wrong byte in them, and random bytes. */
+/** Truncated payloads, payloads with one wrong byte, and random bytes. */
 function damaged(payloads: fc.Arbitrary<Buffer>): fc.Arbitrary<Buffer> {
   const truncated = fc
     .tuple(payloads, fc.nat(), fc.nat(), fc.nat(255))

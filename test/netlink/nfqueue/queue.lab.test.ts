@@ -17,17 +17,17 @@ import type { PeerFunctions } from '../udp-peer.ts';
 
 const QUEUE = 7;
 
-describe('queue: messages of NFQUEUE', () => {
+describe('queue: NFQUEUE messages', () => {
   const payload = (message: Buffer) => readMessages(message)[0]?.payload.toString('hex');
 
-  it('binds a queue, all at once', () => {
+  it('binds and configures a queue in one message', () => {
     const message = bindMessage(0x1234, 64, 9);
     const parts = [
       // AF_UNSPEC, version, queue
       '00001234',
-      // bind
+      // NFQNL_CFG_CMD_BIND
       '0800010001000000',
-      // 65535 bytes of each packet
+      // copy 65535 bytes of each packet
       '090002000000ffff02000000',
       '0800030000000040',
       // fail open
@@ -39,11 +39,11 @@ describe('queue: messages of NFQUEUE', () => {
     assert.deepEqual([header?.type, header?.flags, header?.sequence], [0x302, 5, 9]);
   });
 
-  it('makes it longer', () => {
+  it('sets the maximum length', () => {
     assert.equal(payload(maxLengthMessage(QUEUE, 4096)), '000000070800030000001000');
   });
 
-  it('accepts one packet after the other', () => {
+  it('encodes an accept verdict for a packet ID', () => {
     const message = acceptMessage(QUEUE);
     setPacketId(message, 0xfffffffe);
     assert.equal(payload(message), '000000070c00020000000001fffffffe');
@@ -63,24 +63,24 @@ describe('queue: messages of NFQUEUE', () => {
       });
     const header = '02000007 0b00 0100 00000005 0800 02 00';
 
-    it('has its number, its bytes, and where it came from', () => {
+    it('has packet ID, payload and input interface', () => {
       assert.deepEqual(read(`${header} 08000500 00000003 06000a00 abcd0000`), {
         id: 5,
-        link: 3,
+        ifindex: 3,
         bytes: Buffer.from('abcd', 'hex'),
       });
     });
 
-    it('comes by a port of a bridge', () => {
+    it('has the bridge port as input interface if known', () => {
       assert.equal(read(`${header} 08000500 00000003 08000700 00000004`).ifindex, 4);
     });
 
-    it('is nothing without a number', () => {
+    it('is malformed without a packet ID', () => {
       assert.throws(() => read('02000007 06000a00 abcd0000'), MalformedMessage);
     });
   });
 
-  it('are told by /proc', () => {
+  it('parses /proc/net/netfilter/nfnetlink_queue', () => {
     const text = [
       '    7   2141     3 2 65531     1     2       10  1',
       ' 2610      0     0 2 65531     0     0 4294967295  1',
@@ -96,7 +96,7 @@ describe('queue: messages of NFQUEUE', () => {
   });
 });
 
-describe('queue: a queue of packets', () => {
+describe('queue: an NFQUEUE', () => {
   let namespace: Namespace;
   let peer: Child<PeerFunctions>;
   let holder: Child<QueueProcessFunctions>;
@@ -120,7 +120,7 @@ describe('queue: a queue of packets', () => {
     await namespace.run('iptables-nft', '-A', ...rule.split(' '));
     [peer, holder] = await Promise.all([
       start<PeerFunctions>('../udp-peer.ts'),
-      start<QueueProcessFunctions>('../queue-holder.ts'),
+      start<QueueProcessFunctions>('../queue-process.ts'),
     ]);
   });
   afterEach(async () => {
@@ -129,7 +129,7 @@ describe('queue: a queue of packets', () => {
     await namespace[Symbol.asyncDispose]();
   });
 
-  it('hands over whole packets, which go on when they are accepted, in any order', async () => {
+  it('delivers whole packets, which continue when accepted, in any order', async () => {
     await holder.call('listen', QUEUE, 8, false);
     await peer.call('send', 1, 1);
     await peer.call('send', 1, 2, 60_000);
@@ -141,8 +141,8 @@ describe('queue: a queue of packets', () => {
       packets.map(({ hex }) => hex.length / 2),
       [20 + 8 + 100, 20 + 8 + 60_000],
     );
-    // lo is the first link of any namespace.
-    assert.deepEqual(new Set(packets.map(({ link }) => link)), new Set([1]));
+    // lo has interface index 1 in every network namespace.
+    assert.deepEqual(new Set(packets.map(({ ifindex }) => ifindex)), new Set([1]));
     assert.deepEqual(await peer.call('received'), []);
     const [first, second] = packets.map(({ id }) => id) as [number, number];
     await holder.call('accept', [second]);
@@ -152,14 +152,14 @@ describe('queue: a queue of packets', () => {
     assert.equal(await waiting(), 0);
   });
 
-  it('does without what has gone', async () => {
+  it('ignores a verdict for a packet that is not queued', async () => {
     await holder.call('listen', QUEUE, 8, true);
     await holder.call('accept', [77, 78]);
     await peer.call('send', 5, 1);
     assert.equal((await received(5)).length, 5);
   });
 
-  it('lets go by what it has no room for', async () => {
+  it('lets packets bypass a full queue', async () => {
     await holder.call('listen', QUEUE, 3, false);
     await peer.call('send', 10, 0);
     assert.equal((await received(7))[0], '3:100');
@@ -178,7 +178,7 @@ describe('queue: a queue of packets', () => {
     assert.equal((await received(14)).length, 14);
   });
 
-  it('does not hold up more than fits when its process hangs', async () => {
+  it('delays only as many packets as it holds when its process hangs', async () => {
     await holder.call('listen', QUEUE, 3, true);
     await peer.call('send', 1, 0);
     await received(1);
@@ -197,16 +197,16 @@ describe('queue: a queue of packets', () => {
     assert.equal((await received(11)).length, 11);
   });
 
-  it('holds up nothing when its process is killed', async () => {
+  it('delays no packets after its process was killed', async () => {
     await holder.call('listen', QUEUE, 8, false);
     await peer.call('send', 2, 0);
-    await waitFor('they wait', async () => (await waiting()) === 2);
+    await waitFor('two waiting packets', async () => (await waiting()) === 2);
     await holder.stop();
     await peer.call('send', 3, 2);
     assert.deepEqual(await received(3), ['2:100', '3:100', '4:100']);
   });
 
-  it('lets go what it has not read when it is closed', async () => {
+  it('accepts unread packets when closed', async () => {
     const closed = holder.call('listenAndClose', QUEUE, 4);
     await waitFor('the queue', async () => {
       return (await namespace.run('cat', '/proc/net/netfilter/nfnetlink_queue')) !== '';
@@ -220,10 +220,10 @@ describe('queue: a queue of packets', () => {
     assert.equal((await received(5)).at(-1), '9:100');
   });
 
-  it('belongs to one process at a time', async () => {
-    const other = await start<QueueProcessFunctions>('../queue-holder.ts');
+  it('can be bound by one process at a time', async () => {
+    const other = await start<QueueProcessFunctions>('../queue-process.ts');
     await holder.call('listen', QUEUE, 8, true);
-    await assert.rejects(other.call('listen', QUEUE, 8, true), /binding queue 7: EPERM/);
+    await assert.rejects(other.call('listen', QUEUE, 8, true), /bind NFQUEUE 7: EPERM/);
     await holder.call('close');
     await other.call('listen', QUEUE, 8, true);
     await peer.call('send', 1, 0);

@@ -6,19 +6,19 @@ import {
   readComment,
 } from '../../../netlink/nftables/comment.ts';
 
-describe('comments of nf_tables', () => {
-  it('are as nft writes them', () => {
+describe('comment: comments of nf_tables', () => {
+  it('encodes a comment like nft', () => {
     assert.equal(encodeComment('hi').toString('hex'), `0003${Buffer.from('hi\0').toString('hex')}`);
   });
 
-  it('are cut behind a whole character', () => {
+  it('cuts a long comment after a complete character', () => {
     const text = `${'a'.repeat(126)}é`;
     assert.equal(readComment(encodeComment(text)), 'a'.repeat(126));
     assert.equal(readComment(encodeComment(`${'a'.repeat(125)}é`)), `${'a'.repeat(125)}é`);
     assert.equal(readComment(encodeComment('€'.repeat(60), 8)), '€€');
   });
 
-  it('are read as they were written, and never longer than they may be', () => {
+  it('decodes what it encoded, within the length limit', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'grapheme', maxLength: 300 }), (text) => {
         const data = encodeComment(text, ELEMENT_COMMENT_LIMIT);
@@ -32,7 +32,7 @@ describe('comments of nf_tables', () => {
     );
   });
 
-  it('are found beside what else is noted', () => {
+  it('finds the comment among other user data', () => {
     const other = Buffer.from([7, 2, 1, 2]);
     assert.equal(readComment(Buffer.concat([other, encodeComment('x')])), 'x');
     assert.equal(readComment(other), undefined);

@@ -71,8 +71,8 @@ function elementsOf(message: NetlinkMessage): NftElement[] {
   return elements;
 }
 
-describe('message: a transaction of nf_tables', () => {
-  it('is laid out as the kernel wants it', () => {
+describe('transaction: a transaction of nf_tables', () => {
+  it('has the layout that the kernel expects', () => {
     const writer = new TransactionWriter(AF_INET, 'pw');
     writer.write('delete', 's', { key: Buffer.from([1, 2, 3]), data: { kind: 'drop' } });
     writer.write('add', 's', {
@@ -83,7 +83,7 @@ describe('message: a transaction of nf_tables', () => {
     writer.write('add', 's', { key: Buffer.from([9]), data: Buffer.from([8, 7]) });
     const packed = writer.finish();
     numberMessages(packed, 0x11);
-    // Written for little-endian machines; elsewhere the round trip must do.
+    // The expected bytes are little-endian. Big-endian machines only run the round trip.
     if (u32(1)[0] !== 1) return;
     const expected = [
       // nlmsghdr: BATCH_BEGIN, NLM_F_REQUEST; nfgenmsg: NFNL_SUBSYS_NFTABLES.
@@ -108,7 +108,7 @@ describe('message: a transaction of nf_tables', () => {
     assert.equal(packed.bytes.toString('hex'), expected.join('').replaceAll(' ', ''));
   });
 
-  it('has what was written, in order', () => {
+  it('has all elements in order', () => {
     checkProperty(
       fc.property(transactions, (list) => {
         const messages = readMessages(write(list).packed.bytes);
@@ -130,7 +130,7 @@ describe('message: a transaction of nf_tables', () => {
     );
   });
 
-  it('is split so that each list keeps to 16 bits, and merged as far as they go', () => {
+  it('merges elements into lists of at most 16-bit length', () => {
     const key = Buffer.alloc(64);
     const { packed } = write(Array(5000).fill({ action: 'add', set: 'a', element: { key } }));
     const inner = readMessages(packed.bytes).slice(1, -1);
@@ -140,7 +140,7 @@ describe('message: a transaction of nf_tables', () => {
     assert.equal(packed.starts.length, inner.length + 2);
   });
 
-  it('knows which element an offset is in', () => {
+  it('finds the element at an offset', () => {
     checkProperty(
       fc.property(transactions, (list) => {
         const { writer, packed } = write(list);
@@ -169,7 +169,7 @@ describe('message: a transaction of nf_tables', () => {
     );
   });
 
-  it('cannot have names and values that the kernel would refuse or cut', () => {
+  it('throws for names and values that the kernel would refuse or truncate', () => {
     const writer = new TransactionWriter(AF_INET, 'pw');
     const key = Buffer.alloc(4);
     const long = 'x'.repeat(256);
@@ -196,8 +196,8 @@ describe('message: a transaction of nf_tables', () => {
   });
 });
 
-describe('messages of nf_tables', () => {
-  it('ask as the kernel wants to be asked', () => {
+describe('message: nf_tables messages', () => {
+  it('encodes requests in the layout that the kernel expects', () => {
     if (u32(1)[0] !== 1) return;
     const table = { family: 10, name: 'pw' };
     const wire = [
@@ -219,7 +219,7 @@ describe('messages of nf_tables', () => {
     ]);
   });
 
-  it('are told from others', () => {
+  it('ignores messages of another type', () => {
     const message = { type: 3, flags: 0, sequence: 1, portId: 0, payload: Buffer.alloc(0) };
     assert.equal(isElementsMessage(message), false);
     for (const read of [readTable, readSet, readNotification]) {
@@ -230,7 +230,7 @@ describe('messages of nf_tables', () => {
     assert.equal(readNotification({ ...message, type: 0xa11 }), undefined);
   });
 
-  it('never fail to be read but with MalformedMessage', () => {
+  it('throws only MalformedMessage for invalid bytes', () => {
     const broken = fc
       .tuple(transactions, fc.nat(), fc.nat(), fc.nat(255))
       .map(([list, cut, at, byte]) => {
@@ -263,8 +263,8 @@ describe('messages of nf_tables', () => {
   });
 });
 
-describe('message: a filter of ports', () => {
-  it('drops what was caused from them', () => {
+describe('socket-filter: a filter of port IDs', () => {
+  it('drops only datagrams caused by these port IDs', () => {
     const ports = fc.array(fc.nat(0xffffffff), { maxLength: 255 });
     checkProperty(
       fc.property(ports, fc.nat(0xffffffff), fc.nat(), (list, other, pick) => {
@@ -276,12 +276,12 @@ describe('message: a filter of ports', () => {
     );
   });
 
-  it('has a limit', () => {
+  it('throws for more than 255 port IDs', () => {
     assert.throws(() => portIdFilter(Array(256).fill(1)), RangeError);
   });
 });
 
-/** What was written, as the kernel hears of it. */
+/** The element as sent: deletes carry no data. */
 function asSent({ action, set, element: { key, keyEnd, data } }: Written): Written {
   const element: NftElement = {
     key,
@@ -291,10 +291,10 @@ function asSent({ action, set, element: { key, keyEnd, data } }: Written): Writt
   return { action, set, element };
 }
 
-/** How many elements of a message start after an offset. */
+/** Number of elements of a message that start after an offset. */
 function elementsIn(message: Buffer, offset = 0): number {
   let count = 0;
-  // nlmsghdr and nfgenmsg, the names of the table and of the set, the header of the list.
+  // nlmsghdr and nfgenmsg, table name, set name, header of the element list.
   let at = 20;
   at += padded(message.readUInt16LE(at));
   at += padded(message.readUInt16LE(at)) + 4;
@@ -308,7 +308,10 @@ function padded(length: number): number {
   return Math.ceil(length / 4) * 4;
 }
 
-/** Classic BPF, as far as the filter uses it. @returns how many bytes are let through. */
+/**
+ * Interprets the classic BPF instructions of the filter.
+ * @returns the number of bytes to accept.
+ */
 function run(program: Buffer, datagram: Buffer): number {
   let accumulator = 0;
   for (let at = 0; at < program.length; at += 8) {

@@ -1,4 +1,4 @@
-/** What is done with nf_tables inside a namespace of a test. */
+/** nf_tables calls that tests run inside a network namespace. */
 import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
@@ -16,13 +16,13 @@ import {
 } from '../../../netlink/nftables/tables.ts';
 import { watchNftables } from '../../../netlink/nftables/watch.ts';
 
-/** What a NftRefusedError has: errors do not pass from process to process whole. */
+/** Fields of a NftRefusedError: IPC does not transfer error objects completely. */
 export interface RefusedTransaction {
   readonly message: string;
   readonly set: string | undefined;
   readonly action: string | undefined;
   readonly key: string | undefined;
-  /** Of a refused chain or rule. */
+  /** Only for a refused chain or rule. */
   readonly chain?: string;
   readonly rule?: number | undefined;
   readonly errno: number;
@@ -50,13 +50,13 @@ function refusal(error: unknown): RefusedTransaction {
   return { message, set, action, key, errno, ...(chain === undefined ? {} : { chain, rule }) };
 }
 
-export const nft = {
+export const nftCalls = {
   listTables,
   deleteTable,
   nftChains: async (family: IpFamily) => withTable(family, 'pw', (table) => table.chains()),
   nftSets: async (family: IpFamily) => withTable(family, 'pw', (table) => table.sets()),
 
-  /** @returns the refusal, if it is refused. */
+  /** @returns the error if the kernel refused the transaction. */
   nftChange: async (
     changes: readonly NftElementChange[],
     family: IpFamily = 'IPv4',
@@ -66,10 +66,12 @@ export const nft = {
       return undefined;
     }).catch(refusal),
 
-  /** @returns the refusal, if it is refused. */
-  nftTransact: async (steps: readonly NftOperation[]): Promise<RefusedTransaction | undefined> =>
+  /** @returns the error if the kernel refused the transaction. */
+  nftTransact: async (
+    operations: readonly NftOperation[],
+  ): Promise<RefusedTransaction | undefined> =>
     withTable('IPv4', 'pw', async (table) => {
-      await table.transact(steps);
+      await table.transact(operations);
       return undefined;
     }).catch(refusal),
 
@@ -90,15 +92,15 @@ export const nft = {
       return elements;
     }),
 
-  /** Several transactions that are asked for at once, on one client. */
+  /** Starts several transactions concurrently on one client. */
   nftChangesAtOnce: async (transactions: readonly (readonly NftElementChange[])[]): Promise<void> =>
     withTable('IPv4', 'pw', async (table) => {
       await Promise.all(transactions.map((changes) => table.transact(changes)));
     }),
 
   /**
-   * Adds so many elements to a set of u32 keys in one transaction and dumps them.
-   * @returns how many it found, and how often the event loop got round meanwhile.
+   * Adds `count` elements to a set of u32 keys in one transaction and dumps them.
+   * @returns the number of elements found, and the event loop turns meanwhile.
    */
   async nftLoad(set: string, count: number) {
     const elements = Array.from({ length: count }, (_, index) => {
@@ -116,7 +118,7 @@ export const nft = {
     setImmediate(turn);
     let found: number[] = [];
     await withTable('IPv4', 'pw', async (table) => {
-      // Not sent, as its last element cannot be.
+      // Not sent, because the last element is invalid.
       const impossible = [...elements, { key: Buffer.alloc(65) }];
       await table
         .transact([{ action: 'add', set, elements: impossible }])
@@ -139,7 +141,7 @@ export const nft = {
     return { found: found.length, distinct: new Set(found).size, turns };
   },
 
-  /** Dumps a set and has `nft` run in the midst of the first `times` attempts. */
+  /** Dumps a set, and runs `nft` during the first `times` attempts. */
   async nftChangedDump(set: string, times: number, command: string) {
     let keys: string[] = [];
     let attempts = 1;
@@ -163,8 +165,8 @@ export const nft = {
     return { attempts, keys };
   },
 
-  /** What a dump visits, when another client makes a change as soon as it can meanwhile. */
-  async nftDumpBesideChange(set: string, changes: readonly NftElementChange[]) {
+  /** Dumps a set while another client changes the table. */
+  async nftDumpDuringChange(set: string, changes: readonly NftElementChange[]) {
     let visits = 0;
     let restarts = 0;
     const other = new NfTables('IPv4', 'pw');
@@ -186,8 +188,8 @@ export const nft = {
     return { visits, restarts };
   },
 
-  /** What ends first, of a change and of what another client asks and does after it began. */
-  async nftBesideChange(set: string, count: number): Promise<string[]> {
+  /** Starts a large transaction, then other operations. @returns their order of completion. */
+  async nftCompletionOrder(set: string, count: number): Promise<string[]> {
     const elements = Array.from({ length: count }, (_, index) => ({ key: u32(index) }));
     const order: string[] = [];
     const ended = (what: string) => () => order.push(what);
@@ -214,34 +216,37 @@ export const nft = {
       await thrown.catch((error: unknown) => {
         if (!(error instanceof Error) || error.message !== 'visit') throw error;
       });
-      // The socket can be used on.
+      // The socket is still usable.
       return (await table.sets())?.length ?? 0;
     });
   },
 
-  /** Watches, and makes changes of its own, with one client that is silenced and one that is not. */
-  async nftWatch(ignored: 'silenced' | 'own' | 'none', changes: readonly NftElementChange[]) {
-    const tell = (change: NftNotification) => process.send?.({ notice: 'nft', change });
+  /**
+   * Watches nf_tables and applies `changes` with a client whose changes are filtered, own or
+   * neither.
+   */
+  async nftWatch(ignored: 'filtered' | 'own' | 'none', changes: readonly NftElementChange[]) {
+    const send = (change: NftNotification) => process.send?.({ type: 'nft', change });
     const table = new NfTables('IPv4', 'pw');
-    const ports = [1, table.portId, 0xffffffff];
+    const portIds = [1, table.portId, 0xffffffff];
     watch = watchNftables({
-      onChange: tell,
-      onOverrun: (error) => process.send?.({ notice: 'overrun', code: error.message }),
-      ...(ignored === 'silenced' ? { filteredPortIds: ports } : {}),
-      ...(ignored === 'own' ? { isOwnPortId: (port: number) => ports.includes(port) } : {}),
+      onChange: send,
+      onOverrun: (error) => process.send?.({ type: 'overrun', code: error.message }),
+      ...(ignored === 'filtered' ? { filteredPortIds: portIds } : {}),
+      ...(ignored === 'own' ? { isOwnPortId: (id: number) => portIds.includes(id) } : {}),
     });
     await table.transact(changes);
-    const { portId: port } = table;
+    const { portId } = table;
     await table.close();
-    return port;
+    return portId;
   },
 
   async closeNftWatch(): Promise<void> {
     await watch?.close();
   },
 
-  /** The addresses that answered so many TCP connections. */
-  async whoAnswers(host: string, port: number, serverPort: number, times: number) {
+  /** The addresses that accepted `times` TCP connections. */
+  async answeringAddresses(host: string, port: number, serverPort: number, times: number) {
     const server = createServer((socket) => socket.end(String(socket.localAddress)));
     server.listen(serverPort, '0.0.0.0');
     await once(server, 'listening');

@@ -23,8 +23,8 @@ const families: Record<IpFamily, { nft: string; vip: string; pod: string }> = {
 };
 const { vip, pod } = families.IPv4;
 
-/** What the maps of a service proxy look like. */
-function skeleton(family: IpFamily): string {
+/** A table with the kinds of maps that a service proxy uses. */
+function serviceTable(family: IpFamily): string {
   const { nft } = families[family];
   const service = `${nft} daddr . meta l4proto . th dport`;
   return `table ${nft} pw {
@@ -70,7 +70,7 @@ const remove = (set: string, ...elements: NftElement[]): NftElementChange => ({
   elements,
 });
 
-describe('tables: nf_tables', () => {
+describe('tables: an nf_tables table', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;
 
@@ -79,14 +79,14 @@ describe('tables: nf_tables', () => {
     await call('hold', 'flush ruleset', 'nft', '-f', '-');
   });
   beforeEach(async () => {
-    ({ namespace, helper: helper } = await netns());
+    ({ namespace, helper } = await netns());
   });
 
   const load = (text: string) => helper.call('hold', text, 'nft', '-f', '-');
   const change = (...changes: NftElementChange[]) => helper.call('nftChange', changes);
   const elements = async (set: string, family: IpFamily = 'IPv4') =>
     sorted(await helper.call('nftElements', set, family));
-  /** The elements of a set as `nft` prints them, in its order. */
+  /** The elements of a set in the output of `nft`, in its order. */
   async function printed(set: string, family: IpFamily = 'IPv4'): Promise<string[]> {
     const text = await namespace.run('nft', 'list', 'map', families[family].nft, 'pw', set);
     const list = /elements = \{([^}]*)\}/.exec(text)?.[1] ?? '';
@@ -94,12 +94,12 @@ describe('tables: nf_tables', () => {
   }
 
   for (const family of ['IPv4', 'IPv6'] as const) {
-    describe(`of ${family}`, () => {
+    describe(`in ${family}`, () => {
       const { nft, vip, pod } = families[family];
 
-      beforeEach(() => load(skeleton(family)));
+      beforeEach(() => load(serviceTable(family)));
 
-      it('has the elements that are added, as nft has them', async () => {
+      it('adds and deletes elements as nft lists them', async () => {
         const key = serviceKey(vip, 80);
         const services: NftElement[] = [
           { key, data: { kind: 'goto', chain: 'pick-2' } },
@@ -163,8 +163,8 @@ describe('tables: nf_tables', () => {
         }
       });
 
-      it('tells what is in its table, and that there is none', async () => {
-        // Of the same name, but another family.
+      it('lists chains and sets; undefined without a table', async () => {
+        // Same name, other family.
         await load('table inet pw { chain other {}; set others { type mark; }; }');
         await load(`table ${nft} pw2 { chain other {}; set others { type mark; }; }`);
         assert.deepEqual(await helper.call('nftChains', family), ['pick-2', 'output']);
@@ -199,10 +199,10 @@ describe('tables: nf_tables', () => {
     ]);
   });
 
-  describe('in a transaction', () => {
-    beforeEach(() => load(skeleton('IPv4')));
+  describe('when a transaction changes elements', () => {
+    beforeEach(() => load(serviceTable('IPv4')));
 
-    it('replaces elements, in the order of the changes', async () => {
+    it('applies changes in order, so that an element can be replaced', async () => {
       const old = service(80);
       const drop = service(80, { kind: 'drop' });
       assert.equal(await change(add('services', old)), undefined);
@@ -228,7 +228,7 @@ describe('tables: nf_tables', () => {
       assert.deepEqual(await printed('ranges'), ['10.96.0.1 . tcp . 1000-1999 : accept']);
     });
 
-    it('adds what is there, but not with other data', async () => {
+    it('accepts an existing element with the same data only', async () => {
       assert.equal(await change(add('services', service(80), service(80))), undefined);
       assert.equal(await change(add('services', service(80))), undefined);
       const other = service(80, { kind: 'drop' });
@@ -236,39 +236,23 @@ describe('tables: nf_tables', () => {
       assert.deepEqual(await elements('services'), [service(80)]);
     });
 
-    it('does nothing when an element is refused, and names it', async () => {
+    it('applies nothing and names the element when one is refused', async () => {
       await change(add('services', service(1)), add('ranges', range(10, 20, { kind: 'drop' })));
       const bad = service(9).key;
       const data = endpoint(pod, 80);
-      const wrong: readonly [NftElementChange, errno: number, message: string, element?: Buffer][] =
-        [
-          [remove('services', service(8)), ENOENT, 'delete services', service(8).key],
-          [
-            remove('services', { key: bad.subarray(4) }),
-            EINVAL,
-            'delete services',
-            bad.subarray(4),
-          ],
-          [add('nope', service(9)), ENOENT, 'add nope'],
-          [remove('nope', service(9)), ENOENT, 'delete nope'],
-          [add('services', { key: bad }), EINVAL, 'add services', bad],
-          [add('services', { key: bad, data }), EINVAL, 'add services', bad],
-          [
-            add('services', service(9, { kind: 'goto', chain: 'nope' })),
-            ENOENT,
-            'add services',
-            bad,
-          ],
-          [add('endpoints', { key: bad, data }), EINVAL, 'add endpoints', bad],
-          [add('numbers', { key: u32(1), data }), EINVAL, 'add numbers', u32(1)],
-          [
-            add('ranges', range(15, 25, { kind: 'drop' })),
-            EEXIST,
-            'add ranges',
-            serviceKey(vip, 15),
-          ],
-        ];
-      for (const [refused, errno, operation, element] of wrong) {
+      const wrong: readonly [NftElementChange, errno: number, element?: Buffer][] = [
+        [remove('services', service(8)), ENOENT, service(8).key],
+        [remove('services', { key: bad.subarray(4) }), EINVAL, bad.subarray(4)],
+        [add('nope', service(9)), ENOENT],
+        [remove('nope', service(9)), ENOENT],
+        [add('services', { key: bad }), EINVAL, bad],
+        [add('services', { key: bad, data }), EINVAL, bad],
+        [add('services', service(9, { kind: 'goto', chain: 'nope' })), ENOENT, bad],
+        [add('endpoints', { key: bad, data }), EINVAL, bad],
+        [add('numbers', { key: u32(1), data }), EINVAL, u32(1)],
+        [add('ranges', range(15, 25, { kind: 'drop' })), EEXIST, serviceKey(vip, 15)],
+      ];
+      for (const [refused, errno, element] of wrong) {
         const refusal = await change(
           remove('services', service(1)),
           add('services', service(2)),
@@ -276,13 +260,15 @@ describe('tables: nf_tables', () => {
           refused,
           add('services', service(3)),
         );
+        const { set, action } = refused;
         const key = element?.toString('hex');
+        const what = key === undefined ? 'elements' : `element ${key}`;
         assert.deepEqual(
           { ...refusal, message: refusal?.message.replace(/: E[A-Z]+$/, '') },
           {
-            message: key === undefined ? operation : `${operation} ${key}`,
-            set: refused.set,
-            action: refused.action,
+            message: `${action} ${what} in set ${set}`,
+            set,
+            action,
             key,
             errno,
           },
@@ -292,7 +278,7 @@ describe('tables: nf_tables', () => {
       }
     });
 
-    it('names the first refused element, in whatever message and change it is', async () => {
+    it('names the first refused element in any message and change', async () => {
       const many = Array.from({ length: 20_000 }, (_, index) => ({ key: u32(index) }));
       assert.equal(await change(add('numbers', ...many)), undefined);
       const missing = { key: u32(77_777) };
@@ -308,19 +294,19 @@ describe('tables: nf_tables', () => {
       assert.equal((await elements('numbers')).length, 20_000);
     });
 
-    it('is refused without a table', async () => {
+    it('throws ENOENT without a table', async () => {
       await load('delete table ip pw');
       const refusal = await change(add('services', service(80)));
-      assert.equal(refusal?.message, 'add services: ENOENT');
+      assert.equal(refusal?.message, 'add elements in set services: ENOENT');
     });
 
-    it('sends nothing when there is nothing to change', async () => {
+    it('sends nothing without changes', async () => {
       await load('delete table ip pw');
       assert.equal(await change(), undefined);
       assert.equal(await change(add('services')), undefined);
     });
 
-    it('sends nothing when something cannot be', async () => {
+    it('sends nothing when a name or value is invalid', async () => {
       const long = { key: Buffer.alloc(65) };
       for (const impossible of [
         add('services', long),
@@ -334,7 +320,7 @@ describe('tables: nf_tables', () => {
       assert.deepEqual(await elements('services'), []);
     });
 
-    it('is made in the order of calls, big or small', async () => {
+    it('applies concurrent transactions in the order of calls', async () => {
       const keys = Array.from({ length: 30_000 }, (_, index) => ({ key: u32(index) }));
       await helper.call('nftChangesAtOnce', [
         [add('numbers', ...keys)],
@@ -344,7 +330,7 @@ describe('tables: nf_tables', () => {
       assert.deepEqual(await elements('numbers'), sorted([{ key: u32(0) }, { key: u32(5) }]));
     });
 
-    it('loads 120,000 elements without holding the event loop', async () => {
+    it('loads 120,000 elements and yields to the event loop', async () => {
       const { turns, ...counts } = await helper.call('nftLoad', 'numbers', 120_000);
       assert.deepEqual(counts, { found: 120_000, distinct: 120_000 });
       assert(turns.encoding > 1, `${turns.encoding} turns while encoded`);
@@ -352,19 +338,19 @@ describe('tables: nf_tables', () => {
     });
   });
 
-  describe('being dumped', () => {
-    /** More than one datagram takes, in a hash table that need not grow. */
+  describe('when a set is dumped', () => {
+    /** More than one datagram, in a hash table that is not resized. */
     const COUNT = 5000;
     const other = 'add table inet other ; delete table inet other';
 
     beforeEach(async () => {
-      await load(skeleton('IPv4'));
+      await load(serviceTable('IPv4'));
       await load(`add set ip pw many { type mark; size ${COUNT}; }`);
       const keys = Array.from({ length: COUNT }, (_, index) => ({ key: u32(index) }));
       assert.equal(await change(add('many', ...keys)), undefined);
     });
 
-    it('is dumped again when nf_tables changes, but not for ever', async () => {
+    it('repeats the dump once when nf_tables changes', async () => {
       for (const times of [1, 100]) {
         const { attempts, keys } = await helper.call('nftChangedDump', 'many', times, other);
         assert.equal(attempts, 2);
@@ -373,54 +359,54 @@ describe('tables: nf_tables', () => {
       }
     });
 
-    it('is not dumped again when packets may change it anyway', async () => {
-      await load(`add set ip pw learnt { type mark; size ${COUNT}; flags dynamic, timeout; }`);
+    it('does not repeat the dump of a dynamic set', async () => {
+      await load(`add set ip pw learned { type mark; size ${COUNT}; flags dynamic, timeout; }`);
       const keys = Array.from({ length: COUNT }, (_, index) => ({ key: u32(index) }));
-      assert.equal(await change(add('learnt', ...keys)), undefined);
-      const dump = await helper.call('nftChangedDump', 'learnt', 1, other);
+      assert.equal(await change(add('learned', ...keys)), undefined);
+      const dump = await helper.call('nftChangedDump', 'learned', 1, other);
       assert.equal(dump.attempts, 1);
       assert(dump.keys.length > COUNT / 2, `${dump.keys.length} keys`);
     });
 
-    it('is not interrupted by our own changes', async () => {
+    it('is not interrupted by changes of this process', async () => {
       const changes = [add('services', service(80))];
-      const { visits, restarts } = await helper.call('nftDumpBesideChange', 'many', changes);
+      const { visits, restarts } = await helper.call('nftDumpDuringChange', 'many', changes);
       assert.deepEqual({ visits, restarts }, { visits: COUNT, restarts: 0 });
       assert.deepEqual(await elements('services'), [service(80)]);
     });
 
-    it('takes its turn, and so do lists of chains and sets, and rules', async () => {
+    it('runs dumps and transactions after an earlier transaction', async () => {
       const size = 100_000;
       await load(`add set ip pw more { type mark; size ${size}; }`);
-      const [first, ...others] = await helper.call('nftBesideChange', 'more', size);
+      const [first, ...others] = await helper.call('nftCompletionOrder', 'more', size);
       assert.equal(first, 'change');
       assert.deepEqual(others.sort(), ['chains', 'rules', 'sets']);
     });
 
-    it('may have no such set or table', async () => {
-      const message = 'elements of pw nope: ENOENT';
+    it('throws ENOENT if the set or table does not exist', async () => {
+      const message = 'dump of nf_tables set pw nope: ENOENT';
       await assert.rejects(helper.call('nftElements', 'nope'), { message, code: 'ENOENT' });
       await load('delete table ip pw');
       await assert.rejects(helper.call('nftElements', 'nope'), { message, code: 'ENOENT' });
     });
 
-    it('survives a visitor that throws', async () => {
+    it('rethrows an error of the visitor, and can be used again', async () => {
       assert.equal(await helper.call('nftThrowingVisit', 'many'), 5);
     });
 
-    it('leaves out what it has no words for', async () => {
+    it('omits the catch-all element and unsupported verdicts', async () => {
       await load(`table ip pw {
-        map ways { type mark : verdict; elements = { * : accept, 1 : continue, 2 : drop } }
+        map verdicts { type mark : verdict; elements = { * : accept, 1 : continue, 2 : drop } }
       }`);
-      assert.deepEqual(await elements('ways'), [
+      assert.deepEqual(await elements('verdicts'), [
         { key: u32(1) },
         { key: u32(2), data: { kind: 'drop' } },
       ]);
     });
   });
 
-  it('sends connections where its elements say', async () => {
-    await load(skeleton('IPv4'));
+  it('dispatches connections to endpoints by its elements', async () => {
+    await load(serviceTable('IPv4'));
     const pods = ['10.128.0.1', '10.128.0.2'];
     for (const address of pods) {
       await namespace.run('ip', 'address', 'add', `${address}/32`, 'dev', 'lo');
@@ -437,11 +423,11 @@ describe('tables: nf_tables', () => {
       ),
     );
     assert.equal(refusal, undefined);
-    const answers = await helper.call('whoAnswers', vip, 80, 8080, 40);
+    const answers = await helper.call('answeringAddresses', vip, 80, 8080, 40);
     assert.deepEqual([...new Set(answers)].sort(), pods);
   });
 
-  it('dumps and deletes what packets have added', async () => {
+  it('dumps and deletes elements that packets added', async () => {
     await load(`table ip pw {
       map affinity { typeof ip daddr . th dport : ip daddr; size 100; flags dynamic,timeout; timeout 1h; }
       chain output {
@@ -453,25 +439,25 @@ describe('tables: nf_tables', () => {
       await namespace.run('bash', '-c', `echo > /dev/udp/127.0.0.1/${number}`);
     }
     const data = addressBytes('10.128.0.7');
-    const learnt = [1001, 1002, 1003].map((number) => {
+    const learned = [1001, 1002, 1003].map((number) => {
       return { key: Buffer.concat([addressBytes('127.0.0.1'), port(number)]), data };
     });
     const dumped = await elements('affinity');
-    assert.deepEqual(dumped.map(untimed), sorted(learnt));
+    assert.deepEqual(dumped.map(untimed), sorted(learned));
     for (const { timeoutMs = 0 } of dumped) assert.ok(timeoutMs > 200_000 && timeoutMs <= 300_000);
     const sets = await helper.call('nftSets', 'IPv4');
     const { map, timeout, dynamic, concatenation } = NFT_SET_FLAGS;
     assert.equal((sets?.[0]?.flags ?? 0) & ~concatenation, map | timeout | dynamic);
 
-    const [first, ...others] = learnt;
+    const [first, ...others] = learned;
     assert(first !== undefined);
     assert.equal(await change(remove('affinity', ...others)), undefined);
     assert.deepEqual((await elements('affinity')).map(untimed), [first]);
-    assert.equal((await change(remove('affinity', ...learnt)))?.errno, ENOENT);
+    assert.equal((await change(remove('affinity', ...learned)))?.errno, ENOENT);
     assert.deepEqual((await elements('affinity')).map(untimed), [first]);
   });
 
-  it('keeps elements for a time, and what was noted of them', async () => {
+  it('stores timeout and comment of an element', async () => {
     await load('table ip pw { set timed { type mark; flags timeout; }; }');
     const key = u32(5);
     const userdata = encodeComment('www.example.com');
@@ -492,15 +478,15 @@ describe('tables: nf_tables', () => {
       map m { type mark : verdict; }
       chain older { }
       chain old { goto older; }
-      chain kept { accept; }
+      chain flushed { accept; }
     }`);
     assert.equal(await change(add('a', { key: u32(1) }, { key: u32(2) })), undefined);
     const drop = { expressions: encodeRule([verdict({ kind: 'drop' })]) };
     const jump = encodeRule([verdict({ kind: 'goto', chain: 'second' })]);
-    const steps: NftOperation[] = [
+    const operations: NftOperation[] = [
       remove('a', { key: u32(1) }),
       add('a', { key: u32(3) }),
-      { action: 'fill', chain: { name: 'kept', rules: [] } },
+      { action: 'fill', chain: { name: 'flushed', rules: [] } },
       add('m', { key: u32(3), data: { kind: 'jump', chain: 'first' } }),
       {
         action: 'fill',
@@ -512,37 +498,44 @@ describe('tables: nf_tables', () => {
     const before = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
     const bad = { expressions: encodeRule([lookup('nowhere', 0)]) };
     const more: NftOperation = { action: 'fill', chain: { name: 'first', rules: [drop, bad] } };
-    const refusal = await helper.call('nftTransact', [...steps, more]);
+    const refusal = await helper.call('nftTransact', [...operations, more]);
     assert.deepEqual([refusal?.chain, refusal?.rule, refusal?.errno], ['first', 1, ENOENT]);
-    assert.equal(refusal?.message, 'rule 1 of first: ENOENT');
+    assert.equal(refusal?.message, 'rule 1 of chain first: ENOENT');
     assert.equal(await namespace.run('nft', 'list', 'table', 'ip', 'pw'), before);
 
-    assert.equal(await helper.call('nftTransact', steps), undefined);
+    assert.equal(await helper.call('nftTransact', operations), undefined);
     assert.deepEqual(await elements('a'), sorted([{ key: u32(2) }, { key: u32(3) }]));
-    assert.deepEqual((await helper.call('nftChains', 'IPv4'))?.sort(), ['first', 'kept', 'second']);
+    assert.deepEqual((await helper.call('nftChains', 'IPv4'))?.sort(), [
+      'first',
+      'flushed',
+      'second',
+    ]);
     const text = await namespace.run('nft', 'list', 'table', 'ip', 'pw');
-    assert.match(text, /chain kept \{\s*\}/);
+    assert.match(text, /chain flushed \{\s*\}/);
     assert.match(text, /chain first \{\s*goto second comment "on"\s*\}/);
     assert.match(text, /chain second \{\s*drop\s*drop\s*\}/);
 
-    const gone = await helper.call('nftTransact', [{ action: 'remove', chains: ['gone'] }]);
-    assert.deepEqual([gone?.chain, gone?.rule, gone?.errno], ['gone', undefined, ENOENT]);
+    const missing = await helper.call('nftTransact', [{ action: 'remove', chains: ['missing'] }]);
+    assert.deepEqual(
+      [missing?.chain, missing?.rule, missing?.errno],
+      ['missing', undefined, ENOENT],
+    );
     const nothing: NftOperation[] = [add('a'), { action: 'remove', chains: [] }];
     assert.equal(await helper.call('nftTransact', nothing), undefined);
   });
 
-  it('deletes a table, by itself or as another takes over', async () => {
+  it('deletes a table, also in the transaction of another table', async () => {
     await load(
       'table ip pw { chain c { }; }\ntable ip old { set s { type mark; }; }\ntable ip6 old { }',
     );
-    const take: NftOperation[] = [
+    const replaceTable: NftOperation[] = [
       { action: 'fill', chain: { name: 'c', rules: [] } },
       { action: 'delete-table', table: 'old' },
     ];
-    assert.equal(await helper.call('nftTransact', take), undefined);
+    assert.equal(await helper.call('nftTransact', replaceTable), undefined);
     const tables = async () => (await namespace.run('nft', 'list', 'tables')).split('\n').sort();
     assert.deepEqual(await tables(), ['table ip pw', 'table ip6 old']);
-    assert.equal((await helper.call('nftTransact', take))?.errno, ENOENT);
+    assert.equal((await helper.call('nftTransact', replaceTable))?.errno, ENOENT);
     await helper.call('nftDelete');
     await helper.call('nftDelete');
     assert.deepEqual(await tables(), ['table ip6 old']);
@@ -567,39 +560,44 @@ describe('tables: nf_tables', () => {
     );
   });
 
-  describe('being watched', () => {
-    beforeEach(() => load(skeleton('IPv4')));
+  describe('when watched', () => {
+    beforeEach(() => load(serviceTable('IPv4')));
 
-    async function untilTable(table: string) {
+    async function waitForTable(table: string) {
       await helper.waitForEvent(
         `a change of ${table}`,
-        (notice) => notice.notice === 'nft' && notice.change.table === table,
+        (event) => event.type === 'nft' && event.change.table === table,
       );
     }
-    const heard = () =>
-      helper.events.flatMap((notice) => (notice.notice === 'nft' ? [notice.change] : []));
+    const notifications = () =>
+      helper.events.flatMap((event) => (event.type === 'nft' ? [event.change] : []));
 
-    it('tells what others change', async () => {
-      await helper.call('nftWatch', 'silenced', []);
+    it('reports changes of other programs', async () => {
+      await helper.call('nftWatch', 'filtered', []);
       await load('delete chain ip pw output ; add element ip pw numbers { 1 }');
       await load(
         'table inet other { counter c {}; chain a { accept; }; }; delete table inet other',
       );
       await load('delete element ip pw numbers { 1 }');
       await load('table ip last');
-      await untilTable('last');
+      await waitForTable('last');
       const ip = 2;
       const inet = 1;
-      const told = heard().map(({ family, table, kind, isNew }) => [family, table, kind, isNew]);
+      const seen = notifications().map(({ family, table, kind, isNew }) => [
+        family,
+        table,
+        kind,
+        isNew,
+      ]);
       const generation = [0, undefined, 'generation', true];
-      assert.deepEqual(told.slice(0, 4), [
+      assert.deepEqual(seen.slice(0, 4), [
         [ip, 'pw', 'rule', false],
         [ip, 'pw', 'chain', false],
         [ip, 'pw', 'element', true],
         generation,
       ]);
       assert.deepEqual(
-        told.filter(([family]) => family === inet),
+        seen.filter(([family]) => family === inet),
         [
           [inet, 'other', 'table', true],
           [inet, 'other', 'chain', true],
@@ -611,7 +609,7 @@ describe('tables: nf_tables', () => {
           [inet, 'other', 'table', false],
         ],
       );
-      assert.deepEqual(told.filter(([, table]) => table === 'pw').at(-1), [
+      assert.deepEqual(seen.filter(([, table]) => table === 'pw').at(-1), [
         ip,
         'pw',
         'element',
@@ -619,48 +617,48 @@ describe('tables: nf_tables', () => {
       ]);
     });
 
-    for (const ignored of ['silenced', 'own'] as const) {
-      it(`tells nothing of what is ours: ${ignored}`, async () => {
+    for (const ignored of ['filtered', 'own'] as const) {
+      it(`reports no changes by ${ignored} port IDs`, async () => {
         const changes = [add('services', service(80))];
         const port = await helper.call('nftWatch', ignored, changes);
         await load('table ip last');
-        await untilTable('last');
+        await waitForTable('last');
         assert.deepEqual(
-          heard().filter(({ portId }) => portId === port),
+          notifications().filter(({ portId }) => portId === port),
           [],
         );
-        assert.equal(heard()[0]?.table, 'last');
+        assert.equal(notifications()[0]?.table, 'last');
       });
     }
 
-    it('tells whose change it was', async () => {
+    it('reports the port ID that caused a change', async () => {
       const changes = [add('services', service(80), service(81))];
       const port = await helper.call('nftWatch', 'none', changes);
       await load('table ip last');
-      await untilTable('last');
-      const own = heard().filter(({ portId }) => portId === port);
+      await waitForTable('last');
+      const own = notifications().filter(({ portId }) => portId === port);
       assert.deepEqual(
         own.map(({ kind }) => kind),
         ['element', 'element', 'generation'],
       );
     });
 
-    it('tells nothing once closed', async () => {
+    it('reports nothing after close', async () => {
       await helper.call('nftWatch', 'none', []);
       await load('table ip one');
-      await untilTable('one');
+      await waitForTable('one');
       await helper.call('closeNftWatch');
       await load('table ip two');
       await helper.call('listTables');
       assert.equal(
-        heard().some(({ table }) => table === 'two'),
+        notifications().some(({ table }) => table === 'two'),
         false,
       );
     });
   });
 });
 
-/** In an order that both sides can be brought into. */
+/** Without the remaining time, which differs in each dump. */
 function untimed({ timeoutMs: _, ...rest }: NftElement): NftElement {
   return rest;
 }

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { canonicalAddress } from '../../../api/addresses.ts';
 import type { NodeAddress } from '../../../netlink/route/rtnetlink.ts';
-import type { NetnsEvent } from '../inhabitant.ts';
 import { createNamespace, type Namespace, type NetnsHelper } from '../namespace.ts';
+import type { NetnsEvent } from '../netns-helper.ts';
 
-describe('addresses of a node', () => {
+describe('address-watch: addresses of the node', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;
 
@@ -18,16 +18,16 @@ describe('addresses of a node', () => {
   const add = (address: string, ...more: string[]) =>
     namespace.run('ip', 'address', 'add', address, 'dev', 'pw0', ...more);
 
-  async function untilAddresses(what: string, wanted: (texts: string[]) => boolean) {
-    const notice = await helper.waitForEvent(
+  async function waitForAddresses(what: string, wanted: (texts: string[]) => boolean) {
+    const event = await helper.waitForEvent(
       what,
-      (heard) => heard.notice === 'addresses' && wanted(texts(heard.addresses)),
+      (event) => event.type === 'addresses' && wanted(texts(event.addresses)),
     );
-    assert(notice.notice === 'addresses');
-    return notice;
+    assert(event.type === 'addresses');
+    return event;
   }
 
-  it('are listed with interface, family and prefix, as canonical text', async () => {
+  it('lists addresses as canonical text, with interface, family and prefix length', async () => {
     await add('192.0.2.7/24');
     await add('2001:DB8:0:0:1:0:0:1/64', 'nodad');
     await add('10.9.0.1', 'peer', '10.9.0.2/32');
@@ -51,121 +51,117 @@ describe('addresses of a node', () => {
     );
   });
 
-  it('leave out an IPv4-mapped one, which has no canonical text', async () => {
+  it('omits an IPv4-mapped address, which has no canonical text', async () => {
     await add('::ffff:192.0.2.9/128', 'nodad');
     await add('2001:db8::5/128', 'nodad');
     assert.deepEqual(texts(await helper.call('listAddresses')).slice(2), ['pw0 2001:db8::5/128']);
   });
 
-  it('are told first, then after each change of an address', async () => {
+  it('reports current addresses first, then every change', async () => {
     await helper.call('watch');
-    await untilAddresses('the first list', (list) => list.includes('lo 127.0.0.1/8'));
+    await waitForAddresses('the first list', (list) => list.includes('lo 127.0.0.1/8'));
     await add('192.0.2.7/24');
-    await untilAddresses('a new address', (list) => list.includes('pw0 192.0.2.7/24'));
+    await waitForAddresses('a new address', (list) => list.includes('pw0 192.0.2.7/24'));
     await add('2001:db8::7/64', 'nodad');
-    await untilAddresses('a new IPv6 address', (list) => list.includes('pw0 2001:db8::7/64'));
+    await waitForAddresses('a new IPv6 address', (list) => list.includes('pw0 2001:db8::7/64'));
     await namespace.run('ip', 'address', 'del', '192.0.2.7/24', 'dev', 'pw0');
-    await untilAddresses('its end', (list) => !list.includes('pw0 192.0.2.7/24'));
+    await waitForAddresses('its end', (list) => !list.includes('pw0 192.0.2.7/24'));
   });
 
-  it('are told after a rename and after the end of a link', async () => {
+  it('reports addresses after an interface is renamed or deleted', async () => {
     await add('192.0.2.7/24');
     await helper.call('watch');
-    await untilAddresses('the first list', (list) => list.includes('pw0 192.0.2.7/24'));
+    await waitForAddresses('the first list', (list) => list.includes('pw0 192.0.2.7/24'));
     await namespace.run('ip', 'link', 'set', 'pw0', 'name', 'pw9');
-    await untilAddresses('the new name', (list) => list.includes('pw9 192.0.2.7/24'));
+    await waitForAddresses('the new name', (list) => list.includes('pw9 192.0.2.7/24'));
     await namespace.run('ip', 'link', 'del', 'pw9');
-    await untilAddresses('the end of the link', (list) => list.length === 2);
+    await waitForAddresses('the end of the link', (list) => list.length === 2);
   });
 
-  it('are told again when a link without addresses comes', async () => {
+  it('reports addresses when an interface without addresses is added', async () => {
     await helper.call('watch');
-    await untilAddresses('the first list', () => true);
+    await waitForAddresses('the first list', () => true);
     await namespace.run('ip', 'link', 'add', 'pw2', 'type', 'veth', 'peer', 'name', 'pw3');
-    await untilAddresses('a call', (list) => list.length === 2);
+    await waitForAddresses('a call', (list) => list.length === 2);
   });
 
-  it('are told without those of an ignored link', async () => {
+  it('ignores addresses of the ignored interface', async () => {
     await add('192.0.2.7/24');
     await helper.call('watch', 0, 'pw0');
-    await untilAddresses('the first list', (list) => list.length === 2);
+    await waitForAddresses('the first list', (list) => list.length === 2);
     await add('192.0.2.8/24');
     await add('192.0.2.9/24', 'noprefixroute');
     await namespace.run('ip', 'address', 'add', '192.0.2.10/32', 'dev', 'lo');
-    await untilAddresses('another', (list) => list.length === 3);
+    await waitForAddresses('another', (list) => list.length === 3);
     assert.equal(helper.events.length, 2);
   });
 
-  it('are told in few calls when many change at once', async () => {
+  it('coalesces a burst of changes into few reports', async () => {
     await helper.call('watch');
-    await untilAddresses('the first list', () => true);
+    await waitForAddresses('the first list', () => true);
     await helper.call('hold', batchOf(500), 'ip', '-batch', '-');
-    await untilAddresses('all', (list) => list.length === 502);
+    await waitForAddresses('all', (list) => list.length === 502);
     assert(helper.events.length <= 4, `${helper.events.length} calls`);
   });
 
-  it('are right after notifications were lost', async () => {
+  it('reports correct addresses after notifications were lost', async () => {
     await helper.call('watch');
-    await untilAddresses('the first list', () => true);
+    await waitForAddresses('the first list', () => true);
     await helper.call('hold', batchOf(5000), 'ip', '-batch', '-');
-    await untilAddresses('all', (list) => list.length === 5002);
+    await waitForAddresses('all', (list) => list.length === 5002);
     await add('192.0.2.7/24');
-    await untilAddresses('one more', (list) => list.includes('pw0 192.0.2.7/24'));
+    await waitForAddresses('one more', (list) => list.includes('pw0 192.0.2.7/24'));
   });
 
-  it('are right in the end when they change while they are looked at', async () => {
+  it('reports correct addresses when they change during a dump', async () => {
     await helper.call('watch');
     const commands = `echo '${batchOf(3000)}' | while read -r line; do echo "$line"; done`;
     await namespace.run('bash', '-c', `${commands} | ip -batch -`);
-    await untilAddresses('all', (list) => list.length === 3002);
+    await waitForAddresses('all', (list) => list.length === 3002);
   });
 
-  it('tell of an overrun, and go on', async () => {
+  it('reports an overrun, then further notifications', async () => {
     await helper.call('subscribe');
     await helper.call('hold', batchOf(500), 'ip', '-batch', '-');
-    const overrun = await helper.waitForEvent('overrun', ({ notice }) => notice === 'overrun');
-    assert.deepEqual(overrun, { notice: 'overrun', code: 'ENOBUFS' } satisfies NetnsEvent);
+    const overrun = await helper.waitForEvent('overrun', ({ type }) => type === 'overrun');
+    assert.deepEqual(overrun, { type: 'overrun', code: 'ENOBUFS' } satisfies NetnsEvent);
     await add('192.0.2.7/24');
-    await helper.waitForEvent('messages', ({ notice }) => notice === 'messages');
+    await helper.waitForEvent('messages', ({ type }) => type === 'messages');
     await helper.call('unsubscribe');
   });
 
-  it('are looked at again after a failure, which is told', async () => {
-    const poor = namespace.helper('sh', '-c', 'ulimit -n 128; exec "$0" "$@"');
-    await poor.call('watch');
-    assert((await poor.call('hoardDescriptors')) > 0);
+  it('reports a failed dump and retries it', async () => {
+    const limited = namespace.helper('sh', '-c', 'ulimit -n 128; exec "$0" "$@"');
+    await limited.call('watch');
+    assert((await limited.call('exhaustDescriptors')) > 0);
     await add('192.0.2.7/24');
-    const failure = await poor.waitForEvent('failure', ({ notice }) => notice === 'watch error');
-    assert.deepEqual(failure, { notice: 'watch error', code: 'EMFILE' } satisfies NetnsEvent);
-    await poor.call('freeDescriptors');
-    await poor.waitForEvent(
+    const failure = await limited.waitForEvent('failure', ({ type }) => type === 'watch error');
+    assert.deepEqual(failure, { type: 'watch error', code: 'EMFILE' } satisfies NetnsEvent);
+    await limited.call('freeDescriptors');
+    await limited.waitForEvent(
       'recovery',
-      (heard) =>
-        heard.notice === 'addresses' && texts(heard.addresses).includes('pw0 192.0.2.7/24'),
+      (event) => event.type === 'addresses' && texts(event.addresses).includes('pw0 192.0.2.7/24'),
     );
   });
 
-  it('go on being told when the listener throws', async () => {
+  it('continues after the callback throws', async () => {
     await helper.call('watch', 1);
-    const failure = await helper.waitForEvent(
-      'its error',
-      ({ notice }) => notice === 'watch error',
-    );
-    assert.deepEqual(failure, { notice: 'watch error', code: 'LISTENER' } satisfies NetnsEvent);
+    const failure = await helper.waitForEvent('its error', ({ type }) => type === 'watch error');
+    assert.deepEqual(failure, { type: 'watch error', code: 'CALLBACK' } satisfies NetnsEvent);
     await add('192.0.2.7/24');
-    await untilAddresses('an address', (list) => list.includes('pw0 192.0.2.7/24'));
+    await waitForAddresses('an address', (list) => list.includes('pw0 192.0.2.7/24'));
   });
 
-  it('are told no more after close', async () => {
+  it('reports nothing after close', async () => {
     await helper.call('watch');
-    await untilAddresses('the first list', () => true);
-    // The change is heard, but close comes before the burst is over.
+    await waitForAddresses('the first list', () => true);
+    // The notification arrives, but close comes before the coalescing delay is over.
     await helper.call('hold', batchOf(1), 'ip', '-batch', '-');
     await helper.call('closeWatch');
-    const told = helper.events.length;
+    const before = helper.events.length;
     await add('192.0.2.7/24');
     await helper.call('listAddresses');
-    assert.equal(helper.events.length, told);
+    assert.equal(helper.events.length, before);
   });
 });
 
@@ -173,7 +169,7 @@ function texts(addresses: readonly NodeAddress[]): string[] {
   return addresses.map((a) => `${a.interfaceName} ${a.address}/${a.prefixLength}`);
 }
 
-/** Commands of ip -batch that add so many addresses. */
+/** Commands for `ip -batch` that add `count` addresses. */
 function batchOf(count: number): string {
   let lines = '';
   for (let index = 0; index < count; index++) {

@@ -10,28 +10,29 @@ interface IpAddress {
   readonly deprecated?: boolean;
 }
 
-/** Hears of IPv4 routes that go, from now on. */
+/** Records IPv4 routes that are deleted from now on. */
 async function routeMonitor(namespace: Namespace) {
   const monitor = execa('ip', ['-n', namespace.name, '-4', '-o', 'monitor', 'route'], {
     reject: false,
   });
-  let said = '';
+  let output = '';
   monitor.stdout.setEncoding('utf8').on('data', (text: string) => {
-    said += text;
+    output += text;
   });
-  // The kernel tells of changes in order.
-  const mark = async (address: string) => {
+  // The kernel sends notifications in order, so a marker route shows that earlier ones have
+  // arrived.
+  const sendMarker = async (address: string) => {
     for (const op of ['replace', 'delete']) {
       await namespace.run('ip', 'route', op, 'local', address, 'dev', 'lo', 'table', 'local');
     }
-    return said.includes(`Deleted local ${address} `);
+    return output.includes(`Deleted local ${address} `);
   };
-  await waitFor('changes of routes are told', () => mark('192.0.2.1'));
+  await waitFor('the monitor reports routes', () => sendMarker('192.0.2.1'));
   return {
     async deleted() {
-      await waitFor('all changes were told', () => mark('192.0.2.2'));
-      const gone = said.match(/^Deleted .*$/gm) ?? [];
-      return gone.filter((line) => !line.includes(' 192.0.2.'));
+      await waitFor('the monitor reported all routes', () => sendMarker('192.0.2.2'));
+      const deleted = output.match(/^Deleted .*$/gm) ?? [];
+      return deleted.filter((line) => !line.includes(' 192.0.2.'));
     },
     async [Symbol.asyncDispose]() {
       monitor.kill();
@@ -40,8 +41,8 @@ async function routeMonitor(namespace: Namespace) {
   };
 }
 
-/** On a veth, as not every kernel has dummy links; those are tested in test/uml/. */
-describe('links: addresses of a link', () => {
+/** Uses a veth, because not every kernel has dummy interfaces. test/uml/ tests those. */
+describe('links: addresses of an interface', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;
   let index: number;
@@ -63,7 +64,7 @@ describe('links: addresses of a link', () => {
       .map(({ address, prefixLength }) => `${address}/${prefixLength}`);
   };
 
-  it('are added and removed, twice over', async () => {
+  it('adds and removes addresses idempotently', async () => {
     for (let time = 0; time < 2; time++) {
       assert.deepEqual(await change(['10.0.0.1', '10.0.0.2', 'fd00::1'], ['10.9.9.9']), []);
       assert.deepEqual(await onLink(), ['10.0.0.1/32', '10.0.0.2/32', 'fd00::1/128']);
@@ -75,9 +76,9 @@ describe('links: addresses of a link', () => {
     assert.deepEqual(await change([], []), []);
   });
 
-  describe('that another program bound, to be chosen as sources', () => {
+  describe('when another program added an address with global scope', () => {
     const SHARED = ['10.0.0.10', '10.0.0.11'] as const;
-    const bound = async () => {
+    const addressesOnLink = async () => {
       const [link] = JSON.parse(await namespace.run('ip', '-j', 'address', 'show', 'dev', 'pw0'));
       return (link.addr_info as readonly IpAddress[])
         .map(({ local, prefixlen, scope, deprecated = false }) =>
@@ -85,19 +86,19 @@ describe('links: addresses of a link', () => {
         )
         .sort();
     };
-    const MENDED = ['10.0.0.10/32 host', '10.0.0.11/32 host', 'fd00::1/128 global deprecated'];
+    const CORRECTED = ['10.0.0.10/32 host', '10.0.0.11/32 host', 'fd00::1/128 global deprecated'];
 
-    it('are made unfit for sources, and are local addresses all the while', async () => {
+    it('corrects scope and lifetime without removing the local route', async () => {
       for (const address of [...SHARED.map((each) => `${each}/32`), 'fd00::1/128']) {
         await namespace.run('ip', 'address', 'add', address, 'dev', 'pw0');
       }
       await using monitor = await routeMonitor(namespace);
       assert.deepEqual(await change([...SHARED, 'fd00::1'], []), []);
-      assert.deepEqual(await bound(), MENDED);
+      assert.deepEqual(await addressesOnLink(), CORRECTED);
       assert.deepEqual(await monitor.deleted(), []);
     });
 
-    it('are mended also where an agent was killed while it did so', async () => {
+    it('removes the placeholders of an agent killed during the correction', async () => {
       const [first, second] = SHARED;
       await change(['fd00::1'], []);
       const bind = (address: string) =>
@@ -106,18 +107,18 @@ describe('links: addresses of a link', () => {
       await bind(`${second}/31`);
       await bind(`${second}/32`);
       assert.deepEqual(
-        (await helper.call('listBoundAddresses', index)).filter(({ isAsBound }) => isAsBound),
-        [{ address: 'fd00::1', family: 'IPv6', isAsBound: true }],
+        (await helper.call('listBoundAddresses', index)).filter(({ isUpToDate }) => isUpToDate),
+        [{ address: 'fd00::1', family: 'IPv6', isUpToDate: true }],
       );
       for (let time = 0; time < 2; time++) assert.deepEqual(await change([...SHARED], []), []);
-      assert.deepEqual(await bound(), MENDED);
+      assert.deepEqual(await addressesOnLink(), CORRECTED);
       await bind(`${first}/31`);
       for (let time = 0; time < 2; time++) assert.deepEqual(await change([], [first]), []);
-      assert.deepEqual(await bound(), MENDED.slice(1));
+      assert.deepEqual(await addressesOnLink(), CORRECTED.slice(1));
     });
   });
 
-  it('tell which were refused, and the others are done', async () => {
+  it('returns the refused addresses and applies the others', async () => {
     assert.deepEqual(await change(['10.0.0.1', '::', '224.0.0.1', 'ff02::1', 'fd00::1'], []), [
       'add ::: EADDRNOTAVAIL',
       'add ff02::1: EADDRNOTAVAIL',
@@ -125,20 +126,20 @@ describe('links: addresses of a link', () => {
     assert.deepEqual(await onLink(), ['10.0.0.1/32', '224.0.0.1/32', 'fd00::1/128']);
   });
 
-  it('cannot be on a link that is not there', async () => {
+  it('returns ENODEV for a missing interface', async () => {
     assert.deepEqual(await change(['10.0.0.1'], ['fd00::1'], 4711), [
       'add 10.0.0.1: ENODEV',
       'remove fd00::1: ENODEV',
     ]);
   });
 
-  it('can be removed from a link that has no IPv6', async () => {
+  it('ignores removals on an interface with IPv6 disabled', async () => {
     await namespace.run('sysctl', '-qw', 'net.ipv6.conf.pw0.disable_ipv6=1');
     assert.deepEqual(await change([], ['fd00::1']), []);
     assert.deepEqual(await change(['fd00::1'], []), ['add fd00::1: EACCES']);
   });
 
-  it('go with it', async () => {
+  it('deletes an interface with its addresses', async () => {
     assert.deepEqual(await change(['10.0.0.1'], []), []);
     assert.equal(await helper.call('deleteLink', 'pw0'), true);
     assert.equal(await helper.call('findLink', 'pw0'), undefined);
@@ -147,7 +148,7 @@ describe('links: addresses of a link', () => {
     assert.deepEqual(await onLink(), []);
   });
 
-  it('need the index of the link, which its name gives', async () => {
+  it('finds the index of an interface by name', async () => {
     const [link] = JSON.parse(await namespace.run('ip', '-j', 'link', 'show', 'pw0'));
     assert.equal(index, link.ifindex);
     assert.equal(await helper.call('findLink', 'nope'), undefined);

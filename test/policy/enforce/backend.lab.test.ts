@@ -334,7 +334,7 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual(
         log.filter((line) => line.startsWith('warning')),
         [
-          'warning: denied packets cannot be logged to group 5: rule 0 of deny-admin-ingress: ENOENT',
+          'warning: denied packets cannot be logged to group 5: rule 0 of chain deny-admin-ingress: ENOENT',
         ],
       );
       const chain = await nft('list', 'chain', ip, 'portwide-policy', 'deny-baseline-egress');
@@ -365,7 +365,7 @@ for (const family of IP_FAMILIES) {
         policyChange(family, { chains: [policySetChain('egress', 1, [DENY_REST, rule])] }),
       );
       assert.deepEqual([again?.profile, again?.rule], [1, 'NetworkPolicy d/w spec.egress[0]']);
-      assert.match(again?.message ?? '', /spec.egress\[0\]: rule 1 of egress-1: ENOENT/);
+      assert.match(again?.message ?? '', /spec.egress\[0\]: rule 1 of chain egress-1: ENOENT/);
     });
 
     it('is gone when it is removed, in both families', async () => {

@@ -530,7 +530,7 @@ describe('learning: addresses of domain names', () => {
       await agent.stop();
       const holder = await world.start<QueueProcessFunctions>(
         node,
-        '../../netlink/queue-holder.ts',
+        '../../netlink/queue-process.ts',
       );
       await holder.call('listen', DNS_QUEUE, 8, true);
       agent = await world.agent({ waits: false });

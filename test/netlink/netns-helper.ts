@@ -1,4 +1,4 @@
-/** Runs inside a network namespace of a test and calls netlink/ there, as it is told over IPC. */
+/** A process in the network namespace of a test. It calls netlink/ on request over IPC. */
 import { execFileSync } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import {
@@ -23,19 +23,19 @@ import { churn } from '../policy/churn.ts';
 import { policy } from '../policy/policy-functions.ts';
 import { insertFlows } from './flows.ts';
 import { ipsetCalls } from './ipset-calls.ts';
-import { nft } from './nftables/nft-elements.ts';
-import { scenarios } from './scenarios.ts';
+import { nftCalls } from './nftables/nft-elements.ts';
+import { socketScenarios } from './socket-scenarios.ts';
 
 export type NetnsEvent =
   | {
-      readonly notice: 'addresses';
+      readonly type: 'addresses';
       readonly at: number;
       readonly addresses: readonly NodeAddress[];
     }
-  | { readonly notice: 'nft'; readonly change: NftNotification }
-  | { readonly notice: 'watch error'; readonly code: string }
-  | { readonly notice: 'messages'; readonly count: number }
-  | { readonly notice: 'overrun'; readonly code: string };
+  | { readonly type: 'nft'; readonly change: NftNotification }
+  | { readonly type: 'watch error'; readonly code: string }
+  | { readonly type: 'messages'; readonly count: number }
+  | { readonly type: 'overrun'; readonly code: string };
 
 export interface Reply {
   readonly call: number;
@@ -43,15 +43,15 @@ export interface Reply {
   readonly error?: { readonly name: string; readonly message: string; readonly code: unknown };
 }
 
-export interface Dumped {
+export interface DumpResult {
   readonly entries: ConntrackEntry[];
-  /** How often the event loop got round meanwhile. */
+  /** Event loop turns during the dump. */
   readonly turns: number;
 }
 
 let watch: AddressWatch | undefined;
 let subscription: NetlinkSocket | undefined;
-let hoardedDescriptors: number[] = [];
+let openDescriptors: number[] = [];
 
 const methods = {
   listAddresses,
@@ -60,12 +60,12 @@ const methods = {
     let failuresLeft = failures;
     watch = await watchAddresses(
       (addresses) => {
-        if (failuresLeft-- > 0) throw Object.assign(new Error('listener'), { code: 'LISTENER' });
-        sendToParent({ notice: 'addresses', at: Date.now(), addresses });
+        if (failuresLeft-- > 0) throw Object.assign(new Error('callback'), { code: 'CALLBACK' });
+        sendToParent({ type: 'addresses', at: Date.now(), addresses });
       },
       {
         ...(ignoredLink === undefined ? {} : { ignoredLink }),
-        onError: (error) => sendToParent({ notice: 'watch error', code: codeOf(error) }),
+        onError: (error) => sendToParent({ type: 'watch error', code: codeOf(error) }),
       },
     );
   },
@@ -74,13 +74,13 @@ const methods = {
     await watch?.close();
   },
 
-  /** Listens with a queue of a few messages; RTNLGRP_IPV4_IFADDR is 5. */
+  /** Subscribes with a receive buffer for only a few messages. RTNLGRP_IPV4_IFADDR is 5. */
   async subscribe(): Promise<void> {
     subscription = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 4096 });
     subscription.subscribe(
       [5],
-      (messages) => sendToParent({ notice: 'messages', count: messages.length }),
-      (error) => sendToParent({ notice: 'overrun', code: codeOf(error) }),
+      (messages) => sendToParent({ type: 'messages', count: messages.length }),
+      (error) => sendToParent({ type: 'overrun', code: codeOf(error) }),
     );
   },
 
@@ -88,28 +88,28 @@ const methods = {
     await subscription?.close();
   },
 
-  /** Runs a command and holds the event loop until it has ended. */
+  /** Runs a command synchronously, which blocks the event loop. */
   async hold(input: string, command: string, ...args: string[]): Promise<void> {
     execFileSync(command, args, { input });
   },
 
-  /** Takes all file descriptors, so that no socket can be opened. */
-  async hoardDescriptors(): Promise<number> {
+  /** Opens file descriptors until the limit, so that no socket can be opened. */
+  async exhaustDescriptors(): Promise<number> {
     try {
-      for (;;) hoardedDescriptors.push(openSync('/dev/null', 'r'));
+      for (;;) openDescriptors.push(openSync('/dev/null', 'r'));
     } catch {
-      return hoardedDescriptors.length;
+      return openDescriptors.length;
     }
   },
 
   async freeDescriptors(): Promise<void> {
-    for (const fd of hoardedDescriptors) closeSync(fd);
-    hoardedDescriptors = [];
+    for (const fd of openDescriptors) closeSync(fd);
+    openDescriptors = [];
   },
 
   insertFlows,
 
-  async dump(query: ConntrackQuery, keepSourcePort?: number): Promise<Dumped> {
+  async dump(query: ConntrackQuery, keepSourcePort?: number): Promise<DumpResult> {
     let turns = 0;
     let turning = true;
     const turn = () => {
@@ -148,11 +148,11 @@ const methods = {
   },
 
   ...ipsetCalls,
-  ...nft,
+  ...nftCalls,
   ...nftMode,
   ...policy,
   ...churn,
-  ...scenarios,
+  ...socketScenarios,
 };
 
 export type Methods = typeof methods;

@@ -1,4 +1,4 @@
-/** What is done with single sockets inside a namespace of a test. */
+/** Operations on single netlink sockets that tests run inside a network namespace. */
 
 import { execFileSync } from 'node:child_process';
 import { MessageType } from 'netlink/dist/rt/structs.js';
@@ -35,7 +35,7 @@ async function withSocket<T>(
   }
 }
 
-/** A link of a type that does not exist: IFLA_LINKINFO 18 { IFLA_INFO_KIND 1 }. */
+/** Creates a link of a type that does not exist: IFLA_LINKINFO 18 { IFLA_INFO_KIND 1 }. */
 function unknownLink(): NetlinkRequest {
   const kind = { type: 1, value: Buffer.from('pwnope') };
   const attributes = encodeAttributes([{ type: 18, value: [kind] }]);
@@ -50,10 +50,13 @@ function code(error: unknown): unknown {
   return error instanceof Error && 'code' in error ? error.code : error;
 }
 
-export const scenarios = {
+export const socketScenarios = {
   refusal: async () => withSocket(NETLINK_ROUTE, {}, (socket) => socket.request(unknownLink())),
 
-  /** The positions that were refused of a batch in which every message is. */
+  /**
+   * Sends a batch in which every message is invalid.
+   * @returns the indexes of the refused messages.
+   */
   refusals: async (count: number) =>
     withSocket(NETLINK_ROUTE, {}, async (socket) => {
       const refusals = await socket.batch(Array.from({ length: count }, unknownLink));
@@ -73,7 +76,7 @@ export const scenarios = {
       await socket.dump(addresses, one);
     }),
 
-  /** Asks for a link, of which nothing is kept, then for its name. */
+  /** Requests a link with a picker that returns nothing, a missing link, and the name of a link. */
   get: async () =>
     withSocket(NETLINK_ROUTE, {}, async (socket) => {
       const request = linkRequest(MessageType.GETLINK, { ifname: 'lo' });
@@ -84,14 +87,14 @@ export const scenarios = {
       return { failure, refusal, name };
     }),
 
-  /** How many addresses each of several dumps found that were asked for at once. */
+  /** Starts several dumps concurrently. @returns the number of addresses that each found. */
   concurrentDumps: async (count: number) =>
     withSocket(NETLINK_ROUTE, {}, async (socket) => {
       const dumps = Array.from({ length: count }, () => socket.dump(addresses, one));
       return (await Promise.all(dumps)).map(({ length }) => length);
     }),
 
-  /** Dumps addresses and adds one more in the midst of the first `times` attempts. */
+  /** Dumps addresses, and adds another during each of the first `times` attempts. */
   async changedDump(times: number): Promise<{ found: number; attempts: number }> {
     let attempts = 0;
     let sequence: number | undefined;
@@ -107,7 +110,7 @@ export const scenarios = {
     return { found: found.length, attempts };
   },
 
-  /** Dumps flows too slowly for the deadline, then again on the same socket. */
+  /** Reads a dump more slowly than the deadline allows, then dumps again on the same socket. */
   slowDump: async () =>
     withSocket(NETLINK_NETFILTER, { timeout: 2000 }, async (socket) => {
       const deadline = performance.now() + 2100;
@@ -119,7 +122,10 @@ export const scenarios = {
       return { failure, found: (await socket.dump(flows, one)).length };
     }),
 
-  /** Dumps flows for longer than the deadline, by a clock that each flow puts forward; no part takes as long. */
+  /**
+   * Dumps for longer than the timeout, on a clock that each entry advances; no single part takes
+   * that long.
+   */
   steadyDump: async () =>
     withSocket(NETLINK_NETFILTER, { timeout: 30_000 }, async (socket) => {
       const now = performance.now.bind(performance);
@@ -136,7 +142,7 @@ export const scenarios = {
       }
     }),
 
-  /** More refusals than the socket can queue, then a dump on the same socket. */
+  /** Causes more error replies than the receive buffer holds, then dumps on the same socket. */
   overrun: async () =>
     withSocket(NETLINK_ROUTE, { receiveBuffer: 1 }, async (socket) => {
       const batch = Array.from({ length: 200 }, unknownLink);
@@ -144,13 +150,13 @@ export const scenarios = {
       return { failure, found: (await socket.dump(addresses, one)).length };
     }),
 
-  /** The same, with the overrun ignored. */
+  /** The same with the overrun ignored. */
   ignoredOverrun: async () =>
     withSocket(NETLINK_ROUTE, { receiveBuffer: 1, ignoreOverruns: true, timeout: 50 }, (socket) =>
       socket.batch(Array.from({ length: 200 }, unknownLink)).catch(code),
     ),
 
-  /** Closes a socket that waits for an answer that was lost. */
+  /** Closes a socket that waits for a lost reply. */
   async closeWhileWaiting(): Promise<unknown> {
     const socket = new NetlinkSocket(NETLINK_ROUTE, { receiveBuffer: 1, ignoreOverruns: true });
     const batch = socket.batch(Array.from({ length: 200 }, unknownLink)).catch(code);
@@ -159,7 +165,7 @@ export const scenarios = {
     return batch;
   },
 
-  /** Closes a socket under three dumps, one running and two waiting. */
+  /** Closes a socket during three dumps: one running, two queued. */
   async closeWhileDumping(): Promise<unknown[]> {
     const socket = new NetlinkSocket(NETLINK_NETFILTER);
     const dumps = [0, 1, 2].map(() => socket.dump(flows, one).catch(code));
