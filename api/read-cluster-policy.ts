@@ -47,7 +47,7 @@ interface PolicySchema {
   readonly ports: 'ports' | 'protocols';
   readonly port: (field: ObjectField) => PortMatch;
   /** At most so many rules a direction, peers and ports a rule. */
-  readonly most: number;
+  readonly maxItems: number;
   /** `pods` must have `namespaceSelector`, be it empty. */
   readonly needsNamespaceSelector: boolean;
 }
@@ -60,7 +60,7 @@ const ADMIN: PolicySchema = {
   egressPeers: ['namespaces', 'pods', 'nodes', 'networks', 'domainNames'],
   ports: 'ports',
   port: readAdminPort,
-  most: 100,
+  maxItems: 100,
   needsNamespaceSelector: true,
 };
 
@@ -81,7 +81,7 @@ const CLUSTER: PolicySchema = {
   actions: ['Accept', 'Deny', 'Pass'],
   ports: 'protocols',
   port: readClusterPort,
-  most: 25,
+  maxItems: 25,
   needsNamespaceSelector: false,
 };
 
@@ -130,7 +130,7 @@ function readPolicy(raw: unknown, dialect: PolicySchema): Policy {
     peers: 'from' | 'to',
     forms: readonly PeerForm[],
   ): readonly PolicyRule[] | undefined => {
-    const grammar = grammarOf(dialect, peers, forms);
+    const grammar = ruleSchemaOf(dialect, peers, forms);
     const found = readRules(child(spec, member), grammar, isSound);
     faults.push(...found.faults);
     if (found.rules === undefined) return [denyAllRule(`spec.${member}`)];
@@ -182,12 +182,12 @@ function readPods(
   };
 }
 
-function grammarOf(
+function ruleSchemaOf(
   dialect: PolicySchema,
   peers: 'from' | 'to',
   forms: readonly PeerForm[],
 ): RuleSchema {
-  const { most, actions, port } = dialect;
+  const { maxItems: most, actions, port } = dialect;
   return {
     maxRules: most,
     members: ['name', 'action', peers, dialect.ports],

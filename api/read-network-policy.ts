@@ -47,7 +47,7 @@ export function readNetworkPolicy(raw: unknown): Policy {
   const rulesOf = (type: PolicyType): readonly PolicyRule[] | undefined => {
     if (isSound && !types.includes(type)) return undefined;
     const [list, peers] = type === 'Ingress' ? ['ingress', 'from'] : ['egress', 'to'];
-    const read = readRules(child(spec, list), grammar(namespace, peers), isSound);
+    const read = readRules(child(spec, list), ruleSchema(namespace, peers), isSound);
     faults.push(...read.faults);
     return read.rules ?? [];
   };
@@ -78,7 +78,7 @@ function readTypes(spec: ObjectField): readonly PolicyType[] {
   return hasEgress ? TYPES : ['Ingress'];
 }
 
-function grammar(namespace: string, peersName: string): RuleSchema {
+function ruleSchema(namespace: string, peersName: string): RuleSchema {
   return {
     maxRules: Infinity,
     members: [peersName, 'ports'],

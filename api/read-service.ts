@@ -127,11 +127,11 @@ function readClusterIPs(spec: ObjectField): string[] | 'None' {
 
 function readPorts(list: ObjectField, type: ServiceType): ServicePort[] {
   const fields = readList(list);
-  const taken = new Set<string>();
+  const seen = new Set<string>();
   /** Kubernetes refuses a second port of the same name, number or node port. */
-  const take = (field: ObjectField, what: string) => {
-    if (taken.has(what)) fail(field, `is the second ${what}`);
-    taken.add(what);
+  const reserve = (field: ObjectField, what: string) => {
+    if (seen.has(what)) fail(field, `is the second ${what}`);
+    seen.add(what);
   };
   return fields.map((field) => {
     const name = readPortName(child(field, 'name'));
@@ -144,9 +144,9 @@ function readPorts(list: ObjectField, type: ServiceType): ServicePort[] {
     if (nodePort !== 0 && type !== 'NodePort' && type !== 'LoadBalancer') {
       fail(child(field, 'nodePort'), `must not be set on a Service of type ${type}`);
     }
-    take(child(field, 'name'), `port named "${name}"`);
-    take(child(field, 'port'), `port ${port}/${protocol}`);
-    if (nodePort !== 0) take(child(field, 'nodePort'), `node port ${nodePort}/${protocol}`);
+    reserve(child(field, 'name'), `port named "${name}"`);
+    reserve(child(field, 'port'), `port ${port}/${protocol}`);
+    if (nodePort !== 0) reserve(child(field, 'nodePort'), `node port ${nodePort}/${protocol}`);
     return { name, protocol, port, nodePort };
   });
 }

@@ -91,16 +91,16 @@ export function namespaceOf({ namespace }: ObjectRef): string {
  */
 export function eventName(regarding: ObjectRef, time: number, offset: number): string {
   const nanoseconds = BigInt(Math.floor(time)) * 1_000_000n + BigInt(offset);
-  return `${nameStart(regarding)}.${nanoseconds.toString(16)}`;
+  return `${namePrefix(regarding)}.${nanoseconds.toString(16)}`;
 }
 
 /** The same on every node, so that one node creates the Event and the others find it. */
 export function sharedEventName(occurrence: Occurrence): string {
   const hash = createHash('sha256').update(occurrenceKey(occurrence)).digest('hex');
-  return `${nameStart(occurrence.regarding)}.${hash.slice(0, 16)}`;
+  return `${namePrefix(occurrence.regarding)}.${hash.slice(0, 16)}`;
 }
 
-function nameStart({ name }: ObjectRef): string {
+function namePrefix({ name }: ObjectRef): string {
   return name.slice(0, MAX_NAME).replace(/[-.]+$/, '');
 }
 
@@ -115,7 +115,7 @@ export function eventBody(
   { name, time }: { readonly name: string; readonly time: number },
   series: Series | undefined,
 ): object {
-  const { type, regarding, reason, action, note, scope: seenBy } = occurrence;
+  const { type, regarding, reason, action, note, scope } = occurrence;
   const { uid, ...reference } = regarding;
   return {
     apiVersion: 'events.k8s.io/v1',
@@ -124,11 +124,11 @@ export function eventBody(
     eventTime: microTime(time),
     reportingController: CONTROLLER,
     // A shared Event must not look as if it concerned the node that wrote it.
-    reportingInstance: seenBy === 'cluster' ? CONTROLLER : instance,
+    reportingInstance: scope === 'cluster' ? CONTROLLER : instance,
     type,
     reason,
     action,
-    note: shortened(note),
+    note: truncateNote(note),
     regarding: { ...reference, ...(uid === '' ? {} : { uid }) },
     ...(series === undefined ? {} : seriesPatch(series)),
   };
@@ -144,7 +144,7 @@ function microTime(time: number): string {
   return new Date(time).toISOString().replace('Z', '000Z');
 }
 
-function shortened(note: string): string {
+function truncateNote(note: string): string {
   const bytes = Buffer.from(note);
   if (bytes.length <= MAX_NOTE) return note;
   // What is left of a character that was cut becomes U+FFFD.

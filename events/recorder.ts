@@ -48,7 +48,7 @@ const MAX_QUEUED = 100;
 const MAX_LATE = 50;
 /** Objects whose Events are counted; of more, those told of last. */
 const MAX_OBJECTS = 1000;
-const MAX_TRIES = 6;
+const MAX_ATTEMPTS = 6;
 const BACKOFF: Backoff = { first: 1000, max: 16_000 };
 /** Of a millisecond. */
 const NANOSECONDS = 1_000_000;
@@ -87,8 +87,8 @@ export class EventRecorder implements Events {
   readonly #delayed = new Map<SeriesEntry, unknown>();
   readonly #stop = new AbortController();
   #open: OpenWriteSession | undefined;
-  #working: Promise<void> | undefined;
-  #review: unknown;
+  #writing: Promise<void> | undefined;
+  #dueTimer: unknown;
   /** Nanoseconds for the name of the next Event, from anywhere on. */
   #offset: number;
   /** Told in the log already. */
@@ -117,15 +117,15 @@ export class EventRecorder implements Events {
   /** Begins to write. */
   connect(open: OpenWriteSession): void {
     this.#open = open;
-    this.#work();
+    this.#startWriting();
   }
 
   /** What waits is not written any more. */
   async stop(): Promise<void> {
     this.#stop.abort();
-    this.#clock.clear(this.#review);
+    this.#clock.clear(this.#dueTimer);
     for (const timer of this.#delayed.values()) this.#clock.clear(timer);
-    await this.#working;
+    await this.#writing;
   }
 
   #record(occurrence: Occurrence): void {
@@ -133,15 +133,15 @@ export class EventRecorder implements Events {
     const { entry, isDue } = this.#series.observe(occurrence, this.#clock.now(), this.#offset);
     this.#offset = (this.#offset + 1) % NANOSECONDS;
     if (isDue) this.#schedule(entry);
-    this.#reviewLater();
+    this.#scheduleDueEntries();
   }
 
-  #reviewLater(): void {
-    if (this.#review !== undefined || this.#series.size === 0) return;
-    this.#review = this.#clock.set(() => {
-      this.#review = undefined;
+  #scheduleDueEntries(): void {
+    if (this.#dueTimer !== undefined || this.#series.size === 0) return;
+    this.#dueTimer = this.#clock.set(() => {
+      this.#dueTimer = undefined;
       for (const entry of this.#series.takeDue(this.#clock.now())) this.#schedule(entry);
-      this.#reviewLater();
+      this.#scheduleDueEntries();
     }, SERIES_END_MS);
   }
 
@@ -149,17 +149,17 @@ export class EventRecorder implements Events {
     if (this.#queue.has(entry) || this.#delayed.has(entry)) return;
     if (this.#queue.size + this.#delayed.size >= MAX_QUEUED) {
       this.#drop(entry, 'queue_full', undefined);
-    } else if (!this.#mayTellOf(entry.occurrence.regarding)) {
+    } else if (!this.#isWithinObjectLimit(entry.occurrence.regarding)) {
       this.#drop(entry, 'object_limit', undefined);
     } else if (entry.occurrence.scope === 'cluster') {
-      this.#lookLater(entry);
+      this.#delayShared(entry);
     } else {
       this.#enqueue(entry);
     }
   }
 
   /** Whether there were not too many Events about an object. */
-  #mayTellOf({ kind, namespace, name }: ObjectRef): boolean {
+  #isWithinObjectLimit({ kind, namespace, name }: ObjectRef): boolean {
     const key = `${kind} ${namespace}/${name}`;
     const now = this.#clock.now();
     const bucket = this.#objectBuckets.get(key) ?? new TokenBucket(OBJECT_RATE, now);
@@ -167,7 +167,7 @@ export class EventRecorder implements Events {
     return bucket.take(now) === 0;
   }
 
-  #lookLater(entry: SeriesEntry): void {
+  #delayShared(entry: SeriesEntry): void {
     const random = () => this.#clock.random();
     const delay = sharedEventDelay(this.#options.nodes(), this.#delayed.size + 1, random);
     if (delay === undefined || (delay >= EARLY_WINDOW_MS && this.#delayed.size >= MAX_LATE)) return;
@@ -180,23 +180,23 @@ export class EventRecorder implements Events {
 
   #enqueue(entry: SeriesEntry): void {
     this.#queue.add(entry);
-    this.#work();
+    this.#startWriting();
   }
 
-  #work(): void {
+  #startWriting(): void {
     const open = this.#open;
-    if (open === undefined || this.#working !== undefined || this.#queue.size === 0) return;
+    if (open === undefined || this.#writing !== undefined || this.#queue.size === 0) return;
     if (this.#stop.signal.aborted) return;
-    this.#working = this.#writeAll(open).then(() => {
-      this.#working = undefined;
-      this.#work();
+    this.#writing = this.#writeAll(open).then(() => {
+      this.#writing = undefined;
+      this.#startWriting();
     });
   }
 
   async #writeAll(open: OpenWriteSession): Promise<void> {
     let session: WriteSession | undefined;
     for (const entry of this.#queue) {
-      await this.#turn();
+      await this.#waitForToken();
       if (this.#stop.signal.aborted) break;
       this.#queue.delete(entry);
       session = await this.#write(entry, session, open);
@@ -205,7 +205,7 @@ export class EventRecorder implements Events {
   }
 
   /** Waits until the rate allows one more request. */
-  async #turn(): Promise<void> {
+  async #waitForToken(): Promise<void> {
     for (;;) {
       const wait = this.#bucket.take(this.#clock.now());
       if (wait === 0 || this.#stop.signal.aborted) return;
@@ -235,7 +235,7 @@ export class EventRecorder implements Events {
         }
         session?.close();
         session = undefined;
-        if (tries === MAX_TRIES) {
+        if (tries === MAX_ATTEMPTS) {
           this.#drop(entry, 'unreachable', error);
           return undefined;
         }

@@ -36,7 +36,7 @@ export class SeriesEntry {
 /** Milliseconds without another occurrence after which a series has ended; client-go's. */
 export const SERIES_END_MS = 6 * 60_000;
 /** Milliseconds after which the API server hears how a series goes on; client-go's. */
-const REFRESH = 30 * 60_000;
+const REFRESH_MS = 30 * 60_000;
 /** Series that are remembered; of more, those that came last. */
 const MAX_SERIES = 1000;
 
@@ -88,10 +88,10 @@ export class SeriesCache {
   takeDue(now: number): SeriesEntry[] {
     const due: SeriesEntry[] = [];
     for (const [key, entry] of this.#entries) {
-      const isOver = now - entry.lastObserved >= SERIES_END_MS;
-      if (isOver) this.#entries.delete(key);
-      const isNews = entry.writtenCount > 0 && entry.count > entry.writtenCount;
-      if (isNews && (isOver || now - entry.writtenAt >= REFRESH)) due.push(entry);
+      const hasEnded = now - entry.lastObserved >= SERIES_END_MS;
+      if (hasEnded) this.#entries.delete(key);
+      const hasUpdate = entry.writtenCount > 0 && entry.count > entry.writtenCount;
+      if (hasUpdate && (hasEnded || now - entry.writtenAt >= REFRESH_MS)) due.push(entry);
     }
     return due;
   }

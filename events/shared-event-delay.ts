@@ -12,7 +12,7 @@ export const EARLY_WINDOW_MS = 5000;
 /** Looks of all other nodes together at one Event, in a second. At each further one that waits they look more seldom. */
 const LATE_PER_SECOND = 20;
 /** Milliseconds. Later, a look would be of no use: API servers keep Events for an hour. */
-const LATEST = 30 * 60_000;
+const LATEST_MS = 30 * 60_000;
 
 /**
  * @param nodes of the cluster. If there are more, more requests are sent; if there are fewer, the Event comes later.
@@ -28,5 +28,5 @@ export function sharedEventDelay(
   if (random() * nodes < EARLY_NODES) return random() * EARLY_WINDOW_MS;
   const spread = ((nodes * waiting) / LATE_PER_SECOND) * 1000;
   const delay = EARLY_WINDOW_MS + random() * spread;
-  return delay < LATEST ? delay : undefined;
+  return delay < LATEST_MS ? delay : undefined;
 }

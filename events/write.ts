@@ -20,7 +20,7 @@ export type OpenWriteSession = (signal: AbortSignal) => Promise<WriteSession>;
  * Least time between two writes of a shared Event, in milliseconds, whichever nodes write. One node writes; the
  * others read that it was written.
  */
-const SHARED_REST = 60_000;
+const SHARED_WRITE_INTERVAL_MS = 60_000;
 
 /**
  * Writes one Event as it is now: creates it, or says that it came again.
@@ -61,13 +61,13 @@ export async function writeEntry(
     }
   };
   /** Creates a shared Event, or raises its count, unless another node did so recently. Most often it only looks. */
-  const share = async (): Promise<void> => {
+  const writeShared = async (): Promise<void> => {
     // An empty patch reads the Event and stores nothing, with the right to patch instead of one to get.
-    const there = await patch({});
-    if (there === undefined) return void (await create());
-    const last = lastTold(there.event);
+    const existing = await patch({});
+    if (existing === undefined) return void (await create());
+    const last = lastOccurrence(existing.event);
     const { lastObserved } = entry;
-    if (last === undefined || lastObserved - last.time < SHARED_REST) return;
+    if (last === undefined || lastObserved - last.time < SHARED_WRITE_INTERVAL_MS) return;
     try {
       await patch(seriesPatch({ count: last.count + 1, lastObserved }));
     } catch (error) {
@@ -76,7 +76,7 @@ export async function writeEntry(
     }
   };
   const isNew = entry.writtenCount === 0 || series === undefined;
-  if (occurrence.scope === 'cluster') await share();
+  if (occurrence.scope === 'cluster') await writeShared();
   else if (isNew || (await patch(seriesPatch(series))) === undefined) {
     // If it exists, an earlier attempt created it and its answer was lost.
     await create();
@@ -86,7 +86,7 @@ export async function writeEntry(
 }
 
 /** Count and time (milliseconds since 1970) of an Event's last occurrence; undefined if they cannot be read. */
-function lastTold(event: unknown): { count: number; time: number } | undefined {
+function lastOccurrence(event: unknown): { count: number; time: number } | undefined {
   if (!isRecord(event)) return undefined;
   const { eventTime, series } = event;
   const { count = 1, lastObservedTime = eventTime } = isRecord(series) ? series : {};

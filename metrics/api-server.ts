@@ -50,7 +50,7 @@ export function apiServerMetrics({ counter, gauge, histogram }: MetricDefiner): 
     absent(kind) {
       for (const metric of [watches, lastEvent]) metric.remove({ kind });
     },
-    deaf(kind) {
+    watchStalled(kind) {
       staleWatches.inc({ kind });
     },
   };

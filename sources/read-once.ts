@@ -16,22 +16,22 @@ interface Origin extends ClusterOptions {
 
 /**
  * All objects of some resources, from a directory of manifests or from a cluster.
- * @param note is told of those that cannot be read.
+ * @param report is told of those that cannot be read.
  * @throws ManifestDirectoryError, ClusterConfigError, UserError
  */
 export async function readOnce(
   { manifests, kubeconfig, master }: Origin,
   resources: readonly Resource[],
-  note: (line: string) => void,
+  report: (line: string) => void,
 ): Promise<ApiObject[]> {
   if (manifests !== undefined) {
     const kinds = resources.map(({ kind }) => kind);
     const { objects, problems } = loadManifestDirectory(manifests, kinds);
-    for (const problem of problems) note(formatProblem(problem));
+    for (const problem of problems) report(formatProblem(problem));
     return objects.map(({ object }) => object);
   }
   try {
-    const onProblem = ({ message }: Error) => note(message);
+    const onProblem = ({ message }: Error) => report(message);
     return await listOnce({ kubeconfig, master, resources, onProblem });
   } catch (error) {
     if (!isApiServerFailure(error)) throw error;

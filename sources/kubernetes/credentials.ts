@@ -24,7 +24,7 @@ export interface Credentials {
 }
 
 /** What client-node's authenticators fill in. */
-interface FromPlugin {
+interface PluginCredentials {
   headers: Record<string, string>;
   cert?: string;
   key?: string;
@@ -64,7 +64,7 @@ export class CredentialSource {
       pem('client-key', user.keyData, user.keyFile),
     ]);
     const token = tokenFile === undefined ? user.token : await readToken(tokenFile);
-    const plugin: FromPlugin = { headers: {} };
+    const plugin: PluginCredentials = { headers: {} };
     if (user.exec) await this.#runPlugin(plugin, ca);
     return {
       tls: {
@@ -85,7 +85,7 @@ export class CredentialSource {
     };
   }
 
-  async #runPlugin(into: FromPlugin, ca: Buffer | undefined): Promise<void> {
+  async #runPlugin(into: PluginCredentials, ca: Buffer | undefined): Promise<void> {
     const { user } = this.#config;
     const { ExecAuth } = await import('@kubernetes/client-node/dist/exec_auth.js');
     this.#plugin ??= new ExecAuth();
@@ -97,7 +97,7 @@ export class CredentialSource {
     try {
       await this.#plugin.applyAuthentication({ ...user, exec }, into);
     } catch (error) {
-      throw named(`credential plugin ${JSON.stringify(user.exec.command)}`, error);
+      throw withField(`credential plugin ${JSON.stringify(user.exec.command)}`, error);
     }
   }
 }
@@ -126,7 +126,7 @@ async function pem(
     if (data) return asPem(Buffer.from(data, 'base64'));
     return file ? asPem(await readFile(file)) : undefined;
   } catch (error) {
-    throw named(data ? `${field}-data` : field, error);
+    throw withField(data ? `${field}-data` : field, error);
   }
 }
 
@@ -140,12 +140,12 @@ async function readToken(file: string): Promise<string> {
   try {
     return (await readFile(file, 'utf8')).trim();
   } catch (error) {
-    throw named('tokenFile', error);
+    throw withField('tokenFile', error);
   }
 }
 
 /** @param what of the kubeconfig failed. */
-function named(what: string, cause: unknown): Error {
+function withField(what: string, cause: unknown): Error {
   const reason = cause instanceof Error ? cause.message : String(cause);
   return new Error(`${what}: ${reason.trim() || 'failed'}`, { cause });
 }

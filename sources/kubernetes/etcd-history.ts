@@ -66,24 +66,24 @@ export interface UnconfirmedDeletion {
 }
 
 /** So many answers in a row that are older than what was seen are the truth: etcd was restored. */
-const BELIEVE_OLDER = 3;
+const STALE_RESPONSE_LIMIT = 3;
 
 /** Follows the server's history of one resource. */
 export class EtcdHistory {
   #version = '';
   #lastChange: LastChange | undefined;
-  #olderAnswers = 0;
-  #doubt: UnconfirmedDeletion | undefined;
-  #untold: ObjectKey | undefined;
+  #staleResponses = 0;
+  #unconfirmedDeletion: UnconfirmedDeletion | undefined;
+  #undeliveredChange: ObjectKey | undefined;
 
   /** Whether a watch from the last version has to show that this history is still the server's. */
   get hasUnconfirmedDeletion(): boolean {
-    return this.#doubt !== undefined;
+    return this.#unconfirmedDeletion !== undefined;
   }
 
   /** Key of an object that has changed on the server, of which a watch has not told yet. */
   get undeliveredChange(): ObjectKey | undefined {
-    return this.#untold;
+    return this.#undeliveredChange;
   }
 
   get position(): HistoryPosition {
@@ -92,12 +92,12 @@ export class EtcdHistory {
 
   /** Answers in a row that were older than what was seen. */
   get staleResponses(): number {
-    return this.#olderAnswers;
+    return this.#staleResponses;
   }
 
   /** Whether the answers so far prove that etcd was restored. One alone may come from a server that lags. */
   get isRestored(): boolean {
-    return this.#olderAnswers >= BELIEVE_OLDER;
+    return this.#staleResponses >= STALE_RESPONSE_LIMIT;
   }
 
   /**
@@ -110,30 +110,30 @@ export class EtcdHistory {
     const { lastChange: about } = known;
     // A watch may have told meanwhile what has become of the object.
     const isGone = verdict === 'gone' && about !== undefined && about === this.#lastChange;
-    this.#doubt = isGone ? { about, goneAt: present.version } : undefined;
+    this.#unconfirmedDeletion = isGone ? { about, goneAt: present.version } : undefined;
     const hasTold = this.#version !== known.version;
-    this.#untold = hasTold ? undefined : present.changed;
+    this.#undeliveredChange = hasTold ? undefined : present.changed;
     return verdict;
   }
 
   /** Records whether what the server said was older than what was seen. */
   recordResponse(isOlderAnswer: boolean): void {
-    this.#olderAnswers = isOlderAnswer ? this.#olderAnswers + 1 : 0;
+    this.#staleResponses = isOlderAnswer ? this.#staleResponses + 1 : 0;
   }
 
   /** A list begins: what was followed before does not count any more. */
   startList(version: string): void {
     this.#version = version;
     this.#lastChange = undefined;
-    this.#doubt = undefined;
-    this.#untold = undefined;
+    this.#unconfirmedDeletion = undefined;
+    this.#undeliveredChange = undefined;
   }
 
   /** An object of the list that has begun. */
   recordListItem(item: unknown): void {
     const version = resourceVersionOf(item);
     if (this.#lastChange === undefined || isOlder(this.#lastChange.version ?? '', version)) {
-      this.#lastChange = changeOf(item, version);
+      this.#lastChange = toLastChange(item, version);
     }
   }
 
@@ -143,34 +143,34 @@ export class EtcdHistory {
    */
   recordEvent(type: string, object: unknown, version: string): boolean {
     this.#version = version;
-    this.#untold = undefined;
-    const doubt = this.#doubt;
+    this.#undeliveredChange = undefined;
+    const doubt = this.#unconfirmedDeletion;
     if (type !== 'BOOKMARK') {
-      const change = changeOf(object, type === 'DELETED' ? undefined : version);
+      const change = toLastChange(object, type === 'DELETED' ? undefined : version);
       this.#lastChange = change;
-      if (doubt !== undefined && isOfSame(change, doubt.about)) this.#doubt = undefined;
+      if (doubt !== undefined && isSameObject(change, doubt.about)) this.#unconfirmedDeletion = undefined;
     }
-    return this.#doubt === undefined || !isOlder(this.#doubt.goneAt, version);
+    return this.#unconfirmedDeletion === undefined || !isOlder(this.#unconfirmedDeletion.goneAt, version);
   }
 
   /** The history that was followed has ended; any other is as good. */
   reset(): void {
     this.startList('');
-    this.#olderAnswers = 0;
+    this.#staleResponses = 0;
   }
 }
 
 /** Whether this is the object that changed last. */
 export function isLastChange(lastChange: LastChange | undefined, object: unknown): boolean {
-  return lastChange !== undefined && isOfSame(changeOf(object, undefined), lastChange);
+  return lastChange !== undefined && isSameObject(toLastChange(object, undefined), lastChange);
 }
 
-function isOfSame(change: LastChange | undefined, other: LastChange): boolean {
+function isSameObject(change: LastChange | undefined, other: LastChange): boolean {
   return change?.namespace === other.namespace && change.name === other.name;
 }
 
 /** @returns undefined for an object without a name, which cannot be asked for. */
-function changeOf(object: unknown, version: string | undefined): LastChange | undefined {
+function toLastChange(object: unknown, version: string | undefined): LastChange | undefined {
   const { namespace, name } = metadataOf(object);
   if (typeof name !== 'string' || name === '' || version === '') return undefined;
   return { namespace: typeof namespace === 'string' ? namespace : '', name, version };

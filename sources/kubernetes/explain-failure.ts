@@ -139,7 +139,7 @@ export function explainConnection(cause: unknown, target: RequestTarget | undefi
   const reason = CONNECTION_REASONS.find(
     (each) => each.codes.test(code) && (each.message === undefined || each.message.test(message)),
   );
-  if (target === undefined || reason === undefined) return withoutAdvice(message);
+  if (target === undefined || reason === undefined) return stripNodeAdvice(message);
   const { server, proxyUrl } = target;
   const asked = reason.isFirstHop === true && proxyUrl ? proxyUrl : server;
   const subject = asked === server ? server : `the proxy ${asked}`;
@@ -187,8 +187,8 @@ export function nonStatusAdvice(code: number, text: string, location: string | u
  * A cause without the advice that Node gives to those who run Node themselves: logs may have it in full.
  */
 export function withoutNodeAdvice(cause: unknown): unknown {
-  if (!(cause instanceof Error) || withoutAdvice(cause.message) === cause.message) return cause;
-  const plain = new Error(withoutAdvice(cause.message));
+  if (!(cause instanceof Error) || stripNodeAdvice(cause.message) === cause.message) return cause;
+  const plain = new Error(stripNodeAdvice(cause.message));
   return 'code' in cause ? Object.assign(plain, { code: cause.code }) : plain;
 }
 
@@ -205,6 +205,6 @@ function opensslReason(message: string): string {
   return /:SSL routines:[^:]*:([^:]+)/.exec(message)?.[1] ?? message;
 }
 
-function withoutAdvice(message: string): string {
+function stripNodeAdvice(message: string): string {
   return message.replace(/;? ?(if the root CA|try running Node).*$/s, '');
 }

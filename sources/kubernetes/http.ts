@@ -28,7 +28,7 @@ export function createAgent(
     : new PlainAgent(options);
 }
 
-export interface RequestOptions {
+export interface HttpRequestOptions {
   readonly agent: Agent;
   readonly method: string;
   readonly headers: Readonly<Record<string, string>>;
@@ -51,7 +51,7 @@ export interface HttpResponse {
  * Sends a request and waits for the head of its answer.
  * @throws Error of any kind; also from reading the response.
  */
-export async function sendRequest(url: URL, options: RequestOptions): Promise<HttpResponse> {
+export async function sendRequest(url: URL, options: HttpRequestOptions): Promise<HttpResponse> {
   const { agent, method, headers, body, signal } = options;
   signal.throwIfAborted();
   const send = url.protocol === 'https:' ? tlsRequest : request;
@@ -63,7 +63,7 @@ export async function sendRequest(url: URL, options: RequestOptions): Promise<Ht
   const stop = () => open.destroy(new Error('stopped'));
   signal.addEventListener('abort', stop, { once: true });
   let timer: NodeJS.Timeout | undefined;
-  const extend = (timeoutMs: number | undefined) => {
+  const restartTimeout = (timeoutMs: number | undefined) => {
     clearTimeout(timer);
     if (timeoutMs === undefined) return;
     const late = Object.assign(new Error(`nothing for ${timeoutMs / 1000} s`), {
@@ -75,22 +75,22 @@ export async function sendRequest(url: URL, options: RequestOptions): Promise<Ht
     clearTimeout(timer);
     signal.removeEventListener('abort', stop);
   };
-  extend(options.timeoutMs);
+  restartTimeout(options.timeoutMs);
   try {
-    const response = await answerTo(outgoing.end(body));
+    const response = await responseTo(outgoing.end(body));
     open = response;
     const close = () => {
       finish();
       if (!response.readableEnded) response.destroy();
     };
-    return { response, setTimeout: extend, close };
+    return { response, setTimeout: restartTimeout, close };
   } catch (error) {
     finish();
     throw error;
   }
 }
 
-function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
+function responseTo(outgoing: ClientRequest): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
     outgoing.once('response', resolve);
     outgoing.once('error', reject);

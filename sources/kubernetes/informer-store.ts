@@ -32,7 +32,7 @@ export interface InformerStoreOptions {
 /** The objects of one kind that the sink has. Hands on only what differs. */
 export class InformerStore {
   readonly #options: InformerStoreOptions;
-  readonly #known = new Map<ObjectKey, ApiObject>();
+  readonly #objects = new Map<ObjectKey, ApiObject>();
   /** What cannot be read as it is now, and why. */
   readonly #unreadable = new Map<ObjectKey, string>();
 
@@ -41,7 +41,7 @@ export class InformerStore {
   }
 
   get size(): number {
-    return this.#known.size;
+    return this.#objects.size;
   }
 
   /** How many objects cannot be read as they are now. */
@@ -71,7 +71,7 @@ export class InformerStore {
       object = readObject(raw, [this.#options.kind]);
     } catch (error) {
       if (!(error instanceof InvalidObject)) throw error;
-      return this.#passOver(raw, error);
+      return this.#recordUnreadable(raw, error);
     }
     if (object === undefined) {
       const key = this.#keyOf(raw);
@@ -79,8 +79,8 @@ export class InformerStore {
       return key;
     }
     this.#unreadable.delete(object.key);
-    if (!isDeepStrictEqual(this.#known.get(object.key), object)) {
-      this.#known.set(object.key, object);
+    if (!isDeepStrictEqual(this.#objects.get(object.key), object)) {
+      this.#objects.set(object.key, object);
       this.#options.sink.upsert(object);
     }
     return object.key;
@@ -102,7 +102,7 @@ export class InformerStore {
 
   /** @returns one of the objects that are not among the keys of a complete list. */
   firstMissingFrom(present: ReadonlySet<ObjectKey>): ObjectKey | undefined {
-    for (const known of [this.#known, this.#unreadable]) {
+    for (const known of [this.#objects, this.#unreadable]) {
       for (const key of known.keys()) if (!present.has(key)) return key;
     }
     return undefined;
@@ -110,13 +110,13 @@ export class InformerStore {
 
   /** Removes what is not among the keys of a complete list. */
   retainOnly(present: ReadonlySet<ObjectKey>): void {
-    for (const known of [this.#known, this.#unreadable]) {
+    for (const known of [this.#objects, this.#unreadable]) {
       for (const key of known.keys()) if (!present.has(key)) this.#drop(key);
     }
   }
 
   /** @returns the object's key, as far as it has one. */
-  #passOver(raw: unknown, problem: InvalidObject): ObjectKey | undefined {
+  #recordUnreadable(raw: unknown, problem: InvalidObject): ObjectKey | undefined {
     // Why it cannot be named is part of the problem.
     const key = this.#keyOf(raw, () => {});
     if (key === undefined) {
@@ -130,7 +130,7 @@ export class InformerStore {
 
   #drop(key: ObjectKey): void {
     this.#unreadable.delete(key);
-    if (this.#known.delete(key)) this.#options.sink.remove(this.#options.kind, key);
+    if (this.#objects.delete(key)) this.#options.sink.remove(this.#options.kind, key);
   }
 
   /** @param report is told of an object that cannot even be named. */

@@ -44,10 +44,10 @@ export class ListSplitter {
   #inString = false;
   #escaped = false;
   #items: 'to come' | 'begun' | 'ended' = 'to come';
-  #taken = 0;
+  #itemCount = 0;
   #metadata: ListMetadata | undefined;
   /** Items before the metadata; the API server has them after it, but some proxies sort keys. */
-  readonly #early: ListPart[] = [];
+  readonly #itemsBeforeMetadata: ListPart[] = [];
 
   /** @throws MalformedAnswer */
   push(chunk: Buffer): ListPart[] {
@@ -78,7 +78,7 @@ export class ListSplitter {
         start = at;
       } else if (code === COMMA && depth === ITEMS_DEPTH && this.#items === 'begun') {
         this.#endItem(chunk.subarray(start, at), parts);
-        this.#taken++;
+        this.#itemCount++;
         start = at + 1;
       }
     }
@@ -98,15 +98,15 @@ export class ListSplitter {
     const metadata = metadataOf(frame);
     // Of an empty list Go may write null.
     const hasItems = this.#items === 'ended' || (isRecord(frame) && frame.items === null);
-    if (metadata === undefined || !hasItems) throw noList();
-    return this.#metadata === undefined ? [{ metadata }, ...this.#early] : [];
+    if (metadata === undefined || !hasItems) throw notAList();
+    return this.#metadata === undefined ? [{ metadata }, ...this.#itemsBeforeMetadata] : [];
   }
 
   /** @returns whether the bracket at the end of the text is the one that items are in. */
   #beginItems(text: Buffer, parts: ListPart[]): boolean {
     const frame = textOf([...this.#frame, text]);
     if (!BEFORE_ITEMS.test(frame.slice(0, -1))) return false;
-    if (this.#items === 'ended') throw noList();
+    if (this.#items === 'ended') throw notAList();
     this.#frame.push(text);
     this.#items = 'begun';
     this.#metadata = metadataOf(parseJson(`${frame}]}`));
@@ -117,9 +117,9 @@ export class ListSplitter {
   #endItem(end: Buffer, parts: ListPart[]): void {
     const text = textOf([...this.#item, end]);
     this.#item = [];
-    const isEmptyList = this.#taken === 0 && text.trim() === '';
+    const isEmptyList = this.#itemCount === 0 && text.trim() === '';
     if (isEmptyList) return;
-    (this.#metadata === undefined ? this.#early : parts).push({ item: parseJson(text) });
+    (this.#metadata === undefined ? this.#itemsBeforeMetadata : parts).push({ item: parseJson(text) });
   }
 }
 
@@ -137,7 +137,7 @@ function textOf(pieces: readonly Buffer[]): string {
   return (pieces.length === 1 && only !== undefined ? only : Buffer.concat(pieces)).toString();
 }
 
-function noList(): MalformedResponse {
+function notAList(): MalformedResponse {
   return new MalformedResponse(`API server: the answer is no list; ${STRANGER}`);
 }
 

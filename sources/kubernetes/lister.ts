@@ -38,7 +38,7 @@ const WATCH_SECONDS = 300;
 /** Reads lists of one resource, and tells whether one is needed. */
 export class Lister {
   readonly #options: ListerOptions;
-  #paged = true;
+  #usePages = true;
 
   constructor(options: ListerOptions) {
     this.#options = options;
@@ -58,16 +58,16 @@ export class Lister {
   ): Promise<boolean> {
     const { history, onUpToDate: onCurrent, onEtcdRestored: onOtherHistory } = this.#options;
     const known = history.position;
-    const present = await this.#look(session, path, known, scope);
+    const present = await this.#readServerState(session, path, known, scope);
     const verdict = history.compare(known, present);
     // What has changed since is for the watch to bring; one that brings nothing must not count.
     if (verdict === 'same' && present.changed === undefined) onCurrent();
-    if (verdict === 'older' && !history.isRestored) throw this.#staleAnswer(present.version);
+    if (verdict === 'older' && !history.isRestored) throw this.#staleResponse(present.version);
     if (verdict === 'other') onOtherHistory();
     return verdict === 'same' || verdict === 'gone';
   }
 
-  async #look(
+  async #readServerState(
     session: Session,
     path: string,
     known: HistoryPosition,
@@ -106,7 +106,7 @@ export class Lister {
    */
   async list(session: Session, path: string): Promise<string> {
     const { resource, objects, history } = this.#options;
-    const query = { ...resource.selectors, ...(this.#paged && { limit: PAGE_SIZE }) };
+    const query = { ...resource.selectors, ...(this.#usePages && { limit: PAGE_SIZE }) };
     const present = new Set<ObjectKey>();
     let version = '';
     try {
@@ -128,11 +128,11 @@ export class Lister {
       );
     } catch (error) {
       // The rest of the pages expired: too slow for pages, as client-go sees it.
-      if (error instanceof ApiError && error.isExpired) this.#paged = false;
+      if (error instanceof ApiError && error.isExpired) this.#usePages = false;
       throw error;
     }
     objects.retainOnly(present);
-    this.#paged = true;
+    this.#usePages = true;
     return version;
   }
 
@@ -166,7 +166,7 @@ export class Lister {
     const { resourceVersion } = metadata;
     const isStale = isOlder(resourceVersion, history.position.version);
     if (isFirstPage || isStale) history.recordResponse(isStale);
-    if (isStale && !history.isRestored) throw this.#staleAnswer(resourceVersion);
+    if (isStale && !history.isRestored) throw this.#staleResponse(resourceVersion);
     if (isStale) {
       history.reset();
       onOtherHistory();
@@ -174,7 +174,7 @@ export class Lister {
     if (isFirstPage || isStale) history.startList(resourceVersion);
   }
 
-  #staleAnswer(version: string): StaleResponse {
+  #staleResponse(version: string): StaleResponse {
     const { position, staleResponses: olderAnswers } = this.#options.history;
     return new StaleResponse(version, position.version, olderAnswers);
   }

@@ -12,7 +12,7 @@ export interface LiveWatchOptions {
 }
 
 /** A watch that ends sooner, in milliseconds, and has brought nothing, was of no use. As client-go. */
-const SHORT_MS = 1000;
+const VERY_SHORT_WATCH_MS = 1000;
 
 /**
  * A watch that is open, and is read in the background until it ends or is closed.
@@ -26,10 +26,10 @@ export class LiveWatch {
   #closed = false;
   readonly #opened = performance.now();
   #events = 0;
-  #tooShort = false;
+  #endedAtOnce = false;
   #failure: unknown;
   #timer: NodeJS.Timeout | undefined;
-  #changed = Promise.withResolvers<void>();
+  #stateChanged = Promise.withResolvers<void>();
 
   constructor(options: LiveWatchOptions) {
     this.#options = options;
@@ -48,7 +48,7 @@ export class LiveWatch {
 
   /** It ended as soon as it was open, without any event: nobody can say that it worked. */
   get endedAtOnce(): boolean {
-    return this.#tooShort;
+    return this.#endedAtOnce;
   }
 
   /** What made it end, if it has ended other than in due form. */
@@ -58,7 +58,7 @@ export class LiveWatch {
 
   /** Resolves with the next change of the state. */
   get stateChanged(): Promise<void> {
-    return this.#changed.promise;
+    return this.#stateChanged.promise;
   }
 
   /**
@@ -72,7 +72,7 @@ export class LiveWatch {
 
   /** Treats the watch as silent from now on until it brings something. */
   markSilent(): void {
-    if (this.#state === 'live') this.#become('silent');
+    if (this.#state === 'live') this.#setState('silent');
   }
 
   /** No event is handed on after this. */
@@ -89,7 +89,7 @@ export class LiveWatch {
     try {
       for await (const event of stream.events) {
         if (this.#closed) break;
-        if (this.#state === 'silent') this.#become('live');
+        if (this.#state === 'silent') this.#setState('live');
         onEvent(event);
         this.#events++;
         this.#waitForSilence();
@@ -97,9 +97,9 @@ export class LiveWatch {
     } catch (error) {
       if (!this.#closed) this.#failure = error;
     }
-    this.#tooShort = !this.hasEvents && performance.now() - this.#opened < SHORT_MS;
+    this.#endedAtOnce = !this.hasEvents && performance.now() - this.#opened < VERY_SHORT_WATCH_MS;
     this.close();
-    this.#become('ended');
+    this.#setState('ended');
   }
 
   #waitForSilence(): void {
@@ -107,10 +107,10 @@ export class LiveWatch {
     this.#timer = setTimeout(() => this.markSilent(), this.#options.silenceMs());
   }
 
-  #become(state: 'live' | 'silent' | 'ended'): void {
+  #setState(state: 'live' | 'silent' | 'ended'): void {
     this.#state = state;
-    const { resolve } = this.#changed;
-    this.#changed = Promise.withResolvers<void>();
+    const { resolve } = this.#stateChanged;
+    this.#stateChanged = Promise.withResolvers<void>();
     resolve();
   }
 }

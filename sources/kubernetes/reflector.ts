@@ -35,12 +35,12 @@ export interface ReflectorOptions {
 }
 
 /** So many answers in a row that a CRD is not installed are the truth, and looks after them are rare. */
-const BELIEVE_ABSENCES = 3;
-const ABSENT_MS = 60_000;
+const NOT_FOUND_LIMIT = 3;
+const NOT_INSTALLED_POLL_MS = 60_000;
 /** In which a watch has to tell what has happened before it was opened. */
-const DOUBT_MS = 2000;
+const DELETED_EVENT_MS = 2000;
 /** The same of a change on the server; longer, for the watch cache of another API server may lag behind. */
-const UNTOLD_MS = 10_000;
+const UNDELIVERED_EVENT_MS = 10_000;
 
 /**
  * Keeps the sink in step with one resource of the API server: lists it, watches from there, lists
@@ -55,7 +55,7 @@ export class Reflector {
   readonly #objects: InformerStore;
   readonly #history = new EtcdHistory();
   readonly #lister: Lister;
-  readonly #hearing: WatchDelivery;
+  readonly #delivery: WatchDelivery;
   /** The resource version to watch from; undefined: list first. */
   #version: string | undefined;
   /** Of the resource's paths the one that is there, as far as is known. */
@@ -68,8 +68,8 @@ export class Reflector {
   /** Ends the wait before the next attempt. */
   #endWait: () => void = () => {};
   /** Attempts in a row in which an optional resource was at none of its paths. */
-  #absences = 0;
-  #absent = false;
+  #notFoundCount = 0;
+  #isNotInstalled = false;
   #isSynced = false;
   readonly #synced = Promise.withResolvers<void>();
 
@@ -91,13 +91,13 @@ export class Reflector {
       resource,
       objects: this.#objects,
       history: this.#history,
-      onUpToDate: () => this.#tellCurrent(),
+      onUpToDate: () => this.#reportUpToDate(),
       onEtcdRestored: onOtherHistory,
     });
-    const onDeaf = () => observer?.deaf(kind);
-    this.#hearing = new WatchDelivery({ kind, log, clock: backoff, onStalled: onDeaf });
+    const onStalled = () => observer?.watchStalled(kind);
+    this.#delivery = new WatchDelivery({ kind, log, clock: backoff, onStalled });
     // Of what need not be installed, that nobody watches it is no news.
-    if (resource.optional !== true) this.#tellWatching(false);
+    if (resource.optional !== true) this.#reportWatchOpen(false);
   }
 
   get kind(): Kind {
@@ -135,14 +135,14 @@ export class Reflector {
       while (!signal.aborted) {
         const outcome = await this.#attempt(signal);
         if (signal.aborted) return;
-        if (this.#isAbsent(outcome.failure)) {
+        if (this.#handleNotFound(outcome.failure)) {
           retry = INITIAL_RETRY_STATE;
-          await this.#wait(absenceMs(this.#absences, backoff.random), signal);
+          await this.#wait(notInstalledPollMs(this.#notFoundCount, backoff.random), signal);
           continue;
         }
         const step = nextRetry(retry, outcome, backoff.random);
         retry = step.state;
-        if (step.mustRelist || (outcome.isSilent && this.#isDoubtProven()))
+        if (step.mustRelist || (outcome.isSilent && this.#hasMissedEvent()))
           this.#version = undefined;
         this.#report(outcome, step);
         if (step.waitMs > 0) await this.#wait(step.waitMs, signal);
@@ -204,7 +204,7 @@ export class Reflector {
       // What it was asked for in the meantime may have come after the check of the history.
       if (this.#mustRenew) this.#watch.markSilent();
       before?.close();
-      this.#tellWatching(true);
+      this.#reportWatchOpen(true);
     } catch (error) {
       session?.close();
       this.#mustRenew ||= isAsked;
@@ -216,7 +216,7 @@ export class Reflector {
       // It spoke again, so there is no need for another.
       if (left?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
       // Nobody knows whether the API server is still behind a watch that is silent.
-      if (left?.state !== 'live') this.#tellWatching(false);
+      if (left?.state !== 'live') this.#reportWatchOpen(false);
       throw error;
     }
   }
@@ -236,7 +236,7 @@ export class Reflector {
         }
         if (this.#version === undefined) {
           // Its events would come between the items of the list.
-          this.#leaveWatch();
+          this.#closeWatch();
           this.#version = await this.#list(session);
           onListed();
         }
@@ -263,8 +263,8 @@ export class Reflector {
       stream,
       silenceMs: () => {
         const { undeliveredChange: untold, hasUnconfirmedDeletion: inDoubt } = this.#history;
-        if (untold !== undefined) return Math.min(UNTOLD_MS, timeouts.silence);
-        if (inDoubt) return Math.min(DOUBT_MS, timeouts.silence);
+        if (untold !== undefined) return Math.min(UNDELIVERED_EVENT_MS, timeouts.silence);
+        if (inDoubt) return Math.min(DELETED_EVENT_MS, timeouts.silence);
         return jitteredSilenceMs(timeouts.silence, backoff.random);
       },
       onEvent: (event) => {
@@ -275,90 +275,90 @@ export class Reflector {
           throw new MalformedResponse('API server: an event without a resource version');
         }
         // Events come in the order of versions.
-        if (isOlder(version, last)) this.#leaveHistory(`${version}, after ${last}`);
+        if (isOlder(version, last)) this.#resetHistory(`${version}, after ${last}`);
         last = version;
         const isKnown = isOlder(from, until) && !isOlder(until, version);
-        if (!isKnown) this.#takeEvent(type, object, version);
+        if (!isKnown) this.#handleEvent(type, object, version);
         // It may have been silent, and not counted as open.
-        if (!this.#isWatching) this.#tellWatching(true);
-        this.#hearing.recordDelivery();
-        this.#tellCurrent();
+        if (!this.#isWatching) this.#reportWatchOpen(true);
+        this.#delivery.recordDelivery();
+        this.#reportUpToDate();
       },
       onClose: () => {
         session.close();
-        if (this.#watch === watch) this.#tellWatching(false);
+        if (this.#watch === watch) this.#reportWatchOpen(false);
       },
     });
     return watch;
   }
 
-  #takeEvent(type: unknown, object: unknown, version: string): void {
+  #handleEvent(type: unknown, object: unknown, version: string): void {
     const seen = this.#history.position.version;
-    if (isOlder(version, seen)) this.#leaveHistory(`${version}, after ${seen}`);
+    if (isOlder(version, seen)) this.#resetHistory(`${version}, after ${seen}`);
     if (type === 'ADDED' || type === 'MODIFIED') this.#objects.put(object);
     else if (type === 'DELETED') this.#objects.remove(object);
     else if (type !== 'BOOKMARK') throw new MalformedResponse('API server: an unknown event');
     this.#version = version;
     const isOfHistory = this.#history.recordEvent(type, object, version);
-    if (!isOfHistory) this.#leaveHistory(`${version}, and none that an object was deleted before`);
+    if (!isOfHistory) this.#resetHistory(`${version}, and none that an object was deleted before`);
   }
 
   /** @param what the server told that cannot be of the history that was followed. */
-  #leaveHistory(what: string): never {
+  #resetHistory(what: string): never {
     this.#history.reset();
     this.#version = undefined;
     this.#options.onEtcdRestored();
     throw new MalformedResponse(`API server: an event of version ${what}: etcd was restored`);
   }
 
-  #tellWatching(isOpen: boolean): void {
+  #reportWatchOpen(isOpen: boolean): void {
     this.#isWatching = isOpen;
     this.#options.observer?.watching(this.kind, isOpen);
   }
 
-  #tellCurrent(): void {
+  #reportUpToDate(): void {
     this.#options.observer?.current(this.kind);
   }
 
-  #tellSynced(): void {
+  #reportSynced(): void {
     if (this.#isSynced) return;
     this.#isSynced = true;
     this.#options.sink.synced(this.kind);
     this.#synced.resolve();
   }
 
-  #leaveWatch(): void {
+  #closeWatch(): void {
     this.#watch?.close();
     this.#watch = undefined;
   }
 
   /** @returns false when only a list can tell what there is. */
   async #check(session: Session): Promise<boolean> {
-    const scope = this.#hearing.isComparisonDue ? 'all' : 'last change';
+    const scope = this.#delivery.isComparisonDue ? 'all' : 'last change';
     const isUsable = await this.#lister.checkHistory(session, this.#path, scope);
     if (scope === 'all' && this.#history.undeliveredChange === undefined)
-      this.#hearing.recordComparison();
+      this.#delivery.recordComparison();
     return isUsable;
   }
 
   /** Of a watch that is silent: whether that proves that it does not tell what has happened. */
-  #isDoubtProven(): boolean {
+  #hasMissedEvent(): boolean {
     // Then it has not had its time.
     if (this.#mustRenew) return false;
     const { undeliveredChange: untold, hasUnconfirmedDeletion: inDoubt } = this.#history;
-    if (untold !== undefined) this.#hearing.recordMissedChange(untold);
+    if (untold !== undefined) this.#delivery.recordMissedChange(untold);
     return untold !== undefined || inDoubt;
   }
 
   /** @returns the resource version of the list. */
   async #list(session: Session): Promise<string> {
     const version = await this.#lister.list(session, this.#path);
-    this.#absent = false;
-    this.#absences = 0;
+    this.#isNotInstalled = false;
+    this.#notFoundCount = 0;
     this.#options.log.info({ kind: this.kind, objects: this.#objects.size }, 'listed');
-    this.#tellSynced();
-    this.#hearing.recordComparison();
-    this.#tellCurrent();
+    this.#reportSynced();
+    this.#delivery.recordComparison();
+    this.#reportUpToDate();
     return version;
   }
 
@@ -367,22 +367,22 @@ export class Reflector {
    * is starting, or a proxy before it, may not know a CRD for a moment: what is in force does not
    * go for one such answer.
    */
-  #isAbsent(failure: ApiServerFailure | undefined): boolean {
+  #handleNotFound(failure: ApiServerFailure | undefined): boolean {
     const { resource, log, observer } = this.#options;
     const isMissing = failure instanceof ApiError && failure.isNotFound;
-    this.#absences = resource.optional === true && isMissing ? this.#absences + 1 : 0;
-    if (this.#absences === 0) return false;
+    this.#notFoundCount = resource.optional === true && isMissing ? this.#notFoundCount + 1 : 0;
+    if (this.#notFoundCount === 0) return false;
     this.#version = undefined;
     const objects = this.#objects.size;
-    if (objects > 0 && this.#absences < BELIEVE_ABSENCES) return false;
+    if (objects > 0 && this.#notFoundCount < NOT_FOUND_LIMIT) return false;
     const { kind } = resource;
     this.#objects.retainOnly(new Set());
     // Somebody may have upgraded a CRD to one without any version that is asked for.
     if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
-    else if (!this.#absent) log.info({ kind }, 'not installed; looking for it now and then');
-    if (!this.#absent) observer?.absent(this.kind);
-    this.#absent = true;
-    this.#tellSynced();
+    else if (!this.#isNotInstalled) log.info({ kind }, 'not installed; looking for it now and then');
+    if (!this.#isNotInstalled) observer?.absent(this.kind);
+    this.#isNotInstalled = true;
+    this.#reportSynced();
     return true;
   }
 
@@ -408,7 +408,7 @@ export class Reflector {
 }
 
 /** Until the next look; as after failures at first, then about once a minute. */
-function absenceMs(absences: number, random: () => number): number {
-  if (absences < BELIEVE_ABSENCES) return jitteredBackoffMs(absences, random);
-  return Math.round(ABSENT_MS * (0.5 + random()));
+function notInstalledPollMs(absences: number, random: () => number): number {
+  if (absences < NOT_FOUND_LIMIT) return jitteredBackoffMs(absences, random);
+  return Math.round(NOT_INSTALLED_POLL_MS * (0.5 + random()));
 }

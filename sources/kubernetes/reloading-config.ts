@@ -31,7 +31,7 @@ export class ReloadingConfig {
   #problem = '';
   #reading: Promise<void> | undefined;
   /** The read that is under way is not waited for any more. */
-  #isLate = false;
+  #isOverdue = false;
 
   /** @param config what the options say now. */
   constructor(options: ClusterOptions, context: ReloadingConfigContext, config: ClusterConfig) {
@@ -43,7 +43,7 @@ export class ReloadingConfig {
 
   /** Opens a session as the files say it at that time. */
   readonly open: OpenSession = async (signal) => {
-    await this.#look(signal);
+    await this.#refresh(signal);
     return this.#open(signal);
   };
 
@@ -51,14 +51,14 @@ export class ReloadingConfig {
   watch(pollMs: number, onChange: () => void, signal: AbortSignal): void {
     // Flags and the environment of a process do not change.
     if (!this.#options.kubeconfig) return;
-    let told = this.#config;
-    const look = async () => {
-      await this.#look(signal);
-      if (signal.aborted || this.#config === told) return;
-      told = this.#config;
+    let reported = this.#config;
+    const poll = async () => {
+      await this.#refresh(signal);
+      if (signal.aborted || this.#config === reported) return;
+      reported = this.#config;
       onChange();
     };
-    const timer = setInterval(() => void look(), pollMs).unref();
+    const timer = setInterval(() => void poll(), pollMs).unref();
     signal.addEventListener('abort', () => clearInterval(timer), { once: true });
   }
 
@@ -66,12 +66,12 @@ export class ReloadingConfig {
    * Ends in time, also where the files are on a file system that hangs. Then no further read is begun until that one
    * has ended: a few of them would hold up all that the process does with files.
    */
-  async #look(signal: AbortSignal): Promise<void> {
+  async #refresh(signal: AbortSignal): Promise<void> {
     this.#reading ??= this.#read().finally(() => {
       this.#reading = undefined;
-      this.#isLate = false;
+      this.#isOverdue = false;
     });
-    if (this.#isLate) return;
+    if (this.#isOverdue) return;
     const timer = new AbortController();
     const { credentials: timeoutMs } = this.#context.timeouts;
     const either = AbortSignal.any([signal, timer.signal]);
@@ -79,15 +79,15 @@ export class ReloadingConfig {
     const first = await Promise.race([this.#reading, late]);
     timer.abort();
     if (first !== 'late') return;
-    this.#isLate = true;
+    this.#isOverdue = true;
     const { kubeconfig = '' } = this.#options;
     const path = JSON.stringify(kubeconfig);
-    this.#unusable(
+    this.#reportProblem(
       new ClusterConfigError(`kubeconfig ${path} cannot be read within ${timeoutMs / 1000} s`),
     );
   }
 
-  #unusable(error: ClusterConfigError): void {
+  #reportProblem(error: ClusterConfigError): void {
     if (error.message === this.#problem) return;
     this.#problem = error.message;
     const { log } = this.#context;
@@ -105,7 +105,7 @@ export class ReloadingConfig {
       log.info({ server: config.server }, 'the kubeconfig has changed; connecting anew');
     } catch (error) {
       if (!(error instanceof ClusterConfigError)) throw error;
-      this.#unusable(error);
+      this.#reportProblem(error);
     }
   }
 

@@ -23,7 +23,7 @@ export interface ResourceObserver {
   /** It is of a CRD that is not installed, so that nobody can watch it. */
   absent(kind: Kind): void;
   /** Objects of it had changed, and a watch that was open did not tell. */
-  deaf(kind: Kind): void;
+  watchStalled(kind: Kind): void;
 }
 
 /** All objects of a kind, or those that are selected. */

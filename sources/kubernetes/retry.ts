@@ -39,7 +39,7 @@ export const INITIAL_RETRY_STATE: RetryState = { failures: 0, relists: 0, shorts
 /** The nodes of a cluster may hear at the same moment that a version has expired. */
 const RELIST_JITTER_MS = 800;
 /** So many watches in a row that end at once cost a list: nothing else tells of changes then. */
-const LIST_AFTER_SHORT = 3;
+const RELIST_AFTER_SHORT_WATCHES = 3;
 
 /**
  * What to do after an attempt. As client-go, an outage costs no list: the next watch goes on from the
@@ -61,15 +61,15 @@ export function nextRetry(
 ): RetryStep {
   const {
     failure,
-    isSilent: silent,
-    hasResponse: answered,
-    hasEvents: progress,
-    watchEndedAtOnce: tooShort,
+    isSilent,
+    hasResponse,
+    hasEvents,
+    watchEndedAtOnce,
   } = outcome;
-  const failures = answered ? 0 : before.failures;
-  const relists = progress || silent ? 0 : before.relists;
-  const shorts = tooShort ? before.shorts + 1 : answered ? 0 : before.shorts;
-  if (silent || (failure === undefined && progress)) {
+  const failures = hasResponse ? 0 : before.failures;
+  const relists = hasEvents || isSilent ? 0 : before.relists;
+  const shorts = watchEndedAtOnce ? before.shorts + 1 : hasResponse ? 0 : before.shorts;
+  if (isSilent || (failure === undefined && hasEvents)) {
     return { state: INITIAL_RETRY_STATE, mustRelist: false, waitMs: 0, failures: 0 };
   }
   if (failure instanceof StaleResponse) {
@@ -90,11 +90,11 @@ export function nextRetry(
     const retry = { failures, relists: relists + 1, shorts: 0 };
     return { state: retry, mustRelist: true, waitMs: wait, failures: isFirst ? 0 : relists };
   }
-  const isNonsense = failure instanceof MalformedResponse;
-  const retry = { failures: failures + 1, relists: isNonsense ? relists + 1 : relists, shorts };
-  const tries = Math.max(retry.failures, isNonsense ? retry.relists : 0, shorts);
+  const isMalformed = failure instanceof MalformedResponse;
+  const retry = { failures: failures + 1, relists: isMalformed ? relists + 1 : relists, shorts };
+  const tries = Math.max(retry.failures, isMalformed ? retry.relists : 0, shorts);
   const asked = failure instanceof ApiError ? failure.retryAfterMs : 0;
-  const list = isNonsense || (tooShort && shorts % LIST_AFTER_SHORT === 0);
+  const list = isMalformed || (watchEndedAtOnce && shorts % RELIST_AFTER_SHORT_WATCHES === 0);
   return {
     state: retry,
     mustRelist: list,

@@ -14,7 +14,7 @@ export interface WatchDeliveryOptions {
 /** Milliseconds without a word of any watch after which all objects are compared; up to half of that more by chance. */
 const COMPARE_MS = 25 * 60_000;
 /** The same once a watch was found to be deaf: then there is no other way to hear of changes. */
-const DEAF_COMPARE_MS = 10 * 60_000;
+const STALLED_COMPARE_MS = 10 * 60_000;
 
 /**
  * Whether the watches of one resource deliver anything.
@@ -28,14 +28,14 @@ const DEAF_COMPARE_MS = 10 * 60_000;
  */
 export class WatchDelivery {
   readonly #options: WatchDeliveryOptions;
-  #isDeaf = false;
+  #isStalled = false;
   /** When what is known was last known to be what the server has. */
-  #currentAt: number;
+  #confirmedAt: number;
   #compareAt = 0;
 
   constructor(options: WatchDeliveryOptions) {
     this.#options = options;
-    this.#currentAt = options.clock.now();
+    this.#confirmedAt = options.clock.now();
   }
 
   /** Whether all objects are to be compared with what the API server has. */
@@ -46,16 +46,16 @@ export class WatchDelivery {
   /** A complete list was read, or a comparison found no difference. */
   recordComparison(): void {
     const { now, random } = this.#options.clock;
-    this.#currentAt = now();
+    this.#confirmedAt = now();
     this.#compareAt =
-      this.#currentAt + jitteredSilenceMs(this.#isDeaf ? DEAF_COMPARE_MS : COMPARE_MS, random);
+      this.#confirmedAt + jitteredSilenceMs(this.#isStalled ? STALLED_COMPARE_MS : COMPARE_MS, random);
   }
 
   /** A watch has brought something. */
   recordDelivery(): void {
     const { kind, log } = this.#options;
-    if (this.#isDeaf) log.info({ kind }, 'the watch delivers again');
-    this.#isDeaf = false;
+    if (this.#isStalled) log.info({ kind }, 'the watch delivers again');
+    this.#isStalled = false;
     this.recordComparison();
   }
 
@@ -64,11 +64,11 @@ export class WatchDelivery {
    * @param object whose change it was.
    */
   recordMissedChange(object: ObjectKey): void {
-    const { kind, log, clock, onStalled: onDeaf } = this.#options;
-    onDeaf();
-    if (this.#isDeaf) return;
-    this.#isDeaf = true;
-    const seconds = Math.round((clock.now() - this.#currentAt) / 1000);
+    const { kind, log, clock, onStalled } = this.#options;
+    onStalled();
+    if (this.#isStalled) return;
+    this.#isStalled = true;
+    const seconds = Math.round((clock.now() - this.#confirmedAt) / 1000);
     log.warn(
       { kind, object, seconds },
       'the watch delivers nothing, though objects change; listing them now, and comparing now and then, so changes ' +

@@ -41,7 +41,7 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
   const objects = new Map<string, LoadedObject>();
   const problems: ManifestProblem[] = [];
   const warnings: ManifestProblem[] = [];
-  const passedOver = new Map<string, number>();
+  const skippedKinds = new Map<string, number>();
   for (const file of listManifests(directory)) {
     const parsed = readManifest(directory, file, kinds);
     const inFile = (problem: Problem) => ({ file: join(directory, file), ...problem });
@@ -57,10 +57,10 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
         );
     }
     for (const [kind, count] of parsed.skippedKinds) {
-      passedOver.set(kind, (passedOver.get(kind) ?? 0) + count);
+      skippedKinds.set(kind, (skippedKinds.get(kind) ?? 0) + count);
     }
   }
-  return { objects: [...objects.values()], problems, warnings, passedOver };
+  return { objects: [...objects.values()], problems, warnings, skippedKinds };
 }
 
 /** What is reported of an object that a file earlier in the order has as well. */
@@ -107,21 +107,21 @@ export function readManifest(
     // Without O_NONBLOCK, opening a pipe would wait for its writer.
     descriptor = openSync(join(directory, file), constants.O_RDONLY | constants.O_NONBLOCK);
     const stats = fstatSync(descriptor);
-    if (!stats.isFile()) return holdsNothing([]);
+    if (!stats.isFile()) return emptyFile([]);
     if (stats.size > MAX_FILE_BYTES) {
       const reason = `is too large: ${stats.size} bytes, of at most ${MAX_FILE_BYTES}`;
-      return holdsNothing([{ reason }]);
+      return emptyFile([{ reason }]);
     }
     const text = new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(descriptor));
     return { ...parseManifest(text, file, kinds), blank: text.trim() === '' };
   } catch (error) {
     const message = asError(error).message;
-    return holdsNothing([{ reason: `cannot be read: ${printableAscii(message)}` }]);
+    return emptyFile([{ reason: `cannot be read: ${printableAscii(message)}` }]);
   } finally {
     if (descriptor !== undefined) closeSync(descriptor);
   }
 }
 
-function holdsNothing(problems: readonly Problem[]): ManifestFile {
+function emptyFile(problems: readonly Problem[]): ManifestFile {
   return { objects: [], problems, warnings: [], skippedKinds: new Map(), blank: false };
 }

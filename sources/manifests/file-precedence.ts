@@ -16,7 +16,7 @@ export interface DuplicateObject {
 
 interface FileDefinition extends ParsedObject {
   /** The file that this claim was reported to lose against. */
-  readonly toldFirst: string | undefined;
+  readonly reportedFile: string | undefined;
 }
 
 /**
@@ -24,30 +24,30 @@ interface FileDefinition extends ParsedObject {
  * names (by code unit) has it, and the next takes over when that one lets go.
  */
 export class FilePrecedence {
-  readonly #claims = new Map<string, Map<string, FileDefinition>>();
-  readonly #claimedBy = new Map<string, readonly string[]>();
+  readonly #definitions = new Map<string, Map<string, FileDefinition>>();
+  readonly #definedBy = new Map<string, readonly string[]>();
   readonly #inForce = new Map<string, ApiObject>();
-  readonly #touched = new Set<string>();
+  readonly #changedNames = new Set<string>();
 
   /** Replaces what a file claims; with no objects it lets go of all. */
   setFile(file: string, objects: readonly ParsedObject[]): void {
     const before = new Map<string, FileDefinition>();
-    for (const name of this.#claimedBy.get(file) ?? []) {
-      const claim = this.#claims.get(name)?.get(file);
+    for (const name of this.#definedBy.get(file) ?? []) {
+      const claim = this.#definitions.get(name)?.get(file);
       if (claim !== undefined) before.set(name, claim);
-      this.#claims.get(name)?.delete(file);
-      this.#touched.add(name);
+      this.#definitions.get(name)?.delete(file);
+      this.#changedNames.add(name);
     }
     const names: string[] = [];
     for (const { object, line } of objects) {
       const name = `${object.kind} ${object.key}`;
-      const claims = getOrCreate(this.#claims, name, () => new Map<string, FileDefinition>());
-      claims.set(file, { object, line, toldFirst: before.get(name)?.toldFirst });
-      this.#touched.add(name);
+      const claims = getOrCreate(this.#definitions, name, () => new Map<string, FileDefinition>());
+      claims.set(file, { object, line, reportedFile: before.get(name)?.reportedFile });
+      this.#changedNames.add(name);
       names.push(name);
     }
-    if (names.length === 0) this.#claimedBy.delete(file);
-    else this.#claimedBy.set(file, names);
+    if (names.length === 0) this.#definedBy.delete(file);
+    else this.#definedBy.set(file, names);
   }
 
   /**
@@ -58,13 +58,13 @@ export class FilePrecedence {
     const removed: ApiObject[] = [];
     const changed: ApiObject[] = [];
     const duplicates: DuplicateObject[] = [];
-    for (const name of this.#touched) {
-      const claims = this.#claims.get(name) ?? new Map<string, FileDefinition>();
+    for (const name of this.#changedNames) {
+      const claims = this.#definitions.get(name) ?? new Map<string, FileDefinition>();
       const [first, ...others] = [...claims.keys()].sort();
       const object = first === undefined ? undefined : claims.get(first)?.object;
       const old = this.#inForce.get(name);
       if (first === undefined || object === undefined) {
-        this.#claims.delete(name);
+        this.#definitions.delete(name);
         this.#inForce.delete(name);
         if (old !== undefined) removed.push(old);
         continue;
@@ -75,12 +75,12 @@ export class FilePrecedence {
       }
       for (const file of others) {
         const claim = claims.get(file);
-        if (claim === undefined || claim.toldFirst === first) continue;
-        claims.set(file, { ...claim, toldFirst: first });
+        if (claim === undefined || claim.reportedFile === first) continue;
+        claims.set(file, { ...claim, reportedFile: first });
         duplicates.push({ file, line: claim.line, object: name, usedFile: first });
       }
     }
-    this.#touched.clear();
+    this.#changedNames.clear();
     return { removed, changed, duplicates };
   }
 }

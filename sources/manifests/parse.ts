@@ -69,12 +69,12 @@ export function parseManifest(
     ? jsonDocuments(text, problems)
     : yamlDocuments(text, problems);
   const objects = new Map<string, ParsedObject>();
-  const passedOver = new Map<string, number>();
+  const skippedKinds = new Map<string, number>();
   for (const { kind, value, line } of documents.flatMap((document) =>
     unpack(document, kinds, problems),
   )) {
     if (!kinds.some((each) => each === kind)) {
-      passedOver.set(kind, (passedOver.get(kind) ?? 0) + 1);
+      skippedKinds.set(kind, (skippedKinds.get(kind) ?? 0) + 1);
       continue;
     }
     try {
@@ -93,7 +93,7 @@ export function parseManifest(
     }
   }
   problems.sort((a, b) => (a.line ?? 0) - (b.line ?? 0));
-  return { objects: [...objects.values()], problems, warnings, skippedKinds: passedOver };
+  return { objects: [...objects.values()], problems, warnings, skippedKinds };
 }
 
 function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem[]): Candidate[] {

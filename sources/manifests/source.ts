@@ -1,7 +1,7 @@
 /** A directory of manifests as a source of objects: watched, and read again when it changes. */
 import { type BigIntStats, type FSWatcher, statSync, watch } from 'node:fs';
 import { join } from 'node:path';
-import { setImmediate as breathe } from 'node:timers/promises';
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { asError } from '../../api/errors.ts';
 import type { Kind } from '../../api/objects.ts';
@@ -44,9 +44,9 @@ interface FileState extends Pick<ManifestFile, 'objects' | 'problems' | 'warning
 }
 
 /** Milliseconds of quiet to wait for after a file event. */
-const SETTLE_MS = 30;
+const DEBOUNCE_MS = 30;
 /** Under unceasing events, changes are still taken this many settle times after the first. */
-const MAX_SETTLES = 8;
+const MAX_DEBOUNCES = 8;
 /** Two writes this close may leave the same times on a file: the kernel's clock ticks coarsely. */
 const RACY_MS = 20;
 
@@ -68,18 +68,18 @@ const RACY_MS = 20;
  */
 export class ManifestSource implements Source {
   readonly #options: ManifestSourceOptions & { rescanMs: number };
-  readonly #claims = new FilePrecedence();
+  readonly #precedence = new FilePrecedence();
   readonly #files = new Map<string, FileState>();
   #watcher: FSWatcher | undefined;
   /** Identity of the watched directory. */
   #watched: string | undefined;
   #directoryProblem: string | undefined;
   #faulty: number | undefined;
-  #settleTimer: NodeJS.Timeout | undefined;
+  #debounceTimer: NodeJS.Timeout | undefined;
   #firstEvent: number | undefined;
   #rescanTimer: NodeJS.Timeout | undefined;
-  #looking: Promise<void> | undefined;
-  #lookAgain = false;
+  #scanning: Promise<void> | undefined;
+  #scanAgain = false;
   #stopped = false;
 
   constructor(options: ManifestSourceOptions) {
@@ -88,18 +88,18 @@ export class ManifestSource implements Source {
 
   async start(): Promise<void> {
     listManifests(this.#options.directory); // for its error
-    await this.#look();
+    await this.#scan();
     if (this.#stopped) return;
     for (const kind of this.#options.kinds) this.#options.sink.synced(kind);
-    this.#rescanTimer = setInterval(() => void this.#look(), this.#options.rescanMs);
+    this.#rescanTimer = setInterval(() => void this.#scan(), this.#options.rescanMs);
   }
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearTimeout(this.#settleTimer);
+    clearTimeout(this.#debounceTimer);
     clearInterval(this.#rescanTimer);
     this.#watcher?.close();
-    await this.#looking;
+    await this.#scanning;
   }
 
   unreadable(): ReadonlyMap<string, number> {
@@ -122,14 +122,14 @@ export class ManifestSource implements Source {
     if (this.#stopped) return;
     const now = performance.now();
     this.#firstEvent ??= now;
-    const latest = this.#firstEvent + MAX_SETTLES * SETTLE_MS;
-    clearTimeout(this.#settleTimer);
-    this.#settleTimer = setTimeout(
+    const latest = this.#firstEvent + MAX_DEBOUNCES * DEBOUNCE_MS;
+    clearTimeout(this.#debounceTimer);
+    this.#debounceTimer = setTimeout(
       () => {
         this.#firstEvent = undefined;
-        void this.#look();
+        void this.#scan();
       },
-      Math.max(0, Math.min(SETTLE_MS, latest - now)),
+      Math.max(0, Math.min(DEBOUNCE_MS, latest - now)),
     );
   }
 
@@ -137,17 +137,17 @@ export class ManifestSource implements Source {
    * Looks at the directory now, or once more after the look that is under way. Rejects only with
    * what the sink or `onProblem` throw; nobody catches that, for it is a bug and must be loud.
    */
-  #look(): Promise<void> {
-    this.#lookAgain = true;
-    this.#looking ??= this.#lookUntilCaughtUp().finally(() => {
-      this.#looking = undefined;
+  #scan(): Promise<void> {
+    this.#scanAgain = true;
+    this.#scanning ??= this.#scanUntilCaughtUp().finally(() => {
+      this.#scanning = undefined;
     });
-    return this.#looking;
+    return this.#scanning;
   }
 
-  async #lookUntilCaughtUp(): Promise<void> {
-    while (this.#lookAgain && !this.#stopped) {
-      this.#lookAgain = false;
+  async #scanUntilCaughtUp(): Promise<void> {
+    while (this.#scanAgain && !this.#stopped) {
+      this.#scanAgain = false;
       try {
         this.#watch();
         await this.#readChanged();
@@ -161,7 +161,7 @@ export class ManifestSource implements Source {
         this.#reportDirectory(`${error.reason}; its last objects stay in force until it can be`);
       }
       if (this.#stopped) return;
-      this.#handOver();
+      this.#deliver();
       this.#countFaulty();
     }
   }
@@ -193,20 +193,20 @@ export class ManifestSource implements Source {
     for (const [file, before] of this.#files) {
       if (present.has(file)) continue;
       this.#files.delete(file);
-      this.#claims.setFile(file, []);
+      this.#precedence.setFile(file, []);
       if (before.problems.length > 0) this.#options.onRecovered?.(join(directory, file), true);
     }
     for (const file of present) {
       const signature = signatureOf(join(directory, file));
       const before = this.#files.get(file);
       if (signature !== undefined && signature === before?.signature) continue;
-      this.#take(file, signature, before, readManifest(directory, file, kinds));
-      await breathe(); // parsing is slow; let others run between files
+      this.#updateFile(file, signature, before, readManifest(directory, file, kinds));
+      await yieldToEventLoop(); // parsing is slow; let others run between files
       if (this.#stopped) return;
     }
   }
 
-  #take(
+  #updateFile(
     file: string,
     signature: string | undefined,
     before: FileState | undefined,
@@ -225,7 +225,7 @@ export class ManifestSource implements Source {
     const wasGood = (good && !read.blank) || (before?.wasGood ?? false);
     const { warnings } = read;
     this.#files.set(file, { signature, wasGood, objects, problems, warnings });
-    this.#claims.setFile(file, objects);
+    this.#precedence.setFile(file, objects);
     if (good && before !== undefined && before.problems.length > 0) {
       onRecovered?.(path, false);
     }
@@ -238,9 +238,9 @@ export class ManifestSource implements Source {
     }
   }
 
-  #handOver(): void {
+  #deliver(): void {
     const { directory, sink, onProblem } = this.#options;
-    const { removed, changed, duplicates } = this.#claims.apply();
+    const { removed, changed, duplicates } = this.#precedence.apply();
     for (const { kind, key } of removed) sink.remove(kind, key);
     for (const object of changed) sink.upsert(object);
     for (const duplicate of duplicates) onProblem(duplicateProblem(directory, duplicate));

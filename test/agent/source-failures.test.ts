@@ -35,7 +35,7 @@ describe('source-log: what the log says of lists and watches', () => {
         watching: (...watch) => heard.push(watch),
         current: (resource) => heard.push(resource),
         absent: (resource) => heard.push(resource),
-        deaf: (resource) => heard.push(resource),
+        watchStalled: (resource) => heard.push(resource),
       },
       [...servingResources('node'), ...policyResources()],
       timers,
@@ -193,7 +193,7 @@ describe('source-log: what the log says of lists and watches', () => {
     assert.deepEqual(lines, ['warn CIDRGroup gone', 'warn CIDRGroup gone', 'info stopped']);
     observer.watching('Service', false);
     observer.current('Node');
-    observer.deaf('Node');
+    observer.watchStalled('Node');
     assert.deepEqual(heard, [['Service', false], 'Node', 'Node']);
   });
 });

@@ -21,7 +21,7 @@ const OBSERVER = {
   watching: () => {},
   current: () => {},
   absent: () => {},
-  deaf: () => {},
+  watchStalled: () => {},
 };
 
 describe('source: what a source tells of an object that cannot be read', () => {

@@ -80,7 +80,7 @@ describe('startup: what a start waits for', () => {
       watching: (...args) => heard.push(args),
       current: (...args) => heard.push(args),
       absent: (...args) => heard.push(args),
-      deaf: (...args) => heard.push(args),
+      watchStalled: (...args) => heard.push(args),
     });
     for (const host of ['api-server.invalid:6443', '192.0.2.1:6443']) {
       const request = { method: 'GET', host, code: undefined, seconds: 1 };

@@ -21,7 +21,7 @@ export class EventServer {
   /** By name, as they stand. */
   readonly stored = new Map<string, Readonly<Record<string, unknown>>>();
   /** HTTP status to refuse with; 0 cuts the connection; undefined does as asked. */
-  next: (request: Received) => number | undefined = () => undefined;
+  statusFor: (request: Received) => number | undefined = () => undefined;
   readonly #server = createServer((request, response) => {
     let text = '';
     request.setEncoding('utf8');
@@ -36,12 +36,12 @@ export class EventServer {
         authorization: request.headers.authorization,
         body: JSON.parse(text),
       };
-      const status = this.#take(received);
+      const status = this.#handle(received);
       if (status === 0) {
         response.destroy();
         return;
       }
-      const answer = status < 300 ? this.#now(received) : { kind: 'Status', code: status };
+      const answer = status < 300 ? this.#responseTo(received) : { kind: 'Status', code: status };
       response.writeHead(status, { 'content-type': 'application/json' });
       response.end(JSON.stringify(answer));
     });
@@ -69,22 +69,22 @@ export class EventServer {
     send: async (method, path, body) => {
       const request = { contentType: undefined, authorization: undefined };
       const received = { ...request, method, path, body: { ...body } };
-      const status = this.#take(received);
+      const status = this.#handle(received);
       if (status >= 300) throw Object.assign(new Error(`${status}`), { code: status });
-      return this.#now(received);
+      return this.#responseTo(received);
     },
     close: () => {},
   });
 
   /** What a request that succeeded is answered with: the Event as it is then. */
-  #now({ method, path, body }: Received): unknown {
+  #responseTo({ method, path, body }: Received): unknown {
     const last = decodeURIComponent(path.split('/').at(-1) ?? '');
     return method === 'POST' ? body : this.stored.get(last);
   }
 
-  #take(received: Received): number {
+  #handle(received: Received): number {
     this.received.push(received);
-    return this.next(received) ?? this.#store(received);
+    return this.statusFor(received) ?? this.#store(received);
   }
 
   #store({ method, path, body }: Received): number {

@@ -233,7 +233,7 @@ describe('recorder: the recorder of Events', () => {
       see();
       await pass(5000);
       await pass(60_000);
-      server.next = ({ body }) => ('series' in body ? 409 : undefined);
+      server.statusFor = ({ body }) => ('series' in body ? 409 : undefined);
       see();
       await pass(5000);
       assert.deepEqual(dropped, []);
@@ -364,7 +364,7 @@ describe('recorder: the recorder of Events', () => {
 
   it('writes 25 at once, then one a second', async () => {
     const times: number[] = [];
-    server.next = () => void times.push(timers.now());
+    server.statusFor = () => void times.push(timers.now());
     recorder.connect(open);
     const objects = ['a', 'b'].map((name) => serviceRef(`default/${name}`, name));
     for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`, objects[index % 2]);
@@ -390,7 +390,7 @@ describe('recorder: the recorder of Events', () => {
 
   it('tries again while the server is away, then drops what waits longest', async () => {
     recorder.connect(open);
-    server.next = ({ body }) => (body.reason === 'RefusedHeadless' ? 0 : undefined);
+    server.statusFor = ({ body }) => (body.reason === 'RefusedHeadless' ? 0 : undefined);
     warn('RefusedHeadless');
     await requests(1);
     const times = [START];
@@ -408,7 +408,7 @@ describe('recorder: the recorder of Events', () => {
       assert.ok(waited >= wait, `${waited} < ${wait}`);
     }
     // It may be told again.
-    server.next = () => undefined;
+    server.statusFor = () => undefined;
     warn('RefusedHeadless');
     await waitFor('it is written at last, as new', () => server.stored.size === 2);
     assert.deepEqual(series(), [undefined, undefined]);
@@ -424,7 +424,7 @@ describe('recorder: the recorder of Events', () => {
   ] as const) {
     it(`${isPassing ? 'tries again' : 'gives up'} after ${status}`, async () => {
       recorder.connect(open);
-      server.next = () => (server.received.length === 1 ? status : undefined);
+      server.statusFor = () => (server.received.length === 1 ? status : undefined);
       warn();
       await requests(1);
       if (isPassing) {
@@ -439,10 +439,10 @@ describe('recorder: the recorder of Events', () => {
 
   it('takes an Event that is there already for written', async () => {
     recorder.connect(open);
-    server.next = () => 409;
+    server.statusFor = () => 409;
     warn();
     await requests(1);
-    server.next = () => undefined;
+    server.statusFor = () => undefined;
     recorder.warning(WEB, 'RefusedPorts', 'no');
     await requests(2);
     assert.deepEqual([dropped, server.stored.size], [[], 1]);
@@ -477,7 +477,7 @@ describe('recorder: the recorder of Events', () => {
 
   it('stops in the middle of whatever it does', async () => {
     recorder.connect(open);
-    server.next = () => 503;
+    server.statusFor = () => 503;
     for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`);
     await requests(1);
     await recorder.stop();

@@ -39,7 +39,7 @@ describe('api-server: metrics of the API server', () => {
     const count = async () =>
       (await scrape()).value('portwide_api_deaf_watches_total', { kind: 'Pod' });
     assert.equal(await count(), 0);
-    metrics.deaf('Pod');
+    metrics.watchStalled('Pod');
     metrics.watching('Pod', true);
     assert.equal(await count(), 1);
   });

@@ -123,7 +123,7 @@ function numbered(group: readonly unknown[], number: number): unknown[] {
 }
 
 /** Hands objects on as the agent does. */
-class Table extends RecordingSink {
+class RouteTableSink extends RecordingSink {
   readonly #table = new RouteTable({
     nodeName: 'node-1',
     allPortsEnabled: true,
@@ -233,7 +233,7 @@ async function throughApi(
   objects: readonly unknown[],
   asBytes: (text: string) => string | Buffer = (text) => text,
 ): Promise<void> {
-  const sink = new Table();
+  const sink = new RouteTableSink();
   const world = new SourceFixture({ timeouts: PATIENT, sink });
   const { double } = world;
   await double.listen();
@@ -242,7 +242,7 @@ async function throughApi(
     double.fail({ verb: 'list', resource, fault: { kind: 'text', text } });
   }
   try {
-    await world.settle();
+    await world.startAndWatch();
     sink.check();
     for (const object of objects.slice(-MANY)) {
       const resource = RESOURCE[kindOf(object) as ServingKind];
@@ -271,7 +271,7 @@ async function throughManifests(
   asBytes: (text: string) => string | Buffer = (text) => text,
 ): Promise<void> {
   const directory = mkdtempSync(join(tmpdir(), 'portwide-fuzz-'));
-  const sink = new Table();
+  const sink = new RouteTableSink();
   const list = { apiVersion: 'v1', kind: 'List', items: objects.slice(MANY) };
   writeFileSync(join(directory, 'z.json'), asBytes(JSON.stringify(list)));
   for (const [index, object] of objects.slice(0, MANY).entries()) {

@@ -23,7 +23,7 @@ const POLLUTION: unknown = JSON.parse(
   '{"__proto__":{"allPorts":true,"ready":true},"constructor":{"prototype":{"kind":"Node"}}}',
 );
 
-const hostileValue: fc.Arbitrary<unknown> = fc.oneof(
+const oddValue: fc.Arbitrary<unknown> = fc.oneof(
   { weight: 6, arbitrary: fc.constantFrom<unknown>(...ADDRESSES) },
   { weight: 4, arbitrary: fc.constantFrom<unknown>(...TEXTS) },
   { weight: 4, arbitrary: fc.constantFrom<unknown>(...NUMBERS) },
@@ -43,11 +43,11 @@ interface Mutation {
   readonly value: unknown;
 }
 
-const harm: fc.Arbitrary<Mutation> = fc.record({
+const mutation: fc.Arbitrary<Mutation> = fc.record({
   place: fc.nat(10_000),
   how: fc.constantFrom('replace', 'replace', 'replace', 'replace', 'remove', 'add'),
   key: fc.constantFrom('__proto__', 'allPorts', 'ports', 'port', 'nodePort', 'kind', 'name', 'x'),
-  value: hostileValue,
+  value: oddValue,
 });
 
 /**
@@ -60,8 +60,8 @@ export function mutatedGroup(
   return fc
     .tuple(
       fc.constantFrom(...groups),
-      fc.array(harm, { minLength: 1, maxLength: 2 }),
-      fc.option(hostileValue, { freq: 20 }),
+      fc.array(mutation, { minLength: 1, maxLength: 2 }),
+      fc.option(oddValue, { freq: 20 }),
     )
     .map(([group, harms, anything]) => {
       const copy = JSON.parse(JSON.stringify(group)) as unknown[];

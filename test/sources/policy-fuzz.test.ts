@@ -172,7 +172,7 @@ async function throughApi(objects: readonly unknown[]): Promise<void> {
     double.fail({ verb: 'list', resource, fault: { kind: 'text', text } });
   }
   try {
-    await world.settle([...pathOf.values()]);
+    await world.startAndWatch([...pathOf.values()]);
     sink.check();
     for (const each of objects.slice(-MANY)) {
       const resource = pathOf.get(kindOf(each) as Kind);

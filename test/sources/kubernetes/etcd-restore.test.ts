@@ -24,7 +24,7 @@ describe('restored: after etcd was restored from a snapshot', () => {
     world = new SourceFixture(options);
     await world.double.listen();
     world.double.put(service('a', 1), sliceManifest('a', 4, []), NODE);
-    await world.settle();
+    await world.startAndWatch();
     world.double.keep();
     world.double.put(service('b', 1), sliceManifest('b', 4, []));
     world.double.delete(service('a', 1), sliceManifest('a', 4, []), NODE);
@@ -73,7 +73,7 @@ describe('restored: after etcd was restored from a snapshot', () => {
     await open({ timeouts: { ...PATIENT, silence: 60_000 } });
     world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
     world.double.breakWatches('cut', 'services');
-    await world.asked('watch', 2);
+    await world.waitForRequest('watch', 2);
     world.double.restore();
     world.double.put(sliceManifest('c', 4, []));
     // Whoever finds it has all others look; the last one before the watch is open.
@@ -87,13 +87,13 @@ describe('restored: after etcd was restored from a snapshot', () => {
     world = new SourceFixture({ resources: [ALL_SERVICES], timeouts });
     await world.double.listen();
     world.double.put(service('a', 1));
-    await world.settle([RESOURCE.Service]);
+    await world.startAndWatch([RESOURCE.Service]);
     world.double.keep();
     world.double.put(service('b', 1), service('c', 1));
     await has('Service default/a', 'Service default/b', 'Service default/c');
     const asked = world.requests('watch').length;
     world.double.fail({ verb: 'watch', fault: { kind: 'hold' } });
-    await world.asked('watch', asked + 1);
+    await world.waitForRequest('watch', asked + 1);
     // Silence of the new watch is not what finds it.
     Object.assign(timeouts, { silence: 60_000 });
     world.double.restore();
@@ -122,7 +122,7 @@ describe('restored: after etcd was restored from a snapshot', () => {
     });
     await world.double.listen();
     world.double.put(service('a', 1));
-    await world.settle([RESOURCE.Service]);
+    await world.startAndWatch([RESOURCE.Service]);
     world.double.keep();
     world.double.put(service('b', 1));
     await has('Service default/a', 'Service default/b');
@@ -141,7 +141,7 @@ describe('restored: after etcd was restored from a snapshot', () => {
     const fault = { kind: 'stale' } as const;
     world.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
     world.double.breakWatches('cut', 'services');
-    await world.asked('watch', 2);
+    await world.waitForRequest('watch', 2);
     assert.deepEqual(lists(), [1, 1, 1]);
     assert.deepEqual(world.waits, [1200, 1200, 2400]);
     assert.equal(world.sink.calls.length, calls);

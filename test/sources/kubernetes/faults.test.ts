@@ -59,8 +59,8 @@ describe('faults of an API server', () => {
     it(`while listing: ${what}`, async () => {
       await openFor(fault);
       world.double.fail({ verb: 'list', resource: 'services', fault });
-      await world.settle();
-      await world.has({ a: 1, b: 1 });
+      await world.startAndWatch();
+      await world.waitForServices({ a: 1, b: 1 });
       assert.equal(world.requests('list').length, 2);
       assert.equal(world.waits[0], wait);
       assert.deepEqual(world.problems, []);
@@ -72,10 +72,10 @@ describe('faults of an API server', () => {
       await openFor(fault);
       world.double.fail({ verb: 'watch', resource: 'services', fault });
       world.start();
-      await world.asked('watch', 1);
+      await world.waitForRequest('watch', 1);
       world.double.put(service('a', 2), service('c', 1));
       world.double.delete(service('b', 1));
-      await world.has({ a: 2, c: 1 });
+      await world.waitForServices({ a: 2, c: 1 });
       assert.equal(world.waits[0], isSilent ? undefined : wait);
       assert.equal(world.requests('list').length, lists ? 2 : 1);
     });
@@ -83,12 +83,12 @@ describe('faults of an API server', () => {
 
   it('a watch that falls silent, and stays open', async () => {
     await open({ timeouts: IMPATIENT });
-    await world.settle();
+    await world.startAndWatch();
     world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
+    await world.waitForServices({ a: 1, b: 1, c: 1 });
     world.double.breakWatches('silence', 'services');
     world.double.put(service('d', 1));
-    await world.has({ a: 1, b: 1, c: 1, d: 1 });
+    await world.waitForServices({ a: 1, b: 1, c: 1, d: 1 });
     assert.equal(world.requests('list').length, 1);
   });
 
@@ -98,7 +98,7 @@ describe('faults of an API server', () => {
       { ...nodeManifest([]), metadata: { name: 'node-1' } },
       sliceManifest('a', 4, []),
     );
-    await world.settle();
+    await world.startAndWatch();
     const started = performance.now();
     await until('more time goes by than a silent watch has', () => {
       return performance.now() - started > 800;
@@ -111,37 +111,37 @@ describe('faults of an API server', () => {
 
   it('an overloaded server is not asked for a list on top', async () => {
     await open({});
-    await world.settle();
+    await world.startAndWatch();
     const fault = status(429, 'TooManyRequests', 1);
     world.double.fail({ verb: 'watch', resource: 'services', fault, times: 5 });
     world.double.breakWatches('cut', 'services');
     world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
+    await world.waitForServices({ a: 1, b: 1, c: 1 });
     assert.equal(world.requests('list').length, 1);
   });
 
   it('a change that a watch does not tell comes with the next list', async () => {
     await open({});
-    await world.settle();
+    await world.startAndWatch();
     world.double.skip(2);
     world.double.put(service('a', 9));
     world.double.delete(service('b', 1));
     world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
+    await world.waitForServices({ a: 1, b: 1, c: 1 });
     world.double.compact();
     world.double.breakWatches('expire', 'services');
-    await world.has({ a: 9, c: 1 });
+    await world.waitForServices({ a: 9, c: 1 });
   });
 
   it('a server that goes and comes back on the same port', async () => {
     await open({});
-    await world.settle();
+    await world.startAndWatch();
     await world.double.close();
     await until('it is missed', () => world.waits.length > 12);
     world.double.put(service('c', 1));
     world.double.delete(service('a', 1));
     assert.deepEqual(world.ports(), { a: 1, b: 1 });
     await world.double.listen();
-    await world.has({ b: 1, c: 1 });
+    await world.waitForServices({ b: 1, c: 1 });
   });
 });

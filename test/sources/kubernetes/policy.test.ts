@@ -62,7 +62,7 @@ describe('policy: the kubernetes source for network policy', () => {
     const has = (...objects: string[]) =>
       until(`there are ${objects}`, () => known() === objects.join());
     world.double.put(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
-    await world.settle(ALL);
+    await world.startAndWatch(ALL);
     world.double.keep();
     world.double.put(pod('b', 'Running'), policy('b'), group('b', '192.0.2.0/24'));
     world.double.delete(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
@@ -79,7 +79,7 @@ describe('policy: the kubernetes source for network policy', () => {
   });
 
   it('asks once for each resource, for all Nodes, and for pods that have not ended', async () => {
-    await world.settle(ALL);
+    await world.startAndWatch(ALL);
     const asked = world.double.requests().filter(({ verb }) => verb === 'list');
     const selectors = asked.map(({ path, query: { limit, ...query } }) => {
       assert.equal(limit, '500');
@@ -113,7 +113,7 @@ describe('policy: the kubernetes source for network policy', () => {
       world.double.put({ ...nodeManifest(['192.0.2.1']), metadata: { name } });
     }
     world.double.put(pod('a', 'Running'), pod('b', 'Succeeded'));
-    await world.settle(ALL);
+    await world.startAndWatch(ALL);
     assert.deepEqual([...world.sink.objects.keys()].sort(), [
       'Node node-1',
       'Node node-2',
@@ -126,7 +126,7 @@ describe('policy: the kubernetes source for network policy', () => {
   it('takes pods page by page, and of each what it needs', async () => {
     const names = Array.from({ length: 1001 }, (_, index) => `p${1000 + index}`);
     world.double.put(...names.map((name) => ({ ...pod(name, 'Running'), note: 'x'.repeat(1000) })));
-    await world.settle(ALL);
+    await world.startAndWatch(ALL);
     assert.equal(world.requests('list', 'pods').length, 3);
     assert.equal(world.sink.objects.size, 1001);
     assert.ok(JSON.stringify(world.sink.objects.get('Pod default/p1000')).length < 400);
@@ -159,7 +159,7 @@ describe('policy: the kubernetes source for network policy', () => {
 
     beforeEach(async () => {
       world.double.put(admin('a', 'In'), admin('b', 'in'), group('g', 'nonsense'));
-      await world.settle(ALL);
+      await world.startAndWatch(ALL);
     });
 
     it('tells each once, with its uid, through events and lists', async () => {
@@ -239,7 +239,7 @@ describe('policy: the kubernetes source for network policy', () => {
     });
 
     it('there is nothing of them, all is synced, and it is said once', async () => {
-      await world.settle(ALL.filter((resource) => !CRDS.includes(resource)));
+      await world.startAndWatch(ALL.filter((resource) => !CRDS.includes(resource)));
       assert.equal(world.sink.syncedKinds.size, RESOURCES.length);
       await until('it has looked again and again', () => lists() > 20);
       assert.deepEqual(absent().sort(), [
@@ -253,7 +253,7 @@ describe('policy: the kubernetes source for network policy', () => {
     });
 
     it('they are looked for three times, then about once a minute', async () => {
-      await world.settle([]);
+      await world.startAndWatch([]);
       await until('it has looked often', () => lists() > 6);
       // Two quick looks for each of the four, and no other reason to wait.
       const count = (wait: number) => world.delays.filter((each) => each === wait).length;
@@ -265,7 +265,7 @@ describe('policy: the kubernetes source for network policy', () => {
     });
 
     it('one that comes is picked up, watched, and lost when it goes', async () => {
-      await world.settle([]);
+      await world.startAndWatch([]);
       world.double.put(group('a', '10.0.0.0/8'));
       assert.deepEqual(groups(), []);
       world.double.install('cidrgroups');
@@ -283,7 +283,7 @@ describe('policy: the kubernetes source for network policy', () => {
       world.double.put(group('c', '10.0.0.0/8'));
       await hasGroups('c 10.0.0.0/8');
       assert.equal(absent().length, 5);
-      assert.equal(world.absent.filter((each) => each === 'CIDRGroup').length, 2);
+      assert.equal(world.notInstalled.filter((each) => each === 'CIDRGroup').length, 2);
     });
   });
 
@@ -302,7 +302,7 @@ describe('policy: the kubernetes source for network policy', () => {
     };
     beforeEach(async () => {
       world.double.put(group('a', '10.0.0.0/8'));
-      await world.settle(ALL);
+      await world.startAndWatch(ALL);
     });
 
     it('what is known does not go because a server is not ready', async () => {

@@ -60,7 +60,7 @@ describe('followed-config: a kubeconfig that changes', () => {
     await until('it is tried', () => world.waits.length > 3);
     use(world.double.url);
     await world.started;
-    await world.has({ a: 1, b: 1 });
+    await world.waitForServices({ a: 1, b: 1 });
   });
 
   it('ends the wait for a server that is not there', async () => {
@@ -70,14 +70,14 @@ describe('followed-config: a kubeconfig that changes', () => {
     await until('they wait', () => world.delays.length === 3);
     use(world.double.url);
     await world.started;
-    await world.has({ a: 1, b: 1 });
+    await world.waitForServices({ a: 1, b: 1 });
   });
 
   it('leads to another API server, also from watches that are alive', async () => {
     use(world.double.url);
-    await world.settle();
+    await world.startAndWatch();
     use(other.url);
-    await world.has({ c: 1 });
+    await world.waitForServices({ c: 1 });
     for (const resource of ['services', 'endpointslices', 'nodes']) {
       await until('the other is watched', () => other.watching(resource) === 1);
       await until('the first is not', () => world.double.watching(resource) === 0);
@@ -87,27 +87,27 @@ describe('followed-config: a kubeconfig that changes', () => {
 
   it('costs nothing that is in force while the server that it names is not there', async () => {
     use(world.double.url);
-    await world.settle();
+    await world.startAndWatch();
     use('http://127.0.0.1:1');
     await until('it is tried', () => world.waits.length > 3);
     world.double.put(service('d', 1));
-    await world.has({ a: 1, b: 1, d: 1 });
+    await world.waitForServices({ a: 1, b: 1, d: 1 });
     use(other.url);
-    await world.has({ c: 1 });
+    await world.waitForServices({ c: 1 });
   });
 
   it('is no change while it cannot be used, which is said once', async () => {
     use(world.double.url);
-    await world.settle();
+    await world.startAndWatch();
     write('{"clusters": [');
     const told = () => world.logged.filter((line) => /cannot be used/.test(line)).length;
     await until('it is said', () => told() === 1);
     world.double.breakWatches('cut');
     world.double.put(service('d', 1));
-    await world.has({ a: 1, b: 1, d: 1 });
+    await world.waitForServices({ a: 1, b: 1, d: 1 });
     assert.equal(told(), 1);
     use(other.url);
-    await world.has({ c: 1 });
+    await world.waitForServices({ c: 1 });
   });
 
   it('is no change while reading it hangs: watches are opened as it was before', async () => {
@@ -119,7 +119,7 @@ describe('followed-config: a kubeconfig that changes', () => {
     });
     await world.double.listen();
     use(world.double.url);
-    await world.settle();
+    await world.startAndWatch();
     // As a file system that is away: nobody writes to it.
     execFileSync('mkfifo', [join(directory, 'new')]);
     renameSync(join(directory, 'new'), kubeconfig);
@@ -128,7 +128,7 @@ describe('followed-config: a kubeconfig that changes', () => {
       await until('it is said', () => told() === 1);
       world.double.breakWatches('cut');
       world.double.put(service('d', 1));
-      await world.has({ d: 1 });
+      await world.waitForServices({ d: 1 });
       assert.equal(told(), 1);
     } finally {
       // Ends the read.

@@ -87,7 +87,7 @@ describe('sessions with the API server', () => {
       watching: (resource, isOpen) => heard.push(`${resource} ${isOpen ? 'open' : 'closed'}`),
       current: (resource) => heard.push(`${resource} event`),
       absent: assert.fail,
-      deaf: assert.fail,
+      watchStalled: assert.fail,
     };
     source = new KubernetesSource({
       kubeconfig,

@@ -11,7 +11,7 @@ describe('silent-watch: a silent watch', () => {
     world = new SourceFixture({ timeouts: { ...PATIENT, silence: 200 } });
     await world.double.listen();
     world.double.put(service('a', 1));
-    await world.settle();
+    await world.startAndWatch();
   };
   afterEach(() => world.stop());
 
@@ -37,9 +37,9 @@ describe('silent-watch: a silent watch', () => {
 
   it('counts as heard of with each renewal, so that no alert takes an idle cluster for a silent server', async () => {
     await settle();
-    const { currents } = world;
+    const { upToDateCount: currents } = world;
     await renewals(3);
-    assert.ok(world.currents >= currents + 2, `${world.currents}, after ${currents}`);
+    assert.ok(world.upToDateCount >= currents + 2, `${world.upToDateCount}, after ${currents}`);
   });
 
   it('serves what comes while the new one is being opened, within a second', async () => {
@@ -68,7 +68,7 @@ describe('silent-watch: a silent watch', () => {
     const started = performance.now();
     world.double.put(service('b', 1));
     world.double.release();
-    await world.has({ a: 1, b: 1 });
+    await world.waitForServices({ a: 1, b: 1 });
     assert.ok(performance.now() - started < 1000);
   });
 
@@ -81,11 +81,11 @@ describe('silent-watch: a silent watch', () => {
     world.double.put(service('a', 2));
     world.double.delete(service('b', 1));
     world.double.put(service('a', 3));
-    await world.has({ a: 3 });
+    await world.waitForServices({ a: 3 });
     world.double.release();
     await until('only the new one is open', () => world.double.watching('services') === 1);
     world.double.put(service('c', 1));
-    await world.has({ a: 3, c: 1 });
+    await world.waitForServices({ a: 3, c: 1 });
     assert.deepEqual(world.sink.calls.slice(before), [
       '+ Service default/b',
       '+ Service default/a',
@@ -102,7 +102,7 @@ describe('silent-watch: a silent watch', () => {
     try {
       world = new SourceFixture({ timeouts: { ...PATIENT, silence: 20_000 } });
       await world.double.listen();
-      await world.settle();
+      await world.startAndWatch();
       await until('all are watched', () => world.watched.size === 3);
     } finally {
       timers.restore();
@@ -124,7 +124,7 @@ describe('silent-watch: a silent watch', () => {
     assert.ok(!world.watched.has('Service'));
     assert.equal(world.double.watching('services'), 1);
     world.double.put(service('b', 1));
-    await world.has({ a: 1, b: 1 });
+    await world.waitForServices({ a: 1, b: 1 });
     assert.ok(world.watched.has('Service'));
     world.double.release();
     await renewals(5);
@@ -136,18 +136,18 @@ describe('silent-watch: a silent watch', () => {
     const timeouts = { ...PATIENT, silence: 200 };
     world = new SourceFixture({ timeouts });
     await world.double.listen();
-    await world.settle();
+    await world.startAndWatch();
     const logged = [...world.logged];
     const next = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
     world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold', next } });
     await renewals(1);
     Object.assign(timeouts, { silence: 60_000 });
     world.double.put(service('a', 1));
-    await world.has({ a: 1 });
+    await world.waitForServices({ a: 1 });
     world.double.release();
     await until('the renewal is refused', () => world.codes.includes(503));
     world.double.put(service('b', 1));
-    await world.has({ a: 1, b: 1 });
+    await world.waitForServices({ a: 1, b: 1 });
     assert.deepEqual([world.delays, world.logged], [[], logged]);
     assert.ok(world.watched.has('Service'));
   });
@@ -170,7 +170,7 @@ describe('silent-watch: a silent watch', () => {
     world.double.put(service('b', 1));
     world.double.delete(service('a', 1));
     world.double.compact();
-    await world.has({ b: 1 });
+    await world.waitForServices({ b: 1 });
     assert.equal(world.requests('list').length, 2);
   });
 });

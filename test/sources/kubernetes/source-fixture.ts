@@ -60,17 +60,17 @@ export class SourceFixture {
   /** Waits end only by what ends them early. */
   holdDelays = false;
   /** Resources that were told to be of no CRD that is installed. */
-  readonly absent: string[] = [];
+  readonly notInstalled: string[] = [];
   /** Resources of which a watch is open, as metrics tell it. */
   readonly watched = new Set<string>();
   /** Milliseconds that the clock of the source is ahead of this machine's. */
-  ahead = 0;
+  clockOffset = 0;
   /** HTTP status of each answer; undefined where there was none. */
   readonly codes: (number | undefined)[] = [];
   /** Resources that changed without a word of their watch, as metrics tell it. */
-  readonly deaf: string[] = [];
+  readonly stalled: string[] = [];
   /** How often the source said of Services that it knows them as they are now. */
-  currents = 0;
+  upToDateCount = 0;
   /** What was logged, with the kind that it was about. */
   readonly logged: string[] = [];
   readonly #options: SourceFixtureOptions;
@@ -108,15 +108,15 @@ export class SourceFixture {
           else this.watched.delete(kind);
         },
         current: (kind) => {
-          if (kind === 'Service') this.currents++;
+          if (kind === 'Service') this.upToDateCount++;
         },
-        absent: (kind) => this.absent.push(kind),
-        deaf: (kind) => this.deaf.push(kind),
+        absent: (kind) => this.notInstalled.push(kind),
+        watchStalled: (kind) => this.stalled.push(kind),
       },
       timeouts: this.#options.timeouts ?? PATIENT,
       backoff: {
         random: () => 0.5,
-        now: () => performance.now() + this.ahead,
+        now: () => performance.now() + this.clockOffset,
         delay: (milliseconds, signal) => {
           this.delays.push(milliseconds);
           if (!this.holdDelays) return new Promise(setImmediate);
@@ -129,7 +129,7 @@ export class SourceFixture {
   }
 
   /** Starts, and waits until everything is listed, and these are watched. */
-  async settle(watched: readonly string[] = Object.values(RESOURCE)): Promise<void> {
+  async startAndWatch(watched: readonly string[] = Object.values(RESOURCE)): Promise<void> {
     this.start();
     await this.started;
     for (const resource of watched) {
@@ -166,7 +166,7 @@ export class SourceFixture {
   }
 
   /** Waits until Services have been asked for so many times, and gives the last request. */
-  async asked(verb: 'list' | 'watch', times: number): Promise<RecordedRequest> {
+  async waitForRequest(verb: 'list' | 'watch', times: number): Promise<RecordedRequest> {
     await until(`${verb} ${times} of Services`, () => this.requests(verb).length >= times);
     const request = this.requests(verb)[times - 1];
     if (request === undefined) throw new RangeError('no such request');
@@ -180,7 +180,7 @@ export class SourceFixture {
   }
 
   /** Waits until the sink has these Services with these ports, and no others. */
-  async has(ports: Readonly<Record<string, number>>): Promise<void> {
+  async waitForServices(ports: Readonly<Record<string, number>>): Promise<void> {
     const wanted = JSON.stringify(ports);
     await until(`there are ${wanted}`, () => JSON.stringify(this.ports()) === wanted);
   }

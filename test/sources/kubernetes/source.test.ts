@@ -16,14 +16,14 @@ describe('source: kubernetes source', () => {
   /** Lists two Services and watches. */
   const watching = async () => {
     world.double.put(service('a', 1), service('b', 1));
-    await world.settle();
+    await world.startAndWatch();
   };
 
   it('lists page by page, then says that all is there, then watches from the list', async () => {
     const names = Array.from({ length: 1001 }, (_, index) => `s${1000 + index}`);
     world.double.put(...names.map((name) => service(name, 1)));
     const version = String(world.double.version);
-    await world.settle();
+    await world.startAndWatch();
     assert.deepEqual(
       world.requests('list').map(({ query }) => query),
       [undefined, 500, 1000].map((start) => ({
@@ -51,7 +51,7 @@ describe('source: kubernetes source', () => {
       { ...nodeManifest(['192.0.2.2']), metadata: { name: 'node-2' } },
       sliceManifest('a', 4, []),
     );
-    await world.settle();
+    await world.startAndWatch();
     assert.deepEqual([...world.sink.objects.keys()].sort(), [
       'EndpointSlice default/a-ipv4',
       'Node node-1',
@@ -90,14 +90,14 @@ describe('source: kubernetes source', () => {
     world.double.put(service('a', 2), service('c', 1));
     world.double.delete(service('b', 1));
     world.double.put(sliceManifest('other', 4, []));
-    await world.has({ a: 2, c: 1 });
+    await world.waitForServices({ a: 2, c: 1 });
     world.double.bookmark();
     world.double.breakWatches('end', 'services');
-    const { query } = await world.asked('watch', 2);
+    const { query } = await world.waitForRequest('watch', 2);
     assert.equal(query.resourceVersion, String(world.double.version));
     assert.deepEqual(world.waits, []);
     world.double.put(service('c', 3));
-    await world.has({ a: 2, c: 3 });
+    await world.waitForServices({ a: 2, c: 3 });
     assert.equal(world.requests('list').length, 1);
   });
 
@@ -106,7 +106,7 @@ describe('source: kubernetes source', () => {
     const before = world.sink.calls.length;
     world.double.put({ ...service('a', 1), status: { conditions: [{ type: 'Odd' }] } });
     world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
+    await world.waitForServices({ a: 1, b: 1, c: 1 });
     assert.deepEqual(world.sink.calls.slice(before), ['+ Service default/c']);
   });
 
@@ -115,9 +115,9 @@ describe('source: kubernetes source', () => {
     const labels = { 'service.kubernetes.io/service-proxy-name': 'other' };
     const metadata = { name: 'a', namespace: 'default', labels };
     world.double.put({ ...service('a', 1), metadata });
-    await world.has({ b: 1 });
+    await world.waitForServices({ b: 1 });
     world.double.put(service('a', 4));
-    await world.has({ a: 4, b: 1 });
+    await world.waitForServices({ a: 4, b: 1 });
   });
 
   it('takes events that arrive in pieces', async () => {
@@ -129,19 +129,19 @@ describe('source: kubernetes source', () => {
       world.double.sendRaw('services', Buffer.from([byte]));
       await new Promise(setImmediate);
     }
-    await world.has({ a: 1, b: 1, c: 7 });
+    await world.waitForServices({ a: 1, b: 1, c: 7 });
   });
 
   it('lists again when the version is forgotten, and tells the differences only', async () => {
     await watching();
     world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
+    await world.waitForServices({ a: 1, b: 1, c: 1 });
     const before = world.sink.calls.length;
     world.double.skip(3);
     world.double.put(service('c', 2), service('d', 1));
     world.double.delete(service('b', 1));
     world.double.breakWatches('expire', 'services');
-    await world.has({ a: 1, c: 2, d: 1 });
+    await world.waitForServices({ a: 1, c: 2, d: 1 });
     assert.deepEqual(world.sink.calls.slice(before), [
       '+ Service default/c',
       '+ Service default/d',
@@ -149,7 +149,7 @@ describe('source: kubernetes source', () => {
     ]);
     // At once but for a jitter: all nodes may hear it at the same moment.
     assert.deepEqual(world.waits, [400]);
-    await world.asked('watch', 2);
+    await world.waitForRequest('watch', 2);
     assert.equal(world.requests('list').length, 2);
   });
 
@@ -182,10 +182,10 @@ describe('source: kubernetes source', () => {
     await watching();
     world.double.keep();
     world.double.put(service('a', 2), service('c', 1), service('d', 1));
-    await world.has({ a: 2, b: 1, c: 1, d: 1 });
+    await world.waitForServices({ a: 2, b: 1, c: 1, d: 1 });
     world.double.restore();
     world.double.put(service('e', 1));
-    await world.has({ a: 1, b: 1, e: 1 });
+    await world.waitForServices({ a: 1, b: 1, e: 1 });
     assert.deepEqual(world.waits, [1200]);
   });
 
@@ -193,27 +193,27 @@ describe('source: kubernetes source', () => {
     await watching();
     world.double.keep();
     world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
+    await world.waitForServices({ a: 1, b: 1, c: 1 });
     const fault = { kind: 'stale' } as const;
     world.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
     world.double.breakWatches('expire', 'services');
-    await world.asked('watch', 2);
+    await world.waitForRequest('watch', 2);
     assert.deepEqual(world.waits, [400, 1200, 2400]);
     assert.ok(!world.sink.calls.includes('- Service default/c'));
 
     world.double.put(service('d', 1));
-    await world.has({ a: 1, b: 1, c: 1, d: 1 });
+    await world.waitForServices({ a: 1, b: 1, c: 1, d: 1 });
     world.double.restore();
     world.double.breakWatches('expire', 'services');
-    await world.has({ a: 1, b: 1 });
+    await world.waitForServices({ a: 1, b: 1 });
     assert.deepEqual(world.waits.slice(3), [400, 1200, 2400]);
 
     // Having believed it once makes it no more credulous.
     world.double.put(service('e', 1));
-    await world.has({ a: 1, b: 1, e: 1 });
+    await world.waitForServices({ a: 1, b: 1, e: 1 });
     world.double.fail({ verb: 'list', resource: 'services', fault });
     world.double.breakWatches('expire', 'services');
-    await world.asked('watch', world.requests('watch').length + 1);
+    await world.waitForRequest('watch', world.requests('watch').length + 1);
     assert.ok(!world.sink.calls.includes('- Service default/e'));
   });
 
@@ -224,7 +224,7 @@ describe('source: kubernetes source', () => {
     world.double.breakWatches('cut', 'services');
     world.double.put(service('c', 1));
     world.double.delete(service('b', 1));
-    await world.has({ a: 1, c: 1 });
+    await world.waitForServices({ a: 1, c: 1 });
     assert.equal(world.requests('watch').length, 9);
     assert.equal(world.requests('list').length, 1);
   });
@@ -235,7 +235,7 @@ describe('source: kubernetes source', () => {
 
     it('drops nothing when a list breaks off, and asks for it whole when its pages expire', async () => {
       world.double.put(...many);
-      await world.settle();
+      await world.startAndWatch();
       const size = world.sink.objects.size;
       const [first] = many;
       assert.ok(first !== undefined);
@@ -251,7 +251,7 @@ describe('source: kubernetes source', () => {
       for (const fault of faults) world.double.fail({ verb: 'list', resource: 'services', fault });
       world.double.fail({ verb: 'list', resource: 'services', fault: gone, laterPages: true });
       world.double.breakWatches('expire', 'services');
-      await world.asked('watch', 2);
+      await world.waitForRequest('watch', 2);
       const limits = world.requests('list').map(({ query }) => query.limit);
       assert.deepEqual(limits, [...Array<string>(8).fill('500'), undefined]);
       assert.deepEqual(world.waits, [400, 1200, 2400, 4800, 9600, 4800]);
@@ -262,13 +262,13 @@ describe('source: kubernetes source', () => {
 
       // The next time it may well be fast enough for pages.
       world.double.breakWatches('expire', 'services');
-      await world.asked('watch', 3);
+      await world.waitForRequest('watch', 3);
       assert.equal(world.requests('list').at(-1)?.query.limit, '500');
     });
 
     it('asks for pages over one connection, and for the watch too', async () => {
       world.double.put(...many);
-      await world.settle();
+      await world.startAndWatch();
       const of = (resource: string) =>
         world.double.requests().filter((request) => request.resource === resource);
       const ports = of('services').map(({ clientPort }) => clientPort);
@@ -280,13 +280,13 @@ describe('source: kubernetes source', () => {
   it('watches on from the last event when the connection is cut, in mid-event too', async () => {
     await watching();
     world.double.put(service('a', 2));
-    await world.has({ a: 2, b: 1 });
+    await world.waitForServices({ a: 2, b: 1 });
     const version = String(world.double.version);
     world.double.breakWatches('cut half', 'services');
-    const { query } = await world.asked('watch', 2);
+    const { query } = await world.waitForRequest('watch', 2);
     assert.equal(query.resourceVersion, version);
     world.double.delete(service('b', 1));
-    await world.has({ a: 2 });
+    await world.waitForServices({ a: 2 });
     assert.deepEqual(world.waits, [1200]);
     assert.equal(world.requests('list').length, 1);
   });
@@ -297,7 +297,7 @@ describe('source: kubernetes source', () => {
     const object = { kind: 'Service', apiVersion: 'v1', metadata: { name: 'a' } };
     world.double.sendRaw('services', JSON.stringify({ type: 'DELETED', object }));
     world.double.breakWatches('end', 'services');
-    const { query } = await world.asked('watch', 2);
+    const { query } = await world.waitForRequest('watch', 2);
     assert.equal(query.resourceVersion, resourceVersion);
     assert.deepEqual(world.ports(), { a: 1, b: 1 });
   });
@@ -314,7 +314,7 @@ describe('source: kubernetes source', () => {
       await watching();
       const text = typeof line === 'string' ? line : JSON.stringify(line);
       world.double.sendRaw('services', `${text}\n`);
-      await world.asked('watch', 2);
+      await world.waitForRequest('watch', 2);
       assert.equal(world.requests('list').length, 2);
       assert.deepEqual(world.ports(), { a: 1, b: 1 });
       assert.deepEqual(world.waits, [1200]);
@@ -331,7 +331,7 @@ describe('source: kubernetes source', () => {
       await watching();
       world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'text', text } });
       world.double.breakWatches('expire', 'services');
-      await world.asked('watch', 2);
+      await world.waitForRequest('watch', 2);
       assert.equal(world.requests('list').length, 3);
       assert.ok(!world.sink.calls.some((call) => call.startsWith('-')));
     });
@@ -345,10 +345,10 @@ describe('source: kubernetes source', () => {
     assert.deepEqual(world.unreadableNow(), { Service: 1 });
     world.double.put(service('c_', 1));
     world.double.breakWatches('expire', 'services');
-    await world.asked('watch', 2);
+    await world.waitForRequest('watch', 2);
     assert.deepEqual(world.ports(), { a: 1, b: 1 });
     world.double.delete(service('a', 0));
-    await world.has({ b: 1 });
+    await world.waitForServices({ b: 1 });
     assert.deepEqual(world.unreadableNow(), {});
     // What has no name that it can be known by is told each time.
     const told = world.problems.map((problem, index) => [
@@ -364,17 +364,17 @@ describe('source: kubernetes source', () => {
     const fault = { kind: 'status', code: 500, reason: 'Busy' } as const;
     world.double.fail({ verb: 'list', resource: 'services', fault, times: 7 });
     world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'refuse' } });
-    await world.settle();
+    await world.startAndWatch();
     assert.deepEqual(world.waits, [1200, 2400, 4800, 9600, 19200, 38400, 45000, 45000]);
     // The list has ended the waiting, and so does each watch that is opened and brings something.
     for (const how of ['end', 'cut'] as const) {
       if (how === 'cut') {
         world.double.put(service('a', 1));
-        await world.has({ a: 1 });
+        await world.waitForServices({ a: 1 });
       }
       const watches = world.requests('watch').length;
       world.double.breakWatches(how, 'services');
-      await world.asked('watch', watches + 1);
+      await world.waitForRequest('watch', watches + 1);
       assert.equal(world.waits.at(-1), 1200);
       await until('it is watched', () => world.double.watching('services') === 1);
     }
@@ -384,7 +384,7 @@ describe('source: kubernetes source', () => {
     const fault = { kind: 'status', code: 500, reason: 'Busy' } as const;
     world.double.fail({ verb: 'list', resource: 'services', fault, times: 3 });
     world.double.fail({ verb: 'watch', resource: 'services', fault, times: 2 });
-    await world.settle();
+    await world.startAndWatch();
     assert.deepEqual(world.waits, [1200, 2400, 4800, 1200, 2400]);
     assert.equal(world.requests('list').length, 4);
   });
@@ -402,7 +402,7 @@ describe('source: kubernetes source', () => {
   it('stops before the first list and in the middle of a watch', async () => {
     world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'silence' } });
     world.start();
-    await world.asked('list', 1);
+    await world.waitForRequest('list', 1);
     await until('the others are watched', () => world.double.watching('nodes') === 1);
     await world.stop();
     await world.started;

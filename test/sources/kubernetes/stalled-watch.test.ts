@@ -17,7 +17,7 @@ describe('deaf-watch: a deaf watch', () => {
     world = new SourceFixture({ timeouts });
     await world.double.listen();
     world.double.put(service('a', 1), service('b', 1));
-    await world.settle();
+    await world.startAndWatch();
   });
   afterEach(() => world.stop());
 
@@ -41,29 +41,29 @@ describe('deaf-watch: a deaf watch', () => {
     // Not the object that changed last, which is looked at with each renewal.
     world.double.put(service('c', 1));
     world.double.delete(service('a', 1));
-    world.ahead += 25 * MINUTE - 1;
+    world.clockOffset += 25 * MINUTE - 1;
     await renewals(3);
     assert.deepEqual(world.ports(), { a: 1, b: 1 });
-    assert.deepEqual([world.requests('comparison').length, world.deaf.length], [0, 0]);
-    world.ahead += 12.5 * MINUTE;
-    await world.has({ b: 1, c: 1 });
-    assert.deepEqual(world.deaf, ['Service']);
+    assert.deepEqual([world.requests('comparison').length, world.stalled.length], [0, 0]);
+    world.clockOffset += 12.5 * MINUTE;
+    await world.waitForServices({ b: 1, c: 1 });
+    assert.deepEqual(world.stalled, ['Service']);
     assert.equal(said(DEAF), 1);
     assert.deepEqual(world.delays, []);
     // Of an agent that knows that it is deaf, within 19 minutes.
     world.double.put(service('a', 2));
-    world.ahead += 15 * MINUTE;
-    await world.has({ a: 2, b: 1, c: 1 });
-    assert.deepEqual(world.deaf, ['Service', 'Service']);
+    world.clockOffset += 15 * MINUTE;
+    await world.waitForServices({ a: 2, b: 1, c: 1 });
+    assert.deepEqual(world.stalled, ['Service', 'Service']);
     assert.equal(said(DEAF), 1);
   });
 
   it('is found where objects were only deleted', async () => {
     becomeDeaf();
     world.double.delete(service('a', 1));
-    world.ahead += 38 * MINUTE;
-    await world.has({ b: 1 });
-    assert.deepEqual(world.deaf, ['Service']);
+    world.clockOffset += 38 * MINUTE;
+    await world.waitForServices({ b: 1 });
+    assert.deepEqual(world.stalled, ['Service']);
   });
 
   it('is found by its next renewal where the object that changed last has changed again', async () => {
@@ -74,36 +74,36 @@ describe('deaf-watch: a deaf watch', () => {
     await until('the check is held', () => world.requests('check').length > checked);
     becomeDeaf();
     world.double.put(service('b', 2));
-    const { currents } = world;
+    const { upToDateCount: currents } = world;
     world.double.release();
     await until('it is listed', () => world.requests('list').length === 2);
-    assert.equal(world.currents, currents, 'nothing counts as up to date until it is');
-    assert.deepEqual(world.deaf, ['Service']);
+    assert.equal(world.upToDateCount, currents, 'nothing counts as up to date until it is');
+    assert.deepEqual(world.stalled, ['Service']);
     world.double.release();
-    await world.has({ a: 1, b: 2 });
+    await world.waitForServices({ a: 1, b: 2 });
     assert.equal(world.requests('comparison').length, 0);
   });
 
   it('that delivers again is told, and works as before', async () => {
     becomeDeaf();
     world.double.put(service('b', 2));
-    await world.has({ a: 1, b: 2 });
+    await world.waitForServices({ a: 1, b: 2 });
     world.double.recover();
     await renewals(2);
     world.double.put(service('a', 2));
-    await world.has({ a: 2, b: 2 });
+    await world.waitForServices({ a: 2, b: 2 });
     assert.equal(world.logged.at(-1), WORKS);
     assert.equal(said(DEAF), 1);
   });
 
   it('is found also where its renewal fails at first', async () => {
-    world.ahead += 38 * MINUTE;
+    world.clockOffset += 38 * MINUTE;
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
     world.double.fail({ verb: 'watch', resource: 'services', fault });
     becomeDeaf();
     world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
-    assert.deepEqual([world.deaf, world.waits], [['Service'], [1200]]);
+    await world.waitForServices({ a: 1, b: 1, c: 1 });
+    assert.deepEqual([world.stalled, world.waits], [['Service'], [1200]]);
   });
 
   it('has ten seconds to tell, and no less where another is asked for', async () => {
@@ -111,7 +111,7 @@ describe('deaf-watch: a deaf watch', () => {
     const { mock: timers } = mock.method(globalThis, 'setTimeout');
     try {
       world.double.fail({ verb: 'list', metadataOnly: true, fault: { kind: 'hold' } });
-      world.ahead += 38 * MINUTE;
+      world.clockOffset += 38 * MINUTE;
       await until('it is held', () => world.requests('comparison').length === 1);
       Object.assign(timeouts, { silence: 60_000, answer: 20_000, list: 20_000 });
       timers.resetCalls();
@@ -130,8 +130,8 @@ describe('deaf-watch: a deaf watch', () => {
     world.double.fail({ verb: 'list', resource: 'nodes', metadataOnly: false, fault, times: 3 });
     world.double.put({ ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } });
     world.double.breakWatches('expire', 'nodes');
-    await world.has({ a: 1, b: 1, c: 1 });
-    assert.deepEqual([world.deaf, world.requests('list').length], [[], 1]);
+    await world.waitForServices({ a: 1, b: 1, c: 1 });
+    assert.deepEqual([world.stalled, world.requests('list').length], [[], 1]);
   });
 
   it('is not one where nothing has changed: that costs one comparison of metadata', async () => {
@@ -139,12 +139,12 @@ describe('deaf-watch: a deaf watch', () => {
     for (let number = 0; number < 500; number++) world.double.put(service(`s${number}`, 1));
     await until('they are there', () => world.sink.port('s499') === 1);
     const logged = [...world.logged];
-    world.ahead += 38 * MINUTE;
+    world.clockOffset += 38 * MINUTE;
     await until('it is compared', () => world.requests('comparison').length === 2);
     await renewals(3);
     assert.equal(world.requests('comparison').length, 2);
     assert.equal(world.requests('list').length, 1);
-    assert.deepEqual([world.deaf, world.delays], [[], []]);
+    assert.deepEqual([world.stalled, world.delays], [[], []]);
     assert.deepEqual(world.logged, logged);
   });
 
@@ -154,17 +154,17 @@ describe('deaf-watch: a deaf watch', () => {
     const text = JSON.stringify({ kind: 'ServiceList', apiVersion: 'v1', metadata, items });
     const fault = { kind: 'text', text } as const;
     world.double.fail({ verb: 'list', resource: 'services', metadataOnly: true, fault });
-    world.ahead += 38 * MINUTE;
+    world.clockOffset += 38 * MINUTE;
     await until('it is compared', () => world.requests('comparison').length === 1);
     await renewals(2);
-    assert.deepEqual([world.deaf, world.waits, world.requests('list').length], [[], [], 1]);
+    assert.deepEqual([world.stalled, world.waits, world.requests('list').length], [[], [], 1]);
   });
 
   it('is not one that delivers bookmarks', async () => {
-    world.ahead += 20 * MINUTE;
+    world.clockOffset += 20 * MINUTE;
     world.double.bookmark();
     await renewals(2);
-    world.ahead += 20 * MINUTE;
+    world.clockOffset += 20 * MINUTE;
     await renewals(2);
     assert.equal(world.requests('comparison').length, 0);
   });
@@ -173,7 +173,7 @@ describe('deaf-watch: a deaf watch', () => {
     for (const skipped of [0, 1]) {
       const compared = world.requests('comparison').length;
       world.double.fail({ verb: 'list', metadataOnly: true, fault: { kind: 'hold' } });
-      world.ahead += 38 * MINUTE;
+      world.clockOffset += 38 * MINUTE;
       await until('it is held', () => world.requests('comparison').length > compared);
       Object.assign(timeouts, { silence: 10_000 });
       const name = `while-${skipped}`;
@@ -189,6 +189,6 @@ describe('deaf-watch: a deaf watch', () => {
       await renewals(1);
     }
     assert.equal(world.requests('list').length, 1);
-    assert.deepEqual(world.deaf, []);
+    assert.deepEqual(world.stalled, []);
   });
 });

@@ -79,7 +79,7 @@ describe('versions: a resource that has two versions', () => {
   ] as const) {
     it(`is found, and followed, where ${what} is served`, async () => {
       await upgrade.begin(...served);
-      await world.settle([NAME]);
+      await world.startAndWatch([NAME]);
       await upgrade.has('a');
       assert.deepEqual(upgrade.asked(), asked);
       world.double.put(policy('b'));
@@ -87,15 +87,15 @@ describe('versions: a resource that has two versions', () => {
       world.double.delete(policy('a'));
       await upgrade.has('b');
       assert.deepEqual(world.delays, []);
-      assert.deepEqual([world.absent, world.problems], [[], []]);
+      assert.deepEqual([world.notInstalled, world.problems], [[], []]);
     });
   }
 
   it('is absent where neither is served, which is said once, until one is', async () => {
     await upgrade.begin();
-    await world.settle([]);
+    await world.startAndWatch([]);
     await until('it has looked often', () => world.requests('list', NAME).length >= 12);
-    assert.deepEqual(world.absent, ['ClusterNetworkPolicy']);
+    assert.deepEqual(world.notInstalled, ['ClusterNetworkPolicy']);
     assert.deepEqual(world.logged, [
       'ClusterNetworkPolicy: not installed; looking for it now and then',
     ]);
@@ -109,7 +109,7 @@ describe('versions: a resource that has two versions', () => {
 
   it('is read on where an upgrade brings the newer one beside or instead of the older', async () => {
     await upgrade.begin(OLD);
-    await world.settle([NAME]);
+    await world.startAndWatch([NAME]);
     await upgrade.serve(OLD, NEW);
     assert.equal(upgrade.asked().at(-1), 'watch v1alpha2');
     world.double.put(policy('b'));
@@ -127,23 +127,23 @@ describe('versions: a resource that has two versions', () => {
     await upgrade.has('b', 'c');
     const added = ['a', 'b', 'c'].map((name) => `+ ClusterNetworkPolicy ${name}`);
     assert.deepEqual(upgrade.calls(), [...added, '- ClusterNetworkPolicy a']);
-    assert.deepEqual(world.absent, []);
+    assert.deepEqual(world.notInstalled, []);
     assert.ok(!world.logged.some((line) => /failed|not installed/.test(line)));
   });
 
   it('is not absent for an upgrade while there is no object', async () => {
     world.double.delete(policy('a'));
     await upgrade.begin(OLD);
-    await world.settle([NAME]);
+    await world.startAndWatch([NAME]);
     await upgrade.serve(NEW);
     world.double.put(policy('b'));
     await upgrade.has('b');
-    assert.deepEqual(world.absent, []);
+    assert.deepEqual(world.notInstalled, []);
   });
 
   it('has an object as it is after the upgrade, also when it was written meanwhile', async () => {
     await upgrade.begin(OLD);
-    await world.settle([NAME]);
+    await world.startAndWatch([NAME]);
     world.double.serve(NAME, NEW);
     world.double.put({ ...policy('a', 7), apiVersion: NEW });
     await until('it is what it is now', () => {
@@ -158,7 +158,7 @@ describe('versions: a resource that has two versions', () => {
     const fail = (times: number) =>
       world.double.fail({ verb: 'list', resource: NAME, fault: missing, times });
     await upgrade.begin(OLD, NEW);
-    await world.settle([NAME]);
+    await world.startAndWatch([NAME]);
     for (const times of [1, 2, 5]) {
       const before = world.requests('watch', NAME).length;
       fail(times);
@@ -166,11 +166,11 @@ describe('versions: a resource that has two versions', () => {
       await until('it is watched', () => world.requests('watch', NAME).length > before);
     }
     assert.deepEqual(upgrade.calls(), ['+ ClusterNetworkPolicy a']);
-    assert.deepEqual(world.absent, []);
+    assert.deepEqual(world.notInstalled, []);
     fail(6);
     world.double.breakWatches('expire', NAME);
     await until('it is gone and back', () => upgrade.calls().length === 3);
-    assert.deepEqual(world.absent, ['ClusterNetworkPolicy']);
+    assert.deepEqual(world.notInstalled, ['ClusterNetworkPolicy']);
     assert.ok(
       world.logged.includes('ClusterNetworkPolicy: not installed any more; these are gone'),
     );
@@ -178,7 +178,7 @@ describe('versions: a resource that has two versions', () => {
 
   it('is asked for as before after other failures, and listed where it may be', async () => {
     await upgrade.begin(OLD);
-    await world.settle([NAME]);
+    await world.startAndWatch([NAME]);
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
     world.double.fail({ verb: 'list', resource: NAME, fault, times: 2 });
     await upgrade.serve(NEW);
@@ -195,7 +195,7 @@ describe('versions: a resource that has two versions', () => {
   it('is not asked for without a pause where lists are served and watches are not', async () => {
     const missing = { kind: 'status', code: 404, reason: 'NotFound' } as const;
     await upgrade.begin(OLD, NEW);
-    await world.settle([NAME]);
+    await world.startAndWatch([NAME]);
     world.double.fail({ verb: 'watch', resource: NAME, fault: missing, times: 9 });
     const before = world.delays.length;
     await upgrade.serve(OLD, NEW);
@@ -229,7 +229,7 @@ async function run(actions: readonly Action[]): Promise<void> {
   const deleted = new Set<string>();
   try {
     await upgrade.begin(OLD);
-    await upgrade.world.settle([NAME]);
+    await upgrade.world.startAndWatch([NAME]);
     for (const each of actions) {
       if (each.do === 'put') double.put(policy(each.name, each.priority));
       else if (each.do === 'delete') {
@@ -253,7 +253,7 @@ async function run(actions: readonly Action[]): Promise<void> {
       () => known().sort().join() === wanted().sort().join(),
     );
     for (const call of upgrade.calls()) assert.ok(!call.startsWith('-') || deleted.has(call), call);
-    assert.deepEqual(upgrade.world.absent, []);
+    assert.deepEqual(upgrade.world.notInstalled, []);
   } finally {
     await upgrade.world.stop();
   }
