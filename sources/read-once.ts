@@ -1,4 +1,4 @@
-/** Objects for commands that read them once, and end. */
+/** Reads objects once, for commands that exit afterwards. */
 import type { ApiObject } from '../api/objects.ts';
 import { UserError } from '../process/errors.ts';
 import type { ClusterOptions } from './kubernetes/config.ts';
@@ -8,15 +8,15 @@ import type { Resource } from './kubernetes/resources.ts';
 import { loadManifestDirectory } from './manifests/directory.ts';
 import { formatProblem } from './manifests/problem.ts';
 
-/** Where objects are read from. */
+/** The source to read from. */
 interface Origin extends ClusterOptions {
-  /** A directory of manifests; undefined: a cluster. */
+  /** A manifest directory; undefined to read from a cluster. */
   readonly manifests: string | undefined;
 }
 
 /**
- * All objects of some resources, from a directory of manifests or from a cluster.
- * @param report is told of those that cannot be read.
+ * Reads all objects of the given resources from a manifest directory or a cluster.
+ * @param report receives one line for each object that cannot be read.
  * @throws ManifestDirectoryError, ClusterConfigError, UserError
  */
 export async function readOnce(

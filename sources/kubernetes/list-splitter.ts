@@ -1,17 +1,17 @@
-/** Reads a list of the API server item by item, as it arrives. */
+/** Parses a list response of the API server item by item as it arrives. */
 import { isRecord } from '../../api/read-field.ts';
 import { MalformedResponse } from './errors.ts';
 
-/** What a list says of itself. */
+/** Metadata of a list. */
 export interface ListMetadata {
   /** `ServiceList`. */
   readonly kind: string;
   readonly resourceVersion: string;
-  /** For the next page; empty on the last. */
+  /** Token for the next page; empty on the last page. */
   readonly continue: string;
 }
 
-/** Piece by piece: first the metadata, then each item. */
+/** A part of a list: first its metadata, then each item. */
 export type ListPart = { readonly metadata: ListMetadata } | { readonly item: unknown };
 
 const QUOTE = 0x22;
@@ -21,24 +21,23 @@ const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 const OPEN_BRACKET = 0x5b;
 const CLOSE_BRACKET = 0x5d;
-/** How deep the members of `items` are. */
+/** Nesting depth inside the `items` array. */
 const ITEMS_DEPTH = 2;
-/** What it may be, for whoever configured the server. */
-const STRANGER = 'something else than an API server may answer at this address';
+/** Likely cause of an invalid response, for the operator. */
+const CHECK_ADDRESS = 'check that the address is that of an API server';
 const BEFORE_ITEMS = /(?:^|[^\\])"items"\s*:\s*$/;
 
 /**
- * Takes the text of a Kubernetes list as it arrives and gives each item as soon as it is there,
- * parsed by itself: a list of thousands is never in memory as a whole nor parsed in one piece,
- * whether the server made pages of it or not.
+ * Parses each item of a Kubernetes list by itself as soon as it is complete. A list of thousands of
+ * objects is therefore never in memory or parsed as a whole, even if the server does not paginate.
  *
  *   {"kind":"ServiceList","metadata":{...},"items":[ {...} , {...} ]}
  *   '------------------- frame --------------------'  item    item  '-'
  */
 export class ListSplitter {
-  /** Text around the items. */
+  /** Text outside the items. */
   #frame: Buffer[] = [];
-  /** Text of the item that has begun. */
+  /** Text of the current item. */
   #item: Buffer[] = [];
   #depth = 0;
   #inString = false;
@@ -46,13 +45,16 @@ export class ListSplitter {
   #items: 'to come' | 'begun' | 'ended' = 'to come';
   #itemCount = 0;
   #metadata: ListMetadata | undefined;
-  /** Items before the metadata; the API server has them after it, but some proxies sort keys. */
+  /**
+   * Items that precede the metadata. The API server sends metadata first, but some proxies sort
+   * keys.
+   */
   readonly #itemsBeforeMetadata: ListPart[] = [];
 
-  /** @throws MalformedAnswer */
+  /** @throws MalformedResponse */
   push(chunk: Buffer): ListPart[] {
     const parts: ListPart[] = [];
-    // One look at each byte of tens of megabytes: local variables are what makes that cheap.
+    // This loop visits every byte of tens of megabytes; local variables keep it fast.
     let depth = this.#depth;
     let inString = this.#inString;
     let escaped = this.#escaped;
@@ -91,18 +93,18 @@ export class ListSplitter {
 
   /**
    * The text has ended.
-   * @throws MalformedAnswer when it is no list.
+   * @throws MalformedResponse when it is not a list.
    */
   end(): ListPart[] {
     const frame = parseJson(textOf(this.#frame));
     const metadata = metadataOf(frame);
-    // Of an empty list Go may write null.
+    // Go may encode an empty list as null.
     const hasItems = this.#items === 'ended' || (isRecord(frame) && frame.items === null);
     if (metadata === undefined || !hasItems) throw notAList();
     return this.#metadata === undefined ? [{ metadata }, ...this.#itemsBeforeMetadata] : [];
   }
 
-  /** @returns whether the bracket at the end of the text is the one that items are in. */
+  /** @returns whether the bracket at the end of the text opens the `items` array. */
   #beginItems(text: Buffer, parts: ListPart[]): boolean {
     const frame = textOf([...this.#frame, text]);
     if (!BEFORE_ITEMS.test(frame.slice(0, -1))) return false;
@@ -119,11 +121,13 @@ export class ListSplitter {
     this.#item = [];
     const isEmptyList = this.#itemCount === 0 && text.trim() === '';
     if (isEmptyList) return;
-    (this.#metadata === undefined ? this.#itemsBeforeMetadata : parts).push({ item: parseJson(text) });
+    (this.#metadata === undefined ? this.#itemsBeforeMetadata : parts).push({
+      item: parseJson(text),
+    });
   }
 }
 
-/** @returns undefined when it is not that of a list. */
+/** @returns undefined when this is not a list. */
 function metadataOf(frame: unknown): ListMetadata | undefined {
   if (!isRecord(frame) || !isRecord(frame.metadata)) return undefined;
   const { resourceVersion, continue: next } = frame.metadata;
@@ -138,14 +142,14 @@ function textOf(pieces: readonly Buffer[]): string {
 }
 
 function notAList(): MalformedResponse {
-  return new MalformedResponse(`API server: the answer is no list; ${STRANGER}`);
+  return new MalformedResponse(`API server: response is not a Kubernetes list; ${CHECK_ADDRESS}`);
 }
 
-/** @throws MalformedAnswer for what is no JSON. */
+/** @throws MalformedResponse for invalid JSON. */
 export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch (cause) {
-    throw new MalformedResponse(`API server: the answer is not JSON; ${STRANGER}`, { cause });
+    throw new MalformedResponse(`API server: response is not JSON; ${CHECK_ADDRESS}`, { cause });
   }
 }

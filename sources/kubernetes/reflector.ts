@@ -1,4 +1,4 @@
-/** Lists and watches one resource of the API server, and keeps a sink in step with it. */
+/** Lists and watches one resource of the API server, and keeps a sink in sync with it. */
 import type { Kind } from '../../api/objects.ts';
 import { isRecord } from '../../api/read-field.ts';
 import type { ObjectSink, SourceLog } from '../source.ts';
@@ -27,28 +27,35 @@ export interface ReflectorOptions {
   readonly sink: ObjectSink;
   readonly onProblem: OnProblem;
   readonly observer: ResourceObserver | undefined;
-  /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
+  /**
+   * Called when etcd was restored from a snapshot, so that the followed history no longer exists.
+   */
   readonly onEtcdRestored: () => void;
   readonly log: SourceLog;
   readonly backoff: RetryClock;
   readonly timeouts: Pick<Timeouts, 'silence'>;
 }
 
-/** So many answers in a row that a CRD is not installed are the truth, and looks after them are rare. */
+/**
+ * A CRD counts as not installed after this many consecutive 404 responses; later checks are rare.
+ */
 const NOT_FOUND_LIMIT = 3;
 const NOT_INSTALLED_POLL_MS = 60_000;
-/** In which a watch has to tell what has happened before it was opened. */
+/** Time for a new watch to deliver the expected DELETED event. */
 const DELETED_EVENT_MS = 2000;
-/** The same of a change on the server; longer, for the watch cache of another API server may lag behind. */
+/**
+ * Time for a new watch to deliver a change known from the server; longer, because the watch cache
+ * of another API server may lag behind.
+ */
 const UNDELIVERED_EVENT_MS = 10_000;
 
 /**
- * Keeps the sink in step with one resource of the API server: lists it, watches from there, lists
- * again when the server has forgotten the version we know, or has another history. Calls `synced` after
- * the first list, or when there is nothing to list because an optional resource is not installed.
+ * Keeps the sink in sync with one resource: lists it, watches from there, and relists when the
+ * version has expired or etcd was restored. Calls `synced` after the first list, or when an
+ * optional resource is not installed.
  *
- * Nothing is taken away but what the server says is deleted, or what a complete list has not got, or
- * all that was of a CRD that is gone.
+ * Objects are removed only on a DELETED event, when missing from a complete list, or when their CRD
+ * is no longer installed.
  */
 export class Reflector {
   readonly #options: ReflectorOptions;
@@ -56,18 +63,18 @@ export class Reflector {
   readonly #history = new EtcdHistory();
   readonly #lister: Lister;
   readonly #delivery: WatchDelivery;
-  /** The resource version to watch from; undefined: list first. */
+  /** The resource version to watch from; undefined to list first. */
   #version: string | undefined;
-  /** Of the resource's paths the one that is there, as far as is known. */
+  /** The path of the resource that existed last. */
   #path: string;
   #watch: LiveWatch | undefined;
-  /** What the observer was told last. */
+  /** The value last reported to the observer. */
   #isWatching = false;
-  /** A new watch is asked for, also when the one that is open is live. */
+  /** A new watch was requested, even if the open one is live. */
   #mustRenew = false;
   /** Ends the wait before the next attempt. */
   #endWait: () => void = () => {};
-  /** Attempts in a row in which an optional resource was at none of its paths. */
+  /** Consecutive attempts in which no path of an optional resource existed. */
   #notFoundCount = 0;
   #isNotInstalled = false;
   #isSynced = false;
@@ -96,7 +103,7 @@ export class Reflector {
     });
     const onStalled = () => observer?.watchStalled(kind);
     this.#delivery = new WatchDelivery({ kind, log, clock: backoff, onStalled });
-    // Of what need not be installed, that nobody watches it is no news.
+    // Do not report a missing watch of an optional resource before it is known to exist.
     if (resource.optional !== true) this.#reportWatchOpen(false);
   }
 
@@ -104,19 +111,19 @@ export class Reflector {
     return this.#options.resource.kind;
   }
 
-  /** Resolves when `synced` of the sink was called. */
+  /** Resolves when the sink's `synced` was called. */
   get synced(): Promise<void> {
     return this.#synced.promise;
   }
 
-  /** How many objects cannot be read as they are now. */
+  /** Number of objects that currently cannot be read. */
   get unreadable(): number {
     return this.#objects.unreadable;
   }
 
   /**
-   * Opens a new watch soon, and compares the server's history then. The watch before it stays open
-   * until the new one is.
+   * Opens a new watch soon and checks the server's history before. The current watch stays open
+   * until then.
    */
   renew(): void {
     this.#mustRenew = true;
@@ -125,8 +132,8 @@ export class Reflector {
   }
 
   /**
-   * Runs until the signal is aborted, then resolves. Failures of the server and of the way to it
-   * are logged and tried again; it rejects only with what the sink or `onProblem` throw.
+   * Runs until the signal is aborted, then resolves. Failures of the server and the connection are
+   * logged and retried. Rejects only with errors of the sink or `onProblem`.
    */
   async run(signal: AbortSignal): Promise<void> {
     const { backoff } = this.#options;
@@ -152,7 +159,7 @@ export class Reflector {
     }
   }
 
-  /** Opens a watch unless one is live, and follows it until it is silent or has ended. */
+  /** Opens a watch unless one is live, then waits until it is silent or has ended. */
   async #attempt(signal: AbortSignal): Promise<AttemptOutcome> {
     let answered = false;
     let watch: LiveWatch | undefined;
@@ -181,9 +188,8 @@ export class Reflector {
   }
 
   /**
-   * Opens a watch in the place of the one before, which is read until the new one is open: it may
-   * only have had nothing to tell. The new one has a session, and so a connection, of its own, for the
-   * connection of the other may be dead.
+   * Replaces the watch. The old one is read until the new one is open, because it may just be idle.
+   * The new one has its own session and connection, because the old connection may be broken.
    */
   async #renewWatch(signal: AbortSignal, onListed: () => void): Promise<void> {
     const { open } = this.#options;
@@ -194,14 +200,14 @@ export class Reflector {
     try {
       session = await open(signal);
       const { stream, from } = await this.#openStream(session, onListed);
-      // What the server said in the watch before counts, other than that its connection broke.
+      // An error of the old watch still counts, unless its connection broke.
       const { failure } = before ?? {};
       if (failure !== undefined && !(failure instanceof ConnectionError)) {
         stream.close();
         throw failure;
       }
       this.#watch = this.#follow(session, stream, from);
-      // What it was asked for in the meantime may have come after the check of the history.
+      // A request during opening may have arrived after the check of the history.
       if (this.#mustRenew) this.#watch.markSilent();
       before?.close();
       this.#reportWatchOpen(true);
@@ -213,15 +219,15 @@ export class Reflector {
         this.#watch = undefined;
         if (left.failure !== undefined && !isApiServerFailure(left.failure)) throw left.failure;
       }
-      // It spoke again, so there is no need for another.
+      // The old watch delivered an event, so no new one is needed.
       if (left?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
-      // Nobody knows whether the API server is still behind a watch that is silent.
+      // A silent watch may no longer reach the API server, so do not report it as open.
       if (left?.state !== 'live') this.#reportWatchOpen(false);
       throw error;
     }
   }
 
-  /** Opens a watch at the path that was there last; each other one is tried once for a 404. */
+  /** Opens a watch at the path that existed last. On 404 tries each other path once. */
   async #openStream(
     session: Session,
     onListed: () => void,
@@ -235,7 +241,7 @@ export class Reflector {
           if (!isUsable) this.#version = undefined;
         }
         if (this.#version === undefined) {
-          // Its events would come between the items of the list.
+          // Events of the old watch would interleave with the items of the list.
           this.#closeWatch();
           this.#version = await this.#list(session);
           onListed();
@@ -256,15 +262,16 @@ export class Reflector {
   /** @param from the version that the watch was opened with. */
   #follow(session: Session, stream: WatchStream, from: string): LiveWatch {
     const { timeouts, backoff } = this.#options;
-    // Events between these two were told by the watch before, while this one was being opened.
+    // The old watch delivered the events between these versions while the new one was opened.
     const until = this.#version ?? from;
     let last = from;
     const watch: LiveWatch = new LiveWatch({
       stream,
       silenceMs: () => {
-        const { undeliveredChange: untold, hasUnconfirmedDeletion: inDoubt } = this.#history;
-        if (untold !== undefined) return Math.min(UNDELIVERED_EVENT_MS, timeouts.silence);
-        if (inDoubt) return Math.min(DELETED_EVENT_MS, timeouts.silence);
+        const { undeliveredChange, hasUnconfirmedDeletion } = this.#history;
+        if (undeliveredChange !== undefined)
+          return Math.min(UNDELIVERED_EVENT_MS, timeouts.silence);
+        if (hasUnconfirmedDeletion) return Math.min(DELETED_EVENT_MS, timeouts.silence);
         return jitteredSilenceMs(timeouts.silence, backoff.random);
       },
       onEvent: (event) => {
@@ -272,14 +279,14 @@ export class Reflector {
         if (type === 'ERROR') throw statusError(object, 500);
         const version = resourceVersionOf(object);
         if (version === '') {
-          throw new MalformedResponse('API server: an event without a resource version');
+          throw new MalformedResponse('API server: watch event without a resource version');
         }
-        // Events come in the order of versions.
+        // Events arrive in the order of their versions.
         if (isOlder(version, last)) this.#resetHistory(`${version}, after ${last}`);
         last = version;
         const isKnown = isOlder(from, until) && !isOlder(until, version);
         if (!isKnown) this.#handleEvent(type, object, version);
-        // It may have been silent, and not counted as open.
+        // The watch may have been reported as closed while it was silent.
         if (!this.#isWatching) this.#reportWatchOpen(true);
         this.#delivery.recordDelivery();
         this.#reportUpToDate();
@@ -297,18 +304,21 @@ export class Reflector {
     if (isOlder(version, seen)) this.#resetHistory(`${version}, after ${seen}`);
     if (type === 'ADDED' || type === 'MODIFIED') this.#objects.put(object);
     else if (type === 'DELETED') this.#objects.remove(object);
-    else if (type !== 'BOOKMARK') throw new MalformedResponse('API server: an unknown event');
+    else if (type !== 'BOOKMARK')
+      throw new MalformedResponse('API server: watch event of unknown type');
     this.#version = version;
     const isOfHistory = this.#history.recordEvent(type, object, version);
-    if (!isOfHistory) this.#resetHistory(`${version}, and none that an object was deleted before`);
+    if (!isOfHistory) this.#resetHistory(`${version}, without the expected DELETED event`);
   }
 
-  /** @param what the server told that cannot be of the history that was followed. */
+  /** @param what the version that contradicts the followed history. */
   #resetHistory(what: string): never {
     this.#history.reset();
     this.#version = undefined;
     this.#options.onEtcdRestored();
-    throw new MalformedResponse(`API server: an event of version ${what}: etcd was restored`);
+    throw new MalformedResponse(
+      `API server: watch event with resource version ${what}: etcd was restored from a snapshot`,
+    );
   }
 
   #reportWatchOpen(isOpen: boolean): void {
@@ -332,7 +342,7 @@ export class Reflector {
     this.#watch = undefined;
   }
 
-  /** @returns false when only a list can tell what there is. */
+  /** @returns false when a relist is needed. */
   async #check(session: Session): Promise<boolean> {
     const scope = this.#delivery.isComparisonDue ? 'all' : 'last change';
     const isUsable = await this.#lister.checkHistory(session, this.#path, scope);
@@ -341,13 +351,13 @@ export class Reflector {
     return isUsable;
   }
 
-  /** Of a watch that is silent: whether that proves that it does not tell what has happened. */
+  /** Whether the silence of the watch proves that it misses a change. */
   #hasMissedEvent(): boolean {
-    // Then it has not had its time.
+    // The watch is to be replaced before its time for delivery is over.
     if (this.#mustRenew) return false;
-    const { undeliveredChange: untold, hasUnconfirmedDeletion: inDoubt } = this.#history;
-    if (untold !== undefined) this.#delivery.recordMissedChange(untold);
-    return untold !== undefined || inDoubt;
+    const { undeliveredChange, hasUnconfirmedDeletion } = this.#history;
+    if (undeliveredChange !== undefined) this.#delivery.recordMissedChange(undeliveredChange);
+    return undeliveredChange !== undefined || hasUnconfirmedDeletion;
   }
 
   /** @returns the resource version of the list. */
@@ -355,7 +365,7 @@ export class Reflector {
     const version = await this.#lister.list(session, this.#path);
     this.#isNotInstalled = false;
     this.#notFoundCount = 0;
-    this.#options.log.info({ kind: this.kind, objects: this.#objects.size }, 'listed');
+    this.#options.log.info({ kind: this.kind, objects: this.#objects.size }, 'listed objects');
     this.#reportSynced();
     this.#delivery.recordComparison();
     this.#reportUpToDate();
@@ -363,9 +373,9 @@ export class Reflector {
   }
 
   /**
-   * Whether there is nothing of an optional resource, because it is not installed. An API server that
-   * is starting, or a proxy before it, may not know a CRD for a moment: what is in force does not
-   * go for one such answer.
+   * Whether an optional resource is not installed. While an API server starts, it or a proxy may
+   * return 404 for an existing CRD, so objects in force are only removed after several such
+   * responses.
    */
   #handleNotFound(failure: ApiServerFailure | undefined): boolean {
     const { resource, log, observer } = this.#options;
@@ -377,27 +387,28 @@ export class Reflector {
     if (objects > 0 && this.#notFoundCount < NOT_FOUND_LIMIT) return false;
     const { kind } = resource;
     this.#objects.retainOnly(new Set());
-    // Somebody may have upgraded a CRD to one without any version that is asked for.
-    if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
-    else if (!this.#isNotInstalled) log.info({ kind }, 'not installed; looking for it now and then');
+    // A CRD upgrade may have removed every version that is requested.
+    if (objects > 0) log.warn({ kind, objects }, 'CRD is no longer installed; removed its objects');
+    else if (!this.#isNotInstalled)
+      log.info({ kind }, 'CRD is not installed; checking again periodically');
     if (!this.#isNotInstalled) observer?.absent(this.kind);
     this.#isNotInstalled = true;
     this.#reportSynced();
     return true;
   }
 
-  #report({ failure, isSilent: silent }: AttemptOutcome, { failures, waitMs }: RetryStep): void {
+  #report({ failure, isSilent }: AttemptOutcome, { failures, waitMs }: RetryStep): void {
     const { log, resource } = this.#options;
     const details = { kind: resource.kind, failures, waitMs, err: failure };
     if (failure !== undefined) {
-      if (failures > 0) log.warn(details, 'list or watch failed, trying again');
-      else log.info(details, 'the version to watch from has expired, listing');
-    } else if (!silent && waitMs > 0) {
-      log.info(details, 'watch ended without any event, trying again');
+      if (failures > 0) log.warn(details, 'list or watch failed; retrying');
+      else log.info(details, 'watch resource version expired; relisting');
+    } else if (!isSilent && waitMs > 0) {
+      log.info(details, 'watch ended without events; retrying');
     }
   }
 
-  /** Waits so long, or until `renew` is called, or a silent watch is silent no more. */
+  /** Waits until the time is over, `renew` is called, or a silent watch delivers an event. */
   async #wait(milliseconds: number, signal: AbortSignal): Promise<void> {
     const early = new AbortController();
     this.#endWait = () => early.abort();
@@ -407,7 +418,7 @@ export class Reflector {
   }
 }
 
-/** Until the next look; as after failures at first, then about once a minute. */
+/** Milliseconds until the next check: a backoff at first, then about one minute. */
 function notInstalledPollMs(absences: number, random: () => number): number {
   if (absences < NOT_FOUND_LIMIT) return jitteredBackoffMs(absences, random);
   return Math.round(NOT_INSTALLED_POLL_MS * (0.5 + random()));

@@ -1,4 +1,4 @@
-/** Which file of a directory has a say about which object. */
+/** Decides which file of a directory defines an object. */
 import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../../api/collections.ts';
 import type { ApiObject } from '../../api/objects.ts';
@@ -10,18 +10,18 @@ export interface DuplicateObject {
   readonly line: number;
   /** `Service default/web`. */
   readonly object: string;
-  /** The file whose object is. */
+  /** The file whose object is used. */
   readonly usedFile: string;
 }
 
 interface FileDefinition extends ParsedObject {
-  /** The file that this claim was reported to lose against. */
+  /** The file that was last reported to take precedence over this definition. */
   readonly reportedFile: string | undefined;
 }
 
 /**
- * Which file has a say about which object. Several may claim one; the first in the order of file
- * names (by code unit) has it, and the next takes over when that one lets go.
+ * Decides which file defines an object. If several do, the first in the order of file names (by
+ * code unit) takes precedence. When it no longer defines the object, the next one does.
  */
 export class FilePrecedence {
   readonly #definitions = new Map<string, Map<string, FileDefinition>>();
@@ -29,20 +29,24 @@ export class FilePrecedence {
   readonly #inForce = new Map<string, ApiObject>();
   readonly #changedNames = new Set<string>();
 
-  /** Replaces what a file claims; with no objects it lets go of all. */
+  /** Replaces the definitions of a file. An empty list removes them. */
   setFile(file: string, objects: readonly ParsedObject[]): void {
     const before = new Map<string, FileDefinition>();
     for (const name of this.#definedBy.get(file) ?? []) {
-      const claim = this.#definitions.get(name)?.get(file);
-      if (claim !== undefined) before.set(name, claim);
+      const definition = this.#definitions.get(name)?.get(file);
+      if (definition !== undefined) before.set(name, definition);
       this.#definitions.get(name)?.delete(file);
       this.#changedNames.add(name);
     }
     const names: string[] = [];
     for (const { object, line } of objects) {
       const name = `${object.kind} ${object.key}`;
-      const claims = getOrCreate(this.#definitions, name, () => new Map<string, FileDefinition>());
-      claims.set(file, { object, line, reportedFile: before.get(name)?.reportedFile });
+      const definitions = getOrCreate(
+        this.#definitions,
+        name,
+        () => new Map<string, FileDefinition>(),
+      );
+      definitions.set(file, { object, line, reportedFile: before.get(name)?.reportedFile });
       this.#changedNames.add(name);
       names.push(name);
     }
@@ -51,17 +55,18 @@ export class FilePrecedence {
   }
 
   /**
-   * Puts the claims in force.
-   * @returns what that changed, each in the order in which it was claimed, and duplicates not yet told.
+   * Applies the changed definitions.
+   * @returns removed and changed objects, each in the order in which they were defined, and
+   * duplicates not yet reported.
    */
   apply() {
     const removed: ApiObject[] = [];
     const changed: ApiObject[] = [];
     const duplicates: DuplicateObject[] = [];
     for (const name of this.#changedNames) {
-      const claims = this.#definitions.get(name) ?? new Map<string, FileDefinition>();
-      const [first, ...others] = [...claims.keys()].sort();
-      const object = first === undefined ? undefined : claims.get(first)?.object;
+      const definitions = this.#definitions.get(name) ?? new Map<string, FileDefinition>();
+      const [first, ...others] = [...definitions.keys()].sort();
+      const object = first === undefined ? undefined : definitions.get(first)?.object;
       const old = this.#inForce.get(name);
       if (first === undefined || object === undefined) {
         this.#definitions.delete(name);
@@ -74,10 +79,10 @@ export class FilePrecedence {
         changed.push(object);
       }
       for (const file of others) {
-        const claim = claims.get(file);
-        if (claim === undefined || claim.reportedFile === first) continue;
-        claims.set(file, { ...claim, reportedFile: first });
-        duplicates.push({ file, line: claim.line, object: name, usedFile: first });
+        const definition = definitions.get(file);
+        if (definition === undefined || definition.reportedFile === first) continue;
+        definitions.set(file, { ...definition, reportedFile: first });
+        duplicates.push({ file, line: definition.line, object: name, usedFile: first });
       }
     }
     this.#changedNames.clear();

@@ -10,7 +10,10 @@ interface Answer {
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** Events of events.k8s.io/v1; refuses what ValidateEventCreate and ValidateEventUpdate would. */
+/**
+ * Stores Events of events.k8s.io/v1; applies the rules of ValidateEventCreate and
+ * ValidateEventUpdate.
+ */
 export class EventStore {
   readonly #events = new Map<string, Manifest>();
 
@@ -18,7 +21,7 @@ export class EventStore {
     return [...this.#events.values()];
   }
 
-  /** Creates an Event, or merges into one (a JSON merge patch). */
+  /** Creates an Event, or applies a JSON merge patch to it. */
   write(verb: Verb, namespace: string | undefined, name: string, body: Manifest): Answer {
     if (verb === 'patch') return this.#patch(`${namespace}/${name}`, body);
     const metadata = metadataOf(body) ?? {};
@@ -52,13 +55,13 @@ function invalid(field: string): Answer {
   return { code: 422, answer: statusBody(422, 'Invalid', `${field}: invalid or missing`) };
 }
 
-/** The field for which Kubernetes would refuse it. */
+/** The first field that Kubernetes would reject. */
 function faultOf(event: Manifest, namespace: string | undefined): string | undefined {
   const { metadata, regarding, type, note = '' } = event as Record<string, Fields>;
   if (event.kind !== 'Event' || event.apiVersion !== 'events.k8s.io/v1') return 'kind';
   if (typeof metadata?.name !== 'string' || metadata.name === '') return 'metadata.name';
   if ((metadata.namespace ?? namespace) !== namespace) return 'metadata.namespace';
-  // Of what has no namespace, such as Nodes, Events are in one of two.
+  // Events about cluster-scoped objects are in one of two namespaces.
   const clusterWide = (regarding?.namespace ?? '') === '';
   if (clusterWide && namespace !== 'default' && namespace !== 'kube-system') {
     return 'regarding.namespace';
@@ -87,7 +90,7 @@ function isMicroTime(value: unknown): boolean {
   return typeof value === 'string' && /^\d{4}-\d\d-\d\dT[\d:]{8}\.\d{6}Z$/.test(value);
 }
 
-/** RFC 7396. */
+/** A JSON merge patch (RFC 7396). */
 function merge(target: unknown, patch: unknown): unknown {
   if (!isObject(patch)) return patch;
   const merged: Record<string, unknown> = isObject(target) ? { ...target } : {};

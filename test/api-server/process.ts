@@ -1,7 +1,7 @@
 /**
- * The API-server double as a process of its own, for it must run inside a namespace. Prints its port
- * once it listens, then a line for each line that it reads: calls of `Control` and what they return.
- * Arguments: the port (0 for any), and options as JSON.
+ * Runs the API-server double as a process, for use in a network namespace. Prints its port, then
+ * one line of output for each line of input: the result of a call of `Control`. Arguments: the port
+ * (0 for any), and the options as JSON.
  */
 import { createInterface } from 'node:readline';
 import { ApiServerDouble, type DoubleOptions } from './double.ts';

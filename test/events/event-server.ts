@@ -2,7 +2,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { OpenWriteSession } from '../../events/write.ts';
 
-/** A request that came, as far as Events are concerned. */
+/** A request for Events. */
 export interface Received {
   readonly method: string;
   readonly path: string;
@@ -12,15 +12,15 @@ export interface Received {
 }
 
 /**
- * Takes Events and keeps them; `next` decides on the status of each answer. Unlike the API-server
- * double it lets a test decide by what a request says, and in the moment of the request, by a clock
- * that does not run on meanwhile.
+ * Stores Events; `statusFor` chooses the status of each response. Unlike the API-server double, a
+ * test can decide by the content of a request. With `open`, requests take no time on the fake
+ * clock.
  */
 export class EventServer {
   readonly received: Received[] = [];
-  /** By name, as they stand. */
+  /** The stored Events by name. */
   readonly stored = new Map<string, Readonly<Record<string, unknown>>>();
-  /** HTTP status to refuse with; 0 cuts the connection; undefined does as asked. */
+  /** Status to respond with; 0 closes the connection; undefined handles the request. */
   statusFor: (request: Received) => number | undefined = () => undefined;
   readonly #server = createServer((request, response) => {
     let text = '';
@@ -64,7 +64,7 @@ export class EventServer {
     await promise;
   }
 
-  /** The same without a connection, for tests in which time must not go on meanwhile. */
+  /** A session without a connection, for tests whose fake clock must not advance meanwhile. */
   readonly open: OpenWriteSession = async () => ({
     send: async (method, path, body) => {
       const request = { contentType: undefined, authorization: undefined };
@@ -76,7 +76,7 @@ export class EventServer {
     close: () => {},
   });
 
-  /** What a request that succeeded is answered with: the Event as it is then. */
+  /** Response to a successful request: the current Event. */
   #responseTo({ method, path, body }: Received): unknown {
     const last = decodeURIComponent(path.split('/').at(-1) ?? '');
     return method === 'POST' ? body : this.stored.get(last);

@@ -4,8 +4,11 @@ import { Random } from '../random.ts';
 
 const SECOND = 1000;
 
-describe('sharing: when nodes look whether a shared Event was written', () => {
-  /** Sorted delays in seconds of all nodes that look, each with so many shared Events at the same time. */
+describe('shared-event-delay: when nodes check whether a shared Event was written', () => {
+  /**
+   * Sorted delays in seconds of all nodes that check, each with the given number of simultaneous
+   * shared Events.
+   */
   const looks = (nodes: number, events: number, known = nodes): number[] => {
     const random = new Random(nodes + events);
     const delays: number[] = [];
@@ -20,7 +23,7 @@ describe('sharing: when nodes look whether a shared Event was written', () => {
   const busiestSecond = (delays: readonly number[]) =>
     Math.max(...[...Map.groupBy(delays, Math.floor).values()].map(({ length }) => length));
 
-  it('a small cluster looks within five seconds', () => {
+  it('all nodes of a small cluster check within five seconds', () => {
     for (const nodes of [1, 3, 5]) {
       const delays = looks(nodes, 10);
       assert.equal(delays.length, nodes * 10);
@@ -33,21 +36,21 @@ describe('sharing: when nodes look whether a shared Event was written', () => {
     [1000, 40],
     [5000, 40],
   ] as const) {
-    it(`of ${nodes} nodes no more than ${most} look in any second, and the first within six`, () => {
+    it(`of ${nodes} nodes at most ${most} check in any second, the first within six seconds`, () => {
       const delays = looks(nodes, 1);
       assert.ok((delays[0] ?? 60) < 6);
       assert.ok(busiestSecond(delays) <= most, `${busiestSecond(delays)}`);
     });
   }
 
-  it('a hundred Events at the same time on 5,000 nodes are no storm either', () => {
+  it('limits the rate for 100 simultaneous Events on 5,000 nodes', () => {
     const delays = looks(5000, 100);
-    // On average 100 a second of those that look early, and 40 of the others.
+    // On average 100 per second of early nodes, and 40 of late ones.
     assert.ok(busiestSecond(delays) < 200, `${busiestSecond(delays)}`);
     assert.ok((delays.at(-1) ?? 0) <= 30 * 60);
   });
 
-  it('where agents run on a hundredth of the nodes, the Event is written within half a minute', () => {
+  it('the Event is written within half a minute when one node in a hundred runs an agent', () => {
     const [first = Number.POSITIVE_INFINITY] = looks(50, 1, 5000);
     assert.ok(first < 30, `${first}`);
   });

@@ -1,4 +1,6 @@
-/** etcd is restored from a snapshot: versions go back, and watches from before tell nothing of it. */
+/**
+ * etcd is restored from a snapshot: its version goes back, and existing watches do not report it.
+ */
 import assert from 'node:assert/strict';
 import { ALL_SERVICES } from '../../../sources/kubernetes/resources.ts';
 import { nodeManifest, sliceManifest } from '../../e2e/manifests.ts';
@@ -15,11 +17,11 @@ const NODE = { ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } };
 const OLD_NODE = 'Node node-1';
 const SNAPSHOT = ['EndpointSlice default/a-ipv4', OLD_NODE, 'Service default/a'];
 
-describe('restored: after etcd was restored from a snapshot', () => {
+describe('etcd-restore: after etcd was restored from a snapshot', () => {
   let world: SourceFixture;
   afterEach(() => world.stop());
 
-  /** Everything is known, and then a snapshot is taken, and there is more. */
+  /** Opens the watches, takes a snapshot, and changes more objects afterwards. */
   const open = async (options: SourceFixtureOptions = {}) => {
     world = new SourceFixture(options);
     await world.double.listen();
@@ -36,22 +38,22 @@ describe('restored: after etcd was restored from a snapshot', () => {
     });
   const lists = () => Object.values(RESOURCE).map((name) => world.requests('list', name).length);
 
-  it('all kinds are listed anew, when the API server was away', async () => {
+  it('relists all kinds when the API server was stopped', async () => {
     await open();
     await world.double.close();
     world.double.restore();
-    await until('it is missed', () => world.waits.length >= 2);
+    await until('reconnecting has failed twice', () => world.waits.length >= 2);
     const missed = world.waits.length;
     await world.double.listen();
     await has(...SNAPSHOT);
     assert.deepEqual(lists(), [2, 2, 2]);
-    // One answer may come from a server that lags behind. Then there are two waits, and no more.
+    // One stale response may come from a lagging server, so there are exactly two waits.
     assert.deepEqual(world.waits.slice(missed).slice(-2), [1200, 2400]);
     world.double.put(service('c', 1));
     await until('it is watched', () => world.sink.port('c') === 1);
   });
 
-  it('all kinds are listed anew, where watches stay open and nothing comes', async () => {
+  it('relists all kinds when watches stay open without events', async () => {
     await open({ timeouts: { ...PATIENT, silence: 200 } });
     world.double.restore();
     await has(...SNAPSHOT);
@@ -59,7 +61,7 @@ describe('restored: after etcd was restored from a snapshot', () => {
   });
 
   for (const what of ['Service', 'EndpointSlice'] as const) {
-    it(`all kinds are listed anew, where watches stay open and a ${what} changes`, async () => {
+    it(`relists all kinds when watches stay open and a ${what} changes`, async () => {
       await open();
       world.double.restore();
       world.double.put(what === 'Service' ? service('a', 2) : sliceManifest('c', 4, []));
@@ -69,20 +71,21 @@ describe('restored: after etcd was restored from a snapshot', () => {
     });
   }
 
-  it('a kind is listed anew, where another finds it while its watch is being opened', async () => {
+  it('relists a kind when another kind detects the restore while its watch opens', async () => {
     await open({ timeouts: { ...PATIENT, silence: 60_000 } });
     world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
     world.double.breakWatches('cut', 'services');
     await world.waitForRequest('watch', 2);
     world.double.restore();
     world.double.put(sliceManifest('c', 4, []));
-    // Whoever finds it has all others look; the last one before the watch is open.
-    await until('others are listed anew', () => lists().join() === '1,2,2');
+    // The reflector that detects the restore makes all others check; the last one checks before its
+    // watch is open.
+    await until('the other kinds are relisted', () => lists().join() === '1,2,2');
     world.double.release();
     await has(...[...SNAPSHOT, 'EndpointSlice default/c-ipv4'].sort());
   });
 
-  it('a kind is listed anew, where its old watch finds it while it is being renewed', async () => {
+  it('relists a kind when its old watch detects the restore during renewal', async () => {
     const timeouts = { ...PATIENT, silence: 200 };
     world = new SourceFixture({ resources: [ALL_SERVICES], timeouts });
     await world.double.listen();
@@ -94,7 +97,7 @@ describe('restored: after etcd was restored from a snapshot', () => {
     const asked = world.requests('watch').length;
     world.double.fail({ verb: 'watch', fault: { kind: 'hold' } });
     await world.waitForRequest('watch', asked + 1);
-    // Silence of the new watch is not what finds it.
+    // The silence of the new watch must not detect the restore.
     Object.assign(timeouts, { silence: 60_000 });
     world.double.restore();
     world.double.put(service('a', 2));
@@ -104,7 +107,7 @@ describe('restored: after etcd was restored from a snapshot', () => {
     assert.equal(world.sink.port('a'), 2);
   });
 
-  it('a kind is listed anew, where its versions are ahead again before it is watched', async () => {
+  it('relists a kind when the version is ahead again before the next watch', async () => {
     await open();
     await world.double.close();
     world.double.restore();
@@ -115,7 +118,7 @@ describe('restored: after etcd was restored from a snapshot', () => {
     assert.deepEqual(lists(), [2, 2, 2]);
   });
 
-  it('a kind without traffic, too, where the snapshot has not got what changed last', async () => {
+  it('relists an idle kind when the snapshot lacks its last change', async () => {
     world = new SourceFixture({
       resources: [ALL_SERVICES],
       timeouts: { ...PATIENT, silence: 200 },
@@ -128,14 +131,14 @@ describe('restored: after etcd was restored from a snapshot', () => {
     await has('Service default/a', 'Service default/b');
     await world.double.close();
     world.double.restore();
-    // Versions are ahead again, so nothing but silence tells it.
+    // The version is ahead again, so only the silence of the watch detects the restore.
     for (const name of ['a', 'b', 'c']) world.double.put(sliceManifest(name, 4, []));
     await world.double.listen();
     await has('Service default/a');
     assert.equal(world.requests('list').length, 2);
   });
 
-  it('one answer of a server that lags behind takes nothing back', async () => {
+  it('does not remove objects after one stale response', async () => {
     await open();
     const calls = world.sink.calls.length;
     const fault = { kind: 'stale' } as const;

@@ -1,4 +1,4 @@
-/** What network policy reads from the API server, whose CRDs need not be installed. */
+/** The resources of network policy, whose CRDs may not be installed. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { POLICY_KINDS } from '../../../api/objects.ts';
@@ -46,11 +46,12 @@ describe('policy: the kubernetes source for network policy', () => {
   const hasGroups = (...wanted: readonly string[]) =>
     until(`there are the groups ${wanted.join('; ')}`, () => groups().join() === wanted.join());
   const lists = () => world.requests('list', 'cidrgroups').length;
-  /** What the reflector of CIDR groups logged. */
+  /** Log messages of the reflector of CIDRGroups. */
   const logged = () => world.logged.filter((line) => line.startsWith('CIDRGroup'));
-  const absent = () => world.logged.filter((line) => line.includes('not installed'));
+  const absent = () =>
+    world.logged.filter((line) => /not installed|no longer installed/.test(line));
 
-  it('lists all of it anew after etcd was restored, as soon as one kind changes', async () => {
+  it('relists all kinds after etcd was restored, as soon as one kind changes', async () => {
     const policy = (name: string): Manifest => ({
       apiVersion: 'networking.k8s.io/v1',
       kind: 'NetworkPolicy',
@@ -78,7 +79,7 @@ describe('policy: the kubernetes source for network policy', () => {
     );
   });
 
-  it('asks once for each resource, for all Nodes, and for pods that have not ended', async () => {
+  it('lists each resource once, with all Nodes and without finished pods', async () => {
     await world.startAndWatch(ALL);
     const asked = world.double.requests().filter(({ verb }) => verb === 'list');
     const selectors = asked.map(({ path, query: { limit, ...query } }) => {
@@ -108,7 +109,7 @@ describe('policy: the kubernetes source for network policy', () => {
     );
   });
 
-  it('hands on all Nodes, and a pod until it ends', async () => {
+  it('delivers all Nodes, and a pod until it finishes', async () => {
     for (const name of ['node-1', 'node-2']) {
       world.double.put({ ...nodeManifest(['192.0.2.1']), metadata: { name } });
     }
@@ -120,10 +121,10 @@ describe('policy: the kubernetes source for network policy', () => {
       'Pod default/a',
     ]);
     world.double.put(pod('a', 'Failed'));
-    await until('it is gone', () => !world.sink.objects.has('Pod default/a'));
+    await until('the pod is removed', () => !world.sink.objects.has('Pod default/a'));
   });
 
-  it('takes pods page by page, and of each what it needs', async () => {
+  it('lists pods page by page, and keeps only the required fields', async () => {
     const names = Array.from({ length: 1001 }, (_, index) => `p${1000 + index}`);
     world.double.put(...names.map((name) => ({ ...pod(name, 'Running'), note: 'x'.repeat(1000) })));
     await world.startAndWatch(ALL);
@@ -132,7 +133,7 @@ describe('policy: the kubernetes source for network policy', () => {
     assert.ok(JSON.stringify(world.sink.objects.get('Pod default/p1000')).length < 400);
   });
 
-  describe('of objects that its CRD lets pass and that cannot be read', () => {
+  describe('objects that cannot be read', () => {
     const admin = (name: string, operator: string): Manifest => ({
       apiVersion: 'policy.networking.k8s.io/v1alpha1',
       kind: 'AdminNetworkPolicy',
@@ -162,7 +163,7 @@ describe('policy: the kubernetes source for network policy', () => {
       await world.startAndWatch(ALL);
     });
 
-    it('tells each once, with its uid, through events and lists', async () => {
+    it('are reported once, with their uid, across events and lists', async () => {
       const field = 'spec.subject.namespaces.matchExpressions[0].operator';
       assert.deepEqual(world.unreadableNow(), { AdminNetworkPolicy: 1, CIDRGroup: 1 });
       world.double.put({ ...admin('b', 'in'), status: {} });
@@ -180,14 +181,14 @@ describe('policy: the kubernetes source for network policy', () => {
       assert.equal(world.problems.length, 3);
     });
 
-    it('tells one again that cannot be read for another reason', async () => {
+    it('are reported again when the reason changes', async () => {
       world.double.put(admin('b', 'notin'));
-      await until('it is told', () => world.problems.length === 3);
+      await until('the problem is reported', () => world.problems.length === 3);
       assert.match(world.problems[2] ?? '', /"notin"/);
       assert.deepEqual(world.unreadableNow(), { AdminNetworkPolicy: 1, CIDRGroup: 1 });
     });
 
-    it('counts one no longer that can be read, be it as it was before', async () => {
+    it('are not counted once they can be read again', async () => {
       world.double.put(admin('a', 'in'));
       await unreadable(['AdminNetworkPolicy', 2], ['CIDRGroup', 1]);
       world.double.put(admin('b', 'In'));
@@ -199,7 +200,7 @@ describe('policy: the kubernetes source for network policy', () => {
       assert.equal(world.problems.length, 4);
     });
 
-    it('nor one that is deleted, which the sink never had', async () => {
+    it('are not counted once they are deleted', async () => {
       world.double.delete(group('g', ''));
       await unreadable(['AdminNetworkPolicy', 1]);
       world.double.delete(admin('b', 'in'));
@@ -207,7 +208,7 @@ describe('policy: the kubernetes source for network policy', () => {
       assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('nor one that a list has not got any more', async () => {
+    it('are not counted once they are missing from a list', async () => {
       const { length } = world.requests('list', 'adminnetworkpolicies');
       world.double.fail({
         verb: 'watch',
@@ -218,44 +219,44 @@ describe('policy: the kubernetes source for network policy', () => {
       world.double.breakWatches('cut', 'adminnetworkpolicies');
       world.double.delete(admin('b', 'in'));
       await until(
-        'it is listed again',
+        'the kind is relisted',
         () => world.requests('list', 'adminnetworkpolicies').length > length,
       );
       await unreadable(['CIDRGroup', 1]);
     });
 
-    it('nor those of a CRD that is gone', async () => {
+    it('are not counted once their CRD is removed', async () => {
       const fault = { kind: 'status', code: 404, reason: 'NotFound' } as const;
       world.double.fail({ verb: 'list', resource: 'cidrgroups', fault, times: 3 });
       world.double.breakWatches('expire', 'cidrgroups');
-      await until('it is told anew', () => world.problems.length === 3);
+      await until('the problem is reported again', () => world.problems.length === 3);
       assert.deepEqual(world.unreadable.at(-1), { kind: 'CIDRGroup', key: 'g', uid: '' });
     });
   });
 
-  describe('where the CRDs are not installed', () => {
+  describe('when the CRDs are not installed', () => {
     beforeEach(() => {
       for (const resource of CRDS) world.double.uninstall(resource);
     });
 
-    it('there is nothing of them, all is synced, and it is said once', async () => {
+    it('treats them as empty and synced, with one log message each', async () => {
       await world.startAndWatch(ALL.filter((resource) => !CRDS.includes(resource)));
       assert.equal(world.sink.syncedKinds.size, RESOURCES.length);
-      await until('it has looked again and again', () => lists() > 20);
+      await until('several checks were made', () => lists() > 20);
       assert.deepEqual(absent().sort(), [
-        'AdminNetworkPolicy: not installed; looking for it now and then',
-        'BaselineAdminNetworkPolicy: not installed; looking for it now and then',
-        'CIDRGroup: not installed; looking for it now and then',
-        'ClusterNetworkPolicy: not installed; looking for it now and then',
+        'AdminNetworkPolicy: CRD is not installed; checking again periodically',
+        'BaselineAdminNetworkPolicy: CRD is not installed; checking again periodically',
+        'CIDRGroup: CRD is not installed; checking again periodically',
+        'ClusterNetworkPolicy: CRD is not installed; checking again periodically',
       ]);
       assert.equal(logged().length, 1);
       assert.ok(Object.values(world.failures).every((count) => count === 0));
     });
 
-    it('they are looked for three times, then about once a minute', async () => {
+    it('checks for them three times, then about once a minute', async () => {
       await world.startAndWatch([]);
-      await until('it has looked often', () => lists() > 6);
-      // Two quick looks for each of the four, and no other reason to wait.
+      await until('several checks were made', () => lists() > 6);
+      // Two quick attempts for each of the four, and no other waits.
       const count = (wait: number) => world.delays.filter((each) => each === wait).length;
       assert.deepEqual([count(1200), count(2400)], [4, 4]);
       assert.deepEqual(
@@ -264,7 +265,7 @@ describe('policy: the kubernetes source for network policy', () => {
       );
     });
 
-    it('one that comes is picked up, watched, and lost when it goes', async () => {
+    it('watches a CRD that is installed, and removes its objects when it is uninstalled', async () => {
       await world.startAndWatch([]);
       world.double.put(group('a', '10.0.0.0/8'));
       assert.deepEqual(groups(), []);
@@ -276,7 +277,7 @@ describe('policy: the kubernetes source for network policy', () => {
       world.double.uninstall('cidrgroups');
       await hasGroups();
       await until(
-        'it is said',
+        'the removal is logged',
         () => logged().filter((line) => /not inst/.test(line)).length === 2,
       );
       world.double.install('cidrgroups');
@@ -287,7 +288,7 @@ describe('policy: the kubernetes source for network policy', () => {
     });
   });
 
-  describe('where the CRDs are installed', () => {
+  describe('when the CRDs are installed', () => {
     const missing = { kind: 'status', code: 404, reason: 'NotFound' } as const;
     const fail = (times: number, verb: 'list' | 'watch' = 'list') =>
       world.double.fail({ verb, resource: 'cidrgroups', fault: missing, times });
@@ -305,7 +306,7 @@ describe('policy: the kubernetes source for network policy', () => {
       await world.startAndWatch(ALL);
     });
 
-    it('what is known does not go because a server is not ready', async () => {
+    it('keeps objects when two lists in a row return 404', async () => {
       for (let round = 0; round < 3; round++) {
         const before = world.requests('watch', 'cidrgroups').length;
         fail(2);
@@ -317,7 +318,7 @@ describe('policy: the kubernetes source for network policy', () => {
       assert.deepEqual(absent(), []);
     });
 
-    it('nor because a watch and a list in a row say so', async () => {
+    it('keeps objects when a watch and a list in a row return 404', async () => {
       const before = world.requests('watch', 'cidrgroups').length;
       fail(1, 'watch');
       fail(1);
@@ -326,7 +327,7 @@ describe('policy: the kubernetes source for network policy', () => {
       assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('nor because watches say so, where lists do not', async () => {
+    it('keeps objects when only watches return 404', async () => {
       const before = world.requests('watch', 'cidrgroups').length;
       fail(6, 'watch');
       world.double.breakWatches('cut', 'cidrgroups');
@@ -334,7 +335,7 @@ describe('policy: the kubernetes source for network policy', () => {
       assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('nor because it was said before, as long as it was served since', async () => {
+    it('restarts the count of 404 responses after a successful watch', async () => {
       const before = world.requests('watch', 'cidrgroups').length;
       fail(2);
       relist();
@@ -347,7 +348,7 @@ describe('policy: the kubernetes source for network policy', () => {
       assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('but when it is told thrice', async () => {
+    it('removes objects after the third consecutive 404', async () => {
       const before = world.requests('watch', 'cidrgroups').length;
       fail(3);
       relist();
@@ -359,10 +360,10 @@ describe('policy: the kubernetes source for network policy', () => {
         '- CIDRGroup a',
         '+ CIDRGroup a',
       ]);
-      assert.deepEqual(absent(), ['CIDRGroup: not installed any more; these are gone']);
+      assert.deepEqual(absent(), ['CIDRGroup: CRD is no longer installed; removed its objects']);
     });
 
-    it('other failures between are no such answer', async () => {
+    it('restarts the count of 404 responses after another failure', async () => {
       const before = world.requests('watch', 'cidrgroups').length;
       const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
       for (let round = 0; round < 3; round++) {
@@ -374,23 +375,26 @@ describe('policy: the kubernetes source for network policy', () => {
       assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('a CRD that nobody may read is not one that is missing', async () => {
+    it('keeps objects when reading the CRD is forbidden', async () => {
       const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
       world.double.fail({ verb: 'list', resource: 'cidrgroups', fault, times: 10 });
       const before = lists();
       relist();
-      await until('it has asked ten times', () => lists() >= before + 10);
+      await until('ten lists have failed', () => lists() >= before + 10);
       assert.deepEqual(groups(), ['a 10.0.0.0/8']);
       assert.deepEqual(absent(), []);
     });
 
-    it('what is no CRD cannot be missing', async () => {
+    it('keeps objects of a built-in resource that returns 404', async () => {
       world.double.put(pod('a', 'Running'));
-      await until('it is there', () => world.sink.objects.has('Pod default/a'));
+      await until('the pod is added', () => world.sink.objects.has('Pod default/a'));
       world.double.fail({ verb: 'list', resource: 'pods', fault: missing, times: 10 });
       world.double.breakWatches('expire', 'pods');
       const before = world.requests('list', 'pods').length;
-      await until('it asked', () => world.requests('list', 'pods').length >= before + 10);
+      await until(
+        'ten lists have failed',
+        () => world.requests('list', 'pods').length >= before + 10,
+      );
       assert.ok(world.sink.objects.has('Pod default/a'));
       assert.deepEqual(absent(), []);
     });
@@ -467,7 +471,7 @@ async function run(actions: readonly Action[]): Promise<void> {
   }
 }
 
-it('CIDR groups come and go with their CRD, in any order', function () {
+it('policy: adds and removes CIDRGroups with their CRD, in any order', function () {
   this.timeout(120_000);
   return fc.assert(fc.asyncProperty(fc.array(action, { minLength: 5, maxLength: 25 }), run), {
     seed: 46,

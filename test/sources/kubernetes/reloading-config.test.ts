@@ -1,4 +1,4 @@
-/** A kubeconfig that is mended, or changed, while the agent runs. */
+/** A kubeconfig that changes while the agent runs. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import {
@@ -16,13 +16,13 @@ import { ApiServerDouble } from '../../api-server/double.ts';
 import { until } from '../recording-sink.ts';
 import { PATIENT, SourceFixture, service } from './source-fixture.ts';
 
-describe('followed-config: a kubeconfig that changes', () => {
+describe('reloading-config: a kubeconfig that changes', () => {
   let directory: string;
   let world: SourceFixture;
   let other: ApiServerDouble;
 
   beforeEach(async () => {
-    directory = mkdtempSync(join(tmpdir(), 'portwide-followed-'));
+    directory = mkdtempSync(join(tmpdir(), 'portwide-reloading-'));
     world = new SourceFixture({
       bookmarkMs: 20,
       cluster: { kubeconfig: join(directory, 'kubeconfig'), master: '', configPollMs: 10 },
@@ -52,56 +52,56 @@ describe('followed-config: a kubeconfig that changes', () => {
       }),
     );
 
-  it('is used as soon as it names an API server that is there', async () => {
+  it('is used as soon as it names a reachable API server', async () => {
     const { url } = other;
     await other.close();
     use(url);
     world.start();
-    await until('it is tried', () => world.waits.length > 3);
+    await until('connecting has failed several times', () => world.waits.length > 3);
     use(world.double.url);
     await world.started;
     await world.waitForServices({ a: 1, b: 1 });
   });
 
-  it('ends the wait for a server that is not there', async () => {
+  it('ends the wait for an unreachable server', async () => {
     use('http://127.0.0.1:1');
     world.holdDelays = true;
     world.start();
-    await until('they wait', () => world.delays.length === 3);
+    await until('all reflectors wait', () => world.delays.length === 3);
     use(world.double.url);
     await world.started;
     await world.waitForServices({ a: 1, b: 1 });
   });
 
-  it('leads to another API server, also from watches that are alive', async () => {
+  it('moves open watches to another API server', async () => {
     use(world.double.url);
     await world.startAndWatch();
     use(other.url);
     await world.waitForServices({ c: 1 });
     for (const resource of ['services', 'endpointslices', 'nodes']) {
-      await until('the other is watched', () => other.watching(resource) === 1);
-      await until('the first is not', () => world.double.watching(resource) === 0);
+      await until('the other server has the watch', () => other.watching(resource) === 1);
+      await until('the first server has no watch', () => world.double.watching(resource) === 0);
     }
-    assert.ok(world.logged.includes('the kubeconfig has changed; connecting anew'));
+    assert.ok(world.logged.includes('kubeconfig changed; reconnecting'));
   });
 
-  it('costs nothing that is in force while the server that it names is not there', async () => {
+  it('keeps objects and watches while its new server is unreachable', async () => {
     use(world.double.url);
     await world.startAndWatch();
     use('http://127.0.0.1:1');
-    await until('it is tried', () => world.waits.length > 3);
+    await until('connecting has failed several times', () => world.waits.length > 3);
     world.double.put(service('d', 1));
     await world.waitForServices({ a: 1, b: 1, d: 1 });
     use(other.url);
     await world.waitForServices({ c: 1 });
   });
 
-  it('is no change while it cannot be used, which is said once', async () => {
+  it('is ignored while it is invalid, with one log message', async () => {
     use(world.double.url);
     await world.startAndWatch();
     write('{"clusters": [');
-    const told = () => world.logged.filter((line) => /cannot be used/.test(line)).length;
-    await until('it is said', () => told() === 1);
+    const told = () => world.logged.filter((line) => /cannot load kubeconfig/.test(line)).length;
+    await until('the problem is logged', () => told() === 1);
     world.double.breakWatches('cut');
     world.double.put(service('d', 1));
     await world.waitForServices({ a: 1, b: 1, d: 1 });
@@ -110,7 +110,7 @@ describe('followed-config: a kubeconfig that changes', () => {
     await world.waitForServices({ c: 1 });
   });
 
-  it('is no change while reading it hangs: watches are opened as it was before', async () => {
+  it('is ignored while reading it hangs, and watches open with the previous one', async () => {
     await world.stop();
     const kubeconfig = join(directory, 'kubeconfig');
     world = new SourceFixture({
@@ -120,12 +120,12 @@ describe('followed-config: a kubeconfig that changes', () => {
     await world.double.listen();
     use(world.double.url);
     await world.startAndWatch();
-    // As a file system that is away: nobody writes to it.
+    // A FIFO without a writer behaves like a file system that hangs.
     execFileSync('mkfifo', [join(directory, 'new')]);
     renameSync(join(directory, 'new'), kubeconfig);
     try {
-      const told = () => world.logged.filter((line) => /cannot be used/.test(line)).length;
-      await until('it is said', () => told() === 1);
+      const told = () => world.logged.filter((line) => /cannot load kubeconfig/.test(line)).length;
+      await until('the problem is logged', () => told() === 1);
       world.double.breakWatches('cut');
       world.double.put(service('d', 1));
       await world.waitForServices({ d: 1 });

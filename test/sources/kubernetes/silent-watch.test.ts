@@ -1,4 +1,4 @@
-/** Watches without any event, as a kube-apiserver has them of kinds that do not change. */
+/** Watches without events, which a kube-apiserver has for kinds that do not change. */
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
 import { until } from '../recording-sink.ts';
@@ -6,7 +6,7 @@ import { PATIENT, SourceFixture, service } from './source-fixture.ts';
 
 describe('silent-watch: a silent watch', () => {
   let world: SourceFixture;
-  /** Soon renewed; of Services everything else is. */
+  /** Renews watches after a short silence; only Services have an object. */
   const settle = async () => {
     world = new SourceFixture({ timeouts: { ...PATIENT, silence: 200 } });
     await world.double.listen();
@@ -18,7 +18,7 @@ describe('silent-watch: a silent watch', () => {
   const renewals = (times: number) =>
     until(`${times} renewals`, () => world.requests('watch').length > times);
 
-  it('is renewed on a connection of its own, without a wait, a list or a log line', async () => {
+  it('is renewed on a new connection, without a wait, a list or a log message', async () => {
     await settle();
     const logged = [...world.logged];
     await renewals(3);
@@ -27,7 +27,7 @@ describe('silent-watch: a silent watch', () => {
     assert.deepEqual(world.logged, logged);
     const ports = world.requests('watch').map(({ clientPort }) => clientPort);
     assert.equal(new Set(ports).size, ports.length);
-    // One object is asked for, over the connection of the new watch.
+    // The check requests one object, over the connection of the new watch.
     const [check] = world.requests('check');
     assert.equal(check?.path, '/api/v1/namespaces/default/services');
     assert.equal(check?.query.fieldSelector, 'metadata.name=a');
@@ -35,14 +35,14 @@ describe('silent-watch: a silent watch', () => {
     await until('only the last one is open', () => world.double.watching('services') === 1);
   });
 
-  it('counts as heard of with each renewal, so that no alert takes an idle cluster for a silent server', async () => {
+  it('is reported as up to date at each renewal, so that an idle cluster causes no alert', async () => {
     await settle();
     const { upToDateCount: currents } = world;
     await renewals(3);
     assert.ok(world.upToDateCount >= currents + 2, `${world.upToDateCount}, after ${currents}`);
   });
 
-  it('serves what comes while the new one is being opened, within a second', async () => {
+  it('delivers changes within a second while its renewal opens', async () => {
     await settle();
     for (const verb of ['list', 'watch'] as const) {
       world.double.fail({ verb, resource: 'services', fault: { kind: 'hold' } });
@@ -52,7 +52,7 @@ describe('silent-watch: a silent watch', () => {
       assert.equal(world.double.watching('services'), 1);
       const started = performance.now();
       world.double.put(service(verb, 1));
-      await until('it is served', () => world.sink.port(verb) === 1);
+      await until('the change is delivered', () => world.sink.port(verb) === 1);
       assert.ok(performance.now() - started < 1000);
       world.double.release();
     }
@@ -60,7 +60,7 @@ describe('silent-watch: a silent watch', () => {
     assert.equal(world.requests('list').length, 1);
   });
 
-  it('on a dead connection: what comes is served by the new one, within a second', async () => {
+  it('on a broken connection, is replaced by one that delivers changes within a second', async () => {
     await settle();
     world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
     world.double.breakWatches('silence', 'services');
@@ -72,7 +72,7 @@ describe('silent-watch: a silent watch', () => {
     assert.ok(performance.now() - started < 1000);
   });
 
-  it('hands nothing on twice, also not what changed again meanwhile', async () => {
+  it('delivers no change twice when objects change during renewal', async () => {
     await settle();
     world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
     await renewals(1);
@@ -97,7 +97,7 @@ describe('silent-watch: a silent watch', () => {
     assert.deepEqual(world.delays, []);
   });
 
-  it('is renewed at a time that differs by chance from node to node', async () => {
+  it('is renewed with jitter', async () => {
     const { mock: timers } = mock.method(globalThis, 'setTimeout');
     try {
       world = new SourceFixture({ timeouts: { ...PATIENT, silence: 20_000 } });
@@ -108,12 +108,12 @@ describe('silent-watch: a silent watch', () => {
       timers.restore();
     }
     const set = timers.calls.map(({ arguments: [, milliseconds] }) => milliseconds);
-    // Chance is 0.5 here.
+    // The random value is 0.5 here.
     assert.equal(set.filter((milliseconds) => milliseconds === 25_000).length, 3);
     assert.ok(!set.includes(20_000));
   });
 
-  it('stays open while it cannot be renewed, and does not count as open in metrics', async () => {
+  it('stays open while its renewal fails, but is not reported as open', async () => {
     await settle();
     assert.ok(world.watched.has('Service'));
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
@@ -132,7 +132,7 @@ describe('silent-watch: a silent watch', () => {
     assert.deepEqual(world.waits, [1200, 2400, 4800]);
   });
 
-  it('that speaks while its renewal fails needs none, and no word of it', async () => {
+  it('is kept without a log message when it delivers an event while its renewal fails', async () => {
     const timeouts = { ...PATIENT, silence: 200 };
     world = new SourceFixture({ timeouts });
     await world.double.listen();
@@ -152,19 +152,19 @@ describe('silent-watch: a silent watch', () => {
     assert.ok(world.watched.has('Service'));
   });
 
-  it('that speaks while its renewal waits to be tried again needs none', async () => {
+  it('is kept when it delivers an event while its renewal waits for a retry', async () => {
     await settle();
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
     world.double.fail({ verb: 'watch', resource: 'services', fault });
     world.holdDelays = true;
-    await until('it waits', () => !world.watched.has('Service'));
+    await until('the retry waits', () => !world.watched.has('Service'));
     const asked = world.requests('watch').length;
     world.double.put(service('b', 1));
     await renewals(asked);
     assert.deepEqual(world.waits, [1200]);
   });
 
-  it('lists when its version has expired meanwhile', async () => {
+  it('causes a relist when its version has expired', async () => {
     await settle();
     world.double.skip(2);
     world.double.put(service('b', 1));

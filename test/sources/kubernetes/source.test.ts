@@ -13,13 +13,13 @@ describe('source: kubernetes source', () => {
   });
   afterEach(() => world.stop());
 
-  /** Lists two Services and watches. */
+  /** Lists two Services and opens the watches. */
   const watching = async () => {
     world.double.put(service('a', 1), service('b', 1));
     await world.startAndWatch();
   };
 
-  it('lists page by page, then says that all is there, then watches from the list', async () => {
+  it('lists page by page, reports synced, then watches from the list’s version', async () => {
     const names = Array.from({ length: 1001 }, (_, index) => `s${1000 + index}`);
     world.double.put(...names.map((name) => service(name, 1)));
     const version = String(world.double.version);
@@ -45,7 +45,7 @@ describe('source: kubernetes source', () => {
     });
   });
 
-  it('asks for EndpointSlices and for its own Node', async () => {
+  it('lists EndpointSlices and its own Node', async () => {
     world.double.put(
       { ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } },
       { ...nodeManifest(['192.0.2.2']), metadata: { name: 'node-2' } },
@@ -68,7 +68,7 @@ describe('source: kubernetes source', () => {
     ]);
   });
 
-  it('lets others have their turn while a big list comes in', async () => {
+  it('yields to the event loop while reading a large list', async () => {
     const items = Array.from({ length: 20_000 }, (_, index) => service(`s${index}`, 1));
     const metadata = { resourceVersion: String(world.double.version) };
     const text = JSON.stringify({ kind: 'ServiceList', metadata, items });
@@ -81,11 +81,11 @@ describe('source: kubernetes source', () => {
       before = world.sink.objects.size;
     }
     assert.equal(world.sink.objects.size, 20_000);
-    // As many as there are in 64 KiB.
+    // At most the Services in 64 KiB per turn.
     assert.ok(most < (2 * 65536 * items.length) / text.length, `${most} in one turn`);
   });
 
-  it('follows events, and watches on from the last when the watch ends', async () => {
+  it('delivers events, and continues from the last one when the watch ends', async () => {
     await watching();
     world.double.put(service('a', 2), service('c', 1));
     world.double.delete(service('b', 1));
@@ -101,7 +101,7 @@ describe('source: kubernetes source', () => {
     assert.equal(world.requests('list').length, 1);
   });
 
-  it('does not pass on a change of what it does not read', async () => {
+  it('ignores changes of fields that are not read', async () => {
     await watching();
     const before = world.sink.calls.length;
     world.double.put({ ...service('a', 1), status: { conditions: [{ type: 'Odd' }] } });
@@ -110,7 +110,7 @@ describe('source: kubernetes source', () => {
     assert.deepEqual(world.sink.calls.slice(before), ['+ Service default/c']);
   });
 
-  it('loses what begins to belong to another proxy, and takes it back', async () => {
+  it('removes a Service that another proxy takes over, and adds it when it returns', async () => {
     await watching();
     const labels = { 'service.kubernetes.io/service-proxy-name': 'other' };
     const metadata = { name: 'a', namespace: 'default', labels };
@@ -120,7 +120,7 @@ describe('source: kubernetes source', () => {
     await world.waitForServices({ a: 4, b: 1 });
   });
 
-  it('takes events that arrive in pieces', async () => {
+  it('reads events that arrive in several chunks', async () => {
     await watching();
     const object = { ...service('c', 7), note: 'Grüße 🎉' };
     const metadata = { name: 'c', namespace: 'default', resourceVersion: '99' };
@@ -132,7 +132,7 @@ describe('source: kubernetes source', () => {
     await world.waitForServices({ a: 1, b: 1, c: 7 });
   });
 
-  it('lists again when the version is forgotten, and tells the differences only', async () => {
+  it('relists when the version has expired, and delivers only the differences', async () => {
     await watching();
     world.double.put(service('c', 1));
     await world.waitForServices({ a: 1, b: 1, c: 1 });
@@ -147,13 +147,13 @@ describe('source: kubernetes source', () => {
       '+ Service default/d',
       '- Service default/b',
     ]);
-    // At once but for a jitter: all nodes may hear it at the same moment.
+    // At once except for jitter, because all nodes may relist at the same time.
     assert.deepEqual(world.waits, [400]);
     await world.waitForRequest('watch', 2);
     assert.equal(world.requests('list').length, 2);
   });
 
-  it('lists again when the watch itself is refused with 410', async () => {
+  it('relists when opening the watch fails with 410', async () => {
     const fault = { kind: 'status', code: 410, reason: 'Expired' } as const;
     world.double.fail({ verb: 'watch', resource: 'services', fault });
     await watching();
@@ -161,7 +161,7 @@ describe('source: kubernetes source', () => {
     assert.deepEqual(world.waits, [400]);
   });
 
-  it('lists more and more rarely while each watch opens, and says 410 in an event', async () => {
+  it('backs off when each watch opens but delivers a 410 ERROR event', async () => {
     const status = { kind: 'Status', code: 410, reason: 'Expired', message: 'too old' };
     const text = `${JSON.stringify({ type: 'ERROR', object: status })}\n`;
     const fault = { kind: 'text', text } as const;
@@ -170,7 +170,7 @@ describe('source: kubernetes source', () => {
     assert.deepEqual(world.waits, [400, 1200, 2400, 4800]);
   });
 
-  it('waits longer and longer, and lists now and then, while watches end as soon as they open', async () => {
+  it('backs off and sometimes relists when watches end as soon as they open', async () => {
     const fault = { kind: 'text', text: '' } as const;
     world.double.fail({ verb: 'watch', resource: 'services', fault, times: 7 });
     await watching();
@@ -178,7 +178,7 @@ describe('source: kubernetes source', () => {
     assert.equal(world.requests('list').length, 3);
   });
 
-  it('lists again, from another server’s history, when versions go backwards', async () => {
+  it('relists when resource versions go backwards', async () => {
     await watching();
     world.double.keep();
     world.double.put(service('a', 2), service('c', 1), service('d', 1));
@@ -189,7 +189,7 @@ describe('source: kubernetes source', () => {
     assert.deepEqual(world.waits, [1200]);
   });
 
-  it('does not believe a list that is older than what it knows, until it is told thrice', async () => {
+  it('ignores a stale list until the third consecutive one', async () => {
     await watching();
     world.double.keep();
     world.double.put(service('c', 1));
@@ -208,7 +208,7 @@ describe('source: kubernetes source', () => {
     await world.waitForServices({ a: 1, b: 1 });
     assert.deepEqual(world.waits.slice(3), [400, 1200, 2400]);
 
-    // Having believed it once makes it no more credulous.
+    // One detected restore does not make the next stale list count sooner.
     world.double.put(service('e', 1));
     await world.waitForServices({ a: 1, b: 1, e: 1 });
     world.double.fail({ verb: 'list', resource: 'services', fault });
@@ -217,7 +217,7 @@ describe('source: kubernetes source', () => {
     assert.ok(!world.sink.calls.includes('- Service default/e'));
   });
 
-  it('watches on after an outage without a list, however long it was', async () => {
+  it('continues the watch without a relist after a long outage', async () => {
     const fault = { kind: 'refuse' } as const;
     await watching();
     world.double.fail({ verb: 'watch', resource: 'services', fault, times: 7 });
@@ -233,7 +233,7 @@ describe('source: kubernetes source', () => {
     const many = Array.from({ length: 600 }, (_, index) => service(`s${1000 + index}`, 1));
     const gone = { kind: 'status', code: 410, reason: 'Expired' } as const;
 
-    it('drops nothing when a list breaks off, and asks for it whole when its pages expire', async () => {
+    it('removes nothing when a list is incomplete, and lists without pages when its continue token expires', async () => {
       world.double.put(...many);
       await world.startAndWatch();
       const size = world.sink.objects.size;
@@ -260,13 +260,13 @@ describe('source: kubernetes source', () => {
       const removals = world.sink.calls.filter((call) => call.startsWith('-'));
       assert.deepEqual(removals, ['- Service default/s1000']);
 
-      // The next time it may well be fast enough for pages.
+      // The next list uses pages again.
       world.double.breakWatches('expire', 'services');
       await world.waitForRequest('watch', 3);
       assert.equal(world.requests('list').at(-1)?.query.limit, '500');
     });
 
-    it('asks for pages over one connection, and for the watch too', async () => {
+    it('uses one connection for the pages and the watch', async () => {
       world.double.put(...many);
       await world.startAndWatch();
       const of = (resource: string) =>
@@ -277,7 +277,7 @@ describe('source: kubernetes source', () => {
     });
   });
 
-  it('watches on from the last event when the connection is cut, in mid-event too', async () => {
+  it('continues from the last event when the connection breaks in the middle of an event', async () => {
     await watching();
     world.double.put(service('a', 2));
     await world.waitForServices({ a: 2, b: 1 });
@@ -291,7 +291,7 @@ describe('source: kubernetes source', () => {
     assert.equal(world.requests('list').length, 1);
   });
 
-  it('does not take half an event at the end of an answer', async () => {
+  it('ignores an incomplete event at the end of a response', async () => {
     await watching();
     const { resourceVersion } = world.requests('watch')[0]?.query ?? {};
     const object = { kind: 'Service', apiVersion: 'v1', metadata: { name: 'a' } };
@@ -304,13 +304,13 @@ describe('source: kubernetes source', () => {
 
   const metadata = { name: 'a', namespace: 'default', resourceVersion: '99' };
   for (const [what, line] of [
-    ['is no JSON', 'oops'],
-    ['is no event', '[]'],
+    ['is not JSON', 'oops'],
+    ['is not an event', '[]'],
     ['has no version', { type: 'MODIFIED', object: service('a', 9) }],
-    ['is of no known type', { type: 'SHRUGGED', object: { ...service('a', 9), metadata } }],
-    ['is about something else', { type: 'ADDED', object: { kind: 'Pod', metadata } }],
+    ['is of an unknown type', { type: 'SHRUGGED', object: { ...service('a', 9), metadata } }],
+    ['is about another kind', { type: 'ADDED', object: { kind: 'Pod', metadata } }],
   ] as const) {
-    it(`lists again after a line that ${what}`, async () => {
+    it(`relists after a line that ${what}`, async () => {
       await watching();
       const text = typeof line === 'string' ? line : JSON.stringify(line);
       world.double.sendRaw('services', `${text}\n`);
@@ -322,12 +322,12 @@ describe('source: kubernetes source', () => {
   }
 
   for (const [what, text] of [
-    ['another kind', '{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":[]}'],
-    ['an object', JSON.stringify({ ...service('a', 1), metadata })],
-    ['no version', '{"kind":"ServiceList","metadata":{},"items":[]}'],
-    ['no items', '{"kind":"ServiceList","metadata":{"resourceVersion":"9"}}'],
+    ['a list of another kind', '{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":[]}'],
+    ['a single object', JSON.stringify({ ...service('a', 1), metadata })],
+    ['a list without a version', '{"kind":"ServiceList","metadata":{},"items":[]}'],
+    ['a list without items', '{"kind":"ServiceList","metadata":{"resourceVersion":"9"}}'],
   ] as const) {
-    it(`takes no list that is of ${what}`, async () => {
+    it(`rejects ${what} in place of a list`, async () => {
       await watching();
       world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'text', text } });
       world.double.breakWatches('expire', 'services');
@@ -337,7 +337,7 @@ describe('source: kubernetes source', () => {
     });
   }
 
-  it('keeps the last readable version of an object, through events and lists', async () => {
+  it('keeps the last readable version of an object after events and lists', async () => {
     await watching();
     world.double.put(service('a', 70_000));
     await until('it is reported', () => world.problems.length > 0);
@@ -350,7 +350,7 @@ describe('source: kubernetes source', () => {
     world.double.delete(service('a', 0));
     await world.waitForServices({ b: 1 });
     assert.deepEqual(world.unreadableNow(), {});
-    // What has no name that it can be known by is told each time.
+    // Objects without a readable name are reported each time.
     const told = world.problems.map((problem, index) => [
       problem.split(':')[0],
       world.unreadable[index]?.key,
@@ -360,13 +360,13 @@ describe('source: kubernetes source', () => {
     for (const each of told.slice(1)) assert.deepEqual(each, ['Service default/c_', undefined]);
   });
 
-  it('waits longer and longer for a server that fails, and starts when it is back', async () => {
+  it('backs off while the server fails, and starts when it recovers', async () => {
     const fault = { kind: 'status', code: 500, reason: 'Busy' } as const;
     world.double.fail({ verb: 'list', resource: 'services', fault, times: 7 });
     world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'refuse' } });
     await world.startAndWatch();
     assert.deepEqual(world.waits, [1200, 2400, 4800, 9600, 19200, 38400, 45000, 45000]);
-    // The list has ended the waiting, and so does each watch that is opened and brings something.
+    // The complete list reset the backoff, and so does each watch that delivers an event.
     for (const how of ['end', 'cut'] as const) {
       if (how === 'cut') {
         world.double.put(service('a', 1));
@@ -380,7 +380,7 @@ describe('source: kubernetes source', () => {
     }
   });
 
-  it('counts failures anew after a complete list, also where the watch after it fails', async () => {
+  it('resets the backoff after a complete list, even if the watch then fails', async () => {
     const fault = { kind: 'status', code: 500, reason: 'Busy' } as const;
     world.double.fail({ verb: 'list', resource: 'services', fault, times: 3 });
     world.double.fail({ verb: 'watch', resource: 'services', fault, times: 2 });
@@ -389,17 +389,17 @@ describe('source: kubernetes source', () => {
     assert.equal(world.requests('list').length, 4);
   });
 
-  it('waits for a server that is not there at its start', async () => {
+  it('waits for a server that is unreachable at start', async () => {
     await world.double.close();
     world.start();
-    await until('it has tried', () => world.waits.length > 10);
+    await until('connecting has failed several times', () => world.waits.length > 10);
     assert.deepEqual(world.sink.calls, []);
     await world.double.listen();
     await world.started;
     assert.equal(world.sink.syncedKinds.size, 3);
   });
 
-  it('stops before the first list and in the middle of a watch', async () => {
+  it('stops before the first list and during a watch', async () => {
     world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'silence' } });
     world.start();
     await world.waitForRequest('list', 1);

@@ -1,4 +1,4 @@
-/** ClusterNetworkPolicies of two versions, of which a cluster serves one, the other or both. */
+/** A cluster that serves one, the other or both of two versions of ClusterNetworkPolicy. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { policyResources } from '../../../sources/kubernetes/resources.ts';
@@ -21,7 +21,7 @@ const policy = (name: string, priority = 1) =>
     subject: { namespaces: {} },
   });
 
-/** A world where these versions are served, and what the source makes of it. */
+/** A source, and an API server that serves the given versions. */
 class Upgrade {
   readonly world = new SourceFixture({ resources: RESOURCES, timeouts: PATIENT });
 
@@ -30,7 +30,7 @@ class Upgrade {
     this.world.double.serve(NAME, ...versions);
   }
 
-  /** Changes the CRD, and waits until one of these versions is watched. */
+  /** Changes the served versions, and waits until one of them is watched. */
   async serve(...versions: Version[]): Promise<void> {
     const before = this.world.requests('watch', NAME).length;
     this.world.double.serve(NAME, ...versions);
@@ -48,7 +48,7 @@ class Upgrade {
     await until(`there are ${wanted}`, () => known() === wanted);
   }
 
-  /** `list v1beta1`, in the order in which it was asked for; `check` is of the object that changed last. */
+  /** Requests in order, such as `list v1beta1`; `check` requests the object that changed last. */
   asked(): string[] {
     return this.world.double.requests().map(({ verb, path, query }) => {
       const isCheck = verb === 'list' && query.limit === '1';
@@ -56,13 +56,13 @@ class Upgrade {
     });
   }
 
-  /** What came and went. */
+  /** Objects added to and removed from the sink. */
   calls(): string[] {
     return this.world.sink.calls.filter((call) => !call.startsWith('synced'));
   }
 }
 
-describe('versions: a resource that has two versions', () => {
+describe('versions: a resource with two versions', () => {
   let upgrade: Upgrade;
   let world: SourceFixture;
   beforeEach(() => {
@@ -73,11 +73,11 @@ describe('versions: a resource that has two versions', () => {
   afterEach(() => world.stop());
 
   for (const [what, served, asked] of [
-    ['the older one', [OLD], ['list v1beta1', 'list v1alpha2', 'watch v1alpha2']],
-    ['both', [OLD, NEW], ['list v1beta1', 'watch v1beta1']],
-    ['the newer one', [NEW], ['list v1beta1', 'watch v1beta1']],
+    ['the older version', [OLD], ['list v1beta1', 'list v1alpha2', 'watch v1alpha2']],
+    ['both versions', [OLD, NEW], ['list v1beta1', 'watch v1beta1']],
+    ['the newer version', [NEW], ['list v1beta1', 'watch v1beta1']],
   ] as const) {
-    it(`is found, and followed, where ${what} is served`, async () => {
+    it(`is listed and watched when the server has ${what}`, async () => {
       await upgrade.begin(...served);
       await world.startAndWatch([NAME]);
       await upgrade.has('a');
@@ -91,15 +91,15 @@ describe('versions: a resource that has two versions', () => {
     });
   }
 
-  it('is absent where neither is served, which is said once, until one is', async () => {
+  it('is not installed while neither version is served, which is logged once', async () => {
     await upgrade.begin();
     await world.startAndWatch([]);
-    await until('it has looked often', () => world.requests('list', NAME).length >= 12);
+    await until('several attempts were made', () => world.requests('list', NAME).length >= 12);
     assert.deepEqual(world.notInstalled, ['ClusterNetworkPolicy']);
     assert.deepEqual(world.logged, [
-      'ClusterNetworkPolicy: not installed; looking for it now and then',
+      'ClusterNetworkPolicy: CRD is not installed; checking again periodically',
     ]);
-    // Two requests for each look, of which the first is for the newer one.
+    // Each attempt sends two requests, the first for the newer version.
     const first = ['list v1beta1', 'list v1alpha2'];
     assert.deepEqual(upgrade.asked().slice(0, 8), [...first, ...first, ...first, ...first]);
     assert.deepEqual(world.delays.slice(0, 3), [1200, 2400, 60_000]);
@@ -107,7 +107,7 @@ describe('versions: a resource that has two versions', () => {
     await upgrade.has('a');
   });
 
-  it('is read on where an upgrade brings the newer one beside or instead of the older', async () => {
+  it('is watched without interruption when an upgrade adds the newer version or removes the older', async () => {
     await upgrade.begin(OLD);
     await world.startAndWatch([NAME]);
     await upgrade.serve(OLD, NEW);
@@ -131,7 +131,7 @@ describe('versions: a resource that has two versions', () => {
     assert.ok(!world.logged.some((line) => /failed|not installed/.test(line)));
   });
 
-  it('is not absent for an upgrade while there is no object', async () => {
+  it('is not reported as not installed during an upgrade without objects', async () => {
     world.double.delete(policy('a'));
     await upgrade.begin(OLD);
     await world.startAndWatch([NAME]);
@@ -141,19 +141,19 @@ describe('versions: a resource that has two versions', () => {
     assert.deepEqual(world.notInstalled, []);
   });
 
-  it('has an object as it is after the upgrade, also when it was written meanwhile', async () => {
+  it('has the current object after an upgrade that changes it', async () => {
     await upgrade.begin(OLD);
     await world.startAndWatch([NAME]);
     world.double.serve(NAME, NEW);
     world.double.put({ ...policy('a', 7), apiVersion: NEW });
-    await until('it is what it is now', () => {
+    await until('the object is current', () => {
       const object = world.sink.objects.get('ClusterNetworkPolicy a');
       return object?.kind === 'ClusterNetworkPolicy' && object.priority === 7;
     });
     assert.deepEqual(upgrade.calls(), ['+ ClusterNetworkPolicy a', '+ ClusterNetworkPolicy a']);
   });
 
-  it('is gone when neither is there in three looks, and not before', async () => {
+  it('is removed after three attempts that find neither version, not earlier', async () => {
     const missing = { kind: 'status', code: 404, reason: 'NotFound' } as const;
     const fail = (times: number) =>
       world.double.fail({ verb: 'list', resource: NAME, fault: missing, times });
@@ -169,14 +169,16 @@ describe('versions: a resource that has two versions', () => {
     assert.deepEqual(world.notInstalled, []);
     fail(6);
     world.double.breakWatches('expire', NAME);
-    await until('it is gone and back', () => upgrade.calls().length === 3);
+    await until('the object is removed and added again', () => upgrade.calls().length === 3);
     assert.deepEqual(world.notInstalled, ['ClusterNetworkPolicy']);
     assert.ok(
-      world.logged.includes('ClusterNetworkPolicy: not installed any more; these are gone'),
+      world.logged.includes(
+        'ClusterNetworkPolicy: CRD is no longer installed; removed its objects',
+      ),
     );
   });
 
-  it('is asked for as before after other failures, and listed where it may be', async () => {
+  it('is requested at the same path after other failures, then listed at the served one', async () => {
     await upgrade.begin(OLD);
     await world.startAndWatch([NAME]);
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
@@ -192,7 +194,7 @@ describe('versions: a resource that has two versions', () => {
     assert.deepEqual(upgrade.calls(), ['+ ClusterNetworkPolicy a']);
   });
 
-  it('is not asked for without a pause where lists are served and watches are not', async () => {
+  it('backs off when lists succeed and watches return 404', async () => {
     const missing = { kind: 'status', code: 404, reason: 'NotFound' } as const;
     await upgrade.begin(OLD, NEW);
     await world.startAndWatch([NAME]);
@@ -259,7 +261,7 @@ async function run(actions: readonly Action[]): Promise<void> {
   }
 }
 
-it('nothing goes or comes twice whatever versions are served, one after the other', function () {
+it('versions: no object is added or removed twice for any sequence of served versions', function () {
   this.timeout(120_000);
   return fc.assert(fc.asyncProperty(fc.array(action, { minLength: 5, maxLength: 25 }), run), {
     seed: 46,
