@@ -114,22 +114,25 @@ function readPolicy(raw: unknown, schema: PolicySchema): Policy {
   const spec = child(root, 'spec');
   const subject = readSubject(child(spec, 'subject'), schema);
   const faults: PolicyFault[] = [];
-  const place = [...(schema.tier === 'spec' ? ['tier'] : []), ...(hasPriority ? ['priority'] : [])];
-  collectFault(faults, () => knownFields(spec, ['subject', 'ingress', 'egress', ...place]));
+  const orderFields = [
+    ...(schema.tier === 'spec' ? ['tier'] : []),
+    ...(hasPriority ? ['priority'] : []),
+  ];
+  collectFault(faults, () => knownFields(spec, ['subject', 'ingress', 'egress', ...orderFields]));
   collectFault(faults, () => {
     if (hasPriority || name === 'default') return;
     fail(child(metadata, 'name'), 'must be default, the only name allowed for this kind');
   });
   const tier = collectFault(faults, () => readTier(spec, schema)) ?? 'Admin';
   const priority = collectFault(faults, () => (hasPriority ? readPriority(spec) : 0)) ?? 0;
-  const isSound = faults.length === 0;
+  const isValid = faults.length === 0;
   const rulesOf = (
     member: 'ingress' | 'egress',
     peers: 'from' | 'to',
     forms: readonly PeerForm[],
   ): readonly PolicyRule[] | undefined => {
     const ruleSchema = ruleSchemaOf(schema, peers, forms);
-    const found = readRules(child(spec, member), ruleSchema, isSound);
+    const found = readRules(child(spec, member), ruleSchema, isValid);
     faults.push(...found.faults);
     if (found.rules === undefined) return [denyAllRule(`spec.${member}`)];
     return found.rules.length === 0 ? undefined : found.rules;
@@ -228,7 +231,7 @@ function readPeer(
   if (form === 'nodes') return [{ kind: 'nodes', selector: readSelector(value) }];
   if (form === 'domainNames') {
     const names = readNonEmptyList(value, MAX_DOMAIN_NAMES);
-    refuseDuplicates(names);
+    rejectDuplicates(names);
     return names.map((item) => ({ kind: 'domainName', pattern: readDomainName(item) }));
   }
   return [{ kind: 'pods', selection: readPods(value, form, schema) }];
@@ -238,7 +241,7 @@ function readPeer(
  * Rejects equal items, as API servers do for `listType=set`. Two spellings of one name are
  * different items.
  */
-function refuseDuplicates(list: readonly ObjectField[]): void {
+function rejectDuplicates(list: readonly ObjectField[]): void {
   const seen = new Set<unknown>();
   for (const field of list) {
     if (seen.has(field.value)) fail(field, 'must not be repeated');

@@ -45,11 +45,11 @@ export function readNetworkPolicy(raw: unknown): Policy {
     knownFields(spec, ['podSelector', 'ingress', 'egress', 'policyTypes']),
   );
   const types = collectFault(faults, () => readTypes(spec)) ?? [];
-  const isSound = faults.length === 0;
+  const isValid = faults.length === 0;
   const rulesOf = (type: PolicyType): readonly PolicyRule[] | undefined => {
-    if (isSound && !types.includes(type)) return undefined;
+    if (isValid && !types.includes(type)) return undefined;
     const [list, peers] = type === 'Ingress' ? ['ingress', 'from'] : ['egress', 'to'];
-    const read = readRules(child(spec, list), ruleSchema(namespace, peers), isSound);
+    const read = readRules(child(spec, list), ruleSchema(namespace, peers), isValid);
     faults.push(...read.faults);
     return read.rules ?? [];
   };
@@ -86,14 +86,14 @@ function ruleSchema(namespace: string, peersName: string): RuleSchema {
     members: [peersName, 'ports'],
     name: () => '',
     action: () => 'Allow',
-    peers: (rule) => all(child(rule, peersName), (field) => readPeer(field, namespace)),
-    ports: (rule) => all(child(rule, 'ports'), readPort),
+    peers: (rule) => optionalList(child(rule, peersName), (field) => readPeer(field, namespace)),
+    ports: (rule) => optionalList(child(rule, 'ports'), readPort),
     check: () => {},
   };
 }
 
 /** An empty list restricts nothing, like a missing one. */
-function all<T>(list: ObjectField, read: (field: ObjectField) => T): T[] | undefined {
+function optionalList<T>(list: ObjectField, read: (field: ObjectField) => T): T[] | undefined {
   const fields = readList(list);
   return fields.length === 0 ? undefined : fields.map(read);
 }

@@ -21,9 +21,10 @@ const MAX_CIDRS = 25;
 const MAX_STRUCTS = 100;
 
 /**
- * Reads `networks` of a peer in each published form: a list of CIDRs (upstream, NPEP-133), a list
- * of structs with `cidrs` or `cidrGroups` (NPEP-182's type), or one such struct (NPEP-182's
- * example).
+ * Reads `networks` of a peer in each published form:
+ * - a list of CIDRs (upstream, NPEP-133),
+ * - a list of structs with `cidrs` or `cidrGroups` (NPEP-182's type), or
+ * - one such struct (NPEP-182's example).
  * @throws InvalidObject
  */
 export function readNetworks(field: ObjectField): PolicyPeer[] {

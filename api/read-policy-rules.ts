@@ -47,13 +47,13 @@ export function collectFault<T>(faults: PolicyFault[], read: () => T): T | undef
 
 /**
  * Reads the rules of one direction.
- * @param isSound false if the policy itself is faulty: all rules then fail closed.
+ * @param isPolicyValid false if the policy itself is faulty: all rules then fail closed.
  * @returns undefined rules if the field is not a list.
  */
 export function readRules(
   list: ObjectField,
   schema: RuleSchema,
-  isSound: boolean,
+  isPolicyValid: boolean,
 ): { readonly rules: readonly PolicyRule[] | undefined; readonly faults: readonly PolicyFault[] } {
   const faults: PolicyFault[] = [];
   const fields = collectFault(faults, () => readList(list));
@@ -62,12 +62,12 @@ export function readRules(
     const reason = `must have at most ${schema.maxRules} rules, not ${count}`;
     faults.push({ field: pathOf(list), reason });
   }
-  const areSound = isSound && faults.length === 0;
+  const areRulesValid = isPolicyValid && faults.length === 0;
   const rules = fields?.map((field) => {
     const own: PolicyFault[] = [];
     const rule = readRule(field, schema, own);
     faults.push(...own);
-    return areSound && own.length === 0 ? rule : failClosed(rule);
+    return areRulesValid && own.length === 0 ? rule : failClosed(rule);
   });
   return { rules, faults };
 }

@@ -223,11 +223,11 @@ export class EventRecorder implements Events {
   /** @returns the session for the next Event. */
   async #write(
     entry: SeriesEntry,
-    former: WriteSession | undefined,
+    previous: WriteSession | undefined,
     open: OpenWriteSession,
   ): Promise<WriteSession | undefined> {
     const { signal } = this.#stop;
-    let session = former;
+    let session = previous;
     for (let tries = 1; ; tries++) {
       try {
         session ??= await open(signal);

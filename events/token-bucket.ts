@@ -25,8 +25,8 @@ export class TokenBucket {
   take(now: number): number {
     const { burst, perSecond } = this.#options;
     // The wall clock may be set back.
-    const passed = Math.max(0, now - this.#at);
-    this.#tokens = Math.min(burst, this.#tokens + (passed / 1000) * perSecond);
+    const elapsed = Math.max(0, now - this.#at);
+    this.#tokens = Math.min(burst, this.#tokens + (elapsed / 1000) * perSecond);
     this.#at = now;
     if (this.#tokens < 1) return Math.ceil(((1 - this.#tokens) / perSecond) * 1000);
     this.#tokens -= 1;

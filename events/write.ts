@@ -55,10 +55,10 @@ export async function writeEntry(
    * @returns undefined if the Event does not exist: the API server deletes Events, by default after
    * an hour.
    */
-  const patch = async (patched: object): Promise<{ event: unknown } | undefined> => {
+  const patch = async (change: object): Promise<{ event: unknown } | undefined> => {
     try {
-      const its = `${path}/${encodeURIComponent(entry.name)}`;
-      return { event: await session.send('PATCH', its, patched) };
+      const eventPath = `${path}/${encodeURIComponent(entry.name)}`;
+      return { event: await session.send('PATCH', eventPath, change) };
     } catch (error) {
       if (statusOf(error) !== 404) throw error;
       return undefined;

@@ -108,11 +108,11 @@ export function statusError(
   const { code, reason, message, details } = isRecord(status) ? status : {};
   const inBody = isRecord(details) ? details.retryAfterSeconds : undefined;
   const seconds = Number(retryAfter ?? inBody);
-  const isWish = Number.isInteger(seconds) && seconds > 0;
+  const isValid = Number.isInteger(seconds) && seconds > 0;
   return new ApiError(
     typeof code === 'number' ? code : fallbackCode,
     typeof reason === 'string' ? reason : '',
     [message, advice].filter((each) => typeof each === 'string' && each !== '').join('; '),
-    isWish ? Math.min(seconds, MAX_RETRY_AFTER_SECONDS) * 1000 : 0,
+    isValid ? Math.min(seconds, MAX_RETRY_AFTER_SECONDS) * 1000 : 0,
   );
 }

@@ -70,7 +70,7 @@ export interface UnconfirmedDeletion {
    * The resource version at which the object was missing: a watch past it can no longer deliver the
    * event.
    */
-  readonly goneAt: string;
+  readonly missingAt: string;
 }
 
 /** After this many consecutive stale responses, etcd is assumed to be restored. */
@@ -121,20 +121,20 @@ export class EtcdHistory {
    * @param known the position when the server was asked.
    */
   compare(known: HistoryPosition, present: ServerState): HistoryComparison {
-    const verdict = compareHistory(known, present);
-    this.recordResponse(verdict === 'older');
+    const comparison = compareHistory(known, present);
+    this.recordResponse(comparison === 'older');
     const { lastChange: about } = known;
     // A watch may have delivered the object's event in the meantime.
-    const isGone = verdict === 'gone' && about !== undefined && about === this.#lastChange;
-    this.#unconfirmedDeletion = isGone ? { about, goneAt: present.version } : undefined;
-    const hasTold = this.#version !== known.version;
-    this.#undeliveredChange = hasTold ? undefined : present.changed;
-    return verdict;
+    const isMissing = comparison === 'gone' && about !== undefined && about === this.#lastChange;
+    this.#unconfirmedDeletion = isMissing ? { about, missingAt: present.version } : undefined;
+    const hasNewEvents = this.#version !== known.version;
+    this.#undeliveredChange = hasNewEvents ? undefined : present.changed;
+    return comparison;
   }
 
   /** Counts a response as stale or current. */
-  recordResponse(isOlderAnswer: boolean): void {
-    this.#staleResponses = isOlderAnswer ? this.#staleResponses + 1 : 0;
+  recordResponse(isStale: boolean): void {
+    this.#staleResponses = isStale ? this.#staleResponses + 1 : 0;
   }
 
   /** A list begins and replaces the known position. */
@@ -168,7 +168,8 @@ export class EtcdHistory {
         this.#unconfirmedDeletion = undefined;
     }
     return (
-      this.#unconfirmedDeletion === undefined || !isOlder(this.#unconfirmedDeletion.goneAt, version)
+      this.#unconfirmedDeletion === undefined ||
+      !isOlder(this.#unconfirmedDeletion.missingAt, version)
     );
   }
 

@@ -141,10 +141,10 @@ export function explainConnection(cause: unknown, target: RequestTarget | undefi
   );
   if (target === undefined || reason === undefined) return stripNodeAdvice(message);
   const { server, proxyUrl } = target;
-  const asked = reason.isFirstHop === true && proxyUrl ? proxyUrl : server;
-  const subject = asked === server ? server : `the proxy ${asked}`;
-  const check = asked === server ? CHECK_SERVER : CHECK_PROXY;
-  return `${subject} ${reason.explain(error, new URL(asked), check)} (${code})`;
+  const hop = reason.isFirstHop === true && proxyUrl ? proxyUrl : server;
+  const subject = hop === server ? server : `the proxy ${hop}`;
+  const check = hop === server ? CHECK_SERVER : CHECK_PROXY;
+  return `${subject} ${reason.explain(error, new URL(hop), check)} (${code})`;
 }
 
 /**

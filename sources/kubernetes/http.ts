@@ -66,10 +66,10 @@ export async function sendRequest(url: URL, options: HttpRequestOptions): Promis
   const restartTimeout = (timeoutMs: number | undefined) => {
     clearTimeout(timer);
     if (timeoutMs === undefined) return;
-    const late = Object.assign(new Error(`no data for ${timeoutMs / 1000} s`), {
+    const timeoutError = Object.assign(new Error(`no data for ${timeoutMs / 1000} s`), {
       code: 'ETIMEDOUT',
     });
-    timer = setTimeout(() => open.destroy(late), timeoutMs);
+    timer = setTimeout(() => open.destroy(timeoutError), timeoutMs);
   };
   const finish = () => {
     clearTimeout(timer);

@@ -19,7 +19,7 @@ export interface ListerOptions {
   readonly resource: Resource;
   readonly objects: InformerStore;
   readonly history: EtcdHistory;
-  /** Called when the known objects are confirmed to be those of the server. */
+  /** Called when the known objects are confirmed to match the server. */
   readonly onUpToDate: () => void;
   /**
    * Called when etcd was restored from a snapshot, so that the followed history no longer exists.
@@ -59,14 +59,14 @@ export class Lister {
     path: string,
     scope: 'all' | 'last change',
   ): Promise<boolean> {
-    const { history, onUpToDate: onCurrent, onEtcdRestored: onOtherHistory } = this.#options;
+    const { history, onUpToDate, onEtcdRestored } = this.#options;
     const known = history.position;
     const present = await this.#readServerState(session, path, known, scope);
     const verdict = history.compare(known, present);
     // Do not report "up to date" while a change is still undelivered: the watch may be stalled.
-    if (verdict === 'same' && present.changed === undefined) onCurrent();
+    if (verdict === 'same' && present.changed === undefined) onUpToDate();
     if (verdict === 'older' && !history.isRestored) throw this.#staleResponse(present.version);
-    if (verdict === 'other') onOtherHistory();
+    if (verdict === 'other') onEtcdRestored();
     return verdict === 'same' || verdict === 'gone';
   }
 
@@ -165,21 +165,21 @@ export class Lister {
 
   /** Checks the list before any of its items is used. */
   #checkList(metadata: ListMetadata, isFirstPage: boolean): void {
-    const { history, onEtcdRestored: onOtherHistory } = this.#options;
+    const { history, onEtcdRestored } = this.#options;
     const { resourceVersion } = metadata;
     const isStale = isOlder(resourceVersion, history.position.version);
     if (isFirstPage || isStale) history.recordResponse(isStale);
     if (isStale && !history.isRestored) throw this.#staleResponse(resourceVersion);
     if (isStale) {
       history.reset();
-      onOtherHistory();
+      onEtcdRestored();
     }
     if (isFirstPage || isStale) history.startList(resourceVersion);
   }
 
   #staleResponse(version: string): StaleResponse {
-    const { position, staleResponses: olderAnswers } = this.#options.history;
-    return new StaleResponse(version, position.version, olderAnswers);
+    const { position, staleResponses } = this.#options.history;
+    return new StaleResponse(version, position.version, staleResponses);
   }
 }
 

@@ -81,15 +81,7 @@ export class Reflector {
   readonly #synced = Promise.withResolvers<void>();
 
   constructor(options: ReflectorOptions) {
-    const {
-      resource,
-      sink,
-      onProblem,
-      onEtcdRestored: onOtherHistory,
-      observer,
-      log,
-      backoff,
-    } = options;
+    const { resource, sink, onProblem, onEtcdRestored, observer, log, backoff } = options;
     const { kind, paths } = resource;
     this.#options = options;
     this.#path = paths[0];
@@ -99,7 +91,7 @@ export class Reflector {
       objects: this.#objects,
       history: this.#history,
       onUpToDate: () => this.#reportUpToDate(),
-      onEtcdRestored: onOtherHistory,
+      onEtcdRestored,
     });
     const onStalled = () => observer?.watchStalled(kind);
     this.#delivery = new WatchDelivery({ kind, log, clock: backoff, onStalled });
@@ -161,16 +153,16 @@ export class Reflector {
 
   /** Opens a watch unless one is live, then waits until it is silent or has ended. */
   async #attempt(signal: AbortSignal): Promise<AttemptOutcome> {
-    let answered = false;
+    let hasResponse = false;
     let watch: LiveWatch | undefined;
     let failure: ApiServerFailure | undefined;
     try {
       if (this.#watch?.state !== 'live' || this.#mustRenew) {
         await this.#renewWatch(signal, () => {
-          answered = true;
+          hasResponse = true;
         });
       }
-      answered = true;
+      hasResponse = true;
       watch = this.#watch;
       await watch?.untilSilentOrEnded();
     } catch (error) {
@@ -181,7 +173,7 @@ export class Reflector {
     return {
       failure,
       isSilent: failure === undefined && watch?.state === 'silent',
-      hasResponse: answered,
+      hasResponse,
       hasEvents: watch?.hasEvents === true,
       watchEndedAtOnce: watch?.endedAtOnce === true,
     };
@@ -194,7 +186,7 @@ export class Reflector {
   async #renewWatch(signal: AbortSignal, onListed: () => void): Promise<void> {
     const { open } = this.#options;
     const before = this.#watch;
-    const isAsked = this.#mustRenew;
+    const wasRequested = this.#mustRenew;
     this.#mustRenew = false;
     let session: Session | undefined;
     try {
@@ -213,7 +205,7 @@ export class Reflector {
       this.#reportWatchOpen(true);
     } catch (error) {
       session?.close();
-      this.#mustRenew ||= isAsked;
+      this.#mustRenew ||= wasRequested;
       const left = this.#watch;
       if (left?.state === 'ended') {
         this.#watch = undefined;
@@ -307,8 +299,8 @@ export class Reflector {
     else if (type !== 'BOOKMARK')
       throw new MalformedResponse('API server: watch event of unknown type');
     this.#version = version;
-    const isOfHistory = this.#history.recordEvent(type, object, version);
-    if (!isOfHistory) this.#resetHistory(`${version}, without the expected DELETED event`);
+    const isConsistent = this.#history.recordEvent(type, object, version);
+    if (!isConsistent) this.#resetHistory(`${version}, without the expected DELETED event`);
   }
 
   /** @param what the version that contradicts the followed history. */
@@ -419,7 +411,7 @@ export class Reflector {
 }
 
 /** Milliseconds until the next check: a backoff at first, then about one minute. */
-function notInstalledPollMs(absences: number, random: () => number): number {
-  if (absences < NOT_FOUND_LIMIT) return jitteredBackoffMs(absences, random);
+function notInstalledPollMs(notFoundCount: number, random: () => number): number {
+  if (notFoundCount < NOT_FOUND_LIMIT) return jitteredBackoffMs(notFoundCount, random);
   return Math.round(NOT_INSTALLED_POLL_MS * (0.5 + random()));
 }

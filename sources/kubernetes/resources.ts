@@ -29,7 +29,7 @@ export interface ResourceObserver {
   watchStalled(kind: Kind): void;
 }
 
-/** All objects of a kind, or those that match the selectors. */
+/** All objects of a kind that match the selectors. */
 function resource(kind: Kind, selectors: QueryParameters = {}): Resource {
   // Kubernetes derives resource names from kinds in the same way (UnsafeGuessKindToResource).
   const name = `${kind.toLowerCase().replace(/y$/, 'ie')}s`;
@@ -55,7 +55,7 @@ export function servingResources(nodeName: string): Resource[] {
   ];
 }
 
-/** All Services, including those that kube-proxy's selectors exclude and only DNS uses. */
+/** All Services. kube-proxy's selectors exclude some that only DNS uses. */
 export const ALL_SERVICES: Resource = resource('Service');
 
 /** All Services and EndpointSlices. */

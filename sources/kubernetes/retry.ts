@@ -100,12 +100,12 @@ export function nextRetry(
     shortWatches,
   };
   const tries = Math.max(retry.failures, isMalformed ? retry.relists : 0, shortWatches);
-  const asked = failure instanceof ApiError ? failure.retryAfterMs : 0;
+  const retryAfterMs = failure instanceof ApiError ? failure.retryAfterMs : 0;
   const list = isMalformed || (watchEndedAtOnce && shortWatches % RELIST_AFTER_SHORT_WATCHES === 0);
   return {
     state: retry,
     mustRelist: list,
-    waitMs: retryDelayMs(tries, asked, random),
+    waitMs: retryDelayMs(tries, retryAfterMs, random),
     failures: tries,
   };
 }

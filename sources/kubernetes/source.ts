@@ -87,8 +87,8 @@ export class KubernetesSource implements Source {
     await this.#running;
   }
 
-  #renewAll(but?: Reflector): void {
-    for (const each of this.#reflectors) if (each !== but) each.renew();
+  #renewAll(except?: Reflector): void {
+    for (const each of this.#reflectors) if (each !== except) each.renew();
   }
 
   unreadable(): ReadonlyMap<string, number> {

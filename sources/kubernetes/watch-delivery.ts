@@ -26,7 +26,7 @@ const STALLED_COMPARE_MS = 10 * 60_000;
  *
  * A proxy or load balancer may accept watches and hold back their events. Silence alone does not
  * prove that, because an idle cluster has no events. After a long silence the agent therefore
- * compares its objects with those of the API server. A difference that the watch does not deliver
+ * compares its objects with the API server. A difference that the watch does not deliver
  * proves that it is stalled.
  *
  * An etcd reports its progress every 10 to 11 minutes by default, except after an interval with an
@@ -36,7 +36,7 @@ const STALLED_COMPARE_MS = 10 * 60_000;
 export class WatchDelivery {
   readonly #options: WatchDeliveryOptions;
   #isStalled = false;
-  /** When the known objects were last confirmed to be those of the API server. */
+  /** When the known objects were last confirmed to match the API server. */
   #confirmedAt: number;
   #compareAt = 0;
 
@@ -45,7 +45,7 @@ export class WatchDelivery {
     this.#confirmedAt = options.clock.now();
   }
 
-  /** Whether all objects have to be compared with those of the API server. */
+  /** Whether all objects have to be compared with the API server. */
   get isComparisonDue(): boolean {
     return this.#options.clock.now() >= this.#compareAt;
   }

@@ -111,8 +111,8 @@ function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem
   }
   const list = LISTS.get(kind);
   // Another API group may have a list of the same name.
-  const isAsked = list?.kind === undefined || kinds.includes(list.kind);
-  if (list === undefined || !isAsked) return [{ kind, value, line }];
+  const isRequested = list?.kind === undefined || kinds.includes(list.kind);
+  if (list === undefined || !isRequested) return [{ kind, value, line }];
   if (!list.apiVersions.includes(apiVersion)) {
     problems.push({
       line,
@@ -192,8 +192,8 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
 
 /** The parser recurses; replace the engine's stack overflow message. */
 function yamlReason(error: Error): string {
-  const isStack = error.message === 'Maximum call stack size exceeded';
-  return isStack ? 'is nested too deeply' : printableAscii(error.message);
+  const isStackOverflow = error.message === 'Maximum call stack size exceeded';
+  return isStackOverflow ? 'is nested too deeply' : printableAscii(error.message);
 }
 
 function lineOf(node: unknown, lineAt: (offset: number) => number): number | undefined {

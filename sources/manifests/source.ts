@@ -80,7 +80,7 @@ export class ManifestSource implements Source {
   /** Identity of the watched directory. */
   #watched: string | undefined;
   #directoryProblem: string | undefined;
-  #faulty: number | undefined;
+  #faultyCount: number | undefined;
   #debounceTimer: NodeJS.Timeout | undefined;
   #firstEvent: number | undefined;
   #rescanTimer: NodeJS.Timeout | undefined;
@@ -224,15 +224,15 @@ export class ManifestSource implements Source {
       read.blank && before !== undefined && before.objects.length > 0
         ? [{ reason: 'is empty; its previous objects stay in force until the file is deleted' }]
         : read.problems;
-    const good = problems.length === 0;
+    const isGood = problems.length === 0;
     const last = before?.objects ?? [];
-    const kept = before?.wasGood ? last : merge(read.objects, last);
-    const objects = good ? read.objects : kept;
-    const wasGood = (good && !read.blank) || (before?.wasGood ?? false);
+    const retained = before?.wasGood ? last : merge(read.objects, last);
+    const objects = isGood ? read.objects : retained;
+    const wasGood = (isGood && !read.blank) || (before?.wasGood ?? false);
     const { warnings } = read;
     this.#files.set(file, { signature, wasGood, objects, problems, warnings });
     this.#precedence.setFile(file, objects);
-    if (good && before !== undefined && before.problems.length > 0) {
+    if (isGood && before !== undefined && before.problems.length > 0) {
       onRecovered?.(path, false);
     }
     for (const [now, then] of [
@@ -255,8 +255,8 @@ export class ManifestSource implements Source {
   #countFaulty(): void {
     const faulty = [...this.#files.values()].filter(({ problems }) => problems.length > 0).length;
     const count = faulty + (this.#directoryProblem === undefined ? 0 : 1);
-    if (count === this.#faulty) return;
-    this.#faulty = count;
+    if (count === this.#faultyCount) return;
+    this.#faultyCount = count;
     this.#options.onFaulty?.(count);
   }
 

@@ -385,7 +385,7 @@ export class ApiServerDouble {
       return;
     }
     this.#watchers.add(watcher);
-    for (const change of changes) this.#tell(watcher, change);
+    for (const change of changes) this.#sendChange(watcher, change);
     const timers = [
       setInterval(() => {
         // A kube-apiserver's watch cache has no version before its first change.
@@ -411,7 +411,7 @@ export class ApiServerDouble {
       return;
     }
     for (const watcher of this.#watchers) {
-      if (watcher.type.name === change.resource) this.#tell(watcher, change);
+      if (watcher.type.name === change.resource) this.#sendChange(watcher, change);
     }
   }
 
@@ -419,7 +419,7 @@ export class ApiServerDouble {
    * Sends a change as seen through the selector of the watch: an object that starts to match is
    * ADDED, one that stops is DELETED.
    */
-  #tell(watcher: Watcher, { version, before, after }: Change): void {
+  #sendChange(watcher: Watcher, { version, before, after }: Change): void {
     if (watcher.silent || version <= watcher.version) return;
     watcher.version = version;
     const had = before !== undefined && watcher.selects(before) ? before : undefined;
@@ -461,8 +461,8 @@ export class ApiServerDouble {
   }
 }
 
-function send({ response, type: asked }: Watcher, type: string, object: Manifest): void {
-  const converted = { ...object, apiVersion: asked.apiVersion };
+function send({ response, type: requested }: Watcher, type: string, object: Manifest): void {
+  const converted = { ...object, apiVersion: requested.apiVersion };
   response.write(`${JSON.stringify({ type, object: converted })}\n`);
 }
 
@@ -485,7 +485,7 @@ function sendStatus(
 function failAtOnce(fault: Fault, response: ServerResponse): boolean {
   if (fault.kind === 'refuse') response.socket?.destroy();
   else if (fault.kind === 'status') {
-    sendStatus(response, fault.code, fault.reason, 'as the test says', fault.retryAfter);
+    sendStatus(response, fault.code, fault.reason, 'injected by the test', fault.retryAfter);
   } else if (fault.kind === 'text') {
     response.writeHead(200, { 'content-type': fault.type ?? 'application/json' }).end(fault.text);
   } else return fault.kind === 'silence';

@@ -9,17 +9,17 @@ import type { Call, Control } from './remote.ts';
 
 const [port = '0', options = '{}'] = process.argv.slice(2);
 const double = new ApiServerDouble(JSON.parse(options) as DoubleOptions);
-const say = (value: unknown) => process.stdout.write(`${JSON.stringify(value)}\n`);
-say({ result: await double.listen(Number(port)) });
+const print = (value: unknown) => process.stdout.write(`${JSON.stringify(value)}\n`);
+print({ result: await double.listen(Number(port)) });
 
 const control: Control = double;
 for await (const line of createInterface({ input: process.stdin })) {
   const [method, ...args] = JSON.parse(line) as Call;
   try {
     const call = control[method] as (...args: unknown[]) => unknown;
-    say({ result: (await call.apply(double, args)) ?? null });
+    print({ result: (await call.apply(double, args)) ?? null });
   } catch (error) {
-    say({ error: String(error) });
+    print({ error: String(error) });
   }
 }
 process.exit();

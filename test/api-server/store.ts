@@ -1,4 +1,4 @@
-/** The objects of the API-server double, with versions and history like those of etcd. */
+/** The objects of the API-server double, with versions and history as in etcd. */
 import { isDeepStrictEqual } from 'node:util';
 import type { Manifest } from '../e2e/manifests.ts';
 

@@ -120,7 +120,7 @@ describe('all-ports: choosing the served ports (KEP-2610)', () => {
     ['annotation with ranges', annotated({ portsAnnotation: '80-90' }), 'ranges'],
     ['allPorts: true on a LoadBalancer', byField({ type: 'LoadBalancer' }), 'all'],
     [
-      'LoadBalancer by annotation, a node port allocated',
+      'annotation on a LoadBalancer with a node port',
       annotated({ type: 'LoadBalancer', loadBalancerIngress: [lbVip] }),
       'all',
     ],
@@ -148,13 +148,13 @@ describe('all-ports: choosing the served ports (KEP-2610)', () => {
     ['externalIPs', byField({ externalIPs: ['203.0.113.9'] }), 'ExternalIPs', 'spec.externalIPs'],
     ['allPorts: true with ports', service({ allPorts: true }), 'Ports', 'spec.ports'],
     [
-      'a value that cannot be parsed',
+      'an invalid annotation',
       annotated({ portsAnnotation: 'everything' }),
       'Annotation',
       'metadata.annotations["portwide.dev/ports"]',
     ],
     [
-      'ranges beside allPorts: true',
+      'allPorts: true with annotated ranges',
       byField({ portsAnnotation: '80' }),
       'Annotation',
       'metadata.annotations["portwide.dev/ports"]',

@@ -28,7 +28,7 @@ const list = <T>(value: fc.Arbitrary<T>, minLength = 0) =>
   maybe(fc.array(maybe(value), { minLength, maxLength: 2 }));
 const record = (members: Record<string, fc.Arbitrary<unknown>>, ...requiredKeys: string[]) =>
   maybe(fc.record(members, { requiredKeys }));
-/** Usually an object with one of these fields, rarely with two or none. */
+/** Usually an object with one of the given fields, rarely with two or none. */
 const oneOf = (members: Record<string, fc.Arbitrary<unknown>>) =>
   maybe(
     fc.oneof(
@@ -238,17 +238,17 @@ describe('policy-fuzz: arbitrary objects of network policy', () => {
 
 /** Checks that a faulty policy fails closed. */
 function checkFaults(policy: Policy, raw: unknown): void {
-  const told = JSON.stringify({ policy, raw });
+  const context = JSON.stringify({ policy, raw });
   for (const { field, reason } of policy.faults) {
     assert.match(`${field}: ${reason}`, /^[\x20-\x7e]+$/);
-    assert.match(field, /^(spec|metadata\.name)/, told);
+    assert.match(field, /^(spec|metadata\.name)/, context);
   }
   for (const direction of ['ingress', 'egress'] as const) {
     for (const rule of policy[direction] ?? []) {
       const faulty = policy.faults.some(
         ({ field }) => field.startsWith(`${rule.path}.`) || field.startsWith(`${rule.path}[`),
       );
-      if (faulty) assert.ok(isClosed(rule), told);
+      if (faulty) assert.ok(isClosed(rule), context);
     }
   }
   const isUnsound = policy.faults.some(({ field }) =>
@@ -256,8 +256,8 @@ function checkFaults(policy: Policy, raw: unknown): void {
   );
   if (isUnsound) {
     const rules = [...(policy.ingress ?? []), ...(policy.egress ?? [])];
-    assert.ok(rules.every(isClosed), told);
-    if (policy.kind === 'NetworkPolicy') assert.ok(policy.ingress && policy.egress, told);
+    assert.ok(rules.every(isClosed), context);
+    if (policy.kind === 'NetworkPolicy') assert.ok(policy.ingress && policy.egress, context);
   }
 }
 

@@ -418,7 +418,7 @@ describe('read-cluster-policy: AdminNetworkPolicy, BaselineAdminNetworkPolicy, C
         ['one struct of groups', { cidrGroups: selects('a') }, [groups('a')]],
         ['all groups there are', { cidrGroups: {} }, [{ kind: 'cidrGroups', selector: [] }]],
         [
-          'both, in one list',
+          'CIDRs and structs in one list',
           ['10.0.0.0/8', { cidrGroups: selects('a') }],
           [network('10.0.0.0/8'), groups('a')],
         ],

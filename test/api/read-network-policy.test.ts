@@ -28,7 +28,7 @@ const rule = (direction: string, index = 0) => ({
   peers: undefined,
   ports: undefined,
 });
-const NOBODY = { ...rule('ingress'), peers: [], ports: [] };
+const ALLOWS_NOTHING = { ...rule('ingress'), peers: [], ports: [] };
 const app = (value: string) => [{ key: 'app', operator: 'In', values: [value] }];
 const selects = (value: string) => ({ matchLabels: { app: value } });
 
@@ -142,18 +142,8 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
         undefined,
       ],
       ['Egress excludes ingress', { policyTypes: ['Egress'] }, undefined, 0],
-      [
-        'Egress only, whatever the ingress',
-        { policyTypes: ['Egress'], ingress: [{}] },
-        undefined,
-        0,
-      ],
-      [
-        'Ingress only, whatever the egress',
-        { policyTypes: ['Ingress'], egress: [{}] },
-        0,
-        undefined,
-      ],
+      ['Egress ignores ingress rules', { policyTypes: ['Egress'], ingress: [{}] }, undefined, 0],
+      ['Ingress ignores egress rules', { policyTypes: ['Ingress'], egress: [{}] }, 0, undefined],
       ['both types include both directions', { policyTypes: ['Egress', 'Ingress'] }, 0, 0],
       ['a repeated type is accepted', { policyTypes: ['Ingress', 'Ingress'] }, 0, undefined],
       ['an empty rule list isolates', { policyTypes: ['Ingress'], ingress: [] }, 0, undefined],
@@ -189,7 +179,7 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
         assert.equal(read.faults.length, 1);
         assert.equal(read.faults[0]?.field, field);
         assert.match(read.faults[0]?.reason ?? '', reason);
-        assert.deepEqual(read.ingress, [NOBODY]);
+        assert.deepEqual(read.ingress, [ALLOWS_NOTHING]);
         assert.deepEqual(read.egress, []);
       });
     }
@@ -238,7 +228,7 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
     ] as const) {
       it(`allow nothing when one is ${JSON.stringify(given)}, without effect on others`, () => {
         const read = policy({ ingress: [given, {}] });
-        assert.deepEqual(read.ingress, [NOBODY, rule('ingress', 1)]);
+        assert.deepEqual(read.ingress, [ALLOWS_NOTHING, rule('ingress', 1)]);
         assert.equal(read.faults.length, 1);
         assert.equal(read.faults[0]?.field, `spec.ingress[0]${field}`);
         assert.match(read.faults[0]?.reason ?? '', reason);
@@ -272,22 +262,22 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       ],
       ['selects all pods of all namespaces', { namespaceSelector: {} }, pods([], [])],
       [
-        'pods of namespaces: both have to hold',
+        'selects pods by namespace and pod labels',
         { namespaceSelector: selects('a'), podSelector: selects('b') },
         pods(app('a'), app('b')),
       ],
       [
-        'a network',
+        'reads a network',
         { ipBlock: { cidr: '2001:DB8::/32' } },
         [{ kind: 'network', cidr: '2001:db8::/32', except: [] }],
       ],
       [
-        'a network, as API servers that are not strict take it: with host bits',
+        'clears the host bits of a network, which lenient API servers accept',
         { ipBlock: { cidr: '10.1.2.3/8', except: ['10.1.2.3/16', '10.1.0.0/16'] } },
         [{ kind: 'network', cidr: '10.0.0.0/8', except: ['10.1.0.0/16'] }],
       ],
       [
-        'a network but for parts',
+        'reads a network with exceptions',
         { ipBlock: { cidr: '0.0.0.0/0', except: ['10.0.0.0/8', '192.0.2.1/32'] } },
         [{ kind: 'network', cidr: '0.0.0.0/0', except: ['10.0.0.0/8', '192.0.2.1/32'] }],
       ],
@@ -328,7 +318,7 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
     ] as const) {
       it(`fails the rule closed when a peer is ${JSON.stringify(peer)}`, () => {
         const { faults, ...read } = ingress({ from: [{ podSelector: {} }, peer] });
-        assert.deepEqual(read, NOBODY);
+        assert.deepEqual(read, ALLOWS_NOTHING);
         assert.equal(faults.length, 1);
         assert.equal(faults[0]?.field, `spec.ingress[0].from[1]${field}`);
         assert.match(faults[0]?.reason ?? '', reason);
@@ -342,7 +332,7 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       ['reads UDP', { port: 53, protocol: 'UDP' }, { protocol: 'UDP', first: 53, last: 53 }],
       ['reads SCTP', { port: 7, protocol: 'SCTP' }, { protocol: 'SCTP', first: 7, last: 7 }],
       [
-        'no port: all of the protocol',
+        'matches all ports of a protocol',
         { protocol: 'UDP' },
         { protocol: 'UDP', first: 1, last: 65535 },
       ],
@@ -405,7 +395,7 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
     ] as const) {
       it(`fails the rule closed on ${what}`, () => {
         const { faults, ...read } = ingress({ ports: [{ port: 443 }, port] });
-        assert.deepEqual(read, NOBODY);
+        assert.deepEqual(read, ALLOWS_NOTHING);
         assert.equal(faults.length, 1);
         assert.equal(faults[0]?.field, `spec.ingress[0].ports[1]${field}`);
         assert.match(faults[0]?.reason ?? '', reason);

@@ -17,12 +17,12 @@ describe('read-selector: reading a label selector', () => {
     ['selects everything when empty', {}, []],
     ['selects everything with empty fields', { matchLabels: {}, matchExpressions: [] }, []],
     [
-      'labels are expressions with one value',
+      'converts labels to expressions with one value',
       { matchLabels: { app: 'web', 'example.com/tier': '' } },
       [one('app', 'In', ['web']), one('example.com/tier', 'In', [''])],
     ],
     [
-      'all operators are known, and values sorted',
+      'reads all operators and sorts values',
       {
         matchExpressions: [
           { key: 'd', operator: 'In', values: ['y', 'x', 'y'] },
@@ -39,7 +39,7 @@ describe('read-selector: reading a label selector', () => {
       ],
     ],
     [
-      'what is said twice is said once',
+      'removes repeated requirements',
       {
         matchLabels: { app: 'web' },
         matchExpressions: [
@@ -50,7 +50,7 @@ describe('read-selector: reading a label selector', () => {
       [one('app', 'In', ['db', 'web']), one('app', 'In', ['web'])],
     ],
     [
-      'names of labels that objects have by themselves are labels',
+      'reads label names that are properties of JavaScript objects',
       { matchLabels: { constructor: 'a', toString: 'b' } },
       [one('constructor', 'In', ['a']), one('toString', 'In', ['b'])],
     ],

@@ -132,19 +132,19 @@ describe('read-service: reading a Service', () => {
     ['clusterIP None', raw({ clusterIP: 'None' }), { clusterIPs: [], headless: true }],
     ['clusterIPs None', raw({ clusterIP: 'None', clusterIPs: ['None'] }), { headless: true }],
     [
-      'an ExternalName Service, whatever its clusterIP',
+      'an ExternalName Service with an invalid clusterIP',
       raw({ type: 'ExternalName', clusterIP: 'x', externalName: 'example.org' }),
       { clusterIPs: [], headless: false, type: 'ExternalName', externalName: 'example.org' },
     ],
     [
-      'a headless Service of endpoints that are not ready',
+      'a headless Service with publishNotReadyAddresses',
       raw({ clusterIP: 'None', publishNotReadyAddresses: true }),
       { headless: true, publishNotReadyAddresses: true },
     ],
     ['a link-local clusterIP', raw({ clusterIP: '169.254.1.1' }), { clusterIPs: ['169.254.1.1'] }],
-    ['an unnamed only port', raw({ ports: [{ name: null, port: 1 }] }), {}],
+    ['a single unnamed port', raw({ ports: [{ name: null, port: 1 }] }), {}],
     [
-      'one number for two protocols',
+      'one port number for two protocols',
       raw({
         type: 'NodePort',
         ports: [
@@ -155,7 +155,7 @@ describe('read-service: reading a Service', () => {
       {},
     ],
     [
-      'an affinity timeout',
+      'a session affinity timeout',
       raw({
         sessionAffinity: 'ClientIP',
         sessionAffinityConfig: { clientIP: { timeoutSeconds: 86400 } },
@@ -163,12 +163,12 @@ describe('read-service: reading a Service', () => {
       { affinitySeconds: 86400 },
     ],
     [
-      'no affinity, whatever its timeout',
+      'a timeout without session affinity',
       raw({ sessionAffinity: 'None', sessionAffinityConfig: { clientIP: { timeoutSeconds: 5 } } }),
       { affinitySeconds: 0 },
     ],
     [
-      'ingress by host name, at special addresses, twice',
+      'ingress with a host name, a special address and a duplicate',
       raw(
         {},
         ingress(
@@ -182,18 +182,18 @@ describe('read-service: reading a Service', () => {
       { loadBalancerIngress: [{ ip: '192.0.2.1', ipMode: 'VIP' }] },
     ],
     [
-      'an ingress mode of the future, which is not VIP',
+      'an unknown ingress mode, as Proxy',
       raw({}, ingress({ ip: '192.0.2.1', ipMode: 'Tunnel' })),
       { loadBalancerIngress: [{ ip: '192.0.2.1', ipMode: 'Proxy' }] },
     ],
     [
-      'a traffic distribution of the future',
+      'an unknown traffic distribution',
       raw({ trafficDistribution: 'PreferMoon' }),
       { trafficDistribution: undefined },
     ],
     ['unknown fields', raw({ newField: { a: [1] }, ports: [{ port: 1, new: 1 }] }), {}],
     [
-      'an annotation that is empty',
+      'an empty annotation',
       raw({}, { metadata: { annotations: { 'portwide.dev/ports': '' } } }),
       { portsAnnotation: '' },
     ],

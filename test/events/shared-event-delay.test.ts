@@ -45,7 +45,7 @@ describe('shared-event-delay: when nodes check whether a shared Event was writte
 
   it('limits the rate for 100 simultaneous Events on 5,000 nodes', () => {
     const delays = looks(5000, 100);
-    // On average 100 per second of early nodes, and 40 of late ones.
+    // On average 100 checks per second by early nodes, and 40 by late ones.
     assert.ok(busiestSecond(delays) < 200, `${busiestSecond(delays)}`);
     assert.ok((delays.at(-1) ?? 0) <= 30 * 60);
   });

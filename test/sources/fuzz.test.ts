@@ -175,7 +175,7 @@ function checkAddress(address: string, family: IpFamily): void {
 
 /** Checks that all values are safe to use in a rule. */
 function checkRoute(route: Route): void {
-  const told = JSON.stringify(route);
+  const context = JSON.stringify(route);
   const addresses = [
     ...(route.clusterIP === undefined ? [] : [route.clusterIP]),
     ...route.externalIPs,
@@ -192,8 +192,8 @@ function checkRoute(route: Route): void {
   }
   for (const cidr of route.sourceRanges ?? []) {
     const [address, bits] = ipaddr.parseCIDR(cidr);
-    assert.ok(bits > 0, told);
-    assert.equal(address.kind(), route.family.toLowerCase(), told);
+    assert.ok(bits > 0, context);
+    assert.equal(address.kind(), route.family.toLowerCase(), context);
   }
   const { match } = route;
   const ports = [
@@ -205,10 +205,10 @@ function checkRoute(route: Route): void {
   ];
   for (const port of ports) {
     if (port === undefined && match.kind !== 'port') continue;
-    assert.ok(Number.isInteger(port) && Number(port) >= 1 && Number(port) <= 65535, told);
+    assert.ok(Number.isInteger(port) && Number(port) >= 1 && Number(port) <= 65535, context);
   }
-  assert.ok(match.kind === 'port' || route.nodePort === 0, told);
-  assert.match(route.name, new RegExp(`^${DNS_LABEL}/${DNS_LABEL}(:${DNS_LABEL})?$`), told);
+  assert.ok(match.kind === 'port' || route.nodePort === 0, context);
+  assert.match(route.name, new RegExp(`^${DNS_LABEL}/${DNS_LABEL}(:${DNS_LABEL})?$`), context);
   const { affinitySeconds } = route;
   assert.ok(Number.isInteger(affinitySeconds) && affinitySeconds >= 0 && affinitySeconds <= 86_400);
 }
@@ -234,15 +234,15 @@ async function throughApi(
   asBytes: (text: string) => string | Buffer = (text) => text,
 ): Promise<void> {
   const sink = new RouteTableSink();
-  const world = new SourceFixture({ timeouts: PATIENT, sink });
-  const { double } = world;
+  const fixture = new SourceFixture({ timeouts: PATIENT, sink });
+  const { double } = fixture;
   await double.listen();
   for (const [kind, resource] of Object.entries(RESOURCE)) {
     const text = asBytes(listText(kind as Kind, double.version, objects));
     double.fail({ verb: 'list', resource, fault: { kind: 'text', text } });
   }
   try {
-    await world.startAndWatch();
+    await fixture.startAndWatch();
     sink.check();
     for (const object of objects.slice(-MANY)) {
       const resource = RESOURCE[kindOf(object) as ServingKind];
@@ -261,7 +261,7 @@ async function throughApi(
     await until('all objects are read', () => LAST_NAMES.every((name) => sink.objects.has(name)));
     sink.check();
   } finally {
-    await world.stop();
+    await fixture.stop();
   }
 }
 
@@ -336,8 +336,8 @@ const EXTREMES: Readonly<Record<string, Manifest>> = {
       annotations: { 'portwide.dev/ports': '1-2,'.repeat(1 << 18) },
     },
   },
-  'deep nesting where nobody looks': { ...VICTIM, status: { conditions: nested(200) } },
-  'deep nesting where somebody looks': spec({ ports: nested(200) }),
+  'deep nesting in an ignored field': { ...VICTIM, status: { conditions: nested(200) } },
+  'deep nesting in a field that is read': spec({ ports: nested(200) }),
 };
 
 for (const [source, through] of SOURCES) {

@@ -44,104 +44,104 @@ const CASES: readonly Case[] = [
 ];
 
 describe('faults of an API server', () => {
-  let world: SourceFixture;
+  let fixture: SourceFixture;
   const open = async (options: SourceFixtureOptions) => {
-    world = new SourceFixture(options);
-    await world.double.listen();
-    world.double.put(service('a', 1), service('b', 1));
+    fixture = new SourceFixture(options);
+    await fixture.double.listen();
+    fixture.double.put(service('a', 1), service('b', 1));
   };
   /** Short timeouts are only used for faults that need a timeout. */
   const openFor = ({ kind }: Fault) =>
     open({ timeouts: kind === 'silence' || kind === 'trickle' ? IMPATIENT : PATIENT });
-  afterEach(() => world.stop());
+  afterEach(() => fixture.stop());
 
   for (const { what, fault, wait = 1200 } of CASES) {
     it(`retries a list after ${what}`, async () => {
       await openFor(fault);
-      world.double.fail({ verb: 'list', resource: 'services', fault });
-      await world.startAndWatch();
-      await world.waitForServices({ a: 1, b: 1 });
-      assert.equal(world.requests('list').length, 2);
-      assert.equal(world.waits[0], wait);
-      assert.deepEqual(world.problems, []);
+      fixture.double.fail({ verb: 'list', resource: 'services', fault });
+      await fixture.startAndWatch();
+      await fixture.waitForServices({ a: 1, b: 1 });
+      assert.equal(fixture.requests('list').length, 2);
+      assert.equal(fixture.waits[0], wait);
+      assert.deepEqual(fixture.problems, []);
     });
   }
 
   for (const { what, fault, wait = 1200, lists = false, isSilent } of CASES) {
     it(`retries a watch after ${what}`, async () => {
       await openFor(fault);
-      world.double.fail({ verb: 'watch', resource: 'services', fault });
-      world.start();
-      await world.waitForRequest('watch', 1);
-      world.double.put(service('a', 2), service('c', 1));
-      world.double.delete(service('b', 1));
-      await world.waitForServices({ a: 2, c: 1 });
-      assert.equal(world.waits[0], isSilent ? undefined : wait);
-      assert.equal(world.requests('list').length, lists ? 2 : 1);
+      fixture.double.fail({ verb: 'watch', resource: 'services', fault });
+      fixture.start();
+      await fixture.waitForRequest('watch', 1);
+      fixture.double.put(service('a', 2), service('c', 1));
+      fixture.double.delete(service('b', 1));
+      await fixture.waitForServices({ a: 2, c: 1 });
+      assert.equal(fixture.waits[0], isSilent ? undefined : wait);
+      assert.equal(fixture.requests('list').length, lists ? 2 : 1);
     });
   }
 
   it('renews a watch that is silent but open', async () => {
     await open({ timeouts: IMPATIENT });
-    await world.startAndWatch();
-    world.double.put(service('c', 1));
-    await world.waitForServices({ a: 1, b: 1, c: 1 });
-    world.double.breakWatches('silence', 'services');
-    world.double.put(service('d', 1));
-    await world.waitForServices({ a: 1, b: 1, c: 1, d: 1 });
-    assert.equal(world.requests('list').length, 1);
+    await fixture.startAndWatch();
+    fixture.double.put(service('c', 1));
+    await fixture.waitForServices({ a: 1, b: 1, c: 1 });
+    fixture.double.breakWatches('silence', 'services');
+    fixture.double.put(service('d', 1));
+    await fixture.waitForServices({ a: 1, b: 1, c: 1, d: 1 });
+    assert.equal(fixture.requests('list').length, 1);
   });
 
   it('keeps an idle watch that delivers bookmarks', async () => {
     await open({ timeouts: { ...PATIENT, silence: 500 }, bookmarkMs: 20 });
-    world.double.put(
+    fixture.double.put(
       { ...nodeManifest([]), metadata: { name: 'node-1' } },
       sliceManifest('a', 4, []),
     );
-    await world.startAndWatch();
+    await fixture.startAndWatch();
     const started = performance.now();
     await until('the silence period is over', () => {
       return performance.now() - started > 800;
     });
-    assert.deepEqual(world.waits, []);
+    assert.deepEqual(fixture.waits, []);
     for (const resource of ['services', 'endpointslices', 'nodes']) {
-      assert.equal(world.requests('watch', resource).length, 1);
+      assert.equal(fixture.requests('watch', resource).length, 1);
     }
   });
 
   it('does not relist from an overloaded server', async () => {
     await open({});
-    await world.startAndWatch();
+    await fixture.startAndWatch();
     const fault = status(429, 'TooManyRequests', 1);
-    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 5 });
-    world.double.breakWatches('cut', 'services');
-    world.double.put(service('c', 1));
-    await world.waitForServices({ a: 1, b: 1, c: 1 });
-    assert.equal(world.requests('list').length, 1);
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault, times: 5 });
+    fixture.double.breakWatches('cut', 'services');
+    fixture.double.put(service('c', 1));
+    await fixture.waitForServices({ a: 1, b: 1, c: 1 });
+    assert.equal(fixture.requests('list').length, 1);
   });
 
   it('reads a change that a watch missed from the next list', async () => {
     await open({});
-    await world.startAndWatch();
-    world.double.skip(2);
-    world.double.put(service('a', 9));
-    world.double.delete(service('b', 1));
-    world.double.put(service('c', 1));
-    await world.waitForServices({ a: 1, b: 1, c: 1 });
-    world.double.compact();
-    world.double.breakWatches('expire', 'services');
-    await world.waitForServices({ a: 9, c: 1 });
+    await fixture.startAndWatch();
+    fixture.double.skip(2);
+    fixture.double.put(service('a', 9));
+    fixture.double.delete(service('b', 1));
+    fixture.double.put(service('c', 1));
+    await fixture.waitForServices({ a: 1, b: 1, c: 1 });
+    fixture.double.compact();
+    fixture.double.breakWatches('expire', 'services');
+    await fixture.waitForServices({ a: 9, c: 1 });
   });
 
   it('reconnects to a server that restarts on the same port', async () => {
     await open({});
-    await world.startAndWatch();
-    await world.double.close();
-    await until('reconnecting has failed several times', () => world.waits.length > 12);
-    world.double.put(service('c', 1));
-    world.double.delete(service('a', 1));
-    assert.deepEqual(world.ports(), { a: 1, b: 1 });
-    await world.double.listen();
-    await world.waitForServices({ b: 1, c: 1 });
+    await fixture.startAndWatch();
+    await fixture.double.close();
+    await until('reconnecting has failed several times', () => fixture.waits.length > 12);
+    fixture.double.put(service('c', 1));
+    fixture.double.delete(service('a', 1));
+    assert.deepEqual(fixture.ports(), { a: 1, b: 1 });
+    await fixture.double.listen();
+    await fixture.waitForServices({ b: 1, c: 1 });
   });
 });

@@ -44,11 +44,11 @@ describe('list-once: listing objects once', () => {
       services.map(({ key }) => key),
       names.map((name) => `default/${name}`),
     );
-    const asked = double.requests().map(({ verb, path, query }) => ({ verb, path, query }));
-    assert.deepEqual(asked, [{ verb: 'list', path: '/api/v1/services', query: {} }]);
+    const requested = double.requests().map(({ verb, path, query }) => ({ verb, path, query }));
+    assert.deepEqual(requested, [{ verb: 'list', path: '/api/v1/services', query: {} }]);
   });
 
-  it('includes headless Services and those of other proxies', async () => {
+  it('includes headless Services and Services of other proxies', async () => {
     const metadata = (name: string, label: string) => ({
       name,
       namespace: 'default',
@@ -81,13 +81,13 @@ describe('list-once: listing objects once', () => {
     await assert.rejects(list(), ApiError);
   });
 
-  for (const [versions, asked, found] of [
+  for (const [versions, requested, found] of [
     [['v1beta1'], ['v1beta1'], ['a']],
     [['v1beta1', 'v1alpha2'], ['v1beta1'], ['a']],
     [['v1alpha2'], ['v1beta1', 'v1alpha2'], ['a']],
     [[], ['v1beta1', 'v1alpha2'], []],
   ] as const) {
-    it(`requests ${asked} of policies when ${versions.join() || 'no version'} is served`, async () => {
+    it(`requests ${requested} of policies when ${versions.join() || 'no version'} is served`, async () => {
       const cnp = policyResources().filter(({ kind }) => kind === 'ClusterNetworkPolicy');
       double.put(adminPolicy('ClusterNetworkPolicy', 'a', { subject: { namespaces: {} } }));
       const group = 'policy.networking.k8s.io';
@@ -99,7 +99,7 @@ describe('list-once: listing objects once', () => {
       );
       assert.deepEqual(
         double.requests().map(({ path }) => path),
-        asked.map((version) => `/apis/${group}/${version}/clusternetworkpolicies`),
+        requested.map((version) => `/apis/${group}/${version}/clusternetworkpolicies`),
       );
       assert.deepEqual(problems, []);
     });
@@ -142,7 +142,7 @@ describe('list-once: listing objects once', () => {
     ['ends the response early', { kind: 'truncate' }, MalformedResponse],
     ['sends HTML', { kind: 'text', text: '<html>' }, MalformedResponse],
     [
-      'lists something else',
+      'lists another kind',
       { kind: 'text', text: '{"kind":"PodList","metadata":{"resourceVersion":"1"},"items":[{}]}' },
       MalformedResponse,
     ],

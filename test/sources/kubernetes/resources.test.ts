@@ -47,8 +47,8 @@ describe('resources for DNS', () => {
         'Service default/plain',
       ]);
       assert.deepEqual([...sink.syncedKinds].sort(), ['EndpointSlice', 'Service']);
-      const asked = double.requests().filter(({ verb }) => verb === 'list');
-      assert.deepEqual(asked.map(({ resource }) => resource).sort(), [
+      const lists = double.requests().filter(({ verb }) => verb === 'list');
+      assert.deepEqual(lists.map(({ resource }) => resource).sort(), [
         'endpointslices',
         'services',
       ]);

@@ -17,7 +17,7 @@ const gone = new ApiError(410, 'Expired', 'too old');
 const expired = new ApiError(500, 'Expired', 'too old');
 const ahead = new ApiError(504, 'Timeout', 'Too large resource version', 1000);
 const busy = new ApiError(429, 'TooManyRequests', 'later', 7000);
-const nonsense = new MalformedResponse('what?');
+const malformed = new MalformedResponse('what?');
 const stale = new StaleResponse('5', '9', 2);
 
 const FAILED: AttemptOutcome = {
@@ -72,7 +72,7 @@ const ROWS: readonly Row[] = [
   ],
   ['waits longer after the third 410', [0, 2], { ...ENDED, failure: gone }, [0, 3, 2400, 'list']],
   [
-    'an event between them ends that',
+    'restarts with jitter after an event between two 410s',
     [0, 3],
     { ...ENDED, failure: gone, hasEvents: true },
     [0, 1, 400, 'list'],
@@ -80,18 +80,18 @@ const ROWS: readonly Row[] = [
   [
     'relists after a malformed response',
     [0, 0],
-    { ...FAILED, failure: nonsense },
+    { ...FAILED, failure: malformed },
     [1, 1, 1200, 'list'],
   ],
   [
-    'again and again, it is so more and more rarely',
+    'waits longer after repeated malformed responses',
     [0, 4],
-    { ...ENDED, failure: nonsense },
+    { ...ENDED, failure: malformed },
     [1, 5, 19_200, 'list'],
   ],
   // The history check before the next watch detects the server's version.
   [
-    'a server at an older version costs no list',
+    'does not relist from a server with an older version',
     [0, 0],
     { ...FAILED, failure: ahead },
     [1, 0, 1250],

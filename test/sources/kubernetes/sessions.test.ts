@@ -56,7 +56,7 @@ describe('sessions: sessions with the API server', () => {
   let api: Api;
   let url: string;
   let source: Source;
-  let heard: string[];
+  let observed: string[];
   let open: ((signal: AbortSignal) => Promise<Session>) | undefined;
   const never = new AbortController().signal;
 
@@ -64,7 +64,7 @@ describe('sessions: sessions with the API server', () => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-sessions-'));
     api = new Api();
     url = await api.listen();
-    heard = [];
+    observed = [];
     const kubeconfig = join(directory, 'kubeconfig');
     const named = { name: 'x' };
     writeFileSync(
@@ -82,10 +82,10 @@ describe('sessions: sessions with the API server', () => {
       request: ({ method, host, code, seconds }) => {
         assert.equal(host, new URL(url).host);
         assert.ok(seconds >= 0 && seconds < 60);
-        heard.push(`${method} ${code}`);
+        observed.push(`${method} ${code}`);
       },
-      watching: (resource, isOpen) => heard.push(`${resource} ${isOpen ? 'open' : 'closed'}`),
-      current: (resource) => heard.push(`${resource} event`),
+      watching: (resource, isOpen) => observed.push(`${resource} ${isOpen ? 'open' : 'closed'}`),
+      current: (resource) => observed.push(`${resource} event`),
       absent: assert.fail,
       watchStalled: assert.fail,
     };
@@ -112,19 +112,19 @@ describe('sessions: sessions with the API server', () => {
   it('report requests, watches and events to the observer', async () => {
     await waitFor(
       'the watches are reported',
-      () => heard.filter((each) => /open/.test(each)).length === 3,
+      () => observed.filter((each) => /open/.test(each)).length === 3,
     );
-    assert.deepEqual(heard.slice(0, 3).sort(), [
+    assert.deepEqual(observed.slice(0, 3).sort(), [
       'EndpointSlice closed',
       'Node closed',
       'Service closed',
     ]);
-    assert.equal(heard.filter((each) => each === 'GET 200').length, 6);
+    assert.equal(observed.filter((each) => each === 'GET 200').length, 6);
     api.watches.get('services')?.write(`${JSON.stringify(BOOKMARK)}\n`);
-    await waitFor('the bookmark is reported', () => heard.includes('Service event'));
-    heard.length = 0;
+    await waitFor('the bookmark is reported', () => observed.includes('Service event'));
+    observed.length = 0;
     api.watches.get('services')?.destroy();
-    await waitFor('the end of the watch is reported', () => heard.includes('Service closed'));
+    await waitFor('the end of the watch is reported', () => observed.includes('Service closed'));
   });
 
   it('report requests without a response', async () => {
@@ -133,7 +133,7 @@ describe('sessions: sessions with the API server', () => {
     await assert.rejects(async () => session?.send('POST', '/x', {}), {
       name: 'ConnectionError',
     });
-    assert.ok(heard.includes('POST undefined'));
+    assert.ok(observed.includes('POST undefined'));
     await session?.close();
   });
 
@@ -181,7 +181,7 @@ describe('sessions: sessions with the API server', () => {
       code: 403,
       reason: 'Forbidden',
     });
-    assert.ok(heard.includes('POST 403'));
+    assert.ok(observed.includes('POST 403'));
     await session?.close();
   });
 });

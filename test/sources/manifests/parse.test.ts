@@ -85,13 +85,13 @@ describe('parse: manifest parsing', () => {
     ['an empty JSON file', ' \n', [], 'm.json'],
     ['only comments and separators', '---\n# nothing\n---\n', []],
     [
-      'several documents, each with its line',
+      'several documents with their lines',
       `# first\n\n${service('a')}---\n\n# second\n${service('b')}...\n`,
       ['Service default/a@3', 'Service default/b@12'],
     ],
     ['other kinds', 'apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n', []],
     [
-      'an unread version of a kind that is read',
+      'an unsupported version of a supported kind',
       'apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\nmetadata: {name: a}\n',
       [
         'm.yaml:1: EndpointSlice default/a: apiVersion: must be discovery.k8s.io/v1 for this kind, not "discovery.k8s.io/v1beta1"',
@@ -107,7 +107,7 @@ describe('parse: manifest parsing', () => {
       ],
     ],
     [
-      'typed lists whose members do not say what they are',
+      'typed lists whose items have no kind',
       'apiVersion: v1\nkind: ServiceList\nitems: [{metadata: {name: a}, spec: {}}]\n---\napiVersion: v1\nkind: NodeList\nitems: [{metadata: {name: n}}]\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems:\n- {metadata: {name: s, labels: {kubernetes.io/service-name: a}}, addressType: IPv4}\n',
       ['Service default/a@3', 'Node n@7', 'EndpointSlice default/s@12'],
     ],
@@ -129,7 +129,7 @@ describe('parse: manifest parsing', () => {
     ],
     ['a document without a kind', 'a: 1\n', ['m.yaml:1: kind: must be a string']],
     [
-      'a syntax error, and what stands before it',
+      'a syntax error, and the documents before it',
       `${service('a')}---\nkind: Service\n  oops: [\n`,
       ['Service default/a@1', 'm.yaml:8: Nested mappings are not allowed in compact mappings'],
     ],
@@ -139,7 +139,7 @@ describe('parse: manifest parsing', () => {
       ['m.yaml:3: Map keys must be unique'],
     ],
     [
-      'one object twice',
+      'a duplicate object',
       `${service('a')}---\n${service('a')}`,
       ['Service default/a@1', 'm.yaml:8: Service default/a: is already defined on line 1'],
     ],
@@ -158,13 +158,13 @@ describe('parse: manifest parsing', () => {
       'm.json',
     ],
     [
-      'a duplicate key in JSON, however it is spelt',
+      'a duplicate key in JSON with an escape',
       '{"kind": "List",\n"k\\u0069nd": "List"}',
       ['m.json:2: has the key "kind" twice'],
       'm.json',
     ],
     [
-      'a JSON file that ends too early',
+      'a truncated JSON file',
       '{"kind":\n"List"',
       [
         "m.json:2: Expected ',' or '}' after property value in JSON at position 15 (line 2 column 7)",
@@ -172,7 +172,7 @@ describe('parse: manifest parsing', () => {
       'm.json',
     ],
     [
-      'a lone bracket of JSON',
+      'a single bracket of JSON',
       '{\n',
       ["m.json:2: Expected property name or '}' in JSON at position 2 (line 2 column 1)"],
       'm.json',

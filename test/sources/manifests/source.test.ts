@@ -275,36 +275,36 @@ describe('source: manifest source', () => {
   });
 
   it('reports recovered files and the number of files with problems', async () => {
-    const told: string[] = [];
+    const calls: string[] = [];
     write('a.yaml', BROKEN);
     write('b.yaml', BROKEN);
     write('good.yaml', service('good', 1));
     await start({
-      onRecovered: (file, isGone) => told.push(`${file.replace(`${root}/`, '')} ${isGone}`),
-      onFaulty: (count) => told.push(String(count)),
+      onRecovered: (file, isGone) => calls.push(`${file.replace(`${root}/`, '')} ${isGone}`),
+      onFaulty: (count) => calls.push(String(count)),
     });
-    assert.deepEqual(told, ['2']);
+    assert.deepEqual(calls, ['2']);
     replace('a.yaml', service('a', 1));
-    await until('3 calls were made', () => told.length === 3);
+    await until('3 calls were made', () => calls.length === 3);
     unlinkSync(path('b.yaml'));
-    await until('5 calls were made', () => told.length === 5);
+    await until('5 calls were made', () => calls.length === 5);
     write('good.yaml', BROKEN);
-    await until('6 calls were made', () => told.length === 6);
-    assert.deepEqual(told, ['2', 'd/a.yaml false', '1', 'd/b.yaml true', '0', '1']);
+    await until('6 calls were made', () => calls.length === 6);
+    assert.deepEqual(calls, ['2', 'd/a.yaml false', '1', 'd/b.yaml true', '0', '1']);
   });
 
   it('reports when the directory can be read again', async () => {
-    const told: string[] = [];
+    const calls: string[] = [];
     await start({
       rescanMs: 10,
-      onRecovered: (file) => told.push(file.replace(`${root}/`, '')),
-      onFaulty: (count) => told.push(String(count)),
+      onRecovered: (file) => calls.push(file.replace(`${root}/`, '')),
+      onFaulty: (count) => calls.push(String(count)),
     });
     renameSync(directory, join(root, 'elsewhere'));
-    await until('2 calls were made', () => told.length === 2);
+    await until('2 calls were made', () => calls.length === 2);
     renameSync(join(root, 'elsewhere'), directory);
-    await until('4 calls were made', () => told.length === 4);
-    assert.deepEqual(told, ['0', '1', 'd', '0']);
+    await until('4 calls were made', () => calls.length === 4);
+    assert.deepEqual(calls, ['0', '1', 'd', '0']);
   });
 
   it('warns once about a slice without a Service', async () => {
