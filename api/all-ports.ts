@@ -19,7 +19,7 @@ export const MAX_RANGES = 1024;
 
 /**
  * Longest accepted annotation value: MAX_RANGES ranges in their longest form, each followed by a
- * comma and a space. API servers with the admission policy pay CEL cost for each character.
+ * comma and a space. In the admission policy, each character adds to the CEL cost.
  */
 export const MAX_VALUE_LENGTH = MAX_RANGES * '10000-65535/SCTP, '.length;
 

@@ -99,7 +99,7 @@ export class CredentialSource {
     try {
       await this.#plugin.applyAuthentication({ ...user, exec }, into);
     } catch (error) {
-      throw withField(`credential plugin ${JSON.stringify(user.exec.command)}`, error);
+      throw withContext(`credential plugin ${JSON.stringify(user.exec.command)}`, error);
     }
   }
 }
@@ -131,7 +131,7 @@ async function pem(
     if (data) return asPem(Buffer.from(data, 'base64'));
     return file ? asPem(await readFile(file)) : undefined;
   } catch (error) {
-    throw withField(data ? `${field}-data` : field, error);
+    throw withContext(data ? `${field}-data` : field, error);
   }
 }
 
@@ -148,12 +148,12 @@ async function readToken(file: string): Promise<string> {
   try {
     return (await readFile(file, 'utf8')).trim();
   } catch (error) {
-    throw withField('tokenFile', error);
+    throw withContext('tokenFile', error);
   }
 }
 
 /** @param what kubeconfig field or plugin that failed. */
-function withField(what: string, cause: unknown): Error {
+function withContext(what: string, cause: unknown): Error {
   const reason = cause instanceof Error ? cause.message : String(cause);
   return new Error(`${what}: ${reason.trim() || 'failed'}`, { cause });
 }

@@ -1,6 +1,4 @@
-/**
- * Detects that etcd was restored from a snapshot, so that the followed history no longer exists.
- */
+/** Detects that etcd was restored from a snapshot, after which the known history is void. */
 import type { ObjectKey } from '../../api/objects.ts';
 import { isOlder, metadataOf, resourceVersionOf } from './metadata.ts';
 
@@ -22,7 +20,7 @@ export interface HistoryPosition {
 
 /** The server's state, read together with the object that changed last. */
 export interface ServerState {
-  /** Resource version of the response, which is that of the whole etcd. */
+  /** Resource version of the response; it applies to the whole etcd. */
   readonly version: string;
   /** Resource version of the object that changed last; undefined if the server does not have it. */
   readonly lastChange: string | undefined;

@@ -23,7 +23,7 @@ const OPEN_BRACKET = 0x5b;
 const CLOSE_BRACKET = 0x5d;
 /** Nesting depth inside the `items` array. */
 const ITEMS_DEPTH = 2;
-/** Likely cause of an invalid response, for the operator. */
+/** Advice for the operator on an invalid response. */
 const CHECK_ADDRESS = 'check that the address is that of an API server';
 const BEFORE_ITEMS = /(?:^|[^\\])"items"\s*:\s*$/;
 
@@ -42,7 +42,7 @@ export class ListSplitter {
   #depth = 0;
   #inString = false;
   #escaped = false;
-  #items: 'to come' | 'begun' | 'ended' = 'to come';
+  #items: 'not started' | 'started' | 'ended' = 'not started';
   #itemCount = 0;
   #metadata: ListMetadata | undefined;
   /**
@@ -74,11 +74,11 @@ export class ListSplitter {
         start = at + 1;
       } else if (code === CLOSE_BRACE || code === CLOSE_BRACKET) {
         depth--;
-        if (depth !== ITEMS_DEPTH - 1 || this.#items !== 'begun') continue;
+        if (depth !== ITEMS_DEPTH - 1 || this.#items !== 'started') continue;
         this.#endItem(chunk.subarray(start, at), parts);
         this.#items = 'ended';
         start = at;
-      } else if (code === COMMA && depth === ITEMS_DEPTH && this.#items === 'begun') {
+      } else if (code === COMMA && depth === ITEMS_DEPTH && this.#items === 'started') {
         this.#endItem(chunk.subarray(start, at), parts);
         this.#itemCount++;
         start = at + 1;
@@ -87,7 +87,7 @@ export class ListSplitter {
     this.#depth = depth;
     this.#inString = inString;
     this.#escaped = escaped;
-    (this.#items === 'begun' ? this.#item : this.#frame).push(chunk.subarray(start));
+    (this.#items === 'started' ? this.#item : this.#frame).push(chunk.subarray(start));
     return parts;
   }
 
@@ -110,7 +110,7 @@ export class ListSplitter {
     if (!BEFORE_ITEMS.test(frame.slice(0, -1))) return false;
     if (this.#items === 'ended') throw notAList();
     this.#frame.push(text);
-    this.#items = 'begun';
+    this.#items = 'started';
     this.#metadata = metadataOf(parseJson(`${frame}]}`));
     if (this.#metadata !== undefined) parts.push({ metadata: this.#metadata });
     return true;

@@ -22,7 +22,7 @@ export interface ListerOptions {
   /** Called when the known objects are confirmed to match the server. */
   readonly onUpToDate: () => void;
   /**
-   * Called when etcd was restored from a snapshot, so that the followed history no longer exists.
+   * Called when etcd was restored from a snapshot, after which the known history is void.
    */
   readonly onEtcdRestored: () => void;
 }

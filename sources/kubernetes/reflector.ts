@@ -28,7 +28,7 @@ export interface ReflectorOptions {
   readonly onProblem: OnProblem;
   readonly observer: ResourceObserver | undefined;
   /**
-   * Called when etcd was restored from a snapshot, so that the followed history no longer exists.
+   * Called when etcd was restored from a snapshot, after which the known history is void.
    */
   readonly onEtcdRestored: () => void;
   readonly log: SourceLog;
@@ -206,15 +206,16 @@ export class Reflector {
     } catch (error) {
       session?.close();
       this.#mustRenew ||= wasRequested;
-      const left = this.#watch;
-      if (left?.state === 'ended') {
+      const current = this.#watch;
+      if (current?.state === 'ended') {
         this.#watch = undefined;
-        if (left.failure !== undefined && !isApiServerFailure(left.failure)) throw left.failure;
+        if (current.failure !== undefined && !isApiServerFailure(current.failure))
+          throw current.failure;
       }
       // The old watch delivered an event, so no new one is needed.
-      if (left?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
+      if (current?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
       // A silent watch may no longer reach the API server, so do not report it as open.
-      if (left?.state !== 'live') this.#reportWatchOpen(false);
+      if (current?.state !== 'live') this.#reportWatchOpen(false);
       throw error;
     }
   }
@@ -315,11 +316,11 @@ export class Reflector {
 
   #reportWatchOpen(isOpen: boolean): void {
     this.#isWatching = isOpen;
-    this.#options.observer?.watching(this.kind, isOpen);
+    this.#options.observer?.watchOpen(this.kind, isOpen);
   }
 
   #reportUpToDate(): void {
-    this.#options.observer?.current(this.kind);
+    this.#options.observer?.upToDate(this.kind);
   }
 
   #reportSynced(): void {
@@ -365,9 +366,9 @@ export class Reflector {
   }
 
   /**
-   * Whether an optional resource is not installed. While an API server starts, it or a proxy may
-   * return 404 for an existing CRD, so objects in force are only removed after several such
-   * responses.
+   * Handles a 404 for an optional resource. While an API server starts, it or a proxy may return 404
+   * for an existing CRD, so objects in force are only removed after several such responses.
+   * @returns whether the resource counts as not installed.
    */
   #handleNotFound(failure: ApiServerFailure | undefined): boolean {
     const { resource, log, observer } = this.#options;
@@ -383,7 +384,7 @@ export class Reflector {
     if (objects > 0) log.warn({ kind, objects }, 'CRD is no longer installed; removed its objects');
     else if (!this.#isNotInstalled)
       log.info({ kind }, 'CRD is not installed; checking again periodically');
-    if (!this.#isNotInstalled) observer?.absent(this.kind);
+    if (!this.#isNotInstalled) observer?.notInstalled(this.kind);
     this.#isNotInstalled = true;
     this.#reportSynced();
     return true;

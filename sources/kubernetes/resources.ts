@@ -17,14 +17,14 @@ export interface Resource {
 /** Observes the watches of each kind, for metrics. */
 export interface ResourceObserver {
   /** Whether a watch is open, as far as known. */
-  watching(kind: Kind, isOpen: boolean): void;
+  watchOpen(kind: Kind, isOpen: boolean): void;
   /**
    * The objects are up to date: a list was read, a watch delivered an event, or a check found no
    * change.
    */
-  current(kind: Kind): void;
+  upToDate(kind: Kind): void;
   /** The CRD is not installed, so the kind cannot be watched. */
-  absent(kind: Kind): void;
+  notInstalled(kind: Kind): void;
   /** Objects had changed, and an open watch did not deliver the change. */
   watchStalled(kind: Kind): void;
 }

@@ -18,9 +18,9 @@ const GROUP = {
 
 const OBSERVER = {
   request: () => {},
-  watching: () => {},
-  current: () => {},
-  absent: () => {},
+  watchOpen: () => {},
+  upToDate: () => {},
+  notInstalled: () => {},
   watchStalled: () => {},
 };
 

@@ -84,9 +84,9 @@ describe('sessions: sessions with the API server', () => {
         assert.ok(seconds >= 0 && seconds < 60);
         observed.push(`${method} ${code}`);
       },
-      watching: (resource, isOpen) => observed.push(`${resource} ${isOpen ? 'open' : 'closed'}`),
-      current: (resource) => observed.push(`${resource} event`),
-      absent: assert.fail,
+      watchOpen: (resource, isOpen) => observed.push(`${resource} ${isOpen ? 'open' : 'closed'}`),
+      upToDate: (resource) => observed.push(`${resource} event`),
+      notInstalled: assert.fail,
       watchStalled: assert.fail,
     };
     source = new KubernetesSource({

@@ -103,14 +103,14 @@ export class SourceFixture {
       log: { info: log, warn: log },
       observer: {
         request: ({ code }) => this.codes.push(code),
-        watching: (kind, isOpen) => {
+        watchOpen: (kind, isOpen) => {
           if (isOpen) this.watched.add(kind);
           else this.watched.delete(kind);
         },
-        current: (kind) => {
+        upToDate: (kind) => {
           if (kind === 'Service') this.upToDateCount++;
         },
-        absent: (kind) => this.notInstalled.push(kind),
+        notInstalled: (kind) => this.notInstalled.push(kind),
         watchStalled: (kind) => this.stalled.push(kind),
       },
       timeouts: this.#options.timeouts ?? PATIENT,
