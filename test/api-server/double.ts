@@ -94,9 +94,9 @@ export class ApiServerDouble {
   #tokens: readonly string[] | undefined;
   #server: Server | undefined;
   #port = 0;
-  #skipped = 0;
-  #kept: Snapshot | undefined;
-  #snapshots = 0;
+  #changesToDrop = 0;
+  #snapshot: Snapshot | undefined;
+  #listIds = 0;
   #released = Promise.withResolvers<void>();
   /** Resources with a change since the server started; others get no bookmarks. */
   readonly #changed = new Set<string>();
@@ -110,7 +110,7 @@ export class ApiServerDouble {
   async listen(port = this.#port): Promise<number> {
     const { tls } = this.#options;
     const onRequest = (request: IncomingMessage, response: ServerResponse) =>
-      void this.#answer(request, response);
+      void this.#handleRequest(request, response);
     const server =
       tls === undefined
         ? createServer(onRequest)
@@ -223,7 +223,7 @@ export class ApiServerDouble {
   /** Removes the faults that were not used yet. */
   recover(): void {
     this.#faults.clear();
-    this.#skipped = 0;
+    this.#changesToDrop = 0;
   }
 
   /** Replaces the accepted tokens; open watches continue. */
@@ -232,8 +232,8 @@ export class ApiServerDouble {
   }
 
   /** Hides the given number of following changes from all watches. */
-  skip(changes: number): void {
-    this.#skipped += changes;
+  dropChanges(changes: number): void {
+    this.#changesToDrop += changes;
   }
 
   /** Discards the history, so that older watches and continue tokens expire. */
@@ -243,15 +243,15 @@ export class ApiServerDouble {
   }
 
   /** Saves the objects for `restore` and the fault `stale`. */
-  keep(): void {
-    this.#kept = this.#store.snapshot();
+  takeSnapshot(): void {
+    this.#snapshot = this.#store.snapshot();
   }
 
   /** Restores etcd to the snapshot. Watches stay open and receive later changes. */
   restore(): void {
-    if (this.#kept === undefined) return;
-    this.#store.restore(this.#kept);
-    for (const watcher of this.#watchers) watcher.version = this.#kept.version;
+    if (this.#snapshot === undefined) return;
+    this.#store.restore(this.#snapshot);
+    for (const watcher of this.#watchers) watcher.version = this.#snapshot.version;
   }
 
   breakWatches(how: WatchBreakage, resource?: string): void {
@@ -271,7 +271,7 @@ export class ApiServerDouble {
     for (const watcher of this.#watchers) this.#bookmark(watcher);
   }
 
-  async #answer(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #handleRequest(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
     const request = requestOf(incoming);
     if (request === undefined) {
       sendStatus(response, 404, 'NotFound', 'no such path');
@@ -306,13 +306,18 @@ export class ApiServerDouble {
       return;
     }
     try {
-      if (verb === 'list') this.#answerList(request, response, fault);
-      else if (verb === 'watch') this.#answerWatch(request, response, fault);
-      else if (verb === 'get') this.#answerGet(request, response);
+      if (verb === 'list') this.#respondToList(request, response, fault);
+      else if (verb === 'watch') this.#respondToWatch(request, response, fault);
+      else if (verb === 'get') this.#respondToGet(request, response);
       else {
         const body = JSON.parse(await textOf(incoming)) as Manifest;
-        const { code, answer } = this.#events.write(verb, request.namespace, request.name, body);
-        sendJson(response, code, answer);
+        const { code, body: responseBody } = this.#events.write(
+          verb,
+          request.namespace,
+          request.name,
+          body,
+        );
+        sendJson(response, code, responseBody);
       }
     } catch (error) {
       if (!(error instanceof UnknownSelector || error instanceof SyntaxError)) throw error;
@@ -320,21 +325,21 @@ export class ApiServerDouble {
     }
   }
 
-  #answerGet({ type, namespace, name }: Request, response: ServerResponse): void {
+  #respondToGet({ type, namespace, name }: Request, response: ServerResponse): void {
     const key = namespace === undefined ? name : `${namespace}/${name}`;
     const object = this.#store.get(type.name, key);
     if (object === undefined) sendStatus(response, 404, 'NotFound', `${type.name} "${name}"`);
     else sendJson(response, 200, { ...object, apiVersion: type.apiVersion });
   }
 
-  #answerList(request: Request, response: ServerResponse, fault: Fault | undefined): void {
+  #respondToList(request: Request, response: ServerResponse, fault: Fault | undefined): void {
     const { type, query, namespace, metadataOnly } = request;
     const matches = selectorOf(query);
     const selects = (object: Manifest) =>
       matches(object) &&
       (namespace ?? metadataOf(object).namespace) === metadataOf(object).namespace;
     const [id = '', start = '0'] = (query.continue ?? '').split(' ');
-    const snapshot = fault?.kind === 'stale' ? this.#kept : undefined;
+    const snapshot = fault?.kind === 'stale' ? this.#snapshot : undefined;
     const pages =
       query.continue === undefined
         ? {
@@ -350,7 +355,7 @@ export class ApiServerDouble {
     const end = query.limit === undefined ? pages.items.length : first + Number(query.limit);
     const metadata: Record<string, unknown> = { resourceVersion: String(pages.version) };
     if (end < pages.items.length) {
-      const next = id === '' ? `list-${++this.#snapshots}` : id;
+      const next = id === '' ? `list-${++this.#listIds}` : id;
       this.#pages.set(next, pages);
       metadata.continue = `${next} ${end}`;
       metadata.remainingItemCount = pages.items.length - end;
@@ -373,7 +378,7 @@ export class ApiServerDouble {
     else response.end(fault?.kind === 'truncate' ? half(body) : body);
   }
 
-  #answerWatch(request: Request, response: ServerResponse, fault: Fault | undefined): void {
+  #respondToWatch(request: Request, response: ServerResponse, fault: Fault | undefined): void {
     const { type, query } = request;
     const version = Number(query.resourceVersion ?? this.#store.version);
     const silent = fault?.kind === 'trickle' || fault?.kind === 'mute';
@@ -406,8 +411,8 @@ export class ApiServerDouble {
 
   #publish(change: Change): void {
     this.#changed.add(change.resource);
-    if (this.#skipped > 0) {
-      this.#skipped--;
+    if (this.#changesToDrop > 0) {
+      this.#changesToDrop--;
       return;
     }
     for (const watcher of this.#watchers) {

@@ -18,9 +18,9 @@ export type Control = Pick<
   | 'breakWatches'
   | 'bookmark'
   | 'compact'
-  | 'keep'
+  | 'takeSnapshot'
   | 'restore'
-  | 'skip'
+  | 'dropChanges'
   | 'setTokens'
   | 'watching'
   | 'requests'
@@ -32,7 +32,7 @@ export type Control = Pick<
 /** A line of input of the process: a method and its arguments. */
 export type Call = readonly [keyof Control, ...unknown[]];
 
-interface Answer {
+interface CallResult {
   readonly result?: unknown;
   readonly error?: string;
 }
@@ -69,7 +69,7 @@ export class RemoteDouble {
     const ready = Promise.withResolvers<unknown>();
     const waiting: PromiseWithResolvers<unknown>[] = [ready];
     createInterface({ input: stdout }).on('line', (line) => {
-      const { result, error } = JSON.parse(line) as Answer;
+      const { result, error } = JSON.parse(line) as CallResult;
       const first = waiting.shift();
       if (error === undefined) first?.resolve(result);
       else first?.reject(new Error(error));
@@ -94,10 +94,10 @@ export class RemoteDouble {
     method: Method,
     ...args: Parameters<Control[Method]>
   ): Promise<Awaited<ReturnType<Control[Method]>>> {
-    const answer = Promise.withResolvers<unknown>();
-    this.#waiting.push(answer);
+    const result = Promise.withResolvers<unknown>();
+    this.#waiting.push(result);
     this.#process.stdin?.write(`${JSON.stringify([method, ...args])}\n`);
-    return answer.promise as Promise<Awaited<ReturnType<Control[Method]>>>;
+    return result.promise as Promise<Awaited<ReturnType<Control[Method]>>>;
   }
 
   /** Sends SIGKILL, like a machine failure. */

@@ -41,9 +41,10 @@ export class EventServer {
         response.destroy();
         return;
       }
-      const answer = status < 300 ? this.#responseTo(received) : { kind: 'Status', code: status };
+      const responseBody =
+        status < 300 ? this.#responseTo(received) : { kind: 'Status', code: status };
       response.writeHead(status, { 'content-type': 'application/json' });
-      response.end(JSON.stringify(answer));
+      response.end(JSON.stringify(responseBody));
     });
   });
 

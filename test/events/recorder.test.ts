@@ -418,7 +418,7 @@ describe('recorder: the recorder of Events', () => {
     assert.deepEqual(series(), [undefined, undefined]);
   });
 
-  for (const [status, isPassing] of [
+  for (const [status, isRetryableStatus] of [
     [500, true],
     [429, true],
     [401, true],
@@ -426,12 +426,12 @@ describe('recorder: the recorder of Events', () => {
     [422, false],
     [404, false],
   ] as const) {
-    it(`${isPassing ? 'retries' : 'drops the Event'} after ${status}`, async () => {
+    it(`${isRetryableStatus ? 'retries' : 'drops the Event'} after ${status}`, async () => {
       recorder.connect(open);
       server.statusFor = () => (server.received.length === 1 ? status : undefined);
       warn();
       await requests(1);
-      if (isPassing) {
+      if (isRetryableStatus) {
         await until('it is written', () => server.stored.size === 1);
         assert.deepEqual(dropped, []);
       } else {

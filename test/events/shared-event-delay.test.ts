@@ -9,7 +9,7 @@ describe('shared-event-delay: when nodes check whether a shared Event was writte
    * Sorted delays in seconds of all nodes that check, each with the given number of simultaneous
    * shared Events.
    */
-  const looks = (nodes: number, events: number, known = nodes): number[] => {
+  const checkDelays = (nodes: number, events: number, known = nodes): number[] => {
     const random = new Random(nodes + events);
     const delays: number[] = [];
     for (let node = 0; node < nodes; node++) {
@@ -25,7 +25,7 @@ describe('shared-event-delay: when nodes check whether a shared Event was writte
 
   it('all nodes of a small cluster check within five seconds', () => {
     for (const nodes of [1, 3, 5]) {
-      const delays = looks(nodes, 10);
+      const delays = checkDelays(nodes, 10);
       assert.equal(delays.length, nodes * 10);
       assert.ok((delays.at(-1) ?? 0) < EARLY_WINDOW_MS / SECOND);
     }
@@ -37,21 +37,21 @@ describe('shared-event-delay: when nodes check whether a shared Event was writte
     [5000, 40],
   ] as const) {
     it(`of ${nodes} nodes at most ${most} check in any second, the first within six seconds`, () => {
-      const delays = looks(nodes, 1);
+      const delays = checkDelays(nodes, 1);
       assert.ok((delays[0] ?? 60) < 6);
       assert.ok(busiestSecond(delays) <= most, `${busiestSecond(delays)}`);
     });
   }
 
   it('limits the rate for 100 simultaneous Events on 5,000 nodes', () => {
-    const delays = looks(5000, 100);
+    const delays = checkDelays(5000, 100);
     // On average 100 checks per second by early nodes, and 40 by late ones.
     assert.ok(busiestSecond(delays) < 200, `${busiestSecond(delays)}`);
     assert.ok((delays.at(-1) ?? 0) <= 30 * 60);
   });
 
   it('the Event is written within half a minute when one node in a hundred runs an agent', () => {
-    const [first = Number.POSITIVE_INFINITY] = looks(50, 1, 5000);
+    const [first = Number.POSITIVE_INFINITY] = checkDelays(50, 1, 5000);
     assert.ok(first < 30, `${first}`);
   });
 });

@@ -61,8 +61,8 @@ describe('etcd-history: the history of the API server', () => {
   for (const [what, lastChange, version, present, verdict] of cases) {
     it(`returns ${verdict} when ${what}`, () => {
       const known = { version: '100', lastChange };
-      const answer = { version, lastChange: present, changed: undefined };
-      assert.equal(new EtcdHistory().compare(known, answer), verdict);
+      const state = { version, lastChange: present, changed: undefined };
+      assert.equal(new EtcdHistory().compare(known, state), verdict);
     });
   }
 

@@ -27,7 +27,7 @@ describe('etcd-restore: after etcd was restored from a snapshot', () => {
     await fixture.double.listen();
     fixture.double.put(service('a', 1), sliceManifest('a', 4, []), NODE);
     await fixture.startAndWatch();
-    fixture.double.keep();
+    fixture.double.takeSnapshot();
     fixture.double.put(service('b', 1), sliceManifest('b', 4, []));
     fixture.double.delete(service('a', 1), sliceManifest('a', 4, []), NODE);
     await has('EndpointSlice default/b-ipv4', 'Service default/b');
@@ -91,7 +91,7 @@ describe('etcd-restore: after etcd was restored from a snapshot', () => {
     await fixture.double.listen();
     fixture.double.put(service('a', 1));
     await fixture.startAndWatch([RESOURCE.Service]);
-    fixture.double.keep();
+    fixture.double.takeSnapshot();
     fixture.double.put(service('b', 1), service('c', 1));
     await has('Service default/a', 'Service default/b', 'Service default/c');
     const before = fixture.requests('watch').length;
@@ -126,7 +126,7 @@ describe('etcd-restore: after etcd was restored from a snapshot', () => {
     await fixture.double.listen();
     fixture.double.put(service('a', 1));
     await fixture.startAndWatch([RESOURCE.Service]);
-    fixture.double.keep();
+    fixture.double.takeSnapshot();
     fixture.double.put(service('b', 1));
     await has('Service default/a', 'Service default/b');
     await fixture.double.close();

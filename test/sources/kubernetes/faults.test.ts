@@ -31,7 +31,11 @@ const CASES: readonly Case[] = [
   { what: 'a connection closed in the middle of a line', fault: { kind: 'cut' } },
   { what: 'a response that ends in the middle of a line', fault: { kind: 'truncate' } },
   { what: 'a connection without a response', fault: { kind: 'silence' } },
-  { what: 'one byte at a time', fault: { kind: 'trickle', everyMs: 10 }, isSilent: true },
+  {
+    what: 'a response of one byte at a time',
+    fault: { kind: 'trickle', everyMs: 10 },
+    isSilent: true,
+  },
   { what: 'status 500', fault: status(500, 'InternalError') },
   { what: 'status 503', fault: status(503, 'ServiceUnavailable') },
   { what: '429 with Retry-After', fault: status(429, 'TooManyRequests', 7), wait: 8750 },
@@ -123,7 +127,7 @@ describe('faults of an API server', () => {
   it('reads a change that a watch missed from the next list', async () => {
     await open({});
     await fixture.startAndWatch();
-    fixture.double.skip(2);
+    fixture.double.dropChanges(2);
     fixture.double.put(service('a', 9));
     fixture.double.delete(service('b', 1));
     fixture.double.put(service('c', 1));

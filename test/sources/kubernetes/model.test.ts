@@ -27,7 +27,7 @@ type Action =
   | { readonly do: 'break'; readonly how: WatchBreakage }
   | { readonly do: 'rest'; readonly turns: number }
   | { readonly do: 'compact' | 'bookmark' | 'rotate token' | 'away' }
-  | { readonly do: 'skip' | 'keep' | 'stale list' | 'restore' | 'restore behind watches' };
+  | { readonly do: 'skip' | 'takeSnapshot' | 'stale list' | 'restore' | 'restore behind watches' };
 
 const named = fc
   .record({
@@ -201,7 +201,7 @@ class Cluster {
     else if (action.do === 'fail') double.fail({ verb: action.verb, fault: action.fault });
     else if (action.do === 'break') double.breakWatches(action.how);
     else if (action.do === 'rest') await turns(action.turns);
-    else if (action.do === 'skip') double.skip(1);
+    else if (action.do === 'skip') double.dropChanges(1);
     else if (action.do === 'rotate token') await this.#rotateToken();
     else if (action.do === 'away') {
       await double.close();
@@ -310,10 +310,10 @@ describe('model: the source ends with the same objects as the server', function 
   for (const [what, sequence, numRuns] of [
     ['after changes and faults', sequences(), 200],
     ['when events are skipped', sequences({ do: 'skip' }), 60],
-    ['when lists are stale', sequences({ do: 'keep' }, { do: 'stale list' }), 100],
+    ['when lists are stale', sequences({ do: 'takeSnapshot' }, { do: 'stale list' }), 100],
     [
       'when etcd is restored',
-      sequences({ do: 'keep' }, { do: 'restore' }, { do: 'restore behind watches' }),
+      sequences({ do: 'takeSnapshot' }, { do: 'restore' }, { do: 'restore behind watches' }),
       100,
     ],
   ] as const) {

@@ -64,7 +64,7 @@ describe('policy: the kubernetes source for network policy', () => {
       until(`there are ${objects}`, () => known() === objects.join());
     fixture.double.put(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
     await fixture.startAndWatch(ALL);
-    fixture.double.keep();
+    fixture.double.takeSnapshot();
     fixture.double.put(pod('b', 'Running'), policy('b'), group('b', '192.0.2.0/24'));
     fixture.double.delete(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
     await has('CIDRGroup b', 'NetworkPolicy default/b', 'Pod default/b');

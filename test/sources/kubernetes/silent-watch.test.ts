@@ -166,7 +166,7 @@ describe('silent-watch: a silent watch', () => {
 
   it('causes a relist when its version has expired', async () => {
     await settle();
-    fixture.double.skip(2);
+    fixture.double.dropChanges(2);
     fixture.double.put(service('b', 1));
     fixture.double.delete(service('a', 1));
     fixture.double.compact();

@@ -137,7 +137,7 @@ describe('source: kubernetes source', () => {
     fixture.double.put(service('c', 1));
     await fixture.waitForServices({ a: 1, b: 1, c: 1 });
     const before = fixture.sink.calls.length;
-    fixture.double.skip(3);
+    fixture.double.dropChanges(3);
     fixture.double.put(service('c', 2), service('d', 1));
     fixture.double.delete(service('b', 1));
     fixture.double.breakWatches('expire', 'services');
@@ -180,7 +180,7 @@ describe('source: kubernetes source', () => {
 
   it('relists when resource versions go backwards', async () => {
     await watching();
-    fixture.double.keep();
+    fixture.double.takeSnapshot();
     fixture.double.put(service('a', 2), service('c', 1), service('d', 1));
     await fixture.waitForServices({ a: 2, b: 1, c: 1, d: 1 });
     fixture.double.restore();
@@ -191,7 +191,7 @@ describe('source: kubernetes source', () => {
 
   it('ignores a stale list until the third consecutive one', async () => {
     await watching();
-    fixture.double.keep();
+    fixture.double.takeSnapshot();
     fixture.double.put(service('c', 1));
     await fixture.waitForServices({ a: 1, b: 1, c: 1 });
     const fault = { kind: 'stale' } as const;
@@ -239,7 +239,7 @@ describe('source: kubernetes source', () => {
       const size = fixture.sink.objects.size;
       const [first] = many;
       assert.ok(first !== undefined);
-      fixture.double.skip(2);
+      fixture.double.dropChanges(2);
       fixture.double.delete(first);
       fixture.double.put(service('s1599', 2));
       const faults = [

@@ -111,7 +111,7 @@ describe('stalled-watch: a stalled watch', () => {
   });
 
   it('has ten seconds to deliver a change, even when a renewal is requested', async () => {
-    fixture.double.keep();
+    fixture.double.takeSnapshot();
     const { mock: timers } = mock.method(globalThis, 'setTimeout');
     try {
       fixture.double.fail({ verb: 'list', metadataOnly: true, fault: { kind: 'hold' } });
@@ -120,7 +120,7 @@ describe('stalled-watch: a stalled watch', () => {
       Object.assign(timeouts, { silence: 60_000, response: 20_000, list: 20_000 });
       timers.resetCalls();
       fixture.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'mute' } });
-      fixture.double.skip(1);
+      fixture.double.dropChanges(1);
       fixture.double.put(service('c', 1));
       fixture.double.release();
       const isSet = () => timers.calls.some(({ arguments: [, time] }) => time === 10_000);
@@ -184,7 +184,7 @@ describe('stalled-watch: a stalled watch', () => {
       await until('the comparison is held', () => fixture.requests('comparison').length > compared);
       Object.assign(timeouts, { silence: 10_000 });
       const name = `while-${skipped}`;
-      fixture.double.skip(skipped);
+      fixture.double.dropChanges(skipped);
       fixture.double.put(service(name, 1));
       if (skipped === 0)
         await until('the change is delivered', () => fixture.sink.port(name) === 1);
